@@ -1,0 +1,67 @@
+# shellcheck shell=bash
+# Sourced by the other scripts: finds Python, makes .venv, installs what is missing, and puts the
+# environment first on PATH, which msrun's workers need.
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+export ROOT
+
+say() { echo "$*" >&2; }
+
+fits() { # PYTHON: 3.9 to 3.12, with venv
+    "$1" -c 'import sys, venv; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null
+}
+
+find_python() { # prints the first fitting interpreter; ZOO_PYTHON wins
+    local candidate
+    if [ -n "${ZOO_PYTHON:-}" ]; then
+        fits "$ZOO_PYTHON" && echo "$ZOO_PYTHON" && return
+        say "ZOO_PYTHON=$ZOO_PYTHON is not a Python 3.9 to 3.12 with the venv module"
+        return 2
+    fi
+    for candidate in python3.11 python3.12 python3.10 python3.9 python3 python; do
+        fits "$candidate" && echo "$candidate" && return
+    done
+    say "no fitting Python: MindSpore needs Python 3.9 to 3.12 with the venv module; install one," \
+        "or name it in ZOO_PYTHON"
+    return 2
+}
+
+checksum() { # FILE...: of their contents
+    cat "$@" | cksum
+}
+
+install() { # REQUIREMENTS...: into .venv, unless the same ones are there already
+    local wanted python files=()
+    local stamp="$ROOT/.venv/installed-${1%.txt}"
+    for file in "$@"; do files+=("$ROOT/$file"); done
+    wanted=$(checksum "${files[@]}")
+    if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
+        if [ ! -x "$ROOT/.venv/bin/python" ]; then
+            python=$(find_python) || return 2
+            say "making .venv with $("$python" --version)"
+            "$python" -m venv "$ROOT/.venv" || return 2
+        fi
+        say "installing ${*} (a few minutes the first time)"
+        if ! "$ROOT/.venv/bin/python" -m pip install --no-cache-dir --disable-pip-version-check \
+            --quiet "${files[@]/#/--requirement=}" >&2; then
+            say "the installation failed; the lines above say why. Run the same command again."
+            return 2
+        fi
+        echo "$wanted" >"$stamp"
+    fi
+    export PATH="$ROOT/.venv/bin:$PATH"
+    # MindSpore's own warnings are about itself; its errors still show.
+    export GLOG_v="${GLOG_v:-3}"
+}
+
+require_network() { # NAME: a folder with a train.py
+    [ -f "$ROOT/$1/train.py" ] && return
+    say "no network named $1; there are: $(cd "$ROOT" && echo */train.py | sed 's|/train.py||g')"
+    exit 2
+}
+
+require_count() { # NAME VALUE: a whole number above 0
+    case "$2" in
+        '' | *[!0-9]* | 0) say "$1 must be a whole number above 0, not $2" && exit 2 ;;
+    esac
+}

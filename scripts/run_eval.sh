@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Evaluates a checkpoint, on one device or on DEVICES of them.
+#
+#     bash scripts/run_eval.sh tsm tsm/configs/tsm_smoke.yaml out/tsm_smoke/epoch_008.ckpt
+#     DEVICES=8 bash scripts/run_eval.sh ...
+set -euo pipefail
+if [ $# -lt 3 ]; then
+    echo "usage: [DEVICES=n] bash scripts/run_eval.sh NETWORK CONFIG CHECKPOINT" \
+        "[--section.key=value ...]" >&2
+    exit 2
+fi
+# shellcheck source=scripts/env.sh
+source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
+network=$1 config=$2 checkpoint=$3
+shift 3
+require_network "$network"
+require_count DEVICES "${DEVICES:-1}"
+install requirements.txt
+if [ "${DEVICES:-1}" -eq 1 ]; then
+    exec python "$ROOT/$network/eval.py" --config_path "$config" --checkpoint_path "$checkpoint" "$@"
+fi
+exec python "$ROOT/scripts/launch.py" "$DEVICES" "$ROOT/$network/eval.py" --config_path "$config" \
+    --checkpoint_path "$checkpoint" "$@"

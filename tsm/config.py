@@ -1,0 +1,150 @@
+"""Settings of TSM: types, defaults, checks."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, Optional, Tuple
+
+from utils.config import Run, positive
+
+
+@dataclass(frozen=True)
+class Data:
+    """Lists name videos relative to `root`, and are themselves relative to it."""
+
+    root: Path
+    train_list: str
+    test_list: str
+    source: Literal["video", "frames"] = "video"
+    image_tmpl: str = "img_{:05d}.jpg"  # frames: the name of frame i, from 1
+    modality: Literal["rgb", "flow"] = "rgb"
+    reader: Literal["auto", "decord", "opencv"] = "auto"
+    segments: int = 8
+    frames_per_segment: int = 1
+    sampling: Literal["uniform", "dense"] = "uniform"
+    resize: int = 256  # short side in evaluation
+    crop: int = 224
+    scales: Tuple[float, ...] = (1, 0.875, 0.75, 0.66)  # of the multi-scale crop
+    flip: bool = True
+    swap_labels: Tuple[Tuple[int, int], ...] = ()  # labels that a flip exchanges
+    batch: int = 8  # clips per device
+    workers: int = 2
+    processes: bool = False  # worker processes instead of threads
+    prefetch: int = 4  # batches
+    bad_limit: float = 0.01  # share of unreadable training videos that stops the run
+
+    def __post_init__(self):
+        positive(
+            self, "data", "segments", "frames_per_segment", "resize", "crop", "batch", "workers"
+        )
+        if self.modality == "flow" and self.source == "video":
+            raise ValueError("data.modality flow needs data.source frames: flow is stored as images")
+        if self.swap_labels and not self.flip:
+            raise ValueError("data.swap_labels has no effect while data.flip is false")
+
+
+@dataclass(frozen=True)
+class Model:
+    """The arguments of tsm.model.TSM that are not derived from `data`."""
+
+    num_classes: int
+    arch: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "mobilenetv2"] = (
+        "resnet50"
+    )
+    shift_div: int = 8  # 0: plain TSN
+    shift_place: Literal["blockres", "block"] = "blockres"
+    online: bool = False  # channels from the past only, for streaming
+    temporal_pool: bool = False
+    non_local: bool = False
+    dropout: float = 0.5
+    consensus: Literal["avg", "identity"] = "avg"
+    before_softmax: bool = True
+
+    def __post_init__(self):
+        positive(self, "model", "num_classes")
+        if self.shift_div < 0:
+            raise ValueError(f"model.shift_div must not be negative, not {self.shift_div}")
+
+
+@dataclass(frozen=True)
+class Train:
+    """The recipe. `lr` belongs to `base_batch` clips per update and scales with the global batch."""
+
+    epochs: int = 50
+    lr: float = 0.02
+    base_batch: int = 128  # 0: use lr as it is
+    schedule: Literal["step", "cosine"] = "step"
+    milestones: Tuple[int, ...] = (20, 40)
+    warmup_epochs: float = 0
+    warmup_lr: float = 0.0
+    lr_changes: Literal["epoch", "update"] = "epoch"
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 1e-4
+    fast_head: bool = True  # the new classifier learns 5 (weight) and 10 (bias) times as fast
+    batch_norm: Literal["trained", "partial", "frozen"] = "trained"
+    clip_norm: float = 20.0  # 0: off
+    accumulate: int = 1  # micro-batches per update
+    ema: float = 0.0  # decay of the average of the weights; 0: off
+    pretrained: Optional[Path] = None  # a converted checkpoint
+    new_head: bool = False  # the classifier starts fresh
+
+    def __post_init__(self):
+        positive(self, "train", "epochs", "lr", "accumulate")
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"train.ema must lie in [0, 1), not {self.ema}")
+        if self.warmup_epochs >= self.epochs:
+            raise ValueError("train.warmup_epochs must be below train.epochs")
+
+
+@dataclass(frozen=True)
+class Eval:
+    """Views: `clips` in time (uniform: 1, or 2 for twice; dense: any) times `crops` in space."""
+
+    clips: int = 1
+    crops: Literal[1, 3, 5, 10] = 1
+    crop: int = 0  # 0: as data.crop; the full-resolution test takes data.resize
+    batch: int = 4  # videos per device
+    use_ema: bool = False
+    allow_unreadable: bool = False
+
+    def __post_init__(self):
+        positive(self, "eval", "clips", "batch")
+
+
+@dataclass(frozen=True)
+class Config:
+    run: Run
+    data: Data
+    model: Model
+    train: Train = Train()
+    eval: Eval = Eval()
+
+    def __post_init__(self):
+        if self.data.sampling == "uniform" and self.eval.clips > 2:
+            raise ValueError(
+                f"eval.clips: uniform sampling offers 1 or 2 clips, not {self.eval.clips}; "
+                "data.sampling=dense offers any number"
+            )
+        largest = max((label for pair in self.data.swap_labels for label in pair), default=0)
+        if largest >= self.model.num_classes:
+            raise ValueError(f"data.swap_labels: {largest} is no label of {self.model.num_classes}")
+        if self.test_crop > self.data.resize:
+            raise ValueError(f"eval.crop {self.test_crop} is larger than data.resize")
+
+    @property
+    def test_crop(self) -> int:
+        return self.eval.crop or self.data.crop
+
+    @property
+    def views(self) -> int:
+        return self.eval.clips * self.eval.crops
+
+    def network(self) -> dict:
+        """The arguments of tsm.model.TSM."""
+        data = self.data
+        return {
+            "segments": data.segments,
+            "modality": data.modality,
+            "frames_per_segment": data.frames_per_segment,
+            **asdict(self.model),
+        }

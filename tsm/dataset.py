@@ -1,0 +1,170 @@
+"""Videos to clips: list -> frames -> crops -> MindData.
+
+Training yields (clip, label): uint8 (N, T, C, size, size) and int32 (N,).
+Evaluation yields (clips, label, valid): uint8 (N, V, T, C, size, size) with V views, int32 (N,),
+bool (N,); what fills the last batch, and what cannot be read, is not valid.
+
+A video is opened and decoded once, whatever the number of clips and crops.
+"""
+
+import random
+from typing import List, Tuple
+
+import mindspore.dataset as ds
+import numpy as np
+
+from tsm import sampling, transforms
+from tsm.lists import Record, read_list
+from utils.bad_videos import BadVideos
+from utils.order import Order, sample_rng, share
+from utils.run_log import log
+from utils.runtime import Runtime
+from utils.video import FrameFolder, VideoError, open_video
+
+TRIES = 100  # other videos tried in place of one that cannot be read
+
+
+def read_records(cfg, split: str) -> List[Record]:
+    """The lines of the train or test list, every one checked; ValueError names bad ones."""
+    data = cfg.data
+    path = data.root / (data.train_list if split == "train" else data.test_list)
+    records, short = read_list(
+        path, data.root, cfg.model.num_classes, data.source, data.image_tmpl
+    )
+    if short:
+        log.info("%s: %d videos of fewer than 3 frames are left out", path, short)
+    return records
+
+
+def open_record(record: Record, data):
+    """The frames of one line of a list, whatever they are stored as."""
+    if data.source == "frames":
+        flow = data.modality == "flow"
+        return FrameFolder(record.path, record.num_frames, data.image_tmpl, flow)
+    return open_video(record.path, data.reader)
+
+
+def read_frames(record: Record, data, split: str, clips: int = 1, rng=None) -> np.ndarray:
+    """The frames that `split` samples, uint8 (clips * T * L, H, W, colours); one decode."""
+    length = data.frames_per_segment
+    with open_record(record, data) as video:
+        offsets = sampling.sample(
+            split, len(video), data.segments, length, data.sampling == "dense", clips, rng
+        )
+        return video.frames(sampling.frames_read(offsets, len(video), length))
+
+
+class TrainClips:
+    """Random-access training clips; index 0 is the first of the tape after `skip` batches."""
+
+    def __init__(self, records: List[Record], data, order: Order, epochs: int, skip: int):
+        self.records, self.data, self.order = records, data, order
+        self.first = skip * data.batch
+        self.length = epochs * order.steps_per_epoch * data.batch - self.first
+        self.bad = BadVideos([record.path for record in records])
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Tuple[np.ndarray, np.int32]:
+        sample, epoch = self.order.at(self.first + int(index))
+        rng = sample_rng(self.order.seed, epoch, sample)
+        for _ in range(TRIES):
+            if not self.bad.is_bad(sample):
+                try:
+                    return self.clip(self.records[sample], rng)
+                except VideoError as error:
+                    self.bad.add(sample, str(error))
+            sample = rng.randint(len(self.records))
+        # Nothing is readable: the run is about to stop, for bad_limit is below 1.
+        shape = clip_shape(self.data, self.data.crop)
+        return np.zeros(shape, np.uint8), np.int32(self.records[sample].label)
+
+    def clip(self, record: Record, rng: np.random.RandomState) -> Tuple[np.ndarray, np.int32]:
+        data = self.data
+        frames = read_frames(record, data, "train", rng=rng)
+        dice = random.Random(int(rng.randint(2**31)))
+        clip, flipped = transforms.train_clip(
+            frames, data.frames_per_segment, data.crop, data.scales, dice, data.flip
+        )
+        return clip, np.int32(self.label(record.label, flipped))
+
+    def label(self, label: int, flipped: bool) -> int:
+        """The label after a flip: some classes name a direction."""
+        for a, b in self.data.swap_labels if flipped else ():
+            if label in (a, b):
+                return a + b - label
+        return label
+
+
+class EvalVideos:
+    """Random-access evaluation: all views of one video.
+
+    `split` is "test", with the views of `cfg.eval`, or "val", the original's look while training:
+    one clip, one crop.
+    """
+
+    def __init__(self, records: List[Record], cfg, rt: Runtime, split: str = "test"):
+        self.records, self.cfg, self.split = records, cfg, split
+        self.mine = share(len(records), cfg.eval.batch, rt.rank, rt.size)
+        self.clips, self.crops = (1, 1) if split == "val" else (cfg.eval.clips, cfg.eval.crops)
+        self.bad = BadVideos([record.path for record in records])
+
+    def __len__(self) -> int:
+        return len(self.mine)
+
+    def __getitem__(self, index: int) -> Tuple[np.ndarray, np.int32, np.bool_]:
+        sample = self.mine[int(index)]
+        if sample is not None:
+            record = self.records[sample]
+            try:
+                return self.views(record, sample), np.int32(record.label), np.bool_(True)
+            except VideoError as error:
+                self.bad.add(sample, str(error))
+        shape = (self.clips * self.crops, *clip_shape(self.cfg.data, self.cfg.test_crop))
+        return np.zeros(shape, np.uint8), np.int32(0), np.bool_(False)
+
+    def views(self, record: Record, sample: int) -> np.ndarray:
+        """(V, T, C, crop, crop): all clips of the first crop, then of the second, ..."""
+        data = self.cfg.data
+        rng = sample_rng(self.cfg.run.seed, 0, sample)  # dense validation draws its window
+        frames = read_frames(record, data, self.split, self.clips, rng)
+        return transforms.test_clips(
+            frames, self.clips, data.segments, data.resize, self.cfg.test_crop, self.crops
+        )
+
+
+def clip_shape(data, size: int) -> Tuple[int, int, int, int]:
+    """(T, C, size, size) of one clip."""
+    channels = (3 if data.modality == "rgb" else 2) * data.frames_per_segment
+    return data.segments, channels, size, size
+
+
+def train_dataset(clips: TrainClips):
+    """(clip, label) in batches: the rest of the run's tape; None where nothing is left."""
+    if len(clips) == 0:
+        return None
+    rows = generator(clips, ["clip", "label"], clips.data, clips.data.batch)
+    return rows.batch(clips.data.batch, drop_remainder=True)
+
+
+def eval_dataset(videos: EvalVideos):
+    """(clips, label, valid) in batches; the last is filled up."""
+    batch = videos.cfg.eval.batch
+    rows = generator(videos, ["clips", "label", "valid"], videos.cfg.data, batch)
+    return rows.batch(batch)
+
+
+def generator(source, columns: List[str], data, batch: int):
+    ds.config.set_prefetch_size(data.prefetch * batch)
+    return ds.GeneratorDataset(
+        source,
+        columns,
+        sampler=ds.SequentialSampler(),
+        num_parallel_workers=data.workers,
+        python_multiprocessing=data.processes,
+    )
+
+
+def train_order(cfg, records: List[Record], rt: Runtime) -> Order:
+    return Order(len(records), cfg.data.batch, rt.rank, rt.size, rt.seed)

@@ -1,0 +1,113 @@
+"""List files: one video a line, fields separated by single spaces.
+
+Source "video": `path label` or `path num_frames label`. Source "frames", a folder of JPEG frames:
+`path num_frames label`. Fields are counted from the right, so a path may contain spaces; in a video
+list an integer before the label is taken for num_frames.
+"""
+
+import re
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+from tqdm import tqdm
+
+FIELDS = {"video": "path label", "frames": "path num_frames label"}
+LONG = 10_000  # lines; looking for that many files takes long enough to show a bar
+SHOWN = 5  # bad lines named in an error
+
+
+class Record(NamedTuple):
+    """One video. `num_frames` is None where the list does not say; `line` counts from 1."""
+
+    path: str
+    num_frames: Optional[int]
+    label: int
+    line: int
+
+
+class _TooShort(Exception):
+    """A line to be left out, not to be complained about."""
+
+
+def read_list(
+    path: object,
+    root: object,
+    num_classes: int,
+    source: str,
+    image_tmpl: str = "",
+    min_frames: int = 3,
+) -> tuple[list[Record], int]:
+    """Reads a list file and checks every line; paths are below `root`.
+
+    Lines of source "frames" with fewer than `min_frames` frames are left out (the source
+    implementation keeps them for ensembles: `min_frames=0`). With an `image_tmpl` of three fields
+    the listed numbers count x and y files and are halved.
+
+    Returns the records in file order and the number of lines left out. Raises ValueError for a
+    list that is missing or has nothing to read, and for bad lines, naming the first five.
+    """
+    if source not in FIELDS:
+        raise ValueError(f"data.source is {source!r}; choose one of {', '.join(FIELDS)}")
+    lines = _lines(Path(path))
+    records, short, bad = [], 0, []
+    hide = None if len(lines) > LONG else True  # None: hide the bar where there is no terminal
+    for number, text in tqdm(lines, "checking files", disable=hide):
+        try:
+            record = _parse(number, text, source, num_classes, min_frames)
+            records.append(_locate(record, Path(root), source, image_tmpl))
+        except _TooShort:
+            short += 1
+        except ValueError as error:
+            bad.append(f"line {number}: {error}")
+    if bad:
+        more = f"; and {len(bad) - SHOWN} more" if len(bad) > SHOWN else ""
+        raise ValueError(f"{path}, bad lines ({len(bad)}): {'; '.join(bad[:SHOWN])}{more}")
+    if not records:
+        raise ValueError(f"{path} lists no video of {min_frames} frames or more")
+    return records, short
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    if not path.is_file():
+        raise ValueError(f"list file {path} does not exist")
+    # File names are bytes; surrogates carry those that are no UTF-8 through to the file system.
+    texts = path.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
+    lines = [(number, text.strip()) for number, text in enumerate(texts, 1) if text.strip()]
+    if not lines:
+        raise ValueError(f"list file {path} is empty")
+    return lines
+
+
+def _parse(number: int, text: str, source: str, num_classes: int, min_frames: int) -> Record:
+    """Splits and checks a line; a ValueError says what is wrong with it."""
+    fields = text.rsplit(" ", 2)
+    if source == "video" and (len(fields) < 3 or _integer(fields[1]) is None):
+        fields = text.rsplit(" ", 1)
+    if len(fields) < len(FIELDS[source].split()):
+        raise ValueError(f"{text!r} is not `{FIELDS[source]}`, separated by single spaces")
+    label = _integer(fields[-1])
+    if label is None or not 0 <= label < num_classes:
+        raise ValueError(f"label {fields[-1]!r} is not an integer from 0 to {num_classes - 1}")
+    if len(fields) == 2:
+        return Record(fields[0], None, label, number)
+    num_frames = _integer(fields[1])
+    if source == "frames" and num_frames is not None and 0 <= num_frames < min_frames:
+        raise _TooShort
+    if num_frames is None or num_frames < 1:
+        raise ValueError(f"num_frames {fields[1]!r} is not a positive integer")
+    return Record(fields[0], num_frames, label, number)
+
+
+def _locate(record: Record, root: Path, source: str, image_tmpl: str) -> Record:
+    """Puts the path below the root, halves the count of a two-file flow template."""
+    path = root / record.path
+    if not (path.is_dir() if source == "frames" else path.is_file()):
+        raise ValueError(f"{str(path)!r} does not exist")
+    num_frames = record.num_frames
+    if source == "frames" and image_tmpl.count("{") == 3:  # one file for x, one for y
+        num_frames //= 2
+    return record._replace(path=str(path), num_frames=num_frames)
+
+
+def _integer(text: str) -> Optional[int]:
+    return int(text) if re.fullmatch("-?[0-9]+", text) else None

@@ -1,0 +1,95 @@
+"""Learning rates and multipliers of TSM.
+
+Source: mit-han-lab/temporal-shift-module, commit 1f6a834b (`main.py`, `ops/models.py`); the Summit
+schedule from arXiv:1910.00932; mmaction2's warm-up from its commit 4d6c9347.
+"""
+
+import re
+from typing import Any, Dict, List
+
+import numpy as np
+
+from utils import schedules
+
+HEAD = r"(new_fc|base_model\.fc|base_model\.classifier)\."  # names of the classifier
+# name: (lr multiplier, weight-decay multiplier)
+GROUPS = {
+    "first_conv_weight": (1, 1),
+    "first_conv_bias": (2, 0),
+    "normal_weight": (1, 1),
+    "normal_bias": (2, 0),
+    "BN scale/shift": (1, 0),
+    "custom_ops": (1, 1),
+    "lr5_weight": (5, 1),
+    "lr10_bias": (10, 0),
+}
+FLOW_FIRST_CONV = {"first_conv_weight": (5, 1), "first_conv_bias": (10, 0)}
+
+
+def peak_lr(lr: float, base_batch: int, global_batch: int) -> float:
+    """Linear scaling: `lr` belongs to `base_batch` clips per update; 0 means do not scale."""
+    return lr * global_batch / base_batch if base_batch else lr
+
+
+def get_lr(train: Any, updates_per_epoch: int, global_batch: int) -> np.ndarray:
+    """The base rate of every update of the run, float64 (epochs * updates_per_epoch,).
+
+    `lr_changes: epoch` is the original's way: one value per epoch, a warm-up (mmaction2's) whose
+    first epoch is at `warmup_lr` and whose last at the peak. `lr_changes: update` is Summit's:
+    warm-up and curve move with every update.
+    """
+    peak = peak_lr(train.lr, train.base_batch, global_batch)
+    per = updates_per_epoch if train.lr_changes == "update" else 1
+    total, warm = round(train.epochs * per), round(train.warmup_epochs * per)
+    if train.schedule == "cosine":
+        curve = np.concatenate([np.ones(warm), schedules.cosine(total - warm)])
+    else:
+        curve = schedules.steps(total, [m * per for m in train.milestones])
+    rates = peak * curve
+    if warm and train.lr_changes == "epoch":
+        rates[:warm] *= np.linspace(train.warmup_lr / peak, 1, warm)
+    elif warm:
+        rates[:warm] = schedules.warmup(warm, train.warmup_lr, peak)
+    return rates if train.lr_changes == "update" else np.repeat(rates, updates_per_epoch)
+
+
+def group_of(name: str, first_conv: str, fast_head: bool) -> str:
+    """Which of the eight groups a parameter belongs to, by its name.
+
+    Raises ValueError for a parameter that is none of convolution, dense or batch norm.
+    """
+    module, _, leaf = name.rpartition(".")
+    if leaf in ("gamma", "beta"):
+        return "BN scale/shift"
+    if leaf not in ("weight", "bias"):
+        raise ValueError(f"{name} needs a policy: neither convolution, dense nor batch norm")
+    if module == first_conv:
+        return f"first_conv_{leaf}"
+    if is_head(name) and fast_head:
+        return "lr5_weight" if leaf == "weight" else "lr10_bias"
+    return f"normal_{leaf}"
+
+
+def is_head(name: str) -> bool:
+    return re.match(HEAD, name) is not None
+
+
+def parameter_groups(parameters: list, train: Any, lr: np.ndarray, flow: bool) -> List[Dict]:
+    """The optimizer's groups: parameters, their rates per update, their weight decay.
+
+    `parameters` are the trainable ones in the network's order; `lr` comes from `get_lr`.
+    """
+    first_conv = parameters[0].name.rpartition(".")[0]
+    members: Dict[str, list] = {name: [] for name in GROUPS}
+    for parameter in parameters:
+        members[group_of(parameter.name, first_conv, train.fast_head)].append(parameter)
+    multipliers = {**GROUPS, **(FLOW_FIRST_CONV if flow else {})}
+    return [
+        {
+            "name": name,
+            "params": members[name],
+            "lr": lr * lr_mult,
+            "weight_decay": train.weight_decay * decay_mult,
+        }
+        for name, (lr_mult, decay_mult) in multipliers.items()
+    ]

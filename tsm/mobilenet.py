@@ -1,0 +1,83 @@
+"""MobileNetV2 as TSM's authors define it (width 1, ReLU6), with the shift in its residual blocks.
+
+Axes: (N*T, C, H, W). Names as in the original: `features.{i}.conv.{j}`, `classifier`.
+"""
+
+from mindspore import Tensor, nn
+
+from tsm.shift import Shift
+from utils.layers import batch_norm2d, conv2d, dense
+
+# (expansion, channels, repeats, stride of the first)
+SETTINGS = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+
+
+class InvertedResidual(nn.Cell):
+    """Expand 1x1, depthwise 3x3, project 1x1; shifted where it expands and adds its input."""
+
+    def __init__(self, cin: int, cout: int, stride: int, expansion: int, wrap):
+        super().__init__()
+        self.residual = stride == 1 and cin == cout
+        self.shifted = self.residual and expansion > 1
+        hidden, layers = cin * expansion, []
+        if expansion > 1:
+            expand = conv2d(cin, hidden, 1)
+            layers += [wrap(expand) if self.shifted else expand, batch_norm2d(hidden), nn.ReLU6()]
+        layers += [conv2d(hidden, hidden, 3, stride, groups=hidden), batch_norm2d(hidden)]
+        layers += [nn.ReLU6(), conv2d(hidden, cout, 1), batch_norm2d(cout)]
+        self.conv = nn.SequentialCell(layers)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return x + self.conv(x) if self.residual else self.conv(x)
+
+    @property
+    def conv1(self) -> nn.Cell:
+        """The convolution a shift sits in front of."""
+        return self.conv[0]
+
+    def rest(self, x: Tensor, y: Tensor) -> Tensor:
+        """Everything after the first convolution, whose input was x and whose output is y."""
+        for layer in self.conv[1:]:
+            y = layer(y)
+        return x + y
+
+
+class MobileNetV2(nn.Cell):
+    """(N*T, channels, H, W) -> (N*T, num_classes), or features where `num_classes` is 0."""
+
+    def __init__(
+        self,
+        segments: int,
+        shift_div: int,
+        online: bool = False,
+        channels: int = 3,
+        num_classes: int = 0,
+    ):
+        super().__init__()
+
+        def wrap(cell: nn.Cell) -> nn.Cell:
+            return Shift(cell, segments, shift_div, online) if shift_div else cell
+
+        stem = nn.SequentialCell(conv2d(channels, 32, 3, 2), batch_norm2d(32), nn.ReLU6())
+        cells, cin = [stem], 32
+        for expansion, cout, repeats, stride in SETTINGS:
+            for i in range(repeats):
+                step = stride if i == 0 else 1
+                cells.append(InvertedResidual(cin, cout, step, expansion, wrap))
+                cin = cout
+        cells.append(nn.SequentialCell(conv2d(cin, 1280, 1), batch_norm2d(1280), nn.ReLU6()))
+        # `features` is the original's name of the trunk, and `width` what comes out of it.
+        self.features, self.width = nn.SequentialCell(cells), 1280
+        self.classifier = dense(1280, num_classes, std=0.001) if num_classes else None
+
+    def construct(self, x: Tensor) -> Tensor:
+        x = self.features(x).mean((2, 3))  # (N*T, 1280)
+        return x if self.classifier is None else self.classifier(x)

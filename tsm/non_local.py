@@ -1,0 +1,60 @@
+"""The non-local block: embedded Gaussian attention over all places of all frames.
+
+Axes: (N, C, T, H, W). Names as in the original: `g.0`, `theta`, `phi.0`, `W.0`, `W.1`.
+"""
+
+from mindspore import Tensor, nn, ops
+
+from utils.layers import BatchNorm3d, conv3d_1x1x1
+
+
+class NonLocal(nn.Cell):
+    """x + W(softmax(theta^T phi) g); W ends in a batch norm born at 0, so it starts as x."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        inter = channels // 2
+        self.theta = conv3d_1x1x1(channels, inter)
+        self.phi = nn.SequentialCell(conv3d_1x1x1(channels, inter), SpatialMaxPool())
+        self.g = nn.SequentialCell(conv3d_1x1x1(channels, inter), SpatialMaxPool())
+        self.W = nn.SequentialCell(conv3d_1x1x1(inter, channels), BatchNorm3d(channels, "zeros"))
+
+    def construct(self, x: Tensor) -> Tensor:
+        n, _, t, h, w = x.shape
+        theta = flatten(self.theta(x)).swapaxes(1, 2)  # (N, T*H*W, C/2)
+        phi, g = flatten(self.phi(x)), flatten(self.g(x))  # (N, C/2, T*H*W/4)
+        f = ops.softmax(ops.bmm(theta, phi), axis=-1)  # (N, queries, keys), no scaling
+        y = ops.bmm(f, g.swapaxes(1, 2)).swapaxes(1, 2)
+        return x + self.W(y.reshape(n, -1, t, h, w))
+
+
+class SpatialMaxPool(nn.Cell):
+    """Max over 2x2 places of each frame; an odd last row or column is left out."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        n, c, t, h, w = x.shape
+        x = x[:, :, :, : h // 2 * 2, : w // 2 * 2].reshape(n, c, t, h // 2, 2, w // 2, 2)
+        return ops.maximum(
+            ops.maximum(x[:, :, :, :, 0, :, 0], x[:, :, :, :, 0, :, 1]),
+            ops.maximum(x[:, :, :, :, 1, :, 0], x[:, :, :, :, 1, :, 1]),
+        )
+
+
+def flatten(x: Tensor) -> Tensor:
+    """(N, C, T, H, W) -> (N, C, T*H*W)."""
+    return x.reshape(x.shape[0], x.shape[1], -1)
+
+
+class WithNonLocal(nn.Cell):
+    """A residual block over (N*T, C, H, W), then the non-local block over its clip."""
+
+    def __init__(self, block: nn.Cell, non_local: NonLocal, segments: int):
+        super().__init__()
+        self.block, self.nl = block, non_local
+        self.segments = segments
+
+    def construct(self, x: Tensor) -> Tensor:
+        x = self.block(x)
+        nt, c, h, w = x.shape
+        x = x.reshape(-1, self.segments, c, h, w).swapaxes(1, 2)  # (N, C, T, H, W)
+        return self.nl(x).swapaxes(1, 2).reshape(nt, c, h, w)

@@ -1,0 +1,144 @@
+"""ResNet as torchvision builds it, with the shift where TSM puts it.
+
+Axes: (N*T, C, H, W). Cells keep torchvision's names; a shifted convolution is `conv1.net`.
+"""
+
+from typing import Callable
+
+from mindspore import Tensor, nn
+
+from tsm.non_local import NonLocal, WithNonLocal
+from tsm.shift import Shift, TemporalPool
+from utils.layers import batch_norm2d, conv2d, dense, max_pool2d
+
+Wrap = Callable[[nn.Cell], nn.Cell]  # puts a shift around a cell, or leaves it alone
+
+
+class BasicBlock(nn.Cell):
+    """3x3, 3x3. Only the branch is shifted; the shortcut keeps its own frame."""
+
+    expansion = 1
+
+    def __init__(self, cin: int, width: int, stride: int, wrap: Wrap):
+        super().__init__()
+        self.conv1, self.bn1 = wrap(conv2d(cin, width, 3, stride)), batch_norm2d(width)
+        self.conv2, self.bn2 = conv2d(width, width, 3), batch_norm2d(width)
+        self.relu, self.downsample = nn.ReLU(), shortcut(cin, width, stride)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.rest(x, self.conv1(x))
+
+    def rest(self, x: Tensor, y: Tensor) -> Tensor:
+        """Everything after the first convolution, whose input was x and whose output is y."""
+        y = self.relu(self.bn1(y))
+        y = self.bn2(self.conv2(y))
+        return self.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+class Bottleneck(nn.Cell):
+    """1x1, 3x3, 1x1. Only the branch is shifted; the shortcut keeps its own frame."""
+
+    expansion = 4
+
+    def __init__(self, cin: int, width: int, stride: int, wrap: Wrap):
+        super().__init__()
+        cout = 4 * width
+        self.conv1, self.bn1 = wrap(conv2d(cin, width, 1)), batch_norm2d(width)
+        self.conv2, self.bn2 = conv2d(width, width, 3, stride), batch_norm2d(width)
+        self.conv3, self.bn3 = conv2d(width, cout, 1), batch_norm2d(cout)
+        self.relu, self.downsample = nn.ReLU(), shortcut(cin, cout, stride)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.rest(x, self.conv1(x))
+
+    def rest(self, x: Tensor, y: Tensor) -> Tensor:
+        """Everything after the first convolution, whose input was x and whose output is y."""
+        y = self.relu(self.bn1(y))
+        y = self.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        return self.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+def shortcut(cin: int, cout: int, stride: int):
+    """A projection where the block changes the shape, else None."""
+    if stride == 1 and cin == cout:
+        return None
+    return nn.SequentialCell(conv2d(cin, cout, 1, stride), batch_norm2d(cout))
+
+
+DEPTHS = {
+    "resnet18": (BasicBlock, (2, 2, 2, 2)),
+    "resnet34": (BasicBlock, (3, 4, 6, 3)),
+    "resnet50": (Bottleneck, (3, 4, 6, 3)),
+    "resnet101": (Bottleneck, (3, 4, 23, 3)),
+    "resnet152": (Bottleneck, (3, 8, 36, 3)),
+}
+# Non-local blocks follow these blocks (stage: indices); the paper places them in ResNet-50 only.
+NON_LOCAL = {2: (0, 2), 3: (0, 2, 4)}
+
+
+class ResNet(nn.Cell):
+    """(N*T, channels, H, W) -> (N*T, num_classes), or features where `num_classes` is 0.
+
+    `segments` is T in front of the temporal pool. `place` is `blockres` (the shift inside the
+    residual branch) or `block` (around the whole block).
+    """
+
+    def __init__(
+        self,
+        arch: str,
+        segments: int,
+        shift_div: int,
+        place: str = "blockres",
+        online: bool = False,
+        temporal_pool: bool = False,
+        non_local: bool = False,
+        channels: int = 3,
+        num_classes: int = 0,
+    ):
+        super().__init__()
+        block, depths = DEPTHS[arch]
+        self.block, self.depths = block, depths
+        # From 23 blocks in layer3 on, every second block is shifted, in all stages.
+        self.every = 2 if depths[2] >= 23 and place == "blockres" else 1
+        self.place, self.shift_div, self.online = place, shift_div, online
+        self.non_local, self.cin = non_local, 64
+        later = segments // 2 if temporal_pool else segments
+        self.conv1, self.bn1 = conv2d(channels, 64, 7, 2), batch_norm2d(64)
+        self.relu, self.maxpool = nn.ReLU(), max_pool2d(3, 2)
+        self.layer1 = self.stage(1, segments)
+        self.layer2 = self.stage(2, later)
+        if temporal_pool:
+            self.layer2 = TemporalPool(self.layer2, segments)
+        self.layer3 = self.stage(3, later)
+        self.layer4 = self.stage(4, later)
+        self.width = 512 * block.expansion
+        self.fc = dense(self.width, num_classes, std=0.001) if num_classes else None
+
+    def stage(self, index: int, segments: int) -> nn.SequentialCell:
+        """Builds layer`index`; a stage after the first halves the image in its first block."""
+        width, blocks = 64 * 2 ** (index - 1), []
+        for i in range(self.depths[index - 1]):
+            stride = 2 if i == 0 and index > 1 else 1
+            blocks.append(self.build_block(index, i, width, stride, segments))
+            self.cin = width * self.block.expansion
+        return nn.SequentialCell(blocks)
+
+    def build_block(self, stage: int, i: int, width: int, stride: int, segments: int) -> nn.Cell:
+        def wrap(cell: nn.Cell) -> nn.Cell:
+            return Shift(cell, segments, self.shift_div, self.online)
+
+        shifted = self.shift_div > 0 and i % self.every == 0
+        inside = wrap if shifted and self.place == "blockres" else lambda cell: cell
+        block = self.block(self.cin, width, stride, inside)
+        if shifted and self.place == "block":
+            block = wrap(block)
+        if self.non_local and i in NON_LOCAL.get(stage, ()):
+            return WithNonLocal(block, NonLocal(width * self.block.expansion), segments)
+        return block
+
+    def construct(self, x: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        x = x.mean((2, 3))  # (N*T, features)
+        return x if self.fc is None else self.fc(x)

@@ -1,0 +1,77 @@
+"""The temporal shift: channels that look one frame ahead and one behind (arXiv:1811.08383).
+
+Axes: N clips of T segments arrive as (N*T, C, H, W); nothing crosses from one clip to the next.
+"""
+
+from mindspore import Tensor, nn, ops
+
+
+def shift(x: Tensor, segments: int, div: int) -> Tensor:
+    """Takes 1/div of the channels from the next frame, 1/div from the one before."""
+    nt, c, h, w = x.shape
+    fold = c // div
+    if fold == 0:
+        return x
+    x = x.reshape(-1, segments, c, h, w)  # (N, T, C, H, W)
+    blank = ops.zeros_like(x[:, :1, :fold])
+    ahead = ops.cat((x[:, 1:, :fold], blank), axis=1)
+    behind = ops.cat((blank, x[:, :-1, fold : 2 * fold]), axis=1)
+    return ops.cat((ahead, behind, x[:, :, 2 * fold :]), axis=2).reshape(nt, c, h, w)
+
+
+def shift_past(x: Tensor, segments: int, div: int) -> Tensor:
+    """The online form: 1/div of the channels from the frame before, nothing from the future."""
+    nt, c, h, w = x.shape
+    fold = c // div
+    if fold == 0:
+        return x
+    x = x.reshape(-1, segments, c, h, w)  # (N, T, C, H, W)
+    blank = ops.zeros_like(x[:, :1, :fold])
+    behind = ops.cat((blank, x[:, :-1, :fold]), axis=1)
+    return ops.cat((behind, x[:, :, fold:]), axis=2).reshape(nt, c, h, w)
+
+
+class Shift(nn.Cell):
+    """Shifts, then applies `net`: the convolution (`blockres`) or the whole block (`block`)."""
+
+    def __init__(self, net: nn.Cell, segments: int, div: int, online: bool = False):
+        super().__init__()
+        self.net = net
+        self.segments, self.div, self.online = segments, div, online
+
+    def construct(self, x: Tensor) -> Tensor:
+        if self.online:
+            return self.net(shift_past(x, self.segments, self.div))
+        return self.net(shift(x, self.segments, self.div))
+
+    def stream(self, x: Tensor, before: Tensor) -> tuple:
+        """One frame (1, C, H, W) and the C // div channels kept of the one before.
+
+        Returns the output and the channels to keep for the next frame.
+        """
+        fold = x.shape[1] // self.div
+        return self.net(ops.cat((before, x[:, fold:]), axis=1)), x[:, :fold]
+
+
+class TemporalPool(nn.Cell):
+    """Maximum over frames 2j-1, 2j, 2j+1, then `net`: half as many frames go on."""
+
+    def __init__(self, net: nn.Cell, segments: int):
+        super().__init__()
+        self.net = net
+        self.segments = segments
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.net(temporal_max_pool(x, self.segments))
+
+
+def temporal_max_pool(x: Tensor, segments: int) -> Tensor:
+    """(N*T, C, H, W) -> (N*T/2, C, H, W): kernel 3, stride 2, padding 1 over time.
+
+    Written with maxima of shifted views: every device has them, and padding needs no infinity.
+    """
+    _, c, h, w = x.shape
+    x = x.reshape(-1, segments // 2, 2, c, h, w)  # (N, T/2, even or odd, C, H, W)
+    even, odd = x[:, :, 0], x[:, :, 1]
+    before = ops.cat((even[:, :1], odd[:, :-1]), axis=1)  # frame 0 has none: itself
+    return ops.maximum(ops.maximum(even, odd), before).reshape(-1, c, h, w)

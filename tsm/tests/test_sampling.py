@@ -1,0 +1,161 @@
+"""Which frames a clip consists of: the source's cases, and what holds for any video."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tsm import sampling
+
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "tsm_data.json").read_text())
+LENGTHS = [*range(1, 80), 127, 128, 129, 300, 1000]
+
+
+def drawn(case):
+    """The offsets of a golden case."""
+    n, t, length = case["num_frames"], case["num_segments"], case["new_length"]
+    rng = np.random.RandomState(case.get("numpy_seed"))
+    split, _, how = case["mode"].partition("_")
+    clips = {"test_dense": 10, "test_twice": 2}.get(case["mode"], 1)
+    return sampling.sample(split, n, t, length, how == "dense", clips, rng)
+
+
+def uniform(n, t, length):
+    """The uniform samplers that draw nothing, by name."""
+    return {
+        "val": sampling.sample("val", n, t, length, False),
+        "test": sampling.sample("test", n, t, length),
+        "twice": sampling.sample("test", n, t, length, False, 2),
+    }
+
+
+@pytest.mark.parametrize(
+    "case", GOLDEN["sampling"], ids=lambda c: f"{c['mode']}-{c['num_frames']}-{c['num_segments']}"
+)
+def test_sampling_is_that_of_the_source(case):
+    assert (drawn(case) + 1).tolist() == case["indices"]
+
+
+def test_the_golden_cases_cover_every_sampler():
+    modes = {case["mode"] for case in GOLDEN["sampling"]}
+    assert modes == {"train", "val", "test", "test_twice"} | {
+        f"{split}_dense" for split in ("train", "val", "test")
+    }
+
+
+@pytest.mark.parametrize("case", GOLDEN["frames_read"])
+def test_frames_read_are_those_of_the_source(case):
+    offsets = np.array(case["indices"]) - 1
+    read = sampling.frames_read(offsets, case["num_frames"], case["new_length"])
+    assert (read + 1).tolist() == case["frames_read"]
+
+
+@pytest.mark.parametrize("length", [1, 5])
+@pytest.mark.parametrize("t", [1, 3, 8, 16])
+def test_offsets_lie_in_the_video_and_ascend(t, length):
+    rng = np.random.RandomState(0)
+    for n in LENGTHS:
+        clips = uniform(n, t, length)
+        clips["train"] = sampling.sample("train", n, t, length, False, rng=rng)
+        for name, offsets in clips.items():
+            assert offsets.dtype == np.int64
+            assert offsets.shape == (2 * t if name == "twice" else t,)
+            assert (np.diff(offsets.reshape(-1, t)) >= 0).all()
+            assert offsets.min() >= 0
+            assert offsets.max() <= max(0, n - length)
+
+
+@pytest.mark.parametrize("t", [1, 8, 16, 64])
+def test_dense_offsets_are_evenly_spaced_around_the_video(t):
+    rng = np.random.RandomState(0)
+    for n in LENGTHS:
+        for offsets in (
+            sampling.sample("train", n, t, 1, True, rng=rng),
+            sampling.sample("val", n, t, 1, True, rng=rng),
+            *sampling.sample("test", n, t, 1, True, 3).reshape(3, t),
+        ):
+            assert offsets.shape == (t,)
+            assert ((offsets >= 0) & (offsets < n)).all()
+            assert (np.diff(offsets) % n == 64 // t % n).all()
+            if n >= 64:
+                assert offsets[-1] - offsets[0] < 64
+
+
+def test_each_stretch_of_a_training_video_is_drawn_from_evenly():
+    rng = np.random.RandomState(0)
+    counts = np.zeros((8, 6), int)
+    for _ in range(6000):
+        offsets = sampling.sample("train", 50, 8, 1, False, rng=rng)
+        counts[np.arange(8), offsets - 6 * np.arange(8)] += 1
+    assert counts.min() > 850
+    assert counts.max() < 1150
+
+
+def test_a_short_training_video_of_long_segments_draws_every_start():
+    rng = np.random.RandomState(0)
+    seen = {tuple(sampling.sample("train", 10, 8, 5, False, rng=rng)) for _ in range(500)}
+    assert {start for offsets in seen for start in offsets} == set(range(6))
+    assert len(seen) > 100
+
+
+def test_dense_training_never_draws_the_last_place():
+    rng = np.random.RandomState(0)
+    starts = {int(sampling.sample("train", 70, 8, 1, True, rng=rng)[0]) for _ in range(500)}
+    assert starts == set(range(6))
+
+
+def test_validation_of_a_short_video_is_its_first_frame_but_testing_is_not():
+    for n, length in ((8, 1), (12, 5)):
+        offsets = uniform(n, 8, length)
+        assert offsets["val"].tolist() == [0] * 8
+        assert offsets["test"].tolist() == list(range(8))
+        assert len(set(uniform(n + 1, 8, length)["val"])) > 1
+
+
+@pytest.mark.parametrize("n", [1, 3, 4])
+def test_a_video_shorter_than_a_segment_starts_at_frame_0(n):
+    rng = np.random.RandomState(0)
+    for t in (1, 2, 8):
+        for offsets in (
+            *uniform(n, t, 5).values(),
+            sampling.sample("train", n, t, 5, False, rng=rng),
+        ):
+            assert not offsets.any()
+
+
+@pytest.mark.parametrize("clips", [1, 2, 7, 10])
+def test_dense_clips_reach_from_the_first_place_to_the_last(clips):
+    starts = sampling.sample("test", 300, 8, 1, True, clips).reshape(clips, 8)[:, 0]
+    assert starts[0] == 0
+    if clips > 1:
+        assert starts[-1] == 300 - 64
+        assert np.ptp(np.diff(starts)) <= 1
+
+
+def test_frames_read_stop_at_the_last_frame():
+    for n in (1, 4, 30):
+        for length in (1, 2, 5):
+            offsets = sampling.sample("test", n, 8, 1)
+            read = sampling.frames_read(offsets, n, length).reshape(8, length)
+            assert (read[:, 0] == offsets).all()
+            assert read.max() < n
+            steps = np.diff(read)
+            assert ((steps == 1) | ((steps == 0) & (read[:, 1:] == n - 1))).all()
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_a_video_without_frames_is_refused(dense):
+    for call in (
+        lambda: sampling.sample("train", 0, 8, 1, dense, rng=np.random.RandomState(0)),
+        lambda: sampling.sample("val", 0, 8, 1, dense, rng=np.random.RandomState(0)),
+        lambda: sampling.sample("test", 0, 8, 1, dense, 1),
+    ):
+        with pytest.raises(ValueError, match="0 frames"):
+            call()
+
+
+@pytest.mark.parametrize("clips", [0, 3, -1])
+def test_uniform_testing_has_one_clip_or_two(clips):
+    with pytest.raises(ValueError, match=r"eval\.clips"):
+        sampling.sample("test", 100, 8, 1, clips=clips)

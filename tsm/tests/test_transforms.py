@@ -1,0 +1,255 @@
+"""Crops, flips and the layout of clips, against the source's cases and plain PIL."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tsm import transforms
+from utils.video import center_crop_box, short_side_size
+
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "tsm_data.json").read_text())
+SCALES = (1, 0.875, 0.75, 0.66)
+
+
+def noise(count, height, width, channels=3):
+    shape = (count, height, width, channels)
+    return np.random.RandomState(0).randint(256, size=shape, dtype=np.uint8)
+
+
+def pil(frame, box, size):
+    """The (x, y, w, h) box of a frame at size x size, (C, size, size), channel by channel."""
+    x, y, width, height = box
+    images = [
+        Image.fromarray(np.ascontiguousarray(channel)) for channel in np.moveaxis(frame, 2, 0)
+    ]
+    images = [image.crop((x, y, x + width, y + height)) for image in images]
+    return np.stack([image.resize((size, size), Image.Resampling.BILINEAR) for image in images])
+
+
+@pytest.mark.parametrize("case", GOLDEN["fixed_crop_offsets"])
+def test_offsets_are_those_of_the_source(case):
+    places = transforms.PLACES if case["more_fix_crop"] else transforms.PLACES[:5]
+    crop = case["crop_w"], case["crop_h"]
+    offsets = transforms.crop_offsets(case["image_w"], case["image_h"], crop, places)
+    assert [list(offset) for offset in offsets] == case["offsets_x_y"]
+
+
+@pytest.mark.parametrize("case", GOLDEN["multiscale_candidates"])
+def test_candidates_are_those_of_the_source(case):
+    assert case["max_distort"] == transforms.MAX_DISTORT
+    sizes = case["image_w"], case["image_h"], case["input_size"]
+    pairs = transforms.crop_candidates(*sizes, case["scales"])
+    assert [list(pair) for pair in pairs] == case["candidate_w_h"]
+
+
+@pytest.mark.parametrize("case", GOLDEN["multiscale_seeded"])
+def test_drawn_crops_are_those_of_the_source(case):
+    dice = random.Random(case["python_random_seed"])
+    sizes = case["image_w"], case["image_h"], case["input_size"]
+    boxes = [transforms.draw_crop(*sizes, case["scales"], dice) for _ in case["w_h_x_y"]]
+    assert [[w, h, x, y] for x, y, w, h in boxes] == case["w_h_x_y"]
+
+
+def views_of(case, places):
+    """The golden layout: for every box all images, then, if flipping, all images mirrored."""
+    crop = case["crop"]
+    offsets = transforms.crop_offsets(case["image_w"], case["image_h"], (crop, crop), places)
+    return [
+        {"box": [x, y, x + crop, y + crop], "flipped": flipped}
+        for x, y in offsets
+        for flipped in ((False, True) if case["flip"] else (False,))
+        for _ in range(case["images"])
+    ]
+
+
+@pytest.mark.parametrize("case", GOLDEN["full_res_sample"])
+def test_three_boxes_are_those_of_the_source(case):
+    assert views_of(case, transforms.LEFT_RIGHT_MIDDLE) == case["result"]
+    if not case["flip"]:
+        assert as_golden(case, 3) == case["result"]
+
+
+@pytest.mark.parametrize("case", GOLDEN["over_sample"])
+def test_five_and_ten_boxes_are_those_of_the_source(case):
+    assert as_golden(case, 10 if case["flip"] else 5) == case["result"]
+
+
+def as_golden(case, crops):
+    views = transforms.view_boxes(case["image_w"], case["image_h"], case["crop"], crops)
+    return [
+        {"box": [x, y, x + w, y + h], "flipped": flipped}
+        for (x, y, w, h), flipped in views
+        for _ in range(case["images"])
+    ]
+
+
+@pytest.mark.parametrize("group", GOLDEN["group_scale"])
+def test_scaled_sizes_are_those_of_the_source(group):
+    for case in group["cases"]:
+        size = short_side_size(case["image_w"], case["image_h"], group["short_side"])
+        assert size == (case["scaled_w"], case["scaled_h"])
+
+
+@pytest.mark.parametrize("group", GOLDEN["center_crop"])
+def test_the_centre_is_that_of_the_source(group):
+    for case in group["cases"]:
+        want = case["x"], case["y"], group["crop"], group["crop"]
+        assert center_crop_box(case["image_w"], case["image_h"], group["crop"]) == want
+        views = transforms.view_boxes(case["image_w"], case["image_h"], group["crop"], 1)
+        assert views == [(want, False)]
+
+
+def test_every_training_crop_lies_in_the_frame():
+    dice = random.Random(0)
+    for width, height in ((340, 256), (256, 340), (222, 223), (224, 224), (226, 400), (30, 20)):
+        boxes = {transforms.draw_crop(width, height, 224, SCALES, dice) for _ in range(400)}
+        assert len(boxes) > 20
+        for x, y, w, h in boxes:
+            assert min(x, y) >= 0
+            assert min(w, h) > 0
+            assert x + w <= width
+            assert y + h <= height
+
+
+@pytest.mark.parametrize(("channels", "length"), [(3, 1), (2, 5), (3, 2)])
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_training_clip_is_one_crop_of_all_frames(channels, length, flip):
+    frames = noise(4 * length, 50, 70, channels)
+    clip, flipped = transforms.train_clip(frames, length, 32, SCALES, Dice(5, flip), True)
+    assert flipped is flip
+    assert clip.shape == (4, length * channels, 32, 32)
+    assert clip.dtype == np.uint8
+    assert clip.flags.c_contiguous
+    box = transforms.draw_crop(70, 50, 32, SCALES, random.Random(5))
+    for t in range(4):
+        for k in range(length):
+            want = pil(frames[t * length + k], box, 32)
+            want = mirrored(want) if flip else want
+            assert np.array_equal(clip[t, k * channels : (k + 1) * channels], want)
+
+
+class Dice:
+    """Draws crops from a seed, and flips as told."""
+
+    def __init__(self, seed, flip):
+        self.choice, self.flip = random.Random(seed).choice, flip
+
+    def random(self):
+        return 0.49 if self.flip else 0.5
+
+
+def mirrored(image):
+    """(C, H, W) with left and right swapped; flow x inverted too."""
+    image = image[:, :, ::-1]
+    return np.stack((255 - image[0], image[1])) if len(image) == 2 else image
+
+
+def test_half_the_clips_are_flipped_where_flipping_is_on():
+    dice = random.Random(0)
+    frames = noise(1, 8, 8)
+    for flip, fewest, most in ((True, 450, 550), (False, 0, 0)):
+        clips = [transforms.train_clip(frames, 1, 8, (1,), dice, flip) for _ in range(1000)]
+        assert fewest <= sum(flipped for _, flipped in clips) <= most
+        for clip, flipped in clips:
+            assert np.array_equal(clip[0], frames[0, :, :: -1 if flipped else 1].transpose(2, 0, 1))
+
+
+def test_the_same_dice_cut_the_same_clip():
+    frames = noise(8, 50, 70)
+    one, two, other = (
+        transforms.train_clip(frames, 1, 32, SCALES, random.Random(seed), False)[0]
+        for seed in (1, 1, 2)
+    )
+    assert np.array_equal(one, two)
+    assert not np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("size", [(1, 40), (40, 1)])
+def test_a_frame_too_small_for_a_scale_is_refused(size):
+    with pytest.raises(ValueError, match="is no part"):
+        transforms.train_clip(noise(1, *size), 1, 32, (0.66,), random.Random(0), False)
+
+
+def test_a_frame_smaller_than_the_crop_is_enlarged():
+    frames = noise(2, 20, 30)
+    clip, _ = transforms.train_clip(frames, 1, 224, (1,), random.Random(0), False)
+    assert clip.shape == (2, 3, 224, 224)
+    views = transforms.test_clips(frames, 1, 2, 32, 28, 3)
+    assert views.shape == (3, 2, 3, 28, 28)
+
+
+@pytest.mark.parametrize("crops", [1, 3, 5, 10])
+@pytest.mark.parametrize(("channels", "length"), [(3, 1), (2, 5)])
+def test_views_come_crop_by_crop_then_clip_by_clip(crops, channels, length):
+    clips, segments = 2, 3
+    frames = noise(clips * segments * length, 40, 61, channels)
+    got = transforms.test_clips(frames, clips, segments, 32, 28, crops)
+    assert got.shape == (crops * clips, segments, length * channels, 28, 28)
+    assert got.flags.c_contiguous
+    width, height = short_side_size(61, 40, 32)
+    images = [
+        [
+            Image.fromarray(channel).resize((width, height), Image.Resampling.BILINEAR)
+            for channel in np.moveaxis(frame, 2, 0).copy()
+        ]
+        for frame in frames
+    ]
+    small = np.array([[np.asarray(image) for image in frame] for frame in images])
+    view = 0
+    for (x, y, w, h), flipped in transforms.view_boxes(width, height, 28, crops):
+        for clip in range(clips):
+            for t in range(segments):
+                for k in range(length):
+                    frame = small[(clip * segments + t) * length + k]
+                    want = frame[:, y : y + h, x : x + w]
+                    want = mirrored(want) if flipped else want
+                    part = got[view, t, k * channels : (k + 1) * channels]
+                    assert np.array_equal(part, want)
+            view += 1
+
+
+@pytest.mark.parametrize("crops", [1, 10])
+def test_shared_frames_may_be_given_once(crops):
+    frames = noise(5, 40, 61)
+    order = [0, 2, 4, 1, 2, 4]
+    once = transforms.test_clips(frames, 2, 3, 32, 28, crops, order)
+    repeated = transforms.test_clips(frames[order], 2, 3, 32, 28, crops)
+    assert np.array_equal(once, repeated)
+
+
+def test_a_frame_of_the_right_size_is_not_touched():
+    frames = noise(2, 32, 50)
+    views = transforms.test_clips(frames, 1, 2, 32, 32, 3)
+    for view, x in zip(views, (0, 16, 8)):
+        want = frames[:, :, x : x + 32].transpose(0, 3, 1, 2)
+        assert np.array_equal(view, want)
+
+
+def test_a_crop_above_the_short_side_is_refused():
+    with pytest.raises(ValueError, match=r"crop of 33 is larger than data\.resize 32"):
+        transforms.test_clips(noise(2, 40, 61), 1, 2, 32, 33, 1)
+
+
+@pytest.mark.parametrize("crops", [0, 2, 4, 6])
+def test_other_numbers_of_crops_are_refused(crops):
+    with pytest.raises(ValueError, match=r"eval\.crops"):
+        transforms.view_boxes(340, 256, 224, crops)
+
+
+def test_a_mirrored_flow_points_the_other_way():
+    frames = noise(2, 4, 6, 2)
+    once = transforms.mirror(frames)
+    assert np.array_equal(once[..., 0], 255 - frames[:, :, ::-1, 0])
+    assert np.array_equal(once[..., 1], frames[:, :, ::-1, 1])
+    assert np.array_equal(transforms.mirror(once), frames)
+
+
+def test_mirroring_leaves_the_frames_as_they_were():
+    frames = noise(2, 4, 6, 2)
+    copy = frames.copy()
+    transforms.mirror(frames)
+    assert np.array_equal(frames, copy)

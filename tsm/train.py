@@ -1,0 +1,95 @@
+"""Trains TSM.
+
+    python tsm/train.py --config_path tsm/configs/tsm_r50_sthv2_8f.yaml [--train.epochs=1 ...]
+
+The last line of stdout is one JSON object: checkpoint, epochs, steps, loss, top1,
+clips_per_second, compile_seconds.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+
+from tsm.config import Config
+from tsm.dataset import (
+    EvalVideos,
+    TrainClips,
+    eval_dataset,
+    read_records,
+    train_dataset,
+    train_order,
+)
+from tsm.loss import build_loss
+from tsm.lr_generator import HEAD, get_lr, parameter_groups, peak_lr
+from tsm.model import TSM, freeze_batch_norms
+from utils import amp, callbacks, checkpoint, command, optim, parallel, run_log, runtime
+from utils.metrics import evaluate, print_result
+from utils.train_step import TrainStep
+
+
+def main(cfg: Config) -> None:
+    rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
+    folder = checkpoint.RunFolder(cfg, rt)
+    run_log.start_log(rt, folder.path)
+    records = read_records(cfg, "train")
+    order = train_order(cfg, records, rt)
+    net = TSM(**cfg.network())
+    if cfg.train.pretrained:
+        checkpoint.load(net, cfg.train.pretrained, cfg.train.new_head, HEAD)
+    freeze_batch_norms(net, cfg.train.batch_norm)
+    lr = get_lr(cfg.train, order.updates_per_epoch(cfg.train.accumulate), global_batch(cfg, rt))
+    weights = net.trainable_params()
+    groups = parameter_groups(weights, cfg.train, lr, cfg.data.modality == "flow")
+    opt = optim.sgd(weights, groups, cfg.train.momentum, cfg.train.nesterov)
+    segments = parallel.split_all_reduce(opt, cfg.run.all_reduce, rt)  # read by the next line
+    loss, half = build_loss(cfg.model.before_softmax), amp.cast(net, cfg.run.amp)
+    step = TrainStep(half, loss, opt, cfg.run, cfg.train, rt, order.steps_per_epoch)
+    done = folder.restore(step)
+    run_log.announce(sizes(cfg, order, rt), segments, done)
+    clips = TrainClips(records, cfg.data, order, cfg.train.epochs, done)
+    plan = callbacks.Plan(
+        run=cfg.run,
+        epochs=cfg.train.epochs,
+        clips_per_step=cfg.data.batch,
+        rates=lr,
+        too_many_bad=lambda: clips.bad.over(cfg.data.bad_limit),
+        evaluate=validation(cfg, half, rt),
+    )
+    print_result(callbacks.fit(step, train_dataset(clips), plan, rt, folder), rt)
+
+
+def global_batch(cfg: Config, rt: runtime.Runtime) -> int:
+    return cfg.data.batch * rt.size * cfg.train.accumulate
+
+
+def sizes(cfg: Config, order, rt: runtime.Runtime) -> dict:
+    """What the first log lines say."""
+    train, clips = cfg.train, global_batch(cfg, rt)
+    return {
+        "samples": order.samples,
+        "steps": order.steps_per_epoch,
+        "batch": order.batch,
+        "devices": rt.size,
+        "accumulate": train.accumulate,
+        "global_batch": clips,
+        "lr": train.lr,
+        "base_batch": train.base_batch,
+        "peak": peak_lr(train.lr, train.base_batch, clips),
+    }
+
+
+def validation(cfg: Config, net, rt: runtime.Runtime):
+    """Evaluates while training, every `run.eval_every` epochs; None for never.
+
+    The list is read here, so that a bad line is told before the training starts.
+    """
+    if not cfg.run.eval_every:
+        return None
+    records = read_records(cfg, "test")
+    classes = cfg.model.num_classes
+    return lambda: evaluate(net, eval_dataset(EvalVideos(records, cfg, rt, "val")), classes, rt)
+
+
+if __name__ == "__main__":
+    command.run(main, Config, __doc__)

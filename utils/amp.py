@@ -1,0 +1,53 @@
+"""Mixed precision: float16 where it pays, float32 for batch norms and the loss.
+
+O0 float32 everywhere; O1 float16 for convolutions and matrix products; O2 float16 for all but batch
+and layer norms; O3 float16 for all but batch norms. Weights stay float32 and are cast where used.
+"""
+
+from mindspore import Tensor, amp, nn, ops
+from mindspore import dtype as mstype
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def cast(net: nn.Cell, level: str) -> nn.Cell:
+    """The network at an amp level O0 to O3: same parameters and names, float32 at the end.
+
+    Use what is returned: the levels wrap or rewrite cells.
+    """
+    if level == "O0":
+        return net
+    if level == "O1":
+        for _, cell in net.cells_and_names():
+            if isinstance(cell, (nn.Conv2d, nn.Conv3d, nn.Dense)):
+                cell.to_float(mstype.float16)
+    elif level == "O2":
+        return amp.auto_mixed_precision(net, "O2", mstype.float16)
+    elif level == "O3":
+        net.to_float(mstype.float16)
+    keep_batch_norms(net)
+    return Float32Output(net)
+
+
+def keep_batch_norms(net: nn.Cell) -> None:
+    for _, cell in net.cells_and_names():
+        if isinstance(cell, BATCH_NORMS):
+            cell.to_float(mstype.float32)
+
+
+class Float32Output(nn.Cell):
+    """The network with its output in float32; parameter names are the network's own."""
+
+    def __init__(self, net: nn.Cell):
+        super().__init__(auto_prefix=False)
+        self.net = net
+
+    def construct(self, *inputs) -> Tensor:
+        return ops.cast(self.net(*inputs), mstype.float32)
+
+
+def loss_scaler(scale: float, dynamic: bool):
+    """MindSpore's scaler: dynamic ones double after 1000 finite updates and halve at overflow."""
+    if dynamic:
+        return amp.DynamicLossScaler(scale_value=scale, scale_factor=2, scale_window=1000)
+    return amp.StaticLossScaler(scale_value=scale)

@@ -1,0 +1,226 @@
+"""What happens around the train step: the line every N steps, saving, stopping, evaluating.
+
+`fit` runs the step through `mindspore.train.Model` over one long tape of batches, from wherever a
+resumed run stands to the end; epochs are counted here, by the step's own counter.
+"""
+
+import signal
+import time
+from dataclasses import dataclass
+from typing import Callable, Optional, Sequence
+
+import numpy as np
+from mindspore import Tensor
+from mindspore.train import Callback, Model
+
+from utils import checkpoint
+from utils.checkpoint import RunFolder
+from utils.command import Interrupted
+from utils.config import Run
+from utils.run_log import Window, log, progress, write_line
+from utils.runtime import Runtime
+from utils.signals import Signals, end
+from utils.train_step import STOP_ASKED, STOP_BAD_DATA, TrainStep
+
+
+@dataclass
+class Plan:
+    """A run: for how long, at what rates, and what to ask on the way."""
+
+    run: Run
+    epochs: int
+    clips_per_step: int  # per rank
+    rates: Sequence[float]  # learning rate per update
+    too_many_bad: Callable[[], str]  # a line where too many videos could not be read, else ""
+    evaluate: Optional[Callable[[], dict]] = None
+
+
+def fit(step: TrainStep, data, plan: Plan, rt: Runtime, folder: RunFolder) -> dict:
+    """Trains to the end of the plan; returns what the last line of stdout says.
+
+    `data` is the rest of the tape, None where nothing is left. Raises ValueError where the run
+    failed (too many overflows or unreadable videos), Interrupted after ctrl-C.
+    """
+    trainer = Trainer(step, plan, rt, folder)
+    if data is None:
+        log.info("nothing left to train: %d epochs are done", plan.epochs)
+        return trainer.result()
+    step.set_train()
+    compile_step(trainer, data)
+    batches = data.get_dataset_size()
+    sink = plan.run.sink and rt.device != "CPU"
+    size = min(plan.run.log_every, batches) if sink else -1
+    with Signals(trainer.ask_to_stop):
+        Model(step).train(
+            batches // size if sink else 1,
+            data,
+            callbacks=[trainer],
+            dataset_sink_mode=sink,
+            sink_size=size,
+        )
+    trainer.finish()
+    return trainer.result()
+
+
+def compile_step(trainer: "Trainer", data) -> None:
+    """Builds the graph, with a word before and the time after: it can take a minute."""
+    log.info("compiling the graph ...")
+    began = time.monotonic()
+    inputs = [
+        Tensor(np.zeros(shape, kind)) for shape, kind in zip(data.output_shapes(), data.output_types())
+    ]
+    with Signals(lambda number: end(130, "interrupted while compiling; nothing was lost")):
+        trainer.step.compile(*inputs)
+    trainer.compile_seconds = time.monotonic() - began
+    log.info("compiled in %.1f s", trainer.compile_seconds)
+
+
+class Trainer(Callback):
+    """Follows the run from step to step. All ranks decide alike: they see the same numbers."""
+
+    def __init__(self, step: TrainStep, plan: Plan, rt: Runtime, folder: RunFolder):
+        self.step, self.plan, self.run, self.rt, self.folder = step, plan, plan.run, rt, folder
+        self.per_epoch = step.steps_per_epoch
+        self.total = plan.epochs * self.per_epoch
+        self.begun = self.position = int(step.micro_step.asnumpy())
+        self.signal = 0  # that asked to stop
+        self.failure = ""  # why the run stops before its end
+        self.last: dict = {}
+        self.compile_seconds = self.seconds = 0.0
+
+    def ask_to_stop(self, number: int) -> None:
+        self.signal = number
+        log.info("stopping after this step ...")
+        self.step.stop.set_data(Tensor(STOP_ASKED, self.step.stop.dtype))
+
+    def on_train_begin(self, run_context) -> None:
+        self.window = Window()
+        self.bar = progress(self.total, "step", self.rt, self.position)
+
+    def on_train_step_begin(self, run_context) -> None:
+        self.window.waited += time.monotonic() - self.window.since
+
+    def on_train_step_end(self, run_context) -> None:
+        outputs = run_context.original_args().net_outputs
+        loss, top1, scale, overflows, stop = (float(v.asnumpy()) for v in outputs)
+        before, self.position = self.position, int(self.step.micro_step.asnumpy())
+        self.window.add(self.position - before, loss, top1)
+        self.bar.update(self.position - before)
+        if self.passed(before, self.run.log_every) or self.position == self.total:
+            self.report(scale, int(overflows))
+        self.judge(loss, overflows, stop)
+        if not self.failure and not overflows:
+            self.save_if_due(before)
+            self.evaluate_if_due(before)
+        if self.failure or stop:
+            run_context.request_stop()
+        self.window.since = time.monotonic()
+
+    def on_train_end(self, run_context) -> None:
+        self.bar.close()
+
+    def passed(self, before: int, every: int) -> bool:
+        """Whether a multiple of `every` steps was reached since `before`."""
+        return every > 0 and self.position // every > before // every
+
+    def judge(self, loss: float, overflows: float, stop: float) -> None:
+        """Decides, on all ranks alike, whether the run has failed."""
+        if overflows >= self.run.max_overflows:
+            self.failure = (
+                f"train.lr: {int(overflows)} updates in a row were not finite, loss {loss} "
+                "(run.max_overflows); the last checkpoint is intact; lower the rate or the scale"
+            )
+        mine = self.plan.too_many_bad()
+        if mine:
+            self.step.stop.set_data(Tensor(STOP_BAD_DATA, self.step.stop.dtype))
+        if mine and self.rt.size == 1:
+            self.failure = mine
+        elif stop * self.rt.size >= STOP_BAD_DATA:
+            self.failure = mine or "data.bad_limit: another rank has too many unreadable videos"
+
+    def save_if_due(self, before: int) -> None:
+        epochs = self.position // self.per_epoch
+        ended = self.passed(before, self.per_epoch)
+        if ended and (epochs % self.run.save_every == 0 or self.position == self.total):
+            self.save(f"epoch_{epochs:03d}")
+        elif self.passed(before, self.run.save_steps):
+            self.save()
+
+    def evaluate_if_due(self, before: int) -> None:
+        due = self.passed(before, self.run.eval_every * self.per_epoch)
+        if self.plan.evaluate and (due or self.run.eval_every and self.position == self.total):
+            result = self.plan.evaluate()
+            self.step.set_train()
+            self.write({"epoch": self.position // self.per_epoch, **result})
+            self.window = Window()
+
+    def save(self, name: str = "") -> None:
+        """Writes the resume file and, at the end of an epoch, the weights under `name`."""
+        if not self.rt.is_first:
+            return
+        folder = self.folder.path
+        if name:
+            checkpoint.save(folder / f"{name}.ckpt", checkpoint.weights_of(self.step.net))
+        if name and self.step.ema:
+            checkpoint.save(folder / f"{name}_ema.ckpt", self.step.averaged())
+        checkpoint.save(self.folder.resume_file, self.step.state())
+        epoch, place = divmod(self.position, self.per_epoch)
+        where = {"epoch": epoch, "step_in_epoch": place, "step": self.position}
+        settings = {"epochs": self.plan.epochs, "seed": self.rt.seed, "devices": self.rt.size}
+        newest = self.folder.newest()
+        checkpoint.write_state(folder, {**where, **settings, "checkpoint": newest, "version": 1})
+        self.folder.drop_old(self.run.keep)
+
+    def report(self, scale: float, overflows: int) -> None:
+        window, clips = self.window, self.plan.clips_per_step * self.rt.size
+        self.seconds += window.seconds
+        self.last = {
+            "epoch": round(self.position / self.per_epoch, 3),
+            "step": self.position,
+            "loss": round(window.loss / window.steps, 6),
+            "top1": round(window.top1 / window.steps, 4),
+            "lr": float(self.plan.rates[self.last_update()]),
+            "loss_scale": scale,
+            "overflows": overflows,
+            "clips_per_second": round(clips * window.steps / window.seconds, 2),
+            "waiting": round(window.waited / window.seconds, 3),
+            "seconds_left": round(
+                (self.total - self.position) * window.seconds / window.steps
+            ),
+        }
+        self.write(self.last)
+        self.window = Window()
+
+    def last_update(self) -> int:
+        """Index of the update that the last batch belonged to."""
+        epoch, place = divmod(self.position - 1, self.per_epoch)
+        groups = -(-self.per_epoch // self.step.accumulate)
+        return epoch * groups + place // self.step.accumulate
+
+    def write(self, values: dict) -> None:
+        if self.rt.is_first:
+            write_line(self.folder.path, values)
+
+    def finish(self) -> None:
+        """Raises what stopped the run, or saves where it was asked to stop."""
+        if self.failure:
+            raise ValueError(self.failure)
+        if self.position < self.total:
+            self.save()
+            how = f"stopped at step {self.position}, saved; the same command goes on from there"
+            if self.signal == signal.SIGINT:
+                raise Interrupted(f"interrupted: {how}")
+            log.info("SIGTERM: %s", how)
+
+    def result(self) -> dict:
+        newest = self.folder.newest()
+        clips = (self.position - self.begun) * self.plan.clips_per_step * self.rt.size
+        return {
+            "checkpoint": str(self.folder.path / newest) if newest else None,
+            "epochs": round(self.position / self.per_epoch, 3),
+            "steps": self.position,
+            "loss": self.last.get("loss"),
+            "top1": self.last.get("top1"),
+            "clips_per_second": round(clips / self.seconds, 2) if self.seconds else None,
+            "compile_seconds": round(self.compile_seconds, 1),
+        }

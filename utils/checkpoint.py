@@ -1,0 +1,232 @@
+"""Checkpoints: written whole or not at all, loaded with a report of both sides.
+
+A run folder holds `epoch_012.ckpt` (the network's weights, averaged ones beside them as
+`epoch_012_ema.ckpt`), `resume.ckpt` (all that a resumed run needs, positions included, in one file
+so that no kill can part them), `config.yaml` and `state.json` for people and other tools.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn
+
+from utils.config import one_line, read_yaml, to_dict, to_yaml
+from utils.runtime import Runtime
+from utils.train_step import TrainStep, is_state
+
+RESUME = "resume.ckpt"
+
+
+# Settings that may change between the two parts of one run: none moves a number.
+FREE = {
+    "run": {"device", "log_every", "save_every", "save_steps", "keep", "eval_every", "resume", "out"},
+    "data": {"root", "reader", "workers", "processes", "prefetch", "bad_limit"},
+}
+
+
+class RunFolder:
+    """The output folder of one run, locked for as long as the process lives. Rank 0 writes."""
+
+    def __init__(self, config: Any, rt: Runtime):
+        """Raises ValueError where the folder is in use, cannot be written, or is another run's."""
+        self.path = Path(config.run.out)
+        if not rt.is_first:
+            return
+        with explained(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.lock = open(self.path / ".lock", "a+")  # noqa: SIM115 held until the process ends
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ValueError(
+                f"run.out: {self.path} is in use by another run; choose another --run.out"
+            ) from None
+        if self.resume_file.exists():
+            self.check_same_run(config, rt)
+        with explained(self.path):
+            remove_leftovers(self.path)
+            write_text(self.path / "config.yaml", to_yaml(config))
+
+    def check_same_run(self, config: Any, rt: Runtime) -> None:
+        """Raises where the run in the folder is not the one that is asked for."""
+        advice = "choose another --run.out"
+        if not config.run.resume:
+            raise ValueError(
+                f"run.out: {self.path} already holds a run and run.resume is false; {advice}"
+            )
+        old, new = read_yaml(self.path / "config.yaml"), to_dict(config)
+        for section in new:
+            for key, value in new[section].items():
+                before = old.get(section, {}).get(key)
+                if section != "eval" and key not in FREE.get(section, ()) and before != value:
+                    raise ValueError(
+                        f"run.out: {self.path} holds a run with {section}.{key} {before}, "
+                        f"not {value}; {advice}"
+                    )
+        devices = (read_state(self.path) or {}).get("devices", rt.size)
+        if devices != rt.size:
+            raise ValueError(
+                f"run.out: {self.path} holds a run on {devices} devices, not {rt.size}; {advice}"
+            )
+
+    def restore(self, step: TrainStep) -> int:
+        """Puts the step where the run stopped, if it did; returns the batches that are done."""
+        if not self.resume_file.exists():
+            return 0
+        restore(step.state(), self.resume_file)
+        return int(step.micro_step.asnumpy())
+
+    @property
+    def resume_file(self) -> Path:
+        return self.path / RESUME
+
+    def newest(self) -> Optional[str]:
+        """Name of the newest epoch's weights."""
+        found = self.epochs()
+        return found[-1].name if found else None
+
+    def epochs(self) -> List[Path]:
+        """The checkpoints of whole epochs, oldest first."""
+        return sorted(file for file in self.path.glob("epoch_*.ckpt") if "_ema" not in file.name)
+
+    def drop_old(self, keep: int) -> None:
+        """Deletes all but the newest `keep` epochs' weights; 0 keeps all."""
+        for file in self.epochs()[:-keep] if keep else ():
+            file.unlink()
+            file.with_name(f"{file.stem}_ema.ckpt").unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Deletes the temporary files of a process that was killed while it wrote."""
+    for file in folder.glob("*.tmp*"):
+        file.unlink()
+
+
+@contextlib.contextmanager
+def explained(path: Path):
+    """Turns what the disk says into a ValueError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"run.out: cannot write {path}: {error.strerror or error}") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def save(path: Path, parameters: Dict[str, Parameter]) -> None:
+    """Writes a MindSpore checkpoint atomically: at no time is there a half-written `path`.
+
+    Raises ValueError, and leaves what was there before, where the disk does not take it.
+    """
+    temporary = path.with_name(path.name + ".tmp.ckpt")
+    entries = [{"name": name, "data": parameter} for name, parameter in parameters.items()]
+    try:
+        with explained(path):
+            ms.save_checkpoint(entries, str(temporary))
+            os.chmod(temporary, 0o644)
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+    except RuntimeError as error:  # MindSpore's own words for a full disk
+        raise ValueError(f"run.out: cannot write {path}: {one_line(error)[:200]}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def weights_of(net: nn.Cell) -> Dict[str, Parameter]:
+    return {p.name: p for p in net.get_parameters() if is_state(p)}
+
+
+def read(path: Path) -> Dict[str, Parameter]:
+    """The parameters in a MindSpore checkpoint; ValueError where it is none."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"{path}: no such checkpoint")
+    if path.suffix in (".pth", ".pyth", ".pt", ".safetensors", ".tar"):
+        raise ValueError(f"{path}: convert it first with scripts/convert_checkpoint.py")
+    try:
+        return ms.load_checkpoint(str(path))
+    except Exception as error:  # noqa: BLE001 MindSpore raises ValueError, RuntimeError and protobuf's own
+        raise ValueError(f"{path}: not a readable checkpoint: {one_line(error)[:120]}") from None
+
+
+def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> List[str]:
+    """Loads every weight of `net` from `path`, strictly: nothing missing, nothing left over.
+
+    With `new_head`, parameters whose names match the regular expression `head` keep their fresh
+    values. Returns the names that stayed fresh. Raises ValueError otherwise, before anything of
+    the network has changed.
+    """
+    found, wanted = read(path), weights_of(net)
+    fresh = [name for name in wanted if new_head and re.search(head, name)]
+    if new_head:
+        found = {name: value for name, value in found.items() if not re.search(head, name)}
+    report = compare(
+        {name: tuple(p.shape) for name, p in found.items()},
+        {name: tuple(p.shape) for name, p in wanted.items() if name not in fresh},
+    )
+    if report:
+        advice = "" if new_head or not re.search(head or "$^", report) else "; new_head=true?"
+        raise ValueError(f"{path} does not fit this network: {report}{advice}")
+    for name, value in found.items():
+        wanted[name].set_data(Tensor(value.asnumpy(), wanted[name].dtype))
+    return fresh
+
+
+def compare(found: Dict[str, tuple], wanted: Dict[str, tuple]) -> str:
+    """What differs between two lists of names and shapes, in one line; empty if nothing does."""
+    shapes = [
+        f"{name} is {list(found[name])} instead of {list(wanted[name])}"
+        for name in wanted
+        if name in found and found[name] != wanted[name]
+    ]
+    missing = [name for name in wanted if name not in found]
+    extra = [name for name in found if name not in wanted]
+    parts = [listing("missing", missing), listing("unknown", extra), listing("shape", shapes)]
+    return "; ".join(part for part in parts if part)
+
+
+def listing(what: str, names: List[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{what} {', '.join(names[:3])}{more}"
+
+
+def restore(state: Dict[str, Parameter], path: Path) -> None:
+    """Puts a resumed run where it was; strict on both sides."""
+    found = read(path)
+    report = compare(
+        {name: tuple(p.shape) for name, p in found.items()},
+        {name: tuple(p.shape) for name, p in state.items()},
+    )
+    if report:
+        raise ValueError(f"{path} is of another run: {report}; choose another --run.out")
+    for name, value in found.items():
+        state[name].set_data(Tensor(value.asnumpy(), state[name].dtype))
+
+
+def write_state(folder: Path, state: dict) -> None:
+    with explained(folder):
+        write_text(folder / "state.json", json.dumps(state, indent=1) + "\n")
+
+
+def read_state(folder: Path) -> Optional[dict]:
+    try:
+        return json.loads((Path(folder) / "state.json").read_text())
+    except (OSError, ValueError):
+        return None

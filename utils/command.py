@@ -1,0 +1,113 @@
+"""The door of every entry script: arguments in, exit status out.
+
+    python <net>/train.py --config_path Y [--section.key=value ...]
+
+Exit status 0: done; 2: the user's mistake, told in one line; 130: interrupted; 1: ours.
+"""
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Sequence, Tuple
+
+from utils.config import ROOT, known, load_config
+
+
+class Interrupted(Exception):
+    """Stopped by ctrl-C; the message says what is safe and how to go on."""
+
+
+def run(main: Callable, config_class: type, usage: str, options: Sequence[str] = ()) -> None:
+    """Parses the command line, calls `main(config, **options)` and exits.
+
+    `options` are further required arguments: `--name VALUE` or `--name=VALUE`.
+    """
+    enter(usage, lambda: start(main, config_class, options))
+
+
+def start(main: Callable, config_class: type, options: Sequence[str]) -> Any:
+    given, overrides = parse(sys.argv[1:], ["config_path", *options])
+    config = load_config(config_class, Path(given.pop("config_path")), overrides)
+    return main(config, **given)
+
+
+def run_room(
+    main: Callable, usage: str, options: Sequence[str] = (), flags: Sequence[str] = ()
+) -> None:
+    """The same for a script that serves every room: `main(room, config, **options)`.
+
+    The room is named by `--network`; `flags` are arguments without a value.
+    """
+
+    def work() -> Any:
+        given, overrides = parse(sys.argv[1:], ["network", "config_path", *options], flags)
+        room = given.pop("network")
+        known(room, rooms(), "option --network")
+        config_class = importlib.import_module(f"{room}.config").Config
+        config = load_config(config_class, Path(given.pop("config_path")), overrides)
+        return main(room, config, **given)
+
+    enter(usage, work)
+
+
+def rooms() -> List[str]:
+    """The networks of this zoo: folders with a model and a config."""
+    return sorted(file.parent.name for file in ROOT.glob("*/model.py"))
+
+
+def parse(
+    arguments: List[str], names: Sequence[str], flags: Sequence[str] = ()
+) -> Tuple[Dict[str, Any], List[str]]:
+    """Sorts the arguments into named ones, all of them required, and setting overrides."""
+    given: Dict[str, Any] = {flag: False for flag in flags}
+    overrides, rest = [], list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--"):
+            raise ValueError(f"{word}: expected --name=value")
+        name, equals, value = word[2:].partition("=")
+        if name in flags and not equals:
+            given[name] = True
+            continue
+        if "." not in name:
+            known(name, [*names, *flags], "option --")
+        if not equals:
+            if not rest or rest[0].startswith("--"):
+                raise ValueError(f"{word} needs a value: {word}=VALUE")
+            value = rest.pop(0)
+        if "." in name:
+            overrides.append(f"{name}={value}")
+        else:
+            given[name] = value
+    for name in names:
+        if name not in given:
+            raise ValueError(f"missing --{name}; --help shows the usage")
+    return given, overrides
+
+
+def enter(usage: str, work: Callable) -> None:
+    """Shows the usage where it is asked for, else runs `work` and exits.
+
+    What `work` raises becomes an exit status and one line on stderr.
+    """
+    if not sys.argv[1:] or set(sys.argv[1:]) & {"-h", "--help"}:
+        print(usage.strip(), file=sys.stdout if sys.argv[1:] else sys.stderr)
+        sys.exit(0 if sys.argv[1:] else 2)
+    try:
+        status = work()
+    except ValueError as error:
+        if "ZOO_TRACEBACK" in os.environ:
+            raise
+        leave(2, f"error: {' '.join(str(error).split())}")
+    except (KeyboardInterrupt, Interrupted) as error:
+        leave(130, str(error) or "interrupted; nothing was lost")
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def leave(status: int, line: str) -> None:
+    """Ends at once: threads of the framework and of the data pipeline need not be waited for."""
+    print(line, file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,200 @@
+"""YAML and command line to one frozen dataclass, checked at the door.
+
+A room's `Config` has the sections `run`, `data`, `model`, `train`, `eval`, each a frozen dataclass.
+An unknown key, a missing key or a value of the wrong type is a ValueError that names the setting
+and, for an unknown one, the nearest real one.
+
+Paths: in a yaml they are relative to the checkout, on the command line to the current folder.
+"""
+
+import dataclasses
+import difflib
+from pathlib import Path
+from typing import Any, List, Literal, Optional, Tuple, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+Level = Literal["O0", "O1", "O2", "O3"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What is the same in every room: device, precision, splits, where the results go."""
+
+    device: Literal["Ascend", "GPU", "CPU"] = "Ascend"
+    seed: int = 0
+    amp: Level = "O0"
+    loss_scale: float = 1.0  # with dynamic_loss_scale: the first value
+    dynamic_loss_scale: bool = False
+    max_overflows: int = 20  # consecutive non-finite steps before the run stops
+    all_reduce: Tuple[Union[int, str], ...] = ()  # layer names or last indices; empty: one segment
+    sink: bool = False  # feed the device many steps at a time; no effect on CPU
+    log_every: int = 20  # steps
+    save_every: int = 1  # epochs
+    save_steps: int = 0  # also save each so many steps; 0: at epoch ends only
+    keep: int = 3  # epoch checkpoints kept; 0: all
+    eval_every: int = 0  # epochs; 0: never while training
+    resume: bool = True  # go on where the run in `out` stopped
+    out: Optional[Path] = None  # default: out/<name of the yaml>
+
+    def __post_init__(self):
+        positive(self, "run", "loss_scale", "max_overflows", "log_every", "save_every")
+
+
+def positive(section: Any, name: str, *fields: str) -> None:
+    """Raises where one of the fields is not above 0."""
+    for field in fields:
+        if getattr(section, field) <= 0:
+            raise ValueError(f"{name}.{field} must be above 0, not {getattr(section, field)}")
+
+
+def load_config(cls: type, path: Path, overrides: List[str] = ()) -> Any:
+    """Reads `path`, puts `section.key=value` strings on top and builds `cls`."""
+    values = resolve_paths(cls, read_yaml(path), ROOT)
+    values.setdefault("run", {}).setdefault("out", str(ROOT / "out" / Path(path).stem))
+    for override in overrides:
+        apply_override(cls, values, override)
+    return build(cls, values, "")
+
+
+def read_yaml(path: Path) -> dict:
+    try:
+        values = yaml.safe_load(Path(path).read_text())
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such config file") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"{path}: not a readable yaml: {one_line(error)}") from None
+    if not isinstance(values, dict) or not all(isinstance(v, dict) for v in values.values()):
+        raise ValueError(f"{path}: expected sections, each with its settings")
+    return values
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def resolve_paths(cls: type, values: dict, base: Path) -> dict:
+    """Makes the relative paths among the values absolute; leaves unknown keys for `build`."""
+    for section, hint in get_type_hints(cls).items():
+        for key, kind in get_type_hints(hint).items() if dataclasses.is_dataclass(hint) else ():
+            value = values.get(section, {}).get(key)
+            if is_path(kind) and isinstance(value, str) and value:
+                values[section][key] = str(base / value)
+    return values
+
+
+def is_path(kind: Any) -> bool:
+    return kind is Path or Path in get_args(kind)
+
+
+def apply_override(cls: type, values: dict, override: str) -> None:
+    name, equals, text = override.partition("=")
+    section, dot, key = name.partition(".")
+    if not (equals and dot):
+        raise ValueError(f"--{override}: expected --section.key=value")
+    try:
+        value = yaml.safe_load(text) if text else ""
+    except yaml.YAMLError:
+        value = text
+    sections = get_type_hints(cls)
+    known(section, sections, "section")
+    known(key, get_type_hints(sections[section]), f"setting {section}.")
+    values.setdefault(section, {})[key] = value
+    resolve_paths(sections and cls, {section: values[section]}, Path.cwd())
+
+
+def known(name: str, names: Any, what: str) -> None:
+    """Raises where `name` is none of `names`, with the nearest that is."""
+    if name in names:
+        return
+    near = difflib.get_close_matches(name, list(names), 1, 0.0)
+    raise ValueError(f"unknown {what}{' ' if what[-1] != '.' else ''}{name}; nearest: {near[0]}")
+
+
+def build(cls: type, values: dict, prefix: str) -> Any:
+    """An instance of the dataclass `cls` from a dict, every value checked against its type."""
+    hints, arguments = get_type_hints(cls), {}
+    for key in values:
+        known(key, hints, f"setting {prefix}" if prefix else "section")
+    for field in dataclasses.fields(cls):
+        name, kind = prefix + field.name, hints[field.name]
+        if dataclasses.is_dataclass(kind):
+            arguments[field.name] = build(kind, values.get(field.name, {}), name + ".")
+        elif field.name in values:
+            arguments[field.name] = convert(values[field.name], kind, name)
+        elif is_required(field):
+            raise ValueError(f"missing setting {name}")
+    return cls(**arguments)
+
+
+def is_required(field: dataclasses.Field) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing
+
+
+def convert(value: Any, kind: Any, name: str) -> Any:
+    """The value as the type `kind`; ValueError that names the setting where it is not one."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        if value not in args:
+            raise ValueError(f"{name} must be one of {', '.join(map(str, args))}, not {value!r}")
+        return value
+    if origin is Union:
+        return convert_union(value, args, name)
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"{name} must be a list, not {value!r}")
+        inner = args[0] if len(args) == 2 and args[1] is Ellipsis else None
+        if inner is None and len(value) != len(args):
+            raise ValueError(f"{name} must have {len(args)} entries, not {len(value)}")
+        kinds = [inner] * len(value) if inner else args
+        return tuple(convert(v, k, f"{name}[{i}]") for i, (v, k) in enumerate(zip(value, kinds)))
+    return convert_scalar(value, kind, name)
+
+
+def convert_union(value: Any, kinds: tuple, name: str) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    for kind in kinds:
+        if isinstance(kind, type) and type(value) is kind:
+            return value
+    choices = [kind for kind in kinds if kind is not type(None)]
+    if len(choices) > 1:
+        words = " or ".join(kind.__name__ for kind in choices)
+        raise ValueError(f"{name} must be {words}, not {value!r}")
+    return convert(value, choices[0], name)
+
+
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def convert_scalar(value: Any, kind: type, name: str) -> Any:
+    if kind is Path and isinstance(value, str) and value:
+        return Path(value)
+    if kind is float:
+        # YAML 1.1 reads 1e-4, without a dot, as a text.
+        try:
+            return float(value) if not isinstance(value, bool) else float("error")
+        except (TypeError, ValueError):
+            pass
+    elif type(value) is kind:
+        return value
+    raise ValueError(f"{name} must be {WORDS.get(kind, 'a path')}, not {value!r}")
+
+
+def to_dict(config: Any) -> dict:
+    """The resolved settings as plain values, as they are written beside a checkpoint."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(v) for key, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(v) for v in value]
+        return str(value) if isinstance(value, Path) else value
+
+    return plain(dataclasses.asdict(config))
+
+
+def to_yaml(config: Any) -> str:
+    return yaml.safe_dump(to_dict(config), sort_keys=False, default_flow_style=None, width=100)

@@ -1,0 +1,103 @@
+"""From a PyTorch state dict to this zoo's parameters, strict on both sides.
+
+A room's `convert.py` says how names are spelled; the rules that hold for every network are here:
+batch norms change their leaf names, counters are dropped, everything else keeps its layout.
+"""
+
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Dict, List, NamedTuple, Tuple
+
+import numpy as np
+
+from utils import checkpoint, torch_file
+from utils.checkpoint import listing
+
+BATCH_NORM = {
+    "weight": "gamma",
+    "bias": "beta",
+    "running_mean": "moving_mean",
+    "running_var": "moving_variance",
+}
+
+
+class Converted(NamedTuple):
+    """Arrays under our names, and what happened on the way."""
+
+    arrays: Dict[str, np.ndarray]
+    dropped: List[str]  # of the source, on purpose
+    missing: List[str]  # of ours: they stay fresh
+
+
+def read_source(path: Path) -> Dict[str, np.ndarray]:
+    """The state dict in a PyTorch, safetensors or MindSpore file."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    if path.suffix == ".ckpt":
+        return {name: value.asnumpy() for name, value in checkpoint.read(path).items()}
+    return torch_file.load_state(path)
+
+
+def convert(
+    source: Dict[str, np.ndarray],
+    wanted: Dict[str, Tuple[int, ...]],
+    room: ModuleType,
+    new_head: bool = False,
+) -> Converted:
+    """Puts the arrays of `source` under the names of `wanted`, {our name: shape}.
+
+    With `new_head` the classifier is dropped on both sides. Raises ValueError where anything else
+    is left over on either side, twice there, or of another shape.
+    """
+    spoken = room.dialect(source)
+    arrays, dropped = spell(source, room, spoken, new_head)
+    targets = {room.canonical(name): name for name in wanted}
+    head = [name for key, name in targets.items() if new_head and re.search(room.HEAD, key)]
+    found, missing, shapes = {}, [], []
+    for key, name in targets.items():
+        if name in head:
+            continue
+        if key in arrays:
+            array = fit(key, arrays.pop(key), wanted[name], room)
+            if array.shape != tuple(wanted[name]):
+                shapes.append(f"{name} is {list(array.shape)} instead of {list(wanted[name])}")
+            found[name] = array.astype(np.float32)
+        elif spoken == "mmaction2" and re.search(room.ZERO_IF_MISSING, key):
+            found[name] = np.zeros(wanted[name], np.float32)
+        else:
+            missing.append(name)
+    parts = [listing("missing", missing), listing("unknown", sorted(arrays))]
+    report = "; ".join(part for part in [*parts, listing("shape", shapes)] if part)
+    if report:
+        advice = "" if new_head or "head." not in report + str(missing) else " (--new_head?)"
+        raise ValueError(f"the file does not fit this network: {report}{advice}")
+    return Converted(found, dropped, head)
+
+
+def spell(source: dict, room: ModuleType, spoken: str, new_head: bool) -> tuple:
+    """The arrays of a source under canonical names, and the source's names that are dropped."""
+    norms = {name.rpartition(".")[0] for name in source if name.endswith(".running_mean")}
+    arrays, dropped = {}, []
+    for name, array in source.items():
+        module, _, leaf = name.rpartition(".")
+        key = room.canonical(name, spoken)
+        if key is None or leaf == "num_batches_tracked" or new_head and re.search(room.HEAD, key):
+            dropped.append(name)
+            continue
+        if module in norms:
+            key = f"{key.rpartition('.')[0]}.{BATCH_NORM.get(leaf, leaf)}"
+        if key in arrays:
+            raise ValueError(f"the file has {name} twice, under two spellings")
+        arrays[key] = array
+    return arrays, dropped
+
+
+def fit(key: str, array: np.ndarray, wanted: tuple, room: ModuleType) -> np.ndarray:
+    """The array, made to fit where the room knows a way."""
+    if array.shape == tuple(wanted):
+        return array
+    if room.fit_shape(key, array.shape, tuple(wanted)) == "mean_channels":
+        return np.repeat(array.mean(axis=1, keepdims=True), wanted[1], axis=1)
+    return array

@@ -1,0 +1,145 @@
+"""Layers that mean what PyTorch's mean, every argument by name.
+
+MindSpore's defaults differ (padding `same`, no bias, momentum of the old value), and its announced
+changes of signature will land in this file and nowhere else.
+"""
+
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore import dtype as mstype
+from mindspore.common.initializer import HeNormal, Normal, initializer
+
+
+def conv2d(
+    cin: int, cout: int, kernel: int, stride: int = 1, groups: int = 1, bias: bool = False
+) -> nn.Conv2d:
+    """A 2-D convolution of odd kernel, padded by (kernel - 1) / 2 on every side.
+
+    Initialised as torchvision's ResNet: normal, variance 2 / (cout * kernel^2 / groups).
+    """
+    return nn.Conv2d(
+        in_channels=cin,
+        out_channels=cout,
+        kernel_size=kernel,
+        stride=stride,
+        pad_mode="pad",
+        padding=(kernel - 1) // 2,
+        dilation=1,
+        group=groups,
+        has_bias=bias,
+        weight_init=HeNormal(mode="fan_out", nonlinearity="relu"),
+        bias_init="zeros",
+    )
+
+
+def conv3d_1x1x1(cin: int, cout: int, bias: bool = True) -> nn.Conv3d:
+    """A 3-D convolution that mixes channels only."""
+    return nn.Conv3d(
+        in_channels=cin,
+        out_channels=cout,
+        kernel_size=1,
+        stride=1,
+        pad_mode="valid",
+        padding=0,
+        dilation=1,
+        group=1,
+        has_bias=bias,
+        weight_init=HeNormal(mode="fan_out", nonlinearity="relu"),
+        bias_init="zeros",
+    )
+
+
+def batch_norm2d(channels: int, gamma: str = "ones") -> nn.BatchNorm2d:
+    """PyTorch's eps 1e-5 and momentum 0.1, which MindSpore writes as 0.9 (weight of the old)."""
+    return nn.BatchNorm2d(
+        num_features=channels, eps=1e-5, momentum=0.9, affine=True, gamma_init=gamma
+    )
+
+
+class BatchNorm3d(nn.BatchNorm2d):
+    """Batch norm over (N, C, T, H, W); its parameters have no extra `bn2d` level in their names."""
+
+    def __init__(self, channels: int, gamma: str = "ones"):
+        super().__init__(
+            num_features=channels, eps=1e-5, momentum=0.9, affine=True, gamma_init=gamma
+        )
+
+    def construct(self, x: Tensor) -> Tensor:
+        n, c, t, h, w = x.shape
+        return super().construct(x.reshape(n, c, t * h, w)).reshape(n, c, t, h, w)
+
+
+def max_pool2d(kernel: int, stride: int) -> nn.MaxPool2d:
+    """Max pool padded by (kernel - 1) / 2 on every side with minus infinity."""
+    return nn.MaxPool2d(
+        kernel_size=kernel, stride=stride, pad_mode="pad", padding=(kernel - 1) // 2
+    )
+
+
+def dense(cin: int, cout: int, std: float = 0.01) -> nn.Dense:
+    """A fully connected layer with bias; weights normal(0, std), bias 0."""
+    return nn.Dense(
+        in_channels=cin,
+        out_channels=cout,
+        has_bias=True,
+        weight_init=initializer(Normal(sigma=std), (cout, cin)),
+        bias_init="zeros",
+    )
+
+
+class Normalize(nn.Cell):
+    """uint8 pixels to (x / 255 - mean) / std; float input is taken as already normalised.
+
+    `mean` and `std` are per channel of one image; an axis that stacks several images of `len(mean)`
+    channels each (TSM's frames of a segment) is normalised image by image.
+    """
+
+    def __init__(self, mean: tuple, std: tuple, channels: int, axis: int, rank: int):
+        super().__init__()
+        mean, std = (np.resize(np.asarray(v, np.float32), channels) for v in (mean, std))
+        shape = [1] * rank
+        shape[axis] = channels
+        self.scale = Tensor((1 / (255 * std)).reshape(shape), mstype.float32)
+        self.offset = Tensor((mean / std).reshape(shape), mstype.float32)
+
+    def construct(self, x: Tensor) -> Tensor:
+        if x.dtype != mstype.uint8:
+            return x
+        return x.astype(mstype.float32) * self.scale - self.offset
+
+
+class Dropout(nn.Cell):
+    """Drops with probability p; the mask is a pure function of `dropout_key` and the position.
+
+    A generator inside the kernel could not be saved, so a resumed run would draw other masks. The
+    train step sets `dropout_key` before every forward pass from seed, rank and step.
+    """
+
+    def __init__(self, p: float):
+        super().__init__()
+        if not 0 <= p < 1:
+            raise ValueError(f"dropout must lie in [0, 1), not {p}")
+        self.p = p
+        self.dropout_key = Parameter(
+            Tensor(0, mstype.int32), name="dropout_key", requires_grad=False
+        )
+
+    def construct(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        keep = uniform_bits(x.size, self.dropout_key) >= int(self.p * 2**24)
+        return x * keep.reshape(x.shape).astype(x.dtype) / (1 - self.p)
+
+
+def uniform_bits(size: int, key: Tensor) -> Tensor:
+    """`size` integers uniform in [0, 2^24), a hash of key and position (int32 arithmetic wraps).
+
+    The mixing steps are those of C. Wellons' lowbias32; shifts are arithmetic here, which the
+    test of uniformity shows to do no harm.
+    """
+    position = ops.arange(0, size, 1, dtype=mstype.int32)
+    h = ops.bitwise_xor(position * -1640531527 + key * 668265263, key)
+    h = ops.bitwise_xor(h, ops.bitwise_right_shift(h, Tensor(16, mstype.int32))) * 2146121005
+    h = ops.bitwise_xor(h, ops.bitwise_right_shift(h, Tensor(15, mstype.int32))) * -2073254261
+    h = ops.bitwise_xor(h, ops.bitwise_right_shift(h, Tensor(16, mstype.int32)))
+    return ops.bitwise_and(h, Tensor(0xFFFFFF, mstype.int32))

@@ -1,0 +1,120 @@
+"""Evaluation: mean over the views of a video, top-k over videos, sums over ranks.
+
+Every video counts exactly once: what is padded or unreadable is not `valid` and not counted.
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import Dict
+
+import numpy as np
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
+
+from utils.bad_videos import BadVideos
+from utils.checkpoint import write_text
+from utils.run_log import log, progress
+from utils.runtime import Runtime
+from utils.signals import Signals, end
+
+
+class Counts:
+    """Correct videos, in all and per class; one vector, so that ranks can be added."""
+
+    def __init__(self, num_classes: int):
+        self.videos = np.zeros(num_classes, np.int64)
+        self.top1 = np.zeros(num_classes, np.int64)
+        self.top5 = np.zeros(num_classes, np.int64)
+
+    def add(self, scores: np.ndarray, labels: np.ndarray) -> None:
+        """Scores (N, classes) averaged over views, labels (N,)."""
+        ranked = np.argsort(-scores, axis=1, kind="stable")[:, :5]
+        hits = ranked == labels[:, None]
+        np.add.at(self.videos, labels, 1)
+        np.add.at(self.top1, labels, hits[:, 0])
+        np.add.at(self.top5, labels, hits.any(axis=1))
+
+    def over_ranks(self, rt: Runtime) -> "Counts":
+        if rt.size > 1:
+            mine = np.stack((self.videos, self.top1, self.top5)).astype(np.int32)
+            self.videos, self.top1, self.top5 = sum_over_ranks(mine).astype(np.int64)
+        return self
+
+    def shares(self) -> Dict[str, float]:
+        videos, seen = max(self.videos.sum(), 1), self.videos > 0
+        per_class = self.top1[seen] / self.videos[seen]
+        return {
+            "top1": round(float(self.top1.sum() / videos), 6),
+            "top5": round(float(self.top5.sum() / videos), 6),
+            "mean_class_accuracy": round(float(per_class.mean()) if seen.any() else 0.0, 6),
+            "videos": int(self.videos.sum()),
+        }
+
+
+class SumRanks(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.all_reduce = ops.AllReduce()
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.all_reduce(x)
+
+
+def sum_over_ranks(values: np.ndarray) -> np.ndarray:
+    """int32 values added over all ranks; every rank gets the sum."""
+    return SumRanks()(Tensor(values, mstype.int32)).asnumpy()
+
+
+def evaluate(net: nn.Cell, data, num_classes: int, rt: Runtime) -> Dict[str, float]:
+    """Top-1, top-5 and their seconds over a data set of (clips (N, V, T, ...), label, valid).
+
+    The network sees the V views one after another, so its shape, and its memory, is that of N
+    clips. Raw scores are averaged over views.
+    """
+    net.set_train(False)
+    counts, began = Counts(num_classes), time.monotonic()
+    bar = progress(data.get_dataset_size(), "batch", rt)
+    with Signals(lambda number: end(130, "interrupted while evaluating; nothing was lost")):
+        for clips, label, valid in data.create_tuple_iterator(num_epochs=1, output_numpy=True):
+            if valid.any():
+                counts.add(video_scores(net, clips)[valid], label[valid])
+            bar.update()
+        bar.close()
+        counts.over_ranks(rt)
+    return {**counts.shares(), "seconds": round(time.monotonic() - began, 2)}
+
+
+def video_scores(net: nn.Cell, clips: np.ndarray) -> np.ndarray:
+    """Clips (N, V, T, C, H, W) to scores (N, classes), the mean over views (and frames, if any)."""
+    n, views = clips.shape[:2]
+    scores = [
+        net(Tensor(np.ascontiguousarray(clips[:, v]))).asnumpy().astype(np.float64)
+        for v in range(views)
+    ]
+    scores = np.stack(scores, axis=1)  # (N, V, classes) or (N, V, T, classes)
+    return scores.reshape(n, -1, scores.shape[-1]).mean(axis=1)
+
+
+def sum_unreadable(bad: BadVideos, rt: Runtime) -> int:
+    """Unreadable videos on all ranks."""
+    if rt.size == 1:
+        return bad.count
+    return int(sum_over_ranks(np.array([bad.count], np.int32))[0])
+
+
+def write_beside(checkpoint: str, values: dict, rt: Runtime) -> None:
+    """`<checkpoint>.json`; a folder that cannot be written costs a warning, not the result."""
+    if not rt.is_first:
+        return
+    target = Path(checkpoint).with_suffix(".json")
+    try:
+        write_text(target, json.dumps(values) + "\n")
+    except OSError as error:
+        log.warning("the result is not written beside the checkpoint: %s", error)
+
+
+def print_result(values: dict, rt: Runtime) -> None:
+    """The last line of stdout: one JSON object, from rank 0."""
+    if rt.is_first:
+        print(json.dumps(values), flush=True)

@@ -1,0 +1,71 @@
+"""Which sample comes when: a pure function of seed, epoch and position.
+
+The whole run is one long tape of samples. Epoch e is a permutation drawn from (seed, e); every
+global batch takes the next `size * batch` of it, rank r the r-th part. So the order is the same for
+any number of workers, a resumed run starts in the middle of the tape, and two ranks at batch B see
+what one rank sees at 2B.
+"""
+
+from dataclasses import dataclass, field
+from typing import Tuple
+
+import numpy as np
+
+
+@dataclass
+class Order:
+    """The training order of `samples` samples for one rank; positions count local samples."""
+
+    samples: int
+    batch: int  # per rank
+    rank: int
+    size: int
+    seed: int
+    cache: dict = field(default_factory=dict, repr=False)
+
+    def __post_init__(self):
+        if self.steps_per_epoch == 0:
+            raise ValueError(
+                f"data.batch: {self.samples} samples do not fill one batch of {self.batch} on each "
+                f"of {self.size} ranks"
+            )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole global batches; what is left over takes its turn in another epoch's permutation."""
+        return self.samples // (self.batch * self.size)
+
+    def updates_per_epoch(self, accumulate: int) -> int:
+        """The remainder of an epoch makes an update of its own."""
+        return -(-self.steps_per_epoch // accumulate)
+
+    def at(self, position: int) -> Tuple[int, int]:
+        """(sample, epoch) at a position of this rank's tape."""
+        step, place = divmod(position, self.batch)
+        epoch, step = divmod(step, self.steps_per_epoch)
+        index = (step * self.size + self.rank) * self.batch + place
+        return int(self.permutation(epoch)[index]), epoch
+
+    def permutation(self, epoch: int) -> np.ndarray:
+        if epoch not in self.cache:
+            for old in [e for e in self.cache if e < epoch - 1]:
+                self.cache.pop(old, None)
+            drawn = np.random.RandomState([self.seed, epoch]).permutation(self.samples)
+            self.cache[epoch] = drawn
+        return self.cache[epoch]
+
+
+def sample_rng(seed: int, epoch: int, sample: int) -> np.random.RandomState:
+    """The source of all randomness of one sample in one epoch."""
+    return np.random.RandomState([seed, epoch, sample])
+
+
+def share(samples: int, batch: int, rank: int, size: int) -> list:
+    """The samples of one rank in an evaluation, padded with None to whole batches.
+
+    Every sample belongs to exactly one rank, and every rank has as many batches.
+    """
+    longest = -(-samples // size)
+    length = -(-longest // batch) * batch
+    mine = list(range(rank, samples, size))
+    return mine + [None] * (length - len(mine))

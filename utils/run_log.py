@@ -1,0 +1,98 @@
+"""The words of a run: lines on stderr and in `run.log`, JSON lines in `log.jsonl`."""
+
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Optional
+
+from tqdm import tqdm
+
+from utils import checkpoint
+from utils.runtime import Runtime
+
+log = logging.getLogger("zoo")
+
+
+def start_log(rt: Runtime, folder: Optional[Path] = None) -> None:
+    """Rank 0 speaks to stderr and into `folder/run.log`; the others keep to warnings."""
+    log.handlers.clear()
+    log.propagate = False
+    log.setLevel(logging.INFO if rt.is_first else logging.WARNING)
+    handlers = [TqdmHandler()]
+    if folder is not None and rt.is_first:
+        with checkpoint.explained(folder):
+            handlers.append(logging.FileHandler(Path(folder) / "run.log"))
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        log.addHandler(handler)
+
+
+class TqdmHandler(logging.Handler):
+    """Lines on stderr that do not tear a progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.write(self.format(record), file=sys.stderr)
+
+
+def progress(total: int, unit: str, rt: Runtime, initial: int = 0) -> tqdm:
+    """A bar on rank 0's terminal; nothing where stderr is none."""
+    hidden = None if rt.is_first else True  # None: tqdm looks whether stderr is a terminal
+    return tqdm(total=total, initial=initial, unit=unit, disable=hidden, leave=False)
+
+
+def write_line(folder: Path, values: dict) -> None:
+    """One line for people, the same as JSON for other tools."""
+    log.info(sentence(values))
+    with checkpoint.explained(folder), open(Path(folder) / "log.jsonl", "a") as file:
+        file.write(json.dumps(values) + "\n")
+
+
+def sentence(values: dict) -> str:
+    """`epoch 1.5  step 30  loss 2.01 ...`; shares as percent, seconds left as a time."""
+    words = []
+    for name, value in values.items():
+        if name == "seconds_left":
+            words.append(f"left {value // 3600}:{value % 3600 // 60:02d}:{value % 60:02d}")
+        elif name in ("top1", "top5", "waiting"):
+            words.append(f"{name} {value:.1%}")
+        elif isinstance(value, float):
+            words.append(f"{name} {value:.4g}")
+        else:
+            words.append(f"{name} {value}")
+    return "  ".join(words)
+
+
+def announce(run: dict, segments: list, done: int) -> None:
+    """Says at the start what the run is made of: sizes, learning rate, AllReduce segments."""
+    log.info(
+        "%(samples)d samples; %(steps)d steps an epoch; %(batch)d a device x %(devices)d devices "
+        "x %(accumulate)d accumulated = %(global_batch)d an update",
+        run,
+    )
+    if run["base_batch"]:
+        log.info("lr %(lr)g for %(base_batch)d samples -> %(peak)g for %(global_batch)d", run)
+    parts = [f"{tensors} tensors {size / 1e6:.2f} MB" for _, tensors, size in segments]
+    log.info("gradients travel in %d segments: %s", len(parts), " | ".join(parts))
+    if done:
+        log.info("going on from step %d", done)
+
+
+class Window:
+    """Sums between two log lines."""
+
+    def __init__(self):
+        self.began = self.since = time.monotonic()
+        self.steps = self.waited = 0
+        self.loss = self.top1 = 0.0
+
+    def add(self, steps: int, loss: float, top1: float) -> None:
+        """`loss` and `top1` of the last of `steps` steps stand for all of them."""
+        self.steps += steps
+        self.loss += steps * loss
+        self.top1 += steps * top1
+
+    @property
+    def seconds(self) -> float:
+        return max(time.monotonic() - self.began, 1e-9)

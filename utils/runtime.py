@@ -1,0 +1,75 @@
+"""Start-up: graph mode, device, seed, rank. The only place that sets MindSpore's context."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import mindspore as ms
+from mindspore import communication
+
+from utils.config import Run
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Who this process is: `rank` of `size`, on `device`."""
+
+    rank: int = 0
+    size: int = 1
+    device: str = "CPU"
+    seed: int = 0
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+
+def start(run: Run) -> Runtime:
+    """Sets up this process; under msrun it joins the other workers, data parallel.
+
+    Raises ValueError where the device is not there.
+    """
+    if run.device == "CPU":
+        cap_instruction_set()
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        ms.set_device(run.device)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"run.device: {run.device} is not available here ({reason}); "
+            "try --run.device=CPU"
+        ) from None
+    ms.set_seed(run.seed)
+    rank, size = join_workers()
+    return Runtime(rank, size, run.device, run.seed)
+
+
+def join_workers() -> tuple:
+    """(rank, size) under msrun or mpirun, else (0, 1)."""
+    under_msrun = "MS_WORKER_NUM" in os.environ and "MS_ROLE" in os.environ
+    under_mpirun = "OMPI_COMM_WORLD_SIZE" in os.environ
+    if not (under_msrun or under_mpirun):
+        return 0, 1
+    communication.init()
+    rank, size = communication.get_rank(), communication.get_group_size()
+    ms.set_auto_parallel_context(
+        parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True, device_num=size
+    )
+    return rank, size
+
+
+def cap_instruction_set() -> None:
+    """Keeps oneDNN off AVX-512, where its float32 convolutions run in a scalar reference loop.
+
+    Fifty times faster; has to come before the first kernel. What the user has set wins.
+    """
+    if has_avx512():
+        os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
+
+
+def has_avx512() -> bool:
+    try:
+        return "avx512f" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False

@@ -1,0 +1,101 @@
+"""Settings: what is wrong is told at the door, by name."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Optional, Tuple, Union
+
+import pytest
+
+from utils.config import ROOT, Run, load_config, to_dict, to_yaml
+
+
+@dataclass(frozen=True)
+class Data:
+    root: Path
+    batch: int = 8
+    scales: Tuple[float, ...] = (1, 0.5)
+    pairs: Tuple[Tuple[int, int], ...] = ()
+    kind: Literal["a", "b"] = "a"
+    extra: Optional[Path] = None
+    mixed: Tuple[Union[int, str], ...] = ()
+    flip: bool = True
+
+
+@dataclass(frozen=True)
+class Config:
+    run: Run
+    data: Data
+
+
+@pytest.fixture
+def yaml_file(tmp_path):
+    path = tmp_path / "toy.yaml"
+    path.write_text("run: {device: CPU}\ndata: {root: some/where, scales: [1, 1e-1]}\n")
+    return path
+
+
+def test_values_get_the_types_of_their_fields(yaml_file):
+    cfg = load_config(Config, yaml_file, ["data.pairs=[[1, 2]]", "data.mixed=[layer2, 5]"])
+    assert cfg.data.scales == (1.0, 0.1)
+    assert cfg.data.pairs == ((1, 2),)
+    assert cfg.data.mixed == ("layer2", 5)
+
+
+def test_yaml_paths_start_at_the_checkout_and_command_line_paths_here(
+    yaml_file, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert load_config(Config, yaml_file).data.root == ROOT / "some/where"
+    assert load_config(Config, yaml_file, ["data.root=here"]).data.root == tmp_path / "here"
+    assert load_config(Config, yaml_file).run.out == ROOT / "out/toy"
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("data.bach=3", "unknown setting data.bach; nearest: batch"),
+        ("dato.batch=3", "unknown section dato; nearest: data"),
+        ("data.batch=many", "data.batch must be a whole number, not 'many'"),
+        ("data.batch=1.5", "data.batch must be a whole number"),
+        ("data.flip=1", "data.flip must be true or false"),
+        ("data.kind=c", "data.kind must be one of a, b"),
+        ("data.scales=1", "data.scales must be a list"),
+        ("data.scales=[x]", r"data.scales\[0\] must be a number"),
+        ("data.pairs=[[1]]", r"data.pairs\[0\] must have 2 entries"),
+        ("data.mixed=[1.5]", r"data.mixed\[0\] must be int or str"),
+        ("run.log_every=0", "run.log_every must be above 0"),
+        ("data.batch", "expected --section.key=value"),
+    ],
+)
+def test_a_wrong_override_is_told_by_name(yaml_file, override, words):
+    with pytest.raises(ValueError, match=words):
+        load_config(Config, yaml_file, [override])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("run: {}\n", "missing setting data.root"),
+        ("run: {}\ndata: {root: x, butch: 1}\n", "unknown setting data.butch; nearest: batch"),
+        ("rum: {}\ndata: {root: x}\n", "unknown section rum; nearest: run"),
+        ("- a\n", "expected sections"),
+        ("run: {device: CPU\n", "not a readable yaml"),
+    ],
+)
+def test_a_wrong_yaml_is_told_by_name(tmp_path, text, words):
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=words):
+        load_config(Config, path)
+
+
+def test_a_missing_yaml_is_named(tmp_path):
+    with pytest.raises(ValueError, match="none.yaml: no such config file"):
+        load_config(Config, tmp_path / "none.yaml")
+
+
+def test_the_resolved_copy_loads_to_the_same_config(yaml_file, tmp_path):
+    cfg = load_config(Config, yaml_file, ["data.extra=weights.ckpt"])
+    copy = tmp_path / "copy.yaml"
+    copy.write_text(to_yaml(cfg))
+    assert to_dict(load_config(Config, copy)) == to_dict(cfg)

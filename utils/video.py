@@ -1,0 +1,300 @@
+"""Frames out of video files and frame folders, and their resizing. No MindSpore here.
+
+A `FrameSource` has `len(source)` frames and gives `source.frames(indices)`: uint8, channels last,
+RGB. Frames are counted from 0 in the order in which they are shown.
+
+Files are decoded from the first frame on, never by seeking: decord's `get_batch`, `seek_accurate`
+and `skip_frames` return other frames than asked for, without a word, when groups of pictures are
+open (H.264, HEVC), in MPEG-4 and MPEG-1/2 with B-frames, in WMV, and in H.264 in AVI.
+
+The back ends return the same bytes, except that decord loses the start of MPEG transport streams,
+and OpenCV garbles rows of 10-bit (4.11) and interlaced (4.14) video. OpenCV 4.11 also takes BT.709
+colours for BT.601 (39 levels apart at most, on a drawn chart), is 2 levels off in a few pixels of
+MPEG-4 and does not decode AV1.
+"""
+
+import abc
+import functools
+import operator
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from string import Formatter
+from typing import Optional
+
+import numpy as np
+from PIL import Image
+
+READERS = ("auto", "decord", "opencv")
+_DECORD_PREFIX = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
+_NO_VIDEO = "it does not open: cut short, or not a video"
+
+Box = tuple[int, int, int, int]  # x, y, width, height in pixels
+
+
+class VideoError(ValueError):
+    """A video that cannot be read: which one, by which back end, and the reason it gave."""
+
+    def __init__(self, path: object, reader: str, reason: object):
+        # All three are handed up, so that the error survives pickling between processes.
+        super().__init__(str(path), reader, " ".join(str(reason).split()))
+
+    def __str__(self) -> str:
+        path, reader, reason = self.args
+        return f"cannot read {path} with {reader}: {reason}"
+
+
+class FrameSource(abc.ABC):
+    """Frames that can be asked for by number. A context manager; leaving it frees the file."""
+
+    def __init__(self, path: Path, reader: str):
+        self.path, self.reader = path, reader
+        self._handle = None  # what close() frees: the decoder, with its file and its memory
+        self._length = 0
+
+    @abc.abstractmethod
+    def _decode(self, wanted: list[int]) -> Iterator[np.ndarray]:
+        """Yields the wanted frames, given in ascending order and each once."""
+
+    def __len__(self) -> int:
+        return self._length
+
+    def close(self) -> None:
+        self._handle = None
+
+    def __enter__(self) -> "FrameSource":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def frames(self, indices: Iterable[int]) -> np.ndarray:
+        """Reads frames in the order asked for; repeated ones are decoded once.
+
+        Returns uint8 (len(indices), H, W, C). Raises VideoError for an index outside the video,
+        a frame that cannot be decoded, or frames of different sizes; ValueError for no index.
+        """
+        numbers = np.array([operator.index(index) for index in indices], np.int64)
+        if not numbers.size:
+            raise ValueError(f"no frames of {self.path} were asked for")
+        wanted, place = np.unique(numbers, return_inverse=True)
+        for index in (wanted[0], wanted[-1]):
+            if not 0 <= index < len(self):
+                raise self._error(f"frame {index} was asked for, of {len(self)} counted from 0")
+        out = None
+        for k, frame in enumerate(self._decode(wanted.tolist())):
+            if out is None:
+                out = np.empty((numbers.size, *frame.shape), np.uint8)
+            if frame.shape != out.shape[1:]:
+                raise self._error(f"frame {wanted[k]} is {frame.shape}, others {out.shape[1:]}")
+            out[place == k] = frame
+        return out
+
+    def _error(self, reason: object) -> VideoError:
+        return VideoError(self.path, self.reader, reason)
+
+
+class _VideoFile(FrameSource):
+    """A video decoded in order; asking for an earlier frame starts again from the beginning."""
+
+    def __init__(self, path: Path, reader: str):
+        super().__init__(path, reader)
+        self._next = 0  # the frame that `_read` comes to
+        self._length = self._open()
+
+    @abc.abstractmethod
+    def _open(self) -> int:
+        """Puts a decoder that stands before frame 0 into `_handle`; returns the frame count."""
+
+    @abc.abstractmethod
+    def _read(self, keep: bool) -> Optional[np.ndarray]:
+        """Decodes the next frame; returns its RGB pixels (H, W, 3) if they are to be kept."""
+
+    def _decode(self, wanted: list[int]) -> Iterator[np.ndarray]:
+        if self._handle is None:
+            raise ValueError(f"{self.path} was closed")
+        if wanted[0] < self._next:
+            self._open()
+            self._next = 0
+        for index in wanted:
+            while self._next <= index:
+                pixels = self._read(keep=self._next == index)
+                self._next += 1
+            yield pixels
+
+
+class _DecordVideo(_VideoFile):
+    def _open(self) -> int:
+        try:
+            # Where decord cannot decode a frame it repeats a neighbour; fault_tol makes it say so.
+            self._handle = _decord().VideoReader(str(self.path), num_threads=1, fault_tol=1e-9)
+        except RuntimeError:
+            raise self._error(_NO_VIDEO) from None
+        except Exception as error:  # decord's errors have no class in common
+            raise self._error(_decord_reason(error)) from None
+        return len(self._handle)
+
+    def _read(self, keep: bool) -> Optional[np.ndarray]:
+        try:
+            frame = self._handle.next()
+        except Exception as error:
+            raise self._error(f"frame {self._next}: {_decord_reason(error)}") from None
+        if not keep:
+            return None
+        rows = frame.asnumpy()
+        height, width = rows.shape[:2]
+        # Where padding makes rows a third longer (144 wide), decord takes it for a fourth channel.
+        return rows.reshape(height, -1)[:, : 3 * width].reshape(height, width, 3)
+
+
+class _OpenCVVideo(_VideoFile):
+    def _open(self) -> int:
+        packets = self._capture(_opencv().CAP_PROP_FORMAT, -1)  # hands packets out undecoded
+        # The count is a guess in MPEG, Matroska and FLV; only a picture has none at all.
+        count = packets.get(_opencv().CAP_PROP_FRAME_COUNT)
+        length = sum(1 for _ in iter(packets.grab, False)) if count > 0 else 0
+        if not length:
+            raise self._error("it has no video frames")
+        self._handle = self._capture()
+        self._handle.set(_opencv().CAP_PROP_ORIENTATION_AUTO, 1)  # turned upright, as by decord
+        return length
+
+    def _capture(self, *settings: int) -> object:
+        cv2 = _opencv()
+        settings = [cv2.CAP_PROP_N_THREADS, 1, *settings]
+        capture = cv2.VideoCapture(str(self.path), cv2.CAP_FFMPEG, settings)
+        if not capture.isOpened():
+            raise self._error(_NO_VIDEO)
+        return capture
+
+    def _read(self, keep: bool) -> Optional[np.ndarray]:
+        found, pixels = self._handle.read() if keep else (self._handle.grab(), None)
+        if not found:
+            raise self._error(f"frame {self._next} of {len(self)} cannot be decoded")
+        return pixels[:, :, ::-1] if keep else None
+
+
+class FrameFolder(FrameSource):
+    """A folder of JPEG frames numbered from 1; index 0 is file 1. Pixels are those of PIL.
+
+    `image_tmpl` names a frame. RGB: one field, the number. Flow, read as (n, H, W, 2) for x and y:
+    two fields (x or y, number), three (the folder's name as an integer, x or y, number), or one
+    (number) with x and y in the first two colour channels. Another template is a ValueError.
+    """
+
+    def __init__(self, path: object, num_frames: int, image_tmpl: str, flow: bool = False):
+        super().__init__(Path(path), "PIL")
+        self._length, self._template = num_frames, image_tmpl
+        self._fields = sum(field == "" for _, field, _, _ in Formatter().parse(image_tmpl))
+        if self._fields not in ((1, 2, 3) if flow else (1,)):
+            raise ValueError(f"data.image_tmpl {image_tmpl!r} has {self._fields} fields {{}}")
+        if self._fields == 3 and not self.path.name.isdecimal():
+            raise self._error(f"data.image_tmpl {image_tmpl!r} needs a number as folder name")
+        self._load = self._flow if flow else functools.partial(self._image, "RGB")
+
+    def _decode(self, wanted: list[int]) -> Iterator[np.ndarray]:
+        return (self._load(index + 1) for index in wanted)
+
+    def _flow(self, number: int) -> np.ndarray:
+        if self._fields == 1:
+            return self._image("RGB", number)[:, :, :2]
+        folder = (int(self.path.name),) if self._fields == 3 else ()
+        x, y = (self._image("L", *folder, axis, number) for axis in "xy")
+        if x.shape != y.shape:
+            raise self._error(f"flow frame {number}: x is {x.shape}, y {y.shape}")
+        return np.stack((x, y), axis=2)
+
+    def _image(self, mode: str, *fields: object) -> np.ndarray:
+        path = self.path / self._template.format(*fields)
+        try:
+            with Image.open(path) as image:
+                return np.asarray(image.convert(mode))
+        except (OSError, SyntaxError, ValueError) as error:  # what PIL raises for broken files
+            raise VideoError(path, self.reader, error) from None
+
+
+def open_video(path: object, reader: str = "auto") -> FrameSource:
+    """Opens a video with "decord", "opencv", or "auto": decord where it is installed, else OpenCV.
+
+    VideoError: the file is missing, empty or no video. ValueError: no such reader here.
+    """
+    if reader not in READERS:
+        raise ValueError(f"data.reader is {reader!r}; choose one of {', '.join(READERS)}")
+    if reader == "auto":
+        reader = "opencv" if _decord() is None else "decord"
+    if (_decord if reader == "decord" else _opencv)() is None:
+        raise ValueError(f"data.reader is {reader!r}, which is not installed")
+    if not os.path.isfile(path) or not os.path.getsize(path):
+        raise VideoError(path, reader, "no such file, or an empty one")
+    return (_DecordVideo if reader == "decord" else _OpenCVVideo)(Path(path), reader)
+
+
+def resize(frames: np.ndarray, width: int, height: int, box: Optional[Box] = None) -> np.ndarray:
+    """Resizes as PIL's crop and bilinear resize do, which average when shrinking.
+
+    Takes uint8 (n, H, W, 3 or 2) and a box to cut out first; a box that is empty or leaves the
+    frame is a ValueError. Without a change of size the result is a view of `frames`.
+    """
+    if box is not None:
+        frames = _crop(frames, box)
+    if frames.shape[1:3] == (height, width):
+        return frames
+    out = np.empty((len(frames), height, width, frames.shape[3]), np.uint8)
+    # Two channels PIL would take for grey and alpha, and weight one by the other.
+    parts = (slice(None),) if frames.shape[3] == 3 else range(frames.shape[3])
+    for frame, target in zip(frames, out):
+        for part in parts:
+            image = Image.fromarray(np.ascontiguousarray(frame[:, :, part]))
+            target[:, :, part] = image.resize((width, height), Image.Resampling.BILINEAR)
+    return out
+
+
+def short_side_size(width: int, height: int, side: int) -> tuple[int, int]:
+    """The (width, height) at which the short side is `side` and the long one is rounded down."""
+    short = min(width, height)
+    return side * width // short, side * height // short
+
+
+def center_crop_box(width: int, height: int, size: int) -> Box:
+    """The square in the middle; half a pixel goes to the even corner. ValueError if too large."""
+    if size > min(width, height):
+        raise ValueError(f"a crop of {size} does not fit into a frame of {width}x{height}")
+    return round((width - size) / 2), round((height - size) / 2), size, size
+
+
+def _crop(frames: np.ndarray, box: Box) -> np.ndarray:
+    x, y, width, height = box
+    rows, columns = frames.shape[1:3]
+    inside = x >= 0 and y >= 0 and x + width <= columns and y + height <= rows
+    if not inside or min(width, height) < 1:
+        raise ValueError(f"box {box} is no part of a frame of {columns}x{rows}")
+    return frames[:, y : y + height, x : x + width]
+
+
+def _decord_reason(error: Exception) -> str:
+    lines = _DECORD_PREFIX.sub("", str(error)).splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+@functools.cache
+def _decord() -> object:
+    try:
+        import decord
+    except (ImportError, OSError):  # OSError: its library does not load
+        return None
+    decord.logging.set_level(decord.logging.QUIET)
+    return decord
+
+
+@functools.cache
+def _opencv() -> object:
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # quiet; read at the first opening
+    try:
+        import cv2
+    except (ImportError, OSError):
+        return None
+    # The function's name in OpenCV 4.11, and in 4.14.
+    (getattr(cv2, "setLogLevel", None) or cv2.utils.logging.setLogLevel)(0)
+    cv2.setNumThreads(0)  # many workers decode at once; each stays on its core
+    return cv2
