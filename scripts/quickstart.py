@@ -3,7 +3,7 @@
     bash scripts/quickstart.sh        (makes the environment, then runs this)
 
 Draws real encoded videos whose class is their motion, trains both networks with one recipe,
-evaluates them with 2 clips x 3 crops, and ends with the metrics of TSM as one JSON line and a table.
+evaluates them with 2 clips x 3 crops, and ends with TSM's metrics as one JSON line and a table.
 What is done already is not done again.
 """
 
@@ -65,7 +65,9 @@ def table(results: dict, seconds: float) -> str:
             f"{name:<16}{result['top1']:>8.1%}{result['top5']:>8.1%}{result['videos']:>8}"
             f"{result['views']:>7}{result['train_seconds']:>9.0f}"
         )
-    rows.append(f"all of it: {seconds:.0f} s. The same frames, the same layers: only the shift sees")
+    rows.append(
+        f"all of it: {seconds:.0f} s. The same frames, the same layers: only the shift sees"
+    )
     rows.append("in which order they come.")
     return "\n".join(rows)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, Optional, Tuple
+from typing import Literal, Optional
 
 from utils.config import Run, positive
 
@@ -23,9 +23,9 @@ class Data:
     sampling: Literal["uniform", "dense"] = "uniform"
     resize: int = 256  # short side in evaluation
     crop: int = 224
-    scales: Tuple[float, ...] = (1, 0.875, 0.75, 0.66)  # of the multi-scale crop
+    scales: tuple[float, ...] = (1, 0.875, 0.75, 0.66)  # of the multi-scale crop
     flip: bool = True
-    swap_labels: Tuple[Tuple[int, int], ...] = ()  # labels that a flip exchanges
+    swap_labels: tuple[tuple[int, int], ...] = ()  # labels that a flip exchanges
     batch: int = 8  # clips per device
     workers: int = 2
     processes: bool = False  # worker processes instead of threads
@@ -37,7 +37,9 @@ class Data:
             self, "data", "segments", "frames_per_segment", "resize", "crop", "batch", "workers"
         )
         if self.modality == "flow" and self.source == "video":
-            raise ValueError("data.modality flow needs data.source frames: flow is stored as images")
+            raise ValueError(
+                "data.modality flow needs data.source frames: flow is stored as images"
+            )
         if self.swap_labels and not self.flip:
             raise ValueError("data.swap_labels has no effect while data.flip is false")
 
@@ -50,6 +52,7 @@ class Model:
     arch: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "mobilenetv2"] = (
         "resnet50"
     )
+    first_width: int = 64  # ResNets: channels of the first stage; the others follow
     shift_div: int = 8  # 0: plain TSN
     shift_place: Literal["blockres", "block"] = "blockres"
     online: bool = False  # channels from the past only, for streaming
@@ -60,20 +63,20 @@ class Model:
     before_softmax: bool = True
 
     def __post_init__(self):
-        positive(self, "model", "num_classes")
+        positive(self, "model", "num_classes", "first_width")
         if self.shift_div < 0:
             raise ValueError(f"model.shift_div must not be negative, not {self.shift_div}")
 
 
 @dataclass(frozen=True)
 class Train:
-    """The recipe. `lr` belongs to `base_batch` clips per update and scales with the global batch."""
+    """The recipe. `lr` is for `base_batch` clips per update and scales with the global batch."""
 
     epochs: int = 50
     lr: float = 0.02
     base_batch: int = 128  # 0: use lr as it is
     schedule: Literal["step", "cosine"] = "step"
-    milestones: Tuple[int, ...] = (20, 40)
+    milestones: tuple[int, ...] = (20, 40)
     warmup_epochs: float = 0
     warmup_lr: float = 0.0
     lr_changes: Literal["epoch", "update"] = "epoch"
@@ -100,6 +103,7 @@ class Train:
 class Eval:
     """Views: `clips` in time (uniform: 1, or 2 for twice; dense: any) times `crops` in space."""
 
+    sampling: Literal["as_data", "uniform", "dense"] = "as_data"
     clips: int = 1
     crops: Literal[1, 3, 5, 10] = 1
     crop: int = 0  # 0: as data.crop; the full-resolution test takes data.resize
@@ -120,16 +124,21 @@ class Config:
     eval: Eval = Eval()
 
     def __post_init__(self):
-        if self.data.sampling == "uniform" and self.eval.clips > 2:
+        if not self.dense_test and self.eval.clips > 2:
             raise ValueError(
                 f"eval.clips: uniform sampling offers 1 or 2 clips, not {self.eval.clips}; "
-                "data.sampling=dense offers any number"
+                "eval.sampling=dense offers any number"
             )
         largest = max((label for pair in self.data.swap_labels for label in pair), default=0)
         if largest >= self.model.num_classes:
             raise ValueError(f"data.swap_labels: {largest} is no label of {self.model.num_classes}")
         if self.test_crop > self.data.resize:
             raise ValueError(f"eval.crop {self.test_crop} is larger than data.resize")
+
+    @property
+    def dense_test(self) -> bool:
+        asked = self.eval.sampling
+        return (self.data.sampling if asked == "as_data" else asked) == "dense"
 
     @property
     def test_crop(self) -> int:

@@ -9,23 +9,30 @@ so that shifted and unshifted networks can load each other, and calls every clas
 """
 
 import re
-from typing import Iterable, Optional
+from collections.abc import Iterable
+from typing import Optional
 
 HEAD = r"^head\."
 # mmaction2's non-local block has no bias where the original has one.
 ZERO_IF_MISSING = r"\.nl\.W\.0\.bias$"
 
+MOBILE_BLOCK = r"^backbone\.layer(\d)\.(\d+)\.conv\.(\d)\.(conv|bn)\.(.*)$"
 # First features index of each stage of mmaction2's MobileNetV2.
 MOBILE_STAGES = {1: 1, 2: 2, 3: 4, 4: 7, 5: 11, 6: 14, 7: 17}
 
+# Its ends; ResNets have a conv1 of another meaning.
+MMACTION2_MOBILE = [
+    (r"^backbone\.conv1\.conv\.", "base_model.features.0.0."),
+    (r"^backbone\.conv1\.bn\.", "base_model.features.0.1."),
+    (r"^backbone\.conv2\.conv\.", "base_model.features.18.0."),
+    (r"^backbone\.conv2\.bn\.", "base_model.features.18.1."),
+]
 MMACTION2 = [
     (r"^cls_head\.fc_cls\.", "head."),
     (r"\.non_local_block\.(g|phi)\.0\.conv\.", r".nl.\1.0."),
     (r"\.non_local_block\.theta\.conv\.", ".nl.theta."),
     (r"\.non_local_block\.conv_out\.conv\.", ".nl.W.0."),
     (r"\.non_local_block\.conv_out\.bn\.", ".nl.W.1."),
-    (r"^backbone\.conv2\.conv\.", "base_model.features.18.0."),
-    (r"^backbone\.conv2\.bn\.", "base_model.features.18.1."),
     (r"\bconv(\d)\.conv\.", r"conv\1."),
     (r"\bconv(\d)\.bn\.", r"bn\1."),
     (r"\.downsample\.conv\.", ".downsample.0."),
@@ -35,8 +42,10 @@ MMACTION2 = [
 
 
 def dialect(names: Iterable[str]) -> str:
-    """Who wrote the file: `mmaction2`, `torchvision`, `online` or `tsm`. Raises ValueError."""
+    """Who wrote the file: one of the spellings that `canonical` knows. Raises ValueError."""
     names = {name[len("module.") :] if name.startswith("module.") else name for name in names}
+    if any(re.match(MOBILE_BLOCK, name.replace(".net.", ".")) for name in names):
+        return "mmaction2_mobilenet"
     if any(name.startswith("backbone.") for name in names):
         return "mmaction2"
     if any(name.startswith(("base_model.", "new_fc.")) for name in names):
@@ -57,20 +66,20 @@ def canonical(name: str, spoken: str = "tsm") -> Optional[str]:
         name = "base_model." + name
     elif spoken == "online" and name.startswith("features."):
         name = "base_model." + name
-    elif spoken == "mmaction2":
-        name = from_mmaction2(name)
+    elif spoken.startswith("mmaction2"):
+        rules = MMACTION2_MOBILE if spoken.endswith("mobilenet") else []
+        name = from_mmaction2(name.replace(".net.", "."), rules + MMACTION2)
     name = re.sub(r"^(new_fc|classifier|base_model\.(fc|classifier))\.", "head.", name)
     return name.replace(".net.", ".")
 
 
-def from_mmaction2(name: str) -> str:
-    name = name.replace(".net.", ".")
-    mobile = re.match(r"^backbone\.layer(\d)\.(\d+)\.conv\.(\d)\.(conv|bn)\.(.*)$", name)
+def from_mmaction2(name: str, rules: list) -> str:
+    mobile = re.match(MOBILE_BLOCK, name)
     if mobile:
         stage, block, step, kind, leaf = mobile.groups()
         index, place = MOBILE_STAGES[int(stage)] + int(block), 3 * int(step) + (kind == "bn")
         return f"base_model.features.{index}.conv.{place}.{leaf}"
-    for pattern, ours in MMACTION2:
+    for pattern, ours in rules:
         name = re.sub(pattern, ours, name)
     return name
 

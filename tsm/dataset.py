@@ -8,7 +8,6 @@ A video is opened and decoded once, whatever the number of clips and crops.
 """
 
 import random
-from typing import List, Tuple
 
 import mindspore.dataset as ds
 import numpy as np
@@ -24,13 +23,11 @@ from utils.video import FrameFolder, VideoError, open_video
 TRIES = 100  # other videos tried in place of one that cannot be read
 
 
-def read_records(cfg, split: str) -> List[Record]:
+def read_records(cfg, split: str) -> list[Record]:
     """The lines of the train or test list, every one checked; ValueError names bad ones."""
     data = cfg.data
     path = data.root / (data.train_list if split == "train" else data.test_list)
-    records, short = read_list(
-        path, data.root, cfg.model.num_classes, data.source, data.image_tmpl
-    )
+    records, short = read_list(path, data.root, cfg.model.num_classes, data.source, data.image_tmpl)
     if short:
         log.info("%s: %d videos of fewer than 3 frames are left out", path, short)
     return records
@@ -44,20 +41,20 @@ def open_record(record: Record, data):
     return open_video(record.path, data.reader)
 
 
-def read_frames(record: Record, data, split: str, clips: int = 1, rng=None) -> np.ndarray:
+def read_frames(
+    record: Record, data, split: str, dense: bool, clips: int = 1, rng=None
+) -> np.ndarray:
     """The frames that `split` samples, uint8 (clips * T * L, H, W, colours); one decode."""
     length = data.frames_per_segment
     with open_record(record, data) as video:
-        offsets = sampling.sample(
-            split, len(video), data.segments, length, data.sampling == "dense", clips, rng
-        )
+        offsets = sampling.sample(split, len(video), data.segments, length, dense, clips, rng)
         return video.frames(sampling.frames_read(offsets, len(video), length))
 
 
 class TrainClips:
     """Random-access training clips; index 0 is the first of the tape after `skip` batches."""
 
-    def __init__(self, records: List[Record], data, order: Order, epochs: int, skip: int):
+    def __init__(self, records: list[Record], data, order: Order, epochs: int, skip: int):
         self.records, self.data, self.order = records, data, order
         self.first = skip * data.batch
         self.length = epochs * order.steps_per_epoch * data.batch - self.first
@@ -66,7 +63,7 @@ class TrainClips:
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, index: int) -> Tuple[np.ndarray, np.int32]:
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.int32]:
         sample, epoch = self.order.at(self.first + int(index))
         rng = sample_rng(self.order.seed, epoch, sample)
         for _ in range(TRIES):
@@ -80,9 +77,16 @@ class TrainClips:
         shape = clip_shape(self.data, self.data.crop)
         return np.zeros(shape, np.uint8), np.int32(self.records[sample].label)
 
-    def clip(self, record: Record, rng: np.random.RandomState) -> Tuple[np.ndarray, np.int32]:
+    def decode(self, index: int) -> np.ndarray:
+        """Only the frames of a clip, for measuring: the floor under `self[index]`."""
+        sample, epoch = self.order.at(self.first + int(index))
+        rng = sample_rng(self.order.seed, epoch, sample)
+        dense = self.data.sampling == "dense"
+        return read_frames(self.records[sample], self.data, "train", dense, rng=rng)
+
+    def clip(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
         data = self.data
-        frames = read_frames(record, data, "train", rng=rng)
+        frames = read_frames(record, data, "train", data.sampling == "dense", rng=rng)
         dice = random.Random(int(rng.randint(2**31)))
         clip, flipped = transforms.train_clip(
             frames, data.frames_per_segment, data.crop, data.scales, dice, data.flip
@@ -104,16 +108,19 @@ class EvalVideos:
     one clip, one crop.
     """
 
-    def __init__(self, records: List[Record], cfg, rt: Runtime, split: str = "test"):
+    def __init__(self, records: list[Record], cfg, rt: Runtime, split: str = "test"):
         self.records, self.cfg, self.split = records, cfg, split
         self.mine = share(len(records), cfg.eval.batch, rt.rank, rt.size)
-        self.clips, self.crops = (1, 1) if split == "val" else (cfg.eval.clips, cfg.eval.crops)
+        if split == "val":
+            self.clips, self.crops, self.dense = 1, 1, cfg.data.sampling == "dense"
+        else:
+            self.clips, self.crops, self.dense = cfg.eval.clips, cfg.eval.crops, cfg.dense_test
         self.bad = BadVideos([record.path for record in records])
 
     def __len__(self) -> int:
         return len(self.mine)
 
-    def __getitem__(self, index: int) -> Tuple[np.ndarray, np.int32, np.bool_]:
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.int32, np.bool_]:
         sample = self.mine[int(index)]
         if sample is not None:
             record = self.records[sample]
@@ -128,13 +135,13 @@ class EvalVideos:
         """(V, T, C, crop, crop): all clips of the first crop, then of the second, ..."""
         data = self.cfg.data
         rng = sample_rng(self.cfg.run.seed, 0, sample)  # dense validation draws its window
-        frames = read_frames(record, data, self.split, self.clips, rng)
+        frames = read_frames(record, data, self.split, self.dense, self.clips, rng)
         return transforms.test_clips(
             frames, self.clips, data.segments, data.resize, self.cfg.test_crop, self.crops
         )
 
 
-def clip_shape(data, size: int) -> Tuple[int, int, int, int]:
+def clip_shape(data, size: int) -> tuple[int, int, int, int]:
     """(T, C, size, size) of one clip."""
     channels = (3 if data.modality == "rgb" else 2) * data.frames_per_segment
     return data.segments, channels, size, size
@@ -155,7 +162,7 @@ def eval_dataset(videos: EvalVideos):
     return rows.batch(batch)
 
 
-def generator(source, columns: List[str], data, batch: int):
+def generator(source, columns: list[str], data, batch: int):
     ds.config.set_prefetch_size(data.prefetch * batch)
     return ds.GeneratorDataset(
         source,
@@ -166,5 +173,5 @@ def generator(source, columns: List[str], data, batch: int):
     )
 
 
-def train_order(cfg, records: List[Record], rt: Runtime) -> Order:
+def train_order(cfg, records: list[Record], rt: Runtime) -> Order:
     return Order(len(records), cfg.data.batch, rt.rank, rt.size, rt.seed)

@@ -5,7 +5,7 @@ schedule from arXiv:1910.00932; mmaction2's warm-up from its commit 4d6c9347.
 """
 
 import re
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy as np
 
@@ -74,13 +74,13 @@ def is_head(name: str) -> bool:
     return re.match(HEAD, name) is not None
 
 
-def parameter_groups(parameters: list, train: Any, lr: np.ndarray, flow: bool) -> List[Dict]:
+def parameter_groups(parameters: list, train: Any, lr: np.ndarray, flow: bool) -> list[dict]:
     """The optimizer's groups: parameters, their rates per update, their weight decay.
 
     `parameters` are the trainable ones in the network's order; `lr` comes from `get_lr`.
     """
     first_conv = parameters[0].name.rpartition(".")[0]
-    members: Dict[str, list] = {name: [] for name in GROUPS}
+    members: dict[str, list] = {name: [] for name in GROUPS}
     for parameter in parameters:
         members[group_of(parameter.name, first_conv, train.fast_head)].append(parameter)
     multipliers = {**GROUPS, **(FLOW_FIRST_CONV if flow else {})}

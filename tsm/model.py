@@ -46,9 +46,10 @@ class TSM(nn.Cell):
         before_softmax: bool = True,
         modality: str = "rgb",
         frames_per_segment: int = 1,
+        first_width: int = 64,
     ):
         super().__init__()
-        check(arch, segments, shift_place, online, temporal_pool, non_local)
+        check(arch, segments, shift_place, online, temporal_pool, non_local, first_width)
         if not before_softmax and consensus != "avg":
             raise ValueError("model.consensus must be avg where model.before_softmax is false")
         colours = 3 if modality == "rgb" else 2
@@ -69,6 +70,7 @@ class TSM(nn.Cell):
                 non_local,
                 channels,
                 in_trunk,
+                first_width,
             )
         self.dropout = Dropout(dropout) if dropout > 0 else None
         self.new_fc = dense(self.base_model.width, num_classes, 0.001) if dropout > 0 else None
@@ -88,7 +90,7 @@ class TSM(nn.Cell):
         return x if self.before_softmax else ops.softmax(x, axis=-1)
 
 
-def check(arch, segments, shift_place, online, temporal_pool, non_local) -> None:
+def check(arch, segments, shift_place, online, temporal_pool, non_local, first_width) -> None:
     """Refuses what the published network does not define."""
     if arch not in ARCHITECTURES:
         raise ValueError(f"model.arch is {arch}; known: {', '.join(ARCHITECTURES)}")
@@ -96,7 +98,9 @@ def check(arch, segments, shift_place, online, temporal_pool, non_local) -> None
         raise ValueError(
             "mobilenetv2 has neither shift_place block nor temporal_pool nor non_local"
         )
-    if non_local and arch != "resnet50":
+    if arch == "mobilenetv2" and first_width != 64:
+        raise ValueError("model.first_width is of ResNets; mobilenetv2 has none")
+    if non_local and (arch != "resnet50" or first_width != 64):
         raise ValueError(f"model.non_local is defined for resnet50 only, not for {arch}")
     if temporal_pool and segments % 2:
         raise ValueError(f"model.temporal_pool needs an even data.segments, not {segments}")

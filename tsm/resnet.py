@@ -81,7 +81,8 @@ class ResNet(nn.Cell):
     """(N*T, channels, H, W) -> (N*T, num_classes), or features where `num_classes` is 0.
 
     `segments` is T in front of the temporal pool. `place` is `blockres` (the shift inside the
-    residual branch) or `block` (around the whole block).
+    residual branch) or `block` (around the whole block). `first_width` other than the published 64
+    scales all stages.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class ResNet(nn.Cell):
         non_local: bool = False,
         channels: int = 3,
         num_classes: int = 0,
+        first_width: int = 64,
     ):
         super().__init__()
         block, depths = DEPTHS[arch]
@@ -102,9 +104,9 @@ class ResNet(nn.Cell):
         # From 23 blocks in layer3 on, every second block is shifted, in all stages.
         self.every = 2 if depths[2] >= 23 and place == "blockres" else 1
         self.place, self.shift_div, self.online = place, shift_div, online
-        self.non_local, self.cin = non_local, 64
+        self.non_local, self.first_width, self.cin = non_local, first_width, first_width
         later = segments // 2 if temporal_pool else segments
-        self.conv1, self.bn1 = conv2d(channels, 64, 7, 2), batch_norm2d(64)
+        self.conv1, self.bn1 = conv2d(channels, first_width, 7, 2), batch_norm2d(first_width)
         self.relu, self.maxpool = nn.ReLU(), max_pool2d(3, 2)
         self.layer1 = self.stage(1, segments)
         self.layer2 = self.stage(2, later)
@@ -112,12 +114,12 @@ class ResNet(nn.Cell):
             self.layer2 = TemporalPool(self.layer2, segments)
         self.layer3 = self.stage(3, later)
         self.layer4 = self.stage(4, later)
-        self.width = 512 * block.expansion
+        self.width = 8 * first_width * block.expansion
         self.fc = dense(self.width, num_classes, std=0.001) if num_classes else None
 
     def stage(self, index: int, segments: int) -> nn.SequentialCell:
         """Builds layer`index`; a stage after the first halves the image in its first block."""
-        width, blocks = 64 * 2 ** (index - 1), []
+        width, blocks = self.first_width * 2 ** (index - 1), []
         for i in range(self.depths[index - 1]):
             stride = 2 if i == 0 and index > 1 else 1
             blocks.append(self.build_block(index, i, width, stride, segments))

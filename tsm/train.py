@@ -25,6 +25,7 @@ from tsm.lr_generator import HEAD, get_lr, parameter_groups, peak_lr
 from tsm.model import TSM, freeze_batch_norms
 from utils import amp, callbacks, checkpoint, command, optim, parallel, run_log, runtime
 from utils.metrics import evaluate, print_result
+from utils.order import Order
 from utils.train_step import TrainStep
 
 
@@ -34,17 +35,7 @@ def main(cfg: Config) -> None:
     run_log.start_log(rt, folder.path)
     records = read_records(cfg, "train")
     order = train_order(cfg, records, rt)
-    net = TSM(**cfg.network())
-    if cfg.train.pretrained:
-        checkpoint.load(net, cfg.train.pretrained, cfg.train.new_head, HEAD)
-    freeze_batch_norms(net, cfg.train.batch_norm)
-    lr = get_lr(cfg.train, order.updates_per_epoch(cfg.train.accumulate), global_batch(cfg, rt))
-    weights = net.trainable_params()
-    groups = parameter_groups(weights, cfg.train, lr, cfg.data.modality == "flow")
-    opt = optim.sgd(weights, groups, cfg.train.momentum, cfg.train.nesterov)
-    segments = parallel.split_all_reduce(opt, cfg.run.all_reduce, rt)  # read by the next line
-    loss, half = build_loss(cfg.model.before_softmax), amp.cast(net, cfg.run.amp)
-    step = TrainStep(half, loss, opt, cfg.run, cfg.train, rt, order.steps_per_epoch)
+    step, lr, segments = build(cfg, rt, order)
     done = folder.restore(step)
     run_log.announce(sizes(cfg, order, rt), segments, done)
     clips = TrainClips(records, cfg.data, order, cfg.train.epochs, done)
@@ -54,16 +45,32 @@ def main(cfg: Config) -> None:
         clips_per_step=cfg.data.batch,
         rates=lr,
         too_many_bad=lambda: clips.bad.over(cfg.data.bad_limit),
-        evaluate=validation(cfg, half, rt),
+        evaluate=validation(cfg, step.net, rt),
     )
     print_result(callbacks.fit(step, train_dataset(clips), plan, rt, folder), rt)
+
+
+def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
+    """The train step, the learning rate of every update, and the AllReduce segments."""
+    net = TSM(**cfg.network())
+    if cfg.train.pretrained:
+        checkpoint.load(net, cfg.train.pretrained, cfg.train.new_head, HEAD)
+    freeze_batch_norms(net, cfg.train.batch_norm)
+    lr = get_lr(cfg.train, order.updates_per_epoch(cfg.train.accumulate), global_batch(cfg, rt))
+    weights = net.trainable_params()
+    groups = parameter_groups(weights, cfg.train, lr, cfg.data.modality == "flow")
+    opt = optim.sgd(weights, groups, cfg.train.momentum, cfg.train.nesterov)
+    segments = parallel.split_all_reduce(opt, cfg.run.all_reduce, rt)  # read by TrainStep
+    net, loss = amp.cast(net, cfg.run.amp), build_loss(cfg.model.before_softmax)
+    step = TrainStep(net, loss, opt, cfg.run, cfg.train, rt, order.steps_per_epoch)
+    return step, lr, segments
 
 
 def global_batch(cfg: Config, rt: runtime.Runtime) -> int:
     return cfg.data.batch * rt.size * cfg.train.accumulate
 
 
-def sizes(cfg: Config, order, rt: runtime.Runtime) -> dict:
+def sizes(cfg: Config, order: Order, rt: runtime.Runtime) -> dict:
     """What the first log lines say."""
     train, clips = cfg.train, global_batch(cfg, rt)
     return {

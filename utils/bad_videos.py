@@ -2,7 +2,7 @@
 
 import logging
 import multiprocessing
-from typing import Sequence
+from collections.abc import Sequence
 
 log = logging.getLogger("zoo")
 

@@ -6,8 +6,9 @@ resumed run stands to the end; epochs are counted here, by the step's own counte
 
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Callable, Optional, Sequence
+from typing import Callable, Optional
 
 import numpy as np
 from mindspore import Tensor
@@ -67,7 +68,8 @@ def compile_step(trainer: "Trainer", data) -> None:
     log.info("compiling the graph ...")
     began = time.monotonic()
     inputs = [
-        Tensor(np.zeros(shape, kind)) for shape, kind in zip(data.output_shapes(), data.output_types())
+        Tensor(np.zeros(shape, kind))
+        for shape, kind in zip(data.output_shapes(), data.output_types())
     ]
     with Signals(lambda number: end(130, "interrupted while compiling; nothing was lost")):
         trainer.step.compile(*inputs)
@@ -184,9 +186,7 @@ class Trainer(Callback):
             "overflows": overflows,
             "clips_per_second": round(clips * window.steps / window.seconds, 2),
             "waiting": round(window.waited / window.seconds, 3),
-            "seconds_left": round(
-                (self.total - self.position) * window.seconds / window.steps
-            ),
+            "seconds_left": round((self.total - self.position) * window.seconds / window.steps),
         }
         self.write(self.last)
         self.window = Window()

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn
@@ -25,7 +25,16 @@ RESUME = "resume.ckpt"
 
 # Settings that may change between the two parts of one run: none moves a number.
 FREE = {
-    "run": {"device", "log_every", "save_every", "save_steps", "keep", "eval_every", "resume", "out"},
+    "run": {
+        "device",
+        "log_every",
+        "save_every",
+        "save_steps",
+        "keep",
+        "eval_every",
+        "resume",
+        "out",
+    },
     "data": {"root", "reader", "workers", "processes", "prefetch", "bad_limit"},
 }
 
@@ -91,7 +100,7 @@ class RunFolder:
         found = self.epochs()
         return found[-1].name if found else None
 
-    def epochs(self) -> List[Path]:
+    def epochs(self) -> list[Path]:
         """The checkpoints of whole epochs, oldest first."""
         return sorted(file for file in self.path.glob("epoch_*.ckpt") if "_ema" not in file.name)
 
@@ -102,9 +111,9 @@ class RunFolder:
             file.with_name(f"{file.stem}_ema.ckpt").unlink(missing_ok=True)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Deletes the temporary files of a process that was killed while it wrote."""
-    for file in folder.glob("*.tmp*"):
+def remove_leftovers(folder: Path, name: str = "*") -> None:
+    """Deletes the temporary files of a write that did not end."""
+    for file in folder.glob(f"{name}.tmp*"):
         file.unlink()
 
 
@@ -126,7 +135,7 @@ def write_text(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def save(path: Path, parameters: Dict[str, Parameter]) -> None:
+def save(path: Path, parameters: dict[str, Parameter]) -> None:
     """Writes a MindSpore checkpoint atomically: at no time is there a half-written `path`.
 
     Raises ValueError, and leaves what was there before, where the disk does not take it.
@@ -143,15 +152,14 @@ def save(path: Path, parameters: Dict[str, Parameter]) -> None:
     except RuntimeError as error:  # MindSpore's own words for a full disk
         raise ValueError(f"run.out: cannot write {path}: {one_line(error)[:200]}") from None
     finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+        remove_leftovers(path.parent, path.name)  # MindSpore leaves one of its own, too
 
 
-def weights_of(net: nn.Cell) -> Dict[str, Parameter]:
+def weights_of(net: nn.Cell) -> dict[str, Parameter]:
     return {p.name: p for p in net.get_parameters() if is_state(p)}
 
 
-def read(path: Path) -> Dict[str, Parameter]:
+def read(path: Path) -> dict[str, Parameter]:
     """The parameters in a MindSpore checkpoint; ValueError where it is none."""
     path = Path(path)
     if not path.is_file():
@@ -164,7 +172,7 @@ def read(path: Path) -> Dict[str, Parameter]:
         raise ValueError(f"{path}: not a readable checkpoint: {one_line(error)[:120]}") from None
 
 
-def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> List[str]:
+def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> list[str]:
     """Loads every weight of `net` from `path`, strictly: nothing missing, nothing left over.
 
     With `new_head`, parameters whose names match the regular expression `head` keep their fresh
@@ -187,7 +195,7 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> Li
     return fresh
 
 
-def compare(found: Dict[str, tuple], wanted: Dict[str, tuple]) -> str:
+def compare(found: dict[str, tuple], wanted: dict[str, tuple]) -> str:
     """What differs between two lists of names and shapes, in one line; empty if nothing does."""
     shapes = [
         f"{name} is {list(found[name])} instead of {list(wanted[name])}"
@@ -200,14 +208,14 @@ def compare(found: Dict[str, tuple], wanted: Dict[str, tuple]) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def listing(what: str, names: List[str]) -> str:
+def listing(what: str, names: list[str]) -> str:
     if not names:
         return ""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{what} {', '.join(names[:3])}{more}"
 
 
-def restore(state: Dict[str, Parameter], path: Path) -> None:
+def restore(state: dict[str, Parameter], path: Path) -> None:
     """Puts a resumed run where it was; strict on both sides."""
     found = read(path)
     report = compare(

@@ -8,8 +8,10 @@ Exit status 0: done; 2: the user's mistake, told in one line; 130: interrupted; 
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from types import MappingProxyType
+from typing import Any, Callable
 
 from utils.config import ROOT, known, load_config
 
@@ -33,34 +35,51 @@ def start(main: Callable, config_class: type, options: Sequence[str]) -> Any:
 
 
 def run_room(
-    main: Callable, usage: str, options: Sequence[str] = (), flags: Sequence[str] = ()
+    main: Callable,
+    usage: str,
+    options: Sequence[str] = (),
+    flags: Sequence[str] = (),
+    words: dict[str, Sequence[str]] = MappingProxyType({}),
 ) -> None:
     """The same for a script that serves every room: `main(room, config, **options)`.
 
-    The room is named by `--network`; `flags` are arguments without a value.
+    The room is named by `--network`, or by the yaml's folder. `flags` are arguments without a
+    value, `words` {name: choices} come first and without a name.
     """
 
     def work() -> Any:
-        given, overrides = parse(sys.argv[1:], ["network", "config_path", *options], flags)
-        room = given.pop("network")
+        rest = list(sys.argv[1:])
+        chosen = {name: choose(name, choices, rest) for name, choices in words.items()}
+        given, overrides = parse(rest, ["config_path", *options], flags, ["network"])
+        path = Path(given.pop("config_path"))
+        room = given.pop("network", None) or path.resolve().parents[1].name
         known(room, rooms(), "option --network")
         config_class = importlib.import_module(f"{room}.config").Config
-        config = load_config(config_class, Path(given.pop("config_path")), overrides)
-        return main(room, config, **given)
+        return main(room, load_config(config_class, path, overrides), **chosen, **given)
 
     enter(usage, work)
 
 
-def rooms() -> List[str]:
+def choose(name: str, choices: Sequence[str], rest: list[str]) -> str:
+    """Takes the first argument, which must be one of the choices."""
+    if not rest or rest[0] not in choices:
+        raise ValueError(f"{name}: the first argument must be one of {', '.join(choices)}")
+    return rest.pop(0)
+
+
+def rooms() -> list[str]:
     """The networks of this zoo: folders with a model and a config."""
     return sorted(file.parent.name for file in ROOT.glob("*/model.py"))
 
 
 def parse(
-    arguments: List[str], names: Sequence[str], flags: Sequence[str] = ()
-) -> Tuple[Dict[str, Any], List[str]]:
-    """Sorts the arguments into named ones, all of them required, and setting overrides."""
-    given: Dict[str, Any] = {flag: False for flag in flags}
+    arguments: list[str],
+    names: Sequence[str],
+    flags: Sequence[str] = (),
+    optional: Sequence[str] = (),
+) -> tuple[dict[str, Any], list[str]]:
+    """Sorts the arguments into named ones and setting overrides; all `names` are required."""
+    given: dict[str, Any] = dict.fromkeys(flags, False)
     overrides, rest = [], list(arguments)
     while rest:
         word = rest.pop(0)
@@ -71,7 +90,7 @@ def parse(
             given[name] = True
             continue
         if "." not in name:
-            known(name, [*names, *flags], "option --")
+            known(name, [*names, *flags, *optional], "option --")
         if not equals:
             if not rest or rest[0].startswith("--"):
                 raise ValueError(f"{word} needs a value: {word}=VALUE")

@@ -10,7 +10,7 @@ Paths: in a yaml they are relative to the checkout, on the command line to the c
 import dataclasses
 import difflib
 from pathlib import Path
-from typing import Any, List, Literal, Optional, Tuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Optional, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -28,7 +28,7 @@ class Run:
     loss_scale: float = 1.0  # with dynamic_loss_scale: the first value
     dynamic_loss_scale: bool = False
     max_overflows: int = 20  # consecutive non-finite steps before the run stops
-    all_reduce: Tuple[Union[int, str], ...] = ()  # layer names or last indices; empty: one segment
+    all_reduce: tuple[Union[int, str], ...] = ()  # layer names or last indices; empty: one segment
     sink: bool = False  # feed the device many steps at a time; no effect on CPU
     log_every: int = 20  # steps
     save_every: int = 1  # epochs
@@ -49,7 +49,7 @@ def positive(section: Any, name: str, *fields: str) -> None:
             raise ValueError(f"{name}.{field} must be above 0, not {getattr(section, field)}")
 
 
-def load_config(cls: type, path: Path, overrides: List[str] = ()) -> Any:
+def load_config(cls: type, path: Path, overrides: list[str] = ()) -> Any:
     """Reads `path`, puts `section.key=value` strings on top and builds `cls`."""
     values = resolve_paths(cls, read_yaml(path), ROOT)
     values.setdefault("run", {}).setdefault("out", str(ROOT / "out" / Path(path).stem))

@@ -7,7 +7,7 @@ batch norms change their leaf names, counters are dropped, everything else keeps
 import re
 from pathlib import Path
 from types import ModuleType
-from typing import Dict, List, NamedTuple, Tuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,12 +25,12 @@ BATCH_NORM = {
 class Converted(NamedTuple):
     """Arrays under our names, and what happened on the way."""
 
-    arrays: Dict[str, np.ndarray]
-    dropped: List[str]  # of the source, on purpose
-    missing: List[str]  # of ours: they stay fresh
+    arrays: dict[str, np.ndarray]
+    dropped: list[str]  # of the source, on purpose
+    missing: list[str]  # of ours: they stay fresh
 
 
-def read_source(path: Path) -> Dict[str, np.ndarray]:
+def read_source(path: Path) -> dict[str, np.ndarray]:
     """The state dict in a PyTorch, safetensors or MindSpore file."""
     path = Path(path)
     if not path.is_file():
@@ -41,8 +41,8 @@ def read_source(path: Path) -> Dict[str, np.ndarray]:
 
 
 def convert(
-    source: Dict[str, np.ndarray],
-    wanted: Dict[str, Tuple[int, ...]],
+    source: dict[str, np.ndarray],
+    wanted: dict[str, tuple[int, ...]],
     room: ModuleType,
     new_head: bool = False,
 ) -> Converted:
@@ -64,14 +64,15 @@ def convert(
             if array.shape != tuple(wanted[name]):
                 shapes.append(f"{name} is {list(array.shape)} instead of {list(wanted[name])}")
             found[name] = array.astype(np.float32)
-        elif spoken == "mmaction2" and re.search(room.ZERO_IF_MISSING, key):
+        elif spoken.startswith("mmaction2") and re.search(room.ZERO_IF_MISSING, key):
             found[name] = np.zeros(wanted[name], np.float32)
         else:
             missing.append(name)
     parts = [listing("missing", missing), listing("unknown", sorted(arrays))]
     report = "; ".join(part for part in [*parts, listing("shape", shapes)] if part)
     if report:
-        advice = "" if new_head or "head." not in report + str(missing) else " (--new_head?)"
+        wrong = [name for name, key in zip(targets.values(), targets) if re.search(room.HEAD, key)]
+        advice = " (--new_head?)" if any(name in report for name in wrong) else ""
         raise ValueError(f"the file does not fit this network: {report}{advice}")
     return Converted(found, dropped, head)
 

@@ -116,11 +116,13 @@ def _coverage(outline: np.ndarray, place: np.ndarray, width: int, height: int) -
     radius = small * (large / small) ** place[2] * min(width, height)
     cos, sin = np.cos(2 * np.pi * place[3]), np.sin(2 * np.pi * place[3])
     points = radius * outline @ np.array(((cos, sin), (-sin, cos))) + place[:2] * (width, height)
-    # What crosses an edge comes in at the opposite one.
-    copies = [points + (i * width, j * height) for i in (-1, 0, 1) for j in (-1, 0, 1)]
-    mask = np.zeros((height, width), np.uint8)
-    sixteenths = np.rint(np.array(copies) * 16).astype(np.int32)
-    cv2.fillPoly(mask, sixteenths, 255, cv2.LINE_AA, shift=4)
+    # Drawn whole on a canvas of twice the sides, then folded: what crosses an edge comes in at the
+    # opposite one, without the seam that clipping an antialiased outline leaves.
+    half = np.array((width // 2, height // 2))
+    canvas = np.zeros((2 * height, 2 * width), np.uint8)
+    sixteenths = np.rint((points + half) * 16).astype(np.int32)
+    cv2.fillPoly(canvas, [sixteenths], 255, cv2.LINE_AA, shift=4)
+    mask = np.roll(canvas.reshape(2, height, 2, width).max(axis=(0, 2)), -half[::-1], axis=(0, 1))
     return mask[..., None].astype(np.float32) / 255
 
 
@@ -197,7 +199,7 @@ def read_number(frame: np.ndarray) -> int:
     gray = frame.astype(np.float32).reshape(*frame.shape[:2], -1).mean(axis=2)
     white, *digits, black = cv2.resize(gray, GRID[::-1], interpolation=cv2.INTER_AREA).ravel()
     levels = (np.array(digits) - black) / max(white - black, 1e-6)
-    if np.any(np.abs(np.abs(levels - 0.5) - 0.5) > 0.3):
+    if white - black < 0.1 or np.any(np.abs(np.abs(levels - 0.5) - 0.5) > 0.3):
         raise ValueError("the frame shows no single number")
     return sum(1 << place for place, level in enumerate(levels) if level > 0.5)
 

@@ -6,7 +6,6 @@ Every video counts exactly once: what is padded or unreadable is not `valid` and
 import json
 import time
 from pathlib import Path
-from typing import Dict
 
 import numpy as np
 from mindspore import Tensor, nn, ops
@@ -41,7 +40,7 @@ class Counts:
             self.videos, self.top1, self.top5 = sum_over_ranks(mine).astype(np.int64)
         return self
 
-    def shares(self) -> Dict[str, float]:
+    def shares(self) -> dict[str, float]:
         videos, seen = max(self.videos.sum(), 1), self.videos > 0
         per_class = self.top1[seen] / self.videos[seen]
         return {
@@ -66,7 +65,7 @@ def sum_over_ranks(values: np.ndarray) -> np.ndarray:
     return SumRanks()(Tensor(values, mstype.int32)).asnumpy()
 
 
-def evaluate(net: nn.Cell, data, num_classes: int, rt: Runtime) -> Dict[str, float]:
+def evaluate(net: nn.Cell, data, num_classes: int, rt: Runtime) -> dict[str, float]:
     """Top-1, top-5 and their seconds over a data set of (clips (N, V, T, ...), label, valid).
 
     The network sees the V views one after another, so its shape, and its memory, is that of N

@@ -1,12 +1,10 @@
 """Optimizers from parameter groups, always updating in the order of the network."""
 
-from typing import Dict, List
-
 from mindspore import Parameter, nn
 
 
 def sgd(
-    parameters: List[Parameter], groups: List[Dict], momentum: float, nesterov: bool = False
+    parameters: list[Parameter], groups: list[dict], momentum: float, nesterov: bool = False
 ) -> nn.SGD:
     """PyTorch's SGD over groups with `params`, `lr` (floats, one per update) and `weight_decay`.
 

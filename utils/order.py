@@ -7,7 +7,6 @@ what one rank sees at 2B.
 """
 
 from dataclasses import dataclass, field
-from typing import Tuple
 
 import numpy as np
 
@@ -39,7 +38,7 @@ class Order:
         """The remainder of an epoch makes an update of its own."""
         return -(-self.steps_per_epoch // accumulate)
 
-    def at(self, position: int) -> Tuple[int, int]:
+    def at(self, position: int) -> tuple[int, int]:
         """(sample, epoch) at a position of this rank's tape."""
         step, place = divmod(position, self.batch)
         epoch, step = divmod(step, self.steps_per_epoch)

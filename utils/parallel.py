@@ -4,7 +4,8 @@ Segments count in the optimizer's order of parameters, which here is the network
 Backpropagation finishes the last segment first, so it travels while the others are computed.
 """
 
-from typing import List, Sequence, Tuple, Union
+from collections.abc import Sequence
+from typing import Union
 
 import mindspore as ms
 from mindspore import nn
@@ -16,7 +17,7 @@ MOST_SEGMENTS = 8  # HCCL's limit
 
 def split_all_reduce(
     optimizer: nn.Optimizer, asked: Sequence[Union[int, str]], rt: Runtime
-) -> List[Tuple[int, int, int]]:
+) -> list[tuple[int, int, int]]:
     """Tells MindSpore where the segments end; has to come before the train step is built.
 
     Returns (last index, tensors, bytes) per segment. Raises ValueError for an unknown layer, an
@@ -31,7 +32,7 @@ def split_all_reduce(
     return [(end, end - start + 1, sum(sizes[start : end + 1])) for start, end in zip(starts, ends)]
 
 
-def segment_ends(names: Sequence[str], asked: Sequence[Union[int, str]]) -> List[int]:
+def segment_ends(names: Sequence[str], asked: Sequence[Union[int, str]]) -> list[int]:
     """Last index of every segment, ascending; the last is always len(names) - 1."""
     ends = [layer_end(names, entry) if isinstance(entry, str) else entry for entry in asked]
     for end in ends:

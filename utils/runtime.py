@@ -37,8 +37,7 @@ def start(run: Run) -> Runtime:
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(
-            f"run.device: {run.device} is not available here ({reason}); "
-            "try --run.device=CPU"
+            f"run.device: {run.device} is not available here ({reason}); try --run.device=CPU"
         ) from None
     ms.set_seed(run.seed)
     rank, size = join_workers()

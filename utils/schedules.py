@@ -3,7 +3,7 @@
 Every function returns float64 values, one per epoch or per update, whichever the caller counts in.
 """
 
-from typing import Sequence
+from collections.abc import Sequence
 
 import numpy as np
 

@@ -14,7 +14,7 @@ WATCHED = (signal.SIGINT, signal.SIGTERM)
 
 
 class Signals:
-    """`with Signals(on_signal):` calls `on_signal(number)` in a thread; a second ctrl-C ends all."""
+    """`with Signals(on_signal):` calls `on_signal(number)` in a thread; a second one ends all."""
 
     def __init__(self, on_signal: Callable[[int], None]):
         self.on_signal = on_signal

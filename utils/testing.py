@@ -10,7 +10,7 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, nn
 
 from utils.checkpoint import weights_of
 from utils.convert import BATCH_NORM, convert
@@ -103,3 +103,18 @@ def hook(cell, point: str, at_input: bool, seen: dict):
     if at_input:
         return cell.register_forward_pre_hook(before)
     return cell.register_forward_hook(after)
+
+
+def multiply_adds(net, clip_shape: tuple) -> int:
+    """Multiply-adds of convolutions and dense layers for one float32 clip, by an eager run."""
+    layers = {
+        name: cell
+        for name, cell in net.cells_and_names()
+        if isinstance(cell, (nn.Conv2d, nn.Conv3d, nn.Dense))
+    }
+    training = net.training
+    net.set_train(False)
+    outputs = record_taps(net, list(layers), np.zeros((1, *clip_shape), np.float32))
+    net.set_train(training)
+    per_output = {name: np.prod(cell.weight.shape[1:]) for name, cell in layers.items()}
+    return int(sum(outputs[name].size * per_output[name] for name in layers))

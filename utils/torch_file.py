@@ -142,7 +142,7 @@ def _other_kind(head: bytes) -> str:
     if not head:
         return "is empty; copy or download it again"
     if head[257:262] == b"ustar":
-        return "is a tar, written by PyTorch before 0.1.10; load and save it with PyTorch 1.x"
+        return "is a tar, written by PyTorch before 0.1.10; load it with PyTorch and save it again"
     if head.startswith(b"version https://git-lfs"):
         return "is a git-lfs pointer, not the file itself; fetch it with git lfs pull"
     if head.lstrip()[:1] == b"<":
@@ -183,15 +183,15 @@ def _check_entries(entries: list, size: int) -> str:
     for name, entry in zip(names, entries):
         if name.startswith("/") or "\\" in name or "\0" in name or ".." in name.split("/"):
             raise Refusal(f"refused: its zip has an entry named {name}")
-        if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
-            raise Refusal(f"refused: its {name} is compressed or encrypted; torch.save stores")
+        if entry.compress_type != zipfile.ZIP_STORED:
+            raise Refusal(f"refused: its {name} is compressed, which torch.save never does")
         if not entry.compress_size == entry.file_size <= size - entry.header_offset:
             raise Refusal(f"refused: its {name} claims more bytes than the file has")
     return folders.pop()
 
 
 def _byte_order(archive: zipfile.ZipFile, folder: str) -> str:
-    """Files before PyTorch 2.1 have no marker; they are little-endian."""
+    """Older files have no marker; they are little-endian."""
     if f"{folder}/byteorder" not in archive.namelist():
         return "<"
     word = archive.read(f"{folder}/byteorder")
@@ -210,7 +210,7 @@ def _read_legacy(file: BinaryIO, size: int) -> object:
         tree = unpickler.run(pickles)
         keys = Unpickler(size).run(pickles)
         file.seek(pickles.tell())
-    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+    if not all(isinstance(key, str) for key in keys):
         raise Refusal("has no list of its storages")
     missing = dict(unpickler.storages)
     for key in keys:
@@ -246,7 +246,8 @@ def _read_safetensors(file: BinaryIO, size: int) -> dict[str, np.ndarray]:
         storage = Storage(name, SAFETENSORS[entry["dtype"]], math.prod(entry["shape"]))
         begin, end = (8 + length + offset for offset in entry["data_offsets"])
         if begin != position or end - begin != storage.nbytes:
-            raise Refusal(f"keeps {end - begin} bytes for tensor {name}")
+            where = f"bytes {begin} to {end}, not {storage.nbytes} bytes from {position}"
+            raise Refusal(f"puts tensor {name} at {where}")
         if end > size:
             raise Refusal(f"ends before tensor {name} does; copy or download it again")
         tensors[name] = storage.array(storage.kind).reshape(entry["shape"])
@@ -273,5 +274,5 @@ def _check_entry(name: str, entry: object) -> None:
     if not isinstance(dtype, str) or dtype not in SAFETENSORS:
         raise Refusal(f"has tensor {name} of dtype {str(dtype)[:40]}, which is not read")
     lists = isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2
-    if not lists or not all(is_count(number) for number in shape + offsets) or len(shape) > 32:
+    if not lists or not all(is_count(number) for number in shape + offsets):
         raise Refusal(f"has tensor {name} of an impossible shape or place")

@@ -59,12 +59,12 @@ def check_key(key: object) -> object:
 
 
 def _tensor(window, offset, shape, strides, grad=False, hooks=None, metadata=None):
-    dtype = Name(f"torch.{window.storage.kind}") if isinstance(window, Window) else None
+    dtype = f"torch.{window.storage.kind}" if isinstance(window, Window) else None
     return _tensor_v3(window, offset, shape, strides, grad, hooks, dtype, metadata)
 
 
 def _tensor_v3(window, offset, shape, strides, grad, hooks, dtype, metadata=None):
-    if not isinstance(window, Window) or not isinstance(dtype, Name) or dtype not in DTYPES:
+    if not isinstance(window, Window) or dtype not in DTYPES:
         raise Refusal("has a tensor without a storage or without a dtype")
     if metadata:  # {"conj": True} or {"neg": True}: its values are not those of the storage
         raise Refusal("has a lazy conjugate; save tensor.resolve_conj().resolve_neg()")
@@ -72,9 +72,9 @@ def _tensor_v3(window, offset, shape, strides, grad, hooks, dtype, metadata=None
 
 
 def _tensor_with_attributes(function, tensor_type, args, state):
-    if not isinstance(tensor_type, Name) or tensor_type not in TENSOR_CLASSES:
+    if tensor_type not in TENSOR_CLASSES:
         raise Refusal(f"has a tensor of class {_brief(tensor_type)}")
-    if not isinstance(function, Name) or not function.startswith("torch._utils._rebuild_tensor_v"):
+    if not function.startswith("torch._utils._rebuild_tensor_v"):
         raise Refusal(f"makes a tensor by {_brief(function)}")
     return call(function, args)
 
@@ -143,7 +143,7 @@ def _numpy_scalar(dtype: Dtype, data: object) -> np.generic:
 def fill_array(array: np.ndarray, state: tuple) -> None:
     """Makes a blank array what a pickled numpy array was: (version, shape, dtype, order, data)."""
     _, shape, dtype, fortran, data = state
-    if array.shape != (0,) or not array.flags.owndata or not isinstance(dtype, Dtype):
+    if array.shape != (0,):
         raise Refusal("fills a numpy array which is no blank one")
     data, shape = _bytes(data), _size(shape)
     if len(data) != math.prod(shape) * dtype.value.itemsize:

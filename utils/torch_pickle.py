@@ -141,7 +141,9 @@ class Unpickler:
         self._top(dict).update(make_dict(list(zip(items[::2], items[1::2]))))
 
     def _charge(self, values: tuple) -> None:
-        """Counts what is copied, or a few bytes could copy a long list for ever."""
+        """Counts what a call copies, or a few bytes could copy a long list for ever."""
+        if not isinstance(values, tuple):
+            raise Refusal(f"calls something on a {type(values).__name__}")
         sized = (str, bytes, list, tuple, dict, set)
         self.copies_left -= sum(len(value) for value in values if isinstance(value, sized))
         if self.copies_left < 0:

@@ -10,7 +10,7 @@ forward -> scaled backward -> [accumulate] -> AllReduce -> finite? -> clip -> up
 * Clipping comes after unscaling, by the total L2 norm, before the optimizer adds weight decay.
 """
 
-from typing import Any, Dict, Tuple
+from typing import Any
 
 import mindspore as ms
 import numpy as np
@@ -65,7 +65,7 @@ class TrainStep(nn.Cell):
         self.gradients = ms.value_and_grad(self.scaled_loss, None, weights, has_aux=True)
         self.map = ops.HyperMap()
 
-    def scaled_loss(self, clip: Tensor, label: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    def scaled_loss(self, clip: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         scores = self.net(clip)
         loss = self.loss(scores, label)
         return self.scaler.scale(loss), loss, scores
@@ -122,7 +122,7 @@ class TrainStep(nn.Cell):
         means = self.sum_ranks(ops.stack(values)) / self.size
         return means[0], means[1], means[2]
 
-    def state(self) -> Dict[str, Parameter]:
+    def state(self) -> dict[str, Parameter]:
         """All that a resumed run needs, by name: weights, optimizer, EMA, sums, scale, counters."""
         own = [self.micro_step, self.overflows, *self.sums, *self.averages]
         if isinstance(self.scaler, amp.DynamicLossScaler):
@@ -134,7 +134,7 @@ class TrainStep(nn.Cell):
         network = [p for p in self.net.get_parameters() if is_state(p)]
         return {p.name: p for p in [*network, *own]}
 
-    def averaged(self) -> Dict[str, Parameter]:
+    def averaged(self) -> dict[str, Parameter]:
         """The averaged weights under the network's names; empty without EMA."""
         return {live.name: mean for live, mean in zip(self.live, self.averages)}
 

@@ -110,7 +110,9 @@ def test_activations_on_the_way(case):
     taps = {p: v for p, v in case["eval"]["taps"].items() if "avgpool" not in p}
     points = [point.replace("conv1 (input after", "conv1.net (input after") for point in taps]
     points = [point.replace("conv.0 (input after", "conv.0.net (input after") for point in points]
-    points = [point.replace("layer2 (input after the pool)", "layer2.net (input)") for point in points]
+    points = [
+        point.replace("layer2 (input after the pool)", "layer2.net (input)") for point in points
+    ]
     clip = fill_input(case["input_seed"], case["input_shape"])
     seen = record_taps(network(case), points, clip)
     for point, expected in zip(points, taps.values()):
@@ -122,7 +124,9 @@ def test_activations_on_the_way(case):
         assert np.abs(x.reshape(-1)[:8] - expected["first"]).max() < 1e-3 * scale, point
 
 
-TRAINED = {case.get("name", "resnet50_8f"): case for case in [SMALL, *VARIANTS.values()] if "train" in case}
+TRAINED = {
+    case.get("name", "resnet50_8f"): case for case in [SMALL, *VARIANTS.values()] if "train" in case
+}
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -143,7 +147,8 @@ def test_training_loss_gradients_and_buffers(name):
     train, names = case["train"], torch_names(net)
     assert abs(float(value.asnumpy()) - train["loss64"]) < 1e-4 * max(1, train["loss64"])
     norms = {
-        names[p.name]: np.linalg.norm(g.asnumpy().astype(np.float64)) for p, g in zip(weights, grads)
+        names[p.name]: np.linalg.norm(g.asnumpy().astype(np.float64))
+        for p, g in zip(weights, grads)
     }
     assert len(norms) == train.get("trainable_tensors", len(norms))
     largest = max(train["grad_norm64"].values())

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Optional, Tuple, Union
+from typing import Literal, Optional, Union
 
 import pytest
 
@@ -13,11 +13,11 @@ from utils.config import ROOT, Run, load_config, to_dict, to_yaml
 class Data:
     root: Path
     batch: int = 8
-    scales: Tuple[float, ...] = (1, 0.5)
-    pairs: Tuple[Tuple[int, int], ...] = ()
+    scales: tuple[float, ...] = (1, 0.5)
+    pairs: tuple[tuple[int, int], ...] = ()
     kind: Literal["a", "b"] = "a"
     extra: Optional[Path] = None
-    mixed: Tuple[Union[int, str], ...] = ()
+    mixed: tuple[Union[int, str], ...] = ()
     flip: bool = True
 
 

@@ -43,12 +43,16 @@ def storage(key="0", kind="torch.FloatStorage", count=4, view=b"", word="storage
     return b"(" + plain(word) + name(kind) + plain(key) + plain("cpu") + plain(count) + view + b"tQ"
 
 
+def part(first: int, count: int) -> bytes:
+    return b"(" + plain("9") + plain(first) + plain(count) + b"t"
+
+
 def tensor(over=storage(), offset=0, shape=(4,), strides=(1,)) -> bytes:  # noqa: B008
     return call("torch._utils._rebuild_tensor", over, plain(offset), plain(shape), plain(strides))
 
 
-def viewed(kind: str) -> bytes:
-    over = storage(kind="torch.storage.UntypedStorage", count=16)
+def viewed(kind: str, view=b"") -> bytes:
+    over = storage(kind="torch.storage.UntypedStorage", count=16, view=view)
     numbers = b"".join(plain(value) for value in (0, (1,), (1,), False, None))
     return call("torch._utils._rebuild_tensor_v3", over, numbers, name(f"torch.{kind}"))
 
@@ -81,7 +85,7 @@ def write_legacy(path: Path, body: bytes, tail: bytes, keys=("0",), **system) ->
 
 
 def test_python_2_text_and_storages_within_storages_are_read(tmp_path):
-    over = storage(view=b"(" + plain("9") + plain(2) + plain(2) + b"t")
+    over = storage(view=part(2, 2))
     body = b"}U\x03key" + tensor(over, shape=(2,)) + b"s"
     found = load(write_legacy(tmp_path / "a", body, struct.pack("<q", 4) + RAMP))
     assert found["key"].tolist() == [2, 3]
@@ -122,6 +126,8 @@ def test_nothing_in_a_file_is_executed(tmp_path):
     assert not (tmp_path / "touched").exists()
 
 
+FLOAT = name("torch.float32")
+REBUILD = name("torch._utils._rebuild_tensor_v2")
 DOUBLED = b")" + b"q\x00h\x00\x86" * 60  # a tuple of itself twice, and so on: 2**60 items
 DEEP = b")" + b"\x85" * 100_000
 COPIED = b"((" + b"K\x01" * 1000 + b"tq\x00" + (name("builtins.set") + b"h\x00\x85R") * 500 + b"t"
@@ -132,11 +138,16 @@ HOSTILE = [
     (plain("torch") + plain("_utils.os.system") + b"\x93", "torch._utils.os.system"),
     (name("torch.load"), "torch.load"),
     (name("evil\x1b[2J.\ttab"), "evil?[2J.?tab"),
-    (plain("text") + b")R", "calls 'text'"),
+    (plain("builtins.set") + b")R", "calls 'builtins.set'"),
+    (name("torch.Size") + tensor(shape=(1 << 28,), strides=(0,)) + b"R", "calls something on"),
     (name("torch.FloatStorage") + b")R", "calls 'torch.FloatStorage'"),
     (name("torch._utils._rebuild_tensor") + b"}b", "sets the state of a Name"),
     (call("torch._tensor._rebuild_from_type_v2", name("builtins.set"), name("torch.Tensor"), b")N"),
      "makes a tensor by 'builtins.set'"),
+    (call("torch._tensor._rebuild_from_type_v2", REBUILD, name("torch.Size"), b")N"),
+     "a tensor of class 'torch.Size'"),
+    (call("torch._tensor._rebuild_from_type_v2", REBUILD, name("torch.Tensor"), b"NN"),
+     "calls 'torch._utils._rebuild_tensor_v2'"),
     (b"\x82\x01", "opcode EXT1"),
     (b"(ios\nsystem\n", "opcode INST"),
     (b"Ptext\n", "opcode PERSID"),
@@ -144,14 +155,19 @@ HOSTILE = [
     (b"h\x05", "damaged pickle"),
     (b"\x85", "damaged pickle"),
     (b"NN", "damaged"),
-    (b"}Nu", "damaged pickle"),
+    (b"}(Nu", "a key without a value"),
+    (b"T\xff\xff\xff\xff", "ends inside its pickle"),
+    (b"X\x99\x00\x00\x00text", "ends inside its pickle"),
     (plain("text") + b"Na", "treats a str as a list"),
     (plain("0") + b"Q", "persistent id of an unknown form"),
     (storage(word="module"), "persistent id that names no storage"),
     (storage(kind="torch.Tensor"), "persistent id that names no storage"),
     (storage(count=-4), "persistent id that names no storage"),
     (storage(count=True), "persistent id that names no storage"),
-    (storage(view=b"(" + plain("9") + plain(3) + plain(2) + b"t"), "view outside storage 0"),
+    (storage(view=part(3, 2)), "view outside storage 0"),
+    (storage(view=b"NN"), "persistent id of an unknown form"),
+    (storage()[:-2] + b"l" + b"Q", "opcode LIST"),
+    (plain(["storage", 1, 2, 3, 4]) + b"Q", "persistent id of an unknown form"),
     (storage(), "bare storage"),
     (dtype("f4"), "holds a Dtype"),
     (tensor(storage(count=1 << 40)), "more bytes for storage 0 than the file has"),
@@ -160,7 +176,8 @@ HOSTILE = [
     (b"(" + storage() + storage(count=3) + b"t", "gives storage 0 two sizes or dtypes"),
     (b"(" + b"".join(map(viewed, ("uint8", "int8", "bool", "int16", "int32"))) + b"t",
      "more than 4 dtypes"),
-    (tensor(plain("text")), "without a storage"),
+    (call("torch._utils._rebuild_tensor_v3", *map(plain, ("text", 0, (), (), 0, 0)), FLOAT),
+     "without a storage or without a dtype"),
     (tensor(offset=1), "reaches outside the 4 elements"),
     (tensor(shape=(2,), strides=(4,)), "reaches outside the 4 elements"),
     (tensor(offset=3, strides=(-1,)), "negative"),
@@ -168,6 +185,9 @@ HOSTILE = [
     (tensor(offset=-1), "negative"),
     (tensor(shape=(4.0,)), "negative"),
     (tensor(shape=[4]), "no tuple"),
+    (tensor(strides=[1]), "no tuple"),
+    (viewed("Tensor"), "without a storage or without a dtype"),
+    (viewed("float32", part(1, 8)), "views storage 0 at an odd byte"),
     (tensor(strides=()), "does not fit its strides"),
     (tensor(shape=(1,) * 33, strides=(1,) * 33), "does not fit its strides"),
     (tensor(shape=(1 << 40,), strides=(0,)), "absurd size"),
@@ -176,9 +196,18 @@ HOSTILE = [
     (call("builtins.bytes", plain(1 << 40)), "makes bytes of int"),
     (call("builtins.set", tensor(shape=(1 << 20,), strides=(0,))), "makes a set of a ndarray"),
     (call("_codecs.encode", plain("text"), plain("rot13")), "makes bytes"),
+    (call("_codecs.encode", plain(3)), "makes bytes of int"),
+    (call("torch.Size", plain((-1,))), "torch.Size of something else"),
+    (call("torch.device", plain("cuda"), plain("x")), "a torch.device without a name"),
+    (call("builtins.slice", plain("x")), "a slice of something else"),
+    (call("collections.OrderedDict", tensor()), "makes a dictionary of a ndarray"),
+    (b"}" + plain(tuple(range(17))) + b"Ns", "a tuple as the key"),
+    (dtype("f4") + b"(K\x03" + plain("S") + b"tb", "unknown byte order"),
     (array("O8", (1,), bytes(8)), "dtype 'O8'"),
     (array("f4", (5,), bytes(4)), "a numpy array (5,) of 4 bytes"),
     (call("numpy.core.multiarray.scalar", dtype("f4"), plain(bytes(8))), "of the wrong length"),
+    (array("f4", (1,), bytes(4)) + b"(K\x01" + plain((1,)) + dtype("f4") + b"N" + plain("") + b"tb",
+     "no blank one"),
     (tensor() + b"(K\x01" + plain((1,)) + dtype("f4") + plain(False) + plain(bytes(4)) + b"tb",
      "no blank one"),
     (b"]q\x00h\x00a", "contains itself"),
@@ -218,9 +247,26 @@ def test_odd_records_in_a_zip_are_refused(records, words, tmp_path):
     assert words in refusal(write_zip(tmp_path / "a", tensor(), records))
 
 
+@pytest.mark.parametrize("names", [("a/data.pkl", "b/x"), ("a/x",), ("data.pkl",)])
+def test_a_zip_that_torch_save_did_not_write_is_refused(names, tmp_path):
+    with zipfile.ZipFile(tmp_path / "a", "w") as archive:
+        for entry in names:
+            archive.writestr(entry, b"N.")
+    assert "not one that torch.save wrote" in refusal(tmp_path / "a")
+
+
+def test_names_from_the_root_or_with_a_zero_byte_are_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a", "w") as archive:
+        archive.writestr("/data.pkl", b"N.")
+    assert "an entry named /data.pkl" in refusal(tmp_path / "a")
+    path = write_zip(tmp_path / "b", tensor(), {"a_b": b""})
+    path.write_bytes(path.read_bytes().replace(b"a_b", b"a\0b"))
+    assert "an entry named archive/a?b" in refusal(path)
+
+
 def test_compressed_repeated_and_oversized_records_are_refused(tmp_path):
     path = write_zip(tmp_path / "a", tensor(), method=zipfile.ZIP_DEFLATED)
-    assert "is compressed or encrypted" in refusal(path)
+    assert "data.pkl is compressed" in refusal(path)
     with zipfile.ZipFile(write_zip(path, tensor()), "a") as archive, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         archive.writestr("archive/data/0", RAMP)
@@ -247,7 +293,7 @@ def test_storages_which_do_not_fit_their_legacy_pickle_are_refused(keys, tail, w
     assert words in refusal(write_legacy(tmp_path / "a", tensor(), tail, keys))
 
 
-def test_another_legacy_protocol_is_refused(tmp_path):
-    path = tmp_path / "a"
-    path.write_bytes(b"".join(pickle.dumps(value, 2) for value in (MAGIC, 1002, {})))
-    assert "no PyTorch file of protocol 1001" in refusal(path)
+@pytest.mark.parametrize("start", [(MAGIC, 1002, {}), ((MAGIC,), 1001, {}), (MAGIC, 1001, [])])
+def test_another_legacy_start_is_refused(start, tmp_path):
+    (tmp_path / "a").write_bytes(b"".join(pickle.dumps(value, 2) for value in start))
+    assert "no PyTorch file of protocol 1001" in refusal(tmp_path / "a")

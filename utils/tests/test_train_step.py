@@ -56,8 +56,6 @@ def feed(step, batches):
     return [[float(v.asnumpy()) for v in row] for row in outputs]
 
 
-
-
 def test_a_plain_step_is_gradient_descent():
     step = build()
     expected = START.copy()
@@ -137,7 +135,13 @@ def test_the_average_of_the_weights_moves_once_per_update():
 
 
 def test_state_brings_a_run_back_bit_for_bit():
-    settings = {"accumulate": 2, "ema": 0.9, "p": 0.5, "dynamic_loss_scale": True, "loss_scale": 8.0}
+    settings = {
+        "accumulate": 2,
+        "ema": 0.9,
+        "p": 0.5,
+        "dynamic_loss_scale": True,
+        "loss_scale": 8.0,
+    }
     whole, first, second = build(**settings), build(**settings), build(**settings)
     feed(whole, BATCHES)
     feed(first, BATCHES[:3])
@@ -158,5 +162,3 @@ def test_dropout_masks_differ_from_step_to_step_and_are_no_state():
         step.net.fc.weight.set_data(Tensor(frozen))
     assert losses[0] != losses[1]
     assert not any("dropout_key" in name for name in step.state())
-
-

@@ -33,6 +33,7 @@ clips from `input_seed`. Keys of a case beyond config, labels, input_* and `para
                              multiplied. Filled queries make a non-local softmax pick one key,
                              and float32 gradients behind it are noise; smaller ones do not
 """
+
 import argparse
 import gzip
 import hashlib
@@ -176,8 +177,15 @@ class InvertedResidual(nn.Module):
 
 class MobileNetV2(nn.Module):
     head_name = "classifier"
-    settings = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2),
-                (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+    settings = (
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    )
 
     def __init__(self, channels=3, num_class=1000):
         super().__init__()
@@ -409,11 +417,17 @@ def tap_hooks(model, points, taps):
         name, _, what = point.partition(" ")
         module = model.get_submodule(f"{name}.net" if what else name)
         if what:
-            handles.append(module.register_forward_pre_hook(
-                lambda _, inputs, key=point: taps.update({key: inputs[0].clone()})))
+            handles.append(
+                module.register_forward_pre_hook(
+                    lambda _, inputs, key=point: taps.update({key: inputs[0].clone()})
+                )
+            )
         else:
-            handles.append(module.register_forward_hook(
-                lambda _, __, output, key=point: taps.update({key: output.clone()})))
+            handles.append(
+                module.register_forward_hook(
+                    lambda _, __, output, key=point: taps.update({key: output.clone()})
+                )
+            )
     return handles
 
 
@@ -452,8 +466,9 @@ def run_train(config, clips, labels, dtype, scale=None):
             module.p = 0.0
     loss = F.cross_entropy(model(clips.to(dtype)), torch.tensor(labels))
     loss.backward()
-    norms = {k: v.grad.double().norm().item() for k, v in model.named_parameters()
-             if v.grad is not None}
+    norms = {
+        k: v.grad.double().norm().item() for k, v in model.named_parameters() if v.grad is not None
+    }
     buffers = {k: v.double().norm().item() for k, v in model.named_buffers()}
     return loss.item(), norms, buffers
 
@@ -487,101 +502,194 @@ def train_part(config, clips, labels, scale, chosen):
 
 
 DEFAULTS = {
-    "base_model": "resnet18", "num_segments": 8, "num_class": NUM_CLASS, "modality": "RGB",
-    "new_length": 1, "is_shift": True, "shift_div": 8, "shift_place": "blockres",
-    "unidirectional": False, "temporal_pool": False, "non_local": False, "consensus": "avg",
-    "before_softmax": True, "dropout": 0.5, "partial_bn": False,
+    "base_model": "resnet18",
+    "num_segments": 8,
+    "num_class": NUM_CLASS,
+    "modality": "RGB",
+    "new_length": 1,
+    "is_shift": True,
+    "shift_div": 8,
+    "shift_place": "blockres",
+    "unidirectional": False,
+    "temporal_pool": False,
+    "non_local": False,
+    "consensus": "avg",
+    "before_softmax": True,
+    "dropout": 0.5,
+    "partial_bn": False,
 }
 SHIFTED_IN = "base_model.layer{} (input after the shift)".format
-TAPS = ["base_model.conv1", SHIFTED_IN("1.0.conv1"), SHIFTED_IN("3.0.conv1"),
-        *(f"base_model.layer{stage}" for stage in (1, 2, 3, 4))]
+TAPS = [
+    "base_model.conv1",
+    SHIFTED_IN("1.0.conv1"),
+    SHIFTED_IN("3.0.conv1"),
+    *(f"base_model.layer{stage}" for stage in (1, 2, 3, 4)),
+]
 R18_GRADS = [
-    "base_model.conv1.weight", "base_model.bn1.weight", "base_model.bn1.bias",
-    "base_model.layer1.0.conv1.net.weight", "base_model.layer1.1.conv2.weight",
-    "base_model.layer2.0.conv1.net.weight", "base_model.layer2.0.bn1.weight",
-    "base_model.layer2.0.downsample.0.weight", "base_model.layer3.1.bn2.bias",
-    "base_model.layer4.0.conv1.net.weight", "base_model.layer4.1.conv2.weight",
-    "new_fc.weight", "new_fc.bias",
+    "base_model.conv1.weight",
+    "base_model.bn1.weight",
+    "base_model.bn1.bias",
+    "base_model.layer1.0.conv1.net.weight",
+    "base_model.layer1.1.conv2.weight",
+    "base_model.layer2.0.conv1.net.weight",
+    "base_model.layer2.0.bn1.weight",
+    "base_model.layer2.0.downsample.0.weight",
+    "base_model.layer3.1.bn2.bias",
+    "base_model.layer4.0.conv1.net.weight",
+    "base_model.layer4.1.conv2.weight",
+    "new_fc.weight",
+    "new_fc.bias",
 ]
 R18_NORMS = ["base_model.bn1", "base_model.layer2.0.downsample.1", "base_model.layer4.1.bn2"]
 NL_GRADS = [
-    "base_model.conv1.weight", "base_model.layer1.0.conv1.net.weight",
-    "base_model.layer2.0.block.conv1.net.weight", "base_model.layer2.0.block.bn3.weight",
-    *(f"base_model.layer{place}.nl.{leaf}.weight"
-      for place in ("2.0", "3.4") for leaf in ("g.0", "theta", "phi.0", "W.0", "W.1")),
-    "base_model.layer2.0.nl.theta.bias", "base_model.layer3.4.nl.W.1.bias",
-    "base_model.layer4.2.conv3.weight", "new_fc.weight", "new_fc.bias",
+    "base_model.conv1.weight",
+    "base_model.layer1.0.conv1.net.weight",
+    "base_model.layer2.0.block.conv1.net.weight",
+    "base_model.layer2.0.block.bn3.weight",
+    *(
+        f"base_model.layer{place}.nl.{leaf}.weight"
+        for place in ("2.0", "3.4")
+        for leaf in ("g.0", "theta", "phi.0", "W.0", "W.1")
+    ),
+    "base_model.layer2.0.nl.theta.bias",
+    "base_model.layer3.4.nl.W.1.bias",
+    "base_model.layer4.2.conv3.weight",
+    "new_fc.weight",
+    "new_fc.bias",
 ]
-NL_TAPS = [*TAPS[:2], SHIFTED_IN("3.0.block.conv1"), *TAPS[3:],
-           "base_model.layer2.0.block", "base_model.layer2.0", "base_model.layer3.4"]
+NL_TAPS = [
+    *TAPS[:2],
+    SHIFTED_IN("3.0.block.conv1"),
+    *TAPS[3:],
+    "base_model.layer2.0.block",
+    "base_model.layer2.0",
+    "base_model.layer3.4",
+]
 NL_NORMS = ["base_model.bn1", "base_model.layer2.0.nl.W.1", "base_model.layer3.4.nl.W.1"]
 POOL_GRADS = [
-    "base_model.conv1.weight", "base_model.bn1.weight", "base_model.layer1.0.conv1.net.weight",
-    "base_model.layer1.2.conv3.weight", "base_model.layer2.net.0.conv1.net.weight",
-    "base_model.layer2.net.0.bn1.bias", "base_model.layer2.net.0.downsample.0.weight",
-    "base_model.layer3.0.conv1.net.weight", "base_model.layer3.5.bn2.weight",
-    "base_model.layer4.2.conv1.net.weight", "new_fc.weight", "new_fc.bias",
+    "base_model.conv1.weight",
+    "base_model.bn1.weight",
+    "base_model.layer1.0.conv1.net.weight",
+    "base_model.layer1.2.conv3.weight",
+    "base_model.layer2.net.0.conv1.net.weight",
+    "base_model.layer2.net.0.bn1.bias",
+    "base_model.layer2.net.0.downsample.0.weight",
+    "base_model.layer3.0.conv1.net.weight",
+    "base_model.layer3.5.bn2.weight",
+    "base_model.layer4.2.conv1.net.weight",
+    "new_fc.weight",
+    "new_fc.bias",
 ]
 POOL_NORMS = ["base_model.bn1", "base_model.layer2.net.0.bn1", "base_model.layer4.2.bn3"]
 MOBILE_GRADS = [
-    "base_model.features.0.0.weight", "base_model.features.0.1.weight",
-    "base_model.features.1.conv.0.weight", "base_model.features.2.conv.0.weight",
-    "base_model.features.3.conv.0.net.weight", "base_model.features.3.conv.1.bias",
-    "base_model.features.3.conv.3.weight", "base_model.features.9.conv.0.net.weight",
-    "base_model.features.16.conv.6.weight", "base_model.features.17.conv.7.weight",
-    "base_model.features.18.0.weight", "new_fc.weight", "new_fc.bias",
+    "base_model.features.0.0.weight",
+    "base_model.features.0.1.weight",
+    "base_model.features.1.conv.0.weight",
+    "base_model.features.2.conv.0.weight",
+    "base_model.features.3.conv.0.net.weight",
+    "base_model.features.3.conv.1.bias",
+    "base_model.features.3.conv.3.weight",
+    "base_model.features.9.conv.0.net.weight",
+    "base_model.features.16.conv.6.weight",
+    "base_model.features.17.conv.7.weight",
+    "base_model.features.18.0.weight",
+    "new_fc.weight",
+    "new_fc.bias",
 ]
-MOBILE_NORMS = ["base_model.features.0.1", "base_model.features.3.conv.1",
-                "base_model.features.18.1"]
+MOBILE_NORMS = [
+    "base_model.features.0.1",
+    "base_model.features.3.conv.1",
+    "base_model.features.18.1",
+]
 MOBILE_TAPS = [
-    "base_model.features.0", "base_model.features.3.conv.0 (input after the shift)",
-    "base_model.features.3", "base_model.features.10", "base_model.features.18",
+    "base_model.features.0",
+    "base_model.features.3.conv.0 (input after the shift)",
+    "base_model.features.3",
+    "base_model.features.10",
+    "base_model.features.18",
 ]
 FROZEN_GRADS = [name for name in R18_GRADS if ".bn" not in name or ".layer" not in name]
 
 
 def case(name, *, taps=TAPS, train=None, list_names=False, clips=2, scale=None, **changes):
     config = {**DEFAULTS, **changes}
-    return {"name": name, "config": config, "taps": taps, "train": train,
-            "list_names": list_names, "clips": clips, "scale": scale}
+    return {
+        "name": name,
+        "config": config,
+        "taps": taps,
+        "train": train,
+        "list_names": list_names,
+        "clips": clips,
+        "scale": scale,
+    }
 
 
 CASES = [
     case("resnet18_8f", train=(R18_GRADS, R18_NORMS)),
     case("resnet34_8f", base_model="resnet34"),
     case("resnet50_16f", base_model="resnet50", num_segments=16),
-    case("resnet50_8f_block", base_model="resnet50", shift_place="block", list_names=True,
-         taps=["base_model.conv1", SHIFTED_IN("1.0"), SHIFTED_IN("3.0"), *TAPS[3:]]),
-    case("resnet101_8f", base_model="resnet101",
-         taps=[*TAPS, SHIFTED_IN("3.22.conv1"), "base_model.layer3.21.conv1"]),
+    case(
+        "resnet50_8f_block",
+        base_model="resnet50",
+        shift_place="block",
+        list_names=True,
+        taps=["base_model.conv1", SHIFTED_IN("1.0"), SHIFTED_IN("3.0"), *TAPS[3:]],
+    ),
+    case(
+        "resnet101_8f",
+        base_model="resnet101",
+        taps=[*TAPS, SHIFTED_IN("3.22.conv1"), "base_model.layer3.21.conv1"],
+    ),
     case("resnet152_4f", base_model="resnet152", num_segments=4),
-    case("resnet50_8f_nl", base_model="resnet50", non_local=True, list_names=True,
-         taps=NL_TAPS),
-    case("resnet50_8f_nl_train", base_model="resnet50", non_local=True, clips=4,
-         scale={".nl.theta.": 1 / 32}, taps=NL_TAPS, train=(NL_GRADS, NL_NORMS)),
-    case("resnet50_8f_tpool", base_model="resnet50", temporal_pool=True, list_names=True,
-         train=(POOL_GRADS, POOL_NORMS),
-         taps=[*TAPS, "base_model.layer2 (input after the pool)",
-               SHIFTED_IN("2.net.0.conv1")]),
+    case("resnet50_8f_nl", base_model="resnet50", non_local=True, list_names=True, taps=NL_TAPS),
+    case(
+        "resnet50_8f_nl_train",
+        base_model="resnet50",
+        non_local=True,
+        clips=4,
+        scale={".nl.theta.": 1 / 32},
+        taps=NL_TAPS,
+        train=(NL_GRADS, NL_NORMS),
+    ),
+    case(
+        "resnet50_8f_tpool",
+        base_model="resnet50",
+        temporal_pool=True,
+        list_names=True,
+        train=(POOL_GRADS, POOL_NORMS),
+        taps=[*TAPS, "base_model.layer2 (input after the pool)", SHIFTED_IN("2.net.0.conv1")],
+    ),
     case("resnet18_8f_div4_dropout0", shift_div=4, dropout=0.0),
     case("resnet18_8f_tsn", is_shift=False, shift_div=0, taps=[TAPS[0], *TAPS[3:]]),
     case("resnet18_8f_identity", consensus="identity", taps=TAPS[-1:]),
     case("resnet18_8f_softmax", before_softmax=False, taps=TAPS[-1:]),
     case("resnet18_8f_flow", modality="Flow", new_length=5),
-    case("mobilenetv2_8f", base_model="mobilenetv2", list_names=True, taps=MOBILE_TAPS,
-         train=(MOBILE_GRADS, MOBILE_NORMS)),
-    case("mobilenetv2_8f_unidirectional", base_model="mobilenetv2", unidirectional=True,
-         taps=MOBILE_TAPS),
+    case(
+        "mobilenetv2_8f",
+        base_model="mobilenetv2",
+        list_names=True,
+        taps=MOBILE_TAPS,
+        train=(MOBILE_GRADS, MOBILE_NORMS),
+    ),
+    case(
+        "mobilenetv2_8f_unidirectional",
+        base_model="mobilenetv2",
+        unidirectional=True,
+        taps=MOBILE_TAPS,
+    ),
     case("resnet18_8f_unidirectional", unidirectional=True),
-    case("resnet18_8f_partial_bn", partial_bn=True, taps=TAPS[-1:],
-         train=(FROZEN_GRADS, R18_NORMS)),
+    case(
+        "resnet18_8f_partial_bn", partial_bn=True, taps=TAPS[-1:], train=(FROZEN_GRADS, R18_NORMS)
+    ),
 ]
 
 
 def manifest(module):
     """Lines `name shape` of a state dict."""
-    return [f"{name} {','.join(map(str, value.shape)) or 'scalar'}"
-            for name, value in module.state_dict().items()]
+    return [
+        f"{name} {','.join(map(str, value.shape)) or 'scalar'}"
+        for name, value in module.state_dict().items()
+    ]
 
 
 def sha256(lines):
@@ -594,10 +702,15 @@ def write_case(spec, seed):
     lines = manifest(model)
     shape = [spec["clips"], config["num_segments"], input_channels(config), 64, 64]
     clips = torch.from_numpy(fill_input(seed, shape))
-    out = {"name": spec["name"], "network": "TSM", "config": config,
-           "parameters": sum(p.numel() for p in model.parameters()),
-           "manifest_count": len(lines), "manifest_sha256": sha256(lines),
-           "manifest_sorted_sha256": sha256(sorted(lines))}
+    out = {
+        "name": spec["name"],
+        "network": "TSM",
+        "config": config,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "manifest_count": len(lines),
+        "manifest_sha256": sha256(lines),
+        "manifest_sorted_sha256": sha256(sorted(lines)),
+    }
     if spec["list_names"]:
         out["manifest_names"] = [line.split()[0] for line in lines]
     out.update(input_seed=seed, input_shape=shape, input_layout="N, segments T, C, H, W")
@@ -633,9 +746,13 @@ def mmaction_name(line):
         if name.endswith("W.0.bias"):
             return None
         name = name.replace(".nl.", ".non_local_block.")
-        for old, new in (("W.0.", "conv_out.conv."), ("W.1.", "conv_out.bn."),
-                         ("g.0.", "g.0.conv."), ("phi.0.", "phi.0.conv."),
-                         ("theta.", "theta.conv.")):
+        for old, new in (
+            ("W.0.", "conv_out.conv."),
+            ("W.1.", "conv_out.bn."),
+            ("g.0.", "g.0.conv."),
+            ("phi.0.", "phi.0.conv."),
+            ("theta.", "theta.conv."),
+        ):
             name = name.replace(f"_block.{old}", f"_block.{new}")
     else:
         name = name.replace("downsample.0.", "downsample.conv.")
@@ -688,8 +805,10 @@ def check(path):
     model = TSM(config)
     names = [[k, list(v.shape)] for k, v in model.state_dict().items()]
     print("manifest equal:", names == [entry[:2] for entry in golden["manifest"]])
-    print("parameters equal:",
-          sum(p.numel() for p in model.parameters()) == golden["config"]["parameters"])
+    print(
+        "parameters equal:",
+        sum(p.numel() for p in model.parameters()) == golden["config"]["parameters"],
+    )
     clips = torch.from_numpy(fill_input(golden["input_seed"], golden["input_shape"]))
     modules = dict(model.named_modules())
     points = [p for p in golden["eval"]["taps"] if p.partition(" ")[0] in modules]
@@ -710,8 +829,10 @@ def check_train(config, clips, golden):
         loss, norms, buffers = run_train(config, clips, golden["labels"], dtype)
         theirs = golden["train"]
         print(f"loss{suffix}:", abs(loss - theirs["loss" + suffix]))
-        print(f"{len(norms)} of {len(theirs['grad_norm'])} grad norms{suffix}, relative:",
-              worst(*common(norms, theirs["grad_norm" + suffix]), relative=True))
+        print(
+            f"{len(norms)} of {len(theirs['grad_norm'])} grad norms{suffix}, relative:",
+            worst(*common(norms, theirs["grad_norm" + suffix]), relative=True),
+        )
         print("buffers, relative:", worst(*common(buffers, theirs["buffers"]), relative=True))
 
 

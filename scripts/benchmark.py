@@ -1,0 +1,134 @@
+"""Measures a network, or its data pipeline, on this machine.
+
+    python scripts/benchmark.py step --config_path Y [--section.key=value ...]
+    python scripts/benchmark.py data --config_path Y [--section.key=value ...]
+
+`step`: clips/s of training and evaluation, compile seconds, GFLOP/s, and that as a share of this
+machine's own matrix products, timed in the same run. `data`: clips/s and clips per CPU-second of
+the pipeline alone, against bare decoding of the same frames. --network may be left out where the
+yaml lies in the network's folder. The last line of stdout is one JSON object.
+"""
+
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import numpy as np
+import psutil
+from mindspore import Tensor, nn, ops
+
+from utils import command, run_log, runtime
+from utils.order import Order
+from utils.testing import multiply_adds
+
+REPEATS = 7  # timed runs; the median counts
+SECONDS = 20.0  # of reading data
+
+
+def main(room: str, cfg, kind: str) -> None:
+    rt = runtime.start(cfg.run)
+    run_log.start_log(rt)
+    parts = {name: importlib.import_module(f"{room}.{name}") for name in ("train", "dataset")}
+    result = measure_step(parts, cfg, rt) if kind == "step" else measure_data(parts, cfg, rt)
+    print(json.dumps({"benchmark": kind, "config": str(cfg.run.out.name), **result}))
+
+
+def measure_step(parts: dict, cfg, rt: runtime.Runtime) -> dict:
+    """Training and evaluation steps on made-up clips of the yaml's shape and batch."""
+    batch, size = cfg.data.batch, cfg.data.crop
+    shape = (batch, *parts["dataset"].clip_shape(cfg.data, size))
+    clip = Tensor(np.random.RandomState(0).randint(0, 255, shape).astype(np.uint8))
+    label = Tensor(np.zeros(batch, np.int32))
+    step = parts["train"].build(cfg, rt, Order(batch, batch, 0, 1, 0))[0].set_train()
+    macs = multiply_adds(step.net, shape[1:])
+    run_log.log.info("compiling the training graph ...")
+    began = time.monotonic()
+    step.compile(clip, label)
+    compiled = time.monotonic() - began
+    training = median_seconds(lambda: step(clip, label)[0].asnumpy())
+    step.net.set_train(False)
+    run_log.log.info("compiling the evaluation graph ...")
+    evaluation = median_seconds(lambda: step.net(clip).asnumpy())
+    peak = matmul_rate()
+    # A training step counts three forward passes: forward, and gradients of inputs and weights.
+    rate = 2 * 3 * macs * batch / training / 1e9
+    return {
+        "batch": batch,
+        "clip": list(shape[1:]),
+        "train_clips_per_second": round(batch / training, 2),
+        "eval_clips_per_second": round(batch / evaluation, 2),
+        "compile_seconds": round(compiled, 1),
+        "gmacs_per_clip": round(macs / 1e9, 3),
+        "train_gflops": round(rate, 1),
+        "eval_gflops": round(2 * macs * batch / evaluation / 1e9, 1),
+        "matmul_gflops": round(peak, 1),
+        "train_share_of_matmul": round(rate / peak, 3),
+    }
+
+
+def median_seconds(work) -> float:
+    """Median of several timed runs, after one that warms up."""
+    work()
+    times = []
+    for _ in range(REPEATS):
+        began = time.monotonic()
+        work()
+        times.append(time.monotonic() - began)
+    return float(np.median(times))
+
+
+class Product(nn.Cell):
+    def construct(self, a, b):
+        return ops.matmul(a, b)
+
+
+def matmul_rate(size: int = 2048) -> float:
+    """GFLOP/s of a float32 matrix product in MindSpore on this machine."""
+    a = Tensor(np.random.RandomState(0).standard_normal((size, size)).astype(np.float32))
+    product = Product()
+    return 2 * size**3 / median_seconds(lambda: product(a, a).asnumpy()) / 1e9
+
+
+def measure_data(parts: dict, cfg, rt: runtime.Runtime) -> dict:
+    """The training pipeline for some seconds, then bare decoding of the same clips."""
+    dataset = parts["dataset"]
+    records = dataset.read_records(cfg, "train")
+    order = dataset.train_order(cfg, records, rt)
+    clips = dataset.TrainClips(records, cfg.data, order, 10**6 // order.samples + 1, 0)
+    batches, batch = dataset.train_dataset(clips), cfg.data.batch
+    reader = batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
+    next(reader)  # workers start
+    began, cpu, done = time.monotonic(), cpu_seconds(), 0
+    while time.monotonic() - began < SECONDS:
+        next(reader)
+        done += batch
+    wall, cpu = time.monotonic() - began, cpu_seconds() - cpu
+    del reader, batches
+    floor, count = time.process_time(), min(done, 64)
+    for index in range(count):
+        clips.decode(index)
+    floor = (time.process_time() - floor) / count
+    return {
+        "clips": done,
+        "workers": cfg.data.workers,
+        "processes": cfg.data.processes,
+        "clips_per_second": round(done / wall, 2),
+        "clips_per_cpu_second": round(done / cpu, 2),
+        "bare_decoding_per_cpu_second": round(1 / floor, 2),
+        "cost_over_bare_decoding": round(cpu / done / floor, 2),
+    }
+
+
+def cpu_seconds() -> float:
+    """Processor time of this process, its threads and its workers."""
+    me = psutil.Process()
+    times = [process.cpu_times() for process in [me, *me.children(recursive=True)]]
+    return sum(t.user + t.system for t in times)
+
+
+if __name__ == "__main__":
+    command.run_room(main, __doc__, words={"kind": ("step", "data")})

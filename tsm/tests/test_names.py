@@ -1,0 +1,188 @@
+"""State names and parameter counts: what a published checkpoint must find here."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tsm import convert as room
+from tsm.convert import canonical, dialect
+from tsm.model import TSM
+from utils.checkpoint import weights_of
+from utils.convert import convert
+from utils.testing import fill, load_case, torch_names
+
+GOLDEN = Path(__file__).parent / "golden"
+VARIANTS = {case["name"]: case for case in load_case(GOLDEN / "variants.json")}
+
+# (settings, classes): parameters, trainable tensors, state-dict entries; reference section 1.8.
+SIZES = [
+    ({"arch": "resnet18"}, 400, 11_381_712, 62, 122),
+    ({"arch": "resnet34"}, 400, 21_489_872, 110, 218),
+    ({"arch": "resnet50"}, 400, 24_327_632, 161, 320),
+    ({"arch": "resnet50"}, 174, 23_864_558, 161, 320),
+    ({"arch": "resnet50"}, 101, 23_714_981, 161, 320),
+    ({"arch": "resnet50", "non_local": True}, 400, 31_686_096, 211, 385),
+    ({"arch": "resnet101"}, 400, 43_319_760, 314, 626),
+    ({"arch": "resnet101"}, 174, 42_856_686, 314, 626),
+    ({"arch": "resnet152"}, 400, 58_963_408, 467, 932),
+    ({"arch": "mobilenetv2"}, 400, 2_736_272, 158, 314),
+    ({"arch": "mobilenetv2"}, 27, 2_258_459, 158, 314),
+]
+
+
+@pytest.mark.parametrize(("settings", "classes", "parameters", "tensors", "entries"), SIZES)
+def test_sizes_are_the_published_ones(settings, classes, parameters, tensors, entries):
+    net = TSM(classes, 8, **settings)
+    weights = net.trainable_params()
+    assert sum(p.size for p in weights) == parameters
+    assert len(weights) == tensors
+    norms = sum(p.name.endswith(".moving_mean") for p in net.get_parameters())
+    assert len(weights_of(net)) + norms == entries, "PyTorch counts batches in every batch norm"
+
+
+@pytest.mark.parametrize("name", ["tsm_r50_8f", "tsm_r50_8f_small"])
+def test_names_and_order_are_the_originals(name):
+    manifest = load_case(GOLDEN / f"{name}.json")["manifest"]
+    ours = list(torch_names(TSM(400, 8)).values())
+    theirs = [name for name, _, _ in manifest if not name.endswith("num_batches_tracked")]
+    # MindSpore lists a batch norm's statistics before its scale and shift.
+    assert sorted(ours) == sorted(theirs)
+    trained = [n for n in theirs if not n.rpartition(".")[2].startswith("running")]
+    assert [n for n in ours if not n.rpartition(".")[2].startswith("running")] == trained
+
+
+def manifest(name: str) -> dict:
+    lines = gzip.decompress((GOLDEN / "names" / f"{name}.txt.gz").read_bytes()).decode().split("\n")
+    pairs = [line.split(" ") for line in lines if line]
+    return {n: () if s == "scalar" else tuple(map(int, s.split(","))) for n, s in pairs}
+
+
+def state(shapes: dict) -> dict:
+    return {name: fill(name, shape) for name, shape in shapes.items()}
+
+
+SOURCES = [
+    ("tsm_r50_k400", {"num_classes": 400}, False),
+    ("tsm_r50_k400_nl", {"num_classes": 400, "non_local": True}, False),
+    ("tsm_r50_k400", {"num_classes": 400, "shift_div": 0}, False),
+    ("tsm_r50_k400", {"num_classes": 101, "shift_place": "block"}, True),
+    ("tsm_r50_k400", {"num_classes": 400, "temporal_pool": True}, False),
+    ("tsm_mobilenetv2_k400", {"num_classes": 400, "arch": "mobilenetv2"}, False),
+    (
+        "online_mobilenetv2_jester",
+        {"num_classes": 27, "arch": "mobilenetv2", "online": True, "dropout": 0.0},
+        False,
+    ),
+    ("mmaction2_tsm_r50", {"num_classes": 400}, False),
+    ("mmaction2_tsm_r50_nl", {"num_classes": 400, "non_local": True}, False),
+    *[
+        (f"torchvision_resnet{n}", {"num_classes": 9, "arch": f"resnet{n}"}, True)
+        for n in (18, 34, 50, 101, 152)
+    ],
+]
+
+
+@pytest.mark.parametrize(("source", "settings", "new_head"), SOURCES)
+def test_published_names_are_consumed_on_both_sides(source, settings, new_head):
+    shapes = manifest(source)
+    net = TSM(segments=8, **settings)
+    wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
+    done = convert(state(shapes), wanted, room, new_head)
+    assert set(done.arrays) | set(done.missing) == set(wanted)
+    assert all(done.arrays[name].shape == wanted[name] for name in done.arrays)
+    assert done.missing == ([n for n in wanted if "fc." in n] if new_head else [])
+    counted = {name for name in shapes if name.endswith("num_batches_tracked")}
+    head = {name for name in shapes if new_head and "fc." in name}
+    assert set(done.dropped) == counted | head
+
+
+def test_every_array_lands_on_its_own_name():
+    """The fill rule names every array, so a swap of two of one shape would show."""
+    shapes = manifest("mmaction2_tsm_r50")
+    source = state(shapes)
+    net = TSM(400, 8)
+    wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
+    arrays = convert(source, wanted, room).arrays
+    norm = "base_model.layer2.0.downsample.1.moving_mean"
+    expected = {
+        "base_model.layer3.1.conv1.net.weight": "backbone.layer3.1.conv1.conv.net.weight",
+        norm: "backbone.layer2.0.downsample.bn.running_mean",
+        "base_model.layer4.2.bn3.gamma": "backbone.layer4.2.conv3.bn.weight",
+        "new_fc.bias": "cls_head.fc_cls.bias",
+    }
+    for ours, theirs in expected.items():
+        np.testing.assert_array_equal(arrays[ours], source[theirs])
+
+
+def test_our_own_names_pass_through():
+    net = TSM(5, 8, arch="resnet18")
+    source = {name: p.asnumpy() for name, p in weights_of(net).items()}
+    wanted = {name: value.shape for name, value in source.items()}
+    arrays = convert(source, wanted, room).arrays
+    for name, value in source.items():
+        np.testing.assert_array_equal(arrays[name], value)
+
+
+def test_a_flow_network_starts_from_the_mean_over_rgb():
+    net = TSM(9, 8, arch="resnet18", modality="flow", frames_per_segment=5)
+    wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
+    source = state(manifest("torchvision_resnet18"))
+    kernel = convert(source, wanted, room, new_head=True).arrays["base_model.conv1.weight"]
+    assert kernel.shape == (64, 10, 7, 7)
+    mean = source["conv1.weight"].mean(axis=1)
+    for channel in range(10):
+        np.testing.assert_allclose(kernel[:, channel], mean, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda s: s.pop("module.base_model.bn1.weight"), "missing base_model.bn1.gamma"),
+        (lambda s: s.update({"module.extra.weight": np.zeros(3)}), "unknown extra.weight"),
+        (
+            lambda s: s.update({"module.new_fc.weight": np.zeros((5, 2048))}),
+            r"new_fc.weight is \[5, 2048\] instead of \[400, 2048\] \(--new_head\?\)",
+        ),
+        (
+            lambda s: s.update(
+                {"module.base_model.layer1.0.conv1.weight": np.zeros((64, 64, 1, 1))}
+            ),
+            "twice",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_told(change, words):
+    source = state(manifest("tsm_r50_k400"))
+    change(source)
+    wanted = {name: tuple(p.shape) for name, p in weights_of(TSM(400, 8)).items()}
+    with pytest.raises(ValueError, match=words):
+        convert(source, wanted, room)
+
+
+def test_dialects_are_told_apart():
+    for source, spoken in [("tsm_r50_k400", "tsm"), ("mmaction2_tsm_r50", "mmaction2")]:
+        assert dialect(manifest(source)) == spoken
+    assert dialect(manifest("torchvision_resnet18")) == "torchvision"
+    assert dialect(manifest("online_mobilenetv2_jester")) == "online"
+    with pytest.raises(ValueError, match="neither TSM's"):
+        dialect(["encoder.weight"])
+
+
+def test_published_mobilenet_heads_of_both_kinds_are_one():
+    assert canonical("module.base_model.classifier.weight") == canonical("new_fc.weight")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("backbone.conv1.bn.weight", "base_model.features.0.1.weight"),
+        ("backbone.layer2.1.conv.0.net.conv.weight", "base_model.features.3.conv.0.weight"),
+        ("backbone.layer1.0.conv.1.bn.bias", "base_model.features.1.conv.4.bias"),
+        ("backbone.conv2.conv.weight", "base_model.features.18.0.weight"),
+    ],
+)
+def test_mmaction2s_mobilenet_is_spelled(theirs, ours):
+    assert dialect([theirs, "backbone.layer2.1.conv.1.bn.bias"]) == "mmaction2_mobilenet"
+    assert canonical(theirs, "mmaction2_mobilenet") == ours
