@@ -2,6 +2,7 @@
 
     python scripts/benchmark.py step --config_path Y [--section.key=value ...]
     python scripts/benchmark.py data --config_path Y [--section.key=value ...]
+        [--repeats 7] [--seconds 20] [--network tsm]
 
 `step`: clips/s of training and evaluation, compile seconds, GFLOP/s, and that as a share of this
 machine's own matrix products, timed in the same run. `data`: clips/s and clips per CPU-second of
@@ -25,35 +26,42 @@ from utils import command, run_log, runtime
 from utils.order import Order
 from utils.testing import multiply_adds
 
-REPEATS = 7  # timed runs; the median counts
-SECONDS = 20.0  # of reading data
 
-
-def main(room: str, cfg, kind: str) -> None:
+def main(room: str, cfg, kind: str, repeats: str = "7", seconds: str = "20") -> None:
+    repeats, seconds = number("repeats", repeats), number("seconds", seconds)
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
     parts = {name: importlib.import_module(f"{room}.{name}") for name in ("train", "dataset")}
-    result = measure_step(parts, cfg, rt) if kind == "step" else measure_data(parts, cfg, rt)
+    if kind == "step":
+        result = measure_step(parts, cfg, rt, repeats)
+    else:
+        result = measure_data(parts, cfg, rt, seconds)
     print(json.dumps({"benchmark": kind, "config": str(cfg.run.out.name), **result}))
 
 
-def measure_step(parts: dict, cfg, rt: runtime.Runtime) -> dict:
+def number(name: str, text: str) -> int:
+    if not text.isdigit() or int(text) == 0:
+        raise ValueError(f"--{name} must be a whole number above 0, not {text}")
+    return int(text)
+
+
+def measure_step(parts: dict, cfg, rt: runtime.Runtime, repeats: int) -> dict:
     """Training and evaluation steps on made-up clips of the yaml's shape and batch."""
     batch, size = cfg.data.batch, cfg.data.crop
     shape = (batch, *parts["dataset"].clip_shape(cfg.data, size))
     clip = Tensor(np.random.RandomState(0).randint(0, 255, shape).astype(np.uint8))
     label = Tensor(np.zeros(batch, np.int32))
-    step = parts["train"].build(cfg, rt, Order(batch, batch, 0, 1, 0))[0].set_train()
+    step = parts["train"].build(cfg, rt, Order(1000 * batch, batch, 0, 1, 0))[0].set_train()
     macs = multiply_adds(step.net, shape[1:])
     run_log.log.info("compiling the training graph ...")
     began = time.monotonic()
     step.compile(clip, label)
     compiled = time.monotonic() - began
-    training = median_seconds(lambda: step(clip, label)[0].asnumpy())
+    training = median_seconds(lambda: step(clip, label)[0].asnumpy(), repeats)
     step.net.set_train(False)
     run_log.log.info("compiling the evaluation graph ...")
-    evaluation = median_seconds(lambda: step.net(clip).asnumpy())
-    peak = matmul_rate()
+    evaluation = median_seconds(lambda: step.net(clip).asnumpy(), repeats)
+    peak = matmul_rate(repeats)
     # A training step counts three forward passes: forward, and gradients of inputs and weights.
     rate = 2 * 3 * macs * batch / training / 1e9
     return {
@@ -70,11 +78,11 @@ def measure_step(parts: dict, cfg, rt: runtime.Runtime) -> dict:
     }
 
 
-def median_seconds(work) -> float:
+def median_seconds(work, repeats: int) -> float:
     """Median of several timed runs, after one that warms up."""
     work()
     times = []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         began = time.monotonic()
         work()
         times.append(time.monotonic() - began)
@@ -86,14 +94,14 @@ class Product(nn.Cell):
         return ops.matmul(a, b)
 
 
-def matmul_rate(size: int = 2048) -> float:
+def matmul_rate(repeats: int, size: int = 2048) -> float:
     """GFLOP/s of a float32 matrix product in MindSpore on this machine."""
     a = Tensor(np.random.RandomState(0).standard_normal((size, size)).astype(np.float32))
     product = Product()
-    return 2 * size**3 / median_seconds(lambda: product(a, a).asnumpy()) / 1e9
+    return 2 * size**3 / median_seconds(lambda: product(a, a).asnumpy(), repeats) / 1e9
 
 
-def measure_data(parts: dict, cfg, rt: runtime.Runtime) -> dict:
+def measure_data(parts: dict, cfg, rt: runtime.Runtime, seconds: int) -> dict:
     """The training pipeline for some seconds, then bare decoding of the same clips."""
     dataset = parts["dataset"]
     records = dataset.read_records(cfg, "train")
@@ -103,7 +111,7 @@ def measure_data(parts: dict, cfg, rt: runtime.Runtime) -> dict:
     reader = batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
     next(reader)  # workers start
     began, cpu, done = time.monotonic(), cpu_seconds(), 0
-    while time.monotonic() - began < SECONDS:
+    while time.monotonic() - began < seconds:
         next(reader)
         done += batch
     wall, cpu = time.monotonic() - began, cpu_seconds() - cpu
@@ -131,4 +139,6 @@ def cpu_seconds() -> float:
 
 
 if __name__ == "__main__":
-    command.run_room(main, __doc__, words={"kind": ("step", "data")})
+    command.run_room(
+        main, __doc__, optional=["repeats", "seconds"], words={"kind": ("step", "data")}
+    )

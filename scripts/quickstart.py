@@ -25,7 +25,7 @@ NETWORKS = {
 def main() -> None:
     began = time.monotonic()
     say("drawing videos: 8 motions that no single frame can tell apart")
-    call("scripts/draw_videos.py", "--out", str(DATA))
+    call("scripts/draw_videos.py", "--out", str(DATA), "--train", "60", "--test", "16")
     results = {name: train_and_evaluate(name, extra) for name, extra in NETWORKS.items()}
     print(json.dumps(results["TSM"]))
     print(table(results, time.monotonic() - began), flush=True)

@@ -7,6 +7,7 @@ bool (N,); what fills the last batch, and what cannot be read, is not valid.
 A video is opened and decoded once, whatever the number of clips and crops.
 """
 
+import os
 import random
 
 import mindspore.dataset as ds
@@ -163,12 +164,16 @@ def eval_dataset(videos: EvalVideos):
 
 
 def generator(source, columns: list[str], data, batch: int):
+    """MindData over a random-access source, in its order; workers are capped at the cores."""
     ds.config.set_prefetch_size(data.prefetch * batch)
+    workers = min(data.workers, os.cpu_count() or 1)
+    if workers < data.workers:
+        log.info("data.workers: %d instead of %d, one a core", workers, data.workers)
     return ds.GeneratorDataset(
         source,
         columns,
         sampler=ds.SequentialSampler(),
-        num_parallel_workers=data.workers,
+        num_parallel_workers=workers,
         python_multiprocessing=data.processes,
     )
 

@@ -51,7 +51,7 @@ def fit(step: TrainStep, data, plan: Plan, rt: Runtime, folder: RunFolder) -> di
     batches = data.get_dataset_size()
     sink = plan.run.sink and rt.device != "CPU"
     size = min(plan.run.log_every, batches) if sink else -1
-    with Signals(trainer.ask_to_stop):
+    with trainer.signals:
         Model(step).train(
             batches // size if sink else 1,
             data,
@@ -85,7 +85,7 @@ class Trainer(Callback):
         self.per_epoch = step.steps_per_epoch
         self.total = plan.epochs * self.per_epoch
         self.begun = self.position = int(step.micro_step.asnumpy())
-        self.signal = 0  # that asked to stop
+        self.signals, self.signal = Signals(self.ask_to_stop), 0  # the one that asked to stop
         self.failure = ""  # why the run stops before its end
         self.last: dict = {}
         self.compile_seconds = self.seconds = 0.0
@@ -100,9 +100,11 @@ class Trainer(Callback):
         self.bar = progress(self.total, "step", self.rt, self.position)
 
     def on_train_step_begin(self, run_context) -> None:
+        self.signals.hold()
         self.window.waited += time.monotonic() - self.window.since
 
     def on_train_step_end(self, run_context) -> None:
+        self.signals.hold()
         outputs = run_context.original_args().net_outputs
         loss, top1, scale, overflows, stop = (float(v.asnumpy()) for v in outputs)
         before, self.position = self.position, int(self.step.micro_step.asnumpy())

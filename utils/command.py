@@ -39,18 +39,19 @@ def run_room(
     usage: str,
     options: Sequence[str] = (),
     flags: Sequence[str] = (),
+    optional: Sequence[str] = (),
     words: dict[str, Sequence[str]] = MappingProxyType({}),
 ) -> None:
     """The same for a script that serves every room: `main(room, config, **options)`.
 
-    The room is named by `--network`, or by the yaml's folder. `flags` are arguments without a
-    value, `words` {name: choices} come first and without a name.
+    The room is named by `--network`, or by the yaml's folder. `options` are required,
+    `optional` ones are not, `flags` have no value, `words` {name: choices} come first, unnamed.
     """
 
     def work() -> Any:
         rest = list(sys.argv[1:])
         chosen = {name: choose(name, choices, rest) for name, choices in words.items()}
-        given, overrides = parse(rest, ["config_path", *options], flags, ["network"])
+        given, overrides = parse(rest, ["config_path", *options], flags, ["network", *optional])
         path = Path(given.pop("config_path"))
         room = given.pop("network", None) or path.resolve().parents[1].name
         known(room, rooms(), "option --network")

@@ -36,8 +36,8 @@ class Counts:
 
     def over_ranks(self, rt: Runtime) -> "Counts":
         if rt.size > 1:
-            mine = np.stack((self.videos, self.top1, self.top5)).astype(np.int32)
-            self.videos, self.top1, self.top5 = sum_over_ranks(mine).astype(np.int64)
+            mine = np.stack((self.videos, self.top1, self.top5))
+            self.videos, self.top1, self.top5 = sum_over_ranks(mine)
         return self
 
     def shares(self) -> dict[str, float]:
@@ -61,8 +61,11 @@ class SumRanks(nn.Cell):
 
 
 def sum_over_ranks(values: np.ndarray) -> np.ndarray:
-    """int32 values added over all ranks; every rank gets the sum."""
-    return SumRanks()(Tensor(values, mstype.int32)).asnumpy()
+    """Counts added over all ranks; every rank gets the sums.
+
+    They travel as float32, the one type every back end adds, and stay exact below 2^24.
+    """
+    return SumRanks()(Tensor(values, mstype.float32)).asnumpy().astype(np.int64)
 
 
 def evaluate(net: nn.Cell, data, num_classes: int, rt: Runtime) -> dict[str, float]:
@@ -74,8 +77,9 @@ def evaluate(net: nn.Cell, data, num_classes: int, rt: Runtime) -> dict[str, flo
     net.set_train(False)
     counts, began = Counts(num_classes), time.monotonic()
     bar = progress(data.get_dataset_size(), "batch", rt)
-    with Signals(lambda number: end(130, "interrupted while evaluating; nothing was lost")):
+    with Signals(lambda number: end(130, "interrupted while evaluating; nothing was lost")) as held:
         for clips, label, valid in data.create_tuple_iterator(num_epochs=1, output_numpy=True):
+            held.hold()
             if valid.any():
                 counts.add(video_scores(net, clips)[valid], label[valid])
             bar.update()
@@ -99,7 +103,7 @@ def sum_unreadable(bad: BadVideos, rt: Runtime) -> int:
     """Unreadable videos on all ranks."""
     if rt.size == 1:
         return bad.count
-    return int(sum_over_ranks(np.array([bad.count], np.int32))[0])
+    return int(sum_over_ranks(np.array([bad.count]))[0])
 
 
 def write_beside(checkpoint: str, values: dict, rt: Runtime) -> None:

@@ -2,6 +2,9 @@
 
 Python's own handlers wait until the interpreter runs again, which a graph that compiles or a long
 kernel can delay for a minute. A thread that reads the wake-up pipe hears of a signal at once.
+MindData's threads put handlers of their own in place when a pipeline starts, which turn ctrl-C into
+SIGTERM and that into an end: `hold` takes the signals back. In the first moments of a pipeline a
+ctrl-C may therefore arrive as SIGTERM; the run saves and stops all the same.
 """
 
 import os
@@ -23,15 +26,21 @@ class Signals:
     def __enter__(self) -> "Signals":
         self.reader, self.writer = os.pipe()
         os.set_blocking(self.writer, False)
-        self.before = {number: signal.signal(number, ignore) for number in WATCHED}
+        self.before = {number: signal.getsignal(number) for number in WATCHED}
+        self.hold()
         self.wakeup = signal.set_wakeup_fd(self.writer, warn_on_full_buffer=False)
         threading.Thread(target=self.listen, daemon=True).start()
         return self
 
+    def hold(self) -> None:
+        """Watches the signals, whoever else has taken them; from the main thread only."""
+        for number in WATCHED:
+            signal.signal(number, ignore)
+
     def __exit__(self, *exception) -> None:
         signal.set_wakeup_fd(self.wakeup)
         for number, handler in self.before.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler or signal.SIG_DFL)
         os.close(self.writer)  # ends the thread
 
     def listen(self) -> None:

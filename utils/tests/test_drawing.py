@@ -1,7 +1,6 @@
-"""Drawn videos: real files read by two decoders, and classes that only the order of frames tells.
+"""Drawn videos: real files in two decoders, and classes that only the order of frames tells apart.
 
-Shapes are looked for where a pixel differs from the still background, so drawings are judged by
-what they show and not by the numbers they were made from.
+Shapes are found by their brightness: drawings are judged by what they show.
 """
 
 import json
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import av
 import cv2
-import decord
 import numpy as np
 import pytest
 
@@ -28,18 +26,17 @@ def draw(motion: str, seed: int, frames: int = 9, side: int = 48) -> np.ndarray:
 
 def read_with_opencv(path: Path) -> np.ndarray:
     video, frames = cv2.VideoCapture(str(path)), []
-    while True:
-        found, frame = video.read()
-        if not found:
-            return np.stack(frames)[..., ::-1]
+    while (frame := video.read()[1]) is not None:
         frames.append(frame)
+    return np.stack(frames)[..., ::-1]
 
 
 def read_with_decord(path: Path) -> np.ndarray:
-    video = decord.VideoReader(str(path), num_threads=1)
+    video = pytest.importorskip("decord").VideoReader(str(path), num_threads=1)
     return video.get_batch(range(len(video))).asnumpy()
 
 
+FACTS = ("FRAME_WIDTH", "FRAME_HEIGHT", "FPS", "FRAME_COUNT")
 READERS = (read_with_opencv, read_with_decord)
 
 
@@ -61,9 +58,8 @@ def test_backwards_is_the_opposite_motion_pixel_for_pixel(motion, opposite):
 
 def test_all_motions_share_the_middle_frame():
     for seed in range(5):
-        middles = [draw(motion, seed, 13)[6] for motion in MOTIONS]
-        for middle in middles[1:]:
-            np.testing.assert_array_equal(middle, middles[0])
+        middles = np.stack([draw(motion, seed, 13)[6] for motion in MOTIONS])
+        assert np.all(middles == middles[0])
 
 
 @pytest.mark.parametrize("at", [0, 6])
@@ -73,8 +69,6 @@ def test_places_in_any_frame_are_uniform_for_every_motion(at):
     for motion in MOTIONS:
         rngs = (np.random.default_rng([seed, MOTIONS.index(motion)]) for seed in range(draws))
         places = np.stack([drawing._places(motion, rng, 8)[at] for rng in rngs])
-        assert places.min() >= 0
-        assert places.max() < 1
         for harmonic in (1, 2):
             means = np.abs(np.exp(2j * np.pi * harmonic * places).mean(axis=0))
             assert np.all(means < 4 / np.sqrt(draws)), (motion, harmonic, means)
@@ -83,17 +77,19 @@ def test_places_in_any_frame_are_uniform_for_every_motion(at):
         assert np.all(np.abs(correlations) < 5 / np.sqrt(draws)), (motion, correlations)
 
 
+def find_shape(frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Columns and rows of the pixels of the shape, as shares of the side, and its centre (2,)."""
+    places = np.stack(np.nonzero(frame.max(axis=2) > 132))[::-1] / len(frame)
+    return places, np.angle(np.exp(2j * np.pi * places).mean(axis=1)) / (2 * np.pi)
+
+
 def shape_statistics(frame: np.ndarray) -> tuple[float, ...]:
     """Area, torus moments of the centre, doubled-angle moments of the axis, mean brightness."""
-    light = frame.max(axis=2) > 132
-    y, x = np.nonzero(light)
-    side = len(frame)
-    centre = [f(2 * np.pi * v / side).mean() for v in (x, y) for f in (np.cos, np.sin)]
-    middle = [np.angle(np.exp(2j * np.pi * v / side).mean()) * side / 2 / np.pi for v in (x, y)]
-    dx, dy = ((v - m + side / 2) % side - side / 2 for v, m in zip((x, y), middle))
-    spread = (dx**2 + dy**2).mean()
-    axis = ((dx**2 - dy**2).mean() / spread, 2 * (dx * dy).mean() / spread)
-    return (light.mean(), *centre, *axis, frame.mean() / 255)
+    places, centre = find_shape(frame)
+    x, y = (places - centre[:, None] + 0.5) % 1 - 0.5
+    axis = np.array(((x**2 - y**2).mean(), 2 * (x * y).mean())) / (x**2 + y**2).mean()
+    turns = 2 * np.pi * centre
+    return (places.shape[1], *np.cos(turns), *np.sin(turns), *axis, frame.mean())
 
 
 def test_first_frames_of_all_motions_look_alike():
@@ -110,12 +106,8 @@ def test_first_frames_of_all_motions_look_alike():
 
 def shape_steps(clip: np.ndarray) -> np.ndarray:
     """Steps from frame to frame of x and y, in sides, and of the logarithm of the area."""
-    paths = []
-    for frame in clip:
-        y, x = np.nonzero(frame.max(axis=2) > 132)
-        turns = [np.angle(np.exp(2j * np.pi * v / len(frame)).mean()) / 2 / np.pi for v in (x, y)]
-        paths.append((*turns, np.log(len(x))))
-    steps = np.diff(paths, axis=0)
+    found = [find_shape(frame) for frame in clip]
+    steps = np.diff([(*centre, np.log(places.shape[1])) for places, centre in found], axis=0)
     steps[:, :2] = (steps[:, :2] + 0.5) % 1 - 0.5
     return steps
 
@@ -155,12 +147,10 @@ def test_drawing_is_deterministic_and_refuses_unknown_motions():
 
 
 @pytest.mark.parametrize("read", READERS)
-@pytest.mark.parametrize(
-    ("width", "height", "rate"), [(64, 48, 25), (130, 174, 12), (320, 240, 30)]
-)
-def test_numbered_frames_come_back_in_order(tmp_path, read, width, height, rate):
+@pytest.mark.parametrize(("width", "height"), [(64, 48), (130, 174), (320, 240)])
+def test_numbered_frames_come_back_in_order(tmp_path, read, width, height):
     path = tmp_path / "numbers.mp4"
-    write_numbered_video(path, 70, width, height, rate, gop=16)
+    write_numbered_video(path, 70, width, height, 15, gop=16)
     frames = read(path)
     assert frames.shape == (70, height, width, 3)
     assert [read_number(frame) for frame in frames] == list(range(70))
@@ -173,10 +163,9 @@ def test_a_mixture_of_two_frames_has_no_number(tmp_path):
     path = tmp_path / "numbers.mp4"
     write_numbered_video(path, 8, 64, 64, 25)
     frames = read_with_opencv(path).astype(np.float32)
-    with pytest.raises(ValueError, match="no single number"):
-        read_number((frames[3] + frames[4]) / 2)
-    with pytest.raises(ValueError, match="no single number"):
-        read_number(np.full((64, 64, 3), 90, np.uint8))
+    for frame in ((frames[3] + frames[4]) / 2, np.full((64, 64, 3), 90, np.uint8)):
+        with pytest.raises(ValueError, match="no single number"):
+            read_number(frame)
     with pytest.raises(ValueError, match="1023"):
         write_numbered_video(path, 1025, 64, 64, 25)
 
@@ -189,27 +178,20 @@ def test_files_are_h264_with_b_frames_and_the_asked_key_frames(tmp_path):
         assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
         assert float(stream.average_rate) == pytest.approx(29.97, abs=0.01)
         packets = [packet for packet in container.demux(stream) if packet.size]
-    keys = [place for place, packet in enumerate(packets) if packet.is_keyframe]
     assert len(packets) == 40
-    assert keys[0] == 0
-    assert 1 <= min(np.diff(keys)) <= max(np.diff(keys)) <= 12
+    assert max(np.diff([i for i, packet in enumerate(packets) if packet.is_keyframe])) <= 12
     assert any(packet.pts != packet.dts for packet in packets), "no frame out of order: no B-frame"
 
 
-def test_impossible_videos_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="at least one"):
-        drawing.write_video(tmp_path / "clip.mp4", [], 25)
-    with pytest.raises(ValueError, match="63x48"):
-        drawing.write_video(tmp_path / "clip.mp4", [np.zeros((48, 63, 3), np.uint8)], 25)
-
-
-def test_a_broken_off_file_leaves_nothing(tmp_path):
-    def frames():
+def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path):
+    def broken_off():
         yield np.zeros((48, 64, 3), np.uint8)
-        raise RuntimeError("power cut")
+        raise ValueError("power cut")
 
-    with pytest.raises(RuntimeError, match="power cut"):
-        drawing.write_video(tmp_path / "clip.mp4", frames(), 25)
+    odd = [np.zeros((48, 63, 3), np.uint8)]
+    for frames, message in (([], "at least one"), (odd, "63x48"), (broken_off(), "power cut")):
+        with pytest.raises(ValueError, match=message):
+            drawing.write_video(tmp_path / "clip.mp4", frames, 25)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -248,14 +230,11 @@ def test_sizes_rates_and_lengths_differ_but_say_nothing_of_the_class(dataset):
     for split in ("train", "test"):
         for path, label in read_list(dataset, split):
             video = cv2.VideoCapture(str(dataset / path))
-            keys = (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT)
-            keys += (cv2.CAP_PROP_FPS, cv2.CAP_PROP_FRAME_COUNT)
-            seen.setdefault(label, []).append(tuple(video.get(key) for key in keys))
+            facts = tuple(video.get(getattr(cv2, f"CAP_PROP_{fact}")) for fact in FACTS)
+            seen.setdefault(label, []).append(facts)
     assert all(facts == seen[0] for facts in seen.values())
     widths, heights, rates, counts = zip(*seen[0])
-    assert len(set(zip(widths, heights))) > 2
-    assert len(set(rates)) > 1
-    assert len(set(counts)) > 2
+    assert min(len(set(zip(widths, heights))), len(set(rates)), len(set(counts))) > 1
     assert all(64 <= min(size) <= 128 for size in zip(widths, heights))
     assert all(0.95 <= count / rate <= 3.05 for count, rate in zip(counts, rates))
 
@@ -279,9 +258,8 @@ def test_a_half_written_set_is_completed_to_the_same_bytes(dataset):
         (dataset / name).unlink()
     assert draw_dataset(dataset, 3, 1, seed=5)["drawn"] == 2
     after = snapshot(dataset)
-    assert {name: file[1] for name, file in after.items()} == {
-        name: file[1] for name, file in before.items()
-    }
+    assert after.keys() == before.keys()
+    assert all(after[name][1] == before[name][1] for name in before)
     kept = [name for name in before if name.endswith(".mp4") and name not in lost]
     assert all(after[name] == before[name] for name in kept), "a finished video was drawn again"
 
@@ -306,26 +284,23 @@ def test_folders_of_another_origin_are_left_alone(dataset, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["videos"]
 
 
-def run_command(*arguments: str, folder: Path) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(ROOT / "scripts" / "draw_videos.py"), *arguments]
+def run_command(arguments: str, folder: Path) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / "scripts" / "draw_videos.py"), *arguments.split()]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
 def test_the_command_draws_from_any_folder_and_reports_in_json(tmp_path):
-    done = run_command("--out", "set", "--train", "1", "--test", "1", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    done = run_command("--out set --train 1 --test 1", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
     result = json.loads(done.stdout)
     assert result.pop("seconds") >= 0
     assert result == {"root": "set", "classes": 8, "train": 8, "test": 8, "drawn": 16}
     assert len(list((tmp_path / "set").rglob("*.mp4"))) == 16
 
 
-@pytest.mark.parametrize(
-    "arguments", [(), ("--out", "set", "--train", "many"), ("--out", "set", "--train", "0")]
-)
+@pytest.mark.parametrize("arguments", ["", "--out set --train many", "--out set --train 0"])
 def test_the_command_ends_with_two_on_wrong_arguments(tmp_path, arguments):
-    done = run_command(*arguments, folder=tmp_path)
+    done = run_command(arguments, tmp_path)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,196 @@
+"""The commands of the README, run as a user runs them, on real encoded videos."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+from tests.conftest import call, environment, run
+from utils.config import ROOT
+
+
+def weights(path) -> dict:
+    return {name: p.asnumpy() for name, p in ms.load_checkpoint(str(path)).items()}
+
+
+def assert_same(first, second) -> None:
+    """Bit for bit."""
+    first, second = weights(first), weights(second)
+    assert first.keys() == second.keys()
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name], name)
+
+
+def test_training_leaves_what_it_promises(trained):
+    folder = trained.parent
+    assert trained.name == "epoch_002.ckpt"
+    state = json.loads((folder / "state.json").read_text())
+    assert (state["epoch"], state["step"], state["checkpoint"]) == (2, 12, "epoch_002.ckpt")
+    assert "first_width: 8" in (folder / "config.yaml").read_text()
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [2, 4, 6, 8, 10, 12]
+    expected = {"epoch", "loss", "top1", "lr", "loss_scale", "clips_per_second", "waiting"}
+    assert expected <= set(lines[0])
+    assert "compiled in" in (folder / "run.log").read_text()
+
+
+def test_the_same_command_finds_the_run_done(tiny, trained):
+    done = call("tsm/train.py", *tiny, f"--run.out={trained.parent}")
+    assert done.returncode == 0, done.stderr
+    assert "nothing left to train" in done.stderr
+    assert json.loads(done.stdout)["checkpoint"] == str(trained)
+
+
+def test_evaluation_counts_every_video_once_and_writes_its_result(tiny, trained):
+    result = run("tsm/eval.py", *tiny, "--checkpoint_path", trained, "--eval.batch=3")
+    assert result["videos"] == 8
+    assert result["views"] == "2x3"
+    assert result["unreadable"] == 0
+    assert json.loads(trained.with_suffix(".json").read_text()) == result
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["--train.ema=0.9", "--model.dropout=0.5", "--train.accumulate=4"],
+        ["--run.amp=O2", "--run.loss_scale=8", "--run.dynamic_loss_scale=true", "--run.seed=3"],
+    ],
+    ids=["ema-dropout-accumulation", "mixed-precision"],
+)
+def test_kill_9_at_any_moment_changes_no_bit(tiny, tmp_path, settings):
+    arguments = [*tiny, *settings, "--run.save_steps=1", "--train.epochs=3"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    run("tsm/train.py", *arguments, f"--run.out={whole}")
+    for steps in (2, 7):
+        start_and_stop(arguments, broken, steps, signal.SIGKILL)
+    result = run("tsm/train.py", *arguments, f"--run.out={broken}")
+    assert result["steps"] == 18
+    assert_same(whole / "resume.ckpt", broken / "resume.ckpt")
+    assert_same(whole / "epoch_003.ckpt", broken / "epoch_003.ckpt")
+
+
+def start_and_stop(arguments, out: Path, steps: int, number: int) -> subprocess.Popen:
+    """Starts a run, sends it a signal once it has saved so many steps, and waits for its end."""
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "tsm/train.py"), *arguments, f"--run.out={out}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    deadline = time.monotonic() + 300
+    while position(out) < steps:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(number)
+    process.output, process.errors = process.communicate(timeout=120)
+    return process
+
+
+def position(out: Path) -> int:
+    try:
+        return json.loads((out / "state.json").read_text())["step"]
+    except (OSError, ValueError):
+        return 0
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_stopped_run_saves_says_so_and_goes_on(tiny, trained, tmp_path, number, status):
+    arguments = [*tiny, "--run.save_steps=1"]
+    # MindData takes the signals for itself during its first steps (utils/signals.py).
+    stopped = start_and_stop(arguments, tmp_path / "run", 8, number)
+    assert stopped.returncode == status, stopped.errors
+    assert "saved; the same command goes on from there" in stopped.errors
+    assert "Traceback" not in stopped.errors
+    run("tsm/train.py", *arguments, f"--run.out={tmp_path / 'run'}")
+    assert_same(trained, tmp_path / "run" / "epoch_002.ckpt")
+
+
+def test_an_interrupt_while_compiling_ends_at_once(tiny, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "tsm/train.py"), *tiny, f"--run.out={tmp_path / 'run'}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    for line in process.stderr:
+        if "compiling" in line:
+            break
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert errors.strip().splitlines()[-1] == "interrupted while compiling; nothing was lost"
+
+
+def test_worker_processes_give_the_same_weights_as_threads(tiny, trained, tmp_path):
+    out = tmp_path / "run"
+    run("tsm/train.py", *tiny, f"--run.out={out}", "--data.processes=true", "--data.workers=3")
+    assert_same(trained, out / "epoch_002.ckpt")
+
+
+def test_an_exported_network_is_compared_with_the_cell(tiny, trained, tmp_path):
+    target = tmp_path / "net.mindir"
+    arguments = ["--checkpoint_path", trained, "--format", "mindir", "--target", target]
+    result = run("tsm/export.py", *tiny, *arguments)
+    assert Path(result["file"]) == target
+    assert target.exists()
+    assert result["max_abs_difference"] < 1e-5
+
+
+def test_a_video_that_cannot_be_read_is_replaced_counted_and_named_once(drawn, tiny, tmp_path):
+    root = broken_copy(drawn, tmp_path / "data", "train.txt")
+    arguments = [a for a in tiny if not a.startswith("--data.root")] + [f"--data.root={root}"]
+    stopped = call("tsm/train.py", *arguments, f"--run.out={tmp_path / 'a'}")
+    assert stopped.returncode == 2
+    assert stopped.stderr.count("cannot read") == 1
+    assert "data.bad_limit: 1 of 24 videos could not be read" in stopped.stderr
+    allowed = call(
+        "tsm/train.py", *arguments, f"--run.out={tmp_path / 'b'}", "--data.bad_limit=0.1"
+    )
+    assert allowed.returncode == 0, allowed.stderr
+    assert allowed.stderr.count("cannot read") == 1
+
+
+def test_an_evaluation_never_replaces_a_video(drawn, tiny, trained, tmp_path):
+    root = broken_copy(drawn, tmp_path / "data", "test.txt")
+    arguments = [a for a in tiny if not a.startswith("--data.root")] + [f"--data.root={root}"]
+    arguments += ["--checkpoint_path", trained]
+    done = call("tsm/eval.py", *arguments)
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 1
+    assert (result["videos"], result["unreadable"]) == (7, 1)
+    assert call("tsm/eval.py", *arguments, "--eval.allow_unreadable=true").returncode == 0
+
+
+def broken_copy(drawn: Path, root: Path, name: str) -> Path:
+    """The data set with the first video of a list cut short."""
+    shutil.copytree(drawn, root)
+    video = root / (root / name).read_text().split()[0]
+    content = video.read_bytes()
+    video.write_bytes(content[: len(content) // 3])
+    return root
+
+
+def test_evaluation_while_training_is_logged(tiny, tmp_path):
+    out = tmp_path / "run"
+    run("tsm/train.py", *tiny, f"--run.out={out}", "--run.eval_every=1")
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines if "videos" in line] == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["step", "data"])
+def test_the_benchmark_measures(tiny, kind):
+    arguments = ["--repeats=2"] if kind == "step" else ["--seconds=1"]
+    result = run("scripts/benchmark.py", kind, *tiny, *arguments)
+    rate = "train_clips_per_second" if kind == "step" else "clips_per_cpu_second"
+    assert result[rate] > 0
