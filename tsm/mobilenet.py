@@ -45,8 +45,8 @@ class InvertedResidual(nn.Cell):
 
     def rest(self, x: Tensor, y: Tensor) -> Tensor:
         """Everything after the first convolution, whose input was x and whose output is y."""
-        for layer in self.conv[1:]:
-            y = layer(y)
+        for i in range(1, len(self.conv)):  # a slice would be a new cell with other names
+            y = self.conv[i](y)
         return x + y
 
 

@@ -7,6 +7,7 @@ from mindspore import Tensor, nn
 from mindspore import numpy as mnp
 
 from tsm.model import TSM
+from tsm.resnet import ResNet
 from tsm.shift import Shift
 
 
@@ -20,54 +21,66 @@ class OnlineTSM(nn.Cell):
         super().__init__(auto_prefix=False)
         self.net = net
         trunk = net.base_model
-        if hasattr(trunk, "layer1"):
-            self.before = nn.SequentialCell(trunk.conv1, trunk.bn1, trunk.relu, trunk.maxpool)
-            stages = (trunk.layer1, trunk.layer2, trunk.layer3, trunk.layer4)
-            self.blocks = nn.CellList([block for stage in stages for block in stage])
-            self.last = trunk.fc
+        if isinstance(trunk, ResNet):
+            before, after = [trunk.conv1, trunk.bn1, trunk.relu, trunk.maxpool], []
+            blocks = [*trunk.layer1, *trunk.layer2, *trunk.layer3, *trunk.layer4]
         else:
-            self.before = trunk.features[0]
-            self.blocks = nn.CellList(list(trunk.features[1:]))
-            self.last = trunk.classifier
-        self.streamed = tuple(is_shifted(block) for block in self.blocks)
+            *cells, last = trunk.features
+            before, blocks, after = cells[:1], cells[1:], [last]
+        self.classifier = trunk.fc if isinstance(trunk, ResNet) else trunk.classifier
+        # Without auto_prefix=False the lists would rename the network's parameters.
+        self.before = nn.CellList(before, auto_prefix=False)
+        self.blocks = nn.CellList(blocks, auto_prefix=False)
+        self.after = nn.CellList(after, auto_prefix=False)
+        self.streamed = tuple(is_shifted(block) for block in blocks)
+        self.halvings = (
+            2 if isinstance(trunk, ResNet) else 1
+        )  # of the image, in front of the blocks
 
     def construct(self, frame: Tensor, *buffers) -> tuple:
-        x = self.net.normalize(frame.expand_dims(0))[0]
-        x, kept, used = self.before(x), (), 0
+        x, kept, used = self.net.normalize(frame.expand_dims(0))[0], (), 0
+        for cell in self.before:
+            x = cell(x)
         for i, block in enumerate(self.blocks):
             if self.streamed[i]:
                 y, keep = block.conv1.stream(x, buffers[used])
                 x, kept, used = block.rest(x, y), kept + (keep,), used + 1
             else:
                 x = block(x)
+        for cell in self.after:
+            x = cell(x)
         x = x.mean((2, 3))
-        scores = self.net.head(x if self.last is None else self.last(x))
-        return (scores,) + kept
+        if self.classifier is not None:
+            x = self.classifier(x)
+        return (self.net.head(x),) + kept
 
     def initial_buffers(self, height: int, width: int) -> tuple:
         """Zeros, one array per shifted block, for frames of height x width."""
         return tuple(mnp.zeros(shape) for shape in self.buffer_shapes(height, width))
 
-    def buffer_shapes(self, height: int, width: int) -> list:
+    def buffer_shapes(self, height: int, width: int) -> list[tuple]:
         """(1, C // div, H, W) of each shifted block's input."""
-        # The stem halves once (MobileNetV2) or twice (ResNet); a stride-2 block halves again.
-        halve = lambda size: (size + 1) // 2  # noqa: E731
-        times = 2 if hasattr(self.net.base_model, "layer1") else 1
-        for _ in range(times):
+        for _ in range(self.halvings):
             height, width = halve(height), halve(width)
         shapes = []
         for block, streamed in zip(self.blocks, self.streamed):
             if streamed:
-                conv = block.conv1.net
-                shapes.append((1, conv.in_channels // block.conv1.div, height, width))
-            if any(cell.stride == (2, 2) for _, cell in convolutions(block)):
+                shift = block.conv1
+                shapes.append((1, shift.net.in_channels // shift.div, height, width))
+            if any(cell.stride[0] == 2 for cell in convolutions(block)):
                 height, width = halve(height), halve(width)
         return shapes
 
 
+def halve(size: int) -> int:
+    """What a layer of stride 2 leaves of an edge."""
+    return (size + 1) // 2
+
+
 def is_shifted(block: nn.Cell) -> bool:
+    """MobileNetV2's blocks say so themselves: not every one has a residual connection."""
     return getattr(block, "shifted", True) and isinstance(block.conv1, Shift)
 
 
-def convolutions(cell: nn.Cell) -> list:
-    return [pair for pair in cell.cells_and_names() if isinstance(pair[1], nn.Conv2d)]
+def convolutions(cell: nn.Cell) -> list[nn.Conv2d]:
+    return [child for _, child in cell.cells_and_names() if isinstance(child, nn.Conv2d)]

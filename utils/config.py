@@ -109,7 +109,8 @@ def known(name: str, names: Any, what: str) -> None:
     if name in names:
         return
     near = difflib.get_close_matches(name, list(names), 1, 0.0)
-    raise ValueError(f"unknown {what}{' ' if what[-1] != '.' else ''}{name}; nearest: {near[0]}")
+    gap = "" if what[-1] in ".-" else " "  # "setting data." and "option --" end in half a name
+    raise ValueError(f"unknown {what}{gap}{name}; nearest: {near[0]}")
 
 
 def build(cls: type, values: dict, prefix: str) -> Any:

@@ -1,0 +1,45 @@
+"""The commands of the documents: every one names real scripts, yaml files and settings.
+
+That the commands work is shown where they run: test_commands.py, test_distributed.py.
+"""
+
+import importlib
+import re
+import shlex
+
+import pytest
+
+from utils.command import rooms
+from utils.config import ROOT, load_config
+
+DOCUMENTS = [ROOT / "README.md", *(ROOT / room / "README.md" for room in rooms())]
+
+
+def commands() -> list:
+    """The lines of all bash blocks."""
+    lines = []
+    for document in DOCUMENTS:
+        for block in re.findall(r"```bash\n(.*?)```", document.read_text(), re.DOTALL):
+            block = block.replace("\\\n", " ")
+            lines += [line.strip() for line in block.splitlines() if line.strip()]
+    return lines
+
+
+@pytest.mark.parametrize("line", commands())
+def test_a_documented_command_is_real(line):
+    words = [w for w in shlex.split(line) if not re.fullmatch(r"[A-Z_]+=\S+", w)]
+    if words[0] in ("source", "pip"):
+        return
+    assert words[0] in ("bash", "python"), line
+    assert (ROOT / words[1]).is_file(), line
+    yamls = [w for w in words if w.endswith(".yaml")]
+    overrides = [w[2:] for w in words if re.match(r"--\w+\.\w+=", w)]
+    for name in yamls:
+        config = importlib.import_module(f"{name.split('/')[0]}.config").Config
+        load_config(config, ROOT / name, overrides)
+
+
+def test_every_room_has_the_six_headings():
+    for room in rooms():
+        headings = re.findall(r"^## (.*)$", (ROOT / room / "README.md").read_text(), re.MULTILINE)
+        assert headings == ["What", "Run", "Data", "Results", "Departures", "Notes"]

@@ -1,0 +1,143 @@
+"""The shift, pooling and streaming against the golden operator cases; what may not be built."""
+
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, ops
+
+from tsm import convert
+from tsm.model import TSM
+from tsm.online import OnlineTSM
+from tsm.shift import shift, shift_past, temporal_max_pool
+from utils import amp
+from utils.testing import fill, fill_input, load_case, put_state, torch_names
+
+GOLDEN = Path(__file__).parent / "golden"
+OPS = load_case(GOLDEN / "tsm_data.json")["ops"]
+VARIANTS = {case["name"]: case for case in load_case(GOLDEN / "variants.json")}
+
+
+@pytest.mark.parametrize("case", OPS["shift"], ids=lambda c: str(c["input_shape"]))
+def test_the_shift_and_its_gradient(case):
+    x = Tensor(fill_input(case["input_seed"], case["input_shape"]))
+    weight = Tensor(fill_input(case["grad_seed"], case["input_shape"]))
+
+    def forward(x):
+        return shift(x, case["n_segment"], case["shift_div"])
+
+    def weighted(x):
+        return (forward(x) * weight).sum()
+
+    np.testing.assert_allclose(forward(x).asnumpy(), case["output"], rtol=1e-6)
+    grad = ms.grad(weighted)(x).asnumpy()
+    np.testing.assert_allclose(grad, case["input_grad"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("case", OPS["temporal_pool"], ids=lambda c: str(c["input_shape"]))
+def test_the_temporal_pool(case):
+    x = Tensor(fill_input(case["input_seed"], case["input_shape"]))
+    y = temporal_max_pool(x, case["n_segment"]).asnumpy()
+    np.testing.assert_allclose(y, case["output"], rtol=1e-6)
+
+
+def test_streaming_equals_the_offline_past_shift():
+    case = OPS["streaming_shift"][0]
+    x = fill_input(case["input_seed"], case["input_shape"])
+    shifted = shift_past(Tensor(x), len(x), 8).asnumpy()
+    np.testing.assert_allclose(shifted, case["shifted"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["resnet18_8f_unidirectional", "mobilenetv2_8f_unidirectional"])
+def test_frame_by_frame_equals_the_clip(name):
+    """One frame at a time, the buffers carried by hand, against the recorded frame scores."""
+    case = next(
+        c for n, c in VARIANTS.items() if c["config"]["unidirectional"] and n[:8] == name[:8]
+    )
+    config = case["config"]
+    net = TSM(config["num_class"], 8, arch=config["base_model"], online=True)
+    shapes = {n: tuple(p.shape) for n, p in net.parameters_dict().items()}
+    state = {theirs: fill(theirs, shapes[ours]) for ours, theirs in torch_names(net).items()}
+    put_state(net, state, convert)
+    clips = fill_input(case["input_seed"], case["input_shape"])  # (N, T, 3, H, W)
+    online = OnlineTSM(net).set_train(False)
+    for clip, expected in zip(clips, np.array(case["eval"]["frame_scores64"])):
+        buffers = online.initial_buffers(*clip.shape[-2:])
+        for frame, scores in zip(clip, expected):
+            found, *buffers = online(Tensor(frame[None]), *buffers)
+            np.testing.assert_allclose(found.asnumpy()[0], scores, atol=1e-4)
+
+
+def test_streaming_buffers_have_the_published_shapes():
+    online = OnlineTSM(TSM(27, 8, arch="mobilenetv2", online=True))
+    shapes = [shape[1:] for shape in online.buffer_shapes(224, 224)]
+    assert (
+        shapes
+        == [(3, 56, 56)]
+        + [(4, 28, 28)] * 2
+        + [(8, 14, 14)] * 3
+        + [(12, 14, 14)] * 2
+        + [(20, 7, 7)] * 2
+    )
+
+
+def test_uint8_clips_are_normalised_in_the_network():
+    net = TSM(3, 2, arch="resnet18", first_width=8).set_train(False)
+    pixels = np.random.RandomState(0).randint(0, 256, (1, 2, 3, 32, 32)).astype(np.uint8)
+    mean = np.array([0.485, 0.456, 0.406], np.float32).reshape(3, 1, 1)
+    std = np.array([0.229, 0.224, 0.225], np.float32).reshape(3, 1, 1)
+    floats = ((pixels / np.float32(255) - mean) / std).astype(np.float32)
+    np.testing.assert_allclose(
+        net(Tensor(pixels)).asnumpy(), net(Tensor(floats)).asnumpy(), atol=1e-6
+    )
+
+
+def test_clips_do_not_see_each_other():
+    x = np.random.RandomState(0).randn(8, 8, 1, 1).astype(np.float32)
+    both = shift(Tensor(x), 4, 8).asnumpy()
+    apart = [shift(Tensor(part), 4, 8).asnumpy() for part in (x[:4], x[4:])]
+    np.testing.assert_array_equal(both, np.concatenate(apart))
+
+
+@pytest.mark.parametrize(
+    ("arch", "shifted"),
+    [("resnet18", 8), ("resnet50", 16), ("resnet101", 18), ("resnet152", 26), ("mobilenetv2", 10)],
+)
+def test_the_published_number_of_blocks_is_shifted(arch, shifted):
+    names = [name for name in TSM(3, 8, arch=arch).parameters_dict() if ".net.weight" in name]
+    assert len(names) == shifted
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"arch": "resnet99"}, "model.arch is resnet99"),
+        ({"arch": "resnet18", "non_local": True}, "non_local is defined for resnet50"),
+        ({"arch": "mobilenetv2", "shift_place": "block"}, "mobilenetv2 has neither"),
+        ({"arch": "mobilenetv2", "first_width": 32}, "first_width is of ResNets"),
+        ({"segments": 7, "temporal_pool": True}, "needs an even data.segments"),
+        ({"online": True, "temporal_pool": True}, "model.online goes with"),
+        ({"before_softmax": False, "consensus": "identity"}, "model.consensus must be avg"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        TSM(**{"num_classes": 3, "segments": 8, **settings})
+
+
+def test_mixed_precision_keeps_batch_norms_and_scores_in_float32():
+    clip = Tensor(np.random.RandomState(0).randn(1, 2, 3, 32, 32).astype(np.float32))
+    exact = TSM(3, 2, arch="resnet18", first_width=8).set_train(False)
+    expected = exact(clip).asnumpy()
+    for level in ("O1", "O2", "O3"):
+        net = TSM(3, 2, arch="resnet18", first_width=8).set_train(False)
+        for mine, theirs in zip(net.get_parameters(), exact.get_parameters()):
+            mine.set_data(theirs.value())
+        half = amp.cast(net, level)
+        scores = half(clip)
+        assert scores.dtype == ms.float32
+        assert [p.name for p in half.get_parameters()] == [p.name for p in exact.get_parameters()]
+        error = np.abs(scores.asnumpy() - expected).max()
+        assert 0 < error < 0.02 * np.abs(expected).max(), level
+        assert ops.isfinite(scores).all()
