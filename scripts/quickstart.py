@@ -2,56 +2,86 @@
 
     bash scripts/quickstart.sh        (makes the environment, then runs this)
 
-Draws real encoded videos whose class is their motion, trains both networks with one recipe,
-evaluates them with 2 clips x 3 crops, and ends with TSM's metrics as one JSON line and a table.
-What is done already is not done again.
+Draws real encoded videos whose class is their motion, trains both networks side by side with one
+recipe, evaluates them with 2 clips x 3 crops, and ends with TSM's metrics as one JSON line and a
+table. What is done already is not done again.
 """
 
 import json
+import re
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import yaml
+from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA, OUT = ROOT / "data" / "drawn", ROOT / "out"
 CONFIG = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
+VIDEOS = ["--train", "60", "--test", "16"]  # a class
 NETWORKS = {
     "TSM": [f"--run.out={OUT / 'quickstart_tsm'}"],
-    "TSN (no shift)": [f"--run.out={OUT / 'quickstart_tsn'}", "--model.shift_div=0"],
+    "TSN": [f"--run.out={OUT / 'quickstart_tsn'}", "--model.shift_div=0"],
 }
 
 
+class Failed(Exception):
+    """A script ended with this exit status; its own words are on stderr."""
+
+
 def main() -> None:
+    say("drawing videos of 8 motions that no single frame can tell apart")
+    call("", "scripts/draw_videos.py", "--out", str(DATA), *VIDEOS)
+    say("training TSM and TSN, its twin without the shift, then evaluating both")
     began = time.monotonic()
-    say("drawing videos: 8 motions that no single frame can tell apart")
-    call("scripts/draw_videos.py", "--out", str(DATA), "--train", "60", "--test", "16")
-    results = {name: train_and_evaluate(name, extra) for name, extra in NETWORKS.items()}
+    with ThreadPoolExecutor(len(NETWORKS)) as pool:
+        results = dict(zip(NETWORKS, pool.map(train_and_evaluate, NETWORKS)))
     print(json.dumps(results["TSM"]))
     print(table(results, time.monotonic() - began), flush=True)
 
 
-def train_and_evaluate(name: str, extra: list) -> dict:
+def train_and_evaluate(name: str) -> dict:
     """Trains with the smoke recipe, then evaluates the last checkpoint."""
     began = time.monotonic()
-    data = f"--data.root={DATA}"
-    say(f"training {name}")
-    trained = call("tsm/train.py", "--config_path", str(CONFIG), data, *extra)
+    shared = ["--config_path", str(CONFIG), f"--data.root={DATA}", *NETWORKS[name]]
+    trained = call(name, "tsm/train.py", *shared)
     trained_for = time.monotonic() - began
-    say(f"evaluating {name}")
-    where = f"--checkpoint_path={trained['checkpoint']}"
-    result = call("tsm/eval.py", "--config_path", str(CONFIG), where, data, *extra)
+    result = call(name, "tsm/eval.py", *shared, f"--checkpoint_path={trained['checkpoint']}")
     return {**result, "train_seconds": round(trained_for, 1)}
 
 
-def call(script: str, *arguments: str) -> dict:
-    """Runs a script of the zoo; returns the JSON object in its last line of stdout."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / script), *arguments], stdout=subprocess.PIPE, text=True
+def call(name: str, script: str, *arguments: str) -> dict:
+    """Runs a script of the zoo; returns the JSON object in its last line of stdout.
+
+    With a name, the script's lines are shown behind it, and its epochs as a progress bar.
+    """
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / script), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE if name else None,
+        text=True,
     )
-    if done.returncode:
-        sys.exit(done.returncode)
-    return json.loads(done.stdout.splitlines()[-1])
+    if name:
+        follow(name, script, process.stderr)
+    output = process.stdout.read()
+    if process.wait():
+        raise Failed(process.returncode)
+    return json.loads(output.splitlines()[-1])
+
+
+def follow(name: str, script: str, lines) -> None:
+    epochs = yaml.safe_load(CONFIG.read_text())["train"]["epochs"]
+    hidden = True if "eval" in script else None  # None: tqdm looks whether stderr is a terminal
+    place = list(NETWORKS).index(name)
+    with tqdm(total=epochs, desc=name, unit="epoch", disable=hidden, position=place) as bar:
+        for line in lines:
+            tqdm.write(f"[{name}] {line.rstrip()}", file=sys.stderr)
+            found = re.search(r"epoch ([\d.]+) ", line)
+            if found:
+                bar.update(float(found.group(1)) - bar.n)
 
 
 def say(line: str) -> None:
@@ -59,21 +89,23 @@ def say(line: str) -> None:
 
 
 def table(results: dict, seconds: float) -> str:
-    rows = [f"{'network':<16}{'top-1':>8}{'top-5':>8}{'videos':>8}{'views':>7}{'train s':>9}"]
+    rows = [f"{'network':<8}{'top-1':>8}{'top-5':>8}{'videos':>8}{'views':>7}{'train s':>9}"]
     for name, result in results.items():
         rows.append(
-            f"{name:<16}{result['top1']:>8.1%}{result['top5']:>8.1%}{result['videos']:>8}"
+            f"{name:<8}{result['top1']:>8.1%}{result['top5']:>8.1%}{result['videos']:>8}"
             f"{result['views']:>7}{result['train_seconds']:>9.0f}"
         )
     rows.append(
-        f"all of it: {seconds:.0f} s. The same frames, the same layers: only the shift sees"
+        f"Training and evaluation took {seconds:.0f} s. Both networks have the same layers and"
     )
-    rows.append("in which order they come.")
+    rows.append("see the same frames; only the shift sees in which order they come.")
     return "\n".join(rows)
 
 
 if __name__ == "__main__":
     try:
         main()
+    except Failed as failure:
+        sys.exit(failure.args[0])
     except KeyboardInterrupt:
         sys.exit(130)

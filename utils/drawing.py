@@ -30,14 +30,14 @@ MOTIONS = ("left", "right", "up", "down", "grow", "shrink", "clockwise", "counte
 COURSES = ((0, -1), (0, 1), (1, -1), (1, 1), (2, 1), (2, -1), (3, 1), (3, -1))
 # Turns of each circle in one clip, however long: a clear step from each of eight frames to the
 # next, far from the half turn where directions are confused, and at most one jump in size.
-TURNS = ((0.8, 1.0), (0.8, 1.0), (0.8, 0.95), (0.65, 0.85))
+TURNS = ((0.6, 0.8), (0.6, 0.8), (0.7, 0.9), (0.5, 0.7))
 # Farthest a resting property strays, in turns: less than one step of the motion.
-WOBBLE = 0.03
+WOBBLE = 0.05
 # Radius of the shape over the short side: legible at 48 pixels, never wider than the frame.
 RADII = (0.22, 0.45)
 # Light on dark throughout. Both contrasts would say no more about motion and take a small network
 # twice as long to learn.
-GROUND, TEXTURE, BODY, MARK = (30, 50), (-20, 20), (190, 245), (0, 40)
+GROUND, TEXTURE, BODY, MARK = (30, 90), (-25, 25), (150, 240), (0, 90)
 
 SIDES = (64, 128)  # pixels of the short side
 ASPECTS = (1.0, 1.2, 1 / 1.2)  # mild, so that a central square crop seldom loses the shape

@@ -1,0 +1,94 @@
+"""A checkpoint written by PyTorch, converted by the command, evaluated by the command."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import call, run
+from utils.checkpoint import read
+from utils.config import ROOT
+from utils.testing import fill
+
+SOURCE = ROOT / "tsm" / "tests" / "golden" / "tsm_r18_w2.pth.tar"
+SMOKE = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
+ARGUMENTS = ["--network", "tsm", "--config_path", SMOKE, "--source", SOURCE]
+FITS = ["--model.first_width=2", "--model.num_classes=7", "--model.dropout=0.5"]
+FITS += ["--data.swap_labels=[]"]
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory) -> Path:
+    target = tmp_path_factory.mktemp("converted") / "tsm.ckpt"
+    result = run("scripts/convert_checkpoint.py", *ARGUMENTS, "--target", target, *FITS)
+    assert result["matched"] == 102
+    assert result["missing"] == []
+    assert all(name.endswith("num_batches_tracked") for name in result["dropped"])
+    return target
+
+
+def test_every_array_is_where_it_belongs(converted):
+    found = {name: p.asnumpy() for name, p in read(converted).items()}
+    expected = {
+        "base_model.conv1.weight": ("base_model.conv1.weight", (2, 3, 7, 7)),
+        "base_model.layer1.0.conv1.net.weight": (
+            "base_model.layer1.0.conv1.net.weight",
+            (2, 2, 3, 3),
+        ),
+        "base_model.layer4.1.bn2.moving_variance": (
+            "base_model.layer4.1.bn2.running_var",
+            (16,),
+        ),
+        "new_fc.bias": ("new_fc.bias", (7,)),
+    }
+    for ours, (theirs, shape) in expected.items():
+        np.testing.assert_array_equal(found[ours], fill(theirs, shape), ours)
+
+
+def test_the_converted_checkpoint_evaluates(converted, drawn):
+    lines = [line for line in (drawn / "test.txt").read_text().splitlines() if line[-1] != "7"]
+    (drawn / "seven.txt").write_text("\n".join(lines) + "\n")
+    data = [f"--data.root={drawn}", "--data.test_list=seven.txt"]
+    arguments = ["--config_path", SMOKE, "--checkpoint_path", converted, *FITS, *data]
+    assert run("tsm/eval.py", *arguments)["videos"] == 7
+
+
+def test_a_new_head_leaves_the_classifier_out(tmp_path):
+    target = tmp_path / "tsm.ckpt"
+    arguments = [*ARGUMENTS, "--target", target, *FITS, "--model.num_classes=5"]
+    done = call("scripts/convert_checkpoint.py", *arguments)
+    assert done.returncode == 2
+    assert "new_fc.weight is [7, 16] instead of [5, 16]" in done.stderr
+    assert "--new_head" in done.stderr
+    assert not target.exists()
+    result = run("scripts/convert_checkpoint.py", *arguments, "--new_head")
+    assert result["missing"] == ["new_fc.weight", "new_fc.bias"]
+    assert "new_fc.weight" not in read(target)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("none.pth", None, "no such file"),
+        ("text.pth", b"no weights in here", "text.pth"),
+        ("cut.pth.tar", SOURCE.read_bytes()[:20000], "cut.pth.tar"),
+        ("packed.pth", gzip.compress(b"x"), "packed.pth"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_told(tmp_path, name, content, words):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    arguments = [
+        *ARGUMENTS[:4],
+        "--source",
+        tmp_path / name,
+        "--target",
+        tmp_path / "t.ckpt",
+        *FITS,
+    ]
+    done = call("scripts/convert_checkpoint.py", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "t.ckpt").exists()
