@@ -157,9 +157,16 @@ def write_video(
             stream = container.add_stream(codec, Fraction(rate).limit_denominator(1001))
             stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
             ours = {"preset": "veryfast", "crf": "16", "bf": "2", "threads": "1", "g": str(gop)}
+            if codec == "libx264":  # its look-ahead differs from run to run
+                ours["x264-params"] = (
+                    "rc-lookahead=0:mbtree=0:cpu-independent=1:lookahead-threads=1"
+                )
             stream.codec_context.options = {**ours, **(options or {})}
             for frame in chain((first,), frames):
-                container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+                # Converted here: FFmpeg's scaler reads past the right edge of narrow frames, and
+                # the same pixels came out as different files.
+                planes = cv2.cvtColor(frame, cv2.COLOR_RGB2YUV_I420)
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(planes, format="yuv420p")))
             container.mux(stream.encode())
         part.replace(path)
     finally:
