@@ -12,4 +12,4 @@ ruff check .
 ruff format --check .
 for script in scripts/*.sh .ci/run; do bash -n "$script"; done
 shellcheck --external-sources scripts/*.sh .ci/run
-exec python -m pytest "$@"
+exec python -m pytest -n 2 "$@"

@@ -40,6 +40,8 @@ class Data:
             raise ValueError(
                 "data.modality flow needs data.source frames: flow is stored as images"
             )
+        if not 0 <= self.bad_limit < 1:
+            raise ValueError(f"data.bad_limit must lie in [0, 1), not {self.bad_limit}")
         if self.swap_labels and not self.flip:
             raise ValueError("data.swap_labels has no effect while data.flip is false")
 
@@ -108,7 +110,6 @@ class Eval:
     crops: Literal[1, 3, 5, 10] = 1
     crop: int = 0  # 0: as data.crop; the full-resolution test takes data.resize
     batch: int = 4  # videos per device
-    use_ema: bool = False
     allow_unreadable: bool = False
 
     def __post_init__(self):
@@ -143,10 +144,6 @@ class Config:
     @property
     def test_crop(self) -> int:
         return self.eval.crop or self.data.crop
-
-    @property
-    def views(self) -> int:
-        return self.eval.clips * self.eval.crops
 
     def network(self) -> dict:
         """The arguments of tsm.model.TSM."""

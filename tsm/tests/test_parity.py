@@ -180,7 +180,7 @@ def test_frozen_batch_norms_keep_their_statistics():
     assert sorted(changed) == sorted(expected)
 
 
-@pytest.mark.parametrize("part", ["step", "step_decay"])
+@pytest.mark.parametrize("part", [pytest.param("step", marks=pytest.mark.slow), "step_decay"])
 def test_five_updates_with_the_recipe(part):
     """Losses at 5e-3, lengths of the updates at 5 % where float32 and float64 agree at 2 %."""
     recorded, net = SMALL["train"][part], network(SMALL, training=True)
