@@ -73,8 +73,9 @@ def test_a_new_head_leaves_the_classifier_out(tmp_path):
         ("none.pth", None, "no such file"),
         ("text.pth", b"no weights in here", "text.pth"),
         ("cut.pth.tar", SOURCE.read_bytes()[:20000], "cut.pth.tar"),
-        ("packed.pth", gzip.compress(b"x"), "packed.pth"),
+        ("packed.pth", gzip.compress(b"x", mtime=0), "packed.pth"),
     ],
+    ids=["missing", "text", "cut", "packed"],
 )
 def test_a_file_that_cannot_be_read_is_told(tmp_path, name, content, words):
     if content is not None:
