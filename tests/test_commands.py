@@ -112,12 +112,13 @@ def test_a_terminated_run_saves_says_so_and_goes_on(tiny, trained, tmp_path):
 
 
 def test_an_interrupted_run_saves_and_says_so(tiny, tmp_path):
-    """After some seconds: MindData takes the signals for itself at first (utils/signals.py)."""
+    """130, or 0 where MindData's own handler has turned ctrl-C into SIGTERM (utils/signals.py)."""
     arguments = [*tiny, "--run.save_steps=1", "--train.epochs=60"]
-    stopped = start_and_stop(arguments, tmp_path / "run", 100, signal.SIGINT)
-    assert stopped.returncode == 130, stopped.errors
-    assert stopped.errors.strip().splitlines()[-1].startswith("interrupted: stopped at step")
+    stopped = start_and_stop(arguments, tmp_path / "run", 8, signal.SIGINT)
+    assert stopped.returncode in (0, 130), stopped.errors
+    assert "saved; the same command goes on from there" in stopped.errors.splitlines()[-1]
     assert "Traceback" not in stopped.errors
+    assert position(tmp_path / "run") >= 8
 
 
 def test_an_interrupt_while_compiling_ends_at_once(tiny, tmp_path):

@@ -3,8 +3,8 @@
 Python's own handlers wait until the interpreter runs again, which a graph that compiles or a long
 kernel can delay for a minute. A thread that reads the wake-up pipe hears of a signal at once.
 MindData's threads put handlers of their own in place when a pipeline starts, which turn ctrl-C into
-SIGTERM and that into an end: `hold` takes the signals back. In the first moments of a pipeline a
-ctrl-C may therefore arrive as SIGTERM; the run saves and stops all the same.
+SIGTERM and that into an end: `hold` takes the signals back. A ctrl-C between two calls may still
+arrive as SIGTERM; the run saves and stops all the same, with SIGTERM's exit status.
 """
 
 import os
