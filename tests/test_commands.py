@@ -76,15 +76,20 @@ def test_kill_9_at_any_moment_changes_no_bit(tiny, tmp_path, settings):
     assert_same(whole / "epoch_003.ckpt", broken / "epoch_003.ckpt")
 
 
-def start_and_stop(arguments, out: Path, steps: int, number: int) -> subprocess.Popen:
-    """Starts a run, sends it a signal once it has saved so many steps, and waits for its end."""
-    process = subprocess.Popen(
+def start(arguments, out: Path) -> subprocess.Popen:
+    """A training run in the background."""
+    return subprocess.Popen(
         [sys.executable, str(ROOT / "tsm/train.py"), *arguments, f"--run.out={out}"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=environment(),
     )
+
+
+def start_and_stop(arguments, out: Path, steps: int, number: int) -> subprocess.Popen:
+    """Starts a run, sends it a signal once it has saved so many steps, and waits for its end."""
+    process = start(arguments, out)
     deadline = time.monotonic() + 300
     while position(out) < steps:
         assert process.poll() is None, process.stderr.read()
@@ -106,6 +111,7 @@ def test_a_terminated_run_saves_says_so_and_goes_on(tiny, trained, tmp_path):
     arguments = [*tiny, "--run.save_steps=1"]
     stopped = start_and_stop(arguments, tmp_path / "run", 4, signal.SIGTERM)
     assert stopped.returncode == 0, stopped.errors
+    assert "Traceback" not in stopped.errors
     assert "saved; the same command goes on from there" in stopped.errors
     run("tsm/train.py", *arguments, f"--run.out={tmp_path / 'run'}")
     assert_same(trained, tmp_path / "run" / "epoch_002.ckpt")
@@ -122,13 +128,7 @@ def test_an_interrupted_run_saves_and_says_so(tiny, tmp_path):
 
 
 def test_an_interrupt_while_compiling_ends_at_once(tiny, tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "tsm/train.py"), *tiny, f"--run.out={tmp_path / 'run'}"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
+    process = start(tiny, tmp_path / "run")
     for line in process.stderr:
         if "compiling" in line:
             break

@@ -82,12 +82,14 @@ class TrainClips:
         """Only the frames of a clip, for measuring: the floor under `self[index]`."""
         sample, epoch = self.order.at(self.first + int(index))
         rng = sample_rng(self.order.seed, epoch, sample)
-        dense = self.data.sampling == "dense"
-        return read_frames(self.records[sample], self.data, "train", dense, rng=rng)
+        return self.frames(self.records[sample], rng)
+
+    def frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
+        return read_frames(record, self.data, "train", self.data.sampling == "dense", rng=rng)
 
     def clip(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
         data = self.data
-        frames = read_frames(record, data, "train", data.sampling == "dense", rng=rng)
+        frames = self.frames(record, rng)
         dice = random.Random(int(rng.randint(2**31)))
         clip, flipped = transforms.train_clip(
             frames, data.frames_per_segment, data.crop, data.scales, dice, data.flip
