@@ -76,10 +76,10 @@ def test_kill_9_at_any_moment_changes_no_bit(tiny, tmp_path, settings):
     assert_same(whole / "epoch_003.ckpt", broken / "epoch_003.ckpt")
 
 
-def start(arguments, out: Path) -> subprocess.Popen:
-    """A training run in the background."""
+def start(script: str, *arguments) -> subprocess.Popen:
+    """A command in the background."""
     return subprocess.Popen(
-        [sys.executable, str(ROOT / "tsm/train.py"), *arguments, f"--run.out={out}"],
+        [sys.executable, str(ROOT / script), *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -89,7 +89,7 @@ def start(arguments, out: Path) -> subprocess.Popen:
 
 def start_and_stop(arguments, out: Path, steps: int, number: int) -> subprocess.Popen:
     """Starts a run, sends it a signal once it has saved so many steps, and waits for its end."""
-    process = start(arguments, out)
+    process = start("tsm/train.py", *arguments, f"--run.out={out}")
     deadline = time.monotonic() + 300
     while position(out) < steps:
         assert process.poll() is None, process.stderr.read()
@@ -118,25 +118,36 @@ def test_a_terminated_run_saves_says_so_and_goes_on(tiny, trained, tmp_path):
 
 
 def test_an_interrupted_run_saves_and_says_so(tiny, tmp_path):
-    """130, or 0 where MindData's own handler has turned ctrl-C into SIGTERM (utils/signals.py)."""
     arguments = [*tiny, "--run.save_steps=1", "--train.epochs=60"]
     stopped = start_and_stop(arguments, tmp_path / "run", 8, signal.SIGINT)
-    assert stopped.returncode in (0, 130), stopped.errors
+    assert stopped.returncode == 130, stopped.errors
     assert "saved; the same command goes on from there" in stopped.errors.splitlines()[-1]
     assert "Traceback" not in stopped.errors
     assert position(tmp_path / "run") >= 8
 
 
-def test_an_interrupt_while_compiling_ends_at_once(tiny, tmp_path):
-    process = start(tiny, tmp_path / "run")
+def interrupt_after(process: subprocess.Popen, word: str, seconds: float) -> str:
+    """Ctrl-C so long after a word was said on stderr; the last line there."""
     for line in process.stderr:
-        if "compiling" in line:
+        if word in line:
             break
-    time.sleep(0.5)
+    time.sleep(seconds)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=10)
-    assert process.returncode == 130
-    assert errors.strip().splitlines()[-1] == "interrupted while compiling; nothing was lost"
+    assert process.returncode == 130, errors
+    return errors.strip().splitlines()[-1]
+
+
+def test_an_interrupt_while_compiling_ends_at_once(tiny, tmp_path):
+    process = start("tsm/train.py", *tiny, f"--run.out={tmp_path / 'run'}")
+    assert interrupt_after(process, "compiling", 0.5) == "interrupted; nothing was lost"
+
+
+@pytest.mark.parametrize("seconds", [0.5, 8])
+def test_an_interrupt_while_evaluating_ends_at_once(tiny, trained, seconds):
+    many = ["--data.sampling=dense", "--eval.clips=200", "--eval.batch=1"]
+    process = start("tsm/eval.py", *tiny, *many, "--checkpoint_path", trained)
+    assert interrupt_after(process, "evaluating", seconds) == "interrupted; nothing was lost"
 
 
 def test_worker_processes_give_the_same_weights_as_threads(tiny, trained, tmp_path):

@@ -20,7 +20,7 @@ from utils.command import Interrupted
 from utils.config import Run
 from utils.run_log import Window, log, progress, write_line
 from utils.runtime import Runtime
-from utils.signals import Signals, end
+from utils.signals import reacting
 from utils.train_step import STOP_ASKED, STOP_BAD_DATA, TrainStep
 
 
@@ -51,7 +51,7 @@ def fit(step: TrainStep, data, plan: Plan, rt: Runtime, folder: RunFolder) -> di
     batches = data.get_dataset_size()
     sink = plan.run.sink and rt.device != "CPU"
     size = min(plan.run.log_every, batches) if sink else -1
-    with trainer.signals:
+    with reacting(trainer.ask_to_stop):
         Model(step).train(
             batches // size if sink else 1,
             data,
@@ -71,8 +71,7 @@ def compile_step(trainer: "Trainer", data) -> None:
         Tensor(np.zeros(shape, kind))
         for shape, kind in zip(data.output_shapes(), data.output_types())
     ]
-    with Signals(lambda number: end(130, "interrupted while compiling; nothing was lost")):
-        trainer.step.compile(*inputs)
+    trainer.step.compile(*inputs)
     trainer.compile_seconds = time.monotonic() - began
     log.info("compiled in %.1f s", trainer.compile_seconds)
 
@@ -85,7 +84,7 @@ class Trainer(Callback):
         self.per_epoch = step.steps_per_epoch
         self.total = plan.epochs * self.per_epoch
         self.begun = self.position = int(step.micro_step.asnumpy())
-        self.signals, self.signal = Signals(self.ask_to_stop), 0  # the one that asked to stop
+        self.signal = 0  # the one that asked to stop
         self.failure = ""  # why the run stops before its end
         self.last: dict = {}
         self.compile_seconds = self.seconds = 0.0
@@ -100,11 +99,9 @@ class Trainer(Callback):
         self.bar = progress(self.total, "step", self.rt, self.position)
 
     def on_train_step_begin(self, run_context) -> None:
-        self.signals.hold()
         self.window.waited += time.monotonic() - self.window.since
 
     def on_train_step_end(self, run_context) -> None:
-        self.signals.hold()
         outputs = run_context.original_args().net_outputs
         loss, top1, scale, overflows, stop = (float(v.asnumpy()) for v in outputs)
         before, self.position = self.position, int(self.step.micro_step.asnumpy())

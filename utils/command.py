@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Callable
 
+from utils import signals
 from utils.config import ROOT, known, load_config
 
 
@@ -114,14 +115,15 @@ def enter(usage: str, work: Callable) -> None:
     if not sys.argv[1:] or set(sys.argv[1:]) & {"-h", "--help"}:
         print(usage.strip(), file=sys.stdout if sys.argv[1:] else sys.stderr)
         sys.exit(0 if sys.argv[1:] else 2)
+    signals.watch()
     try:
         status = work()
     except ValueError as error:
         if "ZOO_TRACEBACK" in os.environ:
             raise
         leave(2, f"error: {' '.join(str(error).split())}")
-    except (KeyboardInterrupt, Interrupted) as error:
-        leave(130, str(error) or "interrupted; nothing was lost")
+    except Interrupted as error:
+        leave(130, str(error))
     sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -1,62 +1,69 @@
 """Ctrl-C and SIGTERM while the framework is busy.
 
-Python's own handlers wait until the interpreter runs again, which a graph that compiles or a long
-kernel can delay for a minute. A thread that reads the wake-up pipe hears of a signal at once.
-MindData's threads put handlers of their own in place when a pipeline starts, which turn ctrl-C into
-SIGTERM and that into an end: `hold` takes the signals back. A ctrl-C between two calls may still
-arrive as SIGTERM; the run saves and stops all the same, with SIGTERM's exit status.
+Python's handlers wait until the interpreter runs again, which a graph that compiles or a long
+kernel can delay for a minute. MindSpore puts handlers of its own in place while a graph runs, which
+turn ctrl-C into SIGTERM. So no thread takes these signals by a handler at all: they are blocked,
+and one thread waits for them.
 """
 
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Callable
 
 WATCHED = (signal.SIGINT, signal.SIGTERM)
+WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
-class Signals:
-    """`with Signals(on_signal):` calls `on_signal(number)` in a thread; a second one ends all."""
-
-    def __init__(self, on_signal: Callable[[int], None]):
-        self.on_signal = on_signal
-        self.count = 0
-
-    def __enter__(self) -> "Signals":
-        self.reader, self.writer = os.pipe()
-        os.set_blocking(self.writer, False)
-        self.before = {number: signal.getsignal(number) for number in WATCHED}
-        self.hold()
-        self.wakeup = signal.set_wakeup_fd(self.writer, warn_on_full_buffer=False)
-        threading.Thread(target=self.listen, daemon=True).start()
-        return self
-
-    def hold(self) -> None:
-        """Watches the signals, whoever else has taken them; from the main thread only."""
-        for number in WATCHED:
-            signal.signal(number, ignore)
-
-    def __exit__(self, *exception) -> None:
-        signal.set_wakeup_fd(self.wakeup)
-        for number, handler in self.before.items():
-            signal.signal(number, handler or signal.SIG_DFL)
-        os.close(self.writer)  # ends the thread
-
-    def listen(self) -> None:
-        while True:
-            byte = os.read(self.reader, 1)
-            if not byte:
-                return os.close(self.reader)
-            if byte[0] in WATCHED:
-                self.count += 1
-                if self.count > 1:
-                    end(130, "interrupted again; ended at once, the last checkpoint is intact")
-                self.on_signal(byte[0])
+def end_command(number: int) -> None:
+    """What a signal does where nothing else is said: all files are written whole or not at all."""
+    end(128 + number, f"{WORDS[number]}; nothing was lost")
 
 
-def ignore(number, frame) -> None:
-    """Replaces the default, which would raise in the middle of anything."""
+reactions: list[Callable[[int], None]] = [end_command]  # the last one is in force
+
+
+@contextmanager
+def reacting(on_signal: Callable[[int], None]) -> Iterator[None]:
+    """Inside, a signal calls `on_signal(number)`, in another thread; a second one ends all."""
+    reactions.append(on_signal)
+    try:
+        yield
+    finally:
+        reactions.pop()
+
+
+def watch() -> None:
+    """Called once, before the framework starts threads: they inherit what is blocked here."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    os.register_at_fork(after_in_child=release)  # worker processes die of SIGTERM as ever
+    renew_threads()
+    threading.Thread(target=listen, daemon=True).start()
+
+
+def release() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+
+
+def renew_threads() -> None:
+    """Forks once: OpenBLAS, loaded with numpy, ends its threads at that and makes new ones later.
+
+    Those it has by now do not block the signals, and would be given them.
+    """
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def listen() -> None:
+    number = signal.sigwait(WATCHED)
+    reactions[-1](number)
+    number = signal.sigwait(WATCHED)
+    end(128 + number, f"{WORDS[number]} again; ended at once, the last checkpoint is intact")
 
 
 def end(status: int, line: str) -> None:
