@@ -2,18 +2,21 @@
 
     python scripts/benchmark.py step --config_path Y [--section.key=value ...]
     python scripts/benchmark.py data --config_path Y [--section.key=value ...]
+    python scripts/benchmark.py eval --config_path Y [--section.key=value ...]
         [--repeats 7] [--seconds 20] [--network tsm]
 
 `step`: clips/s of training and evaluation, compile seconds, GFLOP/s, and that as a share of this
 machine's own matrix products, timed in the same run. `data`: clips/s and clips per CPU-second of
-the pipeline alone, against bare decoding of the same frames. --network may be left out where the
-yaml lies in the network's folder. The last line of stdout is one JSON object.
+the pipeline alone, against bare decoding of the same frames. `eval`: videos/s of an evaluation,
+data and network. --network may be left out where the yaml lies in the network's folder. The last
+line of stdout is one JSON object.
 """
 
 import importlib
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -22,7 +25,8 @@ import numpy as np
 import psutil
 from mindspore import Tensor, nn, ops
 
-from utils import command, run_log, runtime
+from utils import amp, command, run_log, runtime
+from utils.metrics import video_scores
 from utils.order import Order
 from utils.testing import multiply_adds
 
@@ -32,8 +36,11 @@ def main(room: str, cfg, kind: str, repeats: str = "7", seconds: str = "20") -> 
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
     parts = {name: importlib.import_module(f"{room}.{name}") for name in ("train", "dataset")}
-    if kind == "step":
-        result = measure_step(parts, cfg, rt, repeats)
+    if kind == "eval":
+        result = measure_eval(room, cfg, rt, seconds)
+    elif kind == "step":
+        fresh = replace(cfg.train, pretrained=None, new_head=False)  # speed needs no checkpoint
+        result = measure_step(parts, replace(cfg, train=fresh), rt, repeats)
     else:
         result = measure_data(parts, cfg, rt, seconds)
     print(json.dumps({"benchmark": kind, "config": str(cfg.run.out.name), **result}))
@@ -106,7 +113,7 @@ def measure_data(parts: dict, cfg, rt: runtime.Runtime, seconds: int) -> dict:
     dataset = parts["dataset"]
     records = dataset.read_records(cfg, "train")
     order = dataset.train_order(cfg, records, rt)
-    clips = dataset.TrainClips(records, cfg.data, order, 10**6 // order.samples + 1, 0)
+    clips = dataset.TrainSource(records, cfg, order, 10**6 // order.samples + 1, 0)
     batches, batch = dataset.train_dataset(clips), cfg.data.batch
     reader = batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
     next(reader)  # workers start
@@ -131,6 +138,34 @@ def measure_data(parts: dict, cfg, rt: runtime.Runtime, seconds: int) -> dict:
     }
 
 
+def measure_eval(room: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
+    """Whole evaluation, data and network, of the first videos; the first batch is not timed."""
+    net = importlib.import_module(f"{room}.model").build_network(**cfg.network())
+    net = amp.cast(net, cfg.run.amp).set_train(False)
+    data = importlib.import_module(f"{room}.dataset").eval_data(cfg, rt)
+    if data.get_dataset_size() < 2:
+        raise ValueError("eval.batch: all test videos fit into one batch, which is not timed")
+    batches = iter(data.create_tuple_iterator(num_epochs=1, output_numpy=True))
+    clips, _, _ = next(batches)
+    video_scores(net, clips)  # compiles
+    began, computed, done = time.monotonic(), 0.0, 0
+    for clips, _, valid in batches:
+        since = time.monotonic()
+        video_scores(net, clips)
+        computed += time.monotonic() - since
+        done += int(valid.sum())
+        if time.monotonic() - began > seconds:
+            break
+    passed = time.monotonic() - began
+    return {
+        "batch": cfg.eval.batch,
+        "views": int(clips.shape[1]),
+        "videos": done,
+        "videos_per_second": round(done / passed, 2),
+        "waiting": round(1 - computed / passed, 3),
+    }
+
+
 def cpu_seconds() -> float:
     """Processor time of this process, its threads and its workers."""
     me = psutil.Process()
@@ -140,5 +175,5 @@ def cpu_seconds() -> float:
 
 if __name__ == "__main__":
     command.run_room(
-        main, __doc__, optional=["repeats", "seconds"], words={"kind": ("step", "data")}
+        main, __doc__, optional=["repeats", "seconds"], words={"kind": ("step", "data", "eval")}
     )

@@ -91,16 +91,37 @@ def follow(job: subprocess.Popen, path: Path) -> str:
                     print(line, file=sys.stderr, flush=True)
         if ended:
             return result
+        if mistake(path.parent):
+            end_soon(job)
         time.sleep(0.2)
+
+
+def mistake(logs: Path) -> str:
+    """The line by which a worker told a mistake of the user; empty where none did."""
+    for path in sorted(logs.glob("worker_*.log")):
+        found = re.findall(r"^error: .*$", path.read_text(errors="replace"), re.MULTILINE)
+        if found:
+            return f"{path.stem}: {found[-1]}"
+    return ""
+
+
+def end_soon(job: subprocess.Popen) -> None:
+    """Ends the job after a moment in which the workers may end by themselves.
+
+    The others would wait half a minute for the one that is gone.
+    """
+    try:
+        job.wait(timeout=2)
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, signal.SIGKILL)  # it has a session, and so a group, of its own
 
 
 def explain(logs: Path) -> int:
     """Says why the job failed: a worker's own line, or where to look."""
-    for path in sorted(logs.glob("worker_*.log")):
-        found = re.findall(r"^error: .*$", path.read_text(errors="replace"), re.MULTILINE)
-        if found:
-            print(f"{path.stem}: {found[-1]}", file=sys.stderr)
-            return 2
+    told = mistake(logs)
+    if told:
+        print(told, file=sys.stderr)
+        return 2
     print(f"a worker failed; the logs are in {logs}", file=sys.stderr)
     return 1
 

@@ -1,13 +1,10 @@
 """A small drawn data set and a tiny network for the tests that run whole commands."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.helpers import run
 from utils.config import ROOT
 from utils.drawing import draw_dataset
 
@@ -48,30 +45,3 @@ def trained(tiny, tmp_path_factory) -> Path:
     """The last checkpoint of an undisturbed tiny run."""
     out = tmp_path_factory.mktemp("trained") / "run"
     return Path(run("tsm/train.py", *tiny, f"--run.out={out}")["checkpoint"])
-
-
-def environment() -> dict:
-    """This interpreter first on PATH, as msrun's workers need it."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "GLOG_v": "3"}
-
-
-def call(script: str, *arguments: str, **options) -> subprocess.CompletedProcess:
-    """Runs a script of the checkout from another folder; never raises."""
-    command = ["bash"] if script.endswith(".sh") else [sys.executable]
-    return subprocess.run(
-        [*command, str(ROOT / script), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env={**environment(), **options.pop("environment", {})},
-        timeout=600,
-        cwd=options.pop("cwd", "/"),
-        **options,
-    )
-
-
-def run(script: str, *arguments: str) -> dict:
-    """Runs a script that must succeed; the JSON object in its last line of stdout."""
-    done = call(script, *arguments)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from tests.conftest import call
+from tests.helpers import call
 from utils.checkpoint import save
 
 

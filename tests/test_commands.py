@@ -4,28 +4,12 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-import mindspore as ms
-import numpy as np
 import pytest
 
-from tests.conftest import call, environment, run
-from utils.config import ROOT
-
-
-def weights(path) -> dict:
-    return {name: p.asnumpy() for name, p in ms.load_checkpoint(str(path)).items()}
-
-
-def assert_same(first, second) -> None:
-    """Bit for bit."""
-    first, second = weights(first), weights(second)
-    assert first.keys() == second.keys()
-    for name in first:
-        np.testing.assert_array_equal(first[name], second[name], name)
+from tests.helpers import assert_same, call, position, run, start, start_and_stop
 
 
 def test_training_leaves_what_it_promises(trained):
@@ -56,60 +40,24 @@ def test_evaluation_counts_every_video_once_and_writes_its_result(tiny, trained)
     assert json.loads(trained.with_suffix(".json").read_text()) == result
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        ["--train.ema=0.9", "--model.dropout=0.5", "--train.accumulate=4"],
-        ["--run.amp=O2", "--run.loss_scale=8", "--run.dynamic_loss_scale=true", "--run.seed=3"],
-    ],
-    ids=["ema-dropout-accumulation", "mixed-precision"],
-)
-def test_kill_9_at_any_moment_changes_no_bit(tiny, tmp_path, settings):
-    arguments = [*tiny, *settings, "--run.save_steps=1", "--train.epochs=3"]
+def test_kill_9_at_any_moment_changes_no_bit(tiny, tmp_path):
+    """Everything that has a state is on: averages, sums, dropout, a dynamic loss scale."""
+    state = ["--train.ema=0.9", "--model.dropout=0.5", "--train.accumulate=4", "--run.seed=3"]
+    state += ["--run.amp=O2", "--run.loss_scale=8", "--run.dynamic_loss_scale=true"]
+    arguments = [*tiny, *state, "--run.save_steps=1", "--train.epochs=3"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     run("tsm/train.py", *arguments, f"--run.out={whole}")
     for steps in (2, 7):
-        start_and_stop(arguments, broken, steps, signal.SIGKILL)
+        start_and_stop("tsm/train.py", arguments, broken, steps, signal.SIGKILL)
     result = run("tsm/train.py", *arguments, f"--run.out={broken}")
     assert result["steps"] == 18
     assert_same(whole / "resume.ckpt", broken / "resume.ckpt")
     assert_same(whole / "epoch_003.ckpt", broken / "epoch_003.ckpt")
 
 
-def start(script: str, *arguments) -> subprocess.Popen:
-    """A command in the background."""
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / script), *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
-
-
-def start_and_stop(arguments, out: Path, steps: int, number: int) -> subprocess.Popen:
-    """Starts a run, sends it a signal once it has saved so many steps, and waits for its end."""
-    process = start("tsm/train.py", *arguments, f"--run.out={out}")
-    deadline = time.monotonic() + 300
-    while position(out) < steps:
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(number)
-    process.output, process.errors = process.communicate(timeout=120)
-    return process
-
-
-def position(out: Path) -> int:
-    try:
-        return json.loads((out / "state.json").read_text())["step"]
-    except (OSError, ValueError):
-        return 0
-
-
 def test_a_terminated_run_saves_says_so_and_goes_on(tiny, trained, tmp_path):
     arguments = [*tiny, "--run.save_steps=1"]
-    stopped = start_and_stop(arguments, tmp_path / "run", 4, signal.SIGTERM)
+    stopped = start_and_stop("tsm/train.py", arguments, tmp_path / "run", 4, signal.SIGTERM)
     assert stopped.returncode == 0, stopped.errors
     assert "Traceback" not in stopped.errors
     assert "saved; the same command goes on from there" in stopped.errors
@@ -119,7 +67,7 @@ def test_a_terminated_run_saves_says_so_and_goes_on(tiny, trained, tmp_path):
 
 def test_an_interrupted_run_saves_and_says_so(tiny, tmp_path):
     arguments = [*tiny, "--run.save_steps=1", "--train.epochs=60"]
-    stopped = start_and_stop(arguments, tmp_path / "run", 8, signal.SIGINT)
+    stopped = start_and_stop("tsm/train.py", arguments, tmp_path / "run", 8, signal.SIGINT)
     assert stopped.returncode == 130, stopped.errors
     assert "saved; the same command goes on from there" in stopped.errors.splitlines()[-1]
     assert "Traceback" not in stopped.errors

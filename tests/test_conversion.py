@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.conftest import call, run
+from tests.helpers import call, run
 from utils.checkpoint import read
 from utils.config import ROOT
-from utils.testing import fill
+from utils.filling import fill
 
 SOURCE = ROOT / "tsm" / "tests" / "golden" / "tsm_r18_w2.pth.tar"
 SMOKE = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"

@@ -1,22 +1,11 @@
 """Two CPU workers through the real shell scripts and msrun."""
 
-import json
 from pathlib import Path
 
-import mindspore as ms
 import numpy as np
 import pytest
 
-from tests.conftest import call, run
-
-
-def weights(path) -> dict:
-    return {name: p.asnumpy() for name, p in ms.load_checkpoint(str(path)).items()}
-
-
-def last_json(done) -> dict:
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+from tests.helpers import call, last_json, run, weights
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from mindspore import Tensor
 from utils.command import rooms
 from utils.config import ROOT, load_config
 from utils.order import Order
+from utils.parallel import segment_ends
 from utils.runtime import Runtime
 
 YAMLS = sorted(path for room in rooms() for path in (ROOT / room / "configs").glob("*.yaml"))
@@ -26,31 +27,77 @@ def test_a_yaml_loads_and_says_how_to_run_it(path: Path):
     assert path.stem.startswith(NAME.get(room, (room,)))
     assert path.name in path.read_text().split("\nrun:")[0], "the head names the command"
     assert cfg.run.out == ROOT / "out" / path.stem
-    importlib.import_module(f"{room}.model").build_network(**cfg.network())
+    net = importlib.import_module(f"{room}.model").build_network(**cfg.network())
+    names = [p.name for p in net.trainable_params()]
+    assert segment_ends(names, cfg.run.all_reduce)[-1] == len(names) - 1
 
 
-def toy(path: Path, out: Path):
-    """The yaml's configuration on the CPU with a small network, small images, few classes."""
-    module = importlib.import_module(f"{path.parents[1].name}.config")
-    overrides = [f"run.out={out}", "run.device=CPU", "data.crop=32", "data.batch=2"]
-    overrides += ["data.segments=4", "train.epochs=6", "train.pretrained=null"]
+TOY = {
+    "tsm": ["data.crop=32", "data.batch=2", "data.segments=4"],
+    "resnet50": ["data.resize=64", "data.crop=64", "data.batch=2"],
+}
+
+
+def toy(path: Path):
+    """The yaml's configuration on the CPU with a small network, small images, a short run."""
+    room = path.parents[1].name
+    module = importlib.import_module(f"{room}.config")
+    overrides = ["run.device=CPU", "run.all_reduce=[]", "train.epochs=9"]
+    overrides += ["train.pretrained=null", *TOY[room]]
     cfg = load_config(module.Config, path)
-    if cfg.model.arch.startswith("resnet") and not cfg.model.non_local:
+    if not cfg.run.dynamic_loss_scale:
+        overrides.append("run.loss_scale=1")  # two small images have wild gradients
+    if cfg.model.arch.startswith("resnet") and not getattr(cfg.model, "non_local", False):
         overrides += ["model.arch=resnet18", "model.first_width=16"]
     return load_config(module.Config, path, overrides)
 
 
+def graph_of(path: Path) -> str:
+    """What decides the training graph: the network, precision, and what is on or off."""
+    cfg = toy(path)
+    numbers = {"num_classes", "mean", "std"}
+    network = {key: value for key, value in cfg.network().items() if key not in numbers}
+    no_part = {"schedule", "lr_changes", "warmup_epochs", "warmup_lr", "milestones", "base_batch"}
+    switches = {
+        key: value if isinstance(value, (bool, str)) else bool(value)
+        for key, value in vars(cfg.train).items()
+        if key not in no_part | {"accumulate", "end_lr", "schedule_epochs", "new_head"}
+    }
+    run = (cfg.run.amp, cfg.run.dynamic_loss_scale, cfg.train.accumulate > 1)
+    return repr((path.parents[1].name, network, run, switches, getattr(cfg.data, "mixup", 0) > 0))
+
+
+def one_of_each_graph() -> list:
+    """One yaml for every graph: to compile the same one again would show nothing new."""
+    paths = {graph_of(path): path for path in reversed(YAMLS)}.values()
+    slow = pytest.mark.slow  # non-local blocks take a minute to compile, and have a parity test
+    return [pytest.param(p, marks=slow) if p.stem.endswith("_nl") else p for p in paths]
+
+
+def build(path: Path) -> tuple:
+    """(train step, rates) of a toy; two updates an epoch."""
+    train = importlib.import_module(f"{path.parents[1].name}.train")
+    return train.build(toy(path), Runtime(), Order(4, 2, 0, 1, 0))[:2]
+
+
 @pytest.mark.parametrize("path", YAMLS, ids=lambda p: p.stem)
-def test_a_yaml_trains_one_step_at_toy_size(path: Path, tmp_path):
-    room = path.parents[1].name
-    cfg = toy(path, tmp_path)
-    build = importlib.import_module(f"{room}.train").build
-    clip_shape = importlib.import_module(f"{room}.dataset").clip_shape(cfg.data, cfg.data.crop)
-    step, lr, _ = build(cfg, Runtime(), Order(4, 2, 0, 1, 0))
-    assert len(lr) == 6 * 2
-    assert (lr > 0).all()
-    clip = np.random.RandomState(0).randint(0, 255, (2, *clip_shape)).astype(np.uint8)
-    outputs = step.set_train()(Tensor(clip), Tensor(np.array([0, 1], np.int32)))
+def test_a_yaml_builds_its_optimizer(path: Path):
+    _, lr = build(path)
+    assert len(lr) == 9 * 2
+    assert (lr >= 0).all()
+    assert lr.max() > 0
+
+
+@pytest.mark.parametrize("path", one_of_each_graph(), ids=lambda p: p.stem)
+def test_a_yaml_trains_one_step_at_toy_size(path: Path):
+    cfg, (step, _) = toy(path), build(path)
+    dataset = importlib.import_module(f"{path.parents[1].name}.dataset")
+    shape = dataset.clip_shape(cfg.data, cfg.data.crop)
+    clip = np.random.RandomState(0).randint(0, 255, (2, *shape)).astype(np.uint8)
+    target = np.array([0, 1], np.int32)
+    if getattr(cfg.data, "mixup", 0):
+        target = np.array([[0, 1, 0.7, 1], [1, 0, 0.7, 0]], np.float32)
+    outputs = step.set_train()(Tensor(clip), Tensor(target))
     assert np.isfinite(float(outputs[0].asnumpy()))
     # A dynamic scale begins where float16 overflows, and comes down.
     assert float(outputs[3].asnumpy()) == 0 or cfg.run.dynamic_loss_scale

@@ -78,7 +78,10 @@ def test_the_context_is_set_in_runtime_and_parallel_only(path):
     calls = {
         node.func.attr
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        # The seed of one data pipeline is no context.
+        and ast.unparse(node.func) != "ds.config.set_seed"
     }
     setters = {"set_device", "set_seed", "set_auto_parallel_context"} & calls
     assert not setters or path.name in ("runtime.py", "parallel.py")

@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from typing import Optional
 
 HEAD = r"^head\."
-# mmaction2's non-local block has no bias where the original has one.
-ZERO_IF_MISSING = r"\.nl\.W\.0\.bias$"
 
 MOBILE_BLOCK = r"^backbone\.layer(\d)\.(\d+)\.conv\.(\d)\.(conv|bn)\.(.*)$"
 # First features index of each stage of mmaction2's MobileNetV2.
@@ -93,3 +91,8 @@ def fit_shape(name: str, shape: tuple, wanted: tuple) -> Optional[str]:
     if first and shape[0] == wanted[0] and shape[2:] == wanted[2:] and shape[1] == 3:
         return "mean_channels"
     return None
+
+
+def may_be_zero(name: str, spoken: str) -> bool:
+    """mmaction2's non-local block has no bias where the original has one."""
+    return spoken.startswith("mmaction2") and name.endswith(".nl.W.0.bias")

@@ -52,13 +52,13 @@ def read_frames(
         return video.frames(sampling.frames_read(offsets, len(video), length))
 
 
-class TrainClips:
+class TrainSource:
     """Random-access training clips; index 0 is the first of the tape after `skip` batches."""
 
-    def __init__(self, records: list[Record], data, order: Order, epochs: int, skip: int):
-        self.records, self.data, self.order = records, data, order
-        self.first = skip * data.batch
-        self.length = epochs * order.steps_per_epoch * data.batch - self.first
+    def __init__(self, records: list[Record], cfg, order: Order, epochs: int, skip: int):
+        self.records, self.data, self.order = records, cfg.data, order
+        self.first = skip * order.batch
+        self.length = epochs * order.steps_per_epoch * order.batch - self.first
         self.bad = BadVideos([record.path for record in records])
 
     def __len__(self) -> int:
@@ -150,7 +150,7 @@ def clip_shape(data, size: int) -> tuple[int, int, int, int]:
     return data.segments, channels, size, size
 
 
-def train_dataset(clips: TrainClips):
+def train_dataset(clips: TrainSource):
     """(clip, label) in batches: the rest of the run's tape; None where nothing is left."""
     if len(clips) == 0:
         return None
@@ -163,6 +163,11 @@ def eval_dataset(videos: EvalVideos):
     batch = videos.cfg.eval.batch
     rows = generator(videos, ["clips", "label", "valid"], videos.cfg.data, batch)
     return rows.batch(batch)
+
+
+def eval_data(cfg, rt: Runtime):
+    """The evaluation of the yaml's test list."""
+    return eval_dataset(EvalVideos(read_records(cfg, "test"), cfg, rt))
 
 
 def generator(source, columns: list[str], data, batch: int):

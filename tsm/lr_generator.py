@@ -26,11 +26,6 @@ GROUPS = {
 FLOW_FIRST_CONV = {"first_conv_weight": (5, 1), "first_conv_bias": (10, 0)}
 
 
-def peak_lr(lr: float, base_batch: int, global_batch: int) -> float:
-    """Linear scaling: `lr` belongs to `base_batch` clips per update; 0 means do not scale."""
-    return lr * global_batch / base_batch if base_batch else lr
-
-
 def get_lr(train: Any, updates_per_epoch: int, global_batch: int) -> np.ndarray:
     """The base rate of every update of the run, float64 (epochs * updates_per_epoch,).
 
@@ -38,7 +33,7 @@ def get_lr(train: Any, updates_per_epoch: int, global_batch: int) -> np.ndarray:
     first epoch is at `warmup_lr` and whose last at the peak. `lr_changes: update` is Summit's:
     warm-up and curve move with every update.
     """
-    peak = peak_lr(train.lr, train.base_batch, global_batch)
+    peak = schedules.peak_lr(train.lr, train.base_batch, global_batch)
     per = updates_per_epoch if train.lr_changes == "update" else 1
     total, warm = round(train.epochs * per), round(train.warmup_epochs * per)
     if train.schedule == "cosine":

@@ -14,14 +14,14 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its
 from tsm.config import Config
 from tsm.dataset import (
     EvalVideos,
-    TrainClips,
+    TrainSource,
     eval_dataset,
     read_records,
     train_dataset,
     train_order,
 )
 from tsm.loss import build_loss
-from tsm.lr_generator import HEAD, get_lr, parameter_groups, peak_lr
+from tsm.lr_generator import HEAD, get_lr, parameter_groups
 from tsm.model import TSM, freeze_batch_norms
 from utils import amp, callbacks, checkpoint, command, optim, parallel, run_log, runtime
 from utils.metrics import evaluate, print_result
@@ -37,8 +37,8 @@ def main(cfg: Config) -> None:
     order = train_order(cfg, records, rt)
     step, lr, segments = build(cfg, rt, order)
     done = folder.restore(step)
-    run_log.announce(sizes(cfg, order, rt), segments, done)
-    clips = TrainClips(records, cfg.data, order, cfg.train.epochs, done)
+    run_log.announce(cfg.train, order, segments, done)
+    clips = TrainSource(records, cfg, order, cfg.train.epochs, done)
     plan = callbacks.Plan(
         run=cfg.run,
         epochs=cfg.train.epochs,
@@ -56,7 +56,8 @@ def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
     if cfg.train.pretrained:
         checkpoint.load(net, cfg.train.pretrained, cfg.train.new_head, HEAD)
     freeze_batch_norms(net, cfg.train.batch_norm)
-    lr = get_lr(cfg.train, order.updates_per_epoch(cfg.train.accumulate), global_batch(cfg, rt))
+    many = cfg.train.accumulate
+    lr = get_lr(cfg.train, order.updates_per_epoch(many), order.per_update(many))
     weights = net.trainable_params()
     groups = parameter_groups(weights, cfg.train, lr, cfg.data.modality == "flow")
     opt = optim.sgd(weights, groups, cfg.train.momentum, cfg.train.nesterov)
@@ -64,26 +65,6 @@ def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
     net, loss = amp.cast(net, cfg.run.amp), build_loss(cfg.model.before_softmax)
     step = TrainStep(net, loss, opt, cfg.run, cfg.train, rt, order.steps_per_epoch)
     return step, lr, segments
-
-
-def global_batch(cfg: Config, rt: runtime.Runtime) -> int:
-    return cfg.data.batch * rt.size * cfg.train.accumulate
-
-
-def sizes(cfg: Config, order: Order, rt: runtime.Runtime) -> dict:
-    """What the first log lines say."""
-    train, clips = cfg.train, global_batch(cfg, rt)
-    return {
-        "samples": order.samples,
-        "steps": order.steps_per_epoch,
-        "batch": order.batch,
-        "devices": rt.size,
-        "accumulate": train.accumulate,
-        "global_batch": clips,
-        "lr": train.lr,
-        "base_batch": train.base_batch,
-        "peak": peak_lr(train.lr, train.base_batch, clips),
-    }
 
 
 def validation(cfg: Config, net, rt: runtime.Runtime):

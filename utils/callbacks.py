@@ -18,6 +18,7 @@ from utils import checkpoint
 from utils.checkpoint import RunFolder
 from utils.command import Interrupted
 from utils.config import Run
+from utils.profiling import Profiling
 from utils.run_log import Window, log, progress, write_line
 from utils.runtime import Runtime
 from utils.signals import reacting
@@ -84,6 +85,7 @@ class Trainer(Callback):
         self.per_epoch = step.steps_per_epoch
         self.total = plan.epochs * self.per_epoch
         self.begun = self.position = int(step.micro_step.asnumpy())
+        self.profiling = Profiling(plan.run.profile, rt)
         self.signal = 0  # the one that asked to stop
         self.failure = ""  # why the run stops before its end
         self.last: dict = {}
@@ -97,11 +99,13 @@ class Trainer(Callback):
     def on_train_begin(self, run_context) -> None:
         self.window = Window()
         self.bar = progress(self.total, "step", self.rt, self.position)
+        self.profiling.start()
 
     def on_train_step_begin(self, run_context) -> None:
         self.window.waited += time.monotonic() - self.window.since
 
     def on_train_step_end(self, run_context) -> None:
+        self.profiling.step()
         outputs = run_context.original_args().net_outputs
         loss, top1, scale, overflows, stop = (float(v.asnumpy()) for v in outputs)
         before, self.position = self.position, int(self.step.micro_step.asnumpy())
@@ -110,8 +114,9 @@ class Trainer(Callback):
         if self.passed(before, self.run.log_every) or self.position == self.total:
             self.report(scale, int(overflows))
         self.judge(loss, overflows, stop)
-        if not self.failure and not overflows:
-            self.save_if_due(before)
+        if not self.failure:
+            if not overflows or self.is_sound():
+                self.save_if_due(before)
             self.evaluate_if_due(before)
         if self.failure or stop:
             run_context.request_stop()
@@ -119,6 +124,7 @@ class Trainer(Callback):
 
     def on_train_end(self, run_context) -> None:
         self.bar.close()
+        self.profiling.stop()
 
     def passed(self, before: int, every: int) -> bool:
         """Whether a multiple of `every` steps was reached since `before`."""
@@ -138,6 +144,21 @@ class Trainer(Callback):
             self.failure = mine
         elif stop * self.rt.size >= STOP_BAD_DATA:
             self.failure = mine or "data.bad_limit: another rank has too many unreadable videos"
+
+    def is_sound(self) -> bool:
+        """Whether a step that overflowed has left weights and running statistics finite.
+
+        Those of rank 0, which saves.
+        """
+        if not self.rt.is_first:
+            return True
+        sound = all(np.isfinite(p.asnumpy()).all() for p in self.step.net.get_parameters())
+        if not sound and self.position == self.total:
+            self.failure = (
+                "train.lr: the run ended with statistics that are not finite; the last checkpoint "
+                "is intact; lower the rate or the loss scale"
+            )
+        return sound
 
     def save_if_due(self, before: int) -> None:
         epochs = self.position // self.per_epoch

@@ -35,6 +35,7 @@ class Run:
     save_steps: int = 0  # also save each so many steps; 0: at epoch ends only
     keep: int = 3  # epoch checkpoints kept; 0: all
     eval_every: int = 0  # epochs; 0: never while training
+    profile: Optional[Path] = None  # a folder for the trace of a few steps
     resume: bool = True  # go on where the run in `out` stopped
     out: Optional[Path] = None  # default: out/<name of the yaml>
 

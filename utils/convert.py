@@ -64,7 +64,7 @@ def convert(
             if array.shape != tuple(wanted[name]):
                 shapes.append(f"{name} is {list(array.shape)} instead of {list(wanted[name])}")
             found[name] = array.astype(np.float32)
-        elif spoken.startswith("mmaction2") and re.search(room.ZERO_IF_MISSING, key):
+        elif room.may_be_zero(key, spoken):
             found[name] = np.zeros(wanted[name], np.float32)
         else:
             missing.append(name)

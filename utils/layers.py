@@ -4,30 +4,41 @@ MindSpore's defaults differ (padding `same`, no bias, momentum of the old value)
 changes of signature will land in this file and nowhere else.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
-from mindspore.common.initializer import HeNormal, Normal, initializer
+from mindspore.common.initializer import HeNormal, Normal, Uniform, initializer
 
 
 def conv2d(
-    cin: int, cout: int, kernel: int, stride: int = 1, groups: int = 1, bias: bool = False
+    cin: int,
+    cout: int,
+    kernel: int,
+    stride: int = 1,
+    groups: int = 1,
+    bias: bool = False,
+    fan: str = "fan_out",
+    same: bool = False,
 ) -> nn.Conv2d:
     """A 2-D convolution of odd kernel, padded by (kernel - 1) / 2 on every side.
 
-    Initialised as torchvision's ResNet: normal, variance 2 / (cout * kernel^2 / groups).
+    Initialised as torchvision's ResNet: normal, variance 2 / (cout * kernel^2 / groups), or with
+    cin for cout where `fan` is `fan_in`. `same` pads as MindSpore's `same`: where the stride is 2
+    and the size even, one less before than after.
     """
     return nn.Conv2d(
         in_channels=cin,
         out_channels=cout,
         kernel_size=kernel,
         stride=stride,
-        pad_mode="pad",
-        padding=(kernel - 1) // 2,
+        pad_mode="same" if same else "pad",
+        padding=0 if same else (kernel - 1) // 2,
         dilation=1,
         group=groups,
         has_bias=bias,
-        weight_init=HeNormal(mode="fan_out", nonlinearity="relu"),
+        weight_init=HeNormal(mode=fan, nonlinearity="relu"),
         bias_init="zeros",
     )
 
@@ -56,6 +67,13 @@ def batch_norm2d(channels: int, gamma: str = "ones") -> nn.BatchNorm2d:
     )
 
 
+def freeze(norms: Iterable[nn.BatchNorm2d]) -> None:
+    """Batch norms keep their statistics, scale and shift, and use them in training too."""
+    for cell in norms:
+        cell.use_batch_statistics = False
+        cell.gamma.requires_grad = cell.beta.requires_grad = False
+
+
 class BatchNorm3d(nn.BatchNorm2d):
     """Batch norm over (N, C, T, H, W); its parameters have no extra `bn2d` level in their names."""
 
@@ -69,10 +87,13 @@ class BatchNorm3d(nn.BatchNorm2d):
         return super().construct(x.reshape(n, c, t * h, w)).reshape(n, c, t, h, w)
 
 
-def max_pool2d(kernel: int, stride: int) -> nn.MaxPool2d:
-    """Max pool padded by (kernel - 1) / 2 on every side with minus infinity."""
+def max_pool2d(kernel: int, stride: int, same: bool = False) -> nn.MaxPool2d:
+    """Max pool padded by (kernel - 1) / 2 on every side with minus infinity; `same` as above."""
     return nn.MaxPool2d(
-        kernel_size=kernel, stride=stride, pad_mode="pad", padding=(kernel - 1) // 2
+        kernel_size=kernel,
+        stride=stride,
+        pad_mode="same" if same else "pad",
+        padding=0 if same else (kernel - 1) // 2,
     )
 
 
@@ -84,6 +105,17 @@ def dense(cin: int, cout: int, std: float = 0.01) -> nn.Dense:
         has_bias=True,
         weight_init=initializer(Normal(sigma=std), (cout, cin)),
         bias_init="zeros",
+    )
+
+
+def torch_dense(cin: int, cout: int) -> nn.Dense:
+    """A fully connected layer as PyTorch starts it: weight and bias uniform in +-1/sqrt(cin)."""
+    return nn.Dense(
+        in_channels=cin,
+        out_channels=cout,
+        has_bias=True,
+        weight_init=Uniform(scale=cin**-0.5),
+        bias_init=Uniform(scale=cin**-0.5),
     )
 
 

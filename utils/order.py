@@ -38,12 +38,22 @@ class Order:
         """The remainder of an epoch makes an update of its own."""
         return -(-self.steps_per_epoch // accumulate)
 
+    def per_update(self, accumulate: int) -> int:
+        """Samples of all ranks in one update of the weights."""
+        return self.batch * self.size * accumulate
+
     def at(self, position: int) -> tuple[int, int]:
         """(sample, epoch) at a position of this rank's tape."""
         step, place = divmod(position, self.batch)
         epoch, step = divmod(step, self.steps_per_epoch)
         index = (step * self.size + self.rank) * self.batch + place
         return int(self.permutation(epoch)[index]), epoch
+
+    def epoch(self, epoch: int) -> np.ndarray:
+        """The samples of this rank in one epoch, in order: (steps_per_epoch * batch,)."""
+        whole = self.steps_per_epoch * self.size * self.batch
+        drawn = self.permutation(epoch)[:whole]
+        return drawn.reshape(-1, self.size, self.batch)[:, self.rank].reshape(-1)
 
     def permutation(self, epoch: int) -> np.ndarray:
         if epoch not in self.cache:

@@ -5,11 +5,12 @@ import logging
 import sys
 import time
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from tqdm import tqdm
 
-from utils import checkpoint
+from utils import checkpoint, schedules
+from utils.order import Order
 from utils.runtime import Runtime
 
 log = logging.getLogger("zoo")
@@ -64,15 +65,17 @@ def sentence(values: dict) -> str:
     return "  ".join(words)
 
 
-def announce(run: dict, segments: list, done: int) -> None:
+def announce(train: Any, order: Order, segments: list, done: int) -> None:
     """Says at the start what the run is made of: sizes, learning rate, AllReduce segments."""
+    together = order.per_update(train.accumulate)
     log.info(
-        "%(samples)d samples; %(steps)d steps an epoch; %(batch)d a device x %(devices)d devices "
-        "x %(accumulate)d accumulated = %(global_batch)d an update",
-        run,
+        "%d samples; %d steps an epoch; %d a device x %d devices x %d accumulated = %d an update",
+        *(order.samples, order.steps_per_epoch, order.batch, order.size, train.accumulate),
+        together,
     )
-    if run["base_batch"]:
-        log.info("lr %(lr)g for %(base_batch)d samples -> %(peak)g for %(global_batch)d", run)
+    if train.base_batch:
+        peak = schedules.peak_lr(train.lr, train.base_batch, together)
+        log.info("lr %g for %d samples -> %g for %d", train.lr, train.base_batch, peak, together)
     parts = [f"{tensors} tensors {size / 1e6:.2f} MB" for _, tensors, size in segments]
     log.info("gradients travel in %d segments: %s", len(parts), " | ".join(parts))
     if done:

@@ -22,3 +22,8 @@ def cosine(count: int) -> np.ndarray:
 def warmup(count: int, start: float, peak: float) -> np.ndarray:
     """Linear; the first value is one step above `start`, the last is `peak`."""
     return start + (peak - start) * (np.arange(count) + 1) / max(count, 1)
+
+
+def peak_lr(lr: float, base_batch: int, global_batch: int) -> float:
+    """Linear scaling: `lr` belongs to `base_batch` samples per update; 0 means do not scale."""
+    return lr * global_batch / base_batch if base_batch else lr

@@ -10,7 +10,7 @@ forward -> scaled backward -> [accumulate] -> AllReduce -> finite? -> clip -> up
 * Clipping comes after unscaling, by the total L2 norm, before the optimizer adds weight decay.
 """
 
-from typing import Any
+from typing import Any, Optional
 
 import mindspore as ms
 import numpy as np
@@ -26,7 +26,10 @@ STOP_ASKED, STOP_BAD_DATA = 1.0, 1000.0  # what a rank may add to the common sto
 
 
 class TrainStep(nn.Cell):
-    """(clip, label) -> (loss, top1, loss scale, consecutive overflows, stop signal).
+    """(clip, target) -> (loss, top1, loss scale, consecutive overflows, stop signal).
+
+    The target is what `loss` takes with the scores: labels int32 (N,), or float32 (N, ...) with the
+    label first. `mix`, where there is one, makes the network's input of clip and target.
 
     loss and top1 are means over all ranks; every returned value is the same on every rank.
     `train` gives `accumulate`, `clip_norm` (0: do not clip) and `ema` (decay; 0: no average).
@@ -41,9 +44,10 @@ class TrainStep(nn.Cell):
         train: Any,
         rt: Runtime,
         steps_per_epoch: int,
+        mix: Optional[nn.Cell] = None,
     ):
         super().__init__(auto_prefix=False)
-        self.net, self.loss, self.optimizer = net, loss, optimizer
+        self.net, self.loss, self.optimizer, self.mix = net, loss, optimizer, mix
         self.scaler = loss_scaler(run.loss_scale, run.dynamic_loss_scale)
         self.steps_per_epoch, self.accumulate = steps_per_epoch, train.accumulate
         self.clip_norm, self.ema = train.clip_norm, train.ema
@@ -65,21 +69,22 @@ class TrainStep(nn.Cell):
         self.gradients = ms.value_and_grad(self.scaled_loss, None, weights, has_aux=True)
         self.map = ops.HyperMap()
 
-    def scaled_loss(self, clip: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def scaled_loss(self, clip: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         scores = self.net(clip)
-        loss = self.loss(scores, label)
+        loss = self.loss(scores, target)
         return self.scaler.scale(loss), loss, scores
 
-    def construct(self, clip: Tensor, label: Tensor) -> tuple:
+    def construct(self, clip: Tensor, target: Tensor) -> tuple:
         self.set_dropout_keys()
-        (_, loss, scores), grads = self.gradients(clip, label)
+        clip = clip if self.mix is None else self.mix(clip, target)
+        (_, loss, scores), grads = self.gradients(clip, target)
         grads = self.scaler.unscale(grads)
         if self.accumulate == 1:
             self.update(grads)
         else:
             self.add(grads)
         ops.assign_add(self.micro_step, 1)
-        loss, top1, stop = self.over_ranks(loss, top1_share(scores, label), self.stop)
+        loss, top1, stop = self.over_ranks(loss, top1_share(scores, target), self.stop)
         return loss, top1, self.scaler.scale_value, self.overflows, stop
 
     def set_dropout_keys(self) -> None:
@@ -153,7 +158,8 @@ def first_key(seed: int, rank: int) -> int:
     return int(np.random.RandomState([seed, rank]).randint(0, 2**30))
 
 
-def top1_share(scores: Tensor, label: Tensor) -> Tensor:
+def top1_share(scores: Tensor, target: Tensor) -> Tensor:
+    label = target if target.ndim == 1 else target[:, 0].astype(mstype.int32)
     return (scores.argmax(axis=-1) == label).astype(mstype.float32).mean()
 
 

@@ -11,7 +11,8 @@ from tsm.convert import canonical, dialect
 from tsm.model import TSM
 from utils.checkpoint import weights_of
 from utils.convert import convert
-from utils.testing import fill, load_case, torch_names
+from utils.filling import fill
+from utils.testing import load_case, torch_names
 
 GOLDEN = Path(__file__).parent / "golden"
 VARIANTS = {case["name"]: case for case in load_case(GOLDEN / "variants.json")}

@@ -5,71 +5,20 @@ implementation of its own in PyTorch that reproduces the original's cases.
 """
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor
 
-from tsm import convert
-from tsm.loss import build_loss
-from tsm.lr_generator import parameter_groups
-from tsm.model import TSM, freeze_batch_norms
-from utils import optim
-from utils.config import Run
-from utils.runtime import Runtime
-from utils.testing import (
-    build_state,
-    fill,
-    fill_input,
-    load_case,
-    put_state,
-    record_taps,
-    spread,
-    torch_names,
-)
-from utils.train_step import TrainStep
+from tsm.golden import cell_name, network, train_step
+from tsm.golden import loss as case_loss
+from utils.filling import fill_input
+from utils.testing import load_case, record_taps, spread, torch_names
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL, FULL = load_case(GOLDEN / "tsm_r50_8f_small.json"), load_case(GOLDEN / "tsm_r50_8f.json")
 VARIANTS = {case["name"]: case for case in load_case(GOLDEN / "variants.json")}
-
-
-def settings(case: dict, dropout: float) -> dict:
-    """The arguments of TSM for the configuration of a golden case."""
-    config = case["config"]
-    return {
-        "num_classes": config["num_class"],
-        "segments": config["num_segments"],
-        "arch": config["base_model"],
-        "shift_div": config["shift_div"] if config["is_shift"] else 0,
-        "shift_place": config["shift_place"],
-        "online": config.get("unidirectional", False),
-        "temporal_pool": config["temporal_pool"],
-        "non_local": config["non_local"],
-        "dropout": dropout,
-        "consensus": config["consensus"],
-        "before_softmax": config["before_softmax"],
-        "modality": config["modality"].lower(),
-        "frames_per_segment": config["new_length"],
-    }
-
-
-def network(case: dict, training: bool = False) -> TSM:
-    """The case's network with its weights; in training every dropout is as good as 0."""
-    dropout = case["config"]["dropout"]
-    net = TSM(**settings(case, 1e-9 if training and dropout else dropout))
-    if "manifest" in case:
-        state = build_state(case)
-    else:
-        shapes = {name: p.shape for name, p in net.parameters_dict().items()}
-        names = torch_names(net)
-        state = {theirs: fill(theirs, tuple(shapes[ours])) for ours, theirs in names.items()}
-        for part, factor in case.get("scale", {}).items():
-            state.update({k: v * np.float32(factor) for k, v in state.items() if part in k})
-    put_state(net, state, convert)
-    return net.set_train(training)
 
 
 def scores(case: dict) -> np.ndarray:
@@ -108,11 +57,7 @@ def test_scores_of_every_variant(name):
 )
 def test_activations_on_the_way(case):
     taps = {p: v for p, v in case["eval"]["taps"].items() if "avgpool" not in p}
-    points = [point.replace("conv1 (input after", "conv1.net (input after") for point in taps]
-    points = [point.replace("conv.0 (input after", "conv.0.net (input after") for point in points]
-    points = [
-        point.replace("layer2 (input after the pool)", "layer2.net (input)") for point in points
-    ]
+    points = [cell_name(point) for point in taps]
     clip = fill_input(case["input_seed"], case["input_shape"])
     seen = record_taps(network(case), points, clip)
     for point, expected in zip(points, taps.values()):
@@ -133,8 +78,7 @@ TRAINED = {
 def test_training_loss_gradients_and_buffers(name):
     """Loss 1e-4, gradient norms 2 %, running statistics 1e-3 (float32 against float64: 0.5 %)."""
     case = TRAINED[name]
-    net, loss = network(case, training=True), build_loss(before_softmax=True)
-    freeze_batch_norms(net, "partial" if case["config"]["partial_bn"] else "trained")
+    net, loss = network(case, training=True), case_loss(case)
     weights = net.trainable_params()
     clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
     label = Tensor(np.array(case["labels"], np.int32))
@@ -166,7 +110,6 @@ def test_training_loss_gradients_and_buffers(name):
 def test_frozen_batch_norms_keep_their_statistics():
     case = VARIANTS["resnet18_8f_partial_bn"]
     net = network(case, training=True)
-    freeze_batch_norms(net, "partial")
     before = {name: p.asnumpy().copy() for name, p in net.parameters_dict().items()}
     clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
     net(clip).asnumpy()
@@ -183,26 +126,14 @@ def test_frozen_batch_norms_keep_their_statistics():
 @pytest.mark.parametrize("part", [pytest.param("step", marks=pytest.mark.slow), "step_decay"])
 def test_five_updates_with_the_recipe(part):
     """Losses at 5e-3, lengths of the updates at 5 % where float32 and float64 agree at 2 %."""
-    recorded, net = SMALL["train"][part], network(SMALL, training=True)
-    recipe = recorded["optimizer"]
-    before = {p.name: p.asnumpy().copy() for p in net.trainable_params()}
-    train = SimpleNamespace(
-        accumulate=1,
-        clip_norm=recipe["clip_total_norm"],
-        ema=0.0,
-        weight_decay=recipe["weight_decay"],
-        fast_head=True,
-    )
-    lr = np.full(5, recipe["lr"])
-    weights = net.trainable_params()
-    opt = optim.sgd(weights, parameter_groups(weights, train, lr, False), recipe["momentum"])
-    step = TrainStep(net, build_loss(True), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
+    recorded, step = SMALL["train"][part], train_step(SMALL, part)
+    before = {p.name: p.asnumpy().copy() for p in step.net.trainable_params()}
     clip = Tensor(fill_input(SMALL["input_seed"], SMALL["input_shape"]))
     label = Tensor(np.array(SMALL["labels"], np.int32))
     losses = [float(step(clip, label)[0].asnumpy()) for _ in range(5)]
     np.testing.assert_allclose(losses, recorded["losses64"], rtol=5e-3)
-    names, checked = torch_names(net), 0
-    for parameter in net.trainable_params():
+    names, checked = torch_names(step.net), 0
+    for parameter in step.net.trainable_params():
         name = names[parameter.name]
         sure = recorded["delta_norm64"][name]
         if abs(recorded["delta_norm"][name] - sure) < 0.02 * sure:

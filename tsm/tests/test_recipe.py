@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tsm.lr_generator import FLOW_FIRST_CONV, GROUPS, get_lr, parameter_groups, peak_lr
+from tsm.lr_generator import FLOW_FIRST_CONV, GROUPS, get_lr, parameter_groups
 from tsm.model import TSM, freeze_batch_norms
+from utils import schedules
 from utils.parallel import segment_ends
 from utils.testing import load_case, torch_names
 
@@ -64,8 +65,8 @@ def test_summit_rates_equal_the_papers(case):
 
 
 def test_linear_scaling_follows_the_global_batch():
-    assert peak_lr(0.02, 128, 256) == pytest.approx(0.04)
-    assert peak_lr(0.02, 0, 256) == 0.02
+    assert schedules.peak_lr(0.02, 128, 256) == pytest.approx(0.04)
+    assert schedules.peak_lr(0.02, 0, 256) == 0.02
 
 
 def test_the_warm_up_of_mmaction2_changes_once_per_epoch():

@@ -5,8 +5,9 @@ import pytest
 from mindspore import nn
 
 from utils.config import ROOT
+from utils.filling import fill_input
 from utils.metrics import Counts, video_scores
-from utils.testing import fill_input, load_case
+from utils.testing import load_case
 
 CASES = load_case(ROOT / "tsm" / "tests" / "golden" / "tsm_data.json")["test_aggregation"]
 

@@ -1,0 +1,129 @@
+"""Settings of ResNet: types, defaults, checks."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, Optional
+
+from utils.config import Run, positive
+
+CIFAR_SIZE = 32
+
+
+@dataclass(frozen=True)
+class Data:
+    """`train` and `test` are folders of class folders, or MindRecord files, relative to `root`.
+
+    CIFAR needs neither: `root` holds the binary files.
+    """
+
+    root: Path
+    source: Literal["folder", "mindrecord", "cifar10", "cifar100"] = "folder"
+    train: str = "train"
+    test: str = "val"
+    resize: int = 256  # short side in evaluation
+    crop: int = 224
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    augment: Literal["crop", "pad_crop", "none"] = "crop"  # none: as in evaluation
+    min_area: float = 0.08  # smallest share of the image that a random crop takes
+    mixup: float = 0.0  # alpha of the Beta distribution; 0: off
+    batch: int = 256  # images per device
+    workers: int = 8
+    prefetch: int = 4  # batches
+
+    def __post_init__(self):
+        positive(self, "data", "resize", "crop", "batch", "workers", "prefetch", "min_area")
+        if self.crop > self.resize:
+            raise ValueError(f"data.crop {self.crop} is larger than data.resize {self.resize}")
+        if self.is_cifar and self.augment == "crop":
+            raise ValueError("data.augment crop is for encoded images; CIFAR's is pad_crop")
+        if not self.is_cifar and self.augment == "pad_crop":
+            raise ValueError("data.augment pad_crop is for CIFAR's images of 32 pixels")
+        if self.mixup < 0 or self.min_area > 1 or min(self.std) <= 0:
+            raise ValueError("data.mixup must not be negative, min_area not above 1, std above 0")
+
+    @property
+    def is_cifar(self) -> bool:
+        return self.source.startswith("cifar")
+
+
+@dataclass(frozen=True)
+class Model:
+    """The arguments of resnet50.model.build_network that are not derived from `data`."""
+
+    num_classes: int
+    arch: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "se_resnet50"] = (
+        "resnet50"
+    )
+    first_width: int = 64  # channels of the first stage; the others follow
+    fan: Literal["fan_out", "fan_in"] = "fan_out"  # of the Kaiming initialisation
+    zero_last: bool = False  # the last batch norm of every block starts at 0
+
+    def __post_init__(self):
+        positive(self, "model", "num_classes", "first_width")
+
+
+@dataclass(frozen=True)
+class Train:
+    """The recipe. `lr` is for `base_batch` images per update and scales with the global batch."""
+
+    epochs: int = 90
+    schedule_epochs: int = 0  # the curve's length where it is not `epochs`
+    lr: float = 0.256
+    base_batch: int = 256  # 0: use lr as it is
+    schedule: Literal["cosine", "tutorial_cosine", "linear", "poly", "steps", "step", "thirds"] = (
+        "cosine"
+    )
+    lr_changes: Literal["epoch", "update"] = "update"
+    warmup_epochs: float = 0
+    warmup_lr: float = 0.0
+    end_lr: float = 0.0
+    momentum: float = 0.875
+    nesterov: bool = False
+    weight_decay: float = 3.0517578125e-05
+    decay: Literal["norms_and_biases", "named_bn", "everything"] = "norms_and_biases"
+    smoothing: float = 0.1
+    smoothed: Literal["excluded", "included"] = "included"  # whether the label shares in smoothing
+    batch_norm: Literal["trained", "frozen"] = "trained"
+    clip_norm: float = 0.0  # 0: off
+    accumulate: int = 1  # micro-batches per update
+    ema: float = 0.0  # decay of the average of the weights; 0: off
+    pretrained: Optional[Path] = None  # a converted checkpoint
+    new_head: bool = False  # the classifier starts fresh
+
+    def __post_init__(self):
+        positive(self, "train", "epochs", "lr", "accumulate")
+        if not 0 <= self.ema < 1 or not 0 <= self.smoothing < 1:
+            raise ValueError("train.ema and train.smoothing must lie in [0, 1)")
+        if self.warmup_epochs >= self.epochs:
+            raise ValueError("train.warmup_epochs must be below train.epochs")
+        if 0 < self.schedule_epochs < self.epochs:
+            raise ValueError("train.schedule_epochs must not be below train.epochs")
+
+
+@dataclass(frozen=True)
+class Eval:
+    batch: int = 64  # images per device
+
+    def __post_init__(self):
+        positive(self, "eval", "batch")
+
+
+@dataclass(frozen=True)
+class Config:
+    run: Run
+    data: Data
+    model: Model
+    train: Train = Train()
+    eval: Eval = Eval()
+
+    def __post_init__(self):
+        cifar = {"cifar10": 10, "cifar100": 100}.get(self.data.source, 0)
+        if self.model.num_classes < cifar:
+            raise ValueError(
+                f"model.num_classes: {self.data.source} has {cifar}, not {self.model.num_classes}"
+            )
+
+    def network(self) -> dict:
+        """The arguments of resnet50.model.build_network."""
+        return {"mean": self.data.mean, "std": self.data.std, **asdict(self.model)}

@@ -1,0 +1,47 @@
+"""Spells other people's names of ResNet's weights in ours; ours are torchvision's.
+
+Known: torchvision (with or without `module.`), NVIDIA (`layers.0` for `layer1`), the MindSpore zoo
+(`end_point`, `down_sample_layer`, `bn1d`), mindcv (`classifier`, `down_sample`), and our own.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Optional
+
+HEAD = r"^fc\."
+
+RULES = [
+    (r"^module\.", ""),
+    (r"^(end_point|classifier)\.", "fc."),
+    (r"\.(down_sample_layer|down_sample)\.", ".downsample."),
+    (r"\bbn(\d)d\.", r"bn\1."),
+]
+
+
+def dialect(names: Iterable[str]) -> str:
+    """Who wrote the file. Raises ValueError."""
+    names = {re.sub(r"^module\.", "", name) for name in names}
+    if any(name.startswith("layers.0.") for name in names):
+        return "nvidia"
+    if {"conv1.weight", "conv1_0.weight"} & names and any("layer1.0." in n for n in names):
+        return "torchvision"
+    raise ValueError("the names are not a ResNet's")
+
+
+def canonical(name: str, spoken: str = "torchvision") -> Optional[str]:
+    """The common spelling of a name; None for what is dropped on purpose."""
+    for pattern, ours in RULES:
+        name = re.sub(pattern, ours, name)
+    if spoken == "nvidia":
+        name = re.sub(r"^layers\.(\d)\.", lambda m: f"layer{int(m[1]) + 1}.", name)
+    return name
+
+
+def fit_shape(name: str, shape: tuple, wanted: tuple) -> Optional[str]:
+    """How an array of another shape can serve: not at all."""
+    return None
+
+
+def may_be_zero(name: str, spoken: str) -> bool:
+    """Whether a weight that the file does not have is 0 there: never."""
+    return False

@@ -1,0 +1,203 @@
+"""Images to batches, by MindData's own readers and C++ transforms.
+
+Training yields (image, target): uint8 (N, 3, crop, crop) and labels int32 (N,), or, with mixup,
+float32 (N, 4) (`mixing.py`). Evaluation yields (image, label, valid): uint8 (N, 1, 3, crop, crop),
+int32 (N,), bool (N,); what fills the last batch is not valid.
+
+Every epoch is a MindData pipeline of its own, seeded from seed, epoch and rank, over this rank's
+samples of the epoch: so a resumed run sees what the undisturbed one would have seen, crop for crop,
+on any machine with the same `data.workers`.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+
+import mindspore.dataset as ds
+import numpy as np
+from mindspore.dataset import vision
+
+from resnet50.images import center_view, centered, full_view
+from resnet50.mixing import mix_targets
+from resnet50.readers import count_samples, open_reader
+from utils.order import Order, share
+from utils.run_log import log
+from utils.runtime import Runtime
+
+
+def read_records(cfg, split: str) -> int:
+    """The number of images of a split; ValueError where there are none, or too many classes."""
+    return count_samples(cfg.data, split, cfg.model.num_classes)
+
+
+def train_order(cfg, samples: int, rt: Runtime) -> Order:
+    return Order(samples, cfg.data.batch, rt.rank, rt.size, rt.seed)
+
+
+class TrainSource:
+    """The rest of the run's batches, in order; an iterable with a length."""
+
+    def __init__(self, samples: int, cfg, order: Order, epochs: int, skip: int):
+        self.samples, self.data, self.order, self.skip = samples, cfg.data, order, skip
+        self.classes = cfg.model.num_classes
+        self.length = epochs * order.steps_per_epoch - skip
+        self.error = ""  # what could not be read
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        given = 0
+        try:
+            for image, label in self.batches():
+                check_labels(label, self.classes)
+                yield image, self.target(label, self.skip + given)
+                given += 1
+        except (RuntimeError, ValueError) as error:
+            self.error = reason_of(error)
+        blank = np.zeros((self.data.batch, *clip_shape(self.data, self.data.crop)), np.uint8)
+        for _ in range(given, self.length):  # the run is about to stop
+            yield blank, self.target(np.zeros(self.data.batch, np.int32), 0)
+
+    def batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        epoch, skip = divmod(self.skip, self.order.steps_per_epoch)
+        left = self.length
+        while left:
+            pipeline = epoch_pipeline(self.data, self.order, epoch)
+            rows = pipeline.skip(skip) if skip else pipeline
+            yield from rows.create_tuple_iterator(num_epochs=1, output_numpy=True)
+            left -= self.order.steps_per_epoch - skip
+            epoch, skip = epoch + 1, 0
+
+    def target(self, label: np.ndarray, step: int) -> np.ndarray:
+        if not self.data.mixup:
+            return label.astype(np.int32)
+        rng = np.random.RandomState([self.order.seed, step, self.order.rank])
+        return mix_targets(label, self.data.mixup, rng)
+
+    def decode(self, index: int) -> np.ndarray:
+        """Only the decoding of an image, for measuring: the floor under its share of a batch."""
+        sample = index % self.samples
+        reader = open_reader(self.data, "train", [sample], 1)
+        encoded = next(reader.create_tuple_iterator(num_epochs=1, output_numpy=True))[0]
+        return full_view(encoded)
+
+    def over(self) -> str:
+        """A line where an image could not be read, else empty."""
+        return self.error
+
+
+def epoch_pipeline(data, order: Order, epoch: int):
+    """(image, label) in batches: this rank's part of one epoch."""
+    seed = np.random.RandomState([order.seed, epoch, order.rank]).randint(2**31)
+    ds.config.set_seed(int(seed))
+    ds.config.set_prefetch_size(data.prefetch)
+    workers = capped(data.workers)
+    rows = open_reader(data, "train", order.epoch(epoch).tolist(), workers)
+    rows = rows.map(train_transforms(data), ["image"], num_parallel_workers=workers)
+    return rows.batch(data.batch, drop_remainder=True)
+
+
+def train_transforms(data) -> list:
+    """MindData's C++ operators: random crop and flip, channels first.
+
+    A crop of an encoded image decodes only what it needs.
+    """
+    flip = vision.RandomHorizontalFlip(0.5)
+    if data.augment == "none":
+        return [view_of(data)]
+    if data.augment == "crop":
+        crop = vision.RandomCropDecodeResize(data.crop, (data.min_area, 1.0), (3 / 4, 4 / 3))
+        return [crop, flip, vision.HWC2CHW()]
+    crop = [vision.RandomCrop(32, 4), flip]
+    if data.crop != 32:
+        crop.append(vision.Resize((data.crop, data.crop), vision.Inter.BILINEAR))
+    return [*crop, vision.HWC2CHW()]
+
+
+def view_of(data):
+    """The evaluation's view as a function of what the reader gives."""
+    if data.is_cifar:
+        return lambda image: centered(image, data.resize, data.crop)
+    return lambda encoded: center_view(encoded, data.resize, data.crop)
+
+
+class EvalSource:
+    """One pass over this rank's images; every image of the split counts on exactly one rank."""
+
+    def __init__(self, samples: int, cfg, rt: Runtime):
+        self.data, self.batch, self.classes = cfg.data, cfg.eval.batch, cfg.model.num_classes
+        mine = share(samples, self.batch, rt.rank, rt.size)
+        self.length = len(mine) // self.batch
+        self.mine = [sample for sample in mine if sample is not None]
+
+    def get_dataset_size(self) -> int:
+        return self.length
+
+    def create_tuple_iterator(self, **options) -> Iterator:
+        """Batches of (N, 1, 3, crop, crop), labels, valid; N is the same for every rank."""
+        given = 0
+        for image, label in self.batches(**options):
+            check_labels(label, self.classes)
+            missing = self.batch - len(label)
+            image = np.pad(image, [(0, missing), *[(0, 0)] * 3])
+            label = np.pad(label.astype(np.int32), (0, missing))
+            yield image[:, None], label, np.arange(self.batch) < self.batch - missing
+            given += 1
+        for _ in range(given, self.length):
+            shape = (self.batch, 1, *clip_shape(self.data, self.data.crop))
+            nothing = np.zeros(self.batch, np.int32)
+            yield np.zeros(shape, np.uint8), nothing, nothing.astype(bool)
+
+    def batches(self, **options) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        if not self.mine:
+            return
+        workers = capped(self.data.workers)
+        ds.config.set_prefetch_size(self.data.prefetch)
+        rows = open_reader(self.data, "test", self.mine, workers)
+        rows = rows.map([view_of(self.data)], ["image"], num_parallel_workers=workers)
+        try:
+            yield from rows.batch(self.batch).create_tuple_iterator(**options)
+        except RuntimeError as error:
+            raise ValueError(reason_of(error)) from None
+
+
+def eval_data(cfg, rt: Runtime) -> EvalSource:
+    """The evaluation of the yaml's test split."""
+    return EvalSource(read_records(cfg, "test"), cfg, rt)
+
+
+def check_labels(label: np.ndarray, classes: int) -> None:
+    if label.max() >= classes:
+        raise ValueError(f"model.num_classes: there is a label {label.max()}, not below {classes}")
+
+
+def reason_of(error: Exception) -> str:
+    """One line from MindData's page of error: which file, and why."""
+    if isinstance(error, ValueError):
+        return str(error)
+    text = str(error)
+    file = re.search(r"The corresponding data file is: (.*?)\. ", text)
+    ours = re.search(r"RuntimeError: (not a readable image.*)", text)
+    theirs = re.search(r"\[ERROR\] (.*)", text)
+    reason = (ours or theirs or re.search("(.*)", text))[1]
+    return f"data.root: cannot read {file[1] if file else 'an image'}: {reason}"
+
+
+def capped(workers: int) -> int:
+    """MindData takes no more workers than there are cores."""
+    return min(workers, os.cpu_count() or 1)
+
+
+def clip_shape(data, size: int) -> tuple[int, int, int]:
+    """(3, size, size) of one image."""
+    return 3, size, size
+
+
+def train_dataset(source: TrainSource):
+    """(image, target) in batches: the rest of the run; None where nothing is left."""
+    if len(source) == 0:
+        return None
+    if capped(source.data.workers) < source.data.workers:
+        log.info("data.workers: %d, one a core", capped(source.data.workers))
+    return ds.GeneratorDataset(source, ["image", "target"], num_parallel_workers=1, shuffle=False)

@@ -1,0 +1,36 @@
+"""Evaluates a ResNet checkpoint.
+
+    python resnet50/eval.py --config_path Y --checkpoint_path C [--eval.batch=64 ...]
+
+The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, videos (images here),
+views, checkpoint, seconds; it is also written beside the checkpoint.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+
+from resnet50.config import Config
+from resnet50.dataset import EvalSource, read_records
+from resnet50.lr_generator import HEAD
+from resnet50.model import build_network
+from utils import amp, checkpoint, command, run_log, runtime
+from utils.metrics import evaluate, print_result, write_beside
+
+
+def main(cfg: Config, checkpoint_path: str) -> None:
+    rt = runtime.start(cfg.run)
+    run_log.start_log(rt)
+    images = EvalSource(read_records(cfg, "test"), cfg, rt)
+    net = build_network(**cfg.network())
+    checkpoint.load(net, checkpoint_path, head=HEAD)
+    net = amp.cast(net, cfg.run.amp)
+    result = evaluate(net, images, cfg.model.num_classes, rt)
+    result.update(views="1x1", checkpoint=str(checkpoint_path))
+    write_beside(checkpoint_path, result, rt)
+    print_result(result, rt)
+
+
+if __name__ == "__main__":
+    command.run(main, Config, __doc__, ["checkpoint_path"])

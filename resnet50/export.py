@@ -1,0 +1,34 @@
+"""Exports a ResNet checkpoint, reloads the file and compares it with the network.
+
+    python resnet50/export.py --config_path Y --checkpoint_path C --format mindir --target F
+
+The exported network takes normalised float32 images (N, 3, crop, crop), N = eval.batch. The last
+line of stdout is one JSON object: format, file, input, max_abs_difference; a difference above 1e-4
+of the scores' spread is an error.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+
+from resnet50.config import Config
+from resnet50.dataset import clip_shape
+from resnet50.lr_generator import HEAD
+from resnet50.model import build_network
+from utils import amp, checkpoint, command, export, run_log, runtime
+from utils.metrics import print_result
+
+
+def main(cfg: Config, checkpoint_path: str, format: str, target: str) -> None:
+    rt = runtime.start(cfg.run)
+    run_log.start_log(rt)
+    net = build_network(**cfg.network())
+    checkpoint.load(net, checkpoint_path, head=HEAD)
+    net = amp.cast(net, cfg.run.amp)
+    shape = (cfg.eval.batch, *clip_shape(cfg.data, cfg.data.crop))
+    print_result(export.export(net, shape, format, Path(target)), rt)
+
+
+if __name__ == "__main__":
+    command.run(main, Config, __doc__, ["checkpoint_path", "format", "target"])

@@ -1,0 +1,44 @@
+"""The evaluation's look at an image: short side to a size, then the centre.
+
+PIL's antialiased bilinear filter, as torchvision resizes; OpenCV's would give other pixels.
+"""
+
+import io
+
+import numpy as np
+from PIL import Image
+
+
+def center_view(encoded: np.ndarray, resize: int, crop: int) -> np.ndarray:
+    """An encoded image, uint8 (bytes,), to uint8 (3, crop, crop)."""
+    return centered(decode(encoded), resize, crop)
+
+
+def centered(image: np.ndarray, resize: int, crop: int) -> np.ndarray:
+    """uint8 (H, W, 3) to uint8 (3, crop, crop)."""
+    height, width = image.shape[:2]
+    scaled_w, scaled_h, x, y = placement(width, height, resize, crop)
+    if (scaled_w, scaled_h) != (width, height):
+        resized = Image.fromarray(image).resize((scaled_w, scaled_h), Image.Resampling.BILINEAR)
+        image = np.asarray(resized)
+    return np.ascontiguousarray(image[y : y + crop, x : x + crop].transpose(2, 0, 1))
+
+
+def placement(width: int, height: int, resize: int, crop: int) -> tuple[int, int, int, int]:
+    """Scaled width and height, then the corner of the crop; halves are rounded to even."""
+    short = min(width, height)
+    scaled_w, scaled_h = int(resize * width / short), int(resize * height / short)
+    return scaled_w, scaled_h, round((scaled_w - crop) / 2), round((scaled_h - crop) / 2)
+
+
+def full_view(image: np.ndarray) -> np.ndarray:
+    """What a reader gives, encoded or not, as uint8 (H, W, 3)."""
+    return decode(image) if image.ndim == 1 else image
+
+
+def decode(encoded: np.ndarray) -> np.ndarray:
+    """uint8 (bytes,) to uint8 (H, W, 3). Raises RuntimeError where they are no image."""
+    try:
+        return np.asarray(Image.open(io.BytesIO(encoded.tobytes())).convert("RGB"))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise RuntimeError(f"not a readable image: {error}") from None

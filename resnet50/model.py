@@ -1,0 +1,122 @@
+"""ResNet, version 1.5: the stride of a bottleneck sits in its 3x3 convolution (arXiv:1512.03385).
+
+Axes: (N, 3, H, W) in, raw scores (N, classes) out. Cells keep torchvision's names. Source:
+torchvision 0.29.2, `models/resnet.py`. SE-ResNet50 is in `se.py`.
+
+Departures from the source: uint8 images are normalised in the network; `first_width` other than
+the published 64 scales all stages.
+"""
+
+from collections.abc import Sequence
+
+from mindspore import Tensor, nn
+
+from resnet50.se import SEResNet50
+from utils.layers import Normalize, batch_norm2d, conv2d, max_pool2d, torch_dense
+
+
+class BasicBlock(nn.Cell):
+    """3x3, 3x3."""
+
+    expansion = 1
+
+    def __init__(self, cin: int, width: int, stride: int, fan: str, last_gamma: str):
+        super().__init__()
+        self.conv1, self.bn1 = conv2d(cin, width, 3, stride, fan=fan), batch_norm2d(width)
+        self.conv2, self.bn2 = conv2d(width, width, 3, fan=fan), batch_norm2d(width, last_gamma)
+        self.relu, self.downsample = nn.ReLU(), shortcut(cin, width, stride, fan)
+
+    def construct(self, x: Tensor) -> Tensor:
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        return self.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+class Bottleneck(nn.Cell):
+    """1x1, 3x3, 1x1."""
+
+    expansion = 4
+
+    def __init__(self, cin: int, width: int, stride: int, fan: str, last_gamma: str):
+        super().__init__()
+        cout = 4 * width
+        self.conv1, self.bn1 = conv2d(cin, width, 1, fan=fan), batch_norm2d(width)
+        self.conv2, self.bn2 = conv2d(width, width, 3, stride, fan=fan), batch_norm2d(width)
+        self.conv3, self.bn3 = conv2d(width, cout, 1, fan=fan), batch_norm2d(cout, last_gamma)
+        self.relu, self.downsample = nn.ReLU(), shortcut(cin, cout, stride, fan)
+
+    def construct(self, x: Tensor) -> Tensor:
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        return self.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+def shortcut(cin: int, cout: int, stride: int, fan: str):
+    """A projection where the block changes the shape, else None."""
+    if stride == 1 and cin == cout:
+        return None
+    return nn.SequentialCell(conv2d(cin, cout, 1, stride, fan=fan), batch_norm2d(cout))
+
+
+DEPTHS = {
+    "resnet18": (BasicBlock, (2, 2, 2, 2)),
+    "resnet34": (BasicBlock, (3, 4, 6, 3)),
+    "resnet50": (Bottleneck, (3, 4, 6, 3)),
+    "resnet101": (Bottleneck, (3, 4, 23, 3)),
+    "resnet152": (Bottleneck, (3, 8, 36, 3)),
+}
+
+
+class ResNet(nn.Cell):
+    """Images (N, 3, H, W), uint8 or already normalised float32, to raw scores (N, num_classes).
+
+    `mean` and `std` are of pixels in 0..1. `fan` is Kaiming's: `fan_out` (torchvision) or `fan_in`
+    (NVIDIA). `zero_last` starts the last batch norm of every block at 0.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        arch: str,
+        mean: Sequence[float],
+        std: Sequence[float],
+        fan: str = "fan_out",
+        zero_last: bool = False,
+        first_width: int = 64,
+    ):
+        super().__init__()
+        self.block, depths = DEPTHS[arch]
+        self.fan, self.last_gamma = fan, "zeros" if zero_last else "ones"
+        self.first_width, self.cin = first_width, first_width
+        self.normalize = Normalize(mean, std, 3, axis=1, rank=4)
+        self.conv1, self.bn1 = conv2d(3, first_width, 7, 2, fan=fan), batch_norm2d(first_width)
+        self.relu, self.maxpool = nn.ReLU(), max_pool2d(3, 2)
+        self.layer1 = self.stage(1, depths[0])
+        self.layer2 = self.stage(2, depths[1])
+        self.layer3 = self.stage(3, depths[2])
+        self.layer4 = self.stage(4, depths[3])
+        self.fc = torch_dense(self.cin, num_classes)
+
+    def stage(self, index: int, depth: int) -> nn.SequentialCell:
+        """Builds layer`index`; a stage after the first halves the image in its first block."""
+        width, blocks = self.first_width * 2 ** (index - 1), []
+        for i in range(depth):
+            stride = 2 if i == 0 and index > 1 else 1
+            blocks.append(self.block(self.cin, width, stride, self.fan, self.last_gamma))
+            self.cin = width * self.block.expansion
+        return nn.SequentialCell(blocks)
+
+    def construct(self, image: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(self.normalize(image)))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(x.mean((2, 3)))  # (N, features) -> (N, classes)
+
+
+def build_network(arch: str, first_width: int = 64, zero_last: bool = False, **settings) -> nn.Cell:
+    """The network of an architecture; ValueError for a combination that is not defined."""
+    if arch != "se_resnet50":
+        return ResNet(arch=arch, first_width=first_width, zero_last=zero_last, **settings)
+    if first_width != 64 or zero_last:
+        raise ValueError("model.first_width and model.zero_last are not defined for se_resnet50")
+    return SEResNet50(**settings)

@@ -1,0 +1,99 @@
+"""SE-ResNet50 as the MindSpore zoo defines it (mindspore-ai/models, commit eab643f5).
+
+It differs from ResNet50 in four places: a stem of three 3x3 convolutions; where a block halves the
+image, a 2x2 max pool does it, in the branch and in the shortcut; squeeze and excitation in the
+last block of layer3 and of layer4 only; and strided windows padded as MindSpore's `same` pads them,
+which is what the zoo's weights have learnt with. Cells keep the zoo's names inside, torchvision's
+for stages, shortcut and classifier (`convert.py` spells the zoo's).
+"""
+
+from collections.abc import Sequence
+
+from mindspore import Tensor, nn, ops
+
+from utils.layers import Normalize, batch_norm2d, conv2d, max_pool2d, torch_dense
+
+DEPTHS, WIDTHS = (3, 4, 6, 3), (64, 128, 256, 512)
+
+
+class SqueezeExcitation(nn.Cell):
+    """Scales every channel by a gate in 0..1 computed from all channels' means."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.se_dense_0 = torch_dense(channels, channels // 4)
+        self.se_dense_1 = torch_dense(channels // 4, channels)
+        self.relu = nn.ReLU()
+
+    def construct(self, x: Tensor) -> Tensor:
+        gate = self.relu(self.se_dense_0(x.mean((2, 3))))
+        gate = ops.sigmoid(self.se_dense_1(gate))  # (N, C)
+        return x * gate.reshape(*gate.shape, 1, 1)
+
+
+class SEBottleneck(nn.Cell):
+    """1x1, 3x3, [halve], 1x1, [squeeze and excite]."""
+
+    def __init__(self, cin: int, width: int, halve: bool, excite: bool, fan: str):
+        super().__init__()
+        cout = 4 * width
+        self.conv1, self.bn1 = conv2d(cin, width, 1, fan=fan), batch_norm2d(width)
+        self.conv2, self.bn2 = conv2d(width, width, 3, fan=fan), batch_norm2d(width)
+        self.conv3, self.bn3 = conv2d(width, cout, 1, fan=fan), batch_norm2d(cout)
+        self.pool = nn.MaxPool2d(kernel_size=2, stride=2, pad_mode="same") if halve else None
+        self.se = SqueezeExcitation(cout) if excite else None
+        self.relu, self.downsample = nn.ReLU(), None
+        if cin != cout:
+            self.downsample = nn.SequentialCell(conv2d(cin, cout, 1, fan=fan), batch_norm2d(cout))
+
+    def construct(self, x: Tensor) -> Tensor:
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.halve(self.relu(self.bn2(self.conv2(y))))
+        y = self.bn3(self.conv3(y))
+        y = y if self.se is None else self.se(y)
+        return self.relu(y + (x if self.downsample is None else self.downsample(self.halve(x))))
+
+    def halve(self, x: Tensor) -> Tensor:
+        return x if self.pool is None else self.pool(x)
+
+
+class SEResNet50(nn.Cell):
+    """Images (N, 3, H, W), uint8 or already normalised float32, to raw scores (N, num_classes)."""
+
+    def __init__(
+        self, num_classes: int, mean: Sequence[float], std: Sequence[float], fan: str = "fan_out"
+    ):
+        super().__init__()
+        self.normalize = Normalize(mean, std, 3, axis=1, rank=4)
+        self.conv1_0, self.bn1_0 = conv2d(3, 32, 3, 2, fan=fan, same=True), batch_norm2d(32)
+        self.conv1_1, self.bn1_1 = conv2d(32, 32, 3, fan=fan), batch_norm2d(32)
+        self.conv1_2, self.bn1_2 = conv2d(32, 64, 3, fan=fan), batch_norm2d(64)
+        self.relu, self.maxpool = nn.ReLU(), max_pool2d(3, 2, same=True)
+        self.layer1 = self.stage(1, fan)
+        self.layer2 = self.stage(2, fan)
+        self.layer3 = self.stage(3, fan)
+        self.layer4 = self.stage(4, fan)
+        self.fc = torch_dense(4 * WIDTHS[3], num_classes)
+
+    def stage(self, index: int, fan: str) -> nn.SequentialCell:
+        width, depth = WIDTHS[index - 1], DEPTHS[index - 1]
+        before = 64 if index == 1 else 2 * width  # channels that enter the stage
+        return nn.SequentialCell(
+            [
+                SEBottleneck(
+                    cin=before if i == 0 else 4 * width,
+                    width=width,
+                    halve=i == 0 and index > 1,
+                    excite=i == depth - 1 and index > 2,
+                    fan=fan,
+                )
+                for i in range(depth)
+            ]
+        )
+
+    def construct(self, image: Tensor) -> Tensor:
+        x = self.relu(self.bn1_0(self.conv1_0(self.normalize(image))))
+        x = self.relu(self.bn1_1(self.conv1_1(x)))
+        x = self.maxpool(self.relu(self.bn1_2(self.conv1_2(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(x.mean((2, 3)))  # (N, features) -> (N, classes)

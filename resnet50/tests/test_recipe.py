@@ -1,0 +1,165 @@
+"""Rates, smoothing, decay groups and AllReduce buckets against the recorded originals."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from resnet50.loss import build_loss
+from resnet50.lr_generator import get_lr, is_decayed, parameter_groups
+from resnet50.mixing import MixUp, mix_targets
+from resnet50.model import build_network
+from utils.layers import Normalize
+from utils.parallel import segment_ends
+from utils.testing import load_case, torch_names
+
+CASES = load_case(Path(__file__).parent / "golden" / "resnet50_data.json")
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def rates(schedule: str, case: dict, per_epoch: int, **changes) -> np.ndarray:
+    train = SimpleNamespace(
+        schedule=schedule,
+        lr=case.get("lr_max", case.get("base_lr")),
+        base_batch=0,
+        epochs=case.get("total_epochs", case.get("epochs")),
+        schedule_epochs=0,
+        warmup_epochs=case.get("warmup_epochs", 0),
+        warmup_lr=case.get("lr_init", 0.0),
+        end_lr=case["lr_end"] if "lr_end" in case else case["end_lr"],
+        lr_changes="update",
+    )
+    vars(train).update(changes)
+    return get_lr(train, per_epoch, 1)
+
+
+def assert_points(found: np.ndarray, points: list) -> None:
+    for index, expected in points:
+        assert found[index] == pytest.approx(expected, rel=1e-6, abs=1e-12), index
+
+
+@pytest.mark.parametrize("case", CASES["tutorial_cosine"] + CASES["tutorial_cosine_short"])
+def test_the_tutorials_cosine(case):
+    found = rates("tutorial_cosine", case, case["steps_per_epoch"])
+    assert len(found) == case["total_epochs"] * case["steps_per_epoch"]
+    whole = list(enumerate(case.get("all_values_float32", [])))
+    assert_points(found, case.get("values_float32", whole))
+
+
+@pytest.mark.parametrize("case", CASES["zoo_other_modes"], ids=lambda case: case["mode"])
+def test_the_zoos_other_modes(case):
+    assert_points(rates(case["mode"], case, case["steps_per_epoch"]), case["values_float32"])
+
+
+@pytest.mark.parametrize("case", CASES["standard_cosine"])
+def test_warm_up_and_cosine(case):
+    steps = {"epochs": case["total_steps"], "warmup_epochs": case["warmup_steps"]}
+    assert_points(rates("cosine", case, 1, **steps), case["values"])
+
+
+@pytest.mark.parametrize("case", CASES["nvidia_per_epoch"])
+def test_nvidias_rate_changes_from_epoch_to_epoch(case):
+    found = rates("cosine", case, 3, lr_changes="epoch")
+    assert_points(found[::3], case["values"])
+    assert (found[::3] == found[2::3]).all()
+
+
+def test_torchvisions_rate_falls_every_thirty_epochs():
+    case = {"lr_max": 0.1, "lr_end": 0.0, "total_epochs": 90}
+    found = rates("thirds", case, 2)
+    assert_points(found[::2], [(0, 0.1), (29, 0.1), (30, 0.01), (59, 0.01), (60, 0.001)])
+
+
+def test_a_curve_may_be_longer_than_the_run():
+    case = {"lr_max": 0.3, "lr_end": 0.0, "total_epochs": 24}
+    short, whole = (
+        rates("cosine", {**case, "total_epochs": epochs}, 5, schedule_epochs=28)
+        for epochs in (24, 28)
+    )
+    assert len(short) == 24 * 5
+    np.testing.assert_array_equal(short, whole[: 24 * 5])
+
+
+@pytest.mark.parametrize("case", CASES["label_smoothing"], ids=lambda c: str(c["logits_seed"]))
+def test_both_label_smoothings(case):
+    generator = np.random.Generator(np.random.PCG64(case["logits_seed"]))
+    scores = generator.standard_normal(case["shape"]) * case["logits_scale"]
+    scores, label = Tensor(scores.astype(np.float32)), Tensor(np.array(case["labels"], np.int32))
+    for others, name in (("excluded", "over_K_minus_1"), ("included", "uniform_over_K")):
+        loss = build_loss(case["smoothing"], others)(scores, label)
+        assert float(loss.asnumpy()) == pytest.approx(case[name], rel=1e-5)
+    assert float(build_loss(0.0, "included")(scores, label).asnumpy()) == pytest.approx(
+        case["cross_entropy"], rel=1e-5
+    )
+
+
+@pytest.fixture(scope="module")
+def resnet50():
+    return build_network("resnet50", num_classes=1000, mean=MEAN, std=STD)
+
+
+@pytest.fixture(scope="module")
+def resnet101():
+    return build_network("resnet101", num_classes=1000, mean=MEAN, std=STD)
+
+
+def test_decay_groups(resnet50):
+    expected, names = CASES["weight_decay_groups"]["resnet50"], torch_names(resnet50)
+    weights = resnet50.trainable_params()
+    train = SimpleNamespace(decay="norms_and_biases", weight_decay=0.5)
+    decayed, spared = parameter_groups(weights, train, np.ones(3))
+    assert [names[p.name] for p in decayed["params"]] == expected["decayed"]
+    assert [names[p.name] for p in spared["params"]] == expected["not_decayed"]
+    assert (decayed["weight_decay"], spared["weight_decay"]) == (0.5, 0.0)
+    nvidia = [names[p.name] for p in weights if not is_decayed(p.name, "named_bn")]
+    assert len(nvidia) == expected["nvidia_name_filter_not_decayed_count"]
+    decays = set(expected["nvidia_decays_although_one_dimensional"])
+    assert decays == set(expected["not_decayed"]) - set(nvidia)
+    assert all(is_decayed(p.name, "everything") for p in weights)
+
+
+@pytest.mark.parametrize("case", CASES["all_reduce_split"][:3], ids=lambda c: c["arch"])
+def test_all_reduce_buckets(case, resnet50, resnet101):
+    net = {"resnet50": resnet50, "resnet101": resnet101}[case["arch"]]
+    weights, names = net.trainable_params(), torch_names(net)
+    assert len(weights) == case["trainable_tensors"]
+    ends = segment_ends([p.name for p in weights], case["all_reduce_fusion_config"])
+    start = 0
+    for end, bucket in zip(ends, case["buckets"]):
+        inside = weights[start : end + 1]
+        assert names[inside[0].name] == bucket["first"]
+        assert names[inside[-1].name] == bucket["last"]
+        assert sum(p.size for p in inside) == bucket["elements"]
+        start = end + 1
+
+
+@pytest.mark.parametrize(
+    ("indices", "layers"),
+    [([80, 210, 313], ["layer3.0.bn3", "layer3.15.conv1"]), ([180, 313], ["layer3.11.conv3"])],
+)
+def test_published_indices_that_fall_on_layer_ends(indices, layers, resnet101):
+    names = [p.name for p in resnet101.trainable_params()]
+    assert segment_ends(names, layers) == indices
+
+
+def test_mixup_mixes_images_and_losses_alike():
+    rng = np.random.RandomState(3)
+    label, scores = np.array([2, 0, 1, 2], np.int32), rng.standard_normal((4, 5)).astype("f4")
+    target = mix_targets(label, 0.2, rng)
+    share, partner = target[0, 2], target[:, 3].astype(int)
+    assert (target[:, 2] == share).all()
+    assert sorted(partner) == [0, 1, 2, 3]
+    image = rng.randint(0, 256, (4, 3, 2, 2)).astype(np.uint8)
+    normalize = Normalize(MEAN, STD, 3, axis=1, rank=4)
+    x = (image / 255 - np.reshape(MEAN, (3, 1, 1))) / np.reshape(STD, (3, 1, 1))
+    mixed = MixUp(normalize)(Tensor(image), Tensor(target)).asnumpy()
+    np.testing.assert_allclose(mixed, share * x + (1 - share) * x[partner], atol=1e-5)
+    loss = build_loss(0.1, "included")
+
+    def value(wanted: np.ndarray) -> float:
+        return float(loss(Tensor(scores), Tensor(wanted)).asnumpy())
+
+    parts = share * value(label) + (1 - share) * value(label[partner])
+    assert value(target) == pytest.approx(parts, rel=1e-5)

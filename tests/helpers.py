@@ -1,0 +1,88 @@
+"""Running commands as users run them, and comparing what they leave."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+
+from utils.config import ROOT
+
+
+def environment() -> dict:
+    """This interpreter first on PATH, as msrun's workers need it."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "GLOG_v": "3"}
+
+
+def call(script: str, *arguments: str, **options) -> subprocess.CompletedProcess:
+    """Runs a script of the checkout from another folder; never raises."""
+    command = ["bash"] if script.endswith(".sh") else [sys.executable]
+    return subprocess.run(
+        [*command, str(ROOT / script), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**environment(), **options.pop("environment", {})},
+        timeout=600,
+        cwd=options.pop("cwd", "/"),
+        **options,
+    )
+
+
+def run(script: str, *arguments: str) -> dict:
+    """Runs a script that must succeed; the JSON object in its last line of stdout."""
+    done = call(script, *arguments)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def last_json(done) -> dict:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def start(script: str, *arguments) -> subprocess.Popen:
+    """A command in the background."""
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / script), *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+
+
+def start_and_stop(script: str, arguments, out: Path, steps: int, number: int) -> subprocess.Popen:
+    """Starts a run, sends it a signal once it has saved so many steps, and waits for its end."""
+    process = start(script, *arguments, f"--run.out={out}")
+    deadline = time.monotonic() + 300
+    while position(out) < steps:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(number)
+    process.output, process.errors = process.communicate(timeout=120)
+    return process
+
+
+def position(out: Path) -> int:
+    try:
+        return json.loads((out / "state.json").read_text())["step"]
+    except (OSError, ValueError):
+        return 0
+
+
+def weights(path) -> dict:
+    return {name: p.asnumpy() for name, p in ms.load_checkpoint(str(path)).items()}
+
+
+def assert_same(first, second) -> None:
+    """Bit for bit."""
+    first, second = weights(first), weights(second)
+    assert first.keys() == second.keys()
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name], name)

@@ -1,0 +1,198 @@
+"""ResNet commands on a folder of real JPEG files; the same run killed, and on two workers."""
+
+import json
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.helpers import assert_same, call, last_json, run, start_and_stop, weights
+from utils.config import ROOT
+from utils.drawing_images import PATTERNS, draw_image
+from utils.filling import fill
+
+CONFIGS = ROOT / "resnet50" / "configs"
+SMOKE = CONFIGS / "resnet50_smoke.yaml"
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    """train: 24 JPEG files, val: 7, in four class folders."""
+    root, rng = tmp_path_factory.mktemp("pictures"), np.random.RandomState(0)
+    for split, count in (("train", 24), ("val", 7)):
+        for i in range(count):
+            folder = root / split / PATTERNS[i % 4]
+            folder.mkdir(parents=True, exist_ok=True)
+            image = Image.fromarray(draw_image(PATTERNS[i % 4], rng))
+            image.resize((80, 60 + i)).save(folder / f"{i:02d}.jpg", quality=90)
+    return root
+
+
+@pytest.fixture(scope="module")
+def small(pictures) -> list:
+    """The arguments of a run of six steps an epoch that compiles in seconds."""
+    return [
+        "--config_path",
+        str(SMOKE),
+        f"--data.root={pictures}",
+        "--data.source=folder",
+        "--data.augment=crop",
+        "--model.num_classes=4",
+        "--data.batch=4",
+        "--data.workers=2",
+        "--eval.batch=2",
+        "--train.epochs=2",
+        "--run.log_every=2",
+    ]
+
+
+@pytest.fixture(scope="module")
+def trained(small, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("trained_resnet") / "run"
+    return Path(run("resnet50/train.py", *small, f"--run.out={out}")["checkpoint"])
+
+
+def test_an_evaluation_counts_every_image_once_on_one_rank_and_on_two(small, trained):
+    alone = run("resnet50/eval.py", *small, "--checkpoint_path", trained)
+    assert alone["videos"] == 7
+    assert alone["top5"] == 1.0
+    done = call(
+        "scripts/run_eval.sh", "resnet50", SMOKE, trained, *small[2:], environment={"DEVICES": "2"}
+    )
+    assert {**last_json(done), "seconds": 0} == {**alone, "seconds": 0}
+
+
+def test_an_exported_network_is_compared_with_the_cell(small, trained, tmp_path):
+    target = ["--format", "mindir", "--target", tmp_path / "net.mindir"]
+    result = run("resnet50/export.py", *small, "--checkpoint_path", trained, *target)
+    assert result["max_abs_difference"] < 1e-4
+
+
+def test_kill_9_changes_no_bit(small, tmp_path):
+    """With random crops, mixup, averages and a dynamic loss scale."""
+    state = ["--train.ema=0.9", "--data.mixup=0.2", "--run.amp=O2", "--run.dynamic_loss_scale=true"]
+    arguments = [*small, *state, "--run.save_steps=1"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    run("resnet50/train.py", *arguments, f"--run.out={whole}")
+    start_and_stop("resnet50/train.py", arguments, broken, 8, signal.SIGKILL)
+    assert run("resnet50/train.py", *arguments, f"--run.out={broken}")["steps"] == 12
+    assert_same(whole / "resume.ckpt", broken / "resume.ckpt")
+    assert_same(whole / "epoch_002_ema.ckpt", broken / "epoch_002_ema.ckpt")
+
+
+def test_two_workers_equal_one_with_twice_the_batch(small, tmp_path):
+    """Batch norms frozen, images as in evaluation; up to another order of additions."""
+    plain = ["--train.batch_norm=frozen", "--data.augment=none", "--train.epochs=1"]
+    plain += ["--train.warmup_epochs=0", "--train.lr=0.001"]
+    alone = run("resnet50/train.py", *small, *plain, f"--run.out={tmp_path / 'one'}")
+    split = ["--data.batch=2", "--run.all_reduce=[layer2, 14]", f"--run.out={tmp_path / 'two'}"]
+    done = call(
+        "scripts/run_distribute_train.sh", "resnet50", "2", SMOKE, *small[2:], *plain, *split
+    )
+    both = last_json(done)
+    assert "gradients travel in 3 segments" in done.stderr
+    first, second = weights(alone["checkpoint"]), weights(both["checkpoint"])
+    for name, value in first.items():
+        np.testing.assert_allclose(value, second[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_mindrecord_files_train(small, pictures, tmp_path):
+    target = tmp_path / "train.mindrecord"
+    source = ["--source", pictures / "train", "--target", target]
+    result = run("scripts/make_mindrecord.py", *source, "--shards", "2")
+    assert (result["classes"], result["images"]) == (4, 24)
+    again = call("scripts/make_mindrecord.py", *source)
+    assert again.returncode == 2
+    assert "exists" in again.stderr
+    record = ["--data.source=mindrecord", f"--data.train={target}0", "--train.epochs=1"]
+    record += ["--train.warmup_epochs=0", f"--run.out={tmp_path / 'run'}"]
+    assert run("resnet50/train.py", *small, *record)["steps"] == 6
+
+
+def test_a_broken_image_stops_the_run_with_its_name(small, pictures, tmp_path):
+    for k, name in enumerate(PATTERNS[:4]):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        for file in (pictures / "train" / name).iterdir():
+            content = file.read_bytes()
+            cut = content[:900] if k == 0 else content
+            (tmp_path / "train" / name / file.name).write_bytes(cut)
+    arguments = [*small, f"--data.root={tmp_path}", f"--run.out={tmp_path / 'run'}"]
+    done = call("resnet50/train.py", *arguments)
+    assert done.returncode == 2, done.stderr
+    assert f"train/{PATTERNS[0]}" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_torchvisions_file_is_converted(tmp_path):
+    """A file written by torch.save, of torchvision's ResNet-18 at 1/32 of its width."""
+    source = ROOT / "resnet50" / "tests" / "golden" / "resnet18_w2.pth"
+    target = tmp_path / "resnet18.ckpt"
+    fits = ["--model.first_width=2", "--model.num_classes=10"]
+    arguments = ["--config_path", SMOKE, "--source", source, "--target", target, *fits]
+    result = run("scripts/convert_checkpoint.py", *arguments)
+    assert (result["matched"], result["missing"]) == (102, [])
+    found = weights(target)
+    np.testing.assert_array_equal(found["fc.weight"], fill("fc.weight", (10, 16)))
+    statistics = fill("layer2.0.downsample.1.running_mean", (4,))
+    np.testing.assert_array_equal(found["layer2.0.downsample.1.moving_mean"], statistics)
+    wrong = call("scripts/convert_checkpoint.py", *arguments, "--model.num_classes=11")
+    assert wrong.returncode == 2
+    assert "fc.weight is [10, 16] instead of [11, 16]" in wrong.stderr
+
+
+def test_a_step_is_recorded_and_compared_layer_by_layer(small, trained, tmp_path):
+    record = tmp_path / "step.npz"
+    weights = ["--checkpoint_path", trained]
+    run("scripts/compare_step.py", *small, *weights, "--record", record)
+    same = call("scripts/compare_step.py", *small, *weights, "--against", record)
+    assert last_json(same)["first"] is None
+    assert set(last_json(same)["largest"].values()) == {0.0}
+    assert len([line for line in same.stdout.splitlines() if line.startswith("forward")]) > 40
+    half = run("scripts/compare_step.py", *small, *weights, "--against", record, "--run.amp=O2")
+    assert (half["first"]["stage"], half["first"]["name"]) == ("forward", "conv1")
+    assert 1e-4 < half["first"]["error"] < 1e-2
+    fresh = run("scripts/compare_step.py", *small, "--against", record, "--tolerance=1e-3")
+    assert fresh["first"]["stage"] == "weights"
+    assert fresh["largest"]["updates"] == 0.0, "judged alone, with the recorded weights"
+    none = call("scripts/compare_step.py", *small, "--against", small[1])
+    assert none.returncode == 2
+    assert "is no record" in none.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", ["resnet50", "tsm"])
+def test_a_golden_case_is_compared(room):
+    golden = ROOT / room / "tests" / "golden"
+    case = {"resnet50": "resnet50_small.json", "tsm": "tsm_r50_8f_small.json"}[room]
+    config = ROOT / room / "configs" / f"{room}_smoke.yaml"
+    arguments = ["--config_path", config, "--case", golden / case, "--tolerance", "0.05"]
+    result = run("scripts/compare_step.py", *arguments)
+    assert result["first"] is None
+    assert result["largest"]["forward"] < 1e-4
+
+
+def test_a_trace_of_a_few_steps(small, tmp_path):
+    profile = [f"--run.profile={tmp_path / 'trace'}", f"--run.out={tmp_path / 'run'}"]
+    result = run("resnet50/train.py", *small, *profile)
+    assert result["steps"] == 12
+    (trace,) = (tmp_path / "trace").rglob("trace_view.json")
+    assert any("Conv2D" in str(event.get("name")) for event in json.loads(trace.read_text()))
+
+
+@pytest.mark.parametrize("kind", ["step", "data", "eval"])
+def test_the_benchmark_measures(small, kind):
+    result = run("scripts/benchmark.py", kind, *small, "--repeats=2", "--seconds=1")
+    assert all(value is None or value > 0 for key, value in result.items() if "per" in key)
+
+
+def test_the_drawn_images_are_the_same_again(tmp_path):
+    for name in ("first", "second"):
+        result = run("scripts/draw_images.py", "--out", tmp_path / name)
+        assert result["train"] == 50_000
+    files = sorted((tmp_path / "first").iterdir())
+    assert len(files) == 7
+    for file in files:
+        assert file.read_bytes() == (tmp_path / "second" / file.name).read_bytes()
+    assert json.dumps(result)

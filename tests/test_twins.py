@@ -1,0 +1,31 @@
+"""Code that two rooms repeat on purpose computes the same."""
+
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from resnet50.model import build_network as build_resnet
+from tsm.model import TSM
+from utils.checkpoint import weights_of
+from utils.filling import fill, fill_input
+
+
+@pytest.mark.parametrize("arch", ["resnet18", "resnet50"])
+def test_tsm_without_shift_is_resnet_frame_by_frame(arch):
+    settings = {"num_classes": 7, "arch": arch, "first_width": 16}
+    tsm = TSM(segments=3, shift_div=0, dropout=0.0, consensus="identity", **settings)
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    resnet = build_resnet(mean=mean, std=std, **settings)
+    theirs = weights_of(tsm)
+    for name, parameter in weights_of(resnet).items():
+        # moving_variance and gamma come out positive, as batch norms need them
+        kind = "running_var" if name.endswith("moving_variance") else "weight"
+        value = fill(f"{name}.{kind}" if parameter.ndim == 1 else name, tuple(parameter.shape))
+        parameter.set_data(Tensor(value))
+        theirs.pop(f"base_model.{name}").set_data(Tensor(value))
+    assert not theirs
+    clip = (fill_input(5, (2, 3, 3, 64, 64)) * 50 + 120).clip(0, 255).astype(np.uint8)
+    scores = tsm.set_train(False)(Tensor(clip)).asnumpy()  # (N, T, classes)
+    frames = resnet.set_train(False)(Tensor(clip.reshape(6, 3, 64, 64))).asnumpy()
+    assert scores.std() > 0.01
+    np.testing.assert_allclose(scores.reshape(6, 7), frames, rtol=1e-4, atol=1e-5)
