@@ -9,6 +9,7 @@ samples of the epoch: so a resumed run sees what the undisturbed one would have 
 on any machine with the same `data.workers`.
 """
 
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ from resnet50.readers import count_samples, open_reader
 from utils.order import Order, share
 from utils.run_log import log
 from utils.runtime import Runtime
+
+MEASURED = 64  # images in memory while decoding is measured
 
 
 def read_records(cfg, split: str) -> int:
@@ -77,10 +80,14 @@ class TrainSource:
 
     def decode(self, index: int) -> np.ndarray:
         """Only the decoding of an image, for measuring: the floor under its share of a batch."""
-        sample = index % self.samples
-        reader = open_reader(self.data, "train", [sample], 1)
-        encoded = next(reader.create_tuple_iterator(num_epochs=1, output_numpy=True))[0]
-        return full_view(encoded)
+        return full_view(self.first_images[index % len(self.first_images)])
+
+    @functools.cached_property
+    def first_images(self) -> list[np.ndarray]:
+        """What the reader gives, encoded or not, of the first images."""
+        first = range(min(self.samples, MEASURED))
+        rows = open_reader(self.data, "train", first, 1)
+        return [image for image, _ in rows.create_tuple_iterator(num_epochs=1, output_numpy=True)]
 
     def over(self) -> str:
         """A line where an image could not be read, else empty."""

@@ -123,6 +123,7 @@ def measure_data(parts: dict, cfg, rt: runtime.Runtime, seconds: int) -> dict:
         done += batch
     wall, cpu = time.monotonic() - began, cpu_seconds() - cpu
     del reader, batches
+    clips.decode(0)  # opens what it needs
     floor, count = time.process_time(), min(done, 64)
     for index in range(count):
         clips.decode(index)
@@ -130,7 +131,7 @@ def measure_data(parts: dict, cfg, rt: runtime.Runtime, seconds: int) -> dict:
     return {
         "clips": done,
         "workers": cfg.data.workers,
-        "processes": cfg.data.processes,
+        "processes": getattr(cfg.data, "processes", False),
         "clips_per_second": round(done / wall, 2),
         "clips_per_cpu_second": round(done / cpu, 2),
         "bare_decoding_per_cpu_second": round(1 / floor, 2),
