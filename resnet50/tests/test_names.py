@@ -1,0 +1,73 @@
+"""Every known naming is consumed whole, on both sides."""
+
+import re
+
+import numpy as np
+import pytest
+
+from resnet50 import convert as room
+from resnet50.model import build_network
+from utils.checkpoint import weights_of
+from utils.convert import convert
+
+LEAVES = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean"}
+LEAVES["moving_variance"] = "running_var"
+
+
+def torch_leaves(name: str) -> str:
+    module, _, leaf = name.rpartition(".")
+    return f"{module}.{LEAVES.get(leaf, leaf)}"
+
+
+def nvidia(name: str) -> str:
+    spelled = re.sub(r"^layer(\d)", lambda m: f"layers.{int(m[1]) - 1}", torch_leaves(name))
+    return f"module.{spelled}"
+
+
+def zoo(name: str) -> str:
+    name = name.replace("downsample", "down_sample_layer").replace("fc.", "end_point.")
+    return re.sub(r"(layer.*bn\d)\.", r"\1d.", name)
+
+
+def mindcv(name: str) -> str:
+    return re.sub(r"^fc\.", "classifier.", name.replace("downsample", "down_sample"))
+
+
+def zoo_se(name: str) -> str:
+    if re.match(r"layer[234]\.0\.", name):
+        name = name.replace("downsample.1", "downsample.2").replace("downsample.0", "downsample.1")
+        name = name.replace("conv2.", "e2.0.").replace("bn2.", "e2.1.")
+    name = name.replace("downsample", "down_sample_layer").replace(".se.se_", ".se_")
+    return re.sub(r"^fc\.", "end_point.", name)
+
+
+@pytest.mark.parametrize(
+    ("arch", "spell"),
+    [
+        *[(f"resnet{depth}", torch_leaves) for depth in (18, 34, 50, 101, 152)],
+        ("resnet50", nvidia),
+        ("resnet18", zoo),
+        ("resnet50", mindcv),
+        ("se_resnet50", zoo_se),
+    ],
+)
+def test_a_published_naming_is_consumed_on_both_sides(arch, spell):
+    net = build_network(arch, num_classes=5, mean=(0.5,) * 3, std=(0.5,) * 3)
+    wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
+    values = {
+        name: np.full(shape, i % 97, np.float32) for i, (name, shape) in enumerate(wanted.items())
+    }
+    source = {spell(name): value for name, value in values.items()}
+    assert len(source) == len(wanted)
+    converted = convert(source, wanted, room)
+    assert converted.missing == []
+    for name, value in values.items():
+        np.testing.assert_array_equal(converted.arrays[name], value, name)
+    source["layer5.0.conv1.weight"] = np.zeros(1, np.float32)
+    with pytest.raises(ValueError, match=r"layer5\.0\.conv1\.weight"):
+        convert(source, wanted, room)
+
+
+def test_names_of_another_network_are_told():
+    with pytest.raises(ValueError, match="not a ResNet's"):
+        room.dialect(["blocks.0.weight"])
