@@ -57,6 +57,6 @@ def fit_shape(name: str, shape: tuple, wanted: tuple) -> Optional[str]:
     return None
 
 
-def may_be_zero(name: str, spoken: str) -> bool:
-    """Whether a weight that the file does not have is 0 there: never."""
-    return False
+def implied(name: str, spoken: str) -> Optional[float]:
+    """The value of a weight that the file leaves out: nothing may be left out."""
+    return None

@@ -34,6 +34,7 @@ def test_a_yaml_loads_and_says_how_to_run_it(path: Path):
 
 TOY = {
     "tsm": ["data.crop=32", "data.batch=2", "data.segments=4"],
+    "x3d": ["data.scales=[32,32]", "data.crop=32", "data.batch=2", "data.frames=4"],
     "resnet50": ["data.resize=64", "data.crop=64", "data.batch=2"],
 }
 
@@ -47,7 +48,9 @@ def toy(path: Path):
     cfg = load_config(module.Config, path)
     if not cfg.run.dynamic_loss_scale:
         overrides.append("run.loss_scale=1")  # two small images have wild gradients
-    if cfg.model.arch.startswith("resnet") and not getattr(cfg.model, "non_local", False):
+    if room == "x3d":
+        overrides.append("model.depth_factor=0.4")
+    elif cfg.model.arch.startswith("resnet") and not getattr(cfg.model, "non_local", False):
         overrides += ["model.arch=resnet18", "model.first_width=16"]
     return load_config(module.Config, path, overrides)
 

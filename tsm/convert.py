@@ -93,6 +93,6 @@ def fit_shape(name: str, shape: tuple, wanted: tuple) -> Optional[str]:
     return None
 
 
-def may_be_zero(name: str, spoken: str) -> bool:
-    """mmaction2's non-local block has no bias where the original has one."""
-    return spoken.startswith("mmaction2") and name.endswith(".nl.W.0.bias")
+def implied(name: str, spoken: str) -> Optional[float]:
+    """The value of a weight that the file leaves out: mmaction2's non-local block has no bias."""
+    return 0.0 if spoken.startswith("mmaction2") and name.endswith(".nl.W.0.bias") else None

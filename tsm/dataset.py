@@ -7,16 +7,15 @@ bool (N,); what fills the last batch, and what cannot be read, is not valid.
 A video is opened and decoded once, whatever the number of clips and crops.
 """
 
-import os
 import random
 
-import mindspore.dataset as ds
 import numpy as np
 
 from tsm import sampling, transforms
-from tsm.lists import Record, read_list
 from utils.bad_videos import BadVideos
+from utils.lists import Record, read_list
 from utils.order import Order, sample_rng, share
+from utils.pipeline import generator
 from utils.run_log import log
 from utils.runtime import Runtime
 from utils.video import FrameFolder, VideoError, open_video
@@ -168,21 +167,6 @@ def eval_dataset(videos: EvalVideos):
 def eval_data(cfg, rt: Runtime):
     """The evaluation of the yaml's test list."""
     return eval_dataset(EvalVideos(read_records(cfg, "test"), cfg, rt))
-
-
-def generator(source, columns: list[str], data, batch: int):
-    """MindData over a random-access source, in its order; workers are capped at the cores."""
-    ds.config.set_prefetch_size(data.prefetch * batch)
-    workers = min(data.workers, os.cpu_count() or 1)
-    if workers < data.workers:
-        log.info("data.workers: %d instead of %d, one a core", workers, data.workers)
-    return ds.GeneratorDataset(
-        source,
-        columns,
-        sampler=ds.SequentialSampler(),
-        num_parallel_workers=workers,
-        python_multiprocessing=data.processes,
-    )
 
 
 def train_order(cfg, records: list[Record], rt: Runtime) -> Order:

@@ -35,6 +35,7 @@ class Plan:
     rates: Sequence[float]  # learning rate per update
     too_many_bad: Callable[[], str]  # a line where too many videos could not be read, else ""
     evaluate: Optional[Callable[[], dict]] = None
+    prepare: Optional[Callable[[int], None]] = None  # before saves of an epoch and evaluations
 
 
 def fit(step: TrainStep, data, plan: Plan, rt: Runtime, folder: RunFolder) -> dict:
@@ -115,6 +116,7 @@ class Trainer(Callback):
             self.report(scale, int(overflows))
         self.judge(loss, overflows, stop)
         if not self.failure:
+            self.prepare_if_due(before)
             if not overflows or self.is_sound():
                 self.save_if_due(before)
             self.evaluate_if_due(before)
@@ -160,17 +162,29 @@ class Trainer(Callback):
             )
         return sound
 
-    def save_if_due(self, before: int) -> None:
+    def prepare_if_due(self, before: int) -> None:
+        if self.plan.prepare and (self.epoch_is_saved(before) or self.evaluation_is_due(before)):
+            self.plan.prepare(self.position)
+            self.step.set_train()
+
+    def epoch_is_saved(self, before: int) -> bool:
         epochs = self.position // self.per_epoch
-        ended = self.passed(before, self.per_epoch)
-        if ended and (epochs % self.run.save_every == 0 or self.position == self.total):
-            self.save(f"epoch_{epochs:03d}")
+        due = epochs % self.run.save_every == 0 or self.position == self.total
+        return self.passed(before, self.per_epoch) and due
+
+    def evaluation_is_due(self, before: int) -> bool:
+        every = self.run.eval_every
+        due = self.passed(before, every * self.per_epoch) or every and self.position == self.total
+        return bool(self.plan.evaluate and due)
+
+    def save_if_due(self, before: int) -> None:
+        if self.epoch_is_saved(before):
+            self.save(f"epoch_{self.position // self.per_epoch:03d}")
         elif self.passed(before, self.run.save_steps):
             self.save()
 
     def evaluate_if_due(self, before: int) -> None:
-        due = self.passed(before, self.run.eval_every * self.per_epoch)
-        if self.plan.evaluate and (due or self.run.eval_every and self.position == self.total):
+        if self.evaluation_is_due(before):
             result = self.plan.evaluate()
             self.step.set_train()
             self.write({"epoch": self.position // self.per_epoch, **result})

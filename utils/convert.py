@@ -64,8 +64,8 @@ def convert(
             if array.shape != tuple(wanted[name]):
                 shapes.append(f"{name} is {list(array.shape)} instead of {list(wanted[name])}")
             found[name] = array.astype(np.float32)
-        elif room.may_be_zero(key, spoken):
-            found[name] = np.zeros(wanted[name], np.float32)
+        elif room.implied(key, spoken) is not None:
+            found[name] = np.full(wanted[name], room.implied(key, spoken), np.float32)
         else:
             missing.append(name)
     parts = [listing("missing", missing), listing("unknown", sorted(arrays))]
@@ -99,6 +99,11 @@ def fit(key: str, array: np.ndarray, wanted: tuple, room: ModuleType) -> np.ndar
     """The array, made to fit where the room knows a way."""
     if array.shape == tuple(wanted):
         return array
-    if room.fit_shape(key, array.shape, tuple(wanted)) == "mean_channels":
+    way = room.fit_shape(key, array.shape, tuple(wanted))
+    if way == "mean_channels":
         return np.repeat(array.mean(axis=1, keepdims=True), wanted[1], axis=1)
+    if way == "diagonal":  # one kernel a channel, in a dense one that is 0 elsewhere
+        dense = np.zeros(wanted, array.dtype)
+        dense[np.arange(len(array)), np.arange(len(array))] = array[:, 0]
+        return dense
     return array

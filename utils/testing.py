@@ -81,13 +81,15 @@ def hook(cell, point: str, at_input: bool, seen: dict):
     return cell.register_forward_hook(after)
 
 
+def has_kernel(cell: nn.Cell) -> bool:
+    """Whether it is a convolution or a dense layer, of the framework's or of this zoo's."""
+    weight = getattr(cell, "weight", None)
+    return isinstance(weight, ms.Parameter) and weight.ndim > 1
+
+
 def multiply_adds(net, clip_shape: tuple) -> int:
     """Multiply-adds of convolutions and dense layers for one float32 clip, by an eager run."""
-    layers = {
-        name: cell
-        for name, cell in net.cells_and_names()
-        if isinstance(cell, (nn.Conv2d, nn.Conv3d, nn.Dense))
-    }
+    layers = {name: cell for name, cell in net.cells_and_names() if has_kernel(cell)}
     training = net.training
     net.set_train(False)
     outputs = record_taps(net, list(layers), np.zeros((1, *clip_shape), np.float32))

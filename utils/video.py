@@ -52,6 +52,7 @@ class FrameSource(abc.ABC):
         self.path, self.reader = path, reader
         self._handle = None  # what close() frees: the decoder, with its file and its memory
         self._length = 0
+        self.fps = 0.0  # frames per second; 0 where nobody says
 
     @abc.abstractmethod
     def _decode(self, wanted: list[int]) -> Iterator[np.ndarray]:
@@ -133,6 +134,7 @@ class _DecordVideo(_VideoFile):
             raise self._error(_NO_VIDEO) from None
         except Exception as error:  # decord's errors have no class in common
             raise self._error(_decord_reason(error)) from None
+        self.fps = float(self._handle.get_avg_fps())
         return len(self._handle)
 
     def _read(self, keep: bool) -> Optional[np.ndarray]:
@@ -158,6 +160,7 @@ class _OpenCVVideo(_VideoFile):
             raise self._error("it has no video frames")
         self._handle = self._capture()
         self._handle.set(_opencv().CAP_PROP_ORIENTATION_AUTO, 1)  # turned upright, as by decord
+        self.fps = float(self._handle.get(_opencv().CAP_PROP_FPS))
         return length
 
     def _capture(self, *settings: int) -> object:

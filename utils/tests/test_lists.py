@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tsm import lists
-from tsm.lists import Record, read_list
+from utils import lists
+from utils.lists import Record, read_list
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "tsm_data.json").read_text())
 

@@ -1,0 +1,129 @@
+"""Settings of X3D: types, defaults, checks."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Optional
+
+from utils.config import Run, positive
+
+
+@dataclass(frozen=True)
+class Data:
+    """Lists name videos relative to `root`, and are themselves relative to it."""
+
+    root: Path
+    train_list: str
+    test_list: str
+    reader: Literal["auto", "decord", "opencv"] = "auto"
+    frames: int = 13
+    stride: int = 6  # frames of a video of `fps` from one of the clip to the next
+    fps: float = 30.0
+    scales: tuple[int, int] = (182, 228)  # short side in training, drawn between
+    crop: int = 160
+    flip: bool = True
+    batch: int = 16  # clips per device
+    workers: int = 8
+    processes: bool = False  # worker processes instead of threads
+    prefetch: int = 4  # batches
+    bad_limit: float = 0.01  # share of unreadable training videos that stops the run
+
+    def __post_init__(self):
+        positive(self, "data", "frames", "stride", "fps", "crop", "batch", "workers", "prefetch")
+        if not self.crop <= self.scales[0] <= self.scales[1]:
+            raise ValueError(
+                f"data.scales: {list(self.scales)} must ascend from data.crop {self.crop} or more"
+            )
+        if not 0 <= self.bad_limit < 1:
+            raise ValueError(f"data.bad_limit must lie in [0, 1), not {self.bad_limit}")
+
+
+@dataclass(frozen=True)
+class Model:
+    """The arguments of x3d.model.X3D that are not derived from `data`."""
+
+    num_classes: int
+    depth_factor: float = 2.2  # 5.0: X3D-L
+    dropout: float = 0.5
+    groups: Literal["auto", "grouped", "taps", "none"] = "auto"  # of the channelwise convolutions
+    stem_groups: bool = True  # false, with groups none: the Ascend port
+
+    def __post_init__(self):
+        positive(self, "model", "num_classes", "depth_factor")
+        if not self.stem_groups and self.groups != "none":
+            raise ValueError("model.stem_groups false goes with model.groups none")
+
+
+@dataclass(frozen=True)
+class Train:
+    """The recipe. The rates are for `base_batch` clips per update and scale with the batch."""
+
+    epochs: int = 300
+    lr: float = 0.1
+    base_batch: int = 128  # 0: use the rates as they are
+    warmup_epochs: float = 35
+    warmup_lr: float = 0.01
+    end_lr: float = 0.0
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 5e-5
+    precise_bn: int = 200  # batches before an evaluation or a save; 0: off
+    clip_norm: float = 0.0  # 0: off
+    accumulate: int = 1  # micro-batches per update
+    ema: float = 0.0  # decay of the average of the weights; 0: off
+    batch_norm: Literal["trained", "frozen"] = "trained"
+    pretrained: Optional[Path] = None  # a converted checkpoint
+    new_head: bool = False  # the classifier starts fresh
+
+    def __post_init__(self):
+        positive(self, "train", "epochs", "lr", "accumulate")
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"train.ema must lie in [0, 1), not {self.ema}")
+
+
+@dataclass(frozen=True)
+class Eval:
+    """Views: `clips` in time times `crops` in space."""
+
+    clips: int = 10
+    crops: Literal[1, 3] = 1
+    crop: int = 0  # 0: data.crop for one crop, the lower end of data.scales for three
+    batch: int = 4  # videos per device
+    allow_unreadable: bool = False
+
+    def __post_init__(self):
+        positive(self, "eval", "clips", "batch")
+
+
+@dataclass(frozen=True)
+class Config:
+    run: Run
+    data: Data
+    model: Model
+    train: Train = Train()
+    eval: Eval = Eval()
+
+    def __post_init__(self):
+        if self.test_crop > self.data.scales[0]:
+            raise ValueError(f"eval.crop {self.test_crop} is larger than data.scales[0]")
+
+    @property
+    def test_crop(self) -> int:
+        return self.eval.crop or (self.data.crop if self.eval.crops == 1 else self.data.scales[0])
+
+    def network(self) -> dict:
+        """The arguments of x3d.model.X3D.
+
+        Ascend documents no grouped 3-D kernel: there the groups are computed tap by tap.
+        """
+        model = self.model
+        auto = "taps" if self.run.device == "Ascend" else "grouped"
+        form = {"auto": auto, "none": "dense"}.get(model.groups, model.groups)
+        return {
+            "num_classes": model.num_classes,
+            "frames": self.data.frames,
+            "crop": self.data.crop,
+            "depth_factor": model.depth_factor,
+            "dropout": model.dropout,
+            "form": form,
+            "stem_form": form if form != "dense" or not model.stem_groups else auto,
+        }

@@ -1,0 +1,40 @@
+"""Evaluates an X3D checkpoint.
+
+    python x3d/eval.py --config_path Y --checkpoint_path C [--eval.crops=3 ...]
+
+The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, videos, unreadable,
+views, checkpoint, seconds; it is also written beside the checkpoint. Exit status 1 where videos
+could not be read, unless eval.allow_unreadable is true.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+
+from utils import amp, checkpoint, command, run_log, runtime
+from utils.metrics import evaluate, print_result, sum_unreadable, write_beside
+from x3d.config import Config
+from x3d.dataset import EvalVideos, eval_dataset, read_records
+from x3d.lr_generator import HEAD
+from x3d.model import X3D
+
+
+def main(cfg: Config, checkpoint_path: str) -> int:
+    rt = runtime.start(cfg.run)
+    run_log.start_log(rt)
+    videos = EvalVideos(read_records(cfg, "test"), cfg, rt)
+    net = X3D(**cfg.network())
+    checkpoint.load(net, checkpoint_path, head=HEAD)
+    net = amp.cast(net, cfg.run.amp)
+    result = evaluate(net, eval_dataset(videos), cfg.model.num_classes, rt)
+    unreadable = sum_unreadable(videos.bad, rt)
+    views = f"{cfg.eval.clips}x{cfg.eval.crops}"
+    result.update(unreadable=unreadable, views=views, checkpoint=str(checkpoint_path))
+    write_beside(checkpoint_path, result, rt)
+    print_result(result, rt)
+    return 1 if unreadable and not cfg.eval.allow_unreadable else 0
+
+
+if __name__ == "__main__":
+    command.run(main, Config, __doc__, ["checkpoint_path"])

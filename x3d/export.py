@@ -1,0 +1,34 @@
+"""Exports an X3D checkpoint, reloads the file and compares it with the network.
+
+    python x3d/export.py --config_path Y --checkpoint_path C --format mindir --target F
+
+The exported network takes normalised float32 clips (N, 3, T, crop, crop), N = eval.batch. The last
+line of stdout is one JSON object: format, file, input, max_abs_difference; a difference above 1e-4
+of the scores' spread is an error.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+
+from utils import amp, checkpoint, command, export, run_log, runtime
+from utils.metrics import print_result
+from x3d.config import Config
+from x3d.dataset import clip_shape
+from x3d.lr_generator import HEAD
+from x3d.model import X3D
+
+
+def main(cfg: Config, checkpoint_path: str, format: str, target: str) -> None:
+    rt = runtime.start(cfg.run)
+    run_log.start_log(rt)
+    net = X3D(**cfg.network())
+    checkpoint.load(net, checkpoint_path, head=HEAD)
+    net = amp.cast(net, cfg.run.amp)
+    shape = (cfg.eval.batch, *clip_shape(cfg.data, cfg.test_crop))
+    print_result(export.export(net, shape, format, Path(target)), rt)
+
+
+if __name__ == "__main__":
+    command.run(main, Config, __doc__, ["checkpoint_path", "format", "target"])

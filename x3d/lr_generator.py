@@ -1,0 +1,49 @@
+"""Learning rates and decay groups of X3D.
+
+Source: facebookresearch/SlowFast, commit 287ec007 (`utils/lr_policy.py`, `models/optimizer.py`).
+"""
+
+from typing import Any
+
+import numpy as np
+
+from utils import schedules
+
+HEAD = r"head\.projection\."  # names of the classifier
+
+
+def get_lr(train: Any, updates_per_epoch: int, global_batch: int) -> np.ndarray:
+    """The rate of every update of the run, float64 (epochs * updates_per_epoch,).
+
+    A cosine over the whole run; the warm-up climbs to what the cosine is at its end, not to the
+    peak. All three rates scale with the global batch.
+    """
+    factor = schedules.peak_lr(1.0, train.base_batch, global_batch)
+    epoch = np.arange(train.epochs * updates_per_epoch) / updates_per_epoch
+    return factor * rate_at(epoch, train)
+
+
+def rate_at(epoch: np.ndarray, train: Any) -> np.ndarray:
+    """The rate at fractional epochs."""
+
+    def cosine(e: np.ndarray) -> np.ndarray:
+        return train.end_lr + (train.lr - train.end_lr) * 0.5 * (
+            1 + np.cos(np.pi * e / train.epochs)
+        )
+
+    rates, warm = cosine(epoch), train.warmup_epochs
+    if warm:
+        ramp = train.warmup_lr + epoch * (cosine(np.float64(warm)) - train.warmup_lr) / warm
+        rates = np.where(epoch < warm, ramp, rates)
+    return rates
+
+
+def parameter_groups(parameters: list, train: Any, lr: np.ndarray) -> list[dict]:
+    """Batch norms without weight decay; all else with it, biases too, as the source has it."""
+    groups = []
+    for norms in (True, False):
+        members = [p for p in parameters if p.name.endswith((".gamma", ".beta")) == norms]
+        groups.append(
+            {"params": members, "lr": lr, "weight_decay": 0.0 if norms else train.weight_decay}
+        )
+    return groups

@@ -1,0 +1,200 @@
+"""X3D: a tiny image network grown along time, width and depth (arXiv:2004.04730).
+
+Axes: (N, 3, T, H, W) in. Training gives raw scores (N, classes); evaluation gives probabilities
+(N, classes), the mean over positions of each position's softmax. Cells keep PySlowFast's names.
+Source: facebookresearch/SlowFast, commit 287ec007.
+
+Departures from the source: uint8 clips are normalised in the network; drop-connect, which the
+source never switches on, is left out. `groups: false` is the dense network of the Ascend port.
+"""
+
+import math
+from collections import OrderedDict
+
+from mindspore import Tensor, nn, ops
+
+from utils.conv3d import Conv3d, DepthwiseConv3d, FrameConv, PointwiseConv3d
+from utils.layers import BatchNorm3d, Dropout, Normalize, dense
+
+MEAN, STD = (0.45,) * 3, (0.225,) * 3
+WIDTH_FACTOR, BOTTLENECK, FIRST_WIDTH, HEAD_WIDTH = 2.0, 2.25, 12, 2048
+BLOCKS = (1, 2, 5, 3)  # of stages s2 to s5 before the depth factor
+SQUEEZE = 0.0625
+
+
+def round_width(width: float, factor: float, least: int = 1, divisor: int = 1) -> int:
+    """A multiple of `divisor` near width * factor, never more than a tenth below it."""
+    if not factor:
+        return width
+    value = width * factor
+    out = max(least or divisor, int(value + divisor / 2) // divisor * divisor)
+    return int(out + divisor if out < 0.9 * value else out)
+
+
+def round_repeats(count: int, factor: float) -> int:
+    return math.ceil(factor * count) if factor else count
+
+
+def stage_widths() -> list[int]:
+    """Output channels of s2 to s5."""
+    widths = [FIRST_WIDTH]
+    for _ in range(3):
+        widths.append(round_width(widths[-1], 2.0, 1, 8))
+    return [round_width(width, WIDTH_FACTOR) for width in widths]
+
+
+class SE(nn.Cell):
+    """Squeeze and excitation: scales every channel by a gate from all channels' means."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        squeezed = round_width(channels, SQUEEZE, 8, 8)
+        self.fc1 = PointwiseConv3d(channels, squeezed, bias=True)
+        self.fc2 = PointwiseConv3d(squeezed, channels, bias=True)
+        self.relu = nn.ReLU()
+
+    def construct(self, x: Tensor) -> Tensor:
+        n, c, t, h, w = x.shape
+        mean = x.reshape(n, c, t * h * w).mean(-1).reshape(n, c, 1, 1, 1)
+        return x * ops.sigmoid(self.fc2(self.relu(self.fc1(mean))))
+
+
+class Branch(nn.Cell):
+    """1x1x1, depthwise 3x3x3, [SE], Swish, 1x1x1."""
+
+    def __init__(self, cin: int, inner: int, cout: int, stride: int, excite: bool, form: str):
+        super().__init__()
+        self.a, self.a_bn = PointwiseConv3d(cin, inner), BatchNorm3d(inner)
+        self.b, self.b_bn = channelwise(inner, (3, 3, 3), stride, form), BatchNorm3d(inner)
+        self.se = SE(inner) if excite else None
+        self.c, self.c_bn = PointwiseConv3d(inner, cout), BatchNorm3d(cout, gamma="zeros")
+        self.a_relu, self.b_relu = nn.ReLU(), nn.SiLU()
+
+    def construct(self, x: Tensor) -> Tensor:
+        x = self.a_relu(self.a_bn(self.a(x)))
+        x = self.b_bn(self.b(x))
+        x = self.b_relu(x if self.se is None else self.se(x))
+        return self.c_bn(self.c(x))
+
+
+class Block(nn.Cell):
+    def __init__(self, cin: int, cout: int, stride: int, excite: bool, form: str):
+        super().__init__()
+        self.branch1 = self.branch1_bn = None
+        if cin != cout or stride != 1:
+            self.branch1, self.branch1_bn = PointwiseConv3d(cin, cout, stride), BatchNorm3d(cout)
+        self.branch2 = Branch(cin, int(BOTTLENECK * cout), cout, stride, excite, form)
+        self.relu = nn.ReLU()
+
+    def construct(self, x: Tensor) -> Tensor:
+        short = x if self.branch1 is None else self.branch1_bn(self.branch1(x))
+        return self.relu(short + self.branch2(x))
+
+
+def channelwise(channels: int, kernel: tuple, stride: int, form: str) -> nn.Cell:
+    """A depthwise convolution in one of its forms, or the dense one of the Ascend port."""
+    if form == "dense":
+        return Conv3d(channels, channels, kernel, stride)
+    return DepthwiseConv3d(channels, kernel, stride, form)
+
+
+class Stem(nn.Cell):
+    """A spatial 3x3, then a temporal 5 per channel."""
+
+    def __init__(self, width: int, form: str):
+        super().__init__()
+        self.conv_xy = FrameConv(3, width, 3, 2)
+        self.conv = channelwise(width, (5, 1, 1), 1, form)
+        self.bn, self.relu = BatchNorm3d(width), nn.ReLU()
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.relu(self.bn(self.conv(self.conv_xy(x))))
+
+
+class Head(nn.Cell):
+    """Pools windows of the training clip's extent, with stride 1; classifies every position."""
+
+    def __init__(self, cin: int, inner: int, num_classes: int, window: tuple, dropout: float):
+        super().__init__()
+        self.conv_5, self.conv_5_bn = PointwiseConv3d(cin, inner), BatchNorm3d(inner)
+        self.conv_5_relu, self.lin_5_relu = nn.ReLU(), nn.ReLU()
+        self.lin_5 = PointwiseConv3d(inner, HEAD_WIDTH)
+        self.dropout = Dropout(dropout)
+        self.projection = dense(HEAD_WIDTH, num_classes, std=0.01)
+        self.window = window
+
+    def construct(self, x: Tensor) -> Tensor:
+        x = self.conv_5_relu(self.conv_5_bn(self.conv_5(x)))
+        x = self.lin_5_relu(self.lin_5(window_mean(x, self.window)))
+        n, c = x.shape[:2]
+        x = self.dropout(x.reshape(n, c, -1).transpose(0, 2, 1))  # (N, positions, C)
+        scores = self.projection(x)  # (N, positions, classes)
+        if self.training:
+            return scores.reshape(n, -1)
+        return ops.softmax(scores, -1).mean(1)
+
+
+def window_mean(x: Tensor, window: tuple[int, int, int]) -> Tensor:
+    """Means over windows (t, h, w) at stride 1: (N, C, T - t + 1, H - h + 1, W - w + 1)."""
+    if x.shape[2:] == window:
+        n, c = x.shape[:2]
+        return x.reshape(n, c, -1).mean(-1).reshape(n, c, 1, 1, 1)
+    for axis, size in zip((2, 3, 4), window):
+        x = sliding_mean(x, axis, size)
+    return x
+
+
+def sliding_mean(x: Tensor, axis: int, size: int) -> Tensor:
+    """Along one axis; the windows of a map that is smaller than they are would be empty."""
+    count, total = x.shape[axis] - size + 1, None
+    for start in range(size):
+        part = ops.narrow(x, axis, start, count)
+        total = part if total is None else total + part
+    return total / size
+
+
+def stage(cin: int, cout: int, depth: int, form: str) -> nn.SequentialCell:
+    """Blocks `pathway0_res0`, `pathway0_res1`, ...; squeeze and excitation in every second."""
+    blocks = OrderedDict()
+    for i in range(depth):
+        stride = 2 if i == 0 else 1
+        blocks[f"pathway0_res{i}"] = Block(cin if i == 0 else cout, cout, stride, i % 2 == 0, form)
+    return nn.SequentialCell(blocks)
+
+
+class X3D(nn.Cell):
+    """Clips (N, 3, T, H, W), uint8 or already normalised float32; see the module for what comes.
+
+    `frames` and `crop` are those of training: they fix the head's window. `form` is of
+    the channelwise convolutions: `taps` or `grouped` (`utils/conv3d.py`), or `dense`: no groups,
+    which is another network. `stem_form` is the same for the stem.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        frames: int,
+        crop: int,
+        depth_factor: float = 2.2,
+        dropout: float = 0.5,
+        form: str = "grouped",
+        stem_form: str = "grouped",
+    ):
+        super().__init__()
+        widths, stem = stage_widths(), round_width(FIRST_WIDTH, WIDTH_FACTOR)
+        self.normalize = Normalize(MEAN, STD, 3, axis=1, rank=5)
+        self.s1 = nn.SequentialCell(OrderedDict(pathway0_stem=Stem(stem, stem_form)))
+        before = [stem, *widths[:-1]]
+        depths = [round_repeats(count, depth_factor) for count in BLOCKS]
+        stages = [stage(*sizes, form) for sizes in zip(before, widths, depths)]
+        self.s2, self.s3, self.s4, self.s5 = stages
+        side = math.ceil(crop / 32)
+        inner = int(BOTTLENECK * widths[-1])
+        self.head = Head(widths[-1], inner, num_classes, (frames, side, side), dropout)
+
+    def construct(self, clip: Tensor) -> Tensor:
+        x = self.s1(self.normalize(clip))
+        return self.head(self.s5(self.s4(self.s3(self.s2(x)))))
+
+
+build_network = X3D  # the name by which scripts find a room's network

@@ -1,0 +1,121 @@
+"""Names, counts and conversion; both forms of the depthwise convolution."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, ops
+
+from utils.checkpoint import weights_of
+from utils.conv3d import FORMS, DepthwiseConv3d
+from utils.convert import convert
+from utils.filling import fill, fill_input
+from utils.testing import torch_names
+from x3d import convert as room
+from x3d.model import X3D
+
+SMALL = {"num_classes": 5, "frames": 3, "crop": 40, "dropout": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "parameters", "tensors"),
+    [
+        ({}, 3_794_322, 316),
+        ({"depth_factor": 5.0}, 6_153_432, 633),
+        ({"form": "dense", "stem_form": "dense"}, 54_571_932, 316),
+        ({"form": "dense"}, 54_569_172, 316),
+    ],
+    ids=["xs-s-m", "l", "ascend-port", "dense-blocks"],
+)
+def test_published_counts(settings, parameters, tensors):
+    weights = X3D(**{**SMALL, "num_classes": 400}, **settings).trainable_params()
+    assert (sum(p.size for p in weights), len(weights)) == (parameters, tensors)
+
+
+def pytorchvideo(name: str) -> str:
+    """Section 12 of the naming, backwards."""
+    stem = {"s1.pathway0_stem.conv_xy": "conv.conv_t", "s1.pathway0_stem.conv": "conv.conv_xy"}
+    module, _, leaf = name.rpartition(".")
+    if module in stem:
+        return f"blocks.0.{stem[module]}.{leaf}"
+    head = {"conv_5": "pool.pre_conv", "conv_5_bn": "pool.pre_norm", "lin_5": "pool.post_conv"}
+    head["projection"] = "proj"
+    if module.startswith("head."):
+        return f"blocks.5.{head[module[5:]]}.{leaf}"
+    if module == "s1.pathway0_stem.bn":
+        return f"blocks.0.norm.{leaf}"
+    stage, block, *rest = module.split(".")
+    parts = {"a": "conv_a", "a_bn": "norm_a", "b": "conv_b", "b_bn": "norm_b.0", "c": "conv_c"}
+    parts.update({"c_bn": "norm_c", "se.fc1": "norm_b.1.block.0", "se.fc2": "norm_b.1.block.2"})
+    where = f"blocks.{int(stage[1]) - 1}.res_blocks.{block[len('pathway0_res') :]}"
+    if rest[0] == "branch2":
+        return f"{where}.branch2.{parts['.'.join(rest[1:])]}.{leaf}"
+    return f"{where}.{ {'branch1': 'branch1_conv', 'branch1_bn': 'branch1_norm'}[rest[0]] }.{leaf}"
+
+
+def test_pytorchvideos_names_and_its_missing_norm():
+    net = X3D(**SMALL)
+    names, wanted = torch_names(net), {n: tuple(p.shape) for n, p in weights_of(net).items()}
+    source = {theirs: fill(theirs, wanted[ours]) for ours, theirs in names.items()}
+    crossed = {
+        pytorchvideo(name): value
+        for name, value in source.items()
+        if "s2.pathway0_res0.branch1_bn" not in name
+    }
+    assert "blocks.0.conv.conv_t.weight" in crossed
+    found = convert(crossed, wanted, room)
+    assert found.missing == []
+    for ours, theirs in names.items():
+        if "s2.pathway0_res0.branch1_bn" not in ours:
+            np.testing.assert_array_equal(found.arrays[ours], source[theirs], ours)
+    norm = "s2.pathway0_res0.branch1_bn."
+    gain = found.arrays[norm + "gamma"] / np.sqrt(found.arrays[norm + "moving_variance"] + 1e-5)
+    np.testing.assert_allclose(gain, 1, rtol=1e-6)
+
+
+def test_caffe2_pickles_are_refused():
+    with pytest.raises(ValueError, match="Caffe2"):
+        room.dialect(["conv1_xy_w", "pred_w"])
+
+
+@pytest.mark.slow
+def test_channelwise_weights_fit_into_the_dense_network():
+    """The embedded network gives the same probabilities."""
+    channelwise, dense = X3D(**SMALL), X3D(**SMALL, form="dense", stem_form="dense")
+    names = torch_names(channelwise)
+    shapes = {n: tuple(p.shape) for n, p in weights_of(channelwise).items()}
+    source = {theirs: fill(theirs, shapes[ours]) for ours, theirs in names.items()}
+    clip = Tensor(fill_input(3, (1, 3, 3, 40, 40)))
+    outputs = []
+    for net in (channelwise, dense):
+        wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
+        arrays = convert(dict(source), wanted, room).arrays
+        for name, parameter in weights_of(net).items():
+            parameter.set_data(Tensor(arrays[name]))
+        outputs.append(net.set_train(False)(clip).asnumpy())
+    np.testing.assert_allclose(*outputs, rtol=1e-3, atol=1e-6)
+
+
+def value_and_gradients(cell: DepthwiseConv3d, x: Tensor) -> list:
+    """The output, and the gradients of input and weight of the sum of its squares."""
+
+    def forward(x):
+        y = cell(x)
+        return ops.square(y).sum(), y
+
+    gradients = ms.value_and_grad(forward, 0, cell.weight, has_aux=True)
+    (_, y), (dx, dw) = ms.jit(gradients)(x)
+    return [value.asnumpy() for value in (y, dx, dw)]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride"), [((3, 3, 3), 1), ((3, 3, 3), 2), ((5, 1, 1), 1), ((1, 5, 3), 2)]
+)
+def test_both_forms_of_the_depthwise_convolution(kernel, stride):
+    """Equal in value and in both gradients."""
+    x, results = Tensor(fill_input(1, (2, 6, 4, 9, 10))), []
+    for form in FORMS:
+        cell = DepthwiseConv3d(6, kernel, stride, form)
+        cell.weight.set_data(Tensor(fill("w.weight", tuple(cell.weight.shape))))
+        results.append(value_and_gradients(cell, x))
+    for first, second in zip(*results):
+        np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-4)

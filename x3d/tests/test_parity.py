@@ -1,0 +1,118 @@
+"""X3D against the published original, number by number (tolerances: see each test)."""
+
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from utils.filling import fill_input
+from utils.testing import load_case, record_taps, spread, torch_names
+from x3d.golden import cell_name, network, train_step
+from x3d.golden import loss as case_loss
+from x3d.precise_bn import precise_batch_norms
+
+GOLDEN = Path(__file__).parent / "golden"
+SMALL, FULL = load_case(GOLDEN / "x3d_s_small.json"), load_case(GOLDEN / "x3d_s.json")
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def assert_probabilities(net, seed: int, shape: list, expected: np.ndarray) -> None:
+    """Within 1e-4 of the spread."""
+    found = net(Tensor(fill_input(seed, shape))).asnumpy()
+    assert np.abs(found - expected).max() <= 1e-4 * spread(expected)
+
+
+@pytest.mark.parametrize("form", ["grouped", pytest.param("taps", marks=pytest.mark.slow)])
+def test_probabilities_equal_the_originals(form):
+    expected = softmax(np.array(SMALL["eval"]["logits"]))
+    net = network(SMALL, form=form)
+    assert_probabilities(net, SMALL["input_seed"], SMALL["input_shape"], expected)
+
+
+@pytest.mark.parametrize("case", [SMALL, pytest.param(FULL, marks=pytest.mark.slow)])
+def test_a_clip_larger_than_in_training(case):
+    """The window stays; softmax at every position comes before the mean."""
+    large = case["eval_large"]
+    expected = np.array(large["output"])
+    assert_probabilities(network(case), large["input_seed"], large["input_shape"], expected)
+
+
+@pytest.mark.slow
+def test_probabilities_at_full_size_equal_the_originals():
+    expected = softmax(np.array(FULL["eval"]["logits"]))
+    assert_probabilities(network(FULL), FULL["input_seed"], FULL["input_shape"], expected)
+
+
+def test_activations_on_the_way():
+    taps = {cell_name(p): tap for p, tap in SMALL["eval"]["taps"].items() if cell_name(p)}
+    clip = fill_input(SMALL["input_seed"], SMALL["input_shape"])
+    seen = record_taps(network(SMALL), list(taps), clip)
+    for point, expected in taps.items():
+        x, scale = seen[point], max(expected["std"], 1e-3)
+        assert x.size == np.prod(expected["shape"]), point
+        assert abs(x.mean() - expected["mean"]) < 1e-4 * scale, point
+        assert abs(x.std() - expected["std"]) < 1e-4 * scale, point
+        assert np.abs(x.reshape(-1)[:8] - expected["first"]).max() < 1e-3 * scale, point
+
+
+def test_training_loss_gradients_and_buffers():
+    """Loss and buffers 1e-5; gradient norms 1e-3 for the bulk, 2 % for the few near a kink."""
+    net, loss, train = network(SMALL, training=True), case_loss(SMALL), SMALL["train"]
+    weights = net.trainable_params()
+    clip = Tensor(fill_input(SMALL["input_seed"], SMALL["input_shape"]))
+    label = Tensor(np.array(SMALL["labels"], np.int32))
+
+    def forward(x, y):
+        return loss(net(x), y)
+
+    gradients = ms.jit(ms.value_and_grad(forward, None, ms.ParameterTuple(weights)))
+    value, grads = gradients(clip, label)
+    assert float(value.asnumpy()) == pytest.approx(train["loss64"], rel=1e-5)
+    names = torch_names(net)
+    errors = {
+        names[p.name]: abs(np.linalg.norm(g.asnumpy()) / train["grad_norm"][names[p.name]] - 1)
+        for p, g in zip(weights, grads)
+        if train["grad_norm"][names[p.name]] > 1e-5
+    }
+    assert len(errors) > 300
+    assert max(errors.values()) < 0.02
+    assert np.quantile(list(errors.values()), 0.95) < 1e-3
+    values = {names[name]: p for name, p in net.parameters_dict().items() if name in names}
+    for buffer, expected in train["buffers"].items():
+        if not buffer.endswith("num_batches_tracked"):
+            norm = np.linalg.norm(values[buffer].asnumpy())
+            assert norm == pytest.approx(expected, rel=1e-5), buffer
+
+
+@pytest.mark.slow
+def test_five_nesterov_updates():
+    """Losses at 5e-4: plain momentum would be 0.025 off at the second."""
+    recorded, step = SMALL["train"]["step"], train_step(SMALL, "step")
+    before = {p.name: p.asnumpy().copy() for p in step.net.trainable_params()}
+    clip = Tensor(fill_input(SMALL["input_seed"], SMALL["input_shape"]))
+    label = Tensor(np.array(SMALL["labels"], np.int32))
+    losses = [float(step(clip, label)[0].asnumpy()) for _ in recorded["losses"]]
+    np.testing.assert_allclose(losses, recorded["losses"], rtol=5e-4)
+    names = torch_names(step.net)
+    for parameter in step.net.trainable_params():
+        if names[parameter.name] in recorded["update_norm"]:
+            moved = np.linalg.norm(parameter.asnumpy() - before[parameter.name])
+            expected = recorded["update_norm"][names[parameter.name]]
+            assert moved == pytest.approx(expected, rel=0.05), parameter.name
+
+
+@pytest.mark.slow
+def test_precise_batch_norm():
+    case, net = SMALL["precise_bn"], network(SMALL)
+    precise_batch_norms(net, map(fill_input, case["input_seeds"], case["input_shapes"]))
+    values = {torch_names(net)[n]: p for n, p in net.parameters_dict().items() if "moving" in n}
+    for buffer, expected in case["buffers"].items():
+        if not buffer.endswith("num_batches_tracked"):
+            norm = np.linalg.norm(values[buffer].asnumpy())
+            assert norm == pytest.approx(expected, rel=1e-4), buffer

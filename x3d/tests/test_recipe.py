@@ -1,0 +1,140 @@
+"""Sampling, crops, pixels, rates and rounding against the recorded original."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor
+
+from utils import optim
+from utils.filling import fill_input
+from utils.testing import load_case
+from x3d import sampling, transforms
+from x3d.lr_generator import get_lr, rate_at
+from x3d.model import round_repeats, round_width
+
+CASES = load_case(Path(__file__).parent / "golden" / "x3d_data.json")
+
+
+@pytest.mark.parametrize("case", CASES["temporal"])
+def test_the_frames_of_a_test_clip(case):
+    frames, length = case["num_frames"], case["video_frames"]
+    size = sampling.clip_size(frames, case["sampling_rate"], case["fps"], 30.0)
+    start = sampling.start_at(case["clip_idx"] / case["num_clips"], length, size)
+    assert size == pytest.approx(case["clip_size"])
+    assert start == pytest.approx(case["start"])
+    assert sampling.indices(start, size, frames, length).tolist() == case["indices"]
+
+
+@pytest.mark.parametrize("case", CASES["temporal_random"])
+def test_the_frames_of_a_training_clip(case):
+    frames, length = case["num_frames"], case["video_frames"]
+    size = sampling.clip_size(frames, case["sampling_rate"], case["fps"], 30.0)
+    start = sampling.start_at(case["u"], length, size)
+    assert sampling.indices(start, size, frames, length).tolist() == case["indices"]
+
+
+@pytest.mark.parametrize("case", CASES["temporal_selective"])
+def test_the_reader_of_a_window_only(case):
+    frames, length = case["num_frames"], case["video_frames"]
+    size = sampling.clip_size(frames, case["sampling_rate"], case["fps"], 30.0)
+    start = sampling.start_at(case["clip_idx"] / case["num_clips"], length, size)
+    found = sampling.selective_indices(start, size, frames, length, case["ticks_per_frame"])
+    assert found.tolist() == case["indices"]
+
+
+def test_the_views_of_a_video_come_clip_after_clip():
+    """Here all views of a video are one row; view j is clip j // crops, crop j % crops.
+
+    A single crop is the middle one, number 1.
+    """
+    for case in CASES["test_index"]:
+        views = case["num_clips"] * case["num_crops"]
+        video, view = divmod(case["flat_index"], views)
+        clip, crop = divmod(view, case["num_crops"])
+        found = (video, clip, crop if case["num_crops"] > 1 else 1)
+        assert found == (case["video"], case["clip_idx"], case["spatial_idx"])
+
+
+@pytest.mark.parametrize("case", CASES["uniform_crop"])
+def test_test_crops(case):
+    size = sampling.scaled(case["width"], case["height"], case["scale"])
+    assert list(size[::-1]) == case["resized"]
+    box = sampling.test_box(*size, case["crop"], case["spatial_idx"])
+    assert box[:2] == (case["x0"], case["y0"])
+
+
+@pytest.mark.parametrize("case", CASES["random_spatial"])
+def test_training_crops(case):
+    rng = np.random.RandomState(case["numpy_legacy_seed"])
+    limits = case["min_scale"], case["max_scale"], case["crop"]
+    size, box, flip = sampling.jitter(case["width"], case["height"], *limits, rng)
+    assert list(size[::-1]) == case["resized"]
+    assert (*box[:2], flip) == (case["x0"], case["y0"], case["flip"])
+
+
+@pytest.mark.parametrize("case", CASES["pixels"])
+def test_pixels(case):
+    """The float pixels exactly; what travels as uint8 within half a level."""
+    draw = fill_input(case["input_seed"], case["input_shape_thwc"])
+    frames = np.clip(np.rint(draw * 50 + 128), 0, 255).astype(np.uint8)
+    size = sampling.scaled(frames.shape[2], frames.shape[1], case["scale"])
+    x, y, w, h = sampling.test_box(*size, case["crop"], case["spatial_idx"])
+    part = transforms.resize(frames, *size)[:, y : y + h, x : x + w]
+    found = (part / 255 - 0.45) / 0.225
+    expected = np.array(case["output"])
+    np.testing.assert_allclose(found.transpose(3, 0, 1, 2), expected, atol=2e-5)
+    clip = transforms.cut(transforms.resize(frames, *size), (x, y, w, h))
+    assert np.abs((clip / 255 - 0.45) / 0.225 - expected).max() < 0.51 / 255 / 0.225
+
+
+def recipe(case: dict, **changes) -> SimpleNamespace:
+    values = {
+        "lr": case["base_lr"],
+        "end_lr": case["cosine_end_lr"],
+        "warmup_lr": case["warmup_start_lr"],
+        "warmup_epochs": case["warmup_epochs"],
+        "epochs": case["max_epoch"],
+        "base_batch": 0,
+    }
+    return SimpleNamespace(**{**values, **changes})
+
+
+@pytest.mark.parametrize("case", CASES["lr"], ids=lambda case: case["name"])
+def test_rates(case):
+    for epoch, expected in case["pairs"]:
+        found = rate_at(np.float64(epoch), recipe(case))
+        assert found == pytest.approx(expected, rel=1e-9, abs=1e-15), epoch
+
+
+def test_rates_move_with_every_update_and_scale_with_the_batch():
+    case = CASES["lr"][0]
+    plain, double = (get_lr(recipe(case, base_batch=128), 4, batch) for batch in (128, 256))
+    assert len(plain) == 4 * case["max_epoch"]
+    assert plain[2] == pytest.approx(dict(case["pairs"])[0.5])
+    np.testing.assert_allclose(double, 2 * plain)
+
+
+def test_the_optimizers_updates():
+    case = CASES["sgd"]
+    count = len(case["weight_decay"])
+    weights = [Parameter(fill_input(case["seed"] + i, (4,)), name=f"p{i}") for i in range(count)]
+    groups = [
+        {"params": [weight], "lr": case["lr_per_step"], "weight_decay": decay}
+        for weight, decay in zip(weights, case["weight_decay"])
+    ]
+    opt = optim.sgd(weights, groups, case["momentum"], case["nesterov"])
+    for t, after in enumerate(case["after"]):
+        seeds = [case["seed"] + 100 * (t + 1) + i for i in range(count)]
+        opt(tuple(Tensor(fill_input(seed, (4,))) for seed in seeds))
+        for weight, expected in zip(weights, after):
+            np.testing.assert_allclose(weight.asnumpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_rounding():
+    for case in CASES["rounding"]["round_width"]:
+        arguments = case["width"], case["multiplier"], case["min_width"], case["divisor"]
+        assert round_width(*arguments) == case["out"]
+    assert [round_repeats(n, 2.2) for n in (1, 2, 5, 3)] == [3, 5, 11, 7]
+    assert [round_repeats(n, 5.0) for n in (1, 2, 5, 3)] == [5, 10, 25, 15]

@@ -1,0 +1,96 @@
+"""Trains X3D.
+
+    python x3d/train.py --config_path x3d/configs/x3d_s_k400_13x6.yaml [--train.epochs=1 ...]
+
+The last line of stdout is one JSON object: checkpoint, epochs, steps, loss, top1,
+clips_per_second, compile_seconds.
+"""
+
+import sys
+from itertools import islice
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+
+from mindspore import nn
+
+from utils import amp, callbacks, checkpoint, command, optim, parallel, run_log, runtime
+from utils.layers import freeze
+from utils.metrics import evaluate, print_result
+from utils.order import Order
+from utils.train_step import TrainStep
+from x3d.config import Config
+from x3d.dataset import TrainSource, eval_data, read_records, train_dataset, train_order
+from x3d.loss import build_loss
+from x3d.lr_generator import HEAD, get_lr, parameter_groups
+from x3d.model import X3D
+from x3d.precise_bn import precise_batch_norms
+
+
+def main(cfg: Config) -> None:
+    rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
+    folder = checkpoint.RunFolder(cfg, rt)
+    run_log.start_log(rt, folder.path)
+    records = read_records(cfg, "train")
+    order = train_order(cfg, records, rt)
+    step, lr, segments = build(cfg, rt, order)
+    done = folder.restore(step)
+    run_log.announce(cfg.train, order, segments, done)
+    clips = TrainSource(records, cfg, order, cfg.train.epochs, done)
+    plan = callbacks.Plan(
+        run=cfg.run,
+        epochs=cfg.train.epochs,
+        clips_per_step=cfg.data.batch,
+        rates=lr,
+        too_many_bad=lambda: clips.bad.over(cfg.data.bad_limit),
+        evaluate=validation(cfg, step.net, rt),
+        prepare=precise(cfg, step.net, records, order),
+    )
+    print_result(callbacks.fit(step, train_dataset(clips), plan, rt, folder), rt)
+
+
+def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
+    """The train step, the learning rate of every update, and the AllReduce segments."""
+    train = cfg.train
+    net = X3D(**cfg.network())
+    if train.pretrained:
+        checkpoint.load(net, train.pretrained, train.new_head, HEAD)
+    if train.batch_norm == "frozen":
+        freeze(cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d))
+    many = train.accumulate
+    lr = get_lr(train, order.updates_per_epoch(many), order.per_update(many))
+    weights = net.trainable_params()
+    opt = optim.sgd(weights, parameter_groups(weights, train, lr), train.momentum, train.nesterov)
+    segments = parallel.split_all_reduce(opt, cfg.run.all_reduce, rt)  # read by TrainStep
+    net = amp.cast(net, cfg.run.amp)
+    step = TrainStep(net, build_loss(), opt, cfg.run, train, rt, order.steps_per_epoch)
+    return step, lr, segments
+
+
+def precise(cfg: Config, net, records: list, order: Order):
+    """Precise batch norm over batches of the epoch that comes next; None where it is off."""
+    if not cfg.train.precise_bn or cfg.train.batch_norm == "frozen":
+        return None
+
+    def prepare(position: int) -> None:
+        epoch = position // order.steps_per_epoch
+        skip = epoch * order.steps_per_epoch
+        source = TrainSource(records, cfg, order, epoch + 1, skip)
+        batches = train_dataset(source).create_tuple_iterator(num_epochs=1, output_numpy=True)
+        count = min(cfg.train.precise_bn, order.steps_per_epoch)
+        run_log.log.info("precise batch norm over %d batches ...", count)
+        precise_batch_norms(net, (clip for clip, _ in islice(batches, count)))
+
+    return prepare
+
+
+def validation(cfg: Config, net, rt: runtime.Runtime):
+    """Evaluates while training, every `run.eval_every` epochs; None for never."""
+    if not cfg.run.eval_every:
+        return None
+    read_records(cfg, "test")  # a bad line is told before the training starts
+    return lambda: evaluate(net, eval_data(cfg, rt), cfg.model.num_classes, rt)
+
+
+if __name__ == "__main__":
+    command.run(main, Config, __doc__)
