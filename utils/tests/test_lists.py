@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from utils import lists
+from utils.config import ROOT
 from utils.lists import Record, read_list
 
-GOLDEN = json.loads((Path(__file__).parent / "golden" / "tsm_data.json").read_text())
+GOLDEN = json.loads((ROOT / "tsm" / "tests" / "golden" / "tsm_data.json").read_text())
 
 
 @pytest.fixture
