@@ -11,9 +11,8 @@ from resnet50.lr_generator import parameter_groups
 from resnet50.model import build_network
 from utils import optim
 from utils.config import Run
-from utils.filling import fill
 from utils.runtime import Runtime
-from utils.testing import build_state, put_state, torch_names
+from utils.testing import case_state, put_state
 from utils.train_step import TrainStep
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -23,13 +22,7 @@ def network(case: dict, training: bool = False) -> nn.Cell:
     """The case's network with its weights."""
     config = case["config"]
     net = build_network(config["arch"], num_classes=config["num_classes"], mean=MEAN, std=STD)
-    if "manifest" in case:
-        state = build_state(case)
-    else:
-        names = torch_names(net)
-        shapes = {name: tuple(p.shape) for name, p in net.parameters_dict().items()}
-        state = {theirs: fill(theirs, shapes[ours]) for ours, theirs in names.items()}
-    put_state(net, state, convert)
+    put_state(net, case_state(case, net), convert)
     return net.set_train(training)
 
 

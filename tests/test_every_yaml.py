@@ -4,6 +4,7 @@ At toy size: images of 32 pixels, batches of two, four frames.
 """
 
 import importlib
+import re
 from pathlib import Path
 
 import numpy as np
@@ -73,8 +74,9 @@ def graph_of(path: Path) -> str:
 def one_of_each_graph() -> list:
     """One yaml for every graph: to compile the same one again would show nothing new."""
     paths = {graph_of(path): path for path in reversed(YAMLS)}.values()
-    slow = pytest.mark.slow  # non-local blocks take a minute to compile, and have a parity test
-    return [pytest.param(p, marks=slow) if p.stem.endswith("_nl") else p for p in paths]
+    # Non-local blocks take a minute to compile, and have a parity test; X3D's take half a minute.
+    slow = re.compile(r"_nl$|_ascend_")
+    return [pytest.param(p, marks=pytest.mark.slow) if slow.search(p.stem) else p for p in paths]
 
 
 def build(path: Path) -> tuple:

@@ -41,6 +41,7 @@ def test_training_and_evaluation(small, trained):
     assert (result["videos"], result["views"], result["unreadable"]) == (8, "2x3", 0)
 
 
+@pytest.mark.slow
 def test_kill_9_changes_no_bit(small, trained, tmp_path):
     arguments, broken = [*small, "--run.save_steps=1"], tmp_path / "broken"
     start_and_stop("x3d/train.py", arguments, broken, 8, signal.SIGKILL)

@@ -10,9 +10,8 @@ from tsm.lr_generator import parameter_groups
 from tsm.model import TSM, freeze_batch_norms
 from utils import optim
 from utils.config import Run
-from utils.filling import fill
 from utils.runtime import Runtime
-from utils.testing import build_state, put_state, torch_names
+from utils.testing import case_state, put_state
 from utils.train_step import TrainStep
 
 
@@ -40,14 +39,9 @@ def network(case: dict, training: bool = False) -> TSM:
     """The case's network with its weights; in training every dropout is as good as 0."""
     dropout = case["config"]["dropout"]
     net = TSM(**settings(case, 1e-9 if training and dropout else dropout))
-    if "manifest" in case:
-        state = build_state(case)
-    else:
-        shapes = {name: p.shape for name, p in net.parameters_dict().items()}
-        names = torch_names(net)
-        state = {theirs: fill(theirs, tuple(shapes[ours])) for ours, theirs in names.items()}
-        for part, factor in case.get("scale", {}).items():
-            state.update({k: v * np.float32(factor) for k, v in state.items() if part in k})
+    state = case_state(case, net)
+    for part, factor in case.get("scale", {}).items():
+        state.update({k: v * np.float32(factor) for k, v in state.items() if part in k})
     put_state(net, state, convert)
     if training:
         freeze_batch_norms(net, "partial" if case["config"]["partial_bn"] else "trained")

@@ -28,6 +28,14 @@ def build_state(case: dict) -> dict:
     return state
 
 
+def case_state(case: dict, net: nn.Cell) -> dict:
+    """The state dict of a case; one without a manifest has the names and shapes of the network."""
+    if "manifest" in case:
+        return build_state(case)
+    shapes = {name: tuple(p.shape) for name, p in weights_of(net).items()}
+    return {theirs: fill(theirs, shapes[ours]) for ours, theirs in torch_names(net).items()}
+
+
 def spread(values: np.ndarray) -> float:
     """Largest minus smallest: what a difference of scores is measured against."""
     return float(np.max(values) - np.min(values))

@@ -7,9 +7,8 @@ from mindspore import nn
 
 from utils import optim
 from utils.config import Run
-from utils.filling import fill
 from utils.runtime import Runtime
-from utils.testing import build_state, put_state, torch_names
+from utils.testing import case_state, put_state
 from utils.train_step import TrainStep
 from x3d import convert
 from x3d.loss import build_loss
@@ -29,13 +28,7 @@ def network(case: dict, training: bool = False, form: str = "grouped") -> X3D:
         form=form if config["channelwise_3x3x3"] else "dense",
         stem_form=form if config["stem_temporal_conv_grouped"] else "dense",
     )
-    if "manifest" in case:
-        state = build_state(case)
-    else:
-        names = torch_names(net)
-        shapes = {name: tuple(p.shape) for name, p in net.parameters_dict().items()}
-        state = {theirs: fill(theirs, shapes[ours]) for ours, theirs in names.items()}
-    put_state(net, state, convert)
+    put_state(net, case_state(case, net), convert)
     return net.set_train(training)
 
 

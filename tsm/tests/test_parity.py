@@ -74,7 +74,12 @@ TRAINED = {
 }
 
 
-@pytest.mark.parametrize("name", TRAINED)
+SLOW = ("resnet50_8f_nl_train", "mobilenetv2_8f")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in TRAINED]
+)
 def test_training_loss_gradients_and_buffers(name):
     """Loss 1e-4, gradient norms 2 %, running statistics 1e-3 (float32 against float64: 0.5 %)."""
     case = TRAINED[name]
