@@ -62,6 +62,14 @@ class TrainSource:
         for _ in range(given, self.length):  # the run is about to stop
             yield blank, self.target(np.zeros(self.data.batch, np.int32), 0)
 
+    def dataset(self):
+        """The rest of the run in batches; None where nothing is left."""
+        if len(self) == 0:
+            return None
+        if capped(self.data.workers) < self.data.workers:
+            log.info("data.workers: %d, one a core", capped(self.data.workers))
+        return ds.GeneratorDataset(self, ["image", "target"], num_parallel_workers=1, shuffle=False)
+
     def batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         epoch, skip = divmod(self.skip, self.order.steps_per_epoch)
         left = self.length
@@ -199,12 +207,3 @@ def capped(workers: int) -> int:
 def clip_shape(data, size: int) -> tuple[int, int, int]:
     """(3, size, size) of one image."""
     return 3, size, size
-
-
-def train_dataset(source: TrainSource):
-    """(image, target) in batches: the rest of the run; None where nothing is left."""
-    if len(source) == 0:
-        return None
-    if capped(source.data.workers) < source.data.workers:
-        log.info("data.workers: %d, one a core", capped(source.data.workers))
-    return ds.GeneratorDataset(source, ["image", "target"], num_parallel_workers=1, shuffle=False)

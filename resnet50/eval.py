@@ -16,6 +16,7 @@ from resnet50.dataset import EvalSource, read_records
 from resnet50.lr_generator import HEAD
 from resnet50.model import build_network
 from utils import amp, checkpoint, command, run_log, runtime
+from utils.folding import fold
 from utils.metrics import evaluate, print_result, write_beside
 
 
@@ -25,7 +26,7 @@ def main(cfg: Config, checkpoint_path: str) -> None:
     images = EvalSource(read_records(cfg, "test"), cfg, rt)
     net = build_network(**cfg.network())
     checkpoint.load(net, checkpoint_path, head=HEAD)
-    net = amp.cast(net, cfg.run.amp)
+    net = amp.cast(fold(net), cfg.run.amp)
     result = evaluate(net, images, cfg.model.num_classes, rt)
     result.update(views="1x1", checkpoint=str(checkpoint_path))
     write_beside(checkpoint_path, result, rt)

@@ -17,6 +17,7 @@ from resnet50.dataset import clip_shape
 from resnet50.lr_generator import HEAD
 from resnet50.model import build_network
 from utils import amp, checkpoint, command, export, run_log, runtime
+from utils.folding import fold
 from utils.metrics import print_result
 
 
@@ -25,7 +26,7 @@ def main(cfg: Config, checkpoint_path: str, format: str, target: str) -> None:
     run_log.start_log(rt)
     net = build_network(**cfg.network())
     checkpoint.load(net, checkpoint_path, head=HEAD)
-    net = amp.cast(net, cfg.run.amp)
+    net = amp.cast(fold(net), cfg.run.amp)
     shape = (cfg.eval.batch, *clip_shape(cfg.data, cfg.data.crop))
     print_result(export.export(net, shape, format, Path(target)), rt)
 

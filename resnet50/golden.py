@@ -42,7 +42,7 @@ def train_step(case: dict, part: str) -> TrainStep:
         decay="norms_and_biases",
     )
     weights, lr = net.trainable_params(), np.full(5, recipe["lr"])
-    opt = optim.sgd(weights, parameter_groups(weights, train, lr), recipe["momentum"])
+    opt = optim.SGD(weights, parameter_groups(weights, train, lr), recipe["momentum"])
     return TrainStep(net, loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
 
 

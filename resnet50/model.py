@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from mindspore import Tensor, nn
 
 from resnet50.se import SEResNet50
-from utils.layers import Normalize, batch_norm2d, conv2d, max_pool2d, torch_dense
+from utils.layers import BatchNorm2d, Normalize, conv2d, max_pool2d, torch_dense
 
 
 class BasicBlock(nn.Cell):
@@ -22,8 +22,8 @@ class BasicBlock(nn.Cell):
 
     def __init__(self, cin: int, width: int, stride: int, fan: str, last_gamma: str):
         super().__init__()
-        self.conv1, self.bn1 = conv2d(cin, width, 3, stride, fan=fan), batch_norm2d(width)
-        self.conv2, self.bn2 = conv2d(width, width, 3, fan=fan), batch_norm2d(width, last_gamma)
+        self.conv1, self.bn1 = conv2d(cin, width, 3, stride, fan=fan), BatchNorm2d(width)
+        self.conv2, self.bn2 = conv2d(width, width, 3, fan=fan), BatchNorm2d(width, last_gamma)
         self.relu, self.downsample = nn.ReLU(), shortcut(cin, width, stride, fan)
 
     def construct(self, x: Tensor) -> Tensor:
@@ -40,9 +40,9 @@ class Bottleneck(nn.Cell):
     def __init__(self, cin: int, width: int, stride: int, fan: str, last_gamma: str):
         super().__init__()
         cout = 4 * width
-        self.conv1, self.bn1 = conv2d(cin, width, 1, fan=fan), batch_norm2d(width)
-        self.conv2, self.bn2 = conv2d(width, width, 3, stride, fan=fan), batch_norm2d(width)
-        self.conv3, self.bn3 = conv2d(width, cout, 1, fan=fan), batch_norm2d(cout, last_gamma)
+        self.conv1, self.bn1 = conv2d(cin, width, 1, fan=fan), BatchNorm2d(width)
+        self.conv2, self.bn2 = conv2d(width, width, 3, stride, fan=fan), BatchNorm2d(width)
+        self.conv3, self.bn3 = conv2d(width, cout, 1, fan=fan), BatchNorm2d(cout, last_gamma)
         self.relu, self.downsample = nn.ReLU(), shortcut(cin, cout, stride, fan)
 
     def construct(self, x: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def shortcut(cin: int, cout: int, stride: int, fan: str):
     """A projection where the block changes the shape, else None."""
     if stride == 1 and cin == cout:
         return None
-    return nn.SequentialCell(conv2d(cin, cout, 1, stride, fan=fan), batch_norm2d(cout))
+    return nn.SequentialCell(conv2d(cin, cout, 1, stride, fan=fan), BatchNorm2d(cout))
 
 
 DEPTHS = {
@@ -90,7 +90,7 @@ class ResNet(nn.Cell):
         self.fan, self.last_gamma = fan, "zeros" if zero_last else "ones"
         self.first_width, self.cin = first_width, first_width
         self.normalize = Normalize(mean, std, 3, axis=1, rank=4)
-        self.conv1, self.bn1 = conv2d(3, first_width, 7, 2, fan=fan), batch_norm2d(first_width)
+        self.conv1, self.bn1 = conv2d(3, first_width, 7, 2, fan=fan), BatchNorm2d(first_width)
         self.relu, self.maxpool = nn.ReLU(), max_pool2d(3, 2)
         self.layer1 = self.stage(1, depths[0])
         self.layer2 = self.stage(2, depths[1])

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from mindspore import Tensor, nn, ops
 
-from utils.layers import Normalize, batch_norm2d, conv2d, max_pool2d, torch_dense
+from utils.layers import BatchNorm2d, Normalize, conv2d, max_pool2d, torch_dense
 
 DEPTHS, WIDTHS = (3, 4, 6, 3), (64, 128, 256, 512)
 
@@ -37,14 +37,14 @@ class SEBottleneck(nn.Cell):
     def __init__(self, cin: int, width: int, halve: bool, excite: bool, fan: str):
         super().__init__()
         cout = 4 * width
-        self.conv1, self.bn1 = conv2d(cin, width, 1, fan=fan), batch_norm2d(width)
-        self.conv2, self.bn2 = conv2d(width, width, 3, fan=fan), batch_norm2d(width)
-        self.conv3, self.bn3 = conv2d(width, cout, 1, fan=fan), batch_norm2d(cout)
+        self.conv1, self.bn1 = conv2d(cin, width, 1, fan=fan), BatchNorm2d(width)
+        self.conv2, self.bn2 = conv2d(width, width, 3, fan=fan), BatchNorm2d(width)
+        self.conv3, self.bn3 = conv2d(width, cout, 1, fan=fan), BatchNorm2d(cout)
         self.pool = nn.MaxPool2d(kernel_size=2, stride=2, pad_mode="same") if halve else None
         self.se = SqueezeExcitation(cout) if excite else None
         self.relu, self.downsample = nn.ReLU(), None
         if cin != cout:
-            self.downsample = nn.SequentialCell(conv2d(cin, cout, 1, fan=fan), batch_norm2d(cout))
+            self.downsample = nn.SequentialCell(conv2d(cin, cout, 1, fan=fan), BatchNorm2d(cout))
 
     def construct(self, x: Tensor) -> Tensor:
         y = self.relu(self.bn1(self.conv1(x)))
@@ -65,9 +65,9 @@ class SEResNet50(nn.Cell):
     ):
         super().__init__()
         self.normalize = Normalize(mean, std, 3, axis=1, rank=4)
-        self.conv1_0, self.bn1_0 = conv2d(3, 32, 3, 2, fan=fan, same=True), batch_norm2d(32)
-        self.conv1_1, self.bn1_1 = conv2d(32, 32, 3, fan=fan), batch_norm2d(32)
-        self.conv1_2, self.bn1_2 = conv2d(32, 64, 3, fan=fan), batch_norm2d(64)
+        self.conv1_0, self.bn1_0 = conv2d(3, 32, 3, 2, fan=fan, same=True), BatchNorm2d(32)
+        self.conv1_1, self.bn1_1 = conv2d(32, 32, 3, fan=fan), BatchNorm2d(32)
+        self.conv1_2, self.bn1_2 = conv2d(32, 64, 3, fan=fan), BatchNorm2d(64)
         self.relu, self.maxpool = nn.ReLU(), max_pool2d(3, 2, same=True)
         self.layer1 = self.stage(1, fan)
         self.layer2 = self.stage(2, fan)

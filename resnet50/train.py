@@ -14,7 +14,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its
 from mindspore import nn
 
 from resnet50.config import Config
-from resnet50.dataset import EvalSource, TrainSource, read_records, train_dataset, train_order
+from resnet50.dataset import EvalSource, TrainSource, read_records, train_order
 from resnet50.loss import build_loss
 from resnet50.lr_generator import HEAD, get_lr, parameter_groups
 from resnet50.mixing import MixUp
@@ -44,7 +44,7 @@ def main(cfg: Config) -> None:
         too_many_bad=images.over,
         evaluate=validation(cfg, step.net, rt),
     )
-    print_result(callbacks.fit(step, train_dataset(images), plan, rt, folder), rt)
+    print_result(callbacks.fit(step, images.dataset(), plan, rt, folder), rt)
 
 
 def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
@@ -59,7 +59,7 @@ def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
     many = train.accumulate
     lr = get_lr(train, order.updates_per_epoch(many), order.per_update(many))
     weights = net.trainable_params()
-    opt = optim.sgd(weights, parameter_groups(weights, train, lr), train.momentum, train.nesterov)
+    opt = optim.SGD(weights, parameter_groups(weights, train, lr), train.momentum, train.nesterov)
     segments = parallel.split_all_reduce(opt, cfg.run.all_reduce, rt)  # read by TrainStep
     net, loss = amp.cast(net, cfg.run.amp), build_loss(train.smoothing, train.smoothed)
     step = TrainStep(net, loss, opt, cfg.run, train, rt, order.steps_per_epoch, mix)

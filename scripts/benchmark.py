@@ -5,15 +5,16 @@
     python scripts/benchmark.py eval --config_path Y [--section.key=value ...]
         [--repeats 7] [--seconds 20] [--network tsm]
 
-`step`: clips/s of training and evaluation, compile seconds, GFLOP/s, and that as a share of this
-machine's own matrix products, timed in the same run. `data`: clips/s and clips per CPU-second of
-the pipeline alone, against bare decoding of the same frames. `eval`: videos/s of an evaluation,
-data and network. --network may be left out where the yaml lies in the network's folder. The last
-line of stdout is one JSON object.
+`step`: clips/s of training and evaluation, compile seconds, peak memory, GFLOP/s, and that as a
+share of this machine's own matrix products, timed in the same run. `data`: clips/s and clips per
+CPU-second of the pipeline alone, against bare decoding of the same frames. `eval`: videos/s of an
+evaluation, data and network. --network may be left out where the yaml lies in the network's folder.
+The last line of stdout is one JSON object.
 """
 
 import importlib
 import json
+import resource
 import sys
 import time
 from dataclasses import replace
@@ -26,6 +27,7 @@ import psutil
 from mindspore import Tensor, nn, ops
 
 from utils import amp, command, run_log, runtime
+from utils.folding import fold
 from utils.metrics import video_scores
 from utils.order import Order
 from utils.testing import multiply_adds
@@ -35,7 +37,9 @@ def main(room: str, cfg, kind: str, repeats: str = "7", seconds: str = "20") -> 
     repeats, seconds = number("repeats", repeats), number("seconds", seconds)
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
-    parts = {name: importlib.import_module(f"{room}.{name}") for name in ("train", "dataset")}
+    parts = {
+        name: importlib.import_module(f"{room}.{name}") for name in ("train", "dataset", "model")
+    }
     if kind == "eval":
         result = measure_eval(room, cfg, rt, seconds)
     elif kind == "step":
@@ -65,9 +69,10 @@ def measure_step(parts: dict, cfg, rt: runtime.Runtime, repeats: int) -> dict:
     step.compile(clip, label)
     compiled = time.monotonic() - began
     training = median_seconds(lambda: step(clip, label)[0].asnumpy(), repeats)
-    step.net.set_train(False)
+    peak_memory = peak_gb()
+    net = evaluated(parts["model"], cfg)
     run_log.log.info("compiling the evaluation graph ...")
-    evaluation = median_seconds(lambda: step.net(clip).asnumpy(), repeats)
+    evaluation = median_seconds(lambda: net(clip).asnumpy(), repeats)
     peak = matmul_rate(repeats)
     # A training step counts three forward passes: forward, and gradients of inputs and weights.
     rate = 2 * 3 * macs * batch / training / 1e9
@@ -77,12 +82,18 @@ def measure_step(parts: dict, cfg, rt: runtime.Runtime, repeats: int) -> dict:
         "train_clips_per_second": round(batch / training, 2),
         "eval_clips_per_second": round(batch / evaluation, 2),
         "compile_seconds": round(compiled, 1),
+        "train_peak_gb": round(peak_memory, 2),
         "gmacs_per_clip": round(macs / 1e9, 3),
         "train_gflops": round(rate, 1),
         "eval_gflops": round(2 * macs * batch / evaluation / 1e9, 1),
         "matmul_gflops": round(peak, 1),
         "train_share_of_matmul": round(rate / peak, 3),
     }
+
+
+def evaluated(model, cfg) -> nn.Cell:
+    """The network as eval.py runs it."""
+    return amp.cast(fold(model.build_network(**cfg.network())), cfg.run.amp).set_train(False)
 
 
 def median_seconds(work, repeats: int) -> float:
@@ -114,7 +125,7 @@ def measure_data(parts: dict, cfg, rt: runtime.Runtime, seconds: int) -> dict:
     records = dataset.read_records(cfg, "train")
     order = dataset.train_order(cfg, records, rt)
     clips = dataset.TrainSource(records, cfg, order, 10**6 // order.samples + 1, 0)
-    batches, batch = dataset.train_dataset(clips), cfg.data.batch
+    batches, batch = clips.dataset(), cfg.data.batch
     reader = batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
     next(reader)  # workers start
     began, cpu, done = time.monotonic(), cpu_seconds(), 0
@@ -141,8 +152,7 @@ def measure_data(parts: dict, cfg, rt: runtime.Runtime, seconds: int) -> dict:
 
 def measure_eval(room: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
     """Whole evaluation, data and network, of the first videos; the first batch is not timed."""
-    net = importlib.import_module(f"{room}.model").build_network(**cfg.network())
-    net = amp.cast(net, cfg.run.amp).set_train(False)
+    net = evaluated(importlib.import_module(f"{room}.model"), cfg)
     data = importlib.import_module(f"{room}.dataset").eval_data(cfg, rt)
     if data.get_dataset_size() < 2:
         raise ValueError("eval.batch: all test videos fit into one batch, which is not timed")
@@ -165,6 +175,11 @@ def measure_eval(room: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
         "videos_per_second": round(done / passed, 2),
         "waiting": round(1 - computed / passed, 3),
     }
+
+
+def peak_gb() -> float:
+    """The most memory this process has held at once, framework and compiler included."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9  # Linux counts in KiB
 
 
 def cpu_seconds() -> float:

@@ -87,7 +87,7 @@ def first_step(room: str, cfg, rt: runtime.Runtime, path: Optional[str]) -> tupl
         cfg = replace(cfg, train=replace(cfg.train, pretrained=Path(path)))
     step = train.build(cfg, rt, order)[0]
     source = dataset.TrainSource(records, cfg, order, 1, 0)
-    rows = dataset.train_dataset(source).create_tuple_iterator(num_epochs=1, output_numpy=True)
+    rows = source.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
     clip, target = next(iter(rows))
     return step, clip, target
 

@@ -1,11 +1,13 @@
 """X3D's commands on the drawn videos, and the same run killed."""
 
+import pickle
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.helpers import assert_same, run, start_and_stop
+from tests.helpers import assert_same, call, last_json, run, start_and_stop, weights
 from utils.config import ROOT
 
 
@@ -39,6 +41,61 @@ def test_training_and_evaluation(small, trained):
     views = ["--eval.clips=2", "--eval.crops=3"]
     result = run("x3d/eval.py", *small, *views, "--checkpoint_path", trained)
     assert (result["videos"], result["views"], result["unreadable"]) == (8, "2x3", 0)
+
+
+def test_an_evaluation_on_two_ranks_equals_one(small, trained):
+    views = ["--eval.clips=2", "--eval.batch=3"]
+    alone = run("x3d/eval.py", *small, *views, "--checkpoint_path", trained)
+    done = call(
+        "scripts/run_eval.sh", "x3d", small[1], trained, *small[2:], *views,
+        environment={"DEVICES": "2"},
+    )  # fmt: skip
+    assert {**last_json(done), "seconds": 0} == {**alone, "seconds": 0}
+
+
+def test_two_workers_equal_one_with_twice_the_batch(small, tmp_path):
+    """Batch norms frozen; up to the rounding of another order of additions."""
+    plain = ["--train.batch_norm=frozen", "--train.epochs=1", "--train.lr=0.01"]
+    alone = run("x3d/train.py", *small, *plain, f"--run.out={tmp_path / 'one'}")
+    split = ["--data.batch=2", "--run.all_reduce=[s4, head]", f"--run.out={tmp_path / 'two'}"]
+    done = call("scripts/run_distribute_train.sh", "x3d", "2", small[1], *small[2:], *plain, *split)
+    both = last_json(done)
+    assert "gradients travel in 2 segments" in done.stderr
+    first, second = weights(alone["checkpoint"]), weights(both["checkpoint"])
+    for name, value in first.items():
+        np.testing.assert_allclose(value, second[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_an_exported_network_is_compared_with_the_cell(small, trained, tmp_path):
+    target = ["--format", "mindir", "--target", tmp_path / "net.mindir"]
+    result = run("x3d/export.py", *small, "--checkpoint_path", trained, *target)
+    assert result["max_abs_difference"] < 1e-4
+
+
+def test_fine_tuning_in_mixed_precision_with_other_classes(small, trained, tmp_path):
+    """The first update is of epoch 0; the classifier is fresh, the rest is not."""
+    begin = [f"--train.pretrained={trained}", "--model.num_classes=11", "--run.amp=O2"]
+    begin += ["--run.loss_scale=128", "--train.epochs=1", "--train.lr=1e-9"]
+    begin += ["--train.warmup_epochs=0", f"--run.out={tmp_path / 'run'}"]
+    done = call("x3d/train.py", *small, *begin)
+    assert done.returncode == 2
+    assert "new_head" in done.stderr
+    result = run("x3d/train.py", *small, *begin, "--train.new_head=true")
+    before, after = weights(trained), weights(result["checkpoint"])
+    assert after["head.projection.weight"].shape == (11, 2048)
+    kept = [name for name in before if "projection" not in name and "moving" not in name]
+    for name in kept:
+        np.testing.assert_allclose(before[name], after[name], atol=1e-6, err_msg=name)
+
+
+def test_a_caffe2_pickle_is_refused_in_one_line(small, tmp_path):
+    source = tmp_path / "x3d.pkl"
+    source.write_bytes(pickle.dumps({"blobs": {"conv1_xy_w": np.zeros(3)}}, protocol=2))
+    files = ["--source", source, "--target", tmp_path / "x3d.ckpt"]
+    done = call("scripts/convert_checkpoint.py", *small[:2], *files)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "Caffe2" in done.stderr
+    assert not (tmp_path / "x3d.ckpt").exists()
 
 
 @pytest.mark.slow

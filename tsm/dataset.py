@@ -12,15 +12,12 @@ import random
 import numpy as np
 
 from tsm import sampling, transforms
-from utils.bad_videos import BadVideos
-from utils.lists import Record, read_list
-from utils.order import Order, sample_rng, share
-from utils.pipeline import generator
+from utils import sources
+from utils.lists import ListFile, Record, read_list
+from utils.order import Order, sample_rng
 from utils.run_log import log
 from utils.runtime import Runtime
-from utils.video import FrameFolder, VideoError, open_video
-
-TRIES = 100  # other videos tried in place of one that cannot be read
+from utils.video import FrameFolder, open_video
 
 
 def read_records(cfg, split: str) -> list[Record]:
@@ -31,6 +28,17 @@ def read_records(cfg, split: str) -> list[Record]:
     if short:
         log.info("%s: %d videos of fewer than 3 frames are left out", path, short)
     return records
+
+
+def list_files(cfg) -> list[ListFile]:
+    """The yaml's train and test list, for `scripts/scan_videos.py`."""
+    data, classes = cfg.data, cfg.model.num_classes
+    form = (data.root, data.source, classes, data.image_tmpl, data.modality == "flow")
+    return [ListFile(data.root / name, *form) for name in (data.train_list, data.test_list)]
+
+
+def train_order(cfg, records: list[Record], rt: Runtime) -> Order:
+    return Order(len(records), cfg.data.batch, rt.rank, rt.size, rt.seed)
 
 
 def open_record(record: Record, data):
@@ -51,42 +59,13 @@ def read_frames(
         return video.frames(sampling.frames_read(offsets, len(video), length))
 
 
-class TrainSource:
-    """Random-access training clips; index 0 is the first of the tape after `skip` batches."""
-
-    def __init__(self, records: list[Record], cfg, order: Order, epochs: int, skip: int):
-        self.records, self.data, self.order = records, cfg.data, order
-        self.first = skip * order.batch
-        self.length = epochs * order.steps_per_epoch * order.batch - self.first
-        self.bad = BadVideos([record.path for record in records])
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.int32]:
-        sample, epoch = self.order.at(self.first + int(index))
-        rng = sample_rng(self.order.seed, epoch, sample)
-        for _ in range(TRIES):
-            if not self.bad.is_bad(sample):
-                try:
-                    return self.clip(self.records[sample], rng)
-                except VideoError as error:
-                    self.bad.add(sample, str(error))
-            sample = rng.randint(len(self.records))
-        # Nothing is readable: the run is about to stop, for bad_limit is below 1.
-        shape = clip_shape(self.data, self.data.crop)
-        return np.zeros(shape, np.uint8), np.int32(self.records[sample].label)
-
-    def decode(self, index: int) -> np.ndarray:
-        """Only the frames of a clip, for measuring: the floor under `self[index]`."""
-        sample, epoch = self.order.at(self.first + int(index))
-        rng = sample_rng(self.order.seed, epoch, sample)
-        return self.frames(self.records[sample], rng)
+class TrainSource(sources.TrainVideos):
+    """One random clip of a video."""
 
     def frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
         return read_frames(record, self.data, "train", self.data.sampling == "dense", rng=rng)
 
-    def clip(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
+    def row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
         data = self.data
         frames = self.frames(record, rng)
         dice = random.Random(int(rng.randint(2**31)))
@@ -94,6 +73,9 @@ class TrainSource:
             frames, data.frames_per_segment, data.crop, data.scales, dice, data.flip
         )
         return clip, np.int32(self.label(record.label, flipped))
+
+    def blank(self) -> tuple[np.ndarray, np.int32]:
+        return np.zeros(clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
 
     def label(self, label: int, flipped: bool) -> int:
         """The label after a flip: some classes name a direction."""
@@ -103,35 +85,19 @@ class TrainSource:
         return label
 
 
-class EvalVideos:
-    """Random-access evaluation: all views of one video.
-
-    `split` is "test", with the views of `cfg.eval`, or "val", the original's look while training:
-    one clip, one crop.
+class EvalVideos(sources.EvalVideos):
+    """`split` is "test", with the views of `cfg.eval`, or "val", the original's look while
+    training: one clip, one crop.
     """
 
     def __init__(self, records: list[Record], cfg, rt: Runtime, split: str = "test"):
-        self.records, self.cfg, self.split = records, cfg, split
-        self.mine = share(len(records), cfg.eval.batch, rt.rank, rt.size)
+        self.split = split
         if split == "val":
             self.clips, self.crops, self.dense = 1, 1, cfg.data.sampling == "dense"
         else:
             self.clips, self.crops, self.dense = cfg.eval.clips, cfg.eval.crops, cfg.dense_test
-        self.bad = BadVideos([record.path for record in records])
-
-    def __len__(self) -> int:
-        return len(self.mine)
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.int32, np.bool_]:
-        sample = self.mine[int(index)]
-        if sample is not None:
-            record = self.records[sample]
-            try:
-                return self.views(record, sample), np.int32(record.label), np.bool_(True)
-            except VideoError as error:
-                self.bad.add(sample, str(error))
-        shape = (self.clips * self.crops, *clip_shape(self.cfg.data, self.cfg.test_crop))
-        return np.zeros(shape, np.uint8), np.int32(0), np.bool_(False)
+        shape = (self.clips * self.crops, *clip_shape(cfg.data, cfg.test_crop))
+        super().__init__(records, cfg, rt, shape)
 
     def views(self, record: Record, sample: int) -> np.ndarray:
         """(V, T, C, crop, crop): all clips of the first crop, then of the second, ..."""
@@ -149,25 +115,6 @@ def clip_shape(data, size: int) -> tuple[int, int, int, int]:
     return data.segments, channels, size, size
 
 
-def train_dataset(clips: TrainSource):
-    """(clip, label) in batches: the rest of the run's tape; None where nothing is left."""
-    if len(clips) == 0:
-        return None
-    rows = generator(clips, ["clip", "label"], clips.data, clips.data.batch)
-    return rows.batch(clips.data.batch, drop_remainder=True)
-
-
-def eval_dataset(videos: EvalVideos):
-    """(clips, label, valid) in batches; the last is filled up."""
-    batch = videos.cfg.eval.batch
-    rows = generator(videos, ["clips", "label", "valid"], videos.cfg.data, batch)
-    return rows.batch(batch)
-
-
 def eval_data(cfg, rt: Runtime):
     """The evaluation of the yaml's test list."""
-    return eval_dataset(EvalVideos(read_records(cfg, "test"), cfg, rt))
-
-
-def train_order(cfg, records: list[Record], rt: Runtime) -> Order:
-    return Order(len(records), cfg.data.batch, rt.rank, rt.size, rt.seed)
+    return EvalVideos(read_records(cfg, "test"), cfg, rt).dataset()

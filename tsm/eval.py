@@ -13,10 +13,11 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
 
 from tsm.config import Config
-from tsm.dataset import EvalVideos, eval_dataset, read_records
+from tsm.dataset import EvalVideos, read_records
 from tsm.lr_generator import HEAD
 from tsm.model import TSM
 from utils import amp, checkpoint, command, run_log, runtime
+from utils.folding import fold
 from utils.metrics import evaluate, print_result, sum_unreadable, write_beside
 
 
@@ -26,8 +27,8 @@ def main(cfg: Config, checkpoint_path: str) -> int:
     videos = EvalVideos(read_records(cfg, "test"), cfg, rt)
     net = TSM(**cfg.network())
     checkpoint.load(net, checkpoint_path, head=HEAD)
-    net = amp.cast(net, cfg.run.amp)
-    result = evaluate(net, eval_dataset(videos), cfg.model.num_classes, rt)
+    net = amp.cast(fold(net), cfg.run.amp)
+    result = evaluate(net, videos.dataset(), cfg.model.num_classes, rt)
     unreadable = sum_unreadable(videos.bad, rt)
     views = f"{cfg.eval.clips}x{cfg.eval.crops}"
     result.update(unreadable=unreadable, views=views, checkpoint=str(checkpoint_path))

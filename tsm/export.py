@@ -17,6 +17,7 @@ from tsm.dataset import clip_shape
 from tsm.lr_generator import HEAD
 from tsm.model import TSM
 from utils import amp, checkpoint, command, export, run_log, runtime
+from utils.folding import fold
 from utils.metrics import print_result
 
 
@@ -25,7 +26,7 @@ def main(cfg: Config, checkpoint_path: str, format: str, target: str) -> None:
     run_log.start_log(rt)
     net = TSM(**cfg.network())
     checkpoint.load(net, checkpoint_path, head=HEAD)
-    net = amp.cast(net, cfg.run.amp)
+    net = amp.cast(fold(net), cfg.run.amp)
     shape = (cfg.eval.batch, *clip_shape(cfg.data, cfg.test_crop))
     print_result(export.export(net, shape, format, Path(target)), rt)
 

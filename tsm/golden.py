@@ -63,7 +63,7 @@ def train_step(case: dict, part: str) -> TrainStep:
         fast_head=True,
     )
     weights, lr = net.trainable_params(), np.full(5, recipe["lr"])
-    opt = optim.sgd(weights, parameter_groups(weights, train, lr, False), recipe["momentum"])
+    opt = optim.SGD(weights, parameter_groups(weights, train, lr, False), recipe["momentum"])
     return TrainStep(net, loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
 
 

@@ -6,7 +6,7 @@ Axes: (N*T, C, H, W). Names as in the original: `features.{i}.conv.{j}`, `classi
 from mindspore import Tensor, nn
 
 from tsm.shift import Shift
-from utils.layers import batch_norm2d, conv2d, dense
+from utils.layers import BatchNorm2d, conv2d, dense
 
 # (expansion, channels, repeats, stride of the first)
 SETTINGS = (
@@ -30,9 +30,9 @@ class InvertedResidual(nn.Cell):
         hidden, layers = cin * expansion, []
         if expansion > 1:
             expand = conv2d(cin, hidden, 1)
-            layers += [wrap(expand) if self.shifted else expand, batch_norm2d(hidden), nn.ReLU6()]
-        layers += [conv2d(hidden, hidden, 3, stride, groups=hidden), batch_norm2d(hidden)]
-        layers += [nn.ReLU6(), conv2d(hidden, cout, 1), batch_norm2d(cout)]
+            layers += [wrap(expand) if self.shifted else expand, BatchNorm2d(hidden), nn.ReLU6()]
+        layers += [conv2d(hidden, hidden, 3, stride, groups=hidden), BatchNorm2d(hidden)]
+        layers += [nn.ReLU6(), conv2d(hidden, cout, 1), BatchNorm2d(cout)]
         self.conv = nn.SequentialCell(layers)
 
     def construct(self, x: Tensor) -> Tensor:
@@ -66,14 +66,14 @@ class MobileNetV2(nn.Cell):
         def wrap(cell: nn.Cell) -> nn.Cell:
             return Shift(cell, segments, shift_div, online) if shift_div else cell
 
-        stem = nn.SequentialCell(conv2d(channels, 32, 3, 2), batch_norm2d(32), nn.ReLU6())
+        stem = nn.SequentialCell(conv2d(channels, 32, 3, 2), BatchNorm2d(32), nn.ReLU6())
         cells, cin = [stem], 32
         for expansion, cout, repeats, stride in SETTINGS:
             for i in range(repeats):
                 step = stride if i == 0 else 1
                 cells.append(InvertedResidual(cin, cout, step, expansion, wrap))
                 cin = cout
-        cells.append(nn.SequentialCell(conv2d(cin, 1280, 1), batch_norm2d(1280), nn.ReLU6()))
+        cells.append(nn.SequentialCell(conv2d(cin, 1280, 1), BatchNorm2d(1280), nn.ReLU6()))
         # `features` is the original's name of the trunk, and `width` what comes out of it.
         self.features, self.width = nn.SequentialCell(cells), 1280
         self.classifier = dense(1280, num_classes, std=0.001) if num_classes else None

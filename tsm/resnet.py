@@ -9,7 +9,7 @@ from mindspore import Tensor, nn
 
 from tsm.non_local import NonLocal, WithNonLocal
 from tsm.shift import Shift, TemporalPool
-from utils.layers import batch_norm2d, conv2d, dense, max_pool2d
+from utils.layers import BatchNorm2d, conv2d, dense, max_pool2d
 
 Wrap = Callable[[nn.Cell], nn.Cell]  # puts a shift around a cell, or leaves it alone
 
@@ -21,8 +21,8 @@ class BasicBlock(nn.Cell):
 
     def __init__(self, cin: int, width: int, stride: int, wrap: Wrap):
         super().__init__()
-        self.conv1, self.bn1 = wrap(conv2d(cin, width, 3, stride)), batch_norm2d(width)
-        self.conv2, self.bn2 = conv2d(width, width, 3), batch_norm2d(width)
+        self.conv1, self.bn1 = wrap(conv2d(cin, width, 3, stride)), BatchNorm2d(width)
+        self.conv2, self.bn2 = conv2d(width, width, 3), BatchNorm2d(width)
         self.relu, self.downsample = nn.ReLU(), shortcut(cin, width, stride)
 
     def construct(self, x: Tensor) -> Tensor:
@@ -43,9 +43,9 @@ class Bottleneck(nn.Cell):
     def __init__(self, cin: int, width: int, stride: int, wrap: Wrap):
         super().__init__()
         cout = 4 * width
-        self.conv1, self.bn1 = wrap(conv2d(cin, width, 1)), batch_norm2d(width)
-        self.conv2, self.bn2 = conv2d(width, width, 3, stride), batch_norm2d(width)
-        self.conv3, self.bn3 = conv2d(width, cout, 1), batch_norm2d(cout)
+        self.conv1, self.bn1 = wrap(conv2d(cin, width, 1)), BatchNorm2d(width)
+        self.conv2, self.bn2 = conv2d(width, width, 3, stride), BatchNorm2d(width)
+        self.conv3, self.bn3 = conv2d(width, cout, 1), BatchNorm2d(cout)
         self.relu, self.downsample = nn.ReLU(), shortcut(cin, cout, stride)
 
     def construct(self, x: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def shortcut(cin: int, cout: int, stride: int):
     """A projection where the block changes the shape, else None."""
     if stride == 1 and cin == cout:
         return None
-    return nn.SequentialCell(conv2d(cin, cout, 1, stride), batch_norm2d(cout))
+    return nn.SequentialCell(conv2d(cin, cout, 1, stride), BatchNorm2d(cout))
 
 
 DEPTHS = {
@@ -106,7 +106,7 @@ class ResNet(nn.Cell):
         self.place, self.shift_div, self.online = place, shift_div, online
         self.non_local, self.first_width, self.cin = non_local, first_width, first_width
         later = segments // 2 if temporal_pool else segments
-        self.conv1, self.bn1 = conv2d(channels, first_width, 7, 2), batch_norm2d(first_width)
+        self.conv1, self.bn1 = conv2d(channels, first_width, 7, 2), BatchNorm2d(first_width)
         self.relu, self.maxpool = nn.ReLU(), max_pool2d(3, 2)
         self.layer1 = self.stage(1, segments)
         self.layer2 = self.stage(2, later)

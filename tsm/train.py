@@ -12,14 +12,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
 
 from tsm.config import Config
-from tsm.dataset import (
-    EvalVideos,
-    TrainSource,
-    eval_dataset,
-    read_records,
-    train_dataset,
-    train_order,
-)
+from tsm.dataset import EvalVideos, TrainSource, read_records, train_order
 from tsm.loss import build_loss
 from tsm.lr_generator import HEAD, get_lr, parameter_groups
 from tsm.model import TSM, freeze_batch_norms
@@ -47,7 +40,7 @@ def main(cfg: Config) -> None:
         too_many_bad=lambda: clips.bad.over(cfg.data.bad_limit),
         evaluate=validation(cfg, step.net, rt),
     )
-    print_result(callbacks.fit(step, train_dataset(clips), plan, rt, folder), rt)
+    print_result(callbacks.fit(step, clips.dataset(), plan, rt, folder), rt)
 
 
 def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
@@ -60,7 +53,7 @@ def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
     lr = get_lr(cfg.train, order.updates_per_epoch(many), order.per_update(many))
     weights = net.trainable_params()
     groups = parameter_groups(weights, cfg.train, lr, cfg.data.modality == "flow")
-    opt = optim.sgd(weights, groups, cfg.train.momentum, cfg.train.nesterov)
+    opt = optim.SGD(weights, groups, cfg.train.momentum, cfg.train.nesterov)
     segments = parallel.split_all_reduce(opt, cfg.run.all_reduce, rt)  # read by TrainStep
     net, loss = amp.cast(net, cfg.run.amp), build_loss(cfg.model.before_softmax)
     step = TrainStep(net, loss, opt, cfg.run, cfg.train, rt, order.steps_per_epoch)
@@ -76,7 +69,7 @@ def validation(cfg: Config, net, rt: runtime.Runtime):
         return None
     records = read_records(cfg, "test")
     classes = cfg.model.num_classes
-    return lambda: evaluate(net, eval_dataset(EvalVideos(records, cfg, rt, "val")), classes, rt)
+    return lambda: evaluate(net, EvalVideos(records, cfg, rt, "val").dataset(), classes, rt)
 
 
 if __name__ == "__main__":

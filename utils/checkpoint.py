@@ -118,17 +118,17 @@ def remove_leftovers(folder: Path, name: str = "*") -> None:
 
 
 @contextlib.contextmanager
-def explained(path: Path):
+def explained(path: Path, setting: str = "run.out"):
     """Turns what the disk says into a ValueError that names the file."""
     try:
         yield
     except OSError as error:
-        raise ValueError(f"run.out: cannot write {path}: {error.strerror or error}") from None
+        raise ValueError(f"{setting}: cannot write {path}: {error.strerror or error}") from None
 
 
 def write_text(path: Path, text: str) -> None:
     temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w") as file:
+    with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -1,16 +1,21 @@
 """Convolutions of clips (N, C, T, H, W) with PyTorch's weights, in forms that every device has.
 
-* 1x1x1: a 2-D convolution over (N, C, T*H, W), which costs no copy.
-* depthwise: one grouped 3-D kernel, or a sum over the kernel's frames of 2-D depthwise convolutions
-  over (N, C*T, H, W). Ascend documents only group 1 for the 3-D kernel; the second form keeps the
-  network what it is there. Both are exact.
+* 1x1x1: a 2-D convolution of all frames below one another, (N, C, T*H, W), which costs no copy.
+* depthwise: three exact forms of the same sum.
+  `grouped`: one grouped 3-D kernel, where the device has it (Ascend documents group 1 only);
+  `taps`: for every frame of the kernel a 2-D depthwise convolution over (N, C*T, H, W), then a
+  shift in time: only operators that every device has;
+  `frames`: one 2-D convolution in C groups whose channels are the T frames, with a banded T x T
+  kernel: T / kt times the multiplications, but matrix products instead of loops. The fastest on a
+  CPU by a factor of 2 to 4.
 """
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import Normal, Zero, initializer
+from mindspore.ops import constexpr
 
-FORMS = ("taps", "grouped")
+FORMS = ("taps", "grouped", "frames")
 
 
 def kaiming(shape: tuple[int, ...]) -> Tensor:
@@ -18,32 +23,37 @@ def kaiming(shape: tuple[int, ...]) -> Tensor:
     return initializer(Normal(sigma=float(np.sqrt(2 / (shape[0] * np.prod(shape[2:]))))), shape)
 
 
-class PointwiseConv3d(nn.Cell):
-    """1x1x1; `stride` is of height and width. Weight (cout, cin, 1, 1, 1)."""
+def stacked(x: Tensor) -> Tensor:
+    """(N, C, T, H, W) to (N, C, T*H, W): a clip as one tall image."""
+    n, c, t, h, w = x.shape
+    return ops.reshape(x, (n, c, t * h, w))
 
-    def __init__(self, cin: int, cout: int, stride: int = 1, bias: bool = False):
+
+def unstacked(x: Tensor, t: int) -> Tensor:
+    """(N, C, T*H, W) to (N, C, T, H, W)."""
+    n, c, th, w = x.shape
+    return ops.reshape(x, (n, c, t, th // t, w))
+
+
+class PointwiseConv3d(nn.Cell):
+    """1x1x1 over stacked clips (N, C, T*H, W). Weight (cout, cin, 1, 1, 1)."""
+
+    def __init__(self, cin: int, cout: int, bias: bool = False):
         super().__init__()
-        self.cin, self.cout = cin, cout
+        self.shape = (cout, cin, 1, 1)
         self.weight = Parameter(kaiming((cout, cin, 1, 1, 1)), name="weight")
         self.bias = Parameter(initializer(Zero(), (cout,)), name="bias") if bias else None
-        # A pool of one pixel picks every second one, and has a gradient everywhere.
-        self.thin = nn.MaxPool2d(1, stride, "valid") if stride > 1 else None
-        self.conv = ops.Conv2D(out_channel=cout, kernel_size=1)
+        self.conv, self.add = ops.Conv2D(out_channel=cout, kernel_size=1), ops.BiasAdd()
 
     def construct(self, x: Tensor) -> Tensor:
-        n, c, t, h, w = x.shape
-        if self.thin is not None:
-            x = self.thin(x.reshape(n, c * t, h, w))
-            h, w = x.shape[2:]
-        weight = self.weight.astype(x.dtype).reshape(self.cout, self.cin, 1, 1)
-        y = self.conv(x.reshape(n, c, t * h, w), weight).reshape(n, self.cout, t, h, w)
-        return y if self.bias is None else y + self.bias.astype(y.dtype).reshape(1, -1, 1, 1, 1)
+        x = self.conv(x, ops.reshape(ops.cast(self.weight, x.dtype), self.shape))
+        return x if self.bias is None else self.add(x, ops.cast(self.bias, x.dtype))
 
 
 class DepthwiseConv3d(nn.Cell):
     """One kernel a channel, zero padding (k - 1) / 2; `stride` is of height and width.
 
-    Weight (channels, 1, kt, kh, kw), odd sizes. `form` is one of FORMS.
+    Takes (N, C, T, H, W). Weight (channels, 1, kt, kh, kw), odd sizes. `form` is one of FORMS.
     """
 
     def __init__(
@@ -52,42 +62,69 @@ class DepthwiseConv3d(nn.Cell):
         super().__init__()
         if form not in FORMS:
             raise ValueError(f"form must be one of {', '.join(FORMS)}, not {form}")
-        kt, kh, kw = kernel
         self.channels, self.kernel, self.stride, self.form = channels, kernel, stride, form
-        self.weight = Parameter(kaiming((channels, 1, kt, kh, kw)), name="weight")
-        half_t, half_h, half_w = (k // 2 for k in kernel)
-        self.half = half_t
+        self.weight = Parameter(kaiming((channels, 1, *kernel)), name="weight")
+        self.padding = tuple(k // 2 for k in kernel)
+        self.spread = ops.BatchMatMul()
         self.grouped = ops.Conv3D(
             out_channel=channels,
             kernel_size=kernel,
             pad_mode="pad",
-            pad=(half_t, half_t, half_h, half_h, half_w, half_w),
+            pad=tuple(k // 2 for k in kernel for _ in range(2)),
             stride=(1, stride, stride),
             group=channels,
         )
-        self.padding = (half_h, half_w)
 
     def construct(self, x: Tensor) -> Tensor:
+        weight = ops.cast(self.weight, x.dtype)
         if self.form == "grouped":
-            return self.grouped(x, self.weight.astype(x.dtype))
+            return self.grouped(x, weight)
         n, c, t, h, w = x.shape
-        kt, kh, kw = self.kernel
-        flat, total = x.reshape(n, c * t, h, w), None
+        flat = ops.reshape(x, (n, c * t, h, w))
+        return self.taps(flat, weight, t) if self.form == "taps" else self.frames(flat, weight, t)
+
+    def frames(self, x: Tensor, weight: Tensor, t: int) -> Tensor:
+        """Output frame o of a channel takes input frame i with the kernel's tap i - o + kt // 2."""
+        c, (kt, kh, kw) = self.channels, self.kernel
+        bands = ops.cast(tap_bands(c, t, kt), weight.dtype)
+        weight = self.spread(bands, ops.reshape(weight, (c, kt, kh * kw)))  # (C, T*T, kh*kw)
+        x = self.conv(x, ops.reshape(weight, (c * t, t, kh, kw)), c)
+        return ops.reshape(x, (x.shape[0], c, t, *x.shape[2:]))
+
+    def taps(self, x: Tensor, weight: Tensor, t: int) -> Tensor:
+        c, (kt, kh, kw), total = self.channels, self.kernel, None
         for tap in range(kt):
-            shift = tap - self.half  # output frame i takes input frame i + shift
+            shift = tap - self.padding[0]  # output frame i takes input frame i + shift
             if -t < shift < t:
-                y = self.frames(flat, self.weight[:, :, tap].astype(x.dtype), t)
-                y = moved(y.reshape(n, c, t, *y.shape[2:]), shift)
+                kernel = ops.broadcast_to(weight[:, :, tap], (c, t, kh, kw))
+                if kh == 1 and kw == 1 and self.stride == 1:
+                    y = x * ops.reshape(kernel, (1, c * t, 1, 1))
+                else:
+                    y = self.conv(x, ops.reshape(kernel, (c * t, 1, kh, kw)), c * t)
+                y = moved(ops.reshape(y, (y.shape[0], c, t, *y.shape[2:])), shift)
                 total = y if total is None else total + y
         return total
 
-    def frames(self, x: Tensor, weight: Tensor, t: int) -> Tensor:
-        """One tap: (N, C*T, H, W), every frame of a channel with the same (kh, kw) kernel."""
-        c, (_, kh, kw) = self.channels, self.kernel
-        if kh == 1 and kw == 1 and self.stride == 1:
-            return x * repeat_frames(weight, c, t).reshape(1, c * t, 1, 1)
-        weight = repeat_frames(weight, c, t).reshape(c * t, 1, kh, kw)
-        return ops.conv2d(x, weight, None, self.stride, "pad", self.padding, groups=c * t)
+    def conv(self, x: Tensor, weight: Tensor, groups: int) -> Tensor:
+        (_, half_h, half_w), (_, kh, kw) = self.padding, self.kernel
+        conv = ops.Conv2D(
+            out_channel=weight.shape[0],
+            kernel_size=(kh, kw),
+            pad_mode="pad",
+            pad=(half_h, half_h, half_w, half_w),
+            stride=self.stride,
+            group=groups,
+        )
+        return conv(x, weight)
+
+
+@constexpr
+def tap_bands(c: int, t: int, kt: int) -> Tensor:
+    """(C, T*T, kt): 1 where input frame i meets output frame o through the tap i - o + kt // 2."""
+    frame = np.arange(t)
+    tap = frame[None, :] - frame[:, None] + kt // 2  # (o, i)
+    bands = (tap[..., None] == np.arange(kt)).reshape(t * t, kt)
+    return Tensor(np.broadcast_to(bands, (c, *bands.shape)).astype(np.float32))
 
 
 class FrameConv(nn.Cell):
@@ -96,18 +133,24 @@ class FrameConv(nn.Cell):
     def __init__(self, cin: int, cout: int, kernel: int, stride: int = 1):
         super().__init__()
         self.weight = Parameter(kaiming((cout, cin, 1, kernel, kernel)), name="weight")
-        self.stride, self.padding = stride, kernel // 2
+        self.shape = (cout, cin, kernel, kernel)
+        self.conv = ops.Conv2D(
+            out_channel=cout, kernel_size=kernel, pad_mode="pad", pad=kernel // 2, stride=stride
+        )
 
     def construct(self, x: Tensor) -> Tensor:
         n, c, t, h, w = x.shape
-        x = x.transpose(0, 2, 1, 3, 4).reshape(n * t, c, h, w)
-        weight = self.weight[:, :, 0].astype(x.dtype)
-        x = ops.conv2d(x, weight, None, self.stride, "pad", self.padding)
-        return x.reshape(n, t, *x.shape[1:]).transpose(0, 2, 1, 3, 4)
+        x = ops.reshape(ops.transpose(x, (0, 2, 1, 3, 4)), (n * t, c, h, w))
+        x = self.conv(x, ops.reshape(ops.cast(self.weight, x.dtype), self.shape))
+        x = ops.reshape(x, (n, t, *x.shape[1:]))
+        return ops.transpose(x, (0, 2, 1, 3, 4))
 
 
 class Conv3d(nn.Cell):
-    """A dense one without bias, padded by (k - 1) / 2; `stride` is of height and width."""
+    """A dense one without bias, padded by (k - 1) / 2; `stride` is of height and width.
+
+    Takes (N, C, T, H, W). Weight (cout, cin, kt, kh, kw).
+    """
 
     def __init__(self, cin: int, cout: int, kernel: tuple[int, int, int], stride: int = 1):
         super().__init__()
@@ -121,12 +164,7 @@ class Conv3d(nn.Cell):
         )
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.conv(x, self.weight.astype(x.dtype))
-
-
-def repeat_frames(weight: Tensor, channels: int, t: int) -> Tensor:
-    """(C, 1, kh, kw) to (C, T, kh, kw)."""
-    return ops.broadcast_to(weight, (channels, t, *weight.shape[2:]))
+        return self.conv(x, ops.cast(self.weight, x.dtype))
 
 
 def moved(x: Tensor, shift: int) -> Tensor:

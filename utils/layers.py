@@ -60,11 +60,22 @@ def conv3d_1x1x1(cin: int, cout: int, bias: bool = True) -> nn.Conv3d:
     )
 
 
-def batch_norm2d(channels: int, gamma: str = "ones") -> nn.BatchNorm2d:
-    """PyTorch's eps 1e-5 and momentum 0.1, which MindSpore writes as 0.9 (weight of the old)."""
-    return nn.BatchNorm2d(
-        num_features=channels, eps=1e-5, momentum=0.9, affine=True, gamma_init=gamma
-    )
+class BatchNorm2d(nn.BatchNorm2d):
+    """PyTorch's eps 1e-5 and momentum 0.1, which MindSpore writes as 0.9 (weight of the old).
+
+    Its own `construct` leaves out what the framework's decides on, shape by shape, while it is
+    compiled: with a hundred norms that is felt.
+    """
+
+    def __init__(self, channels: int, gamma: str = "ones"):
+        super().__init__(
+            num_features=channels, eps=1e-5, momentum=0.9, affine=True, gamma_init=gamma
+        )
+
+    def construct(self, x: Tensor) -> Tensor:
+        batch = self.training if self.use_batch_statistics is None else self.use_batch_statistics
+        norm = self.bn_train if batch else self.bn_infer
+        return norm(x, self.gamma, self.beta, self.moving_mean, self.moving_variance)[0]
 
 
 def freeze(norms: Iterable[nn.BatchNorm2d]) -> None:
@@ -74,17 +85,12 @@ def freeze(norms: Iterable[nn.BatchNorm2d]) -> None:
         cell.gamma.requires_grad = cell.beta.requires_grad = False
 
 
-class BatchNorm3d(nn.BatchNorm2d):
+class BatchNorm3d(BatchNorm2d):
     """Batch norm over (N, C, T, H, W); its parameters have no extra `bn2d` level in their names."""
-
-    def __init__(self, channels: int, gamma: str = "ones"):
-        super().__init__(
-            num_features=channels, eps=1e-5, momentum=0.9, affine=True, gamma_init=gamma
-        )
 
     def construct(self, x: Tensor) -> Tensor:
         n, c, t, h, w = x.shape
-        return super().construct(x.reshape(n, c, t * h, w)).reshape(n, c, t, h, w)
+        return ops.reshape(super().construct(ops.reshape(x, (n, c, t * h, w))), (n, c, t, h, w))
 
 
 def max_pool2d(kernel: int, stride: int, same: bool = False) -> nn.MaxPool2d:

@@ -5,9 +5,11 @@ Source "video": `path label` or `path num_frames label`. Source "frames", a fold
 list an integer before the label is taken for num_frames.
 """
 
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Union
 
 from tqdm import tqdm
 
@@ -23,6 +25,17 @@ class Record(NamedTuple):
     num_frames: Optional[int]
     label: int
     line: int
+
+
+class ListFile(NamedTuple):
+    """A list file, and what its lines mean; `flow` and `image_tmpl` are of source "frames"."""
+
+    path: Path
+    root: Path
+    source: str
+    num_classes: int
+    image_tmpl: str = ""
+    flow: bool = False
 
 
 class _TooShort(Exception):
@@ -54,7 +67,9 @@ def read_list(
     for number, text in tqdm(lines, "checking files", disable=hide):
         try:
             record = _parse(number, text, source, num_classes, min_frames)
-            records.append(_locate(record, Path(root), source, image_tmpl))
+            record = _locate(record, Path(root), image_tmpl)
+            _look(record.path, source)
+            records.append(record)
         except _TooShort:
             short += 1
         except ValueError as error:
@@ -65,6 +80,21 @@ def read_list(
     if not records:
         raise ValueError(f"{path} lists no video of {min_frames} frames or more")
     return records, short
+
+
+def entries(file: ListFile) -> Iterator[tuple[int, str, Union[Record, str]]]:
+    """(line number, line, what it says) of every line; of a bad one, what is wrong with it.
+
+    Nobody looks whether the videos are there.
+    """
+    for number, text in _lines(file.path):
+        try:
+            record = _parse(number, text, file.source, file.num_classes, min_frames=1)
+            yield number, text, _locate(record, file.root, file.image_tmpl)
+        except _TooShort:
+            yield number, text, "no frames, says the list"
+        except ValueError as error:
+            yield number, text, str(error)
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
@@ -98,15 +128,17 @@ def _parse(number: int, text: str, source: str, num_classes: int, min_frames: in
     return Record(fields[0], num_frames, label, number)
 
 
-def _locate(record: Record, root: Path, source: str, image_tmpl: str) -> Record:
+def _look(path: str, source: str) -> None:
+    if not (os.path.isdir(path) if source == "frames" else os.path.isfile(path)):
+        raise ValueError(f"{path!r} does not exist")
+
+
+def _locate(record: Record, root: Path, image_tmpl: str) -> Record:
     """Puts the path below the root, halves the count of a two-file flow template."""
-    path = root / record.path
-    if not (path.is_dir() if source == "frames" else path.is_file()):
-        raise ValueError(f"{str(path)!r} does not exist")
     num_frames = record.num_frames
-    if source == "frames" and image_tmpl.count("{") == 3:  # one file for x, one for y
+    if num_frames is not None and image_tmpl.count("{") == 3:  # one file for x, one for y
         num_frames //= 2
-    return record._replace(path=str(path), num_frames=num_frames)
+    return record._replace(path=str(root / record.path), num_frames=num_frames)
 
 
 def _integer(text: str) -> Optional[int]:

@@ -44,7 +44,8 @@ class Model:
     num_classes: int
     depth_factor: float = 2.2  # 5.0: X3D-L
     dropout: float = 0.5
-    groups: Literal["auto", "grouped", "taps", "none"] = "auto"  # of the channelwise convolutions
+    zero_init: bool = True  # blocks start as their shortcuts; false learns faster for some epochs
+    groups: Literal["auto", "taps", "grouped", "frames", "none"] = "auto"  # utils/conv3d.py
     stem_groups: bool = True  # false, with groups none: the Ascend port
 
     def __post_init__(self):
@@ -113,10 +114,11 @@ class Config:
     def network(self) -> dict:
         """The arguments of x3d.model.X3D.
 
-        Ascend documents no grouped 3-D kernel: there the groups are computed tap by tap.
+        Ascend documents no grouped 3-D kernel: there the groups are computed tap by tap. On a CPU
+        the fastest form is taken.
         """
         model = self.model
-        auto = "taps" if self.run.device == "Ascend" else "grouped"
+        auto = {"Ascend": "taps", "GPU": "grouped", "CPU": "frames"}[self.run.device]
         form = {"auto": auto, "none": "dense"}.get(model.groups, model.groups)
         return {
             "num_classes": model.num_classes,
@@ -124,6 +126,7 @@ class Config:
             "crop": self.data.crop,
             "depth_factor": model.depth_factor,
             "dropout": model.dropout,
+            "zero_init": model.zero_init,
             "form": form,
             "stem_form": form if form != "dense" or not model.stem_groups else auto,
         }

@@ -8,15 +8,12 @@ all its views.
 
 import numpy as np
 
-from utils.bad_videos import BadVideos
-from utils.lists import Record, read_list
-from utils.order import Order, sample_rng, share
-from utils.pipeline import generator
+from utils import sources
+from utils.lists import ListFile, Record, read_list
+from utils.order import Order
 from utils.runtime import Runtime
-from utils.video import FrameSource, VideoError, open_video
+from utils.video import FrameSource, open_video
 from x3d import sampling, transforms
-
-TRIES = 100  # other videos tried in place of one that cannot be read
 
 
 def read_records(cfg, split: str) -> list[Record]:
@@ -24,6 +21,13 @@ def read_records(cfg, split: str) -> list[Record]:
     data = cfg.data
     path = data.root / (data.train_list if split == "train" else data.test_list)
     return read_list(path, data.root, cfg.model.num_classes, "video")[0]
+
+
+def list_files(cfg) -> list[ListFile]:
+    """The yaml's train and test list, for `scripts/scan_videos.py`."""
+    data, classes = cfg.data, cfg.model.num_classes
+    form = (data.root, "video", classes)
+    return [ListFile(data.root / name, *form) for name in (data.train_list, data.test_list)]
 
 
 def train_order(cfg, records: list[Record], rt: Runtime) -> Order:
@@ -38,70 +42,30 @@ def clip_indices(video: FrameSource, data, share_of_room: float) -> np.ndarray:
     return sampling.indices(start, size, data.frames, len(video))
 
 
-class TrainSource:
-    """Random-access training clips; index 0 is the first of the tape after `skip` batches."""
-
-    def __init__(self, records: list[Record], cfg, order: Order, epochs: int, skip: int):
-        self.records, self.data, self.order = records, cfg.data, order
-        self.first = skip * order.batch
-        self.length = epochs * order.steps_per_epoch * order.batch - self.first
-        self.bad = BadVideos([record.path for record in records])
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.int32]:
-        sample, epoch = self.order.at(self.first + int(index))
-        rng = sample_rng(self.order.seed, epoch, sample)
-        for _ in range(TRIES):
-            if not self.bad.is_bad(sample):
-                try:
-                    record = self.records[sample]
-                    return self.clip(record, rng), np.int32(record.label)
-                except VideoError as error:
-                    self.bad.add(sample, str(error))
-            sample = rng.randint(len(self.records))
-        # Nothing is readable: the run is about to stop, for bad_limit is below 1.
-        return np.zeros(clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
-
-    def decode(self, index: int) -> np.ndarray:
-        """Only the frames of a clip, for measuring: the floor under `self[index]`."""
-        sample, epoch = self.order.at(self.first + int(index))
-        return self.frames(self.records[sample], sample_rng(self.order.seed, epoch, sample))
+class TrainSource(sources.TrainVideos):
+    """One random clip of a video."""
 
     def frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
         with open_video(record.path, self.data.reader) as video:
             return video.frames(clip_indices(video, self.data, rng.uniform()))
 
-    def clip(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
+    def row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
         frames, data = self.frames(record, rng), self.data
-        return transforms.train_clip(frames, data.scales, data.crop, data.flip, rng)
+        clip = transforms.train_clip(frames, data.scales, data.crop, data.flip, rng)
+        return clip, np.int32(record.label)
+
+    def blank(self) -> tuple[np.ndarray, np.int32]:
+        return np.zeros(clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
 
 
-class EvalVideos:
-    """Random-access evaluation: all views of one video."""
+class EvalVideos(sources.EvalVideos):
+    """The clips and crops of `cfg.eval`."""
 
     def __init__(self, records: list[Record], cfg, rt: Runtime):
-        self.records, self.cfg = records, cfg
-        self.mine = share(len(records), cfg.eval.batch, rt.rank, rt.size)
-        self.bad = BadVideos([record.path for record in records])
+        views = cfg.eval.clips * cfg.eval.crops
+        super().__init__(records, cfg, rt, (views, *clip_shape(cfg.data, cfg.test_crop)))
 
-    def __len__(self) -> int:
-        return len(self.mine)
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.int32, np.bool_]:
-        sample = self.mine[int(index)]
-        if sample is not None:
-            record = self.records[sample]
-            try:
-                return self.views(record), np.int32(record.label), np.bool_(True)
-            except VideoError as error:
-                self.bad.add(sample, str(error))
-        count = self.cfg.eval.clips * self.cfg.eval.crops
-        shape = (count, *clip_shape(self.cfg.data, self.cfg.test_crop))
-        return np.zeros(shape, np.uint8), np.int32(0), np.bool_(False)
-
-    def views(self, record: Record) -> np.ndarray:
+    def views(self, record: Record, sample: int) -> np.ndarray:
         """(V, 3, T, crop, crop): the crops of the first clip, then of the second, ..."""
         cfg = self.cfg
         with open_video(record.path, cfg.data.reader) as video:
@@ -119,20 +83,6 @@ def clip_shape(data, size: int) -> tuple[int, int, int, int]:
     return 3, data.frames, size, size
 
 
-def train_dataset(clips: TrainSource):
-    """(clip, label) in batches: the rest of the run's tape; None where nothing is left."""
-    if len(clips) == 0:
-        return None
-    rows = generator(clips, ["clip", "label"], clips.data, clips.data.batch)
-    return rows.batch(clips.data.batch, drop_remainder=True)
-
-
-def eval_dataset(videos: EvalVideos):
-    """(clips, label, valid) in batches; the last is filled up."""
-    batch = videos.cfg.eval.batch
-    return generator(videos, ["clips", "label", "valid"], videos.cfg.data, batch).batch(batch)
-
-
 def eval_data(cfg, rt: Runtime):
     """The evaluation of the yaml's test list."""
-    return eval_dataset(EvalVideos(read_records(cfg, "test"), cfg, rt))
+    return EvalVideos(read_records(cfg, "test"), cfg, rt).dataset()

@@ -13,9 +13,10 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
 
 from utils import amp, checkpoint, command, run_log, runtime
+from utils.folding import fold
 from utils.metrics import evaluate, print_result, sum_unreadable, write_beside
 from x3d.config import Config
-from x3d.dataset import EvalVideos, eval_dataset, read_records
+from x3d.dataset import EvalVideos, read_records
 from x3d.lr_generator import HEAD
 from x3d.model import X3D
 
@@ -26,8 +27,8 @@ def main(cfg: Config, checkpoint_path: str) -> int:
     videos = EvalVideos(read_records(cfg, "test"), cfg, rt)
     net = X3D(**cfg.network())
     checkpoint.load(net, checkpoint_path, head=HEAD)
-    net = amp.cast(net, cfg.run.amp)
-    result = evaluate(net, eval_dataset(videos), cfg.model.num_classes, rt)
+    net = amp.cast(fold(net), cfg.run.amp)
+    result = evaluate(net, videos.dataset(), cfg.model.num_classes, rt)
     unreadable = sum_unreadable(videos.bad, rt)
     views = f"{cfg.eval.clips}x{cfg.eval.crops}"
     result.update(unreadable=unreadable, views=views, checkpoint=str(checkpoint_path))

@@ -13,6 +13,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
 
 from utils import amp, checkpoint, command, export, run_log, runtime
+from utils.folding import fold
 from utils.metrics import print_result
 from x3d.config import Config
 from x3d.dataset import clip_shape
@@ -25,7 +26,7 @@ def main(cfg: Config, checkpoint_path: str, format: str, target: str) -> None:
     run_log.start_log(rt)
     net = X3D(**cfg.network())
     checkpoint.load(net, checkpoint_path, head=HEAD)
-    net = amp.cast(net, cfg.run.amp)
+    net = amp.cast(fold(net), cfg.run.amp)
     shape = (cfg.eval.batch, *clip_shape(cfg.data, cfg.test_crop))
     print_result(export.export(net, shape, format, Path(target)), rt)
 

@@ -16,7 +16,7 @@ from x3d.lr_generator import parameter_groups
 from x3d.model import X3D
 
 
-def network(case: dict, training: bool = False, form: str = "grouped") -> X3D:
+def network(case: dict, training: bool = False, form: str = "frames") -> X3D:
     """The case's network with its weights; `form` where the case has groups."""
     config = case["config"]
     net = X3D(
@@ -44,7 +44,7 @@ def train_step(case: dict, part: str) -> TrainStep:
     )
     weights, lr = net.trainable_params(), np.full(5, recipe["lr"])
     groups = parameter_groups(weights, train, lr)
-    opt = optim.sgd(weights, groups, recipe["momentum"], recipe["nesterov"])
+    opt = optim.SGD(weights, groups, recipe["momentum"], recipe["nesterov"])
     return TrainStep(net, loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
 
 

@@ -5,16 +5,27 @@ Axes: (N, 3, T, H, W) in. Training gives raw scores (N, classes); evaluation giv
 Source: facebookresearch/SlowFast, commit 287ec007.
 
 Departures from the source: uint8 clips are normalised in the network; drop-connect, which the
-source never switches on, is left out. `groups: false` is the dense network of the Ascend port.
+source never switches on, is left out. `form: dense` is the network of the Ascend port.
+
+Between its depthwise convolutions a block sees a clip as one tall image, (N, C, T*H, W): every
+other operator is the 2-D one, and nothing is copied.
 """
 
 import math
 from collections import OrderedDict
 
 from mindspore import Tensor, nn, ops
+from mindspore.common.initializer import initializer
 
-from utils.conv3d import Conv3d, DepthwiseConv3d, FrameConv, PointwiseConv3d
-from utils.layers import BatchNorm3d, Dropout, Normalize, dense
+from utils.conv3d import (
+    Conv3d,
+    DepthwiseConv3d,
+    FrameConv,
+    PointwiseConv3d,
+    stacked,
+    unstacked,
+)
+from utils.layers import BatchNorm2d, Dropout, Normalize, dense
 
 MEAN, STD = (0.45,) * 3, (0.225,) * 3
 WIDTH_FACTOR, BOTTLENECK, FIRST_WIDTH, HEAD_WIDTH = 2.0, 2.25, 12, 2048
@@ -52,27 +63,30 @@ class SE(nn.Cell):
         self.fc1 = PointwiseConv3d(channels, squeezed, bias=True)
         self.fc2 = PointwiseConv3d(squeezed, channels, bias=True)
         self.relu = nn.ReLU()
+        self.mean = ops.ReduceMean()
 
     def construct(self, x: Tensor) -> Tensor:
-        n, c, t, h, w = x.shape
-        mean = x.reshape(n, c, t * h * w).mean(-1).reshape(n, c, 1, 1, 1)
-        return x * ops.sigmoid(self.fc2(self.relu(self.fc1(mean))))
+        n, c, th, w = x.shape
+        rows = ops.reshape(x, (n * c, th * w))  # a CPU takes means ten times faster along rows
+        mean = ops.reshape(self.mean(rows, 1), (n, c, 1, 1))
+        gate = ops.sigmoid(self.fc2(self.relu(self.fc1(mean))))
+        return ops.reshape(rows * ops.reshape(gate, (n * c, 1)), x.shape)
 
 
 class Branch(nn.Cell):
-    """1x1x1, depthwise 3x3x3, [SE], Swish, 1x1x1."""
+    """1x1x1, depthwise 3x3x3, [SE], Swish, 1x1x1; from and to clips of t frames, stacked."""
 
     def __init__(self, cin: int, inner: int, cout: int, stride: int, excite: bool, form: str):
         super().__init__()
-        self.a, self.a_bn = PointwiseConv3d(cin, inner), BatchNorm3d(inner)
-        self.b, self.b_bn = channelwise(inner, (3, 3, 3), stride, form), BatchNorm3d(inner)
+        self.a, self.a_bn = PointwiseConv3d(cin, inner), BatchNorm2d(inner)
+        self.b, self.b_bn = channelwise(inner, (3, 3, 3), stride, form), BatchNorm2d(inner)
         self.se = SE(inner) if excite else None
-        self.c, self.c_bn = PointwiseConv3d(inner, cout), BatchNorm3d(cout, gamma="zeros")
+        self.c, self.c_bn = PointwiseConv3d(inner, cout), BatchNorm2d(cout, gamma="zeros")
         self.a_relu, self.b_relu = nn.ReLU(), nn.SiLU()
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x: Tensor, t: int) -> Tensor:
         x = self.a_relu(self.a_bn(self.a(x)))
-        x = self.b_bn(self.b(x))
+        x = self.b_bn(stacked(self.b(unstacked(x, t))))
         x = self.b_relu(x if self.se is None else self.se(x))
         return self.c_bn(self.c(x))
 
@@ -82,13 +96,17 @@ class Block(nn.Cell):
         super().__init__()
         self.branch1 = self.branch1_bn = None
         if cin != cout or stride != 1:
-            self.branch1, self.branch1_bn = PointwiseConv3d(cin, cout, stride), BatchNorm3d(cout)
+            self.branch1 = Conv3d(cin, cout, (1, 1, 1), stride)
+            self.branch1_bn = BatchNorm2d(cout)
         self.branch2 = Branch(cin, int(BOTTLENECK * cout), cout, stride, excite, form)
         self.relu = nn.ReLU()
 
     def construct(self, x: Tensor) -> Tensor:
-        short = x if self.branch1 is None else self.branch1_bn(self.branch1(x))
-        return self.relu(short + self.branch2(x))
+        t, tall = x.shape[2], stacked(x)
+        short = tall
+        if self.branch1 is not None:
+            short = self.branch1_bn(stacked(self.branch1(x)))
+        return unstacked(self.relu(short + self.branch2(tall, t)), t)
 
 
 def channelwise(channels: int, kernel: tuple, stride: int, form: str) -> nn.Cell:
@@ -105,10 +123,11 @@ class Stem(nn.Cell):
         super().__init__()
         self.conv_xy = FrameConv(3, width, 3, 2)
         self.conv = channelwise(width, (5, 1, 1), 1, form)
-        self.bn, self.relu = BatchNorm3d(width), nn.ReLU()
+        self.bn, self.relu = BatchNorm2d(width), nn.ReLU()
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.relu(self.bn(self.conv(self.conv_xy(x))))
+        tall = self.relu(self.bn(stacked(self.conv(self.conv_xy(x)))))
+        return unstacked(tall, x.shape[2])
 
 
 class Head(nn.Cell):
@@ -116,7 +135,7 @@ class Head(nn.Cell):
 
     def __init__(self, cin: int, inner: int, num_classes: int, window: tuple, dropout: float):
         super().__init__()
-        self.conv_5, self.conv_5_bn = PointwiseConv3d(cin, inner), BatchNorm3d(inner)
+        self.conv_5, self.conv_5_bn = PointwiseConv3d(cin, inner), BatchNorm2d(inner)
         self.conv_5_relu, self.lin_5_relu = nn.ReLU(), nn.ReLU()
         self.lin_5 = PointwiseConv3d(inner, HEAD_WIDTH)
         self.dropout = Dropout(dropout)
@@ -124,8 +143,10 @@ class Head(nn.Cell):
         self.window = window
 
     def construct(self, x: Tensor) -> Tensor:
-        x = self.conv_5_relu(self.conv_5_bn(self.conv_5(x)))
-        x = self.lin_5_relu(self.lin_5(window_mean(x, self.window)))
+        t = x.shape[2]
+        x = self.conv_5_relu(self.conv_5_bn(self.conv_5(stacked(x))))
+        x = stacked(window_mean(unstacked(x, t), self.window))
+        x = self.lin_5_relu(self.lin_5(x))
         n, c = x.shape[:2]
         x = self.dropout(x.reshape(n, c, -1).transpose(0, 2, 1))  # (N, positions, C)
         scores = self.projection(x)  # (N, positions, classes)
@@ -138,7 +159,7 @@ def window_mean(x: Tensor, window: tuple[int, int, int]) -> Tensor:
     """Means over windows (t, h, w) at stride 1: (N, C, T - t + 1, H - h + 1, W - w + 1)."""
     if x.shape[2:] == window:
         n, c = x.shape[:2]
-        return x.reshape(n, c, -1).mean(-1).reshape(n, c, 1, 1, 1)
+        return x.reshape(n * c, -1).mean(-1).reshape(n, c, 1, 1, 1)
     for axis, size in zip((2, 3, 4), window):
         x = sliding_mean(x, axis, size)
     return x
@@ -166,8 +187,9 @@ class X3D(nn.Cell):
     """Clips (N, 3, T, H, W), uint8 or already normalised float32; see the module for what comes.
 
     `frames` and `crop` are those of training: they fix the head's window. `form` is of
-    the channelwise convolutions: `taps` or `grouped` (`utils/conv3d.py`), or `dense`: no groups,
-    which is another network. `stem_form` is the same for the stem.
+    the channelwise convolutions: one of `utils.conv3d.FORMS`, or `dense`: no groups, which is
+    another network. `stem_form` is the same for the stem. `zero_init`: the last norm of a block
+    starts at 0, and the block as its shortcut.
     """
 
     def __init__(
@@ -179,6 +201,7 @@ class X3D(nn.Cell):
         dropout: float = 0.5,
         form: str = "grouped",
         stem_form: str = "grouped",
+        zero_init: bool = True,
     ):
         super().__init__()
         widths, stem = stage_widths(), round_width(FIRST_WIDTH, WIDTH_FACTOR)
@@ -191,6 +214,9 @@ class X3D(nn.Cell):
         side = math.ceil(crop / 32)
         inner = int(BOTTLENECK * widths[-1])
         self.head = Head(widths[-1], inner, num_classes, (frames, side, side), dropout)
+        for _, cell in self.cells_and_names():
+            if isinstance(cell, Branch) and not zero_init:
+                cell.c_bn.gamma.set_data(initializer("ones", cell.c_bn.gamma.shape))
 
     def construct(self, clip: Tensor) -> Tensor:
         x = self.s1(self.normalize(clip))

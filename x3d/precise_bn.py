@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 from mindspore import Tensor, nn
 
-from utils.layers import BatchNorm3d
+from utils.layers import BatchNorm2d
 from utils.testing import record_taps
 
 SHARE = 0.1  # what a batch adds to the running statistics
@@ -17,7 +17,7 @@ SHARE = 0.1  # what a batch adds to the running statistics
 
 def precise_batch_norms(net: nn.Cell, clips: Iterable[np.ndarray]) -> None:
     """Replaces the running statistics of every batch norm; `clips` are batches (N, 3, T, H, W)."""
-    norms = {name: c for name, c in net.cells_and_names() if isinstance(c, BatchNorm3d)}
+    norms = {name: c for name, c in net.cells_and_names() if isinstance(c, BatchNorm2d)}
     sums = {name: np.zeros((2, cell.num_features)) for name, cell in norms.items()}
     totals, counts = dict.fromkeys(norms, 0), {}
     net.set_train()
@@ -45,6 +45,6 @@ def elements(net: nn.Cell, norms: dict, clip: np.ndarray) -> dict[str, int]:
     return {name: x.size // norms[name].num_features for name, x in seen.items()}
 
 
-def put(cell: BatchNorm3d, mean: np.ndarray, variance: np.ndarray) -> None:
+def put(cell: BatchNorm2d, mean: np.ndarray, variance: np.ndarray) -> None:
     cell.moving_mean.set_data(Tensor(mean.astype(np.float32)))
     cell.moving_variance.set_data(Tensor(variance.astype(np.float32)))

@@ -20,7 +20,7 @@ from utils.metrics import evaluate, print_result
 from utils.order import Order
 from utils.train_step import TrainStep
 from x3d.config import Config
-from x3d.dataset import TrainSource, eval_data, read_records, train_dataset, train_order
+from x3d.dataset import TrainSource, eval_data, read_records, train_order
 from x3d.loss import build_loss
 from x3d.lr_generator import HEAD, get_lr, parameter_groups
 from x3d.model import X3D
@@ -46,7 +46,7 @@ def main(cfg: Config) -> None:
         evaluate=validation(cfg, step.net, rt),
         prepare=precise(cfg, step.net, records, order),
     )
-    print_result(callbacks.fit(step, train_dataset(clips), plan, rt, folder), rt)
+    print_result(callbacks.fit(step, clips.dataset(), plan, rt, folder), rt)
 
 
 def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
@@ -60,7 +60,7 @@ def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
     many = train.accumulate
     lr = get_lr(train, order.updates_per_epoch(many), order.per_update(many))
     weights = net.trainable_params()
-    opt = optim.sgd(weights, parameter_groups(weights, train, lr), train.momentum, train.nesterov)
+    opt = optim.SGD(weights, parameter_groups(weights, train, lr), train.momentum, train.nesterov)
     segments = parallel.split_all_reduce(opt, cfg.run.all_reduce, rt)  # read by TrainStep
     net = amp.cast(net, cfg.run.amp)
     step = TrainStep(net, build_loss(), opt, cfg.run, train, rt, order.steps_per_epoch)
@@ -76,7 +76,7 @@ def precise(cfg: Config, net, records: list, order: Order):
         epoch = position // order.steps_per_epoch
         skip = epoch * order.steps_per_epoch
         source = TrainSource(records, cfg, order, epoch + 1, skip)
-        batches = train_dataset(source).create_tuple_iterator(num_epochs=1, output_numpy=True)
+        batches = source.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
         count = min(cfg.train.precise_bn, order.steps_per_epoch)
         run_log.log.info("precise batch norm over %d batches ...", count)
         precise_batch_norms(net, (clip for clip, _ in islice(batches, count)))

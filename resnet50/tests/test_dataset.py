@@ -10,7 +10,7 @@ from mindspore.mindrecord import FileWriter
 from PIL import Image
 
 from resnet50.config import Config
-from resnet50.dataset import EvalSource, TrainSource, read_records, train_dataset, train_order
+from resnet50.dataset import EvalSource, TrainSource, read_records, train_order
 from resnet50.images import center_view, placement
 from utils.config import ROOT, load_config
 from utils.drawing_images import draw_cifar10
@@ -70,7 +70,7 @@ def settings(root: Path, *more: str, path: Path = FOLDER) -> Config:
 def batches(cfg: Config, rt: Runtime = ALONE, epochs: int = 2, skip: int = 0) -> list:
     samples = read_records(cfg, "train")
     order = train_order(cfg, samples, rt)
-    rows = train_dataset(TrainSource(samples, cfg, order, epochs, skip))
+    rows = TrainSource(samples, cfg, order, epochs, skip).dataset()
     return list(rows.create_tuple_iterator(num_epochs=1, output_numpy=True))
 
 

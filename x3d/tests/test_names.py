@@ -72,6 +72,22 @@ def test_pytorchvideos_names_and_its_missing_norm():
     np.testing.assert_allclose(gain, 1, rtol=1e-6)
 
 
+@pytest.mark.parametrize("zero_init", [True, False])
+def test_the_start_of_training(zero_init):
+    """Kernels by all output channels, groups or not; the last norm of a block at 0, or at 1."""
+    ms.set_seed(0)
+    net = X3D(**SMALL, zero_init=zero_init)
+    kernel = net.s2.pathway0_res0.branch2.b.weight.asnumpy()
+    assert kernel.std() == pytest.approx((2 / (54 * 27)) ** 0.5, rel=0.1)
+    assert net.head.projection.weight.asnumpy().std() == pytest.approx(0.01, rel=0.1)
+    for name, parameter in net.parameters_dict().items():
+        if name.endswith(".gamma"):
+            last = name.endswith("c_bn.gamma") and zero_init
+            assert (parameter.asnumpy() == (0 if last else 1)).all(), name
+        elif name.endswith((".beta", ".bias")):
+            assert not parameter.asnumpy().any(), name
+
+
 def test_caffe2_pickles_are_refused():
     with pytest.raises(ValueError, match="Caffe2"):
         room.dialect(["conv1_xy_w", "pred_w"])
@@ -110,12 +126,13 @@ def value_and_gradients(cell: DepthwiseConv3d, x: Tensor) -> list:
 @pytest.mark.parametrize(
     ("kernel", "stride"), [((3, 3, 3), 1), ((3, 3, 3), 2), ((5, 1, 1), 1), ((1, 5, 3), 2)]
 )
-def test_both_forms_of_the_depthwise_convolution(kernel, stride):
+def test_all_forms_of_the_depthwise_convolution(kernel, stride):
     """Equal in value and in both gradients."""
     x, results = Tensor(fill_input(1, (2, 6, 4, 9, 10))), []
     for form in FORMS:
         cell = DepthwiseConv3d(6, kernel, stride, form)
         cell.weight.set_data(Tensor(fill("w.weight", tuple(cell.weight.shape))))
         results.append(value_and_gradients(cell, x))
-    for first, second in zip(*results):
-        np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-4)
+    for first, *others in zip(*results):
+        for other in others:
+            np.testing.assert_allclose(first, other, rtol=1e-4, atol=1e-4)

@@ -1,5 +1,6 @@
 """X3D against the published original, number by number (tolerances: see each test)."""
 
+import hashlib
 from pathlib import Path
 
 import mindspore as ms
@@ -16,6 +17,9 @@ from x3d.precise_bn import precise_batch_norms
 GOLDEN = Path(__file__).parent / "golden"
 SMALL, FULL = load_case(GOLDEN / "x3d_s_small.json"), load_case(GOLDEN / "x3d_s.json")
 
+VARIANTS = load_case(GOLDEN / "variants.json")
+QUICK = ("xs", "pytorchvideo")
+
 
 def softmax(scores: np.ndarray) -> np.ndarray:
     e = np.exp(scores - scores.max(-1, keepdims=True))
@@ -28,7 +32,9 @@ def assert_probabilities(net, seed: int, shape: list, expected: np.ndarray) -> N
     assert np.abs(found - expected).max() <= 1e-4 * spread(expected)
 
 
-@pytest.mark.parametrize("form", ["grouped", pytest.param("taps", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "form", ["frames", *(pytest.param(f, marks=pytest.mark.slow) for f in ("grouped", "taps"))]
+)
 def test_probabilities_equal_the_originals(form):
     expected = softmax(np.array(SMALL["eval"]["logits"]))
     net = network(SMALL, form=form)
@@ -61,12 +67,21 @@ def test_activations_on_the_way():
         assert np.abs(x.reshape(-1)[:8] - expected["first"]).max() < 1e-3 * scale, point
 
 
-def test_training_loss_gradients_and_buffers():
-    """Loss and buffers 1e-5; gradient norms 1e-3 for the bulk, 2 % for the few near a kink."""
-    net, loss, train = network(SMALL, training=True), case_loss(SMALL), SMALL["train"]
+def distances(norms: dict, expected: dict) -> np.ndarray:
+    """Relative, of all gradients but those that are zero by symmetry."""
+    return np.array([abs(norms[n] / norm - 1) for n, norm in expected.items() if norm > 1e-5])
+
+
+def assert_training(case: dict, bulk: float) -> None:
+    """Loss and buffers 1e-5; gradient norms 1e-3 for `bulk`, 5 % for the few near a kink.
+
+    A unit so near zero that rounding switches it moves the gradients before it by a percent; of
+    SE's hidden units there are so few that it shows.
+    """
+    net, loss, train = network(case, training=True), case_loss(case), case["train"]
     weights = net.trainable_params()
-    clip = Tensor(fill_input(SMALL["input_seed"], SMALL["input_shape"]))
-    label = Tensor(np.array(SMALL["labels"], np.int32))
+    clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
+    label = Tensor(np.array(case["labels"], np.int32))
 
     def forward(x, y):
         return loss(net(x), y)
@@ -75,19 +90,52 @@ def test_training_loss_gradients_and_buffers():
     value, grads = gradients(clip, label)
     assert float(value.asnumpy()) == pytest.approx(train["loss64"], rel=1e-5)
     names = torch_names(net)
-    errors = {
-        names[p.name]: abs(np.linalg.norm(g.asnumpy()) / train["grad_norm"][names[p.name]] - 1)
-        for p, g in zip(weights, grads)
-        if train["grad_norm"][names[p.name]] > 1e-5
-    }
-    assert len(errors) > 300
-    assert max(errors.values()) < 0.02
-    assert np.quantile(list(errors.values()), 0.95) < 1e-3
+    found = {names[p.name]: np.linalg.norm(g.asnumpy()) for p, g in zip(weights, grads)}
+    exact = train.get("grad_norm64", train["grad_norm"])
+    errors = distances(found, exact)
+    own = distances(train["grad_norm"], exact)  # of the original, by rounding
+    assert len(errors) > 200
+    assert errors.max() < max(0.05, 2 * own.max())
+    assert np.quantile(errors, bulk) < max(1e-3, 2 * np.quantile(own, bulk))
     values = {names[name]: p for name, p in net.parameters_dict().items() if name in names}
     for buffer, expected in train["buffers"].items():
         if not buffer.endswith("num_batches_tracked"):
             norm = np.linalg.norm(values[buffer].asnumpy())
             assert norm == pytest.approx(expected, rel=1e-5), buffer
+
+
+def test_training_loss_gradients_and_buffers():
+    assert_training(SMALL, bulk=0.95)
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "pytorchvideo"])
+def test_names_and_sizes_of_every_variant(name):
+    case, net = VARIANTS[name], network(VARIANTS[name])
+    names = torch_names(net)
+    lines = [f"{names[p.name]} {list(p.shape)}" for p in net.trainable_params()]
+    assert hashlib.sha256("\n".join(lines).encode()).hexdigest() == case["names"]
+    assert sum(p.size for p in net.trainable_params()) == case["parameters"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in VARIANTS],
+)
+def test_probabilities_of_every_variant(name):
+    """XS, M, L, both dense networks, and a file with pytorchvideo's names and missing norm."""
+    case = VARIANTS[name]
+    net = network(case)
+    shapes = [case, case["eval_large"]] if "eval_large" in case else [case]
+    for part in shapes:
+        expected = np.array(part.get("output") or case["eval"]["output"])
+        assert_probabilities(net, part["input_seed"], part["input_shape"], expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["xs", "m", "dense_blocks", "dense"])
+def test_training_of_every_variant(name):
+    """Not L, whose 55 blocks amplify rounding: there PyTorch's own float32 is 2 % off float64."""
+    assert_training(VARIANTS[name], bulk=0.5)
 
 
 @pytest.mark.slow

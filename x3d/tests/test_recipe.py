@@ -124,7 +124,7 @@ def test_the_optimizers_updates():
         {"params": [weight], "lr": case["lr_per_step"], "weight_decay": decay}
         for weight, decay in zip(weights, case["weight_decay"])
     ]
-    opt = optim.sgd(weights, groups, case["momentum"], case["nesterov"])
+    opt = optim.SGD(weights, groups, case["momentum"], case["nesterov"])
     for t, after in enumerate(case["after"]):
         seeds = [case["seed"] + 100 * (t + 1) + i for i in range(count)]
         opt(tuple(Tensor(fill_input(seed, (4,))) for seed in seeds))

@@ -1,0 +1,127 @@
+"""Reads every video of a network's lists, and writes lists of the good and of the bad ones.
+
+    python scripts/scan_videos.py --config_path Y --out DIR [--section.key=value ...]
+        [--frames all|ends] [--workers N] [--network x3d]
+
+`all` decodes every frame with the reader of the yaml; `ends` the first, one in the middle and the
+last ones: several times as fast, and blind to damage elsewhere. For every list there will be, in
+DIR: the list of its good lines, under its own name, to be named in the yaml in its place; and
+`NAME.bad.tsv`: line number, kind, path, reason. An interrupted scan, even a killed one, goes on
+where it was; a file that has changed is read again. The last line of stdout is one JSON object:
+videos, good, bad, kinds, lists, read (in this run), seconds.
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from tqdm import tqdm
+
+from utils import command
+from utils.checkpoint import explained, write_text
+from utils.lists import ListFile, entries
+from utils.pool import Crashed, run_all
+from utils.scanning import GOOD, Finding, Job, examine
+
+DEPTHS = ("all", "ends")
+
+
+def main(room: str, cfg, out: str, frames: str = "all", workers: str = "") -> None:
+    workers, folder = workers or str(os.cpu_count() or 1), Path(out)
+    if frames not in DEPTHS:
+        raise ValueError(f"--frames is {frames}; choose one of {', '.join(DEPTHS)}")
+    if not workers.isdigit() or int(workers) == 0:
+        raise ValueError(f"--workers must be a whole number above 0, not {workers}")
+    dataset = importlib.import_module(f"{room}.dataset")
+    if not hasattr(dataset, "list_files"):
+        raise ValueError(f"{room} has no lists of videos; there is nothing to scan")
+    began, files = time.monotonic(), dataset.list_files(cfg)
+    kinds, read = Counter(), 0
+    for file in files:
+        if file.path.resolve().parent == folder.resolve():
+            raise ValueError(f"--out {out} is the folder of {file.path}, which would be replaced")
+    with explained(folder, "--out"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            lines, new = scan(file, cfg.data.reader, frames, int(workers), folder)
+            write_lists(folder, file.path.name, lines)
+            kinds.update(finding.kind for _, _, _, finding in lines)
+            read += new
+    good = kinds.pop(GOOD, 0)
+    result = {"videos": good + sum(kinds.values()), "good": good, "bad": sum(kinds.values())}
+    lists = [str(folder / file.path.name) for file in files]
+    seconds = round(time.monotonic() - began, 1)
+    print(json.dumps({**result, "kinds": kinds, "lists": lists, "read": read, "seconds": seconds}))
+
+
+def scan(
+    file: ListFile, reader: str, depth: str, workers: int, folder: Path
+) -> tuple[list[tuple[int, str, str, Finding]], int]:
+    """(line number, line, path, finding) of every line, and how many videos were read for it."""
+    found, jobs, lines = {}, {}, list(entries(file))
+    journal = folder / f"{file.path.name}.scan.jsonl"
+    known = read_journal(journal)
+    for number, _, record in lines:
+        if isinstance(record, str):
+            found[number] = Finding("bad line", record)
+            continue
+        frames = record.num_frames if file.source == "frames" else 0
+        job = Job(record.path, reader, depth, frames, file.image_tmpl, file.flow)
+        if (key := state_of(job)) in known:
+            found[number] = known[key]
+        else:
+            jobs.setdefault(job, []).append(number)
+    with open(journal, "a", encoding="utf-8", errors="surrogateescape") as notes:
+        notes.write("\n")  # what a kill has cut stays a line of its own
+        results = run_all(examine, jobs, workers)
+        for job, result in tqdm(results, file.path.name, len(jobs), disable=None):
+            if isinstance(result, Crashed):
+                result = Finding("broken", str(result))
+            notes.write(json.dumps([state_of(job), result]) + "\n")
+            notes.flush()
+            found.update(dict.fromkeys(jobs[job], result))
+    paths = {number: getattr(record, "path", "") for number, _, record in lines}
+    return [(n, text, paths[n], found[n]) for n, text, _ in lines], len(jobs)
+
+
+def state_of(job: Job) -> str:
+    """What a finding holds for: the job, and the size and age of the file."""
+    try:
+        stat = os.stat(job.path)
+        return json.dumps([*job, stat.st_size, stat.st_mtime_ns])
+    except OSError:
+        return json.dumps([*job, None, None])
+
+
+def read_journal(path: Path) -> dict[str, Finding]:
+    """What earlier runs found; the last line may have been cut by a kill."""
+    known = {}
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+            try:
+                key, finding = json.loads(line)
+            except ValueError:  # cut
+                continue
+            known[key] = Finding(*finding)
+    return known
+
+
+def write_lists(folder: Path, name: str, lines: list) -> None:
+    good = [text for _, text, _, finding in lines if finding.kind == GOOD]
+    rows = [
+        f"{number}\t{finding.kind}\t{path or text}\t{finding.reason}"
+        for number, text, path, finding in lines
+        if finding.kind != GOOD
+    ]
+    write_text(folder / name, "".join(line + "\n" for line in good))
+    write_text(folder / f"{name}.bad.tsv", "".join(row + "\n" for row in rows))
+
+
+if __name__ == "__main__":
+    command.run_room(main, __doc__, ["out"], optional=["frames", "workers"])

@@ -1,0 +1,230 @@
+"""What is wrong with a video. No MindSpore here: worker processes start fast and stay small."""
+
+import os
+import string
+import struct
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+import av
+from av.container import InputContainer
+
+from utils.video import FrameFolder, FrameSource, VideoError, open_video
+
+GOOD = "good"
+KINDS = (
+    "missing",  # no such file or folder
+    "empty",  # a file of no bytes
+    "wrong extension",  # an image, a text, ...; or a name that no video has
+    "audio only",
+    "no frames",  # a video in name and form, with nothing to see
+    "truncated",  # ends before it says it does
+    "broken",  # cannot be decoded
+    "bad line",  # of the list: its label, its number of frames, its form
+)
+# fmt: off
+SUFFIXES = (
+    ".3gp", ".asf", ".avi", ".f4v", ".flv", ".gif", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4",
+    ".mpeg", ".mpg", ".mts", ".ogv", ".rm", ".rmvb", ".ts", ".vob", ".webm", ".wmv", ".y4m",
+)
+# fmt: on
+NOT_VIDEO = ("image2", "_pipe", "tty", "srt", "ass", "webvtt", "concat", "txt")  # FFmpeg's formats
+SLACK = 0.5  # seconds a stream may end before the container says
+PIECE = 32  # frames decoded at a time
+
+
+class Job(NamedTuple):
+    """One line of a list, and how its video is read."""
+
+    path: str
+    reader: str = "auto"
+    depth: str = "all"  # or "ends": the first frame, one in the middle, the last ones
+    num_frames: int = 0  # of a folder of images; 0: a video file
+    image_tmpl: str = ""
+    flow: bool = False
+
+
+class Finding(NamedTuple):
+    kind: str  # GOOD or one of KINDS
+    reason: str = ""
+    frames: int = 0
+
+
+class _Found(Exception):
+    """Carries a Finding out of the checks."""
+
+
+def examine(job: Job) -> Finding:
+    """Reads a video, or a folder of frames, as a run would, and says what is wrong with it."""
+    try:
+        return Finding(GOOD, "", check_folder(job) if job.num_frames else check_file(job))
+    except _Found as found:
+        return found.args[0]
+
+
+def bad(kind: str, reason: object) -> _Found:
+    return _Found(Finding(kind, " ".join(str(reason).split())))
+
+
+def check_file(job: Job) -> int:
+    """The number of frames of a good video file."""
+    path = Path(job.path)
+    if not path.is_file():
+        raise bad("missing", "no such file")
+    if not path.stat().st_size:
+        raise bad("empty", "0 bytes")
+    try:
+        with av.open(str(path)) as container:
+            check_kind(path, container)
+            check_streams(container)
+            check_length(path, container)
+    except (av.error.FFmpegError, OSError) as error:
+        raise unreadable(path, error) from None
+    try:
+        return decode_all(job) if job.depth == "all" else decode_ends(path)
+    except (VideoError, av.error.FFmpegError, OSError) as error:
+        raise unreadable(path, error) from None
+
+
+def check_kind(path: Path, container: InputContainer) -> None:
+    name = container.format.name
+    if any(part in name for part in NOT_VIDEO):
+        raise bad("wrong extension", f"the content is no video but {name}")
+    if path.suffix.lower() not in SUFFIXES:
+        raise bad("wrong extension", f"{path.suffix or 'no extension'}, the content is {name}")
+
+
+def check_streams(container: InputContainer) -> None:
+    if video_stream(container) is None:
+        if container.streams.audio:
+            raise bad("audio only", f"{len(container.streams.audio)} audio streams, no video")
+        raise bad("no frames", "no video stream")
+
+
+def video_stream(container: InputContainer):
+    """The first that is no picture attached to a song."""
+    for stream in container.streams.video:
+        if not stream.disposition & av.stream.Disposition.attached_pic:
+            return stream
+    return None
+
+
+def check_length(path: Path, container: InputContainer) -> None:
+    """Compares the packets there are with what the container promises."""
+    stream, packets, end = video_stream(container), 0, 0.0
+    for packet in container.demux():
+        if packet.size and packet.stream is stream:
+            packets += 1
+        if packet.pts is not None:
+            end = max(end, float((packet.pts + (packet.duration or 0)) * packet.time_base))
+    cut = ends_early(path)
+    if cut:
+        raise bad("truncated", cut)
+    if not packets:
+        raise bad("no frames", "the video stream is empty")
+    if stream.frames > packets:
+        raise bad("truncated", f"{packets} of {stream.frames} frames are there")
+    start = (container.start_time or 0) / av.time_base
+    promised = (container.duration or 0) / av.time_base
+    if promised - (end - start) > max(SLACK, 0.05 * promised):
+        raise bad("truncated", f"{end - start:.1f} of {promised:.1f} seconds are there")
+
+
+def unreadable(path: Path, error: Exception) -> _Found:
+    """Truncated where the file itself says so, else of a wrong kind, else broken."""
+    cut = ends_early(path)
+    if cut:
+        return bad("truncated", cut)
+    if path.suffix.lower() not in SUFFIXES:
+        return bad("wrong extension", f"{path.suffix or 'no extension'}, and no video inside")
+    reason = error.args[-1] if isinstance(error, VideoError) else error.strerror or error
+    return bad("broken", reason)
+
+
+def ends_early(path: Path) -> str:
+    """A line where the outermost boxes of an MP4, or an AVI's frame, run past the end of the file.
+
+    An MP4 cut before its index is found by nothing else.
+    """
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        head = file.read(16)
+        if head[:4] == b"RIFF" and len(head) >= 8:
+            told = struct.unpack("<I", head[4:8])[0] + 8
+            return f"{size} of {told} bytes are there" if told > size else ""
+        if head[4:8] not in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
+            return ""
+        place, kinds = 0, set()
+        while place < size:
+            file.seek(place)
+            box = next_box(file.read(16), size - place)
+            if box is None:
+                break
+            kinds.add(box[0])
+            place += box[1]
+    if place > size:
+        return f"{size} of at least {place} bytes are there"
+    return "" if kinds & {"moov", "moof"} else f"it ends after {size} bytes, before its index"
+
+
+def next_box(head: bytes, left: int) -> Optional[tuple[str, int]]:
+    """Kind and size of an MP4 box; None for what is none."""
+    if len(head) < 8:
+        return None
+    size, kind = struct.unpack(">I4s", head[:8])
+    name = kind.decode("latin-1")
+    if not set(name) <= set(string.ascii_letters + string.digits + " "):
+        return None
+    if size == 1 and len(head) == 16:
+        size = struct.unpack(">Q", head[8:])[0]
+    elif size == 0:
+        size = left
+    return (name, size) if size >= 8 else None
+
+
+def decode_all(job: Job) -> int:
+    """Every frame, by the reader of the run."""
+    with open_video(job.path, job.reader) as video:
+        return read_pieces(video)
+
+
+def read_pieces(source: FrameSource) -> int:
+    for first in range(0, len(source), PIECE):
+        source.frames(range(first, min(first + PIECE, len(source))))
+    return len(source)
+
+
+def decode_ends(path: Path) -> int:
+    """The first frame, one in the middle, and all from the last key frame on."""
+    with av.open(str(path)) as container:
+        stream = video_stream(container)
+        length = stream.duration or 0
+        for share in (0.0, 0.5, 1.0):
+            if share and length:
+                container.seek(int((stream.start_time or 0) + share * length), stream=stream)
+            frames = container.decode(stream)
+            if next(frames, None) is None:
+                raise bad("broken", f"no frame can be decoded at {share:.0%}")
+            if share == 1.0:
+                for _ in frames:
+                    pass
+        return stream.frames
+
+
+def check_folder(job: Job) -> int:
+    """The number of frames of a good folder of images."""
+    path = Path(job.path)
+    if not path.is_dir():
+        raise bad("missing", "no such folder")
+    source = FrameFolder(path, job.num_frames, job.image_tmpl, job.flow)
+    if not any(path.iterdir()) and "/" not in job.image_tmpl:
+        raise bad("no frames", "an empty folder")
+    try:
+        if job.depth == "ends":
+            source.frames({0, job.num_frames // 2, job.num_frames - 1})
+        else:
+            read_pieces(source)
+    except VideoError as error:
+        missing = not Path(error.args[0]).exists()
+        raise bad("truncated" if missing else "broken", error.args[-1]) from None
+    return job.num_frames

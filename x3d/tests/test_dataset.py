@@ -1,0 +1,64 @@
+"""Evaluation rows out of real videos: the right frames, decoded once, every view there."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from utils.drawing import read_number, write_numbered_video
+from utils.lists import Record
+from utils.runtime import Runtime
+from x3d import dataset, sampling
+
+FRAMES, SIDE = 90, 48
+
+
+@pytest.fixture
+def evaluation(tmp_path) -> dataset.EvalVideos:
+    """A video whose frames show their number; ten clips, three crops of it."""
+    path = tmp_path / "numbers.mp4"
+    write_numbered_video(path, FRAMES, SIDE * 2, SIDE, 30)
+    data = SimpleNamespace(reader="auto", frames=5, stride=6, fps=30.0, scales=(SIDE, SIDE))
+    views = SimpleNamespace(clips=10, crops=3, batch=1)
+    cfg = SimpleNamespace(data=data, eval=views, test_crop=SIDE)
+    return dataset.EvalVideos([Record(str(path), None, 4, 1)], cfg, Runtime())
+
+
+def test_thirty_views_of_one_decode(evaluation, monkeypatch):
+    opened, asked = [], []
+
+    def counted(path, reader):
+        video = open_video(path, reader)
+        frames = video.frames
+        monkeypatch.setattr(
+            video, "frames", lambda numbers: asked.append(numbers) or frames(numbers)
+        )
+        opened.append(path)
+        return video
+
+    open_video = dataset.open_video
+    monkeypatch.setattr(dataset, "open_video", counted)
+    clips, label, valid = evaluation[0]
+    assert (clips.shape, label, valid) == ((30, 3, 5, SIDE, SIDE), 4, True)
+    assert len(opened) == len(asked) == 1
+    assert len(set(asked[0])) == len(asked[0]), "no frame is decoded twice"
+
+
+def test_the_views_show_the_clips_frames_from_left_to_right(evaluation):
+    clips, _, _ = evaluation[0]
+    size = sampling.clip_size(5, 6, 30.0, 30.0)
+    for k in range(10):
+        start = sampling.start_at(k / 10, FRAMES, size)
+        expected = sampling.indices(start, size, 5, FRAMES)
+        # Left and right crop together are the whole frame, which is twice as wide as high.
+        whole = np.concatenate((clips[3 * k], clips[3 * k + 2]), axis=3)
+        assert [read_number(frame) for frame in whole.transpose(1, 2, 3, 0)] == list(expected)
+        middle = whole[..., SIDE // 2 : SIDE // 2 + SIDE]
+        np.testing.assert_array_equal(clips[3 * k + 1], middle)
+
+
+def test_missing_views_are_not_summed(evaluation, monkeypatch):
+    views = evaluation.views
+    monkeypatch.setattr(evaluation, "views", lambda *what: views(*what)[:-1])
+    with pytest.raises(AssertionError, match="instead of"):
+        evaluation[0]
