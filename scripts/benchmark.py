@@ -30,6 +30,7 @@ from utils import amp, command, run_log, runtime
 from utils.folding import fold
 from utils.metrics import video_scores
 from utils.order import Order
+from utils.testing import evaluation as scores_of
 from utils.testing import multiply_adds
 
 
@@ -58,27 +59,32 @@ def number(name: str, text: str) -> int:
 
 def measure_step(parts: dict, cfg, rt: runtime.Runtime, repeats: int) -> dict:
     """Training and evaluation steps on made-up clips of the yaml's shape and batch."""
-    batch, size = cfg.data.batch, cfg.data.crop
-    shape = (batch, *parts["dataset"].clip_shape(cfg.data, size))
+    dataset, videos = parts["dataset"], cfg.data.batch
+    shape = (videos, *dataset.clip_shape(cfg.data, cfg.data.crop))
     clip = Tensor(np.random.RandomState(0).randint(0, 255, shape).astype(np.uint8))
-    label = Tensor(np.zeros(batch, np.int32))
-    step = parts["train"].build(cfg, rt, Order(1000 * batch, batch, 0, 1, 0))[0].set_train()
-    macs = multiply_adds(step.net, shape[1:])
+    label = np.zeros(videos, np.int32)
+    if hasattr(dataset, "targets_of"):  # more than labels
+        label = dataset.targets_of(cfg, label)
+    label = Tensor(label)
+    step = parts["train"].build(cfg, rt, Order(1000 * videos, videos, 0, 1, 0))[0].set_train()
+    one = dataset.one_clip(cfg.data) if hasattr(dataset, "one_clip") else shape[1:]
+    batch = clip.size // int(np.prod(one))  # several clips of a video count as several
+    macs = multiply_adds(step.net, one)
     run_log.log.info("compiling the training graph ...")
     began = time.monotonic()
     step.compile(clip, label)
     compiled = time.monotonic() - began
     training = median_seconds(lambda: step(clip, label)[0].asnumpy(), repeats)
     peak_memory = peak_gb()
-    net = evaluated(parts["model"], cfg)
+    net, clip = evaluated(parts["model"], cfg), clip.reshape(batch, *one)
     run_log.log.info("compiling the evaluation graph ...")
-    evaluation = median_seconds(lambda: net(clip).asnumpy(), repeats)
+    evaluation = median_seconds(lambda: scores_of(net, clip), repeats)
     peak = matmul_rate(repeats)
     # A training step counts three forward passes: forward, and gradients of inputs and weights.
     rate = 2 * 3 * macs * batch / training / 1e9
     return {
         "batch": batch,
-        "clip": list(shape[1:]),
+        "clip": list(one),
         "train_clips_per_second": round(batch / training, 2),
         "eval_clips_per_second": round(batch / evaluation, 2),
         "compile_seconds": round(compiled, 1),

@@ -1,10 +1,11 @@
 """Draws the small video data set of the quickstart: real H.264 files, eight classes of motion.
 
-    python scripts/draw_videos.py --out data/drawn [--train 40] [--test 10] [--seed 0]
+    python scripts/draw_videos.py --out data/drawn [--train 40] [--test 10] [--seed 0] [--sets]
 
---train and --test count videos per class. A finished set is left alone, an interrupted one
+--train and --test count videos per class. --sets draws three data sets of the same motions with
+different labels, for training on several at once. A finished set is left alone, an interrupted one
 completed. The last line of stdout is one JSON object: root, classes, train, test (videos of each
-split), drawn (by this call), seconds.
+split), drawn (by this call), seconds; with --sets, `sets` has the counts of each.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils.drawing import MOTIONS, draw_dataset
+from utils.drawing_sets import draw_sets
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -24,18 +26,23 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--train", type=int, default=40, help="training videos per class")
     parser.add_argument("--test", type=int, default=10, help="test videos per class")
     parser.add_argument("--seed", type=int, default=0, help="the same seed draws the same videos")
+    parser.add_argument("--sets", action="store_true", help="three sets with labels of their own")
     return parser.parse_args()
 
 
 def main() -> None:
     arguments = parse_arguments()
     start = time.time()
+    numbers = arguments.out, arguments.train, arguments.test, arguments.seed
     try:
-        counts = draw_dataset(arguments.out, arguments.train, arguments.test, arguments.seed)
+        if arguments.sets:
+            counts = {"sets": draw_sets(*numbers)}
+        else:
+            counts = {"classes": len(MOTIONS), **draw_dataset(*numbers)}
     except (ValueError, OSError) as error:
         print(f"draw_videos.py: {error}", file=sys.stderr)
         sys.exit(2)
-    result = {"root": str(arguments.out), "classes": len(MOTIONS), **counts}
+    result = {"root": str(arguments.out), **counts}
     print(json.dumps({**result, "seconds": round(time.time() - start, 1)}))
 
 

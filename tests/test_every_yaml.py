@@ -37,6 +37,10 @@ TOY = {
     "tsm": ["data.crop=32", "data.batch=2", "data.segments=4"],
     "x3d": ["data.scales=[32,32]", "data.crop=32", "data.batch=2", "data.frames=4"],
     "resnet50": ["data.resize=64", "data.crop=64", "data.batch=2"],
+    "mvit_multi": [
+        *("data.crop=32", "data.batch=2", "data.frames=4", "model.dim=8", "model.depth=3"),
+        *("model.grow=[1]", "model.kv_stride=4"),
+    ],
 }
 
 
@@ -51,7 +55,11 @@ def toy(path: Path):
         overrides.append("run.loss_scale=1")  # two small images have wild gradients
     if room == "x3d":
         overrides.append("model.depth_factor=0.4")
-    elif cfg.model.arch.startswith("resnet") and not getattr(cfg.model, "non_local", False):
+    elif (
+        room != "mvit_multi"
+        and cfg.model.arch.startswith("resnet")
+        and not getattr(cfg.model, "non_local", False)
+    ):
         overrides += ["model.arch=resnet18", "model.first_width=16"]
     return load_config(module.Config, path, overrides)
 
@@ -59,7 +67,7 @@ def toy(path: Path):
 def graph_of(path: Path) -> str:
     """What decides the training graph: the network, precision, and what is on or off."""
     cfg = toy(path)
-    numbers = {"num_classes", "mean", "std"}
+    numbers = {"num_classes", "mean", "std", "drop_path", "datasets"}
     network = {key: value for key, value in cfg.network().items() if key not in numbers}
     no_part = {"schedule", "lr_changes", "warmup_epochs", "warmup_lr", "milestones", "base_batch"}
     switches = {
@@ -88,7 +96,7 @@ def build(path: Path) -> tuple:
 @pytest.mark.parametrize("path", YAMLS, ids=lambda p: p.stem)
 def test_a_yaml_builds_its_optimizer(path: Path):
     _, lr = build(path)
-    assert len(lr) == 9 * 2
+    assert len(lr) == 9 * Order(4, 2, 0, 1, 0).updates_per_epoch(toy(path).train.accumulate)
     assert (lr >= 0).all()
     assert lr.max() > 0
 
@@ -100,7 +108,9 @@ def test_a_yaml_trains_one_step_at_toy_size(path: Path):
     shape = dataset.clip_shape(cfg.data, cfg.data.crop)
     clip = np.random.RandomState(0).randint(0, 255, (2, *shape)).astype(np.uint8)
     target = np.array([0, 1], np.int32)
-    if getattr(cfg.data, "mixup", 0):
+    if hasattr(dataset, "targets_of"):
+        target = dataset.targets_of(cfg, target)
+    elif getattr(cfg.data, "mixup", 0):
         target = np.array([[0, 1, 0.7, 1], [1, 0, 0.7, 0]], np.float32)
     outputs = step.set_train()(Tensor(clip), Tensor(target))
     assert np.isfinite(float(outputs[0].asnumpy()))

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Optional
 
-from utils.config import Run, positive
+from utils.config import Run, check_swap_labels, positive
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,6 @@ class Data:
             )
         if not 0 <= self.bad_limit < 1:
             raise ValueError(f"data.bad_limit must lie in [0, 1), not {self.bad_limit}")
-        if self.swap_labels and not self.flip:
-            raise ValueError("data.swap_labels has no effect while data.flip is false")
 
 
 @dataclass(frozen=True)
@@ -130,9 +128,7 @@ class Config:
                 f"eval.clips: uniform sampling offers 1 or 2 clips, not {self.eval.clips}; "
                 "eval.sampling=dense offers any number"
             )
-        largest = max((label for pair in self.data.swap_labels for label in pair), default=0)
-        if largest >= self.model.num_classes:
-            raise ValueError(f"data.swap_labels: {largest} is no label of {self.model.num_classes}")
+        check_swap_labels(self.data, self.model.num_classes)
         if self.test_crop > self.data.resize:
             raise ValueError(f"eval.crop {self.test_crop} is larger than data.resize")
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tsm import sampling, transforms
 from utils import sources
-from utils.lists import ListFile, Record, read_list
+from utils.lists import ListFile, Record, read_list, swapped
 from utils.order import Order, sample_rng
 from utils.run_log import log
 from utils.runtime import Runtime
@@ -72,17 +72,10 @@ class TrainSource(sources.TrainVideos):
         clip, flipped = transforms.train_clip(
             frames, data.frames_per_segment, data.crop, data.scales, dice, data.flip
         )
-        return clip, np.int32(self.label(record.label, flipped))
+        return clip, np.int32(swapped(record.label, data.swap_labels if flipped else ()))
 
     def blank(self) -> tuple[np.ndarray, np.int32]:
         return np.zeros(clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
-
-    def label(self, label: int, flipped: bool) -> int:
-        """The label after a flip: some classes name a direction."""
-        for a, b in self.data.swap_labels if flipped else ():
-            if label in (a, b):
-                return a + b - label
-        return label
 
 
 class EvalVideos(sources.EvalVideos):

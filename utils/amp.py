@@ -4,7 +4,7 @@ O0 float32 everywhere; O1 float16 for convolutions and matrix products; O2 float
 and layer norms; O3 float16 for all but batch norms. Weights stay float32 and are cast where used.
 """
 
-from mindspore import Tensor, amp, nn, ops
+from mindspore import amp, nn, ops
 from mindspore import dtype as mstype
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -42,8 +42,14 @@ class Float32Output(nn.Cell):
         super().__init__(auto_prefix=False)
         self.net = net
 
-    def construct(self, *inputs) -> Tensor:
-        return ops.cast(self.net(*inputs), mstype.float32)
+    def construct(self, *inputs):
+        outputs = self.net(*inputs)
+        if not isinstance(outputs, tuple):
+            return ops.cast(outputs, mstype.float32)
+        done = ()
+        for output in outputs:
+            done += (ops.cast(output, mstype.float32),)
+        return done
 
 
 def loss_scaler(scale: float, dynamic: bool):

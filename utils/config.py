@@ -138,6 +138,10 @@ def is_required(field: dataclasses.Field) -> bool:
 def convert(value: Any, kind: Any, name: str) -> Any:
     """The value as the type `kind`; ValueError that names the setting where it is not one."""
     origin, args = get_origin(kind), get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise ValueError(f"{name} must be settings, {{name: value}}, not {value!r}")
+        return build(kind, value, f"{name}.")
     if origin is Literal:
         if value not in args:
             raise ValueError(f"{name} must be one of {', '.join(map(str, args))}, not {value!r}")
@@ -200,3 +204,12 @@ def to_dict(config: Any) -> dict:
 
 def to_yaml(config: Any) -> str:
     return yaml.safe_dump(to_dict(config), sort_keys=False, default_flow_style=None, width=100)
+
+
+def check_swap_labels(data: Any, num_classes: int) -> None:
+    """`data.swap_labels` names labels that exist, and goes with flips."""
+    if data.swap_labels and not data.flip:
+        raise ValueError("data.swap_labels has no effect while data.flip is false")
+    largest = max((label for pair in data.swap_labels for label in pair), default=0)
+    if largest >= num_classes:
+        raise ValueError(f"data.swap_labels: {largest} is no label of {num_classes}")

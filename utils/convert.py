@@ -1,7 +1,7 @@
 """From a PyTorch state dict to this zoo's parameters, strict on both sides.
 
 A room's `convert.py` says how names are spelled; the rules that hold for every network are here:
-batch norms change their leaf names, counters are dropped, everything else keeps its layout.
+norms change their leaf names, counters are dropped, everything else keeps its layout.
 """
 
 import re
@@ -13,8 +13,9 @@ import numpy as np
 
 from utils import checkpoint, torch_file
 from utils.checkpoint import listing
+from utils.tables import resize_rows
 
-BATCH_NORM = {
+NORM = {
     "weight": "gamma",
     "bias": "beta",
     "running_mean": "moving_mean",
@@ -52,8 +53,9 @@ def convert(
     is left over on either side, twice there, or of another shape.
     """
     spoken = room.dialect(source)
-    arrays, dropped = spell(source, room, spoken, new_head)
     targets = {room.canonical(name): name for name in wanted}
+    norms = {key[: -len(".gamma")] for key in targets if key.endswith(".gamma")}
+    arrays, dropped = spell(source, room, spoken, new_head, norms)
     head = [name for key, name in targets.items() if new_head and re.search(room.HEAD, key)]
     found, missing, shapes = {}, [], []
     for key, name in targets.items():
@@ -77,9 +79,12 @@ def convert(
     return Converted(found, dropped, head)
 
 
-def spell(source: dict, room: ModuleType, spoken: str, new_head: bool) -> tuple:
-    """The arrays of a source under canonical names, and the source's names that are dropped."""
-    norms = {name.rpartition(".")[0] for name in source if name.endswith(".running_mean")}
+def spell(source: dict, room: ModuleType, spoken: str, new_head: bool, norms: set) -> tuple:
+    """The arrays of a source under canonical names, and the source's names that are dropped.
+
+    `norms` are the batch and layer norms of the network; the source's own batch norms are seen.
+    """
+    batch_norms = {name.rpartition(".")[0] for name in source if name.endswith(".running_mean")}
     arrays, dropped = {}, []
     for name, array in source.items():
         module, _, leaf = name.rpartition(".")
@@ -87,8 +92,9 @@ def spell(source: dict, room: ModuleType, spoken: str, new_head: bool) -> tuple:
         if key is None or leaf == "num_batches_tracked" or new_head and re.search(room.HEAD, key):
             dropped.append(name)
             continue
-        if module in norms:
-            key = f"{key.rpartition('.')[0]}.{BATCH_NORM.get(leaf, leaf)}"
+        inside = key.rpartition(".")[0]
+        if module in batch_norms or inside in norms:
+            key = f"{inside}.{NORM.get(leaf, leaf)}"
         if key in arrays:
             raise ValueError(f"the file has {name} twice, under two spellings")
         arrays[key] = array
@@ -106,4 +112,6 @@ def fit(key: str, array: np.ndarray, wanted: tuple, room: ModuleType) -> np.ndar
         dense = np.zeros(wanted, array.dtype)
         dense[np.arange(len(array)), np.arange(len(array))] = array[:, 0]
         return dense
+    if way == "resize_rows":
+        return resize_rows(len(array), wanted[0]) @ array
     return array

@@ -253,9 +253,9 @@ def draw_dataset(
         _draw_videos(root, missing)
         for split, drawn in videos.items():
             lines = (f"{v.path} {MOTIONS.index(v.motion)}\n" for v in drawn)
-            _write_text(root / f"{split}.txt", "".join(lines))
-        _write_text(root / "labels.txt", "".join(f"{motion}\n" for motion in MOTIONS))
-        _write_text(root / "drawn.json", json.dumps({**recipe, **splits}))
+            write_text(root / f"{split}.txt", "".join(lines))
+        write_text(root / "labels.txt", "".join(f"{motion}\n" for motion in MOTIONS))
+        write_text(root / "drawn.json", json.dumps({**recipe, **splits}))
     return {**{split: len(drawn) for split, drawn in videos.items()}, "drawn": len(missing)}
 
 
@@ -269,7 +269,7 @@ def _claim(root: Path, recipe: dict[str, int]) -> None:
         raise ValueError(f"{root} was drawn with {found}, not {recipe}; delete it or name another")
     for split in ("train", "test"):
         (root / "videos" / split).mkdir(parents=True, exist_ok=True)
-    _write_text(root / "recipe.json", json.dumps(recipe))
+    write_text(root / "recipe.json", json.dumps(recipe))
     (root / "drawn.json").unlink(missing_ok=True)
 
 
@@ -298,7 +298,7 @@ def _read_json(path: Path) -> Optional[dict[str, int]]:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def _write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.write_text(text)
     part.replace(path)

@@ -169,6 +169,17 @@ class Dropout(nn.Cell):
         return x * keep.reshape(x.shape).astype(x.dtype) / (1 - self.p)
 
 
+class DropPath(Dropout):
+    """Drops a branch (N, ...) whole, sample by sample."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        n = x.shape[0]
+        keep = uniform_bits(n, self.dropout_key) >= int(self.p * 2**24)
+        return x * keep.reshape((n,) + (1,) * (x.ndim - 1)).astype(x.dtype) / (1 - self.p)
+
+
 def uniform_bits(size: int, key: Tensor) -> Tensor:
     """`size` integers uniform in [0, 2^24), a hash of key and position (int32 arithmetic wraps).
 

@@ -7,7 +7,7 @@ list an integer before the label is taken for num_frames.
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Optional, Union
 
@@ -143,3 +143,11 @@ def _locate(record: Record, root: Path, image_tmpl: str) -> Record:
 
 def _integer(text: str) -> Optional[int]:
     return int(text) if re.fullmatch("-?[0-9]+", text) else None
+
+
+def swapped(label: int, pairs: Sequence[tuple[int, int]]) -> int:
+    """The label of a mirrored clip, where some classes name a direction."""
+    for a, b in pairs:
+        if label in (a, b):
+            return a + b - label
+    return label

@@ -1,7 +1,7 @@
 """Optimizers from parameter groups, always updating in the order of the network."""
 
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.common.initializer import Zero, initializer
 
@@ -55,6 +55,62 @@ class SGD(nn.Optimizer):
         for k in self.places:
             each += (ops.reshape(rates[k], ()),)
         return self.hyper_map(ops.partial(update, self.momentum), each, *arrays)
+
+
+class AdamW(nn.Optimizer):
+    """PyTorch's AdamW over groups of parameters: decoupled weight decay, bias correction.
+
+    w -= rate * decay * w; w -= rate * m' / (sqrt(v') + eps), where m' and v' are the moving means
+    of g and g * g, corrected for their start from zero. Groups as `SGD` has them; all share the
+    rates of the first.
+    """
+
+    def __init__(
+        self,
+        parameters: list[Parameter],
+        groups: list[dict],
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ):
+        super().__init__(0.1, parameters)  # the rate given here is never looked at
+        rates = np.asarray(groups[0]["lr"], np.float64)
+        updates = np.arange(1, len(rates) + 1)
+        corrected = np.sqrt(1 - betas[1] ** updates)
+        # m' / (sqrt(v') + eps) = m / (sqrt(v) + eps * corrected) * corrected / (1 - beta1^t)
+        self.rates = Tensor(rates * corrected / (1 - betas[0] ** updates), mstype.float32)
+        self.epsilons = Tensor(eps * corrected, mstype.float32)
+        decayed = [group for group in groups if group["weight_decay"] and group["params"]]
+        self.decayed = tuple(ParameterTuple(group["params"]) for group in decayed)
+        self.kept = tuple(
+            Tensor(1 - rates * group["weight_decay"], mstype.float32) for group in decayed
+        )
+        self.moment1 = self._parameters.clone(prefix="moment1", init="zeros")
+        self.moment2 = self._parameters.clone(prefix="moment2", init="zeros")
+        self.beta1, self.beta2 = (Tensor(beta, mstype.float32) for beta in betas)
+        self.zero, self.kernel = Tensor(0.0, mstype.float32), ops.Adam()
+
+    def construct(self, gradients: tuple) -> tuple:
+        step = self.global_step
+        rate = ops.reshape(ops.gather(self.rates, step, 0), ())
+        epsilon = ops.reshape(ops.gather(self.epsilons, step, 0), ())
+        done = ()
+        for i in range(len(self.decayed)):
+            kept = ops.reshape(ops.gather(self.kept[i], step, 0), ())
+            done += (self.hyper_map(ops.partial(shrink, kept), self.decayed[i]),)
+        rate = ops.depend(rate, done)
+        move = ops.partial(adam, self.kernel, self.zero, rate, epsilon, self.beta1, self.beta2)
+        moved = self.hyper_map(move, gradients, self._parameters, self.moment1, self.moment2)
+        ops.assign_add(self.global_step, self.global_step_increase_tensor)
+        return moved
+
+
+def shrink(kept: Tensor, weight: Tensor) -> Tensor:
+    return ops.assign(weight, weight * kept)
+
+
+def adam(kernel, zero, rate, epsilon, beta1, beta2, gradient, weight, first, second) -> tuple:
+    """The kernel's own bias correction is switched off: its powers of the betas are 0."""
+    return kernel(weight, first, second, zero, zero, rate, beta1, beta2, epsilon, gradient)
 
 
 def update(momentum: Tensor, rate: Tensor, gradient: Tensor, weight, buffer, met, kernel):

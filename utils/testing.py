@@ -12,7 +12,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from utils.checkpoint import weights_of
-from utils.convert import BATCH_NORM, convert
+from utils.convert import NORM, convert
 from utils.filling import fill
 
 
@@ -41,6 +41,20 @@ def spread(values: np.ndarray) -> float:
     return float(np.max(values) - np.min(values))
 
 
+def evaluation(net: nn.Cell, clip: Tensor) -> np.ndarray:
+    """What a network gives in evaluation; of several heads, side by side."""
+    found = net(clip)
+    parts = found if isinstance(found, tuple) else (found,)
+    return np.concatenate([part.asnumpy() for part in parts], axis=-1)
+
+
+def expected_evaluation(case: dict) -> np.ndarray:
+    """The same of the original."""
+    found = case["eval"].get("output", case["eval"]["logits"])
+    parts = found.values() if isinstance(found, dict) else (found,)
+    return np.concatenate([np.array(part) for part in parts], axis=-1)
+
+
 def put_state(net, state: dict, room) -> None:
     """Gives a network the weights of a PyTorch state dict, through the converter."""
     wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
@@ -50,9 +64,9 @@ def put_state(net, state: dict, room) -> None:
 
 
 def torch_names(net) -> dict:
-    """{our name: PyTorch's name} of every weight and buffer: batch norms change their leaves."""
+    """{our name: PyTorch's name} of every weight and buffer: norms change their leaves."""
     norms = {p.name.rpartition(".")[0] for p in net.get_parameters() if p.name.endswith(".gamma")}
-    back = {ours: theirs for theirs, ours in BATCH_NORM.items()}
+    back = {ours: theirs for theirs, ours in NORM.items()}
     names = {}
     for name in weights_of(net):
         module, _, leaf = name.rpartition(".")
@@ -96,7 +110,12 @@ def has_kernel(cell: nn.Cell) -> bool:
 
 
 def multiply_adds(net, clip_shape: tuple) -> int:
-    """Multiply-adds of convolutions and dense layers for one float32 clip, by an eager run."""
+    """Multiply-adds for one float32 clip: by the network's own count, or by an eager run.
+
+    A run counts convolutions and dense layers, all there is but for attention.
+    """
+    if hasattr(net, "multiply_adds"):
+        return net.multiply_adds()
     layers = {name: cell for name, cell in net.cells_and_names() if has_kernel(cell)}
     training = net.training
     net.set_train(False)

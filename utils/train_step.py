@@ -48,6 +48,7 @@ class TrainStep(nn.Cell):
     ):
         super().__init__(auto_prefix=False)
         self.net, self.loss, self.optimizer, self.mix = net, loss, optimizer, mix
+        self.judges = hasattr(loss, "top1")  # where the scores are more than one array
         self.scaler = loss_scaler(run.loss_scale, run.dynamic_loss_scale)
         # Of several ranks also at scale 1: with MindSpore 2.10's CPU back end, a kernel that gives
         # its gradient straight to a fused AllReduce ends in "Memory isn't enough".
@@ -88,7 +89,8 @@ class TrainStep(nn.Cell):
         else:
             self.add(grads)
         ops.assign_add(self.micro_step, 1)
-        loss, top1, stop = self.over_ranks(loss, top1_share(scores, target), self.stop)
+        top1 = self.loss.top1(scores, target) if self.judges else top1_share(scores, target)
+        loss, top1, stop = self.over_ranks(loss, top1, self.stop)
         return loss, top1, self.scaler.scale_value, self.overflows, stop
 
     def set_dropout_keys(self) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Optional
 
-from utils.config import Run, positive
+from utils.config import Run, check_swap_labels, positive
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Data:
     scales: tuple[int, int] = (182, 228)  # short side in training, drawn between
     crop: int = 160
     flip: bool = True
+    swap_labels: tuple[tuple[int, int], ...] = ()  # labels that a flip exchanges
     batch: int = 16  # clips per device
     workers: int = 8
     processes: bool = False  # worker processes instead of threads
@@ -106,6 +107,7 @@ class Config:
     def __post_init__(self):
         if self.test_crop > self.data.scales[0]:
             raise ValueError(f"eval.crop {self.test_crop} is larger than data.scales[0]")
+        check_swap_labels(self.data, self.model.num_classes)
 
     @property
     def test_crop(self) -> int:

@@ -9,7 +9,7 @@ all its views.
 import numpy as np
 
 from utils import sources
-from utils.lists import ListFile, Record, read_list
+from utils.lists import ListFile, Record, read_list, swapped
 from utils.order import Order
 from utils.runtime import Runtime
 from utils.video import FrameSource, open_video
@@ -51,8 +51,8 @@ class TrainSource(sources.TrainVideos):
 
     def row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
         frames, data = self.frames(record, rng), self.data
-        clip = transforms.train_clip(frames, data.scales, data.crop, data.flip, rng)
-        return clip, np.int32(record.label)
+        clip, mirrored = transforms.train_clip(frames, data.scales, data.crop, data.flip, rng)
+        return clip, np.int32(swapped(record.label, data.swap_labels if mirrored else ()))
 
     def blank(self) -> tuple[np.ndarray, np.int32]:
         return np.zeros(clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)

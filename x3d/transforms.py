@@ -31,12 +31,14 @@ def cut(frames: np.ndarray, box: Box) -> np.ndarray:
 
 def train_clip(
     frames: np.ndarray, scales: tuple[int, int], crop: int, flip: bool, rng: np.random.RandomState
-) -> np.ndarray:
-    """One draw of size, place and flip for all frames."""
+) -> tuple[np.ndarray, bool]:
+    """One draw of size, place and flip for all frames: the clip, and whether it is mirrored."""
     height, width = frames.shape[1:3]
     size, box, mirrored = jitter(width, height, *scales, crop, rng)
     clip = cut(resize(frames, *size), box)
-    return np.ascontiguousarray(clip[..., ::-1]) if flip and mirrored else clip
+    if not (flip and mirrored):
+        return clip, False
+    return np.ascontiguousarray(clip[..., ::-1]), True
 
 
 def test_views(

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from utils.drawing import read_number, write_numbered_video
+from utils.drawing import read_number, write_numbered_video, write_video
 from utils.lists import Record
+from utils.order import Order
 from utils.runtime import Runtime
 from x3d import dataset, sampling
 
@@ -62,3 +63,22 @@ def test_missing_views_are_not_summed(evaluation, monkeypatch):
     monkeypatch.setattr(evaluation, "views", lambda *what: views(*what)[:-1])
     with pytest.raises(AssertionError, match="instead of"):
         evaluation[0]
+
+
+def test_a_mirrored_clip_changes_a_label_that_names_a_direction(tmp_path):
+    """A picture that is bright on the right, of the class `right`: bright on the left is `left`."""
+    path = tmp_path / "ramp.mp4"
+    ramp = np.broadcast_to(np.linspace(0, 255, SIDE, dtype=np.uint8)[:, None], (SIDE, SIDE, 3))
+    write_video(path, [ramp] * 8, 30)
+    data = SimpleNamespace(
+        reader="auto", frames=2, stride=1, fps=30.0, scales=(SIDE, SIDE), crop=SIDE, flip=True,
+        swap_labels=((0, 1),), batch=1,
+    )  # fmt: skip
+    order = Order(1, 1, 0, 1, seed=0)
+    source = dataset.TrainSource(
+        [Record(str(path), None, 1, 1)], SimpleNamespace(data=data), order, 20, 0
+    )
+    rows = [source[i] for i in range(20)]
+    bright_right = [bool(clip[..., -1].mean() > clip[..., 0].mean()) for clip, _ in rows]
+    assert {True, False} == set(bright_right)
+    assert [int(label) for _, label in rows] == [int(right) for right in bright_right]

@@ -1,0 +1,205 @@
+"""Settings of the multi-dataset MViTv2: types, defaults, checks."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Optional
+
+from mvit_multi.policy import parse_policy
+from utils.config import Run, check_swap_labels, positive
+
+
+@dataclass(frozen=True)
+class Set:
+    """One data set: its classes, where it lies, how its videos are sampled and tested.
+
+    `videos` lies below `data.root`, the folder `lists` with `train.csv`, `val.csv` and `test.csv`
+    below `data.lists`. `sampling`: by `time`, at a rate, or one frame of each of equal `segments`.
+    """
+
+    name: str
+    num_classes: int
+    videos: str = "."
+    lists: str = "."
+    sampling: Literal["time", "segments"] = "time"
+    flip: bool = True
+    swap_labels: tuple[tuple[int, int], ...] = ()  # labels that a flip exchanges
+    clips: int = 1  # of a test
+    crops: Literal[1, 3] = 1
+    short_side: int = 256  # in tests
+
+    def __post_init__(self):
+        positive(self, "data.sets", "num_classes", "clips", "short_side")
+        if not re.fullmatch("[A-Za-z0-9-]+", self.name):
+            raise ValueError(
+                f"data.sets: the name {self.name!r} may have letters, digits and hyphens only: it "
+                "becomes a part of the names of weights"
+            )
+        check_swap_labels(self, self.num_classes)
+
+
+@dataclass(frozen=True)
+class Data:
+    """All data sets, and what is the same for them."""
+
+    root: Path
+    sets: tuple[Set, ...]
+    lists: Optional[Path] = None  # default: root
+    reader: Literal["auto", "decord", "opencv"] = "auto"
+    frames: int = 32
+    stride: int = 3  # frames of a video of `fps` from one of the clip to the next
+    fps: float = 30.0
+    crop: int = 224
+    copies: int = 2  # clips of one decoded video, augmented anew
+    replicas: int = 1  # how often a video comes in an epoch
+    rand_augment: str = "rand-m7-n4-mstd0.5-inc1"  # empty: off
+    area: tuple[float, float] = (0.08, 1.0)  # of a random crop, as a share of the frame
+    erase: float = 0.25  # share of clips with an erased box
+    mixup: float = 0.8  # alpha; 0: off
+    cutmix: float = 1.0  # alpha; 0: off
+    mix_prob: float = 1.0
+    mix_switch: float = 0.5  # share of cutmix where both are on
+    batch: int = 4  # videos per device
+    workers: int = 8
+    processes: bool = False  # worker processes instead of threads
+    prefetch: int = 4  # batches
+    bad_limit: float = 0.01  # share of unreadable training videos that stops the run
+
+    def __post_init__(self):
+        numbers = ("frames", "stride", "fps", "crop", "copies", "replicas", "batch", "workers")
+        positive(self, "data", *numbers, "prefetch")
+        names = [each.name for each in self.sets]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"data.sets: one or more, each with a name of its own, not {names}")
+        for each in self.sets:
+            if each.short_side < self.crop:
+                raise ValueError(f"data.sets: {each.name}: short_side is below crop {self.crop}")
+        for name in ("erase", "mix_prob", "mix_switch"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"data.{name} must lie in [0, 1], not {getattr(self, name)}")
+        if min(self.mixup, self.cutmix) < 0 or not 0 < self.area[0] <= self.area[1] <= 1:
+            raise ValueError("data.mixup and cutmix must not be negative, area within (0, 1]")
+        if self.rand_augment:
+            parse_policy(self.rand_augment)
+        if not 0 <= self.bad_limit < 1:
+            raise ValueError(f"data.bad_limit must lie in [0, 1), not {self.bad_limit}")
+        if self.copies * self.batch < 2 and self.mixes:
+            raise ValueError("data.mixup and cutmix need two clips a batch")
+
+    @property
+    def mixes(self) -> bool:
+        return self.mix_prob > 0 and (self.mixup > 0 or self.cutmix > 0)
+
+
+@dataclass(frozen=True)
+class Model:
+    """The arguments of mvit_multi.model.MViT that are not derived from `data`."""
+
+    depth: int = 24
+    dim: int = 96  # channels of the first block
+    heads: int = 1  # of the first block
+    grow: tuple[int, ...] = (2, 5, 21)  # blocks that double both and halve the grid
+    kv_stride: int = 8  # of the first block's keys and values
+    drop_path: float = 0.1
+    dropout: float = 0.5
+    plain: bool = False  # PySlowFast's MViTv2: class token, relative positions
+    relative: bool = False  # relative positions instead of absolute ones
+    single: bool = False  # one linear head, for one data set
+    cross: bool = True  # projections between the heads' classes
+    expander: bool = True  # for the informative loss
+    pooling: Literal["auto", "taps", "grouped", "frames"] = "auto"  # utils/conv3d.py
+    recompute: bool = False  # less memory for more time in training
+
+    def __post_init__(self):
+        positive(self, "model", "depth", "dim", "heads", "kv_stride")
+        if self.grow and not 0 <= min(self.grow) <= max(self.grow) < self.depth:
+            raise ValueError(f"model.grow: {list(self.grow)} are not blocks of {self.depth}")
+
+
+@dataclass(frozen=True)
+class Train:
+    """The recipe. The rates are for `base_batch` videos per update and scale with the batch."""
+
+    epochs: int = 50
+    lr: float = 2e-4
+    base_batch: int = 0  # 0: use the rates as they are
+    warmup_epochs: float = 10
+    warmup_lr: float = 2e-6
+    end_lr: float = 2e-6
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.05
+    clip_norm: float = 1.0  # 0: off
+    accumulate: int = 1  # micro-batches per update
+    ema: float = 0.0  # decay of the average of the weights; 0: off
+    smoothing: float = 0.1
+    smoothing_classes: int = 0  # classes that smoothing spreads over; 0: each set's own
+    set_weights: tuple[float, ...] = ()  # of the sets' losses; empty: all 1
+    projection_weight: float = 1.0
+    add_to_scores: bool = False  # projections are added to scores, not scored by themselves
+    informative_weight: float = 0.1  # 0: off
+    std_weight: float = 25.0
+    covariance_weight: float = 1.0
+    gradient: Literal["true", "original"] = "true"  # original: 1 / devices of it
+    pretrained: Optional[Path] = None  # a converted checkpoint
+    new_head: bool = False  # heads, projections and expander start fresh
+
+    def __post_init__(self):
+        positive(self, "train", "epochs", "lr", "accumulate", "eps")
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"train.ema must lie in [0, 1), not {self.ema}")
+        if not 0 <= self.smoothing < 1:
+            raise ValueError(f"train.smoothing must lie in [0, 1), not {self.smoothing}")
+
+
+@dataclass(frozen=True)
+class Eval:
+    """Which sets are tested; their views are their own settings."""
+
+    sets: tuple[str, ...] = ()  # names; empty: all
+    batch: int = 4  # videos per device
+    val_skip: int = 5  # while training, every so many-th line of val.csv is tested
+    allow_unreadable: bool = False
+
+    def __post_init__(self):
+        positive(self, "eval", "batch", "val_skip")
+
+
+@dataclass(frozen=True)
+class Config:
+    run: Run
+    data: Data
+    model: Model = Model()
+    train: Train = Train()
+    eval: Eval = Eval()
+
+    def __post_init__(self):
+        names, model, train = [each.name for each in self.data.sets], self.model, self.train
+        if model.single and len(names) > 1:
+            raise ValueError("model.single: one linear head serves one data set; give one")
+        if train.informative_weight and not model.expander:
+            raise ValueError("train.informative_weight needs model.expander")
+        if train.set_weights and len(train.set_weights) != len(names):
+            raise ValueError(f"train.set_weights must have {len(names)} entries, one a data set")
+        for name in self.eval.sets:
+            if name not in names:
+                raise ValueError(f"eval.sets: {name} is none of {', '.join(names)}")
+
+    @property
+    def crosses(self) -> bool:
+        return self.model.cross and len(self.data.sets) > 1
+
+    def network(self) -> dict:
+        """The arguments of mvit_multi.model.MViT; the pooling's form as in x3d."""
+        model, sets = self.model, self.data.sets
+        auto = {"Ascend": "taps", "GPU": "grouped", "CPU": "frames"}[self.run.device]
+        own = {key: value for key, value in vars(model).items() if key not in ("pooling", "cross")}
+        return {
+            **own,
+            "datasets": tuple(each.name for each in sets),
+            "num_classes": tuple(each.num_classes for each in sets),
+            "frames": self.data.frames,
+            "crop": self.data.crop,
+            "cross": self.crosses,
+            "form": auto if model.pooling == "auto" else model.pooling,
+        }

@@ -1,0 +1,168 @@
+"""Videos of several data sets to clips: lists -> frames -> augmentation -> MindData.
+
+Training yields (clip, target): uint8 (B, S, 3, T, crop, crop) with S copies of each video, and
+float32 (B, S, 7) (`mixing.target_row`). Evaluation, one data set at a time, yields (clips, label,
+valid): uint8 (B, V, 3, T, crop, crop) with V views, int32 (B,), bool (B,); what fills the last
+batch, and what cannot be read, is not valid. A video is decoded once for all copies or views.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mvit_multi import sampling, transforms
+from mvit_multi.mixing import Mix, draw_mix, target_row
+from mvit_multi.policy import parse_policy
+from utils import sources
+from utils.lists import ListFile, read_list, swapped
+from utils.order import Order
+from utils.runtime import Runtime
+from utils.video import FrameSource, open_video
+
+SPLITS = ("train", "val", "test")
+
+
+class Sample(NamedTuple):
+    """One video: which data set it is of, and its label there."""
+
+    path: str
+    which: int
+    label: int
+
+
+def list_file(cfg, which: int, split: str) -> ListFile:
+    data, each = cfg.data, cfg.data.sets[which]
+    path = (data.lists or data.root) / each.lists / f"{split}.csv"
+    return ListFile(path, data.root / each.videos, "video", each.num_classes)
+
+
+def list_files(cfg) -> list[ListFile]:
+    """All lists of the yaml that are there, for `scripts/scan_videos.py`."""
+    files = [list_file(cfg, k, split) for k in range(len(cfg.data.sets)) for split in SPLITS]
+    return [file for file in files if file.path.is_file()] or files
+
+
+def read_set(cfg, which: int, split: str) -> list[Sample]:
+    """The lines of one set's list, every one checked; ValueError names bad ones."""
+    file = list_file(cfg, which, split)
+    records = read_list(file.path, file.root, file.num_classes, file.source)[0]
+    return [Sample(record.path, which, record.label) for record in records]
+
+
+def read_records(cfg, split: str) -> list[Sample]:
+    """All sets' lists, one after the other; those of training `data.replicas` times."""
+    samples = [sample for k in range(len(cfg.data.sets)) for sample in read_set(cfg, k, split)]
+    return samples * (cfg.data.replicas if split == "train" else 1)
+
+
+def train_order(cfg, samples: list[Sample], rt: Runtime) -> Order:
+    return Order(len(samples), cfg.data.batch, rt.rank, rt.size, rt.seed)
+
+
+class TrainSource(sources.TrainVideos):
+    """Copies of one random clip of a video, each augmented by itself."""
+
+    columns = ("clip", "target")
+
+    def __init__(self, samples: list[Sample], cfg, order: Order, epochs: int, skip: int):
+        super().__init__(samples, cfg, order, epochs, skip)
+        self.policy = parse_policy(self.data.rand_augment) if self.data.rand_augment else None
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        clips, targets = super().__getitem__(index)
+        mix = self.mix((self.first + int(index)) // self.order.batch)
+        targets[:, 2:] = (mix.share, *mix.box)
+        return clips, targets
+
+    def mix(self, batch: int) -> Mix:
+        """How a batch of the tape is mixed: the same on all ranks."""
+        data = self.data
+        rng = np.random.RandomState([self.order.seed, 1, batch])
+        return draw_mix(rng, data.crop, data.mixup, data.cutmix, data.mix_switch, data.mix_prob)
+
+    def frames(self, sample: Sample, rng: np.random.RandomState) -> np.ndarray:
+        data = self.data
+        with open_video(sample.path, data.reader) as video:
+            if data.sets[sample.which].sampling == "segments":
+                return video.frames(sampling.segment_indices(data.frames, len(video), rng.uniform))
+            span = span_of(video, data)
+            start = rng.uniform() * max(len(video) - span, 0)
+            return video.frames(sampling.timed_indices(start, span, data.frames, len(video)))
+
+    def row(self, sample: Sample, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
+        data, each = self.data, self.data.sets[sample.which]
+        frames, clips, targets = self.frames(sample, rng), [], []
+        for _ in range(data.copies):
+            clip, mirrored = transforms.train_clip(
+                frames, data.crop, data.area, self.policy, data.erase, each.flip, rng
+            )
+            label = swapped(sample.label, each.swap_labels if mirrored else ())
+            clips.append(clip)
+            targets.append(target_row(sample.which, label, 1.0))
+        return np.stack(clips), np.stack(targets)
+
+    def blank(self) -> tuple[np.ndarray, np.ndarray]:
+        copies = self.data.copies
+        clips = np.zeros((copies, *one_clip(self.data)), np.uint8)
+        return clips, np.stack([target_row(0, 0, 1.0)] * copies)
+
+
+class EvalVideos(sources.EvalVideos):
+    """The clips and crops of one data set; `val`: every so many-th video, one clip, one crop."""
+
+    def __init__(self, cfg, rt: Runtime, which: int, split: str = "test"):
+        self.set = cfg.data.sets[which]
+        self.clips, self.crops = self.set.clips, self.set.crops
+        samples = read_set(cfg, which, split)
+        if split == "val":
+            self.clips = self.crops = 1
+            samples = samples[:: cfg.eval.val_skip]
+        super().__init__(samples, cfg, rt, (self.clips * self.crops, *one_clip(cfg.data)))
+
+    def views(self, sample: Sample, number: int) -> np.ndarray:
+        return views_of(sample, self.cfg.data, self.set, self.clips, self.crops)
+
+
+def views_of(sample: Sample, data, each, clips: int = 0, crops: int = 0) -> np.ndarray:
+    """uint8 (V, 3, T, crop, crop): the crops of the first clip, then of the second, ...
+
+    `each` is the data set, whose own views are taken where no number is given.
+    """
+    count = clips or each.clips
+    with open_video(sample.path, data.reader) as video:
+        numbers = np.stack([test_indices(video, data, each, k, count) for k in range(count)])
+        needed, places = np.unique(numbers, return_inverse=True)
+        frames = video.frames(needed)
+    places = places.reshape(numbers.shape)
+    return transforms.test_views(frames, places, each.short_side, data.crop, crops or each.crops)
+
+
+def test_indices(video: FrameSource, data, each, clip: int, clips: int) -> np.ndarray:
+    """The frames of one of the clips of a test."""
+    length = len(video)
+    if each.sampling == "segments":
+        return sampling.segment_indices(data.frames, length)
+    span = span_of(video, data)
+    start = sampling.start_of_view(clip, clips, max(length - span, 0))
+    return sampling.timed_indices(start, span, data.frames, length)
+
+
+def span_of(video: FrameSource, data) -> float:
+    """Source frames that a clip spans."""
+    return sampling.clip_span(data.frames, data.stride, video.fps or data.fps, data.fps)
+
+
+def one_clip(data) -> tuple[int, int, int, int]:
+    """(3, T, crop, crop)."""
+    return 3, data.frames, data.crop, data.crop
+
+
+def clip_shape(data, size: int) -> tuple[int, ...]:
+    """(S, 3, T, size, size): a row of a training batch."""
+    return data.copies, 3, data.frames, size, size
+
+
+def targets_of(cfg, labels: np.ndarray) -> np.ndarray:
+    """float32 (B, S, 7) for labels (B,) of the first set, unmixed: for measuring."""
+    rows = [[target_row(0, int(label), 1.0)] * cfg.data.copies for label in labels]
+    return np.array(rows, np.float32)

@@ -1,0 +1,51 @@
+"""Evaluates a checkpoint on every data set of the yaml, each with its own head and views.
+
+    python mvit_multi/eval.py --config_path Y --checkpoint_path C [--eval.sets=[kinetics] ...]
+
+Prints a table. The last line of stdout is one JSON object: top1, top5, mean_class_accuracy (means
+over the sets), videos, unreadable, sets (each one's metrics and views), checkpoint, seconds; it is
+also written beside the checkpoint. Exit status 1 where videos could not be read, unless
+eval.allow_unreadable is true.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+
+from mvit_multi.config import Config
+from mvit_multi.evaluation import evaluate_sets
+from mvit_multi.lr_generator import HEAD
+from mvit_multi.model import MViT
+from utils import amp, checkpoint, command, run_log, runtime
+from utils.metrics import print_result, write_beside
+
+
+def main(cfg: Config, checkpoint_path: str) -> int:
+    rt = runtime.start(cfg.run)
+    run_log.start_log(rt)
+    evaluate_sets(None, cfg, rt)  # a bad line is told before anything is compiled
+    net = MViT(**cfg.network())
+    checkpoint.load(net, checkpoint_path, head=HEAD)
+    result = evaluate_sets(amp.cast(net, cfg.run.amp), cfg, rt)
+    unreadable = sum(each["unreadable"] for each in result["sets"].values())
+    result.update(unreadable=unreadable, checkpoint=str(checkpoint_path))
+    write_beside(checkpoint_path, result, rt)
+    if rt.is_first:
+        print(table(result))
+    print_result(result, rt)
+    return 1 if unreadable and not cfg.eval.allow_unreadable else 0
+
+
+def table(result: dict) -> str:
+    """A line for every set, and one for the average."""
+    rows = [f"{'data set':16s} {'views':>6s} {'videos':>8s} {'top-1':>7s} {'top-5':>7s}"]
+    parts = {**result["sets"], "average": {**result, "views": ""}}
+    for name, each in parts.items():
+        shares = f"{100 * each['top1']:7.2f} {100 * each['top5']:7.2f}"
+        rows.append(f"{name:16s} {each['views']:>6s} {each['videos']:8d} {shares}")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    command.run(main, Config, __doc__, ["checkpoint_path"])

@@ -1,0 +1,110 @@
+"""Heads for several data sets, the projections between their classes, and the expander."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore import dtype as mstype
+from mindspore.common.initializer import Normal, initializer
+
+from utils.layers import Dropout
+
+STD = 0.02
+HEAD_WIDTH, EXPANDER_WIDTH = 2048, 4096
+
+
+def dense(cin: int, cout: int) -> nn.Dense:
+    return nn.Dense(cin, cout, weight_init=Normal(STD), bias_init="zeros")
+
+
+class Mlp(nn.Cell):
+    """Two fully connected layers with the exact GELU between them."""
+
+    def __init__(self, cin: int, width: int, cout: int, dropout: float = 0.0):
+        super().__init__()
+        self.fc1, self.fc2 = dense(cin, width), dense(width, cout)
+        self.gelu = nn.GELU(approximate=False)
+        self.drops = dropout > 0
+        self.drop1, self.drop2 = (
+            (Dropout(dropout), Dropout(dropout)) if self.drops else (None, None)
+        )
+
+    def construct(self, x: Tensor) -> Tensor:
+        x = self.gelu(self.fc1(x))
+        x = self.fc2(self.drop1(x) if self.drops else x)
+        return self.drop2(x) if self.drops else x
+
+
+class Projection(nn.Cell):
+    """Scores of one data set's classes to another's, without bias. Weight (cout, cin)."""
+
+    def __init__(self, cin: int, cout: int):
+        super().__init__()
+        self.weight = Parameter(initializer(Normal(STD), (cout, cin)), name="weight")
+        self.product = ops.MatMul(transpose_b=True)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.product(x, ops.cast(self.weight, x.dtype))
+
+
+def pairs(names: Sequence[str]) -> list[tuple[int, int]]:
+    """(source, target) of every projection, in the source's order: target by target."""
+    count = range(len(names))
+    return [(source, target) for target in count for source in count if source != target]
+
+
+class MultiHead(nn.Cell):
+    """A head for each data set; in training, projections of every head's scores to the others'.
+
+    A feature (B, C) gives, in training, the scores of all heads and then of all projections, in
+    the order of `pairs`; in evaluation, the heads' probabilities.
+    """
+
+    def __init__(
+        self,
+        cin: int,
+        names: Sequence[str],
+        num_classes: Sequence[int],
+        dropout: float,
+        cross: bool,
+    ):
+        super().__init__()
+        heads = [Mlp(cin, HEAD_WIDTH, count, dropout) for count in num_classes]
+        self.heads = nn.SequentialCell(OrderedDict(zip(names, heads)))
+        self.pairs = tuple(pairs(names)) if cross else ()
+        self.count = len(heads)
+        if self.pairs:
+            projections = OrderedDict(
+                (f"{names[s]}_{names[t]}", Projection(num_classes[s], num_classes[t]))
+                for s, t in self.pairs
+            )
+            self.cross_dataset_heads = nn.SequentialCell(projections)
+
+    def construct(self, x: Tensor) -> tuple:
+        scores = ()
+        for k in range(self.count):
+            scores += (self.heads[k](x),)
+        if not self.training:
+            shares = ()
+            for score in scores:
+                shares += (ops.softmax(ops.cast(score, mstype.float32), -1),)
+            return shares
+        projected = ()
+        for i, (source, _) in enumerate(self.pairs):
+            projected += (self.cross_dataset_heads[i](scores[source]),)
+        return scores + projected
+
+
+class SingleHead(nn.Cell):
+    """Dropout and one fully connected layer: the head of the single-dataset networks."""
+
+    def __init__(self, cin: int, num_classes: int, dropout: float):
+        super().__init__()
+        self.dropout = Dropout(dropout)
+        self.projection = dense(cin, num_classes)
+
+    def construct(self, x: Tensor) -> tuple:
+        scores = self.projection(self.dropout(x))
+        if self.training:
+            return (scores,)
+        return (ops.softmax(ops.cast(scores, mstype.float32), -1),)

@@ -1,0 +1,292 @@
+"""MViTv2 for several data sets (MultiTrain, NeurIPS 2022), and plain MViTv2 (arXiv:2112.01526).
+
+Axes: clips (B, 3, T, H, W) in, tokens (B, N, C) between, N in the order of (T, H, W). Training
+gives a tuple: scores of every head, of every projection, and, with an expander, the embedding.
+Evaluation gives a tuple of every head's probabilities. Cells keep the sources' names.
+Sources: JunweiLiang/MultiTrain, commit 16723114; facebookresearch/SlowFast, commit 287ec007.
+
+Departures from the sources: uint8 clips are normalised in the network; the pools of one pixel,
+which do nothing, and what no released recipe uses, are left out; an evaluation gives all
+heads' probabilities, not one head's.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore.common.initializer import Constant, Normal, Uniform, initializer
+
+from mvit_multi.attention import STD, Attention, BlockPlan, ChannelsFirst, Grid, pooled
+from mvit_multi.heads import EXPANDER_WIDTH, Mlp, MultiHead, SingleHead
+from utils.layers import DropPath, Normalize, max_pool2d
+
+MEAN, STD_OF_PIXELS = (0.45,) * 3, (0.225,) * 3
+PATCH_KERNEL, PATCH_STRIDE, PATCH_PADDING = (3, 7, 7), (2, 4, 4), (1, 3, 3)
+MLP_RATIO = 4
+
+
+def block_plans(
+    frames: int, crop: int, depth: int, dim: int, heads: int, grow: Sequence[int], kv_stride: int
+) -> list[BlockPlan]:
+    """Every block; channels and heads double, and the grid halves, at those of `grow`."""
+    grid, table = patch_grid(frames, crop), (frames // 2, crop // 4, crop // 4)
+    plans, dim_in = [], dim
+    for i in range(depth):
+        stride = 2 if i in grow else 1
+        dim, heads, kv_stride = dim * stride, heads * stride, max(kv_stride // stride, 1)
+        plans.append(BlockPlan(dim_in, dim, heads, grid, table, stride, kv_stride))
+        grid, dim_in = pooled(grid, stride), dim
+        table = (table[0], table[1] // stride, table[2] // stride)
+    return plans
+
+
+def patch_grid(frames: int, crop: int) -> Grid:
+    return tuple(
+        (size + 2 * pad - kernel) // stride + 1
+        for size, kernel, stride, pad in zip(
+            (frames, crop, crop), PATCH_KERNEL, PATCH_STRIDE, PATCH_PADDING
+        )
+    )
+
+
+class PatchEmbed(nn.Cell):
+    """Overlapping patches of 3 x 7 x 7 to tokens."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.proj = PatchConv(dim)
+
+    def construct(self, clip: Tensor) -> Tensor:
+        x = self.proj(clip)  # (B, C, T, H, W)
+        b, c = x.shape[:2]
+        return ops.transpose(ops.reshape(x, (b, c, -1)), (0, 2, 1))
+
+
+class PatchConv(nn.Cell):
+    """Weight (dim, 3, 3, 7, 7), bias (dim,), as PyTorch's."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        shape = (dim, 3, *PATCH_KERNEL)
+        bound = float(np.prod(shape[1:])) ** -0.5
+        self.weight = Parameter(initializer(Uniform(bound), shape), name="weight")
+        self.bias = Parameter(initializer(Uniform(bound), (dim,)), name="bias")
+        self.conv = ops.Conv3D(
+            out_channel=dim,
+            kernel_size=PATCH_KERNEL,
+            pad_mode="pad",
+            pad=tuple(p for p in PATCH_PADDING for _ in range(2)),
+            stride=PATCH_STRIDE,
+        )
+        self.add = ops.BiasAdd()
+
+    def construct(self, clip: Tensor) -> Tensor:
+        x = self.conv(clip, ops.cast(self.weight, clip.dtype))
+        b, c, t, h, w = x.shape
+        x = self.add(ops.reshape(x, (b, c, t * h, w)), ops.cast(self.bias, x.dtype))
+        return ops.reshape(x, (b, c, t, h, w))
+
+
+class Block(nn.Cell):
+    """Attention and an MLP, each around a shortcut.
+
+    Where channels or the grid change, so does the first shortcut: a fully connected layer, then a
+    max pool. `on_normed`: that layer reads the normed tokens, as plain MViTv2's `proj`; else the
+    tokens themselves, as MultiTrain's `proj_max_pool`.
+    """
+
+    def __init__(
+        self,
+        plan: BlockPlan,
+        drop_path: float,
+        eps: float,
+        relative: bool,
+        token: bool,
+        on_normed: bool,
+        form: str,
+    ):
+        super().__init__()
+        dim, cout = plan.dim, plan.dim_out
+        self.norm1 = nn.LayerNorm((dim,), epsilon=eps)
+        self.attn = Attention(plan, eps if on_normed else 1e-5, relative, token, form)
+        self.drop1, self.drop2 = DropPath(drop_path), DropPath(drop_path)
+        self.norm2 = nn.LayerNorm((cout,), epsilon=eps)
+        self.mlp = Mlp(cout, MLP_RATIO * cout, cout)
+        self.grid, self.token, self.on_normed = plan.grid, token, on_normed
+        self.proj = self.proj_max_pool = None
+        if dim != cout:
+            layer = ChannelsFirst(dim, cout)
+            if on_normed:
+                self.proj = layer
+            else:
+                self.proj_max_pool = layer
+        self.max_pool = max_pool2d(plan.stride_q + 1, plan.stride_q) if plan.stride_q > 1 else None
+
+    def construct(self, x: Tensor) -> Tensor:
+        normed = self.norm1(x)
+        x = self.shortcut(normed if self.on_normed and self.proj is not None else x)
+        x = x + self.drop1(ops.cast(self.attn(normed), x.dtype))
+        return x + self.drop2(ops.cast(self.mlp(self.norm2(x)), x.dtype))
+
+    def shortcut(self, x: Tensor) -> Tensor:
+        """Tokens (B, N, C) with the channels and the grid of the block's end."""
+        layer = self.proj if self.on_normed else self.proj_max_pool
+        if layer is None and self.max_pool is None:
+            return x
+        y = ops.transpose(x, (0, 2, 1)) if layer is None else layer(x)  # (B, C, N)
+        if self.max_pool is not None:
+            y = self.pool(y)
+        return ops.transpose(y, (0, 2, 1))
+
+    def pool(self, y: Tensor) -> Tensor:
+        b, c, _ = y.shape
+        t, h, w = self.grid
+        inner = y[:, :, 1:] if self.token else y
+        inner = self.max_pool(ops.reshape(inner, (b, c * t, h, w)))
+        inner = ops.reshape(inner, (b, c, -1))
+        return ops.cat((y[:, :, :1], inner), 2) if self.token else inner
+
+
+class MViT(nn.Cell):
+    """Clips (B, 3, frames, crop, crop), uint8 or already normalised float32; see the module.
+
+    `datasets` are the names, `num_classes` the classes of each. `plain`: PySlowFast's MViTv2, with
+    a class token and relative positions; else MultiTrain's, with tables of positions in space and
+    in time, or, `relative`, with relative ones. `single`: one linear head; else one MLP head for
+    each data set with projections between them (`cross`). `expander` is for the informative loss.
+    `drop_path` grows from 0 in the first block to its value in the last. `form` is of the pooling
+    convolutions (`utils.conv3d.FORMS`). `recompute`: a block's activations are computed again in
+    the backward pass, and not kept.
+    """
+
+    def __init__(
+        self,
+        datasets: Sequence[str],
+        num_classes: Sequence[int],
+        frames: int,
+        crop: int,
+        depth: int = 24,
+        dim: int = 96,
+        heads: int = 1,
+        grow: Sequence[int] = (2, 5, 21),
+        kv_stride: int = 8,
+        drop_path: float = 0.1,
+        dropout: float = 0.5,
+        plain: bool = False,
+        relative: bool = False,
+        single: bool = False,
+        cross: bool = True,
+        expander: bool = True,
+        form: str = "taps",
+        recompute: bool = False,
+    ):
+        super().__init__()
+        plans = self.plans = block_plans(frames, crop, depth, dim, heads, grow, kv_stride)
+        rates = np.linspace(0, drop_path, depth)
+        grid, width = plans[0].grid, plans[-1].dim_out
+        self.token = plain
+        self.normalize = Normalize(MEAN, STD_OF_PIXELS, 3, axis=1, rank=5)
+        self.cls_token = table((1, 1, dim), "cls_token") if plain else None
+        absolute = not (plain or relative)
+        space, time = (1, grid[1] * grid[2], dim), (1, grid[0], dim)
+        self.pos_embed_spatial = table(space, "pos_embed_spatial") if absolute else None
+        self.pos_embed_temporal = table(time, "pos_embed_temporal") if absolute else None
+        self.patch_embed = PatchEmbed(dim)
+        self.blocks = nn.SequentialCell(
+            [
+                Block(plan, float(rate), 1e-6, plain or relative, plain, plain, form)
+                for plan, rate in zip(plans, rates)
+            ]
+        )
+        self.norm = nn.LayerNorm((width,), epsilon=1e-6)
+        if single:
+            self.head = SingleHead(width, num_classes[0], dropout)
+        else:
+            self.head = MultiHead(width, datasets, num_classes, dropout, cross)
+        self.expander = Mlp(width, EXPANDER_WIDTH, width) if expander else None
+        if plain:
+            start_plain(self)
+        if recompute:
+            self.patch_embed.recompute()
+            for block in self.blocks:
+                block.recompute()
+
+    def construct(self, clip: Tensor) -> tuple:
+        feature = self.feature(clip)
+        outputs = self.head(feature)
+        if self.expander is None or not self.training:
+            return outputs
+        return (*outputs, self.expander(feature))
+
+    def multiply_adds(self) -> int:
+        """Of one clip in evaluation: matrix products and convolutions."""
+        relative, extra = self.blocks[0].attn.positions is not None, int(self.token)
+        parts = [block_multiply_adds(plan, relative, extra) for plan in self.plans]
+        first = self.plans[0]
+        parts.append(int(np.prod(first.grid)) * first.dim * self.patch_embed.proj.weight[0].size)
+        matrices = [p for p in self.head.get_parameters() if p.ndim == 2]
+        parts += [p.size for p in matrices if "cross_dataset" not in p.name]
+        return sum(parts)
+
+    def feature(self, clip: Tensor) -> Tensor:
+        """(B, C): the class token, or the mean of all tokens, after the last norm."""
+        x = self.blocks(self.with_positions(self.patch_embed(self.normalize(clip))))
+        x = self.norm(x)
+        return x[:, 0] if self.token else x.mean(1)
+
+    def with_positions(self, x: Tensor) -> Tensor:
+        if self.token:
+            token = ops.broadcast_to(ops.cast(self.cls_token, x.dtype), (x.shape[0], 1, x.shape[2]))
+            return ops.cat((token, x), 1)
+        if self.pos_embed_spatial is None:
+            return x
+        t, d = self.pos_embed_temporal.shape[1:]
+        space, time = ops.expand_dims(self.pos_embed_spatial, 1), self.pos_embed_temporal
+        places = ops.reshape(space + ops.reshape(time, (1, t, 1, d)), (1, -1, d))
+        return x + ops.cast(places, x.dtype)
+
+
+def block_multiply_adds(plan: BlockPlan, relative: bool, extra: int) -> int:
+    """Of one block; `extra` is 1 where there is a class token."""
+    dim, out = plan.dim, plan.dim_out
+    query, key = pooled(plan.grid, plan.stride_q), pooled(plan.grid, plan.stride_kv)
+    read, asked, kept = (int(np.prod(grid)) for grid in (plan.grid, query, key))
+    tokens, queries, keys = read + extra, asked + extra, kept + extra
+    parts = [
+        tokens * dim * 3 * out,
+        (asked + 2 * kept) * out * 27,
+        2 * queries * keys * out,
+        asked * out * sum(key) if relative else 0,
+        queries * out * out,
+        tokens * dim * out if dim != out else 0,
+        queries * 2 * MLP_RATIO * out * out,
+    ]
+    return sum(parts)
+
+
+class SideBySide(nn.Cell):
+    """The probabilities of all heads in one array (B, sum of C_k), for export."""
+
+    def __init__(self, net: nn.Cell):
+        super().__init__(auto_prefix=False)
+        self.net = net
+
+    def construct(self, clip: Tensor) -> Tensor:
+        return ops.cat(self.net(clip), 1)
+
+
+def table(shape: tuple[int, ...], name: str) -> Parameter:
+    return Parameter(initializer(Normal(STD), shape), name=name)
+
+
+def start_plain(net: nn.Cell) -> None:
+    """PySlowFast's start: kernels like matrices, and biases at 0.02 instead of 0."""
+    for parameter in net.get_parameters():
+        leaf = parameter.name.rpartition(".")[2]
+        if leaf == "weight":
+            parameter.set_data(initializer(Normal(STD), parameter.shape))
+        elif leaf in ("bias", "beta"):
+            parameter.set_data(initializer(Constant(STD), parameter.shape))
+
+
+build_network = MViT  # the name by which scripts find a room's network

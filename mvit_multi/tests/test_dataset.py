@@ -1,0 +1,216 @@
+"""RandAugment to Pillow's pixels; rows out of real videos."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image, ImageEnhance, ImageOps
+
+from mvit_multi import dataset
+from mvit_multi import randaugment as ra
+from mvit_multi.config import Set
+from mvit_multi.policy import Policy, parse_policy
+from utils.drawing import read_number, write_numbered_video, write_video
+from utils.order import Order
+from utils.runtime import Runtime
+from utils.testing import load_case
+
+CASES = load_case(Path(__file__).parent / "golden" / "mvit_data.json")["rand_augment_args"]
+SIDE, LENGTH = 48, 60
+
+
+def darker_add(picture: Image.Image, value: int) -> Image.Image:
+    return picture.point([min(255, i + value) if i < 128 else i for i in range(256)] * 3)
+
+
+PILLOW = {
+    "Invert": ImageOps.invert,
+    "PosterizeIncreasing": ImageOps.posterize,
+    "SolarizeIncreasing": ImageOps.solarize,
+    "SolarizeAdd": darker_add,
+    "BrightnessIncreasing": lambda p, factor: ImageEnhance.Brightness(p).enhance(factor),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_arguments_of_the_operators(case):
+    assert list(ra.NAMES) == list(case["args"])
+    for name, expected in case["args"].items():
+        found = ra.arguments(name, case["magnitude"], case["sign"])
+        assert list(found) == pytest.approx(expected), name
+
+
+@pytest.mark.parametrize("name", PILLOW)
+@pytest.mark.parametrize("magnitude", [0, 3.3, 6.4, 7, 9.9])
+def test_tables_give_pillows_pixels(name, magnitude):
+    frames = np.random.RandomState(0).randint(0, 256, (2, 20, 30, 3)).astype(np.uint8)
+    frames[1] = frames[1] // 3 + 40
+    for sign in (1, -1):
+        values = ra.arguments(name, magnitude, sign)
+        expected = [np.asarray(PILLOW[name](Image.fromarray(f), *values)) for f in frames]
+        np.testing.assert_array_equal(ra.apply(frames, name, *values), expected)
+
+
+@pytest.mark.parametrize("name", ra.PICTURES)
+def test_every_other_operator_changes_a_picture_and_keeps_its_form(name):
+    ramp = np.linspace(60, 180, 30).astype(np.uint8)
+    frames = np.broadcast_to(ramp[:, None], (2, 20, 30, 3)).copy()
+    frames[:, :, :10, 0] //= 2
+    found = ra.apply(frames, name, *ra.arguments(name, 7.0))
+    assert (found.shape, found.dtype) == (frames.shape, np.uint8)
+    assert (found != frames).any()
+
+
+def test_rotation_and_shear_are_filled_with_grey_and_go_the_right_way():
+    """Rotation counterclockwise; shear and shift take output x from x + factor * y, + share."""
+    frames = np.zeros((1, 21, 21, 3), np.uint8)
+    frames[0, 10, 15:] = 255  # a line from the middle to the right
+    up = ra.apply(frames, "Rotate", 90.0)[0]
+    assert up[3, 10, 0] > 200
+    assert up[17, 10, 0] < 50
+    corner = ra.apply(frames, "Rotate", 45.0)[0, 0, 0]
+    assert corner.tolist() == [128, 128, 128]
+    moved = ra.apply(frames, "TranslateXRel", 1 / 3)[0]
+    assert moved[10, 10, 0] > 200
+    assert moved[0, -1].tolist() == [128, 128, 128]
+
+
+def test_policies():
+    assert parse_policy("rand-m7-n4-mstd0.5-inc1") == (7.0, 4, 0.5)
+    assert parse_policy("rand-m9-n2-inc1") == (9.0, 2, 0.0)
+    for text in ("rand-m7-n4-mstd0.5", "augmix", "rand-mx-n4-inc1"):
+        with pytest.raises(ValueError, match=r"data.rand_augment"):
+            parse_policy(text)
+
+
+def test_half_of_the_operators_are_applied():
+    frames, rng = np.full((1, 4, 4, 3), 100, np.uint8), np.random.RandomState(0)
+    policy = Policy(7.0, 1, 0.5)
+    changed = [ra.rand_augment(frames, policy, rng) is not frames for _ in range(600)]
+    assert np.mean(changed) == pytest.approx(0.5, abs=0.06)
+
+
+def config(root: Path, **more) -> SimpleNamespace:
+    """Two sets in one folder: the first sampled by time, the second by segments, never mirrored."""
+    sets = (
+        Set("first", 5, lists="a", clips=2, crops=3, short_side=SIDE),
+        Set("second", 3, lists="b", sampling="segments", flip=False, short_side=SIDE),
+    )
+    data = {
+        "root": root, "lists": None, "sets": sets, "reader": "auto", "frames": 5, "stride": 3,
+        "fps": 30.0, "crop": SIDE, "copies": 2, "replicas": 1, "rand_augment": "",
+        "area": (1.0, 1.0), "erase": 0.0, "mixup": 0.8, "cutmix": 1.0, "mix_prob": 1.0,
+        "mix_switch": 0.5, "batch": 2,
+    }  # fmt: skip
+    return SimpleNamespace(
+        data=SimpleNamespace(**{**data, **more}), eval=SimpleNamespace(batch=1, val_skip=2)
+    )
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    """A numbered video in the first set, three labels of it; another in the second."""
+    root = tmp_path_factory.mktemp("sets")
+    write_numbered_video(root / "n.mp4", LENGTH, SIDE, SIDE, 30)
+    ramp = np.broadcast_to(np.linspace(0, 255, SIDE, dtype=np.uint8)[:, None], (SIDE, SIDE, 3))
+    write_video(root / "ramp.mp4", [ramp] * LENGTH, 30)
+    for name, lines in {"a": ["n.mp4 4", "n.mp4 1", "n.mp4 0"], "b": ["ramp.mp4 2"]}.items():
+        (root / name).mkdir()
+        for split in ("train", "val", "test"):
+            (root / name / f"{split}.csv").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def source_of(cfg, epochs: int = 20) -> dataset.TrainSource:
+    samples = dataset.read_records(cfg, "train")
+    return dataset.TrainSource(
+        samples, cfg, dataset.train_order(cfg, samples, Runtime()), epochs, 0
+    )
+
+
+def test_sets_are_one_list_and_replicas_repeat_it(root):
+    samples = dataset.read_records(config(root), "train")
+    assert [(s.which, s.label) for s in samples] == [(0, 4), (0, 1), (0, 0), (1, 2)]
+    assert len(dataset.read_records(config(root, replicas=3), "train")) == 12
+    assert len(dataset.read_records(config(root, replicas=3), "test")) == 4
+
+
+def test_copies_share_one_decode_and_are_augmented_by_themselves(root, monkeypatch):
+    opened, open_video = [], dataset.open_video
+
+    def counted(path, reader):
+        opened.append(path)
+        return open_video(path, reader)
+
+    monkeypatch.setattr(dataset, "open_video", counted)
+    source = source_of(config(root, erase=1.0, rand_augment="rand-m7-n4-mstd0.5-inc1"))
+    clips, targets = source[0]
+    assert clips.shape == (2, 3, 5, SIDE, SIDE)
+    assert clips.dtype == np.uint8
+    assert len(opened) == 1
+    assert (clips[0] != clips[1]).any()
+    np.testing.assert_array_equal(targets[0], targets[1])
+    again, _ = source[0]
+    np.testing.assert_array_equal(clips, again)
+
+
+def test_frames_of_both_ways_of_sampling(root):
+    """By time: 5 frames, 3 apart, anywhere; by segments: one of each fifth."""
+    source = source_of(config(root))
+    for index in range(12):
+        clips, targets = source[index]
+        if targets[0, 0] == 0:
+            shown = clips[0].transpose(1, 2, 3, 0)
+            mirrored = shown[0, :, :8].mean() < shown[0, :, -8:].mean()
+            numbers = [read_number(f[:, ::-1] if mirrored else f) for f in shown]
+            assert np.diff(numbers).min() >= 2
+            assert numbers[-1] - numbers[0] in (13, 14)
+
+
+def test_the_second_set_is_never_mirrored(root):
+    source, seen = source_of(config(root)), 0
+    for index in range(40):
+        clips, targets = source[index]
+        if targets[0, 0] == 1:
+            seen += 1
+            assert (clips[..., -1].mean((1, 2, 3)) > clips[..., 0].mean((1, 2, 3))).all()
+    assert seen > 3
+
+
+def test_a_batch_is_mixed_alike_on_all_ranks_and_batches_differ(root):
+    cfg = config(root)
+    samples = dataset.read_records(cfg, "train")
+    shares = []
+    for rank in (0, 1):
+        cfg.data.batch = 1
+        order = Order(len(samples), 1, rank, 2, 0)
+        source = dataset.TrainSource(samples, cfg, order, 5, 0)
+        shares.append([source[i][1][0, 2:].tolist() for i in range(8)])
+    assert shares[0] == shares[1]
+    assert len({tuple(row) for row in shares[0]}) == 8
+
+
+def test_a_resumed_tape_goes_on_with_the_same_mixes(root):
+    cfg = config(root)
+    samples = dataset.read_records(cfg, "train")
+    order = dataset.train_order(cfg, samples, Runtime())
+    late = dataset.TrainSource(samples, cfg, order, 20, 3)
+    for index in range(4):
+        for mine, other in zip(late[index], source_of(cfg)[index + 6]):
+            np.testing.assert_array_equal(mine, other)
+
+
+def test_views_of_a_test(root):
+    videos = dataset.EvalVideos(config(root), Runtime(), 0)
+    clips, label, valid = videos[0]
+    assert (clips.shape, label, valid) == ((6, 3, 5, SIDE, SIDE), 4, True)
+    starts = [read_number(clips[view, :, 0].transpose(1, 2, 0)) for view in range(6)]
+    assert starts == [0, 0, 0, 45, 45, 45]
+    assert len(dataset.EvalVideos(config(root), Runtime(), 0, "val")) == 2
+
+
+def test_a_bad_line_names_its_list(root, tmp_path):
+    cfg = config(root, lists=tmp_path)
+    with pytest.raises(ValueError, match=r"a/train.csv"):
+        dataset.read_records(cfg, "train")

@@ -1,0 +1,162 @@
+"""Every loss against the recorded original: values and gradients."""
+
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, nn
+
+from mvit_multi.heads import Mlp, MultiHead, pairs
+from mvit_multi.loss import Informative, build_loss
+from mvit_multi.mixing import target_row
+from utils.filling import fill, fill_input
+from utils.testing import load_case, torch_names
+
+CASES = load_case(Path(__file__).parent / "golden" / "mvit_multi_losses.json")
+
+
+def array(recipe: dict) -> np.ndarray:
+    value = recipe.get("scale", 1.0) * fill_input(recipe["seed"], recipe["shape"])
+    value = value + recipe.get("shift", 0.0)
+    if "constant_column" in recipe:
+        value[:, recipe["constant_column"]] = 0.25
+    return value.astype(np.float32)
+
+
+@pytest.mark.parametrize("case", CASES["informative"], ids=lambda c: c["name"])
+def test_informative_loss(case):
+    weights, expect = case["weights"], case["expect"]
+    loss = Informative(weights["INF_STD_WEIGHT"], weights["INF_COVAR_WEIGHT"], None)
+    value, grad = ms.value_and_grad(loss, 0)(Tensor(array(case["embedding"])))
+    assert float(value.asnumpy()) == pytest.approx(expect["loss64"], rel=1e-5)
+    assert np.linalg.norm(grad.asnumpy()) == pytest.approx(expect["grad_norm64"], rel=1e-4)
+    first = grad.asnumpy().reshape(-1)[:8]
+    np.testing.assert_allclose(first, expect["grad_first"], rtol=1e-3, atol=1e-6)
+    parts = [Informative(1.0, 0.0, None), Informative(0.0, 1.0, None)]
+    found = [float(part(Tensor(array(case["embedding"]))).asnumpy()) for part in parts]
+    assert found == pytest.approx([expect["std_loss"], expect["cov_loss"]], rel=1e-4)
+
+
+def test_informative_loss_of_a_float16_embedding():
+    """Computed in float16 it would overflow."""
+    x = Tensor((30 * fill_input(1, (8, 768))).astype(np.float16))
+    assert np.isfinite(Informative(25.0, 1.0, None)(x).asnumpy())
+
+
+def losses_of(case: dict, **more) -> nn.Cell:
+    return build_loss(
+        tuple(case["classes"]),
+        case.get("cross_projection", True),
+        smoothing=case["label_smoothing"],
+        smoothing_classes=case["smoothing_classes"],
+        weights=tuple(case.get("loss_weights", ())),
+        projection_weight=case.get("projection_weight", 1.0),
+        add_to_scores=case.get("add_projection_to_prediction", False),
+        **more,
+    )
+
+
+def targets_of(case: dict) -> Tensor:
+    names, share = case["datasets"], case["mixup_lam"]
+    return Tensor(np.stack([target_row(names.index(n), label, share) for n, label in case["rows"]]))
+
+
+def outputs_of(case: dict) -> list[str]:
+    """Names of heads and projections in the order of the network's outputs."""
+    names = case["datasets"]
+    crossed = [f"{names[s]}_{names[t]}" for s, t in pairs(names)]
+    return [*names, *(name for name in crossed if name in case["logits"])]
+
+
+@pytest.mark.parametrize("case", CASES["multi_head"], ids=lambda c: c["name"])
+def test_several_heads(case):
+    """All sets there, one absent, and without projections."""
+    names, loss, target = outputs_of(case), losses_of(case), targets_of(case)
+    scores = tuple(Tensor(array(case["logits"][name])) for name in names)
+
+    def forward(*parts):
+        return loss(parts, target)
+
+    value, grads = ms.value_and_grad(forward, tuple(range(len(scores))))(*scores)
+    assert float(value.asnumpy()) == pytest.approx(case["expect"]["loss64"], rel=1e-5)
+    for name, grad in zip(names, grads):
+        expected = case["expect"]["grad_norm"].get(name, 0.0)
+        assert np.linalg.norm(grad.asnumpy()) == pytest.approx(expected, rel=1e-4, abs=1e-7), name
+
+
+def test_projections_added_to_scores():
+    """One cross entropy of a head's scores plus all that is projected to it."""
+    case = next(c for c in CASES["multi_head"] if c["name"] == "three datasets")
+    names, target = outputs_of(case), targets_of(case)
+    scores = [array(case["logits"][name]) for name in names]
+    joint = losses_of({**case, "add_projection_to_prediction": True, "projection_weight": 0.5})
+    value = float(joint(tuple(map(Tensor, scores)), target).asnumpy())
+    plain = losses_of({**case, "cross_projection": False})
+    sums = [scores[k] + 0.5 * (scores[3 + 2 * k] + scores[4 + 2 * k]) for k in range(3)]
+    assert value == pytest.approx(float(plain(tuple(map(Tensor, sums)), target).asnumpy()))
+
+
+class FromFeatures(nn.Cell):
+    """Heads, projections and expander on features that are given."""
+
+    def __init__(self, case: dict):
+        super().__init__()
+        width = case["feature"]["shape"][1]
+        self.head = MultiHead(width, case["datasets"], case["classes"], 0.0, True)
+        self.expander = Mlp(width, 4096, width)
+
+    def construct(self, feature: Tensor) -> tuple:
+        return (*self.head(feature), self.expander(feature))
+
+
+@pytest.mark.parametrize("case", CASES["from_features"], ids=lambda c: c["name"])
+def test_from_features_to_the_total(case):
+    net, expect = FromFeatures(case).set_train(), case["expect"]
+    names = torch_names(net)
+    assert {names[p.name]: list(p.shape) for p in net.trainable_params()} == {
+        name: shape for name, shape, _ in case["manifest"]
+    }
+    for parameter in net.trainable_params():
+        parameter.set_data(Tensor(fill(names[parameter.name], tuple(parameter.shape))))
+    informative = Informative(25.0, 1.0, None)
+    weights = {"informative": informative, "informative_weight": case["inf_loss_weight"]}
+    loss, target = losses_of(case, **weights), targets_of(case)
+    feature = Parameter(Tensor(array(case["feature"])), name="feature")
+    outputs = net(feature)
+    for name, found in zip([*case["datasets"], *outputs_of({**case, **expect})[3:]], outputs):
+        np.testing.assert_allclose(found.asnumpy(), expect["logits"][name], atol=1e-5)
+    assert float(informative(outputs[-1]).asnumpy()) == pytest.approx(
+        expect["informative"], rel=1e-5
+    )
+    parameters = ms.ParameterTuple([feature, *net.trainable_params()])
+
+    def forward():
+        return loss(net(feature), target)
+
+    value, grads = ms.value_and_grad(forward, None, parameters)()
+    assert float(value.asnumpy()) == pytest.approx(expect["loss64"], rel=1e-5)
+    norms = [np.linalg.norm(grad.asnumpy()) for grad in grads]
+    assert norms[0] == pytest.approx(expect["feature_grad_norm"], rel=1e-4)
+    for parameter, norm in zip(parameters[1:], norms[1:]):
+        name = names[parameter.name]
+        assert norm == pytest.approx(expect["grad_norm"][name], rel=1e-4, abs=1e-6), name
+
+
+def value_and_gradient(loss: nn.Cell, scores: tuple, target: Tensor) -> tuple:
+    """Of the first head's scores."""
+
+    def forward(first):
+        return loss((first, *scores[1:]), target)
+
+    value, grad = ms.value_and_grad(forward)(scores[0])
+    return float(value.asnumpy()), grad.asnumpy()
+
+
+def test_the_share_scales_the_gradient_and_not_the_loss():
+    case = next(c for c in CASES["multi_head"] if c["name"] == "three datasets")
+    scores = tuple(Tensor(array(case["logits"][name])) for name in outputs_of(case))
+    value, grad = value_and_gradient(losses_of(case), scores, targets_of(case))
+    same, quarter = value_and_gradient(losses_of(case, share=0.25), scores, targets_of(case))
+    assert value == pytest.approx(same)
+    np.testing.assert_allclose(0.25 * grad, quarter, rtol=1e-6)

@@ -1,0 +1,136 @@
+"""Published counts, conversion, the start of training, mixing in the graph."""
+
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from mvit_multi import convert as room
+from mvit_multi.config import Config
+from mvit_multi.mixing import MixClips, cutmix_box, target_row
+from mvit_multi.model import MEAN, STD_OF_PIXELS, MViT
+from utils.checkpoint import weights_of
+from utils.config import ROOT, load_config
+from utils.convert import convert
+from utils.filling import fill, fill_input
+from utils.layers import Dropout, Normalize
+from utils.tables import resize_rows
+from utils.testing import torch_names
+
+CONFIGS = ROOT / "mvit_multi" / "configs"
+TOY = {"frames": 4, "crop": 32, "depth": 3, "dim": 8, "grow": (1,), "kv_stride": 4}
+ONE = {"datasets": ("kinetics",), "num_classes": (5,), "single": True, "expander": False}
+THREE = {"datasets": ("kinetics", "mit", "ssv2"), "num_classes": (5, 4, 3)}
+
+
+def source_of(net: MViT) -> dict:
+    """A PyTorch state dict of the network, every array a function of its name."""
+    shapes = {name: tuple(p.shape) for name, p in weights_of(net).items()}
+    return {theirs: fill(theirs, shapes[ours]) for ours, theirs in torch_names(net).items()}
+
+
+def wanted_by(net: MViT) -> dict:
+    return {name: tuple(p.shape) for name, p in weights_of(net).items()}
+
+
+@pytest.mark.parametrize(
+    ("yaml", "tensors", "parameters", "giga"),
+    [
+        ("mvit_multi_b_k400_mit_ssv2_32x3", 538, 64_297_643, 223.14),
+        ("mvit_multi_single_b_k400_32x3", 518, 51_293_776, 223.14),
+        ("mvit_multi_plain_s_k400_16x4", 397, 34_537_744, 64.22),
+        ("mvit_multi_plain_b_k400_32x3", 589, 51_230_128, 224.47),
+    ],
+)
+def test_published_counts(yaml, tensors, parameters, giga):
+    """Multiply-adds to a part in a thousand: nobody says what became of the rounding."""
+    net = MViT(**load_config(Config, CONFIGS / f"{yaml}.yaml").network())
+    weights = net.trainable_params()
+    assert (len(weights), sum(p.size for p in weights)) == (tensors, parameters)
+    assert net.multiply_adds() / 1e9 == pytest.approx(giga, rel=1e-3)
+
+
+def test_a_start_from_kinetics_takes_all_but_the_head():
+    """Of the released networks that is 516 of 518 tensors; names are the same at any size."""
+    one, three = MViT(**TOY, **ONE), MViT(**TOY, **THREE)
+    done = convert(source_of(one), wanted_by(three), room, new_head=True)
+    assert sorted(done.dropped) == ["head.projection.bias", "head.projection.weight"]
+    assert len(done.arrays) == len(one.trainable_params()) - 2
+    assert len(done.missing) == 22  # 12 of heads, 6 projections, 4 of the expander
+    with pytest.raises(ValueError, match="--new_head"):
+        convert(source_of(one), wanted_by(three), room)
+
+
+def test_conversion_is_strict_on_both_sides():
+    net = MViT(**TOY, **THREE)
+    source = source_of(net)
+    assert convert(source, wanted_by(net), room).missing == []
+    more = {**source, "blocks.9.norm1.weight": np.zeros(8)}
+    with pytest.raises(ValueError, match=r"unknown blocks.9.norm1.weight"):
+        convert(more, wanted_by(net), room)
+    source.pop("blocks.0.attn.norm_q.weight")
+    with pytest.raises(ValueError, match=r"missing blocks.0.attn.norm_q.gamma"):
+        convert(source, wanted_by(net), room)
+    with pytest.raises(ValueError, match="neither"):
+        convert({"conv1.weight": np.zeros(1)}, wanted_by(net), room)
+
+
+def test_relative_tables_of_another_crop_are_resized():
+    """Half-pixel centres, ends repeated: values of PyTorch's linear interpolation of 0, 1, 2."""
+    small, large = (MViT(**{**TOY, "crop": crop}, **ONE, plain=True) for crop in (32, 48))
+    done = convert(source_of(small), wanted_by(large), room)
+    name = "blocks.0.attn.rel_pos_h"
+    assert done.arrays[name].shape == (23, 8)
+    np.testing.assert_allclose(done.arrays[name][[0, -1]], source_of(small)[name][[0, -1]])
+    expected = [0, 0.3, 0.9, 1.5, 2.0]  # at 0.6 * (i + 0.5) - 0.5, cut off below 0
+    expected[0], expected[1:] = 0.0, [0.4, 1.0, 1.6, 2.0]
+    np.testing.assert_allclose(resize_rows(3, 5) @ np.arange(3.0), expected, atol=1e-6)
+    np.testing.assert_array_equal(resize_rows(4, 4), np.eye(4))
+
+
+def test_the_start_of_training():
+    net = MViT(**{**TOY, "dim": 64}, **THREE)
+    assert net.blocks[0].mlp.fc1.weight.asnumpy().std() == pytest.approx(0.02, rel=0.05)
+    assert np.abs(net.patch_embed.proj.weight.asnumpy()).max() <= 441**-0.5
+    assert np.abs(net.blocks[0].attn.pool_q.weight.asnumpy()).max() <= 27**-0.5
+    assert not net.blocks[0].mlp.fc1.bias.asnumpy().any()
+    plain = MViT(**{**TOY, "dim": 64}, **ONE, plain=True)
+    assert (plain.blocks[0].norm1.beta.asnumpy() == np.float32(0.02)).all()
+    assert plain.patch_embed.proj.weight.asnumpy().std() == pytest.approx(0.02, rel=0.05)
+
+
+def test_drop_path_and_dropouts_are_where_the_recipe_has_them():
+    net = MViT(**TOY, **THREE, drop_path=0.2, dropout=0.5)
+    drops = {n: cell.p for n, cell in net.cells_and_names() if isinstance(cell, Dropout)}
+    paths = [drops[f"blocks.{i}.drop{k}"] for i in range(3) for k in (1, 2)]
+    assert paths == pytest.approx([0, 0, 0.1, 0.1, 0.2, 0.2])
+    heads = [p for name, p in drops.items() if name.startswith("head")]
+    assert heads == [0.5] * 6  # between the layers of a head, and on its scores
+
+
+def mixed(share: float, box: tuple) -> tuple:
+    clip = np.random.RandomState(0).randint(0, 255, (2, 2, 3, 2, 6, 8)).astype(np.uint8)
+    target = np.stack([np.stack([target_row(0, 0, share, box)] * 2)] * 2)
+    normalize = Normalize(MEAN, STD_OF_PIXELS, 3, axis=1, rank=5)
+    found = MixClips(normalize, True)(Tensor(clip), Tensor(target)).asnumpy()
+    flat = (clip.reshape(4, 3, 2, 6, 8) / 255 - 0.45) / 0.225
+    return found, flat
+
+
+def test_mixup_takes_the_batch_backwards():
+    found, flat = mixed(0.7, (0, 0, 0, 0))
+    np.testing.assert_allclose(found, 0.7 * flat + 0.3 * flat[::-1], rtol=1e-4, atol=1e-5)
+
+
+def test_cutmix_takes_a_box_of_the_batch_backwards():
+    mix = cutmix_box(0.6, 2, 5, 6, 8)
+    found, flat = mixed(mix.share, mix.box)
+    y0, y1, x0, x1 = mix.box
+    flat[..., y0:y1, x0:x1] = flat[::-1, ..., y0:y1, x0:x1].copy()
+    np.testing.assert_allclose(found, flat, rtol=1e-4, atol=1e-5)
+
+
+def test_a_wrong_input_shape_is_not_swallowed():
+    """Tables of positions fix the size of a clip."""
+    net = MViT(**TOY, **ONE).set_train(False)
+    with pytest.raises((ValueError, RuntimeError)):
+        net(Tensor(fill_input(1, (1, 3, 4, 48, 48))))[0].asnumpy()

@@ -1,0 +1,118 @@
+"""MViTv2, several data sets and one, against the published originals, number by number."""
+
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from mvit_multi.attention import ChannelsFirst
+from mvit_multi.golden import loss as case_loss
+from mvit_multi.golden import network, target, train_step
+from mvit_multi.heads import pairs
+from utils.filling import fill_input
+from utils.testing import evaluation, expected_evaluation, load_case, record_taps, torch_names
+
+GOLDEN = Path(__file__).parent / "golden"
+SMALL = [
+    load_case(GOLDEN / f"{name}.json")
+    for name in ("mvit_multi_small", "mvit_multi_small_abspos", "mvit_v2_small")
+]
+IDS = ["relative", "released", "plain"]
+FULL = load_case(GOLDEN / "mvit_multi_b_32x3.json")
+
+
+def clip_of(case: dict) -> Tensor:
+    return Tensor(fill_input(case["input_seed"], case["input_shape"]))
+
+
+def assert_probabilities(case: dict, form: str = "frames") -> None:
+    """Every head's, within 1e-5; a missing part of the network shows at 1e-3 and more."""
+    found = evaluation(network(case, form=form), clip_of(case))
+    expected = expected_evaluation(case)
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("case", SMALL, ids=IDS)
+def test_probabilities_equal_the_originals(case):
+    assert_probabilities(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["taps", "grouped"])
+def test_every_form_of_the_pooling(form):
+    assert_probabilities(SMALL[0], form)
+
+
+@pytest.mark.slow
+def test_probabilities_at_full_size_equal_the_originals():
+    assert_probabilities(FULL)
+
+
+@pytest.mark.parametrize("case", SMALL, ids=IDS)
+def test_activations_on_the_way(case):
+    """Of what stands in another order, the original's order is restored."""
+    net = network(case)
+    cells = dict(net.cells_and_names())
+    left_out = ("expander",)  # which an evaluation does not need
+    taps = {p: tap for p, tap in case["eval"]["taps"].items() if p in cells and p not in left_out}
+    assert len(taps) > 15
+    seen = record_taps(net, list(taps), clip_of(case).asnumpy())
+    for point, expected in taps.items():
+        x, scale = seen[point], max(expected["std"], 1e-3)
+        if x.size != np.prod(expected["shape"]):  # queries, keys, values: one after the other
+            continue
+        if isinstance(cells[point], ChannelsFirst):
+            x = x.swapaxes(1, 2)
+        assert abs(x.mean() - expected["mean"]) < 1e-4 * scale, point
+        assert abs(x.std() - expected["std"]) < 1e-4 * scale, point
+        assert np.abs(x.reshape(-1)[:8] - expected["first"]).max() < 1e-3 * scale, point
+
+
+@pytest.mark.parametrize("case", SMALL, ids=IDS)
+def test_scores_loss_and_gradients_of_training(case):
+    """Scores 1e-4; loss and gradient norms 1e-4 of theirs, 1e-6 for those that are noise."""
+    net, loss, train = network(case, training=True), case_loss(case), case["train"]
+    weights, clip = net.trainable_params(), clip_of(case)
+
+    def forward(x, y):
+        outputs = net(x)
+        return loss(outputs, y), outputs
+
+    gradients = ms.jit(ms.value_and_grad(forward, None, ms.ParameterTuple(weights), has_aux=True))
+    (value, outputs), grads = gradients(clip, Tensor(target(case)))
+    assert float(value.asnumpy()) == pytest.approx(train["loss"], rel=1e-5)
+    logits = case["eval"]["logits"]
+    heads = list(logits.values()) if isinstance(logits, dict) else [logits]
+    for found, expected in zip(outputs, heads):
+        np.testing.assert_allclose(found.asnumpy(), expected, atol=1e-4)
+    if "projected_logits" in train:
+        names = list(logits)
+        for (s, t), found in zip(pairs(names), outputs[len(names) :]):
+            expected = train["projected_logits"][f"{names[s]}_{names[t]}"]
+            np.testing.assert_allclose(found.asnumpy(), expected, atol=1e-4)
+    names = torch_names(net)
+    norms = {names[p.name]: np.linalg.norm(g.asnumpy()) for p, g in zip(weights, grads)}
+    assert set(norms) == set(train["grad_norm"])
+    for name, expected in train["grad_norm"].items():
+        assert norms[name] == pytest.approx(expected, rel=1e-4, abs=1e-6), name
+
+
+@pytest.mark.parametrize("case", SMALL, ids=IDS)
+def test_five_updates_of_adamw(case):
+    """With clipping at 1; the loss before each and, but for the last, after."""
+    step, recorded = train_step(case, "step"), case["train"]["step"]
+    inputs = clip_of(case), Tensor(target(case))
+    losses = [float(step(*inputs)[0].asnumpy()) for _ in range(5)]
+    np.testing.assert_allclose(losses, recorded["losses"][:5], rtol=1e-5)
+
+
+def test_the_manifest_is_met_name_by_name():
+    """538 tensors, 64,297,643 parameters, in the original's names and shapes."""
+    net = network(FULL)
+    names = torch_names(net)
+    found = {names[p.name]: list(p.shape) for p in net.trainable_params()}
+    assert found == {name: shape for name, shape, _ in FULL["manifest"]}
+    assert sum(p.size for p in net.trainable_params()) == 64_297_643

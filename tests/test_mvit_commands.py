@@ -1,0 +1,207 @@
+"""MViTv2's commands on three drawn data sets; two workers; the same run killed."""
+
+import json
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.helpers import assert_same, call, last_json, run, start_and_stop, weights
+from utils.config import ROOT
+from utils.drawing_sets import SETS, draw_sets
+
+SMOKE = str(ROOT / "mvit_multi" / "configs" / "mvit_multi_smoke.yaml")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> list:
+    """A network of two blocks on clips of 4 x 32 x 32; 22 training videos of three sets."""
+    root = tmp_path_factory.mktemp("sets")
+    draw_sets(root, train_per_motion=1, test_per_motion=1, seed=1)
+    return [
+        "--config_path",
+        SMOKE,
+        f"--data.root={root}",
+        "--data.frames=4",
+        "--data.crop=32",
+        "--data.batch=4",
+        "--data.copies=2",
+        "--model.depth=2",
+        "--model.grow=[1]",
+        "--model.dim=8",
+        "--train.epochs=2",
+        "--train.warmup_epochs=1",
+        "--run.save_every=1",
+        "--run.log_every=2",
+    ]
+
+
+@pytest.fixture(scope="module")
+def trained(small, tmp_path_factory) -> Path:
+    """With all that augments and mixes."""
+    out = tmp_path_factory.mktemp("trained_mvit") / "run"
+    return Path(run("mvit_multi/train.py", *small, *AUGMENTED, f"--run.out={out}")["checkpoint"])
+
+
+AUGMENTED = [
+    "--data.rand_augment=rand-m7-n4-mstd0.5-inc1",
+    "--data.erase=0.5",
+    "--data.mixup=0.8",
+    "--data.cutmix=1",
+    "--model.drop_path=0.1",
+    "--model.dropout=0.5",
+]
+
+
+def test_one_table_for_all_sets_and_one_line_for_programs(small, trained):
+    done = call("mvit_multi/eval.py", *small, "--checkpoint_path", trained)
+    result = last_json(done)
+    assert list(result["sets"]) == list(SETS)
+    assert [each["videos"] for each in result["sets"].values()] == [8, 8, 6]
+    assert [each["views"] for each in result["sets"].values()] == ["1x3", "2x3", "1x1"]
+    mean = np.mean([each["top1"] for each in result["sets"].values()])
+    assert result["top1"] == pytest.approx(mean, abs=1e-6)
+    table = done.stdout.splitlines()[:-1]
+    assert [line.split()[0] for line in table] == ["data", *SETS, "average"]
+    assert json.loads(trained.with_suffix(".json").read_text()) == result
+    one = run("mvit_multi/eval.py", *small, "--checkpoint_path", trained, "--eval.sets=[axes]")
+    assert {**one["sets"]["axes"], "seconds": 0} == {**result["sets"]["axes"], "seconds": 0}
+    assert list(one["sets"]) == ["axes"]
+
+
+def test_two_ranks_evaluate_as_one(small, trained):
+    alone = run("mvit_multi/eval.py", *small, "--checkpoint_path", trained)
+    done = call(
+        "scripts/run_eval.sh", "mvit_multi", SMOKE, trained, *small[2:],
+        environment={"DEVICES": "2"},
+    )  # fmt: skip
+    both = last_json(done)
+    for name in SETS:
+        assert {**both["sets"][name], "seconds": 0} == {**alone["sets"][name], "seconds": 0}
+
+
+def test_a_joint_prediction_over_all_classes(small, trained):
+    root = Path(small[2].split("=")[1])
+    video = next((root / "eight" / "videos" / "test").glob("*.mp4"))
+    files = ["--checkpoint_path", trained, "--video", video]
+    result = run("mvit_multi/predict.py", *small, *files)
+    assert {name: len(each) for name, each in result["sets"].items()} == {
+        "eight": 5, "axes": 4, "moves": 5,
+    }  # fmt: skip
+    joint = result["joint"]
+    assert [e["probability"] for e in joint] == sorted(e["probability"] for e in joint)[::-1]
+    best = result["sets"][joint[0]["set"]][0]
+    assert joint[0]["probability"] == pytest.approx(best["probability"] / 3, abs=1e-6)
+    assert all(e["name"] in SETS[e["set"]] for e in joint)
+    done = call("mvit_multi/predict.py", *small, *files[:3], root / "none.mp4")
+    assert done.returncode == 2
+    assert "none.mp4 does not exist" in done.stderr
+
+
+def test_an_exported_network_is_compared_with_the_cell(small, trained, tmp_path):
+    target = ["--format", "mindir", "--target", tmp_path / "net.mindir"]
+    result = run("mvit_multi/export.py", *small, "--checkpoint_path", trained, *target)
+    assert result["max_abs_difference"] < 1e-5
+
+
+def test_a_start_from_another_sets_network(small, trained, tmp_path):
+    """The trunk is taken, heads and projections are fresh; two of the three sets are enough."""
+    sets = "[{name: axes, num_classes: 4, videos: axes, lists: axes}]"
+    single = [f"--data.sets={sets}", "--model.single=true", "--model.cross=false"]
+    single += ["--model.expander=false", "--train.informative_weight=0", "--train.epochs=1"]
+    single += ["--train.warmup_epochs=0", "--data.batch=2"]
+    first = run("mvit_multi/train.py", *small, *single, f"--run.out={tmp_path / 'one'}")
+    begin = [f"--train.pretrained={first['checkpoint']}", "--train.lr=1e-12", "--train.epochs=1"]
+    begin += ["--train.warmup_epochs=0", "--train.end_lr=0", "--train.weight_decay=0"]
+    begin += ["--run.amp=O2", "--run.loss_scale=1024", "--run.dynamic_loss_scale=true"]
+    begin += ["--model.recompute=true", "--train.accumulate=2", f"--run.out={tmp_path / 'two'}"]
+    done = call("mvit_multi/train.py", *small, *begin)
+    assert done.returncode == 2
+    assert "head" in done.stderr
+    second = run("mvit_multi/train.py", *small, *begin, "--train.new_head=true")
+    before, after = weights(first["checkpoint"]), weights(second["checkpoint"])
+    kept = [name for name in before if not name.startswith("head")]
+    assert len(kept) == len(before) - 2
+    for name in kept:
+        np.testing.assert_allclose(before[name], after[name], atol=1e-6, err_msg=name)
+
+
+def test_validation_while_training(small, tmp_path):
+    often = ["--run.eval_every=1", "--eval.val_skip=2", f"--run.out={tmp_path / 'run'}"]
+    run("mvit_multi/train.py", *small, *often, "--train.epochs=1", "--train.warmup_epochs=0")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert any("top5" in line for line in lines)
+
+
+def test_two_workers_equal_one_that_accumulates_twice_as_much(small, tmp_path):
+    """Without the informative loss, which looks at a micro-batch as a whole.
+
+    A large eps keeps Adam from making signs of the noise where gradients are zero by algebra.
+    """
+    plain = ["--train.informative_weight=0", "--train.epochs=1", "--train.warmup_epochs=0"]
+    plain += ["--train.eps=1e-2", "--train.end_lr=1e-3"]  # the rate differs by half a micro-batch
+    plain += ["--data.batch=2", "--data.replicas=4"]  # whole groups of batches
+    once = ["--train.accumulate=2", "--run.all_reduce=[blocks.0, blocks.1]"]
+    alone = run(
+        "mvit_multi/train.py", *small, *plain, "--train.accumulate=4", f"--run.out={tmp_path / 'a'}"
+    )
+    done = call(
+        "scripts/run_distribute_train.sh", "mvit_multi", "2", SMOKE, *small[2:], *plain, *once,
+        f"--run.out={tmp_path / 'b'}",
+    )  # fmt: skip
+    both = last_json(done)
+    assert "gradients travel in 3 segments" in done.stderr
+    first, second = weights(alone["checkpoint"]), weights(both["checkpoint"])
+    for name, value in first.items():
+        np.testing.assert_allclose(value, second[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def gradients(small: list, out: Path, workers: int, *settings: str) -> dict:
+    script, more = Path(__file__).parent / "gradients.py", [*settings, f"--run.out={out}"]
+    if workers == 1:
+        done = call(str(script), *small, *more)
+    else:
+        done = call("scripts/launch.py", str(workers), script, *small, *more)
+    assert done.returncode == 0, done.stderr
+    return dict(np.load(out / "gradients.npz"))
+
+
+def test_gradients_of_two_workers(small, tmp_path):
+    """Those of the whole batch, informative loss and all; as the original has them, half of it."""
+    alone = gradients(small, tmp_path / "alone", 1, "--data.batch=4")
+    true = gradients(small, tmp_path / "true", 2, "--data.batch=2")
+    half = gradients(small, tmp_path / "half", 2, "--data.batch=2", "--train.gradient=original")
+    noise = 1e-6 * max(np.abs(value).max() for value in alone.values())
+    for name, value in alone.items():
+        np.testing.assert_allclose(true[name], value, rtol=1e-3, atol=noise, err_msg=name)
+        np.testing.assert_allclose(half[name], value / 2, rtol=1e-3, atol=noise, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("data.sets=[]", "data.sets"),
+        ("data.sets=[{name: a_b, num_classes: 2}]", "letters, digits and hyphens"),
+        ("data.sets=[{name: a}]", "data.sets[0].num_classes"),
+        ("data.sets=[{name: a, num_classes: 2, flops: 1}]", "flops"),
+        ("data.rand_augment=rand-m7", "data.rand_augment"),
+        ("model.single=true", "model.single"),
+        ("model.expander=false", "train.informative_weight"),
+        ("eval.sets=[nine]", "nine is none of eight, axes, moves"),
+        ("train.set_weights=[1]", "train.set_weights"),
+        ("model.grow=[7]", "model.grow"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(small, tmp_path, setting, words):
+    done = call("mvit_multi/train.py", *small, f"--{setting}", f"--run.out={tmp_path / 'run'}")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert words in done.stderr
+
+
+@pytest.mark.slow
+def test_kill_9_changes_no_bit(small, trained, tmp_path):
+    arguments, broken = [*small, *AUGMENTED, "--run.save_steps=1"], tmp_path / "broken"
+    start_and_stop("mvit_multi/train.py", arguments, broken, 8, signal.SIGKILL)
+    run("mvit_multi/train.py", *arguments, f"--run.out={broken}")
+    assert_same(trained, broken / "epoch_002.ckpt")
