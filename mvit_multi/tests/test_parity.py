@@ -20,7 +20,13 @@ SMALL = [
     for name in ("mvit_multi_small", "mvit_multi_small_abspos", "mvit_v2_small")
 ]
 IDS = ["relative", "released", "plain"]
+VARIANTS = load_case(GOLDEN / "variants.json")
 FULL = load_case(GOLDEN / "mvit_multi_b_32x3.json")
+
+
+def slow_but(names, *quick: str) -> list:
+    """Parameters of a test; all but a few are for `-m slow`."""
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def clip_of(case: dict) -> Tensor:
@@ -71,9 +77,25 @@ def test_activations_on_the_way(case):
         assert np.abs(x.reshape(-1)[:8] - expected["first"]).max() < 1e-3 * scale, point
 
 
-@pytest.mark.parametrize("case", SMALL, ids=IDS)
+@pytest.mark.parametrize("name", slow_but(VARIANTS, "plain_s", "single", "four_sets"))
+def test_probabilities_of_other_depths_and_mixes(name):
+    """Plain MViTv2-S, the depth of B, one, two, three and four data sets."""
+    assert_probabilities(VARIANTS[name])
+
+
+TRAINED = {
+    **dict(zip(IDS, SMALL)),
+    **{name: case for name, case in VARIANTS.items() if "train" in case},
+}
+
+
+@pytest.mark.parametrize("case", TRAINED.values(), ids=TRAINED)
 def test_scores_loss_and_gradients_of_training(case):
-    """Scores 1e-4; loss and gradient norms 1e-4 of theirs, 1e-6 for those that are noise."""
+    """Scores 1e-4; loss and gradient norms 1e-4 of theirs, 1e-6 for those that are noise.
+
+    Among the variants: four data sets of which one is absent, all clips of one set with projections
+    added to scores, and no projections at all.
+    """
     net, loss, train = network(case, training=True), case_loss(case), case["train"]
     weights, clip = net.trainable_params(), clip_of(case)
 
@@ -100,9 +122,10 @@ def test_scores_loss_and_gradients_of_training(case):
         assert norms[name] == pytest.approx(expected, rel=1e-4, abs=1e-6), name
 
 
-@pytest.mark.parametrize("case", SMALL, ids=IDS)
-def test_five_updates_of_adamw(case):
+@pytest.mark.parametrize("name", slow_but(IDS, "released"))
+def test_five_updates_of_adamw(name):
     """With clipping at 1; the loss before each and, but for the last, after."""
+    case = TRAINED[name]
     step, recorded = train_step(case, "step"), case["train"]["step"]
     inputs = clip_of(case), Tensor(target(case))
     losses = [float(step(*inputs)[0].asnumpy()) for _ in range(5)]
