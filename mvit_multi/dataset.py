@@ -18,6 +18,7 @@ from utils.lists import ListFile, read_list, swapped
 from utils.order import Order
 from utils.runtime import Runtime
 from utils.video import FrameSource, open_video
+from utils.views import test_views
 
 SPLITS = ("train", "val", "test")
 
@@ -134,7 +135,7 @@ def views_of(sample: Sample, data, each, clips: int = 0, crops: int = 0) -> np.n
         needed, places = np.unique(numbers, return_inverse=True)
         frames = video.frames(needed)
     places = places.reshape(numbers.shape)
-    return transforms.test_views(frames, places, each.short_side, data.crop, crops or each.crops)
+    return test_views(frames, places, each.short_side, data.crop, crops or each.crops)
 
 
 def test_indices(video: FrameSource, data, each, clip: int, clips: int) -> np.ndarray:

@@ -6,9 +6,10 @@
 `all` decodes every frame with the reader of the yaml; `ends` the first, one in the middle and the
 last ones: several times as fast, and blind to damage elsewhere. For every list there will be, in
 DIR: the list of its good lines, under its own name, to be named in the yaml in its place; and
-`NAME.bad.tsv`: line number, kind, path, reason. An interrupted scan, even a killed one, goes on
-where it was; a file that has changed is read again. The last line of stdout is one JSON object:
-videos, good, bad, kinds, lists, read (in this run), seconds.
+`NAME.bad.tsv`: line number, kind, path, reason. Lists of one name keep the folders in which they
+differ. An interrupted scan, even a killed one, goes on where it was; a file that has changed is
+read again. The last line of stdout is one JSON object: videos, good, bad, kinds, lists, read (in
+this run), seconds.
 """
 
 import importlib
@@ -43,29 +44,39 @@ def main(room: str, cfg, out: str, frames: str = "all", workers: str = "") -> No
         raise ValueError(f"{room} has no lists of videos; there is nothing to scan")
     began, files = time.monotonic(), dataset.list_files(cfg)
     kinds, read = Counter(), 0
-    for file in files:
-        if file.path.resolve().parent == folder.resolve():
+    for file, name in zip(files, names_of(files)):
+        if file.path.resolve() == (folder / name).resolve():
             raise ValueError(f"--out {out} is the folder of {file.path}, which would be replaced")
     with explained(folder, "--out"):
-        folder.mkdir(parents=True, exist_ok=True)
-        for file in files:
-            lines, new = scan(file, cfg.data.reader, frames, int(workers), folder)
-            write_lists(folder, file.path.name, lines)
+        targets = [folder / name for name in names_of(files)]
+        for file, target in zip(files, targets):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            lines, new = scan(file, cfg.data.reader, frames, int(workers), target)
+            write_lists(target, lines)
             kinds.update(finding.kind for _, _, _, finding in lines)
             read += new
     good = kinds.pop(GOOD, 0)
     result = {"videos": good + sum(kinds.values()), "good": good, "bad": sum(kinds.values())}
-    lists = [str(folder / file.path.name) for file in files]
+    lists = [str(target) for target in targets]
     seconds = round(time.monotonic() - began, 1)
     print(json.dumps({**result, "kinds": kinds, "lists": lists, "read": read, "seconds": seconds}))
 
 
+def names_of(files: list[ListFile]) -> list[Path]:
+    """What the lists will be called: their names or, if two have one, their paths below all."""
+    paths = [file.path.resolve() for file in files]
+    if len({path.name for path in paths}) == len(paths):
+        return [Path(path.name) for path in paths]
+    top = os.path.commonpath([path.parent for path in paths])
+    return [path.relative_to(top) for path in paths]
+
+
 def scan(
-    file: ListFile, reader: str, depth: str, workers: int, folder: Path
+    file: ListFile, reader: str, depth: str, workers: int, target: Path
 ) -> tuple[list[tuple[int, str, str, Finding]], int]:
     """(line number, line, path, finding) of every line, and how many videos were read for it."""
     found, jobs, lines = {}, {}, list(entries(file))
-    journal = folder / f"{file.path.name}.scan.jsonl"
+    journal = target.with_name(f"{target.name}.scan.jsonl")
     known = read_journal(journal)
     for number, _, record in lines:
         if isinstance(record, str):
@@ -112,15 +123,15 @@ def read_journal(path: Path) -> dict[str, Finding]:
     return known
 
 
-def write_lists(folder: Path, name: str, lines: list) -> None:
+def write_lists(target: Path, lines: list) -> None:
     good = [text for _, text, _, finding in lines if finding.kind == GOOD]
     rows = [
         f"{number}\t{finding.kind}\t{path or text}\t{finding.reason}"
         for number, text, path, finding in lines
         if finding.kind != GOOD
     ]
-    write_text(folder / name, "".join(line + "\n" for line in good))
-    write_text(folder / f"{name}.bad.tsv", "".join(row + "\n" for row in rows))
+    write_text(target, "".join(line + "\n" for line in good))
+    write_text(target.with_name(f"{target.name}.bad.tsv"), "".join(row + "\n" for row in rows))
 
 
 if __name__ == "__main__":

@@ -127,6 +127,16 @@ def test_a_start_from_another_sets_network(small, trained, tmp_path):
         np.testing.assert_allclose(before[name], after[name], atol=1e-6, err_msg=name)
 
 
+def test_scanned_lists_of_one_name_do_not_replace_each_other(small, tmp_path):
+    """And take the place of the old ones by one setting."""
+    out = ["--out", tmp_path / "lists", "--frames", "ends"]
+    result = run("scripts/scan_videos.py", *small, *out)
+    assert (result["videos"], result["bad"], len(result["lists"])) == (66, 0, 9)
+    good = [f"--data.lists={tmp_path / 'lists'}", f"--run.out={tmp_path / 'run'}"]
+    good += ["--train.epochs=1", "--train.warmup_epochs=0"]
+    assert run("mvit_multi/train.py", *small, *good)["steps"] == 5
+
+
 def test_validation_while_training(small, tmp_path):
     often = ["--run.eval_every=1", "--eval.val_skip=2", f"--run.out={tmp_path / 'run'}"]
     run("mvit_multi/train.py", *small, *often, "--train.epochs=1", "--train.warmup_epochs=0")

@@ -13,6 +13,7 @@ from utils.lists import ListFile, Record, read_list, swapped
 from utils.order import Order
 from utils.runtime import Runtime
 from utils.video import FrameSource, open_video
+from utils.views import test_views
 from x3d import sampling, transforms
 
 
@@ -75,7 +76,7 @@ class EvalVideos(sources.EvalVideos):
             frames = video.frames(needed)
         side = cfg.test_crop if cfg.eval.crops == 3 else cfg.data.scales[0]
         places = places.reshape(clips.shape)
-        return transforms.test_views(frames, places, side, cfg.test_crop, cfg.eval.crops)
+        return test_views(frames, places, side, cfg.test_crop, cfg.eval.crops)
 
 
 def clip_shape(data, size: int) -> tuple[int, int, int, int]:

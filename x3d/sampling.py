@@ -5,11 +5,10 @@ Source: facebookresearch/SlowFast, commit 287ec007 (`datasets/decoder.py`, `data
 frame or two off it (`selective_indices` reproduces the one of September 2021, for tests).
 """
 
-import math
-
 import numpy as np
 
 from utils.video import Box
+from utils.views import scaled
 
 
 def clip_size(frames: int, stride: int, fps: float, target_fps: float) -> float:
@@ -50,25 +49,6 @@ def jitter(
     y = int(rng.randint(0, scaled_h - crop)) if scaled_h > crop else 0
     x = int(rng.randint(0, scaled_w - crop)) if scaled_w > crop else 0
     return (scaled_w, scaled_h), (x, y, crop, crop), bool(rng.uniform() < 0.5)
-
-
-def scaled(width: int, height: int, side: int) -> tuple[int, int]:
-    """Width and height at which the short side is `side`; the long one is rounded down."""
-    if min(width, height) == side:
-        return width, height
-    if width < height:
-        return side, int(math.floor(float(height) / width * side))
-    return int(math.floor(float(width) / height * side)), side
-
-
-def test_box(width: int, height: int, crop: int, place: int) -> Box:
-    """Place 0, 1, 2 along the longer side: left (top), centre, right (bottom)."""
-    y, x = math.ceil((height - crop) / 2), math.ceil((width - crop) / 2)
-    if height > width:
-        y = (0, y, height - crop)[place]
-    else:
-        x = (0, x, width - crop)[place]
-    return x, y, crop, crop
 
 
 def selective_indices(

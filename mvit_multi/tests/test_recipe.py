@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from mvit_multi import sampling, transforms
+from mvit_multi import sampling
 from mvit_multi.golden import network
 from mvit_multi.loss import build_loss
 from mvit_multi.lr_generator import get_lr, parameter_groups, rate_at
 from mvit_multi.mixing import cutmix_box, draw_mix, target_row
+from utils import views
 from utils.testing import load_case, torch_names
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -54,10 +55,10 @@ def test_a_video_of_one_frame_repeats_it():
 @pytest.mark.parametrize("case", CASES["spatial_test"])
 def test_sizes_and_boxes_of_views(case):
     height, width, crop = case["height"], case["width"], case["crop_size"]
-    size = transforms.scaled_size(width, height, case["short_side"])
+    size = views.scaled(width, height, case["short_side"])
     assert list(size[::-1]) == case["resized"]
     for box in case["boxes"]:
-        found = transforms.test_box(*size, crop, box["spatial_index"])
+        found = views.test_box(*size, crop, box["spatial_index"])
         assert found == (box["left"], box["top"], crop, crop)
 
 
@@ -68,12 +69,12 @@ def test_the_order_of_views(case):
     frames = np.zeros((clips, 8, 24, 3), np.uint8)
     frames[..., 0] = np.arange(clips)[:, None, None]
     frames[..., 1] = np.arange(24)[None, None]
-    views = transforms.test_views(frames, np.arange(clips)[:, None], 8, 8, crops)
-    assert len(views) == crops * clips
+    found = views.test_views(frames, np.arange(clips)[:, None], 8, 8, crops)
+    assert len(found) == crops * clips
     for sample in case["samples"]:
         if sample["video"]:
             continue
-        view = views[sample["sample"] % len(views)]
+        view = found[sample["sample"] % len(found)]
         left = (0, 8, 16)[sample["spatial_index"]]
         assert (view[0, 0, 0, 0], view[1, 0, 0, 0]) == (sample["clip_index"], left)
 

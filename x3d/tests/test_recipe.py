@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor
 
-from utils import optim
+from utils import optim, views
 from utils.filling import fill_input
 from utils.testing import load_case
-from x3d import sampling, transforms
+from x3d import sampling
 from x3d.lr_generator import get_lr, rate_at
 from x3d.model import round_repeats, round_width
 
@@ -59,9 +59,9 @@ def test_the_views_of_a_video_come_clip_after_clip():
 
 @pytest.mark.parametrize("case", CASES["uniform_crop"])
 def test_test_crops(case):
-    size = sampling.scaled(case["width"], case["height"], case["scale"])
+    size = views.scaled(case["width"], case["height"], case["scale"])
     assert list(size[::-1]) == case["resized"]
-    box = sampling.test_box(*size, case["crop"], case["spatial_idx"])
+    box = views.test_box(*size, case["crop"], case["spatial_idx"])
     assert box[:2] == (case["x0"], case["y0"])
 
 
@@ -79,13 +79,13 @@ def test_pixels(case):
     """The float pixels exactly; what travels as uint8 within half a level."""
     draw = fill_input(case["input_seed"], case["input_shape_thwc"])
     frames = np.clip(np.rint(draw * 50 + 128), 0, 255).astype(np.uint8)
-    size = sampling.scaled(frames.shape[2], frames.shape[1], case["scale"])
-    x, y, w, h = sampling.test_box(*size, case["crop"], case["spatial_idx"])
-    part = transforms.resize(frames, *size)[:, y : y + h, x : x + w]
+    size = views.scaled(frames.shape[2], frames.shape[1], case["scale"])
+    x, y, w, h = views.test_box(*size, case["crop"], case["spatial_idx"])
+    part = views.resize(frames, *size)[:, y : y + h, x : x + w]
     found = (part / 255 - 0.45) / 0.225
     expected = np.array(case["output"])
     np.testing.assert_allclose(found.transpose(3, 0, 1, 2), expected, atol=2e-5)
-    clip = transforms.cut(transforms.resize(frames, *size), (x, y, w, h))
+    clip = views.cut(views.resize(frames, *size), (x, y, w, h))
     assert np.abs((clip / 255 - 0.45) / 0.225 - expected).max() < 0.51 / 255 / 0.225
 
 
