@@ -7,7 +7,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.common.initializer import Normal, initializer
 
-from utils.layers import Dropout
+from utils.layers import GELU, Dropout
 
 STD = 0.02
 HEAD_WIDTH, EXPANDER_WIDTH = 2048, 4096
@@ -23,7 +23,7 @@ class Mlp(nn.Cell):
     def __init__(self, cin: int, width: int, cout: int, dropout: float = 0.0):
         super().__init__()
         self.fc1, self.fc2 = dense(cin, width), dense(width, cout)
-        self.gelu = nn.GELU(approximate=False)
+        self.gelu = GELU()
         self.drops = dropout > 0
         self.drop1, self.drop2 = (
             (Dropout(dropout), Dropout(dropout)) if self.drops else (None, None)

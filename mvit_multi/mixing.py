@@ -72,6 +72,7 @@ class MixClips(nn.Cell):
         )
         boxed = inside.sum() > 0
         weight = ops.where(boxed, 1 - inside, share * ops.ones_like(inside))  # (H, W), of the clip
+        weight = ops.broadcast_to(weight, x.shape)
         return weight * x + (1 - weight) * partner
 
 

@@ -243,7 +243,7 @@ class MViT(nn.Cell):
         t, d = self.pos_embed_temporal.shape[1:]
         space, time = ops.expand_dims(self.pos_embed_spatial, 1), self.pos_embed_temporal
         places = ops.reshape(space + ops.reshape(time, (1, t, 1, d)), (1, -1, d))
-        return x + ops.cast(places, x.dtype)
+        return x + ops.broadcast_to(ops.cast(places, x.dtype), x.shape)
 
 
 def block_multiply_adds(plan: BlockPlan, relative: bool, extra: int) -> int:

@@ -73,6 +73,7 @@ def measure_step(parts: dict, cfg, rt: runtime.Runtime, repeats: int) -> dict:
     run_log.log.info("compiling the training graph ...")
     began = time.monotonic()
     step.compile(clip, label)
+    runtime.give_back_memory()
     compiled = time.monotonic() - began
     training = median_seconds(lambda: step(clip, label)[0].asnumpy(), repeats)
     peak_memory = peak_gb()

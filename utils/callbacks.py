@@ -20,7 +20,7 @@ from utils.command import Interrupted
 from utils.config import Run
 from utils.profiling import Profiling
 from utils.run_log import Window, log, progress, write_line
-from utils.runtime import Runtime
+from utils.runtime import Runtime, give_back_memory
 from utils.signals import reacting
 from utils.train_step import STOP_ASKED, STOP_BAD_DATA, TrainStep
 
@@ -74,6 +74,7 @@ def compile_step(trainer: "Trainer", data) -> None:
         for shape, kind in zip(data.output_shapes(), data.output_types())
     ]
     trainer.step.compile(*inputs)
+    give_back_memory()
     trainer.compile_seconds = time.monotonic() - began
     log.info("compiled in %.1f s", trainer.compile_seconds)
 

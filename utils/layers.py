@@ -125,6 +125,18 @@ def torch_dense(cin: int, cout: int) -> nn.Dense:
     )
 
 
+class GELU(nn.Cell):
+    """The exact one, x * Phi(x).
+
+    The framework's divides by a number, and on a CPU a kernel that broadcasts keeps an index of 16
+    bytes for every element of its output for as long as the graph lives. Multiplying by a number
+    does not; elsewhere in this zoo `ops.broadcast_to` comes before what would broadcast.
+    """
+
+    def construct(self, x: Tensor) -> Tensor:
+        return x * 0.5 * (1.0 + ops.erf(x * 0.5**0.5))
+
+
 class Normalize(nn.Cell):
     """uint8 pixels to (x / 255 - mean) / std; float input is taken as already normalised.
 
@@ -134,11 +146,14 @@ class Normalize(nn.Cell):
 
     def __init__(self, mean: tuple, std: tuple, channels: int, axis: int, rank: int):
         super().__init__()
-        mean, std = (np.resize(np.asarray(v, np.float32), channels) for v in (mean, std))
+        same = len(set(mean)) == len(set(std)) == 1  # then a number does, and broadcasts nothing
+        count = 1 if same else channels
+        mean, std = (np.resize(np.asarray(v, np.float32), count) for v in (mean, std))
         shape = [1] * rank
-        shape[axis] = channels
-        self.scale = Tensor((1 / (255 * std)).reshape(shape), mstype.float32)
-        self.offset = Tensor((mean / std).reshape(shape), mstype.float32)
+        shape[axis] = count
+        scale, offset = (1 / (255 * std)).reshape(shape), (mean / std).reshape(shape)
+        self.scale = float(scale.reshape(-1)[0]) if same else Tensor(scale, mstype.float32)
+        self.offset = float(offset.reshape(-1)[0]) if same else Tensor(offset, mstype.float32)
 
     def construct(self, x: Tensor) -> Tensor:
         if x.dtype != mstype.uint8:
@@ -166,7 +181,7 @@ class Dropout(nn.Cell):
         if not self.training or self.p == 0:
             return x
         keep = uniform_bits(x.size, self.dropout_key) >= int(self.p * 2**24)
-        return x * keep.reshape(x.shape).astype(x.dtype) / (1 - self.p)
+        return x * keep.reshape(x.shape).astype(x.dtype) * (1 / (1 - self.p))
 
 
 class DropPath(Dropout):
@@ -177,7 +192,8 @@ class DropPath(Dropout):
             return x
         n = x.shape[0]
         keep = uniform_bits(n, self.dropout_key) >= int(self.p * 2**24)
-        return x * keep.reshape((n,) + (1,) * (x.ndim - 1)).astype(x.dtype) / (1 - self.p)
+        factor = keep.reshape((n,) + (1,) * (x.ndim - 1)).astype(x.dtype) * (1 / (1 - self.p))
+        return x * ops.broadcast_to(factor, x.shape)
 
 
 def uniform_bits(size: int, key: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """Start-up: graph mode, device, seed, rank. The only place that sets MindSpore's context."""
 
+import contextlib
+import ctypes
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +67,12 @@ def cap_instruction_set() -> None:
     """
     if has_avx512():
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
+
+
+def give_back_memory() -> None:
+    """What a compilation has freed goes back to the system; glibc would keep 150 MB of it."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def has_avx512() -> bool:
