@@ -105,6 +105,13 @@ def test_an_exported_network_is_compared_with_the_cell(small, trained, tmp_path)
     assert result["max_abs_difference"] < 1e-5
 
 
+def test_a_golden_case_layer_by_layer():
+    case = ROOT / "mvit_multi" / "tests" / "golden" / "mvit_multi_small_abspos.json"
+    result = run("scripts/compare_step.py", "--config_path", SMOKE, "--case", case)
+    assert result["first"] is None, result
+    assert set(result["largest"]) == {"forward", "loss", "gradients", "updates"}
+
+
 def test_a_start_from_another_sets_network(small, trained, tmp_path):
     """The trunk is taken, heads and projections are fresh; two of the three sets are enough."""
     sets = "[{name: axes, num_classes: 4, videos: axes, lists: axes}]"
