@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
 
 from mvit_multi.config import Config
-from mvit_multi.evaluation import evaluate_sets
+from mvit_multi.evaluation import eval_videos, evaluate_sets
 from mvit_multi.lr_generator import HEAD
 from mvit_multi.model import MViT
 from utils import amp, checkpoint, command, run_log, runtime
@@ -24,10 +24,10 @@ from utils.metrics import print_result, write_beside
 def main(cfg: Config, checkpoint_path: str) -> int:
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
-    evaluate_sets(None, cfg, rt)  # a bad line is told before anything is compiled
+    videos = eval_videos(cfg, rt)
     net = MViT(**cfg.network())
     checkpoint.load(net, checkpoint_path, head=HEAD)
-    result = evaluate_sets(amp.cast(net, cfg.run.amp), cfg, rt)
+    result = evaluate_sets(amp.cast(net, cfg.run.amp), videos, rt)
     unreadable = sum(each["unreadable"] for each in result["sets"].values())
     result.update(unreadable=unreadable, checkpoint=str(checkpoint_path))
     write_beside(checkpoint_path, result, rt)

@@ -1,6 +1,6 @@
 """Every data set with its own head and views, and their average."""
 
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -23,26 +23,24 @@ class OneHead:
         return self.net(clip)[self.which]
 
 
-def evaluate_sets(
-    net: Optional[nn.Cell], cfg: Any, rt: Runtime, split: str = "test"
-) -> dict[str, Any]:
-    """Top-1 and top-5, means over the data sets, and `sets`, each one's metrics.
+def eval_videos(cfg: Any, rt: Runtime, split: str = "test") -> dict[int, EvalVideos]:
+    """{number of the data set: its videos}: those of `eval.sets` in a test, all in validation.
 
-    Without a network only the lists are read. Raises ValueError for bad ones.
+    Reads the lists; raises ValueError for bad ones.
     """
-    names = cfg.eval.sets if split == "test" and cfg.eval.sets else None
-    chosen = [
-        (k, each) for k, each in enumerate(cfg.data.sets) if names is None or each.name in names
-    ]
-    sources = [(each, k, EvalVideos(cfg, rt, k, split)) for k, each in chosen]
-    if net is None:
-        return {}
+    names = (split == "test" and cfg.eval.sets) or [each.name for each in cfg.data.sets]
+    chosen = [k for k, each in enumerate(cfg.data.sets) if each.name in names]
+    return {k: EvalVideos(cfg, rt, k, split) for k in chosen}
+
+
+def evaluate_sets(net: nn.Cell, videos: dict[int, EvalVideos], rt: Runtime) -> dict[str, Any]:
+    """Top-1 and top-5, means over the data sets, and `sets`, each one's metrics."""
     found = {}
-    for each, k, videos in sources:
-        metrics = evaluate(OneHead(net, k), videos.dataset(), each.num_classes, rt)
-        metrics["unreadable"] = sum_unreadable(videos.bad, rt)
-        metrics["views"] = f"{videos.clips}x{videos.crops}"
-        found[each.name] = metrics
+    for k, source in videos.items():
+        metrics = evaluate(OneHead(net, k), source.dataset(), source.set.num_classes, rt)
+        metrics["unreadable"] = sum_unreadable(source.bad, rt)
+        metrics["views"] = f"{source.clips}x{source.crops}"
+        found[source.set.name] = metrics
     means = {
         key: round(float(np.mean([metrics[key] for metrics in found.values()])), 6)
         for key in ("top1", "top5", "mean_class_accuracy")

@@ -9,6 +9,7 @@ line of stdout is one JSON object: video, joint (ten entries of set, label, name
 """
 
 import sys
+from itertools import chain
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
@@ -36,11 +37,13 @@ def main(cfg: Config, checkpoint_path: str, video: str) -> None:
     checkpoint.load(net, checkpoint_path, head=HEAD)
     net = amp.cast(net, cfg.run.amp).set_train(False)
     shares = [probabilities(net, cfg, k, video) for k in range(len(cfg.data.sets))]
-    own = [entries(cfg, k, share)[:OWN] for k, share in enumerate(shares)]
-    each = [entry for k, share in enumerate(shares) for entry in entries(cfg, k, share)]
-    joint = [{**e, "probability": round(e["probability"] / len(shares), 6)} for e in each]
-    joint = sorted(joint, key=lambda e: -e["probability"])[:JOINT]
-    sets = {each.name: entries for each, entries in zip(cfg.data.sets, own)}
+    ranked = [entries(cfg, k, share) for k, share in enumerate(shares)]
+    joint = [
+        {**entry, "probability": round(entry["probability"] / len(ranked), 6)}
+        for entry in chain(*ranked)
+    ]
+    joint = sorted(joint, key=lambda entry: -entry["probability"])[:JOINT]
+    sets = {each.name: own[:OWN] for each, own in zip(cfg.data.sets, ranked)}
     print_result({"video": video, "joint": joint, "sets": sets}, rt)
 
 

@@ -13,7 +13,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its
 
 from mvit_multi.config import Config
 from mvit_multi.dataset import TrainSource, read_records, train_order
-from mvit_multi.evaluation import evaluate_sets
+from mvit_multi.evaluation import eval_videos, evaluate_sets
 from mvit_multi.loss import Gather, Informative, build_loss
 from mvit_multi.lr_generator import HEAD, get_lr, parameter_groups
 from mvit_multi.mixing import MixClips
@@ -86,8 +86,8 @@ def validation(cfg: Config, net, rt: runtime.Runtime):
     """Evaluates while training, every `run.eval_every` epochs; None for never."""
     if not cfg.run.eval_every:
         return None
-    evaluate_sets(None, cfg, rt, "val")  # a bad line is told before the training starts
-    return lambda: evaluate_sets(net, cfg, rt, "val")
+    videos = eval_videos(cfg, rt, "val")  # a bad line is told before the training starts
+    return lambda: evaluate_sets(net, videos, rt)
 
 
 if __name__ == "__main__":

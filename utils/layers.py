@@ -130,7 +130,7 @@ class GELU(nn.Cell):
 
     The framework's divides by a number, and on a CPU a kernel that broadcasts keeps an index of 16
     bytes for every element of its output for as long as the graph lives. Multiplying by a number
-    does not; elsewhere in this zoo `ops.broadcast_to` comes before what would broadcast.
+    does not; where large maps would broadcast, `ops.broadcast_to` comes first.
     """
 
     def construct(self, x: Tensor) -> Tensor:
