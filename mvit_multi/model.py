@@ -218,16 +218,6 @@ class MViT(nn.Cell):
             return outputs
         return (*outputs, self.expander(feature))
 
-    def multiply_adds(self) -> int:
-        """Of one clip in evaluation: matrix products and convolutions."""
-        relative, extra = self.blocks[0].attn.positions is not None, int(self.token)
-        parts = [block_multiply_adds(plan, relative, extra) for plan in self.plans]
-        first = self.plans[0]
-        parts.append(int(np.prod(first.grid)) * first.dim * self.patch_embed.proj.weight[0].size)
-        matrices = [p for p in self.head.get_parameters() if p.ndim == 2]
-        parts += [p.size for p in matrices if "cross_dataset" not in p.name]
-        return sum(parts)
-
     def feature(self, clip: Tensor) -> Tensor:
         """(B, C): the class token, or the mean of all tokens, after the last norm."""
         x = self.blocks(self.with_positions(self.patch_embed(self.normalize(clip))))
@@ -244,24 +234,6 @@ class MViT(nn.Cell):
         space, time = ops.expand_dims(self.pos_embed_spatial, 1), self.pos_embed_temporal
         places = ops.reshape(space + ops.reshape(time, (1, t, 1, d)), (1, -1, d))
         return x + ops.broadcast_to(ops.cast(places, x.dtype), x.shape)
-
-
-def block_multiply_adds(plan: BlockPlan, relative: bool, extra: int) -> int:
-    """Of one block; `extra` is 1 where there is a class token."""
-    dim, out = plan.dim, plan.dim_out
-    query, key = pooled(plan.grid, plan.stride_q), pooled(plan.grid, plan.stride_kv)
-    read, asked, kept = (int(np.prod(grid)) for grid in (plan.grid, query, key))
-    tokens, queries, keys = read + extra, asked + extra, kept + extra
-    parts = [
-        tokens * dim * 3 * out,
-        (asked + 2 * kept) * out * 27,
-        2 * queries * keys * out,
-        asked * out * sum(key) if relative else 0,
-        queries * out * out,
-        tokens * dim * out if dim != out else 0,
-        queries * 2 * MLP_RATIO * out * out,
-    ]
-    return sum(parts)
 
 
 class SideBySide(nn.Cell):

@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
 
 from mvit_multi.config import Config
-from mvit_multi.dataset import TrainSource, read_records, train_order
+from mvit_multi.dataset import TrainSource, one_clip, read_records, train_order
 from mvit_multi.evaluation import eval_videos, evaluate_sets
 from mvit_multi.loss import Gather, Informative, build_loss
 from mvit_multi.lr_generator import HEAD, get_lr, parameter_groups
@@ -29,15 +29,15 @@ def main(cfg: Config) -> None:
     folder = checkpoint.RunFolder(cfg, rt)
     run_log.start_log(rt, folder.path)
     samples = read_records(cfg, "train")
-    order = train_order(cfg, samples, rt)
+    order = folder.continued(train_order(cfg, samples, rt), cfg.train.accumulate)
     step, lr, segments = build(cfg, rt, order)
-    done = folder.restore(step)
+    done = folder.restore(step, order)
     run_log.announce(cfg.train, order, segments, done)
     clips = TrainSource(samples, cfg, order, cfg.train.epochs, done)
     plan = callbacks.Plan(
         run=cfg.run,
         epochs=cfg.train.epochs,
-        clips_per_step=cfg.data.batch,
+        order=order,
         rates=lr,
         too_many_bad=lambda: clips.bad.over(cfg.data.bad_limit),
         evaluate=validation(cfg, step.net, rt),
@@ -55,7 +55,8 @@ def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
     weights = net.trainable_params()
     groups = parameter_groups(weights, train, lr)
     opt = optim.AdamW(weights, groups, train.betas, train.eps)
-    segments = parallel.split_all_reduce(opt, cfg.run.all_reduce, rt)  # read by TrainStep
+    clips = (cfg.data.batch * cfg.data.copies, *one_clip(cfg.data))
+    segments = parallel.split_all_reduce(net, opt, cfg.run, rt, clips)  # read by TrainStep
     mix = MixClips(net.normalize, cfg.data.mixes)
     net, loss = amp.cast(net, cfg.run.amp), losses(cfg, rt)
     step = TrainStep(net, loss, opt, cfg.run, train, rt, order.steps_per_epoch, mix)

@@ -78,6 +78,9 @@ class Train:
     warmup_epochs: float = 0
     warmup_lr: float = 0.0
     end_lr: float = 0.0
+    optimizer: Literal["sgd", "lars"] = "sgd"
+    trust_coefficient: float = 0.001  # lars: share of a layer's norm that a step of rate 1 may move
+    epsilon: float = 0.0  # lars: added to the divisor
     momentum: float = 0.875
     nesterov: bool = False
     weight_decay: float = 3.0517578125e-05
@@ -92,7 +95,9 @@ class Train:
     new_head: bool = False  # the classifier starts fresh
 
     def __post_init__(self):
-        positive(self, "train", "epochs", "lr", "accumulate")
+        positive(self, "train", "epochs", "lr", "accumulate", "trust_coefficient")
+        if self.optimizer == "lars" and (self.nesterov or self.epsilon < 0):
+            raise ValueError("train.optimizer lars: nesterov must be false, epsilon not negative")
         if not 0 <= self.ema < 1 or not 0 <= self.smoothing < 1:
             raise ValueError("train.ema and train.smoothing must lie in [0, 1)")
         if self.warmup_epochs >= self.epochs:

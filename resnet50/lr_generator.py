@@ -106,10 +106,15 @@ def is_decayed(name: str, rule: str) -> bool:
 
 
 def parameter_groups(parameters: list, train: Any, lr: np.ndarray) -> list[dict]:
-    """The optimizer's two groups; `parameters` are the trainable ones in the network's order."""
+    """The optimizer's two groups; `parameters` are the trainable ones in the network's order.
+
+    What is not decayed has no rate of its own with LARS either (`adapted`).
+    """
     groups = []
     for decayed in (True, False):
         members = [p for p in parameters if is_decayed(p.name, train.decay) == decayed]
         weight_decay = train.weight_decay if decayed else 0.0
-        groups.append({"params": members, "lr": lr, "weight_decay": weight_decay})
+        groups.append(
+            {"params": members, "lr": lr, "weight_decay": weight_decay, "adapted": decayed}
+        )
     return groups

@@ -14,7 +14,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its
 from mindspore import nn
 
 from resnet50.config import Config
-from resnet50.dataset import EvalSource, TrainSource, read_records, train_order
+from resnet50.dataset import EvalSource, TrainSource, clip_shape, read_records, train_order
 from resnet50.loss import build_loss
 from resnet50.lr_generator import HEAD, get_lr, parameter_groups
 from resnet50.mixing import MixUp
@@ -31,15 +31,15 @@ def main(cfg: Config) -> None:
     folder = checkpoint.RunFolder(cfg, rt)
     run_log.start_log(rt, folder.path)
     samples = read_records(cfg, "train")
-    order = train_order(cfg, samples, rt)
+    order = folder.continued(train_order(cfg, samples, rt), cfg.train.accumulate)
     step, lr, segments = build(cfg, rt, order)
-    done = folder.restore(step)
+    done = folder.restore(step, order)
     run_log.announce(cfg.train, order, segments, done)
     images = TrainSource(samples, cfg, order, cfg.train.epochs, done)
     plan = callbacks.Plan(
         run=cfg.run,
         epochs=cfg.train.epochs,
-        clips_per_step=cfg.data.batch,
+        order=order,
         rates=lr,
         too_many_bad=images.over,
         evaluate=validation(cfg, step.net, rt),
@@ -59,8 +59,13 @@ def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
     many = train.accumulate
     lr = get_lr(train, order.updates_per_epoch(many), order.per_update(many))
     weights = net.trainable_params()
-    opt = optim.SGD(weights, parameter_groups(weights, train, lr), train.momentum, train.nesterov)
-    segments = parallel.split_all_reduce(opt, cfg.run.all_reduce, rt)  # read by TrainStep
+    groups = parameter_groups(weights, train, lr)
+    if train.optimizer == "lars":
+        opt = optim.LARS(weights, groups, train.momentum, train.trust_coefficient, train.epsilon)
+    else:
+        opt = optim.SGD(weights, groups, train.momentum, train.nesterov)
+    clips = (cfg.data.batch, *clip_shape(cfg.data, cfg.data.crop))
+    segments = parallel.split_all_reduce(net, opt, cfg.run, rt, clips)  # read by TrainStep
     net, loss = amp.cast(net, cfg.run.amp), build_loss(train.smoothing, train.smoothed)
     step = TrainStep(net, loss, opt, cfg.run, train, rt, order.steps_per_epoch, mix)
     return step, lr, segments

@@ -27,15 +27,16 @@ import psutil
 from mindspore import Tensor, nn, ops
 
 from utils import amp, command, run_log, runtime
+from utils.counting import multiply_adds
 from utils.folding import fold
 from utils.metrics import video_scores
 from utils.order import Order
 from utils.testing import evaluation as scores_of
-from utils.testing import multiply_adds
 
 
 def main(room: str, cfg, kind: str, repeats: str = "7", seconds: str = "20") -> None:
-    repeats, seconds = number("repeats", repeats), number("seconds", seconds)
+    repeats = command.whole_number("repeats", repeats)
+    seconds = command.whole_number("seconds", seconds)
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
     parts = {
@@ -49,12 +50,6 @@ def main(room: str, cfg, kind: str, repeats: str = "7", seconds: str = "20") -> 
     else:
         result = measure_data(parts, cfg, rt, seconds)
     print(json.dumps({"benchmark": kind, "config": str(cfg.run.out.name), **result}))
-
-
-def number(name: str, text: str) -> int:
-    if not text.isdigit() or int(text) == 0:
-        raise ValueError(f"--{name} must be a whole number above 0, not {text}")
-    return int(text)
 
 
 def measure_step(parts: dict, cfg, rt: runtime.Runtime, repeats: int) -> dict:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import run
+from tests.helpers import call, last_json, run
 from utils.config import ROOT
 from utils.drawing import draw_dataset
 
@@ -45,3 +45,30 @@ def trained(tiny, tmp_path_factory) -> Path:
     """The last checkpoint of an undisturbed tiny run."""
     out = tmp_path_factory.mktemp("trained") / "run"
     return Path(run("tsm/train.py", *tiny, f"--run.out={out}")["checkpoint"])
+
+
+# Two workers with two clips each, batch norms frozen, gradients in three segments.
+PAIR = ["--train.batch_norm=frozen", "--data.batch=2", "--run.all_reduce=[layer1, layer3]"]
+
+
+@pytest.fixture(scope="session")
+def two(tiny) -> list:
+    """The arguments of a tiny run on two devices."""
+    return [*tiny, *PAIR]
+
+
+@pytest.fixture(scope="session")
+def pair(two, tmp_path_factory) -> tuple:
+    """An undisturbed run of two workers: the process, its last line, its folder.
+
+    Beside the folder, in `graphs`, MindSpore leaves what it has compiled.
+    """
+    out = tmp_path_factory.mktemp("pair") / "run"
+    saving = {
+        "MS_DEV_SAVE_GRAPHS": "1",
+        "MS_DEV_SAVE_GRAPHS_PATH": str(out.parent / "graphs"),
+        "MS_DEV_DUMP_IR_PASSES": "hwopt_common_final_graph",
+    }
+    arguments = ["tsm", "2", *two[1:], f"--run.out={out}"]
+    done = call("scripts/run_distribute_train.sh", *arguments, environment=saving)
+    return done, last_json(done), out

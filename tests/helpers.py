@@ -1,7 +1,9 @@
 """Running commands as users run them, and comparing what they leave."""
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
+import psutil
 
 from utils.config import ROOT
 
@@ -86,3 +89,65 @@ def assert_same(first, second) -> None:
     assert first.keys() == second.keys()
     for name in first:
         np.testing.assert_array_equal(first[name], second[name], name)
+
+
+def launch(*arguments, inside=(), **variables: str) -> subprocess.Popen:
+    """scripts/launch.py in the background, with further environment variables.
+
+    `inside` is a command that becomes the one it is given, such as nsenter.
+    """
+    command = [*inside, sys.executable, ROOT / "scripts" / "launch.py", *arguments]
+    return subprocess.Popen(
+        [*map(str, command)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**environment(), **variables},
+    )
+
+
+def members(launcher: subprocess.Popen) -> dict:
+    """The processes of a job that have begun: rank, or "scheduler", -> process."""
+    found = {}
+    for process in psutil.Process(launcher.pid).children():
+        with contextlib.suppress(psutil.Error):
+            given = process.environ()
+            if "MS_ROLE" in given:
+                scheduler = given["MS_ROLE"] == "MS_SCHED"
+                found["scheduler" if scheduler else int(given["MS_NODE_ID"])] = process
+    return found
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def rank_table(servers: int = 2, devices: int = 1, address: str = "127.0.0.1") -> dict:
+    """A rank table as Huawei's tool writes it; all values are strings."""
+    return {
+        "version": "1.0",
+        "server_count": str(servers),
+        "server_list": [
+            {
+                "server_id": address,
+                "device": [
+                    {
+                        "device_id": str(device),
+                        "device_ip": f"192.168.{server}.{device}",
+                        "rank_id": str(server * devices + device),
+                    }
+                    for device in range(devices)
+                ],
+                "host_nic_ip": "reserve",
+            }
+            for server in range(servers)
+        ],
+        "status": "completed",
+    }
+
+
+def write_json(path: Path, content) -> str:
+    path.write_text(json.dumps(content))
+    return str(path)

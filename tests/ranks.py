@@ -1,5 +1,13 @@
-"""Trains like tsm/train.py, then writes this rank's weights beside the run: for a test."""
+"""Trains like tsm/train.py, then writes this rank's state beside the run: for tests.
 
+    msrun ... tests/ranks.py --config_path Y [--section.key=value ...]
+
+The last rank alone may misbehave: POISONED_STEP=3 makes its loss infinite in step 3, LAST_STEP=5
+makes it ask for the end of the run after step 5.
+"""
+
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -9,8 +17,28 @@ import numpy as np
 
 from tsm import train
 from tsm.config import Config
-from utils import command
-from utils.checkpoint import weights_of
+from utils import callbacks, command
+from utils.train_step import TrainStep
+
+POISONED, LAST = (int(os.environ.get(name, -1)) for name in ("POISONED_STEP", "LAST_STEP"))
+
+
+class PoisonedStep(TrainStep):
+    """Of one rank: an infinite loss in one step."""
+
+    def scaled_loss(self, clip, target):
+        scaled, loss, scores = super().scaled_loss(clip, target)
+        poison = 1.0 + 1e38 * (self.micro_step == POISONED - 1)
+        return scaled * poison * poison, loss, scores
+
+
+class StoppedTrainer(callbacks.Trainer):
+    """Of one rank: asks for the end in the middle of the run."""
+
+    def on_train_step_end(self, run_context):
+        super().on_train_step_end(run_context)
+        if self.position == LAST:
+            self.ask_to_stop(signal.SIGTERM)
 
 
 def main(cfg: Config) -> None:
@@ -18,12 +46,15 @@ def main(cfg: Config) -> None:
     build = train.build
 
     def keep(cfg, rt, order):
-        kept["rank"], kept["built"] = rt.rank, build(cfg, rt, order)
-        return kept["built"]
+        if rt.rank == rt.size - 1:
+            train.TrainStep = PoisonedStep if POISONED > 0 else TrainStep
+            callbacks.Trainer = StoppedTrainer
+        kept["rank"], kept["step"] = rt.rank, build(cfg, rt, order)
+        return kept["step"]
 
     train.build = keep
     train.main(cfg)
-    arrays = {name: p.asnumpy() for name, p in weights_of(kept["built"][0].net).items()}
+    arrays = {name: p.asnumpy() for name, p in kept["step"][0].state().items()}
     np.savez(cfg.run.out.parent / f"rank_{kept['rank']}.npz", **arrays)
 
 

@@ -1,23 +1,11 @@
 """Two CPU workers through the real shell scripts and msrun."""
 
-from pathlib import Path
+import re
 
 import numpy as np
 import pytest
 
 from tests.helpers import call, last_json, run, weights
-
-
-@pytest.fixture(scope="module")
-def pair(tiny, tmp_path_factory):
-    """Two workers with two clips each, batch norms frozen, gradients in three segments."""
-    out = tmp_path_factory.mktemp("pair") / "run"
-    config, rest = tiny[1], tiny[2:]
-    frozen = ["--train.batch_norm=frozen", "--data.batch=2", "--run.all_reduce=[layer1, layer3]"]
-    done = call(
-        "scripts/run_distribute_train.sh", "tsm", "2", config, *rest, *frozen, f"--run.out={out}"
-    )
-    return done, last_json(done), out
 
 
 def test_two_workers_train_and_one_speaks(pair):
@@ -29,6 +17,23 @@ def test_two_workers_train_and_one_speaks(pair):
     assert len(lines) == 6, "one rank writes"
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_all_reduce_of_the_graph_is_the_segment_that_was_asked_for(pair, rank):
+    """[layer1, layer3] of 62 gradients: 15, 30 and 17 travel together, told apart by `fusion`."""
+    done, _, out = pair
+    told = re.findall(r"(\d+) tensors [\d.]+ MB", done.stderr)
+    graphs = (out.parent / "graphs" / f"rank_{rank}").glob("hwopt_common_final_graph_*.ir")
+    found = {}
+    for graph in graphs:
+        for inputs, fusion in re.findall(
+            r"= AllReduce\((.*?)\).*?fusion: I64\((\d+)\)", graph.read_text()
+        ):
+            found.setdefault(int(fusion), []).append(inputs.count("%"))
+    assert found.pop(0) == [1], "loss, top-1 and the stop signal, in one array, with nothing else"
+    assert [found[fusion] for fusion in sorted(found)] == [[int(tensors)] for tensors in told]
+    assert told == ["15", "30", "17"]
+
+
 def test_two_workers_equal_one_with_twice_the_batch(pair, tiny, tmp_path):
     """Up to the rounding of another order of additions."""
     _, result, _ = pair
@@ -38,27 +43,15 @@ def test_two_workers_equal_one_with_twice_the_batch(pair, tiny, tmp_path):
         np.testing.assert_allclose(value, second[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
-def test_both_ranks_end_with_the_same_weights(tiny, tmp_path):
-    """Each rank writes its own weights at the end, from a script of the test's own."""
-    script = Path(__file__).parent / "ranks.py"
-    arguments = [*tiny, "--data.batch=2", f"--run.out={tmp_path / 'run'}"]
-    done = call("scripts/launch.py", "2", script, *arguments)
-    assert done.returncode == 0, done.stderr
-    first, second = (np.load(tmp_path / f"rank_{rank}.npz") for rank in (0, 1))
-    assert len(first.files) > 100
-    for name in first.files:
-        if "moving" not in name:  # every rank has its own batch statistics
-            np.testing.assert_array_equal(first[name], second[name], name)
-
-
-@pytest.mark.parametrize("videos", ["odd.txt", "test.txt"])
-def test_an_evaluation_on_two_ranks_equals_one(tiny, trained, videos):
+@pytest.mark.parametrize(("videos", "devices"), [("odd.txt", "2"), ("test.txt", "3")])
+def test_an_evaluation_on_several_ranks_equals_one(tiny, trained, videos, devices):
+    """7 videos on 2 ranks, 8 on 3: no whole batches, and nothing left out."""
     arguments = [*tiny[2:], f"--data.test_list={videos}", "--eval.batch=2"]
     alone = run("tsm/eval.py", *tiny[:2], "--checkpoint_path", trained, *arguments)
-    both = call(
-        "scripts/run_eval.sh", "tsm", tiny[1], trained, *arguments, environment={"DEVICES": "2"}
+    several = call(
+        "scripts/run_eval.sh", "tsm", tiny[1], trained, *arguments, environment={"DEVICES": devices}
     )
-    result = last_json(both)
+    result = last_json(several)
     assert result["videos"] == (7 if videos == "odd.txt" else 8)
     assert {**result, "seconds": 0} == {**alone, "seconds": 0}
 

@@ -13,6 +13,7 @@ from utils.command import rooms
 from utils.config import ROOT, load_config
 
 DOCUMENTS = [ROOT / "README.md", *(ROOT / room / "README.md" for room in rooms())]
+DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
 
 
 def commands() -> list:

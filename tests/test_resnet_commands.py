@@ -71,8 +71,10 @@ def test_an_exported_network_is_compared_with_the_cell(small, trained, tmp_path)
 
 
 def test_kill_9_changes_no_bit(small, tmp_path):
-    """With random crops, mixup, averages and a dynamic loss scale."""
-    state = ["--train.ema=0.9", "--data.mixup=0.2", "--run.amp=O2", "--run.dynamic_loss_scale=true"]
+    """With random crops, mixup, LARS, averages and a dynamic loss scale."""
+    state = ["--train.optimizer=lars", "--train.nesterov=false", "--train.lr=2"]
+    state += ["--train.ema=0.9", "--data.mixup=0.2"]
+    state += ["--run.amp=O2", "--run.dynamic_loss_scale=true"]
     arguments = [*small, *state, "--run.save_steps=1"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     run("resnet50/train.py", *arguments, f"--run.out={whole}")

@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
 
 from tsm.config import Config
-from tsm.dataset import EvalVideos, TrainSource, read_records, train_order
+from tsm.dataset import EvalVideos, TrainSource, clip_shape, read_records, train_order
 from tsm.loss import build_loss
 from tsm.lr_generator import HEAD, get_lr, parameter_groups
 from tsm.model import TSM, freeze_batch_norms
@@ -27,15 +27,15 @@ def main(cfg: Config) -> None:
     folder = checkpoint.RunFolder(cfg, rt)
     run_log.start_log(rt, folder.path)
     records = read_records(cfg, "train")
-    order = train_order(cfg, records, rt)
+    order = folder.continued(train_order(cfg, records, rt), cfg.train.accumulate)
     step, lr, segments = build(cfg, rt, order)
-    done = folder.restore(step)
+    done = folder.restore(step, order)
     run_log.announce(cfg.train, order, segments, done)
     clips = TrainSource(records, cfg, order, cfg.train.epochs, done)
     plan = callbacks.Plan(
         run=cfg.run,
         epochs=cfg.train.epochs,
-        clips_per_step=cfg.data.batch,
+        order=order,
         rates=lr,
         too_many_bad=lambda: clips.bad.over(cfg.data.bad_limit),
         evaluate=validation(cfg, step.net, rt),
@@ -54,7 +54,8 @@ def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
     weights = net.trainable_params()
     groups = parameter_groups(weights, cfg.train, lr, cfg.data.modality == "flow")
     opt = optim.SGD(weights, groups, cfg.train.momentum, cfg.train.nesterov)
-    segments = parallel.split_all_reduce(opt, cfg.run.all_reduce, rt)  # read by TrainStep
+    clips = (cfg.data.batch, *clip_shape(cfg.data, cfg.data.crop))
+    segments = parallel.split_all_reduce(net, opt, cfg.run, rt, clips)  # read by TrainStep
     net, loss = amp.cast(net, cfg.run.amp), build_loss(cfg.model.before_softmax)
     step = TrainStep(net, loss, opt, cfg.run, cfg.train, rt, order.steps_per_epoch)
     return step, lr, segments

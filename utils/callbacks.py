@@ -18,6 +18,7 @@ from utils import checkpoint
 from utils.checkpoint import RunFolder
 from utils.command import Interrupted
 from utils.config import Run
+from utils.order import Order
 from utils.profiling import Profiling
 from utils.run_log import Window, log, progress, write_line
 from utils.runtime import Runtime, give_back_memory
@@ -31,7 +32,7 @@ class Plan:
 
     run: Run
     epochs: int
-    clips_per_step: int  # per rank
+    order: Order
     rates: Sequence[float]  # learning rate per update
     too_many_bad: Callable[[], str]  # a line where too many videos could not be read, else ""
     evaluate: Optional[Callable[[], dict]] = None
@@ -87,6 +88,7 @@ class Trainer(Callback):
         self.per_epoch = step.steps_per_epoch
         self.total = plan.epochs * self.per_epoch
         self.begun = self.position = int(step.micro_step.asnumpy())
+        self.settled = self.position  # where saving and evaluating were last looked at
         self.profiling = Profiling(plan.run.profile, rt)
         self.signal = 0  # the one that asked to stop
         self.failure = ""  # why the run stops before its end
@@ -116,18 +118,31 @@ class Trainer(Callback):
         if self.passed(before, self.run.log_every) or self.position == self.total:
             self.report(scale, int(overflows))
         self.judge(loss, overflows, stop)
-        if not self.failure:
-            self.prepare_if_due(before)
-            if not overflows or self.is_sound():
-                self.save_if_due(before)
-            self.evaluate_if_due(before)
-        if self.failure or stop:
-            run_context.request_stop()
+        if self.between_updates():
+            self.settle(overflows)
+            if self.failure or stop:
+                run_context.request_stop()
         self.window.since = time.monotonic()
+
+    def between_updates(self) -> bool:
+        """Whether no micro-batch waits for the others of its group."""
+        return self.position % self.per_epoch % self.step.accumulate == 0
+
+    def settle(self, overflows: float) -> None:
+        """Saves and evaluates where, since the last time, that has become due."""
+        before, self.settled = self.settled, self.position
+        if self.failure:
+            return
+        self.prepare_if_due(before)
+        if not overflows or self.is_sound():
+            self.save_if_due(before)
+        self.evaluate_if_due(before)
 
     def on_train_end(self, run_context) -> None:
         self.bar.close()
-        self.profiling.stop()
+        shares = self.profiling.stop()
+        if shares:
+            self.write({"traced_steps": list(self.profiling.steps), **shares})
 
     def passed(self, before: int, every: int) -> bool:
         """Whether a multiple of `every` steps was reached since `before`."""
@@ -200,7 +215,7 @@ class Trainer(Callback):
             checkpoint.save(folder / f"{name}.ckpt", checkpoint.weights_of(self.step.net))
         if name and self.step.ema:
             checkpoint.save(folder / f"{name}_ema.ckpt", self.step.averaged())
-        checkpoint.save(self.folder.resume_file, self.step.state())
+        self.folder.save(self.step, self.plan.order)
         epoch, place = divmod(self.position, self.per_epoch)
         where = {"epoch": epoch, "step_in_epoch": place, "step": self.position}
         settings = {"epochs": self.plan.epochs, "seed": self.rt.seed, "devices": self.rt.size}
@@ -209,7 +224,7 @@ class Trainer(Callback):
         self.folder.drop_old(self.run.keep)
 
     def report(self, scale: float, overflows: int) -> None:
-        window, clips = self.window, self.plan.clips_per_step * self.rt.size
+        window, clips = self.window, self.plan.order.per_step
         self.seconds += window.seconds
         self.last = {
             "epoch": round(self.position / self.per_epoch, 3),
@@ -249,7 +264,7 @@ class Trainer(Callback):
 
     def result(self) -> dict:
         newest = self.folder.newest()
-        clips = (self.position - self.begun) * self.plan.clips_per_step * self.rt.size
+        clips = (self.position - self.begun) * self.plan.order.per_step
         return {
             "checkpoint": str(self.folder.path / newest) if newest else None,
             "epochs": round(self.position / self.per_epoch, 3),

@@ -10,13 +10,16 @@ import fcntl
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
 import mindspore as ms
+import numpy as np
 from mindspore import Parameter, Tensor, nn
 
 from utils.config import one_line, read_yaml, to_dict, to_yaml
+from utils.order import Order
 from utils.runtime import Runtime
 from utils.train_step import TrainStep, is_state
 
@@ -34,9 +37,15 @@ FREE = {
         "eval_every",
         "resume",
         "out",
+        "all_reduce",
+        "cluster",
+        "backward",
     },
-    "data": {"root", "reader", "workers", "processes", "prefetch", "bad_limit"},
+    # Batch and accumulation may change with the number of devices: `RunFolder.continued`.
+    "data": {"root", "reader", "workers", "processes", "prefetch", "bad_limit", "batch"},
+    "train": {"accumulate"},
 }
+ORDER = "order"  # in the resume file: samples of a step, of an update and of an epoch
 
 
 class RunFolder:
@@ -57,12 +66,12 @@ class RunFolder:
                 f"run.out: {self.path} is in use by another run; choose another --run.out"
             ) from None
         if self.resume_file.exists():
-            self.check_same_run(config, rt)
+            self.check_same_run(config)
         with explained(self.path):
             remove_leftovers(self.path)
             write_text(self.path / "config.yaml", to_yaml(config))
 
-    def check_same_run(self, config: Any, rt: Runtime) -> None:
+    def check_same_run(self, config: Any) -> None:
         """Raises where the run in the folder is not the one that is asked for."""
         advice = "choose another --run.out"
         if not config.run.resume:
@@ -78,18 +87,49 @@ class RunFolder:
                         f"run.out: {self.path} holds a run with {section}.{key} {before}, "
                         f"not {value}; {advice}"
                     )
-        devices = (read_state(self.path) or {}).get("devices", rt.size)
-        if devices != rt.size:
-            raise ValueError(
-                f"run.out: {self.path} holds a run on {devices} devices, not {rt.size}; {advice}"
-            )
 
-    def restore(self, step: TrainStep) -> int:
-        """Puts the step where the run stopped, if it did; returns the batches that are done."""
+    def continued(self, order: Order, accumulate: int) -> Order:
+        """The order in which the run in the folder goes on, with the ranks there are now.
+
+        Their number, the batch and the accumulation may be others as long as an update takes as
+        many samples, and its epochs are whole steps. Raises ValueError where they are not.
+        """
+        if not self.resume_file.exists():
+            return order
+        _, per_update, per_epoch = read_order(self.resume_file)
+        here = f"{order.batch} a device x {order.size} devices x {accumulate} accumulated"
+        if order.per_update(accumulate) != per_update:
+            raise ValueError(
+                f"run.out: {self.path} holds a run of {per_update} samples an update, and {here} "
+                f"are {order.per_update(accumulate)}; change data.batch or train.accumulate, or "
+                "choose another --run.out"
+            )
+        if per_epoch > order.samples or per_epoch % order.per_step:
+            raise ValueError(
+                f"run.out: {self.path} holds a run of {per_epoch} samples an epoch, of which "
+                f"{order.samples} samples in steps of {order.per_step} make no whole steps; change "
+                "data.batch and train.accumulate, or choose another --run.out"
+            )
+        return replace(order, used=per_epoch)
+
+    def restore(self, step: TrainStep, order: Order) -> int:
+        """Puts the step where the run stopped, if it did; returns the steps that are done.
+
+        In steps of now, where the run had others.
+        """
         if not self.resume_file.exists():
             return 0
+        per_step, *_ = read_order(self.resume_file)
         restore(step.state(), self.resume_file)
-        return int(step.micro_step.asnumpy())
+        done = int(step.micro_step.asnumpy()) * per_step // order.per_step
+        step.micro_step.set_data(Tensor(done, step.micro_step.dtype))
+        return done
+
+    def save(self, step: TrainStep, order: Order) -> None:
+        """Writes the resume file: the step's state and how its counter counts."""
+        counts = order.per_step, order.per_update(step.accumulate), order.per_epoch
+        mark = Parameter(Tensor(np.array(counts, np.int32)), name=ORDER, requires_grad=False)
+        save(self.resume_file, {**step.state(), ORDER: mark})
 
     @property
     def resume_file(self) -> Path:
@@ -159,15 +199,16 @@ def weights_of(net: nn.Cell) -> dict[str, Parameter]:
     return {p.name: p for p in net.get_parameters() if is_state(p)}
 
 
-def read(path: Path) -> dict[str, Parameter]:
-    """The parameters in a MindSpore checkpoint; ValueError where it is none."""
+def read(path: Path, only: str = "") -> dict[str, Parameter]:
+    """The parameters in a MindSpore checkpoint, or only one; ValueError where it is none."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path}: no such checkpoint")
     if path.suffix in (".pth", ".pyth", ".pt", ".safetensors", ".tar"):
         raise ValueError(f"{path}: convert it first with scripts/convert_checkpoint.py")
     try:
-        return ms.load_checkpoint(str(path))
+        wanted = (lambda name: name == only) if only else None
+        return ms.load_checkpoint(str(path), choice_func=wanted)
     except Exception as error:  # noqa: BLE001 MindSpore raises ValueError, RuntimeError and protobuf's own
         raise ValueError(f"{path}: not a readable checkpoint: {one_line(error)[:120]}") from None
 
@@ -217,7 +258,7 @@ def listing(what: str, names: list[str]) -> str:
 
 def restore(state: dict[str, Parameter], path: Path) -> None:
     """Puts a resumed run where it was; strict on both sides."""
-    found = read(path)
+    found = {name: value for name, value in read(path).items() if name != ORDER}
     report = compare(
         {name: tuple(p.shape) for name, p in found.items()},
         {name: tuple(p.shape) for name, p in state.items()},
@@ -226,6 +267,11 @@ def restore(state: dict[str, Parameter], path: Path) -> None:
         raise ValueError(f"{path} is of another run: {report}; choose another --run.out")
     for name, value in found.items():
         state[name].set_data(Tensor(value.asnumpy(), state[name].dtype))
+
+
+def read_order(path: Path) -> tuple[int, int, int]:
+    """Samples of a step, of an update and of an epoch of the run in a resume file."""
+    return tuple(int(count) for count in read(path, ORDER)[ORDER].asnumpy())
 
 
 def write_state(folder: Path, state: dict) -> None:

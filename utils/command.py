@@ -69,6 +69,13 @@ def choose(name: str, choices: Sequence[str], rest: list[str]) -> str:
     return rest.pop(0)
 
 
+def whole_number(name: str, text: str) -> int:
+    """The value of the option `name`; ValueError where it is none above 0."""
+    if not text.isdigit() or int(text) == 0:
+        raise ValueError(f"--{name} must be a whole number above 0, not {text}")
+    return int(text)
+
+
 def rooms() -> list[str]:
     """The networks of this zoo: folders with a model and a config."""
     return sorted(file.parent.name for file in ROOT.glob("*/model.py"))
@@ -107,12 +114,13 @@ def parse(
     return given, overrides
 
 
-def enter(usage: str, work: Callable) -> None:
+def enter(usage: str, work: Callable, bare: bool = False) -> None:
     """Shows the usage where it is asked for, else runs `work` and exits.
 
-    What `work` raises becomes an exit status and one line on stderr.
+    No argument at all asks for it too, except from a command that is `bare`. What `work` raises
+    becomes an exit status and one line on stderr.
     """
-    if not sys.argv[1:] or set(sys.argv[1:]) & {"-h", "--help"}:
+    if not (sys.argv[1:] or bare) or set(sys.argv[1:]) & {"-h", "--help"}:
         print(usage.strip(), file=sys.stdout if sys.argv[1:] else sys.stderr)
         sys.exit(0 if sys.argv[1:] else 2)
     signals.watch()

@@ -14,6 +14,8 @@ from typing import Any, Literal, Optional, Union, get_args, get_origin, get_type
 
 import yaml
 
+from utils.cluster import Cluster
+
 ROOT = Path(__file__).resolve().parents[1]
 Level = Literal["O0", "O1", "O2", "O3"]
 
@@ -28,7 +30,10 @@ class Run:
     loss_scale: float = 1.0  # with dynamic_loss_scale: the first value
     dynamic_loss_scale: bool = False
     max_overflows: int = 20  # consecutive non-finite steps before the run stops
-    all_reduce: tuple[Union[int, str], ...] = ()  # layer names or last indices; empty: one segment
+    # Where AllReduce segments end: layer names, last indices, auto (planned) or none (one segment).
+    all_reduce: Union[Literal["auto", "none"], tuple[Union[int, str], ...]] = "none"
+    cluster: Optional[Cluster] = None  # the machines, for `auto`
+    backward: Optional[Path] = None  # for `auto`: measured by scripts/profile_backward.py
     sink: bool = False  # feed the device many steps at a time; no effect on CPU
     log_every: int = 20  # steps
     save_every: int = 1  # epochs
@@ -41,6 +46,11 @@ class Run:
 
     def __post_init__(self):
         positive(self, "run", "loss_scale", "max_overflows", "log_every", "save_every")
+        if self.all_reduce == "auto" and self.cluster is None:
+            raise ValueError(
+                "run.all_reduce auto needs run.cluster: "
+                "{devices_per_node: 8, bandwidth: 12.5, latency: 5, ...}"
+            )
 
 
 def positive(section: Any, name: str, *fields: str) -> None:
@@ -166,6 +176,10 @@ def convert_union(value: Any, kinds: tuple, name: str) -> Any:
         if isinstance(kind, type) and type(value) is kind:
             return value
     choices = [kind for kind in kinds if kind is not type(None)]
+    lists = [kind for kind in choices if get_origin(kind) is tuple]
+    if lists and len(choices) > 1:  # a list, or else one of the words
+        words = [kind for kind in choices if kind not in lists]
+        return convert(value, (lists if isinstance(value, (list, tuple)) else words)[0], name)
     if len(choices) > 1:
         words = " or ".join(kind.__name__ for kind in choices)
         raise ValueError(f"{name} must be {words}, not {value!r}")

@@ -8,7 +8,7 @@ from typing import Optional
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from utils.testing import has_kernel
+from utils.counting import has_kernel
 
 
 class Shift(nn.Cell):

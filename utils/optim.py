@@ -57,6 +57,69 @@ class SGD(nn.Optimizer):
         return self.hyper_map(ops.partial(update, self.momentum), each, *arrays)
 
 
+class LARS(nn.Optimizer):
+    """SGD with a rate of its own for every layer (You, Gitman, Ginsburg, arXiv:1708.03888).
+
+    local = trust * |w| / (|g| + decay * |w| + eps), of a tensor's own L2 norms, in float32;
+    v = momentum * v + rate * local * (g + decay * w); w -= v.
+
+    Groups as `SGD` has them, and `adapted`: where it is false, local is 1, as the usual rule has it
+    for batch norms and biases. Local is also 1 where either norm is 0, of which the article says
+    nothing (TensorFlow's rule). The article has no eps, and no Nesterov's momentum.
+
+    Unlike in `SGD` the rate is inside of v, so that a change of it acts on later gradients only.
+    """
+
+    def __init__(
+        self,
+        parameters: list[Parameter],
+        groups: list[dict],
+        momentum: float,
+        trust: float = 0.001,
+        eps: float = 0.0,
+    ):
+        super().__init__(0.1, parameters)  # the rate given here is never looked at
+        group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
+        places = [group_of[id(parameter)] for parameter in self._parameters]
+        self.decays = tuple(float(groups[k]["weight_decay"]) for k in places)
+        self.decay = Tensor(self.decays, mstype.float32)  # (P,), P parameters
+        self.adapted = Tensor([bool(groups[k]["adapted"]) for k in places])  # (P,)
+        self.places = Tensor(places, mstype.int32)  # (P,)
+        self.rates = Tensor(np.array([group["lr"] for group in groups], np.float32))
+        self.momentum, self.trust, self.eps = Tensor(momentum, mstype.float32), trust, eps
+        self.buffers = self._parameters.clone(prefix="momentum", init="zeros")
+
+    def construct(self, gradients: tuple) -> tuple:
+        of_group = ops.gather(self.rates, self.global_step, 1)  # (groups, 1)
+        rates = ops.gather(of_group.reshape(-1), self.places, 0) * self.local_rates(gradients)
+        ops.assign_add(self.global_step, self.global_step_increase_tensor)
+        arrays = (gradients, self._parameters, self.buffers, self.decays)
+        return self.hyper_map(ops.partial(lars, self.momentum), ops.unbind(rates), *arrays)
+
+    def local_rates(self, gradients: tuple) -> Tensor:
+        """(P,): all tensors' factors in one go; as scalars they compile twice as long.
+
+        `ops.SquareSumAll` would give a tensor's two sums at once, but is wrong on a CPU
+        (MindSpore 2.10), and `ops.L2Loss` off by a thousandth there.
+        """
+        sizes = ops.stack(self.hyper_map(norm, self._parameters))
+        slopes = ops.stack(self.hyper_map(norm, gradients))
+        local = self.trust * sizes / (slopes + self.decay * sizes + self.eps)
+        asked = ops.logical_and(self.adapted, ops.minimum(sizes, slopes) > 0)
+        return ops.where(asked, local, ops.ones_like(local))
+
+
+def norm(x: Tensor) -> Tensor:
+    return ops.sqrt(ops.ReduceSum()(ops.square(x.astype(mstype.float32)), ()))
+
+
+def lars(momentum: Tensor, rate: Tensor, gradient: Tensor, weight, buffer, decay: float) -> Tensor:
+    v = momentum * buffer + rate * gradient
+    if decay > 0:
+        v = v + (rate * decay) * weight
+    return ops.assign_sub(weight, ops.assign(buffer, v))
+
+
 class AdamW(nn.Optimizer):
     """PyTorch's AdamW over groups of parameters: decoupled weight decay, bias correction.
 

@@ -3,7 +3,7 @@
 The whole run is one long tape of samples. Epoch e is a permutation drawn from (seed, e); every
 global batch takes the next `size * batch` of it, rank r the r-th part. So the order is the same for
 any number of workers, a resumed run starts in the middle of the tape, and two ranks at batch B see
-what one rank sees at 2B.
+what one rank sees at 2B. A run that goes on with another number of ranks keeps its epochs (`used`).
 """
 
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ class Order:
     rank: int
     size: int
     seed: int
+    used: int = 0  # samples of an epoch; 0: as many as fill whole global batches
     cache: dict = field(default_factory=dict, repr=False)
 
     def __post_init__(self):
@@ -30,9 +31,19 @@ class Order:
             )
 
     @property
+    def per_step(self) -> int:
+        """Samples of all ranks in one step, a global batch."""
+        return self.batch * self.size
+
+    @property
     def steps_per_epoch(self) -> int:
         """Whole global batches; what is left over takes its turn in another epoch's permutation."""
-        return self.samples // (self.batch * self.size)
+        return (self.used or self.samples) // self.per_step
+
+    @property
+    def per_epoch(self) -> int:
+        """Samples of all ranks in one epoch."""
+        return self.steps_per_epoch * self.per_step
 
     def updates_per_epoch(self, accumulate: int) -> int:
         """The remainder of an epoch makes an update of its own."""
@@ -40,7 +51,7 @@ class Order:
 
     def per_update(self, accumulate: int) -> int:
         """Samples of all ranks in one update of the weights."""
-        return self.batch * self.size * accumulate
+        return self.per_step * accumulate
 
     def at(self, position: int) -> tuple[int, int]:
         """(sample, epoch) at a position of this rank's tape."""
@@ -51,8 +62,7 @@ class Order:
 
     def epoch(self, epoch: int) -> np.ndarray:
         """The samples of this rank in one epoch, in order: (steps_per_epoch * batch,)."""
-        whole = self.steps_per_epoch * self.size * self.batch
-        drawn = self.permutation(epoch)[:whole]
+        drawn = self.permutation(epoch)[: self.per_epoch]
         return drawn.reshape(-1, self.size, self.batch)[:, self.rank].reshape(-1)
 
     def permutation(self, epoch: int) -> np.ndarray:

@@ -11,6 +11,7 @@ from mindspore.profiler import ProfilerActivity, profile, schedule, tensorboard_
 
 from utils.run_log import log
 from utils.runtime import Runtime
+from utils.trace import time_shares
 
 SKIPPED, WARM_UP, RECORDED = 3, 1, 5  # steps
 
@@ -39,10 +40,13 @@ class Profiling:
         if self.profiler:
             self.profiler.step()
 
-    def stop(self) -> None:
-        if self.profiler:
-            self.profiler.stop()
-            log.info("run.profile: the trace of steps %d to %d is in %s", *self.steps, self.folder)
+    def stop(self) -> dict[str, float]:
+        """Ends the trace; returns where its time went, where the back end tells."""
+        if self.profiler is None:
+            return {}
+        self.profiler.stop()
+        log.info("run.profile: the trace of steps %d to %d is in %s", *self.steps, self.folder)
+        return time_shares(self.folder) or {}
 
     @property
     def steps(self) -> tuple[int, int]:

@@ -15,6 +15,8 @@ from utils.runtime import Runtime
 
 log = logging.getLogger("zoo")
 
+DEVICE_COUNTS = (1, 8, 32, 48, 96, 128, 192, 384, 768, 1536)  # in the table of rates
+
 
 def start_log(rt: Runtime, folder: Optional[Path] = None) -> None:
     """Rank 0 speaks to stderr and into `folder/run.log`; the others keep to warnings."""
@@ -56,7 +58,7 @@ def sentence(values: dict) -> str:
     for name, value in values.items():
         if name == "seconds_left":
             words.append(f"left {value // 3600}:{value % 3600 // 60:02d}:{value % 60:02d}")
-        elif name in ("top1", "top5", "waiting"):
+        elif name in ("top1", "top5", "computing", "communication", "waiting"):
             words.append(f"{name} {value:.1%}")
         elif isinstance(value, float):
             words.append(f"{name} {value:.4g}")
@@ -76,10 +78,27 @@ def announce(train: Any, order: Order, segments: list, done: int) -> None:
     if train.base_batch:
         peak = schedules.peak_lr(train.lr, train.base_batch, together)
         log.info("lr %g for %d samples -> %g for %d", train.lr, train.base_batch, peak, together)
+    else:
+        log.info("lr %g as it is: train.base_batch is 0, so it does not scale", train.lr)
+    log.info("%s", per_device_count(train, order))
     parts = [f"{tensors} tensors {size / 1e6:.2f} MB" for _, tensors, size in segments]
     log.info("gradients travel in %d segments: %s", len(parts), " | ".join(parts))
     if done:
         log.info("going on from step %d", done)
+
+
+def per_device_count(train: Any, order: Order) -> str:
+    """Samples an update and peak rate of the same yaml on other numbers of devices, in one line.
+
+    `here` stands before the number in use; numbers that the data cannot feed are left out.
+    """
+    fed = [n for n in DEVICE_COUNTS if order.batch * n <= order.samples]
+    parts = []
+    for n in sorted({order.size, *fed}):
+        together = order.batch * n * train.accumulate
+        peak = schedules.peak_lr(train.lr, train.base_batch, together)
+        parts.append(f"{'here ' if n == order.size else ''}{n}: {together}, lr {peak:g}")
+    return f"devices: samples an update, peak lr | {' | '.join(parts)}"
 
 
 class Window:

@@ -101,25 +101,3 @@ def hook(cell, point: str, at_input: bool, seen: dict):
     if at_input:
         return cell.register_forward_pre_hook(before)
     return cell.register_forward_hook(after)
-
-
-def has_kernel(cell: nn.Cell) -> bool:
-    """Whether it is a convolution or a dense layer, of the framework's or of this zoo's."""
-    weight = getattr(cell, "weight", None)
-    return isinstance(weight, ms.Parameter) and weight.ndim > 1
-
-
-def multiply_adds(net, clip_shape: tuple) -> int:
-    """Multiply-adds for one float32 clip: by the network's own count, or by an eager run.
-
-    A run counts convolutions and dense layers, all there is but for attention.
-    """
-    if hasattr(net, "multiply_adds"):
-        return net.multiply_adds()
-    layers = {name: cell for name, cell in net.cells_and_names() if has_kernel(cell)}
-    training = net.training
-    net.set_train(False)
-    outputs = record_taps(net, list(layers), np.zeros((1, *clip_shape), np.float32))
-    net.set_train(training)
-    per_output = {name: np.prod(cell.weight.shape[1:]) for name, cell in layers.items()}
-    return int(sum(outputs[name].size * per_output[name] for name in layers))

@@ -6,7 +6,8 @@ forward -> scaled backward -> [accumulate] -> AllReduce -> finite? -> clip -> up
   out, on all ranks together.
 * Accumulation averages `accumulate` micro-batches per update. The remainder at the end of an epoch
   makes an update of its own, averaged over the micro-batches it has: nothing is lost, and nothing
-  leaks into the next epoch.
+  leaks into the next epoch. What is accumulated is a rank's own, so a run is saved, and stops, only
+  where nothing is.
 * Clipping comes after unscaling, by the total L2 norm, before the optimizer adds weight decay.
 """
 
@@ -134,8 +135,11 @@ class TrainStep(nn.Cell):
         return means[0], means[1], means[2]
 
     def state(self) -> dict[str, Parameter]:
-        """All that a resumed run needs, by name: weights, optimizer, EMA, sums, scale, counters."""
-        own = [self.micro_step, self.overflows, *self.sums, *self.averages]
+        """All that a resumed run needs, by name: weights, optimizer, EMA, scale, counters.
+
+        Between updates: gradients that wait for the rest of their group are no part of it.
+        """
+        own = [self.micro_step, self.overflows, *self.averages]
         if isinstance(self.scaler, amp.DynamicLossScaler):
             own += [self.scaler.scale_value, self.scaler.counter]
         # Learning rates are not state: they follow from the settings.

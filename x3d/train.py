@@ -20,7 +20,7 @@ from utils.metrics import evaluate, print_result
 from utils.order import Order
 from utils.train_step import TrainStep
 from x3d.config import Config
-from x3d.dataset import TrainSource, eval_data, read_records, train_order
+from x3d.dataset import TrainSource, clip_shape, eval_data, read_records, train_order
 from x3d.loss import build_loss
 from x3d.lr_generator import HEAD, get_lr, parameter_groups
 from x3d.model import X3D
@@ -32,15 +32,15 @@ def main(cfg: Config) -> None:
     folder = checkpoint.RunFolder(cfg, rt)
     run_log.start_log(rt, folder.path)
     records = read_records(cfg, "train")
-    order = train_order(cfg, records, rt)
+    order = folder.continued(train_order(cfg, records, rt), cfg.train.accumulate)
     step, lr, segments = build(cfg, rt, order)
-    done = folder.restore(step)
+    done = folder.restore(step, order)
     run_log.announce(cfg.train, order, segments, done)
     clips = TrainSource(records, cfg, order, cfg.train.epochs, done)
     plan = callbacks.Plan(
         run=cfg.run,
         epochs=cfg.train.epochs,
-        clips_per_step=cfg.data.batch,
+        order=order,
         rates=lr,
         too_many_bad=lambda: clips.bad.over(cfg.data.bad_limit),
         evaluate=validation(cfg, step.net, rt),
@@ -61,7 +61,8 @@ def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
     lr = get_lr(train, order.updates_per_epoch(many), order.per_update(many))
     weights = net.trainable_params()
     opt = optim.SGD(weights, parameter_groups(weights, train, lr), train.momentum, train.nesterov)
-    segments = parallel.split_all_reduce(opt, cfg.run.all_reduce, rt)  # read by TrainStep
+    clips = (cfg.data.batch, *clip_shape(cfg.data, cfg.data.crop))
+    segments = parallel.split_all_reduce(net, opt, cfg.run, rt, clips)  # read by TrainStep
     net = amp.cast(net, cfg.run.amp)
     step = TrainStep(net, build_loss(), opt, cfg.run, train, rt, order.steps_per_epoch)
     return step, lr, segments

@@ -7,15 +7,22 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
+from resnet50.config import Config, Train
 from resnet50.loss import build_loss
 from resnet50.lr_generator import get_lr, is_decayed, parameter_groups
 from resnet50.mixing import MixUp, mix_targets
 from resnet50.model import build_network
+from resnet50.train import build
+from utils.config import ROOT, load_config
 from utils.layers import Normalize
+from utils.optim import LARS, SGD
+from utils.order import Order
 from utils.parallel import segment_ends
+from utils.runtime import Runtime
 from utils.testing import load_case, torch_names
 
 CASES = load_case(Path(__file__).parent / "golden" / "resnet50_data.json")
+CONFIGS = ROOT / "resnet50" / "configs"
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -82,6 +89,43 @@ def test_a_curve_may_be_longer_than_the_run():
     np.testing.assert_array_equal(short, whole[: 24 * 5])
 
 
+def test_the_lars_yamls_rates_are_mlperfs():
+    """32,768 images an update on 128 devices: 39 updates an epoch, 2,267 in all."""
+    cfg = load_config(Config, CONFIGS / "resnet50_r50_imagenet_lars.yaml")
+    order = Order(1_281_167, cfg.data.batch, 0, 128, 0)
+    assert (order.per_update(1), order.steps_per_epoch) == (32_768, 39)
+    lr = get_lr(cfg.train, 39, 32_768)
+    assert len(lr) == pytest.approx(2267, abs=39)
+    warm = 16 * 39
+    assert_points(lr, [(0, 0.0), (warm // 2, 10.6), (warm, 21.2)])
+    middle = warm + (len(lr) - warm) // 2
+    assert lr[middle] == pytest.approx(21.2 / 4, rel=1e-3)
+    assert 0 < lr[-1] < 1e-4
+
+
+@pytest.mark.parametrize("name", ["sgd", "lars"])
+def test_the_optimizer_is_the_one_that_the_settings_name(name):
+    path, small = CONFIGS / "resnet50_smoke.yaml", ["model.first_width=2", "train.nesterov=false"]
+    asked = [f"train.optimizer={name}", "train.trust_coefficient=0.02", "train.epsilon=0.5"]
+    cfg = load_config(Config, path, [*small, *asked])
+    step, lr, _ = build(cfg, Runtime(), Order(1000, 128, 0, 1, 0))
+    assert type(step.optimizer) is {"sgd": SGD, "lars": LARS}[name]
+    if name == "lars":
+        assert (step.optimizer.trust, step.optimizer.eps) == (0.02, 0.5)
+        by_name = {p.name: k for k, p in enumerate(step.optimizer.parameters)}
+        adapted = step.optimizer.adapted.asnumpy()
+        assert adapted[by_name["layer1.0.conv1.weight"]]
+        assert not adapted[by_name["layer1.0.bn1.gamma"]]
+        assert not adapted[by_name["fc.bias"]]
+        np.testing.assert_allclose(step.optimizer.rates.asnumpy(), [lr, lr], rtol=1e-6)
+
+
+def test_lars_refuses_what_it_does_not_define():
+    for wrong in ({"nesterov": True}, {"epsilon": -1.0}, {"trust_coefficient": 0.0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            Train(optimizer="lars", **wrong)
+
+
 @pytest.mark.parametrize("case", CASES["label_smoothing"], ids=lambda c: str(c["logits_seed"]))
 def test_both_label_smoothings(case):
     generator = np.random.Generator(np.random.PCG64(case["logits_seed"]))
@@ -113,6 +157,7 @@ def test_decay_groups(resnet50):
     assert [names[p.name] for p in decayed["params"]] == expected["decayed"]
     assert [names[p.name] for p in spared["params"]] == expected["not_decayed"]
     assert (decayed["weight_decay"], spared["weight_decay"]) == (0.5, 0.0)
+    assert (decayed["adapted"], spared["adapted"]) == (True, False)
     nvidia = [names[p.name] for p in weights if not is_decayed(p.name, "named_bn")]
     assert len(nvidia) == expected["nvidia_name_filter_not_decayed_count"]
     decays = set(expected["nvidia_decays_although_one_dimensional"])

@@ -6,9 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tsm.config import Config
 from tsm.lr_generator import FLOW_FIRST_CONV, GROUPS, get_lr, parameter_groups
 from tsm.model import TSM, freeze_batch_norms
 from utils import schedules
+from utils.config import ROOT, load_config
+from utils.order import Order
 from utils.parallel import segment_ends
 from utils.testing import load_case, torch_names
 
@@ -62,6 +65,63 @@ def test_summit_rates_equal_the_papers(case):
     assert len(lr) == case["total_steps"]
     for step, value in case["values"]:
         assert lr[step] == pytest.approx(value, rel=1e-9, abs=1e-15)
+
+
+SUMMIT = load_config(Config, ROOT / "tsm" / "configs" / "tsm_r50_k400_8f_summit.yaml")
+
+
+def summit_rates(devices: int) -> tuple:
+    """(rates of the whole run, updates an epoch) of the one yaml on so many devices."""
+    order = Order(240_000, SUMMIT.data.batch, 0, devices, 0)
+    lr = get_lr(SUMMIT.train, order.updates_per_epoch(1), order.per_update(1))
+    return lr, order.steps_per_epoch
+
+
+@pytest.mark.parametrize(
+    ("devices", "steps", "peak"),
+    [
+        (48, 625, 0.06),
+        (96, 312, 0.12),
+        (192, 156, 0.24),
+        (384, 78, 0.48),
+        (768, 39, 0.96),
+        (1536, 19, 1.92),
+    ],
+)
+def test_one_summit_yaml_serves_48_to_1536_devices(devices, steps, peak):
+    lr, per_epoch = summit_rates(devices)
+    assert (per_epoch, len(lr)) == (steps, 100 * steps)
+    warm = 5 * steps
+    assert lr[:warm] == pytest.approx(0.00125 + (peak - 0.00125) * np.arange(1, warm + 1) / warm)
+    angle = np.pi * np.arange(len(lr) - warm) / (len(lr) - warm)
+    assert lr[warm:] == pytest.approx(peak * (1 + np.cos(angle)) / 2)
+    assert lr.max() == pytest.approx(0.00125 * devices * 8 / 8) == peak
+    assert 0 < lr[-1] < 1e-5 * peak
+
+
+def test_the_summit_yamls_rates_equal_the_recorded_ones():
+    cases = [c for c in DATA["lr"]["summit"] if c["lr_init"] == SUMMIT.train.warmup_lr]
+    assert [c["global_batch"] for c in cases] == [12288, 48]
+    for case in cases:
+        lr, steps = summit_rates(case["global_batch"] // SUMMIT.data.batch)
+        assert steps == case["steps_per_epoch"]
+        for step, value in case["values"]:
+            assert lr[step] == pytest.approx(value, rel=1e-9, abs=1e-15)
+
+
+def test_the_summit_yaml_decays_convolutions_and_the_classifiers_weight_alone():
+    net = TSM(**SUMMIT.network())
+    groups = parameter_groups(net.trainable_params(), SUMMIT.train, np.ones(1), flow=False)
+    for group in groups:
+        for parameter in group["params"]:
+            assert group["weight_decay"] == (1e-4 if parameter.ndim > 1 else 0), parameter.name
+            # The source's rule for every bias; ResNets have this one only.
+            assert group["lr"][0] == (2 if parameter.name == "base_model.fc.bias" else 1), (
+                parameter.name
+            )
+    assert sum(len(group["params"]) for group in groups) == 161
+    assert SUMMIT.model.dropout == 0
+    assert (SUMMIT.dense_test, SUMMIT.eval.clips, SUMMIT.data.resize) == (True, 10, 256)
 
 
 def test_linear_scaling_follows_the_global_batch():

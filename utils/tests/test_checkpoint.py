@@ -14,12 +14,14 @@ from mindspore import Tensor, nn
 from utils import checkpoint
 from utils.checkpoint import RunFolder, load, save, weights_of
 from utils.config import ROOT, Run
+from utils.order import Order
 from utils.runtime import Runtime
+from utils.train_step import counter
 
 
 @dataclass(frozen=True)
 class Data:
-    batch: int = 8
+    frames: int = 8
     workers: int = 2
 
 
@@ -139,13 +141,38 @@ def test_a_run_goes_on_only_as_itself(tmp_path):
     RunFolder(cfg, Runtime()).lock.close()
     save(tmp_path / checkpoint.RESUME, weights_of(network()))
     RunFolder(replace(cfg, data=Data(workers=7)), Runtime()).lock.close()
-    with pytest.raises(ValueError, match="holds a run with data.batch 8, not 4"):
-        RunFolder(replace(cfg, data=Data(batch=4)), Runtime())
+    with pytest.raises(ValueError, match="holds a run with data.frames 8, not 4"):
+        RunFolder(replace(cfg, data=Data(frames=4)), Runtime())
     with pytest.raises(ValueError, match="already holds a run and run.resume is false"):
         RunFolder(config(tmp_path, resume=False), Runtime())
-    checkpoint.write_state(tmp_path, {"devices": 2})
-    with pytest.raises(ValueError, match="holds a run on 2 devices, not 1"):
-        RunFolder(cfg, Runtime())
+
+
+def test_a_run_goes_on_with_other_ranks_where_an_update_keeps_its_samples(tmp_path):
+    """2 devices x 4, 100 samples: 12 steps of 8, 96 samples an epoch; 5 steps are done."""
+    folder = RunFolder(config(tmp_path), Runtime())
+    folder.save(Step(5), Order(100, 4, 0, 2, 0))
+    assert folder.continued(Order(100, 8, 0, 1, 0), 1).per_epoch == 96
+    one, step = folder.continued(Order(100, 4, 0, 1, 0), 2), Step(0)
+    assert (one.steps_per_epoch, folder.restore(step, one)) == (24, 10)
+    assert int(step.micro_step.asnumpy()) == 10
+    with pytest.raises(ValueError, match="8 samples an update, and 4 a device x 3 devices x 1"):
+        folder.continued(Order(100, 4, 0, 3, 0), 1)
+    with pytest.raises(ValueError, match="96 samples an epoch, of which 90 samples in steps of 8"):
+        folder.continued(Order(90, 8, 0, 1, 0), 1)
+    folder.lock.close()
+
+
+class Step:
+    """As much of a train step as is saved: the counter."""
+
+    accumulate = 1
+
+    def __init__(self, done: int):
+        self.micro_step = counter("micro_step")
+        self.micro_step.set_data(Tensor(done, self.micro_step.dtype))
+
+    def state(self) -> dict:
+        return {"micro_step": self.micro_step}
 
 
 def test_what_a_killed_process_left_is_swept_up(tmp_path):

@@ -26,6 +26,21 @@ def test_two_ranks_see_the_global_batches_of_one():
         assert mine == {s for half in halves for s in half[2 * step : 2 * step + 2]}
 
 
+@pytest.mark.parametrize(("batch", "size"), [(8, 1), (4, 1), (2, 4), (1, 2)])
+@pytest.mark.parametrize("done", [0, 1, 5, 12, 17])
+def test_a_run_that_goes_on_with_other_ranks_leaves_out_and_repeats_no_sample(batch, size, done):
+    """101 samples on 2 ranks x 4, then on others after `done` steps of 8, through two epochs."""
+    before = [tape(101, 4, rank, 2)[: 4 * done] for rank in range(2)]
+    orders = [Order(101, batch, rank, size, 3, used=96) for rank in range(size)]
+    first, last = 8 * done // size, 2 * 96 // size
+    after = [[order.at(i) for i in range(first, last)] for order in orders]
+    seen = [row for part in before + after for row in part]
+    for epoch in range(2):
+        samples = [sample for sample, e in seen if e == epoch]
+        assert len(samples) == len(set(samples)) == 96
+        assert set(samples) == set(orders[0].permutation(epoch)[:96])
+
+
 def test_epochs_are_shuffled_anew_and_seeds_differ():
     samples = [s for s, _ in tape(16, 4, 0, 1)]
     assert sorted(samples[:16]) == sorted(samples[16:]) == list(range(16))

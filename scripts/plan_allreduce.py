@@ -1,0 +1,206 @@
+"""Finds the split of gradients into AllReduce segments, and foretells how a training scales.
+
+    python scripts/plan_allreduce.py --config_path Y --devices 8,64,512,1536
+        [--bandwidth GB/s] [--latency us] [--topology NODESxDEVICES] [--profile FILE]
+        [--out FOLDER] [--network tsm] [--section.key=value ...]
+
+The machines are those of the yaml's `run.cluster`, or its defaults; --bandwidth and --latency are
+those between nodes, --topology says how many devices a node has, and the rest is set as
+--run.cluster='{local_bandwidth: 50, tflops: 8, ...}'. Gradients are complete when FILE says
+(scripts/profile_backward.py), or as counted from the network's operations.
+
+Prints, for every number of devices, the best split against one segment, the yaml's own and one
+segment a layer; writes plan.csv, timeline.png and scaling.png into FOLDER; and gives the yaml line
+to paste. docs/scaling.md tells what is behind it. The last line of stdout is one JSON object.
+"""
+
+import csv
+import importlib
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from utils import command, plots, runtime
+from utils.backward import Backward
+from utils.checkpoint import explained
+from utils.cluster import Cluster
+from utils.order import Order
+from utils.parallel import backward_of, layer_names, segment_ends
+from utils.split_plan import Prediction, layer_ends, layer_of, plan, predict
+from utils.train_step import TrainStep
+
+BEST, ONE, HAND, LAYERS = "best", "one segment", "yaml's own", "one a layer"
+
+
+def main(room: str, cfg, devices: str, out: str = "", **given: str) -> None:
+    cluster = described(cfg.run.cluster or Cluster(), given)
+    counts = device_counts(devices, cluster, given.get("topology", ""))
+    backward = arrivals(room, cfg, cluster, given.get("profile", ""))
+    plans = {count: compare(backward, cluster, count, cfg.run.all_reduce) for count in counts}
+    size, tensors = backward.sizes.sum() / 1e6, len(backward.names)
+    print(f"{cfg.run.out.name}: a step of {1e3 * backward.step:.1f} ms on one device,")
+    print(f"gradients of {size:.2f} MB in {tensors} tensors; {backward.source}\n")
+    for count, found in plans.items():
+        print(told(backward, cluster, count, found))
+    folder = Path(out) if out else cfg.run.out / "plan"
+    write(folder, backward, plans)
+    largest = plans[max(plans)][BEST]
+    line = yaml_line(backward, largest)
+    print(f"for {largest.devices} devices:  {line}")
+    print(json.dumps({**summary(plans), "yaml": line, "folder": str(folder)}))
+
+
+def described(cluster: Cluster, given: dict) -> Cluster:
+    """The yaml's cluster with what the command line says on top."""
+    for name in ("bandwidth", "latency"):
+        if name in given:
+            cluster = replace(cluster, **{name: number(name, given[name])})
+    if "topology" in given:
+        cluster = replace(cluster, devices_per_node=topology(given["topology"])[1])
+    return cluster
+
+
+def number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"--{name} must be a number, not {text}") from None
+
+
+def topology(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
+    if not found:
+        raise ValueError(f"--topology must be NODESxDEVICES, as in 256x6, not {text}")
+    return int(found[1]), int(found[2])
+
+
+def device_counts(text: str, cluster: Cluster, shape: str) -> list[int]:
+    words = text.split(",")
+    if not all(word.isdigit() and int(word) > 0 for word in words):
+        raise ValueError(f"--devices must be numbers above 0, as in 8,64,512, not {text}")
+    counts = sorted({int(word) for word in words})
+    nodes = topology(shape)[0] if shape else 0
+    for count in counts:
+        if cluster.nodes(count) > nodes > 0:
+            raise ValueError(f"--devices: {count} devices are more than --topology {shape} has")
+    return counts
+
+
+def arrivals(room: str, cfg, cluster: Cluster, profile: str) -> Backward:
+    """When each gradient of the room's network is complete on one device."""
+    measured = Path(profile) if profile else cfg.run.backward
+    run = replace(cfg.run, device="CPU", amp="O0", all_reduce="none", cluster=cluster)
+    fresh = replace(cfg.train, pretrained=None, new_head=False)  # a plan needs no checkpoint
+    cfg = replace(cfg, run=replace(run, backward=measured), train=fresh)
+    rt = runtime.start(cfg.run)
+    step = built(room, cfg, rt)
+    names = [p.name for p in step.optimizer.parameters]
+    sizes = [p.size * p.itemsize for p in step.optimizer.parameters]
+    return backward_of(step.net, names, sizes, cfg.run, clips_of(room, cfg.data))
+
+
+def built(room: str, cfg, rt: runtime.Runtime) -> TrainStep:
+    order = Order(1000 * cfg.data.batch, cfg.data.batch, 0, 1, 0)
+    return importlib.import_module(f"{room}.train").build(cfg, rt, order)[0]
+
+
+def clips_of(room: str, data) -> tuple[int, ...]:
+    """The shape of a batch as the network takes it; several clips of a video count as several."""
+    dataset = importlib.import_module(f"{room}.dataset")
+    if hasattr(dataset, "one_clip"):
+        return (data.batch * data.copies, *dataset.one_clip(data))
+    return (data.batch, *dataset.clip_shape(data, data.crop))
+
+
+def compare(backward: Backward, cluster: Cluster, devices: int, asked) -> dict[str, Prediction]:
+    """Predictions by the name of the split; the yaml's own only where it has one."""
+    last = len(backward.names) - 1
+    splits = {ONE: [last], LAYERS: layer_ends(backward.names)}
+    if not isinstance(asked, str):
+        splits[HAND] = segment_ends(backward.names, asked)
+    others = {name: predict(backward, cluster, devices, ends) for name, ends in splits.items()}
+    return {BEST: plan(backward, cluster, devices), **others}
+
+
+def told(backward: Backward, cluster: Cluster, devices: int, found: dict) -> str:
+    """The lines for one number of devices."""
+    lines = [
+        f"{devices} devices ({cluster.nodes(devices)} x {devices // cluster.nodes(devices)})",
+        f"  {'split':12} {'segments':>8} {'exposed ms':>11} {'step ms':>9} {'efficiency':>11}",
+    ]
+    for name, each in found.items():
+        lines.append(
+            f"  {name:12} {len(each.segments):8} {1e3 * each.exposed:11.2f} "
+            f"{1e3 * each.step:9.1f} {each.efficiency:11.1%}"
+        )
+    lines += ["  the best split, in the order in which it travels:"]
+    for each in found[BEST].segments:
+        first, last = (layer_of(backward.names[i]) for i in (each.first, each.last))
+        ready, begin, end = (1e3 * v for v in (each.ready, each.begin, each.end))
+        lines.append(
+            f"    {last} .. {first}: {each.last - each.first + 1} tensors, "
+            f"{each.size / 1e6:.2f} MB, complete at {ready:.1f}, sent {begin:.1f} to {end:.1f} ms"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def yaml_line(backward: Backward, best: Prediction) -> str:
+    names = layer_names(backward.names, best.ends)
+    return f"run: {{all_reduce: [{', '.join(names)}]}}" if names else "run: {all_reduce: none}"
+
+
+def write(folder: Path, backward: Backward, plans: dict) -> None:
+    with explained(folder, "--out"):
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / "plan.csv", "w", newline="") as file:
+            write_csv(file, backward, plans)
+    # One segment a layer is a hundred bars, which say nothing in a picture.
+    last = {name: each for name, each in plans[max(plans)].items() if name != LAYERS}
+    plots.draw_timeline(folder / "timeline.png", backward, last)
+    curves = {name: [each[name] for each in plans.values()] for name in plans[max(plans)]}
+    plots.draw_scaling(folder / "scaling.png", curves)
+
+
+def write_csv(file, backward: Backward, plans: dict) -> None:
+    """A row for every segment of every split."""
+    rows = csv.writer(file)
+    head = "devices split segment first_layer last_layer tensors bytes ready_ms begin_ms end_ms"
+    rows.writerow([*head.split(), "exposed_ms", "step_ms", "efficiency"])
+    for count, found in plans.items():
+        for name, each in found.items():
+            whole = [round(1e3 * v, 4) for v in (each.exposed, each.step)]
+            for i, s in enumerate(each.segments):
+                ends = [layer_of(backward.names[k]) for k in (s.first, s.last)]
+                times = [round(1e3 * v, 4) for v in (s.ready, s.begin, s.end)]
+                tail = [s.last - s.first + 1, s.size, *times, *whole, round(each.efficiency, 6)]
+                rows.writerow([count, name, i, *ends, *tail])
+
+
+def summary(plans: dict) -> dict:
+    return {
+        "devices": {
+            count: {
+                name: {
+                    "segments": len(each.segments),
+                    "exposed_ms": round(1e3 * each.exposed, 3),
+                    "step_ms": round(1e3 * each.step, 3),
+                    "efficiency": round(each.efficiency, 4),
+                }
+                for name, each in found.items()
+            }
+            for count, found in plans.items()
+        }
+    }
+
+
+if __name__ == "__main__":
+    command.run_room(
+        main,
+        __doc__,
+        options=["devices"],
+        optional=["bandwidth", "latency", "topology", "profile", "out"],
+    )

@@ -1,0 +1,140 @@
+"""Measures on this device when each gradient of a training step is complete.
+
+    python scripts/profile_backward.py --config_path Y --out profile.json
+        [--points 6] [--repeats 7] [--network tsm] [--section.key=value ...]
+
+The step is compiled again with gradients of the last layers only, down to POINTS layers that share
+the counted operations evenly: the time that takes is when these gradients are complete. Between the
+points the counted operations decide. For scripts/plan_allreduce.py --profile, and run.backward.
+The last line of stdout is one JSON object.
+"""
+
+import importlib
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn
+
+from utils import command, run_log, runtime
+from utils.backward import count_backward
+from utils.checkpoint import explained, write_text
+from utils.cluster import Cluster
+from utils.counting import count_layers
+from utils.order import Order
+from utils.split_plan import layer_ends
+
+
+class Gradients(nn.Cell):
+    """Forward, and backward as far as the gradients of `weights` need it."""
+
+    def __init__(self, step: nn.Cell, weights: list):
+        super().__init__(auto_prefix=False)
+        self.step = step
+        self.gradients = ms.value_and_grad(step.scaled_loss, None, weights, has_aux=True)
+
+    def construct(self, clip: Tensor, target: Tensor) -> tuple:
+        return self.gradients(clip, target)
+
+
+class Forward(nn.Cell):
+    def __init__(self, step: nn.Cell):
+        super().__init__(auto_prefix=False)
+        self.step = step
+
+    def construct(self, clip: Tensor, target: Tensor) -> tuple:
+        return self.step.scaled_loss(clip, target)
+
+
+def main(room: str, cfg, out: str, points: str = "6", repeats: str = "7") -> None:
+    points = command.whole_number("points", points)
+    repeats = command.whole_number("repeats", repeats)
+    fresh = replace(cfg.train, pretrained=None, new_head=False)  # speed needs no checkpoint
+    cfg = replace(cfg, run=replace(cfg.run, all_reduce="none"), train=fresh)
+    rt = runtime.start(cfg.run)
+    run_log.start_log(rt)
+    step, clip, target = step_and_batch(room, cfg, rt)
+    measured = measure(step, clip, target, points, repeats)
+    found = {"config": cfg.run.out.name, "device": rt.device, "batch": cfg.data.batch, **measured}
+    path = Path(out)
+    with explained(path, "--out"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(found, indent=1) + "\n")
+    times = {name: round(found[name], 6) for name in ("forward_seconds", "step_seconds")}
+    print(json.dumps({"profile": str(path), **times, "gradients": len(found["ready_seconds"])}))
+
+
+def step_and_batch(room: str, cfg, rt: runtime.Runtime) -> tuple:
+    """The room's train step, and made-up clips and targets of the yaml's shape and batch."""
+    dataset, videos = importlib.import_module(f"{room}.dataset"), cfg.data.batch
+    build = importlib.import_module(f"{room}.train").build
+    step = build(cfg, rt, Order(1000 * videos, videos, 0, 1, 0))[0].set_train()
+    shape = (videos, *dataset.clip_shape(cfg.data, cfg.data.crop))
+    clip = Tensor(np.random.RandomState(0).randint(0, 255, shape).astype(np.uint8))
+    target = np.zeros(videos, np.int32)
+    if hasattr(dataset, "targets_of"):  # more than labels
+        target = dataset.targets_of(cfg, target)
+    return step, clip, Tensor(target)
+
+
+def measure(step: nn.Cell, clip: Tensor, target: Tensor, points: int, repeats: int) -> dict:
+    """Seconds from the start of a step: `forward_seconds`, `ready_seconds` by name, and all."""
+    shown = clip if step.mix is None else step.mix(clip, target)
+    weights = list(step.optimizer.parameters)
+    over = counted(step, weights, shown)  # the share of the backward pass, 0..1
+    forward = seconds(Forward(step).set_train(), shown, target, repeats)
+    shares, times = [0.0], [forward]
+    for first in chosen(over, [p.name for p in weights], points):
+        cell = Gradients(step, ms.ParameterTuple(weights[first:])).set_train()
+        times.append(seconds(cell, shown, target, repeats))
+        shares.append(over[first:].max())
+        run_log.log.info("gradients from %s on: %.1f ms", weights[first].name, 1e3 * times[-1])
+    whole = seconds(step, clip, target, repeats)
+    ready = np.interp(over, shares, np.maximum.accumulate(times))  # noise makes no time run back
+    return {
+        "forward_seconds": forward,
+        "step_seconds": max(whole, float(ready.max())),
+        "ready_seconds": {p.name: round(float(t), 6) for p, t in zip(weights, ready)},
+    }
+
+
+def counted(step: nn.Cell, weights: list, shown: Tensor) -> np.ndarray:
+    """The share of the backward pass that is over when a weight's gradient is complete."""
+    clip = shown.shape[-4:] if shown.ndim > 4 else shown.shape[1:]
+    layers = count_layers(step.net, tuple(clip))
+    names = [p.name for p in weights]
+    found = count_backward(names, [0] * len(names), layers, 1, Cluster(step_seconds=3.0))
+    return (found.ready - found.forward) / 2
+
+
+def chosen(over: np.ndarray, names: list[str], points: int) -> list[int]:
+    """The first weights of layers, from the last layers to the first, at even shares."""
+    ends = layer_ends(names)
+    firsts = [0] + [end + 1 for end in ends[:-1]]
+    wanted = np.linspace(0, 1, points + 1)[1:-1]
+    near = [min(firsts, key=lambda first: abs(over[first] - share)) for share in wanted]
+    return sorted({*near, 0}, reverse=True)
+
+
+def seconds(cell: nn.Cell, clip: Tensor, target: Tensor, repeats: int) -> float:
+    """Median of several runs, after one that compiles and one that warms up."""
+    times = []
+    for _ in range(repeats + 2):
+        began = time.monotonic()
+        first_array(cell(clip, target)).asnumpy()
+        times.append(time.monotonic() - began)
+    return float(np.median(times[2:]))
+
+
+def first_array(outputs) -> Tensor:
+    return first_array(outputs[0]) if isinstance(outputs, tuple) else outputs
+
+
+if __name__ == "__main__":
+    command.run_room(main, __doc__, options=["out"], optional=["points", "repeats"])

@@ -1,0 +1,116 @@
+"""The planner's commands, from a measured profile to the yaml line; known runs, foretold."""
+
+import csv
+import json
+import re
+
+import pytest
+import yaml
+
+from scripts import plan_allreduce
+from tests.helpers import call, run
+from tsm.config import Config
+from utils import command, namespaces
+from utils.config import load_config
+
+PLAN, PROFILE = "scripts/plan_allreduce.py", "scripts/profile_backward.py"
+SLOW = ["--bandwidth=0.01", "--latency=20", "--topology=64x4"]
+SLOW += ["--run.cluster={tflops: 0.0002, jitter: 0.03}"]
+
+
+@pytest.fixture(scope="module")
+def planned(tiny, tmp_path_factory):
+    """A plan of the tiny network for 8 and 64 devices of a slow network; its folder."""
+    folder = tmp_path_factory.mktemp("plan")
+    split = "--run.all_reduce=[layer2]"
+    return run(PLAN, *tiny, "--devices=8,64", *SLOW, split, f"--out={folder}"), folder
+
+
+def test_the_best_split_is_at_least_as_good_as_the_others(planned):
+    result, _ = planned
+    for found in result["devices"].values():
+        assert set(found) == {"best", "one segment", "yaml's own", "one a layer"}
+        least = min(each["exposed_ms"] for each in found.values() if each["segments"] <= 8)
+        assert found["best"]["exposed_ms"] == least
+    best, one = (result["devices"]["64"][name] for name in ("best", "one segment"))
+    assert best["exposed_ms"] < 0.8 * one["exposed_ms"]
+    assert best["segments"] > 1
+
+
+def test_the_yaml_line_is_read_back_as_the_same_split(planned, tiny):
+    result, folder = planned
+    asked = yaml.safe_load(result["yaml"])["run"]["all_reduce"]
+    rows = list(csv.DictReader((folder / "plan.csv").read_text().splitlines()))
+    best = [row for row in rows if (row["devices"], row["split"]) == ("64", "best")]
+    assert len(asked) == len(best) - 1
+    assert sum(int(row["tensors"]) for row in best) == 62
+    split = f"--run.all_reduce=[{', '.join(asked)}]"
+    arguments = [*tiny, "--devices=64", *SLOW, split, f"--out={folder / 'again'}"]
+    again = run(PLAN, *arguments)["devices"]["64"]
+    assert again["yaml's own"] == again["best"]
+
+
+def test_a_plan_leaves_a_table_and_two_pictures(planned):
+    _, folder = planned
+    assert {path.name for path in folder.iterdir()} >= {"plan.csv", "timeline.png", "scaling.png"}
+    for name in ("timeline.png", "scaling.png"):
+        assert (folder / name).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_a_measured_profile_takes_the_place_of_counts(tiny, tmp_path):
+    path = tmp_path / "profile.json"
+    run(PROFILE, *tiny, f"--out={path}", "--points=2", "--repeats=3")
+    found = json.loads(path.read_text())
+    ready = list(found["ready_seconds"].values())
+    assert 0 < found["forward_seconds"] <= min(ready) <= max(ready) <= found["step_seconds"]
+    assert ready[0] == max(ready), "the first layer's gradients are the last"
+    done = call(PLAN, *tiny, "--devices=8", f"--profile={path}", f"--out={tmp_path}")
+    assert f"measured, {path}" in done.stdout
+    assert f"a step of {1e3 * found['step_seconds']:.1f} ms" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--devices=eight", "--devices must be numbers above 0, as in 8,64,512, not eight"),
+        ("--devices=12", "12 devices are not whole nodes of 8"),
+        ("--topology=8", "--topology must be NODESxDEVICES, as in 256x6, not 8"),
+        ("--topology=1x4", "8 devices are more than --topology 1x4 has"),
+        ("--bandwidth=fast", "--bandwidth must be a number, not fast"),
+        ("--bandwidth=0", "run.cluster.bandwidth must be above 0, not 0"),
+        ("--profile=none.json", "none.json: not a profile of a backward pass"),
+        ("--run.all_reduce=[layer9]", "no trainable parameter lies in a layer named layer9"),
+        ("--run.cluster={speed: 1}", "unknown setting run.cluster.speed; nearest:"),
+    ],
+)
+def test_a_mistake_is_told(tiny, option, words):
+    options = ["bandwidth", "topology", "profile"]
+    needed = ["config_path", "devices"]
+    given, overrides = command.parse([*tiny, "--devices=8", option], needed, optional=options)
+    path = given.pop("config_path")
+    with pytest.raises(ValueError, match=re.escape(words)):
+        plan_allreduce.main("tsm", load_config(Config, path, overrides), **given)
+
+
+def test_known_results_are_foretold():
+    """Within what the document claims; published numbers from the two sources it names."""
+    result = run("scripts/foretell.py")
+    for row in result["efficiency"]:
+        if "FP32" in row["run"]:
+            assert abs(row["foretold"] - row["published"]) < 0.05, row
+        if "Summit" in row["run"]:
+            assert row["foretold"] > 0.80
+            assert row["published"] == pytest.approx(0.823, abs=5e-4)
+    less, more = result["ratios"]["I3D 3x3x3"][0], result["ratios"]["I3D 3x1x1"][0]
+    assert 1.3 < less < 1.9 < more < 3.5
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(namespaces.why_not()), reason=namespaces.why_not() or "permitted")
+def test_steps_over_a_slow_network_are_foretold(tiny):
+    """Two hosts, 50 Mb/s: the network takes most of the step."""
+    arguments = [*tiny, "--model.first_width=16", "--rate=50mbit", "--steps=9"]
+    result = run("scripts/measure_scaling.py", *arguments)
+    assert [row["segments"] for row in result["steps"]] == [1, 2, 4]
+    for row in result["steps"]:
+        assert abs(row["error"]) < 0.3, result
