@@ -45,7 +45,7 @@ class Data:
     root: Path
     sets: tuple[Set, ...]
     lists: Optional[Path] = None  # default: root
-    reader: Literal["auto", "decord", "opencv"] = "auto"
+    reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
     frames: int = 32
     stride: int = 3  # frames of a video of `fps` from one of the clip to the next
     fps: float = 30.0

@@ -37,7 +37,7 @@ def one_line(done, *words: str) -> None:
         ("--run.out=/proc/none", ["run.out: cannot write /proc/none"]),
         ("--train.pretrained=/none.ckpt", ["/none.ckpt: no such checkpoint"]),
         ("--eval.clips=7", ["eval.clips", "7"]),
-        ("--data.reader=vlc", ["data.reader must be one of auto, decord, opencv"]),
+        ("--data.reader=vlc", ["data.reader must be one of auto, pyav, decord, opencv"]),
         ("--sedd=3", ["unknown option --sedd"]),
         ("--data.flip", ["--data.flip needs a value"]),
         ("train.lr=3", ["expected --name=value"]),

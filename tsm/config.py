@@ -17,7 +17,7 @@ class Data:
     source: Literal["video", "frames"] = "video"
     image_tmpl: str = "img_{:05d}.jpg"  # frames: the name of frame i, from 1
     modality: Literal["rgb", "flow"] = "rgb"
-    reader: Literal["auto", "decord", "opencv"] = "auto"
+    reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
     segments: int = 8
     frames_per_segment: int = 1
     sampling: Literal["uniform", "dense"] = "uniform"

@@ -3,22 +3,22 @@
 A `FrameSource` has `len(source)` frames and gives `source.frames(indices)`: uint8, channels last,
 RGB. Frames are counted from 0 in the order in which they are shown.
 
-Files are decoded from the first frame on, never by seeking: decord's `get_batch`, `seek_accurate`
-and `skip_frames` return other frames than asked for, without a word, when groups of pictures are
-open (H.264, HEVC), in MPEG-4 and MPEG-1/2 with B-frames, in WMV, and in H.264 in AVI.
+By decord and OpenCV files are decoded from the first frame on, never by seeking: decord's
+`get_batch`, `seek_accurate` and `skip_frames` return other frames than asked for, without a word,
+when groups of pictures are open (H.264, HEVC), in MPEG-4 and MPEG-1/2 with B-frames, in WMV, and in
+H.264 in AVI. `utils.exact_video` says how PyAV decodes only what is needed.
 
-The back ends return the same bytes, except that decord loses the start of MPEG transport streams,
-and OpenCV garbles rows of 10-bit (4.11) and interlaced (4.14) video. OpenCV 4.11 also takes BT.709
-colours for BT.601 (39 levels apart at most, on a drawn chart), is 2 levels off in a few pixels of
-MPEG-4 and does not decode AV1.
+The back ends return the same bytes, with these exceptions. Interlaced and 10-bit video has other
+colours by each of them: their versions of FFmpeg differ, and OpenCV's garbles rows. decord loses
+the start of MPEG transport streams. OpenCV 4.11 also takes BT.709 colours for BT.601 (39 levels
+apart at most, on a drawn chart), is 2 levels off in a few pixels of MPEG-4, does not decode AV1 and
+gives up where frames lie hours apart.
 """
 
-import abc
 import functools
-import operator
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from string import Formatter
 from typing import Optional
@@ -26,112 +26,21 @@ from typing import Optional
 import numpy as np
 from PIL import Image
 
-READERS = ("auto", "decord", "opencv")
+from utils.frame_source import NO_VIDEO, FrameSource, VideoError, VideoFile
+
+READERS = ("auto", "pyav", "decord", "opencv")
 _DECORD_PREFIX = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
-_NO_VIDEO = "it does not open: cut short, or not a video"
 
 Box = tuple[int, int, int, int]  # x, y, width, height in pixels
 
 
-class VideoError(ValueError):
-    """A video that cannot be read: which one, by which back end, and the reason it gave."""
-
-    def __init__(self, path: object, reader: str, reason: object):
-        # All three are handed up, so that the error survives pickling between processes.
-        super().__init__(str(path), reader, " ".join(str(reason).split()))
-
-    def __str__(self) -> str:
-        path, reader, reason = self.args
-        return f"cannot read {path} with {reader}: {reason}"
-
-
-class FrameSource(abc.ABC):
-    """Frames that can be asked for by number. A context manager; leaving it frees the file."""
-
-    def __init__(self, path: Path, reader: str):
-        self.path, self.reader = path, reader
-        self._handle = None  # what close() frees: the decoder, with its file and its memory
-        self._length = 0
-        self.fps = 0.0  # frames per second; 0 where nobody says
-
-    @abc.abstractmethod
-    def _decode(self, wanted: list[int]) -> Iterator[np.ndarray]:
-        """Yields the wanted frames, given in ascending order and each once."""
-
-    def __len__(self) -> int:
-        return self._length
-
-    def close(self) -> None:
-        self._handle = None
-
-    def __enter__(self) -> "FrameSource":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def frames(self, indices: Iterable[int]) -> np.ndarray:
-        """Reads frames in the order asked for; repeated ones are decoded once.
-
-        Returns uint8 (len(indices), H, W, C). Raises VideoError for an index outside the video,
-        a frame that cannot be decoded, or frames of different sizes; ValueError for no index.
-        """
-        numbers = np.array([operator.index(index) for index in indices], np.int64)
-        if not numbers.size:
-            raise ValueError(f"no frames of {self.path} were asked for")
-        wanted, place = np.unique(numbers, return_inverse=True)
-        for index in (wanted[0], wanted[-1]):
-            if not 0 <= index < len(self):
-                raise self._error(f"frame {index} was asked for, of {len(self)} counted from 0")
-        out = None
-        for k, frame in enumerate(self._decode(wanted.tolist())):
-            if out is None:
-                out = np.empty((numbers.size, *frame.shape), np.uint8)
-            if frame.shape != out.shape[1:]:
-                raise self._error(f"frame {wanted[k]} is {frame.shape}, others {out.shape[1:]}")
-            out[place == k] = frame
-        return out
-
-    def _error(self, reason: object) -> VideoError:
-        return VideoError(self.path, self.reader, reason)
-
-
-class _VideoFile(FrameSource):
-    """A video decoded in order; asking for an earlier frame starts again from the beginning."""
-
-    def __init__(self, path: Path, reader: str):
-        super().__init__(path, reader)
-        self._next = 0  # the frame that `_read` comes to
-        self._length = self._open()
-
-    @abc.abstractmethod
-    def _open(self) -> int:
-        """Puts a decoder that stands before frame 0 into `_handle`; returns the frame count."""
-
-    @abc.abstractmethod
-    def _read(self, keep: bool) -> Optional[np.ndarray]:
-        """Decodes the next frame; returns its RGB pixels (H, W, 3) if they are to be kept."""
-
-    def _decode(self, wanted: list[int]) -> Iterator[np.ndarray]:
-        if self._handle is None:
-            raise ValueError(f"{self.path} was closed")
-        if wanted[0] < self._next:
-            self._open()
-            self._next = 0
-        for index in wanted:
-            while self._next <= index:
-                pixels = self._read(keep=self._next == index)
-                self._next += 1
-            yield pixels
-
-
-class _DecordVideo(_VideoFile):
+class _DecordVideo(VideoFile):
     def _open(self) -> int:
         try:
             # Where decord cannot decode a frame it repeats a neighbour; fault_tol makes it say so.
             self._handle = _decord().VideoReader(str(self.path), num_threads=1, fault_tol=1e-9)
         except RuntimeError:
-            raise self._error(_NO_VIDEO) from None
+            raise self._error(NO_VIDEO) from None
         except Exception as error:  # decord's errors have no class in common
             raise self._error(_decord_reason(error)) from None
         self.fps = float(self._handle.get_avg_fps())
@@ -150,7 +59,7 @@ class _DecordVideo(_VideoFile):
         return rows.reshape(height, -1)[:, : 3 * width].reshape(height, width, 3)
 
 
-class _OpenCVVideo(_VideoFile):
+class _OpenCVVideo(VideoFile):
     def _open(self) -> int:
         packets = self._capture(_opencv().CAP_PROP_FORMAT, -1)  # hands packets out undecoded
         # The count is a guess in MPEG, Matroska and FLV; only a picture has none at all.
@@ -168,7 +77,7 @@ class _OpenCVVideo(_VideoFile):
         settings = [cv2.CAP_PROP_N_THREADS, 1, *settings]
         capture = cv2.VideoCapture(str(self.path), cv2.CAP_FFMPEG, settings)
         if not capture.isOpened():
-            raise self._error(_NO_VIDEO)
+            raise self._error(NO_VIDEO)
         return capture
 
     def _read(self, keep: bool) -> Optional[np.ndarray]:
@@ -218,18 +127,22 @@ class FrameFolder(FrameSource):
 
 
 def open_video(path: object, reader: str = "auto") -> FrameSource:
-    """Opens a video with "decord", "opencv", or "auto": decord where it is installed, else OpenCV.
+    """Opens a video with "pyav", "decord", "opencv", or "auto": the first that is installed.
 
     VideoError: the file is missing, empty or no video. ValueError: no such reader here.
     """
     if reader not in READERS:
         raise ValueError(f"data.reader is {reader!r}; choose one of {', '.join(READERS)}")
     if reader == "auto":
-        reader = "opencv" if _decord() is None else "decord"
-    if (_decord if reader == "decord" else _opencv)() is None:
+        reader = next((name for name in READERS[1:] if _LIBRARIES[name]() is not None), "opencv")
+    if _LIBRARIES[reader]() is None:
         raise ValueError(f"data.reader is {reader!r}, which is not installed")
     if not os.path.isfile(path) or not os.path.getsize(path):
         raise VideoError(path, reader, "no such file, or an empty one")
+    if reader == "pyav":
+        from utils.exact_video import ExactVideo  # which needs the library
+
+        return ExactVideo(Path(path))
     return (_DecordVideo if reader == "decord" else _OpenCVVideo)(Path(path), reader)
 
 
@@ -301,3 +214,21 @@ def _opencv() -> object:
     (getattr(cv2, "setLogLevel", None) or cv2.utils.logging.setLogLevel)(0)
     cv2.setNumThreads(0)  # many workers decode at once; each stays on its core
     return cv2
+
+
+@functools.cache
+def _pyav() -> object:
+    try:
+        import av
+    except (ImportError, OSError):
+        return None
+    av.logging.set_level(av.logging.PANIC)
+    return av
+
+
+# Called by name, so that a test can take one away.
+_LIBRARIES = {
+    "pyav": lambda: _pyav(),
+    "decord": lambda: _decord(),
+    "opencv": lambda: _opencv(),
+}

@@ -14,7 +14,7 @@ class Data:
     root: Path
     train_list: str
     test_list: str
-    reader: Literal["auto", "decord", "opencv"] = "auto"
+    reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
     frames: int = 13
     stride: int = 6  # frames of a video of `fps` from one of the clip to the next
     fps: float = 30.0

@@ -1,0 +1,103 @@
+"""What every reader of frames is: a source with a length, asked for frames by their numbers."""
+
+import abc
+import operator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Optional
+
+import numpy as np
+
+NO_VIDEO = "it does not open: cut short, or not a video"
+
+
+class VideoError(ValueError):
+    """A video that cannot be read: which one, by which back end, and the reason it gave."""
+
+    def __init__(self, path: object, reader: str, reason: object):
+        # All three are handed up, so that the error survives pickling between processes.
+        super().__init__(str(path), reader, " ".join(str(reason).split()))
+
+    def __str__(self) -> str:
+        path, reader, reason = self.args
+        return f"cannot read {path} with {reader}: {reason}"
+
+
+class FrameSource(abc.ABC):
+    """Frames that can be asked for by number. A context manager; leaving it frees the file."""
+
+    def __init__(self, path: Path, reader: str):
+        self.path, self.reader = path, reader
+        self._handle = None  # what close() frees: the decoder, with its file and its memory
+        self._length = 0
+        self.fps = 0.0  # frames per second; 0 where nobody says
+
+    @abc.abstractmethod
+    def _decode(self, wanted: list[int]) -> Iterator[np.ndarray]:
+        """Yields the wanted frames, given in ascending order and each once."""
+
+    def __len__(self) -> int:
+        return self._length
+
+    def close(self) -> None:
+        self._handle = None
+
+    def __enter__(self) -> "FrameSource":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def frames(self, indices: Iterable[int]) -> np.ndarray:
+        """Reads frames in the order asked for; repeated ones are decoded once.
+
+        Returns uint8 (len(indices), H, W, C). Raises VideoError for an index outside the video,
+        a frame that cannot be decoded, or frames of different sizes; ValueError for no index.
+        """
+        numbers = np.array([operator.index(index) for index in indices], np.int64)
+        if not numbers.size:
+            raise ValueError(f"no frames of {self.path} were asked for")
+        wanted, place = np.unique(numbers, return_inverse=True)
+        for index in (wanted[0], wanted[-1]):
+            if not 0 <= index < len(self):
+                raise self._error(f"frame {index} was asked for, of {len(self)} counted from 0")
+        out = None
+        for k, frame in enumerate(self._decode(wanted.tolist())):
+            if out is None:
+                out = np.empty((numbers.size, *frame.shape), np.uint8)
+            if frame.shape != out.shape[1:]:
+                raise self._error(f"frame {wanted[k]} is {frame.shape}, others {out.shape[1:]}")
+            out[place == k] = frame
+        return out
+
+    def _error(self, reason: object) -> VideoError:
+        return VideoError(self.path, self.reader, reason)
+
+
+class VideoFile(FrameSource):
+    """A video decoded in order; asking for an earlier frame starts again from the beginning."""
+
+    def __init__(self, path: Path, reader: str):
+        super().__init__(path, reader)
+        self._next = 0  # the frame that `_read` comes to
+        self._length = self._open()
+
+    @abc.abstractmethod
+    def _open(self) -> int:
+        """Puts a decoder that stands before frame 0 into `_handle`; returns the frame count."""
+
+    @abc.abstractmethod
+    def _read(self, keep: bool) -> Optional[np.ndarray]:
+        """Decodes the next frame; returns its RGB pixels (H, W, 3) if they are to be kept."""
+
+    def _decode(self, wanted: list[int]) -> Iterator[np.ndarray]:
+        if self._handle is None:
+            raise ValueError(f"{self.path} was closed")
+        if wanted[0] < self._next:
+            self._open()
+            self._next = 0
+        for index in wanted:
+            while self._next <= index:
+                pixels = self._read(keep=self._next == index)
+                self._next += 1
+            yield pixels
