@@ -1,129 +1,143 @@
 """Runs a script on several devices with msrun, and makes it behave like one process.
 
-    python scripts/launch.py DEVICES SCRIPT [arguments]
+    python scripts/launch.py [--restarts=N] DEVICES SCRIPT [arguments]
 
-DEVICES are those of this node; NODES, NODE_RANK, MASTER_ADDR and MASTER_PORT say the rest. The
-first worker's log is shown on stderr, its last JSON line on stdout; the logs of all workers stay in
-out/logs. SIGTERM and ctrl-C reach the workers as SIGTERM. Exit status: that of the failed worker.
+DEVICES are those of this node; NODES, NODE_RANK, MASTER_ADDR and MASTER_PORT, or RANK_TABLE_FILE,
+say the rest. The first worker's log is shown on stderr, the result of rank 0 on stdout of node 0;
+the logs of all workers stay in out/logs. SIGTERM and ctrl-C reach the workers as SIGTERM.
+
+A worker that fails ends the job, on all nodes, and a line says which one it was. With --restarts
+the job then begins again, at most N times, each time with the logs in a folder of its own; a
+mistake of the user and an interruption end it for good. Exit status: as that of one process.
 """
 
+import dataclasses
 import os
-import re
 import signal
-import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Optional
 
-import psutil
+sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-ROOT = Path(__file__).resolve().parents[1]
+from utils.config import ROOT
+from utils.job import Job, read_job
+from utils.meeting import Meeting
+from utils.parent import adopt_orphans
+from utils.workers import Failure, Workers
+
+GRACE = 2  # seconds for those that fail with the first one: they may know better why
 
 
 def main() -> int:
-    devices, script, *arguments = sys.argv[1:]
-    nodes, node = int(os.environ.get("NODES", 1)), int(os.environ.get("NODE_RANK", 0))
-    logs = ROOT / "out" / "logs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    logs.mkdir(parents=True)
-    command = [
-        "msrun",
-        f"--worker_num={int(devices) * nodes}",
-        f"--local_worker_num={devices}",
-        f"--node_rank={node}",
-        f"--master_addr={os.environ.get('MASTER_ADDR', '127.0.0.1')}",
-        f"--master_port={os.environ.get('MASTER_PORT') or (8118 if nodes > 1 else free_port())}",
-        f"--log_dir={logs}",
-        "--join=True",
-        script,
-        *arguments,
-    ]
-    with open(logs / "msrun.log", "w") as log:
-        job = subprocess.Popen(
-            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
-        )
-    asked = forward_signals(job, script)
-    result = follow(job, logs / f"worker_{node * int(devices)}.log")
-    status = job.wait()
-    if result:
-        print(result, flush=True)
-    if status:
-        status = explain(logs)
-    return 130 if signal.SIGINT in asked else status
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def forward_signals(job: subprocess.Popen, script: str) -> list:
-    """Passes ctrl-C and SIGTERM on to the workers; returns the list of those that came."""
-    asked: list = []
-
-    def pass_on(number, frame) -> None:
-        asked.append(number)
-        for process in psutil.Process(job.pid).children():
-            if script in process.cmdline():
-                process.send_signal(signal.SIGTERM if len(asked) == 1 else signal.SIGKILL)
-
-    signal.signal(signal.SIGINT, pass_on)
-    signal.signal(signal.SIGTERM, pass_on)
-    return asked
-
-
-def follow(job: subprocess.Popen, path: Path) -> str:
-    """Copies a growing log to stderr until the job ends; returns its last JSON line."""
-    result, rest, position = "", "", 0
-    while True:
-        ended = job.poll() is not None
-        if path.exists():
-            with open(path, errors="replace") as log:
-                log.seek(position)
-                text = rest + log.read()
-                position = log.tell()
-            *lines, rest = text.split("\n")
-            for line in lines:
-                if line.startswith("{"):
-                    result = line
-                else:
-                    print(line, file=sys.stderr, flush=True)
-        if ended:
-            return result
-        if mistake(path.parent):
-            end_soon(job)
-        time.sleep(0.2)
-
-
-def mistake(logs: Path) -> str:
-    """The line by which a worker told a mistake of the user; empty where none did."""
-    for path in sorted(logs.glob("worker_*.log")):
-        found = re.findall(r"^error: .*$", path.read_text(errors="replace"), re.MULTILINE)
-        if found:
-            return f"{path.stem}: {found[-1]}"
-    return ""
-
-
-def end_soon(job: subprocess.Popen) -> None:
-    """Ends the job after a moment in which the workers may end by themselves.
-
-    The others would wait half a minute for the one that is gone.
-    """
     try:
-        job.wait(timeout=2)
-    except subprocess.TimeoutExpired:
-        os.killpg(job.pid, signal.SIGKILL)  # it has a session, and so a group, of its own
-
-
-def explain(logs: Path) -> int:
-    """Says why the job failed: a worker's own line, or where to look."""
-    told = mistake(logs)
-    if told:
-        print(told, file=sys.stderr)
+        job = read_job(sys.argv[1:], os.environ)
+        return Launcher(job).run()
+    except ValueError as error:
+        say(f"error: {error}")
         return 2
-    print(f"a worker failed; the logs are in {logs}", file=sys.stderr)
-    return 1
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class Launcher:
+    """Attempt after attempt, until one ends well or there are no restarts left."""
+
+    def __init__(self, job: Job):
+        self.job = job
+        self.asked: list[int] = []  # the signals that came
+        self.name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        self.result = ""
+
+    def run(self) -> int:
+        adopt_orphans()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, frame: self.asked.append(number))
+        for attempt in range(self.job.restarts + 1):
+            failure = self.attempt(f"{self.name}-restart-{attempt}" if attempt else self.name)
+            if failure:
+                say(failure.line)
+            if not failure or failure.status != 1 or self.asked:
+                break
+            if attempt < self.job.restarts:
+                say(f"restart {attempt + 1} of {self.job.restarts}, from the last checkpoint")
+        if not failure and self.job.node == 0 and self.result:
+            print(self.result, flush=True)
+        if signal.SIGINT in self.asked:
+            return 128 + signal.SIGINT
+        return failure.status if failure else 0
+
+    def attempt(self, name: str) -> Optional[Failure]:
+        """Runs the job once, from finding the other nodes to its end."""
+        meeting = Meeting(self.job, lambda: bool(self.asked))
+        try:
+            plan = meeting.open(name)
+            if plan is None:
+                return self.interrupted()
+            logs = ROOT / "out" / "logs" / Path(plan["logs"]).name
+            logs.mkdir(parents=True, exist_ok=True)
+            return self.watch(Workers(self.job, plan["port"], logs), meeting)
+        finally:
+            meeting.close()
+
+    def watch(self, workers: Workers, meeting: Meeting) -> Optional[Failure]:
+        """Waits for the end of all nodes, or for the first failure on one of them."""
+        try:
+            finished: set[int] = set()  # nodes on which all workers have ended well
+            while len(finished) < self.job.nodes:
+                workers.first.show()
+                if len(self.asked) > 1:
+                    meeting.tell(dataclasses.asdict(self.interrupted()))
+                    return self.interrupted()
+                if self.asked:
+                    workers.stop()
+                failures = self.learn(workers, meeting, finished)
+                if failures:
+                    return self.conclude(failures, workers, meeting, finished)
+                time.sleep(0.1)
+            return None  # the scheduler would take four seconds to see that nobody is left
+        finally:
+            workers.end()
+            workers.first.show()
+            self.result = workers.first.result
+
+    def learn(self, workers: Workers, meeting: Meeting, finished: set[int]) -> list[Failure]:
+        """New failures here, which are told to the other nodes, and those that they have told."""
+        here = f"node {self.job.node}: " if self.job.nodes > 1 else ""
+        failures = workers.failures()
+        if failures and self.asked:
+            failures = [self.interrupted()]
+        for failure in failures:
+            meeting.tell(dataclasses.asdict(failure) | {"line": here + failure.line})
+        if self.job.node not in finished and workers.done():
+            finished.add(self.job.node)
+            meeting.tell({"finished": self.job.node})
+        for message in meeting.hear():
+            if "finished" in message:
+                finished.add(message["finished"])
+            elif "line" in message:
+                failures.append(Failure(message["line"], message["status"], message["weight"]))
+            elif len(finished) < self.job.nodes:
+                failures.append(Failure(f"{message['lost']} is gone: its launcher or host ended"))
+        return failures
+
+    def conclude(
+        self, failures: list[Failure], workers: Workers, meeting: Meeting, finished: set[int]
+    ) -> Failure:
+        """The weightiest of the failures that come within a moment."""
+        deadline = time.monotonic() + GRACE
+        while time.monotonic() < deadline and len(self.asked) < 2:
+            time.sleep(0.1)
+            failures += self.learn(workers, meeting, finished)
+        return max(failures, key=lambda failure: failure.weight)  # the first of equal ones
+
+    def interrupted(self) -> Failure:
+        """Whoever was asked to stop ends in one way or another; that is no failure of theirs."""
+        how = "; ended at once" if len(self.asked) > 1 else ""
+        return Failure(f"the job was interrupted{how}", 128 + self.asked[0], 4)
 
 
 if __name__ == "__main__":

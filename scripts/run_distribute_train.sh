@@ -4,10 +4,18 @@
 # One node:   bash scripts/run_distribute_train.sh tsm 8 tsm/configs/tsm_r50_sthv2_8f.yaml
 # Two nodes:  NODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 bash scripts/run_distribute_train.sh ...
 #             NODES=2 NODE_RANK=1 MASTER_ADDR=10.0.0.1 ... the same on the other
+# Rank table: RANK_TABLE_FILE=/shared/hccl.json bash scripts/run_distribute_train.sh ... on each
+# Restarts:   bash scripts/run_distribute_train.sh --restarts 3 tsm 8 ... goes on after failures
 set -euo pipefail
+restarts=0
+case "${1:-}" in
+    --restarts=*) restarts=${1#*=} && shift ;;
+    --restarts) restarts=${2:-} && shift $(($# > 1 ? 2 : 1)) ;;
+esac
 if [ $# -lt 3 ]; then
-    echo "usage: [NODES=n NODE_RANK=i MASTER_ADDR=a MASTER_PORT=p]" \
-        "bash scripts/run_distribute_train.sh NETWORK DEVICES CONFIG [--section.key=value ...]" >&2
+    echo "usage: [NODES=n NODE_RANK=i MASTER_ADDR=a MASTER_PORT=p] [RANK_TABLE_FILE=f]" \
+        "bash scripts/run_distribute_train.sh [--restarts N]" \
+        "NETWORK DEVICES CONFIG [--section.key=value ...]" >&2
     exit 2
 fi
 # shellcheck source=scripts/env.sh
@@ -17,4 +25,5 @@ shift 3
 require_network "$network"
 require_count DEVICES "$devices"
 install requirements.txt
-exec python "$ROOT/scripts/launch.py" "$devices" "$ROOT/$network/train.py" --config_path "$config" "$@"
+exec python "$ROOT/scripts/launch.py" "--restarts=$restarts" "$devices" \
+    "$ROOT/$network/train.py" --config_path "$config" "$@"

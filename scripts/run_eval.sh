@@ -3,10 +3,11 @@
 #
 #     bash scripts/run_eval.sh tsm tsm/configs/tsm_smoke.yaml out/tsm_smoke/epoch_008.ckpt
 #     DEVICES=8 bash scripts/run_eval.sh ...
+#     DEVICES=8 NODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 bash scripts/run_eval.sh ...
 set -euo pipefail
 if [ $# -lt 3 ]; then
-    echo "usage: [DEVICES=n] bash scripts/run_eval.sh NETWORK CONFIG CHECKPOINT" \
-        "[--section.key=value ...]" >&2
+    echo "usage: [DEVICES=n] [NODES=n NODE_RANK=i MASTER_ADDR=a MASTER_PORT=p]" \
+        "bash scripts/run_eval.sh NETWORK CONFIG CHECKPOINT [--section.key=value ...]" >&2
     exit 2
 fi
 # shellcheck source=scripts/env.sh
@@ -16,8 +17,8 @@ shift 3
 require_network "$network"
 require_count DEVICES "${DEVICES:-1}"
 install requirements.txt
-if [ "${DEVICES:-1}" -eq 1 ]; then
+if [ "${DEVICES:-1}" -eq 1 ] && [ "${NODES:-1}" = 1 ]; then
     exec python "$ROOT/$network/eval.py" --config_path "$config" --checkpoint_path "$checkpoint" "$@"
 fi
-exec python "$ROOT/scripts/launch.py" "$DEVICES" "$ROOT/$network/eval.py" --config_path "$config" \
+exec python "$ROOT/scripts/launch.py" "${DEVICES:-1}" "$ROOT/$network/eval.py" --config_path "$config" \
     --checkpoint_path "$checkpoint" "$@"

@@ -27,7 +27,7 @@ class Runtime:
 
 
 def start(run: Run) -> Runtime:
-    """Sets up this process; under msrun it joins the other workers, data parallel.
+    """Sets up this process; one of several joins the other workers, data parallel.
 
     Raises ValueError where the device is not there.
     """
@@ -47,10 +47,10 @@ def start(run: Run) -> Runtime:
 
 
 def join_workers() -> tuple:
-    """(rank, size) under msrun or mpirun, else (0, 1)."""
-    under_msrun = "MS_WORKER_NUM" in os.environ and "MS_ROLE" in os.environ
-    under_mpirun = "OMPI_COMM_WORLD_SIZE" in os.environ
-    if not (under_msrun or under_mpirun):
+    """(rank, size) among the workers that msrun or scripts/mpi_worker.py has started, or (0, 1)."""
+    if "MS_WORKER_NUM" not in os.environ or "MS_ROLE" not in os.environ:
+        if int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1)) > 1:
+            raise ValueError("under mpirun, start the script by scripts/mpi_worker.py")
         return 0, 1
     communication.init()
     rank, size = communication.get_rank(), communication.get_group_size()

@@ -89,7 +89,7 @@ def intra_refresh(folder):
     return write(folder / "refresh.mp4", pictures(60), **options)
 
 
-PYRAMID, QUIET = {"x264-params": "b-pyramid=2:bframes=5"}, {"x265-params": "log-level=0"}
+PYRAMID, QUIET = {"x264-params": "b-pyramid=2:bframes=5"}, {"x265-params": "log-level=0:keyint=10"}
 ODD = {
     "variable rate": variable_rate,
     "ten hours": ten_hours,

@@ -1,0 +1,33 @@
+"""What msrun starts in place of a script, for scripts/launch.py: ties the process to the launcher.
+
+    python scripts/worker.py SCRIPT [arguments]
+
+Writes the number of the process beside its log, waits until msrun has left it to the launcher, and
+becomes the script. The script then dies with the launcher, also of `kill -9`.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from utils.parent import await_adoption
+
+
+def main() -> None:
+    name = "scheduler"
+    if os.environ["MS_ROLE"] == "MS_WORKER":
+        name = f"worker_{os.environ['MS_NODE_ID']}"
+    elif os.environ["ZOO_NODE"] != "0":
+        return  # msrun starts a scheduler at each node whose host has the master's address
+    file = Path(os.environ["ZOO_LOGS"]) / f"{name}.pid"
+    part = file.with_suffix(f".{os.getpid()}")
+    part.write_text(str(os.getpid()))
+    part.replace(file)
+    await_adoption(int(os.environ["ZOO_LAUNCHER"]))
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

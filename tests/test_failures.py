@@ -1,0 +1,179 @@
+"""Workers that fail, are killed, are stopped; jobs that begin again."""
+
+import random
+import signal
+import time
+
+import psutil
+import pytest
+
+from tests.helpers import assert_same, call, last_json, launch, members, position
+from utils.config import ROOT
+
+PUPPET = ROOT / "tests" / "puppet.py"
+TRAIN = ROOT / "tsm" / "train.py"
+
+
+def await_members(job, count: int) -> dict:
+    """The processes of a job once there are so many."""
+    deadline = time.monotonic() + 60
+    found = members(job)
+    while len(found) < count:
+        assert job.poll() is None, job.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+        found = members(job)
+    return found
+
+
+def await_step(job, out, step: int) -> None:
+    """Waits until a run has saved so many steps."""
+    while position(out) < step:
+        assert job.poll() is None, job.stderr.read()
+        time.sleep(0.01)
+
+
+def end_of(job, processes) -> tuple:
+    """(seconds until job and processes are gone, last line on stderr); at most 60 s."""
+    began = time.monotonic()
+    output, errors = job.communicate(timeout=60)
+    _, alive = psutil.wait_procs(processes, timeout=60 - (time.monotonic() - began))
+    assert not alive
+    return time.monotonic() - began, errors.splitlines()[-1] if errors else ""
+
+
+@pytest.mark.parametrize(
+    ("action", "status", "line"),
+    [
+        ("kill", 1, "rank 1 was killed by SIGKILL; see "),
+        ("fail", 1, "rank 1 ended with status 3; see "),
+        ("mistake", 2, "rank 1: error: data.root: nothing is there"),
+    ],
+)
+def test_a_failed_worker_is_named_and_ends_the_others(action, status, line):
+    done = call("scripts/launch.py", "2", PUPPET, f"1:{action}")
+    assert done.returncode == status
+    assert done.stderr.splitlines()[0] == "rank 0 of 2"
+    assert line in done.stderr.splitlines()[-1]
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("victim", [0, 1, "scheduler"])
+def test_whoever_is_killed_from_outside_is_named(victim):
+    job = launch("2", PUPPET, "all:wait")
+    processes = await_members(job, 3)
+    processes[victim].kill()
+    _, line = end_of(job, processes.values())
+    assert job.returncode == 1
+    name = "the scheduler" if victim == "scheduler" else f"rank {victim}"
+    assert line.startswith(f"{name} was killed by SIGKILL; see {ROOT / 'out' / 'logs'}")
+
+
+def test_no_worker_outlives_a_killed_launcher():
+    job = launch("2", PUPPET, "all:wait")
+    processes = await_members(job, 3)
+    job.kill()
+    seconds, _ = end_of(job, processes.values())
+    assert seconds < 5
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_job_ends_and_does_not_begin_again(number, status):
+    job = launch("--restarts=3", "2", PUPPET, "all:wait")
+    processes = await_members(job, 3)
+    job.send_signal(number)
+    end_of(job, processes.values())
+    assert job.returncode == status
+
+
+def test_a_failed_job_begins_again_and_keeps_its_logs():
+    job = launch("--restarts", "2", "2", PUPPET, "0:fail")
+    output, errors = job.communicate(timeout=60)
+    assert job.returncode == 0, errors
+    assert output == '{"rank": 0}\n'
+    assert "restart 1 of 2, from the last checkpoint" in errors
+    assert "restart 2 of 2" not in errors
+    folders = sorted((ROOT / "out" / "logs").glob(f"*-{job.pid}*"))
+    assert [folder.name.count("-restart-1") for folder in folders] == [0, 1]
+    assert all((folder / f"worker_{rank}.log").exists() for folder in folders for rank in (0, 1))
+
+
+def test_a_mistake_is_not_tried_again():
+    done = call("scripts/launch.py", "--restarts=2", "2", PUPPET, "0:mistake")
+    assert done.returncode == 2
+    assert "restart" not in done.stderr
+
+
+@pytest.mark.parametrize("option", [["--restarts=some"], ["--restarts", "some"], ["--restarts"]])
+def test_restarts_must_be_a_number(option):
+    done = call("scripts/run_distribute_train.sh", *option, "tsm", "2", "x.yaml")
+    assert done.returncode == 2
+    assert "--restarts" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_killed_worker_costs_no_bit(two, pair, tmp_path):
+    """With --restarts the same command reaches the weights of the undisturbed run by itself."""
+    out = tmp_path / "run"
+    job = launch("--restarts=1", "2", TRAIN, *two, "--run.save_steps=1", f"--run.out={out}")
+    await_step(job, out, 3)
+    members(job)[1].kill()
+    output, errors = job.communicate(timeout=200)
+    assert job.returncode == 0, errors
+    assert "rank 1 was killed by SIGKILL" in errors
+    assert "restart 1 of 1" in errors
+    assert_same(pair[1]["checkpoint"], out / "epoch_002.ckpt")
+
+
+@pytest.mark.slow
+def test_twenty_kills_at_random_moments_change_no_bit(two, tmp_path):
+    """Of a random worker, in turns while the job starts and while it trains or saves.
+
+    The same command begins again each time.
+    """
+    arguments = ["2", TRAIN, *two, "--train.epochs=200", "--run.save_every=200"]
+    arguments += ["--run.save_steps=1", "--run.log_every=20"]
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    began, job = time.monotonic(), launch(*arguments, f"--run.out={whole}")
+    await_step(job, whole, 1)
+    start_up = time.monotonic() - began
+    job.communicate(timeout=600)
+    assert job.returncode == 0
+    chance, steps, seconds = random.Random(), [], []
+    for attempt in range(20):
+        job = launch(*arguments, f"--run.out={broken}")
+        processes = await_members(job, 3)
+        if attempt % 2:
+            await_step(job, broken, position(broken) + chance.randint(1, 20))
+        time.sleep(chance.uniform(0, 0.3 if attempt % 2 else start_up))
+        victim = chance.choice([0, 1])
+        assert job.poll() is None, "the run was over before it was disturbed"
+        processes[victim].kill()
+        took, line = end_of(job, processes.values())
+        assert job.returncode == 1
+        assert line.startswith(f"rank {victim} was killed by SIGKILL; see ")
+        steps.append(position(broken))
+        seconds.append(round(took, 1))
+    print(f"steps saved at each kill: {steps}; seconds to the end of all: {seconds}")
+    assert steps == sorted(steps)
+    assert last_json(call("scripts/launch.py", *arguments, f"--run.out={broken}"))["steps"] == 1200
+    assert_same(whole / "epoch_200.ckpt", broken / "epoch_200.ckpt")
+    assert_same(whole / "resume.ckpt", broken / "resume.ckpt")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["launcher", "scheduler", 0])
+def test_a_training_job_is_gone_soon_after_any_of_its_processes(two, tmp_path, victim):
+    out = tmp_path / "run"
+    arguments = ["--train.epochs=500", "--run.save_steps=1", f"--run.out={out}"]
+    job = launch("2", TRAIN, *two, *arguments)
+    await_step(job, out, 3)
+    processes = members(job)
+    assert len(processes) == 3
+    if victim == "launcher":
+        job.kill()
+    else:
+        processes[victim].kill()
+    seconds, _ = end_of(job, processes.values())
+    print(f"{victim} killed, all gone after {seconds:.1f} s")
+    assert job.returncode != 0
