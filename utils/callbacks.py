@@ -25,6 +25,8 @@ from utils.runtime import Runtime, give_back_memory
 from utils.signals import reacting
 from utils.train_step import STOP_ASKED, STOP_BAD_DATA, TrainStep
 
+MUCH_WAITING = 0.1  # a share of the time
+
 
 @dataclass
 class Plan:
@@ -92,6 +94,7 @@ class Trainer(Callback):
         self.profiling = Profiling(plan.run.profile, rt)
         self.signal = 0  # the one that asked to stop
         self.failure = ""  # why the run stops before its end
+        self.advised = False
         self.last: dict = {}
         self.compile_seconds = self.seconds = 0.0
 
@@ -239,7 +242,18 @@ class Trainer(Callback):
             "seconds_left": round((self.total - self.position) * window.seconds / window.steps),
         }
         self.write(self.last)
+        self.advise(self.last["waiting"])
         self.window = Window()
+
+    def advise(self, waiting: float) -> None:
+        """Says once what to do where the device starves; the first window fills the pipeline."""
+        if waiting > MUCH_WAITING and self.seconds > self.window.seconds and not self.advised:
+            self.advised = True
+            log.info(
+                "steps wait %.0f %% of the time for data: raise data.workers where cores are idle; "
+                "scripts/benchmark.py data says what a clip costs",
+                100 * waiting,
+            )
 
     def last_update(self) -> int:
         """Index of the update that the last batch belonged to."""
