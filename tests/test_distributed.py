@@ -43,16 +43,15 @@ def test_two_workers_equal_one_with_twice_the_batch(pair, tiny, tmp_path):
         np.testing.assert_allclose(value, second[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize(("videos", "devices"), [("odd.txt", "2"), ("test.txt", "3")])
-def test_an_evaluation_on_several_ranks_equals_one(tiny, trained, videos, devices):
-    """7 videos on 2 ranks, 8 on 3: no whole batches, and nothing left out."""
-    arguments = [*tiny[2:], f"--data.test_list={videos}", "--eval.batch=2"]
+def test_an_evaluation_on_three_ranks_equals_one(tiny, trained):
+    """7 videos: no whole batches, not as many on each rank, and nothing left out."""
+    arguments = [*tiny[2:], "--data.test_list=odd.txt", "--eval.batch=2"]
     alone = run("tsm/eval.py", *tiny[:2], "--checkpoint_path", trained, *arguments)
     several = call(
-        "scripts/run_eval.sh", "tsm", tiny[1], trained, *arguments, environment={"DEVICES": devices}
+        "scripts/run_eval.sh", "tsm", tiny[1], trained, *arguments, environment={"DEVICES": "3"}
     )
     result = last_json(several)
-    assert result["videos"] == (7 if videos == "odd.txt" else 8)
+    assert result["videos"] == 7
     assert {**result, "seconds": 0} == {**alone, "seconds": 0}
 
 

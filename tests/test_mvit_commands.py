@@ -105,6 +105,7 @@ def test_an_exported_network_is_compared_with_the_cell(small, trained, tmp_path)
     assert result["max_abs_difference"] < 1e-5
 
 
+@pytest.mark.slow
 def test_a_golden_case_layer_by_layer():
     case = ROOT / "mvit_multi" / "tests" / "golden" / "mvit_multi_small_abspos.json"
     result = run("scripts/compare_step.py", "--config_path", SMOKE, "--case", case)
@@ -151,6 +152,7 @@ def test_validation_while_training(small, tmp_path):
     assert any("top5" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_two_workers_equal_one_that_accumulates_twice_as_much(small, tmp_path):
     """Without the informative loss, which looks at a micro-batch as a whole.
 

@@ -43,6 +43,7 @@ def test_training_and_evaluation(small, trained):
     assert (result["videos"], result["views"], result["unreadable"]) == (8, "2x3", 0)
 
 
+@pytest.mark.slow
 def test_an_evaluation_on_two_ranks_equals_one(small, trained):
     views = ["--eval.clips=2", "--eval.batch=3"]
     alone = run("x3d/eval.py", *small, *views, "--checkpoint_path", trained)
