@@ -1,31 +1,41 @@
 """RandAugment (arXiv:1909.13719) `rand-m7-n4-mstd0.5-inc1`: the same operators on all frames.
 
-Frames are uint8 RGB (n, H, W, 3), and stay so. What maps a level to a level is done to all frames
-at once, to Pillow's very pixels; the rest is Pillow itself, frame by frame. Names, ranges and order
-of operators are those of pytorch-image-models, which the source uses.
+Frames are uint8 RGB (n, H, W, 3), and stay so. The original augments whole frames and crops them
+afterwards; here the crop comes first, and each operator makes only what the next ones look at, to
+the same pixels. What it takes from all of a frame (levels, mean) it still takes from all of it.
+Names, ranges and order of operators are those of pytorch-image-models, which the source uses.
 """
 
-import cv2
+from typing import NamedTuple, Optional
+
 import numpy as np
-from PIL import Image, ImageEnhance, ImageOps
 
+from mvit_multi import levels, warp
 from mvit_multi.policy import Policy
+from mvit_multi.window import Window, inside, whole
+from utils.video import Box
 
-FILL = (128, 128, 128)
 MOST = 10.0  # the magnitudes' scale
 PROBABILITY = 0.5  # of each drawn operator
 
 
-def rand_augment(frames: np.ndarray, policy: Policy, rng: np.random.RandomState) -> np.ndarray:
-    """Applies drawn operators to all frames alike."""
-    names = [NAMES[i] for i in rng.randint(0, len(NAMES), policy.operators)]
-    for name in names:
+class Step(NamedTuple):
+    """An operator and what it is called with."""
+
+    name: str
+    values: tuple = ()
+
+
+def draw_steps(policy: Policy, rng: np.random.RandomState) -> list[Step]:
+    """The operators of a clip, first to last."""
+    steps = []
+    for name in [NAMES[i] for i in rng.randint(0, len(NAMES), policy.operators)]:
         if rng.uniform() >= PROBABILITY:
             continue
         magnitude = rng.normal(policy.magnitude, policy.deviation)
         sign = -1 if rng.uniform() < 0.5 else 1
-        frames = apply(frames, name, *arguments(name, float(np.clip(magnitude, 0, MOST)), sign))
-    return frames
+        steps.append(Step(name, arguments(name, float(np.clip(magnitude, 0, MOST)), sign)))
+    return steps
 
 
 def arguments(name: str, magnitude: float, sign: int = 1) -> tuple:
@@ -46,79 +56,46 @@ def arguments(name: str, magnitude: float, sign: int = 1) -> tuple:
     return (values[name],) if name in values else ()
 
 
-def apply(frames: np.ndarray, name: str, *values: float) -> np.ndarray:
-    """One operator on frames (n, H, W, 3)."""
-    if name in TABLES:
-        return TABLES[name](frames, *values)
-    return np.stack([np.asarray(PICTURES[name](Image.fromarray(f), *values)) for f in frames])
+def augment(frames: np.ndarray, steps: list[Step], box: Optional[Box] = None) -> np.ndarray:
+    """A box, by default all, of the frames (n, H, W, 3) to which the operators were applied."""
+    size = frames.shape[2], frames.shape[1]
+    boxes = needed(steps, box or (0, 0, *size), *size)
+    window, table = whole(frames).cut(boxes[0]), None
+    for (name, values), box in zip(steps, boxes[1:]):
+        if name in TABLES:
+            own = TABLES[name](*values)
+            table = own if table is None else own[table]
+            continue
+        window = window._replace(pixels=levels.looked_up(window.pixels, table))
+        table = MEASURED[name](window.pixels, *values) if name in MEASURED else None
+        window = window.cut(box) if name in MEASURED else made(window, name, values, box)
+    return levels.looked_up(window.pixels, table)
 
 
-def invert(frames: np.ndarray) -> np.ndarray:
-    return 255 - frames
+def needed(steps: list[Step], box: Box, width: int, height: int) -> list[Box]:
+    """The box of the frames before each operator, and after the last, that makes up `box`."""
+    boxes = [box]
+    for name, values in reversed(steps):
+        x, y, w, h = box
+        if name in MEASURED:
+            box = 0, 0, width, height
+        elif name == "SharpnessIncreasing":
+            box = inside(x - 1, y - 1, x + w + 1, y + h + 1, width, height)
+        elif name in MATRICES:
+            box = warp.source_box(MATRICES[name](width, height, *values), box, width, height)
+        boxes.append(box)
+    return boxes[::-1]
 
 
-def posterize(frames: np.ndarray, bits: int) -> np.ndarray:
-    return frames if bits >= 8 else frames & np.uint8(~(2 ** (8 - bits) - 1) & 0xFF)
-
-
-def solarize(frames: np.ndarray, threshold: int) -> np.ndarray:
-    """Inverts what is as bright as the threshold."""
-    levels = np.arange(256)
-    return looked_up(frames, np.where(levels < threshold, levels, 255 - levels))
-
-
-def solarize_add(frames: np.ndarray, value: int, threshold: int = 128) -> np.ndarray:
-    """Brightens what is darker than the threshold."""
-    levels = np.arange(256)
-    return looked_up(frames, np.where(levels < threshold, np.minimum(levels + value, 255), levels))
-
-
-def brightness(frames: np.ndarray, factor: float) -> np.ndarray:
-    levels = np.arange(256, dtype=np.float32)
-    return looked_up(frames, np.clip(np.float32(factor) * levels, 0, 255))
-
-
-def looked_up(frames: np.ndarray, table: np.ndarray) -> np.ndarray:
-    shape = frames.shape
-    return cv2.LUT(frames.reshape(-1, shape[-1]), table.astype(np.uint8)).reshape(shape)
-
-
-def rotate(picture: Image.Image, degrees: float) -> Image.Image:
-    return picture.rotate(degrees, resample=Image.BICUBIC, fillcolor=FILL)
-
-
-def affine(picture: Image.Image, *matrix: float) -> Image.Image:
-    return picture.transform(
-        picture.size, Image.AFFINE, matrix, resample=Image.BICUBIC, fillcolor=FILL
-    )
-
-
-def shear_x(picture: Image.Image, factor: float) -> Image.Image:
-    return affine(picture, 1, factor, 0, 0, 1, 0)
-
-
-def shear_y(picture: Image.Image, factor: float) -> Image.Image:
-    return affine(picture, 1, 0, 0, factor, 1, 0)
-
-
-def translate_x(picture: Image.Image, share: float) -> Image.Image:
-    return affine(picture, 1, 0, share * picture.size[0], 0, 1, 0)
-
-
-def translate_y(picture: Image.Image, share: float) -> Image.Image:
-    return affine(picture, 1, 0, 0, 0, 1, share * picture.size[1])
-
-
-def color(picture: Image.Image, factor: float) -> Image.Image:
-    return ImageEnhance.Color(picture).enhance(factor)
-
-
-def contrast(picture: Image.Image, factor: float) -> Image.Image:
-    return ImageEnhance.Contrast(picture).enhance(factor)
-
-
-def sharpness(picture: Image.Image, factor: float) -> Image.Image:
-    return ImageEnhance.Sharpness(picture).enhance(factor)
+def made(window: Window, name: str, values: tuple, box: Box) -> Window:
+    """A box of what one of `MATRICES` or `FRAMES` makes of a window."""
+    if name in MATRICES:
+        matrix = MATRICES[name](window.width, window.height, *values)
+        return Window(warp.warp(window, matrix, box), *box[:2], window.width, window.height)
+    out = np.empty(window.pixels.shape, np.uint8)
+    for frame, target in zip(window.pixels, out):
+        FRAMES[name](frame, *values, target)
+    return window._replace(pixels=out).cut(box)
 
 
 NAMES = (
@@ -139,22 +116,27 @@ NAMES = (
     "TranslateYRel",
 )
 ENHANCED = NAMES[7:11]
+# Level to level, whatever the picture: values -> table.
 TABLES = {
-    "Invert": invert,
-    "PosterizeIncreasing": posterize,
-    "SolarizeIncreasing": solarize,
-    "SolarizeAdd": solarize_add,
-    "BrightnessIncreasing": brightness,
+    "Invert": levels.invert,
+    "PosterizeIncreasing": levels.posterize,
+    "SolarizeIncreasing": levels.solarize,
+    "SolarizeAdd": levels.solarize_add,
+    "BrightnessIncreasing": levels.brightness,
 }
-PICTURES = {
-    "AutoContrast": ImageOps.autocontrast,
-    "Equalize": ImageOps.equalize,
-    "Rotate": rotate,
-    "ColorIncreasing": color,
-    "ContrastIncreasing": contrast,
-    "SharpnessIncreasing": sharpness,
-    "ShearX": shear_x,
-    "ShearY": shear_y,
-    "TranslateXRel": translate_x,
-    "TranslateYRel": translate_y,
+# Level to level, by what is in the whole frame: frames, values -> table.
+MEASURED = {
+    "AutoContrast": levels.auto_contrast,
+    "Equalize": levels.equalize,
+    "ContrastIncreasing": levels.contrast,
+}
+# Pixel by pixel, or from its neighbours: frame, values, out.
+FRAMES = {"ColorIncreasing": levels.color, "SharpnessIncreasing": levels.sharpness}
+# Where pixels come from: width, height, values -> matrix.
+MATRICES = {
+    "Rotate": lambda width, height, degrees: warp.rotation(degrees, width, height),
+    "ShearX": lambda width, height, factor: warp.shear(factor, 0),
+    "ShearY": lambda width, height, factor: warp.shear(0, factor),
+    "TranslateXRel": lambda width, height, share: warp.shift(share * width, 0),
+    "TranslateYRel": lambda width, height, share: warp.shift(0, share * height),
 }

@@ -11,7 +11,7 @@ from typing import Optional
 import numpy as np
 
 from mvit_multi.policy import Policy
-from mvit_multi.randaugment import rand_augment
+from mvit_multi.randaugment import augment, draw_steps
 from mvit_multi.sampling import erased_box, random_box
 from utils.views import cut, resize
 
@@ -28,10 +28,10 @@ def train_clip(
     rng: np.random.RandomState,
 ) -> tuple[np.ndarray, bool]:
     """RandAugment, random resized crop, flip, erasing: the clip, and whether it is mirrored."""
-    frames = rand_augment(frames, policy, rng) if policy else frames
     height, width = frames.shape[1:3]
-    x, y, w, h = random_box(width, height, rng.uniform, area)
-    frames = resize(frames[:, y : y + h, x : x + w], crop, crop)
+    steps = draw_steps(policy, rng) if policy else []
+    box = random_box(width, height, rng.uniform, area)
+    frames = resize(augment(frames, steps, box), crop, crop)
     mirrored = flip and rng.uniform() < 0.5
     clip = cut(frames[:, :, ::-1] if mirrored else frames, (0, 0, crop, crop))
     box = erased_box(crop, crop, erase, rng.uniform) if erase else None

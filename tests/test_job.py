@@ -80,9 +80,11 @@ def test_more_devices_than_the_host_has_are_refused(tmp_path):
     (tmp_path / "nvidia0").touch()
     ascend = ["--config_path", str(yaml)]
     check_devices(4, ascend, {}, tmp_path)
-    check_devices(99, [*ascend, "--run.device=CPU"], {}, tmp_path)
-    check_devices(99, ascend, {}, tmp_path / "none")  # the worker says that there is no device
-    check_devices(99, ["--config_path", "none.yaml"], {}, tmp_path)  # the worker says that, too
+    check_devices(8, [*ascend, "--run.device=CPU"], {}, tmp_path)
+    check_devices(8, ascend, {}, tmp_path / "none")  # the worker says that there is no device
+    check_devices(8, ["--config_path", "none.yaml"], {}, tmp_path)  # the worker says that, too
+    with pytest.raises(ValueError, match="DEVICES: 1000000 wanted, which is too many for"):
+        check_devices(10**6, ["--run.device=CPU"], {}, tmp_path)
     with pytest.raises(ValueError, match="DEVICES: 5 wanted, this host has 4 of Ascend"):
         check_devices(5, ascend, {}, tmp_path)
     with pytest.raises(ValueError, match="DEVICES: 2 wanted, this host has 1 of GPU"):

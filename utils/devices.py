@@ -1,10 +1,12 @@
 """How many devices this host has, as far as that can be told without the framework."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
 
+MOST_A_CORE = 8  # workers on a CPU: more would only wait for each other
 FILES = {"Ascend": "davinci[0-9]*", "GPU": "nvidia[0-9]*"}
 VISIBLE = {"Ascend": "ASCEND_RT_VISIBLE_DEVICES", "GPU": "CUDA_VISIBLE_DEVICES"}
 
@@ -21,6 +23,9 @@ def check_devices(
     if visible and wanted > len(visible.split(",")):
         raise ValueError(f"DEVICES: {wanted} wanted, {VISIBLE[kind]}={visible} allows fewer")
     there = len(list(files.glob(FILES[kind]))) if kind in FILES else 0
+    cores = os.cpu_count() or 1
+    if not there and wanted > MOST_A_CORE * cores:
+        raise ValueError(f"DEVICES: {wanted} wanted, which is too many for {cores} cores")
     if there and wanted > there:
         raise ValueError(f"DEVICES: {wanted} wanted, this host has {there} of {kind}")
 

@@ -139,6 +139,7 @@ def open_video(path: object, reader: str = "auto") -> FrameSource:
         raise ValueError(f"data.reader is {reader!r}, which is not installed")
     if not os.path.isfile(path) or not os.path.getsize(path):
         raise VideoError(path, reader, "no such file, or an empty one")
+    _opencv()  # also where it only resizes and draws: one thread each
     if reader == "pyav":
         from utils.exact_video import ExactVideo  # which needs the library
 

@@ -1,94 +1,18 @@
-"""RandAugment to Pillow's pixels; rows out of real videos."""
+"""Rows out of real videos."""
 
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from PIL import Image, ImageEnhance, ImageOps
 
 from mvit_multi import dataset
-from mvit_multi import randaugment as ra
 from mvit_multi.config import Set
-from mvit_multi.policy import Policy, parse_policy
 from utils.drawing import read_number, write_numbered_video, write_video
 from utils.order import Order
 from utils.runtime import Runtime
-from utils.testing import load_case
 
-CASES = load_case(Path(__file__).parent / "golden" / "mvit_data.json")["rand_augment_args"]
 SIDE, LENGTH = 48, 60
-
-
-def darker_add(picture: Image.Image, value: int) -> Image.Image:
-    return picture.point([min(255, i + value) if i < 128 else i for i in range(256)] * 3)
-
-
-PILLOW = {
-    "Invert": ImageOps.invert,
-    "PosterizeIncreasing": ImageOps.posterize,
-    "SolarizeIncreasing": ImageOps.solarize,
-    "SolarizeAdd": darker_add,
-    "BrightnessIncreasing": lambda p, factor: ImageEnhance.Brightness(p).enhance(factor),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_arguments_of_the_operators(case):
-    assert list(ra.NAMES) == list(case["args"])
-    for name, expected in case["args"].items():
-        found = ra.arguments(name, case["magnitude"], case["sign"])
-        assert list(found) == pytest.approx(expected), name
-
-
-@pytest.mark.parametrize("name", PILLOW)
-@pytest.mark.parametrize("magnitude", [0, 3.3, 6.4, 7, 9.9])
-def test_tables_give_pillows_pixels(name, magnitude):
-    frames = np.random.RandomState(0).randint(0, 256, (2, 20, 30, 3)).astype(np.uint8)
-    frames[1] = frames[1] // 3 + 40
-    for sign in (1, -1):
-        values = ra.arguments(name, magnitude, sign)
-        expected = [np.asarray(PILLOW[name](Image.fromarray(f), *values)) for f in frames]
-        np.testing.assert_array_equal(ra.apply(frames, name, *values), expected)
-
-
-@pytest.mark.parametrize("name", ra.PICTURES)
-def test_every_other_operator_changes_a_picture_and_keeps_its_form(name):
-    ramp = np.linspace(60, 180, 30).astype(np.uint8)
-    frames = np.broadcast_to(ramp[:, None], (2, 20, 30, 3)).copy()
-    frames[:, :, :10, 0] //= 2
-    found = ra.apply(frames, name, *ra.arguments(name, 7.0))
-    assert (found.shape, found.dtype) == (frames.shape, np.uint8)
-    assert (found != frames).any()
-
-
-def test_rotation_and_shear_are_filled_with_grey_and_go_the_right_way():
-    """Rotation counterclockwise; shear and shift take output x from x + factor * y, + share."""
-    frames = np.zeros((1, 21, 21, 3), np.uint8)
-    frames[0, 10, 15:] = 255  # a line from the middle to the right
-    up = ra.apply(frames, "Rotate", 90.0)[0]
-    assert up[3, 10, 0] > 200
-    assert up[17, 10, 0] < 50
-    corner = ra.apply(frames, "Rotate", 45.0)[0, 0, 0]
-    assert corner.tolist() == [128, 128, 128]
-    moved = ra.apply(frames, "TranslateXRel", 1 / 3)[0]
-    assert moved[10, 10, 0] > 200
-    assert moved[0, -1].tolist() == [128, 128, 128]
-
-
-def test_policies():
-    assert parse_policy("rand-m7-n4-mstd0.5-inc1") == (7.0, 4, 0.5)
-    assert parse_policy("rand-m9-n2-inc1") == (9.0, 2, 0.0)
-    for text in ("rand-m7-n4-mstd0.5", "augmix", "rand-mx-n4-inc1"):
-        with pytest.raises(ValueError, match=r"data.rand_augment"):
-            parse_policy(text)
-
-
-def test_half_of_the_operators_are_applied():
-    frames, rng = np.full((1, 4, 4, 3), 100, np.uint8), np.random.RandomState(0)
-    policy = Policy(7.0, 1, 0.5)
-    changed = [ra.rand_augment(frames, policy, rng) is not frames for _ in range(600)]
-    assert np.mean(changed) == pytest.approx(0.5, abs=0.06)
 
 
 def config(root: Path, **more) -> SimpleNamespace:
