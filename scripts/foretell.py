@@ -24,7 +24,7 @@ from tsm.model import TSM
 from utils import command, plots, runtime
 from utils.backward import Backward, count_backward
 from utils.checkpoint import explained
-from utils.cluster import Cluster, expected_maximum
+from utils.cluster import GIGA, Cluster, expected_maximum
 from utils.config import Run
 from utils.counting import Layer, count_layers
 from utils.split_plan import layer_ends, predict
@@ -108,7 +108,8 @@ def inflated(name: str, frames: int, strides: tuple[int, int, int], kernel: str,
             length = 3 if blocks[stage][block % len(blocks[stage])] else 1
             first, second = (length, 9) if kernel == "3x1x1" else (1, 9 * length)
             place = f"layer{stage + 1}.{block}"
-            layers.append(convolution(f"{place}.conv1", time, size, cin, width, first))
+            before = 2 * size if stage and block == 0 else size  # the second convolution strides
+            layers.append(convolution(f"{place}.conv1", time, before, cin, width, first))
             layers.append(convolution(f"{place}.conv2", time, size, width, width, second))
             layers.append(convolution(f"{place}.conv3", time, size, width, 4 * width, 1))
             if block == 0:
@@ -135,14 +136,15 @@ def main(out: str = "") -> None:
     jitter = fitted_jitter()
     print(f"fitted: steps differ by {jitter:.1%} (standard deviation), from 8 GPUs in float32\n")
     rows = [row for series in FLOAT32 + MIXED for row in paddle_rows(series, resnet, jitter)]
-    summit, ratios = summit_rows(resnet, jitter)
+    summit, ratios, facts = summit_rows(resnet, jitter)
     for line in table(rows + summit):
         print(line)
     for name, (foretold, published) in ratios.items():
         print(f"throughput of TSM over {name}: foretold {foretold:.2f}, published {published}")
     if out:
         draw(Path(out), resnet, jitter)
-    print(json.dumps({"jitter": round(jitter, 4), "efficiency": rows + summit, "ratios": ratios}))
+    result = {"jitter": round(jitter, 4), "efficiency": rows + summit, "ratios": ratios}
+    print(json.dumps({**result, **facts}))
 
 
 def fitted_jitter() -> float:
@@ -179,8 +181,8 @@ def bucket_ends(backward: Backward, size: float) -> list[int]:
     return sorted(ends)
 
 
-def summit_rows(resnet: Network, jitter: float) -> tuple[list[dict], dict]:
-    """TSM's efficiency, and its throughput over the two I3D networks."""
+def summit_rows(resnet: Network, jitter: float) -> tuple[list[dict], dict, dict]:
+    """TSM's efficiency, its throughput over the two I3D networks, and what they are made of."""
     tsm, pooled, plain = summit_networks()
     cluster = replace(SUMMIT, jitter=jitter)
     steps = {n.name: summit_step(n, tsm, resnet, cluster) for n in (tsm, pooled, plain)}
@@ -189,12 +191,22 @@ def summit_rows(resnet: Network, jitter: float) -> tuple[list[dict], dict]:
     efficiency = node.step / found[tsm.name].step
     steps_per_epoch = CLIPS / CLIPS_PER_GPU / 1536
     seconds = found[tsm.name].step * steps_per_epoch * EPOCHS
+    frame = loading_seconds(tsm, computing_seconds(tsm, resnet), cluster)
+    print(f"fitted: a frame takes {1e3 * frame:.2f} ms to load, from TSM on one node of Summit")
+    for n in (tsm, pooled, plain):
+        print(f"{n.name}: {n.macs / GIGA:.1f} G multiply-adds, {n.frames} frames a clip")
+    sizes = {n.name: round(n.macs / GIGA, 1) for n in (tsm, pooled, plain)}
+    facts = {"networks": sizes, "frame_ms": round(1e3 * frame, 3)}
     print(f"TSM on 1,536 GPUs: {seconds:.0f} s foretold, {SECONDS_ON_SUMMIT} s published\n")
     ratios = {
         name: (round(found[name].step / found[tsm.name].step, 3), known)
         for name, known in ((pooled.name, 1.6), (plain.name, 2.9))
     }
-    return [row("TSM 8f on Summit, of one node", 1536, efficiency, published_efficiency())], ratios
+    return (
+        [row("TSM 8f on Summit, of one node", 1536, efficiency, published_efficiency())],
+        ratios,
+        facts,
+    )
 
 
 def summit_networks() -> tuple[Network, Network, Network]:
@@ -216,10 +228,13 @@ def summit_step(network: Network, tsm: Network, resnet: Network, cluster: Cluste
 
     What a frame costs follows from TSM's published time, taken to be that of one node.
     """
-    rate = FLOAT32[0].rates[0] * resnet.macs  # multiply-adds per second
-    frame = loading_seconds(tsm, CLIPS_PER_GPU * tsm.macs / rate, cluster)
-    computing = CLIPS_PER_GPU * network.macs / rate
-    return computing + CLIPS_PER_GPU * network.frames * frame
+    frame = loading_seconds(tsm, computing_seconds(tsm, resnet), cluster)
+    return computing_seconds(network, resnet) + CLIPS_PER_GPU * network.frames * frame
+
+
+def computing_seconds(network: Network, resnet: Network) -> float:
+    """A step's multiply-adds at the rate of ResNet-50 on one GPU."""
+    return CLIPS_PER_GPU * network.macs / (FLOAT32[0].rates[0] * resnet.macs)
 
 
 def loading_seconds(tsm: Network, computing: float, cluster: Cluster) -> float:

@@ -11,6 +11,7 @@ Needs Linux, root and iproute2. The last line of stdout is one JSON object.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,12 +25,14 @@ from scipy.optimize import nnls
 
 from utils import command, namespaces
 from utils.backward import Backward
-from utils.checkpoint import write_text
+from utils.checkpoint import explained, write_text
 from utils.cluster import GIGA, MICRO, Cluster
 from utils.config import ROOT, to_yaml
-from utils.split_plan import predict
+from utils.split_plan import MOST_SEGMENTS, predict
 
 PORT, LIMIT = 8118, 900  # of the scheduler; seconds for everything
+MOST_WORKERS = 16
+SIGNALS = 16  # bytes: loss, top-1 and two signals have an AllReduce of their own
 WORDS = "workers", "rate", "splits", "steps", "out"
 
 
@@ -42,10 +45,7 @@ def main(
     steps: str = "20",
     out: str = "",
 ) -> None:
-    for name, text in (("workers", workers), ("steps", steps)):
-        command.whole_number(name, text)
-    for text in splits.split(","):
-        command.whole_number("splits", text)
+    check(workers, rate, splits, steps)
     reason = namespaces.why_not()
     if reason:
         raise ValueError(f"a limited network cannot be made: {reason}")
@@ -68,9 +68,22 @@ def main(
         "compute_ms": round(1e3 * found["compute"], 2),
         "steps": rows,
     }
-    if out:
-        write_text(Path(out), json.dumps(result) + "\n")
     print(json.dumps(result))
+    if out:
+        with explained(Path(out), "--out"):
+            Path(out).parent.mkdir(parents=True, exist_ok=True)
+            write_text(Path(out), json.dumps(result) + "\n")
+
+
+def check(workers: str, rate: str, splits: str, steps: str) -> None:
+    command.whole_number("steps", steps)
+    if not 2 <= command.whole_number("workers", workers) <= MOST_WORKERS:
+        raise ValueError(f"--workers must be from 2 to {MOST_WORKERS}, not {workers}")
+    if not re.fullmatch(r"[1-9]\d*[kmg]bit", rate):
+        raise ValueError(f"--rate must be as tc spells it, 100mbit, not {rate}")
+    for text in splits.split(","):
+        if command.whole_number("splits", text) > MOST_SEGMENTS:
+            raise ValueError(f"--splits: {text} segments; at most {MOST_SEGMENTS}")
 
 
 def measure(room: str, cfg, workers: int, rate: str, options: list[str], folder: str) -> dict:
@@ -135,6 +148,7 @@ def compared(found: dict, cluster: Cluster, count: int) -> dict:
     )
     each = found["steps"][str(count)]
     foretold = predict(backward, cluster, found["ranks"], each["ends"]).step
+    foretold += cluster.all_reduce_seconds(SIGNALS, found["ranks"])
     return {
         "segments": len(each["ends"]),
         "measured_ms": round(1e3 * each["seconds"], 2),

@@ -80,7 +80,7 @@ def topology(text: str) -> tuple[int, int]:
 
 def device_counts(text: str, cluster: Cluster, shape: str) -> list[int]:
     words = text.split(",")
-    if not all(word.isdigit() and int(word) > 0 for word in words):
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
         raise ValueError(f"--devices must be numbers above 0, as in 8,64,512, not {text}")
     counts = sorted({int(word) for word in words})
     nodes = topology(shape)[0] if shape else 0

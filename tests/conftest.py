@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import call, last_json, run
+from tests.helpers import call, last_json, run, saving_graphs
 from utils.config import ROOT
 from utils.drawing import draw_dataset
 
@@ -64,11 +64,7 @@ def pair(two, tmp_path_factory) -> tuple:
     Beside the folder, in `graphs`, MindSpore leaves what it has compiled.
     """
     out = tmp_path_factory.mktemp("pair") / "run"
-    saving = {
-        "MS_DEV_SAVE_GRAPHS": "1",
-        "MS_DEV_SAVE_GRAPHS_PATH": str(out.parent / "graphs"),
-        "MS_DEV_DUMP_IR_PASSES": "hwopt_common_final_graph",
-    }
+    saving = saving_graphs(out.parent / "graphs")
     arguments = ["tsm", "2", *two[1:], f"--run.out={out}"]
     done = call("scripts/run_distribute_train.sh", *arguments, environment=saving)
     return done, last_json(done), out

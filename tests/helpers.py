@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -122,6 +123,38 @@ def free_port() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])
+
+
+def saving_graphs(folder: Path) -> dict[str, str]:
+    """The environment in which MindSpore leaves compiled graphs, each rank's in `folder/rank_N`."""
+    return {
+        "MS_DEV_SAVE_GRAPHS": "1",
+        "MS_DEV_SAVE_GRAPHS_PATH": str(folder),
+        "MS_DEV_DUMP_IR_PASSES": "hwopt_common_final_graph",
+    }
+
+
+def all_reduces(folder: Path) -> dict[int, list[int]]:
+    """{fusion: arrays that travel together}, of every AllReduce in the compiled graphs."""
+    found: dict[int, list[int]] = {}
+    call = r"= AllReduce\((.*?)\).*?fusion: I64\((\d+)\)"
+    for graph in folder.glob("hwopt_common_final_graph_*.ir"):
+        for inputs, fusion in re.findall(call, graph.read_text()):
+            found.setdefault(int(fusion), []).append(inputs.count("%"))
+    return found
+
+
+def assert_segments(done, folder: Path) -> list[int]:
+    """What the log says of segments is what every rank's graph has; returns their tensors."""
+    told = [int(tensors) for tensors in re.findall(r"(\d+) tensors [\d.]+ MB", done.stderr)]
+    ranks = sorted(folder.glob("rank_*"))
+    assert len(ranks) > 1
+    for rank in ranks:
+        found = all_reduces(rank)
+        # Loss, top-1 and the signals travel in one array of their own.
+        assert found.pop(0) == [1]
+        assert [found[fusion] for fusion in sorted(found)] == [[tensors] for tensors in told]
+    return told
 
 
 def rank_table(servers: int = 2, devices: int = 1, address: str = "127.0.0.1") -> dict:

@@ -102,7 +102,10 @@ def test_known_results_are_foretold():
             assert row["foretold"] > 0.80
             assert row["published"] == pytest.approx(0.823, abs=5e-4)
     less, more = result["ratios"]["I3D 3x3x3"][0], result["ratios"]["I3D 3x1x1"][0]
-    assert 1.3 < less < 1.9 < more < 3.5
+    assert less == pytest.approx(1.6, abs=0.05)
+    assert more == pytest.approx(2.43, abs=0.05), "published is 2.9: the document says so"
+    assert result["networks"] == {"TSM 8f": 32.7, "I3D 3x3x3": 40.8, "I3D 3x1x1": 33.1}
+    assert result["frame_ms"] == pytest.approx(2.66, abs=0.01)
 
 
 @pytest.mark.slow

@@ -7,7 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers import assert_same, call, last_json, run, start_and_stop, weights
+from tests.helpers import (
+    assert_same,
+    assert_segments,
+    call,
+    last_json,
+    run,
+    saving_graphs,
+    start_and_stop,
+    weights,
+)
 from utils.config import ROOT
 
 
@@ -64,9 +73,11 @@ def test_two_workers_equal_one_with_twice_the_batch(small, tmp_path):
     alone = run("x3d/train.py", *small, *plain, f"--run.out={tmp_path / 'one'}")
     split = ["--data.batch=2", "--run.all_reduce=auto", f"--run.cluster={cluster}"]
     split += [f"--run.out={tmp_path / 'two'}"]
-    done = call("scripts/run_distribute_train.sh", "x3d", "2", small[1], *small[2:], *plain, *split)
+    arguments = ["x3d", "2", small[1], *small[2:], *plain, *split]
+    saving = saving_graphs(tmp_path / "graphs")
+    done = call("scripts/run_distribute_train.sh", *arguments, environment=saving)
     both = last_json(done)
-    assert "gradients travel in 4 segments" in done.stderr
+    assert len(assert_segments(done, tmp_path / "graphs")) == 4
     first, second = weights(alone["checkpoint"]), weights(both["checkpoint"])
     for name, value in first.items():
         np.testing.assert_allclose(value, second[name], rtol=1e-3, atol=1e-5, err_msg=name)

@@ -77,10 +77,9 @@ def read_backward(path: Path, names: Sequence[str], sizes: Sequence[int]) -> Bac
     """A measured profile; ValueError where it is none, or of another network."""
     try:
         found = json.loads(Path(path).read_text())
-        ready, forward, step = (
-            found[k] for k in ("ready_seconds", "forward_seconds", "step_seconds")
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        ready = {name: float(seconds) for name, seconds in found["ready_seconds"].items()}
+        forward, step = float(found["forward_seconds"]), float(found["step_seconds"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: not a profile of a backward pass: {error!r}") from None
     missing = [name for name in names if name not in ready]
     extra = [name for name in ready if name not in set(names)]
@@ -90,4 +89,7 @@ def read_backward(path: Path, names: Sequence[str], sizes: Sequence[int]) -> Bac
             "measure again with scripts/profile_backward.py"
         )
     times = np.array([ready[name] for name in names])
-    return Backward(tuple(names), np.array(sizes), times, forward, step, f"measured, {path}")
+    if not (0 < forward <= times.min() and times.max() <= step < np.inf):
+        raise ValueError(f"{path}: times that are no profile: not 0 < forward <= ready <= step")
+    source = f"measured, {path}, batch {found.get('batch')} on {found.get('device')}"
+    return Backward(tuple(names), np.array(sizes), times, forward, step, source)

@@ -18,12 +18,13 @@ from utils import checkpoint
 from utils.checkpoint import RunFolder
 from utils.command import Interrupted
 from utils.config import Run
+from utils.metrics import share_statistics
 from utils.order import Order
 from utils.profiling import Profiling
 from utils.run_log import Window, log, progress, write_line
 from utils.runtime import Runtime, give_back_memory
 from utils.signals import reacting
-from utils.train_step import STOP_ASKED, STOP_BAD_DATA, TrainStep
+from utils.train_step import TrainStep
 
 MUCH_WAITING = 0.1  # a share of the time
 
@@ -101,7 +102,7 @@ class Trainer(Callback):
     def ask_to_stop(self, number: int) -> None:
         self.signal = number
         log.info("stopping after this step ...")
-        self.step.stop.set_data(Tensor(STOP_ASKED, self.step.stop.dtype))
+        self.step.give("asked_to_stop")
 
     def on_train_begin(self, run_context) -> None:
         self.window = Window()
@@ -114,16 +115,16 @@ class Trainer(Callback):
     def on_train_step_end(self, run_context) -> None:
         self.profiling.step()
         outputs = run_context.original_args().net_outputs
-        loss, top1, scale, overflows, stop = (float(v.asnumpy()) for v in outputs)
+        loss, top1, scale, overflows, asked, bad = (float(v.asnumpy()) for v in outputs)
         before, self.position = self.position, int(self.step.micro_step.asnumpy())
         self.window.add(self.position - before, loss, top1)
         self.bar.update(self.position - before)
         if self.passed(before, self.run.log_every) or self.position == self.total:
             self.report(scale, int(overflows))
-        self.judge(loss, overflows, stop)
+        self.judge(loss, overflows, bad)
         if self.between_updates():
             self.settle(overflows)
-            if self.failure or stop:
+            if self.failure or asked:
                 run_context.request_stop()
         self.window.since = time.monotonic()
 
@@ -151,7 +152,7 @@ class Trainer(Callback):
         """Whether a multiple of `every` steps was reached since `before`."""
         return every > 0 and self.position // every > before // every
 
-    def judge(self, loss: float, overflows: float, stop: float) -> None:
+    def judge(self, loss: float, overflows: float, bad: float) -> None:
         """Decides, on all ranks alike, whether the run has failed."""
         if overflows >= self.run.max_overflows:
             self.failure = (
@@ -160,10 +161,10 @@ class Trainer(Callback):
             )
         mine = self.plan.too_many_bad()
         if mine:
-            self.step.stop.set_data(Tensor(STOP_BAD_DATA, self.step.stop.dtype))
+            self.step.give("bad_data")
         if mine and self.rt.size == 1:
             self.failure = mine
-        elif stop * self.rt.size >= STOP_BAD_DATA:
+        elif bad:
             self.failure = mine or "data.bad_limit: another rank has too many unreadable videos"
 
     def is_sound(self) -> bool:
@@ -204,6 +205,7 @@ class Trainer(Callback):
 
     def evaluate_if_due(self, before: int) -> None:
         if self.evaluation_is_due(before):
+            share_statistics(self.step.net, self.rt)
             result = self.plan.evaluate()
             self.step.set_train()
             self.write({"epoch": self.position // self.per_epoch, **result})

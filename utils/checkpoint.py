@@ -40,12 +40,13 @@ FREE = {
         "all_reduce",
         "cluster",
         "backward",
+        "profile",
     },
     # Batch and accumulation may change with the number of devices: `RunFolder.continued`.
     "data": {"root", "reader", "workers", "processes", "prefetch", "bad_limit", "batch"},
     "train": {"accumulate"},
 }
-ORDER = "order"  # in the resume file: samples of a step, of an update and of an epoch
+ORDER = "order"  # in the resume file: samples of a step, an update, an epoch, and of the list
 
 
 class RunFolder:
@@ -53,7 +54,7 @@ class RunFolder:
 
     def __init__(self, config: Any, rt: Runtime):
         """Raises ValueError where the folder is in use, cannot be written, or is another run's."""
-        self.path = Path(config.run.out)
+        self.path, self.config, self.rt = Path(config.run.out), config, rt
         if not rt.is_first:
             return
         with explained(self.path):
@@ -69,7 +70,6 @@ class RunFolder:
             self.check_same_run(config)
         with explained(self.path):
             remove_leftovers(self.path)
-            write_text(self.path / "config.yaml", to_yaml(config))
 
     def check_same_run(self, config: Any) -> None:
         """Raises where the run in the folder is not the one that is asked for."""
@@ -93,10 +93,22 @@ class RunFolder:
 
         Their number, the batch and the accumulation may be others as long as an update takes as
         many samples, and its epochs are whole steps. Raises ValueError where they are not.
+        Writes config.yaml: here nothing speaks against the run any more.
         """
-        if not self.resume_file.exists():
-            return order
-        _, per_update, per_epoch = read_order(self.resume_file)
+        if self.resume_file.exists():
+            order = self.checked(order, accumulate)
+        if self.rt.is_first:
+            with explained(self.path):
+                write_text(self.path / "config.yaml", to_yaml(self.config))
+        return order
+
+    def checked(self, order: Order, accumulate: int) -> Order:
+        _, per_update, per_epoch, samples = read_order(self.resume_file)
+        if samples != order.samples:
+            raise ValueError(
+                f"run.out: {self.path} holds a run over {samples} samples, and the list now has "
+                f"{order.samples}; choose another --run.out"
+            )
         here = f"{order.batch} a device x {order.size} devices x {accumulate} accumulated"
         if order.per_update(accumulate) != per_update:
             raise ValueError(
@@ -104,11 +116,11 @@ class RunFolder:
                 f"are {order.per_update(accumulate)}; change data.batch or train.accumulate, or "
                 "choose another --run.out"
             )
-        if per_epoch > order.samples or per_epoch % order.per_step:
+        if per_epoch % order.per_step:
             raise ValueError(
-                f"run.out: {self.path} holds a run of {per_epoch} samples an epoch, of which "
-                f"{order.samples} samples in steps of {order.per_step} make no whole steps; change "
-                "data.batch and train.accumulate, or choose another --run.out"
+                f"run.out: {self.path} holds a run of {per_epoch} samples an epoch, which are no "
+                f"whole steps of {order.per_step}; change data.batch and train.accumulate, or "
+                "choose another --run.out"
             )
         return replace(order, used=per_epoch)
 
@@ -127,7 +139,8 @@ class RunFolder:
 
     def save(self, step: TrainStep, order: Order) -> None:
         """Writes the resume file: the step's state and how its counter counts."""
-        counts = order.per_step, order.per_update(step.accumulate), order.per_epoch
+        per_update = order.per_update(step.accumulate)
+        counts = order.per_step, per_update, order.per_epoch, order.samples
         mark = Parameter(Tensor(np.array(counts, np.int32)), name=ORDER, requires_grad=False)
         save(self.resume_file, {**step.state(), ORDER: mark})
 
@@ -142,7 +155,8 @@ class RunFolder:
 
     def epochs(self) -> list[Path]:
         """The checkpoints of whole epochs, oldest first."""
-        return sorted(file for file in self.path.glob("epoch_*.ckpt") if "_ema" not in file.name)
+        found = [file for file in self.path.glob("epoch_*.ckpt") if "_ema" not in file.name]
+        return sorted(found, key=lambda file: int(file.stem.rpartition("_")[2]))
 
     def drop_old(self, keep: int) -> None:
         """Deletes all but the newest `keep` epochs' weights; 0 keeps all."""
@@ -269,8 +283,8 @@ def restore(state: dict[str, Parameter], path: Path) -> None:
         state[name].set_data(Tensor(value.asnumpy(), state[name].dtype))
 
 
-def read_order(path: Path) -> tuple[int, int, int]:
-    """Samples of a step, of an update and of an epoch of the run in a resume file."""
+def read_order(path: Path) -> tuple[int, int, int, int]:
+    """Samples of a step, an update, an epoch and of the list, of the run in a resume file."""
     return tuple(int(count) for count in read(path, ORDER)[ORDER].asnumpy())
 
 

@@ -34,10 +34,10 @@ class Cluster:
 
     def __post_init__(self):
         for name in ("devices_per_node", "bandwidth", "local_bandwidth", "tflops"):
-            if getattr(self, name) <= 0:
+            if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"run.cluster.{name} must be above 0, not {getattr(self, name)}")
         for name in ("latency", "local_latency", "step_seconds", "jitter"):
-            if getattr(self, name) < 0:
+            if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(
                     f"run.cluster.{name} must not be negative, not {getattr(self, name)}"
                 )

@@ -71,7 +71,7 @@ def choose(name: str, choices: Sequence[str], rest: list[str]) -> str:
 
 def whole_number(name: str, text: str) -> int:
     """The value of the option `name`; ValueError where it is none above 0."""
-    if not text.isdigit() or int(text) == 0:
+    if not text.isdecimal() or int(text) == 0:
         raise ValueError(f"--{name} must be a whole number above 0, not {text}")
     return int(text)
 

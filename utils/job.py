@@ -99,8 +99,9 @@ def master_address(nodes: int, environ: Mapping[str, str]) -> str:
         raise ValueError(f"MASTER_ADDR is missing: with NODES={nodes}, the address of node 0")
     try:
         return address_of(name)
-    except OSError as error:
-        raise ValueError(f"MASTER_ADDR={name}: {error.strerror or error}") from None
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "no name of a host"
+        raise ValueError(f"MASTER_ADDR={name}: {reason}") from None
 
 
 def address_of(name: str) -> str:

@@ -15,7 +15,7 @@ from utils.backward import Backward, count_backward, read_backward
 from utils.config import Run
 from utils.counting import count_layers
 from utils.runtime import Runtime
-from utils.split_plan import MOST_SEGMENTS, layer_of, plan
+from utils.split_plan import MOST_SEGMENTS, plan
 
 Segments = list[tuple[int, int, int]]  # last index, tensors, bytes
 
@@ -123,4 +123,4 @@ def layer_name(names: Sequence[str], end: int) -> str:
             inside = indices_inside(names, candidate)
             if not candidate[0].isdigit() and is_run(inside) and inside[-1] == end:
                 return candidate
-    return layer_of(names[end])
+    return names[end]

@@ -41,8 +41,13 @@ def of_table(path: Path) -> dict[str, float]:
 
 
 def of_kernels(events: list[dict]) -> dict[str, float]:
-    """Of the time from the first kernel's begin to the last one's end, in Chrome's format."""
+    """Of the time from the first kernel's begin to the last one's end; {} where there are none.
+
+    `events` are in Chrome's format.
+    """
     kernels = [e for e in events if e.get("args", {}).get("type") == "HostCpuOps"]
+    if not kernels:  # the run ended before the first traced step
+        return {}
     spans = [(float(e["ts"]), float(e["ts"]) + float(e["dur"])) for e in kernels]
     computing = [span for span, e in zip(spans, kernels) if not EXCHANGES.search(e["name"])]
     busy, computed = covered(spans), covered(computing)

@@ -23,16 +23,18 @@ from utils.config import Run
 from utils.layers import Dropout
 from utils.runtime import Runtime
 
-STOP_ASKED, STOP_BAD_DATA = 1.0, 1000.0  # what a rank may add to the common stop signal
+# What a rank may say to all: that it was asked to stop, that its data is bad.
+SIGNALS = "asked_to_stop", "bad_data"
 
 
 class TrainStep(nn.Cell):
-    """(clip, target) -> (loss, top1, loss scale, consecutive overflows, stop signal).
+    """(clip, target) -> (loss, top1, loss scale, consecutive overflows, asked to stop, bad data).
 
     The target is what `loss` takes with the scores: labels int32 (N,), or float32 (N, ...) with the
     label first. `mix`, where there is one, makes the network's input of clip and target.
 
-    loss and top1 are means over all ranks; every returned value is the same on every rank.
+    loss and top1 are means over all ranks, the two signals shares of the ranks that give them;
+    every returned value is the same on every rank.
     `train` gives `accumulate`, `clip_norm` (0: do not clip) and `ema` (decay; 0: no average).
     """
 
@@ -59,7 +61,7 @@ class TrainStep(nn.Cell):
         self.clip_norm, self.ema = train.clip_norm, train.ema
         self.micro_step = counter("micro_step")  # batches seen since the start of the run
         self.overflows = counter("overflows")  # non-finite updates in a row
-        self.stop = Parameter(Tensor(0.0, mstype.float32), name="stop", requires_grad=False)
+        self.asked_to_stop, self.bad_data = (signal(name) for name in SIGNALS)
         weights = optimizer.parameters
         self.sums = weights.clone("grad_sum", "zeros") if train.accumulate > 1 else ()
         averaged = ms.ParameterTuple(p for p in net.get_parameters() if is_state(p))
@@ -91,8 +93,12 @@ class TrainStep(nn.Cell):
             self.add(grads)
         ops.assign_add(self.micro_step, 1)
         top1 = self.loss.top1(scores, target) if self.judges else top1_share(scores, target)
-        loss, top1, stop = self.over_ranks(loss, top1, self.stop)
-        return loss, top1, self.scaler.scale_value, self.overflows, stop
+        loss, top1, asked, bad = self.over_ranks(loss, top1, self.asked_to_stop, self.bad_data)
+        return loss, top1, self.scaler.scale_value, self.overflows, asked, bad
+
+    def give(self, name: str) -> None:
+        """Gives one of SIGNALS, from the next step on."""
+        getattr(self, name).set_data(Tensor(1.0, mstype.float32))
 
     def set_dropout_keys(self) -> None:
         for i, key in enumerate(self.dropout_keys):
@@ -128,11 +134,11 @@ class TrainStep(nn.Cell):
             self.map(ops.partial(move_average, self.ema), self.averages, self.live)
 
     def over_ranks(self, *values: Tensor) -> tuple:
-        """Means over the ranks of scalars; of `stop`, more than 0 where any rank asks for it."""
+        """Means over the ranks of scalars; of a signal, more than 0 where any rank gives it."""
         if self.sum_ranks is None:
             return values
         means = self.sum_ranks(ops.stack(values)) / self.size
-        return means[0], means[1], means[2]
+        return means[0], means[1], means[2], means[3]
 
     def state(self) -> dict[str, Parameter]:
         """All that a resumed run needs, by name: weights, optimizer, EMA, scale, counters.
@@ -156,6 +162,10 @@ class TrainStep(nn.Cell):
 
 def counter(name: str) -> Parameter:
     return Parameter(Tensor(0, mstype.int32), name=name, requires_grad=False)
+
+
+def signal(name: str) -> Parameter:
+    return Parameter(Tensor(0.0, mstype.float32), name=name, requires_grad=False)
 
 
 def is_state(parameter: Parameter) -> bool:

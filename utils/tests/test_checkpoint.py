@@ -138,7 +138,9 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
 
 def test_a_run_goes_on_only_as_itself(tmp_path):
     cfg = config(tmp_path)
-    RunFolder(cfg, Runtime()).lock.close()
+    folder = RunFolder(cfg, Runtime())
+    folder.continued(Order(100, 4, 0, 1, 0), 1)
+    folder.lock.close()
     save(tmp_path / checkpoint.RESUME, weights_of(network()))
     RunFolder(replace(cfg, data=Data(workers=7)), Runtime()).lock.close()
     with pytest.raises(ValueError, match="holds a run with data.frames 8, not 4"):
@@ -157,8 +159,11 @@ def test_a_run_goes_on_with_other_ranks_where_an_update_keeps_its_samples(tmp_pa
     assert int(step.micro_step.asnumpy()) == 10
     with pytest.raises(ValueError, match="8 samples an update, and 4 a device x 3 devices x 1"):
         folder.continued(Order(100, 4, 0, 3, 0), 1)
-    with pytest.raises(ValueError, match="96 samples an epoch, of which 90 samples in steps of 8"):
-        folder.continued(Order(90, 8, 0, 1, 0), 1)
+    with pytest.raises(ValueError, match="over 100 samples, and the list now has 103"):
+        folder.continued(Order(103, 4, 0, 2, 0), 1)
+    folder.save(Accumulating(5), Order(100, 4, 0, 1, 0))
+    with pytest.raises(ValueError, match="100 samples an epoch, which are no whole steps of 8"):
+        folder.continued(Order(100, 8, 0, 1, 0), 1)
     folder.lock.close()
 
 
@@ -173,6 +178,10 @@ class Step:
 
     def state(self) -> dict:
         return {"micro_step": self.micro_step}
+
+
+class Accumulating(Step):
+    accumulate = 2
 
 
 def test_what_a_killed_process_left_is_swept_up(tmp_path):

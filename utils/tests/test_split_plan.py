@@ -134,6 +134,16 @@ def test_a_profile_of_another_network_is_refused(tmp_path):
     assert read_backward(path, ["a.w"], [4]).step == 2
     with pytest.raises(ValueError, match="b.w is in only one"):
         read_backward(path, ["a.w", "b.w"], [4, 4])
-    path.write_text("nothing")
-    with pytest.raises(ValueError, match="not a profile"):
+    for text in ("nothing", '{"ready_seconds": 5}', '{"ready_seconds": {"a.w": null}}'):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="not a profile"):
+            read_backward(path, ["a.w"], [4])
+    path.write_text('{"ready_seconds": {"a.w": 1}, "forward_seconds": 1, "step_seconds": 0}')
+    with pytest.raises(ValueError, match="times that are no profile"):
         read_backward(path, ["a.w"], [4])
+
+
+@pytest.mark.parametrize("name", ["bandwidth", "latency", "jitter"])
+def test_a_cluster_is_made_of_numbers(name):
+    with pytest.raises(ValueError, match=f"run.cluster.{name} must"):
+        Cluster(**{name: float("nan")})

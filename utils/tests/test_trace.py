@@ -23,6 +23,10 @@ def test_kernels_are_computing_communication_or_nothing():
     assert found == {"computing": 0.4, "communication": 0.3, "waiting": 0.3}
 
 
+def test_a_run_too_short_for_a_trace_has_no_shares():
+    assert of_kernels([{"name": "process_name", "ph": "M", "args": {"name": "CPU"}}]) == {}
+
+
 def test_ascends_table_is_added_up(tmp_path):
     path = tmp_path / "step_trace_time.csv"
     path.write_text(
