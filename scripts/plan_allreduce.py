@@ -5,9 +5,9 @@
         [--out FOLDER] [--network tsm] [--section.key=value ...]
 
 The machines are those of the yaml's `run.cluster`, or its defaults; --bandwidth and --latency are
-those between nodes, --topology says how many devices a node has, and the rest is set as
---run.cluster='{local_bandwidth: 50, tflops: 8, ...}'. Gradients are complete when FILE says
-(scripts/profile_backward.py), or as counted from the network's operations.
+those between nodes, --topology says how many devices a node has. Others are described, in place of
+the yaml's, as --run.cluster='{local_bandwidth: 50, tflops: 8, ...}'. Gradients are complete when
+FILE says (scripts/profile_backward.py), or as counted from the network's operations.
 
 Prints, for every number of devices, the best split against one segment, the yaml's own and one
 segment a layer; writes plan.csv, timeline.png and scaling.png into FOLDER; and gives the yaml line

@@ -139,7 +139,9 @@ def test_twenty_kills_at_random_moments_change_no_bit(two, tmp_path):
     start_up = time.monotonic() - began
     job.communicate(timeout=600)
     assert job.returncode == 0
-    chance, steps, seconds = random.Random(), [], []
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    chance, steps, seconds = random.Random(seed), [], []
     for attempt in range(20):
         job = launch(*arguments, f"--run.out={broken}")
         processes = await_members(job, 3)

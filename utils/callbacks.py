@@ -18,7 +18,7 @@ from utils import checkpoint
 from utils.checkpoint import RunFolder
 from utils.command import Interrupted
 from utils.config import Run
-from utils.metrics import share_statistics
+from utils.metrics import check_same_step, share_statistics
 from utils.order import Order
 from utils.profiling import Profiling
 from utils.run_log import Window, log, progress, write_line
@@ -49,6 +49,7 @@ def fit(step: TrainStep, data, plan: Plan, rt: Runtime, folder: RunFolder) -> di
     failed (too many overflows or unreadable videos), Interrupted after ctrl-C.
     """
     trainer = Trainer(step, plan, rt, folder)
+    check_same_step(trainer.position, rt, folder.path)
     if data is None:
         log.info("nothing left to train: %d epochs are done", plan.epochs)
         return trainer.result()
@@ -56,7 +57,7 @@ def fit(step: TrainStep, data, plan: Plan, rt: Runtime, folder: RunFolder) -> di
     compile_step(trainer, data)
     batches = data.get_dataset_size()
     sink = plan.run.sink and rt.device != "CPU"
-    size = min(plan.run.log_every, batches) if sink else -1
+    size = sink_size(batches, plan.run.log_every) if sink else -1
     with reacting(trainer.ask_to_stop):
         Model(step).train(
             batches // size if sink else 1,
@@ -67,6 +68,11 @@ def fit(step: TrainStep, data, plan: Plan, rt: Runtime, folder: RunFolder) -> di
         )
     trainer.finish()
     return trainer.result()
+
+
+def sink_size(batches: int, most: int) -> int:
+    """Steps at a time: as many as there may be, so that no batch is left over."""
+    return next(size for size in range(min(most, batches), 0, -1) if batches % size == 0)
 
 
 def compile_step(trainer: "Trainer", data) -> None:

@@ -112,7 +112,7 @@ def apply_override(cls: type, values: dict, override: str) -> None:
     known(section, sections, "section")
     known(key, get_type_hints(sections[section]), f"setting {section}.")
     values.setdefault(section, {})[key] = value
-    resolve_paths(sections and cls, {section: values[section]}, Path.cwd())
+    resolve_paths(cls, {section: values[section]}, Path.cwd())
 
 
 def known(name: str, names: Any, what: str) -> None:

@@ -73,6 +73,18 @@ def share_statistics(net: nn.Cell, rt: Runtime) -> None:
         parameter.set_data(Tensor(part.reshape(parameter.shape), parameter.dtype))
 
 
+def check_same_step(step: int, rt: Runtime, folder: Path) -> None:
+    """Raises ValueError where ranks would go on from different steps: they read different files."""
+    if rt.size == 1:
+        return
+    mine = step % 4096  # sums stay exact
+    if int(sum_over_ranks(np.array([mine]))[0]) != mine * rt.size:
+        raise ValueError(
+            f"run.out: this rank goes on from step {step} of {folder}, others from another one; "
+            "all ranks must see the same folder"
+        )
+
+
 def sum_over_ranks(values: np.ndarray) -> np.ndarray:
     """Counts added over all ranks; every rank gets the sums.
 

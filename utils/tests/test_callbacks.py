@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from utils.callbacks import Trainer
+from utils.callbacks import Trainer, sink_size
 
 
 def trainer(**fields) -> SimpleNamespace:
@@ -25,6 +25,11 @@ def test_advice_comes_once_where_the_device_starves(caplog, monkeypatch):
     Trainer.advise(run, 0.5)
     assert len(caplog.messages) == 1
     assert "wait 40 % of the time for data: raise data.workers" in caplog.messages[0]
+
+
+@pytest.mark.parametrize(("batches", "size"), [(100, 20), (50, 10), (7, 7), (97, 1), (19, 19)])
+def test_steps_fed_together_leave_no_batch_over(batches, size):
+    assert sink_size(batches, 20) == size
 
 
 @pytest.mark.parametrize(
