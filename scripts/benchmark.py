@@ -17,7 +17,6 @@ import json
 import resource
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -30,8 +29,8 @@ from utils import amp, command, run_log, runtime
 from utils.counting import multiply_adds
 from utils.folding import fold
 from utils.metrics import video_scores
-from utils.order import Order
 from utils.testing import evaluation as scores_of
+from utils.trial import build_step, made_up_batch, median_seconds, one_clip, without_checkpoint
 
 
 def main(room: str, cfg, kind: str, repeats: str = "7", seconds: str = "20") -> None:
@@ -39,30 +38,19 @@ def main(room: str, cfg, kind: str, repeats: str = "7", seconds: str = "20") -> 
     seconds = command.whole_number("seconds", seconds)
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
-    parts = {
-        name: importlib.import_module(f"{room}.{name}") for name in ("train", "dataset", "model")
-    }
     if kind == "eval":
         result = measure_eval(room, cfg, rt, seconds)
     elif kind == "step":
-        fresh = replace(cfg.train, pretrained=None, new_head=False)  # speed needs no checkpoint
-        result = measure_step(parts, replace(cfg, train=fresh), rt, repeats)
+        result = measure_step(room, without_checkpoint(cfg), rt, repeats)
     else:
-        result = measure_data(parts, cfg, rt, seconds)
+        result = measure_data(room, cfg, rt, seconds)
     print(json.dumps({"benchmark": kind, "config": str(cfg.run.out.name), **result}))
 
 
-def measure_step(parts: dict, cfg, rt: runtime.Runtime, repeats: int) -> dict:
+def measure_step(room: str, cfg, rt: runtime.Runtime, repeats: int) -> dict:
     """Training and evaluation steps on made-up clips of the yaml's shape and batch."""
-    dataset, videos = parts["dataset"], cfg.data.batch
-    shape = (videos, *dataset.clip_shape(cfg.data, cfg.data.crop))
-    clip = Tensor(np.random.RandomState(0).randint(0, 255, shape).astype(np.uint8))
-    label = np.zeros(videos, np.int32)
-    if hasattr(dataset, "targets_of"):  # more than labels
-        label = dataset.targets_of(cfg, label)
-    label = Tensor(label)
-    step = parts["train"].build(cfg, rt, Order(1000 * videos, videos, 0, 1, 0))[0].set_train()
-    one = dataset.one_clip(cfg.data) if hasattr(dataset, "one_clip") else shape[1:]
+    step, one = build_step(room, cfg, rt), one_clip(room, cfg.data)
+    clip, label = made_up_batch(room, cfg)
     batch = clip.size // int(np.prod(one))  # several clips of a video count as several
     macs = multiply_adds(step.net, one)
     run_log.log.info("compiling the training graph ...")
@@ -72,7 +60,7 @@ def measure_step(parts: dict, cfg, rt: runtime.Runtime, repeats: int) -> dict:
     compiled = time.monotonic() - began
     training = median_seconds(lambda: step(clip, label)[0].asnumpy(), repeats)
     peak_memory = peak_gb()
-    net, clip = evaluated(parts["model"], cfg), clip.reshape(batch, *one)
+    net, clip = evaluated(room, cfg), clip.reshape(batch, *one)
     run_log.log.info("compiling the evaluation graph ...")
     evaluation = median_seconds(lambda: scores_of(net, clip), repeats)
     peak = matmul_rate(repeats)
@@ -93,20 +81,10 @@ def measure_step(parts: dict, cfg, rt: runtime.Runtime, repeats: int) -> dict:
     }
 
 
-def evaluated(model, cfg) -> nn.Cell:
+def evaluated(room: str, cfg) -> nn.Cell:
     """The network as eval.py runs it."""
+    model = importlib.import_module(f"{room}.model")
     return amp.cast(fold(model.build_network(**cfg.network())), cfg.run.amp).set_train(False)
-
-
-def median_seconds(work, repeats: int) -> float:
-    """Median of several timed runs, after one that warms up."""
-    work()
-    times = []
-    for _ in range(repeats):
-        began = time.monotonic()
-        work()
-        times.append(time.monotonic() - began)
-    return float(np.median(times))
 
 
 class Product(nn.Cell):
@@ -121,9 +99,9 @@ def matmul_rate(repeats: int, size: int = 2048) -> float:
     return 2 * size**3 / median_seconds(lambda: product(a, a).asnumpy(), repeats) / 1e9
 
 
-def measure_data(parts: dict, cfg, rt: runtime.Runtime, seconds: int) -> dict:
+def measure_data(room: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
     """The training pipeline for some seconds, then bare decoding of the same clips."""
-    dataset = parts["dataset"]
+    dataset = importlib.import_module(f"{room}.dataset")
     records = dataset.read_records(cfg, "train")
     order = dataset.train_order(cfg, records, rt)
     clips = dataset.TrainSource(records, cfg, order, 10**6 // order.samples + 1, 0)
@@ -154,7 +132,7 @@ def measure_data(parts: dict, cfg, rt: runtime.Runtime, seconds: int) -> dict:
 
 def measure_eval(room: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
     """Whole evaluation, data and network, of the first videos; the first batch is not timed."""
-    net = evaluated(importlib.import_module(f"{room}.model"), cfg)
+    net = evaluated(room, cfg)
     data = importlib.import_module(f"{room}.dataset").eval_data(cfg, rt)
     if data.get_dataset_size() < 2:
         raise ValueError("eval.batch: all test videos fit into one batch, which is not timed")

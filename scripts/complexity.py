@@ -30,6 +30,7 @@ import numpy as np
 from utils import command, runtime
 from utils.config import ROOT, Run, load_config
 from utils.counting import Layer, count_layers
+from utils.trial import one_clip
 
 COMPUTING = {  # kind of operator: its name among the shares
     "1x1 convolution": "1x1",
@@ -55,7 +56,7 @@ def main(room: str, cfg: Any, layers: bool = False) -> None:
     runtime.start(Run(device="CPU"))
     cfg = on_cpu(cfg)
     found, name = run_once(room, cfg), cfg.run.out.name
-    row = figures(clip_shape(room, cfg), found)
+    row = figures(one_clip(room, cfg.data), found)
     result = {"network": name, **row}
     show_table(COLUMNS, [[name, *cells(row)]])
     lines = [[kind, *(f"{n:,}" for n in sums.values())] for kind, sums in row["kinds"].items()]
@@ -76,7 +77,7 @@ def every_network() -> None:
     show_line(COLUMNS, COLUMNS, widths)
     for paths in groups:
         began, (room, cfg) = time.monotonic(), opened(paths[0])
-        row = figures(clip_shape(room, cfg), run_once(room, cfg))
+        row = figures(one_clip(room, cfg.data), run_once(room, cfg))
         show_line([paths[0].stem, *cells(row)], COLUMNS, widths)
         seconds, names = round(time.monotonic() - began, 1), [path.stem for path in paths]
         rows.append({"network": names[0], "yamls": names, "seconds": seconds, **row})
@@ -95,7 +96,7 @@ def alike() -> list[list[Path]]:
             arguments = cfg.network()
             classes[path] = (room, arguments["num_classes"])
             arguments = {k: v for k, v in sorted(arguments.items()) if k not in UNCOUNTED}
-            groups[repr((room, clip_shape(room, cfg), arguments))].append(path)
+            groups[repr((room, one_clip(room, cfg.data), arguments))].append(path)
     common = Counter(classes.values())
     return [sorted(paths, key=lambda p: -common[classes[p]]) for paths in groups.values()]
 
@@ -111,17 +112,9 @@ def on_cpu(cfg: Any) -> Any:
     return replace(cfg, run=replace(cfg.run, device="CPU"))
 
 
-def clip_shape(room: str, cfg: Any) -> tuple[int, ...]:
-    """Of one clip, as the network takes it in training."""
-    dataset = importlib.import_module(f"{room}.dataset")
-    if hasattr(dataset, "one_clip"):
-        return tuple(dataset.one_clip(cfg.data))
-    return tuple(dataset.clip_shape(cfg.data, cfg.data.crop))
-
-
 def run_once(room: str, cfg: Any) -> list[Layer]:
     net = importlib.import_module(f"{room}.model").build_network(**cfg.network())
-    return count_layers(net, clip_shape(room, cfg))
+    return count_layers(net, one_clip(room, cfg.data))
 
 
 def figures(clip: tuple[int, ...], layers: Sequence[Layer]) -> dict:

@@ -29,6 +29,7 @@ from utils.checkpoint import explained, write_text
 from utils.cluster import GIGA, MICRO, Cluster
 from utils.config import ROOT, to_yaml
 from utils.split_plan import MOST_SEGMENTS, predict
+from utils.trial import without_checkpoint
 
 PORT, LIMIT = 8118, 900  # of the scheduler; seconds for everything
 MOST_WORKERS = 16
@@ -49,8 +50,7 @@ def main(
     reason = namespaces.why_not()
     if reason:
         raise ValueError(f"a limited network cannot be made: {reason}")
-    fresh = replace(cfg.train, pretrained=None, new_head=False)  # speed needs no checkpoint
-    cfg = replace(cfg, run=replace(cfg.run, device="CPU"), train=fresh)
+    cfg = without_checkpoint(replace(cfg, run=replace(cfg.run, device="CPU")))
     with tempfile.TemporaryDirectory() as folder:
         found = measure(
             room, cfg, int(workers), rate, ["--splits", splits, "--steps", steps], folder

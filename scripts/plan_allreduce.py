@@ -15,7 +15,6 @@ to paste. docs/scaling.md tells what is behind it. The last line of stdout is on
 """
 
 import csv
-import importlib
 import json
 import re
 import sys
@@ -28,10 +27,9 @@ from utils import command, plots, runtime
 from utils.backward import Backward
 from utils.checkpoint import explained
 from utils.cluster import Cluster
-from utils.order import Order
 from utils.parallel import backward_of, layer_names, segment_ends
 from utils.split_plan import Prediction, layer_ends, layer_of, plan, predict
-from utils.train_step import TrainStep
+from utils.trial import build_step, one_clip, without_checkpoint
 
 BEST, ONE, HAND, LAYERS = "best", "one segment", "yaml's own", "one a layer"
 
@@ -94,26 +92,13 @@ def arrivals(room: str, cfg, cluster: Cluster, profile: str) -> Backward:
     """When each gradient of the room's network is complete on one device."""
     measured = Path(profile) if profile else cfg.run.backward
     run = replace(cfg.run, device="CPU", amp="O0", all_reduce="none", cluster=cluster)
-    fresh = replace(cfg.train, pretrained=None, new_head=False)  # a plan needs no checkpoint
-    cfg = replace(cfg, run=replace(run, backward=measured), train=fresh)
-    rt = runtime.start(cfg.run)
-    step = built(room, cfg, rt)
+    cfg = without_checkpoint(replace(cfg, run=replace(run, backward=measured)))
+    step = build_step(room, cfg, runtime.start(cfg.run))
     names = [p.name for p in step.optimizer.parameters]
     sizes = [p.size * p.itemsize for p in step.optimizer.parameters]
-    return backward_of(step.net, names, sizes, cfg.run, clips_of(room, cfg.data))
-
-
-def built(room: str, cfg, rt: runtime.Runtime) -> TrainStep:
-    order = Order(1000 * cfg.data.batch, cfg.data.batch, 0, 1, 0)
-    return importlib.import_module(f"{room}.train").build(cfg, rt, order)[0]
-
-
-def clips_of(room: str, data) -> tuple[int, ...]:
-    """The shape of a batch as the network takes it; several clips of a video count as several."""
-    dataset = importlib.import_module(f"{room}.dataset")
-    if hasattr(dataset, "one_clip"):
-        return (data.batch * data.copies, *dataset.one_clip(data))
-    return (data.batch, *dataset.clip_shape(data, data.crop))
+    clips = cfg.data.batch * getattr(cfg.data, "copies", 1)  # several of a video count as several
+    shape = (clips, *one_clip(room, cfg.data))
+    return backward_of(step.net, names, sizes, cfg.run, shape)
 
 
 def compare(backward: Backward, cluster: Cluster, devices: int, asked) -> dict[str, Prediction]:

@@ -9,10 +9,8 @@ points the counted operations decide. For scripts/plan_allreduce.py --profile, a
 The last line of stdout is one JSON object.
 """
 
-import importlib
 import json
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,8 +25,8 @@ from utils.backward import count_backward
 from utils.checkpoint import explained, write_text
 from utils.cluster import Cluster
 from utils.counting import count_layers
-from utils.order import Order
 from utils.split_plan import layer_ends
+from utils.trial import build_step, made_up_batch, median_seconds, without_checkpoint
 
 
 class Gradients(nn.Cell):
@@ -55,12 +53,10 @@ class Forward(nn.Cell):
 def main(room: str, cfg, out: str, points: str = "6", repeats: str = "7") -> None:
     points = command.whole_number("points", points)
     repeats = command.whole_number("repeats", repeats)
-    fresh = replace(cfg.train, pretrained=None, new_head=False)  # speed needs no checkpoint
-    cfg = replace(cfg, run=replace(cfg.run, all_reduce="none"), train=fresh)
+    cfg = without_checkpoint(replace(cfg, run=replace(cfg.run, all_reduce="none")))
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
-    step, clip, target = step_and_batch(room, cfg, rt)
-    measured = measure(step, clip, target, points, repeats)
+    measured = measure(build_step(room, cfg, rt), *made_up_batch(room, cfg), points, repeats)
     found = {"config": cfg.run.out.name, "device": rt.device, "batch": cfg.data.batch, **measured}
     path = Path(out)
     with explained(path, "--out"):
@@ -68,19 +64,6 @@ def main(room: str, cfg, out: str, points: str = "6", repeats: str = "7") -> Non
         write_text(path, json.dumps(found, indent=1) + "\n")
     times = {name: round(found[name], 6) for name in ("forward_seconds", "step_seconds")}
     print(json.dumps({"profile": str(path), **times, "gradients": len(found["ready_seconds"])}))
-
-
-def step_and_batch(room: str, cfg, rt: runtime.Runtime) -> tuple:
-    """The room's train step, and made-up clips and targets of the yaml's shape and batch."""
-    dataset, videos = importlib.import_module(f"{room}.dataset"), cfg.data.batch
-    build = importlib.import_module(f"{room}.train").build
-    step = build(cfg, rt, Order(1000 * videos, videos, 0, 1, 0))[0].set_train()
-    shape = (videos, *dataset.clip_shape(cfg.data, cfg.data.crop))
-    clip = Tensor(np.random.RandomState(0).randint(0, 255, shape).astype(np.uint8))
-    target = np.zeros(videos, np.int32)
-    if hasattr(dataset, "targets_of"):  # more than labels
-        target = dataset.targets_of(cfg, target)
-    return step, clip, Tensor(target)
 
 
 def measure(step: nn.Cell, clip: Tensor, target: Tensor, points: int, repeats: int) -> dict:
@@ -123,13 +106,7 @@ def chosen(over: np.ndarray, names: list[str], points: int) -> list[int]:
 
 
 def seconds(cell: nn.Cell, clip: Tensor, target: Tensor, repeats: int) -> float:
-    """Median of several runs, after one that compiles and one that warms up."""
-    times = []
-    for _ in range(repeats + 2):
-        began = time.monotonic()
-        first_array(cell(clip, target)).asnumpy()
-        times.append(time.monotonic() - began)
-    return float(np.median(times[2:]))
+    return median_seconds(lambda: first_array(cell(clip, target)).asnumpy(), repeats, warm_up=2)
 
 
 def first_array(outputs) -> Tensor:

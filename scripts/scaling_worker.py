@@ -7,10 +7,8 @@ Rank 0 writes FILE: seconds of AllReduces by size, of a step without one, and of
 number of segments, all while every worker does the same.
 """
 
-import importlib
 import json
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,9 +20,9 @@ from mindspore import Tensor
 from utils import command, runtime
 from utils.checkpoint import write_text
 from utils.metrics import SumRanks
-from utils.order import Order
 from utils.runtime import Runtime
 from utils.split_plan import even_ends
+from utils.trial import build_step, made_up_batch, median_seconds
 
 PROBES = 2**10, 2**16, 2**18, 2**20  # elements of float32
 
@@ -33,14 +31,14 @@ def main(room: str, cfg, splits: str, steps: str, out: str) -> None:
     rt, many = runtime.start(cfg.run), int(steps)
     found = {"ranks": rt.size, "probes": probe(many), "steps": {}}
     alone = Runtime(rt.rank, 1, rt.device, rt.seed)  # the same step, but nothing is exchanged
-    step, batch = step_and_batch(room, cfg, alone)
+    step, batch = build_step(room, cfg, alone), made_up_batch(room, cfg, rt.rank)
     found["compute"] = step_seconds(step, batch, many)
     weights = step.optimizer.parameters
     names, sizes = [p.name for p in weights], [p.size * p.itemsize for p in weights]
     for count in map(int, splits.split(",")):
         ends = even_ends(names, sizes, count)
         run = replace(cfg.run, all_reduce=tuple(ends))
-        step, batch = step_and_batch(room, replace(cfg, run=run), rt)
+        step = build_step(room, replace(cfg, run=run), rt)
         found["steps"][count] = {"ends": ends, "seconds": step_seconds(step, batch, many)}
     if rt.is_first:
         write_text(Path(out), json.dumps({**found, "names": names, "sizes": sizes}))
@@ -51,34 +49,13 @@ def probe(repeats: int) -> list[tuple[int, float]]:
     reduce, found = SumRanks(), []
     for count in PROBES:
         values = Tensor(np.ones(count, np.float32))
-        found.append((4 * count, median_seconds(lambda v=values: reduce(v).asnumpy(), repeats)))
+        seconds = median_seconds(lambda v=values: reduce(v).asnumpy(), repeats, warm_up=2)
+        found.append((4 * count, seconds))
     return found
 
 
-def step_and_batch(room: str, cfg, rt: Runtime) -> tuple:
-    dataset, videos = importlib.import_module(f"{room}.dataset"), cfg.data.batch
-    order = Order(1000 * videos * rt.size, videos, rt.rank, rt.size, 0)
-    step = importlib.import_module(f"{room}.train").build(cfg, rt, order)[0].set_train()
-    shape = (videos, *dataset.clip_shape(cfg.data, cfg.data.crop))
-    clips = np.random.RandomState(rt.rank).randint(0, 255, shape).astype(np.uint8)
-    labels = np.zeros(videos, np.int32)
-    if hasattr(dataset, "targets_of"):
-        labels = dataset.targets_of(cfg, labels)
-    return step, (Tensor(clips), Tensor(labels))
-
-
 def step_seconds(step, batch: tuple, repeats: int) -> float:
-    return median_seconds(lambda: step(*batch)[0].asnumpy(), repeats)
-
-
-def median_seconds(work, repeats: int) -> float:
-    """Median of several runs, after two that compile and warm up."""
-    times = []
-    for _ in range(repeats + 2):
-        began = time.monotonic()
-        work()
-        times.append(time.monotonic() - began)
-    return float(np.median(times[2:]))
+    return median_seconds(lambda: step(*batch)[0].asnumpy(), repeats, warm_up=2)
 
 
 if __name__ == "__main__":
