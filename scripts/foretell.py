@@ -27,7 +27,7 @@ from utils.checkpoint import explained
 from utils.cluster import GIGA, Cluster, expected_maximum
 from utils.config import Run
 from utils.counting import Layer, count_layers
-from utils.split_plan import layer_ends, predict
+from utils.split_plan import layer_ends, predict, segments_of
 
 MEGA = 1e6
 SECONDS_ON_ONE_NODE = 49 * 3600 + 55 * 60  # TSM, 100 epochs of 240,000 clips
@@ -172,8 +172,7 @@ def row(name: str, devices: int, foretold: float, published: Optional[float]) ->
 def bucket_ends(backward: Backward, size: float) -> list[int]:
     """Segments of about `size` bytes, filled from the last layer on."""
     ends, filled = [], 0.0
-    layers = layer_ends(backward.names)
-    for first, end in reversed(list(zip([0] + [e + 1 for e in layers[:-1]], layers))):
+    for first, end in reversed(segments_of(layer_ends(backward.names))):
         if not ends or filled >= size:
             ends.append(end)
             filled = 0.0

@@ -25,7 +25,7 @@ from utils.backward import count_backward
 from utils.checkpoint import explained, write_text
 from utils.cluster import Cluster
 from utils.counting import count_layers
-from utils.split_plan import layer_ends
+from utils.split_plan import layer_ends, segments_of
 from utils.trial import build_step, made_up_batch, median_seconds, without_checkpoint
 
 
@@ -98,8 +98,7 @@ def counted(step: nn.Cell, weights: list, shown: Tensor) -> np.ndarray:
 
 def chosen(over: np.ndarray, names: list[str], points: int) -> list[int]:
     """The first weights of layers, from the last layers to the first, at even shares."""
-    ends = layer_ends(names)
-    firsts = [0] + [end + 1 for end in ends[:-1]]
+    firsts = [first for first, _ in segments_of(layer_ends(names))]
     wanted = np.linspace(0, 1, points + 1)[1:-1]
     near = [min(firsts, key=lambda first: abs(over[first] - share)) for share in wanted]
     return sorted({*near, 0}, reverse=True)

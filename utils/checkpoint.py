@@ -103,7 +103,7 @@ class RunFolder:
         return order
 
     def checked(self, order: Order, accumulate: int) -> Order:
-        _, per_update, per_epoch, samples = read_order(self.resume_file)
+        _, per_update, per_epoch, samples = counts_of(read(self.resume_file, ORDER)[ORDER])
         if samples != order.samples:
             raise ValueError(
                 f"run.out: {self.path} holds a run over {samples} samples, and the list now has "
@@ -131,8 +131,9 @@ class RunFolder:
         """
         if not self.resume_file.exists():
             return 0
-        per_step, *_ = read_order(self.resume_file)
-        restore(step.state(), self.resume_file)
+        found = read(self.resume_file)
+        per_step, *_ = counts_of(found.pop(ORDER))
+        restore(step.state(), found, self.resume_file)
         done = int(step.micro_step.asnumpy()) * per_step // order.per_step
         step.micro_step.set_data(Tensor(done, step.micro_step.dtype))
         return done
@@ -270,9 +271,8 @@ def listing(what: str, names: list[str]) -> str:
     return f"{what} {', '.join(names[:3])}{more}"
 
 
-def restore(state: dict[str, Parameter], path: Path) -> None:
-    """Puts a resumed run where it was; strict on both sides."""
-    found = {name: value for name, value in read(path).items() if name != ORDER}
+def restore(state: dict[str, Parameter], found: dict[str, Parameter], path: Path) -> None:
+    """Puts a resumed run where it was by what was found at `path`; strict on both sides."""
     report = compare(
         {name: tuple(p.shape) for name, p in found.items()},
         {name: tuple(p.shape) for name, p in state.items()},
@@ -283,9 +283,9 @@ def restore(state: dict[str, Parameter], path: Path) -> None:
         state[name].set_data(Tensor(value.asnumpy(), state[name].dtype))
 
 
-def read_order(path: Path) -> tuple[int, int, int, int]:
-    """Samples of a step, an update, an epoch and of the list, of the run in a resume file."""
-    return tuple(int(count) for count in read(path, ORDER)[ORDER].asnumpy())
+def counts_of(mark: Parameter) -> tuple[int, int, int, int]:
+    """Samples of a step, an update, an epoch and of the list, as `RunFolder.save` writes them."""
+    return tuple(int(count) for count in mark.asnumpy())
 
 
 def write_state(folder: Path, state: dict) -> None:

@@ -15,7 +15,7 @@ from utils.backward import Backward, count_backward, read_backward
 from utils.config import Run
 from utils.counting import count_layers
 from utils.runtime import Runtime
-from utils.split_plan import MOST_SEGMENTS, plan
+from utils.split_plan import MOST_SEGMENTS, plan, segments_of
 
 Segments = list[tuple[int, int, int]]  # last index, tensors, bytes
 
@@ -38,8 +38,9 @@ def split_all_reduce(
         ends = segment_ends(names, run.all_reduce)
     if rt.size > 1:
         ms.set_auto_parallel_context(all_reduce_fusion_config=ends)
-    starts = [0] + [end + 1 for end in ends[:-1]]
-    return [(end, end - start + 1, sum(sizes[start : end + 1])) for start, end in zip(starts, ends)]
+    return [
+        (last, last - first + 1, sum(sizes[first : last + 1])) for first, last in segments_of(ends)
+    ]
 
 
 def backward_of(

@@ -46,7 +46,7 @@ class Profiling:
             return {}
         self.profiler.stop()
         log.info("run.profile: the trace of steps %d to %d is in %s", *self.steps, self.folder)
-        return time_shares(self.folder) or {}
+        return time_shares(self.folder)
 
     @property
     def steps(self) -> tuple[int, int]:

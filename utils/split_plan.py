@@ -57,9 +57,8 @@ class Prediction:
 
 def predict(backward: Backward, cluster: Cluster, devices: int, ends: Sequence[int]) -> Prediction:
     """The step with segments that end at the indices `ends`, ascending, the last one n - 1."""
-    firsts = [0] + [end + 1 for end in ends[:-1]]
     free, segments = 0.0, []
-    for first, last in reversed(list(zip(firsts, ends))):
+    for first, last in reversed(segments_of(ends)):
         part = slice(first, last + 1)
         size, ready = int(backward.sizes[part].sum()), leaves(backward, cluster, part)
         begin = max(free, ready)
@@ -68,6 +67,11 @@ def predict(backward: Backward, cluster: Cluster, devices: int, ends: Sequence[i
     exposed = max(0.0, free - backward.end) if devices > 1 else 0.0
     waiting = backward.step * (cluster.slowdown(devices) - 1)
     return Prediction(devices, tuple(segments), backward.step, waiting, exposed)
+
+
+def segments_of(ends: Sequence[int]) -> list[tuple[int, int]]:
+    """(first, last) index of the segments that end at `ends`, ascending."""
+    return list(zip([0, *(end + 1 for end in ends[:-1])], ends))
 
 
 def leaves(backward: Backward, cluster: Cluster, part: slice) -> float:

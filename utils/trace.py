@@ -9,7 +9,6 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Optional
 
 import numpy as np
 
@@ -22,15 +21,15 @@ COLUMNS = {
 }
 
 
-def time_shares(folder: Path) -> Optional[dict[str, float]]:
-    """Shares of the traced time by this process's newest trace in `folder`; None without one."""
+def time_shares(folder: Path) -> dict[str, float]:
+    """Shares of the traced time by this process's newest trace in `folder`; {} without one."""
     found = sorted(Path(folder).glob(f"*_{os.getpid()}_*/ASCEND_PROFILER_OUTPUT"))
     if not found:
-        return None
+        return {}
     table, trace = found[-1] / "step_trace_time.csv", found[-1] / "trace_view.json"
     if table.exists():
         return of_table(table)
-    return of_kernels(json.loads(trace.read_text())) if trace.exists() else None
+    return of_kernels(json.loads(trace.read_text())) if trace.exists() else {}
 
 
 def of_table(path: Path) -> dict[str, float]:
