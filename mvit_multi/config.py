@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Optional
+from typing import Literal, Optional, Union
 
 from mvit_multi.policy import parse_policy
 from utils.config import Run, check_swap_labels, positive
@@ -45,6 +45,7 @@ class Data:
     root: Path
     sets: tuple[Set, ...]
     lists: Optional[Path] = None  # default: root
+    packed: Optional[Path] = None  # what scripts/pack_dataset.py made of the lists
     reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
     frames: int = 32
     stride: int = 3  # frames of a video of `fps` from one of the clip to the next
@@ -60,9 +61,9 @@ class Data:
     mix_prob: float = 1.0
     mix_switch: float = 0.5  # share of cutmix where both are on
     batch: int = 4  # videos per device
-    workers: int = 8
-    processes: bool = False  # worker processes instead of threads
-    prefetch: int = 4  # batches
+    workers: Union[int, Literal["auto"]] = "auto"  # this device's share of the cores
+    processes: Union[bool, Literal["auto"]] = "auto"  # instead of threads; auto: above 8 workers
+    prefetch: Union[int, Literal["auto"]] = "auto"  # batches made ahead; auto: 2 to 8, as fits
     bad_limit: float = 0.01  # share of unreadable training videos that stops the run
 
     def __post_init__(self):

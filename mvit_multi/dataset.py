@@ -6,18 +6,18 @@ valid): uint8 (B, V, 3, T, crop, crop) with V views, int32 (B,), bool (B,); what
 batch, and what cannot be read, is not valid. A video is decoded once for all copies or views.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mvit_multi import sampling, transforms
 from mvit_multi.mixing import Mix, draw_mix, target_row
 from mvit_multi.policy import parse_policy
-from utils import sources
-from utils.lists import ListFile, read_list, swapped
+from utils import packed, sources
+from utils.lists import ListFile, swapped
 from utils.order import Order
 from utils.runtime import Runtime
-from utils.video import FrameSource, open_video
+from utils.video import FrameSource
 from utils.views import test_views
 
 SPLITS = ("train", "val", "test")
@@ -29,25 +29,26 @@ class Sample(NamedTuple):
     path: str
     which: int
     label: int
+    place: Any = None  # of a packed list: the `utils.packed.Place`
 
 
 def list_file(cfg, which: int, split: str) -> ListFile:
     data, each = cfg.data, cfg.data.sets[which]
-    path = (data.lists or data.root) / each.lists / f"{split}.csv"
-    return ListFile(path, data.root / each.videos, "video", each.num_classes)
+    name = f"{each.lists}/{split}.csv"
+    path = (data.lists or data.root) / name
+    return ListFile(name, path, data.root / each.videos, "video", each.num_classes)
 
 
 def list_files(cfg) -> list[ListFile]:
-    """All lists of the yaml that are there, for `scripts/scan_videos.py`."""
+    """All lists of the yaml that are there."""
     files = [list_file(cfg, k, split) for k in range(len(cfg.data.sets)) for split in SPLITS]
     return [file for file in files if file.path.is_file()] or files
 
 
 def read_set(cfg, which: int, split: str) -> list[Sample]:
     """The lines of one set's list, every one checked; ValueError names bad ones."""
-    file = list_file(cfg, which, split)
-    records = read_list(file.path, file.root, file.num_classes, file.source)[0]
-    return [Sample(record.path, which, record.label) for record in records]
+    records = packed.read_records(list_file(cfg, which, split), cfg.data.packed)
+    return [Sample(record.path, which, record.label, record.place) for record in records]
 
 
 def read_records(cfg, split: str) -> list[Sample]:
@@ -57,7 +58,7 @@ def read_records(cfg, split: str) -> list[Sample]:
 
 
 def train_order(cfg, samples: list[Sample], rt: Runtime) -> Order:
-    return Order(len(samples), cfg.data.batch, rt.rank, rt.size, rt.seed)
+    return sources.train_order(cfg, samples, rt)
 
 
 class TrainSource(sources.TrainVideos):
@@ -83,7 +84,7 @@ class TrainSource(sources.TrainVideos):
 
     def frames(self, sample: Sample, rng: np.random.RandomState) -> np.ndarray:
         data = self.data
-        with open_video(sample.path, data.reader) as video:
+        with packed.open_record(sample, data.reader) as video:
             if data.sets[sample.which].sampling == "segments":
                 return video.frames(sampling.segment_indices(data.frames, len(video), rng.uniform))
             span = span_of(video, data)
@@ -130,7 +131,7 @@ def views_of(sample: Sample, data, each, clips: int = 0, crops: int = 0) -> np.n
     `each` is the data set, whose own views are taken where no number is given.
     """
     count = clips or each.clips
-    with open_video(sample.path, data.reader) as video:
+    with packed.open_record(sample, data.reader) as video:
         numbers = np.stack([test_indices(video, data, each, k, count) for k in range(count)])
         needed, places = np.unique(numbers, return_inverse=True)
         frames = video.frames(needed)

@@ -13,7 +13,7 @@ import numpy as np
 from mvit_multi.policy import Policy
 from mvit_multi.randaugment import augment, draw_steps
 from mvit_multi.sampling import erased_box, random_box
-from utils.views import cut, resize
+from utils.views import cut_clips
 
 MEAN, STD = 0.45, 0.225
 
@@ -31,9 +31,9 @@ def train_clip(
     height, width = frames.shape[1:3]
     steps = draw_steps(policy, rng) if policy else []
     box = random_box(width, height, rng.uniform, area)
-    frames = resize(augment(frames, steps, box), crop, crop)
+    frames = augment(frames, steps, box)
     mirrored = flip and rng.uniform() < 0.5
-    clip = cut(frames[:, :, ::-1] if mirrored else frames, (0, 0, crop, crop))
+    clip = cut_clips(frames, (crop, crop), [(0, 0, crop, crop)], mirrored)[0]
     box = erased_box(crop, crop, erase, rng.uniform) if erase else None
     if box is not None:
         x, y, w, h = box

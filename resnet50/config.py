@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, Optional
+from typing import Literal, Optional, Union
 
 from utils.config import Run, positive
 
@@ -28,8 +28,8 @@ class Data:
     min_area: float = 0.08  # smallest share of the image that a random crop takes
     mixup: float = 0.0  # alpha of the Beta distribution; 0: off
     batch: int = 256  # images per device
-    workers: int = 8
-    prefetch: int = 4  # batches
+    workers: Union[int, Literal["auto"]] = "auto"  # this device's share of the cores
+    prefetch: Union[int, Literal["auto"]] = "auto"  # batches made ahead; auto: 2 to 8, as fits
 
     def __post_init__(self):
         positive(self, "data", "resize", "crop", "batch", "workers", "prefetch", "min_area")

@@ -6,11 +6,10 @@ int32 (N,), bool (N,); what fills the last batch is not valid.
 
 Every epoch is a MindData pipeline of its own, seeded from seed, epoch and rank, over this rank's
 samples of the epoch: so a resumed run sees what the undisturbed one would have seen, crop for crop,
-on any machine with the same `data.workers`.
+on any machine where the number of workers is the same; `data.workers: auto` follows the cores.
 """
 
 import functools
-import os
 import re
 from collections.abc import Iterator
 
@@ -21,11 +20,12 @@ from mindspore.dataset import vision
 from resnet50.images import center_view, centered, full_view
 from resnet50.mixing import mix_targets
 from resnet50.readers import count_samples, open_reader
+from utils.loading import announce, batches_ahead, worker_count
 from utils.order import Order, share
-from utils.run_log import log
 from utils.runtime import Runtime
 
 MEASURED = 64  # images in memory while decoding is measured
+IN_MINDDATA = 16  # batches: 8 in its batch operator, and about as many between the two pipelines
 
 
 def read_records(cfg, split: str) -> int:
@@ -57,7 +57,8 @@ class TrainSource:
                 yield image, self.target(label, self.skip + given)
                 given += 1
         except (RuntimeError, ValueError) as error:
-            self.error = reason_of(error)
+            # The first: of a pipeline within another, MindData at times only says `Interrupted`.
+            self.error = self.error or reason_of(error)
         blank = np.zeros((self.data.batch, *clip_shape(self.data, self.data.crop)), np.uint8)
         for _ in range(given, self.length):  # the run is about to stop
             yield blank, self.target(np.zeros(self.data.batch, np.int32), 0)
@@ -66,8 +67,8 @@ class TrainSource:
         """The rest of the run in batches; None where nothing is left."""
         if len(self) == 0:
             return None
-        if capped(self.data.workers) < self.data.workers:
-            log.info("data.workers: %d, one a core", capped(self.data.workers))
+        prepare(self.data, self.data.batch)
+        announce(self.data.workers)
         return ds.GeneratorDataset(self, ["image", "target"], num_parallel_workers=1, shuffle=False)
 
     def batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -106,8 +107,7 @@ def epoch_pipeline(data, order: Order, epoch: int):
     """(image, label) in batches: this rank's part of one epoch."""
     seed = np.random.RandomState([order.seed, epoch, order.rank]).randint(2**31)
     ds.config.set_seed(int(seed))
-    ds.config.set_prefetch_size(data.prefetch)
-    workers = capped(data.workers)
+    workers = prepare(data, data.batch)
     rows = open_reader(data, "train", order.epoch(epoch).tolist(), workers)
     rows = rows.map(train_transforms(data), ["image"], num_parallel_workers=workers)
     return rows.batch(data.batch, drop_remainder=True)
@@ -167,8 +167,7 @@ class EvalSource:
     def batches(self, **options) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         if not self.mine:
             return
-        workers = capped(self.data.workers)
-        ds.config.set_prefetch_size(self.data.prefetch)
+        workers = prepare(self.data, self.batch)
         rows = open_reader(self.data, "test", self.mine, workers)
         rows = rows.map([view_of(self.data)], ["image"], num_parallel_workers=workers)
         try:
@@ -199,9 +198,11 @@ def reason_of(error: Exception) -> str:
     return f"data.root: cannot read {file[1] if file else 'an image'}: {reason}"
 
 
-def capped(workers: int) -> int:
-    """MindData takes no more workers than there are cores."""
-    return min(workers, os.cpu_count() or 1)
+def prepare(data, batch: int) -> int:
+    """Sets how far pipelines work ahead from now on; the number of workers they have."""
+    size = batch * int(np.prod(clip_shape(data, data.crop)))
+    ds.config.set_prefetch_size(batches_ahead(data.prefetch, size, IN_MINDDATA))
+    return worker_count(data.workers)
 
 
 def clip_shape(data, size: int) -> tuple[int, int, int]:

@@ -7,9 +7,10 @@
 
 `step`: clips/s of training and evaluation, compile seconds, peak memory, GFLOP/s, and that as a
 share of this machine's own matrix products, timed in the same run. `data`: clips/s and clips per
-CPU-second of the pipeline alone, against bare decoding of the same frames. `eval`: videos/s of an
-evaluation, data and network. --network may be left out where the yaml lies in the network's folder.
-The last line of stdout is one JSON object.
+CPU-second of the pipeline alone, against bare decoding of the same frames, the floor; and where the
+milliseconds of a clip go, as `utils/data_timing.py` explains. It takes up to three times --seconds.
+`eval`: videos/s of an evaluation, data and network. --network may be left out where the yaml lies
+in the network's folder. The last line of stdout is one JSON object.
 """
 
 import importlib
@@ -22,15 +23,29 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np
-import psutil
 from mindspore import Tensor, nn, ops
 
-from utils import amp, command, run_log, runtime
+from utils import amp, command, data_timing, run_log, runtime
 from utils.counting import multiply_adds
 from utils.folding import fold
+from utils.loading import worker_count
 from utils.metrics import video_scores
 from utils.testing import evaluation as scores_of
 from utils.trial import build_step, made_up_batch, median_seconds, one_clip, without_checkpoint
+
+# The rooms' own functions by parts, besides `data_timing.FUNCTIONS`.
+OWN = {
+    "tsm": {
+        "tsm.transforms:train_clip": "geometry",
+        "tsm.transforms:stack_frames": "copy",
+    },
+    "x3d": {"x3d.transforms:train_clip": "geometry"},
+    "mvit_multi": {
+        "mvit_multi.transforms:train_clip": "augment",
+        "mvit_multi.dataset:TrainSource.mix": "augment",
+        "mvit_multi.dataset:TrainSource.row": "copy",
+    },
+}
 
 
 def main(room: str, cfg, kind: str, repeats: str = "7", seconds: str = "20") -> None:
@@ -100,34 +115,60 @@ def matmul_rate(repeats: int, size: int = 2048) -> float:
 
 
 def measure_data(room: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
-    """The training pipeline for some seconds, then bare decoding of the same clips."""
+    """Clips taken apart one by one, then the training pipeline for some seconds."""
     dataset = importlib.import_module(f"{room}.dataset")
     records = dataset.read_records(cfg, "train")
     order = dataset.train_order(cfg, records, rt)
     clips = dataset.TrainSource(records, cfg, order, 10**6 // order.samples + 1, 0)
-    batches, batch = clips.dataset(), cfg.data.batch
-    reader = batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
-    next(reader)  # workers start
-    began, cpu, done = time.monotonic(), cpu_seconds(), 0
-    while time.monotonic() - began < seconds:
-        next(reader)
-        done += batch
-    wall, cpu = time.monotonic() - began, cpu_seconds() - cpu
-    del reader, batches
-    clips.decode(0)  # opens what it needs
-    floor, count = time.process_time(), min(done, 64)
-    for index in range(count):
-        clips.decode(index)
-    floor = (time.process_time() - floor) / count
+    if hasattr(dataset, "epoch_pipeline"):
+        reader = cfg.data.source
+        floor, clip, parts = operator_parts(dataset, cfg, order, clips, seconds)
+    else:
+        reader = data_timing.reader_of(clips)
+        floor, clip, parts = data_timing.take_apart(clips, OWN.get(room, {}), seconds)
+    read = None if hasattr(dataset, "epoch_pipeline") else round(data_timing.bytes_read(clips))
+    batch, workers = cfg.data.batch, worker_count(cfg.data.workers)
+    done, _, cpu = data_timing.flat_out(data_timing.idle(clips).dataset(), batch, seconds / 4)
+    parts["copy"] += 1000 * cpu / done
+    clip += 1000 * cpu / done
+    done, wall, cpu = data_timing.flat_out(clips.dataset(), batch, seconds)
+    parts["wait"] = max(1000 * (workers * wall - cpu) / done, 0)
     return {
         "clips": done,
-        "workers": cfg.data.workers,
+        "reader": reader,
+        "workers": workers,
         "processes": getattr(cfg.data, "processes", False),
         "clips_per_second": round(done / wall, 2),
         "clips_per_cpu_second": round(done / cpu, 2),
-        "bare_decoding_per_cpu_second": round(1 / floor, 2),
-        "cost_over_bare_decoding": round(cpu / done / floor, 2),
+        "bare_decoding_per_cpu_second": round(1000 / floor, 2),
+        "cost_over_bare_decoding": round(1000 * cpu / done / floor, 2),
+        "floor_milliseconds": round(floor, 3),
+        "clip_milliseconds": round(clip, 3),
+        "clip_over_floor": round(clip / floor, 2),
+        "bytes_read": read,
+        "milliseconds": {part: round(value, 3) for part, value in parts.items()},
     }
+
+
+def operator_parts(dataset, cfg, order, clips, seconds: int) -> tuple[float, float, dict]:
+    """The same of images that MindData's own operators make: of these only the sum is known.
+
+    Reading is what a pipeline costs that drops the images it has read.
+    """
+    data, spent = cfg.data, []
+    whole = dataset.epoch_pipeline(data, order, 0)  # sets how far pipelines work ahead
+    samples, workers = order.epoch(0).tolist(), worker_count(data.workers)
+    read = dataset.open_reader(data, "train", samples, workers).project(["label"])
+    for pipeline in (read.batch(data.batch, True), whole):
+        try:
+            done, _, cpu = data_timing.flat_out(pipeline.repeat(), data.batch, seconds / 2)
+        except RuntimeError as error:
+            raise ValueError(dataset.reason_of(error)) from None
+        spent.append(1000 * cpu / done)
+    clips.decode(0)  # reads the first images
+    floor = np.mean([data_timing.cost(clips.decode, index) for index in range(data_timing.MOST)])
+    parts = {"open": spent[0], "operators": max(spent[1] - spent[0], 0), "copy": 0.0}
+    return 1000 * floor, spent[1], parts
 
 
 def measure_eval(room: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
@@ -160,13 +201,6 @@ def measure_eval(room: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
 def peak_gb() -> float:
     """The most memory this process has held at once, framework and compiler included."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9  # Linux counts in KiB
-
-
-def cpu_seconds() -> float:
-    """Processor time of this process, its threads and its workers."""
-    me = psutil.Process()
-    times = [process.cpu_times() for process in [me, *me.children(recursive=True)]]
-    return sum(t.user + t.system for t in times)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from utils import command
 from utils.checkpoint import explained, write_text
-from utils.lists import ListFile, entries
+from utils.lists import ListFile, entries, names_of
 from utils.pool import Crashed, run_all
 from utils.scanning import GOOD, Finding, Job, examine
 
@@ -60,15 +60,6 @@ def main(room: str, cfg, out: str, frames: str = "all", workers: str = "") -> No
     lists = [str(target) for target in targets]
     seconds = round(time.monotonic() - began, 1)
     print(json.dumps({**result, "kinds": kinds, "lists": lists, "read": read, "seconds": seconds}))
-
-
-def names_of(files: list[ListFile]) -> list[Path]:
-    """What the lists will be called: their names or, if two have one, their paths below all."""
-    paths = [file.path.resolve() for file in files]
-    if len({path.name for path in paths}) == len(paths):
-        return [Path(path.name) for path in paths]
-    top = os.path.commonpath([path.parent for path in paths])
-    return [path.relative_to(top) for path in paths]
 
 
 def scan(

@@ -197,6 +197,10 @@ def test_a_trace_of_a_few_steps(small, tmp_path):
 def test_the_benchmark_measures(small, kind):
     result = run("scripts/benchmark.py", kind, *small, "--repeats=2", "--seconds=1")
     assert all(value is None or value > 0 for key, value in result.items() if "per" in key)
+    if kind == "data":
+        parts = result["milliseconds"]
+        assert set(parts) == {"open", "operators", "copy", "wait"}
+        assert min(parts.values()) >= 0
 
 
 def test_the_drawn_images_are_the_same_again(tmp_path):

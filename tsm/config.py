@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, Optional
+from typing import Literal, Optional, Union
 
 from utils.config import Run, check_swap_labels, positive
 
@@ -14,6 +14,7 @@ class Data:
     root: Path
     train_list: str
     test_list: str
+    packed: Optional[Path] = None  # what scripts/pack_dataset.py made of the lists
     source: Literal["video", "frames"] = "video"
     image_tmpl: str = "img_{:05d}.jpg"  # frames: the name of frame i, from 1
     modality: Literal["rgb", "flow"] = "rgb"
@@ -27,15 +28,14 @@ class Data:
     flip: bool = True
     swap_labels: tuple[tuple[int, int], ...] = ()  # labels that a flip exchanges
     batch: int = 8  # clips per device
-    workers: int = 2
-    processes: bool = False  # worker processes instead of threads
-    prefetch: int = 4  # batches
+    workers: Union[int, Literal["auto"]] = "auto"  # this device's share of the cores
+    processes: Union[bool, Literal["auto"]] = "auto"  # instead of threads; auto: above 8 workers
+    prefetch: Union[int, Literal["auto"]] = "auto"  # batches made ahead; auto: 2 to 8, as fits
     bad_limit: float = 0.01  # share of unreadable training videos that stops the run
 
     def __post_init__(self):
-        positive(
-            self, "data", "segments", "frames_per_segment", "resize", "crop", "batch", "workers"
-        )
+        numbers = ("segments", "frames_per_segment", "resize", "crop", "batch", "workers")
+        positive(self, "data", *numbers, "prefetch")
         if self.modality == "flow" and self.source == "video":
             raise ValueError(
                 "data.modality flow needs data.source frames: flow is stored as images"

@@ -12,58 +12,62 @@ import random
 import numpy as np
 
 from tsm import sampling, transforms
-from utils import sources
-from utils.lists import ListFile, Record, read_list, swapped
+from utils import packed, sources
+from utils.lists import ListFile, Record, swapped
 from utils.order import Order, sample_rng
-from utils.run_log import log
 from utils.runtime import Runtime
-from utils.video import FrameFolder, open_video
+from utils.video import FrameFolder
+
+SPLITS = ("train", "test")
 
 
 def read_records(cfg, split: str) -> list[Record]:
     """The lines of the train or test list, every one checked; ValueError names bad ones."""
-    data = cfg.data
-    path = data.root / (data.train_list if split == "train" else data.test_list)
-    records, short = read_list(path, data.root, cfg.model.num_classes, data.source, data.image_tmpl)
-    if short:
-        log.info("%s: %d videos of fewer than 3 frames are left out", path, short)
-    return records
+    return packed.read_records(list_files(cfg)[SPLITS.index(split)], cfg.data.packed)
 
 
 def list_files(cfg) -> list[ListFile]:
-    """The yaml's train and test list, for `scripts/scan_videos.py`."""
+    """The yaml's train and test list."""
     data, classes = cfg.data, cfg.model.num_classes
     form = (data.root, data.source, classes, data.image_tmpl, data.modality == "flow")
-    return [ListFile(data.root / name, *form) for name in (data.train_list, data.test_list)]
+    names = (data.train_list, data.test_list)
+    return [ListFile(name, data.root / name, *form) for name in names]
 
 
 def train_order(cfg, records: list[Record], rt: Runtime) -> Order:
-    return Order(len(records), cfg.data.batch, rt.rank, rt.size, rt.seed)
+    return sources.train_order(cfg, records, rt)
 
 
 def open_record(record: Record, data):
     """The frames of one line of a list, whatever they are stored as."""
-    if data.source == "frames":
+    if data.source == "frames" and record.place is None:
         flow = data.modality == "flow"
         return FrameFolder(record.path, record.num_frames, data.image_tmpl, flow)
-    return open_video(record.path, data.reader)
+    return packed.open_record(record, data.reader)
 
 
 def read_frames(
     record: Record, data, split: str, dense: bool, clips: int = 1, rng=None
-) -> np.ndarray:
-    """The frames that `split` samples, uint8 (clips * T * L, H, W, colours); one decode."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """The frames that `split` samples, each once: uint8 (n, H, W, colours).
+
+    And which of them stands where: (clips * T * L,).
+    """
     length = data.frames_per_segment
     with open_record(record, data) as video:
         offsets = sampling.sample(split, len(video), data.segments, length, dense, clips, rng)
-        return video.frames(sampling.frames_read(offsets, len(video), length))
+        numbers = sampling.frames_read(offsets, len(video), length)
+        needed, order = np.unique(numbers, return_inverse=True)
+        return video.frames(needed), order
 
 
 class TrainSource(sources.TrainVideos):
     """One random clip of a video."""
 
     def frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
-        return read_frames(record, self.data, "train", self.data.sampling == "dense", rng=rng)
+        dense = self.data.sampling == "dense"
+        frames, order = read_frames(record, self.data, "train", dense, rng=rng)
+        return frames if len(frames) == len(order) else frames[order]
 
     def row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
         data = self.data
@@ -96,9 +100,9 @@ class EvalVideos(sources.EvalVideos):
         """(V, T, C, crop, crop): all clips of the first crop, then of the second, ..."""
         data = self.cfg.data
         rng = sample_rng(self.cfg.run.seed, 0, sample)  # dense validation draws its window
-        frames = read_frames(record, data, self.split, self.dense, self.clips, rng)
+        frames, order = read_frames(record, data, self.split, self.dense, self.clips, rng)
         return transforms.test_clips(
-            frames, self.clips, data.segments, data.resize, self.cfg.test_crop, self.crops
+            frames, self.clips, data.segments, data.resize, self.cfg.test_crop, self.crops, order
         )
 
 

@@ -12,9 +12,11 @@ hangs over the border and is padded with black.
 import random
 from collections.abc import Sequence
 
+import cv2
 import numpy as np
 
 from utils.video import Box, center_crop_box, resize, short_side_size
+from utils.views import cut_clips
 
 MAX_DISTORT = 1  # how many places width and height of a crop may differ in the list of scales
 CROPS = (1, 3, 5, 10)
@@ -69,20 +71,25 @@ def test_clips(
     width, height = short_side_size(columns, rows, resize_to)
     frames = resize(frames, width, height)
     order = np.arange(len(frames)) if len(order) == 0 else np.asarray(order)
-    new_length = len(order) // (clips * segments)
-    views = []
-    for box, mirrored in view_boxes(width, height, crop, crops):
-        patch = resize(frames, crop, crop, box)
-        patch = (mirror(patch) if mirrored else patch)[order]
-        views.append(stack_frames(patch, new_length))
-    return np.concatenate(views).reshape(-1, segments, *views[0].shape[1:])
+    (whole,) = cut_clips(frames, (width, height), [(0, 0, width, height)])  # (C, n, H, W)
+    boxes = view_boxes(width, height, crop, crops)
+    views = np.empty((len(boxes), len(order), len(whole), crop, crop), np.uint8)
+    for view, ((x, y, _, _), mirrored) in zip(views, boxes):
+        part = whole[:, :, y : y + crop, x : x + crop]
+        for t, k in enumerate(order):
+            view[t] = part[:, k, :, ::-1] if mirrored else part[:, k]
+        if mirrored and len(whole) == 2:  # flow x, as in `mirror`
+            np.subtract(255, view[:, 0], out=view[:, 0])
+    return views.reshape(len(boxes) * clips, segments, -1, crop, crop)
 
 
 def stack_frames(frames: np.ndarray, new_length: int) -> np.ndarray:
     """(T*L, H, W, C) to contiguous (T, L*C, H, W)."""
     n, height, width, channels = frames.shape
-    frames = frames.reshape(-1, new_length, height, width, channels).transpose(0, 1, 4, 2, 3)
-    return np.ascontiguousarray(frames).reshape(-1, new_length * channels, height, width)
+    stacked = np.empty((n, channels, height, width), np.uint8)
+    for frame, planes in zip(frames, stacked):
+        cv2.split(np.ascontiguousarray(frame), list(planes))
+    return stacked.reshape(-1, new_length * channels, height, width)
 
 
 def mirror(frames: np.ndarray) -> np.ndarray:

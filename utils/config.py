@@ -54,10 +54,11 @@ class Run:
 
 
 def positive(section: Any, name: str, *fields: str) -> None:
-    """Raises where one of the fields is not above 0."""
+    """Raises where one of the fields is neither `auto` nor above 0."""
     for field in fields:
-        if getattr(section, field) <= 0:
-            raise ValueError(f"{name}.{field} must be above 0, not {getattr(section, field)}")
+        value = getattr(section, field)
+        if value != "auto" and value <= 0:
+            raise ValueError(f"{name}.{field} must be above 0, not {value}")
 
 
 def load_config(cls: type, path: Path, overrides: list[str] = ()) -> Any:
@@ -173,7 +174,8 @@ def convert_union(value: Any, kinds: tuple, name: str) -> Any:
     if value is None and type(None) in kinds:
         return None
     for kind in kinds:
-        if isinstance(kind, type) and type(value) is kind:
+        words = get_args(kind) if get_origin(kind) is Literal else ()
+        if type(value) is kind or value in words:
             return value
     choices = [kind for kind in kinds if kind is not type(None)]
     lists = [kind for kind in choices if get_origin(kind) is tuple]
@@ -181,8 +183,8 @@ def convert_union(value: Any, kinds: tuple, name: str) -> Any:
         words = [kind for kind in choices if kind not in lists]
         return convert(value, (lists if isinstance(value, (list, tuple)) else words)[0], name)
     if len(choices) > 1:
-        words = " or ".join(kind.__name__ for kind in choices)
-        raise ValueError(f"{name} must be {words}, not {value!r}")
+        words = [WORDS.get(kind) or ", ".join(get_args(kind)) for kind in choices]
+        raise ValueError(f"{name} must be {' or '.join(words)}, not {value!r}")
     return convert(value, choices[0], name)
 
 

@@ -9,7 +9,7 @@ Where a file does not say all that reliably (`is_indexed`), and where a frame do
 foretold, everything is decoded in order instead.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Optional
 
@@ -23,6 +23,8 @@ from utils.frame_source import NO_VIDEO, VideoFile
 CONTAINERS = {"mov", "mp4", "matroska", "webm"}
 CODECS = {"h264", "hevc", "mpeg4", "vp8", "vp9"}
 LARGEST = 2**28  # bytes; the packets of a larger file are not kept in memory
+# From PyAV 17 on, colours would be converted by as many threads as there are cores.
+ONE_THREAD = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 IDR = 5  # the H.264 slice that forgets all pictures before it
 
 
@@ -59,7 +61,7 @@ class ExactVideo(VideoFile):
         packets, count = [], 0
         for packet in self._handle.demux(stream):
             if packet.size:
-                count += 1
+                count += not packet.is_discard  # decoded, but not shown: an edit list says so
                 packets += [packet] if keep else []
         self._packets = packets if keep and self.is_indexed(stream, packets) else []
         if self._packets:
@@ -91,6 +93,9 @@ class ExactVideo(VideoFile):
         if found is None:  # each frame in its turn
             return super()._decode(wanted)
         return iter(found)
+
+    def in_order(self) -> Iterator[np.ndarray]:
+        return super()._decode(list(range(len(self))))
 
     def _decode_parts(self, wanted: list[int]) -> Optional[list[np.ndarray]]:
         """The wanted frames by way of the index; None where one does not come."""
@@ -129,7 +134,7 @@ class ExactVideo(VideoFile):
 
     def _pixels(self, frame: av.VideoFrame) -> np.ndarray:
         """(H, W, 3), turned upright as the file asks for."""
-        pixels = self._to_rgb.reformat(frame, format="rgb24").to_ndarray()
+        pixels = to_array(self._to_rgb, frame)
         return np.rot90(pixels, frame.rotation // 90) if frame.rotation else pixels
 
     def close(self) -> None:
@@ -155,6 +160,40 @@ def decode_part(context, packets: list, start: int, needed: list[int]) -> Iterat
         yield from context.decode(packets[i])
     context.skip_frame = "DEFAULT"
     yield from context.decode(None)
+
+
+def decode_h264(packets: Iterable[tuple[int, bytes]], wanted: list[int]) -> Iterator[np.ndarray]:
+    """The wanted frames, ascending, of (number, packet) in decoding order: RGB (H, W, 3).
+
+    Only wanted ones are converted. Raises ValueError where one does not come.
+    """
+    decoder, to_rgb = av.CodecContext.create("h264", "r"), VideoReformatter()
+    decoder.thread_count = 1
+    numbers, missing, found = set(wanted), iter(wanted), {}
+    expected = next(missing)
+    try:
+        for picture in decode_all(decoder, packets):
+            if picture.pts in numbers:
+                found[picture.pts] = to_array(to_rgb, picture)
+            while expected in found:
+                yield found.pop(expected)
+                expected = next(missing, None)
+    except av.error.FFmpegError as error:
+        raise ValueError(error.strerror or str(error)) from None
+    if expected is not None:
+        raise ValueError(f"frame {expected} cannot be decoded")
+
+
+def decode_all(decoder, packets: Iterable[tuple[int, bytes]]) -> Iterator[av.VideoFrame]:
+    for number, data in packets:
+        packet = av.Packet(data)
+        packet.pts = packet.dts = number
+        yield from decoder.decode(packet)
+    yield from decoder.decode(None)
+
+
+def to_array(to_rgb: VideoReformatter, frame: av.VideoFrame) -> np.ndarray:
+    return to_rgb.reformat(frame, format="rgb24", **ONE_THREAD).to_ndarray()
 
 
 def is_clean_start(stream, packet: av.Packet) -> bool:

@@ -70,6 +70,10 @@ class FrameSource(abc.ABC):
             out[place == k] = frame
         return out
 
+    def in_order(self) -> Iterator[np.ndarray]:
+        """All frames (H, W, C), one after the other. Raises VideoError."""
+        return self._decode(list(range(len(self))))
+
     def _error(self, reason: object) -> VideoError:
         return VideoError(self.path, self.reader, reason)
 

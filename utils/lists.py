@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 from tqdm import tqdm
 
@@ -25,11 +25,16 @@ class Record(NamedTuple):
     num_frames: Optional[int]
     label: int
     line: int
+    place: Any = None  # of a packed list: the `utils.packed.Place`
 
 
 class ListFile(NamedTuple):
-    """A list file, and what its lines mean; `flow` and `image_tmpl` are of source "frames"."""
+    """A list file, and what its lines mean; `flow` and `image_tmpl` are of source "frames".
 
+    `name` is what the yaml calls it.
+    """
+
+    name: str
     path: Path
     root: Path
     source: str
@@ -42,15 +47,8 @@ class _TooShort(Exception):
     """A line to be left out, not to be complained about."""
 
 
-def read_list(
-    path: object,
-    root: object,
-    num_classes: int,
-    source: str,
-    image_tmpl: str = "",
-    min_frames: int = 3,
-) -> tuple[list[Record], int]:
-    """Reads a list file and checks every line; paths are below `root`.
+def read_list(file: ListFile, min_frames: int = 3) -> tuple[list[Record], int]:
+    """Reads a list file and checks every line; paths are below its root.
 
     Lines of source "frames" with fewer than `min_frames` frames are left out (the source
     implementation keeps them for ensembles: `min_frames=0`). With an `image_tmpl` of three fields
@@ -59,15 +57,16 @@ def read_list(
     Returns the records in file order and the number of lines left out. Raises ValueError for a
     list that is missing or has nothing to read, and for bad lines, naming the first five.
     """
+    path, source = file.path, file.source
     if source not in FIELDS:
         raise ValueError(f"data.source is {source!r}; choose one of {', '.join(FIELDS)}")
-    lines = _lines(Path(path))
+    lines = _lines(path)
     records, short, bad = [], 0, []
     hide = None if len(lines) > LONG else True  # None: hide the bar where there is no terminal
     for number, text in tqdm(lines, "checking files", disable=hide):
         try:
-            record = _parse(number, text, source, num_classes, min_frames)
-            record = _locate(record, Path(root), image_tmpl)
+            record = _parse(number, text, source, file.num_classes, min_frames)
+            record = _locate(record, file.root, file.image_tmpl)
             _look(record.path, source)
             records.append(record)
         except _TooShort:
@@ -95,6 +94,15 @@ def entries(file: ListFile) -> Iterator[tuple[int, str, Union[Record, str]]]:
             yield number, text, "no frames, says the list"
         except ValueError as error:
             yield number, text, str(error)
+
+
+def names_of(files: list[ListFile]) -> list[Path]:
+    """What a scan calls the lists: their names or, if two have one, their paths below all."""
+    paths = [file.path.resolve() for file in files]
+    if len({path.name for path in paths}) == len(paths):
+        return [Path(path.name) for path in paths]
+    top = os.path.commonpath([path.parent for path in paths])
+    return [path.relative_to(top) for path in paths]
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:

@@ -6,6 +6,7 @@ any number of workers, a resumed run starts in the middle of the tape, and two r
 what one rank sees at 2B. A run that goes on with another number of ranks keeps its epochs (`used`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -69,9 +70,12 @@ class Order:
         if epoch not in self.cache:
             for old in [e for e in self.cache if e < epoch - 1]:
                 self.cache.pop(old, None)
-            drawn = np.random.RandomState([self.seed, epoch]).permutation(self.samples)
-            self.cache[epoch] = drawn
+            self.cache[epoch] = self.draw(epoch)
         return self.cache[epoch]
+
+    def draw(self, epoch: int) -> np.ndarray:
+        """The samples of an epoch in their order, all ranks'."""
+        return np.random.RandomState([self.seed, epoch]).permutation(self.samples)
 
 
 def sample_rng(seed: int, epoch: int, sample: int) -> np.random.RandomState:
@@ -79,12 +83,15 @@ def sample_rng(seed: int, epoch: int, sample: int) -> np.random.RandomState:
     return np.random.RandomState([seed, epoch, sample])
 
 
-def share(samples: int, batch: int, rank: int, size: int) -> list:
+def share(samples: int, batch: int, rank: int, size: int, stored: Sequence[int] = ()) -> list:
     """The samples of one rank in an evaluation, padded with None to whole batches.
 
-    Every sample belongs to exactly one rank, and every rank has as many batches.
+    Every sample belongs to exactly one rank, and every rank has as many batches. `stored` is the
+    order in which packed samples lie: each rank reads a part of that from end to end.
     """
     longest = -(-samples // size)
     length = -(-longest // batch) * batch
     mine = list(range(rank, samples, size))
+    if len(stored):
+        mine = list(stored[samples * rank // size : samples * (rank + 1) // size])
     return mine + [None] * (length - len(mine))

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -29,3 +30,14 @@ def await_adoption(parent: int) -> None:
     die_with_parent()
     if os.getppid() != parent:  # also where it ended just before the line above
         os._exit(1)
+
+
+def end_with(parent: int) -> None:
+    """Ends this worker soon after its parent, however that ended."""
+
+    def look() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=look, daemon=True).start()

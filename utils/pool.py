@@ -2,13 +2,13 @@
 
 import multiprocessing
 import os
-import threading
-import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from typing import Any, Callable
+
+from utils.parent import end_with
 
 WAITING = 4  # jobs in flight per worker
 
@@ -52,14 +52,3 @@ def executor(workers: int) -> ProcessPoolExecutor:
     """Fresh processes: a forked one would inherit the locks of the framework's threads."""
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(workers, context, end_with, (os.getpid(),))
-
-
-def end_with(parent: int) -> None:
-    """Ends this worker soon after its parent, however that ended."""
-
-    def look() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=look, daemon=True).start()

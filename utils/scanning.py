@@ -30,7 +30,6 @@ SUFFIXES = (
 # fmt: on
 NOT_VIDEO = ("image2", "_pipe", "tty", "srt", "ass", "webvtt", "concat", "txt")  # FFmpeg's formats
 SLACK = 0.5  # seconds a stream may end before the container says
-PIECE = 32  # frames decoded at a time
 
 
 class Job(NamedTuple):
@@ -185,12 +184,13 @@ def next_box(head: bytes, left: int) -> Optional[tuple[str, int]]:
 def decode_all(job: Job) -> int:
     """Every frame, by the reader of the run."""
     with open_video(job.path, job.reader) as video:
-        return read_pieces(video)
+        return read_all(video)
 
 
-def read_pieces(source: FrameSource) -> int:
-    for first in range(0, len(source), PIECE):
-        source.frames(range(first, min(first + PIECE, len(source))))
+def read_all(source: FrameSource) -> int:
+    shapes = {frame.shape for frame in source.in_order()}
+    if len(shapes) > 1:
+        raise VideoError(source.path, source.reader, f"frames of several sizes: {sorted(shapes)}")
     return len(source)
 
 
@@ -223,7 +223,7 @@ def check_folder(job: Job) -> int:
         if job.depth == "ends":
             source.frames({0, job.num_frames // 2, job.num_frames - 1})
         else:
-            read_pieces(source)
+            read_all(source)
     except VideoError as error:
         missing = not Path(error.args[0]).exists()
         raise bad("truncated" if missing else "broken", error.args[-1]) from None

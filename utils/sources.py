@@ -4,21 +4,38 @@ A room says what one row is; here stands what all rooms do alike.
 """
 
 import abc
-import os
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Optional
 
 import mindspore.dataset as ds
 import numpy as np
 
 from utils.bad_videos import BadVideos
 from utils.lists import Record
+from utils.loading import generator
 from utils.order import Order, sample_rng, share
+from utils.packed_order import PackedOrder, shards_of, stored_order
 from utils.run_log import log
 from utils.runtime import Runtime
 from utils.video import VideoError
 
 TRIES = 100  # other videos tried in place of one that cannot be read
+
+
+def train_order(cfg, records: Sequence, rt: Runtime) -> Order:
+    """The order of a run over these records; that of packed ones reads shards from end to end."""
+    form = (len(records), cfg.data.batch, rt.rank, rt.size, rt.seed)
+    if cfg.data.packed is None:
+        return Order(*form)
+    parts = rt.size * cfg.train.accumulate
+    shards = shards_of(records)
+    order = PackedOrder(*form, group=cfg.data.batch * parts, shards=shards)
+    for count in {len(each) for each in shards}:
+        if count % parts:
+            log.info("data.packed: %d shards for %d parts: ranks share some of them", count, parts)
+    if order.used < 0.98 * order.samples:
+        log.info("data.packed: an epoch takes %d of %d samples", order.used, order.samples)
+    return order
 
 
 class TrainVideos(abc.ABC):
@@ -64,8 +81,7 @@ class TrainVideos(abc.ABC):
         """The rest of the run in batches; None where nothing is left."""
         if len(self) == 0:
             return None
-        rows = generator(self, self.columns, self.data, self.data.batch)
-        return rows.batch(self.data.batch, drop_remainder=True)
+        return generator(self, self.columns, self.blank(), self.data, self.data.batch)
 
     @abc.abstractmethod
     def frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
@@ -86,7 +102,8 @@ class EvalVideos(abc.ABC):
     def __init__(self, records: list[Record], cfg, rt: Runtime, shape: tuple[int, ...]):
         """`shape` is that of a video's views, (V, ...)."""
         self.records, self.cfg, self.shape = records, cfg, shape
-        self.mine = share(len(records), cfg.eval.batch, rt.rank, rt.size)
+        stored = stored_order(records)
+        self.mine = share(len(records), cfg.eval.batch, rt.rank, rt.size, stored)
         self.bad = BadVideos([record.path for record in records])
 
     def __len__(self) -> int:
@@ -100,6 +117,9 @@ class EvalVideos(abc.ABC):
                 return self.checked(record, sample), np.int32(record.label), np.bool_(True)
             except VideoError as error:
                 self.bad.add(sample, str(error))
+        return self.blank()
+
+    def blank(self) -> tuple[np.ndarray, np.int32, np.bool_]:
         return np.zeros(self.shape, np.uint8), np.int32(0), np.bool_(False)
 
     def checked(self, record: Record, sample: int) -> np.ndarray:
@@ -111,25 +131,9 @@ class EvalVideos(abc.ABC):
 
     def dataset(self) -> ds.Dataset:
         """All rows in batches; the last is filled up."""
-        batch = self.cfg.eval.batch
         columns = ("clips", "label", "valid")
-        return generator(self, columns, self.cfg.data, batch).batch(batch)
+        return generator(self, columns, self.blank(), self.cfg.data, self.cfg.eval.batch)
 
     @abc.abstractmethod
     def views(self, record: Record, sample: int) -> np.ndarray:
         """uint8 clips of the shape given at the start; one decode."""
-
-
-def generator(source: Any, columns: Sequence[str], data, batch: int) -> ds.GeneratorDataset:
-    """MindData over a random-access source, in its order; workers are capped at the cores."""
-    ds.config.set_prefetch_size(data.prefetch * batch)
-    workers = min(data.workers, os.cpu_count() or 1)
-    if workers < data.workers:
-        log.info("data.workers: %d instead of %d, one a core", workers, data.workers)
-    return ds.GeneratorDataset(
-        source,
-        list(columns),
-        sampler=ds.SequentialSampler(),
-        num_parallel_workers=workers,
-        python_multiprocessing=data.processes,
-    )

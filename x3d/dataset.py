@@ -8,31 +8,32 @@ all its views.
 
 import numpy as np
 
-from utils import sources
-from utils.lists import ListFile, Record, read_list, swapped
+from utils import packed, sources
+from utils.lists import ListFile, Record, swapped
 from utils.order import Order
 from utils.runtime import Runtime
-from utils.video import FrameSource, open_video
+from utils.video import FrameSource
 from utils.views import test_views
 from x3d import sampling, transforms
+
+SPLITS = ("train", "test")
 
 
 def read_records(cfg, split: str) -> list[Record]:
     """The lines of the train or test list, every one checked; ValueError names bad ones."""
-    data = cfg.data
-    path = data.root / (data.train_list if split == "train" else data.test_list)
-    return read_list(path, data.root, cfg.model.num_classes, "video")[0]
+    return packed.read_records(list_files(cfg)[SPLITS.index(split)], cfg.data.packed)
 
 
 def list_files(cfg) -> list[ListFile]:
-    """The yaml's train and test list, for `scripts/scan_videos.py`."""
-    data, classes = cfg.data, cfg.model.num_classes
-    form = (data.root, "video", classes)
-    return [ListFile(data.root / name, *form) for name in (data.train_list, data.test_list)]
+    """The yaml's train and test list."""
+    data = cfg.data
+    form = (data.root, "video", cfg.model.num_classes)
+    names = (data.train_list, data.test_list)
+    return [ListFile(name, data.root / name, *form) for name in names]
 
 
 def train_order(cfg, records: list[Record], rt: Runtime) -> Order:
-    return Order(len(records), cfg.data.batch, rt.rank, rt.size, rt.seed)
+    return sources.train_order(cfg, records, rt)
 
 
 def clip_indices(video: FrameSource, data, share_of_room: float) -> np.ndarray:
@@ -47,7 +48,7 @@ class TrainSource(sources.TrainVideos):
     """One random clip of a video."""
 
     def frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
-        with open_video(record.path, self.data.reader) as video:
+        with packed.open_record(record, self.data.reader) as video:
             return video.frames(clip_indices(video, self.data, rng.uniform()))
 
     def row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
@@ -69,7 +70,7 @@ class EvalVideos(sources.EvalVideos):
     def views(self, record: Record, sample: int) -> np.ndarray:
         """(V, 3, T, crop, crop): the crops of the first clip, then of the second, ..."""
         cfg = self.cfg
-        with open_video(record.path, cfg.data.reader) as video:
+        with packed.open_record(record, cfg.data.reader) as video:
             shares = np.arange(cfg.eval.clips) / cfg.eval.clips
             clips = np.stack([clip_indices(video, cfg.data, share) for share in shares])
             needed, places = np.unique(clips, return_inverse=True)

@@ -6,7 +6,7 @@ Frames come as uint8 (n, H, W, 3); clips leave as uint8 (3, T, crop, crop). View
 
 import numpy as np
 
-from utils.views import cut, resize
+from utils.views import cut_clips
 from x3d.sampling import jitter
 
 
@@ -16,7 +16,5 @@ def train_clip(
     """One draw of size, place and flip for all frames: the clip, and whether it is mirrored."""
     height, width = frames.shape[1:3]
     size, box, mirrored = jitter(width, height, *scales, crop, rng)
-    clip = cut(resize(frames, *size), box)
-    if not (flip and mirrored):
-        return clip, False
-    return np.ascontiguousarray(clip[..., ::-1]), True
+    mirrored = flip and mirrored
+    return cut_clips(frames, size, [box], mirrored)[0], mirrored

@@ -8,6 +8,7 @@ import pytest
 
 from mvit_multi import dataset
 from mvit_multi.config import Set
+from utils import packed
 from utils.drawing import read_number, write_numbered_video, write_video
 from utils.order import Order
 from utils.runtime import Runtime
@@ -22,8 +23,8 @@ def config(root: Path, **more) -> SimpleNamespace:
         Set("second", 3, lists="b", sampling="segments", flip=False, short_side=SIDE),
     )
     data = {
-        "root": root, "lists": None, "sets": sets, "reader": "auto", "frames": 5, "stride": 3,
-        "fps": 30.0, "crop": SIDE, "copies": 2, "replicas": 1, "rand_augment": "",
+        "root": root, "lists": None, "packed": None, "sets": sets, "reader": "auto", "frames": 5,
+        "stride": 3, "fps": 30.0, "crop": SIDE, "copies": 2, "replicas": 1, "rand_augment": "",
         "area": (1.0, 1.0), "erase": 0.0, "mixup": 0.8, "cutmix": 1.0, "mix_prob": 1.0,
         "mix_switch": 0.5, "batch": 2,
     }  # fmt: skip
@@ -61,13 +62,13 @@ def test_sets_are_one_list_and_replicas_repeat_it(root):
 
 
 def test_copies_share_one_decode_and_are_augmented_by_themselves(root, monkeypatch):
-    opened, open_video = [], dataset.open_video
+    opened, open_record = [], packed.open_record
 
-    def counted(path, reader):
-        opened.append(path)
-        return open_video(path, reader)
+    def counted(record, reader):
+        opened.append(record)
+        return open_record(record, reader)
 
-    monkeypatch.setattr(dataset, "open_video", counted)
+    monkeypatch.setattr(packed, "open_record", counted)
     source = source_of(config(root, erase=1.0, rand_augment="rand-m7-n4-mstd0.5-inc1"))
     clips, targets = source[0]
     assert clips.shape == (2, 3, 5, SIDE, SIDE)

@@ -11,7 +11,7 @@ from mvit_multi import randaugment as ra
 from mvit_multi.policy import Policy, parse_policy
 from mvit_multi.sampling import random_box
 from utils.testing import load_case
-from utils.views import cut, resize
+from utils.views import cut_clips
 
 CASES = load_case(Path(__file__).parent / "golden" / "mvit_data.json")["rand_augment_args"]
 POLICY = Policy(7.0, 4, 0.5)
@@ -165,8 +165,9 @@ def test_a_training_clip_is_cut_out_of_augmented_frames():
         rng = np.random.RandomState(seed)
         augmented = ra.augment(frames, ra.draw_steps(policy, rng))
         x, y, w, h = random_box(83, 61, rng.uniform, (0.08, 1.0))
-        expected = resize(augmented[:, y : y + h, x : x + w], 32, 32)
-        np.testing.assert_array_equal(clip, cut(expected, (0, 0, 32, 32)))
+        part = augmented[:, y : y + h, x : x + w]
+        (expected,) = cut_clips(part, (32, 32), [(0, 0, 32, 32)])
+        np.testing.assert_array_equal(clip, expected)
 
 
 def test_warps_go_the_right_way_and_are_filled_with_grey():

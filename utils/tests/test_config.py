@@ -6,7 +6,7 @@ from typing import Literal, Optional, Union
 
 import pytest
 
-from utils.config import ROOT, Run, load_config, to_dict, to_yaml
+from utils.config import ROOT, Run, load_config, positive, to_dict, to_yaml
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,11 @@ class Data:
     extra: Optional[Path] = None
     mixed: tuple[Union[int, str], ...] = ()
     flip: bool = True
+    workers: Union[int, Literal["auto"]] = "auto"
+    processes: Union[bool, Literal["auto"]] = "auto"
+
+    def __post_init__(self):
+        positive(self, "data", "workers")
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,14 @@ def test_values_get_the_types_of_their_fields(yaml_file):
     assert cfg.data.scales == (1.0, 0.1)
     assert cfg.data.pairs == ((1, 2),)
     assert cfg.data.mixed == ("layer2", 5)
+
+
+@pytest.mark.parametrize(("name", "value"), [("workers", 3), ("processes", False)])
+def test_a_value_or_auto(yaml_file, name, value):
+    assert getattr(load_config(Config, yaml_file).data, name) == "auto"
+    for text, expected in (("auto", "auto"), (str(value).lower(), value)):
+        cfg = load_config(Config, yaml_file, [f"data.{name}={text}"])
+        assert getattr(cfg.data, name) is expected or getattr(cfg.data, name) == expected
 
 
 def test_yaml_paths_start_at_the_checkout_and_command_line_paths_here(
@@ -62,7 +75,11 @@ def test_yaml_paths_start_at_the_checkout_and_command_line_paths_here(
         ("data.scales=1", "data.scales must be a list"),
         ("data.scales=[x]", r"data.scales\[0\] must be a number"),
         ("data.pairs=[[1]]", r"data.pairs\[0\] must have 2 entries"),
-        ("data.mixed=[1.5]", r"data.mixed\[0\] must be int or str"),
+        ("data.mixed=[1.5]", r"data.mixed\[0\] must be a whole number or a text"),
+        ("data.workers=many", "data.workers must be a whole number or auto, not 'many'"),
+        ("data.workers=true", "data.workers must be a whole number or auto, not True"),
+        ("data.workers=-1", "data.workers must be above 0, not -1"),
+        ("data.processes=1", "data.processes must be true or false or auto, not 1"),
         ("run.log_every=0", "run.log_every must be above 0"),
         ("data.batch", "expected --section.key=value"),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from utils import lists
 from utils.config import ROOT
-from utils.lists import Record, read_list
+from utils.lists import ListFile, Record, read_list
 
 GOLDEN = json.loads((ROOT / "tsm" / "tests" / "golden" / "tsm_data.json").read_text())
 
@@ -18,10 +18,10 @@ GOLDEN = json.loads((ROOT / "tsm" / "tests" / "golden" / "tsm_data.json").read_t
 def read(tmp_path):
     """read(text, source): writes the list and reads it, below tmp_path, with 10 classes."""
 
-    def call(text, source="video", **settings):
+    def call(text, source="video", image_tmpl="", min_frames=3):
         path = tmp_path / "list.txt"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return read_list(path, tmp_path, 10, source, **settings)
+        return read_list(ListFile(path.name, path, tmp_path, source, 10, image_tmpl), min_frames)
 
     return call
 
@@ -133,7 +133,7 @@ def test_five_bad_lines_are_all_named(read):
 
 def test_a_missing_list_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"none\.txt does not exist"):
-        read_list(tmp_path / "none.txt", tmp_path, 10, "video")
+        read_list(ListFile("none.txt", tmp_path / "none.txt", tmp_path, "video", 10))
 
 
 @pytest.mark.parametrize("text", ["", "\n\n  \n"])

@@ -137,6 +137,8 @@ def decoded_in_order(path):
 def test_frame_k_is_the_one_a_full_decode_gives(odd, name, reader):
     if (name, reader) == ("ten hours", "opencv"):
         pytest.skip("OpenCV gives up between frames hours apart: the file goes on the bad list")
+    if name == "ten hours" and av.library_versions["libavformat"] < (62,):
+        pytest.skip("FFmpeg 7 misreads such a file itself")
     sure, dice = decoded_in_order(odd[name]), np.random.RandomState(1)
     with open_video(odd[name], reader) as video:
         assert len(video) == len(sure)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from utils import packed
 from utils.drawing import read_number, write_numbered_video, write_video
 from utils.lists import Record
 from utils.order import Order
@@ -28,17 +29,17 @@ def evaluation(tmp_path) -> dataset.EvalVideos:
 def test_thirty_views_of_one_decode(evaluation, monkeypatch):
     opened, asked = [], []
 
-    def counted(path, reader):
-        video = open_video(path, reader)
+    def counted(record, reader):
+        video = open_record(record, reader)
         frames = video.frames
         monkeypatch.setattr(
             video, "frames", lambda numbers: asked.append(numbers) or frames(numbers)
         )
-        opened.append(path)
+        opened.append(record)
         return video
 
-    open_video = dataset.open_video
-    monkeypatch.setattr(dataset, "open_video", counted)
+    open_record = packed.open_record
+    monkeypatch.setattr(packed, "open_record", counted)
     clips, label, valid = evaluation[0]
     assert (clips.shape, label, valid) == ((30, 3, 5, SIDE, SIDE), 4, True)
     assert len(opened) == len(asked) == 1

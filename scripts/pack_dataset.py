@@ -1,0 +1,83 @@
+"""Packs the videos of a network's lists into MindRecord shards, which are read many times as fast.
+
+    python scripts/pack_dataset.py --config_path Y --out DIR [--section.key=value ...]
+        [--codec video|jpeg] [--short_side 256] [--gop 12] [--quality Q] [--shards N]
+        [--bad DIR] [--workers N] [--network x3d]
+    python scripts/pack_dataset.py --config_path Y --out DIR --verify [--section.key=value ...]
+
+Then write `packed: DIR` under `data` in the yaml. `video`: H.264 with a key frame every `gop`
+pictures; `jpeg`: a file a frame, read faster still, at three to six times the bytes. Videos with a
+short side above `short_side` become smaller; 0 keeps all sizes. `quality`: JPEG's, 1 to 100 (90),
+or H.264's constant rate factor, 0 to 51, lower is better (18). Lines are dealt to shards by chance;
+the number of shards should divide by that of devices. What cannot be read is left out and told in
+`bad.tsv`; what `scan_videos.py --out DIR` found bad is not even tried with `--bad DIR`.
+
+An interrupted packing, even a killed one, goes on where it was, shard by shard. `--verify` checks
+every check sum, and decodes some videos and compares them with the originals. The last line of
+stdout is one JSON object: of packing videos, bad, shards, bytes, original_bytes, psnr (dB), packed
+(in this run), seconds; of `--verify` videos, compared, psnr.
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import numpy as np
+
+from utils import command
+from utils.lists import ListFile, names_of
+from utils.pack_lists import Plan, pack_lists, plan_of
+from utils.packed import pack_folder
+from utils.packing import form_of
+from utils.scanning import Finding
+from utils.verifying import verify_list
+
+
+def main(room: str, cfg, out: str, verify: bool, workers: str = "", **options: str) -> None:
+    dataset = importlib.import_module(f"{room}.dataset")
+    if not hasattr(dataset, "list_files"):
+        raise ValueError(f"{room} has no lists of videos; scripts/make_mindrecord.py packs images")
+    began, files, reader = time.monotonic(), dataset.list_files(cfg), cfg.data.reader
+    workers = command.whole_number("workers", workers or str(os.cpu_count() or 1))
+    if verify:
+        found = [verify_list(file, Path(out), reader) for file in files]
+    else:
+        flow = getattr(cfg.data, "modality", "rgb") == "flow"
+        found = pack_lists(planned(files, Path(out), flow, **options), reader, workers)
+    values = np.concatenate([each.pop("psnr") for each in found])
+    result = {key: sum(each[key] for each in found) for key in found[0]}
+    if len(values):
+        result["psnr"] = {"median": float(np.median(values)), "lowest": float(values.min())}
+        result["psnr"] = {key: round(value, 1) for key, value in result["psnr"].items()}
+    print(json.dumps({"out": out, **result, "seconds": round(time.monotonic() - began, 1)}))
+
+
+def planned(
+    files: list[ListFile], out: Path, flow: bool, shards: str = "0", bad: str = "", **form: str
+) -> list[Plan]:
+    form = form_of(flow, **form)
+    if not shards.isdecimal():
+        raise ValueError(f"--shards must be a whole number, not {shards}")
+    known = [read_bad(Path(bad) / f"{name}.bad.tsv") if bad else {} for name in names_of(files)]
+    return [
+        plan_of(file, pack_folder(out, file), form, int(shards), known_bad)
+        for file, known_bad in zip(files, known)
+    ]
+
+
+def read_bad(path: Path) -> dict[str, Finding]:
+    """What `scripts/scan_videos.py` found: number, kind, path, reason."""
+    if not path.is_file():
+        raise ValueError(f"--bad: {path} is not there; name the --out of scripts/scan_videos.py")
+    rows = [line.split("\t") for line in path.read_text(errors="surrogateescape").splitlines()]
+    return {place: Finding(kind, reason) for _, kind, place, reason in rows}
+
+
+if __name__ == "__main__":
+    options = ["codec", "short_side", "gop", "quality", "shards", "bad", "workers"]
+    command.run_room(main, __doc__, ["out"], flags=["verify"], optional=options)

@@ -1,0 +1,115 @@
+"""How rows become batches: how many workers, threads or processes, how many batches ahead.
+
+The workers are our own (`utils.crew`); MindData takes their batches on and holds two more. Its own
+workers hold at least 8 batches and 17 rows each, whatever its prefetch size, and as processes they
+need workers * (prefetch size + 2) rows of /dev/shm, without which they end in a bus error.
+
+A row of any network here holds Python's lock for 4 to 8 % of its time: what decodes, resizes and
+copies lets it go. So 8 threads wait for it 1 to 7 % of theirs, 16 threads 5 to 26 %. Processes do
+not, but each is a copy of this one that grows as it touches the lists: they are for more than 8.
+"""
+
+import functools
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Union
+
+import mindspore.dataset as ds
+import numpy as np
+import psutil
+from mindspore.communication import get_local_rank_size
+
+from utils.crew import Batches
+from utils.run_log import log
+
+MOST_THREADS = 8
+FEWEST, MOST = 2, 8  # batches ahead by `auto`
+PART = 1 / 4  # of the free memory, for `auto`: evaluation and the network want some too
+IN_MINDDATA = 2  # batches on their way
+CONTAINER = Path("/sys/fs/cgroup")
+
+
+def generator(
+    source: Any, columns: Sequence[str], blank: Sequence, data, batch: int
+) -> ds.GeneratorDataset:
+    """The whole batches of a random-access source, in its order; `blank` is a row of its shapes.
+
+    Raises ValueError where they do not fit into memory.
+    """
+    size = batch * sum(np.asarray(value).nbytes for value in blank)
+    workers = worker_count(data.workers)
+    processes = workers > MOST_THREADS if data.processes == "auto" else data.processes
+    ahead = batches_ahead(data.prefetch, size, IN_MINDDATA, max(1, len(source) // batch))
+    announce(data.workers, processes, f"; batches of {size / 1e6:.3g} MB ahead: {ahead}")
+    ds.config.set_prefetch_size(1)
+    return ds.GeneratorDataset(
+        Batches(source, blank, batch, workers, processes, ahead),
+        list(columns),
+        shuffle=False,
+        num_parallel_workers=1,
+        python_multiprocessing=False,
+    )
+
+
+@functools.cache
+def announce(wanted: Union[int, str], processes: bool = False, more: str = "") -> None:
+    """Says who makes the batches, and why: once, not at every evaluation of a run."""
+    log.info(
+        "data: worker %s: %d (data.workers %s; cores: %d, ranks on this node: %d)%s",
+        *("processes" if processes else "threads", worker_count(wanted), wanted, cores()),
+        *(get_local_rank_size(), more),
+    )
+
+
+def worker_count(wanted: Union[int, str]) -> int:
+    """`auto`: this rank's share of the cores; never more than there are."""
+    if wanted == "auto":
+        return max(1, cores() // get_local_rank_size())
+    return min(wanted, cores())
+
+
+def batches_ahead(wanted: Union[int, str], size: int, besides: int, total: float = math.inf) -> int:
+    """`auto`: as many as a part of the free memory holds, within limits.
+
+    Of `total` batches of `size` bytes MindData holds `besides` more. Raises ValueError where all
+    that is more than there is.
+    """
+    free = free_memory() / get_local_rank_size()
+    ahead = wanted
+    if wanted == "auto":
+        ahead = int(min(MOST, max(FEWEST, PART * free // size - besides)))
+    held = min(ahead + besides, total)
+    if held * size > free:
+        raise ValueError(
+            f"data.prefetch {wanted}: {held} batches of {size / 1e6:.0f} MB are more "
+            f"than the {free / 1e6:.0f} MB that are free for each rank of this node; "
+            "lower it, or data.batch and eval.batch"
+        )
+    return min(ahead, total)
+
+
+def cores() -> int:
+    """The cores that this process may use; a container may have a share of their time."""
+    found = len(os.sched_getaffinity(0))
+    # The second version of control groups, and the first.
+    for files in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
+        limit = numbers(files)
+        if limit and limit[0] > 0:
+            found = min(found, max(1, round(limit[0] / limit[1])))
+    return found
+
+
+def free_memory() -> float:
+    """Bytes. What a container has in use counts as free: most of that is cached files."""
+    limits = numbers(["memory.max"]) + numbers(["memory/memory.limit_in_bytes"])
+    return min([psutil.virtual_memory().available, *limits])
+
+
+def numbers(files: Sequence[str]) -> list[float]:
+    """What files of the container's limits say; empty where there is no such file or no limit."""
+    try:
+        return [float(word) for file in files for word in (CONTAINER / file).read_text().split()]
+    except (OSError, ValueError):  # ValueError: "max"
+        return []

@@ -1,0 +1,198 @@
+"""Packs a list, shard after shard; an interrupted packing goes on with the shards that are missing.
+
+In the folder of a list: the shards, each with MindRecord's index (`.db`) and a note of what is in
+it (`.json`); `settings.json`, by what it was begun; and, when all is there, the list, `places.npy`
+with a row for each of its lines, `bad.tsv`, and last of all `pack.json`, without which nobody
+reads it.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Union
+
+import numpy as np
+from tqdm import tqdm
+
+from utils.checkpoint import explained, write_text
+from utils.lists import ListFile, Record, entries
+from utils.packed import BAD, INDEX, LIST, NOWHERE, PLACE, PLACES, digest
+from utils.packing import Form, job_of, pack
+from utils.pool import Crashed, run_all
+from utils.scanning import Finding
+from utils.shards import UNFINISHED, Spool, page_size, read_note
+
+MOST = 500  # videos of a shard, about
+FEWEST = 8
+EVEN = 48  # where there are that many shards, their number is a multiple of this: it divides well
+
+
+class Plan(NamedTuple):
+    """What becomes of one list."""
+
+    file: ListFile
+    folder: Path
+    form: Form
+    shards: int  # 0: by the number of videos
+    lines: list[Union[Record, str]]  # what each line says, or what is wrong with it
+    known_bad: dict[str, Finding]  # by path; not even tried
+
+    def dealt(self) -> dict[str, list[int]]:
+        """The lines of every shard, in a drawn order, by the shard's name."""
+        good = [k for k, record in enumerate(self.lines) if k not in self.bad()]
+        if not good:
+            raise ValueError(f"{self.file.path} has no video to pack")
+        drawn = np.random.RandomState(0).permutation(good).tolist()
+        count = min(self.shards or usual_shards(len(drawn)), len(drawn))
+        ends = [len(drawn) * k // count for k in range(count + 1)]
+        return {
+            f"shard-{k:05d}-of-{count:05d}.mindrecord": drawn[ends[k] : ends[k + 1]]
+            for k in range(count)
+        }
+
+    def bad(self) -> dict[int, Finding]:
+        """The lines that are bad before anything is read."""
+        found = {}
+        for k, record in enumerate(self.lines):
+            if isinstance(record, str):
+                found[k] = Finding("bad line", record)
+            elif record.path in self.known_bad:
+                found[k] = self.known_bad[record.path]
+        return found
+
+    def page_size(self) -> int:
+        return page_size(size_of(says) for says in self.lines if isinstance(says, Record))
+
+    def described(self, lines: Sequence[int]) -> dict[int, dict]:
+        """What a shard says of its videos besides their pixels."""
+        return {
+            line: {
+                "path": os.fsencode(self.lines[line].path).decode(errors="replace"),
+                "label": self.lines[line].label,
+            }
+            for line in lines
+        }
+
+
+def plan_of(file: ListFile, folder: Path, form: Form, shards: int, known_bad: dict) -> Plan:
+    return Plan(file, folder, form, shards, [says for *_, says in entries(file)], known_bad)
+
+
+def usual_shards(videos: int) -> int:
+    """Numbers that divide well: of some hundred videos a shard or, of a few videos, some shards."""
+    if videos < FEWEST * EVEN:
+        return 2 ** max(0, (videos // FEWEST).bit_length() - 1)
+    return EVEN * -(-videos // (EVEN * MOST))
+
+
+def pack_lists(plans: list[Plan], reader: str, workers: int) -> list[dict]:
+    """Packs what is not packed yet; says of each list what there is then.
+
+    Of that, `packed` videos in this run.
+    """
+    for plan in plans:
+        with explained(plan.folder, "--out"):
+            begin(plan)
+    dealt = [plan.dealt() for plan in plans]
+    missing = [
+        {name: shards[name] for name in shards if not read_note(plan.folder / name)}
+        for plan, shards in zip(plans, dealt)
+    ]
+    pack_shards(plans, missing, reader, workers)
+    results = []
+    for plan, shards, made in zip(plans, dealt, missing):
+        with explained(plan.folder, "--out"):
+            shutil.rmtree(plan.folder / UNFINISHED, ignore_errors=True)
+            packed = sum(map(len, made.values()))
+            results.append({**finish(plan, list(shards)), "packed": packed})
+    return results
+
+
+def begin(plan: Plan) -> None:
+    """Notes what is being packed, so that nothing else goes on in the same folder."""
+    settings = {**plan.form._asdict(), "shards": plan.shards, "bad": len(plan.known_bad)}
+    settings["list"] = digest(plan.file.path)
+    begun = plan.folder / "settings.json"
+    if begun.is_file():
+        for key, value in json.loads(begun.read_text()).items():
+            if settings[key] != value:
+                raise ValueError(
+                    f"--out: {plan.folder} was begun with another {key} ({value}, now "
+                    f"{settings[key]}); remove the folder or choose another"
+                )
+    shutil.rmtree(plan.folder / UNFINISHED, ignore_errors=True)
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    write_text(begun, json.dumps(settings))
+
+
+def pack_shards(
+    plans: list[Plan], missing: list[dict[str, list[int]]], reader: str, workers: int
+) -> None:
+    """Packs in parallel; a shard is written when the last of its videos is done."""
+    jobs = [
+        ((which, name, line), job_of(plan.lines[line], plan.file, reader), plan.form)
+        for which, plan in enumerate(plans)
+        for name, lines in missing[which].items()
+        for line in lines
+    ]
+    spools: dict[tuple, Spool] = {}
+    pages = [plan.page_size() for plan in plans]
+    results = run_all(pack, jobs, workers)
+    for ((which, name, line), *_), result in tqdm(results, "packing", len(jobs), disable=None):
+        plan, lines = plans[which], missing[which][name]
+        with explained(plan.folder, "--out"):
+            spool = spools.get((which, name)) or Spool(plan.folder, name, pages[which])
+            spools[which, name] = spool
+            crashed = isinstance(result, Crashed)
+            spool.add(line, Finding("broken", str(result)) if crashed else result)
+            if spool.done == len(lines):
+                spools.pop((which, name)).write_shard(lines, plan.described(lines))
+
+
+def finish(plan: Plan, names: list[str]) -> dict:
+    """Writes what readers need, the index last."""
+    folder, bad = plan.folder, plan.bad()
+    places = np.zeros(len(plan.lines), PLACE)
+    places["shard"] = NOWHERE
+    shards = []
+    for shard, name in enumerate(names):
+        note = read_note(folder / name)
+        shards.append((name, note["bytes"]))
+        bad.update({line: Finding(*finding) for line, finding in note["bad"]})
+        for line, *row in note["rows"]:
+            places[line] = (shard, *row)
+    write_text(folder / BAD, "".join(f"{row}\n" for row in table_of(plan, bad)))
+    good = places[places["shard"] != NOWHERE]
+    if not len(good):
+        raise ValueError(f"{plan.file.path} has no video that can be packed; see {folder / BAD}")
+    shutil.copyfile(plan.file.path, folder / LIST)
+    np.save(folder / PLACES, places)
+    index = {**plan.form._asdict(), "list": digest(plan.file.path), "shards": shards}
+    write_text(folder / INDEX, json.dumps(index))
+    original = np.flatnonzero(places["shard"] != NOWHERE)
+    return {
+        "videos": len(good),
+        "bad": len(bad),
+        "shards": len(shards),
+        "bytes": int(good["size"].sum(dtype=np.int64)),
+        "original_bytes": sum(size_of(plan.lines[k]) for k in original),
+        "psnr": good["psnr"],
+    }
+
+
+def table_of(plan: Plan, bad: dict[int, Finding]) -> Iterator[str]:
+    """Rows as `scripts/scan_videos.py` writes them: line number, kind, path, reason."""
+    for (number, text, record), line in zip(entries(plan.file), range(len(plan.lines))):
+        if line in bad:
+            path = record.path if isinstance(record, Record) else text
+            yield f"{number}\t{bad[line].kind}\t{path}\t{bad[line].reason}"
+
+
+def size_of(record: Record) -> int:
+    """Bytes of a video, or, about, of a folder of frames: looking at each takes hours."""
+    if not os.path.isdir(record.path):
+        return os.path.getsize(record.path) if os.path.isfile(record.path) else 0
+    first = next(os.scandir(record.path), None)
+    return first.stat().st_size * record.num_frames if first else 0

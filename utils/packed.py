@@ -1,0 +1,195 @@
+"""Reads packed lists: what `scripts/pack_dataset.py` wrote, `data.packed: DIR` in a yaml.
+
+Of every list there is a folder in DIR: MindRecord shards, and the list itself with a row of
+`places.npy` for each of its lines. A video is read by its place: its table first, then no more than
+the packets that the wanted frames need. MindData reads the same shards whole (`ds.MindDataset`).
+"""
+
+import functools
+import hashlib
+import json
+import logging
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+import numpy as np
+
+from utils.frame_source import FrameSource, VideoError
+from utils.lists import ListFile, Record, entries, read_list
+from utils.pack_format import EXTRA, KEY, decode_table
+from utils.video import open_video, read_jpeg
+
+INDEX, LIST, PLACES, BAD = "pack.json", "list.txt", "places.npy", "bad.tsv"
+log = logging.getLogger("zoo")
+OPEN_SHARDS = 256  # files a process keeps open
+PLACE = np.dtype(
+    [("shard", "<i4"), ("offset", "<u8"), ("head", "<u4"), ("size", "<u4"), ("crc", "<u4")]
+    + [("frames", "<u4"), ("psnr", "<f4")]
+)
+NOWHERE = -1  # shard of a line that could not be packed
+
+
+class Place(NamedTuple):
+    """Where a packed video is: bytes [offset, offset + size) of a shard, its table's first."""
+
+    shard: str
+    offset: int
+    head: int
+    size: int
+    crc: int
+
+    def read(self, start: int = 0, length: Optional[int] = None) -> bytes:
+        """Bytes of the video from `start` on; OSError where the shard ends before."""
+        length = self.size - start if length is None else length
+        file = opened(self.shard)  # held: another thread may push it out of the cache, and close it
+        data = os.pread(file.fileno(), length, self.offset + start)
+        if len(data) != length:
+            raise OSError(f"{self.shard} is cut short")
+        return data
+
+
+@functools.lru_cache(OPEN_SHARDS)
+def opened(shard: str):
+    return open(shard, "rb", buffering=0)
+
+
+class PackedVideo(FrameSource):
+    """A `FrameSource` out of a shard; `path` is the file that was packed."""
+
+    def __init__(self, path: object, place: Place):
+        super().__init__(Path(path), "packed")
+        self._place = place
+        try:
+            self._table = decode_table(place.read(0, place.head))
+        except (OSError, ValueError) as error:
+            raise self._damaged(error) from None
+        self._length, self.fps = self._table.frames, self._table.fps
+        self._ends = place.head + np.cumsum(self._table.sizes, dtype=np.int64)
+
+    def _decode(self, wanted: list[int]) -> Iterator[np.ndarray]:
+        try:
+            yield from self._images(wanted) if self._table.codec == "jpeg" else self._video(wanted)
+        except (OSError, ValueError) as error:
+            raise error if isinstance(error, VideoError) else self._damaged(error) from None
+
+    def _images(self, wanted: list[int]) -> Iterator[np.ndarray]:
+        """Frames of one JPEG file each, or, grey, of two: (H, W, 2)."""
+        each = len(self._table.sizes) // self._table.frames
+        for k in wanted:
+            packets = self._packets(each * k, each * (k + 1))
+            parts = [read_jpeg(data, "RGB" if each == 1 else "L") for data in packets]
+            if any(part is None for part in parts):
+                raise self._damaged(f"frame {k} is no JPEG file")
+            yield parts[0] if each == 1 else np.stack(parts, axis=2)
+
+    def _video(self, wanted: list[int]) -> Iterator[np.ndarray]:
+        from utils.exact_video import decode_h264  # which needs PyAV
+
+        return decode_h264(self._needed(set(wanted)), wanted)
+
+    def _needed(self, numbers: set[int]) -> Iterator[tuple[int, bytes]]:
+        """(number of the frame, packet): of every group of pictures up to the last wanted one."""
+        shown, kinds = self._table.shown, self._table.kinds
+        starts = np.flatnonzero(kinds == KEY)
+        wanted = np.flatnonzero(np.isin(shown, list(numbers)))
+        groups = np.searchsorted(starts, wanted, "right") - 1
+        for group in np.unique(groups):
+            first, last = starts[group], wanted[groups == group][-1]
+            for i, data in enumerate(self._packets(first, last + 1), first):
+                if kinds[i] != EXTRA or int(shown[i]) in numbers:
+                    yield int(shown[i]), data
+
+    def _packets(self, first: int, end: int) -> list[bytes]:
+        """The packets [first, end), read at once."""
+        sizes = self._table.sizes[first:end].astype(np.int64)
+        start = int(self._ends[first] - sizes[0])
+        data = self._place.read(start, int(sizes.sum()))
+        stops = np.cumsum(sizes)
+        return [data[stop - size : stop] for stop, size in zip(stops, sizes)]
+
+    def _damaged(self, reason: object) -> VideoError:
+        return self._error(f"its copy in {self._place.shard}: {reason}")
+
+
+def open_record(record, reader: str) -> FrameSource:
+    """The video of a list's line, out of its shard where the list is packed."""
+    if record.place is not None:
+        return PackedVideo(record.path, record.place)
+    return open_video(record.path, reader)
+
+
+def read_records(file: ListFile, packed: Optional[Path]) -> list[Record]:
+    """The lines of a list, every one checked, or of its packed form, with every shard looked for.
+
+    A packed list is complete without the original; where that is there too, it must not have
+    changed. Raises ValueError as `read_list` does, and for a pack that is missing, unfinished, of
+    another list, or has lost bytes.
+    """
+    records, left_out = read_packed(file, Path(packed)) if packed else read_list(file)
+    if left_out:
+        what = "too short, or unreadable when packed" if packed else "fewer than 3 frames"
+        log.info("%s: %d videos are left out: %s", file.path, left_out, what)
+    return records
+
+
+def read_packed(file: ListFile, packed: Path, min_frames: int = 3) -> tuple[list[Record], int]:
+    folder = pack_folder(packed, file)
+    index = read_index(folder)
+    if file.path.is_file() and digest(file.path) != index["list"]:
+        raise ValueError(f"data.packed: {file.path} is not the list that {folder} was packed from")
+    shards = check_shards(folder, index)
+    lines = entries(file._replace(path=folder / LIST))
+    records, left_out = [], 0
+    for row, (number, _, record) in zip(np.load(folder / PLACES), lines):
+        if row["shard"] == NOWHERE:
+            left_out += 1
+        elif isinstance(record, str):
+            raise ValueError(f"{folder / LIST}, line {number}: {record}")
+        elif file.source == "frames" and record.num_frames < min_frames:
+            left_out += 1
+        else:
+            place = Place(shards[row["shard"]], *(int(row[name]) for name in Place._fields[1:]))
+            records.append(record._replace(place=place))
+    if not records:
+        raise ValueError(f"data.packed: {folder} has no video that can be read")
+    return records, left_out
+
+
+def pack_folder(packed: Path, file: ListFile) -> Path:
+    """Where in DIR a list is kept: under the name that the yaml gives it."""
+    parts = [part for part in Path(file.name).parts if part not in ("/", "..")]
+    return Path(packed).joinpath(*parts)
+
+
+def read_index(folder: Path) -> dict:
+    if not (folder / INDEX).is_file():
+        begun = "was not packed to its end" if folder.is_dir() else "is not there"
+        raise ValueError(f"data.packed: {folder} {begun}; run scripts/pack_dataset.py")
+    return json.loads((folder / INDEX).read_text())
+
+
+def check_shards(folder: Path, index: dict) -> list[str]:
+    """The paths of all shards; ValueError for one that is missing or not as long as written."""
+    for name, size in index["shards"]:
+        there = os.path.getsize(folder / name) if (folder / name).is_file() else 0
+        if there != size:
+            raise ValueError(
+                f"data.packed: {folder / name} has {there} of {size} bytes; copy it again, or "
+                "remove it and run scripts/pack_dataset.py"
+            )
+    return [str(folder / name) for name, _ in index["shards"]]
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def is_whole(place: Place) -> bool:
+    """Whether a packed video still has its check sum."""
+    try:
+        return zlib.crc32(place.read()) == place.crc
+    except OSError:
+        return False

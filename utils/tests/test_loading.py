@@ -1,0 +1,280 @@
+"""Workers and their batches: the same for any number, no more than fits, gone with their parent."""
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import psutil
+import pytest
+
+from utils import loading
+from utils.config import ROOT
+from utils.crew import shared_rows
+from utils.drawing import write_numbered_video
+from utils.order import Order
+from utils.sources import TrainVideos
+from utils.video import open_video
+
+# Threads last: one that ends holds a lock of OpenCV, which a fork would copy.
+KINDS = pytest.mark.parametrize("processes", [True, False], ids=["processes", "threads"])
+
+
+def settings(workers="auto", processes="auto", prefetch="auto", batch=4):
+    return SimpleNamespace(workers=workers, processes=processes, prefetch=prefetch, batch=batch)
+
+
+class Clips(TrainVideos):
+    """Clips drawn by chance, as real ones are."""
+
+    def frames(self, record, rng):
+        return rng.randint(0, 255, (3, 2, 8, 8)).astype(np.uint8)
+
+    def row(self, record, rng):
+        return self.frames(record, rng), np.int32(record.label)
+
+    def blank(self):
+        return np.zeros((3, 2, 8, 8), np.uint8), np.int32(0)
+
+
+class Rows:
+    """A hundred rows made by a function."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        return (np.float64(self.make(index)),)
+
+
+def batches_of(make, width, *arguments, **options):
+    """An iterator over the batches of `Rows(make)`, each row of `width` numbers."""
+    data = settings(*arguments, **options)
+    batches = loading.generator(Rows(make), ["value"], (np.zeros(width),), data, data.batch)
+    return batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
+
+
+def children():
+    return psutil.Process().children(recursive=True)
+
+
+def soon(condition):
+    """Whether it comes true."""
+    end = time.monotonic() + 10
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
+
+
+def run_python(code, *command, **options):
+    """A script of the checkout's modules in a process of its own."""
+    return subprocess.Popen(
+        [*command, sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+# As a script: batches of 4 MB by two processes; prints their numbers, then takes all batches.
+SCRIPT = """
+import numpy as np, psutil
+from types import SimpleNamespace
+from utils import loading
+
+class Rows:
+    def __len__(self):
+        return 200
+    def __getitem__(self, index):
+        return (np.full(2**20, index % 100, np.uint8),)
+
+data = SimpleNamespace(workers=2, processes=True, prefetch=4)
+loading.cores = lambda: 2
+batches = loading.generator(Rows(), ["value"], (np.zeros(2**20, np.uint8),), data, 4)
+taken = batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
+first = next(taken)
+print(*[child.pid for child in psutil.Process().children()], flush=True)
+input()
+print(sum(1 for _ in taken))
+"""
+
+
+def test_batches_are_the_same_for_any_workers(monkeypatch):
+    monkeypatch.setattr(loading, "cores", lambda: 3)
+    found = []
+    for data in (settings(1, False), settings(2, False), settings(2, True, 1), settings()):
+        records = [SimpleNamespace(path=f"{k}.mp4", label=k) for k in range(21)]
+        clips = Clips(records, SimpleNamespace(data=data), Order(21, 4, 0, 1, 5), 3, 2)
+        batches = clips.dataset()
+        assert batches.get_dataset_size() == 13
+        found.append(list(batches.create_tuple_iterator(num_epochs=1, output_numpy=True)))
+    rows = [clips[k] for k in range(52)]
+    for batches in found:
+        for column in (0, 1):
+            values = np.concatenate([batch[column] for batch in batches])
+            assert values.dtype == rows[0][column].dtype
+            assert np.array_equal(values, [row[column] for row in rows])
+
+
+@KINDS
+def test_no_more_rows_are_made_than_prefetch_says(processes):
+    made = shared_rows(1, np.zeros(100, np.uint8))
+
+    def note(index):
+        made[0, index] += 1
+        return [index]
+
+    batches = batches_of(note, 1, 1, processes, 3)
+    next(batches)
+    assert soon(lambda: made.sum() >= 4 * (1 + 3))
+    time.sleep(0.5)
+    assert made.sum() <= 4 * (1 + 3 + loading.IN_MINDDATA)
+    assert sum(len(batch) for (batch,) in batches) == 96
+    assert (made == 1).all()
+
+
+@KINDS
+def test_workers_end_with_their_iterator(processes):
+    before = threading.active_count()
+    batches = batches_of(lambda index: [index], 1, 2, processes)
+    next(batches)
+    assert len(children()) + threading.active_count() - before == min(2, loading.cores())
+    del batches
+    assert soon(lambda: not children() and threading.active_count() == before)
+
+
+@KINDS
+def test_what_a_row_raises_is_raised(processes):
+    def fail(index):
+        return [index] if index != 13 else {}["thirteen"]
+
+    with pytest.raises(RuntimeError, match="KeyError: 'thirteen'"):
+        list(batches_of(fail, 1, 2, processes))
+    assert soon(lambda: not children())
+
+
+def test_a_row_of_another_shape_is_told():
+    with pytest.raises(RuntimeError, match=r"row 5: \(3,\) instead of \(1,\)"):
+        list(batches_of(lambda index: [index] * (3 if index == 5 else 1), 1, 2))
+
+
+def test_the_end_of_a_worker_process_is_told():
+    batches = batches_of(lambda index: [index], 1, 1, True)
+    next(batches)
+    children()[0].kill()
+    with pytest.raises(RuntimeError, match="a worker process ended with status -9"):
+        list(batches)
+
+
+@KINDS
+def test_one_worker_keeps_one_core_busy(processes):
+    """OpenCV would take all of them."""
+    cv2.setNumThreads(4)
+    picture = np.zeros((700, 700, 3), np.float32)
+
+    def work(index):
+        cv2.resize(picture, (1400, 1400), interpolation=cv2.INTER_LANCZOS4)
+        return time.process_time(), time.thread_time()
+
+    times = np.concatenate([batch for (batch,) in batches_of(work, 2, 1, processes)])
+    process, worker = times[-1] - times[0]
+    assert process <= 1.2 * worker
+
+
+@pytest.mark.parametrize(("reader", "threads"), [("pyav", 2), ("opencv", 2), ("decord", 3)])
+def test_a_worker_process_has_few_threads(tmp_path, reader, threads):
+    """One that works and one that watches the parent; decord's worker waits for a third."""
+    write_numbered_video(tmp_path / "video.mp4", 20, 320, 240, 25)
+
+    def count(index):
+        with open_video(tmp_path / "video.mp4", reader) as video:
+            cv2.resize(video.frames([3, 9])[1], (640, 480))
+            return [len(os.listdir("/proc/self/task"))]
+
+    counts = np.concatenate([batch for (batch,) in batches_of(count, 1, 1, True)])
+    assert counts.max() <= threads
+
+
+def test_workers_die_with_their_parent():
+    with run_python(SCRIPT, stdin=subprocess.PIPE) as parent:
+        workers = [int(word) for word in parent.stdout.readline().split()]
+        assert len(workers) == 2
+        parent.kill()
+    assert soon(lambda: not any(map(psutil.pid_exists, workers)))
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("unshare"), reason="mounts")
+def test_processes_need_no_room_in_dev_shm():
+    small = 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"'
+    with run_python(SCRIPT, "unshare", "-m", "sh", "-c", small, "sh", stdin=subprocess.PIPE) as it:
+        out, err = it.communicate("\n")
+    if not out and ("denied" in err or "permitted" in err):
+        pytest.skip("no mounts here")
+    assert out.split()[2:] == ["49"], err
+
+
+def test_workers_fit_the_cores_of_a_rank(monkeypatch, caplog):
+    monkeypatch.setattr(loading, "cores", lambda: 8)
+    monkeypatch.setattr(loading, "get_local_rank_size", lambda: 3)
+    assert loading.worker_count("auto") == 2
+    assert (loading.worker_count(5), loading.worker_count(64)) == (5, 8)
+    monkeypatch.setattr(loading, "get_local_rank_size", lambda: 16)
+    assert loading.worker_count("auto") == 1
+    caplog.set_level(logging.INFO, "zoo")
+    loading.announce(64, False, "; more")
+    loading.announce(64, False, "; more")
+    assert caplog.messages == [
+        "data: worker threads: 8 (data.workers 64; cores: 8, ranks on this node: 16); more"
+    ]
+
+
+def test_processes_are_for_many_workers(monkeypatch):
+    monkeypatch.setattr(loading, "cores", lambda: 24)
+    for ranks, processes in ((3, False), (2, True)):
+        monkeypatch.setattr(loading, "get_local_rank_size", lambda ranks=ranks: ranks)
+        batches = loading.generator(Rows(int), ["value"], (np.zeros(1),), settings(), 4).source
+        assert (batches.workers, batches.processes) == (24 // ranks, processes)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, 6),
+        ({"cpu.max": "max 100000"}, 6),
+        ({"cpu.max": "250000 100000"}, 2),
+        ({"cpu.max": "50000 100000"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 6),
+        ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4),
+    ],
+)
+def test_cores_are_those_of_the_container(tmp_path, monkeypatch, files, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(6))
+    monkeypatch.setattr(loading, "CONTAINER", tmp_path)
+    (tmp_path / "cpu").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text + "\n")
+    assert loading.cores() == expected
+
+
+def test_batches_ahead_fit_the_free_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(loading, "CONTAINER", tmp_path)
+    (tmp_path / "memory.max").write_text("8000\n")
+    monkeypatch.setattr(loading, "get_local_rank_size", lambda: 2)  # 4000 bytes each
+    for size, expected in ((1, 8), (100, 8), (200, 3), (900, 2)):
+        assert loading.batches_ahead("auto", size, 2) == expected
+    assert loading.batches_ahead(30, 100, 2) == 30
+    assert loading.batches_ahead("auto", 3000, 2, 1) == 1
+    for wanted, size in (("auto", 1001), (39, 100)):
+        with pytest.raises(ValueError, match=f"data.prefetch {wanted}: .* batches of .* are free"):
+            loading.batches_ahead(wanted, size, 2)
