@@ -156,8 +156,12 @@ class RunFolder:
 
     def epochs(self) -> list[Path]:
         """The checkpoints of whole epochs, oldest first."""
-        found = [file for file in self.path.glob("epoch_*.ckpt") if "_ema" not in file.name]
-        return sorted(found, key=lambda file: int(file.stem.rpartition("_")[2]))
+        found = {
+            file: re.fullmatch(r"epoch_(\d+)\.ckpt", file.name) for file in self.path.iterdir()
+        }
+        return sorted(
+            (file for file, name in found.items() if name), key=lambda f: int(found[f][1])
+        )
 
     def drop_old(self, keep: int) -> None:
         """Deletes all but the newest `keep` epochs' weights; 0 keeps all."""

@@ -83,5 +83,5 @@ def draw_scaling(
 def save(figure: Figure, path: Path) -> None:
     temporary = path.with_name(path.name + ".tmp")
     with explained(path, "--out"):
-        figure.savefig(temporary, format="png", dpi=120)
+        figure.savefig(temporary, format=path.suffix[1:], dpi=120)
         temporary.replace(path)

@@ -63,8 +63,18 @@ def batches_of(make, width, *arguments, **options):
     return batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
 
 
-def children():
-    return psutil.Process().children(recursive=True)
+@pytest.fixture
+def members():
+    """members(): the processes, and threads of Python, that were not there before the test."""
+    me = psutil.Process()
+    known = {child.pid for child in me.children(recursive=True)}, set(threading.enumerate())
+
+    def call():
+        found = [child for child in me.children(recursive=True) if child.pid not in known[0]]
+        threads = [t for t in threading.enumerate() if "Dummy" not in t.name]  # MindData's own
+        return found + [thread for thread in threads if thread not in known[1]]
+
+    return call
 
 
 def soon(condition):
@@ -145,23 +155,22 @@ def test_no_more_rows_are_made_than_prefetch_says(processes):
 
 
 @KINDS
-def test_workers_end_with_their_iterator(processes):
-    before = threading.active_count()
+def test_workers_end_with_their_iterator(processes, members):
     batches = batches_of(lambda index: [index], 1, 2, processes)
     next(batches)
-    assert len(children()) + threading.active_count() - before == min(2, loading.cores())
+    assert len(members()) == min(2, loading.cores())
     del batches
-    assert soon(lambda: not children() and threading.active_count() == before)
+    assert soon(lambda: not members()), members()
 
 
 @KINDS
-def test_what_a_row_raises_is_raised(processes):
+def test_what_a_row_raises_is_raised(processes, members):
     def fail(index):
         return [index] if index != 13 else {}["thirteen"]
 
     with pytest.raises(RuntimeError, match="KeyError: 'thirteen'"):
         list(batches_of(fail, 1, 2, processes))
-    assert soon(lambda: not children())
+    assert soon(lambda: not members()), members()
 
 
 def test_a_row_of_another_shape_is_told():
@@ -169,10 +178,10 @@ def test_a_row_of_another_shape_is_told():
         list(batches_of(lambda index: [index] * (3 if index == 5 else 1), 1, 2))
 
 
-def test_the_end_of_a_worker_process_is_told():
+def test_the_end_of_a_worker_process_is_told(members):
     batches = batches_of(lambda index: [index], 1, 1, True)
     next(batches)
-    children()[0].kill()
+    members()[0].kill()
     with pytest.raises(RuntimeError, match="a worker process ended with status -9"):
         list(batches)
 

@@ -1,0 +1,178 @@
+"""Shows on one screen what this zoo finds here: versions, devices, decoders, memory.
+
+    python scripts/check_env.py
+
+A line that needs something done begins with `!` and says what. Exit status 1 where one of them
+stands in the way of any run. The last line of stdout is one JSON object: found, missing.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+# What MindSpore 2.10 itself looks for.
+CANN = ("8.2", "8.3", "8.5", "9.0", "9.1")
+CUDA = ("10.1", "11.1", "11.6")
+PYTHON = (3, 9), (3, 12)
+GIGA = 1e9
+SHOWN = 60  # characters of a long name
+
+
+class Line(NamedTuple):
+    """One line of the screen; `wrong` says what to do, and `fatal` that nothing runs without."""
+
+    name: str
+    found: str
+    wrong: str = ""
+    fatal: bool = False
+
+
+def lines() -> Iterator[Line]:
+    yield python()
+    yield mindspore()
+    yield numpy()
+    yield from decoders()
+    yield from devices()
+    yield cann()
+    yield cuda()
+    yield processor()
+    yield from memory()
+
+
+def version(*packages: str) -> str:
+    """Of the first of them that is installed; else empty."""
+    for package in packages:
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+def python() -> Line:
+    low, high = (".".join(map(str, each)) for each in PYTHON)
+    fits = PYTHON[0] <= sys.version_info[:2] <= PYTHON[1]
+    wrong = "" if fits else f"MindSpore has wheels for {low} to {high}"
+    return Line("Python", platform.python_version(), wrong, fatal=True)
+
+
+def mindspore() -> Line:
+    found, wanted = version("mindspore"), "2.9" if sys.version_info < (3, 10) else "2.10"
+    wrong = "" if found.startswith(f"{wanted}.") else f"pip install 'mindspore=={wanted}.*'"
+    return Line("MindSpore", found or "not installed", wrong, fatal=not found)
+
+
+def numpy() -> Line:
+    found = version("numpy")
+    wrong = "" if found.startswith("1.") else "pip install 'numpy>=1.26,<2': MindSpore needs it"
+    return Line("NumPy", found or "not installed", wrong, fatal=True)
+
+
+def decoders() -> Iterator[Line]:
+    """The readers of `data.reader`; one is enough, OpenCV also resizes."""
+    reader = "" if version("av") else "pip install av: twice as fast as the others"
+    yield Line("PyAV", version("av") or "not installed", reader)
+    yield Line("decord", version("decord2", "decord") or "not installed, and not needed")
+    opencv = version("opencv-python-headless", "opencv-python")
+    wrong = "" if opencv else "pip install 'opencv-python-headless>=4.11,<5'"
+    yield Line("OpenCV", opencv or "not installed", wrong, fatal=True)
+
+
+def devices() -> Iterator[Line]:
+    """What MindSpore can use, and what the host has."""
+    there = {
+        "Ascend": len(list(Path("/dev").glob("davinci[0-9]*"))),
+        "GPU": len(list(Path("/dev").glob("nvidia[0-9]*"))),
+    }
+    usable = usable_devices()
+    yield Line("devices", ", ".join(usable) or "unknown", "" if usable else "MindSpore fails")
+    for kind, count in there.items():
+        wrong = "" if kind in usable else "MindSpore cannot use them: see the lines below"
+        if count:
+            yield Line(f"{kind} devices", str(count), wrong)
+
+
+def usable_devices() -> list[str]:
+    """Asked in a process of its own: what fails there, or prints, fails there."""
+    code = (
+        "import mindspore as ms\n"
+        "kinds = [k for k in ('CPU', 'GPU', 'Ascend') if ms.hal.is_available(k)]\n"
+        "print('kinds', *kinds)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    found = re.search("^kinds (.*)$", done.stdout, re.MULTILINE)
+    return found[1].split() if found else []
+
+
+def cann() -> Line:
+    home = os.environ.get("ASCEND_HOME_PATH", "/usr/local/Ascend/ascend-toolkit/latest")
+    file = Path(home) / "compiler" / "version.info"
+    if not file.is_file():
+        return Line("CANN", "not found (for Ascend only)")
+    found = re.search(r"Version=(\d+\.\d+)", file.read_text())
+    number = found[1] if found else "unknown"
+    wrong = "" if number in CANN else f"MindSpore 2.10 expects one of {', '.join(CANN)}"
+    return Line("CANN", f"{number} in {home}", wrong)
+
+
+def cuda() -> Line:
+    compiler = shutil.which("nvcc")
+    if not compiler:
+        return Line("CUDA", "not found (for GPUs only)")
+    told = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
+    found = re.search(r"release (\d+\.\d+)", told.stdout)
+    number = found[1] if found else "unknown"
+    wrong = "" if number in CUDA else f"MindSpore 2.10 expects one of {', '.join(CUDA)}"
+    return Line("CUDA", number, wrong)
+
+
+def processor() -> Line:
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    name = re.search(r"model name\s*: (.*)", text)
+    flags = set((re.search(r"flags\s*: (.*)", text) or ["", ""])[1].split())
+    kind = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else platform.machine()
+    cap = ", oneDNN kept to AVX2, where it is 50 times as fast" if kind == "AVX-512" else ""
+    cores = len(os.sched_getaffinity(0))
+    return Line(
+        "processor", f"{name[1][:SHOWN] if name else 'unknown'}; {cores} cores; {kind}{cap}"
+    )
+
+
+def memory() -> Iterator[Line]:
+    meminfo = Path("/proc/meminfo").read_text()
+    free = int(re.search(r"MemAvailable:\s*(\d+)", meminfo)[1]) * 1024
+    wrong = "" if free > 2 * GIGA else "the smallest recipe takes about 2 GB"
+    yield Line("free memory", f"{free / GIGA:.1f} GB", wrong)
+    for name, place in (("shared memory", Path("/dev/shm")), ("free disk", Path(sys.path[0]))):
+        if place.exists():
+            yield Line(name, f"{shutil.disk_usage(place).free / GIGA:.1f} GB in {place}")
+
+
+def main() -> None:
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(__doc__.strip())
+        return
+    if sys.argv[1:]:
+        print(f"error: {sys.argv[1]}: this command takes no arguments", file=sys.stderr)
+        sys.exit(2)
+    shown = list(lines())
+    for line in shown:
+        mark = "!" if line.wrong else " "
+        print(f"{mark} {line.name:15s} {line.found}{'  <- ' if line.wrong else ''}{line.wrong}")
+    missing = [line.name for line in shown if line.wrong and line.fatal]
+    print(json.dumps({"found": {line.name: line.found for line in shown}, "missing": missing}))
+    sys.exit(1 if missing else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""A stranger's own videos: class folders, lists, a scan, training; and what this host has."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import call, last_json
+from utils.class_folders import look, split
+from utils.config import ROOT
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Two classes of ten and five videos that differ, one text, a hidden folder."""
+    for name, count in (("run far", 10), ("jump", 5)):
+        (tmp_path / name / "more").mkdir(parents=True)
+        for k in range(count):
+            place = "more" if k % 2 else "."
+            (tmp_path / name / place / f"{k} ü.mp4").write_text(f"{name} {k}")
+    (tmp_path / "jump" / "notes.txt").write_text("no video")
+    (tmp_path / ".cache").mkdir()
+    return tmp_path
+
+
+def make(folder: Path, out: Path, *more: str):
+    return call("scripts/make_lists.py", "--videos", folder, "--out", out, *more)
+
+
+def test_every_class_gives_its_share_and_nothing_is_in_both(folder, tmp_path):
+    out = tmp_path / ".cache" / "lists"
+    result = last_json(make(folder, out))
+    assert (result["classes"], result["train"], result["test"]) == (2, 12, 3)
+    assert (result["others"], result["twins"]) == (1, 0)
+    assert (out / "labels.txt").read_text() == "jump\nrun far\n"
+    train, test = ((out / f"{name}.txt").read_text().splitlines() for name in ("train", "test"))
+    assert [line[-1] for line in test] == ["0", "1", "1"]
+    assert all((folder / line.rsplit(" ", 1)[0]).is_file() for line in train + test)
+    assert not set(train) & set(test)
+    assert json.loads(json.dumps(result["lists"])) == [f"{out}/train.txt", f"{out}/test.txt"]
+
+
+def test_the_seed_draws_the_split(folder):
+    found = look(folder)
+    assert split(found, 0.4, 0) == split(found, 0.4, 0) != split(found, 0.4, 1)
+    for share in (0.01, 0.99):
+        train, test = split(found, share, 0)
+        assert {line[-1] for line in train} == {line[-1] for line in test} == {"0", "1"}
+
+
+def test_equal_files_are_listed_once(folder):
+    (folder / "jump" / "again.mp4").write_text("jump 0")
+    (folder / "run far" / "again.mp4").write_text("jump 0")
+    found = look(folder)
+    assert [len(group) for group in found.twins] == [3]
+    listed = sum(split(found, 0.2, 0), [])
+    assert len(listed) == 15
+    assert sum(line.rsplit(" ", 1)[0] in found.twins[0] for line in listed) == 1
+
+
+@pytest.mark.parametrize(
+    ("spoil", "more", "message"),
+    [
+        (lambda f: None, ["--test", "1"], "--test must lie between 0 and 1, not 1"),
+        (lambda f: None, ["--names", "tsv"], "--names is tsv; choose one of txt, csv"),
+        (lambda f: (f / "jump").rename(f / ".jump"), [], "has 1 class folders with videos"),
+        (
+            lambda f: [(f / "one").mkdir(), (f / "one" / "a.mp4").touch()],
+            [],
+            "one has one video; a class needs two to split",
+        ),
+    ],
+)
+def test_mistakes_are_told_in_one_line(spoil, more, message, folder, tmp_path):
+    spoil(folder)
+    done = make(folder, tmp_path / ".cache" / "lists", *more)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_strangers_videos_are_listed_scanned_and_trained(drawn, tiny, tmp_path):
+    """By the commands of docs/own_videos.md, on drawn videos in class folders."""
+    videos, lists = tmp_path / "my videos", tmp_path / "lists"
+    for split_folder in ("train", "test"):
+        for path in sorted((drawn / "videos" / split_folder).iterdir()):
+            name = path.name.rpartition("_")[0]
+            (videos / name).mkdir(parents=True, exist_ok=True)
+            os.link(path, videos / name / f"{split_folder} {path.name}")
+    made = last_json(make(videos, lists, "--test", "0.25"))
+    assert (made["classes"], made["train"], made["test"]) == (8, 24, 8)
+    settings = [f"--data.{key}_list={path}" for key, path in zip(("train", "test"), made["lists"])]
+    own = [*tiny, f"--data.root={made['root']}", *settings]
+    scanned = last_json(
+        call("scripts/scan_videos.py", *own[:3], *own[-3:], "--out", tmp_path / "s")
+    )
+    assert (scanned["good"], scanned["bad"]) == (32, 0)
+    out = f"--run.out={tmp_path / 'run'}"
+    short = ["--train.epochs=1", "--train.warmup_epochs=0"]
+    assert last_json(call("tsm/train.py", *own, *short, out))["steps"] == 6
+
+
+def test_one_screen_tells_what_is_here(tmp_path):
+    """A CANN of another version is told apart from one that fits."""
+    info = tmp_path / "compiler" / "version.info"
+    info.parent.mkdir()
+    info.write_text("Version=7.0.1\n")
+    done = call("scripts/check_env.py", environment={"ASCEND_HOME_PATH": str(tmp_path)})
+    result = last_json(done)
+    *screen, _ = done.stdout.splitlines()
+    assert len(screen) < 24
+    assert result["missing"] == []
+    assert result["found"]["devices"].startswith("CPU")
+    assert result["found"]["Python"] == ".".join(map(str, sys.version_info[:3]))
+    (line,) = [line for line in screen if "CANN" in line]
+    assert line.startswith("!")
+    assert "expects one of 8.2" in line
+    info.write_text("Version=8.5.0\n")
+    done = call("scripts/check_env.py", environment={"ASCEND_HOME_PATH": str(tmp_path)})
+    assert any(line.startswith("  CANN") and "8.5" in line for line in done.stdout.splitlines())
+
+
+def test_the_screen_takes_no_arguments():
+    done = call("scripts/check_env.py", "--device=GPU")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert (ROOT / "scripts" / "check_env.py").is_file()
+
+
+def test_curves_of_runs_are_drawn(tmp_path):
+    """Of two runs, one that was killed and began again, with a test; into both formats."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        lines = [
+            {"epoch": e, "step": 2 * e, "loss": 1 / e, "top1": 0.1 * e, "lr": 0.1, "waiting": 0.0}
+            for e in (1, 2, 3, 2, 3)
+        ]
+        lines.insert(3, {"epoch": 3, "top1": 0.5, "videos": 8})
+        lines.append({"traced_steps": [1, 2]})
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (tmp_path / name / "log.jsonl").write_text(text + '{"epoch": 4, "lo')
+    runs = [tmp_path / "one", tmp_path / "two"]
+    done = call("scripts/plot_run.py", *runs)
+    result = last_json(done)
+    assert result["file"] == str(runs[0] / "curves.png")
+    assert result["last"][str(runs[1])]["epoch"] == 3
+    assert (runs[0] / "curves.png").read_bytes()[:4] == b"\x89PNG"
+    last_json(call("scripts/plot_run.py", runs[0], "--out", tmp_path / "a.svg"))
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+    for arguments, message in (
+        ([tmp_path], "log.jsonl is not there"),
+        ([runs[0], "--out", tmp_path / "a.pdf"], "must end in .png or .svg"),
+        ([], "Draws the curves"),
+    ):
+        done = call("scripts/plot_run.py", *arguments)
+        assert done.returncode == 2
+        assert message in done.stderr
