@@ -31,25 +31,27 @@ import numpy as np
 
 from utils import command
 from utils.lists import ListFile, names_of
-from utils.pack_lists import Plan, pack_lists, plan_of
 from utils.packed import pack_folder
 from utils.packing import form_of
 from utils.scanning import Finding
-from utils.verifying import verify_list
 
 
 def main(room: str, cfg, out: str, verify: bool, workers: str = "", **options: str) -> None:
+    from utils.pack_lists import pack_lists  # not above: workers import this file, not MindSpore
+    from utils.verifying import verify_list
+
     dataset = importlib.import_module(f"{room}.dataset")
     if not hasattr(dataset, "list_files"):
         raise ValueError(f"{room} has no lists of videos; scripts/make_mindrecord.py packs images")
     began, files, reader = time.monotonic(), dataset.list_files(cfg), cfg.data.reader
-    workers = command.whole_number("workers", workers or str(os.cpu_count() or 1))
+    workers = command.whole_number("workers", workers or str(len(os.sched_getaffinity(0))))
     if verify:
         found = [verify_list(file, Path(out), reader) for file in files]
     else:
         flow = getattr(cfg.data, "modality", "rgb") == "flow"
         found = pack_lists(planned(files, Path(out), flow, **options), reader, workers)
     values = np.concatenate([each.pop("psnr") for each in found])
+    values = values[np.isfinite(values)]  # frames that were taken as they are, are infinitely near
     result = {key: sum(each[key] for each in found) for key in found[0]}
     if len(values):
         result["psnr"] = {"median": float(np.median(values)), "lowest": float(values.min())}
@@ -59,23 +61,32 @@ def main(room: str, cfg, out: str, verify: bool, workers: str = "", **options: s
 
 def planned(
     files: list[ListFile], out: Path, flow: bool, shards: str = "0", bad: str = "", **form: str
-) -> list[Plan]:
+) -> list:
+    """A plan for each list; the train and the test list may be one."""
+    from utils.pack_lists import plan_of
+
     form = form_of(flow, **form)
     if not shards.isdecimal():
         raise ValueError(f"--shards must be a whole number, not {shards}")
     known = [read_bad(Path(bad) / f"{name}.bad.tsv") if bad else {} for name in names_of(files)]
-    return [
-        plan_of(file, pack_folder(out, file), form, int(shards), known_bad)
+    plans = {
+        pack_folder(out, file): plan_of(file, pack_folder(out, file), form, int(shards), known_bad)
         for file, known_bad in zip(files, known)
-    ]
+    }
+    return list(plans.values())
 
 
 def read_bad(path: Path) -> dict[str, Finding]:
     """What `scripts/scan_videos.py` found: number, kind, path, reason."""
     if not path.is_file():
         raise ValueError(f"--bad: {path} is not there; name the --out of scripts/scan_videos.py")
-    rows = [line.split("\t") for line in path.read_text(errors="surrogateescape").splitlines()]
-    return {place: Finding(kind, reason) for _, kind, place, reason in rows}
+    found = {}
+    for line in path.read_text("utf-8", "surrogateescape").split("\n"):
+        if line:
+            _, kind, rest = line.split("\t", 2)  # a bad line may have tabs of its own
+            place, _, reason = rest.rpartition("\t")
+            found[place] = Finding(kind, reason)
+    return found
 
 
 if __name__ == "__main__":

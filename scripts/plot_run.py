@@ -46,17 +46,23 @@ def read_log(folder: Path) -> list[dict]:
     path = folder / "log.jsonl"
     if not path.is_file():
         raise ValueError(f"{path} is not there: name the folder that a training wrote into")
-    texts = path.read_text().splitlines()
-    lines = [json.loads(text) for text in texts if text.endswith("}")]  # a kill cuts the last
-    lines = [line for line in lines if "epoch" in line]
+    lines = [line for line in map(parsed, path.read_text().splitlines()) if "epoch" in line]
     if not lines:
         raise ValueError(f"{path} has no line yet")
     kept: list[dict] = []
     for line in lines:  # a run that was killed repeats what it had not saved
-        while kept and kept[-1]["epoch"] > line["epoch"]:
+        while kept and "step" in line and kept[-1].get("step", 0) >= line["step"]:
             kept.pop()
         kept.append(line)
     return kept
+
+
+def parsed(text: str) -> dict:
+    """Empty for a line that was cut: by a kill, or a full disk."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {}
 
 
 def drawn(runs: dict[str, list[dict]]) -> Figure:

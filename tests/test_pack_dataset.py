@@ -11,7 +11,7 @@ import pytest
 
 from mvit_multi import dataset as mvit
 from mvit_multi.config import Config as MvitConfig
-from tests.helpers import call, last_json, start
+from tests.helpers import call, last_json, start, weights
 from tsm import dataset as tsm
 from tsm.config import Config as TsmConfig
 from utils.config import ROOT, load_config
@@ -180,6 +180,21 @@ def test_training_and_evaluation_need_nothing_but_the_pack(near, tiny, trained, 
         call("tsm/train.py", *arguments, out, "--train.epochs=1", "--train.warmup_epochs=0")
     )
     assert (result["epochs"], result["steps"]) == (1, 6)
+
+
+@pytest.mark.slow
+def test_two_workers_on_a_pack_equal_one_with_twice_the_batch(near, tiny, two, tmp_path):
+    """Four shards, two of them each rank's."""
+    settings = [f"--data.packed={near}", f"--data.root={tmp_path / 'nothing'}"]
+    out = [f"--run.out={tmp_path / name}" for name in ("pair", "alone")]
+    frozen = "--train.batch_norm=frozen"
+    script = "scripts/run_distribute_train.sh"
+    done = call(script, "tsm", "2", *two[1:], *settings, out[0])
+    pair, alone = last_json(done), last_json(call("tsm/train.py", *tiny, *settings, frozen, out[1]))
+    assert "ranks share" not in done.stderr
+    first, second = weights(pair["checkpoint"]), weights(alone["checkpoint"])
+    for name, value in first.items():
+        np.testing.assert_allclose(value, second[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
 def rows_of(room, config, count: int = 4) -> dict[tuple, tuple]:

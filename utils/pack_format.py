@@ -46,6 +46,8 @@ def decode_table(data: bytes) -> Table:
     _, codec, height, width, frames, packets, fps = HEAD.unpack_from(data)
     if len(data) != HEAD.size + 9 * packets:
         raise ValueError("the table of packets is cut short")
+    if codec >= len(CODECS) or (CODECS[codec] == "jpeg" and packets not in (frames, 2 * frames)):
+        raise ValueError("the head is damaged")
     sizes = np.frombuffer(data, "<u4", packets, HEAD.size)
     shown = np.frombuffer(data, "<u4", packets, HEAD.size + 4 * packets)
     kinds = np.frombuffer(data, "u1", packets, HEAD.size + 8 * packets)

@@ -6,12 +6,14 @@ with a row for each of its lines, `bad.tsv`, and last of all `pack.json`, withou
 reads it.
 """
 
+import fcntl
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Union
+from typing import IO, NamedTuple, Union
 
 import numpy as np
 from tqdm import tqdm
@@ -24,6 +26,7 @@ from utils.pool import Crashed, run_all
 from utils.scanning import Finding
 from utils.shards import UNFINISHED, Spool, page_size, read_note
 
+READ_BY = ("root", "source", "num_classes", "image_tmpl", "flow")  # what says what lines mean
 MOST = 500  # videos of a shard, about
 FEWEST = 8
 EVEN = 48  # where there are that many shards, their number is a multiple of this: it divides well
@@ -41,7 +44,8 @@ class Plan(NamedTuple):
 
     def dealt(self) -> dict[str, list[int]]:
         """The lines of every shard, in a drawn order, by the shard's name."""
-        good = [k for k, record in enumerate(self.lines) if k not in self.bad()]
+        bad = self.bad()
+        good = [k for k in range(len(self.lines)) if k not in bad]
         if not good:
             raise ValueError(f"{self.file.path} has no video to pack")
         drawn = np.random.RandomState(0).permutation(good).tolist()
@@ -92,12 +96,13 @@ def pack_lists(plans: list[Plan], reader: str, workers: int) -> list[dict]:
 
     Of that, `packed` videos in this run.
     """
+    locks = []  # held until the end: nobody else may write here
     for plan in plans:
         with explained(plan.folder, "--out"):
-            begin(plan)
+            locks.append(begin(plan))
     dealt = [plan.dealt() for plan in plans]
     missing = [
-        {name: shards[name] for name in shards if not read_note(plan.folder / name)}
+        {name: shards[name] for name in shards if not is_done(plan, name)}
         for plan, shards in zip(plans, dealt)
     ]
     pack_shards(plans, missing, reader, workers)
@@ -110,21 +115,39 @@ def pack_lists(plans: list[Plan], reader: str, workers: int) -> list[dict]:
     return results
 
 
-def begin(plan: Plan) -> None:
-    """Notes what is being packed, so that nothing else goes on in the same folder."""
-    settings = {**plan.form._asdict(), "shards": plan.shards, "bad": len(plan.known_bad)}
-    settings["list"] = digest(plan.file.path)
+def is_done(plan: Plan, name: str) -> bool:
+    """Whether a shard is there, and nothing that was missing then is there now."""
+    note = read_note(plan.folder / name)
+    return note is not None and not any(
+        kind == "missing" and os.path.exists(plan.lines[line].path)
+        for line, (kind, *_) in note["bad"]
+    )
+
+
+def begin(plan: Plan) -> IO:
+    """Notes what is being packed, so that nothing else goes on in the same folder; the lock."""
+    settings = {**plan.form._asdict(), "shards": plan.shards, "list": digest(plan.file.path)}
+    settings.update({name: str(getattr(plan.file, name)) for name in READ_BY})
+    settings["bad"] = hashlib.sha256(
+        repr(sorted(plan.known_bad)).encode("utf-8", "replace")
+    ).hexdigest()
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    lock = open(plan.folder / ".lock", "a+")  # noqa: SIM115 - held open
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise ValueError(f"--out: {plan.folder} is being packed by another process") from None
     begun = plan.folder / "settings.json"
     if begun.is_file():
         for key, value in json.loads(begun.read_text()).items():
-            if settings[key] != value:
+            if settings.get(key) != value:
                 raise ValueError(
                     f"--out: {plan.folder} was begun with another {key} ({value}, now "
                     f"{settings[key]}); remove the folder or choose another"
                 )
     shutil.rmtree(plan.folder / UNFINISHED, ignore_errors=True)
-    plan.folder.mkdir(parents=True, exist_ok=True)
     write_text(begun, json.dumps(settings))
+    return lock
 
 
 def pack_shards(
@@ -164,11 +187,17 @@ def finish(plan: Plan, names: list[str]) -> dict:
         for line, *row in note["rows"]:
             places[line] = (shard, *row)
     write_text(folder / BAD, "".join(f"{row}\n" for row in table_of(plan, bad)))
+    lost = [k for k in np.flatnonzero(places["shard"] == NOWHERE) if k not in bad]
+    begun = json.loads((folder / "settings.json").read_text())["list"]
+    if lost or digest(plan.file.path) != begun:
+        raise ValueError(f"{plan.file.path} has changed while it was packed; remove {folder}")
     good = places[places["shard"] != NOWHERE]
     if not len(good):
         raise ValueError(f"{plan.file.path} has no video that can be packed; see {folder / BAD}")
-    shutil.copyfile(plan.file.path, folder / LIST)
-    np.save(folder / PLACES, places)
+    shutil.copyfile(plan.file.path, folder / f"{LIST}.tmp")
+    np.save(folder / f"tmp.{PLACES}", places)
+    os.replace(folder / f"{LIST}.tmp", folder / LIST)
+    os.replace(folder / f"tmp.{PLACES}", folder / PLACES)
     index = {**plan.form._asdict(), "list": digest(plan.file.path), "shards": shards}
     write_text(folder / INDEX, json.dumps(index))
     original = np.flatnonzero(places["shard"] != NOWHERE)
@@ -195,4 +224,4 @@ def size_of(record: Record) -> int:
     if not os.path.isdir(record.path):
         return os.path.getsize(record.path) if os.path.isfile(record.path) else 0
     first = next(os.scandir(record.path), None)
-    return first.stat().st_size * record.num_frames if first else 0
+    return first.stat().st_size * (record.num_frames or 1) if first else 0

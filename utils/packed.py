@@ -141,6 +141,8 @@ def read_packed(file: ListFile, packed: Path, min_frames: int = 3) -> tuple[list
     if file.path.is_file() and digest(file.path) != index["list"]:
         raise ValueError(f"data.packed: {file.path} is not the list that {folder} was packed from")
     shards = check_shards(folder, index)
+    if not (folder / LIST).is_file() or digest(folder / LIST) != index["list"]:
+        raise ValueError(f"data.packed: {folder / LIST} is damaged; run scripts/pack_dataset.py")
     lines = entries(file._replace(path=folder / LIST))
     records, left_out = [], 0
     for row, (number, _, record) in zip(np.load(folder / PLACES), lines):

@@ -30,7 +30,7 @@ class PackedOrder(Order):
     shards: Sequence[Sequence[np.ndarray]] = ()
 
     def __post_init__(self):
-        lanes = sum(self.even(shards) * len(shards) // self.group for shards in self.shards)
+        lanes = sum(self.even(shards) * len(shards) for shards in self.shards) // self.group
         self.used = self.used or lanes * self.group
         if not lanes:
             raise ValueError(
@@ -45,19 +45,28 @@ class PackedOrder(Order):
 
     def draw(self, epoch: int) -> np.ndarray:
         rng = np.random.RandomState([self.seed, epoch])
-        lists = [self.lanes(shards, rng) for shards in self.shards]  # each (group, length)
+        sizes = [self.even(shards) * len(shards) for shards in self.shards]
+        # A list too small for a lane each shares a place in all lanes with a part of the largest.
+        spare = [min(sizes) < self.group and size == max(sizes) for size in sizes]
+        lists, left = zip(*map(self.lanes, self.shards, spare, [rng] * len(sizes)))
+        left = rng.permutation(np.concatenate(left))
+        extra = len(left) // self.group
+        lists = [*lists, left[: extra * self.group].reshape(self.group, extra)]
         merged = [self.merge([lanes[i] for lanes in lists], rng) for i in range(self.group)]
         return np.stack(merged, axis=1).reshape(-1)  # update after update
 
-    def lanes(self, shards: Sequence[np.ndarray], rng: np.random.RandomState) -> np.ndarray:
-        """One list's lanes (group, length)."""
+    def lanes(
+        self, shards: Sequence[np.ndarray], spare: bool, rng: np.random.RandomState
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """One list's lanes (group, length), and the samples that do not make up one more each."""
         even = self.even(shards)
         begun = [np.roll(shard, rng.randint(len(shard)))[:even] for shard in shards]
         drawn = np.concatenate([begun[k] for k in rng.permutation(len(begun))])
-        length = len(drawn) // self.group
+        length = max(len(drawn) // self.group - spare, 0)
         starts = np.arange(self.group) * len(drawn) // self.group
-        places = np.arange(length) // WINDOW + rng.random_sample((self.group, length))
-        return drawn[starts[:, None] + np.argsort(places, axis=1)]
+        windows = np.arange(length) // WINDOW + rng.random_sample((self.group, length))
+        places = starts[:, None] + np.argsort(windows, axis=1)
+        return drawn[places], np.delete(drawn, places)
 
     @staticmethod
     def merge(parts: list[np.ndarray], rng: np.random.RandomState) -> np.ndarray:

@@ -70,14 +70,16 @@ class Packed(NamedTuple):
 def pack(task: tuple[Any, Job, Form]) -> Union[Packed, Finding]:
     """Packs the video of a key; of one that cannot be read, says what is wrong with it."""
     _, job, form = task
-    finding = examine(job)
-    if finding.kind != GOOD:
-        return finding
     try:
+        finding = examine(job)
+        if finding.kind != GOOD:
+            return finding
         with open_job(job) as source:
             return encode(source, job, form)
     except VideoError as error:
         return Finding("broken", error.args[-1])
+    except (OSError, av.error.FFmpegError) as error:
+        return Finding("broken", " ".join(str(error).split()))
 
 
 def job_of(record: Record, file: ListFile, reader: str) -> Job:
@@ -143,9 +145,9 @@ def watched(
 def h264(frames: Iterator[np.ndarray], form: Form) -> Iterator[tuple[bytes, int, int]]:
     """(packet, number of the frame, kind) in decoding order.
 
-    Every group of pictures is closed, and of every three pictures two are made only to be shown, so
-    that a reader can leave them out. The tuning for fast decoding drops the arithmetic coder and
-    the loop filter; nothing is done for the eye alone (psy).
+    Every group of pictures is closed, and between two that others are made from stand two that are
+    made only to be shown, so that a reader can leave them out. The tuning for fast decoding drops
+    the arithmetic coder and the loop filter; nothing is done for the eye alone (psy).
     """
     encoder = None
     for number, frame in enumerate(frames):

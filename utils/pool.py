@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Callable
 
 from utils.parent import end_with
@@ -29,7 +29,11 @@ def run_all(work: Callable, jobs: Iterable, workers: int) -> Iterator[tuple[Any,
             with executor(workers) as pool:
                 while True:
                     for job in islice(jobs, workers * WAITING - len(flying)):
-                        flying[pool.submit(work, job)] = job
+                        try:
+                            flying[pool.submit(work, job)] = job
+                        except BrokenProcessPool:
+                            jobs = chain([job], jobs)
+                            raise
                     if not flying:
                         return
                     for future in wait(flying, return_when=FIRST_COMPLETED).done:

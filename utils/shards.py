@@ -86,7 +86,9 @@ class Spool:
         except RuntimeError as error:  # what MindRecord raises
             raise OSError(str(error).splitlines()[0]) from None
         rows = self.located(temporary, lines)
+        note_of(target).unlink(missing_ok=True)
         for end in (".db", ""):
+            settle(f"{temporary}{end}")
             os.replace(f"{temporary}{end}", f"{target}{end}")
         note = {"bytes": target.stat().st_size, "rows": rows, "bad": list(self.bad.items())}
         write_text(note_of(target), json.dumps(note))
@@ -118,6 +120,13 @@ class Spool:
                 rows.append(Row(line, place, *about))
                 place += size
         return rows
+
+
+def settle(path: str) -> None:
+    """On the disk before anything says so; and for all to read: MindRecord keeps files private."""
+    os.chmod(path, 0o644)
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def page_size(originals: Iterable[int]) -> int:

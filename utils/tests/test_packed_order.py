@@ -122,3 +122,12 @@ def test_an_evaluation_reads_parts_of_what_is_stored():
     parts = [share(5, 2, rank, 2, stored) for rank in range(2)]
     assert parts == [[2, 0, None, None], [3, 1, 4, None]]
     assert stored_order([Record("v", None, 0, 1)]) == []
+
+
+def test_a_list_that_is_smaller_than_an_update_comes_too():
+    lists = [cut(960, 8), cut(40, 2, first=960)]
+    one = order(lists, batch=64)
+    assert one.per_epoch == 960
+    seen = [set(one.epoch(epoch).tolist()) for epoch in range(4)]
+    assert all(len(epoch) == 960 for epoch in seen)
+    assert all(len(epoch & set(range(960, 1000))) > 10 for epoch in seen)
