@@ -52,6 +52,7 @@ def stopped(two, tmp_path_factory):
 LAST_4 = {"LAST_STEP": "4"}
 
 
+@pytest.mark.slow
 def test_both_ranks_stop_where_one_asks_for_it(stopped):
     """In the step after it: only then do the others know."""
     out, done = stopped
@@ -60,6 +61,7 @@ def test_both_ranks_stop_where_one_asks_for_it(stopped):
     assert "stopped at step 5, saved" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_of_two_devices_goes_on_with_one(stopped, two, pair):
     """In steps of half the samples, two to an update, from the middle of an epoch.
 

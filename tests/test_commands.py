@@ -49,8 +49,7 @@ def test_kill_9_at_any_moment_changes_no_bit(tiny, tmp_path):
     arguments = [*tiny, *state, "--run.save_steps=1", "--train.epochs=3"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     run("tsm/train.py", *arguments, f"--run.out={whole}")
-    for steps in (2, 7):
-        start_and_stop("tsm/train.py", arguments, broken, steps, signal.SIGKILL)
+    start_and_stop("tsm/train.py", arguments, broken, 5, signal.SIGKILL)
     result = run("tsm/train.py", *arguments, f"--run.out={broken}")
     assert result["steps"] == 18
     assert_same(whole / "resume.ckpt", broken / "resume.ckpt")

@@ -113,7 +113,7 @@ def test_damage_is_found_named_and_repaired(drawn, tmp_path):
     ):
         tsm.read_records(config, "train")
     assert last_json(pack(drawn, tmp_path, *options))["packed"] == 8, "one shard of three"
-    assert last_json(pack(drawn, tmp_path, "--verify"))["videos"] == 32
+    assert len(tsm.read_records(config, "train")) == 24
 
 
 def test_what_cannot_be_read_is_left_out(drawn, tmp_path):
