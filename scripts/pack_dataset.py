@@ -33,7 +33,7 @@ from utils import command
 from utils.lists import ListFile, names_of
 from utils.packed import pack_folder
 from utils.packing import form_of
-from utils.scanning import Finding
+from utils.scanning import Finding, read_table
 
 
 def main(room: str, cfg, out: str, verify: bool, workers: str = "", **options: str) -> None:
@@ -77,16 +77,10 @@ def planned(
 
 
 def read_bad(path: Path) -> dict[str, Finding]:
-    """What `scripts/scan_videos.py` found: number, kind, path, reason."""
+    """What `scripts/scan_videos.py` found."""
     if not path.is_file():
         raise ValueError(f"--bad: {path} is not there; name the --out of scripts/scan_videos.py")
-    found = {}
-    for line in path.read_text("utf-8", "surrogateescape").split("\n"):
-        if line:
-            _, kind, rest = line.split("\t", 2)  # a bad line may have tabs of its own
-            place, _, reason = rest.rpartition("\t")
-            found[place] = Finding(kind, reason)
-    return found
+    return read_table(path)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from utils import command
 from utils.checkpoint import explained, write_text
 from utils.lists import ListFile, entries, names_of
 from utils.pool import Crashed, run_all
-from utils.scanning import GOOD, Finding, Job, examine
+from utils.scanning import GOOD, Finding, Job, examine, table_row
 
 DEPTHS = ("all", "ends")
 
@@ -117,7 +117,7 @@ def read_journal(path: Path) -> dict[str, Finding]:
 def write_lists(target: Path, lines: list) -> None:
     good = [text for _, text, _, finding in lines if finding.kind == GOOD]
     rows = [
-        f"{number}\t{finding.kind}\t{path or text}\t{finding.reason}"
+        table_row(number, finding, path or text)
         for number, text, path, finding in lines
         if finding.kind != GOOD
     ]

@@ -12,7 +12,7 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import IO, Any, Optional
 
 import mindspore as ms
 import numpy as np
@@ -59,13 +59,11 @@ class RunFolder:
             return
         with explained(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            self.lock = open(self.path / ".lock", "a+")  # noqa: SIM115 held until the process ends
-        try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            self.lock = locked(self.path)
+        if self.lock is None:
             raise ValueError(
                 f"run.out: {self.path} is in use by another run; choose another --run.out"
-            ) from None
+            )
         if self.resume_file.exists():
             self.check_same_run(config)
         with explained(self.path):
@@ -168,6 +166,17 @@ class RunFolder:
         for file in self.epochs()[:-keep] if keep else ():
             file.unlink()
             file.with_name(f"{file.stem}_ema.ckpt").unlink(missing_ok=True)
+
+
+def locked(folder: Path) -> Optional[IO]:
+    """A file to hold as long as nobody else may write in a folder; None where somebody holds it."""
+    lock = open(folder / ".lock", "a+")  # noqa: SIM115 - held until the process ends
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        return None
+    return lock
 
 
 def remove_leftovers(folder: Path, name: str = "*") -> None:

@@ -1,12 +1,12 @@
 """A folder of class folders of videos: its classes, a split of each, files that are twice there."""
 
-import hashlib
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from utils.lists import digest
 from utils.scanning import SUFFIXES
 
 
@@ -48,20 +48,11 @@ def twins_of(folder: Path, classes: dict[str, list[str]]) -> list[list[str]]:
     by_size: dict[int, list[str]] = defaultdict(list)
     for video in (video for videos in classes.values() for video in videos):
         by_size[(folder / video).stat().st_size].append(video)
-    by_content: dict[bytes, list[str]] = defaultdict(list)
+    by_content: dict[str, list[str]] = defaultdict(list)
     for videos in by_size.values():
         for video in videos if len(videos) > 1 else ():
             by_content[digest(folder / video)].append(video)
     return [videos for videos in by_content.values() if len(videos) > 1]
-
-
-def digest(path: Path) -> bytes:
-    """Of a file, a megabyte at a time."""
-    found = hashlib.sha256()
-    with open(path, "rb") as file:
-        for part in iter(lambda: file.read(2**20), b""):
-            found.update(part)
-    return found.digest()
 
 
 def split(found: Found, share: float, seed: int) -> tuple[list[str], list[str]]:

@@ -5,6 +5,7 @@ Source "video": `path label` or `path num_frames label`. Source "frames", a fold
 list an integer before the label is taken for num_frames.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -151,6 +152,15 @@ def _locate(record: Record, root: Path, image_tmpl: str) -> Record:
 
 def _integer(text: str) -> Optional[int]:
     return int(text) if re.fullmatch("-?[0-9]+", text) else None
+
+
+def digest(path: Path) -> str:
+    """Of a file's bytes, a megabyte at a time."""
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        for part in iter(lambda: file.read(2**20), b""):
+            found.update(part)
+    return found.hexdigest()
 
 
 def swapped(label: int, pairs: Sequence[tuple[int, int]]) -> int:

@@ -6,7 +6,6 @@ with a row for each of its lines, `bad.tsv`, and last of all `pack.json`, withou
 reads it.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -18,12 +17,12 @@ from typing import IO, NamedTuple, Union
 import numpy as np
 from tqdm import tqdm
 
-from utils.checkpoint import explained, write_text
+from utils.checkpoint import explained, locked, write_text
 from utils.lists import ListFile, Record, entries
 from utils.packed import BAD, INDEX, LIST, NOWHERE, PLACE, PLACES, digest
 from utils.packing import Form, job_of, pack
 from utils.pool import Crashed, run_all
-from utils.scanning import Finding
+from utils.scanning import Finding, table_row
 from utils.shards import UNFINISHED, Spool, page_size, read_note
 
 READ_BY = ("root", "source", "num_classes", "image_tmpl", "flow")  # what says what lines mean
@@ -39,7 +38,8 @@ class Plan(NamedTuple):
     folder: Path
     form: Form
     shards: int  # 0: by the number of videos
-    lines: list[Union[Record, str]]  # what each line says, or what is wrong with it
+    texts: list[tuple[int, str]]  # the list's lines and their numbers
+    lines: list[Union[Record, str]]  # what each says, or what is wrong with it
     known_bad: dict[str, Finding]  # by path; not even tried
 
     def dealt(self) -> dict[str, list[int]]:
@@ -81,7 +81,9 @@ class Plan(NamedTuple):
 
 
 def plan_of(file: ListFile, folder: Path, form: Form, shards: int, known_bad: dict) -> Plan:
-    return Plan(file, folder, form, shards, [says for *_, says in entries(file)], known_bad)
+    read = list(entries(file))
+    texts, lines = [(number, text) for number, text, _ in read], [says for *_, says in read]
+    return Plan(file, folder, form, shards, texts, lines, known_bad)
 
 
 def usual_shards(videos: int) -> int:
@@ -132,11 +134,9 @@ def begin(plan: Plan) -> IO:
         repr(sorted(plan.known_bad)).encode("utf-8", "replace")
     ).hexdigest()
     plan.folder.mkdir(parents=True, exist_ok=True)
-    lock = open(plan.folder / ".lock", "a+")  # noqa: SIM115 - held open
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise ValueError(f"--out: {plan.folder} is being packed by another process") from None
+    lock = locked(plan.folder)
+    if lock is None:
+        raise ValueError(f"--out: {plan.folder} is being packed by another process")
     begun = plan.folder / "settings.json"
     if begun.is_file():
         for key, value in json.loads(begun.read_text()).items():
@@ -198,7 +198,7 @@ def finish(plan: Plan, names: list[str]) -> dict:
     np.save(folder / f"tmp.{PLACES}", places)
     os.replace(folder / f"{LIST}.tmp", folder / LIST)
     os.replace(folder / f"tmp.{PLACES}", folder / PLACES)
-    index = {**plan.form._asdict(), "list": digest(plan.file.path), "shards": shards}
+    index = {**plan.form._asdict(), "list": begun, "shards": shards}
     write_text(folder / INDEX, json.dumps(index))
     original = np.flatnonzero(places["shard"] != NOWHERE)
     return {
@@ -212,11 +212,11 @@ def finish(plan: Plan, names: list[str]) -> dict:
 
 
 def table_of(plan: Plan, bad: dict[int, Finding]) -> Iterator[str]:
-    """Rows as `scripts/scan_videos.py` writes them: line number, kind, path, reason."""
-    for (number, text, record), line in zip(entries(plan.file), range(len(plan.lines))):
-        if line in bad:
-            path = record.path if isinstance(record, Record) else text
-            yield f"{number}\t{bad[line].kind}\t{path}\t{bad[line].reason}"
+    """Rows as `scripts/scan_videos.py` writes them."""
+    for line in sorted(bad):
+        number, text = plan.texts[line]
+        record = plan.lines[line]
+        yield table_row(number, bad[line], record.path if isinstance(record, Record) else text)
 
 
 def size_of(record: Record) -> int:

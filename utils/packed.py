@@ -6,7 +6,6 @@ the packets that the wanted frames need. MindData reads the same shards whole (`
 """
 
 import functools
-import hashlib
 import json
 import logging
 import os
@@ -18,7 +17,7 @@ from typing import NamedTuple, Optional
 import numpy as np
 
 from utils.frame_source import FrameSource, VideoError
-from utils.lists import ListFile, Record, entries, read_list
+from utils.lists import ListFile, Record, digest, entries, read_list
 from utils.pack_format import EXTRA, KEY, decode_table
 from utils.video import open_video, read_jpeg
 
@@ -183,10 +182,6 @@ def check_shards(folder: Path, index: dict) -> list[str]:
                 "remove it and run scripts/pack_dataset.py"
             )
     return [str(folder / name) for name, _ in index["shards"]]
-
-
-def digest(path: Path) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def is_whole(place: Place) -> bool:

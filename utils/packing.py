@@ -97,8 +97,7 @@ def open_job(job: Job) -> FrameSource:
 def encode(source: FrameSource, job: Job, form: Form) -> Packed:
     """Encodes all frames, and compares three of the copy with what they were made from."""
     seen: dict[int, np.ndarray] = {}
-    looked_at = {0, len(source) // 2, len(source) - 1}
-    frames = watched(sized(source, form), looked_at, seen)
+    frames = watched(sized(source, form), looked_at(len(source)), seen)
     if form.codec == "video":
         packets = list(h264(frames, form))
     else:
@@ -109,6 +108,11 @@ def encode(source: FrameSource, job: Job, form: Form) -> Packed:
     table = Table(form.codec, height, width, len(source), source.fps, sizes, *columns)
     head, payload = table.encode(), b"".join(data for data, *_ in packets)
     return Packed(head, payload, len(source), compare(source.path, head + payload, head, seen))
+
+
+def looked_at(length: int) -> list[int]:
+    """The frames that speak for a video where its copy is compared."""
+    return sorted({0, length // 2, length - 1})
 
 
 def sized(source: FrameSource, form: Form) -> Iterator[np.ndarray]:
@@ -133,7 +137,7 @@ def shrunk(frame: np.ndarray, form: Form) -> np.ndarray:
 
 
 def watched(
-    frames: Iterator[np.ndarray], numbers: set[int], seen: dict[int, np.ndarray]
+    frames: Iterator[np.ndarray], numbers: list[int], seen: dict[int, np.ndarray]
 ) -> Iterator[np.ndarray]:
     """The same frames; those of the numbers are put into `seen`."""
     for number, frame in enumerate(frames):

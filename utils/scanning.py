@@ -49,6 +49,22 @@ class Finding(NamedTuple):
     frames: int = 0
 
 
+def table_row(number: int, finding: Finding, place: str) -> str:
+    """A row of `NAME.bad.tsv`: line number, kind, path or line, reason."""
+    return f"{number}\t{finding.kind}\t{place}\t{finding.reason}"
+
+
+def read_table(path: Path) -> dict[str, Finding]:
+    """{path or line: finding} of such rows."""
+    found = {}
+    for row in path.read_text("utf-8", "surrogateescape").split("\n"):
+        if row:
+            _, kind, rest = row.split("\t", 2)  # a bad line may have tabs of its own
+            place, _, reason = rest.rpartition("\t")
+            found[place] = Finding(kind, reason)
+    return found
+
+
 class _Found(Exception):
     """Carries a Finding out of the checks."""
 

@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from utils.lists import ListFile, Record
 from utils.packed import PackedVideo, is_whole, pack_folder, read_index, read_packed
-from utils.packing import Form, job_of, open_job, psnr, shrunk
+from utils.packing import Form, job_of, looked_at, open_job, psnr, shrunk
 
 SAMPLE = 16  # videos of a list whose pixels are compared
 LEAST = 20.0  # dB; less is another picture
@@ -41,7 +41,7 @@ def compare(record: Record, file: ListFile, reader: str, form: Form) -> Optional
     with PackedVideo(record.path, record.place) as copy, open_job(job) as source:
         if len(copy) != len(source):
             raise ValueError(f"{record.path}: {len(source)} frames, its copy has {len(copy)}")
-        numbers = sorted({0, len(source) // 2, len(source) - 1})
+        numbers = looked_at(len(source))
         frames = [shrunk(frame, form) for frame in source.frames(numbers)]
         value = psnr(copy.frames(numbers), np.stack(frames))
     if value < LEAST:
