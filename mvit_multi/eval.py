@@ -17,7 +17,7 @@ from mvit_multi.config import Config
 from mvit_multi.evaluation import eval_videos, evaluate_sets
 from mvit_multi.lr_generator import HEAD
 from mvit_multi.model import MViT
-from utils import amp, checkpoint, command, run_log, runtime
+from utils import command, inference, run_log, runtime
 from utils.metrics import print_result, write_beside
 
 
@@ -25,9 +25,8 @@ def main(cfg: Config, checkpoint_path: str) -> int:
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
     videos = eval_videos(cfg, rt)
-    net = MViT(**cfg.network())
-    checkpoint.load(net, checkpoint_path, head=HEAD)
-    result = evaluate_sets(amp.cast(net, cfg.run.amp), videos, rt)
+    net = inference.load(MViT, cfg, checkpoint_path, HEAD)
+    result = evaluate_sets(net, videos, rt)
     unreadable = sum(each["unreadable"] for each in result["sets"].values())
     result.update(unreadable=unreadable, checkpoint=str(checkpoint_path))
     write_beside(checkpoint_path, result, rt)

@@ -16,16 +16,14 @@ from mvit_multi.config import Config
 from mvit_multi.dataset import one_clip
 from mvit_multi.lr_generator import HEAD
 from mvit_multi.model import MViT, SideBySide
-from utils import amp, checkpoint, command, export, run_log, runtime
+from utils import command, export, inference, run_log, runtime
 from utils.metrics import print_result
 
 
 def main(cfg: Config, checkpoint_path: str, format: str, target: str) -> None:
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
-    net = MViT(**cfg.network())
-    checkpoint.load(net, checkpoint_path, head=HEAD)
-    net = SideBySide(amp.cast(net, cfg.run.amp))
+    net = SideBySide(inference.load(MViT, cfg, checkpoint_path, HEAD))
     shape = (cfg.eval.batch, *one_clip(cfg.data))
     print_result(export.export(net, shape, format, Path(target)), rt)
 

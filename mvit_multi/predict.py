@@ -22,7 +22,7 @@ from mvit_multi.dataset import Sample, list_file, views_of
 from mvit_multi.evaluation import OneHead
 from mvit_multi.lr_generator import HEAD
 from mvit_multi.model import MViT
-from utils import amp, checkpoint, command, run_log, runtime
+from utils import command, inference, run_log, runtime
 from utils.metrics import print_result, video_scores
 
 JOINT, OWN = 10, 5  # entries
@@ -33,9 +33,7 @@ def main(cfg: Config, checkpoint_path: str, video: str) -> None:
     run_log.start_log(rt)
     if not Path(video).is_file():
         raise ValueError(f"--video: {video} does not exist")
-    net = MViT(**cfg.network())
-    checkpoint.load(net, checkpoint_path, head=HEAD)
-    net = amp.cast(net, cfg.run.amp).set_train(False)
+    net = inference.load(MViT, cfg, checkpoint_path, HEAD)
     shares = [probabilities(net, cfg, k, video) for k in range(len(cfg.data.sets))]
     ranked = [entries(cfg, k, share) for k, share in enumerate(shares)]
     joint = [

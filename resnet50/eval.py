@@ -15,8 +15,7 @@ from resnet50.config import Config
 from resnet50.dataset import EvalSource, read_records
 from resnet50.lr_generator import HEAD
 from resnet50.model import build_network
-from utils import amp, checkpoint, command, run_log, runtime
-from utils.folding import fold
+from utils import command, inference, run_log, runtime
 from utils.metrics import evaluate, print_result, write_beside
 
 
@@ -24,9 +23,7 @@ def main(cfg: Config, checkpoint_path: str) -> None:
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
     images = EvalSource(read_records(cfg, "test"), cfg, rt)
-    net = build_network(**cfg.network())
-    checkpoint.load(net, checkpoint_path, head=HEAD)
-    net = amp.cast(fold(net), cfg.run.amp)
+    net = inference.load(build_network, cfg, checkpoint_path, HEAD)
     result = evaluate(net, images, cfg.model.num_classes, rt)
     result.update(views="1x1", checkpoint=str(checkpoint_path))
     write_beside(checkpoint_path, result, rt)

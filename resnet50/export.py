@@ -16,17 +16,14 @@ from resnet50.config import Config
 from resnet50.dataset import clip_shape
 from resnet50.lr_generator import HEAD
 from resnet50.model import build_network
-from utils import amp, checkpoint, command, export, run_log, runtime
-from utils.folding import fold
+from utils import command, export, inference, run_log, runtime
 from utils.metrics import print_result
 
 
 def main(cfg: Config, checkpoint_path: str, format: str, target: str) -> None:
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
-    net = build_network(**cfg.network())
-    checkpoint.load(net, checkpoint_path, head=HEAD)
-    net = amp.cast(fold(net), cfg.run.amp)
+    net = inference.load(build_network, cfg, checkpoint_path, HEAD)
     shape = (cfg.eval.batch, *clip_shape(cfg.data, cfg.data.crop))
     print_result(export.export(net, shape, format, Path(target)), rt)
 

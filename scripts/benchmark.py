@@ -25,9 +25,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from utils import amp, command, data_timing, run_log, runtime
+from utils import command, data_timing, inference, run_log, runtime
 from utils.counting import multiply_adds
-from utils.folding import fold
 from utils.loading import worker_count
 from utils.metrics import video_scores
 from utils.testing import evaluation as scores_of
@@ -99,7 +98,7 @@ def measure_step(room: str, cfg, rt: runtime.Runtime, repeats: int) -> dict:
 def evaluated(room: str, cfg) -> nn.Cell:
     """The network as eval.py runs it."""
     model = importlib.import_module(f"{room}.model")
-    return amp.cast(fold(model.build_network(**cfg.network())), cfg.run.amp).set_train(False)
+    return inference.ready(model.build_network(**cfg.network()), cfg.run.amp)
 
 
 class Product(nn.Cell):

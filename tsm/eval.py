@@ -16,8 +16,7 @@ from tsm.config import Config
 from tsm.dataset import EvalVideos, read_records
 from tsm.lr_generator import HEAD
 from tsm.model import TSM
-from utils import amp, checkpoint, command, run_log, runtime
-from utils.folding import fold
+from utils import command, inference, run_log, runtime
 from utils.metrics import evaluate, print_result, sum_unreadable, write_beside
 
 
@@ -25,9 +24,7 @@ def main(cfg: Config, checkpoint_path: str) -> int:
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
     videos = EvalVideos(read_records(cfg, "test"), cfg, rt)
-    net = TSM(**cfg.network())
-    checkpoint.load(net, checkpoint_path, head=HEAD)
-    net = amp.cast(fold(net), cfg.run.amp)
+    net = inference.load(TSM, cfg, checkpoint_path, HEAD)
     result = evaluate(net, videos.dataset(), cfg.model.num_classes, rt)
     unreadable = sum_unreadable(videos.bad, rt)
     views = f"{cfg.eval.clips}x{cfg.eval.crops}"

@@ -12,8 +12,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
 
-from utils import amp, checkpoint, command, run_log, runtime
-from utils.folding import fold
+from utils import command, inference, run_log, runtime
 from utils.metrics import evaluate, print_result, sum_unreadable, write_beside
 from x3d.config import Config
 from x3d.dataset import EvalVideos, read_records
@@ -25,9 +24,7 @@ def main(cfg: Config, checkpoint_path: str) -> int:
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
     videos = EvalVideos(read_records(cfg, "test"), cfg, rt)
-    net = X3D(**cfg.network())
-    checkpoint.load(net, checkpoint_path, head=HEAD)
-    net = amp.cast(fold(net), cfg.run.amp)
+    net = inference.load(X3D, cfg, checkpoint_path, HEAD)
     result = evaluate(net, videos.dataset(), cfg.model.num_classes, rt)
     unreadable = sum_unreadable(videos.bad, rt)
     views = f"{cfg.eval.clips}x{cfg.eval.crops}"

@@ -12,8 +12,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
 
-from utils import amp, checkpoint, command, export, run_log, runtime
-from utils.folding import fold
+from utils import command, export, inference, run_log, runtime
 from utils.metrics import print_result
 from x3d.config import Config
 from x3d.dataset import clip_shape
@@ -24,9 +23,7 @@ from x3d.model import X3D
 def main(cfg: Config, checkpoint_path: str, format: str, target: str) -> None:
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
-    net = X3D(**cfg.network())
-    checkpoint.load(net, checkpoint_path, head=HEAD)
-    net = amp.cast(fold(net), cfg.run.amp)
+    net = inference.load(X3D, cfg, checkpoint_path, HEAD)
     shape = (cfg.eval.batch, *clip_shape(cfg.data, cfg.test_crop))
     print_result(export.export(net, shape, format, Path(target)), rt)
 
