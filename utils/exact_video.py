@@ -23,7 +23,9 @@ from utils.frame_source import NO_VIDEO, VideoFile
 CONTAINERS = {"mov", "mp4", "matroska", "webm"}
 CODECS = {"h264", "hevc", "mpeg4", "vp8", "vp9"}
 LARGEST = 2**28  # bytes; the packets of a larger file are not kept in memory
-# From PyAV 17 on, colours would be converted by as many threads as there are cores.
+# From PyAV 17 on, colours would be converted by as many threads as there are cores. PyAV's short
+# forms (`frame.reformat`, `to_ndarray(format)`) keep such threads for later, and a process forked
+# after that waits for them for ever: the converter here is always one's own.
 ONE_THREAD = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 IDR = 5  # the H.264 slice that forgets all pictures before it
 
@@ -193,7 +195,11 @@ def decode_all(decoder, packets: Iterable[tuple[int, bytes]]) -> Iterator[av.Vid
 
 
 def to_array(to_rgb: VideoReformatter, frame: av.VideoFrame) -> np.ndarray:
-    return to_rgb.reformat(frame, format="rgb24", **ONE_THREAD).to_ndarray()
+    return converted(to_rgb, frame, "rgb24").to_ndarray()
+
+
+def converted(converter: VideoReformatter, frame: av.VideoFrame, pix_fmt: str) -> av.VideoFrame:
+    return converter.reformat(frame, format=pix_fmt, **ONE_THREAD)
 
 
 def is_clean_start(stream, packet: av.Packet) -> bool:

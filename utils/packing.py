@@ -12,7 +12,9 @@ from typing import Any, NamedTuple, Optional, Union
 import av
 import cv2
 import numpy as np
+from av.video.reformatter import VideoReformatter
 
+from utils.exact_video import converted
 from utils.frame_source import FrameSource, VideoError
 from utils.lists import ListFile, Record
 from utils.pack_format import CODECS, EXTRA, KEY, REFERENCE, Table
@@ -167,7 +169,7 @@ def picture(frame: np.ndarray, pix_fmt: str) -> av.VideoFrame:
         planes = cv2.cvtColor(frame, cv2.COLOR_RGB2YUV_I420)
         return av.VideoFrame.from_ndarray(planes, format=pix_fmt)
     whole = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
-    return whole.reformat(format=pix_fmt)
+    return converted(VideoReformatter(), whole, pix_fmt)
 
 
 def open_encoder(width: int, height: int, form: Form) -> av.VideoCodecContext:

@@ -5,14 +5,15 @@ Each file is made here, and each reader is asked for frames in and out of order.
 
 from fractions import Fraction
 
+import av
 import numpy as np
 import psutil
 import pytest
+from av.video.reformatter import VideoReformatter
 
+from utils.exact_video import to_array
 from utils.tests.test_video import BACK_ENDS, picture
 from utils.video import VideoError, open_video
-
-av = pytest.importorskip("av")
 
 
 def write(path, pictures, codec="libx264", pix_fmt="yuv420p", stamps=None, **options):
@@ -129,7 +130,8 @@ def odd(tmp_path_factory):
 def decoded_in_order(path):
     """By FFmpeg, all of it."""
     with av.open(str(path)) as container:
-        return np.stack([f.to_ndarray(format="rgb24") for f in container.decode(video=0)])
+        to_rgb = VideoReformatter()
+        return np.stack([to_array(to_rgb, frame) for frame in container.decode(video=0)])
 
 
 @pytest.mark.parametrize("reader", BACK_ENDS)

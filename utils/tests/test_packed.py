@@ -1,6 +1,8 @@
 """Packed videos: frame k is frame k, out of as few packets as can be, as near as they say."""
 
+import multiprocessing
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from utils.scanning import Finding, Job
 from utils.shards import Spool
 from utils.video import FrameFolder, open_video
 
+TEMPLATE = "img_{:05d}.jpg"
 FRAMES, FORMS = 50, {"video": Form("video", 256, 12, 10), "jpeg": Form("jpeg", 256, 1, 90)}
 
 
@@ -119,7 +122,7 @@ def test_frames_of_a_folder_are_taken_as_they_are(tmp_path):
     """Of odd sizes too; by H.264 they become a video."""
     names = [f"img_{k:05d}.jpg" for k in range(1, 6)]
     folder_of_frames(tmp_path / "rgb", "RGB", names)
-    listed = {"num_frames": 5, "image_tmpl": "img_{:05d}.jpg"}
+    listed = {"num_frames": 5, "image_tmpl": TEMPLATE}
     result = packed(tmp_path / "rgb", FORMS["jpeg"], **listed)
     assert result.payload == b"".join((tmp_path / "rgb" / name).read_bytes() for name in names)
     assert result.psnr == float("inf")
@@ -130,6 +133,30 @@ def test_frames_of_a_folder_are_taken_as_they_are(tmp_path):
     video = packed(tmp_path / "rgb", FORMS["video"], **listed)
     assert opened(video, tmp_path).frames([4]).shape == (1, 33, 47, 3)
     assert video.psnr > 25
+
+
+def test_a_fork_waits_for_no_thread_that_converted_colours(tmp_path):
+    """Encoding and decoding odd sizes, in a thread that is still there when another one forks."""
+    folder_of_frames(tmp_path / "rgb", "RGB", ["img_00001.jpg"])
+    done, free = threading.Event(), threading.Event()
+
+    def work() -> None:
+        result = packed(tmp_path / "rgb", FORMS["video"], num_frames=1, image_tmpl=TEMPLATE)
+        opened(result, tmp_path).frames([0])
+        done.set()
+        free.wait()
+
+    other = threading.Thread(target=work)
+    other.start()
+    assert done.wait(60)
+    child = multiprocessing.get_context("fork").Process(target=bool)
+    child.start()
+    child.join(20)
+    ended = child.exitcode
+    child.kill()
+    free.set()
+    other.join()
+    assert ended == 0
 
 
 @pytest.mark.parametrize("template", ["flow_{}_{:05d}.jpg", "flow_{:05d}.jpg"])
