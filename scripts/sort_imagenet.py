@@ -31,9 +31,7 @@ def main(annotations: str, images: str, out: str) -> None:
     classes = from_kit(given) if given.is_dir() else from_csv(given)
     there = {name: kind for name, kind in classes.items() if (folder / name).is_file()}
     if not there:
-        raise ValueError(
-            f"--images: {folder} has none of {len(classes)} images like {min(classes)}"
-        )
+        raise ValueError(f"--images: {folder} has none of the images; one is {min(classes)}")
     with explained(target, "--out"):
         for kind in set(there.values()):
             (target / kind).mkdir(parents=True, exist_ok=True)
@@ -45,7 +43,7 @@ def main(annotations: str, images: str, out: str) -> None:
 
 
 def from_csv(file: Path) -> dict[str, str]:
-    """{file name: WordNet id}: a line is `ILSVRC2012_val_00000001,n01751748 111 108 230 366 ...`."""
+    """{file name: WordNet id}; a line is `ILSVRC2012_val_00000001,n01751748 111 108 230 366`."""
     rows, found = csv.DictReader(lines(file)), {}
     for number, row in enumerate(rows, 2):
         with told(file, number):

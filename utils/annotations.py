@@ -1,8 +1,9 @@
 """The official annotation files of public data sets: which video is of which class.
 
-Every reader takes the folder of the annotation files as they are distributed, and returns the classes'
-names in the order of their labels and, for `train` and `val`, each video's key and label. A key is
-the end of a video's path without its extension: `name`, or `folder/name` where names come twice.
+Every reader takes the folder of the annotation files as they are distributed, and returns the
+classes' names in the order of their labels and, for `train` and `val`, each video's key and label.
+A key is the end of a video's path without its extension: `name`, or `folder/name` where names come
+twice.
 """
 
 import csv

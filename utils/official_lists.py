@@ -13,9 +13,10 @@ FRAME = re.compile(r"(?:.*\D)?([0-9]+)\.jpe?g", re.IGNORECASE)
 
 
 class Listed(NamedTuple):
-    """Lines of the lists; annotated keys without a file; files without annotation; files of one key.
+    """Lines of the lists, and what did not fit.
 
-    `missing` are lines `split key label`, `others` and `doubles` are paths below the folder.
+    `missing`: lines `split key label`, annotated but not there; `others`: paths that nobody
+    annotated; `doubles`: paths of further files of a listed video.
     """
 
     train: list[str]
@@ -67,7 +68,7 @@ def video_files(root: Path, deep: bool) -> dict[str, list[str]]:
 
 
 def frame_folders(root: Path) -> dict[str, list[str]]:
-    """{name: [`path num_frames`]} of all folders of JPEG frames that count up from 1 without gaps."""
+    """{name: [`path num_frames`]} of all folders whose JPEG frames count up from 1."""
     found: dict[str, list[str]] = defaultdict(list)
     for folder, inner, names in os.walk(root, followlinks=True):
         inner.sort()
