@@ -206,6 +206,7 @@ def test_the_command_lists_real_videos_and_tells_what_is_missing(drawn, tmp_path
     ("dataset", "spoil", "message"),
     [
         ("kinetics", ("train.csv", ",19,", ",soon,"), "train.csv, line 2 is not in the official"),
+        ("kinetics", ("train.csv", "105,train", "105"), "train.csv, line 3 is not in the official"),
         ("kinetics", ("train.csv", "youtube_id", "id"), "none of the 1 annotated"),
         ("sthv2", ("something-something-v2-labels.json", '"1"', '"2"'), "do not count up"),
         ("sthv2", ("something-something-v2-train.json", "Holding", "H"), "'H something next to"),
