@@ -1,12 +1,21 @@
-"""Makes the lists of a data set of your own, out of a folder of class folders of videos.
+"""Makes the lists of a data set: a public one's from its annotations, your own from class folders.
 
-    python scripts/make_lists.py --videos DIR --out LISTS [--test 0.2] [--names txt|csv] [--seed 0]
+    python scripts/make_lists.py --dataset NAME --annotations DIR --videos ROOT --out LISTS
+                                 [--names txt|csv] [--split 1|2|3]
+    python scripts/make_lists.py --videos DIR --out LISTS [--names txt|csv] [--test 0.2] [--seed 0]
 
-Writes LISTS/train.txt and test.txt, lines `class/video.mp4 label` below DIR, a share of every class
-to test with; LISTS/labels.txt, the classes' names in the order of their labels. `--names csv`:
-train.csv, val.csv and test.csv, as mvit_multi asks for. Of equal files the first alone is listed.
-Nobody decodes anything here: `scripts/scan_videos.py` does. The last line of stdout is one JSON
-object: root, classes, train, test, others (files that are no videos), twins, lists.
+NAME: kinetics (400, 600, 700), sthv1, sthv2 (Something-Something), jester, moments, ucf101, hmdb51;
+the last two have three splits. DIR holds their annotations as distributed; the videos are looked
+for below ROOT, in whatever folders. Writes LISTS/train.txt and val.txt or, with `--names csv`,
+train.csv and val.csv, and as test.csv the latter again; missing.txt: what is annotated and not
+there; unlisted.txt: what is there and not annotated.
+
+Without NAME: DIR/CLASS/VIDEO gives train.txt and test.txt (or the same csv), a share of every class
+to test with. Of equal files the first alone is listed.
+
+labels.txt has the classes' names in the order of their labels. Nobody decodes anything here:
+`scripts/scan_videos.py` does. The last line of stdout is one JSON object of counts and lists.
+Where the data sets come from and how they lie: docs/data_preparation.md.
 """
 
 import json
@@ -16,32 +25,75 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils import command
+from utils.annotations import FRAMES, READERS, read
 from utils.checkpoint import explained, write_text
 from utils.class_folders import look, split
+from utils.official_lists import match
 
-NAMES = {"txt": ("train.txt", "test.txt"), "csv": ("train.csv", "test.csv", "val.csv")}
+CSV = ("train.csv", "test.csv", "val.csv")
+OWN = {"txt": ("train.txt", "test.txt"), "csv": CSV}
+OFFICIAL = {"txt": ("train.txt", "val.txt"), "csv": CSV}
+OPTIONS = {"with": ("annotations", "split"), "without": ("test", "seed")}
 
 
-def main(videos: str, out: str, test: str = "0.2", names: str = "txt", seed: str = "0") -> None:
-    if names not in NAMES:
-        raise ValueError(f"--names is {names}; choose one of {', '.join(NAMES)}")
-    if not seed.isdecimal():
-        raise ValueError(f"--seed must be a whole number, not {seed}")
+def main(videos: str, out: str, names: str = "txt", dataset: str = "", **options: str) -> None:
+    one_of("names", names, OWN)
+    for word, known in OPTIONS.items():
+        if (word == "with") != bool(dataset) and set(known) & set(options):
+            raise ValueError(f"--{' and --'.join(known)} go {word} --dataset")
     root, folder = Path(videos).resolve(), Path(out)
-    found = look(root)
-    train, tested = split(found, share_of(test), int(seed))
-    parts = (train, tested, tested)
+    if dataset:
+        result, files = official(root, folder, dataset, names, **options)
+    else:
+        result, files = own(root, names, **options)
     with explained(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
-        lists = [folder / name for name in NAMES[names]]
-        for path, lines in zip(lists, parts):
-            write_text(path, "".join(f"{line}\n" for line in lines))
-        write_text(folder / "labels.txt", "".join(f"{name}\n" for name in sorted(found.classes)))
+        for name, lines in files.items():
+            write_text(folder / name, "".join(f"{line}\n" for line in lines))
+    named = (OFFICIAL if dataset else OWN)[names]
+    lists = [str((folder / name).resolve()) for name in named]
+    print(json.dumps({"root": str(root), **result, "lists": lists}))
+
+
+def official(
+    root: Path, folder: Path, dataset: str, names: str, annotations: str = "", split: str = "1"
+) -> tuple[dict, dict]:
+    """What to tell, and {file: lines}."""
+    one_of("dataset", dataset, READERS)
+    one_of("split", split, ("1", "2", "3"))
+    if not annotations:
+        raise ValueError("missing --annotations: the folder of the official annotation files")
+    given = read(dataset, Path(annotations), int(split))
+    found = match(given, root, dataset in FRAMES)
+    parts = {name: found.train if "train" in name else found.val for name in OFFICIAL[names]}
+    files = {**parts, "labels.txt": given.names}
+    files.update({"missing.txt": found.missing, "unlisted.txt": found.others})
+    for file in given.files:
+        if file.resolve().parent == folder.resolve() and file.name in files:
+            raise ValueError(f"--out: {file} is one of the annotations; choose another folder")
+    for path in found.doubles:
+        print(f"a second file of one video, not listed: {path}", file=sys.stderr)
+    counts = {name: len(getattr(found, name)) for name in found._fields}
+    return {"classes": len(given.names), **counts}, files
+
+
+def own(root: Path, names: str, test: str = "0.2", seed: str = "0") -> tuple[dict, dict]:
+    """What to tell, and {file: lines}."""
+    if not seed.isdecimal():
+        raise ValueError(f"--seed must be a whole number, not {seed}")
+    found = look(root)
+    train, tested = split(found, share_of(test), int(seed))
+    files = {name: train if "train" in name else tested for name in OWN[names]}
     for group in found.twins:
         print(f"equal files, listed once: {', '.join(group)}", file=sys.stderr)
-    result = {"root": str(root), "classes": len(found.classes), "train": len(train)}
-    result.update(test=len(tested), others=len(found.others), twins=len(found.twins))
-    print(json.dumps({**result, "lists": [str(path.resolve()) for path in lists]}))
+    counts = {"classes": len(found.classes), "train": len(train), "test": len(tested)}
+    counts.update(others=len(found.others), twins=len(found.twins))
+    return counts, {**files, "labels.txt": sorted(found.classes)}
+
+
+def one_of(name: str, value: str, choices: object) -> None:
+    if value not in choices:
+        raise ValueError(f"--{name} is {value}; choose one of {', '.join(choices)}")
 
 
 def share_of(text: str) -> float:
@@ -55,7 +107,8 @@ def share_of(text: str) -> float:
 
 
 def start() -> None:
-    given, _ = command.parse(sys.argv[1:], ["videos", "out"], optional=["test", "names", "seed"])
+    optional = ["names", "dataset", *OPTIONS["with"], *OPTIONS["without"]]
+    given, _ = command.parse(sys.argv[1:], ["videos", "out"], optional=optional)
     main(**given)
 
 

@@ -55,10 +55,8 @@ def toy(path: Path):
         overrides.append("run.loss_scale=1")  # two small images have wild gradients
     if room == "x3d":
         overrides.append("model.depth_factor=0.4")
-    elif (
-        room != "mvit_multi"
-        and cfg.model.arch.startswith("resnet")
-        and not getattr(cfg.model, "non_local", False)
+    elif getattr(cfg.model, "arch", "").startswith("resnet") and not getattr(
+        cfg.model, "non_local", False
     ):
         overrides += ["model.arch=resnet18", "model.first_width=16"]
     return load_config(module.Config, path, overrides)

@@ -6,6 +6,7 @@ That the commands work is shown where they run: test_commands.py, test_distribut
 import importlib
 import re
 import shlex
+from typing import get_type_hints
 
 import pytest
 
@@ -44,3 +45,22 @@ def test_every_room_has_the_six_headings():
     for room in rooms():
         headings = re.findall(r"^## (.*)$", (ROOT / room / "README.md").read_text(), re.MULTILINE)
         assert headings == ["What", "Run", "Data", "Results", "Departures", "Notes"]
+
+
+def settings_of(room: str) -> set:
+    """`section.key` of all settings of a room."""
+    sections = get_type_hints(importlib.import_module(f"{room}.config").Config)
+    return {f"{name}.{key}" for name, kind in sections.items() for key in get_type_hints(kind)}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_what_a_document_names_is_there(document):
+    """Settings, in a room's own README those of that room, and files that are linked."""
+    text = document.read_text()
+    own = [room for room in rooms() if document.parent == ROOT / room] or rooms()
+    known = set().union(*map(settings_of, own))
+    named = re.findall(r"(?<![\w/.])(?:run|data|model|train|eval)\.\w+", text)
+    files = re.compile(r"\.(py|csv|txt|log|json|bin|mindrecord\d?)$")
+    assert not {name for name in named if not files.search(name)} - known
+    links = re.findall(r"\]\(([^)#:]+)\)", text)
+    assert [link for link in links if not (document.parent / link).exists()] == []

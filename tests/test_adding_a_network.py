@@ -1,0 +1,94 @@
+"""docs/adding_a_network.md, done as it says, in a copy of the checkout."""
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import environment
+from utils.command import rooms
+from utils.config import ROOT
+
+PAGE = ROOT / "docs" / "adding_a_network.md"
+BLOCK = re.compile(
+    r"^```(\w+)(?: file=(\S+?))?(?: part=(\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE
+)
+LEFT_OUT = shutil.ignore_patterns("golden", "__pycache__", ".*", "out", "data", "kernel_meta")
+
+
+def put(path: Path, part: str, text: str) -> None:
+    """Writes a file, or puts `text` in the place of a definition or constant in it."""
+    lines = path.read_text().splitlines(True) if part else []
+    body, node = ast.parse("".join(lines)).body, None
+    for name in part.split(".") if part else ():
+        (node,) = (n for n in body if name in (getattr(n, "name", ""), *targets(n)))
+        body = getattr(node, "body", [])
+    if node is not None:
+        start = min([node, *getattr(node, "decorator_list", [])], key=lambda n: n.lineno).lineno
+        lines[start - 1 : node.end_lineno] = [text]
+    path.write_text("".join(lines) if part else text)
+
+
+def targets(node: ast.AST) -> list:
+    return [target.id for target in node.targets] if isinstance(node, ast.Assign) else []
+
+
+@pytest.fixture(scope="module")
+def added(drawn, tmp_path_factory) -> tuple:
+    """The copy with the new room in it, and the page's further commands, which are not run yet."""
+    copy = tmp_path_factory.mktemp("copy") / "zoo"
+    copy.mkdir()
+    for name in (*rooms(), "utils", "scripts", "tests", "docs"):
+        shutil.copytree(ROOT / name, copy / name, ignore=LEFT_OUT)
+    for name in ("README.md", "conftest.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, copy)
+    (copy / "data").mkdir()
+    os.symlink(drawn, copy / "data" / "drawn")
+    commands = []
+    for kind, file, part, text in BLOCK.findall(PAGE.read_text()):
+        if file:
+            put(copy / file, part, text)
+        for line in text.splitlines() if kind == "sh" else ():
+            if line.startswith("python "):
+                commands.append(line)
+            else:
+                perform(copy, line)
+    return copy, commands
+
+
+def perform(copy: Path, line: str) -> str:
+    """What a command that must succeed prints."""
+    options = {"cwd": copy, "env": environment(), "capture_output": True, "text": True}
+    done = subprocess.run(["bash", "-ec", line], timeout=300, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def result(copy: Path, line: str) -> dict:
+    return json.loads(perform(copy, line).splitlines()[-1])
+
+
+def test_the_new_room_trains_and_evaluates(added):
+    copy, (train, evaluate, *_) = added
+    assert train.startswith("python c3d/train.py")
+    assert result(copy, train)["steps"] == 6
+    told = result(copy, evaluate)
+    assert (told["videos"], told["views"]) == (8, "2x1")
+
+
+@pytest.mark.slow  # seven more processes; what they run is tested in the rooms themselves
+def test_all_other_commands_of_the_page_serve_the_new_room(added):
+    copy, (train, _, export, convert, complexity, scan, suite) = added
+    result(copy, train)
+    assert result(copy, export)["max_abs_difference"] < 1e-4
+    assert result(copy, convert)["missing"] == []
+    assert result(copy, complexity)["parameters"] == 18_304
+    assert result(copy, scan)["good"] == 32
+    told = perform(copy, suite)
+    assert int(re.search(r"(\d+) passed", told)[1]) > 50
+    assert "failed" not in told

@@ -1,0 +1,271 @@
+"""Lists from the annotation files of public data sets, each exactly as it is distributed."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+from tests.helpers import call, last_json
+from utils.annotations import read
+from utils.lists import ListFile, read_list
+from utils.official_lists import match
+
+KINETICS = """label,youtube_id,time_start,time_end,split
+playing squash or racquetball,-0A2-mhWuYk,19,29,train
+abseiling,0347ZoDXyP0,95,105,train
+abseiling,gone,1,11,train
+"""
+KINETICS_VAL = """label,youtube_id,time_start,time_end,split
+abseiling,__7xYvk5ZzA,2,12,validate
+"""
+KINETICS_TEST = """label,youtube_id,time_start,time_end,split
+abseiling,test,2,12,test
+"""
+# {data set: ({annotation: text}, files there, classes, train, val, (missing, others))}
+CASES = {
+    "kinetics": (
+        {"train.csv": KINETICS, "validate.csv": KINETICS_VAL, "test.csv": KINETICS_TEST},
+        [
+            "train/playing squash or racquetball/-0A2-mhWuYk_000019_000029.mp4",
+            "0347ZoDXyP0_000095_000105.mkv",
+            "val/__7xYvk5ZzA_000002_000012.mp4",
+            "test_000002_000012.mp4",
+        ],
+        ["abseiling", "playing squash or racquetball"],
+        [
+            "train/playing squash or racquetball/-0A2-mhWuYk_000019_000029.mp4 1",
+            "0347ZoDXyP0_000095_000105.mkv 0",
+        ],
+        ["val/__7xYvk5ZzA_000002_000012.mp4 0"],
+        (1, 1),
+    ),
+    "sthv2": (
+        {
+            "something-something-v2-labels.json": json.dumps(
+                {"Tilting something up": "0", "Holding something next to something": "1"}
+            ),
+            "something-something-v2-train.json": json.dumps(
+                [
+                    {
+                        "id": "78687",
+                        "label": "holding potato next to vicks vaporub bottle",
+                        "template": "Holding [something] next to [something]",
+                        "placeholders": ["potato", "vicks vaporub bottle"],
+                    }
+                ]
+            ),
+            "something-something-v2-validation.json": json.dumps(
+                [{"id": "74225", "template": "Tilting [something] up", "placeholders": ["a pen"]}]
+            ),
+            "something-something-v2-test.json": '[{"id": "1420"}]',
+        },
+        ["78687.webm", "20bn-something-something-v2/74225.webm", "1420.webm"],
+        ["Tilting something up", "Holding something next to something"],
+        ["78687.webm 1"],
+        ["20bn-something-something-v2/74225.webm 0"],
+        (0, 1),
+    ),
+    "sthv1": (
+        {
+            "something-something-v1-labels.csv": "Turning something\nFolding something\n",
+            "something-something-v1-train.csv": "100218;Turning something\n24413;Folding something",
+            "something-something-v1-validation.csv": "105723;Folding something\n",
+            "something-something-v1-test.csv": "92451\n",
+        },
+        ["100218/00001.jpg", "100218/00002.jpg", "105723/00001.jpg", "24413/00002.jpg"],
+        ["Folding something", "Turning something"],
+        ["100218 2 1"],
+        ["105723 1 0"],
+        (1, 0),
+    ),
+    "jester": (
+        {
+            "jester-v1-labels.csv": "Swiping Left\nDrumming Fingers\n",
+            "jester-v1-train.csv": "34870;Drumming Fingers\n",
+            "jester-v1-validation.csv": "9223;Swiping Left\n",
+        },
+        ["20bn-jester-v1/34870/00001.jpg", "20bn-jester-v1/9223/00001.jpg"],
+        ["Drumming Fingers", "Swiping Left"],
+        ["20bn-jester-v1/34870 1 0"],
+        ["20bn-jester-v1/9223 1 1"],
+        (0, 0),
+    ),
+    "moments": (
+        {
+            "moments_categories.txt": "clapping,1\nadult+female+singing,0\n",
+            "trainingSet.csv": "clapping/flickr-0-3-9-1_4.mp4,clapping,3,1\n"
+            "adult+female+singing/flickr-0-3-9-1_4.mp4,adult+female+singing,2,0\n",
+            "validationSet.csv": "clapping/yt-a.b_7.mp4,clapping,5,0\n",
+        },
+        [
+            "training/clapping/flickr-0-3-9-1_4.mp4",
+            "training/adult+female+singing/flickr-0-3-9-1_4.mp4",
+            "validation/clapping/yt-a.b_7.mp4",
+        ],
+        ["adult+female+singing", "clapping"],
+        [
+            "training/clapping/flickr-0-3-9-1_4.mp4 1",
+            "training/adult+female+singing/flickr-0-3-9-1_4.mp4 0",
+        ],
+        ["validation/clapping/yt-a.b_7.mp4 1"],
+        (0, 0),
+    ),
+    "ucf101": (
+        {
+            "classInd.txt": "1 ApplyEyeMakeup\r\n2 HandstandPushups\r\n",
+            "trainlist01.txt": "ApplyEyeMakeup/v_ApplyEyeMakeup_g08_c01.avi 1\r\n"
+            "HandstandPushups/v_HandStandPushups_g08_c01.avi 2\r\n",
+            "testlist01.txt": "ApplyEyeMakeup/v_ApplyEyeMakeup_g01_c01.avi\r\n",
+        },
+        [
+            "UCF-101/ApplyEyeMakeup/v_ApplyEyeMakeup_g08_c01.avi",
+            "UCF-101/HandstandPushups/v_HandStandPushups_g08_c01.avi",
+            "UCF-101/ApplyEyeMakeup/v_ApplyEyeMakeup_g01_c01.mp4",
+        ],
+        ["ApplyEyeMakeup", "HandstandPushups"],
+        [
+            "UCF-101/ApplyEyeMakeup/v_ApplyEyeMakeup_g08_c01.avi 0",
+            "UCF-101/HandstandPushups/v_HandStandPushups_g08_c01.avi 1",
+        ],
+        ["UCF-101/ApplyEyeMakeup/v_ApplyEyeMakeup_g01_c01.mp4 0"],
+        (0, 0),
+    ),
+    "hmdb51": (
+        {
+            "wave_test_split1.txt": "a_wave_u_nm_np1_fr_med_1.avi 1 \nb_wave_0.avi 0 \n",
+            "brush_hair_test_split1.txt": "April_09_brush_hair_u_nm_np1_ba_goo_0.avi 2 \n",
+        },
+        [
+            "wave/a_wave_u_nm_np1_fr_med_1.avi",
+            "wave/b_wave_0.avi",
+            "brush_hair/April_09_brush_hair_u_nm_np1_ba_goo_0.avi",
+        ],
+        ["brush_hair", "wave"],
+        ["wave/a_wave_u_nm_np1_fr_med_1.avi 1"],
+        ["brush_hair/April_09_brush_hair_u_nm_np1_ba_goo_0.avi 0"],
+        (0, 1),
+    ),
+}
+
+
+def lay(folder, files: dict) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(text.encode())
+
+
+@pytest.mark.parametrize("dataset", CASES)
+def test_official_annotations_become_lists(dataset, tmp_path):
+    files, videos, names, train, val, (missing, others) = CASES[dataset]
+    lay(tmp_path / "annotations", files)
+    lay(tmp_path / "videos", dict.fromkeys(videos, "-"))
+    given = read(dataset, tmp_path / "annotations", 1)
+    frames = dataset in ("sthv1", "jester")
+    found = match(given, tmp_path / "videos", frames)
+    assert given.names == names
+    assert (found.train, found.val) == (train, val)
+    assert (len(found.missing), len(found.others), found.doubles) == (missing, others, [])
+    (tmp_path / "list.txt").write_text("\n".join(train))
+    source = "frames" if frames else "video"
+    file = ListFile("list.txt", tmp_path / "list.txt", tmp_path / "videos", source, len(names))
+    assert len(read_list(file, min_frames=1)[0]) == len(train)
+
+
+def make(folder, *more, dataset="kinetics"):
+    given = ["--dataset", dataset, "--videos", folder / "videos"]
+    return call("scripts/make_lists.py", *given, "--out", folder / "lists", *more)
+
+
+def test_the_command_lists_real_videos_and_tells_what_is_missing(drawn, tmp_path):
+    """One video is there twice, two are missing, one is unknown."""
+    place = tmp_path / "videos" / "abseiling"
+    place.mkdir(parents=True)
+    real = sorted((drawn / "videos").rglob("*.mp4"))[0]
+    names = ["0347ZoDXyP0_000095_000105", "__7xYvk5ZzA_000002_000012", "unknown"]
+    for name in names:
+        shutil.copy(real, place / f"{name}.mp4")
+    shutil.copy(real, tmp_path / "videos" / f"{names[0]}.mp4")
+    lay(tmp_path / "annotations", CASES["kinetics"][0])
+    done = make(tmp_path, "--annotations", tmp_path / "annotations", "--names", "csv")
+    told = last_json(done)
+    assert [told[key] for key in ("classes", "train", "val", "missing", "others", "doubles")] == [
+        *(2, 1, 1, 2, 1, 1)
+    ]
+    assert f"a second file of one video, not listed: abseiling/{names[0]}.mp4" in done.stderr
+    lists = tmp_path / "lists"
+    assert (lists / "test.csv").read_text() == (lists / "val.csv").read_text()
+    assert (lists / "train.csv").read_text() == f"{names[0]}.mp4 0\n"
+    assert (lists / "missing.txt").read_text().splitlines()[0].startswith("train -0A2-mhWuYk_")
+    assert (lists / "unlisted.txt").read_text() == "abseiling/unknown.mp4\n"
+    assert told["lists"] == [str(lists / name) for name in ("train.csv", "test.csv", "val.csv")]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "spoil", "message"),
+    [
+        ("kinetics", ("train.csv", ",19,", ",soon,"), "train.csv, line 2 is not in the official"),
+        ("kinetics", ("train.csv", "105,train", "105"), "train.csv, line 3 is not in the official"),
+        ("kinetics", ("train.csv", "youtube_id", "id"), "none of the 1 annotated"),
+        ("sthv2", ("something-something-v2-labels.json", '"1"', '"2"'), "do not count up"),
+        ("sthv2", ("something-something-v2-train.json", "Holding", "H"), "'H something next to"),
+        ("sthv2", ("something-something-v2-train.json", "[", "{"), "train.json is not in the off"),
+        ("sthv1", ("something-something-v1-train.csv", ";", ","), "train.csv, line 1 is not in"),
+        ("jester", ("jester-v1-validation.csv", "Left", "Right"), "'Swiping Right' is no class"),
+        ("moments", ("trainingSet.csv", "clapping/", "claping/"), "line 1 is not in the official"),
+        ("ucf101", ("classInd.txt", "1 A", "3 A"), "do not count up from the first"),
+        ("hmdb51", ("wave_test_split1.txt", ".avi 1", ".avi 7"), "line 1 is not in the official"),
+    ],
+)
+def test_spoilt_annotations_are_told_in_one_line(dataset, spoil, message, tmp_path):
+    name, old, new = spoil
+    files = dict(CASES[dataset][0])
+    files[name] = files[name].replace(old, new)
+    lay(tmp_path / "annotations", files)
+    lay(tmp_path, {"a.mp4": "-"})
+    with pytest.raises(ValueError) as caught:
+        match(read(dataset, tmp_path / "annotations", 1), tmp_path, False)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ([], "missing --annotations"),
+        (["--annotations", "nowhere"], "--annotations: nowhere is no folder"),
+        (["--annotations", "{}", "--seed", "4"], "--test and --seed go without --dataset"),
+        (["--annotations", "{}", "--out", "{}", "--names", "csv"], "is one of the annotations"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(more, message, tmp_path):
+    lay(tmp_path, CASES["kinetics"][0])
+    lay(tmp_path / "videos", {"0347ZoDXyP0_000095_000105.mp4": "-"})
+    done = make(tmp_path, *(word.format(tmp_path) for word in more))
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert message in done.stderr
+    assert not (tmp_path / "lists").exists()
+
+
+def test_imagenets_validation_images_go_into_class_folders(tmp_path):
+    """By Kaggle's file and by the development kit's, whose numbers are not those of the folders."""
+    names = [f"ILSVRC2012_val_{k:08d}.JPEG" for k in (1, 2)]
+    lay(tmp_path / "images", dict.fromkeys(names, "-"))
+    kinds = ["n02119789", "n01440764"]
+    rows = [f"{name[:-5]},{kind} 85 1 499 272 \n" for name, kind in zip(names, kinds)]
+    lay(tmp_path, {"LOC_val_solution.csv": "ImageId,PredictionString\n" + "".join(rows)})
+    form = [("ILSVRC2012_ID", "O"), ("WNID", "O"), ("words", "O"), ("num_children", "O")]
+    synsets = np.array([[(1, "n02119789", "kit fox", 0)], [(2, "n01440764", "tench", 0)]], form)
+    (tmp_path / "kit").mkdir()
+    savemat(str(tmp_path / "kit" / "meta.mat"), {"synsets": synsets})
+    lay(tmp_path / "kit", {"ILSVRC2012_validation_ground_truth.txt": "1\n2\n2\n"})
+    for source, missing in (("LOC_val_solution.csv", 0), ("kit", 1)):
+        out = tmp_path / f"val_{missing}"
+        given = ["--annotations", tmp_path / source, "--images", tmp_path / "images", "--out", out]
+        told = last_json(call("scripts/sort_imagenet.py", *given))
+        assert told == {"classes": 2, "images": 2, "missing": missing}
+        places = sorted(str(path.relative_to(out)) for path in out.rglob("*.JPEG"))
+        assert places == [f"{kinds[1]}/{names[1]}", f"{kinds[0]}/{names[0]}"]
+    done = call("scripts/sort_imagenet.py", *given[:2], "--images", tmp_path, "--out", out)
+    assert (done.returncode, "has none of the images" in done.stderr) == (2, True)
