@@ -43,7 +43,16 @@ FREE = {
         "profile",
     },
     # Batch and accumulation may change with the number of devices: `RunFolder.continued`.
-    "data": {"root", "reader", "workers", "processes", "prefetch", "bad_limit", "batch"},
+    "data": {
+        "root",
+        "labels",
+        "reader",
+        "workers",
+        "processes",
+        "prefetch",
+        "bad_limit",
+        "batch",
+    },
     "train": {"accumulate"},
 }
 ORDER = "order"  # in the resume file: samples of a step, an update, an epoch, and of the list
