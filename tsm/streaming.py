@@ -83,6 +83,7 @@ def run(
     seen = ((seconds, scorer(frame)) for seconds, frame in stream.frames)
     table, picture = (out / f"{stream.name}_stream{suffix}" for suffix in (".csv", ".png"))
     with explained(out, "--out"), signals.reacting(lambda _: stop.set()):
+        out.mkdir(parents=True, exist_ok=True)
         count, total, last = write_rows(table, head, seen, stop)
     if not count:
         raise ValueError(f"{video}: no frame came")
