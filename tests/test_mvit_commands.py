@@ -138,6 +138,7 @@ def test_scanned_lists_of_one_name_do_not_replace_each_other(small, tmp_path):
     out = ["--out", tmp_path / "lists", "--frames", "ends"]
     result = run("scripts/scan_videos.py", *small, *out)
     assert (result["videos"], result["bad"], len(result["lists"])) == (66, 0, 9)
+    assert len(list((tmp_path / "lists").rglob("labels.txt"))) == len(SETS)
     good = [f"--data.lists={tmp_path / 'lists'}", f"--run.out={tmp_path / 'run'}"]
     good += ["--train.epochs=1", "--train.warmup_epochs=0"]
     assert run("mvit_multi/train.py", *small, *good)["steps"] == 5

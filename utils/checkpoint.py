@@ -43,16 +43,7 @@ FREE = {
         "profile",
     },
     # Batch and accumulation may change with the number of devices: `RunFolder.continued`.
-    "data": {
-        "root",
-        "labels",
-        "reader",
-        "workers",
-        "processes",
-        "prefetch",
-        "bad_limit",
-        "batch",
-    },
+    "data": {"root", "labels", "reader", "workers", "processes", "prefetch", "bad_limit", "batch"},
     "train": {"accumulate"},
 }
 ORDER = "order"  # in the resume file: samples of a step, an update, an epoch, and of the list

@@ -26,10 +26,8 @@ def find_names(beside: Optional[Path], shipped: str, classes: int) -> list[str]:
 
 def read_names(path: Path, classes: int, what: str) -> list[str]:
     """The lines of a file but empty ones at its end; `what` is what an error calls it."""
-    try:
-        names = [line.strip() for line in path.read_text(encoding="utf-8-sig").rstrip().split("\n")]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{what}: {path} cannot be read as text: {error}") from None
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    names = [line.strip() for line in text.rstrip().split("\n")]
     if len(names) != classes:
         raise ValueError(
             f"{what} has {len(names)} names, the network {classes} classes; name a file with a "
