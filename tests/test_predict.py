@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import cv2
@@ -470,6 +472,24 @@ def test_a_mistake_is_one_line_and_status_2(tiny, filled, tmp_path, words, said)
     done = call("scripts/predict.py", *tiny, "--checkpoint_path", filled, *words)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
     assert said in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path):
+    """As `... | head` does, in the middle of what is written."""
+    code = (
+        "from pathlib import Path; from utils import checkpoint, command\n"
+        "def work():\n"
+        "    with checkpoint.explained(Path('out')):\n"
+        "        print('x' * 10**6, flush=True)\n"
+        "command.enter('', work, bare=True)"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, cwd=ROOT, text=True
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_rooms_without_a_stream_say_so(main, tmp_path):

@@ -190,6 +190,8 @@ def explained(path: Path, setting: str = "run.out"):
     """Turns what the disk says into a ValueError that names the file."""
     try:
         yield
+    except BrokenPipeError:  # of stdout
+        raise
     except OSError as error:
         raise ValueError(f"{setting}: cannot write {path}: {error.strerror or error}") from None
 

@@ -154,6 +154,8 @@ def enter(usage: str, work: Callable, bare: bool = False) -> None:
         leave(2, f"error: {' '.join(str(error).split())}")
     except Interrupted as error:
         leave(130, str(error))
+    except BrokenPipeError:  # who reads our output has gone, as `head` does
+        os._exit(141)
     sys.exit(status if isinstance(status, int) else 0)
 
 
