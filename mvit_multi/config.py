@@ -21,6 +21,7 @@ class Set:
     num_classes: int
     videos: str = "."
     lists: str = "."
+    labels: str = ""  # names of the classes: utils/labels/<labels>.txt
     sampling: Literal["time", "segments"] = "time"
     flip: bool = True
     swap_labels: tuple[tuple[int, int], ...] = ()  # labels that a flip exchanges

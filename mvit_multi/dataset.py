@@ -122,21 +122,23 @@ class EvalVideos(sources.EvalVideos):
         super().__init__(samples, cfg, rt, (self.clips * self.crops, *one_clip(cfg.data)))
 
     def views(self, sample: Sample, number: int) -> np.ndarray:
-        return views_of(sample, self.cfg.data, self.set, self.clips, self.crops)
+        data = self.cfg.data
+        with packed.open_record(sample, data.reader) as video:
+            frames, places = video.frames_once(test_numbers(video, data, self.set, self.clips))
+        return cut_views(frames, places, data, self.set, self.crops)
 
 
-def views_of(sample: Sample, data, each, clips: int = 0, crops: int = 0) -> np.ndarray:
+def test_numbers(video: FrameSource, data, each, clips: int) -> np.ndarray:
+    """The frames (clips, T) of a test of the data set `each`."""
+    return np.stack([test_indices(video, data, each, k, clips) for k in range(clips)])
+
+
+def cut_views(frames: np.ndarray, places: np.ndarray, data, each, crops: int) -> np.ndarray:
     """uint8 (V, 3, T, crop, crop): the crops of the first clip, then of the second, ...
 
-    `each` is the data set, whose own views are taken where no number is given.
+    `places` (clips, T) says which of the frames stands where.
     """
-    count = clips or each.clips
-    with packed.open_record(sample, data.reader) as video:
-        numbers = np.stack([test_indices(video, data, each, k, count) for k in range(count)])
-        needed, places = np.unique(numbers, return_inverse=True)
-        frames = video.frames(needed)
-    places = places.reshape(numbers.shape)
-    return test_views(frames, places, each.short_side, data.crop, crops or each.crops)
+    return test_views(frames, places, each.short_side, data.crop, crops)
 
 
 def test_indices(video: FrameSource, data, each, clip: int, clips: int) -> np.ndarray:

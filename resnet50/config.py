@@ -20,6 +20,7 @@ class Data:
     source: Literal["folder", "mindrecord", "cifar10", "cifar100"] = "folder"
     train: str = "train"
     test: str = "val"
+    labels: str = ""  # names of the classes: utils/labels/<labels>.txt
     resize: int = 256  # short side in evaluation
     crop: int = 224
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)

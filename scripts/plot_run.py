@@ -91,15 +91,8 @@ def is_point(line: dict, name: str, tests: bool) -> bool:
 
 
 def start() -> None:
-    words = sys.argv[1:]
-    folders = [word for k, word in enumerate(words) if is_folder(words, k)]
-    rest = [word for k, word in enumerate(words) if not is_folder(words, k)]
-    given, _ = command.parse(rest, [], optional=["out"])
-    main(folders, **given)
-
-
-def is_folder(words: list[str], k: int) -> bool:
-    return not words[k].startswith("--") and (k == 0 or words[k - 1] != "--out")
+    given, _ = command.parse(sys.argv[1:], [], optional=["out"], free="folders")
+    main(**given)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@
 last ones: several times as fast, and blind to damage elsewhere. For every list there will be, in
 DIR: the list of its good lines, under its own name, to be named in the yaml in its place; and
 `NAME.bad.tsv`: line number, kind, path, reason. Lists of one name keep the folders in which they
-differ. An interrupted scan, even a killed one, goes on where it was; a file that has changed is
-read again. The last line of stdout is one JSON object: videos, good, bad, kinds, lists, read (in
-this run), seconds.
+differ, and `labels.txt` goes along. An interrupted scan, even a killed one, goes on where it was; a
+file that has changed is read again. The last line of stdout is one JSON object: videos, good, bad,
+kinds, lists, read (in this run), seconds.
 """
 
 import importlib
@@ -53,6 +53,7 @@ def main(room: str, cfg, out: str, frames: str = "all", workers: str = "") -> No
             target.parent.mkdir(parents=True, exist_ok=True)
             lines, new = scan(file, cfg.data.reader, frames, int(workers), target)
             write_lists(target, lines)
+            copy_names(file.path, target)
             kinds.update(finding.kind for _, _, _, finding in lines)
             read += new
     good = kinds.pop(GOOD, 0)
@@ -123,6 +124,14 @@ def write_lists(target: Path, lines: list) -> None:
     ]
     write_text(target, "".join(line + "\n" for line in good))
     write_text(target.with_name(f"{target.name}.bad.tsv"), "".join(row + "\n" for row in rows))
+
+
+def copy_names(source: Path, target: Path) -> None:
+    """The names of the classes beside a list stay beside it."""
+    names = source.with_name("labels.txt")
+    if names.is_file():
+        text = names.read_text(encoding="utf-8", errors="surrogateescape")
+        write_text(target.with_name("labels.txt"), text)
 
 
 if __name__ == "__main__":

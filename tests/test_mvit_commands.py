@@ -81,11 +81,11 @@ def test_two_ranks_evaluate_as_one(small, trained):
         assert {**both["sets"][name], "seconds": 0} == {**alone["sets"][name], "seconds": 0}
 
 
-def test_a_joint_prediction_over_all_classes(small, trained):
+def test_a_joint_prediction_over_all_classes(small, trained, tmp_path):
     root = Path(small[2].split("=")[1])
     video = next((root / "eight" / "videos" / "test").glob("*.mp4"))
-    files = ["--checkpoint_path", trained, "--video", video]
-    result = run("mvit_multi/predict.py", *small, *files)
+    files = ["--checkpoint_path", trained, video, "--out", tmp_path, "--window", "0"]
+    result = run("scripts/predict.py", *small, *files)["predictions"][0]
     assert {name: len(each) for name, each in result["sets"].items()} == {
         "eight": 5, "axes": 4, "moves": 5,
     }  # fmt: skip
@@ -94,9 +94,7 @@ def test_a_joint_prediction_over_all_classes(small, trained):
     best = result["sets"][joint[0]["set"]][0]
     assert joint[0]["probability"] == pytest.approx(best["probability"] / 3, abs=1e-6)
     assert all(e["name"] in SETS[e["set"]] for e in joint)
-    done = call("mvit_multi/predict.py", *small, *files[:3], root / "none.mp4")
-    assert done.returncode == 2
-    assert "none.mp4 does not exist" in done.stderr
+    assert result["views"] == "1x3, 2x3, 1x1"
 
 
 def test_an_exported_network_is_compared_with_the_cell(small, trained, tmp_path):
@@ -140,6 +138,7 @@ def test_scanned_lists_of_one_name_do_not_replace_each_other(small, tmp_path):
     out = ["--out", tmp_path / "lists", "--frames", "ends"]
     result = run("scripts/scan_videos.py", *small, *out)
     assert (result["videos"], result["bad"], len(result["lists"])) == (66, 0, 9)
+    assert len(list((tmp_path / "lists").rglob("labels.txt"))) == len(SETS)
     good = [f"--data.lists={tmp_path / 'lists'}", f"--run.out={tmp_path / 'run'}"]
     good += ["--train.epochs=1", "--train.warmup_epochs=0"]
     assert run("mvit_multi/train.py", *small, *good)["steps"] == 5

@@ -16,7 +16,7 @@ from utils import packed, sources
 from utils.lists import ListFile, Record, swapped
 from utils.order import Order, sample_rng
 from utils.runtime import Runtime
-from utils.video import FrameFolder
+from utils.video import FrameFolder, FrameSource
 
 SPLITS = ("train", "test")
 
@@ -46,19 +46,13 @@ def open_record(record: Record, data):
     return packed.open_record(record, data.reader)
 
 
-def read_frames(
-    record: Record, data, split: str, dense: bool, clips: int = 1, rng=None
-) -> tuple[np.ndarray, np.ndarray]:
-    """The frames that `split` samples, each once: uint8 (n, H, W, colours).
-
-    And which of them stands where: (clips * T * L,).
-    """
+def frame_numbers(
+    video: FrameSource, data, split: str, dense: bool, clips: int = 1, rng=None
+) -> np.ndarray:
+    """The frames that `split` samples (clips * T * L,)."""
     length = data.frames_per_segment
-    with open_record(record, data) as video:
-        offsets = sampling.sample(split, len(video), data.segments, length, dense, clips, rng)
-        numbers = sampling.frames_read(offsets, len(video), length)
-        needed, order = np.unique(numbers, return_inverse=True)
-        return video.frames(needed), order
+    offsets = sampling.sample(split, len(video), data.segments, length, dense, clips, rng)
+    return sampling.frames_read(offsets, len(video), length)
 
 
 class TrainSource(sources.TrainVideos):
@@ -66,7 +60,9 @@ class TrainSource(sources.TrainVideos):
 
     def frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
         dense = self.data.sampling == "dense"
-        frames, order = read_frames(record, self.data, "train", dense, rng=rng)
+        with open_record(record, self.data) as video:
+            numbers = frame_numbers(video, self.data, "train", dense, rng=rng)
+            frames, order = video.frames_once(numbers)
         return frames if len(frames) == len(order) else frames[order]
 
     def row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
@@ -97,13 +93,20 @@ class EvalVideos(sources.EvalVideos):
         super().__init__(records, cfg, rt, shape)
 
     def views(self, record: Record, sample: int) -> np.ndarray:
-        """(V, T, C, crop, crop): all clips of the first crop, then of the second, ..."""
-        data = self.cfg.data
         rng = sample_rng(self.cfg.run.seed, 0, sample)  # dense validation draws its window
-        frames, order = read_frames(record, data, self.split, self.dense, self.clips, rng)
-        return transforms.test_clips(
-            frames, self.clips, data.segments, data.resize, self.cfg.test_crop, self.crops, order
-        )
+        sampled = (self.cfg.data, self.split, self.dense, self.clips, rng)
+        with open_record(record, self.cfg.data) as video:
+            frames, order = video.frames_once(frame_numbers(video, *sampled))
+        return cut_views(frames, order, self.cfg, self.clips, self.crops)
+
+
+def cut_views(frames: np.ndarray, order: np.ndarray, cfg, clips: int, crops: int) -> np.ndarray:
+    """(V, T, C, crop, crop): all clips of the first crop, then of the second, ...
+
+    `order` (clips * T * L,) says which of the frames stands where.
+    """
+    data, size = cfg.data, cfg.test_crop
+    return transforms.test_clips(frames, clips, data.segments, data.resize, size, crops, order)
 
 
 def clip_shape(data, size: int) -> tuple[int, int, int, int]:

@@ -43,7 +43,7 @@ FREE = {
         "profile",
     },
     # Batch and accumulation may change with the number of devices: `RunFolder.continued`.
-    "data": {"root", "reader", "workers", "processes", "prefetch", "bad_limit", "batch"},
+    "data": {"root", "labels", "reader", "workers", "processes", "prefetch", "bad_limit", "batch"},
     "train": {"accumulate"},
 }
 ORDER = "order"  # in the resume file: samples of a step, an update, an epoch, and of the list
@@ -190,6 +190,8 @@ def explained(path: Path, setting: str = "run.out"):
     """Turns what the disk says into a ValueError that names the file."""
     try:
         yield
+    except BrokenPipeError:  # of stdout
+        raise
     except OSError as error:
         raise ValueError(f"{setting}: cannot write {path}: {error.strerror or error}") from None
 

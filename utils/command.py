@@ -6,6 +6,7 @@ Exit status 0: done; 2: the user's mistake, told in one line; 130: interrupted; 
 """
 
 import importlib
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -42,17 +43,20 @@ def run_room(
     flags: Sequence[str] = (),
     optional: Sequence[str] = (),
     words: dict[str, Sequence[str]] = MappingProxyType({}),
+    free: str = "",
 ) -> None:
     """The same for a script that serves every room: `main(room, config, **options)`.
 
     The room is named by `--network`, or by the yaml's folder. `options` are required,
-    `optional` ones are not, `flags` have no value, `words` {name: choices} come first, unnamed.
+    `optional` ones are not, `flags` have no value, `words` {name: choices} come first, unnamed;
+    `free` is as in `parse`.
     """
 
     def work() -> Any:
         rest = list(sys.argv[1:])
         chosen = {name: choose(name, choices, rest) for name, choices in words.items()}
-        given, overrides = parse(rest, ["config_path", *options], flags, ["network", *optional])
+        needed, others = ["config_path", *options], ["network", *optional]
+        given, overrides = parse(rest, needed, flags, others, free)
         path = Path(given.pop("config_path"))
         room = given.pop("network", None) or path.resolve().parents[1].name
         known(room, rooms(), "option --network")
@@ -76,6 +80,17 @@ def whole_number(name: str, text: str) -> int:
     return int(text)
 
 
+def number(name: str, text: str, least: float = 0.0) -> float:
+    """The value of the option `name`; ValueError where it is no number, or below `least`."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value < math.inf:
+        raise ValueError(f"--{name} must be a number from {least:g} on, not {text}")
+    return value
+
+
 def rooms() -> list[str]:
     """The networks of this zoo: folders with a model and a config."""
     return sorted(file.parent.name for file in ROOT.glob("*/model.py"))
@@ -86,12 +101,19 @@ def parse(
     names: Sequence[str],
     flags: Sequence[str] = (),
     optional: Sequence[str] = (),
+    free: str = "",
 ) -> tuple[dict[str, Any], list[str]]:
-    """Sorts the arguments into named ones and setting overrides; all `names` are required."""
-    given: dict[str, Any] = dict.fromkeys(flags, False)
+    """Sorts the arguments into named ones and setting overrides; all `names` are required.
+
+    Unnamed ones are a mistake, or, with `free`, the list of that name.
+    """
+    given: dict[str, Any] = {**dict.fromkeys(flags, False), **({free: []} if free else {})}
     overrides, rest = [], list(arguments)
     while rest:
         word = rest.pop(0)
+        if free and not word.startswith("-"):
+            given[free].append(word)
+            continue
         if not word.startswith("--"):
             raise ValueError(f"{word}: expected --name=value")
         name, equals, value = word[2:].partition("=")
@@ -132,6 +154,8 @@ def enter(usage: str, work: Callable, bare: bool = False) -> None:
         leave(2, f"error: {' '.join(str(error).split())}")
     except Interrupted as error:
         leave(130, str(error))
+    except BrokenPipeError:  # who reads our output has gone, as `head` does
+        os._exit(141)
     sys.exit(status if isinstance(status, int) else 0)
 
 

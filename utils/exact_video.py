@@ -70,7 +70,8 @@ class ExactVideo(VideoFile):
             stamps = np.array([packet.pts for packet in packets])
             self._shown = np.argsort(stamps)  # frame -> packet, which come in decoding order
             self._starts = [i for i, p in enumerate(packets) if is_clean_start(stream, p)]
-        if not count or self._handle.format.name.endswith(("_pipe", "image2")):  # a picture
+        # What FFmpeg takes for a video of one picture, or of text as a terminal shows it.
+        if not count or self._handle.format.name.endswith(("_pipe", "image2", "tty")):
             raise self._error("it has no video frames")
         return count
 

@@ -70,6 +70,11 @@ class FrameSource(abc.ABC):
             out[place == k] = frame
         return out
 
+    def frames_once(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The frames that an array names, each once, and, in its shape, which of them is where."""
+        needed, places = np.unique(numbers, return_inverse=True)
+        return self.frames(needed), places.reshape(numbers.shape)
+
     def in_order(self) -> Iterator[np.ndarray]:
         """All frames (H, W, C), one after the other. Raises VideoError."""
         return self._decode(list(range(len(self))))

@@ -17,6 +17,7 @@ where frames lie hours apart; such files FFmpeg 7 (PyAV 15, Python 3.9) misreads
 """
 
 import functools
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -106,6 +107,12 @@ class FrameFolder(FrameSource):
             raise self._error(f"data.image_tmpl {image_tmpl!r} needs a number as folder name")
         self._load = self._flow if flow else functools.partial(self._image, "RGB")
 
+    def has(self, index: int) -> bool:
+        """Whether there is a file for a frame; of flow, that of x."""
+        folder = (int(self.path.name),) if self._fields == 3 else ()
+        fields = (*folder, "x", index + 1) if self._fields > 1 else (index + 1,)
+        return (self.path / self._template.format(*fields)).is_file()
+
     def _decode(self, wanted: list[int]) -> Iterator[np.ndarray]:
         return (self._load(index + 1) for index in wanted)
 
@@ -128,6 +135,18 @@ class FrameFolder(FrameSource):
                 return np.asarray(image.convert(mode))
         except (OSError, SyntaxError, ValueError) as error:  # what PIL raises for broken files
             raise VideoError(path, self.reader, error) from None
+
+
+def count_frames(folder: Path, image_tmpl: str, flow: bool = False) -> int:
+    """How many frames a `FrameFolder` has: files numbered from 1 without a gap.
+
+    VideoError where there is none.
+    """
+    source = FrameFolder(folder, 0, image_tmpl, flow)
+    count = next(k for k in itertools.count() if not source.has(k))
+    if not count:
+        raise VideoError(folder, source.reader, f"it has no frame named {image_tmpl}")
+    return count
 
 
 def read_jpeg(data: bytes, mode: str) -> Optional[np.ndarray]:
@@ -162,6 +181,29 @@ def open_video(path: object, reader: str = "auto") -> FrameSource:
 
         return ExactVideo(Path(path))
     return (_DecordVideo if reader == "decord" else _OpenCVVideo)(Path(path), reader)
+
+
+def camera_frames(number: int) -> tuple[float, Iterator[np.ndarray]]:
+    """Frames a second (0 where the camera does not say), and the frames RGB as they come.
+
+    Raises ValueError where there is no such camera; closing the iterator frees it.
+    """
+    cv2 = _opencv()
+    capture = cv2.VideoCapture(number) if cv2 is not None else None
+    if capture is None or not capture.isOpened():
+        raise ValueError(f"camera {number} cannot be opened: none is there, or it is in use")
+    return float(capture.get(cv2.CAP_PROP_FPS)), _captured(capture)
+
+
+def _captured(capture) -> Iterator[np.ndarray]:
+    try:
+        while True:
+            found, pixels = capture.read()
+            if not found:
+                return
+            yield pixels[:, :, ::-1]
+    finally:
+        capture.release()
 
 
 def resize(frames: np.ndarray, width: int, height: int, box: Optional[Box] = None) -> np.ndarray:

@@ -68,16 +68,23 @@ class EvalVideos(sources.EvalVideos):
         super().__init__(records, cfg, rt, (views, *clip_shape(cfg.data, cfg.test_crop)))
 
     def views(self, record: Record, sample: int) -> np.ndarray:
-        """(V, 3, T, crop, crop): the crops of the first clip, then of the second, ..."""
-        cfg = self.cfg
-        with packed.open_record(record, cfg.data.reader) as video:
-            shares = np.arange(cfg.eval.clips) / cfg.eval.clips
-            clips = np.stack([clip_indices(video, cfg.data, share) for share in shares])
-            needed, places = np.unique(clips, return_inverse=True)
-            frames = video.frames(needed)
-        side = cfg.test_crop if cfg.eval.crops == 3 else cfg.data.scales[0]
-        places = places.reshape(clips.shape)
-        return test_views(frames, places, side, cfg.test_crop, cfg.eval.crops)
+        with packed.open_record(record, self.cfg.data.reader) as video:
+            return cut_views(*video.frames_once(test_numbers(video, self.cfg)), self.cfg)
+
+
+def test_numbers(video: FrameSource, cfg) -> np.ndarray:
+    """The frames (K, T) of a test's clips."""
+    shares = np.arange(cfg.eval.clips) / cfg.eval.clips
+    return np.stack([clip_indices(video, cfg.data, share) for share in shares])
+
+
+def cut_views(frames: np.ndarray, places: np.ndarray, cfg) -> np.ndarray:
+    """(V, 3, T, crop, crop): the crops of the first clip, then of the second, ...
+
+    `places` (K, T) says which of the frames stands where.
+    """
+    side = cfg.test_crop if cfg.eval.crops == 3 else cfg.data.scales[0]
+    return test_views(frames, places, side, cfg.test_crop, cfg.eval.crops)
 
 
 def clip_shape(data, size: int) -> tuple[int, int, int, int]:

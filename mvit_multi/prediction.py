@@ -1,0 +1,43 @@
+"""How each data set's head looks at one video, as its evaluation does."""
+
+from typing import Any
+
+import numpy as np
+from mindspore import nn
+
+from mvit_multi.dataset import cut_views, list_file, test_numbers
+from mvit_multi.evaluation import OneHead
+from utils.frame_source import FrameSource
+from utils.metrics import video_scores
+from utils.predicting import Head, Part
+from utils.video import open_video
+
+
+class SetHead(Head):
+    """One data set's; the network gives probabilities, whose mean over the views is taken."""
+
+    def __init__(self, cfg: Any, which: int):
+        self.data, self.which, self.set = cfg.data, which, cfg.data.sets[which]
+        self.name, self.classes, self.shipped = self.set.name, self.set.num_classes, self.set.labels
+        self.beside = list_file(cfg, which, "labels").path.with_suffix(".txt")
+        self.clips, self.crops = self.set.clips, self.set.crops
+
+    def numbers(self, part: Part) -> np.ndarray:
+        return test_numbers(part, self.data, self.set, self.clips)
+
+    def cut(self, frames: np.ndarray, places: np.ndarray) -> np.ndarray:
+        return cut_views(frames, places, self.data, self.set, self.crops)
+
+    def pictures(self, views: np.ndarray) -> np.ndarray:
+        return views[self.crops // 2 :: self.crops].transpose(0, 2, 3, 4, 1)
+
+    def shares(self, net: nn.Cell, views: np.ndarray) -> np.ndarray:
+        return video_scores(OneHead(net, self.which), views[None])[0]
+
+
+def heads(cfg: Any) -> list[Head]:
+    return [SetHead(cfg, which) for which in range(len(cfg.data.sets))]
+
+
+def open_source(path: str, cfg: Any) -> FrameSource:
+    return open_video(path, cfg.data.reader)

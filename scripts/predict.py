@@ -1,0 +1,88 @@
+"""Says what is to be seen in videos (for resnet50: images), and draws what the network saw.
+
+    python scripts/predict.py --config_path Y --checkpoint_path C VIDEO [VIDEO ...]
+        [--labels FILE] [--top 5] [--out DIR] [--window SECONDS] [--step SECONDS]
+        [--stream] [--fps N] [--section.key=value ...]
+
+Scores are those of the room's `eval.py` for the same views. A video longer than 30 seconds is cut
+into windows of 10, which --window changes for any video (0: one clip, however long); --step is from
+one window's start to the next, by default the window. --labels has a line for each class.
+
+Prints a table for every video. DIR, by default `predictions` beside the checkpoint, gets
+`predictions.jsonl`, a line a video, and `NAME.png`; of windows also `NAME.csv`, all classes over
+time, and `NAME_timeline.png`. The last line of stdout is one JSON object: predictions, failed, out,
+seconds. Exit status 1 where a video could not be read and others could, 2 where none could.
+
+--stream (tsm, built with model.online=true) takes one VIDEO frame by frame, or the camera of that
+number: a JSON line a frame, `NAME_stream.csv` and `NAME_stream.png`; ctrl-C ends it. --fps says how
+many frames a second it takes. Docs: docs/predict.md.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from utils import command, inference, predicting, run_log, runtime
+from utils.config import ROOT
+from utils.metrics import print_result
+from utils.predictor import Predictor
+
+SECONDS = ("window", "step", "fps")
+
+
+def main(
+    room: str,
+    cfg: Any,
+    checkpoint_path: str,
+    videos: list[str],
+    stream: bool,
+    labels: str = "",
+    top: str = "5",
+    out: str = "",
+    **seconds: str,
+) -> int:
+    if not videos:
+        raise ValueError("name at least one video: scripts/predict.py ... VIDEO [VIDEO ...]")
+    top = command.whole_number("top", top)
+    given = {name: command.number(name, text) for name, text in seconds.items()}
+    streams = stream or "fps" in given
+    if streams and (not stream or len(videos) > 1 or set(given) & {"window", "step"}):
+        raise ValueError("--stream takes one VIDEO, --fps goes with it, --window and --step do not")
+    for video in videos:
+        if not (stream and video.isdecimal()) and not Path(video).exists():
+            raise ValueError(f"{video} does not exist")
+    prediction = importlib.import_module(f"{room}.prediction")
+    heads = prediction.heads(cfg)
+    predicting.name_classes(heads, labels)
+    folder = Path(out) if out else Path(checkpoint_path).parent / "predictions"
+    rt = runtime.start(cfg.run)
+    run_log.start_log(rt)
+    if stream:
+        if not (ROOT / room / "streaming.py").is_file():
+            raise ValueError(f"--stream: {room} has no form that takes frame after frame; tsm has")
+        streaming = importlib.import_module(f"{room}.streaming")
+        rest = (heads[0], top, given.get("fps", 0.0), folder)
+        print_result(streaming.run(cfg, checkpoint_path, videos[0], *rest), rt)
+        return 0
+    build = importlib.import_module(f"{room}.model").build_network
+    classifier = importlib.import_module(f"{room}.lr_generator").HEAD
+    net = inference.load(build, cfg, checkpoint_path, classifier)
+    rest = (folder, top, given.get("window"), given.get("step"))
+    predictor = Predictor(net, heads, lambda path: prediction.open_source(path, cfg), *rest)
+    result = predictor.run(videos)
+    print_result(result, rt)
+    return 1 if result["failed"] else 0
+
+
+if __name__ == "__main__":
+    command.run_room(
+        main,
+        __doc__,
+        ["checkpoint_path"],
+        flags=["stream"],
+        optional=["labels", "top", "out", *SECONDS],
+        free="videos",
+    )

@@ -1,0 +1,498 @@
+"""scripts/predict.py: the scores of an evaluation, windows, streams, pictures, mistakes."""
+
+import csv
+import importlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import psutil
+import pytest
+from mindspore import Tensor
+from PIL import Image
+
+from tests.helpers import call
+from utils import checkpoint, inference, predicting, signals
+from utils.class_names import SHIPPED, find_names
+from utils.command import rooms
+from utils.config import ROOT, load_config
+from utils.drawing import MOTIONS, read_number, write_numbered_video, write_video
+from utils.drawing_images import PATTERNS, draw_image
+from utils.drawing_sets import draw_sets
+from utils.frame_source import VideoError
+from utils.metrics import video_scores
+from utils.predicting import Head, Part, parts_of, softmax
+from utils.predictor import Predictor, file_names
+from utils.runtime import Runtime
+from utils.testing import case_state, put_state
+from utils.video import count_frames, open_video
+
+TINY = {
+    "x3d": ["model.depth_factor=0.4", "data.frames=4", "data.scales=[32,36]", "data.crop=32"],
+    "mvit_multi": ["data.frames=4", "data.crop=32", "model.depth=2", "model.grow=[1]"],
+    "resnet50": ["data.source=folder", "data.augment=crop", "model.num_classes=4"],
+}
+TINY["mvit_multi"].append("model.dim=8")
+ONLINE = ["--model.online=true", "--data.segments=4"]
+
+
+def load(arguments: list, more: list = (), room: str = "tsm"):
+    overrides = [word[2:] for word in [*arguments[2:], *more]]
+    config = importlib.import_module(f"{room}.config").Config
+    return load_config(config, Path(arguments[1]), overrides)
+
+
+def save(cfg, path: Path, room: str = "tsm") -> Path:
+    """A checkpoint of the network of `cfg` whose scores lie apart."""
+    net = importlib.import_module(f"{room}.model").build_network(**cfg.network())
+    put_state(net, case_state({}, net), importlib.import_module(f"{room}.convert"))
+    checkpoint.save(path, checkpoint.weights_of(net))
+    return path
+
+
+def predictor(cfg, room: str, path: Path, out: Path, **settings) -> Predictor:
+    prediction = importlib.import_module(f"{room}.prediction")
+    heads = prediction.heads(cfg)
+    predicting.name_classes(heads, "")
+    build = importlib.import_module(f"{room}.model").build_network
+    classifier = importlib.import_module(f"{room}.lr_generator").HEAD
+    net = inference.load(build, cfg, path, classifier)
+    top = max(head.classes for head in heads)
+    return Predictor(net, heads, lambda p: prediction.open_source(p, cfg), out, top, **settings)
+
+
+def by_label(entries: list) -> list:
+    return [entry["probability"] for entry in sorted(entries, key=lambda e: e["label"])]
+
+
+@pytest.fixture(scope="module")
+def filled(tiny, tmp_path_factory) -> Path:
+    return save(load(tiny), tmp_path_factory.mktemp("filled") / "net.ckpt")
+
+
+@pytest.fixture(scope="module")
+def online(tiny, tmp_path_factory) -> Path:
+    return save(load(tiny, ONLINE), tmp_path_factory.mktemp("online") / "net.ckpt")
+
+
+@pytest.fixture(scope="module")
+def videos(drawn) -> list:
+    return sorted((drawn / "videos" / "test").glob("*.mp4"))
+
+
+@pytest.mark.parametrize("room", ["tsm", "x3d"])
+def test_scores_are_those_of_an_evaluation(room, tiny, drawn, tmp_path):
+    """The same views, one compilation for videos of different lengths."""
+    if room == "x3d":
+        config = ROOT / "x3d" / "configs" / "x3d_smoke.yaml"
+        tiny = ["", config, f"--data.root={drawn}", *(f"--{word}" for word in TINY["x3d"])]
+    cfg = load(tiny, room=room)
+    dataset = importlib.import_module(f"{room}.dataset")
+    rows = dataset.EvalVideos(dataset.read_records(cfg, "test"), cfg, Runtime())
+    found = predictor(cfg, room, save(cfg, tmp_path / "net.ckpt", room), tmp_path)
+    for index in (0, 3):
+        views, _, valid = rows[index]
+        assert valid
+        record = found.predict(rows.records[rows.mine[index]].path, f"video{index}")
+        expected = softmax(video_scores(found.net, views[None])[0])
+        assert np.ptp(expected) > 0.01
+        np.testing.assert_allclose(by_label(record["top"]), expected, atol=1e-6)
+        assert [e["name"] for e in sorted(record["top"], key=lambda e: e["label"])] == [*MOTIONS]
+    assert len(found.net.compile_cache) == 1
+    assert record["views"] == "2x3"
+
+
+def test_every_set_has_the_scores_of_its_evaluation(tmp_path):
+    from mvit_multi.evaluation import OneHead, eval_videos
+
+    draw_sets(tmp_path, train_per_motion=1, test_per_motion=1, seed=1)
+    config = ROOT / "mvit_multi" / "configs" / "mvit_multi_smoke.yaml"
+    words = ["", config, f"--data.root={tmp_path}", *(f"--{word}" for word in TINY["mvit_multi"])]
+    cfg = load(words, room="mvit_multi")
+    path = save(cfg, tmp_path / "net.ckpt", "mvit_multi")
+    found = predictor(cfg, "mvit_multi", path, tmp_path, window=0.5)
+    whole = Predictor(found.net, found.heads, found.open, tmp_path, 8, window=0)
+    for which, rows in eval_videos(cfg, Runtime()).items():
+        record = whole.predict(rows.records[0].path, "video")
+        expected = video_scores(OneHead(found.net, which), rows[0][0][None])[0]
+        np.testing.assert_allclose(by_label(record["sets"][rows.set.name]), expected, atol=1e-6)
+    assert np.ptp(expected) > 0.01
+    cut = found.predict(rows.records[0].path, "cut")
+    heading, *lines = csv.reader((tmp_path / "cut.csv").read_text().splitlines())
+    assert heading[:3] == ["start", "end", "eight/left"]
+    assert heading[-1] == "moves/left"
+    assert len(lines) == len(cut["windows"]) > 1
+    assert np.array(lines, float)[:, 2:].sum(axis=1) == pytest.approx(3, abs=1e-5)
+
+
+def test_an_image(tmp_path):
+    rng = np.random.RandomState(0)
+    for name in PATTERNS[:4]:
+        for split in ("train", "val"):
+            (tmp_path / split / name).mkdir(parents=True)
+            image = Image.fromarray(draw_image(name, rng)).resize((80, 61))
+            image.save(tmp_path / split / name / "0.jpg")
+    config = ROOT / "resnet50" / "configs" / "resnet50_smoke.yaml"
+    words = ["", config, f"--data.root={tmp_path}", *(f"--{word}" for word in TINY["resnet50"])]
+    cfg = load([*words, "--eval.batch=1"], room="resnet50")
+    from resnet50.dataset import eval_data
+
+    path = save(cfg, tmp_path / "net.ckpt", "resnet50")
+    found = predictor(cfg, "resnet50", path, tmp_path)
+    names = sorted(PATTERNS[:4])
+    assert list(found.heads[0].names) == names, "the class folders' names"
+    for views, label, _ in eval_data(cfg, Runtime()).create_tuple_iterator(output_numpy=True):
+        name = names[int(label[0])]
+        record = found.predict(str(tmp_path / "val" / name / "0.jpg"), name)
+        expected = softmax(video_scores(found.net, views)[0])
+        np.testing.assert_allclose(by_label(record["top"]), expected, atol=1e-6)
+    assert np.ptp(expected) > 0.02
+    with pytest.raises(VideoError, match="not a readable image"):
+        found.predict(str(config), "yaml")
+
+
+def test_one_broken_video_among_others(tiny, filled, videos, tmp_path):
+    """The others are predicted; the broken one is named; status 1."""
+    broken = tmp_path / "broken.mp4"
+    broken.write_bytes(videos[0].read_bytes()[:1500])
+    twin = tmp_path / videos[0].name
+    shutil.copy(videos[0], twin)
+    arguments = [videos[0], broken, twin, "--top", "3", "--window", "0.5", "--step=0.25"]
+    done = call("scripts/predict.py", *tiny, "--checkpoint_path", filled, *arguments)
+    assert done.returncode == 1, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error")]
+    assert str(broken) in line
+    *table, last = done.stdout.splitlines()
+    result, out = json.loads(last), filled.parent / "predictions"
+    assert (result["failed"], result["out"]) == (1, str(out))
+    first, second, third = result["predictions"]
+    assert "error" in second
+    assert first["top"] == third["top"]
+    assert first["picture"] != third["picture"]
+    assert table[0] == f"{videos[0]}  (2x3 views)"
+    assert [row.split()[0] for row in table[1:4]] == ["1", "2", "3"]
+    assert table[1].split()[1:3] == [first["top"][0]["name"], str(first["top"][0]["label"])]
+    lines = (out / "predictions.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == result["predictions"]
+    for file in (first["picture"], first["timeline"]):
+        with Image.open(file) as image:
+            assert np.ptp(np.asarray(image.convert("L"))) == 255
+    heading, *rows = csv.reader(Path(first["csv"]).read_text().splitlines())
+    assert heading == ["start", "end", *MOTIONS]
+    mean = np.array(rows, float)[:, 2:].mean(axis=0)
+    assert first["top"][0]["label"] == mean.argmax()
+    assert first["top"][0]["probability"] == pytest.approx(mean.max(), abs=2e-6)
+    starts = [each["start"] for each in first["windows"]]
+    assert [float(row[0]) for row in rows] == pytest.approx(starts, abs=1e-3)
+
+
+class Reading(Head):
+    """Reads the numbers off the frames of a numbered video: every `step`-th of a part."""
+
+    classes = 2
+
+    def __init__(self, step: int, offset: int = 0):
+        self.step, self.offset = step, offset
+
+    def numbers(self, part: Part) -> np.ndarray:
+        return np.arange(self.offset, len(part), self.step)
+
+    def cut(self, frames: np.ndarray, places: np.ndarray) -> np.ndarray:
+        return np.array([read_number(frames[place]) for place in places])
+
+    def pictures(self, views: np.ndarray) -> np.ndarray:
+        return views
+
+    def shares(self, net, views: np.ndarray) -> np.ndarray:
+        return np.array([0.25, 0.75])
+
+
+@pytest.mark.parametrize("step", [0, 1, 3])
+@pytest.mark.parametrize("reader", ["pyav", "opencv"])
+def test_windows_see_their_own_frames_and_no_more_than_they_hold(tmp_path, reader, step):
+    """Each frame is decoded once, forward, however windows and heads overlap."""
+    path = tmp_path / "numbered.mp4"
+    write_numbered_video(path, 97, 64, 48, 8)
+    with open_video(path, reader) as source:
+        asked, frames = [], source.frames
+        source.frames = lambda numbers: asked.append([int(n) for n in numbers]) or frames(numbers)
+        parts = parts_of(source, 4.0, step)
+        assert {len(part) for part in parts} == {32}
+        assert (parts[0].first, parts[-1].first) == (0, 97 - 32)
+        assert [part.first for part in parts[:-1]] == [*range(0, 65, 8 * (step or 4))]
+        heads = [Reading(4), Reading(6, 1)]
+        for seen in predicting.look(None, source, parts, heads):
+            for head, views in zip(heads, seen.views):
+                np.testing.assert_array_equal(views, seen.part.first + head.numbers(seen.part))
+    together = sum(asked, [])
+    assert together == sorted(set(together))
+    assert max(map(len, asked)) <= 32
+
+
+def test_which_videos_are_cut(tmp_path):
+    write_numbered_video(tmp_path / "long.mp4", 125, 64, 48, 4)
+    write_numbered_video(tmp_path / "short.mp4", 120, 64, 48, 4)
+    with open_video(tmp_path / "long.mp4") as long, open_video(tmp_path / "short.mp4") as short:
+        assert [part.first for part in parts_of(long, None, None)] == [0, 40, 80, 85]
+        assert parts_of(long, 0.0, None) == [Part(0, 125, 4.0)]
+        assert parts_of(short, None, None) == [Part(0, 120, 4.0)]
+        assert len(parts_of(short, 15.0, None)) == 2
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_length(tmp_path):
+    """Seven minutes, whose every frame is looked at: 70 MB a window of 10 seconds."""
+    picture = np.random.RandomState(0).randint(0, 255, (15, 20, 3), np.uint8)
+    picture = picture.repeat(16, axis=0).repeat(16, axis=1)
+    frames = (np.roll(picture, k % 320, axis=1) for k in range(7 * 60 * 30))
+    write_video(tmp_path / "long.mp4", frames, 30)
+
+    class Every(Reading):
+        def cut(self, frames, places):
+            return frames[:1]
+
+    process, sizes = psutil.Process(), []
+    with open_video(tmp_path / "long.mp4") as source:
+        for seen in predicting.look(None, source, parts_of(source, None, None), [Every(1)]):
+            assert seen.views[0].shape == (1, 240, 320, 3)
+            sizes.append(process.memory_info().rss)
+    assert len(sizes) == 42
+    assert max(sizes[3:]) - sizes[2] < 70e6
+
+
+def test_a_stream_equals_the_offline_network_frame_by_frame(tiny, online, videos, tmp_path):
+    arguments = [*tiny, *ONLINE, "--checkpoint_path", online, "--stream", videos[0]]
+    done = call("scripts/predict.py", *arguments, "--fps", "1000", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    *told, last = map(json.loads, done.stdout.splitlines())
+    heading, *rows = csv.reader(Path(last["csv"]).read_text().splitlines())
+    assert heading == ["time", *MOTIONS]
+    found = np.array(rows, float)[:, 1:]
+
+    from tsm.lr_generator import HEAD
+    from tsm.model import TSM
+    from tsm.transforms import test_clips
+
+    with open_video(videos[0]) as source:
+        frames, fps = source.frames(range(len(source))), source.fps
+    assert last["frames"] == len(frames) == len(found) == len(told)
+    whole = [f"--data.segments={len(frames)}", "--model.consensus=identity"]
+    cfg = load(tiny, ["--model.online=true", *whole])
+    net = inference.load(TSM, cfg, online, HEAD)
+    clip = test_clips(frames, 1, len(frames), cfg.data.resize, cfg.test_crop, 1)
+    scores = net(Tensor(clip)).asnumpy()[0].astype(np.float64)  # (T, classes)
+    for k, share in enumerate(found):
+        expected = softmax(scores[max(k - 3, 0) : k + 1].mean(axis=0))
+        np.testing.assert_allclose(share, expected, atol=1e-5)
+        assert told[k]["label"] == share.argmax()
+        assert told[k]["time"] == pytest.approx(k / fps, abs=1e-3)
+    assert np.ptp(found, axis=0).max() > 0.01
+    assert Image.open(last["picture"]).size[0] > 500
+
+
+class Camera:
+    """OpenCV's, but opened on a file; after six frames somebody presses ctrl-C."""
+
+    def __init__(self, path: Path):
+        self.file, self.given, self.released = REAL(str(path)), 0, False
+
+    def __getattr__(self, name: str):
+        return getattr(self.file, name)
+
+    def read(self):
+        self.given += 1
+        if self.given == 6:
+            signals.reactions[-1](signal.SIGINT)
+        return self.file.read()
+
+    def release(self):
+        self.released = True
+
+
+REAL = cv2.VideoCapture
+
+
+def test_ctrl_c_ends_a_camera_with_what_was_seen(tiny, online, videos, tmp_path, monkeypatch):
+    from tsm import prediction, streaming
+
+    camera = Camera(videos[0])
+    monkeypatch.setattr(cv2, "VideoCapture", lambda number: camera if number == 3 else REAL(""))
+    cfg = load(tiny, ONLINE)
+    (head,) = prediction.heads(cfg)
+    result = streaming.run(cfg, online, "3", head, 5, 1000.0, tmp_path)
+    assert (result["frames"], result["interrupted"], camera.released) == (6, True, True)
+    lines = (tmp_path / "camera_3_stream.csv").read_text().splitlines()
+    assert len(lines) == 1 + 6
+    assert not list(tmp_path.glob("*.tmp"))
+    with pytest.raises(ValueError, match="camera 4 cannot be opened"):
+        streaming.run(cfg, online, "4", head, 5, 1000.0, tmp_path)
+    assert len(signals.reactions) == 1
+
+
+def test_frames_a_second_of_a_stream(tiny):
+    from tsm import streaming
+
+    assert streaming.rate_of(load(tiny, ONLINE), 30.0) == pytest.approx(4 / 3)
+    dense = load(tiny, [*ONLINE, "--data.sampling=dense"])
+    assert streaming.rate_of(dense, 32.0) == pytest.approx(2.0)
+    taken = [k for k, _ in streaming.thinned(((k, None) for k in range(31)), 5 / 15)]
+    assert taken == list(range(0, 31, 3))
+    assert len(list(streaming.thinned(((k, None) for k in range(30)), 1.0))) == 30
+    assert len(list(streaming.thinned(((k, None) for k in range(300)), 8 / 3 / 30))) == 27
+
+
+def test_folders_of_frames_and_of_flow(tiny, tmp_path):
+    """Flow is shown by its x, in grey; the views are those of the evaluation's frames."""
+    from tsm import prediction
+
+    for k in range(1, 8):
+        for axis in "xy":
+            level = 10 * k + (100 if axis == "y" else 0)
+            Image.fromarray(np.full((48, 60), level, np.uint8)).save(
+                tmp_path / f"flow_{axis}_{k:05d}.jpg"
+            )
+    flow = ["--data.source=frames", "--data.modality=flow", "--data.frames_per_segment=2"]
+    cfg = load(tiny, [*flow, "--data.image_tmpl=flow_{}_{:05d}.jpg", "--eval.crops=10"])
+    (head,) = prediction.heads(cfg)
+    with prediction.open_source(str(tmp_path), cfg) as source:
+        assert len(source) == 7
+        (part,) = parts_of(source, None, None)
+        views = head.cut(*source.frames_once(head.numbers(part)))
+    assert views.shape == (20, 2, 4, 32, 32)
+    shown = head.pictures(views)
+    assert shown.shape == (2, 2, 32, 32, 3)
+    assert np.ptp(shown, axis=-1).max() == 0
+    np.testing.assert_array_equal(shown[..., 0], views[16:18, :, 0])
+    assert shown.max() < 100
+    assert count_frames(tmp_path, "flow_x_{:05d}.jpg") == 7
+    with pytest.raises(VideoError, match="no frame named"):
+        count_frames(tmp_path, "img_{:05d}.jpg")
+    with pytest.raises(ValueError, match="folders of flow images"):
+        prediction.open_source(str(tmp_path / "flow_x_00001.jpg"), cfg)
+
+
+COUNTS = {
+    "cifar10": 10, "cifar100": 100, "hmdb51": 51, "imagenet": 1000, "jester": 27,
+    "kinetics400": 400, "ssv2": 174, "ucf101": 101,
+}  # fmt: skip
+
+
+def test_shipped_names():
+    assert {file.stem for file in SHIPPED.iterdir()} == set(COUNTS)
+    for name, count in COUNTS.items():
+        names = find_names(None, name, count)
+        assert len(set(names)) == count
+        assert all(names)
+        if name not in ("cifar10", "imagenet"):
+            assert names == sorted(names), "labels are places in the alphabet"
+    assert find_names(None, "jester", 27)[2] == "No gesture"
+    pairs = load_config(
+        importlib.import_module("tsm.config").Config,
+        ROOT / "tsm" / "configs" / "tsm_r50_sthv2_8f_swap.yaml",
+    ).data.swap_labels
+    for a, b in pairs:  # published with the network
+        names = find_names(None, "ssv2", 174)
+        assert names[a].replace("left", "L") != names[a]
+        swapped = names[a].replace("left", "L").replace("right", "left").replace("L", "right")
+        assert swapped == names[b]
+
+
+@pytest.mark.parametrize("room", rooms())
+def test_a_yaml_names_a_list_that_fits(room):
+    named = 0
+    for path in (ROOT / room / "configs").glob("*.yaml"):
+        cfg = load_config(importlib.import_module(f"{room}.config").Config, path)
+        for head in importlib.import_module(f"{room}.prediction").heads(cfg):
+            if head.shipped:
+                assert len(find_names(None, head.shipped, head.classes)) == head.classes
+                named += 1
+    assert named
+
+
+def test_files_of_one_name_do_not_replace_each_other():
+    assert file_names(["a/x.mp4", "b/x.mp4", "x.avi", "y.mp4"]) == ["x", "x_2", "x_3", "y"]
+
+
+@pytest.fixture(scope="module")
+def main():
+    spec = importlib.util.spec_from_file_location("predict", ROOT / "scripts" / "predict.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "name at least one video"),
+        (["none.mp4"], "none.mp4 does not exist"),
+        (["VIDEO", "--top=0"], "--top must be a whole number above 0"),
+        (["VIDEO", "--window=-1"], "--window must be a number from 0 on"),
+        (["VIDEO", "--step=x"], "--step must be a number"),
+        (["VIDEO", "--labels=none.txt"], "--labels: none.txt does not exist"),
+        (["VIDEO", "--labels=LIST"], "has 24 names, the network 8 classes"),
+        (["VIDEO", "--fps=5"], "--fps goes with it"),
+        (["VIDEO", "--stream"], "model.online=true"),
+        (["BROKEN"], "cannot read"),
+        (["BROKEN", "LIST"], "none of the videos"),
+        (["VIDEO", "--out=VIDEO"], "--out: cannot write"),
+    ],
+)
+def test_a_mistake_is_told(main, tiny, filled, drawn, videos, tmp_path, words, said):
+    from utils import command
+
+    (tmp_path / "broken.mp4").write_bytes(videos[0].read_bytes()[:1500])
+    real = {"VIDEO": videos[0], "LIST": drawn / "train.txt", "BROKEN": tmp_path / "broken.mp4"}
+    for name, path in real.items():
+        words = [word.replace(name, str(path)) for word in words]
+    options = ["labels", "top", "out", "window", "step", "fps"]
+    given, _ = command.parse(words, [], ["stream"], options, "videos")
+    given = {"out": str(tmp_path / "out"), **given}
+    with pytest.raises(ValueError, match=said):
+        main("tsm", load(tiny), checkpoint_path=str(filled), **given)
+    assert not list((tmp_path / "out").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--topp=3", "video.mp4"], "unknown option --topp; nearest: top"),
+        (["BROKEN"], "broken.mp4 with pyav: it does not open"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(tiny, filled, tmp_path, words, said):
+    (tmp_path / "broken.mp4").write_bytes(os.urandom(2000))
+    words = [word.replace("BROKEN", str(tmp_path / "broken.mp4")) for word in words]
+    done = call("scripts/predict.py", *tiny, "--checkpoint_path", filled, *words)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert said in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path):
+    """As `... | head` does, in the middle of what is written."""
+    code = (
+        "from pathlib import Path; from utils import checkpoint, command\n"
+        "def work():\n"
+        "    with checkpoint.explained(Path('out')):\n"
+        "        print('x' * 10**6, flush=True)\n"
+        "command.enter('', work, bare=True)"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, cwd=ROOT, text=True
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_rooms_without_a_stream_say_so(main, tmp_path):
+    cfg = load(["", ROOT / "x3d" / "configs" / "x3d_smoke.yaml"], room="x3d")
+    with pytest.raises(ValueError, match="x3d has no form that takes frame after frame"):
+        main("x3d", cfg, checkpoint_path="none.ckpt", videos=["0"], stream=True)
