@@ -80,8 +80,9 @@ def draw_scaling(
     save(figure, path)
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path, option: str = "--out") -> None:
+    """Writes a picture whole or not at all; ValueError names the option where it cannot."""
     temporary = path.with_name(path.name + ".tmp")
-    with explained(path, "--out"):
+    with explained(path, option):
         figure.savefig(temporary, format=path.suffix[1:], dpi=120)
         temporary.replace(path)
