@@ -91,7 +91,8 @@ def file_column(path: Path) -> list[str]:
     """The column that scripts/make_mindrecord.py adds; empty where there is none."""
     try:
         rows = ds.MindDataset(str(path), columns_list=["file"], shuffle=False)
-        return [str(file) for (file,) in rows.create_tuple_iterator(1, output_numpy=True)]
+        files = rows.create_tuple_iterator(num_epochs=1, output_numpy=True)
+        return [str(file) for (file,) in files]
     except RuntimeError:
         return []
 
