@@ -134,7 +134,7 @@ def test_mindrecord_files_train(small, pictures, tmp_path):
     record = ["--data.source=mindrecord", f"--data.train={target}0", "--train.epochs=1"]
     record += ["--train.warmup_epochs=0", f"--run.out={tmp_path / 'run'}"]
     assert run("resnet50/train.py", *small, *record)["steps"] == 6
-    data = load_config(Config, SMOKE, [each[2:] for each in record[:2]]).data
+    data = load_config(Config, SMOKE, [each[2:] for each in [*small[3:5], *record[:2]]]).data
     rows = open_reader(data, "train", range(24), 1)
     images = [image for image, _ in rows.create_tuple_iterator(num_epochs=1, output_numpy=True)]
     files = describe(data, "train", 24, 4).paths
