@@ -2,6 +2,7 @@
 
 import json
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from PIL import Image
 
 from resnet50.config import Config
 from resnet50.readers import describe, open_reader
+from tests.event_reader import curves
 from tests.helpers import (
     assert_report,
     assert_same,
@@ -97,6 +99,8 @@ def test_kill_9_changes_no_bit(small, tmp_path):
     state = ["--train.optimizer=lars", "--train.nesterov=false", "--train.lr=2"]
     state += ["--train.ema=0.9", "--data.mixup=0.2"]
     state += ["--run.amp=O2", "--run.dynamic_loss_scale=true"]
+    if find_spec("tensorboardX"):
+        state += ["--run.tensorboard=true"]
     arguments = [*small, *state, "--run.save_steps=1"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     run("resnet50/train.py", *arguments, f"--run.out={whole}")
@@ -104,6 +108,30 @@ def test_kill_9_changes_no_bit(small, tmp_path):
     assert run("resnet50/train.py", *arguments, f"--run.out={broken}")["steps"] == 12
     assert_same(whole / "resume.ckpt", broken / "resume.ckpt")
     assert_same(whole / "epoch_002_ema.ckpt", broken / "epoch_002_ema.ckpt")
+    for out in (whole, broken) if find_spec("tensorboardX") else ():
+        assert_curves(out)
+
+
+def assert_curves(out: Path) -> None:
+    """TensorBoard shows what the log says, each step once."""
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    told = {line["step"]: line for line in lines if "step" in line}
+    shown = curves(out / "tensorboard")
+    for name in ("loss", "top1", "lr", "loss_scale", "clips_per_second", "waiting"):
+        points = shown[f"train/{name}"]
+        assert points == pytest.approx({step: line[name] for step, line in told.items()}), name
+    assert sorted(told) == [2, 4, 6, 8, 10, 12]
+
+
+def test_a_missing_package_is_told_before_anything_is_written(small, tmp_path):
+    (tmp_path / "tensorboardX.py").write_text("raise ImportError('not here')")
+    arguments = [*small, "--run.tensorboard=true", f"--run.out={tmp_path / 'run'}"]
+    done = call("resnet50/train.py", *arguments, environment={"PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "run.tensorboard: tensorboardX cannot be imported" in done.stderr
+    assert "pip install tensorboardX" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
 
 
 def test_two_workers_equal_one_with_twice_the_batch(small, tmp_path):
