@@ -152,6 +152,17 @@ def test_a_full_disk_leaves_the_old_table(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_picture_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+    def savefig(self, path, **options):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", savefig)
+    with pytest.raises(ValueError, match=r"--report: cannot write .*confusion.png: No space left"):
+        written(tmp_path)
+    assert not list(tmp_path.glob("*.tmp"))
+
+
 def test_names_and_paths_are_those_of_the_list(tmp_path):
     assert class_names(tmp_path, 2) == ["", ""]
     (tmp_path / "labels.txt").write_text("running far\njumping\n")
