@@ -1,11 +1,13 @@
 """Evaluates a checkpoint on every data set of the yaml, each with its own head and views.
 
-    python mvit_multi/eval.py --config_path Y --checkpoint_path C [--eval.sets=[kinetics] ...]
+    python mvit_multi/eval.py --config_path Y --checkpoint_path C [--report DIR]
+        [--eval.sets=[kinetics] ...]
 
 Prints a table. The last line of stdout is one JSON object: top1, top5, mean_class_accuracy (means
 over the sets), videos, unreadable, sets (each one's metrics and views), checkpoint, seconds; it is
 also written beside the checkpoint. Exit status 1 where videos could not be read, unless
-eval.allow_unreadable is true.
+eval.allow_unreadable is true. `--report` writes tables and plots of every video, class and
+probability into DIR, a folder for each set: docs/evaluation.md.
 """
 
 import sys
@@ -14,25 +16,35 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
 
 from mvit_multi.config import Config
+from mvit_multi.dataset import list_file
 from mvit_multi.evaluation import eval_videos, evaluate_sets
 from mvit_multi.lr_generator import HEAD
 from mvit_multi.model import MViT
 from utils import command, inference, run_log, runtime
 from utils.metrics import print_result, write_beside
+from utils.report import report_videos
 
 
-def main(cfg: Config, checkpoint_path: str) -> int:
+def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
     videos = eval_videos(cfg, rt)
+    pages = {
+        k: report_videos(
+            report and f"{report}/{each.set.name}", each, list_file(cfg, k, "test"), rt
+        )
+        for k, each in videos.items()
+    }
     net = inference.load(MViT, cfg, checkpoint_path, HEAD)
-    result = evaluate_sets(net, videos, rt)
+    result = evaluate_sets(net, videos, rt, {k: page.add for k, page in pages.items()})
     unreadable = sum(each["unreadable"] for each in result["sets"].values())
     result.update(unreadable=unreadable, checkpoint=str(checkpoint_path))
     write_beside(checkpoint_path, result, rt)
     if rt.is_first:
         print(table(result))
     print_result(result, rt)
+    for k, page in pages.items():
+        page.write({**result["sets"][videos[k].set.name], "checkpoint": result["checkpoint"]})
     return 1 if unreadable and not cfg.eval.allow_unreadable else 0
 
 
@@ -47,4 +59,4 @@ def table(result: dict) -> str:
 
 
 if __name__ == "__main__":
-    command.run(main, Config, __doc__, ["checkpoint_path"])
+    command.run(main, Config, __doc__, ["checkpoint_path"], ["report"])

@@ -1,6 +1,6 @@
 """Every data set with its own head and views, and their average."""
 
-from typing import Any
+from typing import Any, Callable, Optional
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -33,11 +33,20 @@ def eval_videos(cfg: Any, rt: Runtime, split: str = "test") -> dict[int, EvalVid
     return {k: EvalVideos(cfg, rt, k, split) for k in chosen}
 
 
-def evaluate_sets(net: nn.Cell, videos: dict[int, EvalVideos], rt: Runtime) -> dict[str, Any]:
-    """Top-1 and top-5, means over the data sets, and `sets`, each one's metrics."""
+def evaluate_sets(
+    net: nn.Cell,
+    videos: dict[int, EvalVideos],
+    rt: Runtime,
+    collect: Optional[dict[int, Callable]] = None,
+) -> dict[str, Any]:
+    """Top-1 and top-5, means over the data sets, and `sets`, each one's metrics.
+
+    `collect` {number of the data set: what gets its scores}, as in `evaluate`.
+    """
     found = {}
     for k, source in videos.items():
-        metrics = evaluate(OneHead(net, k), source.dataset(), source.set.num_classes, rt)
+        each = collect and collect[k]
+        metrics = evaluate(OneHead(net, k), source.dataset(), source.set.num_classes, rt, each)
         metrics["unreadable"] = sum_unreadable(source.bad, rt)
         metrics["views"] = f"{source.clips}x{source.crops}"
         found[source.set.name] = metrics

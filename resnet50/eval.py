@@ -1,9 +1,10 @@
 """Evaluates a ResNet checkpoint.
 
-    python resnet50/eval.py --config_path Y --checkpoint_path C [--eval.batch=64 ...]
+    python resnet50/eval.py --config_path Y --checkpoint_path C [--report DIR] [--eval.batch=64 ...]
 
 The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, videos (images here),
-views, checkpoint, seconds; it is also written beside the checkpoint.
+views, checkpoint, seconds; it is also written beside the checkpoint. `--report` writes tables
+and plots of every image, class and probability into a folder: docs/evaluation.md.
 """
 
 import sys
@@ -15,20 +16,26 @@ from resnet50.config import Config
 from resnet50.dataset import EvalSource, read_records
 from resnet50.lr_generator import HEAD
 from resnet50.model import build_network
+from resnet50.readers import describe
 from utils import command, inference, run_log, runtime
 from utils.metrics import evaluate, print_result, write_beside
+from utils.report import Report, Samples
 
 
-def main(cfg: Config, checkpoint_path: str) -> None:
+def main(cfg: Config, checkpoint_path: str, report: str = "") -> None:
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
-    images = EvalSource(read_records(cfg, "test"), cfg, rt)
+    count = read_records(cfg, "test")
+    images = EvalSource(count, cfg, rt)
+    samples = describe(cfg.data, "test", count, cfg.model.num_classes) if report else Samples()
+    pages = Report(report, images.mine, samples, rt, softmax=True)
     net = inference.load(build_network, cfg, checkpoint_path, HEAD)
-    result = evaluate(net, images, cfg.model.num_classes, rt)
+    result = evaluate(net, images, cfg.model.num_classes, rt, pages.add)
     result.update(views="1x1", checkpoint=str(checkpoint_path))
     write_beside(checkpoint_path, result, rt)
     print_result(result, rt)
+    pages.write(result)
 
 
 if __name__ == "__main__":
-    command.run(main, Config, __doc__, ["checkpoint_path"])
+    command.run(main, Config, __doc__, ["checkpoint_path"], ["report"])

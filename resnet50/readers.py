@@ -11,6 +11,8 @@ from pathlib import Path
 import mindspore.dataset as ds
 from PIL import Image
 
+from utils.report import Samples, class_names
+
 CIFAR = {
     "cifar10": (ds.Cifar10Dataset, {"train": "data_batch_1.bin", "test": "test_batch.bin"}),
     "cifar100": (ds.Cifar100Dataset, {"train": "train.bin", "test": "test.bin"}),
@@ -61,6 +63,38 @@ def count_samples(data, split: str, num_classes: int) -> int:
     for file in small_files(path):
         check_header(file)
     return found
+
+
+def describe(data, split: str, count: int, num_classes: int) -> Samples:
+    """What the `count` images of a split are called: by file, where that is known, or by number.
+
+    Labels are known only once an image is read.
+    """
+    paths, path = [], data.root if data.is_cifar else split_path(data, split)
+    names = class_names(path if data.is_cifar else path.parent, num_classes)
+    if data.source == "folder":
+        folders = sorted(folder.name for folder in path.iterdir() if folder.is_dir())
+        paths = [f"{name}/{file}" for name in folders for file in images_of(path / name)]
+        names[: len(folders)] = folders
+    elif data.source == "mindrecord":
+        paths = file_column(path)
+    known = paths if len(paths) == count else [str(k) for k in range(count)]
+    return Samples(known, [0] * count, names)
+
+
+def images_of(folder: Path) -> list[str]:
+    """In MindData's order."""
+    return sorted(file.name for file in folder.iterdir() if file.name.endswith(tuple(IMAGES)))
+
+
+def file_column(path: Path) -> list[str]:
+    """The column that scripts/make_mindrecord.py adds; empty where there is none."""
+    try:
+        rows = ds.MindDataset(str(path), columns_list=["file"], shuffle=False)
+        files = rows.create_tuple_iterator(num_epochs=1, output_numpy=True)
+        return [str(file) for (file,) in files]
+    except RuntimeError:
+        return []
 
 
 def images_in(folder: Path) -> int:

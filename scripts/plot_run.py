@@ -18,14 +18,17 @@ from matplotlib.figure import Figure
 from utils import command
 from utils.plots import save
 
-# What is drawn, from top to bottom: title, name in the log, and whether the axis is logarithmic.
+# What is drawn, from top to bottom: title, name in the log, and what one there is in the picture.
 PANELS = (
-    ("loss", "loss", False),
-    ("top-1; of tests dashed", "top1", False),
-    ("learning rate", "lr", True),
-    ("clips a second", "clips_per_second", False),
-    ("waiting for data, share of the time", "waiting", False),
+    ("loss", "loss", 1),
+    ("top-1, %", "top1", 100),
+    ("learning rate", "lr", 1),
+    ("clips a second", "clips_per_second", 1),
+    ("waiting for data, % of the time", "waiting", 100),
 )
+FROM_ZERO = ("clips_per_second", "waiting")
+DEEPEST = 1e-4  # of the highest rate: where a cosine ends would leave no room for the rest
+FEW = 40  # points that are marked
 FORMATS = (".png", ".svg")
 
 
@@ -50,11 +53,18 @@ def read_log(folder: Path) -> list[dict]:
     if not lines:
         raise ValueError(f"{path} has no line yet")
     kept: list[dict] = []
-    for line in lines:  # a run that was killed repeats what it had not saved
-        while kept and "step" in line and kept[-1].get("step", 0) >= line["step"]:
-            kept.pop()
+    newest = 0
+    for line in lines:
+        if line.get("step", newest + 1) <= newest:  # a killed run repeats what it had not saved
+            kept = [old for old in kept if is_before(old, line)]
+        newest = line.get("step", newest)
         kept.append(line)
     return kept
+
+
+def is_before(old: dict, line: dict) -> bool:
+    """A test has no step."""
+    return old["step"] < line["step"] if "step" in old else old["epoch"] < line["epoch"]
 
 
 def parsed(text: str) -> dict:
@@ -68,22 +78,47 @@ def parsed(text: str) -> dict:
 def drawn(runs: dict[str, list[dict]]) -> Figure:
     figure = Figure(figsize=(9, 2.1 * len(PANELS)), layout="constrained")
     panels = figure.subplots(len(PANELS), 1, sharex=True)
-    for axes, (title, name, logarithmic) in zip(panels, PANELS):
-        for color, (folder, lines) in enumerate(runs.items()):
-            for tests in (False, True):  # a test counts videos
-                points = [(li["epoch"], li[name]) for li in lines if is_point(li, name, tests)]
-                if points:
-                    style = "o--" if tests else "-"
-                    label = None if tests else Path(folder).name
-                    axes.plot(*zip(*points), style, color=f"C{color}", label=label, markersize=4)
+    labels = names_of(list(runs))
+    for axes, (title, name, unit) in zip(panels, PANELS):
+        for number, lines in enumerate(runs.values()):
+            draw_run(axes, lines, name, unit, labels[number], f"C{number}")
         axes.set_title(title, fontsize=10, loc="left")
         axes.grid(alpha=0.3)
-        if logarithmic:
-            axes.set_yscale("log")
+        if name == "lr":
+            scale_rates(axes, [li[name] for lines in runs.values() for li in lines if name in li])
+        if name in FROM_ZERO:
+            axes.set_ylim(bottom=0)
     panels[-1].set_xlabel("epoch")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(max(len(labels), 1), 4))
+    found = dict(zip(*reversed(panels[1].get_legend_handles_labels())))
+    columns = min(max(len(found), 1), 4)
+    figure.legend(found.values(), found, loc="outside lower center", ncols=columns)
     return figure
+
+
+def draw_run(axes, lines: list[dict], name: str, unit: float, label: str, color: str) -> None:
+    """The values of the training, and dashed those of its tests, which count videos."""
+    for tests in (False, True):
+        points = [
+            (line["epoch"], unit * line[name]) for line in lines if is_point(line, name, tests)
+        ]
+        style = "o--" if tests else ".-" if len(points) <= FEW else "-"
+        if points:
+            words = f"{label}, tests" if tests else label
+            axes.plot(*zip(*points), style, color=color, label=words, markersize=4)
+
+
+def names_of(folders: list[str]) -> list[str]:
+    """The runs in the legend: names of folders, or whole paths where names are the same."""
+    names = [Path(folder).resolve().name for folder in folders]
+    return names if len(set(names)) == len(names) else folders
+
+
+def scale_rates(axes, rates: list[float]) -> None:
+    """Logarithmic; a rate of zero has no place there."""
+    axes.set_yscale("log")
+    highest = max(rates, default=0)
+    if highest and min(rates) < DEEPEST * highest:
+        axes.set_ylim(bottom=DEEPEST * highest)
 
 
 def is_point(line: dict, name: str, tests: bool) -> bool:

@@ -1,6 +1,7 @@
 """Running commands as users run them, and comparing what they leave."""
 
 import contextlib
+import csv
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 import mindspore as ms
 import numpy as np
 import psutil
+import pytest
 
 from utils.config import ROOT
 
@@ -90,6 +92,39 @@ def assert_same(first, second) -> None:
     assert first.keys() == second.keys()
     for name in first:
         np.testing.assert_array_equal(first[name], second[name], name)
+
+
+def assert_report(folder: Path, result: dict) -> list[dict]:
+    """What a report says of each video makes the metrics of the last line; returns its rows."""
+    with open(folder / "scores.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    names = list(rows[0])[5:]
+    seen = [row for row in rows if row["predicted"] != "unreadable"]
+    shares = np.array([[float(row[name]) for name in names] for row in seen])
+    labels = np.array([int(row["label"]) for row in seen])
+    np.testing.assert_allclose(shares.sum(1), 1, atol=1e-5)
+    ranked = np.argsort(-shares, axis=1, kind="stable")
+    right = ranked[:, 0] == labels
+    assert [row["correct"] for row in seen] == [str(int(each)) for each in right]
+    assert [row["predicted"] for row in seen] == [str(each) for each in ranked[:, 0]]
+    found = {
+        "videos": len(seen),
+        "top1": right.mean(),
+        "top5": (ranked[:, :5] == labels[:, None]).any(1).mean(),
+        "mean_class_accuracy": np.mean([right[labels == k].mean() for k in set(labels)]),
+    }
+    told = json.loads((folder / "report.json").read_text())
+    assert {name: told[name] for name in found} == {name: result[name] for name in found}
+    for name, value in found.items():
+        assert told[name] == pytest.approx(value, abs=1e-6), name
+    own = np.maximum(shares[np.arange(len(seen)), labels], np.finfo(np.float32).tiny)
+    assert told["nll"] == pytest.approx(-np.log(own).mean(), abs=1e-5)
+    assert {path.name for path in folder.iterdir()} == REPORT
+    return rows
+
+
+REPORT = {"scores.csv", "confusion.csv", "classes.csv", "confused_pairs.csv", "calibration.csv"}
+REPORT |= {"confusion.png", "classes.png", "calibration.png", "report.json"}
 
 
 def launch(*arguments, inside=(), **variables: str) -> subprocess.Popen:

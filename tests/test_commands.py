@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import assert_same, call, position, run, start, start_and_stop
+from tests.helpers import assert_report, assert_same, call, position, run, start, start_and_stop
 from utils.config import ROOT
 from utils.data_timing import PARTS
 
@@ -132,11 +132,22 @@ def test_an_evaluation_never_replaces_a_video(drawn, tiny, trained, tmp_path):
     root = broken_copy(drawn, tmp_path / "data", "test.txt")
     arguments = [a for a in tiny if not a.startswith("--data.root")] + [f"--data.root={root}"]
     arguments += ["--checkpoint_path", trained]
-    done = call("tsm/eval.py", *arguments)
+    done = call("tsm/eval.py", *arguments, f"--report={tmp_path / 'report'}")
     result = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 1
     assert (result["videos"], result["unreadable"]) == (7, 1)
+    rows = assert_report(tmp_path / "report", result)
+    assert [row["predicted"] == "unreadable" for row in rows] == [True, *[False] * 7]
+    assert "0 left" in rows[0]
     assert call("tsm/eval.py", *arguments, "--eval.allow_unreadable=true").returncode == 0
+
+
+def test_a_report_that_cannot_be_written_is_told_before_anything_is_evaluated(tiny, trained):
+    arguments = [*tiny, "--checkpoint_path", trained, "--report", trained]
+    done = call("tsm/eval.py", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].startswith(f"error: --report: cannot write {trained}: ")
+    assert "evaluating" not in done.stderr
 
 
 def broken_copy(drawn: Path, root: Path, name: str) -> Path:

@@ -1,8 +1,9 @@
 """Two CPU workers through the real shell scripts and msrun."""
 
 import numpy as np
+import pytest
 
-from tests.helpers import assert_segments, call, last_json, run, weights
+from tests.helpers import assert_report, assert_segments, call, last_json, run, weights
 
 
 def test_two_workers_train_and_one_speaks(pair):
@@ -29,16 +30,29 @@ def test_two_workers_equal_one_with_twice_the_batch(pair, tiny, tmp_path):
         np.testing.assert_allclose(value, second[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
-def test_an_evaluation_on_three_ranks_equals_one(tiny, trained):
-    """7 videos: no whole batches, not as many on each rank, and nothing left out."""
+def test_an_evaluation_on_three_ranks_equals_one(drawn, tiny, trained, tmp_path):
+    """7 videos: no whole batches, not as many on each rank, and nothing left out.
+
+    Nor in the report, which has every video once, in the order of the list.
+    """
     arguments = [*tiny[2:], "--data.test_list=odd.txt", "--eval.batch=2"]
-    alone = run("tsm/eval.py", *tiny[:2], "--checkpoint_path", trained, *arguments)
+    pages = tmp_path / "alone", tmp_path / "three"
+    first, second = (["--report", page] for page in pages)
+    alone = run("tsm/eval.py", *tiny[:2], "--checkpoint_path", trained, *arguments, *first)
     several = call(
-        "scripts/run_eval.sh", "tsm", tiny[1], trained, *arguments, environment={"DEVICES": "3"}
-    )
+        "scripts/run_eval.sh", "tsm", tiny[1], trained, *arguments, *second,
+        environment={"DEVICES": "3"},
+    )  # fmt: skip
     result = last_json(several)
     assert result["videos"] == 7
     assert {**result, "seconds": 0} == {**alone, "seconds": 0}
+    rows, others = assert_report(pages[0], alone), assert_report(pages[1], result)
+    listed = (drawn / "odd.txt").read_text().splitlines()
+    assert [f"{row['path']} {row['label']}" for row in others] == listed
+    for one, other in zip(rows, others):
+        assert one.keys() == other.keys()
+        for name in list(one)[4:]:
+            assert float(one[name]) == pytest.approx(float(other[name]), rel=1e-4), name
 
 
 def test_a_mistake_in_a_worker_is_told_in_one_line(tiny, tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers import assert_same, call, last_json, run, start_and_stop, weights
+from tests.helpers import assert_report, assert_same, call, last_json, run, start_and_stop, weights
 from utils.config import ROOT
 from utils.drawing_sets import SETS, draw_sets
 
@@ -54,9 +54,14 @@ AUGMENTED = [
 ]
 
 
-def test_one_table_for_all_sets_and_one_line_for_programs(small, trained):
-    done = call("mvit_multi/eval.py", *small, "--checkpoint_path", trained)
+def test_one_table_for_all_sets_and_one_line_for_programs(small, trained, tmp_path):
+    report = ["--report", tmp_path / "report"]
+    done = call("mvit_multi/eval.py", *small, "--checkpoint_path", trained, *report)
     result = last_json(done)
+    for name, each in result["sets"].items():
+        rows = assert_report(tmp_path / "report" / name, each)
+        assert list(rows[0])[5:] == [f"{k} {each}" for k, each in enumerate(SETS[name])]
+        assert rows[0]["path"].startswith("videos/test/")
     assert list(result["sets"]) == list(SETS)
     assert [each["videos"] for each in result["sets"].values()] == [8, 8, 6]
     assert [each["views"] for each in result["sets"].values()] == ["1x3", "2x3", "1x1"]

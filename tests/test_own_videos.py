@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import sys
 from pathlib import Path
 
@@ -145,6 +146,8 @@ def test_curves_of_runs_are_drawn(tmp_path):
     result = last_json(done)
     assert result["file"] == str(runs[0] / "curves.png")
     assert result["last"][str(runs[1])]["epoch"] == 3
+    read = runpy.run_path(str(ROOT / "scripts" / "plot_run.py"))["read_log"](runs[0])
+    assert [line.get("step") for line in read] == [2, 4, 6]
     assert (runs[0] / "curves.png").read_bytes()[:4] == b"\x89PNG"
     last_json(call("scripts/plot_run.py", runs[0], "--out", tmp_path / "a.svg"))
     assert "<svg" in (tmp_path / "a.svg").read_text()

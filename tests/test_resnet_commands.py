@@ -2,13 +2,18 @@
 
 import json
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from resnet50.config import Config
+from resnet50.readers import describe, open_reader
+from tests.event_reader import curves
 from tests.helpers import (
+    assert_report,
     assert_same,
     assert_segments,
     call,
@@ -18,7 +23,7 @@ from tests.helpers import (
     start_and_stop,
     weights,
 )
-from utils.config import ROOT
+from utils.config import ROOT, load_config
 from utils.drawing_images import PATTERNS, draw_image
 from utils.filling import fill
 
@@ -63,14 +68,24 @@ def trained(small, tmp_path_factory) -> Path:
     return Path(run("resnet50/train.py", *small, f"--run.out={out}")["checkpoint"])
 
 
-def test_an_evaluation_counts_every_image_once_on_one_rank_and_on_two(small, trained):
+def test_an_evaluation_counts_every_image_once_on_one_rank_and_on_two(
+    small, pictures, trained, tmp_path
+):
     alone = run("resnet50/eval.py", *small, "--checkpoint_path", trained)
     assert alone["videos"] == 7
     assert alone["top5"] == 1.0
     done = call(
-        "scripts/run_eval.sh", "resnet50", SMOKE, trained, *small[2:], environment={"DEVICES": "2"}
-    )
-    assert {**last_json(done), "seconds": 0} == {**alone, "seconds": 0}
+        "scripts/run_eval.sh", "resnet50", SMOKE, trained, *small[2:], "--report", tmp_path,
+        environment={"DEVICES": "2"},
+    )  # fmt: skip
+    both = last_json(done)
+    assert {**both, "seconds": 0} == {**alone, "seconds": 0}
+    rows = assert_report(tmp_path, both)
+    files = sorted(path.relative_to(pictures / "val") for path in pictures.glob("val/*/*"))
+    assert [row["path"] for row in rows] == [str(file) for file in files]
+    folders = sorted({file.parent.name for file in files})
+    assert list(rows[0])[5:] == [f"{k} {name}" for k, name in enumerate(folders)]
+    assert [folders[int(row["label"])] for row in rows] == [file.parent.name for file in files]
 
 
 def test_an_exported_network_is_compared_with_the_cell(small, trained, tmp_path):
@@ -84,6 +99,8 @@ def test_kill_9_changes_no_bit(small, tmp_path):
     state = ["--train.optimizer=lars", "--train.nesterov=false", "--train.lr=2"]
     state += ["--train.ema=0.9", "--data.mixup=0.2"]
     state += ["--run.amp=O2", "--run.dynamic_loss_scale=true"]
+    if find_spec("tensorboardX"):
+        state += ["--run.tensorboard=true"]
     arguments = [*small, *state, "--run.save_steps=1"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     run("resnet50/train.py", *arguments, f"--run.out={whole}")
@@ -91,6 +108,30 @@ def test_kill_9_changes_no_bit(small, tmp_path):
     assert run("resnet50/train.py", *arguments, f"--run.out={broken}")["steps"] == 12
     assert_same(whole / "resume.ckpt", broken / "resume.ckpt")
     assert_same(whole / "epoch_002_ema.ckpt", broken / "epoch_002_ema.ckpt")
+    for out in (whole, broken) if find_spec("tensorboardX") else ():
+        assert_curves(out)
+
+
+def assert_curves(out: Path) -> None:
+    """TensorBoard shows what the log says, each step once."""
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    told = {line["step"]: line for line in lines if "step" in line}
+    shown = curves(out / "tensorboard")
+    for name in ("loss", "top1", "lr", "loss_scale", "clips_per_second", "waiting"):
+        points = shown[f"train/{name}"]
+        assert points == pytest.approx({step: line[name] for step, line in told.items()}), name
+    assert sorted(told) == [2, 4, 6, 8, 10, 12]
+
+
+def test_a_missing_package_is_told_before_anything_is_written(small, tmp_path):
+    (tmp_path / "tensorboardX.py").write_text("raise ImportError('not here')")
+    arguments = [*small, "--run.tensorboard=true", f"--run.out={tmp_path / 'run'}"]
+    done = call("resnet50/train.py", *arguments, environment={"PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "run.tensorboard: tensorboardX cannot be imported" in done.stderr
+    assert "pip install tensorboardX" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
 
 
 def test_two_workers_equal_one_with_twice_the_batch(small, tmp_path):
@@ -121,6 +162,13 @@ def test_mindrecord_files_train(small, pictures, tmp_path):
     record = ["--data.source=mindrecord", f"--data.train={target}0", "--train.epochs=1"]
     record += ["--train.warmup_epochs=0", f"--run.out={tmp_path / 'run'}"]
     assert run("resnet50/train.py", *small, *record)["steps"] == 6
+    data = load_config(Config, SMOKE, [each[2:] for each in [*small[3:5], *record[:2]]]).data
+    rows = open_reader(data, "train", range(24), 1)
+    images = [image for image, _ in rows.create_tuple_iterator(num_epochs=1, output_numpy=True)]
+    files = describe(data, "train", 24, 4).paths
+    assert len(images) == len(set(files)) == 24
+    for image, file in zip(images, files):
+        assert image.tobytes() == (pictures / "train" / file).read_bytes()
 
 
 def test_a_broken_image_stops_the_run_with_its_name(small, pictures, tmp_path):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import (
+    assert_report,
     assert_same,
     assert_segments,
     call,
@@ -45,11 +46,12 @@ def trained(small, tmp_path_factory) -> Path:
     return Path(run("x3d/train.py", *small, f"--run.out={out}")["checkpoint"])
 
 
-def test_training_and_evaluation(small, trained):
+def test_training_and_evaluation(small, trained, tmp_path):
     assert "precise batch norm over 2 batches" in (trained.parent / "run.log").read_text()
-    views = ["--eval.clips=2", "--eval.crops=3"]
+    views = ["--eval.clips=2", "--eval.crops=3", f"--report={tmp_path}"]
     result = run("x3d/eval.py", *small, *views, "--checkpoint_path", trained)
     assert (result["videos"], result["views"], result["unreadable"]) == (8, "2x3", 0)
+    assert_report(tmp_path, result)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from utils import checkpoint
 from utils.checkpoint import RunFolder
 from utils.command import Interrupted
 from utils.config import Run
+from utils.event_files import EventFiles
 from utils.metrics import check_same_step, share_statistics
 from utils.order import Order
 from utils.profiling import Profiling
@@ -99,6 +100,8 @@ class Trainer(Callback):
         self.begun = self.position = int(step.micro_step.asnumpy())
         self.settled = self.position  # where saving and evaluating were last looked at
         self.profiling = Profiling(plan.run.profile, rt)
+        events = folder.path / "tensorboard" if plan.run.tensorboard else None
+        self.events = EventFiles(events, self.begun)
         self.signal = 0  # the one that asked to stop
         self.failure = ""  # why the run stops before its end
         self.advised = False
@@ -272,6 +275,7 @@ class Trainer(Callback):
     def write(self, values: dict) -> None:
         if self.rt.is_first:
             write_line(self.folder.path, values)
+            self.events.write(self.position, values)
 
     def finish(self) -> None:
         """Raises what stopped the run, or saves where it was asked to stop."""

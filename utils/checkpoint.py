@@ -18,6 +18,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
+from utils import event_files
 from utils.config import one_line, read_yaml, to_dict, to_yaml
 from utils.order import Order
 from utils.runtime import Runtime
@@ -41,6 +42,7 @@ FREE = {
         "cluster",
         "backward",
         "profile",
+        "tensorboard",
     },
     # Batch and accumulation may change with the number of devices: `RunFolder.continued`.
     "data": {"root", "labels", "reader", "workers", "processes", "prefetch", "bad_limit", "batch"},
@@ -57,6 +59,8 @@ class RunFolder:
         self.path, self.config, self.rt = Path(config.run.out), config, rt
         if not rt.is_first:
             return
+        if config.run.tensorboard:
+            event_files.require_package()
         with explained(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock = locked(self.path)

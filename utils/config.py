@@ -41,6 +41,7 @@ class Run:
     keep: int = 3  # epoch checkpoints kept; 0: all
     eval_every: int = 0  # epochs; 0: never while training
     profile: Optional[Path] = None  # a folder for the trace of a few steps
+    tensorboard: bool = False  # also write the log's values for TensorBoard, into `out`
     resume: bool = True  # go on where the run in `out` stopped
     out: Optional[Path] = None  # default: out/<name of the yaml>
 

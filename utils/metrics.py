@@ -6,6 +6,7 @@ Every video counts exactly once: what is padded or unreadable is not `valid` and
 import json
 import time
 from pathlib import Path
+from typing import Callable, Optional
 
 import numpy as np
 from mindspore import Tensor, nn, ops
@@ -93,19 +94,26 @@ def sum_over_ranks(values: np.ndarray) -> np.ndarray:
     return SumRanks()(Tensor(values, mstype.float32)).asnumpy().astype(np.int64)
 
 
-def evaluate(net: nn.Cell, data, num_classes: int, rt: Runtime) -> dict[str, float]:
+def evaluate(
+    net: nn.Cell, data, num_classes: int, rt: Runtime, collect: Optional[Callable] = None
+) -> dict[str, float]:
     """Top-1, top-5 and their seconds over a data set of (clips (N, V, T, ...), label, valid).
 
     The network sees the V views one after another, so its shape, and its memory, is that of N
-    clips. Raw scores are averaged over views.
+    clips. Raw scores are averaged over views. `collect(rows, scores, labels)` gets those of every
+    batch, the rows counted over this rank's.
     """
     net.set_train(False)
     counts, began = Counts(num_classes), time.monotonic()
     log.info("evaluating; the first batch compiles the graph ...")
     bar = progress(data.get_dataset_size(), "batch", rt)
-    for clips, label, valid in data.create_tuple_iterator(num_epochs=1, output_numpy=True):
+    batches = data.create_tuple_iterator(num_epochs=1, output_numpy=True)
+    for k, (clips, label, valid) in enumerate(batches):
         if valid.any():
-            counts.add(video_scores(net, clips)[valid], label[valid])
+            scores = video_scores(net, clips)[valid]
+            counts.add(scores, label[valid])
+            if collect:
+                collect(k * len(valid) + np.flatnonzero(valid), scores, label[valid])
         bar.update()
     bar.close()
     counts.over_ranks(rt)
@@ -113,14 +121,17 @@ def evaluate(net: nn.Cell, data, num_classes: int, rt: Runtime) -> dict[str, flo
 
 
 def video_scores(net: nn.Cell, clips: np.ndarray) -> np.ndarray:
-    """Clips (N, V, T, C, H, W) to scores (N, classes), the mean over views (and frames, if any)."""
+    """Clips (N, V, T, C, H, W) to scores (N, classes), the mean over views (and frames, if any).
+
+    float32, in which ranks exchange them.
+    """
     n, views = clips.shape[:2]
     scores = [
         net(Tensor(np.ascontiguousarray(clips[:, v]))).asnumpy().astype(np.float64)
         for v in range(views)
     ]
     scores = np.stack(scores, axis=1)  # (N, V, classes) or (N, V, T, classes)
-    return scores.reshape(n, -1, scores.shape[-1]).mean(axis=1)
+    return scores.reshape(n, -1, scores.shape[-1]).mean(axis=1).astype(np.float32)
 
 
 def sum_unreadable(bad: BadVideos, rt: Runtime) -> int:

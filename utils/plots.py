@@ -1,5 +1,6 @@
 """Pictures of plans: the timeline of a step, and efficiency over the number of devices."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -80,8 +81,13 @@ def draw_scaling(
     save(figure, path)
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path, option: str = "--out") -> None:
+    """Writes a picture whole or not at all; ValueError names the option where it cannot."""
     temporary = path.with_name(path.name + ".tmp")
-    with explained(path, "--out"):
-        figure.savefig(temporary, format=path.suffix[1:], dpi=120)
-        temporary.replace(path)
+    try:
+        with explained(path, option):
+            figure.savefig(temporary, format=path.suffix[1:], dpi=120)
+            temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()

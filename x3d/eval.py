@@ -1,10 +1,11 @@
 """Evaluates an X3D checkpoint.
 
-    python x3d/eval.py --config_path Y --checkpoint_path C [--eval.crops=3 ...]
+    python x3d/eval.py --config_path Y --checkpoint_path C [--report DIR] [--eval.crops=3 ...]
 
 The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, videos, unreadable,
 views, checkpoint, seconds; it is also written beside the checkpoint. Exit status 1 where videos
-could not be read, unless eval.allow_unreadable is true.
+could not be read, unless eval.allow_unreadable is true. `--report` writes tables and plots of
+every video, class and probability into a folder: docs/evaluation.md.
 """
 
 import sys
@@ -14,25 +15,28 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its
 
 from utils import command, inference, run_log, runtime
 from utils.metrics import evaluate, print_result, sum_unreadable, write_beside
+from utils.report import report_videos
 from x3d.config import Config
-from x3d.dataset import EvalVideos, read_records
+from x3d.dataset import EvalVideos, list_files, read_records
 from x3d.lr_generator import HEAD
 from x3d.model import X3D
 
 
-def main(cfg: Config, checkpoint_path: str) -> int:
+def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
     videos = EvalVideos(read_records(cfg, "test"), cfg, rt)
+    pages = report_videos(report, videos, list_files(cfg)[1], rt)
     net = inference.load(X3D, cfg, checkpoint_path, HEAD)
-    result = evaluate(net, videos.dataset(), cfg.model.num_classes, rt)
+    result = evaluate(net, videos.dataset(), cfg.model.num_classes, rt, pages.add)
     unreadable = sum_unreadable(videos.bad, rt)
     views = f"{cfg.eval.clips}x{cfg.eval.crops}"
     result.update(unreadable=unreadable, views=views, checkpoint=str(checkpoint_path))
     write_beside(checkpoint_path, result, rt)
     print_result(result, rt)
+    pages.write(result)
     return 1 if unreadable and not cfg.eval.allow_unreadable else 0
 
 
 if __name__ == "__main__":
-    command.run(main, Config, __doc__, ["checkpoint_path"])
+    command.run(main, Config, __doc__, ["checkpoint_path"], ["report"])

@@ -1,0 +1,37 @@
+"""Event files as TensorBoard reads them: records with check sums, and what a restart hides."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+
+def events(path: Path) -> list:
+    """The records of a file, their check sums too."""
+    proto = pytest.importorskip("tensorboardX.proto.event_pb2")
+    crc = pytest.importorskip("tensorboardX.record_writer").masked_crc32c
+    content, found = path.read_bytes(), []
+    while content:
+        (size,) = struct.unpack("<Q", content[:8])
+        body = content[12 : 12 + size]
+        assert struct.unpack("<I", content[8:12]) == (crc(content[:8]),)
+        assert content[12 + size : 16 + size] == struct.pack("<I", crc(body))
+        found.append(proto.Event.FromString(body))
+        content = content[16 + size :]
+    return found
+
+
+def curves(folder: Path) -> dict[str, dict[int, float]]:
+    """{tag: {step: value}} as TensorBoard shows them: a restart hides what came at its step on."""
+    shown: dict[str, dict[int, float]] = {}
+    files = sorted(folder.glob("events.out.tfevents.*"), key=lambda file: file.stat().st_mtime_ns)
+    for event in [event for file in files for event in events(file)]:
+        if event.HasField("session_log"):
+            assert event.session_log.status == event.session_log.START
+            for tag, points in shown.items():
+                shown[tag] = {k: value for k, value in points.items() if k < event.step}
+        for value in event.summary.value:
+            points = shown.setdefault(value.tag, {})
+            assert event.step not in points, "a step stands twice"
+            points[event.step] = value.simple_value
+    return shown
