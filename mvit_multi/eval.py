@@ -20,6 +20,7 @@ from mvit_multi.dataset import list_file
 from mvit_multi.evaluation import eval_videos, evaluate_sets
 from mvit_multi.lr_generator import HEAD
 from mvit_multi.model import MViT
+from mvit_multi.prediction import heads
 from utils import command, inference, run_log, runtime
 from utils.metrics import print_result, write_beside
 from utils.report import report_videos
@@ -31,7 +32,11 @@ def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
     videos = eval_videos(cfg, rt)
     pages = {
         k: report_videos(
-            report and f"{report}/{each.set.name}", each, list_file(cfg, k, "test"), rt
+            report and f"{report}/{each.set.name}",
+            each,
+            list_file(cfg, k, "test"),
+            heads(cfg)[k],
+            rt,
         )
         for k, each in videos.items()
     }

@@ -8,13 +8,14 @@ from mindspore import nn
 from mvit_multi.dataset import cut_views, list_file, test_numbers
 from mvit_multi.evaluation import OneHead
 from utils.frame_source import FrameSource
-from utils.metrics import video_scores
 from utils.predicting import Head, Part
 from utils.video import open_video
 
 
 class SetHead(Head):
-    """One data set's; the network gives probabilities, whose mean over the views is taken."""
+    """One data set's."""
+
+    raw = False
 
     def __init__(self, cfg: Any, which: int):
         self.data, self.which, self.set = cfg.data, which, cfg.data.sets[which]
@@ -32,7 +33,7 @@ class SetHead(Head):
         return views[self.crops // 2 :: self.crops].transpose(0, 2, 3, 4, 1)
 
     def shares(self, net: nn.Cell, views: np.ndarray) -> np.ndarray:
-        return video_scores(OneHead(net, self.which), views[None])[0]
+        return super().shares(OneHead(net, self.which), views)
 
 
 def heads(cfg: Any) -> list[Head]:

@@ -16,6 +16,7 @@ from resnet50.config import Config
 from resnet50.dataset import EvalSource, read_records
 from resnet50.lr_generator import HEAD
 from resnet50.model import build_network
+from resnet50.prediction import heads
 from resnet50.readers import describe
 from utils import command, inference, run_log, runtime
 from utils.metrics import evaluate, print_result, write_beside
@@ -27,7 +28,7 @@ def main(cfg: Config, checkpoint_path: str, report: str = "") -> None:
     run_log.start_log(rt)
     count = read_records(cfg, "test")
     images = EvalSource(count, cfg, rt)
-    samples = describe(cfg.data, "test", count, cfg.model.num_classes) if report else Samples()
+    samples = describe(cfg.data, "test", count, heads(cfg)[0]) if report else Samples()
     pages = Report(report, images.mine, samples, rt, softmax=True)
     net = inference.load(build_network, cfg, checkpoint_path, HEAD)
     result = evaluate(net, images, cfg.model.num_classes, rt, pages.add)

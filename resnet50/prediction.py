@@ -48,12 +48,12 @@ class ImageHead(Head):
 
 
 def folder_names(data: Any, classes: int) -> Sequence[str]:
-    """Those of the class folders, if there is one for each class: sorted, they are the labels."""
+    """Those of the class folders, which sorted are the labels; empty for classes beyond them."""
     folder = split_path(data, "train")
     if data.source != "folder" or not folder.is_dir():
         return ()
     names = sorted(each.name for each in folder.iterdir() if each.is_dir())
-    return names if len(names) == classes else ()
+    return [*names, *[""] * (classes - len(names))]
 
 
 def heads(cfg: Any) -> list[Head]:

@@ -11,7 +11,8 @@ from pathlib import Path
 import mindspore.dataset as ds
 from PIL import Image
 
-from utils.report import Samples, class_names
+from utils.predicting import Head
+from utils.report import Samples
 
 CIFAR = {
     "cifar10": (ds.Cifar10Dataset, {"train": "data_batch_1.bin", "test": "test_batch.bin"}),
@@ -65,19 +66,18 @@ def count_samples(data, split: str, num_classes: int) -> int:
     return found
 
 
-def describe(data, split: str, count: int, num_classes: int) -> Samples:
+def describe(data, split: str, count: int, head: Head) -> Samples:
     """What the `count` images of a split are called: by file, where that is known, or by number.
 
     Labels are known only once an image is read.
     """
-    paths, path = [], data.root if data.is_cifar else split_path(data, split)
-    names = class_names(path if data.is_cifar else path.parent, num_classes)
+    paths, names = [], head.told_names()
     if data.source == "folder":
+        path = split_path(data, split)
         folders = sorted(folder.name for folder in path.iterdir() if folder.is_dir())
         paths = [f"{name}/{file}" for name in folders for file in images_of(path / name)]
-        names[: len(folders)] = folders
     elif data.source == "mindrecord":
-        paths = file_column(path)
+        paths = file_column(split_path(data, split))
     known = paths if len(paths) == count else [str(k) for k in range(count)]
     return Samples(known, [0] * count, names)
 

@@ -123,6 +123,19 @@ def assert_report(folder: Path, result: dict) -> list[dict]:
     return rows
 
 
+def assert_predicted(arguments, checkpoint, rows: list[dict], root: Path, out: Path) -> None:
+    """What scripts/predict.py says of two videos is what the report of an evaluation has."""
+    names = list(rows[0])[5:]
+    videos = [root / row["path"] for row in rows]
+    rest = ["--checkpoint_path", checkpoint, f"--out={out}", f"--top={len(names)}", "--window=0"]
+    result = run("scripts/predict.py", *arguments, *rest, *videos)
+    for row, found in zip(rows, result["predictions"]):
+        for entry in found["top"]:
+            told = float(row[names[entry["label"]]])
+            assert entry["probability"] == pytest.approx(told, abs=2e-6)
+        assert str(found["top"][0]["label"]) == row["predicted"]
+
+
 REPORT = {"scores.csv", "confusion.csv", "classes.csv", "confused_pairs.csv", "calibration.csv"}
 REPORT |= {"confusion.png", "classes.png", "calibration.png", "report.json"}
 

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import assert_report, assert_same, call, position, run, start, start_and_stop
+from tests.helpers import (
+    assert_predicted,
+    assert_report,
+    assert_same,
+    call,
+    position,
+    run,
+    start,
+    start_and_stop,
+)
 from utils.config import ROOT
 from utils.data_timing import PARTS
 
@@ -140,6 +149,7 @@ def test_an_evaluation_never_replaces_a_video(drawn, tiny, trained, tmp_path):
     assert [row["predicted"] == "unreadable" for row in rows] == [True, *[False] * 7]
     assert "0 left" in rows[0]
     assert call("tsm/eval.py", *arguments, "--eval.allow_unreadable=true").returncode == 0
+    assert_predicted(tiny, trained, rows[1:3], root, tmp_path)
 
 
 def test_a_report_that_cannot_be_written_is_told_before_anything_is_evaluated(tiny, trained):

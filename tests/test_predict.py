@@ -100,7 +100,8 @@ def test_scores_are_those_of_an_evaluation(room, tiny, drawn, tmp_path):
         views, _, valid = rows[index]
         assert valid
         record = found.predict(rows.records[rows.mine[index]].path, f"video{index}")
-        expected = softmax(video_scores(found.net, views[None])[0])
+        scores = video_scores(found.net, views[None])[0]
+        expected = softmax(scores) if room == "tsm" else scores
         assert np.ptp(expected) > 0.01
         np.testing.assert_allclose(by_label(record["top"]), expected, atol=1e-6)
         assert [e["name"] for e in sorted(record["top"], key=lambda e: e["label"])] == [*MOTIONS]

@@ -13,6 +13,7 @@ from resnet50.config import Config
 from resnet50.readers import describe, open_reader
 from tests.event_reader import curves
 from tests.helpers import (
+    assert_predicted,
     assert_report,
     assert_same,
     assert_segments,
@@ -86,6 +87,8 @@ def test_an_evaluation_counts_every_image_once_on_one_rank_and_on_two(
     folders = sorted({file.parent.name for file in files})
     assert list(rows[0])[5:] == [f"{k} {name}" for k, name in enumerate(folders)]
     assert [folders[int(row["label"])] for row in rows] == [file.parent.name for file in files]
+    arguments = ["--config_path", SMOKE, *small[2:]]
+    assert_predicted(arguments, trained, rows[:2], pictures / "val", tmp_path / "predicted")
 
 
 def test_an_exported_network_is_compared_with_the_cell(small, trained, tmp_path):

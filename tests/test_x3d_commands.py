@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import (
+    assert_predicted,
     assert_report,
     assert_same,
     assert_segments,
@@ -48,10 +49,12 @@ def trained(small, tmp_path_factory) -> Path:
 
 def test_training_and_evaluation(small, trained, tmp_path):
     assert "precise batch norm over 2 batches" in (trained.parent / "run.log").read_text()
-    views = ["--eval.clips=2", "--eval.crops=3", f"--report={tmp_path}"]
+    views = ["--eval.clips=2", "--eval.crops=3", f"--report={tmp_path / 'report'}"]
     result = run("x3d/eval.py", *small, *views, "--checkpoint_path", trained)
     assert (result["videos"], result["views"], result["unreadable"]) == (8, "2x3", 0)
-    assert_report(tmp_path, result)
+    rows = assert_report(tmp_path / "report", result)
+    root = Path(next(word for word in small if word.startswith("--data.root")).split("=")[1])
+    assert_predicted([*small, *views[:2]], trained, rows[:2], root, tmp_path)
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from tsm.config import Config
 from tsm.dataset import EvalVideos, list_files, read_records
 from tsm.lr_generator import HEAD
 from tsm.model import TSM
+from tsm.prediction import heads
 from utils import command, inference, run_log, runtime
 from utils.metrics import evaluate, print_result, sum_unreadable, write_beside
 from utils.report import report_videos
@@ -26,7 +27,7 @@ def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
     videos = EvalVideos(read_records(cfg, "test"), cfg, rt)
-    pages = report_videos(report, videos, list_files(cfg)[1], rt, softmax=cfg.model.before_softmax)
+    pages = report_videos(report, videos, list_files(cfg)[1], heads(cfg)[0], rt)
     net = inference.load(TSM, cfg, checkpoint_path, HEAD)
     result = evaluate(net, videos.dataset(), cfg.model.num_classes, rt, pages.add)
     unreadable = sum_unreadable(videos.bad, rt)

@@ -4,11 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mindspore import nn
 
 from tsm.dataset import cut_views, frame_numbers, list_files
 from utils.frame_source import FrameSource
-from utils.metrics import video_scores
 from utils.predicting import Head, Part
 from utils.video import FrameFolder, count_frames, open_video
 
@@ -20,6 +18,7 @@ class TSMHead(Head):
         self.cfg, self.classes, self.shipped = cfg, cfg.model.num_classes, cfg.data.labels
         self.beside = list_files(cfg)[1].path.with_name("labels.txt")
         self.clips, self.crops = cfg.eval.clips, cfg.eval.crops
+        self.raw = cfg.model.before_softmax
 
     def numbers(self, part: Part) -> np.ndarray:
         return frame_numbers(part, self.cfg.data, "test", self.cfg.dense_test, self.clips)
@@ -33,11 +32,6 @@ class TSMHead(Head):
         colours = 3 if self.cfg.data.modality == "rgb" else 1
         middle = views[first : first + self.clips, :, :colours].transpose(0, 1, 3, 4, 2)
         return middle.repeat(4 - colours, axis=4)[..., :3]
-
-    def shares(self, net: nn.Cell, views: np.ndarray) -> np.ndarray:
-        if self.cfg.model.before_softmax:
-            return super().shares(net, views)
-        return video_scores(net, views[None])[0]  # the network gives probabilities
 
 
 def heads(cfg: Any) -> list[Head]:

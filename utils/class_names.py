@@ -30,7 +30,6 @@ def read_names(path: Path, classes: int, what: str) -> list[str]:
     names = [line.strip() for line in text.rstrip().split("\n")]
     if len(names) != classes:
         raise ValueError(
-            f"{what} has {len(names)} names, the network {classes} classes; name a file with a "
-            "line for each class: --labels FILE"
+            f"{what} has {len(names)} names, the network {classes} classes; give a line for each"
         )
     return names

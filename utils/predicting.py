@@ -42,6 +42,7 @@ class Head(abc.ABC):
     shipped = ""  # the list in utils/labels
     classes = 0
     clips = crops = 1
+    raw = True  # whether the network gives raw scores, not probabilities
 
     @abc.abstractmethod
     def numbers(self, part: Part) -> np.ndarray:
@@ -59,9 +60,14 @@ class Head(abc.ABC):
         """Names of the classes, without a file from the user; empty where nobody says."""
         return find_names(self.beside, self.shipped, self.classes)
 
+    def told_names(self) -> list[str]:
+        """A name for each class, empty where nobody says."""
+        return list(self.own_names()) or [""] * self.classes
+
     def shares(self, net: nn.Cell, views: np.ndarray) -> np.ndarray:
-        """Probabilities (classes,), float64: the raw scores' mean over views, then softmax."""
-        return softmax(video_scores(net, views[None])[0])
+        """Probabilities (classes,), the mean over views; of raw scores the mean's softmax."""
+        scores = video_scores(net, views[None])[0].astype(np.float64)
+        return softmax(scores) if self.raw else scores
 
 
 class Seen(NamedTuple):

@@ -19,6 +19,7 @@ from utils.calibration import bins, expected_error
 from utils.checkpoint import explained, write_text
 from utils.lists import ListFile
 from utils.metrics import SumRanks
+from utils.predicting import Head
 from utils.runtime import Runtime
 
 BLOCK = 1024  # samples that travel between ranks at once
@@ -103,29 +104,18 @@ class Report:
         report_plots.draw_calibration(self.folder / "calibration.png", table, error)
 
 
-def report_videos(folder: str, videos: Any, file: ListFile, rt: Runtime, softmax=False) -> Report:
-    """The report of a `sources.EvalVideos` over the list `file`."""
+def report_videos(folder: str, videos: Any, file: ListFile, head: Head, rt: Runtime) -> Report:
+    """The report of a `sources.EvalVideos` over the list `file`; `head` knows the classes."""
     if not folder:
         return Report("", (), Samples(), rt)
     paths = [in_list(record.path, file.root) for record in videos.records]
     labels = [record.label for record in videos.records]
-    names = class_names(file.path.parent, file.num_classes)
-    return Report(folder, videos.mine, Samples(paths, labels, names), rt, softmax)
+    return Report(folder, videos.mine, Samples(paths, labels, head.told_names()), rt, head.raw)
 
 
 def in_list(path: str, root: Path) -> str:
     """A video's path as the list has it: below the root, or absolute."""
     return path[len(f"{root}/") :] if path.startswith(f"{root}/") else path
-
-
-def class_names(folder: Path, count: int) -> list[str]:
-    """Those of `labels.txt` in the folder of a list; empty for a class that it does not name."""
-    try:
-        text = (folder / "labels.txt").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
-    names = [line.strip() for line in text.splitlines()[:count]]
-    return names + [""] * (count - len(names))
 
 
 def over_ranks(numbers: Sequence[int], rows: np.ndarray, count: int, rt: Runtime) -> np.ndarray:

@@ -20,13 +20,14 @@ from x3d.config import Config
 from x3d.dataset import EvalVideos, list_files, read_records
 from x3d.lr_generator import HEAD
 from x3d.model import X3D
+from x3d.prediction import heads
 
 
 def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
     videos = EvalVideos(read_records(cfg, "test"), cfg, rt)
-    pages = report_videos(report, videos, list_files(cfg)[1], rt)
+    pages = report_videos(report, videos, list_files(cfg)[1], heads(cfg)[0], rt)
     net = inference.load(X3D, cfg, checkpoint_path, HEAD)
     result = evaluate(net, videos.dataset(), cfg.model.num_classes, rt, pages.add)
     unreadable = sum_unreadable(videos.bad, rt)

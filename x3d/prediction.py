@@ -11,6 +11,8 @@ from x3d.dataset import cut_views, list_files, test_numbers
 
 
 class X3DHead(Head):
+    raw = False  # the mean over positions of each position's softmax
+
     def __init__(self, cfg: Any):
         self.cfg, self.classes, self.shipped = cfg, cfg.model.num_classes, cfg.data.labels
         self.beside = list_files(cfg)[1].path.with_name("labels.txt")

@@ -8,7 +8,7 @@ import pytest
 
 from utils import report
 from utils.calibration import BINS, bins, expected_error
-from utils.report import Report, Samples, class_names, in_list
+from utils.report import Report, Samples, in_list
 from utils.runtime import Runtime
 
 SCORES = np.array([[9, 1, 2, 3, 4, 5], [9, 8, 7, 6, 5, 4], [0, 9, 1, 2, 3, 4]], np.float32)
@@ -163,10 +163,6 @@ def test_a_picture_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_names_and_paths_are_those_of_the_list(tmp_path):
-    assert class_names(tmp_path, 2) == ["", ""]
-    (tmp_path / "labels.txt").write_text("running far\njumping\n")
-    assert class_names(tmp_path, 3) == ["running far", "jumping", ""]
-    assert class_names(tmp_path, 1) == ["running far"]
+def test_paths_are_those_of_the_list():
     assert in_list("/data/a/b.mp4", "/data") == "a/b.mp4"
     assert in_list("/database/b.mp4", "/data") == "/database/b.mp4"
