@@ -25,7 +25,6 @@ line of stdout is one JSON object.
 import importlib
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -128,6 +127,7 @@ def measure_step(
     peaks = peak_gb(), twin and twin.peak_gb
     net, clip = evaluated(room, cfg), clip.reshape(batch, *one)
     run_log.log.info("compiling the evaluation graph ...")
+    eval_compiled = compile_seconds(net, clip)
     evaluation = torch_side.medians(lambda: scores_of(net, clip), repeats, twin, "evaluate")
     peak = matmul_rate(repeats)
     # A training step counts three forward passes: forward, and gradients of inputs and weights.
@@ -138,6 +138,7 @@ def measure_step(
         "train_clips_per_second": round(batch / train[0], 2),
         "eval_clips_per_second": round(batch / evaluation[0], 2),
         "compile_seconds": round(compiled, 1),
+        "eval_compile_seconds": round(eval_compiled, 1),
         "train_peak_gb": round(peaks[0], 2),
         "gmacs_per_clip": round(macs / 1e9, 3),
         "train_gflops": round(rate, 1),
@@ -162,13 +163,7 @@ def measure_parts(kind: str, batch: int) -> dict:
     """This command once for each part, in a process of its own: the peak of memory never falls."""
     found = {"batch": batch}
     for part in graph_costs.PARTS[:2] if kind == "compile" else graph_costs.PARTS:
-        line = [sys.executable, *sys.argv, f"--part={part}"]
-        done = subprocess.run(line, stdout=subprocess.PIPE, check=False)
-        if done.returncode < 0:
-            raise ValueError(f"--part={part} was killed by signal {-done.returncode}: no memory?")
-        if done.returncode:
-            sys.exit(done.returncode)  # it has told why
-        costs = json.loads(done.stdout.splitlines()[-1])
+        costs = results.run("scripts/benchmark.py", *sys.argv[1:], f"--part={part}")
         for name in ("seconds",) if kind == "compile" else ("peak_gb", "device_peak_gb"):
             if name in costs:
                 found[f"{part}_{name}"] = costs[name]

@@ -1,13 +1,16 @@
-"""Results of measurements: what they were taken on, and what has become of an earlier one."""
+"""Results of measurements: of commands, on what machine, against an earlier one."""
 
 import json
 import platform
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import mindspore
 
+from utils.config import ROOT
 from utils.loading import cores
 
 CPU_INFO = Path("/proc/cpuinfo")
@@ -32,6 +35,21 @@ def processor() -> str:
     text = CPU_INFO.read_text() if CPU_INFO.exists() else ""
     name = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
     return name[1] if name else platform.machine()
+
+
+def run(script: str, *given: str) -> dict:
+    """Runs a command of this checkout; the JSON object in its last line.
+
+    Raises ValueError with what it has told last.
+    """
+    line = [sys.executable, str(ROOT / script), *given]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    if done.returncode:
+        told = [f"ended with status {done.returncode}"]
+        if done.returncode > 0:  # else the system has killed it
+            told += done.stderr.strip().splitlines()
+        raise ValueError(f"{script}: {told[-1]}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def read(path: Path, benchmark: str, config: str) -> dict:
