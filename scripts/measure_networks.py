@@ -24,7 +24,9 @@ NETWORKS = {
     "resnet50_r50_imagenet_torchvision": ["--data.batch=8"],
     "x3d_s_k400_13x6": ["--data.batch=2"],
     "x3d_m_k400_16x5": ["--data.batch=2"],
-    "mvit_multi_plain_s_k400_16x4": ["--data.batch=1", "--data.copies=1"],
+    "mvit_multi_plain_s_k400_16x4": [
+        *("--data.batch=1", "--data.copies=1", "--data.mixup=0", "--data.cutmix=0"),
+    ],
     "tsm_smoke": [],
     "resnet50_smoke": [],
     "x3d_smoke": [],
