@@ -77,8 +77,8 @@ def main(room: str, cfg, kind: str, repeats: str = "7", seconds: str = "20", **c
     before = results.read(Path(against), **result) if against else None
     if chosen["torch"]:
         torch_side.check(kind, cfg.run)
-    if part and kind not in ("compile", "memory"):
-        raise ValueError(f"--part goes with compile and memory, not with {kind}")
+    if part:
+        graph_costs.check(kind, part)
     if kind in ("compile", "memory") and not part:
         result.update(measure_parts(kind, cfg.data.batch))
     else:

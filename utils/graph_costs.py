@@ -13,7 +13,14 @@ from utils.trial import build_step, evaluated, made_up_batch, one_clip
 
 # Graphs that are only compiled, and that are run as well.
 PARTS = ("train_compile", "eval_compile", "train", "eval")
-STEPS = 3
+STEPS = 2
+
+
+def check(kind: str, part: str) -> None:
+    """ValueError for a part that a kind of measurement does not have."""
+    if kind not in ("compile", "memory"):
+        raise ValueError(f"--part goes with compile and memory, not with {kind}")
+    known(part, PARTS, "--part")
 
 
 def measure(room: str, cfg, rt: Runtime, part: str) -> dict:
@@ -21,7 +28,6 @@ def measure(room: str, cfg, rt: Runtime, part: str) -> dict:
 
     Seconds to compile it; the most memory of this process, and of a device that has its own, GB.
     """
-    known(part, PARTS, "--part")
     inputs = made_up_batch(room, cfg)
     if part.startswith("train"):
         cell = build_step(room, cfg, rt)
