@@ -135,8 +135,8 @@ def measure_step(
     result = {
         "batch": batch,
         "clip": list(one),
-        "train_clips_per_second": round(batch / train[0], 2),
-        "eval_clips_per_second": round(batch / evaluation[0], 2),
+        "train_clips_per_second": round(batch / train[0], 3),
+        "eval_clips_per_second": round(batch / evaluation[0], 3),
         "compile_seconds": round(compiled, 1),
         "eval_compile_seconds": round(eval_compiled, 1),
         "train_peak_gb": round(peaks[0], 2),
@@ -149,8 +149,8 @@ def measure_step(
     if twin:
         result.update(
             torch=twin.version,
-            torch_train_clips_per_second=round(batch / train[1], 2),
-            torch_eval_clips_per_second=round(batch / evaluation[1], 2),
+            torch_train_clips_per_second=round(batch / train[1], 3),
+            torch_eval_clips_per_second=round(batch / evaluation[1], 3),
             torch_train_peak_gb=round(peaks[1], 2),
             train_over_torch=round(train[1] / train[0], 2),
             eval_over_torch=round(evaluation[1] / evaluation[0], 2),

@@ -68,8 +68,13 @@ def table(rows: list[dict]) -> Iterator[str]:
     yield "|" + " --- |" * (2 + len(COLUMNS))
     for row in rows:
         batch = f"{row['batch']} of {' x '.join(map(str, row['clip']))}"
-        shown = [str(row.get(key, "–")) for key in COLUMNS.values()]
+        shown = [digits(row[key]) if key in row else "–" for key in COLUMNS.values()]
         yield f"| `{row['config']}` | {batch} | {' | '.join(shown)} |"
+
+
+def digits(value: float) -> str:
+    """Three of them, or all in front of the point."""
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 
 def start() -> None:
