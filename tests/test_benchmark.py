@@ -98,10 +98,10 @@ def test_pytorch_that_is_missing_is_told(tiny, tmp_path):
 def test_pytorch_takes_turns(tiny):
     pytest.importorskip("torch")
     result = run(BENCHMARK, "step", *tiny, "--repeats=1", "--torch")
-    ours, theirs = result["train_clips_per_second"], result["torch_train_clips_per_second"]
-    assert result["train_over_torch"] == pytest.approx(ours / theirs, rel=0.05)
+    for name in ("train", "eval"):
+        ours, theirs = (result[f"{who}{name}_clips_per_second"] for who in ("", "torch_"))
+        assert result[f"{name}_over_torch"] == pytest.approx(ours / theirs, rel=0.05)
     assert result["torch_train_peak_gb"] > 0.1
-    assert result["torch_eval_clips_per_second"] > theirs
 
 
 @pytest.mark.slow
