@@ -1,36 +1,55 @@
 """Measures a network, or its data pipeline, on this machine.
 
-    python scripts/benchmark.py step --config_path Y [--section.key=value ...]
-    python scripts/benchmark.py data --config_path Y [--section.key=value ...]
-    python scripts/benchmark.py eval --config_path Y [--section.key=value ...]
-        [--repeats 7] [--seconds 20] [--network tsm]
+    python scripts/benchmark.py step    --config_path Y [--section.key=value ...] [--torch]
+    python scripts/benchmark.py compile --config_path Y [--section.key=value ...]
+    python scripts/benchmark.py memory  --config_path Y [--section.key=value ...]
+    python scripts/benchmark.py data    --config_path Y [--section.key=value ...]
+    python scripts/benchmark.py eval    --config_path Y [--section.key=value ...]
+        [--repeats 7] [--seconds 20] [--network tsm] [--out FILE] [--against FILE]
 
 `step`: clips/s of training and evaluation, compile seconds, peak memory, GFLOP/s, and that as a
-share of this machine's own matrix products, timed in the same run. `data`: clips/s and clips per
-CPU-second of the pipeline alone, against bare decoding of the same frames, the floor; and where the
-milliseconds of a clip go, as `utils/data_timing.py` explains. It takes up to three times --seconds.
-`eval`: videos/s of an evaluation, data and network. --network may be left out where the yaml lies
-in the network's folder. The last line of stdout is one JSON object.
+share of this machine's own matrix products, timed in the same run. With --torch the same network
+in eager PyTorch takes turns with ours; `_over_torch` is how many times as many clips we do.
+`compile`: seconds to compile the training and the evaluation graph. `memory`: the most memory that
+compiling, training and evaluation take, GB; of the host (framework and compiler included), and of a
+device that has its own. For both, each graph has a fresh process; --part NAME is one alone.
+`data`: clips/s and clips per CPU-second of the pipeline alone, against bare decoding of the same
+frames, the floor; and where the milliseconds of a clip go, as `utils/data_timing.py` explains. It
+takes up to three times --seconds. `eval`: videos/s of an evaluation, data and network.
+
+--out writes the result to a file; --against compares with one that an earlier run has written, and
+prints now / before. --network may be left out where the yaml lies in the network's folder. The last
+line of stdout is one JSON object.
 """
 
 import importlib
 import json
-import resource
+import os
 import sys
 import time
 from pathlib import Path
+from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from utils import command, data_timing, inference, run_log, runtime
+from utils import command, data_timing, graph_costs, results, run_log, runtime, torch_side
+from utils.checkpoint import explained, write_text
 from utils.counting import multiply_adds
+from utils.graph_costs import compile_seconds, peak_gb
 from utils.loading import worker_count
 from utils.metrics import video_scores
 from utils.testing import evaluation as scores_of
-from utils.trial import build_step, made_up_batch, median_seconds, one_clip, without_checkpoint
+from utils.trial import (
+    build_step,
+    evaluated,
+    made_up_batch,
+    median_seconds,
+    one_clip,
+    without_checkpoint,
+)
 
 # The rooms' own functions by parts, besides `data_timing.FUNCTIONS`.
 OWN = {
@@ -47,58 +66,108 @@ OWN = {
 }
 
 
-def main(room: str, cfg, kind: str, repeats: str = "7", seconds: str = "20") -> None:
+KINDS = ("step", "compile", "memory", "data", "eval")
+
+
+def main(room: str, cfg, kind: str, repeats: str = "7", seconds: str = "20", **chosen) -> None:
     repeats = command.whole_number("repeats", repeats)
     seconds = command.whole_number("seconds", seconds)
-    rt = runtime.start(cfg.run)
-    run_log.start_log(rt)
-    if kind == "eval":
-        result = measure_eval(room, cfg, rt, seconds)
-    elif kind == "step":
-        result = measure_step(room, without_checkpoint(cfg), rt, repeats)
+    result = {"benchmark": kind, "config": str(cfg.run.out.name)}
+    against, out, part = (chosen.get(name) for name in ("against", "out", "part"))
+    before = results.read(Path(against), **result) if against else None
+    if chosen["torch"]:
+        torch_side.check(kind, cfg.run)
+    if part:
+        graph_costs.check(kind, part)
+    if kind in ("compile", "memory") and not part:
+        result.update(measure_parts(kind, cfg.data.batch))
     else:
-        result = measure_data(room, cfg, rt, seconds)
-    print(json.dumps({"benchmark": kind, "config": str(cfg.run.out.name), **result}))
+        environment = dict(os.environ)  # of before MindSpore's settings
+        rt = runtime.start(cfg.run)
+        run_log.start_log(rt)
+        if part:
+            print(json.dumps(graph_costs.measure(room, without_checkpoint(cfg), rt, part)))
+            return
+        if kind == "eval":
+            result.update(measure_eval(room, cfg, rt, seconds))
+        elif kind == "step":
+            environment = environment if chosen["torch"] else None
+            result.update(measure_step(room, without_checkpoint(cfg), rt, repeats, environment))
+        else:
+            result.update(measure_data(room, cfg, rt, seconds))
+    result["machine"] = results.machine(cfg.run.device)
+    if before:
+        result.update(against=against, ratios=results.ratios(before, result))
+        for line in results.differences(before, result):
+            print(f"warning: {line}", file=sys.stderr)
+        for line in results.table(before, result):
+            print(line)
+    print(json.dumps(result))
+    if out:
+        with explained(Path(out), "--out"):
+            Path(out).parent.mkdir(parents=True, exist_ok=True)
+            write_text(Path(out), json.dumps(result) + "\n")
 
 
-def measure_step(room: str, cfg, rt: runtime.Runtime, repeats: int) -> dict:
-    """Training and evaluation steps on made-up clips of the yaml's shape and batch."""
+def measure_step(
+    room: str, cfg, rt: runtime.Runtime, repeats: int, torch: Optional[dict] = None
+) -> dict:
+    """Training and evaluation steps on made-up clips of the yaml's shape and batch.
+
+    `torch` is the environment in which PyTorch is to do the same, None: it is not.
+    """
     step, one = build_step(room, cfg, rt), one_clip(room, cfg.data)
     clip, label = made_up_batch(room, cfg)
     batch = clip.size // int(np.prod(one))  # several clips of a video count as several
+    twin = None if torch is None else torch_side.TorchTwin(room, cfg, (batch, *one), torch)
     macs = multiply_adds(step.net, one)
     run_log.log.info("compiling the training graph ...")
-    began = time.monotonic()
-    step.compile(clip, label)
-    runtime.give_back_memory()
-    compiled = time.monotonic() - began
-    training = median_seconds(lambda: step(clip, label)[0].asnumpy(), repeats)
-    peak_memory = peak_gb()
+    compiled = compile_seconds(step, clip, label)
+    train = torch_side.medians(lambda: step(clip, label)[0].asnumpy(), repeats, twin, "train")
+    peaks = peak_gb(), twin and twin.peak_gb
     net, clip = evaluated(room, cfg), clip.reshape(batch, *one)
     run_log.log.info("compiling the evaluation graph ...")
-    evaluation = median_seconds(lambda: scores_of(net, clip), repeats)
+    eval_compiled = compile_seconds(net, clip)
+    evaluation = torch_side.medians(lambda: scores_of(net, clip), repeats, twin, "evaluate")
     peak = matmul_rate(repeats)
     # A training step counts three forward passes: forward, and gradients of inputs and weights.
-    rate = 2 * 3 * macs * batch / training / 1e9
-    return {
+    rate = 2 * 3 * macs * batch / train[0] / 1e9
+    result = {
         "batch": batch,
         "clip": list(one),
-        "train_clips_per_second": round(batch / training, 2),
-        "eval_clips_per_second": round(batch / evaluation, 2),
+        "train_clips_per_second": round(batch / train[0], 3),
+        "eval_clips_per_second": round(batch / evaluation[0], 3),
         "compile_seconds": round(compiled, 1),
-        "train_peak_gb": round(peak_memory, 2),
+        "eval_compile_seconds": round(eval_compiled, 1),
+        "train_peak_gb": round(peaks[0], 2),
         "gmacs_per_clip": round(macs / 1e9, 3),
         "train_gflops": round(rate, 1),
-        "eval_gflops": round(2 * macs * batch / evaluation / 1e9, 1),
+        "eval_gflops": round(2 * macs * batch / evaluation[0] / 1e9, 1),
         "matmul_gflops": round(peak, 1),
         "train_share_of_matmul": round(rate / peak, 3),
     }
+    if twin:
+        result.update(
+            torch=twin.version,
+            torch_train_clips_per_second=round(batch / train[1], 3),
+            torch_eval_clips_per_second=round(batch / evaluation[1], 3),
+            torch_train_peak_gb=round(peaks[1], 2),
+            train_over_torch=round(train[1] / train[0], 2),
+            eval_over_torch=round(evaluation[1] / evaluation[0], 2),
+        )
+        twin.close()
+    return result
 
 
-def evaluated(room: str, cfg) -> nn.Cell:
-    """The network as eval.py runs it."""
-    model = importlib.import_module(f"{room}.model")
-    return inference.ready(model.build_network(**cfg.network()), cfg.run.amp)
+def measure_parts(kind: str, batch: int) -> dict:
+    """This command once for each part, in a process of its own: the peak of memory never falls."""
+    found = {"batch": batch}
+    for part in graph_costs.PARTS[:2] if kind == "compile" else graph_costs.PARTS:
+        costs = results.run("scripts/benchmark.py", *sys.argv[1:], f"--part={part}")
+        for name in ("seconds",) if kind == "compile" else ("peak_gb", "device_peak_gb"):
+            if name in costs:
+                found[f"{part}_{name}"] = costs[name]
+    return found
 
 
 class Product(nn.Cell):
@@ -197,12 +266,11 @@ def measure_eval(room: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
     }
 
 
-def peak_gb() -> float:
-    """The most memory this process has held at once, framework and compiler included."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9  # Linux counts in KiB
-
-
 if __name__ == "__main__":
     command.run_room(
-        main, __doc__, optional=["repeats", "seconds"], words={"kind": ("step", "data", "eval")}
+        main,
+        __doc__,
+        flags=["torch"],
+        optional=["repeats", "seconds", "out", "against", "part"],
+        words={"kind": KINDS},
     )

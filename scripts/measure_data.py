@@ -8,7 +8,6 @@ Prints the tables. The last line of stdout is one JSON object: rows, packs.
 """
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from itertools import cycle, islice
@@ -22,6 +21,7 @@ from utils import command
 from utils.checkpoint import explained, write_text
 from utils.config import ROOT
 from utils.packing import JPEG, to_jpeg
+from utils.results import run
 from utils.scanning import SUFFIXES
 from utils.video import open_video
 
@@ -139,15 +139,6 @@ def arguments(room: str, settings: list[str], folder: Path) -> list[str]:
 def benchmark(room: str, settings: list[str], folder: Path, seconds: int) -> dict:
     fixed = ["--data.workers=2", "--seconds", str(seconds)]
     return run("scripts/benchmark.py", "data", *arguments(room, settings, folder), *fixed)
-
-
-def run(script: str, *given: str) -> dict:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / script), *given], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise ValueError(f"{script}: {done.stderr.strip().splitlines()[-1]}")
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def table(rows: list[dict]) -> Iterator[str]:

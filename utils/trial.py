@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any, Callable
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, nn
 
+from utils import inference
 from utils.order import Order
 from utils.runtime import Runtime
 from utils.train_step import TrainStep
@@ -22,6 +23,12 @@ def build_step(room: str, cfg: Any, rt: Runtime) -> TrainStep:
     """The room's train step, for an epoch of a thousand steps."""
     order = Order(1000 * cfg.data.batch * rt.size, cfg.data.batch, rt.rank, rt.size, 0)
     return importlib.import_module(f"{room}.train").build(cfg, rt, order)[0].set_train()
+
+
+def evaluated(room: str, cfg: Any) -> nn.Cell:
+    """The network as eval.py runs it, with fresh weights."""
+    model = importlib.import_module(f"{room}.model")
+    return inference.ready(model.build_network(**cfg.network()), cfg.run.amp)
 
 
 def made_up_batch(room: str, cfg: Any, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,34 @@
+"""What the PyTorch twins of this zoo's networks share: pixels in, loss out."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Normalize(nn.Module):
+    """uint8 pixels to (x / 255 - mean) / std along an axis; float input is normalised already.
+
+    The state dict knows nothing of it. `channels` may be several images of `len(mean)` channels.
+    """
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], channels: int, axes: int):
+        super().__init__()
+        for name, values in (("mean", mean), ("std", std)):
+            row = torch.tensor(list(values) * (channels // len(values)))
+            self.register_buffer(name, row.reshape(-1, *[1] * axes), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.is_floating_point() else x.float().div_(255).sub_(self.mean).div_(self.std)
+
+
+def mixed(x: Tensor, share: float) -> Tensor:
+    """Mixup with the batch backwards."""
+    return x if share == 1 else share * x + (1 - share) * x.flip(0)
+
+
+def cross_entropy(scores: Tensor, labels: Tensor, share: float, train: dict) -> Tensor:
+    """Mean over a batch of scores (N, K) that was `mixed`; labels are int (N,)."""
+    target = labels if share == 1 else mixed(F.one_hot(labels, scores.shape[1]).float(), share)
+    return F.cross_entropy(scores, target, label_smoothing=train.get("smoothing", 0.0))

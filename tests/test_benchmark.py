@@ -1,0 +1,138 @@
+"""scripts/benchmark.py: compiling, memory, an earlier result, PyTorch's turn."""
+
+import json
+
+import pytest
+
+from scripts import benchmark, measure_networks
+from tests.helpers import call, last_json, run
+from tsm.config import Config
+from utils.config import ROOT, load_config
+from utils.graph_costs import PARTS
+
+BENCHMARK = "scripts/benchmark.py"
+SMALL = ["--data.batch=2"]  # to the other rooms' smoke yamls
+ROOMS = ("x3d", "mvit_multi", "resnet50")
+
+
+def test_compiling_is_measured_and_compared_with_an_earlier_result(tiny, tmp_path):
+    before, out = tmp_path / "before.json", tmp_path / "new" / "now.json"
+    earlier = {"benchmark": "compile", "config": "tsm_smoke", "batch": 4, "machine": {"cores": 99}}
+    before.write_text(json.dumps({**earlier, "train_compile_seconds": 1e4}))
+    done = call(BENCHMARK, "compile", *tiny, f"--against={before}", f"--out={out}")
+    now = last_json(done)
+    assert now == json.loads(out.read_text())
+    assert now["train_compile_seconds"] > now["eval_compile_seconds"] > 0
+    assert now["against"] == str(before)
+    assert set(now["ratios"]) == {"train_compile_seconds"}
+    assert 0 < now["ratios"]["train_compile_seconds"] < 0.1
+    assert "| train_compile_seconds | 10000 |" in done.stdout
+    assert "cores was 99, now it is" in done.stderr
+    assert "batch was" not in done.stderr
+
+
+def test_memory_is_measured_graph_by_graph(tiny):
+    large = ["--data.batch=128", "--data.crop=64", "--data.resize=64"]
+    result = run(BENCHMARK, "memory", *tiny, *large)
+    peaks = {part: result[f"{part}_peak_gb"] for part in PARTS}
+    assert peaks["train"] > peaks["train_compile"] > peaks["eval_compile"] > 0.2
+    assert peaks["train"] > peaks["eval"] > peaks["eval_compile"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("kind", ["compile", "memory"])
+def test_every_room_compiles_and_weighs(room, kind):
+    yaml = ROOT / room / "configs" / f"{room}_smoke.yaml"
+    result = run(BENCHMARK, kind, "--config_path", yaml, *SMALL)
+    numbers = [value for name, value in result.items() if name.endswith(("seconds", "gb"))]
+    assert len(numbers) == {"compile": 2, "memory": 4}[kind]
+    assert min(numbers) > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["speed"], "kind: the first argument must be one of step, compile, memory, data, eval"),
+        (["step", "--against=/no/such/file"], "--against: cannot read /no/such/file"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(arguments, told, tiny):
+    kind, *given = arguments
+    done = call(BENCHMARK, kind, *tiny, *given)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "told"),
+    [
+        ("step", {"part": "train"}, "--part goes with compile and memory, not with step"),
+        ("memory", {"part": "trian"}, "unknown --part trian; nearest: train"),
+        ("eval", {"torch": True}, "--torch goes with step, not with eval"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(kind, given, told):
+    cfg = load_config(Config, ROOT / "tsm" / "configs" / "tsm_smoke.yaml")
+    with pytest.raises(ValueError, match=told):
+        benchmark.main("tsm", cfg, kind, **{"torch": False, **given})
+
+
+def test_a_part_that_fails_is_told_once(tiny):
+    done = call(BENCHMARK, "compile", *tiny, "--run.device=Ascend")
+    assert done.returncode == 2
+    assert "run.device: Ascend is not available here" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_pytorch_that_is_missing_is_told(tiny, tmp_path):
+    """A `torch` that cannot be found stands in the way of one that is installed."""
+    hidden = "import sys\nsys.modules['torch'] = None\n"
+    (tmp_path / "sitecustomize.py").write_text(hidden)
+    done = call(BENCHMARK, "step", *tiny, "--torch", environment={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 2
+    assert done.stderr == "error: --torch: PyTorch is not installed here (pip install torch)\n"
+
+
+def test_pytorch_takes_turns(tiny):
+    pytest.importorskip("torch")
+    result = run(BENCHMARK, "step", *tiny, "--repeats=1", "--torch")
+    for name in ("train", "eval"):
+        ours, theirs = (result[f"{who}{name}_clips_per_second"] for who in ("", "torch_"))
+        assert result[f"{name}_over_torch"] == pytest.approx(ours / theirs, rel=0.05)
+    assert result["torch_train_peak_gb"] > 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", ROOMS)
+def test_pytorch_takes_turns_in_every_room(room):
+    pytest.importorskip("torch")
+    yaml = ROOT / room / "configs" / f"{room}_smoke.yaml"
+    result = run(BENCHMARK, "step", "--config_path", yaml, *SMALL, "--repeats=1", "--torch")
+    assert result["eval_over_torch"] > 0
+
+
+def test_what_the_twin_does_not_know_is_told(tiny):
+    pytest.importorskip("torch")
+    for given, told in [
+        ("--train.ema=0.9", "error: --torch: train.optimizer, train.ema"),
+        ("--run.amp=O2", "error: --torch compares float32"),
+    ]:
+        done = call(BENCHMARK, "step", *tiny, "--torch", given)
+        assert (done.returncode, done.stderr[: len(told)]) == (2, told)
+
+
+def test_the_table_of_networks_has_a_dash_for_what_was_not_measured():
+    row = {"config": "tsm_smoke", "batch": 2, "clip": [8, 3, 64, 64], "train_gflops": 1054.47}
+    head, _, line = measure_networks.table([row])
+    assert line.startswith("| `tsm_smoke` | 2 of 8 x 3 x 64 x 64 | – |")
+    assert line.count("|") == head.count("|")
+    assert "| 1054 |" in line
+
+
+def test_the_table_of_networks_names_yamls_of_this_zoo():
+    for name in measure_networks.NETWORKS:
+        assert len(list(ROOT.glob(f"*/configs/{name}.yaml"))) == 1
+    done = call("scripts/measure_networks.py", "--only=tsm_smoke,nothing")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)

@@ -1,0 +1,80 @@
+"""The PyTorch twins of `benchmarks/` are the networks of the rooms, shown by converting weights."""
+
+import ast
+import importlib
+
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from tests.test_every_yaml import YAMLS, toy
+from utils.command import rooms
+from utils.config import ROOT
+from utils.convert import read_source
+from utils.testing import evaluation, put_state, spread
+from utils.trial import made_up_batch, one_clip
+
+TWINS = sorted((ROOT / "benchmarks").glob("*.py"))
+FEW = (
+    "tsm_smoke",
+    "resnet50_smoke",
+    "x3d_smoke",
+    "mvit_multi_smoke",
+    "mvit_multi_plain_s_k400_16x4",
+)
+FEW += ("tsm_mobilenetv2_jester_online",)
+
+
+@pytest.mark.parametrize("path", TWINS, ids=lambda p: p.stem)
+def test_a_twin_knows_nothing_of_what_it_is_compared_with(path):
+    text = path.read_text()
+    assert text.count("\n") <= 320
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno - node.lineno < 60, node.name
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            assert name.split(".")[0] not in ("mindspore", "utils", "scripts", *rooms()), name
+
+
+def cases():
+    for path in YAMLS:
+        marks = () if path.stem in FEW else pytest.mark.slow
+        if path.stem != "resnet50_se50_imagenet_zoo":  # never published for PyTorch
+            yield pytest.param(path, id=path.stem, marks=marks)
+
+
+@pytest.mark.parametrize("path", cases())
+def test_a_twin_evaluates_like_the_network(path, tmp_path):
+    torch = pytest.importorskip("torch")
+    cfg, room = toy(path), path.parents[1].name
+    twin = importlib.import_module(f"benchmarks.torch_{room}").build_network(**cfg.network())
+    shake(torch, twin)
+    torch.save(twin.state_dict(), tmp_path / "twin.pth")
+    net = importlib.import_module(f"{room}.model").build_network(**cfg.network())
+    put_state(net, read_source(tmp_path / "twin.pth"), importlib.import_module(f"{room}.convert"))
+    clip, shape = made_up_batch(room, cfg)[0].asnumpy(), one_clip(room, cfg.data)
+    clip = clip.reshape(-1, *shape)
+    with torch.no_grad():
+        found = twin.eval()(torch.from_numpy(clip))
+    expected = np.concatenate([part.numpy() for part in listed(found)], -1)
+    ours = evaluation(net.set_train(False), Tensor(clip))
+    assert spread(expected) > 1e-3
+    np.testing.assert_allclose(ours, expected, atol=2e-5 * spread(expected) + 1e-7)
+
+
+def shake(torch, twin) -> None:
+    """Weights, and statistics of batch norms, of no special value."""
+    torch.manual_seed(0)
+    for name, value in twin.state_dict().items():
+        if name.endswith("running_var") or (value.ndim == 1 and name.endswith("weight")):
+            value.uniform_(0.5, 1.5)
+        elif value.ndim == 1:
+            value.normal_(0, 0.1)
+        elif "pos_" in name:  # tables of positions, which start near 0
+            value.mul_(20)
+
+
+def listed(outputs) -> list:
+    return outputs if isinstance(outputs, list) else [outputs]
