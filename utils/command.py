@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Callable
 
 from utils import signals
-from utils.config import ROOT, known, load_config
+from utils.config import ROOT, known, load_config, locate
 
 
 class Interrupted(Exception):
@@ -31,7 +31,7 @@ def run(main: Callable, config_class: type, usage: str, options: Sequence[str] =
 
 def start(main: Callable, config_class: type, options: Sequence[str]) -> Any:
     given, overrides = parse(sys.argv[1:], ["config_path", *options])
-    config = load_config(config_class, Path(given.pop("config_path")), overrides)
+    config = load_config(config_class, locate(Path(given.pop("config_path"))), overrides)
     return main(config, **given)
 
 
@@ -53,7 +53,7 @@ def run_room(
         rest = list(sys.argv[1:])
         chosen = {name: choose(name, choices, rest) for name, choices in words.items()}
         given, overrides = parse(rest, ["config_path", *options], flags, ["network", *optional])
-        path = Path(given.pop("config_path"))
+        path = locate(Path(given.pop("config_path")))
         room = given.pop("network", None) or path.resolve().parents[1].name
         known(room, rooms(), "option --network")
         config_class = importlib.import_module(f"{room}.config").Config

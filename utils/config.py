@@ -5,6 +5,7 @@ An unknown key, a missing key or a value of the wrong type is a ValueError that 
 and, for an unknown one, the nearest real one.
 
 Paths: in a yaml they are relative to the checkout, on the command line to the current folder.
+Installed as a package there is no checkout, and both start at the current folder.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ import yaml
 
 from utils.cluster import Cluster
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[1]  # of the code: a checkout, or an installed package
 Level = Literal["O0", "O1", "O2", "O3"]
 
 
@@ -61,10 +62,21 @@ def positive(section: Any, name: str, *fields: str) -> None:
             raise ValueError(f"{name}.{field} must be above 0, not {value}")
 
 
+def home() -> Path:
+    """Where data and results lie: the checkout, or the current folder if this is installed."""
+    return ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()
+
+
+def locate(path: Path) -> Path:
+    """The path itself, or where nothing is there, the file of this zoo that has this name."""
+    own = ROOT / path
+    return own if own.is_file() and not Path(path).exists() else Path(path)
+
+
 def load_config(cls: type, path: Path, overrides: list[str] = ()) -> Any:
     """Reads `path`, puts `section.key=value` strings on top and builds `cls`."""
-    values = resolve_paths(cls, read_yaml(path), ROOT)
-    values.setdefault("run", {}).setdefault("out", str(ROOT / "out" / Path(path).stem))
+    values = resolve_paths(cls, read_yaml(path), home())
+    values.setdefault("run", {}).setdefault("out", str(home() / "out" / Path(path).stem))
     for override in overrides:
         apply_override(cls, values, override)
     return build(cls, values, "")
