@@ -16,16 +16,15 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def main() -> None:
     command = Path(sys.argv[0]).stem
-    name = command[len("zoo-") :].replace("-", "_") + ".py"
-    script, rest = ROOT / "scripts" / name, sys.argv[1:]
+    script = ROOT / "scripts" / f"{command[len('zoo-') :].replace('-', '_')}.py"
+    rest = sys.argv[1:]
     if not script.is_file():
-        networks = sorted(file.parent.name for file in ROOT.glob(f"*/{name}"))
+        networks = sorted(file.parent.name for file in ROOT.glob(f"*/{script.name}"))
         if not rest or rest[0] not in networks:
-            given = f", not {rest[0]}" if rest else ""
-            print(
-                f"error: {command}: name one of {', '.join(networks)} first{given}", file=sys.stderr
-            )
+            found = f", not {rest[0]}" if rest else ""
+            expected = f"the first argument must be one of {', '.join(networks)}{found}"
+            print(f"error: {command}: {expected}", file=sys.stderr)
             sys.exit(2)
-        script = ROOT / rest.pop(0) / name
+        script = ROOT / rest.pop(0) / script.name
     sys.argv = [str(script), *rest]
     runpy.run_path(str(script), run_name="__main__")
