@@ -7,6 +7,7 @@ A yaml of the zoo is found by its name here, `tsm/configs/tsm_smoke.yaml`; `data
 the current folder.
 """
 
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -26,5 +27,6 @@ def main() -> None:
             print(f"error: {command}: {expected}", file=sys.stderr)
             sys.exit(2)
         script = ROOT / rest.pop(0) / script.name
+    os.environ.setdefault("GLOG_v", "3")  # MindSpore's warnings; errors still show
     sys.argv = [str(script), *rest]
     runpy.run_path(str(script), run_name="__main__")
