@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Callable
 
 from utils import signals
-from utils.config import ROOT, known, load_config, locate
+from utils.config import ROOT, known, load_config, locate, read_yaml
 
 
 class Interrupted(Exception):
@@ -54,12 +54,24 @@ def run_room(
         chosen = {name: choose(name, choices, rest) for name, choices in words.items()}
         given, overrides = parse(rest, ["config_path", *options], flags, ["network", *optional])
         path = locate(Path(given.pop("config_path")))
-        room = given.pop("network", None) or path.resolve().parents[1].name
-        known(room, rooms(), "option --network")
+        room = given.pop("network", None) or room_of(path)
+        known(room, rooms(), "network ")
         config_class = importlib.import_module(f"{room}.config").Config
         return main(room, load_config(config_class, path, overrides), **chosen, **given)
 
     enter(usage, work)
+
+
+def room_of(path: Path) -> str:
+    """The network in whose folder a yaml lies."""
+    read_yaml(path)
+    room = path.resolve().parent.parent.name
+    if room not in rooms():
+        raise ValueError(
+            f"--network is missing: {path} lies in no network's folder; add --network="
+            + "|".join(rooms())
+        )
+    return room
 
 
 def choose(name: str, choices: Sequence[str], rest: list[str]) -> str:
@@ -93,7 +105,8 @@ def parse(
     while rest:
         word = rest.pop(0)
         if not word.startswith("--"):
-            raise ValueError(f"{word}: expected --name=value")
+            hint = f"; --config_path {word}?" if word.endswith(".yaml") else ""
+            raise ValueError(f"{word}: expected --name=value{hint}")
         name, equals, value = word[2:].partition("=")
         if name in flags and not equals:
             given[name] = True
