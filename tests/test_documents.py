@@ -1,9 +1,9 @@
 """Every command of the documents is run, in order, with small data, or says why not.
 
-A line of a ```bash block that the tests do not run ends in `# not run by the tests: REASON`; a block
-of them has `<!-- not run by the tests: REASON -->` above it. Each document runs in a copy of the
-checkout of its own; SMALL says what is appended to which commands to make them small, `furnish` what
-lies there beforehand, and a checkpoint that no earlier line has made is a fresh network.
+A line of a ```bash block that the tests do not run ends in `# not run by the tests: REASON`; a
+block of them has `<!-- not run by the tests: REASON -->` above it. Each document runs in a copy of
+the checkout of its own; SMALL says what is appended to which commands to make them small, `furnish`
+what lies there beforehand, and a checkpoint that no earlier line has made is a fresh network.
 """
 
 import importlib
@@ -153,7 +153,7 @@ def run_lines(document: Path) -> list[str]:
 
 
 def test_the_way_from_videos_to_a_result_runs_as_the_readme_says(zoo):
-    commands = [line for line in run_lines(ROOT / "README.md") if QUICK.search(line)]
+    commands = [line for line in run_lines(ROOT / "README.md") if QUICK.match(line)]
     assert len(commands) == 5
     execute(commands, zoo)
     assert (zoo / "out" / "tsm_smoke" / "curves.png").is_file()
