@@ -85,7 +85,9 @@ def zoo(drawn, tmp_path) -> Path:
     shutil.copytree(ROOT, folder, ignore=left)
     furnish(folder, drawn)
     (folder / ".venv").mkdir()
-    (folder / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
+    for part in Path(sys.prefix).iterdir():
+        if not part.name.startswith("installed-"):
+            (folder / ".venv" / part.name).symlink_to(part)
     wanted = (folder / "requirements.txt").read_bytes()
     stamp = subprocess.run(["cksum"], input=wanted, capture_output=True, check=True).stdout
     (folder / ".venv" / "installed-requirements").write_bytes(stamp)

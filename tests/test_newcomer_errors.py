@@ -157,8 +157,12 @@ WEIGHTS = {
         "has epoch_001.ckpt, epoch_002.ckpt",
     ),
     "folder of a run": (f"{EVAL} {{run}}", "has epoch_001.ckpt, epoch_002.ckpt"),
-    "checkpoint cut off": (f"{EVAL} cut.ckpt", "cut.ckpt: not a checkpoint, or cut off"),
-    "text for a checkpoint": (f"{EVAL} text.ckpt", "text.ckpt: not a checkpoint", "copy it again"),
+    "checkpoint cut off": (f"{EVAL} cut.ckpt", "cut.ckpt: not a readable checkpoint"),
+    "text for a checkpoint": (
+        f"{EVAL} text.ckpt",
+        "text.ckpt: not a readable checkpoint",
+        "copy it again",
+    ),
     "empty checkpoint": (f"{EVAL} empty.ckpt", "empty.ckpt: is empty"),
     "checkpoint of PyTorch": (
         f"{EVAL} resnet.pth",

@@ -226,9 +226,7 @@ def read(path: Path, only: str = "") -> dict[str, Parameter]:
         return ms.load_checkpoint(str(path), choice_func=wanted)
     except Exception as error:  # noqa: BLE001 MindSpore raises ValueError, RuntimeError and protobuf's own
         reason = one_line(error).split(". ")[0][:120]
-        raise ValueError(
-            f"{path}: not a checkpoint, or cut off ({reason}); copy it again"
-        ) from None
+        raise ValueError(f"{path}: not a readable checkpoint ({reason}); copy it again") from None
 
 
 def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> list[str]:
