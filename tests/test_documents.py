@@ -3,7 +3,7 @@
 A line of a ```bash block that the tests do not run ends in `# not run by the tests: REASON`; a
 block of them has `<!-- not run by the tests: REASON -->` above it. Each document runs in a copy of
 the checkout of its own; SMALL says what is appended to which commands to make them small, `furnish`
-what lies there beforehand, and a checkpoint that no earlier line has made is a fresh network.
+what lies there beforehand, and a checkpoint that no earlier line has made is a fresh network, a video a drawn one.
 """
 
 import importlib
@@ -120,9 +120,12 @@ def small(command: str) -> str:
     return " ".join([command, *(more for each, more in SMALL.items() if re.search(each, command))])
 
 
-def provide_checkpoint(command: str, folder: Path) -> None:
-    """Saves a fresh network where a command names a checkpoint that is not there."""
+def provide(command: str, folder: Path) -> None:
+    """A drawn video, or a fresh network, where a command names one that is not there."""
     words = shlex.split(command)
+    for name in [word for word in words if word.endswith(".mp4") and not (folder / word).exists()]:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder / "data/drawn/videos/test/grow_000.mp4", folder / name)
     (yaml,) = [word for word in words if word.endswith(".yaml")] or [""]
     for name in [word for word in words if re.fullmatch(r"(out|weights)/\S+\.ckpt", word)]:
         if (folder / name).exists() or "convert_checkpoint" in command:
@@ -138,7 +141,7 @@ def provide_checkpoint(command: str, folder: Path) -> None:
 
 def execute(commands: list[str], folder: Path) -> None:
     for command in map(small, commands):
-        provide_checkpoint(command, folder)
+        provide(command, folder)
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=folder,
