@@ -3,7 +3,8 @@
 A line of a ```bash block that the tests do not run ends in `# not run by the tests: REASON`; a
 block of them has `<!-- not run by the tests: REASON -->` above it. Each document runs in a copy of
 the checkout of its own; SMALL says what is appended to which commands to make them small, `furnish`
-what lies there beforehand, and a checkpoint that no earlier line has made is a fresh network, a video a drawn one.
+what lies there beforehand, and a checkpoint that no earlier line has made is a fresh network,
+a video a drawn one.
 """
 
 import importlib
@@ -46,13 +47,13 @@ SMALL = {
     r"run_eval.*x3d_s_k400": "--run.device=CPU --data.root=data/drawn --data.test_list=test.txt "
     "--data.scales=[32,32] --data.crop=32 --data.frames=4 --model.depth_factor=0.4 --eval.clips=1",
     r"resnet50_r50_imagenet_torchvision": "--model.arch=resnet18 --model.first_width=2 "
-    "--data.resize=64 --data.crop=64",
+    "--model.num_classes=10 --data.resize=64 --data.crop=64",
     r"draw_videos.*data/drawn": "--train 3 --test 1 --seed 1",
     r"draw_videos.*--sets": "--train 2 --test 1",
     r"benchmark.py (step|eval)": "--repeats=1",
     r"benchmark.py data": "--seconds=1",
     r"profile_backward": "--points 2 --repeats 1",
-    r"measure_data": "--seconds 1 --clips 2",
+    r"measure_data": "--seconds 1 --clips 8",
 }
 # What the suite runs each time: the way from videos to a result. The rest is slow.
 QUICK = re.compile(
