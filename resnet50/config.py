@@ -102,7 +102,10 @@ class Train:
         if not 0 <= self.ema < 1 or not 0 <= self.smoothing < 1:
             raise ValueError("train.ema and train.smoothing must lie in [0, 1)")
         if self.warmup_epochs >= self.epochs:
-            raise ValueError("train.warmup_epochs must be below train.epochs")
+            raise ValueError(
+                f"train.warmup_epochs must be below train.epochs {self.epochs}, "
+                f"not {self.warmup_epochs}"
+            )
         if 0 < self.schedule_epochs < self.epochs:
             raise ValueError("train.schedule_epochs must not be below train.epochs")
 

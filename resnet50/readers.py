@@ -45,7 +45,7 @@ def count_samples(data, split: str, num_classes: int) -> int:
     if data.is_cifar:
         first = data.root / CIFAR[data.source][1][split]
         if not first.is_file():
-            raise ValueError(f"data.root: {first} does not exist")
+            raise ValueError(f"data.root: {first} does not exist; name a folder of {data.source}")
         return CIFAR[data.source][0](str(data.root), split).get_dataset_size()
     path = split_path(data, split)
     setting = f"data.{split}: {path}"

@@ -24,6 +24,11 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 CANN = ("8.2", "8.3", "8.5", "9.0", "9.1")
 CUDA = ("10.1", "11.1", "11.6")
 PYTHON = (3, 9), (3, 12)
+# What the zoo needs besides the packages that have a line of their own.
+OTHERS = ("pillow", "psutil", "pyyaml", "scipy", "tqdm", "matplotlib")
+# What single commands need: pip install '.[NAME]' gets them.
+EXTRAS = {"export": ("onnx", "onnxruntime"), "tensorboard": ("tensorboardX",)}
+FLAGS = {"avx512f": "AVX-512", "avx2": "AVX2", "sve": "SVE", "asimd": "NEON"}
 GIGA = 1e9
 SHOWN = 60  # characters of a long name
 
@@ -42,6 +47,8 @@ def lines() -> Iterator[Line]:
     yield mindspore()
     yield numpy()
     yield from decoders()
+    yield others()
+    yield extras()
     yield from devices()
     yield cann()
     yield cuda()
@@ -88,6 +95,19 @@ def decoders() -> Iterator[Line]:
     yield Line("OpenCV", opencv or "not installed", wrong, fatal=True)
 
 
+def others() -> Line:
+    lacking = [name for name in OTHERS if not version(name)]
+    wrong = f"pip install {' '.join(lacking)}" if lacking else ""
+    found = ", ".join(f"{name} {version(name) or '–'}" for name in OTHERS)
+    return Line("packages", found, wrong, fatal=True)
+
+
+def extras() -> Line:
+    """Nothing is wrong without them: what asks for one says so."""
+    names = [f"{name} {version(name) or '–'}" for group in EXTRAS.values() for name in group]
+    return Line("optional", f"{', '.join(names)}; pip install '.[{','.join(EXTRAS)}]' gets them")
+
+
 def devices() -> Iterator[Line]:
     """What MindSpore can use, and what the host has."""
     there = {
@@ -118,34 +138,44 @@ def cann() -> Line:
     home = os.environ.get("ASCEND_HOME_PATH", "/usr/local/Ascend/ascend-toolkit/latest")
     file = Path(home) / "compiler" / "version.info"
     if not file.is_file():
-        return Line("CANN", "not found (for Ascend only)")
+        return Line("CANN", f"not found (for Ascend only: {', '.join(CANN)})")
     found = re.search(r"Version=(\d+\.\d+)", file.read_text())
     number = found[1] if found else "unknown"
-    wrong = "" if number in CANN else f"MindSpore 2.10 expects one of {', '.join(CANN)}"
-    return Line("CANN", f"{number} in {home}", wrong)
+    return Line("CANN", f"{number} in {home}", unexpected(number, CANN))
 
 
 def cuda() -> Line:
-    compiler = shutil.which("nvcc")
-    if not compiler:
-        return Line("CUDA", "not found (for GPUs only)")
-    told = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
-    found = re.search(r"release (\d+\.\d+)", told.stdout)
-    number = found[1] if found else "unknown"
-    wrong = "" if number in CUDA else f"MindSpore 2.10 expects one of {', '.join(CUDA)}"
-    return Line("CUDA", number, wrong)
+    """The version of the runtime library, or where its name has none, of the compiler."""
+    library = re.search(r"libcudart\.so\S* .*=> (\S+)", output("ldconfig", "-p"))
+    told = os.path.realpath(library[1]) if library else ""
+    told = f"{told} {output('nvcc', '--version')}"
+    found = re.search(r"(?:libcudart\.so\.|release )(\d+\.\d+)", told)
+    if not found:
+        return Line("CUDA", f"not found (for GPUs only: {', '.join(CUDA)})")
+    return Line("CUDA", found[1], unexpected(found[1], CUDA))
+
+
+def output(*command: str) -> str:
+    """What a command prints; empty where there is no such command."""
+    if not shutil.which(command[0]):
+        return ""
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+def unexpected(number: str, expected: tuple[str, ...]) -> str:
+    return "" if number in expected else f"MindSpore 2.10 expects one of {', '.join(expected)}"
 
 
 def processor() -> Line:
     text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     name = re.search(r"model name\s*: (.*)", text)
-    flags = set((re.search(r"flags\s*: (.*)", text) or ["", ""])[1].split())
-    kind = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else platform.machine()
+    flags = set((re.search(r"(?:flags|Features)\s*: (.*)", text) or ["", ""])[1].split())
+    kind = next((FLAGS[flag] for flag in FLAGS if flag in flags), "no vector instructions known")
     cap = ", oneDNN kept to AVX2, where it is 50 times as fast" if kind == "AVX-512" else ""
-    cores = len(os.sched_getaffinity(0))
-    return Line(
-        "processor", f"{name[1][:SHOWN] if name else 'unknown'}; {cores} cores; {kind}{cap}"
+    shown = (
+        f"{name[1][:SHOWN] if name else platform.machine()}; {len(os.sched_getaffinity(0))} cores"
     )
+    return Line("processor", f"{shown}; {kind}{cap}")
 
 
 def memory() -> Iterator[Line]:
@@ -155,7 +185,7 @@ def memory() -> Iterator[Line]:
     yield Line("free memory", f"{free / GIGA:.1f} GB", wrong)
     for name, place in (("shared memory", Path("/dev/shm")), ("free disk", Path(sys.path[0]))):
         if place.exists():
-            yield Line(name, f"{shutil.disk_usage(place).free / GIGA:.1f} GB in {place}")
+            yield Line(name, f"{shutil.disk_usage(place).free / GIGA:.2f} GB in {place}")
 
 
 def main() -> None:

@@ -32,9 +32,10 @@ def main(room: str, cfg, source: str, target: str, new_head: bool) -> None:
         text = str(error)
         raise ValueError(text if source in text else f"{source}: {text}") from None
     target = Path(target if target.endswith(".ckpt") else target + ".ckpt")
-    with checkpoint.explained(target):
+    with checkpoint.explained(target, "--target"):
         target.parent.mkdir(parents=True, exist_ok=True)
-    checkpoint.save(target, {k: Parameter(Tensor(v), name=k) for k, v in done.arrays.items()})
+    arrays = {k: Parameter(Tensor(v), name=k) for k, v in done.arrays.items()}
+    checkpoint.save(target, arrays, "--target")
     report = {"matched": len(done.arrays), "dropped": done.dropped, "missing": done.missing}
     print(json.dumps({**report, "target": str(target)}))
 

@@ -30,7 +30,7 @@ def main() -> None:
     try:
         counts = draw_cifar10(arguments.out, arguments.seed)
     except OSError as error:
-        print(f"draw_images.py: {error}", file=sys.stderr)
+        print(f"error: --out: cannot write {arguments.out}: {error.strerror}", file=sys.stderr)
         sys.exit(2)
     result = {"root": str(arguments.out), "classes": len(PATTERNS), **counts}
     print(json.dumps({**result, "seconds": round(time.time() - start, 1)}))

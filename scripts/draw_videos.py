@@ -40,7 +40,8 @@ def main() -> None:
         else:
             counts = {"classes": len(MOTIONS), **draw_dataset(*numbers)}
     except (ValueError, OSError) as error:
-        print(f"draw_videos.py: {error}", file=sys.stderr)
+        reason = f"--out: cannot write {arguments.out}: " if isinstance(error, OSError) else ""
+        print(f"error: {reason}{getattr(error, 'strerror', error)}", file=sys.stderr)
         sys.exit(2)
     result = {"root": str(arguments.out), **counts}
     print(json.dumps({**result, "seconds": round(time.time() - start, 1)}))

@@ -44,7 +44,8 @@ install() { # REQUIREMENTS...: into .venv, unless the same ones are there alread
         say "installing ${*} (a few minutes the first time)"
         if ! "$ROOT/.venv/bin/python" -m pip install --no-cache-dir --disable-pip-version-check \
             --quiet "${files[@]/#/--requirement=}" >&2; then
-            say "the installation failed; the lines above say why. Run the same command again."
+            say "the installation failed; the lines above say why (no network? no room on the disk?)." \
+                "Run the same command again."
             return 2
         fi
         echo "$wanted" >"$stamp"

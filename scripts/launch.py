@@ -21,8 +21,8 @@ from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from utils.config import ROOT
-from utils.job import Job, read_job
+from utils.config import home
+from utils.job import Job, read_job, script_file
 from utils.meeting import Meeting
 from utils.parent import adopt_orphans
 from utils.workers import Failure, Workers
@@ -33,6 +33,7 @@ GRACE = 2  # seconds for those that fail with the first one: they may know bette
 def main() -> int:
     try:
         job = read_job(sys.argv[1:], os.environ)
+        job = dataclasses.replace(job, script=script_file(job.script))
         return Launcher(job).run()
     except ValueError as error:
         say(f"error: {error}")
@@ -77,7 +78,7 @@ class Launcher:
             plan = meeting.open(name)
             if plan is None:
                 return self.interrupted()
-            logs = ROOT / "out" / "logs" / Path(plan["logs"]).name
+            logs = home() / "out" / "logs" / Path(plan["logs"]).name
             logs.mkdir(parents=True, exist_ok=True)
             return self.watch(Workers(self.job, plan["port"], logs), meeting)
         finally:

@@ -71,7 +71,7 @@ def main() -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         write(images, target, shards)
     except (ValueError, OSError, RuntimeError) as error:
-        print(f"make_mindrecord.py: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
     classes = images[-1][1] + 1
     result = {"target": str(target), "shards": shards, "classes": classes, "images": len(images)}

@@ -58,6 +58,8 @@ DEVICES = (8, 64, 1536)
 
 def main(videos: str, out: str = "out/data_path", seconds: str = "10", clips: str = "32") -> None:
     seconds, clips = command.whole_number("seconds", seconds), command.whole_number("clips", clips)
+    if not Path(videos).is_dir():
+        raise ValueError(f"--videos: {videos} is no folder")
     found = sorted(p for p in Path(videos).resolve().iterdir() if p.suffix.lower() in SUFFIXES)
     if not found:
         raise ValueError(f"--videos: {videos} has no video")

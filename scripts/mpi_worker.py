@@ -18,8 +18,8 @@ from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from utils.config import ROOT
-from utils.job import listen
+from utils.config import home
+from utils.job import listen, script_file
 from utils.mpi import Place, for_mindspore, read_place
 from utils.parent import die_with_parent
 
@@ -29,6 +29,7 @@ def main() -> int:
         place = read_place(os.environ)
         if not sys.argv[1:]:
             raise ValueError("expected SCRIPT [arguments]")
+        command = [sys.executable, script_file(sys.argv[1]), *sys.argv[2:]]
         if place.rank == 0:
             check_port(place)
     except ValueError as error:
@@ -36,12 +37,14 @@ def main() -> int:
         return 2
     if place.rank == 0 and len(os.sched_getaffinity(0)) == 1 < os.cpu_count():
         say("mpirun has bound this rank to one core; --bind-to none gives it all of them")
-    logs = ROOT / "out" / "logs" / f"mpi-{os.environ.get('PMIX_NAMESPACE', os.getppid())}"
+    logs = home() / "out" / "logs" / f"mpi-{os.environ.get('PMIX_NAMESPACE', os.getppid())}"
     logs.mkdir(parents=True, exist_ok=True)
     scheduler = None
     if place.rank == 0:
-        scheduler = start(place, "MS_SCHED", logs / "scheduler.log")
-    worker = start(place, "MS_WORKER", logs / f"worker_{place.rank}.log" if place.rank else None)
+        scheduler = start(command, place, "MS_SCHED", logs / "scheduler.log")
+    worker = start(
+        command, place, "MS_WORKER", logs / f"worker_{place.rank}.log" if place.rank else None
+    )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: worker.send_signal(number))
     while worker.poll() is None:
@@ -74,11 +77,11 @@ def check_port(place: Place) -> None:
         ) from None
 
 
-def start(place: Place, role: str, log: Optional[Path]) -> subprocess.Popen:
+def start(command: list[str], place: Place, role: str, log: Optional[Path]) -> subprocess.Popen:
     """The script in a process of its own, which dies with this one."""
     with open(log, "w") if log else contextlib.nullcontext() as target:
         return subprocess.Popen(
-            [sys.executable, *sys.argv[1:]],
+            command,
             stdout=target,
             stderr=target,
             env=for_mindspore(place, os.environ, role),

@@ -53,14 +53,15 @@ class Forward(nn.Cell):
 def main(room: str, cfg, out: str, points: str = "6", repeats: str = "7") -> None:
     points = command.whole_number("points", points)
     repeats = command.whole_number("repeats", repeats)
+    path = Path(out)
+    with explained(path, "--out"):  # told now, not after the measuring
+        path.parent.mkdir(parents=True, exist_ok=True)
     cfg = without_checkpoint(replace(cfg, run=replace(cfg.run, all_reduce="none")))
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
     measured = measure(build_step(room, cfg, rt), *made_up_batch(room, cfg), points, repeats)
     found = {"config": cfg.run.out.name, "device": rt.device, "batch": cfg.data.batch, **measured}
-    path = Path(out)
     with explained(path, "--out"):
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(found, indent=1) + "\n")
     times = {name: round(found[name], 6) for name in ("forward_seconds", "step_seconds")}
     print(json.dumps({"profile": str(path), **times, "gradients": len(found["ready_seconds"])}))

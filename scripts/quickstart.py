@@ -18,8 +18,11 @@ from pathlib import Path
 import yaml
 from tqdm import tqdm
 
-ROOT = Path(__file__).resolve().parents[1]
-DATA, OUT = ROOT / "data" / "drawn", ROOT / "out"
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from utils.config import ROOT, home
+
+DATA, OUT = home() / "data" / "drawn", home() / "out"
 CONFIG = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
 VIDEOS = ["--train", "60", "--test", "16"]  # a class
 NETWORKS = {

@@ -1,7 +1,13 @@
-"""Mistakes a user makes: one clear line that names the setting or file, exit status 2."""
+"""Mistakes a user makes, by whole commands: one clear line, exit status 2.
+
+tests/test_newcomer_errors.py has the list of them.
+"""
 
 import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +15,7 @@ from mindspore import Tensor
 
 from tests.helpers import call
 from utils.checkpoint import save
+from utils.config import ROOT
 
 
 def one_line(done, *words: str) -> None:
@@ -24,47 +31,72 @@ def one_line(done, *words: str) -> None:
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
-        ("--data.train_list=none.txt", ["none.txt does not exist"]),
-        ("--train.lr=fast", ["train.lr must be a number, not 'fast'"]),
         ("--train.epoch=3", ["unknown setting train.epoch; nearest: epochs"]),
-        ("--run.device=Ascend", ["run.device: Ascend is not available here"]),
-        ("--run.device=GPU", ["run.device: GPU is not available here"]),
-        ("--model.arch=resnet19", ["model.arch must be one of resnet18"]),
-        ("--model.non_local=true", ["model.non_local is defined for resnet50"]),
-        ("--model.num_classes=3", ["label"]),
+        ("--data.train_list=none.txt", ["none.txt does not exist"]),
         ("--data.batch=99", ["data.batch", "24 samples do not fill one batch of 99"]),
-        ("--run.all_reduce=[layer9]", ["run.all_reduce", "layer9"]),
-        ("--run.out=/proc/none", ["run.out: cannot write /proc/none"]),
-        ("--train.pretrained=/none.ckpt", ["/none.ckpt: no such checkpoint"]),
-        ("--eval.clips=7", ["eval.clips", "7"]),
-        ("--data.reader=vlc", ["data.reader must be one of auto, pyav, decord, opencv"]),
-        ("--sedd=3", ["unknown option --sedd"]),
-        ("--data.flip", ["--data.flip needs a value"]),
-        ("train.lr=3", ["expected --name=value"]),
     ],
 )
-def test_a_wrong_setting_is_told(tiny, tmp_path, argument, words):
-    out = [] if argument.startswith("--run.out") else [f"--run.out={tmp_path / 'run'}"]
-    one_line(call("tsm/train.py", *tiny, *out, argument), *words)
+def test_a_wrong_setting_ends_a_command(tiny, tmp_path, argument, words):
+    done = call("tsm/train.py", *tiny, f"--run.out={tmp_path / 'run'}", argument)
+    one_line(done, *words)
     assert not list(tmp_path.glob("run/*.ckpt"))
 
 
-@pytest.mark.parametrize(
-    ("lines", "words"),
-    [
-        ("", "is empty"),
-        ("videos/train/left_000.mp4 0\nvideos/none.mp4 1\n", "line 2: "),
-        ("videos/train/left_000.mp4 8\n", "line 1: label '8' is not an integer from 0 to 7"),
-        ("videos/train/left_000.mp4 left\n", "line 1: label 'left'"),
-        ("videos/train/left_000.mp4\n", "line 1: "),
-    ],
-    ids=["empty", "missing-file", "label-range", "label-text", "fields"],
-)
-def test_a_bad_list_is_told_by_line(drawn, tiny, tmp_path, lines, words):
-    name = f"bad_{abs(hash(words))}.txt"
-    (drawn / name).write_text(lines)
-    done = call("tsm/train.py", *tiny, f"--data.train_list={name}", f"--run.out={tmp_path}")
-    one_line(done, name, words)
+@pytest.mark.slow
+def test_more_devices_than_batches_are_told(tiny, tmp_path):
+    out = [f"--run.out={tmp_path / 'run'}", "--data.batch=20"]
+    done = call("scripts/run_distribute_train.sh", "tsm", "2", *tiny[1:], *out)
+    assert done.returncode == 2
+    assert "24 samples do not fill one batch of 20 on each of 2 ranks" in done.stderr
+
+
+def test_a_python_without_mindspore_is_told():
+    """As in a shell where nobody has activated the environment."""
+    command = [sys.executable, "-S", str(ROOT / "tsm" / "train.py"), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    one_line(done, "has no MindSpore: source .venv/bin/activate")
+
+
+@pytest.fixture
+def scripts(tmp_path):
+    """A checkout that has only its scripts, and an environment whose Python fails."""
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    shutil.copy(ROOT / "requirements.txt", tmp_path)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        "#!/bin/sh\necho 'ERROR: No matching distribution found for mindspore'\nexit 1\n"
+    )
+    python.chmod(0o755)
+    return tmp_path
+
+
+def quickstart(checkout: Path, **variables: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        ["/bin/bash", str(checkout / "scripts" / "quickstart.sh")],
+        capture_output=True, text=True, timeout=60, env={**os.environ, **variables},
+    )  # fmt: skip
+
+
+def test_an_installation_without_a_network_is_told(scripts):
+    done = quickstart(scripts)
+    assert done.returncode == 2
+    *_, reason, advice = done.stderr.splitlines()
+    assert reason.startswith("ERROR: No matching distribution")
+    assert advice.endswith("(no network? no room on the disk?). Run the same command again.")
+
+
+def test_a_wrong_python_is_told(scripts):
+    shutil.rmtree(scripts / ".venv")
+    done = quickstart(scripts, ZOO_PYTHON="/bin/false")
+    assert done.returncode == 2
+    assert "ZOO_PYTHON=/bin/false is not a Python 3.9 to 3.12 with the venv" in done.stderr
+    (scripts / "bin").mkdir()
+    for name in ("dirname", "cat", "cksum"):
+        (scripts / "bin" / name).symlink_to(shutil.which(name))
+    done = quickstart(scripts, PATH=str(scripts / "bin"), ZOO_PYTHON="")
+    assert done.returncode == 2
+    assert "no fitting Python: MindSpore needs Python 3.9 to 3.12" in done.stderr
 
 
 def test_no_arguments_show_the_usage():
@@ -93,10 +125,7 @@ def test_a_wrong_count_of_devices_is_told():
     assert "DEVICES must be a whole number above 0, not two" in done.stderr
 
 
-def test_a_checkpoint_of_another_network_is_told(tiny, trained, tmp_path):
-    arguments = [*tiny, "--checkpoint_path", trained]
-    one_line(call("tsm/eval.py", *arguments, "--model.first_width=16"), "does not fit", "shape")
-    one_line(call("tsm/eval.py", *arguments, "--model.arch=resnet34"), "does not fit", "missing")
+def test_an_unknown_checkpoint_is_told(tiny, tmp_path):
     alien = tmp_path / "alien.ckpt"
     save(alien, {"encoder.weight": Tensor(np.ones(3, np.float32))})
     one_line(call("tsm/eval.py", *tiny, f"--checkpoint_path={alien}"), "missing", "unknown")
@@ -108,11 +137,6 @@ def test_another_class_count_needs_a_new_head(tiny, trained, tmp_path):
     one_line(call("tsm/train.py", *arguments), "base_model.fc.weight is [8, ", "new_head=true")
     done = call("tsm/train.py", *arguments, "--train.new_head=true")
     assert done.returncode == 0, done.stderr
-
-
-def test_two_runs_do_not_share_a_folder(tiny, trained):
-    other = [*tiny, f"--run.out={trained.parent}", "--train.lr=0.5"]
-    one_line(call("tsm/train.py", *other), "holds a run with train.lr", "--run.out")
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tiny, tmp_path):

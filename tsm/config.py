@@ -97,7 +97,10 @@ class Train:
         if not 0 <= self.ema < 1:
             raise ValueError(f"train.ema must lie in [0, 1), not {self.ema}")
         if self.warmup_epochs >= self.epochs:
-            raise ValueError("train.warmup_epochs must be below train.epochs")
+            raise ValueError(
+                f"train.warmup_epochs must be below train.epochs {self.epochs}, "
+                f"not {self.warmup_epochs}"
+            )
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from utils.cluster import TERA, Cluster
+from utils.config import one_line
 from utils.counting import Layer
 
 
@@ -80,7 +81,10 @@ def read_backward(path: Path, names: Sequence[str], sizes: Sequence[int]) -> Bac
         ready = {name: float(seconds) for name, seconds in found["ready_seconds"].items()}
         forward, step = float(found["forward_seconds"]), float(found["step_seconds"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: not a profile of a backward pass: {error!r}") from None
+        raise ValueError(
+            f"{path}: not a profile of a backward pass ({one_line(error)}); "
+            "scripts/profile_backward.py writes one"
+        ) from None
     missing = [name for name in names if name not in ready]
     extra = [name for name in ready if name not in set(names)]
     if missing or extra:

@@ -36,5 +36,6 @@ class BadVideos:
         first = self.names[list(self.flags[:]).index(1)]
         return (
             f"data.bad_limit: {count} of {len(self.names)} videos could not be read, more than "
-            f"{limit:.2%} (the first: {first}); repair the list or raise the limit"
+            f"{limit:.2%} (the first: {first}); leave them out by scripts/scan_videos.py, or "
+            "raise the limit"
         )

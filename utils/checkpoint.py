@@ -5,7 +5,6 @@ A run folder holds `epoch_012.ckpt` (the network's weights, averaged ones beside
 so that no kill can part them), `config.yaml` and `state.json` for people and other tools.
 """
 
-import contextlib
 import fcntl
 import json
 import os
@@ -20,6 +19,7 @@ from mindspore import Parameter, Tensor, nn
 
 from utils import event_files
 from utils.config import one_line, read_yaml, to_dict, to_yaml
+from utils.files import explained, write_text
 from utils.order import Order
 from utils.runtime import Runtime
 from utils.train_step import TrainStep, is_state
@@ -189,27 +189,7 @@ def remove_leftovers(folder: Path, name: str = "*") -> None:
         file.unlink()
 
 
-@contextlib.contextmanager
-def explained(path: Path, setting: str = "run.out"):
-    """Turns what the disk says into a ValueError that names the file."""
-    try:
-        yield
-    except BrokenPipeError:  # of stdout
-        raise
-    except OSError as error:
-        raise ValueError(f"{setting}: cannot write {path}: {error.strerror or error}") from None
-
-
-def write_text(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def save(path: Path, parameters: dict[str, Parameter]) -> None:
+def save(path: Path, parameters: dict[str, Parameter], setting: str = "run.out") -> None:
     """Writes a MindSpore checkpoint atomically: at no time is there a half-written `path`.
 
     Raises ValueError, and leaves what was there before, where the disk does not take it.
@@ -217,14 +197,14 @@ def save(path: Path, parameters: dict[str, Parameter]) -> None:
     temporary = path.with_name(path.name + ".tmp.ckpt")
     entries = [{"name": name, "data": parameter} for name, parameter in parameters.items()]
     try:
-        with explained(path):
+        with explained(path, setting):
             ms.save_checkpoint(entries, str(temporary))
             os.chmod(temporary, 0o644)
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
     except RuntimeError as error:  # MindSpore's own words for a full disk
-        raise ValueError(f"run.out: cannot write {path}: {one_line(error)[:200]}") from None
+        raise ValueError(f"{setting}: cannot write {path}: {one_line(error)[:200]}") from None
     finally:
         remove_leftovers(path.parent, path.name)  # MindSpore leaves one of its own, too
 
@@ -237,14 +217,20 @@ def read(path: Path, only: str = "") -> dict[str, Parameter]:
     """The parameters in a MindSpore checkpoint, or only one; ValueError where it is none."""
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"{path}: no such checkpoint")
+        folder = path if path.is_dir() else path.parent
+        there = sorted(file.name for file in folder.glob("epoch_*.ckpt"))[-3:]
+        hint = f"; {folder} has {', '.join(there)}" if there else ""
+        raise ValueError(f"{path}: no such checkpoint{hint}")
+    if not path.stat().st_size:
+        raise ValueError(f"{path}: is empty; copy it again")
     if path.suffix in (".pth", ".pyth", ".pt", ".safetensors", ".tar"):
         raise ValueError(f"{path}: convert it first with scripts/convert_checkpoint.py")
     try:
         wanted = (lambda name: name == only) if only else None
         return ms.load_checkpoint(str(path), choice_func=wanted)
     except Exception as error:  # noqa: BLE001 MindSpore raises ValueError, RuntimeError and protobuf's own
-        raise ValueError(f"{path}: not a readable checkpoint: {one_line(error)[:120]}") from None
+        reason = one_line(error).split(". ")[0][:120]
+        raise ValueError(f"{path}: not a readable checkpoint ({reason}); copy it again") from None
 
 
 def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> list[str]:
@@ -263,7 +249,9 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
         {name: tuple(p.shape) for name, p in wanted.items() if name not in fresh},
     )
     if report:
-        advice = "" if new_head or not re.search(head or "$^", report) else "; new_head=true?"
+        advice = "; is it of another network, or of other settings under model?"
+        if not new_head and re.search(head or "$^", report):
+            advice = "; model.num_classes must be its own, or in training train.new_head=true"
         raise ValueError(f"{path} does not fit this network: {report}{advice}")
     for name, value in found.items():
         wanted[name].set_data(Tensor(value.asnumpy(), wanted[name].dtype))

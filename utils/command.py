@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Callable
 
 from utils import signals
-from utils.config import ROOT, known, load_config
+from utils.config import ROOT, known, load_config, locate, read_yaml
 
 
 class Interrupted(Exception):
@@ -41,7 +41,7 @@ def start(
     main: Callable, config_class: type, options: Sequence[str], optional: Sequence[str]
 ) -> Any:
     given, overrides = parse(sys.argv[1:], ["config_path", *options], optional=optional)
-    config = load_config(config_class, Path(given.pop("config_path")), overrides)
+    config = load_config(config_class, locate(Path(given.pop("config_path"))), overrides)
     return main(config, **given)
 
 
@@ -66,13 +66,25 @@ def run_room(
         chosen = {name: choose(name, choices, rest) for name, choices in words.items()}
         needed, others = ["config_path", *options], ["network", *optional]
         given, overrides = parse(rest, needed, flags, others, free)
-        path = Path(given.pop("config_path"))
-        room = given.pop("network", None) or path.resolve().parents[1].name
-        known(room, rooms(), "option --network")
+        path = locate(Path(given.pop("config_path")))
+        room = given.pop("network", None) or room_of(path)
+        known(room, rooms(), "network ")
         config_class = importlib.import_module(f"{room}.config").Config
         return main(room, load_config(config_class, path, overrides), **chosen, **given)
 
     enter(usage, work)
+
+
+def room_of(path: Path) -> str:
+    """The network in whose folder a yaml lies."""
+    read_yaml(path)
+    room = path.resolve().parent.parent.name
+    if room not in rooms():
+        raise ValueError(
+            f"--network is missing: {path} lies in no network's folder; add --network="
+            + "|".join(rooms())
+        )
+    return room
 
 
 def choose(name: str, choices: Sequence[str], rest: list[str]) -> str:
@@ -124,7 +136,8 @@ def parse(
             given[free].append(word)
             continue
         if not word.startswith("--"):
-            raise ValueError(f"{word}: expected --name=value")
+            hint = f"; --config_path {word}?" if word.endswith(".yaml") else ""
+            raise ValueError(f"{word}: expected --name=value{hint}")
         name, equals, value = word[2:].partition("=")
         if name in flags and not equals:
             given[name] = True

@@ -5,18 +5,29 @@ An unknown key, a missing key or a value of the wrong type is a ValueError that 
 and, for an unknown one, the nearest real one.
 
 Paths: in a yaml they are relative to the checkout, on the command line to the current folder.
+Installed as a package there is no checkout, and both start at the current folder.
 """
 
 import dataclasses
 import difflib
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Optional, Union, get_args, get_origin, get_type_hints
+
+if not find_spec("mindspore"):  # the commonest first error: a shell without the environment
+    print(
+        f"error: {sys.executable} has no MindSpore: source .venv/bin/activate, which "
+        "bash scripts/quickstart.sh makes, or pip install -r requirements.txt",
+        file=sys.stderr,
+    )
+    sys.exit(2)
 
 import yaml
 
 from utils.cluster import Cluster
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[1]  # of the code: a checkout, or an installed package
 Level = Literal["O0", "O1", "O2", "O3"]
 
 
@@ -62,25 +73,61 @@ def positive(section: Any, name: str, *fields: str) -> None:
             raise ValueError(f"{name}.{field} must be above 0, not {value}")
 
 
+def home() -> Path:
+    """Where data and results lie: the checkout, or the current folder if this is installed."""
+    return ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()
+
+
+def locate(path: Path) -> Path:
+    """The path itself, or where nothing is there, the file of this zoo that has this name."""
+    own = ROOT / path
+    return own if own.is_file() and not Path(path).exists() else Path(path)
+
+
 def load_config(cls: type, path: Path, overrides: list[str] = ()) -> Any:
     """Reads `path`, puts `section.key=value` strings on top and builds `cls`."""
-    values = resolve_paths(cls, read_yaml(path), ROOT)
-    values.setdefault("run", {}).setdefault("out", str(ROOT / "out" / Path(path).stem))
+    values = read_yaml(path)
+    check_names(cls, values, path)
+    values = resolve_paths(cls, values, home())
+    values.setdefault("run", {}).setdefault("out", str(home() / "out" / Path(path).stem))
     for override in overrides:
         apply_override(cls, values, override)
     return build(cls, values, "")
 
 
 def read_yaml(path: Path) -> dict:
+    if not Path(path).is_file():
+        raise ValueError(f"{path}: no such config file{nearest_yaml(Path(path))}")
     try:
         values = yaml.safe_load(Path(path).read_text())
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such config file") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(f"{path}: not a readable yaml: {one_line(error)}") from None
     if not isinstance(values, dict) or not all(isinstance(v, dict) for v in values.values()):
-        raise ValueError(f"{path}: expected sections, each with its settings")
+        raise ValueError(f"{path}: expected sections with settings, as in run: {{device: CPU}}")
     return values
+
+
+def nearest_yaml(path: Path) -> str:
+    """Of the folder that was named, of this zoo's if it has none; empty where there is no yaml."""
+    for folder in (path, path.parent, ROOT / path, ROOT / path.parent):
+        names = [file.name for file in folder.glob("*.yaml")]
+        near = difflib.get_close_matches(path.name, names, 1, 0.0)
+        if near:
+            return f"; nearest: {path if folder.name == path.name else path.parent}/{near[0]}"
+    return ""
+
+
+def check_names(cls: type, values: dict, path: Path) -> None:
+    """Raises for a section or a setting that there is not, with the yaml's name."""
+    sections = get_type_hints(cls)
+    try:
+        for section in values:
+            known(section, sections, "section")
+            for key in values[section] if dataclasses.is_dataclass(sections[section]) else ():
+                known(key, get_type_hints(sections[section]), f"setting {section}.")
+    except ValueError as error:
+        room = cls.__module__.partition(".")[0]
+        raise ValueError(f"{path}, read as a yaml of {room}: {error}") from None
 
 
 def one_line(error: Exception) -> str:
@@ -229,4 +276,7 @@ def check_swap_labels(data: Any, num_classes: int) -> None:
         raise ValueError("data.swap_labels has no effect while data.flip is false")
     largest = max((label for pair in data.swap_labels for label in pair), default=0)
     if largest >= num_classes:
-        raise ValueError(f"data.swap_labels: {largest} is no label of {num_classes}")
+        raise ValueError(
+            f"data.swap_labels: {largest} is no label of {num_classes} classes; give the pairs of "
+            "yours, or none: --data.swap_labels=[]"
+        )

@@ -74,7 +74,11 @@ def convert(
     report = "; ".join(part for part in [*parts, listing("shape", shapes)] if part)
     if report:
         wrong = [name for name, key in zip(targets.values(), targets) if re.search(room.HEAD, key)]
-        advice = " (--new_head?)" if any(name in report for name in wrong) else ""
+        advice = "; is it of another network, or of other settings under model?"
+        if any(name in report for name in wrong):
+            advice = (
+                "; model.num_classes must be its own, or --new_head leaves the classifier fresh"
+            )
         raise ValueError(f"the file does not fit this network: {report}{advice}")
     return Converted(found, dropped, head)
 

@@ -26,7 +26,7 @@ def export(net: nn.Cell, shape: tuple, kind: str, target: Path) -> dict:
     clip = Tensor(np.random.RandomState(0).standard_normal(shape).astype(np.float32))
     expected = net(clip).asnumpy()
     temporary = target.with_name(f"{target.stem}.tmp.mindir")
-    with explained(target):
+    with explained(target, "--target"):
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary.touch()  # MindSpore's own words for a folder it cannot write are many
         ms.export(net, clip, file_name=str(temporary), file_format="MINDIR")

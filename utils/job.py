@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+from utils.config import locate
 from utils.devices import check_devices
 from utils.rank_table import RankTable, read_rank_table
 
@@ -72,6 +73,14 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
     if job.node == 0 and job.port:
         check_port(job)
     return job
+
+
+def script_file(name: str) -> str:
+    """The script's file, of the current folder or of this zoo; ValueError where there is none."""
+    path = locate(Path(name))
+    if not path.is_file():
+        raise ValueError(f"SCRIPT {name}: no such file; name one like tsm/train.py")
+    return str(path)
 
 
 def whole(name: str, text: str, lowest: int, highest: int = 10**6) -> int:

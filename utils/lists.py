@@ -108,9 +108,14 @@ def names_of(files: list[ListFile]) -> list[Path]:
 
 def _lines(path: Path) -> list[tuple[int, str]]:
     if not path.is_file():
-        raise ValueError(f"list file {path} does not exist")
+        raise ValueError(
+            f"list file {path} does not exist; data.root or the list's name is wrong, or make one: "
+            "scripts/make_lists.py"
+        )
     # File names are bytes; surrogates carry those that are no UTF-8 through to the file system.
     texts = path.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
+    if any("\0" in text for text in texts):
+        raise ValueError(f"list file {path} is no text file")
     lines = [(number, text.strip()) for number, text in enumerate(texts, 1) if text.strip()]
     if not lines:
         raise ValueError(f"list file {path} is empty")
@@ -126,7 +131,9 @@ def _parse(number: int, text: str, source: str, num_classes: int, min_frames: in
         raise ValueError(f"{text!r} is not `{FIELDS[source]}`, separated by single spaces")
     label = _integer(fields[-1])
     if label is None or not 0 <= label < num_classes:
-        raise ValueError(f"label {fields[-1]!r} is not an integer from 0 to {num_classes - 1}")
+        raise ValueError(
+            f"label {fields[-1]!r} is not an integer from 0 to {num_classes - 1}, the classes"
+        )
     if len(fields) == 2:
         return Record(fields[0], None, label, number)
     num_frames = _integer(fields[1])

@@ -28,7 +28,7 @@ class Order:
         if self.steps_per_epoch == 0:
             raise ValueError(
                 f"data.batch: {self.samples} samples do not fill one batch of {self.batch} on each "
-                f"of {self.size} ranks"
+                f"of {self.size} ranks; lower data.batch"
             )
 
     @property

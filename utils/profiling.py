@@ -9,6 +9,7 @@ from typing import Optional
 
 from mindspore.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
 
+from utils.files import explained
 from utils.run_log import log
 from utils.runtime import Runtime
 from utils.trace import time_shares
@@ -23,6 +24,8 @@ class Profiling:
         self.folder, self.profiler = folder, None
         if folder is None:
             return
+        with explained(folder, "run.profile"):
+            folder.mkdir(parents=True, exist_ok=True)
         device = {"Ascend": [ProfilerActivity.NPU], "GPU": [ProfilerActivity.GPU]}
         self.profiler = profile(
             activities=[ProfilerActivity.CPU, *device.get(rt.device, [])],

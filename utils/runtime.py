@@ -37,9 +37,10 @@ def start(run: Run) -> Runtime:
     try:
         ms.set_device(run.device)
     except (RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0].split(". ")[0]
         raise ValueError(
-            f"run.device: {run.device} is not available here ({reason}); try --run.device=CPU"
+            f"run.device: {run.device} is not available here ({reason}); scripts/check_env.py says "
+            "what is; --run.device=CPU runs anywhere"
         ) from None
     ms.set_seed(run.seed)
     rank, size = join_workers()

@@ -172,7 +172,11 @@ def open_video(path: object, reader: str = "auto") -> FrameSource:
     if reader == "auto":
         reader = next((name for name in READERS[1:] if _LIBRARIES[name]() is not None), "opencv")
     if _LIBRARIES[reader]() is None:
-        raise ValueError(f"data.reader is {reader!r}, which is not installed")
+        package = {"pyav": "av", "decord": "decord2"}.get(reader, "opencv-python-headless")
+        raise ValueError(
+            f"data.reader is {reader!r}, which is not installed: pip install {package}, "
+            "or --data.reader=auto"
+        )
     if not os.path.isfile(path) or not os.path.getsize(path):
         raise VideoError(path, reader, "no such file, or an empty one")
     _opencv()  # also where it only resizes and draws: one thread each

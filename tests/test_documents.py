@@ -1,0 +1,180 @@
+"""Every command of the documents is run, in order, with small data, or says why not.
+
+A line of a ```bash block that the tests do not run ends in `# not run by the tests: REASON`; a
+block of them has `<!-- not run by the tests: REASON -->` above it. Each document runs in a copy of
+the checkout of its own; SMALL says what is appended to which commands to make them small, `furnish`
+what lies there beforehand, and a checkpoint that no earlier line has made is a fresh network,
+a video a drawn one.
+"""
+
+import importlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.helpers import environment
+from utils import checkpoint
+from utils.command import rooms
+from utils.config import ROOT, load_config
+
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS += [ROOT / room / "README.md" for room in rooms()]
+MARK = "not run by the tests: "
+BLOCK = re.compile(rf"(?:<!-- {MARK}(.+?) -->\n)?```bash\n(.*?)```", re.DOTALL)
+
+DRAWN = "--data.root=data/drawn --data.train_list=train.txt --data.test_list=test.txt "
+TSM = "--model.arch=resnet18 --model.first_width=2 --data.segments=2 --run.device=CPU "
+TINY = "--model.first_width=8 --data.segments=2 --data.crop=32 --data.resize=40 --data.batch=4"
+# What a command that matches is made small with. All that match are appended.
+SMALL = {
+    r"(train|eval|export|step|benchmark|backward)\S* .*tsm_smoke\.yaml": TINY,
+    r"tsm_r50_(k400|sthv2)\w*\.yaml .*checkpoint|run_eval.*tsm_r50_": DRAWN + TSM,
+    r"convert.*tsm_r50": "--model.arch=resnet18 --model.first_width=2",
+    r"convert.*TSM_kinetics": "--model.num_classes=7",
+    r"(train|eval)\S* .*tsm_r50_ucf101": TSM + "--data.batch=2",
+    r"train.py .*tsm_r50_ucf101": "--train.pretrained=null",
+    r"(train|eval)\S* .*x3d_smoke": "--data.scales=[32,32] --data.crop=32 --data.frames=4 "
+    "--data.batch=4 --train.precise_bn=1",
+    r"mvit_multi_smoke": "--data.crop=32 --data.frames=4 --model.dim=8 --data.batch=4",
+    r"run_eval.*x3d_s_k400": "--run.device=CPU --data.root=data/drawn --data.test_list=test.txt "
+    "--data.scales=[32,32] --data.crop=32 --data.frames=4 --model.depth_factor=0.4 --eval.clips=1",
+    r"resnet50_r50_imagenet_torchvision": "--model.arch=resnet18 --model.first_width=2 "
+    "--model.num_classes=10 --data.resize=64 --data.crop=64",
+    r"draw_videos.*data/drawn": "--train 3 --test 1 --seed 1",
+    r"draw_videos.*--sets": "--train 2 --test 1",
+    r"benchmark.py (step|eval)": "--repeats=1",
+    r"benchmark.py data": "--seconds=1",
+    r"profile_backward": "--points 2 --repeats 1",
+    r"measure_data": "--seconds 1 --clips 8",
+}
+# What the suite runs each time: the way from videos to a result. The rest is slow.
+QUICK = re.compile(
+    r"^python (tsm/train.*epochs=3|tsm/eval|scripts/(check_env|make_lists|plot_run))"
+)
+
+
+class Line(NamedTuple):
+    """A command, and why it is not run; empty for one that is."""
+
+    command: str
+    reason: str
+
+
+def lines_of(document: Path) -> list[Line]:
+    found = []
+    for reason, block in BLOCK.findall(document.read_text()):
+        for line in block.replace("\\\n", " ").splitlines():
+            command, _, own = line.partition(f"# {MARK}")
+            if command.strip():
+                found.append(Line(command.strip(), own.strip() or reason))
+    return found
+
+
+@pytest.fixture
+def zoo(drawn, tmp_path) -> Path:
+    """A copy of the checkout with data of two classes, of images and of weights."""
+    folder = tmp_path / "zoo"
+    left = shutil.ignore_patterns(".git", ".venv", ".*cache", "__pycache__", "out", "data", "build")
+    shutil.copytree(ROOT, folder, ignore=left)
+    furnish(folder, drawn)
+    (folder / ".venv").mkdir()
+    for part in Path(sys.prefix).iterdir():
+        if not part.name.startswith("installed-"):
+            (folder / ".venv" / part.name).symlink_to(part)
+    wanted = (folder / "requirements.txt").read_bytes()
+    stamp = subprocess.run(["cksum"], input=wanted, capture_output=True, check=True).stdout
+    (folder / ".venv" / "installed-requirements").write_bytes(stamp)
+    return folder
+
+
+def furnish(folder: Path, drawn: Path) -> None:
+    """What the documents take for granted: videos, images and published weights, in small."""
+    shutil.copytree(drawn, folder / "data" / "drawn")
+    videos = drawn / "videos" / "train"
+    for motion in ("left", "grow"):
+        shutil.copytree(videos, folder / "my_videos" / motion, ignore=all_but(motion))
+    shutil.copytree(videos, folder / "data" / "clips", ignore=all_but("up"))
+    pixels = np.random.RandomState(0).randint(0, 256, (8, 80, 100, 3)).astype(np.uint8)
+    for number, image in enumerate(pixels):
+        path = folder / "data/imagenet" / ("train", "val")[number // 4] / "ab"[number % 2]
+        path.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path / f"{number}.jpg")
+    tsm = "TSM_kinetics_RGB_resnet50_shift8_blockres_avg_segment8_e50.pth"
+    shutil.copy(folder / "tsm/tests/golden/tsm_r18_w2.pth.tar", folder / tsm)
+    resnet = folder / "resnet50" / "tests" / "golden" / "resnet18_w2.pth"
+    shutil.copy(resnet, folder / "resnet50-0676ba61.pth")
+
+
+def all_but(start: str):
+    return lambda _, names: [name for name in names if not name.startswith(start)]
+
+
+def small(command: str) -> str:
+    return " ".join([command, *(more for each, more in SMALL.items() if re.search(each, command))])
+
+
+def provide(command: str, folder: Path) -> None:
+    """A drawn video, or a fresh network, where a command names one that is not there."""
+    words = shlex.split(command)
+    for name in [word for word in words if word.endswith(".mp4") and not (folder / word).exists()]:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder / "data/drawn/videos/test/grow_000.mp4", folder / name)
+    (yaml,) = [word for word in words if word.endswith(".yaml")] or [""]
+    for name in [word for word in words if re.fullmatch(r"(out|weights)/\S+\.ckpt", word)]:
+        if (folder / name).exists() or "convert_checkpoint" in command:
+            continue
+        room = yaml.split("/")[0]
+        overrides = [word[2:] for word in words if re.match(r"--\w+\.\w+=", word)]
+        config = importlib.import_module(f"{room}.config").Config
+        cfg = load_config(config, ROOT / yaml, overrides)
+        net = importlib.import_module(f"{room}.model").build_network(**cfg.network())
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        checkpoint.save(folder / name, checkpoint.weights_of(net))
+
+
+def execute(commands: list[str], folder: Path) -> None:
+    for command in map(small, commands):
+        provide(command, folder)
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=folder,
+            env={**environment(), "PWD": str(folder)},
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stderr[-3000:]}"
+
+
+def run_lines(document: Path) -> list[str]:
+    return [line.command for line in lines_of(document) if not line.reason]
+
+
+def test_the_way_from_videos_to_a_result_runs_as_the_readme_says(zoo):
+    commands = [line for line in run_lines(ROOT / "README.md") if QUICK.match(line)]
+    assert len(commands) == 5
+    execute(commands, zoo)
+    assert (zoo / "out" / "tsm_smoke" / "curves.png").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_command_of_a_document_runs(document, zoo):
+    commands = run_lines(document)
+    if not commands:
+        pytest.skip("no command to run")
+    execute(commands, zoo)
+
+
+def test_what_is_small_is_named_by_a_document():
+    """A row of SMALL that no command matches any more is left over."""
+    commands = [command for document in DOCUMENTS for command in run_lines(document)]
+    assert [each for each in SMALL if not any(re.search(each, c) for c in commands)] == []

@@ -1,0 +1,466 @@
+"""Every mistake that a newcomer can make along the documents, made on purpose.
+
+A row is a command and what its one line must say: what happened, where, what to do. Commands run in
+this process, up to where they would exit; tests/test_bad_input.py runs some as a user does. To add
+one, write a row: {tiny} are the arguments of a small run, {bad} is a folder of spoilt files and the
+current folder, {new} one that is not there yet.
+"""
+
+import pickle
+import runpy
+import shlex
+import shutil
+import sys
+import wave
+from pathlib import Path
+
+import pytest
+
+from utils import command, run_log, signals
+from utils.checkpoint import locked
+from utils.config import ROOT
+
+TRAIN, EVAL = "tsm/train.py {tiny} --run.out={new}", "tsm/eval.py {tiny} --checkpoint_path"
+CONVERT = "scripts/convert_checkpoint.py --target {new} --config_path tsm/configs/tsm_smoke.yaml"
+LISTS, PACK = "scripts/make_lists.py", "scripts/pack_dataset.py --data.root={drawn}"
+SMOKE = "--config_path tsm/configs/tsm_smoke.yaml"
+OTHER = "is it of another network, or of other settings under model?"
+
+# name: (command, what its line must say)
+YAML = {
+    "misspelt yaml": (
+        "tsm/train.py --config_path tsm/configs/tsm_smoek.yaml",
+        "tsm_smoek.yaml: no such config file; nearest: tsm/configs/tsm_smoke.yaml",
+    ),
+    "folder for a yaml": ("tsm/train.py --config_path tsm/configs", "no such config file; nearest"),
+    "yaml without its option": (
+        "tsm/train.py tsm/configs/tsm_smoke.yaml",
+        "expected --name=value; --config_path tsm/configs/tsm_smoke.yaml?",
+    ),
+    "misspelt option": (
+        "tsm/train.py --config tsm/configs/tsm_smoke.yaml",
+        "unknown option --config; nearest: config_path",
+    ),
+    "no yaml": ("tsm/train.py --run.device=CPU", "missing --config_path; --help shows the usage"),
+    "tab in a yaml": ("tsm/train.py --config_path tab.yaml", "not a readable yaml", "line 2"),
+    "empty yaml": ("tsm/train.py --config_path empty.yaml", "empty.yaml: expected sections"),
+    "yaml of another network": (
+        "tsm/train.py --config_path x3d/configs/x3d_smoke.yaml",
+        "x3d_smoke.yaml, read as a yaml of tsm: unknown setting data.frames",
+    ),
+    "misspelt section in a yaml": (
+        "tsm/train.py --config_path section.yaml",
+        "section.yaml, read as a yaml of tsm: unknown section trian; nearest: train",
+    ),
+    "yaml of one's own": (
+        "scripts/complexity.py --config_path mine.yaml",
+        "--network is missing: mine.yaml lies in no network's folder; add --network=mvit_multi|res",
+    ),
+    "misspelt network": (
+        "scripts/complexity.py --config_path mine.yaml --network tms",
+        "unknown network tms; nearest: tsm",
+    ),
+}
+SETTINGS = {
+    "misspelt setting": (f"{TRAIN} --train.epoch=3", "unknown setting train.epoch; nearest: epoch"),
+    "misspelt section": (f"{TRAIN} --trian.epochs=3", "unknown section trian; nearest: train"),
+    "text for a number": (f"{TRAIN} --train.lr=fast", "train.lr must be a number, not 'fast'"),
+    "half an epoch": (f"{TRAIN} --train.epochs=1.5", "train.epochs must be a whole number"),
+    "no epochs": (f"{TRAIN} --train.epochs=-1", "train.epochs must be above 0, not -1"),
+    "only warm-up": (
+        f"{TRAIN} --train.epochs=1",
+        "train.warmup_epochs must be below train.epochs 1, not 1.0",
+    ),
+    "no value": (f"{TRAIN} --data.flip", "--data.flip needs a value: --data.flip=VALUE"),
+    "no dashes": (f"{TRAIN} train.lr=3", "train.lr=3: expected --name=value"),
+    "no device of that name": (f"{TRAIN} --run.device=cuda", "one of Ascend, GPU, CPU, not 'cuda'"),
+    "no GPU": (
+        f"{TRAIN} --run.device=GPU",
+        "run.device: GPU is not available here",
+        "check_env.py says what is; --run.device=CPU runs anywhere",
+    ),
+    "no NPU": (f"{TRAIN} --run.device=Ascend", "run.device: Ascend is not available here"),
+    "no such reader": (f"{TRAIN} --data.reader=vlc", "one of auto, pyav, decord, opencv"),
+    "no such trunk": (f"{TRAIN} --model.arch=resnet19", "model.arch must be one of resnet18"),
+    "non-local elsewhere": (f"{TRAIN} --model.non_local=true", "non_local is defined for resnet50"),
+    "no such layer": (f"{TRAIN} --run.all_reduce=[layer9]", "in a layer named layer9"),
+    "views that cannot be": (
+        f"{EVAL} {{trained}} --eval.clips=7",
+        "eval.clips: uniform sampling offers 1 or 2 clips, not 7",
+    ),
+    "crop above the frame": (f"{TRAIN} --data.crop=64", "larger than data.resize"),
+    "batch above the list": (
+        f"{TRAIN} --data.batch=99",
+        "24 samples do not fill one batch of 99 on each of 1 ranks; lower data.batch",
+    ),
+}
+DATA = {
+    "no data": (
+        f"{TRAIN} --data.root=nowhere",
+        "nowhere/train.txt does not exist; data.root or the list's name is wrong",
+        "scripts/make_lists.py",
+    ),
+    "no list": (f"{TRAIN} --data.train_list=none.txt", "none.txt does not exist"),
+    "no test list": (f"{EVAL} {{trained}} --data.test_list=none.txt", "none.txt does not exist"),
+    "video for a list": (f"{TRAIN} --data.train_list={{bad}}/cut.mp4", "cut.mp4 is no text file"),
+    "empty list": (f"{TRAIN} --data.train_list={{bad}}/empty.txt", "empty.txt is empty"),
+    "video missing": (
+        f"{TRAIN} --data.train_list={{bad}}/missing.txt",
+        "missing.txt, bad lines (1): line 2: ",
+        "none.mp4' does not exist",
+    ),
+    "label too high": (
+        f"{TRAIN} --data.train_list={{bad}}/label.txt",
+        "label.txt, bad lines (1): line 1: label '8' is not an integer from 0 to 7, the classes",
+    ),
+    "label in words": (f"{TRAIN} --data.train_list={{bad}}/word.txt", "line 1: label 'left' is"),
+    "no label": (f"{TRAIN} --data.train_list={{bad}}/field.txt", "is not `path label`, separated"),
+    "commas": (f"{TRAIN} --data.train_list={{bad}}/commas.txt", "is not `path label`, separated"),
+    "list of videos as of frames": (f"{TRAIN} --data.source=frames", "not `path num_frames label`"),
+    "fewer classes": (
+        f"{TRAIN} --model.num_classes=3",
+        "data.swap_labels: 7 is no label of 3 classes",
+        "--data.swap_labels=[]",
+    ),
+    "fewer classes than labels": (
+        f"{TRAIN} --model.num_classes=3 --data.swap_labels=[]",
+        "label '3' is not an integer from 0 to 2, the classes",
+    ),
+    "nothing packed": (f"{TRAIN} --data.packed={{bad}}", "run scripts/pack_dataset.py"),
+    "no data for x3d": (
+        "x3d/train.py --config_path x3d/configs/x3d_smoke.yaml --data.root=none --run.out={new}",
+        "none/train.txt does not exist",
+    ),
+    "no data for mvit_multi": (
+        "mvit_multi/train.py --config_path mvit_multi/configs/mvit_multi_smoke.yaml "
+        "--data.root=none --run.out={new}",
+        "none/eight/train.csv does not exist",
+    ),
+    "no data for resnet50": (
+        "resnet50/train.py --config_path resnet50/configs/resnet50_smoke.yaml "
+        "--data.root=none --run.out={new}",
+        "none/data_batch_1.bin does not exist; name a folder of cifar10",
+    ),
+    "no images": (
+        "resnet50/train.py --config_path resnet50/configs/resnet50_r50_imagenet_zoo.yaml "
+        "--run.device=CPU --data.root={drawn} --run.out={new}",
+        "data.train: ",
+        "train is not a folder",
+    ),
+}
+WEIGHTS = {
+    "no checkpoint": (f"{EVAL} none.ckpt", "none.ckpt: no such checkpoint"),
+    "no checkpoint named": ("tsm/eval.py {tiny}", "missing --checkpoint_path"),
+    "another epoch": (
+        f"{EVAL} {{run}}/epoch_009.ckpt",
+        "epoch_009.ckpt: no such checkpoint; ",
+        "has epoch_001.ckpt, epoch_002.ckpt",
+    ),
+    "folder of a run": (f"{EVAL} {{run}}", "has epoch_001.ckpt, epoch_002.ckpt"),
+    "checkpoint cut off": (f"{EVAL} cut.ckpt", "cut.ckpt: not a readable checkpoint"),
+    "text for a checkpoint": (
+        f"{EVAL} text.ckpt",
+        "text.ckpt: not a readable checkpoint",
+        "copy it again",
+    ),
+    "empty checkpoint": (f"{EVAL} empty.ckpt", "empty.ckpt: is empty"),
+    "checkpoint of PyTorch": (
+        f"{EVAL} resnet.pth",
+        "resnet.pth: convert it first with scripts/convert_checkpoint.py",
+    ),
+    "pretrained by PyTorch": (f"{TRAIN} --train.pretrained=resnet.pth", "convert it first with"),
+    "other classes": (
+        f"{EVAL} {{trained}} --model.num_classes=9",
+        "base_model.fc.weight is [8, 64] instead of [9, 64]",
+        "model.num_classes must be its own, or in training train.new_head=true",
+    ),
+    "other width": (
+        f"{EVAL} {{trained}} --model.first_width=16",
+        "instead of [16, 3, 7, 7]",
+        OTHER,
+    ),
+    "other depth": (f"{EVAL} {{trained}} --model.arch=resnet34", "missing base_model.layer", OTHER),
+    "other network": (
+        "x3d/eval.py --config_path x3d/configs/x3d_smoke.yaml --run.device=CPU "
+        "--data.root={drawn} --checkpoint_path {trained}",
+        "missing s1.pathway0_stem",
+        "unknown base_model.conv1.weight",
+        OTHER,
+    ),
+    "another run's folder": (
+        "tsm/train.py {tiny} --run.out={run} --train.lr=0.5",
+        "holds a run with train.lr 0.05, not 0.5; choose another --run.out",
+    ),
+    "begin anew in a run's folder": (
+        "tsm/train.py {tiny} --run.out={run} --run.resume=false",
+        "already holds a run and run.resume is false",
+    ),
+    "no room to write": (
+        "tsm/train.py {tiny} --run.out=/proc/none",
+        "run.out: cannot write /proc/none",
+    ),
+    "file for a folder": (
+        "tsm/train.py {tiny} --run.out=text.mp4",
+        "text.mp4: a file is in the way",
+    ),
+    "no room for a trace": (f"{TRAIN} --run.profile=/proc/none", "run.profile: cannot write"),
+    "no such format": (
+        "tsm/export.py {tiny} --checkpoint_path {trained} --format onx --target {new}",
+        "--format is onx; offered: ",
+    ),
+    "no target": ("tsm/export.py {tiny} --checkpoint_path {trained} --format mindir", "--target"),
+    "no room for a network": (
+        "tsm/export.py {tiny} --checkpoint_path {trained} --format mindir --target /proc/none/a",
+        "--target: cannot write /proc/none/a",
+    ),
+    "no video to name": (
+        "mvit_multi/predict.py --config_path mvit_multi/configs/mvit_multi_smoke.yaml "
+        "--run.device=CPU --checkpoint_path {trained} --video none.mp4",
+        "none.mp4",
+    ),
+}
+CONVERSION = {
+    "no source": (f"{CONVERT} --source none.pth", "none.pth: no such file"),
+    "no source named": (CONVERT, "missing --source"),
+    "web page": (f"{CONVERT} --source page.pth", "is a web page, not a checkpoint; download it"),
+    "pointer": (f"{CONVERT} --source pointer.pth", "is a git-lfs pointer", "git lfs pull"),
+    "source cut off": (f"{CONVERT} --source cut.pth", "cut.pth: is cut off or damaged"),
+    "empty source": (f"{CONVERT} --source zero.pth", "zero.pth: is empty"),
+    "a pickle": (f"{CONVERT} --source pickle.pth", "is a plain pickle, not written by torch.save"),
+    "source of another network": (
+        "scripts/convert_checkpoint.py --target {new} --source resnet.pth "
+        "--config_path x3d/configs/x3d_smoke.yaml",
+        "resnet.pth: the names are neither PySlowFast's nor pytorchvideo's X3D",
+    ),
+    "source of another size": (f"{CONVERT} --source tsm.pth.tar", "instead of [16, 3, 7, 7]"),
+    "source of other classes": (
+        f"{CONVERT} --source tsm.pth.tar --model.first_width=2",
+        "base_model.fc.weight is [7, 16] instead of [8, 16]",
+        "--new_head leaves the classifier fresh",
+    ),
+    "no room for weights": (
+        f"{CONVERT} --source tsm.pth.tar --model.first_width=2 --new_head --target /proc/none/t",
+        "--target: cannot write /proc/none/t.ckpt",
+    ),
+}
+TOOLS = {
+    "no videos": (f"{LISTS} --videos nowhere --out {{new}}", "nowhere is no folder"),
+    "video for a folder": (f"{LISTS} --videos cut.mp4 --out {{new}}", "cut.mp4 is no folder"),
+    "no class folders": (
+        f"{LISTS} --videos {{drawn}}/videos/train --out {{new}}",
+        "0 class folders with videos; two are the least: ",
+        "CLASS/VIDEO.mp4",
+    ),
+    "class of one video": (
+        f"{LISTS} --videos few --out {{new}}",
+        "has one video; a class needs two",
+    ),
+    "all for the test": (
+        f"{LISTS} --videos {{drawn}}/videos --test 1 --out {{new}}",
+        "--test must",
+    ),
+    "no room for lists": (
+        f"{LISTS} --videos {{drawn}}/videos --out /proc/none",
+        "--out: cannot write /proc/none",
+    ),
+    "lists of images": (
+        "scripts/scan_videos.py --config_path resnet50/configs/resnet50_smoke.yaml --out {new}",
+        "resnet50 has no lists of videos",
+    ),
+    "scan over its lists": (
+        f"scripts/scan_videos.py {SMOKE} --data.root={{drawn}} --out {{drawn}}",
+        "train.txt, which would be replaced",
+    ),
+    "scan of nothing": (
+        f"scripts/scan_videos.py {SMOKE} --data.root=none --out {{new}}",
+        "none/train.txt does not exist",
+    ),
+    "pack over the videos": (f"{PACK} {SMOKE} --out {{drawn}}", "--out: cannot write"),
+    "no such codec": (f"{PACK} {SMOKE} --out {{new}} --codec avi", "choose one of video, jpeg"),
+    "no such quality": (f"{PACK} {SMOKE} --out {{new}} --quality 99", "--quality of video is 0 to"),
+    "verify nothing": (f"{PACK} {SMOKE} --out {{new}} --verify", "run scripts/pack_dataset.py"),
+    "no scan": (f"{PACK} {SMOKE} --out {{new}} --bad none", "name the --out of scripts/scan_vid"),
+    "plot of no run": (
+        "scripts/plot_run.py {bad}",
+        "log.jsonl is not there: name the folder that a training wrote into",
+    ),
+    "plot of no format": ("scripts/plot_run.py {run} --out a.pdf", "must end in .png or .svg"),
+    "nothing to measure": (f"scripts/benchmark.py {SMOKE}", "must be one of step, data, eval"),
+    "no profile": (
+        f"scripts/plan_allreduce.py {SMOKE} --devices 8 --profile none.json",
+        "none.json: not a profile",
+        "scripts/profile_backward.py writes one",
+    ),
+    "devices in words": (
+        f"scripts/plan_allreduce.py {SMOKE} --devices many",
+        "--devices must be numbers above 0, as in 8,64,512, not many",
+    ),
+    "nothing to compare": (
+        f"scripts/compare_step.py {SMOKE}",
+        "one of --record, --against, --case",
+    ),
+    "no room to draw": ("scripts/draw_videos.py --out text.mp4", "--out: cannot write text.mp4"),
+    "no room for images": ("scripts/draw_images.py --out /proc/none", "cannot write /proc/none"),
+    "no folder of images": (
+        "scripts/make_mindrecord.py --source nowhere --target {new}",
+        "--source: nowhere is not a folder",
+    ),
+    "clips from nowhere": ("scripts/measure_data.py --videos nowhere", "nowhere is no folder"),
+    "no script": (
+        "scripts/launch.py 2 none.py",
+        "SCRIPT none.py: no such file; name one like",
+    ),
+    "devices of a job in words": ("scripts/launch.py two tsm/train.py", "not two"),
+}
+ROWS = {**YAML, **SETTINGS, **DATA, **WEIGHTS, **CONVERSION, **TOOLS}
+
+
+def spoil(folder: Path, drawn: Path, trained: Path) -> None:
+    """Every spoilt file that a row names."""
+    smoke = (ROOT / "tsm" / "configs" / "tsm_smoke.yaml").read_text()
+    weights, video = trained.read_bytes(), (drawn / "videos/train/left_000.mp4").read_bytes()
+    source = (ROOT / "resnet50" / "tests" / "golden" / "resnet18_w2.pth").read_bytes()
+    texts = {
+        "tab.yaml": "run:\n\tdevice: CPU\n",
+        "empty.yaml": "",
+        "mine.yaml": smoke,
+        "section.yaml": smoke.replace("train:", "trian:"),
+        "empty.txt": "",
+        "missing.txt": "videos/train/left_000.mp4 0\nvideos/none.mp4 1\n",
+        "label.txt": "videos/train/left_000.mp4 8\n",
+        "word.txt": "videos/train/left_000.mp4 left\n",
+        "field.txt": "videos/train/left_000.mp4\n",
+        "commas.txt": "videos/train/left_000.mp4,0\n",
+        "text.ckpt": "no weights in here\n",
+        "empty.ckpt": "",
+        "page.pth": "<!DOCTYPE html>\n<html><body>Not found</body></html>\n",
+        "pointer.pth": "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n",
+        "zero.pth": "",
+        "text.mp4": "no video\n",
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    (folder / "cut.ckpt").write_bytes(weights[: len(weights) // 2])
+    (folder / "cut.mp4").write_bytes(video[: len(video) // 3])
+    (folder / "resnet.pth").write_bytes(source)
+    (folder / "cut.pth").write_bytes(source[: len(source) // 2])
+    (folder / "pickle.pth").write_bytes(pickle.dumps({"a": [1, 2]}))
+    shutil.copy(ROOT / "tsm/tests/golden/tsm_r18_w2.pth.tar", folder / "tsm.pth.tar")
+    for name in ("one", "two"):
+        (folder / "few" / name).mkdir(parents=True)
+        (folder / "few" / name / "a.mp4").write_bytes(video)
+    (folder / "few" / "two" / "b.mp4").write_bytes(video)
+
+
+@pytest.fixture(scope="module")
+def places(drawn, tiny, trained, tmp_path_factory) -> dict[str, str]:
+    """What the rows name in braces."""
+    bad = tmp_path_factory.mktemp("bad")
+    spoil(bad, drawn, trained)
+    found = {"bad": bad, "drawn": drawn, "trained": trained, "run": trained.parent}
+    return {**{name: str(path) for name, path in found.items()}, "tiny": shlex.join(tiny)}
+
+
+class Left(BaseException):
+    """The command would have left the process with this status."""
+
+
+@pytest.fixture
+def told(monkeypatch, capsys, places):
+    """Runs a command in this process and its folder; its status and last line on stderr."""
+
+    def leave(status: int, line: str) -> None:
+        print(line, file=sys.stderr)
+        raise Left(status)
+
+    def run(line: str, **more: str) -> tuple[int, str]:
+        script, *arguments = shlex.split(line.format(**places, **more))
+        monkeypatch.setattr(sys, "argv", [str(ROOT / script), *arguments])
+        try:
+            runpy.run_path(str(ROOT / script), run_name="__main__")
+            status = 0
+        except (Left, SystemExit) as end:
+            status = end.args[0] if end.args else 0
+        return status, (capsys.readouterr().err.strip().splitlines() or [""])[-1]
+
+    monkeypatch.setattr(command, "leave", leave)
+    monkeypatch.setattr(signals, "watch", lambda: None)
+    monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
+    monkeypatch.chdir(places["bad"])
+    handlers, propagate = list(run_log.log.handlers), run_log.log.propagate
+    yield run
+    run_log.log.handlers[:], run_log.log.propagate = handlers, propagate
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_mistake_is_told_in_one_line(name, told, places, tmp_path):
+    line, *words = ROWS[name]
+    before = sorted(Path(places["bad"]).rglob("*"))
+    status, said = told(line, new=str(tmp_path / "new"))
+    assert status == 2, said
+    assert said.startswith("error: ")
+    for word in words:
+        assert word in said
+    assert sorted(Path(places["bad"]).rglob("*")) == before
+    assert not [path for path in tmp_path.rglob("*") if path.suffix in (".ckpt", ".mindir")]
+
+
+def test_a_folder_in_use_is_told(told, places):
+    lock = locked(Path(places["run"]))
+    try:
+        status, said = told("tsm/train.py {tiny} --run.out={run}")
+    finally:
+        lock.close()
+    assert (status, "is in use by another run; choose another --run.out" in said) == (2, True)
+
+
+def test_files_that_are_no_videos_are_told_whatever_their_names_say(told, drawn, tmp_path):
+    (tmp_path / "text.mp4").write_text("no video\n")
+    (tmp_path / "zero.mp4").touch()
+    with wave.open(str(tmp_path / "song.mp4"), "wb") as sound:
+        sound.setparams((1, 2, 8000, 0, "NONE", ""))
+        sound.writeframes(bytes(8000))
+    good = f"{drawn}/videos/train/left_000.mp4 0\n"
+    names = ("text", "zero", "song")
+    (tmp_path / "l.txt").write_text("".join(f"{tmp_path}/{n}.mp4 0\n" for n in names) + good)
+    scan = f"scripts/scan_videos.py {SMOKE} --data.train_list={{list}} --data.test_list={{list}}"
+    told(f"{scan} --out {{new}} --workers 1", list=f"{tmp_path}/l.txt", new=f"{tmp_path}/good")
+    assert (tmp_path / "good" / "l.txt").read_text() == good
+    rows = (tmp_path / "good" / "l.txt.bad.tsv").read_text().splitlines()
+    assert [row.split("\t")[1] for row in rows] == ["broken", "empty", "audio only"]
+
+
+def test_packing_by_another_codec_is_told(told, tmp_path):
+    line = f"{PACK} {SMOKE} --data.train_list=test.txt --out {{new}} --workers 1"
+    assert told(line, new=f"{tmp_path}/packed")[0] == 0
+    status, said = told(f"{line} --codec jpeg", new=f"{tmp_path}/packed")
+    assert status == 2
+    assert "another codec (video, now jpeg); remove the folder or choose another" in said
+
+
+def test_a_package_that_is_missing_is_told(told, monkeypatch, capsys):
+    from importlib import metadata
+
+    version = metadata.version
+
+    def without(name: str) -> str:
+        if name == "pillow":
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", without)
+    monkeypatch.setattr(sys, "argv", ["check_env.py"])
+    with pytest.raises(SystemExit, match="1"):
+        runpy.run_path(str(ROOT / "scripts" / "check_env.py"), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in lines if "packages" in line and line.startswith("!")]
+    assert line.endswith("<- pip install pillow")
+
+
+def test_a_reader_that_is_missing_is_told(monkeypatch, drawn):
+    from utils import video
+
+    monkeypatch.setitem(video._LIBRARIES, "decord", lambda: None)
+    words = "'decord', which is not installed: pip install decord2, or --data.reader=auto"
+    with pytest.raises(ValueError, match=words):
+        video.open_video(drawn / "videos/train/left_000.mp4", "decord")

@@ -1,0 +1,122 @@
+"""The zoo as an installed package: what the wheel holds, and its commands in an empty folder."""
+
+import json
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from email import message_from_bytes
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.conftest import TINY
+from tests.helpers import environment
+from tsm.config import Config
+from utils import config
+from utils.command import rooms
+from utils.config import ROOT
+
+NAME = "mindspore_video_zoo"
+TSM = ["--config_path", "tsm/configs/tsm_smoke.yaml", *TINY]
+TSM += ["--train.epochs=1", "--train.warmup_epochs=0"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """Built from a copy: setuptools leaves its notes beside the sources."""
+    pytest.importorskip("setuptools")
+    pytest.importorskip("wheel")
+    copy, folder = tmp_path_factory.mktemp("copy") / "zoo", tmp_path_factory.mktemp("wheel")
+    left = shutil.ignore_patterns(".*", "out", "data", "build", "*.egg-info", "golden", "*.json")
+    shutil.copytree(ROOT, copy, ignore=left)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
+    command += ["--no-build-isolation", "--wheel-dir", str(folder), str(copy)]
+    subprocess.run(command, check=True, timeout=120)
+    return next(folder.glob("*.whl"))
+
+
+def test_the_wheel_holds_the_code_and_the_yamls_under_one_name(wheel):
+    with zipfile.ZipFile(wheel) as file:
+        names = set(file.namelist())
+    folders = [*rooms(), "utils", "scripts"]
+    wanted = {path for folder in folders for path in (ROOT / folder).glob("*.py")}
+    wanted |= set(ROOT.glob("*/configs/*.yaml"))
+    inside = {name for name in names if ".dist-info/" not in name}
+    assert inside == {f"{NAME}/{path.relative_to(ROOT)}" for path in wanted}
+
+
+def test_the_package_asks_for_what_requirements_txt_lists(wheel):
+    """decord aside, which is an extra of the package."""
+    with zipfile.ZipFile(wheel) as file:
+        (name,) = [name for name in file.namelist() if name.endswith("/METADATA")]
+        told = message_from_bytes(file.read(name)).get_all("Requires-Dist")
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    listed = {str(Requirement(line)) for line in lines if line and not line.startswith("#")}
+    asked = {str(Requirement(line)) for line in told if "extra ==" not in line}
+    assert {line for line in listed if not line.startswith("decord")} == asked
+
+
+def test_without_a_checkout_data_and_results_lie_in_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(config, "ROOT", tmp_path / NAME)
+    yaml = Path("tsm/configs/tsm_smoke.yaml")
+    assert config.locate(yaml) == yaml
+    (tmp_path / NAME / yaml).parent.mkdir(parents=True)
+    shutil.copy(ROOT / yaml, tmp_path / NAME / yaml)
+    cfg = config.load_config(Config, config.locate(yaml))
+    assert cfg.data.root == tmp_path / "data" / "drawn"
+    assert cfg.run.out == tmp_path / "out" / "tsm_smoke"
+
+
+def place(wheel: Path, folder: Path) -> Path:
+    """A new environment that also sees this one's packages; its folder of commands."""
+    venv.create(folder, with_pip=False)
+    (site,) = folder.glob("lib/python*/site-packages")
+    here = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "seen.pth").write_text("".join(f"{path}\n" for path in here))
+    command = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps"]
+    subprocess.run([*map(str, command), str(wheel)], check=True, timeout=120)
+    return folder / "bin"
+
+
+@pytest.mark.slow
+def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
+    """Draw, train, evaluate, by one device and two; nothing is written beside the code."""
+    commands, empty = place(wheel, tmp_path / "venv"), tmp_path / "empty"
+    empty.mkdir()
+    (code,) = (tmp_path / "venv").glob(f"lib/python*/site-packages/{NAME}")
+
+    def files() -> set:
+        return {path for path in code.rglob("*") if path.suffix != ".pyc" and path.is_file()}
+
+    def run(name: str, *arguments: str) -> dict:
+        done = subprocess.run(
+            [str(commands / name), *arguments],
+            capture_output=True, text=True, timeout=300, cwd=empty, env=environment(),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    before = files()
+    assert run("zoo-check-env")["missing"] == []
+    run("zoo-draw-videos", "--out", "data/drawn", "--train", "1", "--test", "1")
+    checkpoint = run("zoo-train", "tsm", *TSM)["checkpoint"]
+    assert Path(checkpoint) == empty / "out" / "tsm_smoke" / "epoch_001.ckpt"
+    assert run("zoo-eval", "tsm", *TSM, "--checkpoint_path", checkpoint)["videos"] == 8
+    two = run("zoo-launch", "2", "tsm/eval.py", *TSM, "--checkpoint_path", checkpoint)
+    assert two["videos"] == 8
+    assert (empty / "out" / "logs").is_dir()
+    assert files() == before
+
+
+@pytest.mark.slow
+def test_an_installed_command_tells_what_it_misses(wheel, tmp_path):
+    commands = place(wheel, tmp_path / "venv")
+    for arguments, words in (([], "mvit_multi, resnet50, tsm, x3d"), (["tms"], "not tms")):
+        command = [str(commands / "zoo-train"), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        assert done.returncode == 2
+        assert words in done.stderr

@@ -1,0 +1,28 @@
+"""Files that appear whole or not at all, and what the disk says told in one line."""
+
+import contextlib
+import os
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def explained(path: Path, setting: str = "run.out"):
+    """Turns what the disk says into a ValueError that names the file."""
+    try:
+        yield
+    except BrokenPipeError:  # of stdout
+        raise
+    except OSError as error:
+        reason = error.strerror or error
+        if isinstance(error, (FileExistsError, NotADirectoryError)):
+            reason = "a file is in the way"
+        raise ValueError(f"{setting}: cannot write {path}: {reason}") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
