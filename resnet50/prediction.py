@@ -49,11 +49,13 @@ class ImageHead(Head):
 
 def folder_names(data: Any, classes: int) -> Sequence[str]:
     """Those of the class folders, which sorted are the labels; empty for classes beyond them."""
-    folder = split_path(data, "train")
-    if data.source != "folder" or not folder.is_dir():
+    if data.source != "folder":
         return ()
-    names = sorted(each.name for each in folder.iterdir() if each.is_dir())
-    return [*names, *[""] * (classes - len(names))]
+    for folder in (split_path(data, "train"), split_path(data, "test")):
+        if folder.is_dir():
+            names = sorted(each.name for each in folder.iterdir() if each.is_dir())
+            return [*names, *[""] * (classes - len(names))]
+    return ()
 
 
 def heads(cfg: Any) -> list[Head]:

@@ -214,9 +214,9 @@ WEIGHTS = {
         "--target: cannot write /proc/none/a",
     ),
     "no video to name": (
-        "mvit_multi/predict.py --config_path mvit_multi/configs/mvit_multi_smoke.yaml "
-        "--run.device=CPU --checkpoint_path {trained} --video none.mp4",
-        "none.mp4",
+        "scripts/predict.py --config_path mvit_multi/configs/mvit_multi_smoke.yaml "
+        "--run.device=CPU --checkpoint_path {trained} none.mp4",
+        "none.mp4 does not exist",
     ),
 }
 CONVERSION = {
@@ -285,7 +285,10 @@ TOOLS = {
         "log.jsonl is not there: name the folder that a training wrote into",
     ),
     "plot of no format": ("scripts/plot_run.py {run} --out a.pdf", "must end in .png or .svg"),
-    "nothing to measure": (f"scripts/benchmark.py {SMOKE}", "must be one of step, data, eval"),
+    "nothing to measure": (
+        f"scripts/benchmark.py {SMOKE}",
+        "must be one of step, compile, memory, data, eval",
+    ),
     "no profile": (
         f"scripts/plan_allreduce.py {SMOKE} --devices 8 --profile none.json",
         "none.json: not a profile",

@@ -43,7 +43,7 @@ def test_the_wheel_holds_the_code_and_the_yamls_under_one_name(wheel):
         names = set(file.namelist())
     folders = [*rooms(), "utils", "scripts"]
     wanted = {path for folder in folders for path in (ROOT / folder).glob("*.py")}
-    wanted |= set(ROOT.glob("*/configs/*.yaml"))
+    wanted |= {*ROOT.glob("*/configs/*.yaml"), *ROOT.glob("utils/labels/*.txt")}
     inside = {name for name in names if ".dist-info/" not in name}
     assert inside == {f"{NAME}/{path.relative_to(ROOT)}" for path in wanted}
 

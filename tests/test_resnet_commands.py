@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from resnet50.config import Config
+from resnet50.prediction import heads
 from resnet50.readers import describe, open_reader
 from tests.event_reader import curves
 from tests.helpers import (
@@ -165,10 +166,10 @@ def test_mindrecord_files_train(small, pictures, tmp_path):
     record = ["--data.source=mindrecord", f"--data.train={target}0", "--train.epochs=1"]
     record += ["--train.warmup_epochs=0", f"--run.out={tmp_path / 'run'}"]
     assert run("resnet50/train.py", *small, *record)["steps"] == 6
-    data = load_config(Config, SMOKE, [each[2:] for each in [*small[3:5], *record[:2]]]).data
-    rows = open_reader(data, "train", range(24), 1)
+    cfg = load_config(Config, SMOKE, [each[2:] for each in [*small[3:5], *record[:2]]])
+    rows = open_reader(cfg.data, "train", range(24), 1)
     images = [image for image, _ in rows.create_tuple_iterator(num_epochs=1, output_numpy=True)]
-    files = describe(data, "train", 24, 4).paths
+    files = describe(cfg.data, "train", 24, heads(cfg)[0]).paths
     assert len(images) == len(set(files)) == 24
     for image, file in zip(images, files):
         assert image.tobytes() == (pictures / "train" / file).read_bytes()

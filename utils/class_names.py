@@ -14,14 +14,16 @@ SHIPPED = ROOT / "utils" / "labels"
 def find_names(beside: Optional[Path], shipped: str, classes: int) -> list[str]:
     """Of a file beside the lists, where there is one, or else of what the yaml calls `labels`.
 
-    Empty where neither says. Raises ValueError where there are not as many as classes.
+    Empty where neither says, and where the network has other classes than the yaml's data set.
+    Raises ValueError where a file beside the lists has not as many as classes.
     """
     if beside is not None and beside.is_file():
         return read_names(beside, classes, f"{beside}")
     if not shipped:
         return []
     known(shipped, [file.stem for file in sorted(SHIPPED.glob("*.txt"))], "list of data.labels")
-    return read_names(SHIPPED / f"{shipped}.txt", classes, f"data.labels {shipped}")
+    names = (SHIPPED / f"{shipped}.txt").read_text(encoding="utf-8").splitlines()
+    return names if len(names) == classes else []
 
 
 def read_names(path: Path, classes: int, what: str) -> list[str]:

@@ -126,7 +126,7 @@ def test_images_without_files_are_called_by_their_numbers(mindrecord, cifar):
         count = read_records(cfg, "test")
         known = describe(cfg.data, "test", count, heads(cfg)[0])
         assert known.paths == [str(k) for k in range(count)]
-    assert known.classes == [""] * 10
+    assert len(known.classes) == 10
 
 
 def test_two_ranks_see_what_one_sees_with_twice_the_batch(folder):
