@@ -28,6 +28,7 @@ from utils.config import ROOT, load_config
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 DOCUMENTS += [ROOT / room / "README.md" for room in rooms()]
 MARK = "not run by the tests: "
+FILE = re.compile(r"```yaml file=(\S+)\n(.*?)```", re.DOTALL)  # what the reader writes
 BLOCK = re.compile(rf"(?:<!-- {MARK}(.+?) -->\n)?```bash\n(.*?)```", re.DOTALL)
 
 DRAWN = "--data.root=data/drawn --data.train_list=train.txt --data.test_list=test.txt "
@@ -35,12 +36,12 @@ TSM = "--model.arch=resnet18 --model.first_width=2 --data.segments=2 --run.devic
 TINY = "--model.first_width=8 --data.segments=2 --data.crop=32 --data.resize=40 --data.batch=4"
 # What a command that matches is made small with. All that match are appended.
 SMALL = {
-    r"(train|eval|export|step|benchmark|backward)\S* .*tsm_smoke\.yaml": TINY,
+    r"(train|eval|predict|export|step|benchmark|backward)\S* .*tsm_smoke\.yaml": TINY,
     r"tsm_r50_(k400|sthv2)\w*\.yaml .*checkpoint|run_eval.*tsm_r50_": DRAWN + TSM,
     r"convert.*tsm_r50": "--model.arch=resnet18 --model.first_width=2",
     r"convert.*TSM_kinetics": "--model.num_classes=7",
-    r"(train|eval)\S* .*tsm_r50_ucf101": TSM + "--data.batch=2",
-    r"train.py .*tsm_r50_ucf101": "--train.pretrained=null",
+    r"(train|eval|predict)\S* .*tsm_mine": TSM + "--data.batch=2",
+    r"train.py .*tsm_mine": "--run.save_every=25",
     r"(train|eval)\S* .*x3d_smoke": "--data.scales=[32,32] --data.crop=32 --data.frames=4 "
     "--data.batch=4 --train.precise_bn=1",
     r"mvit_multi_smoke": "--data.crop=32 --data.frames=4 --model.dim=8 --data.batch=4",
@@ -57,7 +58,7 @@ SMALL = {
 }
 # What the suite runs each time: the way from videos to a result. The rest is slow.
 QUICK = re.compile(
-    r"^python (tsm/train.*epochs=3|tsm/eval|scripts/(check_env|make_lists|plot_run))"
+    r"^python (tsm/train.*epochs=3|tsm/eval.*epoch_003|scripts/(check_env|make_lists|plot_run))"
 )
 
 
@@ -100,7 +101,7 @@ def furnish(folder: Path, drawn: Path) -> None:
     shutil.copytree(drawn, folder / "data" / "drawn")
     videos = drawn / "videos" / "train"
     for motion in ("left", "grow"):
-        shutil.copytree(videos, folder / "my_videos" / motion, ignore=all_but(motion))
+        shutil.copytree(videos, folder / "data/mine/videos" / motion, ignore=all_but(motion))
     shutil.copytree(videos, folder / "data" / "clips", ignore=all_but("up"))
     pixels = np.random.RandomState(0).randint(0, 256, (8, 80, 100, 3)).astype(np.uint8)
     for number, image in enumerate(pixels):
@@ -134,7 +135,7 @@ def provide(command: str, folder: Path) -> None:
         room = yaml.split("/")[0]
         overrides = [word[2:] for word in words if re.match(r"--\w+\.\w+=", word)]
         config = importlib.import_module(f"{room}.config").Config
-        cfg = load_config(config, ROOT / yaml, overrides)
+        cfg = load_config(config, folder / yaml, overrides)
         net = importlib.import_module(f"{room}.model").build_network(**cfg.network())
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         checkpoint.save(folder / name, checkpoint.weights_of(net))
@@ -171,6 +172,9 @@ def test_every_command_of_a_document_runs(document, zoo):
     commands = run_lines(document)
     if not commands:
         pytest.skip("no command to run")
+    for name, text in FILE.findall(document.read_text()):
+        (zoo / name).parent.mkdir(parents=True, exist_ok=True)
+        (zoo / name).write_text(text)
     execute(commands, zoo)
 
 

@@ -15,6 +15,7 @@ from utils.config import ROOT, load_config
 
 DOCUMENTS = [ROOT / "README.md", *(ROOT / room / "README.md" for room in rooms())]
 DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
+FILE = re.compile(r"```yaml file=(\S+)\n(.*?)```", re.DOTALL)
 
 
 def commands() -> list:
@@ -27,18 +28,29 @@ def commands() -> list:
     return lines
 
 
+@pytest.fixture(scope="module")
+def yamls(tmp_path_factory) -> dict:
+    """Those that a document asks its reader to write: {name: file}."""
+    folder, found = tmp_path_factory.mktemp("yamls"), {}
+    for document in DOCUMENTS:
+        for name, text in FILE.findall(document.read_text()):
+            found[name] = folder / name
+            found[name].parent.mkdir(parents=True, exist_ok=True)
+            found[name].write_text(text)
+    return found
+
+
 @pytest.mark.parametrize("line", commands())
-def test_a_documented_command_is_real(line):
+def test_a_documented_command_is_real(line, yamls):
     words = [w for w in shlex.split(line, comments=True) if not re.fullmatch(r"[A-Z_]+=\S+", w)]
     if words[0] in ("source", "pip"):
         return
     assert words[0] in ("bash", "python"), line
     assert (ROOT / words[1]).is_file(), line
-    yamls = [w for w in words if w.endswith(".yaml")]
     overrides = [w[2:] for w in words if re.match(r"--\w+\.\w+=", w)]
-    for name in yamls:
+    for name in [w for w in words if w.endswith(".yaml")]:
         config = importlib.import_module(f"{name.split('/')[0]}.config").Config
-        load_config(config, ROOT / name, overrides)
+        load_config(config, yamls.get(name, ROOT / name), overrides)
 
 
 def test_every_room_has_the_six_headings():
