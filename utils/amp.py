@@ -35,6 +35,15 @@ def keep_batch_norms(net: nn.Cell) -> None:
             cell.to_float(mstype.float32)
 
 
+def store_half(net: nn.Cell) -> None:
+    """Stores the weights as float16, but those of layer norms; for inference at level O2."""
+    norms = (cell for _, cell in net.cells_and_names() if isinstance(cell, nn.LayerNorm))
+    kept = {parameter.name for cell in norms for parameter in cell.get_parameters()}
+    for parameter in net.get_parameters():
+        if parameter.dtype == mstype.float32 and parameter.name not in kept:
+            parameter.set_dtype(mstype.float16)
+
+
 class Float32Output(nn.Cell):
     """The network with its output in float32; parameter names are the network's own."""
 

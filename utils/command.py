@@ -21,16 +21,23 @@ class Interrupted(Exception):
     """Stopped by ctrl-C; the message says what is safe and how to go on."""
 
 
-def run(main: Callable, config_class: type, usage: str, options: Sequence[str] = ()) -> None:
+def run(
+    main: Callable,
+    config_class: type,
+    usage: str,
+    options: Sequence[str] = (),
+    optional: Sequence[str] = (),
+) -> None:
     """Parses the command line, calls `main(config, **options)` and exits.
 
-    `options` are further required arguments: `--name VALUE` or `--name=VALUE`.
+    `options` are further required arguments, `--name VALUE` or `--name=VALUE`; `optional` ones
+    may be left out.
     """
-    enter(usage, lambda: start(main, config_class, options))
+    enter(usage, lambda: start(main, config_class, options, optional))
 
 
-def start(main: Callable, config_class: type, options: Sequence[str]) -> Any:
-    given, overrides = parse(sys.argv[1:], ["config_path", *options])
+def start(main: Callable, config_class: type, options: Sequence[str], optional: Sequence) -> Any:
+    given, overrides = parse(sys.argv[1:], ["config_path", *options], (), optional)
     config = load_config(config_class, Path(given.pop("config_path")), overrides)
     return main(config, **given)
 
