@@ -22,6 +22,7 @@ from utils.testing import spread
 # number, and the roundings of fifty layers in a row add up to a few times that.
 TOLERANCE = {"fp32": 1e-4, "fp16": 2e-2}
 LEVEL = {"fp32": "O0", "fp16": "O2"}
+INPUT = "input"  # its name in an ONNX file
 OPTIONAL = ("batch", "input", "precision")
 TRACED = 2, 3  # batches from which the graph with a free one is made
 
@@ -102,14 +103,12 @@ def export(
             net = load(LEVEL[want.precision], **changes).set_train(False)
         if want.precision == "fp16":
             amp.store_half(net)
-        write, runner = {"mindir": (write_mindir, run_mindir), "onnx": (write_onnx, run_onnx)}[
-            want.kind
-        ]
         file = folder / want.target.name
-        told = write(net, clip, gives, want, info, file)
+        write, runner = WAYS[want.kind]
+        write(net, clip, want, (INPUT, gives), {**info, "classes": str(expected.shape[-1])}, file)
         os.chmod(file, 0o644)
         run = runner(file)
-        difference = max(float(np.abs(run(x) - expected[: len(x)]).max()) for x in clips)
+        difference = max(distance(run(x), expected[: len(x)]) for x in clips)
         relative = difference / max(spread(expected), np.finfo(np.float32).tiny)
         if not relative <= TOLERANCE[want.precision]:
             raise RuntimeError(
@@ -117,12 +116,15 @@ def export(
                 f"{relative:.1e} of the spread of its {gives}"
             )
         os.replace(file, want.target)
+    batch = want.batch or None
     return {
         "format": want.kind,
         "file": str(want.target),
         "bytes": want.target.stat().st_size,
         "precision": want.precision,
-        **told,
+        **({"opset": onnx_graph.OPSET} if want.kind == "onnx" else {}),
+        "input": {"name": INPUT, "dtype": want.dtype, "shape": [batch, *clip]},
+        "outputs": [{"name": gives, "dtype": "float32", "shape": [batch, *expected.shape[1:]]}],
         "max_abs_difference": difference,
         "relative_difference": relative,
     }
@@ -135,6 +137,11 @@ def scratch(target: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=target.parent, prefix=f".{target.stem}.") as folder:
             yield Path(folder)
+
+
+def distance(found: np.ndarray, expected: np.ndarray) -> float:
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    return float(np.abs(found - expected).max())
 
 
 def some_clips(shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -157,15 +164,9 @@ def save(net: nn.Cell, given: Tensor, file: Path, info: dict[str, str]) -> mindi
     return mindir.read(file)
 
 
-def described(graph: mindir.Graph, gives: str) -> dict:
-    (taken,), (given,) = graph.inputs, graph.outputs
-    taken = taken._replace(name=mindir.short(taken.name))
-    return {"input": taken.told(), "outputs": [given._replace(name=gives).told()]}
-
-
-def write_mindir(net, clip, gives: str, want: Wanted, info: dict, file: Path) -> dict:
+def write_mindir(net, clip, want: Wanted, names: tuple[str, str], info: dict, file: Path) -> None:
     given = Tensor(shape=[want.batch or None, *clip], dtype=getattr(ms, want.dtype))
-    return described(save(net, given, file, info), gives)
+    save(net, given, file, info)
 
 
 def run_mindir(file: Path) -> Callable:
@@ -173,7 +174,7 @@ def run_mindir(file: Path) -> Callable:
     return lambda clips: net(Tensor(clips)).asnumpy()
 
 
-def write_onnx(net, clip, gives: str, want: Wanted, info: dict, file: Path) -> dict:
+def write_onnx(net, clip, want: Wanted, names: tuple[str, str], info: dict, file: Path) -> None:
     import onnx
 
     batches = (want.batch,) if want.batch else TRACED
@@ -182,10 +183,9 @@ def write_onnx(net, clip, gives: str, want: Wanted, info: dict, file: Path) -> d
         for size in batches
     ]
     graph = graphs[0] if want.batch else mindir.merged(*graphs)
-    model = onnx_graph.translate(graph, gives, info)
+    model = onnx_graph.translate(graph, names, info)
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, str(file))
-    return {"opset": onnx_graph.OPSET, **described(graph, gives)}
 
 
 def run_onnx(file: Path) -> Callable:
@@ -194,6 +194,9 @@ def run_onnx(file: Path) -> Callable:
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     (taken,) = session.get_inputs()
     return lambda clips: session.run(None, {taken.name: clips})[0]
+
+
+WAYS = {"mindir": (write_mindir, run_mindir), "onnx": (write_onnx, run_onnx)}
 
 
 def columns(sets: Iterable[Any]) -> str:

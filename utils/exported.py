@@ -56,7 +56,8 @@ def load(net: nn.Cell, cfg: Any, path: Path) -> Exported:
     if made and made != room:
         raise ValueError(f"{path} holds a network of {made}, not of {room}")
     counts = cfg.network()["num_classes"]
-    classes, found = int(np.sum(counts)), graph.outputs[0].shape[-1]
+    classes = int(np.sum(counts))
+    found = int(graph.info.get("classes", graph.outputs[0].shape[-1]))
     if classes != found:
         raise ValueError(f"{path} knows {found} classes, and the yaml has {classes}")
     batch = graph.inputs[0].shape[0]

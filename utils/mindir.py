@@ -23,11 +23,6 @@ class Array(NamedTuple):
     dtype: int
     shape: tuple[int, ...]
 
-    def told(self) -> dict:
-        """For a JSON line; a free axis is null."""
-        shape = [size if size > 0 else None for size in self.shape]
-        return {"name": self.name, "dtype": DTYPES[self.dtype], "shape": shape}
-
 
 class Node(NamedTuple):
     """An operator: settings by name; `first` is its only output, or the first of several.

@@ -1,7 +1,7 @@
 """A MINDIR's graph in ONNX, operator by operator. Needs the package `onnx`.
 
-MindSpore's own exporter gets paddings of 3-D convolutions wrong and lacks Erf, among others; a
-MINDIR says all that is needed, and has been compared with the network before.
+MindSpore's own exporter gets paddings of 3-D convolutions wrong and lacks Erf, among others. A
+MINDIR says all that is needed.
 """
 
 from collections.abc import Sequence
@@ -75,25 +75,25 @@ class Builder:
         return self.batch if times == 1 else self.add("Mul", self.batch, self.constant([times]))
 
 
-def translate(graph: Graph, output: str, info: dict[str, str]) -> Any:
-    """The ONNX model of a MINDIR of one output, which becomes `output`; `info` goes with it.
+def translate(graph: Graph, names: tuple[str, str], info: dict[str, str]) -> Any:
+    """The ONNX model of a MINDIR of one input and one output, `names`; `info` goes with it.
 
     Raises ValueError for an operator without a translation.
     """
     from onnx import helper
 
+    (taken,), (given,), (input, output) = graph.inputs, graph.outputs, names
     weights = {name: short(name) for name in graph.weights}
-    inputs = {each.name: short(each.name) for each in graph.inputs}
-    build = Builder(inputs[graph.inputs[0].name], uses_of(graph))
-    values = {**graph.constants, **weights, **inputs}
-    build.shapes.update({inputs[each.name]: each for each in graph.inputs})
+    build = Builder(input, uses_of(graph))
+    values = {**graph.constants, **weights, taken.name: input}
+    build.shapes[input] = taken
     for node in graph.nodes:
         done = onnx_operators.apply(build, node, [values[name] for name in node.inputs])
         values[node.first.name] = done
         if isinstance(done, str):
             build.shapes.setdefault(done, node.first)
-    last = build.add("Identity", values[graph.outputs[0].name])
-    build.makers[last].output[0] = output
+    build.add("Identity", values[given.name])
+    build.nodes[-1].output[0] = output
     arrays = dict(build.constants.values())
     arrays.update({weights[name]: found for name, found in graph.weights.items()})
     nodes = needed(build.nodes, output)
@@ -101,8 +101,8 @@ def translate(graph: Graph, output: str, info: dict[str, str]) -> Any:
     made = helper.make_graph(
         nodes,
         "network",
-        [described(inputs[each.name], each) for each in graph.inputs],
-        [described(output, each) for each in graph.outputs],
+        [described(input, taken)],
+        [described(output, given)],
         [stored(name, found) for name, found in arrays.items() if name in read],
     )
     opset = [helper.make_opsetid("", OPSET)]
