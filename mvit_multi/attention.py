@@ -14,6 +14,7 @@ from mindspore import dtype as mstype
 from mindspore.common.initializer import Normal, Uniform, Zero, initializer
 
 from utils.conv3d import DepthwiseConv3d
+from utils.layers import Dense
 from utils.tables import resize_rows
 
 Grid = tuple[int, int, int]
@@ -75,7 +76,7 @@ class Attention(nn.Cell):
         self.heads, self.size, self.grid = plan.heads, plan.dim_out // plan.heads, plan.grid
         self.token, self.out_grid = token, pooled(plan.grid, plan.stride_q)
         self.qkv = ChannelsFirst(plan.dim, 3 * plan.dim_out)
-        self.proj = nn.Dense(plan.dim_out, plan.dim_out, weight_init=Normal(STD))
+        self.proj = Dense(plan.dim_out, plan.dim_out, weight_init=Normal(STD))
         strides = (plan.stride_q, plan.stride_kv, plan.stride_kv)
         pools = [DepthwiseConv3d(self.size, (3, 3, 3), stride, form) for stride in strides]
         norms = [nn.LayerNorm((self.size,), epsilon=eps) for _ in strides]
@@ -103,22 +104,22 @@ class Attention(nn.Cell):
         share = ops.softmax(ops.cast(scores, mstype.float32), -1)
         found = self.blend(ops.cast(share, x.dtype), ops.cast(v, x.dtype))
         found = found + ops.cast(self.residual(q), x.dtype)
-        b, n = found.shape[0], found.shape[2]
-        found = ops.reshape(ops.transpose(found, (0, 2, 1, 3)), (b, n, self.heads * self.size))
+        n = found.shape[2]
+        found = ops.reshape(ops.transpose(found, (0, 2, 1, 3)), (-1, n, self.heads * self.size))
         return self.proj(found)
 
     def pool(self, x: Tensor, pool: nn.Cell) -> Tensor:
         """(B, h*d, N) to tokens (B, h, N', d), pooled head by head."""
-        b, n = x.shape[0], x.shape[2]
-        x = ops.reshape(x, (b * self.heads, self.size, n))
+        x = ops.reshape(x, (-1, self.size, x.shape[2]))
         first = x[:, :, :1] if self.token else None
         x = x[:, :, 1:] if self.token else x
-        x = pool(ops.reshape(x, (b * self.heads, self.size, *self.grid)))
-        x = ops.reshape(x, (b * self.heads, self.size, -1))
+        x = pool(ops.reshape(x, (-1, self.size, *self.grid)))
+        _, _, t, h, w = x.shape
+        x = ops.reshape(x, (-1, self.size, t * h * w))
         if first is not None:
             x = ops.cat((first, x), 2)
         x = ops.transpose(x, (0, 2, 1))
-        return ops.reshape(x, (b, self.heads, -1, self.size))
+        return ops.reshape(x, (-1, self.heads, x.shape[1], self.size))
 
     def residual(self, q: Tensor) -> Tensor:
         """The pooled queries, unscaled; zero for the class token."""

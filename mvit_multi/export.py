@@ -1,10 +1,12 @@
-"""Exports a checkpoint, reloads the file and compares it with the network.
+"""Exports a checkpoint to MINDIR or ONNX, runs the file and compares it with the network.
 
-    python mvit_multi/export.py --config_path Y --checkpoint_path C --format mindir --target F
+    python mvit_multi/export.py --config_path Y --checkpoint_path C --format mindir|onnx --target F
+        [--batch 4|free] [--input uint8|float32] [--precision fp32|fp16]
 
-The exported network takes normalised float32 clips (N, 3, T, crop, crop), N = eval.batch, and gives
-the probabilities of all heads side by side. The last line of stdout is one JSON object: format,
-file, input, max_abs_difference; a difference above 1e-4 of their spread is an error.
+The file takes clips (N, 3, T, crop, crop) and gives the probabilities of all heads side by side; N
+is eval.batch, or --batch. It normalises the pixels itself; with --input float32 that has been done
+before. The last line of stdout is one JSON object: format, file, bytes, precision, opset (of ONNX),
+input, outputs, max_abs_difference, relative_difference. See docs/export.md.
 """
 
 import sys
@@ -20,13 +22,19 @@ from utils import command, export, inference, run_log, runtime
 from utils.metrics import print_result
 
 
-def main(cfg: Config, checkpoint_path: str, format: str, target: str) -> None:
+def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
-    net = SideBySide(inference.load(MViT, cfg, checkpoint_path, HEAD))
-    shape = (cfg.eval.batch, *one_clip(cfg.data))
-    print_result(export.export(net, shape, format, Path(target)), rt)
+    want = export.wanted(cfg.eval.batch, **options)
+    info = {"network": "mvit_multi", "columns": export.columns(cfg.data.sets)}
+
+    def load(level: str, **changes: str) -> SideBySide:
+        net = inference.network(MViT, cfg, checkpoint_path, HEAD, level, **changes)
+        return SideBySide(net)
+
+    result = export.export(load, one_clip(cfg.data), "probabilities", want, info, form="grouped")
+    print_result(result, rt)
 
 
 if __name__ == "__main__":
-    command.run(main, Config, __doc__, ["checkpoint_path", "format", "target"])
+    command.run(main, Config, __doc__, ["checkpoint_path", "format", "target"], export.OPTIONAL)

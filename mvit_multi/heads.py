@@ -7,14 +7,14 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.common.initializer import Normal, initializer
 
-from utils.layers import GELU, Dropout
+from utils.layers import GELU, Dense, Dropout
 
 STD = 0.02
 HEAD_WIDTH, EXPANDER_WIDTH = 2048, 4096
 
 
-def dense(cin: int, cout: int) -> nn.Dense:
-    return nn.Dense(cin, cout, weight_init=Normal(STD), bias_init="zeros")
+def dense(cin: int, cout: int) -> Dense:
+    return Dense(cin, cout, weight_init=Normal(STD), bias_init="zeros")
 
 
 class Mlp(nn.Cell):

@@ -58,8 +58,8 @@ class PatchEmbed(nn.Cell):
 
     def construct(self, clip: Tensor) -> Tensor:
         x = self.proj(clip)  # (B, C, T, H, W)
-        b, c = x.shape[:2]
-        return ops.transpose(ops.reshape(x, (b, c, -1)), (0, 2, 1))
+        _, c, t, h, w = x.shape
+        return ops.transpose(ops.reshape(x, (-1, c, t * h * w)), (0, 2, 1))
 
 
 class PatchConv(nn.Cell):
@@ -139,11 +139,12 @@ class Block(nn.Cell):
         return ops.transpose(y, (0, 2, 1))
 
     def pool(self, y: Tensor) -> Tensor:
-        b, c, _ = y.shape
+        c = y.shape[1]
         t, h, w = self.grid
         inner = y[:, :, 1:] if self.token else y
-        inner = self.max_pool(ops.reshape(inner, (b, c * t, h, w)))
-        inner = ops.reshape(inner, (b, c, -1))
+        inner = self.max_pool(ops.reshape(inner, (-1, c * t, h, w)))
+        _, _, h, w = inner.shape
+        inner = ops.reshape(inner, (-1, c, t * h * w))
         return ops.cat((y[:, :, :1], inner), 2) if self.token else inner
 
 

@@ -1,13 +1,16 @@
-"""Exports a TSM checkpoint, reloads the file and compares it with the network.
+"""Exports a TSM checkpoint to MINDIR or ONNX, runs the file and compares it with the network.
 
-    python tsm/export.py --config_path Y --checkpoint_path C --format mindir --target F
+    python tsm/export.py --config_path Y --checkpoint_path C --format mindir|onnx --target F
+        [--batch 4|free] [--input uint8|float32] [--precision fp32|fp16]
 
-The exported network takes normalised float32 clips (N, T, C, crop, crop), N = eval.batch. The last
-line of stdout is one JSON object: format, file, input, max_abs_difference; a difference above 1e-4
-of the scores' spread is an error.
+The file takes clips (N, T, C, crop, crop) and gives raw scores (N, classes); N is eval.batch,
+or --batch. It normalises the pixels itself; with --input float32 that has been done before. The
+last line of stdout is one JSON object: format, file, bytes, precision, opset (of ONNX), input,
+outputs, max_abs_difference, relative_difference. See docs/export.md.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
@@ -20,13 +23,14 @@ from utils import command, export, inference, run_log, runtime
 from utils.metrics import print_result
 
 
-def main(cfg: Config, checkpoint_path: str, format: str, target: str) -> None:
+def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
-    net = inference.load(TSM, cfg, checkpoint_path, HEAD)
-    shape = (cfg.eval.batch, *clip_shape(cfg.data, cfg.test_crop))
-    print_result(export.export(net, shape, format, Path(target)), rt)
+    want = export.wanted(cfg.eval.batch, **options)
+    load = partial(inference.network, TSM, cfg, checkpoint_path, HEAD)
+    shape = clip_shape(cfg.data, cfg.test_crop)
+    print_result(export.export(load, shape, "scores", want, {"network": "tsm"}), rt)
 
 
 if __name__ == "__main__":
-    command.run(main, Config, __doc__, ["checkpoint_path", "format", "target"])
+    command.run(main, Config, __doc__, ["checkpoint_path", "format", "target"], export.OPTIONAL)

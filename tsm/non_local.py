@@ -4,6 +4,7 @@ Axes: (N, C, T, H, W). Names as in the original: `g.0`, `theta`, `phi.0`, `W.0`,
 """
 
 from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
 
 from utils.layers import BatchNorm3d, conv3d_1x1x1
 
@@ -23,7 +24,9 @@ class NonLocal(nn.Cell):
         n, _, t, h, w = x.shape
         theta = flatten(self.theta(x)).swapaxes(1, 2)  # (N, T*H*W, C/2)
         phi, g = flatten(self.phi(x)), flatten(self.g(x))  # (N, C/2, T*H*W/4)
-        f = ops.softmax(ops.bmm(theta, phi), axis=-1)  # (N, queries, keys), no scaling
+        # (N, queries, keys); without scaling they are too large for float16.
+        f = ops.bmm(ops.cast(theta, mstype.float32), ops.cast(phi, mstype.float32))
+        f = ops.cast(ops.softmax(f, axis=-1), g.dtype)
         y = ops.bmm(f, g.swapaxes(1, 2)).swapaxes(1, 2)
         return x + self.W(y.reshape(n, -1, t, h, w))
 

@@ -7,6 +7,8 @@ and layer norms; O3 float16 for all but batch norms. Weights stay float32 and ar
 from mindspore import amp, nn, ops
 from mindspore import dtype as mstype
 
+from utils.layers import Normalize
+
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -33,6 +35,21 @@ def keep_batch_norms(net: nn.Cell) -> None:
     for _, cell in net.cells_and_names():
         if isinstance(cell, BATCH_NORMS):
             cell.to_float(mstype.float32)
+
+
+def store_half(net: nn.Cell) -> None:
+    """Stores weights as float16, but those of layer norms; for inference at level O2.
+
+    Pixels are normalised in float32.
+    """
+    for _, cell in net.cells_and_names():
+        if isinstance(cell, Normalize):
+            cell.to_float(mstype.float32)
+    norms = (cell for _, cell in net.cells_and_names() if isinstance(cell, nn.LayerNorm))
+    kept = {parameter.name for cell in norms for parameter in cell.get_parameters()}
+    for parameter in net.get_parameters():
+        if parameter.dtype == mstype.float32 and parameter.name not in kept:
+            parameter.set_dtype(mstype.float16)
 
 
 class Float32Output(nn.Cell):

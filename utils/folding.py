@@ -1,6 +1,7 @@
 """Batch norms folded into the convolutions before them: the same scores, for evaluation only.
 
-With k = gamma / sqrt(variance + eps), norm(conv(x)) = (k * weight) x + (beta - k * mean).
+With k = gamma / sqrt(variance + eps), norm(conv(x)) = (k * weight) x + (beta - k * mean), and
+k * bias more where the convolution has a bias.
 """
 
 from typing import Optional
@@ -34,22 +35,32 @@ def fold(net: nn.Cell) -> nn.Cell:
         for name, cell in list(parent.name_cells().items()):
             conv = convolution(before)
             if isinstance(cell, nn.BatchNorm2d) and conv is not None:
-                scale, shift = factors(cell)
-                scale = scale.reshape(-1, *[1] * (conv.weight.ndim - 1))
-                conv.weight.set_data(Tensor((conv.weight.asnumpy() * scale).astype(np.float32)))
-                replace(parent, name, Shift(shift))
+                left = merged(conv, cell)
+                replace(parent, name, left)
+                for parameter in left.get_parameters():  # full names, as an export demands
+                    parameter.name = cell.beta.name[: -len("beta")] + "offset"
             before = cell
     return net
 
 
+def merged(conv: nn.Cell, norm: nn.BatchNorm2d) -> nn.Cell:
+    """Puts the norm into the convolution; returns what is left of it."""
+    scale, shift = factors(norm)
+    kernels = scale.reshape(-1, *[1] * (conv.weight.ndim - 1))
+    conv.weight.set_data(Tensor((conv.weight.asnumpy() * kernels).astype(np.float32)))
+    bias = getattr(conv, "bias", None)
+    if bias is None:
+        return Shift(shift)
+    bias.set_data(Tensor((bias.asnumpy() * scale + shift).astype(np.float32)))
+    return nn.Identity()
+
+
 def convolution(cell: Optional[nn.Cell]) -> Optional[nn.Cell]:
-    """The cell, or what it wraps, where that is a convolution without bias."""
+    """The cell, or what it wraps, where that is a convolution."""
     inner = list(cell.name_cells().values()) if cell is not None else []
     if len(inner) == 1 and not has_kernel(cell):
         cell = inner[0]
-    if cell is None or not has_kernel(cell) or getattr(cell, "bias", None) is not None:
-        return None
-    return cell
+    return cell if cell is not None and has_kernel(cell) else None
 
 
 def factors(norm: nn.BatchNorm2d) -> tuple[np.ndarray, np.ndarray]:

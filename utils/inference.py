@@ -1,22 +1,34 @@
 """The network as eval.py, export.py, predict.py and the benchmarks run it."""
 
-from typing import Any, Callable
+from pathlib import Path
+from typing import Any, Callable, Union
 
 from mindspore import nn
 
-from utils import amp, checkpoint
+from utils import amp, checkpoint, exported
 from utils.folding import fold
 
 
-def load(build: Callable[..., nn.Cell], cfg: Any, path: str, head: str) -> nn.Cell:
-    """The yaml's network with the weights of a checkpoint, for evaluation.
+def load(
+    build: Callable[..., nn.Cell], cfg: Any, path: str, head: str
+) -> Union[nn.Cell, exported.Exported]:
+    """The yaml's network with the weights of a checkpoint, for evaluation; or that of a MINDIR.
 
     `build` is the room's, `head` the regular expression of its classifier's names. Raises
     ValueError for a file that does not fit.
     """
-    net = build(**cfg.network())
+    if Path(path).suffix == ".mindir":
+        return exported.load(build(**cfg.network()), cfg, Path(path))
+    return network(build, cfg, path, head, cfg.run.amp)
+
+
+def network(
+    build: Callable[..., nn.Cell], cfg: Any, path: str, head: str, level: str, **changes: str
+) -> nn.Cell:
+    """That of a checkpoint at an amp level; `changes` are to the arguments of `build`."""
+    net = build(**{**cfg.network(), **changes})
     checkpoint.load(net, path, head=head)
-    return ready(net, cfg.run.amp)
+    return ready(net, level)
 
 
 def ready(net: nn.Cell, level: str) -> nn.Cell:

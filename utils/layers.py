@@ -103,9 +103,20 @@ def max_pool2d(kernel: int, stride: int, same: bool = False) -> nn.MaxPool2d:
     )
 
 
-def dense(cin: int, cout: int, std: float = 0.01) -> nn.Dense:
+class Dense(nn.Dense):
+    """Over the last axis of (..., cin), with bias.
+
+    The framework's asks for the number of axes, and a graph whose batch is free keeps the question.
+    """
+
+    def construct(self, x: Tensor) -> Tensor:
+        y = self.matmul(ops.reshape(x, (-1, self.in_channels)), self.weight)
+        return ops.reshape(self.bias_add(y, self.bias), (*x.shape[:-1], self.out_channels))
+
+
+def dense(cin: int, cout: int, std: float = 0.01) -> Dense:
     """A fully connected layer with bias; weights normal(0, std), bias 0."""
-    return nn.Dense(
+    return Dense(
         in_channels=cin,
         out_channels=cout,
         has_bias=True,
@@ -114,9 +125,9 @@ def dense(cin: int, cout: int, std: float = 0.01) -> nn.Dense:
     )
 
 
-def torch_dense(cin: int, cout: int) -> nn.Dense:
+def torch_dense(cin: int, cout: int) -> Dense:
     """A fully connected layer as PyTorch starts it: weight and bias uniform in +-1/sqrt(cin)."""
-    return nn.Dense(
+    return Dense(
         in_channels=cin,
         out_channels=cout,
         has_bias=True,

@@ -1,13 +1,16 @@
-"""Exports an X3D checkpoint, reloads the file and compares it with the network.
+"""Exports an X3D checkpoint to MINDIR or ONNX, runs the file and compares it with the network.
 
-    python x3d/export.py --config_path Y --checkpoint_path C --format mindir --target F
+    python x3d/export.py --config_path Y --checkpoint_path C --format mindir|onnx --target F
+        [--batch 4|free] [--input uint8|float32] [--precision fp32|fp16]
 
-The exported network takes normalised float32 clips (N, 3, T, crop, crop), N = eval.batch. The last
-line of stdout is one JSON object: format, file, input, max_abs_difference; a difference above 1e-4
-of the scores' spread is an error.
+The file takes clips (N, 3, T, crop, crop) and gives probabilities (N, classes); N is eval.batch,
+or --batch. It normalises the pixels itself; with --input float32 that has been done before. The
+last line of stdout is one JSON object: format, file, bytes, precision, opset (of ONNX), input,
+outputs, max_abs_difference, relative_difference. See docs/export.md.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
@@ -20,13 +23,16 @@ from x3d.lr_generator import HEAD
 from x3d.model import X3D
 
 
-def main(cfg: Config, checkpoint_path: str, format: str, target: str) -> None:
+def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
-    net = inference.load(X3D, cfg, checkpoint_path, HEAD)
-    shape = (cfg.eval.batch, *clip_shape(cfg.data, cfg.test_crop))
-    print_result(export.export(net, shape, format, Path(target)), rt)
+    want = export.wanted(cfg.eval.batch, **options)
+    load = partial(inference.network, X3D, cfg, checkpoint_path, HEAD)
+    shape = clip_shape(cfg.data, cfg.test_crop)
+    forms = {name: "grouped" for name in ("form", "stem_form") if cfg.network()[name] != "dense"}
+    result = export.export(load, shape, "probabilities", want, {"network": "x3d"}, **forms)
+    print_result(result, rt)
 
 
 if __name__ == "__main__":
-    command.run(main, Config, __doc__, ["checkpoint_path", "format", "target"])
+    command.run(main, Config, __doc__, ["checkpoint_path", "format", "target"], export.OPTIONAL)

@@ -15,6 +15,7 @@ import math
 from collections import OrderedDict
 
 from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
 from mindspore.common.initializer import initializer
 
 from utils.conv3d import (
@@ -68,7 +69,8 @@ class SE(nn.Cell):
     def construct(self, x: Tensor) -> Tensor:
         n, c, th, w = x.shape
         rows = ops.reshape(x, (n * c, th * w))  # a CPU adds ten times faster along rows
-        mean = ops.reshape(self.sum(rows, 1) * (1 / (th * w)), (n, c, 1, 1))
+        total = self.sum(ops.cast(rows, mstype.float32), 1)  # float16 ends at 65504
+        mean = ops.reshape(ops.cast(total * (1 / (th * w)), x.dtype), (n, c, 1, 1))
         gate = ops.sigmoid(self.fc2(self.relu(self.fc1(mean))))
         gate = ops.broadcast_to(ops.reshape(gate, (n * c, 1)), rows.shape)  # see utils.layers.GELU
         return ops.reshape(rows * gate, x.shape)

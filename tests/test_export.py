@@ -1,0 +1,278 @@
+"""Exported networks of every room at toy size, run again: MINDIR, and ONNX where it is installed.
+
+The weights are those of the golden cases: functions of names, far from zero.
+"""
+
+import importlib
+import importlib.util
+import json
+from functools import partial
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn
+
+from mvit_multi.model import SideBySide
+from tsm.config import Config
+from utils import export, inference, mindir
+from utils import exported as exported_network
+from utils.config import ROOT, load_config
+from utils.testing import case_state, put_state
+
+TSM = {"num_classes": 5, "segments": 4, "arch": "resnet18", "first_width": 8}
+PIXELS = {"mean": (0.4, 0.5, 0.6), "std": (0.2, 0.2, 0.3)}
+X3D = {"num_classes": 5, "frames": 4, "crop": 32, "depth_factor": 0.4}
+MVIT = {"datasets": ("a", "b"), "num_classes": (5, 4), "frames": 4, "crop": 32, "depth": 3}
+MVIT.update(dim=16, grow=(1,), kv_stride=2)
+ONE = {"datasets": ("a",), "num_classes": (5,), "single": True, "expander": False}
+TAPS, FRAMES = ({"form": form, "stem_form": form} for form in ("taps", "frames"))
+GROUPED = {"x3d": {"form": "grouped", "stem_form": "grouped"}, "mvit_multi": {"form": "grouped"}}
+
+# room, arguments, clip
+TOYS = {
+    "tsm": ("tsm", TSM, (4, 3, 32, 32)),
+    "x3d": ("x3d", {**X3D, **FRAMES}, (3, 4, 32, 32)),
+    "resnet50": ("resnet50", {**PIXELS, **TSM, "segments": None}, (3, 64, 64)),
+    "mvit_multi": ("mvit_multi", {**MVIT, "form": "frames"}, (3, 4, 32, 32)),
+}
+MORE = {
+    "tsm_bottleneck": ("tsm", {**TSM, "arch": "resnet50", "dropout": 0}, (4, 3, 32, 32)),
+    "tsm_block": ("tsm", {**TSM, "shift_place": "block", "before_softmax": False}, (4, 3, 32, 32)),
+    "tsm_online": ("tsm", {**TSM, "online": True, "consensus": "identity"}, (4, 3, 32, 32)),
+    "tsm_pool": ("tsm", {**TSM, "temporal_pool": True}, (4, 3, 32, 32)),
+    "tsm_flow": ("tsm", {**TSM, "modality": "flow", "frames_per_segment": 5}, (4, 10, 32, 32)),
+    "tsm_mobilenetv2": (
+        "tsm",
+        {"num_classes": 5, "segments": 4, "arch": "mobilenetv2"},
+        (4, 3, 64, 64),
+    ),
+    "tsm_non_local": (
+        "tsm",
+        {"num_classes": 5, "segments": 4, "non_local": True},
+        (4, 3, 64, 64),
+    ),
+    "resnet50_se": (
+        "resnet50",
+        {**PIXELS, "num_classes": 5, "arch": "se_resnet50"},
+        (3, 64, 64),
+    ),
+    "x3d_taps": ("x3d", {**X3D, **TAPS}, (3, 4, 32, 32)),
+    "x3d_windows": ("x3d", {**X3D, **FRAMES}, (3, 4, 64, 64)),
+    "mvit_taps": ("mvit_multi", {**MVIT, "form": "taps"}, (3, 4, 32, 32)),
+    "mvit_relative": ("mvit_multi", {**MVIT, "form": "taps", "relative": True}, (3, 4, 32, 32)),
+    "mvit_plain": ("mvit_multi", {**MVIT, **ONE, "form": "taps", "plain": True}, (3, 4, 32, 32)),
+}
+
+
+def network(room: str, arguments: dict, level: str, **changes: str) -> nn.Cell:
+    arguments = {name: value for name, value in arguments.items() if value is not None}
+    net = importlib.import_module(f"{room}.model").build_network(**{**arguments, **changes})
+    state = case_state({}, net)
+    # Not scaled, the attention of a non-local block makes any rounding large.
+    state.update({name: value / 8 for name, value in state.items() if ".nl.theta." in name})
+    put_state(net, state, importlib.import_module(f"{room}.convert"))
+    net = inference.ready(net, level)
+    return SideBySide(net) if room == "mvit_multi" else net
+
+
+def exported(toy: tuple, target, kind: str, **options: str) -> dict:
+    room, arguments, clip = toy
+    want = export.wanted(2, kind, str(target), **options)
+    load, info = partial(network, room, arguments), {"network": room}
+    return export.export(load, clip, "scores", want, info, **GROUPED.get(room, {}))
+
+
+def kinds(path) -> set:
+    """The operators in a MINDIR or ONNX file."""
+    if path.suffix == ".mindir":
+        return {node.kind for node in mindir.read(path).nodes}
+    return {node.op_type for node in importlib.import_module("onnx").load(path).graph.node}
+
+
+def check(toy: tuple, folder, kind: str, **options: str) -> dict:
+    told = exported(toy, folder / "net", kind, **options)
+    file = folder / f"net.{kind}"
+    assert list(folder.iterdir()) == [file]
+    assert told["bytes"] == file.stat().st_size
+    assert told["input"]["dtype"] == options.get("input", "uint8")
+    batch = None if options.get("batch") == "free" else int(options.get("batch", 2))
+    assert told["input"]["shape"] == [batch, *toy[2]]
+    (scores,) = told["outputs"]
+    assert (scores["name"], scores["dtype"]) == ("scores", "float32")
+    assert scores["shape"][0] == batch
+    assert scores["shape"][-1] in (5, 9)
+    assert not [name for name in kinds(file) if "BatchNorm" in name]
+    return told
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_a_mindir_of_any_batch_gives_the_scores_of_the_network(name, tmp_path):
+    assert check(TOYS[name], tmp_path, "mindir", batch="free")["relative_difference"] < 1e-6
+
+
+def test_a_mindir_of_one_batch_for_normalised_clips(tmp_path):
+    check(TOYS["tsm"], tmp_path, "mindir", batch="3", input="float32")
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_an_onnx_file_of_any_batch_gives_the_scores_of_the_network(name, tmp_path):
+    needs_onnx()
+    told = check(TOYS[name], tmp_path, "onnx", batch="free")
+    assert told["opset"] == 18
+    assert told["relative_difference"] < 1e-5
+
+
+def test_an_onnx_file_of_one_batch_for_normalised_clips(tmp_path):
+    needs_onnx()
+    check(TOYS["tsm"], tmp_path, "onnx", input="float32")
+    assert {"Shape", "Cast", "Expand"}.isdisjoint(kinds(tmp_path / "net.onnx"))
+
+
+@pytest.mark.parametrize("kind", ["mindir", "onnx"])
+def test_half_precision_halves_the_file(kind, tmp_path):
+    if kind == "onnx":
+        needs_onnx()
+    toy = ("resnet50", {**TOYS["resnet50"][1], "first_width": 16}, (3, 64, 64))
+    (tmp_path / "half").mkdir()
+    half = check(toy, tmp_path / "half", kind, precision="fp16")
+    assert half["bytes"] < 0.55 * exported(toy, tmp_path / "whole", kind)["bytes"]
+    assert half["relative_difference"] > 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mindir", "onnx"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("name", [*TOYS, *MORE])
+def test_every_variant_can_be_exported(name, precision, kind, tmp_path):
+    if kind == "onnx":
+        needs_onnx()
+    told = check({**TOYS, **MORE}[name], tmp_path, kind, batch="free", precision=precision)
+    print(json.dumps({"name": name, **told}))
+
+
+@pytest.fixture(scope="module")
+def normalised(tmp_path_factory):
+    """A MINDIR of the toy TSM for batches of two normalised clips."""
+    folder = tmp_path_factory.mktemp("normalised")
+    return Path(exported(TOYS["tsm"], folder / "net", "mindir", input="float32")["file"])
+
+
+def settings(*overrides: str):
+    given = ["run.device=CPU", "data.segments=4", "data.crop=32", "data.resize=40", *overrides]
+    classes = ["data.swap_labels=[]", "model.num_classes=5", "eval.batch=2"]
+    return load_config(Config, ROOT / "tsm/configs/tsm_smoke.yaml", [*classes, *given])
+
+
+def test_a_mindir_is_called_with_pixels_as_its_network_is(normalised):
+    cell = network("tsm", TSM, "O0")
+    net = exported_network.load(cell, settings(), normalised)
+    clips = np.random.RandomState(1).randint(0, 256, (2, 4, 3, 32, 32)).astype(np.uint8)
+    expected = cell(Tensor(clips)).asnumpy()
+    np.testing.assert_allclose(net(Tensor(clips)).asnumpy(), expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(net(Tensor(clips[1:])).asnumpy(), expected[1:], rtol=0, atol=1e-5)
+    with pytest.raises(
+        ValueError, match=r"takes clips \[2, 4, 3, 32, 32\], .* \[3, 4, 3, 32, 32\]"
+    ):
+        net(Tensor(np.zeros((3, 4, 3, 32, 32), np.uint8)))
+
+
+def test_a_mindir_of_several_heads_gives_each_its_scores(tmp_path):
+    file = Path(exported(TOYS["mvit_multi"], tmp_path / "net", "mindir")["file"])
+    net = network("mvit_multi", TOYS["mvit_multi"][1], "O0").net
+    clips = Tensor(np.random.RandomState(1).randint(0, 256, (2, 3, 4, 32, 32)).astype(np.uint8))
+    found = exported_network.Exported(file, mindir.read(file), net.normalize, (5, 4))(clips)
+    assert [each.shape for each in found] == [(2, 5), (2, 4)]
+    for one, other in zip(found, net(clips)):
+        np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("eval.batch=3", "takes 2 clips at once and eval.batch is 3"),
+        ("model.num_classes=7", "knows 5 classes, and the yaml has 7"),
+    ],
+)
+def test_a_mindir_that_does_not_fit_the_yaml_is_refused(normalised, override, words):
+    with pytest.raises(ValueError, match=words):
+        exported_network.load(nn.Cell(), settings(override), normalised)
+
+
+def test_what_is_no_mindir_of_this_room_is_refused(tmp_path):
+    file = tmp_path / "net.mindir"
+    for content, words in ((b"", "no input"), (b"nonsense", "not a readable MINDIR")):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=words):
+            exported_network.load(nn.Cell(), settings(), file)
+    with pytest.raises(ValueError, match="no such file"):
+        exported_network.load(nn.Cell(), settings(), tmp_path / "none.mindir")
+    other = Path(exported(TOYS["resnet50"], tmp_path / "other", "mindir")["file"])
+    with pytest.raises(ValueError, match="holds a network of resnet50, not of tsm"):
+        exported_network.load(nn.Cell(), settings(), other)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"format": "air"}, "--format is air; offered: mindir, onnx"),
+        ({"batch": "0"}, "--batch must be a whole number"),
+        ({"batch": "any"}, "--batch must be a whole number"),
+        ({"input": "int8"}, "--input is int8; offered: uint8, float32"),
+        ({"precision": "int8"}, "--precision is int8; offered: fp32, fp16"),
+    ],
+)
+def test_an_option_that_is_not_offered_is_told(options, words, tmp_path):
+    given = {"format": "mindir", "target": str(tmp_path / "net"), **options}
+    with pytest.raises(ValueError, match=words):
+        export.wanted(2, **given)
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
+def test_a_missing_package_is_told(package, monkeypatch, tmp_path):
+    """Without onnxruntime nobody could run the file, and it would not be delivered."""
+    find = importlib.util.find_spec
+    without = lambda name: None if name == package else find("json")  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+    with pytest.raises(ValueError, match=f"needs the package {package}: pip install"):
+        export.wanted(2, "onnx", str(tmp_path / "net"))
+
+
+def test_a_target_that_cannot_be_written_is_told_before_the_network_is_built(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="--target: cannot write .*File exists"):
+        export.export(None, (), "scores", export.wanted(2, "mindir", str(tmp_path / "file/x")), {})
+    (tmp_path / "net.mindir").mkdir()
+    with pytest.raises(ValueError, match="net.mindir is a folder"):
+        export.wanted(2, "mindir", str(tmp_path / "net"))
+
+
+def test_a_file_that_computes_something_else_is_not_delivered(tmp_path):
+    """The network of the second call has other weights."""
+
+    def load(level: str) -> nn.Cell:
+        net = network(*TOYS["tsm"][:2], level)
+        if level == "O2":
+            bias = list(net.get_parameters())[-1]
+            bias.set_data(bias + Tensor([9, 0, 0, 0, 0], ms.float32))
+        return net
+
+    want = export.wanted(2, "mindir", str(tmp_path / "net"), precision="fp16")
+    with pytest.raises(RuntimeError, match="is not written: it would differ"):
+        export.export(load, TOYS["tsm"][2], "scores", want, {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_operator_without_a_translation_is_named(tmp_path):
+    needs_onnx()
+    net = nn.SequentialCell(nn.Dense(3, 3), nn.Tanh())
+    want = export.wanted(2, "onnx", str(tmp_path / "net"), input="float32")
+    with pytest.raises(ValueError, match="the operator Tanh has no translation to ONNX"):
+        export.export(lambda level: net, (3,), "scores", want, {})
+    assert not list(tmp_path.iterdir())
+
+
+def needs_onnx() -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")

@@ -1,0 +1,69 @@
+"""A MINDIR in place of a checkpoint: called like the network it was made from."""
+
+from pathlib import Path
+from typing import Any, Union
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn
+
+from utils import mindir
+from utils.config import one_line
+
+
+class Exported:
+    """The network in a file, as evaluation and prediction call it.
+
+    Takes uint8 clips (N, ...); a file that wants normalised ones gets them from `normalize`. Gives
+    scores (N, ..., classes), or, where `counts` is a tuple, a tuple of every head's.
+    """
+
+    def __init__(self, path: Path, graph: mindir.Graph, normalize: nn.Cell, counts: Any):
+        self.path, self.taken, self.counts = path, graph.inputs[0], counts
+        self.normalize = normalize if mindir.DTYPES[self.taken.dtype] == "float32" else None
+        try:
+            self.net = nn.GraphCell(ms.load(str(path)))
+        except Exception as error:  # noqa: BLE001 the framework raises its own of several kinds
+            raise ValueError(f"{path}: not a readable MINDIR: {one_line(error)[:120]}") from None
+
+    def set_train(self, mode: bool) -> None:
+        """A file is for evaluation only."""
+
+    def __call__(self, clips: Tensor) -> Union[Tensor, tuple]:
+        batch, *wanted = self.taken.shape
+        count, *given = clips.shape
+        if given != wanted or 0 < batch < count:
+            raise ValueError(
+                f"{self.path} takes clips {list(self.taken.shape)}, and the yaml's are "
+                f"{list(clips.shape)}; export it again with this yaml"
+            )
+        if batch > count:  # one video's view, in a file for several
+            clips = Tensor(np.resize(clips.asnumpy(), (batch, *given)))
+        scores = self.net(clips if self.normalize is None else self.normalize(clips))[:count]
+        if not isinstance(self.counts, tuple):
+            return scores
+        ends = np.cumsum(self.counts).tolist()
+        return tuple(scores[:, end - size : end] for size, end in zip(self.counts, ends))
+
+
+def load(net: nn.Cell, cfg: Any, path: Path) -> Exported:
+    """The network of a MINDIR; `net` is the yaml's, which says how pixels are normalised.
+
+    Raises ValueError for a file of another network, another number of classes or another batch.
+    """
+    graph = mindir.read(path)
+    room, made = type(cfg).__module__.partition(".")[0], graph.info.get("network")
+    if made and made != room:
+        raise ValueError(f"{path} holds a network of {made}, not of {room}")
+    counts = cfg.network()["num_classes"]
+    classes = int(np.sum(counts))
+    found = int(graph.info.get("classes", graph.outputs[0].shape[-1]))
+    if classes != found:
+        raise ValueError(f"{path} knows {found} classes, and the yaml has {classes}")
+    batch = graph.inputs[0].shape[0]
+    if batch > 0 and batch != cfg.eval.batch:
+        raise ValueError(
+            f"{path} takes {batch} clips at once and eval.batch is {cfg.eval.batch}: "
+            f"set --eval.batch={batch} or export with --batch free"
+        )
+    return Exported(path, graph, net.normalize, counts)
