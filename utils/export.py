@@ -74,8 +74,7 @@ def require(*packages: str) -> None:
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise ValueError(
-                f"--format onnx needs the package {package}: "
-                'pip install "mindspore-video-zoo[export]", or pip install onnx onnxruntime'
+                f"--format onnx needs the package {package}: pip install onnx onnxruntime 'numpy<2'"
             )
 
 
