@@ -18,7 +18,7 @@ GOLDEN = Path(__file__).parent / "golden"
 SMALL, FULL = load_case(GOLDEN / "x3d_s_small.json"), load_case(GOLDEN / "x3d_s.json")
 
 VARIANTS = load_case(GOLDEN / "variants.json")
-QUICK = ("xs", "pytorchvideo")
+QUICK = ("pytorchvideo",)
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
@@ -41,7 +41,8 @@ def test_probabilities_equal_the_originals(form):
     assert_probabilities(net, SMALL["input_seed"], SMALL["input_shape"], expected)
 
 
-@pytest.mark.parametrize("case", [SMALL, pytest.param(FULL, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [SMALL, FULL])
 def test_a_clip_larger_than_in_training(case):
     """The window stays; softmax at every position comes before the mean."""
     large = case["eval_large"]
