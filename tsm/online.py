@@ -65,8 +65,7 @@ class OnlineTSM(nn.Cell):
         shapes = []
         for block, streamed in zip(self.blocks, self.streamed):
             if streamed:
-                shift = block.conv1
-                shapes.append((1, shift.net.in_channels // shift.div, height, width))
+                shapes.append((1, block.conv1.fold, height, width))
             if any(cell.stride[0] == 2 for cell in convolutions(block)):
                 height, width = halve(height), halve(width)
         return shapes

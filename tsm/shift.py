@@ -6,10 +6,11 @@ Axes: N clips of T segments arrive as (N*T, C, H, W); nothing crosses from one c
 from mindspore import Tensor, nn, ops
 
 
-def shift(x: Tensor, segments: int, div: int) -> Tensor:
-    """Takes 1/div of the channels from the next frame, 1/div from the one before."""
+def shift(x: Tensor, segments: int, fold: int) -> Tensor:
+    """Takes `fold` channels from the next frame, and as many from the one before."""
+    if fold == 0:
+        return x
     nt, c, h, w = x.shape
-    fold = c // div
     x = x.reshape(-1, segments, c, h, w)  # (N, T, C, H, W)
     blank = ops.zeros_like(x[:, :1, :fold])
     ahead = ops.cat((x[:, 1:, :fold], blank), axis=1)
@@ -17,10 +18,11 @@ def shift(x: Tensor, segments: int, div: int) -> Tensor:
     return ops.cat((ahead, behind, x[:, :, 2 * fold :]), axis=2).reshape(nt, c, h, w)
 
 
-def shift_past(x: Tensor, segments: int, div: int) -> Tensor:
-    """The online form: 1/div of the channels from the frame before, nothing from the future."""
+def shift_past(x: Tensor, segments: int, fold: int) -> Tensor:
+    """The online form: `fold` channels from the frame before, nothing from the future."""
+    if fold == 0:
+        return x
     nt, c, h, w = x.shape
-    fold = c // div
     x = x.reshape(-1, segments, c, h, w)  # (N, T, C, H, W)
     blank = ops.zeros_like(x[:, :1, :fold])
     behind = ops.cat((blank, x[:, :-1, :fold]), axis=1)
@@ -28,29 +30,31 @@ def shift_past(x: Tensor, segments: int, div: int) -> Tensor:
 
 
 class Shift(nn.Cell):
-    """Shifts, then applies `net`: the convolution (`blockres`) or the whole block (`block`)."""
+    """Shifts 1/div of the channels, then applies `net`.
+
+    That is the convolution (`blockres`) or the whole block (`block`).
+    """
 
     def __init__(self, net: nn.Cell, segments: int, div: int, online: bool = False):
         super().__init__()
         self.net = net
-        self.segments, self.div, self.online = segments, div, online
+        self.segments, self.online = segments, online
         convs = (cell for _, cell in net.cells_and_names() if isinstance(cell, nn.Conv2d))
-        # Asked in `construct` of a graph with a free batch, MindSpore 2.10 computes wrong numbers.
-        self.moves = next(convs).in_channels >= div
+        # Read from x in a graph with a free batch, MindSpore 2.10 computes wrong numbers.
+        self.fold = next(convs).in_channels // div
 
     def construct(self, x: Tensor) -> Tensor:
-        if self.moves:
-            move = shift_past if self.online else shift
-            x = move(x, self.segments, self.div)
-        return self.net(x)
+        if self.online:
+            return self.net(shift_past(x, self.segments, self.fold))
+        return self.net(shift(x, self.segments, self.fold))
 
     def stream(self, x: Tensor, before: Tensor) -> tuple:
-        """One frame (1, C, H, W) and the C // div channels kept of the one before.
+        """One frame (1, C, H, W) and the channels kept of the one before.
 
         Returns the output and the channels to keep for the next frame.
         """
-        fold = x.shape[1] // self.div
-        return self.net(ops.cat((before, x[:, fold:]), axis=1)), x[:, :fold]
+        kept = x[:, : self.fold]
+        return self.net(ops.cat((before, x[:, self.fold :]), axis=1)), kept
 
 
 class TemporalPool(nn.Cell):

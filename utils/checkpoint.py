@@ -225,6 +225,8 @@ def read(path: Path, only: str = "") -> dict[str, Parameter]:
         raise ValueError(f"{path}: is empty; copy it again")
     if path.suffix in (".pth", ".pyth", ".pt", ".safetensors", ".tar"):
         raise ValueError(f"{path}: convert it first with scripts/convert_checkpoint.py")
+    if path.suffix == ".mindir":
+        raise ValueError(f"{path}: a MINDIR holds no weights to load; give the checkpoint")
     try:
         wanted = (lambda name: name == only) if only else None
         return ms.load_checkpoint(str(path), choice_func=wanted)

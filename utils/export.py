@@ -4,9 +4,9 @@ import contextlib
 import importlib.util
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Callable, NamedTuple
 
 import mindspore as ms
@@ -132,10 +132,14 @@ def export(
 @contextlib.contextmanager
 def scratch(target: Path) -> Iterator[Path]:
     """A folder beside the target, gone at the end; ValueError where nothing can be written."""
+    folder = target.with_name(f".{target.name}.tmp")
     with explained(target, "--target"):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=target.parent, prefix=f".{target.stem}.") as folder:
-            yield Path(folder)
+        shutil.rmtree(folder, ignore_errors=True)  # of a command that was killed
+        folder.mkdir(parents=True)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def distance(found: np.ndarray, expected: np.ndarray) -> float:
