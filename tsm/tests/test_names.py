@@ -144,7 +144,7 @@ def test_a_flow_network_starts_from_the_mean_over_rgb():
         (lambda s: s.update({"module.extra.weight": np.zeros(3)}), "unknown extra.weight"),
         (
             lambda s: s.update({"module.new_fc.weight": np.zeros((5, 2048))}),
-            r"new_fc.weight is \[5, 2048\] instead of \[400, 2048\] \(--new_head\?\)",
+            r"new_fc.weight is \[5, 2048\] instead of \[400, 2048\]; model.num_classes must",
         ),
         (
             lambda s: s.update(
