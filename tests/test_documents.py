@@ -40,7 +40,7 @@ SMALL = {
     r"(train|eval|predict|export|step|benchmark|backward)\S* .*tsm_smoke\.yaml": TINY,
     r"tsm_r50_(k400|sthv2)\w*\.yaml .*checkpoint|run_eval.*tsm_r50_": DRAWN + TSM,
     r"train.py .*tsm_r50_k400_8f\.yaml --data": TSM + "--data.batch=1 --train.epochs=1 "
-    "--train.pretrained= --train.new_head=false",
+    "--train.pretrained=null --train.new_head=false",
     r"convert.*tsm_r50": "--model.arch=resnet18 --model.first_width=2",
     r"convert.*TSM_kinetics": "--model.num_classes=7",
     r"(train|eval|predict)\S* .*tsm_mine": TSM + "--data.batch=2",
@@ -149,7 +149,7 @@ def provide(command: str, folder: Path) -> None:
         shutil.copy(folder / (image or "data/drawn/videos/test/grow_000.mp4"), folder / name)
     for name in [word for word in words if "plot_run" in command and re.match(r"out/\w+$", word)]:
         if not (folder / name / "log.jsonl").exists():
-            train = "python tsm/train.py --config_path tsm/configs/tsm_smoke.yaml --train.epochs=1"
+            train = "python tsm/train.py --config_path tsm/configs/tsm_smoke.yaml --train.epochs=2"
             execute([f"{train} --run.out={name}"], folder)
     (yaml,) = [word for word in words if word.endswith(".yaml")] or [""]
     for name in [word for word in words if re.fullmatch(r"(out|weights)/\S+\.ckpt", word)]:
