@@ -40,7 +40,7 @@ SMALL = {
     r"(train|eval|predict|export|step|benchmark|backward)\S* .*tsm_smoke\.yaml": TINY,
     r"tsm_r50_(k400|sthv2)\w*\.yaml .*checkpoint|run_eval.*tsm_r50_": DRAWN + TSM,
     r"train.py .*tsm_r50_k400_8f\.yaml --data": TSM + "--data.batch=1 --train.epochs=1 "
-    "--train.pretrained=null --train.new_head=false",
+    "--train.pretrained=null",
     r"convert.*tsm_r50": "--model.arch=resnet18 --model.first_width=2",
     r"convert.*TSM_kinetics": "--model.num_classes=7",
     r"(train|eval|predict)\S* .*tsm_mine": TSM + "--data.batch=2",
