@@ -3,8 +3,8 @@
 A line of a ```bash block that the tests do not run ends in `# not run by the tests: REASON`; a
 block of them has `<!-- not run by the tests: REASON -->` above it. Each document runs in a copy of
 the checkout of its own; SMALL says what is appended to which commands to make them small, `furnish`
-what lies there beforehand, and a checkpoint that no earlier line has made is a fresh network,
-a video a drawn one.
+what lies there beforehand. What a command names and no earlier line has made comes from `provide`:
+a checkpoint is a fresh network, a video a drawn one, a run a short training.
 """
 
 import importlib
@@ -21,6 +21,7 @@ import pytest
 from PIL import Image
 
 from tests.helpers import environment
+from tests.test_official_lists import CASES, IMAGES, lay, lay_imagenet
 from utils import checkpoint
 from utils.command import rooms
 from utils.config import ROOT, load_config
@@ -38,6 +39,8 @@ TINY = "--model.first_width=8 --data.segments=2 --data.crop=32 --data.resize=40 
 SMALL = {
     r"(train|eval|predict|export|step|benchmark|backward)\S* .*tsm_smoke\.yaml": TINY,
     r"tsm_r50_(k400|sthv2)\w*\.yaml .*checkpoint|run_eval.*tsm_r50_": DRAWN + TSM,
+    r"train.py .*tsm_r50_k400_8f\.yaml --data": TSM + "--data.batch=1 --train.epochs=1 "
+    "--train.pretrained=null",
     r"convert.*tsm_r50": "--model.arch=resnet18 --model.first_width=2",
     r"convert.*TSM_kinetics": "--model.num_classes=7",
     r"(train|eval|predict)\S* .*tsm_mine": TSM + "--data.batch=2",
@@ -45,17 +48,21 @@ SMALL = {
     r"(train|eval)\S* .*x3d_smoke": "--data.scales=[32,32] --data.crop=32 --data.frames=4 "
     "--data.batch=4 --train.precise_bn=1",
     r"mvit_multi_smoke": "--data.crop=32 --data.frames=4 --model.dim=8 --data.batch=4",
-    r"run_eval.*x3d_s_k400": "--run.device=CPU --data.root=data/drawn --data.test_list=test.txt "
-    "--data.scales=[32,32] --data.crop=32 --data.frames=4 --model.depth_factor=0.4 --eval.clips=1",
+    r"(run_eval|export).*x3d_s_k400": "--run.device=CPU --data.root=data/drawn "
+    "--data.test_list=test.txt --data.scales=[32,32] --data.crop=32 --data.frames=4 "
+    "--model.depth_factor=0.4 --eval.clips=1",
     r"resnet50_r50_imagenet_torchvision": "--model.arch=resnet18 --model.first_width=2 "
-    "--model.num_classes=10 --data.resize=64 --data.crop=64",
+    "--model.num_classes=10 --data.resize=64 --data.crop=64 --run.device=CPU",
     r"draw_videos.*data/drawn": "--train 3 --test 1 --seed 1",
     r"draw_videos.*--sets": "--train 2 --test 1",
+    r"predict.*--window": "--window 1 --step 0.5",
     r"benchmark.py (step|eval)": "--repeats=1",
     r"benchmark.py data": "--seconds=1",
     r"profile_backward": "--points 2 --repeats 1",
     r"measure_data": "--seconds 1 --clips 8",
 }
+# What a document's commands need beyond requirements.txt.
+PACKAGES = {"--run.tensorboard": "tensorboardX", "--format onnx": "onnxruntime"}
 # What the suite runs each time: the way from videos to a result. The rest is slow.
 QUICK = re.compile(
     r"^python (tsm/train.*epochs=3|tsm/eval.*epoch_003|scripts/(check_env|make_lists|plot_run))"
@@ -108,6 +115,11 @@ def furnish(folder: Path, drawn: Path) -> None:
         path = folder / "data/imagenet" / ("train", "val")[number // 4] / "ab"[number % 2]
         path.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(path / f"{number}.jpg")
+    lay_imagenet(folder, "ILSVRC2012_devkit_t12/data")
+    for name in IMAGES:
+        for place in ("ILSVRC/Data/CLS-LOC/val", "ILSVRC2012_img_val"):
+            (folder / place).mkdir(parents=True, exist_ok=True)
+            shutil.copy(folder / "data/imagenet/train/a/0.jpg", folder / place / name)
     tsm = "TSM_kinetics_RGB_resnet50_shift8_blockres_avg_segment8_e50.pth"
     shutil.copy(folder / "tsm/tests/golden/tsm_r18_w2.pth.tar", folder / tsm)
     resnet = folder / "resnet50" / "tests" / "golden" / "resnet18_w2.pth"
@@ -123,22 +135,36 @@ def small(command: str) -> str:
 
 
 def provide(command: str, folder: Path) -> None:
-    """A drawn video, or a fresh network, where a command names one that is not there."""
+    """What a command names and is not there: videos, annotations, runs, and fresh networks."""
     words = shlex.split(command)
-    for name in [word for word in words if word.endswith(".mp4") and not (folder / word).exists()]:
+    given = dict(zip(words, words[1:]))
+    names = [word for word in words if word.endswith((".mp4", ".jpg"))]
+    if "--dataset" in given:
+        annotations, videos = CASES[given["--dataset"]][:2]
+        lay(folder / given["--annotations"], annotations)
+        names += [f"{given['--videos']}/{video}" for video in videos]
+    for name in [name for name in names if not (folder / name).exists()]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(folder / "data/drawn/videos/test/grow_000.mp4", folder / name)
+        image = "data/imagenet/val/a/4.jpg" if name.endswith(".jpg") else ""
+        shutil.copy(folder / (image or "data/drawn/videos/test/grow_000.mp4"), folder / name)
+    for name in [word for word in words if "plot_run" in command and re.match(r"out/\w+$", word)]:
+        if not (folder / name / "log.jsonl").exists():
+            train = "python tsm/train.py --config_path tsm/configs/tsm_smoke.yaml --train.epochs=2"
+            execute([f"{train} --run.out={name}"], folder)
     (yaml,) = [word for word in words if word.endswith(".yaml")] or [""]
     for name in [word for word in words if re.fullmatch(r"(out|weights)/\S+\.ckpt", word)]:
-        if (folder / name).exists() or "convert_checkpoint" in command:
-            continue
-        room = yaml.split("/")[0]
-        overrides = [word[2:] for word in words if re.match(r"--\w+\.\w+=", word)]
-        config = importlib.import_module(f"{room}.config").Config
-        cfg = load_config(config, folder / yaml, overrides)
-        net = importlib.import_module(f"{room}.model").build_network(**cfg.network())
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        checkpoint.save(folder / name, checkpoint.weights_of(net))
+        if not (folder / name).exists() and "convert_checkpoint" not in command:
+            save_fresh(folder / name, folder / yaml, words)
+
+
+def save_fresh(path: Path, yaml: Path, words: list[str]) -> None:
+    """A network of fresh weights, as the yaml and the command's settings describe it."""
+    room = yaml.parent.parent.name
+    overrides = [word[2:] for word in words if re.match(r"--\w+\.\w+=", word)]
+    cfg = load_config(importlib.import_module(f"{room}.config").Config, yaml, overrides)
+    net = importlib.import_module(f"{room}.model").build_network(**cfg.network())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint.save(path, checkpoint.weights_of(net))
 
 
 def execute(commands: list[str], folder: Path) -> None:
@@ -172,6 +198,9 @@ def test_every_command_of_a_document_runs(document, zoo):
     commands = run_lines(document)
     if not commands:
         pytest.skip("no command to run")
+    for word, package in PACKAGES.items():
+        if any(word in command for command in commands):
+            pytest.importorskip(package)
     for name, text in FILE.findall(document.read_text()):
         (zoo / name).parent.mkdir(parents=True, exist_ok=True)
         (zoo / name).write_text(text)

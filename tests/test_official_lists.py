@@ -248,24 +248,30 @@ def test_mistakes_are_told_in_one_line(more, message, tmp_path):
     assert not (tmp_path / "lists").exists()
 
 
+KINDS = ["n02119789", "n01440764"]
+IMAGES = [f"ILSVRC2012_val_{k:08d}.JPEG" for k in (1, 2)]
+
+
+def lay_imagenet(folder, kit: str) -> None:
+    """The classes of IMAGES, in Kaggle's file and in the development kit's, a third one there."""
+    rows = [f"{name[:-5]},{kind} 85 1 499 272 \n" for name, kind in zip(IMAGES, KINDS)]
+    lay(folder, {"LOC_val_solution.csv": "ImageId,PredictionString\n" + "".join(rows)})
+    lay(folder / kit, {"ILSVRC2012_validation_ground_truth.txt": "1\n2\n2\n"})
+    form = [("ILSVRC2012_ID", "O"), ("WNID", "O"), ("words", "O"), ("num_children", "O")]
+    synsets = np.array([[(1, KINDS[0], "kit fox", 0)], [(2, KINDS[1], "tench", 0)]], form)
+    savemat(str(folder / kit / "meta.mat"), {"synsets": synsets})
+
+
 def test_imagenets_validation_images_go_into_class_folders(tmp_path):
     """By Kaggle's file and by the development kit's, whose numbers are not those of the folders."""
-    names = [f"ILSVRC2012_val_{k:08d}.JPEG" for k in (1, 2)]
-    lay(tmp_path / "images", dict.fromkeys(names, "-"))
-    kinds = ["n02119789", "n01440764"]
-    rows = [f"{name[:-5]},{kind} 85 1 499 272 \n" for name, kind in zip(names, kinds)]
-    lay(tmp_path, {"LOC_val_solution.csv": "ImageId,PredictionString\n" + "".join(rows)})
-    form = [("ILSVRC2012_ID", "O"), ("WNID", "O"), ("words", "O"), ("num_children", "O")]
-    synsets = np.array([[(1, "n02119789", "kit fox", 0)], [(2, "n01440764", "tench", 0)]], form)
-    (tmp_path / "kit").mkdir()
-    savemat(str(tmp_path / "kit" / "meta.mat"), {"synsets": synsets})
-    lay(tmp_path / "kit", {"ILSVRC2012_validation_ground_truth.txt": "1\n2\n2\n"})
+    lay(tmp_path / "images", dict.fromkeys(IMAGES, "-"))
+    lay_imagenet(tmp_path, "kit")
     for source, missing in (("LOC_val_solution.csv", 0), ("kit", 1)):
         out = tmp_path / f"val_{missing}"
         given = ["--annotations", tmp_path / source, "--images", tmp_path / "images", "--out", out]
         told = last_json(call("scripts/sort_imagenet.py", *given))
         assert told == {"classes": 2, "images": 2, "missing": missing}
         places = sorted(str(path.relative_to(out)) for path in out.rglob("*.JPEG"))
-        assert places == [f"{kinds[1]}/{names[1]}", f"{kinds[0]}/{names[0]}"]
+        assert places == [f"{KINDS[1]}/{IMAGES[1]}", f"{KINDS[0]}/{IMAGES[0]}"]
     done = call("scripts/sort_imagenet.py", *given[:2], "--images", tmp_path, "--out", out)
     assert (done.returncode, "has none of the images" in done.stderr) == (2, True)

@@ -219,8 +219,10 @@ def read(path: Path, only: str = "") -> dict[str, Parameter]:
     if not path.is_file():
         folder = path if path.is_dir() else path.parent
         there = sorted(file.name for file in folder.glob("epoch_*.ckpt"))[-3:]
-        hint = f"; {folder} has {', '.join(there)}" if there else ""
-        raise ValueError(f"{path}: no such checkpoint{hint}")
+        hint = "training writes one, scripts/convert_checkpoint.py converts published weights"
+        if there:
+            hint = f"{folder} has {', '.join(there)}"
+        raise ValueError(f"{path}: no such checkpoint; {hint}")
     if not path.stat().st_size:
         raise ValueError(f"{path}: is empty; copy it again")
     if path.suffix in (".pth", ".pyth", ".pt", ".safetensors", ".tar"):

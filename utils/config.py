@@ -225,6 +225,8 @@ def convert_union(value: Any, kinds: tuple, name: str) -> Any:
         words = get_args(kind) if get_origin(kind) is Literal else ()
         if type(value) is kind or value in words:
             return value
+    if value == "" and type(None) in kinds:
+        raise ValueError(f"{name} is empty; null is none")
     choices = [kind for kind in kinds if kind is not type(None)]
     lists = [kind for kind in choices if get_origin(kind) is tuple]
     if lists and len(choices) > 1:  # a list, or else one of the words

@@ -78,6 +78,7 @@ def test_yaml_paths_start_at_the_checkout_and_command_line_paths_here(
         ("data.mixed=[1.5]", r"data.mixed\[0\] must be a whole number or a text"),
         ("data.workers=many", "data.workers must be a whole number or auto, not 'many'"),
         ("data.workers=true", "data.workers must be a whole number or auto, not True"),
+        ("data.extra=", "data.extra is empty; null is none"),
         ("data.workers=-1", "data.workers must be above 0, not -1"),
         ("data.processes=1", "data.processes must be true or false or auto, not 1"),
         ("run.log_every=0", "run.log_every must be above 0"),
