@@ -6,7 +6,7 @@ set -euo pipefail
 # shellcheck source=scripts/env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 install requirements.txt
-install requirements-dev.txt
+install requirements-dev.txt requirements.txt # both: what one asks for must fit the other
 cd "$ROOT"
 ruff check .
 ruff format --check .

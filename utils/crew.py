@@ -59,6 +59,8 @@ class Batches:
                 wanted = set(rows[first : first + count])
                 while not wanted <= done:
                     done |= crew.take()
+                    if crew.closed:
+                        return
                 done -= wanted
                 columns = tuple(map(np.copy, places[first // count % self.ahead]))
                 crew.give(rows[first + ahead : first + ahead + count])
@@ -127,9 +129,15 @@ class Crew:
             os.write(self.to_do.fileno(), NUMBER.pack(row))
 
     def take(self) -> set[int]:
-        """Waits for a row at least. One that failed is made here, and raises what it raised."""
+        """Waits for a row at least, or for the end, when there is none.
+
+        A row that failed is made here, and raises what it raised.
+        """
         ends = {member.sentinel: member for member in self.members} if self.processes else {}
-        for ended in set(wait([self.results, *ends])) & set(ends):
+        ready = set(wait([self.results, *ends]))
+        if self.closed:
+            return set()
+        for ended in ready & set(ends):
             ends[ended].join()
             raise RuntimeError(
                 f"data.processes: a worker process ended with status {ends[ended].exitcode}; "
@@ -145,6 +153,8 @@ class Crew:
         """Ends all members and waits for them: no thread may be in a decoder when Python ends."""
         atexit.unregister(self.close)
         self.closed = True
+        # Python ends while somebody takes: MindData's thread, for which MindData waits at the end.
+        os.write(self.done.fileno(), NUMBER.pack(0))
         if self.processes:
             for member in self.members:
                 member.kill()

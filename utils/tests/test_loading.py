@@ -85,10 +85,10 @@ def soon(condition):
     return condition()
 
 
-def run_python(code, *command, **options):
+def run_python(code, *command, processes="", **options):
     """A script of the checkout's modules in a process of its own."""
     return subprocess.Popen(
-        [*command, sys.executable, "-c", code],
+        [*command, sys.executable, "-c", code, str(processes)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -119,6 +119,27 @@ input()
 print(sum(1 for _ in taken))
 """
 
+# As a script: ends while MindData waits for rows, which take 0.2 seconds each.
+HALF_READ = """
+import sys, time
+import numpy as np
+from types import SimpleNamespace
+from utils import loading
+
+class Rows:
+    def __len__(self):
+        return 1000
+    def __getitem__(self, index):
+        time.sleep(0.2)
+        return (np.zeros(1),)
+
+data = SimpleNamespace(workers=2, processes=sys.argv[1] == "True", prefetch=4)
+loading.cores = lambda: 2
+batches = loading.generator(Rows(), ["value"], (np.zeros(1),), data, 2)
+taken = batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
+print(next(taken)[0].shape)
+"""
+
 
 def test_batches_are_the_same_for_any_workers(monkeypatch):
     monkeypatch.setattr(loading, "cores", lambda: 3)
@@ -135,6 +156,13 @@ def test_batches_are_the_same_for_any_workers(monkeypatch):
             values = np.concatenate([batch[column] for batch in batches])
             assert values.dtype == rows[0][column].dtype
             assert np.array_equal(values, [row[column] for row in rows])
+
+
+@KINDS
+def test_a_run_that_ends_before_its_data_ends(processes):
+    with run_python(HALF_READ, processes=processes) as it:
+        said, errors = it.communicate(timeout=60)
+    assert (it.returncode, said, errors) == (0, "(2, 1)\n", "")
 
 
 @KINDS
