@@ -29,13 +29,13 @@ from utils.report import report_videos
 def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
-    videos = eval_videos(cfg, rt)
+    videos, known = eval_videos(cfg, rt), heads(cfg)
     pages = {
         k: report_videos(
             report and f"{report}/{each.set.name}",
             each,
             list_file(cfg, k, "test"),
-            heads(cfg)[k],
+            known[k],
             rt,
         )
         for k, each in videos.items()

@@ -29,9 +29,6 @@ class SetHead(Head):
     def cut(self, frames: np.ndarray, places: np.ndarray) -> np.ndarray:
         return cut_views(frames, places, self.data, self.set, self.crops)
 
-    def pictures(self, views: np.ndarray) -> np.ndarray:
-        return views[self.crops // 2 :: self.crops].transpose(0, 2, 3, 4, 1)
-
     def shares(self, net: nn.Cell, views: np.ndarray) -> np.ndarray:
         return super().shares(OneHead(net, self.which), views)
 

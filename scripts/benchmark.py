@@ -36,8 +36,8 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from utils import command, data_timing, graph_costs, results, run_log, runtime, torch_side
-from utils.checkpoint import explained, write_text
 from utils.counting import multiply_adds
+from utils.files import explained, write_text
 from utils.graph_costs import compile_seconds, peak_gb
 from utils.loading import worker_count
 from utils.metrics import video_scores

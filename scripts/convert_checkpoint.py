@@ -17,7 +17,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from mindspore import Parameter, Tensor
 
-from utils import checkpoint, command
+from utils import checkpoint, command, files
 from utils.convert import convert, read_source
 
 
@@ -32,7 +32,7 @@ def main(room: str, cfg, source: str, target: str, new_head: bool) -> None:
         text = str(error)
         raise ValueError(text if source in text else f"{source}: {text}") from None
     target = Path(target if target.endswith(".ckpt") else target + ".ckpt")
-    with checkpoint.explained(target, "--target"):
+    with files.explained(target, "--target"):
         target.parent.mkdir(parents=True, exist_ok=True)
     arrays = {k: Parameter(Tensor(v), name=k) for k, v in done.arrays.items()}
     checkpoint.save(target, arrays, "--target")

@@ -23,10 +23,10 @@ from resnet50.model import build_network
 from tsm.model import TSM
 from utils import command, plots, runtime
 from utils.backward import Backward, count_backward
-from utils.checkpoint import explained
 from utils.cluster import GIGA, Cluster, expected_maximum
 from utils.config import Run
 from utils.counting import Layer, count_layers
+from utils.files import explained
 from utils.split_plan import layer_ends, predict, segments_of
 
 MEGA = 1e6

@@ -26,8 +26,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils import command
 from utils.annotations import FRAMES, READERS, read
-from utils.checkpoint import explained, write_text
 from utils.class_folders import look, split
+from utils.files import explained, write_text
 from utils.official_lists import match
 
 CSV = ("train.csv", "test.csv", "val.csv")

@@ -18,8 +18,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import numpy as np
 
 from utils import command
-from utils.checkpoint import explained, write_text
 from utils.config import ROOT
+from utils.files import explained, write_text
 from utils.packing import JPEG, to_jpeg
 from utils.results import run
 from utils.scanning import SUFFIXES

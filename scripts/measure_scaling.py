@@ -25,9 +25,9 @@ from scipy.optimize import nnls
 
 from utils import command, namespaces
 from utils.backward import Backward
-from utils.checkpoint import explained, write_text
 from utils.cluster import GIGA, MICRO, Cluster
 from utils.config import ROOT, to_yaml
+from utils.files import explained, write_text
 from utils.split_plan import MOST_SEGMENTS, predict
 from utils.trial import without_checkpoint
 

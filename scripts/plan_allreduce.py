@@ -25,8 +25,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils import command, plots, runtime
 from utils.backward import Backward
-from utils.checkpoint import explained
 from utils.cluster import Cluster
+from utils.files import explained
 from utils.parallel import backward_of, layer_names, segment_ends
 from utils.split_plan import Prediction, layer_ends, layer_of, plan, predict
 from utils.trial import build_step, one_clip, without_checkpoint

@@ -22,9 +22,9 @@ from mindspore import Tensor, nn
 
 from utils import command, run_log, runtime
 from utils.backward import count_backward
-from utils.checkpoint import explained, write_text
 from utils.cluster import Cluster
 from utils.counting import count_layers
+from utils.files import explained, write_text
 from utils.split_plan import layer_ends, segments_of
 from utils.trial import build_step, made_up_batch, median_seconds, without_checkpoint
 

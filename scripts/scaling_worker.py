@@ -18,7 +18,7 @@ import numpy as np
 from mindspore import Tensor
 
 from utils import command, runtime
-from utils.checkpoint import write_text
+from utils.files import write_text
 from utils.metrics import SumRanks
 from utils.runtime import Runtime
 from utils.split_plan import even_ends

@@ -25,7 +25,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from tqdm import tqdm
 
 from utils import command
-from utils.checkpoint import explained, write_text
+from utils.files import explained, write_text
 from utils.lists import ListFile, entries, names_of
 from utils.pool import Crashed, run_all
 from utils.scanning import GOOD, Finding, Job, examine, table_row

@@ -21,7 +21,7 @@ from scipy.io import loadmat
 
 from utils import command
 from utils.annotations import lines, told
-from utils.checkpoint import explained
+from utils.files import explained
 
 TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 

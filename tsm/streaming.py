@@ -32,7 +32,7 @@ from tsm.model import TSM
 from tsm.online import OnlineTSM
 from tsm.prediction import open_source
 from utils import inference, signals
-from utils.checkpoint import explained
+from utils.files import explained
 from utils.pictures import draw_classes
 from utils.predicting import FPS, Head, columns, entries, softmax
 from utils.video import camera_frames

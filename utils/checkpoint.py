@@ -5,13 +5,12 @@ A run folder holds `epoch_012.ckpt` (the network's weights, averaged ones beside
 so that no kill can part them), `config.yaml` and `state.json` for people and other tools.
 """
 
-import fcntl
 import json
 import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Optional
+from typing import Any, Optional
 
 import mindspore as ms
 import numpy as np
@@ -19,7 +18,7 @@ from mindspore import Parameter, Tensor, nn
 
 from utils import event_files
 from utils.config import one_line, read_yaml, to_dict, to_yaml
-from utils.files import explained, write_text
+from utils.files import explained, locked, write_text
 from utils.order import Order
 from utils.runtime import Runtime
 from utils.train_step import TrainStep, is_state
@@ -170,17 +169,6 @@ class RunFolder:
         for file in self.epochs()[:-keep] if keep else ():
             file.unlink()
             file.with_name(f"{file.stem}_ema.ckpt").unlink(missing_ok=True)
-
-
-def locked(folder: Path) -> Optional[IO]:
-    """A file to hold as long as nobody else may write in a folder; None where somebody holds it."""
-    lock = open(folder / ".lock", "a+")  # noqa: SIM115 - held until the process ends
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        return None
-    return lock
 
 
 def remove_leftovers(folder: Path, name: str = "*") -> None:

@@ -11,7 +11,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
-from utils.checkpoint import explained, weights_of
+from utils.checkpoint import weights_of
+from utils.files import explained
 from utils.filling import fill_input
 from utils.testing import evaluation, expected_evaluation, record_taps, torch_names
 from utils.train_step import TrainStep

@@ -14,8 +14,8 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from utils import amp, mindir, onnx_graph
-from utils.checkpoint import explained
 from utils.command import whole_number
+from utils.files import explained
 from utils.testing import spread
 
 # Of the spread of the scores. A float16 has eleven bits; a rounding errs by up to 5e-4 of the

@@ -1,8 +1,10 @@
 """Files that appear whole or not at all, and what the disk says told in one line."""
 
 import contextlib
+import fcntl
 import os
 from pathlib import Path
+from typing import IO, Optional
 
 
 @contextlib.contextmanager
@@ -26,3 +28,14 @@ def write_text(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+
+
+def locked(folder: Path) -> Optional[IO]:
+    """A file to hold as long as nobody else may write in a folder; None where somebody holds it."""
+    lock = open(folder / ".lock", "a+")  # noqa: SIM115 - held until the process ends
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        return None
+    return lock

@@ -13,7 +13,7 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from utils.bad_videos import BadVideos
-from utils.checkpoint import write_text
+from utils.files import write_text
 from utils.run_log import log, progress
 from utils.runtime import Runtime
 

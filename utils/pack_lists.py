@@ -17,7 +17,7 @@ from typing import IO, NamedTuple, Union
 import numpy as np
 from tqdm import tqdm
 
-from utils.checkpoint import explained, locked, write_text
+from utils.files import explained, locked, write_text
 from utils.lists import ListFile, Record, entries
 from utils.packed import BAD, INDEX, LIST, NOWHERE, PLACE, PLACES, digest
 from utils.packing import Form, job_of, pack

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure  # draws into files; no screen is needed
 
-from utils.plots import save
+from utils.plots import save, shortened
 
 ACROSS, TILE, TEXT = 16, 112, 38  # tiles in a row; pixels of a tile at most; letters of a name
 SHOWN = 8  # classes over time
@@ -65,7 +65,7 @@ def draw_bars(axes, entries: Sequence[dict]) -> None:
 
 def title_of(entry: dict) -> str:
     name = entry["name"] or f"label {entry['label']}"
-    return name if len(name) <= TEXT else f"{name[: TEXT - 1]}…"
+    return shortened(name, TEXT)
 
 
 def draw_classes(

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure  # draws into files; no screen is needed
 from matplotlib.patches import Patch
 
 from utils.backward import Backward
-from utils.checkpoint import explained
+from utils.files import explained
 from utils.split_plan import Prediction
 
 FORWARD, BACKWARD, TRAVEL, WAIT = "#9ecae1", "#3182bd", "#e6550d", "#bdbdbd"
@@ -79,6 +79,10 @@ def draw_scaling(
     axes.grid(alpha=0.3)
     axes.legend()
     save(figure, path)
+
+
+def shortened(name: str, letters: int) -> str:
+    return name if len(name) <= letters else f"{name[: letters - 1]}…"
 
 
 def save(figure: Figure, path: Path, option: str = "--out") -> None:

@@ -52,9 +52,12 @@ class Head(abc.ABC):
     def cut(self, frames: np.ndarray, places: np.ndarray) -> np.ndarray:
         """The views uint8 (V, ...); `places`, of that shape, says which frame stands where."""
 
-    @abc.abstractmethod
     def pictures(self, views: np.ndarray) -> np.ndarray:
-        """What is to be seen in the middle crop of each clip: uint8 (clips, T, H, W, 3)."""
+        """What is to be seen in the middle crop of each clip: uint8 (clips, T, H, W, 3).
+
+        Of views (V, 3, T, H, W) that are the crops of the first clip, then of the second, ...
+        """
+        return views[self.crops // 2 :: self.crops].transpose(0, 2, 3, 4, 1)
 
     def own_names(self) -> Sequence[str]:
         """Names of the classes, without a file from the user; empty where nobody says."""

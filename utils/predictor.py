@@ -13,7 +13,7 @@ import numpy as np
 from mindspore import nn
 
 from utils import predicting
-from utils.checkpoint import explained, write_text
+from utils.files import explained, write_text
 from utils.frame_source import FrameSource, VideoError
 from utils.pictures import Row, draw_classes, draw_sheet
 from utils.predicting import Head, Part, Seen

@@ -16,7 +16,7 @@ import numpy as np
 from mindspore import Tensor
 
 from utils.calibration import bins, expected_error
-from utils.checkpoint import explained, write_text
+from utils.files import explained, write_text
 from utils.lists import ListFile
 from utils.metrics import SumRanks
 from utils.predicting import Head

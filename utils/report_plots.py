@@ -10,7 +10,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from utils.plots import save
+from utils.plots import save, shortened
 
 FEW = 40  # classes of which each is named
 NUMBERED = 20  # classes whose counts stand in the matrix
@@ -112,4 +112,4 @@ def draw_calibration(path: Path, table: np.ndarray, error: Optional[float]) -> N
 
 
 def short(names: Sequence[str]) -> list[str]:
-    return [name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…" for name in names]
+    return [shortened(name, LONGEST) for name in names]

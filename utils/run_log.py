@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from tqdm import tqdm
 
-from utils import checkpoint, schedules
+from utils import files, schedules
 from utils.order import Order
 from utils.runtime import Runtime
 
@@ -25,7 +25,7 @@ def start_log(rt: Runtime, folder: Optional[Path] = None) -> None:
     log.setLevel(logging.INFO if rt.is_first else logging.WARNING)
     handlers = [TqdmHandler()]
     if folder is not None and rt.is_first:
-        with checkpoint.explained(folder):
+        with files.explained(folder):
             handlers.append(logging.FileHandler(Path(folder) / "run.log"))
     for handler in handlers:
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
@@ -48,7 +48,7 @@ def progress(total: int, unit: str, rt: Runtime, initial: int = 0) -> tqdm:
 def write_line(folder: Path, values: dict) -> None:
     """One line for people, the same as JSON for other tools."""
     log.info(sentence(values))
-    with checkpoint.explained(folder), open(Path(folder) / "log.jsonl", "a") as file:
+    with files.explained(folder), open(Path(folder) / "log.jsonl", "a") as file:
         file.write(json.dumps(values) + "\n")
 
 

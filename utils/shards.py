@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Optional, Union
 
 from mindspore.mindrecord import FileWriter
 
-from utils.checkpoint import write_text
+from utils.files import write_text
 from utils.packing import Packed
 from utils.scanning import Finding
 

@@ -24,9 +24,6 @@ class X3DHead(Head):
     def cut(self, frames: np.ndarray, places: np.ndarray) -> np.ndarray:
         return cut_views(frames, places, self.cfg)
 
-    def pictures(self, views: np.ndarray) -> np.ndarray:
-        return views[self.crops // 2 :: self.crops].transpose(0, 2, 3, 4, 1)
-
 
 def heads(cfg: Any) -> list[Head]:
     return [X3DHead(cfg)]
