@@ -63,7 +63,7 @@ def main(room: str, cfg, out: str, points: str = "6", repeats: str = "7") -> Non
     found = {"config": cfg.run.out.name, "device": rt.device, "batch": cfg.data.batch, **measured}
     with explained(path, "--out"):
         write_text(path, json.dumps(found, indent=1) + "\n")
-    times = {name: round(found[name], 6) for name in ("forward_seconds", "step_seconds")}
+    times = {name: found[name] for name in ("forward_seconds", "step_seconds")}
     print(json.dumps({"profile": str(path), **times, "gradients": len(found["ready_seconds"])}))
 
 
@@ -82,8 +82,8 @@ def measure(step: nn.Cell, clip: Tensor, target: Tensor, points: int, repeats: i
     whole = seconds(step, clip, target, repeats)
     ready = np.interp(over, shares, np.maximum.accumulate(times))  # noise makes no time run back
     return {
-        "forward_seconds": forward,
-        "step_seconds": max(whole, float(ready.max())),
+        "forward_seconds": round(forward, 6),
+        "step_seconds": round(max(whole, float(ready.max())), 6),
         "ready_seconds": {p.name: round(float(t), 6) for p, t in zip(weights, ready)},
     }
 

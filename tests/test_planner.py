@@ -62,7 +62,7 @@ def test_a_measured_profile_takes_the_place_of_counts(tiny, tmp_path):
     run(PROFILE, *tiny, f"--out={path}", "--points=1", "--repeats=3")
     found = json.loads(path.read_text())
     ready = list(found["ready_seconds"].values())
-    assert 0 < found["forward_seconds"] <= min(ready) <= max(ready) <= found["step_seconds"] + 1e-6
+    assert 0 < found["forward_seconds"] <= min(ready) <= max(ready) <= found["step_seconds"]
     assert ready[0] == max(ready), "the first layer's gradients are the last"
     done = call(PLAN, *tiny, "--devices=8", f"--profile={path}", f"--out={tmp_path}")
     assert f"measured, {path}" in done.stdout
