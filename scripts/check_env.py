@@ -163,7 +163,7 @@ def output(*command: str) -> str:
 
 
 def unexpected(number: str, expected: tuple[str, ...]) -> str:
-    return "" if number in expected else f"MindSpore 2.10 expects one of {', '.join(expected)}"
+    return "" if number in expected else f"MindSpore expects one of {', '.join(expected)}"
 
 
 def processor() -> Line:

@@ -101,7 +101,8 @@ def check(arch, segments, shift_place, online, temporal_pool, non_local, first_w
     if arch == "mobilenetv2" and first_width != 64:
         raise ValueError("model.first_width is of ResNets; mobilenetv2 has none")
     if non_local and (arch != "resnet50" or first_width != 64):
-        raise ValueError(f"model.non_local is defined for resnet50 only, not for {arch}")
+        told = f"{arch} with model.first_width {first_width}"
+        raise ValueError(f"model.non_local is defined for resnet50 of width 64, not for {told}")
     if temporal_pool and segments % 2:
         raise ValueError(f"model.temporal_pool needs an even data.segments, not {segments}")
     if online and (shift_place != "blockres" or temporal_pool or non_local):

@@ -162,7 +162,7 @@ def save(net: nn.Cell, given: Tensor, file: Path, info: dict[str, str]) -> mindi
         given,
         file_name=str(file),
         file_format="MINDIR",
-        custom_func=lambda model: model.user_info.update(info),
+        custom_func=lambda model: mindir.note(model, info),
     )
     return mindir.read(file)
 

@@ -87,8 +87,23 @@ def read(path: Path) -> Graph:
             for node in graph.node
             if node.op_type != "Constant"
         ],
-        info=dict(model.user_info),
+        info=notes(model),
     )
+
+
+def notes(model: ModelProto) -> dict[str, str]:
+    entries = model.user_info
+    if hasattr(entries, "update"):
+        return dict(entries)
+    return {each.key: each.value for each in entries}  # MindSpore 2.9's module knows no maps
+
+
+def note(model: ModelProto, info: dict[str, str]) -> None:
+    if hasattr(model.user_info, "update"):
+        model.user_info.update(info)
+        return
+    for key, text in info.items():
+        model.user_info.add(key=key, value=text)
 
 
 def merged(small: Graph, large: Graph) -> Graph:
