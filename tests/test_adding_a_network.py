@@ -35,7 +35,8 @@ def put(path: Path, part: str, text: str) -> None:
 
 
 def targets(node: ast.AST) -> list:
-    return [target.id for target in node.targets] if isinstance(node, ast.Assign) else []
+    named = node.targets if isinstance(node, ast.Assign) else []
+    return [target.id for target in named if isinstance(target, ast.Name)]
 
 
 @pytest.fixture(scope="module")
@@ -74,16 +75,19 @@ def result(copy: Path, line: str) -> dict:
 
 
 def test_the_new_room_trains_and_evaluates(added):
-    copy, (train, evaluate, *_) = added
+    copy, (train, evaluate, predict, *_) = added
     assert train.startswith("python c3d/train.py")
     assert result(copy, train)["steps"] == 6
     told = result(copy, evaluate)
     assert (told["videos"], told["views"]) == (8, "2x1")
+    perform(copy, predict)
+    (line,) = (copy / "out/c3d_smoke/predictions/predictions.jsonl").read_text().splitlines()
+    assert sum(each["probability"] for each in json.loads(line)["top"]) == pytest.approx(1)
 
 
-@pytest.mark.slow  # seven more processes; what they run is tested in the rooms themselves
+@pytest.mark.slow  # six more processes; what they run is tested in the rooms themselves
 def test_all_other_commands_of_the_page_serve_the_new_room(added):
-    copy, (train, _, export, convert, complexity, scan, suite) = added
+    copy, (train, _, _, export, convert, complexity, scan, suite) = added
     result(copy, train)
     assert result(copy, export)["max_abs_difference"] < 1e-4
     assert result(copy, convert)["missing"] == []

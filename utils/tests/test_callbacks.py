@@ -1,6 +1,5 @@
 """What the trainer says and does between steps, without a network."""
 
-import logging
 from types import SimpleNamespace
 
 import pytest
@@ -12,19 +11,17 @@ def trainer(**fields) -> SimpleNamespace:
     return SimpleNamespace(advised=False, window=SimpleNamespace(seconds=1.0), **fields)
 
 
-def test_advice_comes_once_where_the_device_starves(caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("zoo"), "propagate", True)
-    caplog.set_level(logging.INFO, "zoo")
+def test_advice_comes_once_where_the_device_starves(told):
     run = trainer(seconds=1.0)
     Trainer.advise(run, 0.9)
-    assert not caplog.messages, "the first window fills the pipeline"
+    assert not told, "the first window fills the pipeline"
     run.seconds = 2.0
     Trainer.advise(run, 0.05)
-    assert not caplog.messages
+    assert not told
     Trainer.advise(run, 0.4)
     Trainer.advise(run, 0.5)
-    assert len(caplog.messages) == 1
-    assert "wait 40 % of the time for data: raise data.workers" in caplog.messages[0]
+    assert len(told) == 1
+    assert "wait 40 % of the time for data: raise data.workers" in told[0]
 
 
 @pytest.mark.parametrize(("batches", "size"), [(100, 20), (50, 10), (7, 7), (97, 1), (19, 19)])

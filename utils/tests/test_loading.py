@@ -1,6 +1,5 @@
 """Workers and their batches: the same for any number, no more than fits, gone with their parent."""
 
-import logging
 import os
 import shutil
 import subprocess
@@ -261,17 +260,16 @@ def test_processes_need_no_room_in_dev_shm():
     assert out.split()[2:] == ["49"], err
 
 
-def test_workers_fit_the_cores_of_a_rank(monkeypatch, caplog):
+def test_workers_fit_the_cores_of_a_rank(monkeypatch, told):
     monkeypatch.setattr(loading, "cores", lambda: 8)
     monkeypatch.setattr(loading, "get_local_rank_size", lambda: 3)
     assert loading.worker_count("auto") == 2
     assert (loading.worker_count(5), loading.worker_count(64)) == (5, 8)
     monkeypatch.setattr(loading, "get_local_rank_size", lambda: 16)
     assert loading.worker_count("auto") == 1
-    caplog.set_level(logging.INFO, "zoo")
     loading.announce(64, False, "; more")
     loading.announce(64, False, "; more")
-    assert caplog.messages == [
+    assert told == [
         "data: worker threads: 8 (data.workers 64; cores: 8, ranks on this node: 16); more"
     ]
 

@@ -1,6 +1,5 @@
 """What a run says at its start: batch and rate, here and on other numbers of devices."""
 
-import logging
 from types import SimpleNamespace
 
 import pytest
@@ -42,10 +41,9 @@ def test_the_table_knows_accumulation_an_uncommon_number_and_small_data(base_bat
     ("base_batch", "words"),
     [(128, "lr 0.02 for 128 samples -> 0.04 for 256"), (0, "lr 0.02 as it is")],
 )
-def test_a_run_announces_its_batch_and_rate(caplog, monkeypatch, base_batch, words):
-    monkeypatch.setattr(logging.getLogger("zoo"), "propagate", True)
-    caplog.set_level(logging.INFO, "zoo")
+def test_a_run_announces_its_batch_and_rate(told, base_batch, words):
     announce(recipe(0.02, base_batch), order(10_000, 16, 16), [(9, 10, 4_000_000)], 0)
-    assert "16 a device x 16 devices x 1 accumulated = 256 an update" in caplog.text
-    assert words in caplog.text
-    assert "here 16: 256, lr " in caplog.text
+    text = "\n".join(told)
+    assert "16 a device x 16 devices x 1 accumulated = 256 an update" in text
+    assert words in text
+    assert "here 16: 256, lr " in text
