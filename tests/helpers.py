@@ -136,6 +136,30 @@ def assert_predicted(arguments, checkpoint, rows: list[dict], root: Path, out: P
         assert str(found["top"][0]["label"]) == row["predicted"]
 
 
+def assert_stands_in(room: str, arguments, checkpoint, shown, folder: Path, *options) -> None:
+    """A MINDIR evaluates as its checkpoint does, and says the same of a video or an image."""
+    files = checkpoint, folder / "net.mindir"
+    wanted = ["--format", "mindir", "--target", files[1], *options]
+    exported = run(f"{room}/export.py", *arguments, "--checkpoint_path", checkpoint, *wanted)
+    assert exported["max_abs_difference"] < 1e-4
+    rest = [shown, "--window=0", "--top=100"]
+    metrics, said = [], []
+    for file in files:
+        given = [*arguments, "--checkpoint_path", file]
+        metrics.append(run(f"{room}/eval.py", *given))
+        out = f"--out={folder / file.stem}"
+        (record,) = run("scripts/predict.py", *given, out, *rest)["predictions"]
+        best = record.get("top") or record["joint"]
+        said.append({each["name"]: each["probability"] for each in best})
+    for result in metrics:
+        for each in (result, *result.get("sets", {}).values()):
+            del each["seconds"]
+    assert {**metrics[0], "checkpoint": str(files[1])} == metrics[1]
+    assert files[1].with_suffix(".json").is_file()
+    assert len(said[0]) > 3
+    assert said[0] == pytest.approx(said[1], abs=1e-5)
+
+
 REPORT = {"scores.csv", "confusion.csv", "classes.csv", "confused_pairs.csv", "calibration.csv"}
 REPORT |= {"confusion.png", "classes.png", "calibration.png", "report.json"}
 

@@ -13,6 +13,7 @@ from tests.helpers import (
     assert_predicted,
     assert_report,
     assert_same,
+    assert_stands_in,
     call,
     position,
     run,
@@ -124,6 +125,12 @@ def test_an_exported_network_evaluates_as_its_checkpoint(tiny, trained, tmp_path
     same = ("top1", "top5", "mean_class_accuracy", "videos", "unreadable", "views")
     assert [found[0][key] for key in same] == [found[1][key] for key in same]
     assert target.with_suffix(".json").is_file()
+
+
+@pytest.mark.slow
+def test_a_mindir_stands_in_for_its_checkpoint(tiny, drawn, trained, tmp_path):
+    video = drawn / "videos" / "test" / "grow_000.mp4"
+    assert_stands_in("tsm", tiny, trained, video, tmp_path, "--batch", "free")
 
 
 def test_a_video_that_cannot_be_read_is_replaced_counted_and_named_once(drawn, tiny, tmp_path):

@@ -18,6 +18,7 @@ from tests.helpers import (
     assert_report,
     assert_same,
     assert_segments,
+    assert_stands_in,
     call,
     last_json,
     run,
@@ -96,6 +97,12 @@ def test_an_exported_network_is_compared_with_the_cell(small, trained, tmp_path)
     target = ["--format", "mindir", "--target", tmp_path / "net.mindir"]
     result = run("resnet50/export.py", *small, "--checkpoint_path", trained, *target)
     assert result["max_abs_difference"] < 1e-4
+
+
+@pytest.mark.slow
+def test_a_mindir_stands_in_for_its_checkpoint(small, pictures, trained, tmp_path):
+    image = next((pictures / "val").glob("*/*.jpg"))
+    assert_stands_in("resnet50", small, trained, image, tmp_path)
 
 
 def test_kill_9_changes_no_bit(small, tmp_path):

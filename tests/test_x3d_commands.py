@@ -12,6 +12,7 @@ from tests.helpers import (
     assert_report,
     assert_same,
     assert_segments,
+    assert_stands_in,
     call,
     last_json,
     run,
@@ -92,6 +93,12 @@ def test_an_exported_network_is_compared_with_the_cell(small, trained, tmp_path)
     target = ["--format", "mindir", "--target", tmp_path / "net.mindir"]
     result = run("x3d/export.py", *small, "--checkpoint_path", trained, *target)
     assert result["max_abs_difference"] < 1e-4
+
+
+@pytest.mark.slow
+def test_a_mindir_stands_in_for_its_checkpoint(small, drawn, trained, tmp_path):
+    video = drawn / "videos" / "test" / "grow_000.mp4"
+    assert_stands_in("x3d", small, trained, video, tmp_path)
 
 
 def test_fine_tuning_in_mixed_precision_with_other_classes(small, trained, tmp_path):
