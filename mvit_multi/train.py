@@ -12,13 +12,14 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
 
 from mvit_multi.config import Config
-from mvit_multi.dataset import TrainSource, one_clip, read_records, train_order
+from mvit_multi.dataset import TrainSource, list_file, one_clip, read_records, train_order
 from mvit_multi.evaluation import eval_videos, evaluate_sets
 from mvit_multi.loss import Gather, Informative, build_loss
 from mvit_multi.lr_generator import HEAD, get_lr, parameter_groups
 from mvit_multi.mixing import MixClips
 from mvit_multi.model import MViT
 from utils import amp, callbacks, checkpoint, command, optim, parallel, run_log, runtime
+from utils.class_names import advise
 from utils.metrics import print_result
 from utils.order import Order
 from utils.train_step import TrainStep
@@ -28,6 +29,8 @@ def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
     folder = checkpoint.RunFolder(cfg, rt)
     run_log.start_log(rt, folder.path)
+    for which, each in enumerate(cfg.data.sets):
+        advise(list_file(cfg, which, "train"), each)
     samples = read_records(cfg, "train")
     order = folder.continued(train_order(cfg, samples, rt), cfg.train.accumulate)
     step, lr, segments = build(cfg, rt, order)

@@ -88,7 +88,14 @@ SETTINGS = {
         f"{EVAL} {{trained}} --eval.clips=7",
         "eval.clips: uniform sampling offers 1 or 2 clips, not 7",
     ),
-    "crop above the frame": (f"{TRAIN} --data.crop=64", "larger than data.resize"),
+    "crop above the frame": (f"{TRAIN} --data.crop=64", "data.crop 64 is larger than data.resize"),
+    "no share of a frame": (
+        f"{TRAIN} --data.scales=[0]",
+        "data.scales: [0.0] must be shares of the frame",
+    ),
+    "dropout of everything": (f"{TRAIN} --model.dropout=1", "model.dropout must lie in [0, 1)"),
+    "less than never": (f"{TRAIN} --run.eval_every=-2", "run.eval_every must not be negative"),
+    "a pair of one": (f"{TRAIN} --data.swap_labels=[[0,0]]", "[[0, 0]] has a label twice"),
     "batch above the list": (
         f"{TRAIN} --data.batch=99",
         "24 samples do not fill one batch of 99 on each of 1 ranks; lower data.batch",
@@ -97,11 +104,15 @@ SETTINGS = {
 DATA = {
     "no data": (
         f"{TRAIN} --data.root=nowhere",
-        "nowhere/train.txt does not exist; data.root or the list's name is wrong",
+        "nowhere/train.txt does not exist: data.root or the list's name is wrong",
         "scripts/make_lists.py",
     ),
     "no list": (f"{TRAIN} --data.train_list=none.txt", "none.txt does not exist"),
     "no test list": (f"{EVAL} {{trained}} --data.test_list=none.txt", "none.txt does not exist"),
+    "no file for a list": (
+        f"{TRAIN} --data.train_list=/dev/null",
+        "list file /dev/null is no file",
+    ),
     "video for a list": (f"{TRAIN} --data.train_list={{bad}}/cut.mp4", "cut.mp4 is no text file"),
     "empty list": (f"{TRAIN} --data.train_list={{bad}}/empty.txt", "empty.txt is empty"),
     "video missing": (
@@ -109,9 +120,15 @@ DATA = {
         "missing.txt, bad lines (1): line 2: ",
         "none.mp4' does not exist",
     ),
+    "no folder for the list": (
+        f"{TRAIN} --data.root=nowhere --data.train_list={{bad}}/missing.txt",
+        "bad lines (2, and data.root ",
+        "nowhere is no folder): line 1: ",
+    ),
     "label too high": (
         f"{TRAIN} --data.train_list={{bad}}/label.txt",
-        "label.txt, bad lines (1): line 1: label '8' is not an integer from 0 to 7, the classes",
+        "label.txt, bad lines (1): line 1: label '8' is not an integer from 0 to 7: ",
+        "num_classes is 8",
     ),
     "label in words": (f"{TRAIN} --data.train_list={{bad}}/word.txt", "line 1: label 'left' is"),
     "no label": (f"{TRAIN} --data.train_list={{bad}}/field.txt", "is not `path label`, separated"),
@@ -124,7 +141,7 @@ DATA = {
     ),
     "fewer classes than labels": (
         f"{TRAIN} --model.num_classes=3 --data.swap_labels=[]",
-        "label '3' is not an integer from 0 to 2, the classes",
+        "label '3' is not an integer from 0 to 2: num_classes is 3",
     ),
     "nothing packed": (f"{TRAIN} --data.packed={{bad}}", "run scripts/pack_dataset.py"),
     "no data for x3d": (

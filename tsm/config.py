@@ -41,6 +41,10 @@ class Data:
             raise ValueError(
                 "data.modality flow needs data.source frames: flow is stored as images"
             )
+        if not self.scales or not all(0 < scale <= 1 for scale in self.scales):
+            raise ValueError(
+                f"data.scales: {list(self.scales)} must be shares of the frame, above 0 up to 1"
+            )
         if not 0 <= self.bad_limit < 1:
             raise ValueError(f"data.bad_limit must lie in [0, 1), not {self.bad_limit}")
 
@@ -134,7 +138,10 @@ class Config:
             )
         check_swap_labels(self.data, self.model.num_classes)
         if self.test_crop > self.data.resize:
-            raise ValueError(f"eval.crop {self.test_crop} is larger than data.resize")
+            name = "eval.crop" if self.eval.crop else "data.crop"
+            raise ValueError(
+                f"{name} {self.test_crop} is larger than data.resize {self.data.resize}"
+            )
 
     @property
     def dense_test(self) -> bool:

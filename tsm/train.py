@@ -12,11 +12,19 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
 
 from tsm.config import Config
-from tsm.dataset import EvalVideos, TrainSource, clip_shape, read_records, train_order
+from tsm.dataset import (
+    EvalVideos,
+    TrainSource,
+    clip_shape,
+    list_files,
+    read_records,
+    train_order,
+)
 from tsm.loss import build_loss
 from tsm.lr_generator import HEAD, get_lr, parameter_groups
 from tsm.model import TSM, freeze_batch_norms
 from utils import amp, callbacks, checkpoint, command, optim, parallel, run_log, runtime
+from utils.class_names import advise
 from utils.metrics import evaluate, print_result
 from utils.order import Order
 from utils.train_step import TrainStep
@@ -26,6 +34,7 @@ def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
     folder = checkpoint.RunFolder(cfg, rt)
     run_log.start_log(rt, folder.path)
+    advise(list_files(cfg)[0], cfg.data)
     records = read_records(cfg, "train")
     order = folder.continued(train_order(cfg, records, rt), cfg.train.accumulate)
     step, lr, segments = build(cfg, rt, order)

@@ -3,12 +3,19 @@
 `utils/labels` holds those of public data sets, for `labels: NAME` in a yaml.
 """
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from utils.config import ROOT, known
+from utils.lists import ListFile
+from utils.run_log import log
 
 SHIPPED = ROOT / "utils" / "labels"
+TURNED = re.compile("(counter|anti)[- _]?clockwise")
+SIDES = {"left": "right", "right": "left"}
+SIDES.update({"counterclockwise": "clockwise", "clockwise": "counterclockwise"})
 
 
 def find_names(beside: Optional[Path], shipped: str, classes: int) -> list[str]:
@@ -32,6 +39,35 @@ def read_names(path: Path, classes: int, what: str) -> list[str]:
     names = [line.strip() for line in text.rstrip().split("\n")]
     if len(names) != classes:
         raise ValueError(
-            f"{what} has {len(names)} names, the network {classes} classes; give a line for each"
+            f"{what} has {len(names)} names, the network {classes} classes; set num_classes, or "
+            "give a line for each"
         )
     return names
+
+
+def advise(file: ListFile, data: Any) -> None:
+    """Tells, before a training, what names beside its list say against the settings `data`."""
+    beside = file.path.with_name("labels.txt")
+    try:
+        names = find_names(beside, data.labels, file.num_classes)
+    except ValueError as error:
+        log.info("%s", error)
+        return
+    paired = {frozenset(pair) for pair in data.swap_labels}
+    loose = [pair for pair in mirrored(names) if frozenset(pair) not in paired]
+    if data.flip and loose:
+        log.info(
+            "flip mirrors clips, and those of %r then show %r: set swap_labels to %s, or flip to "
+            "false",
+            *(names[label] for label in loose[0]),
+            [*map(list, data.swap_labels), *map(list, loose)],
+        )
+
+
+def mirrored(names: Sequence[str]) -> list[tuple[int, int]]:
+    """Labels of which a mirror makes one the other, by their names: left and right, or turns."""
+    plain = [TURNED.sub("counterclockwise", name.lower()) for name in names]
+    found = {name: label for label, name in enumerate(plain)}
+    words = re.compile("|".join(SIDES))
+    images = [found.get(words.sub(lambda word: SIDES[word[0]], name)) for name in plain]
+    return [(one, other) for one, other in enumerate(images) if other is not None and one < other]

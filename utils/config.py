@@ -58,6 +58,9 @@ class Run:
 
     def __post_init__(self):
         positive(self, "run", "loss_scale", "max_overflows", "log_every", "save_every")
+        for name in ("save_steps", "keep", "eval_every"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"run.{name} must not be negative, not {getattr(self, name)}")
         if self.all_reduce == "auto" and self.cluster is None:
             raise ValueError(
                 "run.all_reduce auto needs run.cluster: "
@@ -276,9 +279,13 @@ def check_swap_labels(data: Any, num_classes: int) -> None:
     """`data.swap_labels` names labels that exist, and goes with flips."""
     if data.swap_labels and not data.flip:
         raise ValueError("data.swap_labels has no effect while data.flip is false")
-    largest = max((label for pair in data.swap_labels for label in pair), default=0)
-    if largest >= num_classes:
+    labels = [label for pair in data.swap_labels for label in pair]
+    wrong = [label for label in labels if not 0 <= label < num_classes]
+    if wrong:
         raise ValueError(
-            f"data.swap_labels: {largest} is no label of {num_classes} classes; give the pairs of "
-            "yours, or none: --data.swap_labels=[]"
+            f"data.swap_labels: {wrong[-1]} is no label of {num_classes} classes; give the pairs "
+            "whose names are of left and right, or none where there are none: "
+            "--data.swap_labels=[]"
         )
+    if len(set(labels)) < len(labels):
+        raise ValueError(f"data.swap_labels: {list(map(list, data.swap_labels))} has a label twice")

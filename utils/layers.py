@@ -179,10 +179,12 @@ class Dropout(nn.Cell):
     train step sets `dropout_key` before every forward pass from seed, rank and step.
     """
 
+    setting = "model.dropout"
+
     def __init__(self, p: float):
         super().__init__()
         if not 0 <= p < 1:
-            raise ValueError(f"dropout must lie in [0, 1), not {p}")
+            raise ValueError(f"{self.setting} must lie in [0, 1), not {p}")
         self.p = p
         self.dropout_key = Parameter(
             Tensor(0, mstype.int32), name="dropout_key", requires_grad=False
@@ -197,6 +199,8 @@ class Dropout(nn.Cell):
 
 class DropPath(Dropout):
     """Drops a branch (N, ...) whole, sample by sample."""
+
+    setting = "model.drop_path"
 
     def construct(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:

@@ -76,7 +76,8 @@ def read_list(file: ListFile, min_frames: int = 3) -> tuple[list[Record], int]:
             bad.append(f"line {number}: {error}")
     if bad:
         more = f"; and {len(bad) - SHOWN} more" if len(bad) > SHOWN else ""
-        raise ValueError(f"{path}, bad lines ({len(bad)}): {'; '.join(bad[:SHOWN])}{more}")
+        root = "" if file.root.is_dir() else f", and data.root {file.root} is no folder"
+        raise ValueError(f"{path}, bad lines ({len(bad)}{root}): {'; '.join(bad[:SHOWN])}{more}")
     if not records:
         raise ValueError(f"{path} lists no video of {min_frames} frames or more")
     return records, short
@@ -108,9 +109,10 @@ def names_of(files: list[ListFile]) -> list[Path]:
 
 def _lines(path: Path) -> list[tuple[int, str]]:
     if not path.is_file():
+        what = "is no file" if path.exists() else "does not exist"
         raise ValueError(
-            f"list file {path} does not exist; data.root or the list's name is wrong, or make one: "
-            "scripts/make_lists.py"
+            f"list file {path} {what}: data.root or the list's name is wrong (a relative one "
+            "is looked for below data.root), or make one: scripts/make_lists.py"
         )
     # File names are bytes; surrogates carry those that are no UTF-8 through to the file system.
     texts = path.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
@@ -132,7 +134,8 @@ def _parse(number: int, text: str, source: str, num_classes: int, min_frames: in
     label = _integer(fields[-1])
     if label is None or not 0 <= label < num_classes:
         raise ValueError(
-            f"label {fields[-1]!r} is not an integer from 0 to {num_classes - 1}, the classes"
+            f"label {fields[-1]!r} is not an integer from 0 to {num_classes - 1}: "
+            f"num_classes is {num_classes}"
         )
     if len(fields) == 2:
         return Record(fields[0], None, label, number)

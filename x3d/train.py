@@ -15,12 +15,20 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its
 from mindspore import nn
 
 from utils import amp, callbacks, checkpoint, command, optim, parallel, run_log, runtime
+from utils.class_names import advise
 from utils.layers import freeze
 from utils.metrics import evaluate, print_result
 from utils.order import Order
 from utils.train_step import TrainStep
 from x3d.config import Config
-from x3d.dataset import TrainSource, clip_shape, eval_data, read_records, train_order
+from x3d.dataset import (
+    TrainSource,
+    clip_shape,
+    eval_data,
+    list_files,
+    read_records,
+    train_order,
+)
 from x3d.loss import build_loss
 from x3d.lr_generator import HEAD, get_lr, parameter_groups
 from x3d.model import X3D
@@ -31,6 +39,7 @@ def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
     folder = checkpoint.RunFolder(cfg, rt)
     run_log.start_log(rt, folder.path)
+    advise(list_files(cfg)[0], cfg.data)
     records = read_records(cfg, "train")
     order = folder.continued(train_order(cfg, records, rt), cfg.train.accumulate)
     step, lr, segments = build(cfg, rt, order)
