@@ -25,6 +25,7 @@ from utils.config import home
 from utils.job import Job, read_job, script_file
 from utils.meeting import Meeting
 from utils.parent import adopt_orphans
+from utils.signals import ECHO
 from utils.workers import Failure, Workers
 
 GRACE = 2  # seconds for those that fail with the first one: they may know better why
@@ -50,13 +51,14 @@ class Launcher:
     def __init__(self, job: Job):
         self.job = job
         self.asked: list[int] = []  # the signals that came
+        self.heard = 0.0  # when the last of them came
         self.name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
         self.result = ""
 
     def run(self) -> int:
         adopt_orphans()
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda number, frame: self.asked.append(number))
+            signal.signal(number, self.hear)
         for attempt in range(self.job.restarts + 1):
             failure = self.attempt(f"{self.name}-restart-{attempt}" if attempt else self.name)
             if failure:
@@ -70,6 +72,11 @@ class Launcher:
         if signal.SIGINT in self.asked:
             return 128 + signal.SIGINT
         return failure.status if failure else 0
+
+    def hear(self, number: int, _) -> None:
+        if not self.asked or time.monotonic() - self.heard > ECHO:
+            self.asked.append(number)
+            self.heard = time.monotonic()
 
     def attempt(self, name: str) -> Optional[Failure]:
         """Runs the job once, from finding the other nodes to its end."""

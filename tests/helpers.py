@@ -71,6 +71,8 @@ def start_and_stop(script: str, arguments, out: Path, steps: int, number: int) -
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(number)
+    time.sleep(0.05)
+    process.send_signal(number)  # as `timeout` does: the process, then its group
     process.output, process.errors = process.communicate(timeout=120)
     return process
 

@@ -10,11 +10,13 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Callable
 
 WATCHED = (signal.SIGINT, signal.SIGTERM)
+ECHO = 1.0  # seconds; `timeout` and batch systems tell a process, and then its group
 WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
@@ -61,9 +63,12 @@ def renew_threads() -> None:
 
 def listen() -> None:
     number = signal.sigwait(WATCHED)
+    heard = time.monotonic()
     reactions[-1](number)
-    number = signal.sigwait(WATCHED)
-    end(128 + number, f"{WORDS[number]} again; ended at once, the last checkpoint is intact")
+    again = signal.sigwait(WATCHED)
+    while time.monotonic() - heard < ECHO:
+        again = signal.sigwait(WATCHED)
+    end(128 + again, f"{WORDS[again]} again; ended at once, what was saved is intact")
 
 
 def end(status: int, line: str) -> None:
