@@ -180,6 +180,11 @@ WEIGHTS = {
         "text.ckpt: not a readable checkpoint",
         "copy it again",
     ),
+    "video for a checkpoint": (f"{EVAL} text.mp4", "its name does not end in .ckpt"),
+    "resume file for a checkpoint": (
+        f"{EVAL} {{run}}/resume.ckpt",
+        "a run goes on from this file: give an epoch_*.ckpt beside it",
+    ),
     "empty checkpoint": (f"{EVAL} empty.ckpt", "empty.ckpt: is empty"),
     "checkpoint of PyTorch": (
         f"{EVAL} resnet.pth",
@@ -224,6 +229,15 @@ WEIGHTS = {
     "no such format": (
         "tsm/export.py {tiny} --checkpoint_path {trained} --format onx --target {new}",
         "--format is onx; offered: ",
+    ),
+    "no number of clips": (
+        "tsm/export.py {tiny} --checkpoint_path {trained} --format mindir --target {new} "
+        "--batch many",
+        "--batch must be a whole number above 0, or free, not many",
+    ),
+    "a target of another format": (
+        "tsm/export.py {tiny} --checkpoint_path {trained} --format mindir --target a.onnx",
+        "--target a.onnx ends in .onnx and --format is mindir",
     ),
     "no target": ("tsm/export.py {tiny} --checkpoint_path {trained} --format mindir", "--target"),
     "no room for a network": (

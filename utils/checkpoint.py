@@ -217,6 +217,12 @@ def read(path: Path, only: str = "") -> dict[str, Parameter]:
         raise ValueError(f"{path}: convert it first with scripts/convert_checkpoint.py")
     if path.suffix == ".mindir":
         raise ValueError(f"{path}: a MINDIR holds no weights to load; give the checkpoint")
+    if path.suffix == ".onnx":
+        raise ValueError(
+            f"{path}: ONNX Runtime runs it (docs/export.md); give a checkpoint or MINDIR"
+        )
+    if path.suffix != ".ckpt":
+        raise ValueError(f"{path}: not a readable checkpoint: its name does not end in .ckpt")
     try:
         wanted = (lambda name: name == only) if only else None
         return ms.load_checkpoint(str(path), choice_func=wanted)
@@ -244,6 +250,8 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
         advice = "; is it of another network, or of other settings under model?"
         if not new_head and re.search(head or "$^", report):
             advice = "; model.num_classes must be its own, or in training train.new_head=true"
+        if Path(path).name == RESUME:
+            advice = "; a run goes on from this file: give an epoch_*.ckpt beside it"
         raise ValueError(f"{path} does not fit this network: {report}{advice}")
     for name, value in found.items():
         wanted[name].set_data(Tensor(value.asnumpy(), wanted[name].dtype))

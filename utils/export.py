@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
@@ -56,8 +57,12 @@ def wanted(
     offered("precision", precision, tuple(LEVEL))
     if format == "onnx":
         require("onnx", "onnxruntime")
+    if batch and batch != "free" and not batch.isdecimal():
+        raise ValueError(f"--batch must be a whole number above 0, or free, not {batch}")
     size = 0 if batch == "free" else whole_number("batch", batch or str(eval_batch))
     path = Path(target)
+    if path.suffix in {f".{kind}" for kind in WAYS} - {f".{format}"}:
+        raise ValueError(f"--target {target} ends in {path.suffix} and --format is {format}")
     path = path if path.suffix == f".{format}" else path.with_name(f"{path.name}.{format}")
     if path.is_dir():
         raise ValueError(f"--target: {path} is a folder")
@@ -155,15 +160,20 @@ def some_clips(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 def save(net: nn.Cell, given: Tensor, file: Path, info: dict[str, str]) -> mindir.Graph:
-    """Writes a MINDIR; returns its graph."""
+    """Writes a MINDIR; returns its graph.
+
+    By way of another folder: MindSpore writes to no path with a blank, or a letter beyond ASCII.
+    """
     net.set_inputs(given)
-    ms.export(
-        net,
-        given,
-        file_name=str(file),
-        file_format="MINDIR",
-        custom_func=lambda model: mindir.note(model, info),
-    )
+    with tempfile.TemporaryDirectory() as plain:
+        ms.export(
+            net,
+            given,
+            file_name=f"{plain}/net.mindir",
+            file_format="MINDIR",
+            custom_func=lambda model: mindir.note(model, info),
+        )
+        shutil.move(f"{plain}/net.mindir", file)
     return mindir.read(file)
 
 

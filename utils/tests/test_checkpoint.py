@@ -74,6 +74,7 @@ def test_a_new_head_stays_fresh(tmp_path):
     ("name", "content", "words"),
     [
         ("none.ckpt", None, "no such checkpoint"),
+        ("net.onnx", b"graph", "ONNX Runtime runs it"),
         ("text.ckpt", b"hello, I am no checkpoint", "not a readable checkpoint"),
         ("model.pth", b"x", "convert it first with scripts/convert_checkpoint.py"),
     ],
