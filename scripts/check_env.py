@@ -20,9 +20,11 @@ from typing import NamedTuple
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-# What MindSpore 2.10 itself looks for.
+from utils.usage import quietly, take_nothing
+
+# What MindSpore 2.10 itself looks for, and has libraries for.
 CANN = ("8.2", "8.3", "8.5", "9.0", "9.1")
-CUDA = ("10.1", "11.1", "11.6")
+CUDA = ("11.1", "11.6")
 PYTHON = (3, 9), (3, 12)
 # What the zoo needs besides the packages that have a line of their own.
 OTHERS = ("pillow", "psutil", "pyyaml", "scipy", "tqdm", "matplotlib")
@@ -152,6 +154,8 @@ def cuda() -> Line:
     found = re.search(r"(?:libcudart\.so\.|release )(\d+\.\d+)", told)
     if not found:
         return Line("CUDA", f"not found (for GPUs only: {', '.join(CUDA)})")
+    if not shutil.which("nvidia-smi"):  # a library alone, with some other package
+        return Line("CUDA", f"{found[1]}, and no nvidia-smi (for GPUs only: {', '.join(CUDA)})")
     return Line("CUDA", found[1], unexpected(found[1], CUDA))
 
 
@@ -183,18 +187,19 @@ def memory() -> Iterator[Line]:
     free = int(re.search(r"MemAvailable:\s*(\d+)", meminfo)[1]) * 1024
     wrong = "" if free > 2 * GIGA else "the smallest recipe takes about 2 GB"
     yield Line("free memory", f"{free / GIGA:.1f} GB", wrong)
-    for name, place in (("shared memory", Path("/dev/shm")), ("free disk", Path(sys.path[0]))):
+    for name, place in (("shared memory", Path("/dev/shm")), ("free disk", home())):
         if place.exists():
             yield Line(name, f"{shutil.disk_usage(place).free / GIGA:.2f} GB in {place}")
 
 
+def home() -> Path:
+    """Where results go: as utils/config.py says, which needs MindSpore."""
+    root = Path(sys.path[0])
+    return root if (root / "pyproject.toml").is_file() else Path.cwd()
+
+
 def main() -> None:
-    if {"-h", "--help"} & set(sys.argv[1:]):
-        print(__doc__.strip())
-        return
-    if sys.argv[1:]:
-        print(f"error: {sys.argv[1]}: this command takes no arguments", file=sys.stderr)
-        sys.exit(2)
+    take_nothing(__doc__)
     shown = list(lines())
     for line in shown:
         mark = "!" if line.wrong else " "
@@ -205,4 +210,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with quietly():
+        main()

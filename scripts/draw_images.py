@@ -15,6 +15,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils.drawing_images import PATTERNS, draw_cifar10
+from utils.usage import quietly
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -37,4 +38,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with quietly():
+        main()

@@ -18,6 +18,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils.drawing import MOTIONS, draw_dataset
 from utils.drawing_sets import draw_sets
+from utils.usage import quietly
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -48,4 +49,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with quietly():
+        main()

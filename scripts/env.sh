@@ -26,6 +26,15 @@ find_python() { # prints the first fitting interpreter; ZOO_PYTHON wins
     return 2
 }
 
+usage() { # the comment at the head of the script that sources this
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+}
+
+misused() { # by its caller, who gave too few arguments
+    usage >&2
+    exit 2
+}
+
 checksum() { # FILE...: of their contents
     cat "$@" | cksum
 }
@@ -66,3 +75,10 @@ require_count() { # NAME VALUE: a whole number above 0
         '' | *[!0-9]* | 0) say "$1 must be a whole number above 0, not $2" && exit 2 ;;
     esac
 }
+
+case " $* " in # of the script that sources this
+    *" --help "* | *" -h "*)
+        usage
+        exit
+        ;;
+esac

@@ -26,12 +26,14 @@ from utils.job import Job, read_job, script_file
 from utils.meeting import Meeting
 from utils.parent import adopt_orphans
 from utils.signals import ECHO
+from utils.usage import quietly, show_usage
 from utils.workers import Failure, Workers
 
 GRACE = 2  # seconds for those that fail with the first one: they may know better why
 
 
 def main() -> int:
+    show_usage(__doc__)
     try:
         job = read_job(sys.argv[1:], os.environ)
         job = dataclasses.replace(job, script=script_file(job.script))
@@ -149,4 +151,5 @@ class Launcher:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with quietly():
+        sys.exit(main())

@@ -18,6 +18,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from mindspore.mindrecord import FileWriter
 from tqdm import tqdm
 
+from utils.usage import quietly
+
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 SCHEMA = {"image": {"type": "bytes"}, "label": {"type": "int32"}, "file": {"type": "string"}}
 AT_ONCE = 256  # images per write
@@ -79,4 +81,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with quietly():
+        main()

@@ -22,9 +22,11 @@ from utils.config import home
 from utils.job import listen, script_file
 from utils.mpi import Place, for_mindspore, read_place
 from utils.parent import die_with_parent
+from utils.usage import show_usage
 
 
 def main() -> int:
+    show_usage(__doc__)
     try:
         place = read_place(os.environ)
         if not sys.argv[1:]:

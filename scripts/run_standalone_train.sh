@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Trains on one device.
+# usage: bash scripts/run_standalone_train.sh NETWORK CONFIG [--section.key=value ...]
+#
+# Trains on one device:
+#     bash scripts/run_standalone_train.sh tsm tsm/configs/tsm_smoke.yaml --train.epochs=3
 set -euo pipefail
-if [ $# -lt 2 ]; then
-    echo "usage: bash scripts/run_standalone_train.sh NETWORK CONFIG [--section.key=value ...]" >&2
-    exit 2
-fi
 # shellcheck source=scripts/env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
+[ $# -ge 2 ] || misused
 network=$1 config=$2
 shift 2
 require_network "$network"

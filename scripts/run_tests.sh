@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The whole test suite, after the same environment step as the quickstart.
+# usage: bash scripts/run_tests.sh [pytest arguments, for example -m slow]
 #
-#     bash scripts/run_tests.sh [pytest arguments, for example -m slow]
+# Lint and the whole test suite, after the same environment step as the quickstart; minutes.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tsm.config import Config
 from utils import command, run_log, signals
 from utils.checkpoint import locked
 from utils.config import ROOT
@@ -41,12 +42,30 @@ YAML = {
         "tsm/train.py --config tsm/configs/tsm_smoke.yaml",
         "unknown option --config; nearest: config_path",
     ),
+    "setting without its section": (
+        "tsm/train.py --config_path tsm/configs/tsm_smoke.yaml --epochs=3",
+        "unknown option --epochs; settings are --section.key=value: did you mean --train.epochs?",
+    ),
+    "key of two sections": (
+        "scripts/predict.py --config_path tsm/configs/tsm_smoke.yaml --batch 3",
+        "did you mean --data.batch or --eval.batch?",
+    ),
+    "misspelt setting without its section": (
+        "x3d/train.py --config_path x3d/configs/x3d_smoke.yaml --epcohs=3",
+        "unknown option --epcohs; ",
+        "did you mean --train.epochs?",
+    ),
     "no yaml": ("tsm/train.py --run.device=CPU", "missing --config_path; --help shows the usage"),
     "tab in a yaml": ("tsm/train.py --config_path tab.yaml", "not a readable yaml", "line 2"),
     "empty yaml": ("tsm/train.py --config_path empty.yaml", "empty.yaml: expected sections"),
     "yaml of another network": (
         "tsm/train.py --config_path x3d/configs/x3d_smoke.yaml",
         "x3d_smoke.yaml, read as a yaml of tsm: unknown setting data.frames",
+        "The yaml lies in x3d's folder and is x3d's: x3d/train.py takes it",
+    ),
+    "yaml of another network named": (
+        "scripts/complexity.py --network x3d --config_path tsm/configs/tsm_smoke.yaml",
+        "The yaml lies in tsm's folder and is tsm's: --network=tsm takes it",
     ),
     "misspelt section in a yaml": (
         "tsm/train.py --config_path section.yaml",
@@ -294,6 +313,14 @@ TOOLS = {
         f"{LISTS} --videos {{drawn}}/videos --out /proc/none",
         "--out: cannot write /proc/none",
     ),
+    "blanks in a path": (
+        f"{LISTS} --out {{new}} --videos a path/with blanks",
+        "path/with: expected --name=value; a path with blanks needs quotes",
+    ),
+    "argument to the quickstart": (
+        "scripts/quickstart.py now",
+        "now: this command takes no arguments",
+    ),
     "lists of images": (
         "scripts/scan_videos.py --config_path resnet50/configs/resnet50_smoke.yaml --out {new}",
         "resnet50 has no lists of videos",
@@ -437,6 +464,17 @@ def test_a_mistake_is_told_in_one_line(name, told, places, tmp_path):
         assert word in said
     assert sorted(Path(places["bad"]).rglob("*")) == before
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (".ckpt", ".mindir")]
+
+
+def test_a_yaml_in_the_folder_of_another_network_is_read_where_it_fits(monkeypatch, tmp_path):
+    file = tmp_path / "x3d" / "configs" / "mine.yaml"
+    file.parent.mkdir(parents=True)
+    (tmp_path / "x3d" / "model.py").touch()
+    shutil.copy(ROOT / "tsm" / "configs" / "tsm_smoke.yaml", file)
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    assert command.load(Config, file, ["train.epochs=3"], "{}").train.epochs == 3
+    with pytest.raises(ValueError, match="lies in x3d's folder and is x3d's: x3d/eval.py takes"):
+        command.load(Config, file, ["train.epochs=x"], "{}/eval.py")
 
 
 def test_a_folder_in_use_is_told(told, places):

@@ -59,7 +59,9 @@ def test_the_package_asks_for_what_requirements_txt_lists(wheel):
     assert {line for line in listed if not line.startswith("decord")} == asked
 
 
-def test_without_a_checkout_data_and_results_lie_in_the_current_folder(tmp_path, monkeypatch):
+def test_without_a_checkout_data_and_results_lie_in_the_current_folder(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(config, "ROOT", tmp_path / NAME)
     yaml = Path("tsm/configs/tsm_smoke.yaml")
@@ -69,6 +71,11 @@ def test_without_a_checkout_data_and_results_lie_in_the_current_folder(tmp_path,
     cfg = config.load_config(Config, config.locate(yaml))
     assert cfg.data.root == tmp_path / "data" / "drawn"
     assert cfg.run.out == tmp_path / "out" / "tsm_smoke"
+    told = f"reading {tmp_path / NAME / yaml}, of the installed package\n"
+    assert capsys.readouterr().err == told
+    (tmp_path / "mine.yaml").touch()
+    config.locate(Path("mine.yaml"))
+    assert capsys.readouterr().err == ""
 
 
 def place(wheel: Path, folder: Path) -> Path:

@@ -6,11 +6,10 @@ tests/test_documents.py runs them.
 import importlib
 import re
 import shlex
-from typing import get_type_hints
 
 import pytest
 
-from utils.command import rooms
+from utils.command import config_of, rooms, settings_of
 from utils.config import ROOT, load_config
 
 DOCUMENTS = [ROOT / "README.md", *(ROOT / room / "README.md" for room in rooms())]
@@ -59,18 +58,12 @@ def test_every_room_has_the_six_headings():
         assert headings == ["What", "Run", "Data", "Results", "Departures", "Notes"]
 
 
-def settings_of(room: str) -> set:
-    """`section.key` of all settings of a room."""
-    sections = get_type_hints(importlib.import_module(f"{room}.config").Config)
-    return {f"{name}.{key}" for name, kind in sections.items() for key in get_type_hints(kind)}
-
-
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_what_a_document_names_is_there(document):
     """Settings, in a room's own README those of that room, and files that are linked."""
     text = document.read_text()
     own = [room for room in rooms() if document.parent == ROOT / room] or rooms()
-    known = set().union(*map(settings_of, own))
+    known = {setting for room in own for setting in settings_of(config_of(room))}
     named = re.findall(r"(?<![\w/.])(?:run|data|model|train|eval)\.\w+", text)
     files = re.compile(r"\.(py|csv|txt|log|json|bin|mindrecord\d?)$")
     assert not {name for name in named if not files.search(name)} - known

@@ -5,17 +5,20 @@
 Exit status 0: done; 2: the user's mistake, told in one line; 130: interrupted; 1: ours.
 """
 
+import difflib
 import importlib
 import math
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Callable
+from typing import Any, Callable, get_type_hints
 
 from utils import signals
 from utils.config import ROOT, known, load_config, locate, read_yaml
+from utils.usage import quietly, show_usage
 
 
 class Interrupted(Exception):
@@ -40,9 +43,29 @@ def run(
 def start(
     main: Callable, config_class: type, options: Sequence[str], optional: Sequence[str]
 ) -> Any:
-    given, overrides = parse(sys.argv[1:], ["config_path", *options], optional=optional)
-    config = load_config(config_class, locate(Path(given.pop("config_path"))), overrides)
+    needed, settings = ["config_path", *options], partial(settings_of, config_class)
+    given, overrides = parse(sys.argv[1:], needed, optional=optional, settings=settings)
+    path = locate(Path(given.pop("config_path")))
+    config = load(config_class, path, overrides, f"{{}}/{Path(sys.argv[0]).name}")
     return main(config, **given)
+
+
+def settings_of(config_class: type) -> list[str]:
+    """`section.key` of every setting."""
+    sections = get_type_hints(config_class).items()
+    return [f"{name}.{key}" for name, kind in sections for key in get_type_hints(kind)]
+
+
+def load(config_class: type, path: Path, overrides: list[str], taker: str) -> Any:
+    """The settings; of a yaml in another network's folder that fails, who takes it is told."""
+    try:
+        return load_config(config_class, path, overrides)
+    except ValueError as error:
+        room = path.resolve().parent.parent.name
+        if room not in rooms() or room == config_class.__module__.partition(".")[0]:
+            raise
+        whose = f"The yaml lies in {room}'s folder and is {room}'s"
+        raise ValueError(f"{error}. {whose}: {taker.format(room)} takes it") from None
 
 
 def run_room(
@@ -65,14 +88,22 @@ def run_room(
         rest = list(sys.argv[1:])
         chosen = {name: choose(name, choices, rest) for name, choices in words.items()}
         needed, others = ["config_path", *options], ["network", *optional]
-        given, overrides = parse(rest, needed, flags, others, free)
+        given, overrides = parse(rest, needed, flags, others, free, every_setting)
         path = locate(Path(given.pop("config_path")))
         room = given.pop("network", None) or room_of(path)
         known(room, rooms(), "network ")
-        config_class = importlib.import_module(f"{room}.config").Config
-        return main(room, load_config(config_class, path, overrides), **chosen, **given)
+        config = load(config_of(room), path, overrides, "--network={}")
+        return main(room, config, **chosen, **given)
 
     enter(usage, work)
+
+
+def config_of(room: str) -> type:
+    return importlib.import_module(f"{room}.config").Config
+
+
+def every_setting() -> list[str]:
+    return [setting for room in rooms() for setting in settings_of(config_of(room))]
 
 
 def room_of(path: Path) -> str:
@@ -123,27 +154,34 @@ def parse(
     flags: Sequence[str] = (),
     optional: Sequence[str] = (),
     free: str = "",
+    settings: Callable[[], Sequence[str]] = list,
 ) -> tuple[dict[str, Any], list[str]]:
     """Sorts the arguments into named ones and setting overrides; all `names` are required.
 
-    Unnamed ones are a mistake, or, with `free`, the list of that name.
+    Unnamed ones are a mistake, or, with `free`, the list of that name. `settings` are those that
+    an unknown name may mean.
     """
     given: dict[str, Any] = {**dict.fromkeys(flags, False), **({free: []} if free else {})}
-    overrides, rest = [], list(arguments)
+    overrides, rest, value = [], list(arguments), ""
     while rest:
-        word = rest.pop(0)
+        word, after = rest.pop(0), value
+        value = ""
         if free and not word.startswith("-"):
             given[free].append(word)
             continue
         if not word.startswith("--"):
-            hint = f"; --config_path {word}?" if word.endswith(".yaml") else ""
+            hint = ""
+            if after and "=" not in word:
+                hint = "; a path with blanks needs quotes"
+            elif word.endswith(".yaml"):
+                hint = f"; --config_path {word}?"
             raise ValueError(f"{word}: expected --name=value{hint}")
         name, equals, value = word[2:].partition("=")
         if name in flags and not equals:
             given[name] = True
             continue
         if "." not in name:
-            known(name, [*names, *flags, *optional], "option --")
+            known_option(name, [*names, *flags, *optional], settings)
         if not equals:
             if not rest or rest[0].startswith("--"):
                 raise ValueError(f"{word} needs a value: {word}=VALUE")
@@ -158,32 +196,47 @@ def parse(
     return given, overrides
 
 
+def known_option(name: str, options: Sequence[str], settings: Callable[[], Sequence[str]]) -> None:
+    """Raises where `name` is no option, with the nearest option or setting of that key."""
+    if name in options:
+        return
+    keys: dict[str, list[str]] = {}
+    for setting in dict.fromkeys(settings()):
+        keys.setdefault(setting.partition(".")[2], []).append(f"--{setting}")
+    near = difflib.get_close_matches(name, [*keys, *options], 1, 0.0)[0]
+    if near in options:
+        known(name, options, "option --")
+    meant = " or ".join(keys[near])
+    raise ValueError(
+        f"unknown option --{name}; settings are --section.key=value: did you mean {meant}?"
+    )
+
+
 def enter(usage: str, work: Callable, bare: bool = False) -> None:
     """Shows the usage where it is asked for, else runs `work` and exits.
 
     No argument at all asks for it too, except from a command that is `bare`. What `work` raises
     becomes an exit status and one line on stderr.
     """
-    if not (sys.argv[1:] or bare) or set(sys.argv[1:]) & {"-h", "--help"}:
-        print(usage.strip(), file=sys.stdout if sys.argv[1:] else sys.stderr)
-        sys.exit(0 if sys.argv[1:] else 2)
+    show_usage(usage)
+    if not (sys.argv[1:] or bare):
+        print(usage.strip(), file=sys.stderr)
+        sys.exit(2)
     signals.watch()
     try:
-        status = work()
+        with quietly():
+            status = work()
     except ValueError as error:
         if "ZOO_TRACEBACK" in os.environ:
             raise
         leave(2, f"error: {' '.join(str(error).split())}")
     except Interrupted as error:
         leave(130, str(error))
-    except BrokenPipeError:  # who reads our output has gone, as `head` does
-        os._exit(141)
     sys.exit(status if isinstance(status, int) else 0)
 
 
 def leave(status: int, line: str) -> None:
     """Ends at once: threads of the framework and of the data pipeline need not be waited for."""
-    print(line, file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with quietly():
+        print(line, file=sys.stderr, flush=True)
     os._exit(status)

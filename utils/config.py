@@ -84,7 +84,11 @@ def home() -> Path:
 def locate(path: Path) -> Path:
     """The path itself, or where nothing is there, the file of this zoo that has this name."""
     own = ROOT / path
-    return own if own.is_file() and not Path(path).exists() else Path(path)
+    if Path(path).exists() or not own.is_file():
+        return Path(path)
+    if home() != ROOT:  # who has a copy of their own should see that this is not it
+        print(f"reading {own}, of the installed package", file=sys.stderr)
+    return own
 
 
 def load_config(cls: type, path: Path, overrides: list[str] = ()) -> Any:

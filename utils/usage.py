@@ -1,0 +1,38 @@
+"""How a command is used, told without MindSpore; and output that nobody reads any more."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+def help_wanted() -> bool:
+    return bool({"-h", "--help"} & set(sys.argv[1:]))
+
+
+def show_usage(usage: str) -> None:
+    """Prints the usage and exits, where the command line asks for it."""
+    if help_wanted():
+        with quietly():
+            print(usage.strip())
+        sys.exit(0)
+
+
+def take_nothing(usage: str) -> None:
+    """The same for a command without arguments; any other is the user's mistake."""
+    show_usage(usage)
+    if sys.argv[1:]:
+        print(f"error: {sys.argv[1]}: this command takes no arguments", file=sys.stderr)
+        sys.exit(2)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Inside, a reader of our output who has gone, as `head` does, ends the process in silence."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()  # here, and not when the interpreter ends
+    except BrokenPipeError:
+        os._exit(141)
