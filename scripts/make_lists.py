@@ -11,7 +11,8 @@ train.csv and val.csv, and as test.csv the latter again; missing.txt: what is an
 there; unlisted.txt: what is there and not annotated.
 
 Without NAME: DIR/CLASS/VIDEO gives train.txt and test.txt (or the same csv), a share of every class
-to test with. Of equal files the first alone is listed.
+to test with. Of equal files (`twins` counts the groups) the first alone is listed; `others` are
+files that are no videos by their names.
 
 labels.txt has the classes' names in the order of their labels. Nobody decodes anything here:
 `scripts/scan_videos.py` does. The last line of stdout is one JSON object of counts and lists.
@@ -33,6 +34,7 @@ from utils.official_lists import match
 CSV = ("train.csv", "test.csv", "val.csv")
 OWN = {"txt": ("train.txt", "test.txt"), "csv": CSV}
 OFFICIAL = {"txt": ("train.txt", "val.txt"), "csv": CSV}
+SHOWN = 5  # files named that are no videos
 OPTIONS = {"with": ("annotations", "split"), "without": ("test", "seed")}
 
 
@@ -86,6 +88,12 @@ def own(root: Path, names: str, test: str = "0.2", seed: str = "0") -> tuple[dic
     files = {name: train if "train" in name else tested for name in OWN[names]}
     for group in found.twins:
         print(f"equal files, listed once: {', '.join(group)}", file=sys.stderr)
+    if found.others:
+        more = f" and {len(found.others) - SHOWN} more" if len(found.others) > SHOWN else ""
+        print(f"no videos, left out: {', '.join(found.others[:SHOWN])}{more}", file=sys.stderr)
+    for name in found.nested:
+        told = f"all videos of class {name} lie in folders below it; is --videos one too high?"
+        print(told, file=sys.stderr)
     counts = {"classes": len(found.classes), "train": len(train), "test": len(tested)}
     counts.update(others=len(found.others), twins=len(found.twins))
     return counts, {**files, "labels.txt": sorted(found.classes)}

@@ -31,6 +31,7 @@ from utils.pool import Crashed, run_all
 from utils.scanning import GOOD, Finding, Job, examine, table_row
 
 DEPTHS = ("all", "ends")
+SHOWN = 5  # bad videos named on stderr
 
 
 def main(room: str, cfg, out: str, frames: str = "all", workers: str = "") -> None:
@@ -53,6 +54,7 @@ def main(room: str, cfg, out: str, frames: str = "all", workers: str = "") -> No
             target.parent.mkdir(parents=True, exist_ok=True)
             lines, new = scan(file, cfg.data.reader, frames, int(workers), target)
             write_lists(target, lines)
+            tell_bad(target, lines)
             copy_names(file.path, target)
             kinds.update(finding.kind for _, _, _, finding in lines)
             read += new
@@ -124,6 +126,14 @@ def write_lists(target: Path, lines: list) -> None:
     ]
     write_text(target, "".join(line + "\n" for line in good))
     write_text(target.with_name(f"{target.name}.bad.tsv"), "".join(row + "\n" for row in rows))
+
+
+def tell_bad(target: Path, lines: list) -> None:
+    bad = [(path or text, finding) for _, text, path, finding in lines if finding.kind != GOOD]
+    for path, finding in bad[:SHOWN]:
+        print(f"left out: {path}: {finding.kind}, {finding.reason}", file=sys.stderr)
+    if bad:
+        print(f"{len(bad)} of {len(lines)} left out, all in {target}.bad.tsv", file=sys.stderr)
 
 
 def copy_names(source: Path, target: Path) -> None:

@@ -11,11 +11,15 @@ from utils.scanning import SUFFIXES
 
 
 class Found(NamedTuple):
-    """Videos by class, relative to the folder; other files; groups of equal files."""
+    """Videos by class, relative to the folder; other files; groups of equal files.
+
+    `nested` are the classes with several folders of videos in theirs, and no video beside them.
+    """
 
     classes: dict[str, list[str]]
     others: list[str]
     twins: list[list[str]]
+    nested: list[str]
 
 
 def look(folder: Path) -> Found:
@@ -40,7 +44,9 @@ def look(folder: Path) -> Found:
     odd = next((v for videos in classes.values() for v in videos if "\n" in v), None)
     if odd:
         raise ValueError(f"--videos: {odd!r} has a line break in its name; rename it")
-    return Found(classes, others, twins_of(folder, classes))
+    folders = {name: {Path(v).parts[1:-1][:1] for v in videos} for name, videos in classes.items()}
+    nested = [name for name, inner in folders.items() if len(inner) > 1 and () not in inner]
+    return Found(classes, others, twins_of(folder, classes), nested)
 
 
 def twins_of(folder: Path, classes: dict[str, list[str]]) -> list[list[str]]:
