@@ -122,10 +122,11 @@ def draw_classes(
     ):
         best = np.argsort(-shares.max(axis=0), kind="stable")[:SHOWN]
         for number, label in enumerate(best):
-            values, color = 100 * shares[:, label], f"C{number}"
-            axes.plot(spans.mean(axis=1), values, ".-", linewidth=0.8, color=color)
+            values = 100 * shares[:, label]
+            style = {"color": f"C{number}", "zorder": 10 - number}  # the highest covers the others
+            axes.plot(spans.mean(axis=1), values, ".-", linewidth=0.8, **style)
             name = title_of({"name": names[label] if len(names) else "", "label": label})
-            axes.hlines(values, *spans.T, color=color, linewidth=2.5, label=name)
+            axes.hlines(values, *spans.T, linewidth=2.5, label=name, **style)
         axes.set(ylim=(-4, 104), ylabel="%")
         axes.set_title(caption, fontsize=9, loc="left")
         axes.grid(alpha=0.3)

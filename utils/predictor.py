@@ -149,9 +149,8 @@ def sheet_row(head: Head, part: Part, views: np.ndarray, entries: list[dict]) ->
 def caption(head: Head) -> str:
     crops = f"the middle one of {head.crops} crops" if head.crops > 1 else "1 crop"
     clips = f"{head.clips} clips, a line each" if head.clips > 1 else "1 clip"
-    return (
-        f"{head.name + ': ' if head.name else ''}{head.clips * head.crops} views: {clips}; {crops}"
-    )
+    views = "1 view" if head.clips * head.crops == 1 else f"{head.clips * head.crops} views"
+    return f"{head.name + ': ' if head.name else ''}{views}: {clips}; {crops}"
 
 
 def table(record: dict) -> str:
