@@ -20,14 +20,13 @@ from utils.plots import save
 
 # What is drawn, from top to bottom: title, name in the log, and what one there is in the picture.
 PANELS = (
-    ("loss", "loss", 1),
-    ("top-1, %", "top1", 100),
+    ("loss of training batches", "loss", 1),
+    ("top-1, %: solid of training batches, dashed of tests", "top1", 100),
     ("learning rate", "lr", 1),
     ("clips a second", "clips_per_second", 1),
     ("waiting for data, % of the time", "waiting", 100),
 )
-FROM_ZERO = ("clips_per_second", "waiting")
-DEEPEST = 1e-4  # of the highest rate: where a cosine ends would leave no room for the rest
+FROM_ZERO = ("lr", "clips_per_second", "waiting")
 FEW = 40  # points that are marked
 FORMATS = (".png", ".svg")
 
@@ -84,10 +83,9 @@ def drawn(runs: dict[str, list[dict]]) -> Figure:
             draw_run(axes, lines, name, unit, labels[number], f"C{number}")
         axes.set_title(title, fontsize=10, loc="left")
         axes.grid(alpha=0.3)
-        if name == "lr":
-            scale_rates(axes, [li[name] for lines in runs.values() for li in lines if name in li])
         if name in FROM_ZERO:
-            axes.set_ylim(bottom=0)
+            highest = axes.get_ylim()[1]
+            axes.set_ylim(-0.05 * highest, 1.05 * highest)  # points at 0 are seen whole
     panels[-1].set_xlabel("epoch")
     found = dict(zip(*reversed(panels[1].get_legend_handles_labels())))
     columns = min(max(len(found), 1), 4)
@@ -111,14 +109,6 @@ def names_of(folders: list[str]) -> list[str]:
     """The runs in the legend: names of folders, or whole paths where names are the same."""
     names = [Path(folder).resolve().name for folder in folders]
     return names if len(set(names)) == len(names) else folders
-
-
-def scale_rates(axes, rates: list[float]) -> None:
-    """Logarithmic; a rate of zero has no place there."""
-    axes.set_yscale("log")
-    highest = max(rates, default=0)
-    if highest and min(rates) < DEEPEST * highest:
-        axes.set_ylim(bottom=DEEPEST * highest)
 
 
 def is_point(line: dict, name: str, tests: bool) -> bool:

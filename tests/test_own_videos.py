@@ -159,3 +159,20 @@ def test_curves_of_runs_are_drawn(tmp_path):
         done = call("scripts/plot_run.py", *arguments)
         assert done.returncode == 2
         assert message in done.stderr
+
+
+def test_curves_show_every_point_whole():
+    """The end of a cosine too, and a run that never waits."""
+    lines = [
+        {"epoch": e, "step": e, "loss": 1.0, "top1": 0.5, "lr": rate, "clips_per_second": 20 + e}
+        for e, rate in ((1, 0.1), (2, 0.05), (3, 4e-6))
+    ]
+    lines = [{**line, "waiting": 0.0} for line in lines]
+    drawn = runpy.run_path(str(ROOT / "scripts" / "plot_run.py"))["drawn"]
+    panels = drawn({"run": lines}).axes
+    for axes in panels[2:]:
+        values = axes.lines[0].get_ydata()
+        assert axes.get_yscale() == "linear"
+        assert axes.get_ylim()[0] < 0 <= min(values)
+        assert max(values) < axes.get_ylim()[1]
+    assert "dashed of tests" in panels[1].get_title(loc="left")

@@ -88,7 +88,8 @@ def run(
     if not count:
         raise ValueError(f"{video}: no frame came")
     times, shares = (np.array(each) for each in zip(*last))
-    draw_classes(picture, f"{video}, frame by frame", times, [("", head.names, shares)])
+    spans = np.stack((times, times), axis=1)
+    draw_classes(picture, f"{video}, frame by frame", spans, [("", head.names, shares)])
     summary = {"video": video, "frames": count, "fps": round(stream.fps, 3)}
     summary["top"] = entries(head, total / count, top)
     return {**summary, "interrupted": stop.is_set(), "csv": str(table), "picture": str(picture)}

@@ -13,6 +13,7 @@ from utils.files import explained
 from utils.split_plan import Prediction
 
 FORWARD, BACKWARD, TRAVEL, WAIT = "#9ecae1", "#3182bd", "#e6550d", "#bdbdbd"
+DPI = 120  # pixels of an inch
 
 
 def draw_timeline(path: Path, backward: Backward, plans: Mapping[str, Prediction]) -> None:
@@ -90,7 +91,7 @@ def save(figure: Figure, path: Path, option: str = "--out") -> None:
     temporary = path.with_name(path.name + ".tmp")
     try:
         with explained(path, option):
-            figure.savefig(temporary, format=path.suffix[1:], dpi=120)
+            figure.savefig(temporary, format=path.suffix[1:], dpi=DPI)
             temporary.replace(path)
     finally:
         with contextlib.suppress(OSError):

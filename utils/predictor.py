@@ -16,7 +16,10 @@ from utils import predicting
 from utils.files import explained, write_text
 from utils.frame_source import FrameSource, VideoError
 from utils.pictures import Row, draw_classes, draw_sheet
+from utils.plots import shortened
 from utils.predicting import Head, Part, Seen
+
+LONGEST = 60  # letters of a file's name in a title
 
 
 class Predictor:
@@ -79,12 +82,12 @@ class Predictor:
         return record
 
     def draw(self, video: str, name: str, seen: Seen, windows: int, fps: float) -> str:
-        title = video
+        title = shortened(Path(video).name, LONGEST)
         if windows > 1:
             start, end = span(seen.part)
             title += f", {start:.1f} to {end:.1f} s, the surest of {windows} windows"
         rows = [
-            Row(caption(head), head.pictures(views), predicting.entries(head, share, self.top))
+            sheet_row(head, seen.part, views, predicting.entries(head, share, self.top))
             for head, views, share in zip(self.heads, seen.views, seen.shares)
         ]
         path = self.folder / f"{name}.png"
@@ -101,7 +104,7 @@ class Predictor:
         write_text(self.folder / f"{name}.csv", text.getvalue())
         panels = [(h.name, h.names, own) for h, own in zip(self.heads, shares)]
         path = self.folder / f"{name}_timeline.png"
-        draw_classes(path, video, np.mean(spans, axis=1), panels)
+        draw_classes(path, shortened(Path(video).name, LONGEST), np.array(spans), panels)
         windows = []
         for (start, end), *each in zip(spans, *shares):
             found = predicting.ranking(self.heads, each, 1)
@@ -134,12 +137,20 @@ def span(part: Part) -> tuple[float, float]:
     return part.first / fps, (part.first + len(part)) / fps
 
 
+def sheet_row(head: Head, part: Part, views: np.ndarray, entries: list[dict]) -> Row:
+    pictures = head.pictures(views)
+    times = None
+    if part.fps:  # of a picture that stands for several frames, the first one's
+        numbers = head.numbers(part).reshape(*pictures.shape[:2], -1)[..., 0]
+        times = (part.first + numbers) / part.fps
+    return Row(caption(head), pictures, entries, times)
+
+
 def caption(head: Head) -> str:
     crops = f"the middle one of {head.crops} crops" if head.crops > 1 else "1 crop"
     clips = f"{head.clips} clips, a line each" if head.clips > 1 else "1 clip"
-    return (
-        f"{head.name + ': ' if head.name else ''}{head.clips * head.crops} views: {clips}; {crops}"
-    )
+    views = "1 view" if head.clips * head.crops == 1 else f"{head.clips * head.crops} views"
+    return f"{head.name + ': ' if head.name else ''}{views}: {clips}; {crops}"
 
 
 def table(record: dict) -> str:

@@ -14,8 +14,10 @@ from utils.plots import save, shortened
 
 FEW = 40  # classes of which each is named
 NUMBERED = 20  # classes whose counts stand in the matrix
+LINED = 30  # classes whose cells have lines between them
 WORST = 25  # classes named where there are many
 LONGEST = 40  # letters of a name
+DOUBTFUL, FADED = 10, 0.35  # a bar of fewer videos is so pale
 BOOST = 0.35  # shares to this power are colours: a few mistakes among hundreds of classes show
 BAR, PALE, SURE, MODEST = "#3182bd", "#9ecae1", "#e6550d", "#a1d99b"
 
@@ -28,7 +30,12 @@ def draw_confusion(path: Path, counts: np.ndarray, names: Sequence[str]) -> None
     axes = figure.add_subplot()
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(BOOST, 0, 1), interpolation="nearest")
-    figure.colorbar(image, ax=axes, label="share of the true class", shrink=0.8)
+    figure.colorbar(image, ax=axes, label="share of the true class (not linear)", shrink=0.8)
+    if classes <= LINED:
+        axes.set_xticks(np.arange(classes + 1) - 0.5, minor=True)
+        axes.set_yticks(np.arange(classes + 1) - 0.5, minor=True)
+        axes.grid(which="minor", color="white", linewidth=0.8)
+        axes.tick_params(which="minor", length=0)
     if classes <= FEW:
         axes.set_xticks(range(classes))
         axes.set_xticklabels(short(names), rotation=90, fontsize=8, parse_math=False)
@@ -86,24 +93,30 @@ def draw_curve(axes: Axes, shares: np.ndarray) -> None:
 
 
 def draw_calibration(path: Path, table: np.ndarray, error: Optional[float]) -> None:
-    """A reliability diagram of `calibration.bins`, with the videos of every bin below it."""
+    """A reliability diagram of `calibration.bins`, with the videos of every bin above and below."""
     figure = Figure(figsize=(5.5, 6.5), layout="constrained")
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     some = table[table["videos"] > 0]
     sure, right = some["confidence"], some["accuracy"]
     bars = {"align": "edge", "width": 1 / len(table), "edgecolor": "white"}
     gap, low = np.abs(sure - right), np.minimum(sure, right)
-    axes.bar(some["from"], right, color=BAR, **bars)
+    drawn = [*axes.bar(some["from"], right, color=BAR, **bars)]
     colors = np.where(sure > right, SURE, MODEST)
-    axes.bar(some["from"], gap, bottom=low, color=colors, **bars)
+    drawn += axes.bar(some["from"], gap, bottom=low, color=colors, **bars)
+    for bar, row in zip(drawn, [*some, *some]):
+        bar.set_alpha(FADED if row["videos"] < DOUBTFUL else 1)
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.4}  # numbers lie on the dashed line
+    for row, top in zip(some, np.maximum(sure, right) + 0.012):
+        place = ((row["from"] + row["to"]) / 2, top)
+        axes.text(*place, row["videos"], ha="center", va="bottom", fontsize=6.5, bbox=box)
     axes.plot((0, 1), (0, 1), "--", color="black", linewidth=1)
-    axes.set_ylim(0, 1)
+    axes.set_ylim(0, 1.05)
     axes.set_ylabel("share that is right")
     told = "–" if error is None else f"{error:.3f}"
     axes.set_title(f"expected calibration error {told}", fontsize=10)
     words = ((BAR, "right"), (SURE, "surer than right"), (MODEST, "right, but less sure"))
     handles = [Patch(color=color, label=label) for color, label in words]
-    axes.legend(handles=handles, loc="upper left", fontsize=8)
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8)
     below.bar(table["from"], table["videos"], color=PALE, **bars)
     below.set_ylabel("videos")
     below.set_xlabel("confidence: probability of the predicted class")
