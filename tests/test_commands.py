@@ -104,7 +104,7 @@ def test_an_interrupt_while_compiling_ends_at_once(tiny, tmp_path):
 
 @pytest.mark.parametrize("seconds", [0.5, pytest.param(8, marks=pytest.mark.slow)])
 def test_an_interrupt_while_evaluating_ends_at_once(tiny, trained, seconds):
-    many = ["--data.sampling=dense", "--eval.clips=200", "--eval.batch=1"]
+    many = ["--data.sampling=dense", "--eval.clips=2000", "--eval.crops=10", "--eval.batch=1"]
     process = start("tsm/eval.py", *tiny, *many, "--checkpoint_path", trained)
     assert interrupt_after(process, "evaluating", seconds) == "interrupted; nothing was lost"
 

@@ -44,7 +44,8 @@ SMALL = {
     r"convert.*tsm_r50": "--model.arch=resnet18 --model.first_width=2",
     r"convert.*TSM_kinetics": "--model.num_classes=7",
     r"(train|eval|predict)\S* .*tsm_mine": TSM + "--data.batch=2",
-    r"train.py .*tsm_mine": "--run.save_every=25",
+    r"train.py .*tsm_mine\.yaml": "--run.save_every=25",
+    r"train.py .*tsm_mine_small": "--train.epochs=6",
     r"(train|eval)\S* .*x3d_smoke": "--data.scales=[32,32] --data.crop=32 --data.frames=4 "
     "--data.batch=4 --train.precise_bn=1",
     r"mvit_multi_smoke": "--data.crop=32 --data.frames=4 --model.dim=8 --data.batch=4",

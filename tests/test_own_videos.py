@@ -100,7 +100,13 @@ def test_a_strangers_videos_are_listed_scanned_and_trained(drawn, tiny, tmp_path
     assert (scanned["good"], scanned["bad"]) == (32, 0)
     out = f"--run.out={tmp_path / 'run'}"
     short = ["--train.epochs=1", "--train.warmup_epochs=0"]
-    assert last_json(call("tsm/train.py", *own, *short, out))["steps"] == 6
+    done = call("tsm/train.py", *own, *short, out)
+    assert last_json(done)["steps"] == 6
+    told = done.stderr
+    assert "those of 'left' then show 'right': swap_labels must be [[0, 1], [4, 5]], or " in told
+    assert "swap_labels takes 'up' for a mirrored 'shrink'" in told
+    other = call("tsm/train.py", *own, *short, f"{out}s", "--model.num_classes=9")
+    assert "labels.txt has 8 names, the network 9 classes; set num_classes" in other.stderr
 
 
 def test_one_screen_tells_what_is_here(tmp_path):

@@ -53,15 +53,19 @@ def advise(file: ListFile, data: Any) -> None:
     except ValueError as error:
         log.info("%s", error)
         return
-    paired = {frozenset(pair) for pair in data.swap_labels}
-    loose = [pair for pair in mirrored(names) if frozenset(pair) not in paired]
-    if data.flip and loose:
+    wanted, given = mirrored(names), [tuple(sorted(pair)) for pair in data.swap_labels]
+    loose = [pair for pair in wanted if data.flip and pair not in given]
+    for one, other in loose[:1]:
         log.info(
-            "flip mirrors clips, and those of %r then show %r: set swap_labels to %s, or flip to "
-            "false",
-            *(names[label] for label in loose[0]),
-            [*map(list, data.swap_labels), *map(list, loose)],
+            "flip mirrors clips, and those of %r then show %r: swap_labels must be %s, "
+            "or flip false",
+            names[one],
+            names[other],
+            [list(pair) for pair in wanted],
         )
+    for one, other in given if names else ():
+        if (one, other) not in wanted:
+            log.info("swap_labels takes %r for a mirrored %r", names[other], names[one])
 
 
 def mirrored(names: Sequence[str]) -> list[tuple[int, int]]:
@@ -69,5 +73,6 @@ def mirrored(names: Sequence[str]) -> list[tuple[int, int]]:
     plain = [TURNED.sub("counterclockwise", name.lower()) for name in names]
     found = {name: label for label, name in enumerate(plain)}
     words = re.compile("|".join(SIDES))
-    images = [found.get(words.sub(lambda word: SIDES[word[0]], name)) for name in plain]
-    return [(one, other) for one, other in enumerate(images) if other is not None and one < other]
+    images = [words.sub(lambda word: SIDES[word[0]], name) for name in plain]
+    pairs = ((label, found.get(image, -1)) for label, image in enumerate(images))
+    return [(one, other) for one, other in pairs if plain[one] != images[one] and one < other]
