@@ -29,6 +29,7 @@ from utils import command, inference, predicting, run_log, runtime
 from utils.config import ROOT
 from utils.metrics import print_result
 from utils.predictor import Predictor
+from utils.scanning import SUFFIXES
 
 SECONDS = ("window", "step", "fps")
 
@@ -49,11 +50,15 @@ def main(
     top = command.whole_number("top", top)
     given = {name: command.number(name, text) for name, text in seconds.items()}
     streams = stream or "fps" in given
+    if given.get("step") == 0:
+        raise ValueError("--step must be above 0 seconds; leave it out for windows in a row")
     if streams and (not stream or len(videos) > 1 or set(given) & {"window", "step"}):
         raise ValueError("--stream takes one VIDEO, --fps goes with it, --window and --step do not")
     for video in videos:
         if not (stream and video.isdecimal()) and not Path(video).exists():
             raise ValueError(f"{video} does not exist")
+        if any(file.suffix.lower() in SUFFIXES for file in Path(video).glob("*")):
+            raise ValueError(f"{video} is a folder of videos; name them, as in {video}/*.mp4")
     prediction = importlib.import_module(f"{room}.prediction")
     heads = prediction.heads(cfg)
     predicting.name_classes(heads, labels)

@@ -436,6 +436,8 @@ def main():
         (["VIDEO", "--top=0"], "--top must be a whole number above 0"),
         (["VIDEO", "--window=-1"], "--window must be a number from 0 on"),
         (["VIDEO", "--step=x"], "--step must be a number"),
+        (["VIDEO", "--step=0"], "--step must be above 0"),
+        (["FOLDER"], "is a folder of videos; name them"),
         (["VIDEO", "--labels=none.txt"], "--labels: none.txt does not exist"),
         (["VIDEO", "--labels=LIST"], "has 24 names, the network 8 classes"),
         (["VIDEO", "--fps=5"], "--fps goes with it"),
@@ -450,6 +452,7 @@ def test_a_mistake_is_told(main, tiny, filled, drawn, videos, tmp_path, words, s
 
     (tmp_path / "broken.mp4").write_bytes(videos[0].read_bytes()[:1500])
     real = {"VIDEO": videos[0], "LIST": drawn / "train.txt", "BROKEN": tmp_path / "broken.mp4"}
+    real["FOLDER"] = videos[0].parent
     for name, path in real.items():
         words = [word.replace(name, str(path)) for word in words]
     options = ["labels", "top", "out", "window", "step", "fps"]
