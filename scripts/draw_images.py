@@ -15,11 +15,11 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils.drawing_images import PATTERNS, draw_cifar10
-from utils.usage import quietly
+from utils.usage import Parser, quietly
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the data set")
     parser.add_argument("--seed", type=int, default=0, help="the same seed draws the same images")
     return parser.parse_args()

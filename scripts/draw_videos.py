@@ -18,11 +18,11 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils.drawing import MOTIONS, draw_dataset
 from utils.drawing_sets import draw_sets
-from utils.usage import quietly
+from utils.usage import Parser, quietly
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the data set")
     parser.add_argument("--train", type=int, default=40, help="training videos per class")
     parser.add_argument("--test", type=int, default=10, help="test videos per class")

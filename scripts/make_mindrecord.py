@@ -10,6 +10,7 @@ object: target, shards, classes, images.
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -18,7 +19,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from mindspore.mindrecord import FileWriter
 from tqdm import tqdm
 
-from utils.usage import quietly
+from utils.usage import Parser, quietly
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 SCHEMA = {"image": {"type": "bytes"}, "label": {"type": "int32"}, "file": {"type": "string"}}
@@ -26,7 +27,7 @@ AT_ONCE = 256  # images per write
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument("--source", type=Path, required=True, help="folder of class folders")
     parser.add_argument("--target", type=Path, required=True, help="file to write")
     parser.add_argument("--shards", type=int, default=1, help="files to spread the images over")
@@ -67,8 +68,10 @@ def main() -> None:
     try:
         if shards < 1:
             raise ValueError(f"--shards must be above 0, not {shards}")
-        for old in target.parent.glob(f"{target.name}*"):
-            raise ValueError(f"--target: {old} exists; remove it first, with its .db file")
+        old = re.compile(rf"{re.escape(target.name)}\d*(\.db)?")
+        for file in target.parent.glob("*"):
+            if old.fullmatch(file.name):
+                raise ValueError(f"--target: {file} exists; remove it first, with its .db file")
         images = list_images(arguments.source)
         target.parent.mkdir(parents=True, exist_ok=True)
         write(images, target, shards)

@@ -361,6 +361,10 @@ TOOLS = {
         "one of --record, --against, --case",
     ),
     "no room to draw": ("scripts/draw_videos.py --out text.mp4", "--out: cannot write text.mp4"),
+    "no number of videos": (
+        "scripts/draw_videos.py --out {new} --train x",
+        "argument --train: invalid int value: 'x'; --help shows the usage",
+    ),
     "no room for images": ("scripts/draw_images.py --out /proc/none", "cannot write /proc/none"),
     "no folder of images": (
         "scripts/make_mindrecord.py --source nowhere --target {new}",

@@ -14,8 +14,12 @@ from utils.run_log import log
 
 SHIPPED = ROOT / "utils" / "labels"
 TURNED = re.compile("(counter|anti)[- _]?clockwise")
-SIDES = {"left": "right", "right": "left"}
-SIDES.update({"counterclockwise": "clockwise", "clockwise": "counterclockwise"})
+SIDES = {
+    "left": "right",
+    "right": "left",
+    "counterclockwise": "clockwise",
+    "clockwise": "counterclockwise",
+}
 
 
 def find_names(beside: Optional[Path], shipped: str, classes: int) -> list[str]:

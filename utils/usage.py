@@ -1,9 +1,18 @@
 """How a command is used, told without MindSpore; and output that nobody reads any more."""
 
+import argparse
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, with a mistake told in one line, as everywhere here."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}; --help shows the usage\n")
 
 
 def help_wanted() -> bool:
