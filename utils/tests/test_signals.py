@@ -11,7 +11,7 @@ WAITING = """
 import time
 from utils.signals import reacting, watch
 watch()
-with reacting(lambda number: print("asked", number, flush=True)):
+with reacting(lambda number: print("asked", int(number), flush=True)):
     print("ready", flush=True)
     time.sleep(60)
 """
