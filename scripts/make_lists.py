@@ -28,6 +28,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from utils import command
 from utils.annotations import FRAMES, READERS, read
 from utils.class_folders import look, split
+from utils.config import first_of
 from utils.files import explained, write_text
 from utils.official_lists import match
 
@@ -89,8 +90,7 @@ def own(root: Path, names: str, test: str = "0.2", seed: str = "0") -> tuple[dic
     for group in found.twins:
         print(f"equal files, listed once: {', '.join(group)}", file=sys.stderr)
     if found.others:
-        more = f" and {len(found.others) - SHOWN} more" if len(found.others) > SHOWN else ""
-        print(f"no videos, left out: {', '.join(found.others[:SHOWN])}{more}", file=sys.stderr)
+        print(f"no videos, left out: {first_of(found.others, SHOWN)}", file=sys.stderr)
     for name in found.nested:
         told = f"all videos of class {name} lie in folders below it; is --videos one too high?"
         print(told, file=sys.stderr)

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Optional, Union
 
-from utils.config import Run, check_swap_labels, positive
+from utils.config import Run, check_swap_labels, not_negative, positive
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,7 @@ class Model:
 
     def __post_init__(self):
         positive(self, "model", "num_classes", "first_width")
-        if self.shift_div < 0:
-            raise ValueError(f"model.shift_div must not be negative, not {self.shift_div}")
+        not_negative(self, "model", "shift_div")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 
 from utils import event_files
-from utils.config import one_line, read_yaml, to_dict, to_yaml
+from utils.config import first_of, one_line, read_yaml, to_dict, to_yaml
 from utils.files import explained, locked, write_text
 from utils.order import Order
 from utils.runtime import Runtime
@@ -272,10 +272,7 @@ def compare(found: dict[str, tuple], wanted: dict[str, tuple]) -> str:
 
 
 def listing(what: str, names: list[str]) -> str:
-    if not names:
-        return ""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{what} {', '.join(names[:3])}{more}"
+    return f"{what} {first_of(names, 3)}" if names else ""
 
 
 def restore(state: dict[str, Parameter], found: dict[str, Parameter], path: Path) -> None:

@@ -57,9 +57,12 @@ def advise(file: ListFile, data: Any) -> None:
     except ValueError as error:
         log.info("%s", error)
         return
+    if not names:
+        return
     wanted, given = mirrored(names), [tuple(sorted(pair)) for pair in data.swap_labels]
     loose = [pair for pair in wanted if data.flip and pair not in given]
-    for one, other in loose[:1]:
+    if loose:
+        one, other = loose[0]
         log.info(
             "flip mirrors clips, and those of %r then show %r: swap_labels must be %s, "
             "or flip false",
@@ -67,7 +70,7 @@ def advise(file: ListFile, data: Any) -> None:
             names[other],
             [list(pair) for pair in wanted],
         )
-    for one, other in given if names else ():
+    for one, other in given:
         if (one, other) not in wanted:
             log.info("swap_labels takes %r for a mirrored %r", names[other], names[one])
 

@@ -125,10 +125,13 @@ def choose(name: str, choices: Sequence[str], rest: list[str]) -> str:
     return rest.pop(0)
 
 
-def whole_number(name: str, text: str) -> int:
-    """The value of the option `name`; ValueError where it is none above 0."""
+def whole_number(name: str, text: str, otherwise: str = "") -> int:
+    """The value of the option `name`; ValueError where it is none above 0.
+
+    `otherwise` is what else the caller takes, for the message.
+    """
     if not text.isdecimal() or int(text) == 0:
-        raise ValueError(f"--{name} must be a whole number above 0, not {text}")
+        raise ValueError(f"--{name} must be a whole number above 0{otherwise}, not {text}")
     return int(text)
 
 

@@ -58,9 +58,7 @@ class Run:
 
     def __post_init__(self):
         positive(self, "run", "loss_scale", "max_overflows", "log_every", "save_every")
-        for name in ("save_steps", "keep", "eval_every"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"run.{name} must not be negative, not {getattr(self, name)}")
+        not_negative(self, "run", "save_steps", "keep", "eval_every")
         if self.all_reduce == "auto" and self.cluster is None:
             raise ValueError(
                 "run.all_reduce auto needs run.cluster: "
@@ -74,6 +72,13 @@ def positive(section: Any, name: str, *fields: str) -> None:
         value = getattr(section, field)
         if value != "auto" and value <= 0:
             raise ValueError(f"{name}.{field} must be above 0, not {value}")
+
+
+def not_negative(section: Any, name: str, *fields: str) -> None:
+    for field in fields:
+        value = getattr(section, field)
+        if value < 0:
+            raise ValueError(f"{name}.{field} must not be negative, not {value}")
 
 
 def home() -> Path:
@@ -139,6 +144,12 @@ def check_names(cls: type, values: dict, path: Path) -> None:
 
 def one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def first_of(names: list[str], most: int) -> str:
+    """`a, b and 7 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def resolve_paths(cls: type, values: dict, base: Path) -> dict:

@@ -57,9 +57,7 @@ def wanted(
     offered("precision", precision, tuple(LEVEL))
     if format == "onnx":
         require("onnx", "onnxruntime")
-    if batch and batch != "free" and not batch.isdecimal():
-        raise ValueError(f"--batch must be a whole number above 0, or free, not {batch}")
-    size = 0 if batch == "free" else whole_number("batch", batch or str(eval_batch))
+    size = 0 if batch == "free" else whole_number("batch", batch or str(eval_batch), ", or free")
     path = Path(target)
     if path.suffix in {f".{kind}" for kind in WAYS} - {f".{format}"}:
         raise ValueError(f"--target {target} ends in {path.suffix} and --format is {format}")

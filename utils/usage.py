@@ -15,13 +15,9 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}; --help shows the usage\n")
 
 
-def help_wanted() -> bool:
-    return bool({"-h", "--help"} & set(sys.argv[1:]))
-
-
 def show_usage(usage: str) -> None:
     """Prints the usage and exits, where the command line asks for it."""
-    if help_wanted():
+    if {"-h", "--help"} & set(sys.argv[1:]):
         with quietly():
             print(usage.strip())
         sys.exit(0)
