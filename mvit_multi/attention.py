@@ -6,15 +6,16 @@ because that is what the pooling convolutions read: a matrix product gives eithe
 same price, and a transposition of the unpooled grid would cost three times the product.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.common.initializer import Normal, Uniform, Zero, initializer
+from scipy.linalg import block_diag
 
 from utils.conv3d import DepthwiseConv3d
-from utils.layers import Dense
+from utils.layers import Dense, LayerNorm, on_ascend
 from utils.tables import resize_rows
 
 Grid = tuple[int, int, int]
@@ -56,9 +57,11 @@ class ChannelsFirst(nn.Cell):
         self.product, self.add = ops.BatchMatMul(transpose_b=True), ops.BiasAdd()
 
     def construct(self, x: Tensor, part: int = 0, parts: int = 1) -> Tensor:
-        size = self.weight.shape[0] // parts
-        weight = ops.cast(self.weight, x.dtype)[part * size : (part + 1) * size]
-        bias = ops.cast(self.bias, x.dtype)[part * size : (part + 1) * size]
+        weight, bias = ops.cast(self.weight, x.dtype), ops.cast(self.bias, x.dtype)
+        if parts > 1:
+            size = self.weight.shape[0] // parts
+            weight = weight[part * size : (part + 1) * size]
+            bias = bias[part * size : (part + 1) * size]
         weight = ops.broadcast_to(weight, (x.shape[0], *weight.shape))
         return self.add(self.product(weight, x), bias)
 
@@ -79,11 +82,14 @@ class Attention(nn.Cell):
         self.proj = Dense(plan.dim_out, plan.dim_out, weight_init=Normal(STD))
         strides = (plan.stride_q, plan.stride_kv, plan.stride_kv)
         pools = [DepthwiseConv3d(self.size, (3, 3, 3), stride, form) for stride in strides]
-        norms = [nn.LayerNorm((self.size,), epsilon=eps) for _ in strides]
+        norms = [LayerNorm(self.size, eps) for _ in strides]
         self.pool_q, self.pool_k, self.pool_v = pools
         self.norm_q, self.norm_k, self.norm_v = norms
         for pool in pools:
             pool.weight.set_data(initializer(Uniform(27**-0.5), pool.weight.shape))
+        tokens = int(token) + int(np.prod(self.out_grid))
+        mask = (np.arange(tokens) >= int(token)).reshape(1, 1, tokens, 1)  # without class token
+        self.not_token = Tensor(mask.astype(np.float32))
         self.positions = RelativePositions(plan, token) if relative else None
         if relative:
             self.rel_pos_t, self.rel_pos_h, self.rel_pos_w = (
@@ -93,9 +99,8 @@ class Attention(nn.Cell):
         self.score, self.blend = ops.BatchMatMul(transpose_b=True), ops.BatchMatMul()
 
     def construct(self, x: Tensor) -> Tensor:
-        q = self.norm_q(self.pool(self.qkv(x, 0, 3), self.pool_q))  # (B, h, Nq, d)
-        k = self.norm_k(self.pool(self.qkv(x, 1, 3), self.pool_k))
-        v = self.norm_v(self.pool(self.qkv(x, 2, 3), self.pool_v))
+        q, k, v = self.project(x)
+        q, k, v = self.norm_q(q), self.norm_k(k), self.norm_v(v)  # (B, h, N', d)
         scaled = q * self.size**-0.5
         if self.positions is not None:
             tables = (self.rel_pos_t, self.rel_pos_h, self.rel_pos_w)
@@ -108,16 +113,40 @@ class Attention(nn.Cell):
         found = ops.reshape(ops.transpose(found, (0, 2, 1, 3)), (-1, n, self.heads * self.size))
         return self.proj(found)
 
-    def pool(self, x: Tensor, pool: nn.Cell) -> Tensor:
-        """(B, h*d, N) to tokens (B, h, N', d), pooled head by head."""
-        x = ops.reshape(x, (-1, self.size, x.shape[2]))
-        first = x[:, :, :1] if self.token else None
-        x = x[:, :, 1:] if self.token else x
-        x = pool(ops.reshape(x, (-1, self.size, *self.grid)))
-        _, _, t, h, w = x.shape
-        x = ops.reshape(x, (-1, self.size, t * h * w))
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Pooled queries, keys and values of tokens, each (B, h, N', d)."""
+        if on_ascend() and self.pool_k.form == "taps":
+            return self.project_at_once(x)
+        parts = ()
+        for i, pool in enumerate((self.pool_q, self.pool_k, self.pool_v)):
+            part = self.qkv(x, i, 3)  # (B, h*d, N)
+            first = part[:, :, :1] if self.token else None
+            part = part[:, :, 1:] if self.token else part
+            parts += (self.to_tokens(pool(ops.reshape(part, (-1, self.size, *self.grid))), first),)
+        return parts
+
+    def project_at_once(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same in fewer kernels: one product for all, one pooling for keys and values."""
+        wide, width = self.qkv(x), self.heads * self.size  # (B, 3*h*d, N)
+        first = (None, None, None)
+        if self.token:
+            first, wide = ops.split(wide[:, :, :1], width, 1), wide[:, :, 1:]
+        q, kv = ops.split(wide, (width, 2 * width), 1)
+        q = self.pool_q(ops.reshape(q, (-1, self.size, *self.grid)))
+        # The channels of keys and values, head by head, have the kernels of one head.
+        kernels = ops.stack((self.pool_k.weight, self.pool_v.weight))  # (2, d, 1, 3, 3, 3)
+        kernels = ops.expand_dims(ops.cast(kernels, kv.dtype), 1)
+        shape = (2, self.heads, *kernels.shape[2:])
+        kernels = ops.reshape(ops.broadcast_to(kernels, shape), (2 * width, *shape[3:]))
+        kv = self.pool_k.taps(ops.reshape(kv, (-1, 2 * width, *self.grid)), kernels)
+        k, v = ops.split(kv, width, 1)
+        return self.to_tokens(q, first[0]), self.to_tokens(k, first[1]), self.to_tokens(v, first[2])
+
+    def to_tokens(self, x: Tensor, first: Optional[Tensor]) -> Tensor:
+        """Pooled maps (..., T, H, W) of all heads, after the class token, to (B, h, N', d)."""
+        x = ops.reshape(x, (-1, self.size, x.shape[2] * x.shape[3] * x.shape[4]))
         if first is not None:
-            x = ops.cat((first, x), 2)
+            x = ops.cat((ops.reshape(first, (-1, self.size, 1)), x), 2)
         x = ops.transpose(x, (0, 2, 1))
         return ops.reshape(x, (-1, self.heads, x.shape[1], self.size))
 
@@ -125,6 +154,8 @@ class Attention(nn.Cell):
         """The pooled queries, unscaled; zero for the class token."""
         if not self.token:
             return q
+        if on_ascend():
+            return q * ops.cast(self.not_token, q.dtype)
         return ops.cat((ops.zeros_like(q[:, :, :1]), q[:, :, 1:]), 2)
 
 
@@ -141,31 +172,41 @@ class RelativePositions(nn.Cell):
         self.query, self.token = pooled(plan.grid, plan.stride_q), token
         key = pooled(plan.grid, plan.stride_kv)
         self.lengths = table_lengths(plan)
-        self.rows = tuple(
-            Tensor(distance_rows(q, k, length))
-            for q, k, length in zip(self.query, key, self.lengths)
-        )
+        rows = [distance_rows(q, k, n) for q, k, n in zip(self.query, key, self.lengths)]
+        self.sizes = [len(each) for each in rows]
+        # All three axes in one product; in a tuple, where mixed precision leaves it float32. On
+        # Ascend in the type of the tables: a selection of rows rounds nothing.
+        self.rows = (Tensor(block_diag(*rows).astype(np.float32)),)
+        self.half_rows = (Tensor(block_diag(*rows).astype(np.float16)),)
         self.places = Tensor(indicators(key, token))
         self.product, self.select = ops.BatchMatMul(transpose_b=True), ops.MatMul()
 
     def construct(self, scaled: Tensor, q: Tensor, k: Tensor, tables: tuple) -> tuple:
         """Queries, scaled and not, and keys, (B, h, N, d); returns both with further channels."""
         inner = q[:, :, 1:] if self.token else q
-        parts = ()
+        parts, table = (), ops.cat(tables, 0)
+        if on_ascend() and table.dtype == mstype.float16:
+            rows = self.select(self.half_rows[0], table)
+        else:
+            rows = self.select(self.rows[0], ops.cast(table, mstype.float32))
+        rows = ops.split(ops.cast(rows, q.dtype), self.sizes, 0)
         for axis in range(3):
-            parts += (self.along(inner, tables[axis], axis),)
+            parts += (self.along(inner, rows[axis], axis),)
         sums = ops.cat(parts, -1)
         if self.token:
             sums = ops.cat((ops.zeros_like(sums[:, :, :1]), sums), 2)
         places = ops.broadcast_to(ops.cast(self.places, k.dtype), (*k.shape[:3], sums.shape[3]))
         return ops.cat((scaled, sums), -1), ops.cat((k, places), -1)
 
-    def along(self, q: Tensor, table: Tensor, axis: int) -> Tensor:
-        """Products of (B, h, N, d) with the rows of every key place of an axis: (B, h, N, K)."""
+    def along(self, q: Tensor, rows: Tensor, axis: int) -> Tensor:
+        """Products of (B, h, N, d) with the rows (Q * K, d) of an axis: (B, h, N, K)."""
         b, h, n, d = q.shape
         count = self.query[axis]
-        rows = self.select(self.rows[axis], ops.cast(table, mstype.float32))  # (Q * K, d)
-        rows = ops.cast(ops.reshape(rows, (count, -1, d)), q.dtype)
+        rows = ops.reshape(rows, (count, -1, d))
+        if axis == 0 and on_ascend():  # nothing to transpose: time comes first
+            rows = ops.broadcast_to(rows, (b * h, *rows.shape))
+            sums = self.product(ops.reshape(q, (b * h, count, -1, d)), rows)
+            return ops.reshape(sums, (b, h, n, -1))
         order = ((2, 0, 1, 3, 4, 5), (3, 0, 1, 2, 4, 5), (4, 0, 1, 2, 3, 5))[axis]
         back = ((1, 2, 0, 3, 4, 5), (1, 2, 3, 0, 4, 5), (1, 2, 3, 4, 0, 5))[axis]
         q = ops.transpose(ops.reshape(q, (b, h, *self.query, d)), order)

@@ -63,7 +63,7 @@ class Data:
     mix_switch: float = 0.5  # share of cutmix where both are on
     batch: int = 4  # videos per device
     workers: Union[int, Literal["auto"]] = "auto"  # this device's share of the cores
-    processes: Union[bool, Literal["auto"]] = "auto"  # instead of threads; auto: above 8 workers
+    processes: Union[bool, Literal["auto"]] = "auto"  # auto: on a CPU, above 8 workers
     prefetch: Union[int, Literal["auto"]] = "auto"  # batches made ahead; auto: 2 to 8, as fits
     bad_limit: float = 0.01  # share of unreadable training videos that stops the run
 

@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from mvit_multi.dataset import EvalVideos
-from utils.metrics import evaluate, sum_unreadable
+from utils.metrics import choose_clips_per_pass, evaluate, sum_unreadable
 from utils.runtime import Runtime
 
 
@@ -15,6 +15,11 @@ class OneHead:
 
     def __init__(self, net: nn.Cell, which: int):
         self.net, self.which = net, which
+
+    @property
+    def fixed_batch(self) -> int:
+        """As that of `utils.exported.Exported`; 0 for a network that takes any batch."""
+        return getattr(self.net, "fixed_batch", 0)
 
     def set_train(self, mode: bool) -> None:
         self.net.set_train(mode)
@@ -41,12 +46,15 @@ def evaluate_sets(
 ) -> dict[str, Any]:
     """Top-1 and top-5, means over the data sets, and `sets`, each one's metrics.
 
-    `collect` {number of the data set: what gets its scores}, as in `evaluate`.
+    `collect` {number of the data set: function that gets its scores}, as in `evaluate`. All data
+    sets have the same number of clips in a forward pass, so the graph is compiled once.
     """
-    found = {}
+    found, sources = {}, list(videos.values())
+    views = [source.clips * source.crops for source in sources]
+    size = choose_clips_per_pass(sources[0].cfg.eval.batch, *views)
     for k, source in videos.items():
-        each = collect and collect[k]
-        metrics = evaluate(OneHead(net, k), source.dataset(), source.set.num_classes, rt, each)
+        head, classes = OneHead(net, k), source.set.num_classes
+        metrics = evaluate(head, source.dataset(), classes, rt, collect and collect[k], size)
         metrics["unreadable"] = sum_unreadable(source.bad, rt)
         metrics["views"] = f"{source.clips}x{source.crops}"
         found[source.set.name] = metrics

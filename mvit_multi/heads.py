@@ -7,7 +7,8 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.common.initializer import Normal, initializer
 
-from utils.layers import GELU, Dense, Dropout
+from utils.dropout import Dropout
+from utils.layers import GELU, Dense
 
 STD = 0.02
 HEAD_WIDTH, EXPANDER_WIDTH = 2048, 4096
@@ -26,7 +27,7 @@ class Mlp(nn.Cell):
         self.gelu = GELU()
         self.drops = dropout > 0
         self.drop1, self.drop2 = (
-            (Dropout(dropout), Dropout(dropout)) if self.drops else (None, None)
+            (Dropout(dropout, width), Dropout(dropout, cout)) if self.drops else (None, None)
         )
 
     def construct(self, x: Tensor) -> Tensor:
@@ -100,7 +101,7 @@ class SingleHead(nn.Cell):
 
     def __init__(self, cin: int, num_classes: int, dropout: float):
         super().__init__()
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(dropout, cin)
         self.projection = dense(cin, num_classes)
 
     def construct(self, x: Tensor) -> tuple:

@@ -18,7 +18,8 @@ from mindspore.common.initializer import Constant, Normal, Uniform, initializer
 
 from mvit_multi.attention import STD, Attention, BlockPlan, ChannelsFirst, Grid, pooled
 from mvit_multi.heads import EXPANDER_WIDTH, Mlp, MultiHead, SingleHead
-from utils.layers import DropPath, Normalize, max_pool2d
+from utils.dropout import DropPath
+from utils.layers import LayerNorm, Normalize, max_pool2d
 
 MEAN, STD_OF_PIXELS = (0.45,) * 3, (0.225,) * 3
 PATCH_KERNEL, PATCH_STRIDE, PATCH_PADDING = (3, 7, 7), (2, 4, 4), (1, 3, 3)
@@ -63,7 +64,11 @@ class PatchEmbed(nn.Cell):
 
 
 class PatchConv(nn.Cell):
-    """Weight (dim, 3, 3, 7, 7), bias (dim,), as PyTorch's."""
+    """A 3-D convolution with kernel 3 x 7 x 7, stride 2 x 4 x 4, as a 2-D one of stacked frames.
+
+    Output frame o reads input frames 2o - 1, 2o and 2o + 1: nine channels of one image. Weight
+    (dim, 3, 3, 7, 7), bias (dim,), as PyTorch's. On Ascend a 3-D convolution takes float16 only.
+    """
 
     def __init__(self, dim: int):
         super().__init__()
@@ -71,20 +76,29 @@ class PatchConv(nn.Cell):
         bound = float(np.prod(shape[1:])) ** -0.5
         self.weight = Parameter(initializer(Uniform(bound), shape), name="weight")
         self.bias = Parameter(initializer(Uniform(bound), (dim,)), name="bias")
-        self.conv = ops.Conv3D(
+        self.conv = ops.Conv2D(
             out_channel=dim,
-            kernel_size=PATCH_KERNEL,
+            kernel_size=PATCH_KERNEL[1:],
             pad_mode="pad",
-            pad=tuple(p for p in PATCH_PADDING for _ in range(2)),
-            stride=PATCH_STRIDE,
+            pad=PATCH_PADDING[1],
+            stride=PATCH_STRIDE[1],
         )
         self.add = ops.BiasAdd()
 
     def construct(self, clip: Tensor) -> Tensor:
-        x = self.conv(clip, ops.cast(self.weight, clip.dtype))
-        b, c, t, h, w = x.shape
-        x = self.add(ops.reshape(x, (b, c, t * h, w)), ops.cast(self.bias, x.dtype))
-        return ops.reshape(x, (b, c, t, h, w))
+        b, c, t, h, w = clip.shape
+        frames = ops.transpose(clip, (0, 2, 1, 3, 4))  # (B, T, 3, H, W)
+        before = ops.cat((ops.zeros((b, 1, c, h, w), clip.dtype), frames[:, 1 : t - 1 : 2]), 1)
+        x = ops.cat((before, frames[:, ::2], frames[:, 1::2]), 2)  # (B, T/2, 9, H, W)
+        dim = self.weight.shape[0]
+        weight = ops.cast(ops.transpose(self.weight, (0, 2, 1, 3, 4)), clip.dtype)
+        x = self.conv(
+            ops.reshape(x, (b * (t // 2), 3 * c, h, w)),
+            ops.reshape(weight, (dim, 3 * c, *PATCH_KERNEL[1:])),
+        )
+        x = self.add(x, ops.cast(self.bias, x.dtype))
+        x = ops.reshape(x, (b, t // 2, *x.shape[1:]))
+        return ops.transpose(x, (0, 2, 1, 3, 4))
 
 
 class Block(nn.Cell):
@@ -107,10 +121,10 @@ class Block(nn.Cell):
     ):
         super().__init__()
         dim, cout = plan.dim, plan.dim_out
-        self.norm1 = nn.LayerNorm((dim,), epsilon=eps)
+        self.norm1 = LayerNorm(dim, eps)
         self.attn = Attention(plan, eps if on_normed else 1e-5, relative, token, form)
         self.drop1, self.drop2 = DropPath(drop_path), DropPath(drop_path)
-        self.norm2 = nn.LayerNorm((cout,), epsilon=eps)
+        self.norm2 = LayerNorm(cout, eps)
         self.mlp = Mlp(cout, MLP_RATIO * cout, cout)
         self.grid, self.token, self.on_normed = plan.grid, token, on_normed
         self.proj = self.proj_max_pool = None
@@ -199,7 +213,7 @@ class MViT(nn.Cell):
                 for plan, rate in zip(plans, rates)
             ]
         )
-        self.norm = nn.LayerNorm((width,), epsilon=1e-6)
+        self.norm = LayerNorm(width, 1e-6)
         if single:
             self.head = SingleHead(width, num_classes[0], dropout)
         else:

@@ -45,7 +45,7 @@ def main(cfg: Config) -> None:
         too_many_bad=lambda: clips.bad.over(cfg.data.bad_limit),
         evaluate=validation(cfg, step.net, rt),
     )
-    print_result(callbacks.fit(step, clips.dataset(), plan, rt, folder), rt)
+    print_result(callbacks.fit(step, clips.dataset(step.dropout), plan, rt, folder), rt)
 
 
 def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
@@ -62,7 +62,7 @@ def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
     segments = parallel.split_all_reduce(net, opt, cfg.run, rt, clips)  # read by TrainStep
     mix = MixClips(net.normalize, cfg.data.mixes)
     net, loss = amp.cast(net, cfg.run.amp), losses(cfg, rt)
-    step = TrainStep(net, loss, opt, cfg.run, train, rt, order.steps_per_epoch, mix)
+    step = TrainStep(net, loss, opt, cfg.run, train, rt, order.steps_per_epoch, mix, clips[0])
     return step, lr, segments
 
 

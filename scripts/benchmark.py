@@ -118,12 +118,13 @@ def measure_step(
     """
     step, one = build_step(room, cfg, rt), one_clip(room, cfg.data)
     clip, label = made_up_batch(room, cfg)
+    inputs = (clip, label, *step.draw_factors())
     batch = clip.size // int(np.prod(one))  # several clips of a video count as several
     twin = None if torch is None else torch_side.TorchTwin(room, cfg, (batch, *one), torch)
     macs = multiply_adds(step.net, one)
     run_log.log.info("compiling the training graph ...")
-    compiled = compile_seconds(step, clip, label)
-    train = torch_side.medians(lambda: step(clip, label)[0].asnumpy(), repeats, twin, "train")
+    compiled = compile_seconds(step, *inputs)
+    train = torch_side.medians(lambda: step(*inputs).asnumpy(), repeats, twin, "train")
     peaks = peak_gb(), twin and twin.peak_gb
     net, clip = evaluated(room, cfg), clip.reshape(batch, *one)
     run_log.log.info("compiling the evaluation graph ...")

@@ -2,8 +2,10 @@
 
     python scripts/check_env.py
 
-A line that needs something done begins with `!` and says what. Exit status 1 where one of them
-stands in the way of any run. The last line of stdout is one JSON object: found, missing.
+A line that needs something done begins with `!` and says what to do. Exit status 1 if one of them
+makes every run fail. The last line of stdout is one JSON object: found, missing.
+
+ASCEND_RT_VISIBLE_DEVICES=2, or CUDA_VISIBLE_DEVICES=2, chooses the device of a run.
 """
 
 import importlib.metadata
@@ -14,12 +16,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from utils.core_count import LEAST_CORES
+from utils.devices import FILES, count_devices, find_cann, find_set_env, read_cann_version
 from utils.usage import quietly, take_nothing
 
 # What MindSpore 2.10 itself looks for, and has libraries for.
@@ -31,8 +35,12 @@ OTHERS = ("pillow", "psutil", "pyyaml", "scipy", "tqdm", "matplotlib")
 # What single commands need: pip install '.[NAME]' gets them.
 EXTRAS = {"export": ("onnx", "onnxruntime"), "tensorboard": ("tensorboardX",)}
 FLAGS = {"avx512f": "AVX-512", "avx2": "AVX2", "sve": "SVE", "asimd": "NEON"}
+WHEELS = ("te", "hccl")  # of CANN: kernels are compiled by one, ranks joined by the other
 GIGA = 1e9
 SHOWN = 60  # characters of a long name
+PATIENCE = 120  # seconds for a question to another Python process
+LOGGED, LOG_WIDTH = 5, 160  # lines of MindSpore's log, characters of each
+INDENT = "\n" + 18 * " "
 
 
 class Line(NamedTuple):
@@ -53,7 +61,9 @@ def lines() -> Iterator[Line]:
     yield extras()
     yield from devices()
     yield cann()
+    yield from check_ascend()
     yield cuda()
+    yield from check_gpu()
     yield processor()
     yield from memory()
 
@@ -112,46 +122,93 @@ def extras() -> Line:
 
 def devices() -> Iterator[Line]:
     """What MindSpore can use, and what the host has."""
-    there = {
-        "Ascend": len(list(Path("/dev").glob("davinci[0-9]*"))),
-        "GPU": len(list(Path("/dev").glob("nvidia[0-9]*"))),
-    }
-    usable = usable_devices()
+    there = {kind: count_devices(kind) for kind in FILES}
+    usable, log = find_usable_devices("2" if there["Ascend"] else None)
     yield Line("devices", ", ".join(usable) or "unknown", "" if usable else "MindSpore fails")
     for kind, count in there.items():
         wrong = "" if kind in usable else "MindSpore cannot use them: see the lines below"
         if count:
             yield Line(f"{kind} devices", str(count), wrong)
+    if there["Ascend"] and log:
+        yield Line("MindSpore's log", "\n".join(log))
 
 
-def usable_devices() -> list[str]:
-    """Asked in a process of its own: what fails there, or prints, fails there."""
+def find_usable_devices(level: Optional[str]) -> tuple[list[str], list[str]]:
+    """The kinds of device that MindSpore can use, and the first different lines of its log.
+
+    `level` is GLOG_v, 2 for warnings; None leaves it as it is. MindSpore is asked in a process of
+    its own, which may print or crash.
+    """
     code = (
         "import mindspore as ms\n"
         "kinds = [k for k in ('CPU', 'GPU', 'Ascend') if ms.hal.is_available(k)]\n"
-        "print('kinds', *kinds)"
+        "print('kinds', *kinds, flush=True)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    found = re.search("^kinds (.*)$", done.stdout, re.MULTILINE)
-    return found[1].split() if found else []
+    text = run_python(code, {"GLOG_v": level} if level else {})
+    found = re.search("^kinds (.*)$", text, re.MULTILINE)
+    # [WARNING] ME(process,...):time [file:line] message, with a function before it in C++
+    lines = re.findall(r"^\[(?:WARNING|ERROR|CRITICAL)\] .*?:\d+\] (?:\w+\] )?(.*)", text, re.M)
+    messages = [line[:LOG_WIDTH] for line in lines if not re.match(r"Backend \w+ is not", line)]
+    return found[1].split() if found else [], list(dict.fromkeys(messages))[:LOGGED]
+
+
+def run_python(code: str, variables: Mapping[str, str]) -> str:
+    """What code prints, by this interpreter in a process of its own; empty if it takes too long."""
+    command, environ = [sys.executable, "-c", code], {**os.environ, **variables}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "errors": "replace"}
+    try:
+        return subprocess.run(command, **pipes, env=environ, timeout=PATIENCE, check=False).stdout
+    except subprocess.TimeoutExpired:
+        return ""
 
 
 def cann() -> Line:
-    home = os.environ.get("ASCEND_HOME_PATH", "/usr/local/Ascend/ascend-toolkit/latest")
-    file = Path(home) / "compiler" / "version.info"
-    if not file.is_file():
-        return Line("CANN", f"not found (for Ascend only: {', '.join(CANN)})")
-    found = re.search(r"Version=(\d+\.\d+)", file.read_text())
-    number = found[1] if found else "unknown"
-    return Line("CANN", f"{number} in {home}", unexpected(number, CANN))
+    folder, home = find_cann(os.environ), os.environ.get("ASCEND_HOME_PATH")
+    if folder is None:
+        where = f"in ASCEND_HOME_PATH={home}" if home else f"(for Ascend only: {', '.join(CANN)})"
+        wrong = "install CANN, then source its set_env.sh" if count_devices("Ascend") else ""
+        return Line("CANN", f"not found {where}", wrong)
+    number = read_cann_version(folder)
+    wrong = "" if home else f"source {find_set_env(folder)} first: ASCEND_HOME_PATH is not set"
+    expected = unexpected(number or "unknown", CANN)
+    return Line("CANN", f"{number or 'unknown version'} in {folder}", wrong or expected)
+
+
+def check_ascend() -> Iterator[Line]:
+    """What runs on Ascend need besides CANN; nothing on a host without either."""
+    count, folder = count_devices("Ascend"), find_cann(os.environ)
+    if count or folder:
+        code = (
+            f"import importlib\nfor name in {WHEELS}:\n"
+            "    try: importlib.import_module(name); print('import', name, 'done', flush=True)\n"
+            "    except Exception as error: print('import', name, error)"
+        )
+        states = dict(re.findall(r"^import (\w+) (.*)$", run_python(code, {}), re.MULTILINE))
+        failures = [
+            f"{name}: {states.get(name, 'import fails')}"
+            for name in WHEELS
+            if states.get(name) != "done"
+        ]
+        wheels = " ".join(f"{folder or 'CANN'}/lib64/{name}-*.whl" for name in WHEELS)
+        wrong = f"pip install '.[ascend]' {wheels}" if failures else ""
+        yield Line(", ".join(WHEELS), "; ".join(failures) or "can be imported", wrong)
+    if count:
+        each = len(os.sched_getaffinity(0)) // count
+        wrong = (
+            f"give each rank {LEAST_CORES} cores or more, by fewer DEVICES or a larger container: "
+            "with fewer, decoding and the launch of kernels compete"
+        )
+        found = f"{each} for each of {count} devices"
+        yield Line("cores", found, wrong if each < LEAST_CORES else "")
 
 
 def cuda() -> Line:
-    """The version of the runtime library, or where its name has none, of the compiler."""
+    """The version that CUDA_HOME's compiler has, or else the runtime library, or `nvcc`."""
     library = re.search(r"libcudart\.so\S* .*=> (\S+)", output("ldconfig", "-p"))
-    told = os.path.realpath(library[1]) if library else ""
-    told = f"{told} {output('nvcc', '--version')}"
-    found = re.search(r"(?:libcudart\.so\.|release )(\d+\.\d+)", told)
+    names = os.path.realpath(library[1]) if library else ""
+    compilers = [output(name, "--version") for name in (find_nvcc(), "nvcc")]
+    text = f"{compilers[0]} {names} {compilers[1]}"
+    found = re.search(r"(?:libcudart\.so\.|release )(\d+\.\d+)", text)
     if not found:
         return Line("CUDA", f"not found (for GPUs only: {', '.join(CUDA)})")
     if not shutil.which("nvidia-smi"):  # a library alone, with some other package
@@ -159,10 +216,42 @@ def cuda() -> Line:
     return Line("CUDA", found[1], unexpected(found[1], CUDA))
 
 
+def find_nvcc() -> str:
+    """The compiler in CUDA_HOME, which MindSpore's GPU plugin asks for the version; or empty."""
+    home = os.environ.get("CUDA_HOME")
+    return os.path.join(home, "bin", "nvcc") if home else ""
+
+
+def check_gpu() -> Iterator[Line]:
+    """Without these MindSpore's GPU plugin does not load; nothing on a host without GPUs."""
+    if not count_devices("GPU"):
+        return
+    home, wrong = os.environ.get("CUDA_HOME"), ""
+    if not home:
+        wrong = "export CUDA_HOME=FOLDER, the folder of CUDA whose bin/nvcc exists"
+    elif not os.path.isfile(find_nvcc()):
+        wrong = f"there is no {find_nvcc()}: install CUDA's compiler, or correct CUDA_HOME"
+    yield Line("CUDA_HOME", home or "not set", wrong)
+    library = find_library("libcudnn.so.8")
+    wrong = "" if library else "install cuDNN 8, and add its folder to LD_LIBRARY_PATH"
+    yield Line("cuDNN", library or "no libcudnn.so.8", wrong)
+
+
+def find_library(name: str) -> str:
+    """The path from which the loader takes a library; empty if there is none."""
+    for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep):
+        if folder and os.path.isfile(os.path.join(folder, name)):
+            return os.path.join(folder, name)
+    found = re.search(rf"{re.escape(name)} .*=> (\S+)", output("ldconfig", "-p"))
+    return found[1] if found else ""
+
+
 def output(*command: str) -> str:
-    """What a command prints; empty where there is no such command."""
-    if not shutil.which(command[0]):
+    """What a command prints; empty if there is no such command."""
+    program = shutil.which(command[0]) or shutil.which(command[0], path="/sbin:/usr/sbin")
+    if not program:
         return ""
+    command = (program, *command[1:])
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
@@ -203,7 +292,8 @@ def main() -> None:
     shown = list(lines())
     for line in shown:
         mark = "!" if line.wrong else " "
-        print(f"{mark} {line.name:15s} {line.found}{'  <- ' if line.wrong else ''}{line.wrong}")
+        found = line.found.replace("\n", INDENT)
+        print(f"{mark} {line.name:15s} {found}{'  <- ' if line.wrong else ''}{line.wrong}")
     missing = [line.name for line in shown if line.wrong and line.fatal]
     print(json.dumps({"found": {line.name: line.found for line in shown}, "missing": missing}))
     sys.exit(1 if missing else 0)

@@ -44,6 +44,8 @@ def main(
     if sum(name is not None for name in (record, against, case)) != 1:
         raise ValueError("give one of --record, --against, --case")
     limit = number(tolerance)
+    # A difference of 1e-4 would otherwise be that of HF32 or TF32, which devices use by default.
+    cfg = replace(cfg, run=replace(cfg.run, tf32=False))
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
     if case:

@@ -2,6 +2,7 @@
 
     zoo-train NETWORK ARGUMENTS     is    python NETWORK/train.py ARGUMENTS
     zoo-check-env ARGUMENTS         is    python scripts/check_env.py ARGUMENTS
+    zoo-dry-run ARGUMENTS           is    python scripts/analysis/dry_run.py ARGUMENTS
 
 A yaml of the zoo is found by its name here, `tsm/configs/tsm_smoke.yaml`; `data` and `out` lie in
 the current folder. `--help` shows what is written at the head of the script.
@@ -14,6 +15,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("scripts", "scripts/analysis")
 sys.path[0] = str(ROOT)
 
 from utils.usage import quietly, show_usage
@@ -21,10 +23,10 @@ from utils.usage import quietly, show_usage
 
 def main() -> None:
     command = Path(sys.argv[0]).stem
-    script = ROOT / "scripts" / f"{command[len('zoo-') :].replace('-', '_')}.py"
+    name = f"{command[len('zoo-') :].replace('-', '_')}.py"
     rest = sys.argv[1:]
-    if not script.is_file():
-        script = of_network(command, script.name, rest)
+    scripts = [ROOT / folder / name for folder in FOLDERS if (ROOT / folder / name).is_file()]
+    script = scripts[0] if scripts else of_network(command, name, rest)
     show_usage(ast.get_docstring(ast.parse(script.read_text())))
     os.environ.setdefault("GLOG_v", "3")  # MindSpore's warnings; errors still show
     sys.argv = [str(script), *rest]

@@ -60,8 +60,27 @@ install() { # REQUIREMENTS...: into .venv, unless the same ones are there alread
         echo "$wanted" >"$stamp"
     fi
     export PATH="$ROOT/.venv/bin:$PATH"
-    # MindSpore's own warnings are about itself; its errors still show.
-    export GLOG_v="${GLOG_v:-3}"
+    GLOG_v="${GLOG_v:-$(log_level)}"
+    export GLOG_v
+    advise_set_env
+}
+
+log_level() { # [FOLDER of device files]: prints MindSpore's: 2 shows warnings, 3 errors only
+    # On Ascend its warnings name what is missing: another CANN, too few threads. Elsewhere they
+    # are about MindSpore itself.
+    compgen -G "${1:-/dev}/davinci[0-9]*" >/dev/null && echo 2 || echo 3
+}
+
+advise_set_env() { # one line on stderr if CANN is installed, but not in this environment
+    local folder file
+    [ -z "${ASCEND_HOME_PATH:-}" ] || return 0
+    for folder in "${LOCAL_ASCEND:-/usr/local/Ascend}" "${LOCAL_ASCEND:-${HOME:-}/Ascend}"; do
+        for file in "$folder"/{cann,ascend-toolkit/latest,ascend-toolkit}/set_env.sh; do
+            [ -f "$file" ] || continue
+            say "ASCEND_HOME_PATH is not set: for Ascend, source $file first"
+            return
+        done
+    done
 }
 
 require_network() { # NAME: a folder with a train.py

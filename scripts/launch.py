@@ -6,6 +6,9 @@ DEVICES are those of this node; NODES, NODE_RANK, MASTER_ADDR and MASTER_PORT, o
 say the rest. The first worker's log is shown on stderr, the result of rank 0 on stdout of node 0;
 the logs of all workers stay in out/logs. SIGTERM and ctrl-C reach the workers as SIGTERM.
 
+ASCEND_RT_VISIBLE_DEVICES=4,5,6,7, or CUDA_VISIBLE_DEVICES, chooses devices of this node. On Ascend
+each worker is bound to its own part of the cores; ZOO_BIND_CORE=0 leaves them unbound.
+
 A worker that fails ends the job, on all nodes, and a line says which one it was. With --restarts
 the job then begins again, at most N times, each time with the logs in a folder of its own; a
 mistake of the user and an interruption end it for good. Exit status: as that of one process.

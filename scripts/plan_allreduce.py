@@ -1,17 +1,20 @@
-"""Finds the split of gradients into AllReduce segments, and foretells how a training scales.
+"""Finds the split of gradients into AllReduce segments, and predicts how a training scales.
 
     python scripts/plan_allreduce.py --config_path Y --devices 8,64,512,1536
-        [--bandwidth GB/s] [--latency us] [--topology NODESxDEVICES] [--profile FILE]
-        [--out FOLDER] [--network tsm] [--section.key=value ...]
+        [--bandwidth GB/s] [--latency us] [--topology NODESxDEVICES]
+        [--profile FILE | --chip ascend910b] [--out FOLDER] [--network tsm]
+        [--section.key=value ...]
 
 The machines are those of the yaml's `run.cluster`, or its defaults; --bandwidth and --latency are
 those between nodes, --topology says how many devices a node has. Others are described, in place of
 the yaml's, as --run.cluster='{local_bandwidth: 50, tflops: 8, ...}'. Gradients are complete when
-FILE says (scripts/profile_backward.py), or as counted from the network's operations.
+FILE says (scripts/profile_backward.py), or as counted from the network's operations. With --chip, a
+dry run shows the order in which that Ascend completes them; only the times are counted. The order
+is saved as gradients.json in FOLDER, for --profile and run.backward.
 
 Prints, for every number of devices, the best split against one segment, the yaml's own and one
-segment a layer; writes plan.csv, timeline.png and scaling.png into FOLDER; and gives the yaml line
-to paste. docs/scaling.md tells what is behind it. The last line of stdout is one JSON object.
+segment a layer; writes plan.csv, timeline.png and scaling.png into FOLDER; and prints the yaml line
+to paste. docs/scaling.md explains the model. The last line of stdout is one JSON object.
 """
 
 import csv
@@ -24,27 +27,36 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils import command, plots, runtime
-from utils.backward import Backward
+from utils.backward import Backward, write_backward
 from utils.cluster import Cluster
+from utils.config import home
 from utils.files import explained
 from utils.parallel import backward_of, layer_names, segment_ends
+from utils.simulation.gradient_order import order_gradients, time_positions
 from utils.split_plan import Prediction, layer_ends, layer_of, plan, predict
 from utils.trial import build_step, one_clip, without_checkpoint
 
 BEST, ONE, HAND, LAYERS = "best", "one segment", "yaml's own", "one a layer"
 
 
-def main(room: str, cfg, devices: str, out: str = "", **given: str) -> None:
+def main(network: str, cfg, devices: str, out: str = "", chip: str = "", **given: str) -> None:
     cluster = described(cfg.run.cluster or Cluster(), given)
     counts = device_counts(devices, cluster, given.get("topology", ""))
-    backward = arrivals(room, cfg, cluster, given.get("profile", ""))
+    profile, folder = given.get("profile", ""), Path(out) if out else cfg.run.out / "plan"
+    if chip and profile:
+        raise ValueError(
+            "--chip and --profile exclude each other: each sets when gradients are ready"
+        )
+    if chip:
+        backward = simulate_order(network, cfg, cluster, chip, folder)
+    else:
+        backward = find_ready_times(network, cfg, cluster, profile)
     plans = {count: compare(backward, cluster, count, cfg.run.all_reduce) for count in counts}
     size, tensors = backward.sizes.sum() / 1e6, len(backward.names)
     print(f"{cfg.run.out.name}: a step of {1e3 * backward.step:.1f} ms on one device,")
     print(f"gradients of {size:.2f} MB in {tensors} tensors; {backward.source}\n")
     for count, found in plans.items():
         print(told(backward, cluster, count, found))
-    folder = Path(out) if out else cfg.run.out / "plan"
     write(folder, backward, plans)
     largest = plans[max(plans)][BEST]
     line = yaml_line(backward, largest)
@@ -88,16 +100,32 @@ def device_counts(text: str, cluster: Cluster, shape: str) -> list[int]:
     return counts
 
 
-def arrivals(room: str, cfg, cluster: Cluster, profile: str) -> Backward:
-    """When each gradient of the room's network is complete on one device."""
+def simulate_order(network: str, cfg, cluster: Cluster, chip: str, folder: Path) -> Backward:
+    """When each gradient is complete: the order of a dry run, counted times.
+
+    Writes gradients.json into the folder.
+    """
+    path = folder / "gradients.json"
+    with explained(folder, "--out"):  # before the dry run, which takes a minute
+        folder.mkdir(parents=True, exist_ok=True)
+    positions = order_gradients(network, cfg, chip, home() / ".cache" / "dry_run")
+    cfg = replace(cfg, run=replace(cfg.run, backward=None))
+    backward = time_positions(positions, find_ready_times(network, cfg, cluster, ""), chip)
+    with explained(path, "--out"):
+        write_backward(path, backward, cfg.data.batch, chip)
+    return backward
+
+
+def find_ready_times(network: str, cfg, cluster: Cluster, profile: str) -> Backward:
+    """When each gradient of a network is complete on one device: from a file, or counted."""
     measured = Path(profile) if profile else cfg.run.backward
     run = replace(cfg.run, device="CPU", amp="O0", all_reduce="none", cluster=cluster)
     cfg = without_checkpoint(replace(cfg, run=replace(run, backward=measured)))
-    step = build_step(room, cfg, runtime.start(cfg.run))
+    step = build_step(network, cfg, runtime.start(cfg.run))
     names = [p.name for p in step.optimizer.parameters]
     sizes = [p.size * p.itemsize for p in step.optimizer.parameters]
     clips = cfg.data.batch * getattr(cfg.data, "copies", 1)  # several of a video count as several
-    shape = (clips, *one_clip(room, cfg.data))
+    shape = (clips, *one_clip(network, cfg.data))
     return backward_of(step.net, names, sizes, cfg.run, shape)
 
 
@@ -187,5 +215,5 @@ if __name__ == "__main__":
         main,
         __doc__,
         options=["devices"],
-        optional=["bandwidth", "latency", "topology", "profile", "out"],
+        optional=["bandwidth", "latency", "topology", "profile", "chip", "out"],
     )

@@ -69,6 +69,9 @@ def main(room: str, cfg, out: str, points: str = "6", repeats: str = "7") -> Non
 
 def measure(step: nn.Cell, clip: Tensor, target: Tensor, points: int, repeats: int) -> dict:
     """Seconds from the start of a step: `forward_seconds`, `ready_seconds` by name, and all."""
+    factors = step.draw_factors()
+    for value in factors:
+        step.set_factors(value)
     shown = clip if step.mix is None else step.mix(clip, target)
     weights = list(step.optimizer.parameters)
     over = counted(step, weights, shown)  # the share of the backward pass, 0..1
@@ -79,7 +82,7 @@ def measure(step: nn.Cell, clip: Tensor, target: Tensor, points: int, repeats: i
         times.append(seconds(cell, shown, target, repeats))
         shares.append(over[first:].max())
         run_log.log.info("gradients from %s on: %.1f ms", weights[first].name, 1e3 * times[-1])
-    whole = seconds(step, clip, target, repeats)
+    whole = median_seconds(lambda: step(clip, target, *factors).asnumpy(), repeats, warm_up=2)
     ready = np.interp(over, shares, np.maximum.accumulate(times))  # noise makes no time run back
     return {
         "forward_seconds": round(forward, 6),

@@ -55,7 +55,8 @@ def probe(repeats: int) -> list[tuple[int, float]]:
 
 
 def step_seconds(step, batch: tuple, repeats: int) -> float:
-    return median_seconds(lambda: step(*batch)[0].asnumpy(), repeats, warm_up=2)
+    inputs = (*batch, *step.draw_factors())
+    return median_seconds(lambda: step(*inputs).asnumpy(), repeats, warm_up=2)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,12 @@ class Gradients(nn.Cell):
     def construct(self, clip: Tensor, target: Tensor) -> tuple:
         _, grads = self.step.gradients(self.step.mix(clip, target), target)
         grads = self.step.scaler.unscale(grads)
-        return grads if self.step.reducer is None else self.step.reducer(grads)
+        if self.step.reducer is None:
+            return grads
+        sums, means = self.step.reducer(grads), ()
+        for total in sums:
+            means += (total / self.step.size,)
+        return means
 
 
 def main(cfg: Config) -> None:

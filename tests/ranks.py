@@ -2,8 +2,9 @@
 
     msrun ... tests/ranks.py --config_path Y [--section.key=value ...]
 
-The last rank alone may misbehave: POISONED_STEP=3 makes its loss infinite in step 3, LAST_STEP=5
-makes it ask for the end of the run after step 5.
+The last rank alone may misbehave: POISONED_STEP=3 makes its loss infinite in step 3, FLAGGED_STEP=3
+makes it find an overflow in gradients that are finite, LAST_STEP=5 makes it ask for the end of the
+run after step 5.
 """
 
 import os
@@ -14,13 +15,15 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np
+from mindspore import ops
 
 from tsm import train
 from tsm.config import Config
 from utils import callbacks, command
 from utils.train_step import TrainStep
 
-POISONED, LAST = (int(os.environ.get(name, -1)) for name in ("POISONED_STEP", "LAST_STEP"))
+NAMES = ("POISONED_STEP", "FLAGGED_STEP", "LAST_STEP")
+POISONED, FLAGGED, LAST = (int(os.environ.get(name, -1)) for name in NAMES)
 
 
 class PoisonedStep(TrainStep):
@@ -30,6 +33,13 @@ class PoisonedStep(TrainStep):
         scaled, loss, scores = super().scaled_loss(clip, target)
         poison = 1.0 + 1e38 * (self.micro_step == POISONED - 1)
         return scaled * poison * poison, loss, scores
+
+
+class FlaggedStep(TrainStep):
+    """Of one rank: an overflow that only its status flags show, as on an Ascend 910A."""
+
+    def check(self, grads, norm):
+        return ops.logical_and(super().check(grads, norm), self.micro_step != FLAGGED - 1)
 
 
 class StoppedTrainer(callbacks.Trainer):
@@ -48,6 +58,8 @@ def main(cfg: Config) -> None:
     def keep(cfg, rt, order):
         if rt.rank == rt.size - 1:
             train.TrainStep = PoisonedStep if POISONED > 0 else TrainStep
+            if FLAGGED > 0:
+                train.TrainStep = FlaggedStep
             callbacks.Trainer = StoppedTrainer
         kept["rank"], kept["step"] = rt.rank, build(cfg, rt, order)
         return kept["step"]

@@ -40,6 +40,20 @@ def test_an_overflow_on_one_rank_is_left_out_and_lowers_the_scale_on_both(poison
     assert "overflows 0" in told
 
 
+def test_an_overflow_that_one_rank_alone_finds_is_left_out_on_both(tiny, tmp_path):
+    """Its gradients are finite, so no other rank can see it in the sums."""
+    arguments = [*tiny, "--data.batch=2", "--run.dynamic_loss_scale=true", "--run.loss_scale=1024"]
+    arguments += [f"--run.out={tmp_path / 'run'}"]
+    done = call("scripts/launch.py", "2", RANKS, *arguments, environment={"FLAGGED_STEP": "3"})
+    assert done.returncode == 0, done.stderr
+    first, second = (np.load(tmp_path / f"rank_{rank}.npz") for rank in (0, 1))
+    assert first["scale_value"] == second["scale_value"] == 512
+    assert first["global_step"] == second["global_step"] == 11, "12 steps, one without an update"
+    for name in first.files:
+        if "moving" not in name:
+            np.testing.assert_array_equal(first[name], second[name], name)
+
+
 @pytest.fixture(scope="module")
 def stopped(two, tmp_path_factory):
     """A run of two ranks that the last one asked to end after step 4 of 12."""

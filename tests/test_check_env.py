@@ -1,12 +1,35 @@
-"""What the screen of scripts/check_env.py says of CUDA and of the disk."""
+"""What scripts/check_env.py and scripts/env.sh report of devices, CANN, CUDA and the disk.
+
+Folders stand in for /dev, for CANN and for CUDA; other processes run as they do for a user.
+"""
 
 import importlib.util
+import json
+import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from utils import devices
 from utils.config import ROOT
+
+# MindSpore, as a module that logs what the real one logs without CANN's wheels.
+MINDSPORE = """
+import os, sys
+from types import SimpleNamespace
+
+hal = SimpleNamespace(is_available=lambda kind: kind != "GPU")
+head = "ME(7:8,MainProcess):2026-01-01-00:00:00.000.000"
+if os.environ.get("GLOG_v") == "2":
+    for line in (406, 406, 417):
+        print(f"[WARNING] {head} [mindspore/x/_check.py:{line}] no {line} " + 200 * ".", flush=True)
+    print(f"[WARNING] {head} [mindspore/hal/device.py:186] Backend GPU is not available.")
+    print(f"[WARNING] {head} [mindspore/ccsrc/conf.cc:93] ComputeThreads] too many", flush=True)
+print(f"[ERROR] {head} [mindspore/x/_check.py:350] CheckFailed: te", file=sys.stderr, flush=True)
+"""
 
 
 @pytest.fixture
@@ -16,6 +39,226 @@ def check_env(monkeypatch):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def host(monkeypatch, tmp_path):
+    """host(kind, count): the folder of a host with so many device files, and no CANN or CUDA."""
+    for name in ("ASCEND_HOME_PATH", "CUDA_HOME", "LD_LIBRARY_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LOCAL_ASCEND", str(tmp_path / "Ascend"))
+    monkeypatch.setattr(devices, "DEVICE_FILES", tmp_path / "dev")
+
+    def make(kind: str = "", count: int = 0) -> Path:
+        (tmp_path / "dev").mkdir(exist_ok=True)
+        for number in range(count):
+            (tmp_path / "dev" / f"{kind}{number}").touch()
+        (tmp_path / "dev" / f"{kind}_manager").touch()
+        return tmp_path
+
+    return make
+
+
+def write(path: Path, text: str = "") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("folder", "script"),
+    [("cann", "cann/set_env.sh"), ("ascend-toolkit/latest", "ascend-toolkit/set_env.sh")],
+)
+def test_a_cann_that_is_not_sourced_is_named_with_what_to_source(
+    check_env, host, monkeypatch, folder, script
+):
+    root = host("davinci", 1) / "Ascend"
+    assert check_env.cann() == (
+        "CANN",
+        "not found (for Ascend only: 8.2, 8.3, 8.5, 9.0, 9.1)",
+        "install CANN, then source its set_env.sh",
+        False,
+    )
+    write(root / folder / "compiler" / "version.info", "Version=8.5.0\nversion_dir=cann-8.5.0\n")
+    write(root / script)
+    line = check_env.cann()
+    assert line.found == f"8.5 in {root / folder}"
+    assert line.wrong == f"source {root / script} first: ASCEND_HOME_PATH is not set"
+    monkeypatch.setenv("ASCEND_HOME_PATH", str(root / folder))
+    assert check_env.cann() == ("CANN", f"8.5 in {root / folder}", "", False)
+    monkeypatch.setenv("ASCEND_HOME_PATH", "/no/cann")
+    assert check_env.cann().found == "not found in ASCEND_HOME_PATH=/no/cann"
+
+
+def test_the_newer_cann_is_taken(check_env, host):
+    root = host() / "Ascend"
+    for folder, number in (("ascend-toolkit/latest", "8.2"), ("cann", "9.1")):
+        write(root / folder / "compiler" / "version.info", f"Version={number}.0\n")
+    assert check_env.cann().found == f"9.1 in {root / 'cann'}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("compiler/version.info", "Version=9.1.0.B030\n"),
+        ("aarch64-linux/ascend_toolkit_install.info", "package_name=x\nversion=9.1.0\narch=x\n"),
+        ("version.info", "Version=9.1.T500\n"),
+        ("opp/version.info", "Version=9.1\n"),
+        ("share/info/runtime/version.info", "Version=9.1.0\n"),
+    ],
+)
+def test_the_version_of_cann_is_found_in_any_of_its_files(tmp_path, name, text):
+    assert devices.read_cann_version(tmp_path) == ""
+    write(tmp_path / name, text)
+    assert devices.read_cann_version(tmp_path) == "9.1"
+
+
+def test_the_wheels_of_cann_are_tried_by_another_process(check_env, host, monkeypatch):
+    root = host()
+    assert not list(check_env.check_ascend()), "neither a device nor CANN"
+    write(root / "Ascend" / "cann" / "set_env.sh")
+    packages = root / "packages"
+    monkeypatch.setenv("PYTHONPATH", str(packages))
+    for text, problem in (
+        (None, "te: No module named 'te'; hccl: No module named 'hccl'"),
+        ("import no_such_package", "te: No module named 'no_such_package'"),
+        ("import os; os.abort()", "te: import fails; hccl: import fails"),
+        ("", ""),
+    ):
+        for name in ("te", "hccl") if text is not None else ():
+            write(packages / name / "__init__.py", text if name == "te" else "")
+        (line,) = check_env.check_ascend()
+        assert line.name == "te, hccl"
+        assert line.found == (problem or "can be imported")
+        folder = root / "Ascend" / "cann" / "lib64"
+        wanted = f"pip install '.[ascend]' {folder}/te-*.whl {folder}/hccl-*.whl"
+        assert line.wrong == (wanted if problem else "")
+
+
+def test_cores_are_counted_for_each_npu(check_env, host, monkeypatch):
+    host("davinci", 8)
+    for cores, wrong in ((96, ""), (95, "give each rank 12 cores or more")):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process, cores=cores: range(cores))
+        line = list(check_env.check_ascend())[-1]
+        assert line.found == f"{cores // 8} for each of 8 devices"
+        assert line.wrong.startswith(wrong)
+        assert bool(line.wrong) == bool(wrong)
+
+
+def test_mindspores_warnings_are_shown_once_beside_an_npu(
+    check_env, host, monkeypatch, capsys, tmp_path
+):
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    monkeypatch.setenv("GLOG_v", "3")
+    write(tmp_path / "packages" / "mindspore.py", MINDSPORE)
+    host()
+    assert [line[:3] for line in check_env.devices()] == [("devices", "CPU, Ascend", "")]
+    host("davinci", 2)
+    *_, kind, log = check_env.devices()
+    assert kind == ("Ascend devices", "2", "", False)
+    messages = sorted(log.found.splitlines())
+    assert [message[:10] for message in messages] == [
+        "CheckFailed"[:10], "no 406 ...", "no 417 ...", "too many"
+    ]  # fmt: skip
+    assert max(map(len, messages)) == check_env.LOG_WIDTH
+    monkeypatch.setattr(sys, "argv", ["check_env.py"])
+    with pytest.raises(SystemExit):
+        check_env.main()
+    *screen, last = capsys.readouterr().out.splitlines()
+    assert json.loads(last)["found"]["MindSpore's log"] == log.found
+    first = next(i for i, line in enumerate(screen) if "MindSpore's log" in line)
+    assert [line[18:] for line in screen[first : first + 4]] == log.found.splitlines()
+    assert {line[2:18].strip() for line in screen[first + 1 : first + 4]} == {""}
+
+
+def test_a_mindspore_that_hangs_or_crashes_is_reported(check_env, host, monkeypatch, tmp_path):
+    host("davinci", 1)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(check_env, "PATIENCE", 1)
+    for text in ("import time; time.sleep(100)", "import os; os.abort()"):
+        write(tmp_path / "mindspore.py", text)
+        found = [line[:3] for line in check_env.devices()]
+        assert found[0] == ("devices", "unknown", "MindSpore fails")
+        assert found[1][2].startswith("MindSpore cannot use them")
+
+
+def test_a_gpu_needs_cuda_home_its_compiler_and_cudnn(check_env, host, monkeypatch, tmp_path):
+    host()
+    assert not list(check_env.check_gpu()), "no GPU"
+    host("nvidia", 1)
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))  # an ldconfig that knows no library
+    write(tmp_path / "bin" / "ldconfig", "#!/bin/sh\n").chmod(0o755)
+    home, cudnn = check_env.check_gpu()
+    assert home.found == "not set"
+    assert home.wrong.startswith("export CUDA_HOME=")
+    assert cudnn.wrong == "install cuDNN 8, and add its folder to LD_LIBRARY_PATH"
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    nvcc = tmp_path / "cuda" / "bin" / "nvcc"
+    assert next(check_env.check_gpu()).wrong.startswith(f"there is no {nvcc}: install ")
+    write(nvcc, "#!/bin/sh\necho 'Cuda compilation tools, release 11.6, V11.6.55'\n").chmod(0o755)
+    library = write(tmp_path / "cuda" / "lib64" / "libcudnn.so.8")
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/no/folder:{library.parent}")
+    assert list(check_env.check_gpu()) == [
+        ("CUDA_HOME", str(tmp_path / "cuda"), "", False),
+        ("cuDNN", str(library), "", False),
+    ]
+    assert check_env.cuda().found.startswith("11.6")
+    monkeypatch.delenv("LD_LIBRARY_PATH")
+    text = "libcudnn.so.8 (libc6,x86-64) => /usr/lib/libcudnn.so.8"
+    write(tmp_path / "bin" / "ldconfig", f"#!/bin/sh\necho '        {text}'\n")
+    assert list(check_env.check_gpu())[1].found == "/usr/lib/libcudnn.so.8"
+
+
+def test_the_help_says_how_to_choose_a_device(check_env):
+    for name in ("check_env.py", "launch.py"):
+        command = [sys.executable, str(ROOT / "scripts" / name), "--help"]
+        usage = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        assert "ASCEND_RT_VISIBLE_DEVICES=" in usage
+        assert "CUDA_VISIBLE_DEVICES" in usage
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A checkout that has only its scripts, and an environment that is installed already."""
+    folder = tmp_path / "checkout"
+    shutil.copytree(ROOT / "scripts", folder / "scripts")
+    requirements = shutil.copy(ROOT / "requirements.txt", folder)
+    stamp = subprocess.run(f"cat {requirements} | cksum", shell=True, stdout=subprocess.PIPE)
+    write(folder / ".venv" / "installed-requirements", stamp.stdout.decode())
+    return folder
+
+
+def source(checkout: Path, line: str, **variables: str) -> subprocess.CompletedProcess:
+    """A line of bash after scripts/env.sh."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return subprocess.run(
+        ["bash", "-c", f"set -euo pipefail; source {checkout}/scripts/env.sh; {line}"],
+        capture_output=True, text=True, env={**kept, **variables},
+    )  # fmt: skip
+
+
+def test_scripts_show_mindspores_warnings_beside_an_npu(checkout, tmp_path):
+    install = 'install requirements.txt; echo "$GLOG_v"'
+    none = {"LOCAL_ASCEND": str(tmp_path / "none")}
+    expected = "2\n" if list(Path("/dev").glob("davinci[0-9]*")) else "3\n"
+    done = source(checkout, install, **none)
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
+    assert source(checkout, install, **none, GLOG_v="1").stdout == "1\n"
+    (tmp_path / "davinci_manager").touch()
+    assert source(checkout, f"log_level {tmp_path}").stdout == "3\n"
+    (tmp_path / "davinci0").touch()
+    assert source(checkout, f"log_level {tmp_path}").stdout == "2\n"
+
+
+def test_scripts_name_what_to_source_if_cann_is_installed(checkout, tmp_path):
+    install, here = "install requirements.txt", {"LOCAL_ASCEND": str(tmp_path)}
+    for name in ("ascend-toolkit/set_env.sh", "cann/set_env.sh"):
+        file = write(tmp_path / name)
+        done = source(checkout, install, **here)
+        line = f"ASCEND_HOME_PATH is not set: for Ascend, source {file} first\n"
+        assert (done.returncode, done.stderr) == (0, line)
+    assert source(checkout, install, **here, ASCEND_HOME_PATH="/x").stderr == ""
 
 
 def test_another_cuda_matters_where_a_gpu_is_to_be_used(check_env, monkeypatch):

@@ -19,6 +19,7 @@ from tsm.config import Config
 from utils import checkpoint, export, inference, mindir
 from utils import exported as exported_network
 from utils.config import ROOT, load_config
+from utils.metrics import video_scores
 from utils.testing import case_state, put_state
 
 TSM = {"num_classes": 5, "segments": 4, "arch": "resnet18", "first_width": 8}
@@ -113,6 +114,36 @@ def test_a_mindir_of_any_batch_gives_the_scores_of_the_network(name, tmp_path):
     assert check(TOYS[name], tmp_path, "mindir", batch="free")["relative_difference"] < 1e-6
 
 
+@pytest.mark.parametrize(
+    ("room", "setting"),
+    [
+        ("x3d", "model.groups=taps"),
+        pytest.param("mvit_multi", "model.pooling=taps", marks=SLOW),
+    ],
+)
+def test_a_cpu_writes_the_mindir_for_an_ascend(room, setting, tmp_path):
+    """The network is that of device Ascend, and the file has no grouped 3-D convolution.
+
+    With taps a channel has a kernel for each frame; `frames`, the form for a CPU, has one kernel
+    for all frames of a channel.
+    """
+    config = importlib.import_module(f"{room}.config").Config
+    path = ROOT / room / "configs" / f"{room}_smoke.yaml"
+    toy = ["data.frames=4", "data.crop=32"]
+    toy += {"x3d": ["data.scales=[32,36]"], "mvit_multi": ["model.depth=2", "model.grow=[1]"]}[room]
+    ascend = load_config(config, path, [*toy, "run.device=Ascend"]).network()
+    arguments = load_config(config, path, [*toy, "run.device=CPU", setting]).network()
+    assert arguments == ascend
+    told = exported((room, arguments, (3, 4, 32, 32)), tmp_path / "net", "mindir")
+    assert told["relative_difference"] < 1e-6
+    nodes = mindir.read(tmp_path / "net.mindir").nodes
+    groups = [(node.kind, node.settings["group"]) for node in nodes if "Conv" in node.kind]
+    assert not [group for kind, group in groups if kind == "Conv3D" and group != 1]
+    depthwise = [node.settings for node in nodes if node.settings.get("group", 1) > 1]
+    assert depthwise
+    assert all(each["group"] == each["out_channel"] for each in depthwise)
+
+
 def test_a_mindir_of_one_batch_for_normalised_clips(tmp_path):
     folder = tmp_path / "größer als"  # MindSpore itself writes to no such path
     folder.mkdir()
@@ -182,6 +213,17 @@ def test_a_mindir_is_called_with_pixels_as_its_network_is(normalised):
         ValueError, match=r"takes clips \[2, 4, 3, 32, 32\], .* \[3, 4, 3, 32, 32\]"
     ):
         net(Tensor(np.zeros((3, 4, 3, 32, 32), np.uint8)))
+
+
+def test_the_views_of_a_video_fill_the_fixed_batch_of_a_mindir(normalised):
+    """Five views in a file for two clips: three passes, whatever number is asked for."""
+    cell = network("tsm", TSM, "O0")
+    net = exported_network.load(cell, settings(), normalised)
+    views = np.random.RandomState(1).randint(0, 256, (1, 5, 4, 3, 32, 32)).astype(np.uint8)
+    expected = video_scores(cell, views)
+    for size in (0, 5):
+        np.testing.assert_allclose(video_scores(net, views, size), expected, rtol=0, atol=1e-5)
+    assert net.fixed_batch == 2
 
 
 @pytest.mark.slow

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import free_port, rank_table, write_json
-from utils.devices import check_devices
+from utils import devices
+from utils.devices import check_devices, should_bind_cores
 from utils.job import read_job
-from utils.mpi import read_place
+from utils.mpi import for_mindspore, read_place
 from utils.rank_table import read_rank_table
 
 DEVICE = ("server_list", 1, "device", 0)  # the first one of the second server
@@ -71,7 +72,8 @@ def test_a_single_node_needs_no_variable():
     assert (job.script, job.arguments) == ("train.py", ("--x",))
 
 
-def test_more_devices_than_the_host_has_are_refused(tmp_path):
+def test_more_devices_than_the_host_has_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(devices, "DEVICE_FILES", tmp_path)
     yaml = tmp_path / "x.yaml"
     yaml.write_text("run:\n  device: Ascend\n")
     for number in range(4):
@@ -79,18 +81,45 @@ def test_more_devices_than_the_host_has_are_refused(tmp_path):
     (tmp_path / "davinci_manager").touch()
     (tmp_path / "nvidia0").touch()
     ascend = ["--config_path", str(yaml)]
-    check_devices(4, ascend, {}, tmp_path)
-    check_devices(8, [*ascend, "--run.device=CPU"], {}, tmp_path)
-    check_devices(8, ascend, {}, tmp_path / "none")  # the worker says that there is no device
-    check_devices(8, ["--config_path", "none.yaml"], {}, tmp_path)  # the worker says that, too
+    check_devices(4, ascend, {})
+    check_devices(8, [*ascend, "--run.device=CPU"], {})
+    check_devices(8, ["--config_path", "none.yaml"], {})  # the worker reports that
     with pytest.raises(ValueError, match="DEVICES: 1000000 wanted, which is too many for"):
-        check_devices(10**6, ["--run.device=CPU"], {}, tmp_path)
+        check_devices(10**6, ["--run.device=CPU"], {})
     with pytest.raises(ValueError, match="DEVICES: 5 wanted, this host has 4 of Ascend"):
-        check_devices(5, ascend, {}, tmp_path)
+        check_devices(5, ascend, {})
     with pytest.raises(ValueError, match="DEVICES: 2 wanted, this host has 1 of GPU"):
-        check_devices(2, [*ascend, "--run.device", "GPU"], {}, tmp_path)
+        check_devices(2, [*ascend, "--run.device", "GPU"], {})
     with pytest.raises(ValueError, match="ASCEND_RT_VISIBLE_DEVICES=0,1 allows fewer"):
-        check_devices(3, ascend, {"ASCEND_RT_VISIBLE_DEVICES": "0,1"}, tmp_path)
+        check_devices(3, ascend, {"ASCEND_RT_VISIBLE_DEVICES": "0,1"})
+    monkeypatch.setattr(devices, "DEVICE_FILES", tmp_path / "none")
+    check_devices(8, ascend, {})  # the worker reports that there is no device
+
+
+def test_ranks_are_bound_only_on_ascend_with_cores_enough(tmp_path, monkeypatch):
+    """msrun divides the cores by the devices of the host, here 8."""
+    monkeypatch.setattr(devices, "DEVICE_FILES", tmp_path)
+    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda process: range(96))
+    ascend = ["--run.device=Ascend"]
+    assert not should_bind_cores(ascend, {}), "no device"
+    for number in range(8):
+        (tmp_path / f"davinci{number}").touch()
+    assert should_bind_cores(ascend, {})
+    assert not should_bind_cores(ascend, {"ZOO_BIND_CORE": "0"})
+    assert not should_bind_cores(["--run.device=CPU"], {})
+    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda process: range(95))
+    assert not should_bind_cores(ascend, {})
+
+
+@pytest.mark.parametrize("role", ["MS_WORKER", "MS_SCHED"])
+def test_hccl_waits_longer_under_mpirun_unless_the_user_says_how_long(role):
+    openmpi = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
+    openmpi |= {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+    found = for_mindspore(read_place(openmpi), openmpi, role)
+    assert (found["HCCL_CONNECT_TIMEOUT"], found["HCCL_EXEC_TIMEOUT"]) == ("600", "3672")
+    own = {**openmpi, "HCCL_CONNECT_TIMEOUT": "120", "HCCL_EXEC_TIMEOUT": "68"}
+    found = for_mindspore(read_place(own), own, role)
+    assert (found["HCCL_CONNECT_TIMEOUT"], found["HCCL_EXEC_TIMEOUT"]) == ("120", "68")
 
 
 def test_a_rank_table_says_nodes_master_and_rank(tmp_path):

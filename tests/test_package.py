@@ -41,11 +41,14 @@ def wheel(tmp_path_factory) -> Path:
 def test_the_wheel_holds_the_code_and_the_yamls_under_one_name(wheel):
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
-    folders = [*rooms(), "utils", "scripts"]
-    wanted = {path for folder in folders for path in (ROOT / folder).glob("*.py")}
-    wanted |= {*ROOT.glob("*/configs/*.yaml"), *ROOT.glob("utils/labels/*.txt")}
+    files = {
+        path for name in [*rooms(), "utils", "scripts"] for path in (ROOT / name).rglob("*.py")
+    }
+    expected = {path for path in files if "tests" not in path.parts}
+    expected |= {*ROOT.glob("*/configs/*.yaml"), *ROOT.glob("utils/labels/*.txt")}
+    expected |= {*ROOT.glob("utils/simulation/*.c"), *ROOT.glob("utils/simulation/*.cc")}
     inside = {name for name in names if ".dist-info/" not in name}
-    assert inside == {f"{NAME}/{path.relative_to(ROOT)}" for path in wanted}
+    assert inside == {f"{NAME}/{path.relative_to(ROOT)}" for path in expected}
 
 
 def test_the_package_asks_for_what_requirements_txt_lists(wheel):

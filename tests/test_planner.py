@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -79,17 +80,25 @@ def test_a_measured_profile_takes_the_place_of_counts(tiny, tmp_path):
         ("--bandwidth=fast", "--bandwidth must be a number, not fast"),
         ("--bandwidth=0", "run.cluster.bandwidth must be above 0, not 0"),
         ("--profile=none.json", "none.json: not a profile of a backward pass"),
+        ("--chip=ascend911b", "--chip: ascend911b is not known; nearest: ascend910b"),
+        ("--chip=gpu", "--chip gpu: a dry run shows the order of gradients on Ascend only"),
         ("--run.all_reduce=[layer9]", "no trainable parameter lies in a layer named layer9"),
         ("--run.cluster={speed: 1}", "unknown setting run.cluster.speed; nearest:"),
     ],
 )
 def test_a_mistake_is_told(tiny, option, words):
-    options = ["bandwidth", "topology", "profile"]
+    options = ["bandwidth", "topology", "profile", "chip", "out"]
     needed = ["config_path", "devices"]
     given, overrides = command.parse([*tiny, "--devices=8", option], needed, optional=options)
     path = given.pop("config_path")
     with pytest.raises(ValueError, match=re.escape(words)):
         plan_allreduce.main("tsm", load_config(Config, path, overrides), **given)
+
+
+def test_a_profile_and_a_chip_exclude_each_other(tiny):
+    cfg = load_config(Config, Path(tiny[1]), [])
+    with pytest.raises(ValueError, match="--chip and --profile exclude each other"):
+        plan_allreduce.main("tsm", cfg, "8", chip="ascend910b", profile="profile.json")
 
 
 def test_known_results_are_foretold():

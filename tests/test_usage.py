@@ -5,6 +5,7 @@ import re
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +16,9 @@ from utils.config import ROOT
 
 INTERNAL = {"console.py", "worker.py", "scaling_worker.py", "env.sh"}  # started by the others
 SCRIPTS = sorted(
-    f"scripts/{path.name}"
-    for path in (ROOT / "scripts").glob("*.*")
+    str(path.relative_to(ROOT))
+    for folder in ("scripts", "scripts/analysis")
+    for path in (ROOT / folder).glob("*.*")
     if path.suffix in (".py", ".sh") and path.name not in INTERNAL
 )
 OF_ROOMS = [f"{room}/{name}.py" for room in rooms() for name in ("train", "eval", "export")]
@@ -49,7 +51,7 @@ def test_the_documents_name_no_other_scripts():
     named = {
         name
         for document in DOCUMENTS
-        for name in re.findall(r"\bscripts/\w+\.(?:py|sh)", document.read_text())
+        for name in re.findall(r"\bscripts/(?:\w+/)*\w+\.(?:py|sh)", document.read_text())
     }
     assert len(named) > 20
     assert named <= set(SCRIPTS)
@@ -72,7 +74,7 @@ def test_a_shell_script_shows_its_usage_and_does_nothing(script):
 
 
 def test_every_script_is_a_command_of_the_package():
-    dashed = [script[len("scripts/") : -3].replace("_", "-") for script in PYTHON[len(OF_ROOMS) :]]
+    dashed = [Path(script).stem.replace("_", "-") for script in PYTHON[len(OF_ROOMS) :]]
     assert sorted(ENTRIES) == sorted(f"zoo-{name}" for name in ["train", "eval", "export", *dashed])
 
 

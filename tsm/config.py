@@ -30,7 +30,7 @@ class Data:
     swap_labels: tuple[tuple[int, int], ...] = ()  # labels that a flip exchanges
     batch: int = 8  # clips per device
     workers: Union[int, Literal["auto"]] = "auto"  # this device's share of the cores
-    processes: Union[bool, Literal["auto"]] = "auto"  # instead of threads; auto: above 8 workers
+    processes: Union[bool, Literal["auto"]] = "auto"  # auto: on a CPU, above 8 workers
     prefetch: Union[int, Literal["auto"]] = "auto"  # batches made ahead; auto: 2 to 8, as fits
     bad_limit: float = 0.01  # share of unreadable training videos that stops the run
 

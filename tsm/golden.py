@@ -36,9 +36,10 @@ def settings(case: dict, dropout: float) -> dict:
 
 
 def network(case: dict, training: bool = False) -> TSM:
-    """The case's network with its weights; in training every dropout is as good as 0."""
-    dropout = case["config"]["dropout"]
-    net = TSM(**settings(case, 1e-9 if training and dropout else dropout))
+    """The case's network with its weights; in training nothing is dropped."""
+    net = TSM(**settings(case, case["config"]["dropout"]))
+    if training and net.dropout is not None:
+        net.dropout.p = 0.0
     state = case_state(case, net)
     for part, factor in case.get("scale", {}).items():
         state.update({k: v * np.float32(factor) for k, v in state.items() if part in k})

@@ -15,7 +15,8 @@ from mindspore import Tensor, nn, ops
 
 from tsm.mobilenet import MobileNetV2
 from tsm.resnet import DEPTHS, ResNet
-from utils.layers import BatchNorm3d, Dropout, Normalize, dense, freeze
+from utils.dropout import Dropout
+from utils.layers import BatchNorm3d, Normalize, dense, freeze
 
 ARCHITECTURES = (*DEPTHS, "mobilenetv2")
 RGB_MEAN, RGB_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -72,9 +73,10 @@ class TSM(nn.Cell):
                 in_trunk,
                 first_width,
             )
-        self.dropout = Dropout(dropout) if dropout > 0 else None
-        self.new_fc = dense(self.base_model.width, num_classes, 0.001) if dropout > 0 else None
         self.segments = segments // 2 if temporal_pool else segments  # frames that reach the head
+        width = self.base_model.width
+        self.dropout = Dropout(dropout, self.segments * width) if dropout > 0 else None
+        self.new_fc = dense(width, num_classes, 0.001) if dropout > 0 else None
         self.consensus, self.before_softmax = consensus, before_softmax
 
     def construct(self, clip: Tensor) -> Tensor:

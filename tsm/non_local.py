@@ -6,7 +6,8 @@ Axes: (N, C, T, H, W). Names as in the original: `g.0`, `theta`, `phi.0`, `W.0`,
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from utils.layers import BatchNorm3d, conv3d_1x1x1
+from utils.conv3d import PointwiseConv3d
+from utils.layers import BatchNorm3d
 
 
 class NonLocal(nn.Cell):
@@ -15,10 +16,12 @@ class NonLocal(nn.Cell):
     def __init__(self, channels: int):
         super().__init__()
         inter = channels // 2
-        self.theta = conv3d_1x1x1(channels, inter)
-        self.phi = nn.SequentialCell(conv3d_1x1x1(channels, inter), SpatialMaxPool())
-        self.g = nn.SequentialCell(conv3d_1x1x1(channels, inter), SpatialMaxPool())
-        self.W = nn.SequentialCell(conv3d_1x1x1(inter, channels), BatchNorm3d(channels, "zeros"))
+        self.theta = PointwiseConv3d(channels, inter, bias=True)
+        self.phi = nn.SequentialCell(PointwiseConv3d(channels, inter, bias=True), SpatialMaxPool())
+        self.g = nn.SequentialCell(PointwiseConv3d(channels, inter, bias=True), SpatialMaxPool())
+        self.W = nn.SequentialCell(
+            PointwiseConv3d(inter, channels, bias=True), BatchNorm3d(channels, "zeros")
+        )
 
     def construct(self, x: Tensor) -> Tensor:
         n, _, t, h, w = x.shape

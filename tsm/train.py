@@ -49,7 +49,7 @@ def main(cfg: Config) -> None:
         too_many_bad=lambda: clips.bad.over(cfg.data.bad_limit),
         evaluate=validation(cfg, step.net, rt),
     )
-    print_result(callbacks.fit(step, clips.dataset(), plan, rt, folder), rt)
+    print_result(callbacks.fit(step, clips.dataset(step.dropout), plan, rt, folder), rt)
 
 
 def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
@@ -66,7 +66,9 @@ def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
     clips = (cfg.data.batch, *clip_shape(cfg.data, cfg.data.crop))
     segments = parallel.split_all_reduce(net, opt, cfg.run, rt, clips)  # read by TrainStep
     net, loss = amp.cast(net, cfg.run.amp), build_loss(cfg.model.before_softmax)
-    step = TrainStep(net, loss, opt, cfg.run, cfg.train, rt, order.steps_per_epoch)
+    step = TrainStep(
+        net, loss, opt, cfg.run, cfg.train, rt, order.steps_per_epoch, samples=clips[0]
+    )
     return step, lr, segments
 
 

@@ -1,7 +1,8 @@
-"""When each gradient is complete, counted from the start of the step: counted or measured.
+"""When each gradient is complete, in seconds from the start of the step: counted or from a file.
 
 Counted: a layer's backward pass is twice the work of its forward pass, in the reverse order, and
-every multiply-add takes the same time. Measured: a file of scripts/profile_backward.py.
+every multiply-add takes the same time. A file is a measured profile (scripts/profile_backward.py)
+or holds the order of a dry run (scripts/plan_allreduce.py --chip).
 """
 
 import json
@@ -15,6 +16,7 @@ import numpy as np
 from utils.cluster import TERA, Cluster
 from utils.config import one_line
 from utils.counting import Layer
+from utils.files import write_text
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,11 @@ def owner(name: str, layers: Any) -> str:
 
 
 def read_backward(path: Path, names: Sequence[str], sizes: Sequence[int]) -> Backward:
-    """A measured profile; ValueError where it is none, or of another network."""
+    """The profile in a JSON file; ValueError if it is none, or of another network.
+
+    The file has `forward_seconds`, `step_seconds` and `ready_seconds` by name; `source`, `batch`
+    and `device` are optional.
+    """
     try:
         found = json.loads(Path(path).read_text())
         ready = {name: float(seconds) for name, seconds in found["ready_seconds"].items()}
@@ -95,5 +101,19 @@ def read_backward(path: Path, names: Sequence[str], sizes: Sequence[int]) -> Bac
     times = np.array([ready[name] for name in names])
     if not (0 < forward <= times.min() and times.max() <= step < np.inf):
         raise ValueError(f"{path}: times that are no profile: not 0 < forward <= ready <= step")
-    source = f"measured, {path}, batch {found.get('batch')} on {found.get('device')}"
+    source = found.get("source", "measured")
+    source = f"{source}, {path}, batch {found.get('batch')} on {found.get('device')}"
     return Backward(tuple(names), np.array(sizes), times, forward, step, source)
+
+
+def write_backward(path: Path, backward: Backward, batch: int, device: str) -> None:
+    """Writes a file that `read_backward` reads; OSError if the disk refuses it."""
+    found = {
+        "source": backward.source,
+        "device": device,
+        "batch": batch,
+        "forward_seconds": backward.forward,
+        "step_seconds": backward.step,
+        "ready_seconds": {n: float(t) for n, t in zip(backward.names, backward.ready)},
+    }
+    write_text(path, json.dumps(found, indent=1) + "\n")

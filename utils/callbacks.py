@@ -1,7 +1,10 @@
 """What happens around the train step: the line every N steps, saving, stopping, evaluating.
 
-`fit` runs the step through `mindspore.train.Model` over one long tape of batches, from wherever a
-resumed run stands to the end; epochs are counted here, by the step's own counter.
+`fit` runs the step through `mindspore.train.Model` over one long sequence of batches, from the
+position of a resumed run to the end; epochs are counted here.
+
+The host reads the values of a step (one small array) when the next one is launched, so a device
+never waits for the host. It reads them at once only if this step is logged, saved or evaluated.
 """
 
 import signal
@@ -11,7 +14,6 @@ from dataclasses import dataclass
 from typing import Callable, Optional
 
 import numpy as np
-from mindspore import Tensor
 from mindspore.train import Callback, Model
 
 from utils import checkpoint
@@ -19,13 +21,14 @@ from utils.checkpoint import RunFolder
 from utils.command import Interrupted
 from utils.config import Run
 from utils.event_files import EventFiles
+from utils.first_step import choose_sink_size, compile_step
 from utils.metrics import check_same_step, share_statistics
 from utils.order import Order
 from utils.profiling import Profiling
 from utils.run_log import Window, log, progress, write_line
-from utils.runtime import Runtime, give_back_memory
+from utils.runtime import Runtime
 from utils.signals import reacting
-from utils.train_step import TrainStep
+from utils.train_step import OUTPUTS, TrainStep
 
 MUCH_WAITING = 0.1  # a share of the time
 
@@ -55,10 +58,14 @@ def fit(step: TrainStep, data, plan: Plan, rt: Runtime, folder: RunFolder) -> di
         log.info("nothing left to train: %d epochs are done", plan.epochs)
         return trainer.result()
     step.set_train()
-    compile_step(trainer, data)
     batches = data.get_dataset_size()
     sink = plan.run.sink and rt.device != "CPU"
-    size = sink_size(batches, plan.run.log_every) if sink else -1
+    size = choose_sink_size(batches, plan.run.log_every) if sink else -1
+    if sink:  # the graph that reads from the device's queue is another one
+        log.info("compiling the graph during the first steps (run.sink) ...")
+        trainer.steps_per_call = size
+    else:
+        trainer.compile_seconds = compile_step(step, data, rt)
     with reacting(trainer.ask_to_stop):
         Model(step).train(
             batches // size if sink else 1,
@@ -71,34 +78,18 @@ def fit(step: TrainStep, data, plan: Plan, rt: Runtime, folder: RunFolder) -> di
     return trainer.result()
 
 
-def sink_size(batches: int, most: int) -> int:
-    """Steps at a time: as many as there may be, so that no batch is left over."""
-    return next(size for size in range(min(most, batches), 0, -1) if batches % size == 0)
-
-
-def compile_step(trainer: "Trainer", data) -> None:
-    """Builds the graph, with a word before and the time after: it can take a minute."""
-    log.info("compiling the graph ...")
-    began = time.monotonic()
-    inputs = [
-        Tensor(np.zeros(shape, kind))
-        for shape, kind in zip(data.output_shapes(), data.output_types())
-    ]
-    trainer.step.compile(*inputs)
-    give_back_memory()
-    trainer.compile_seconds = time.monotonic() - began
-    log.info("compiled in %.1f s", trainer.compile_seconds)
-
-
 class Trainer(Callback):
-    """Follows the run from step to step. All ranks decide alike: they see the same numbers."""
+    """Follows the run from step to step. All ranks decide alike: they read the same numbers."""
 
     def __init__(self, step: TrainStep, plan: Plan, rt: Runtime, folder: RunFolder):
         self.step, self.plan, self.run, self.rt, self.folder = step, plan, plan.run, rt, folder
         self.per_epoch = step.steps_per_epoch
         self.total = plan.epochs * self.per_epoch
         self.begun = self.position = int(step.micro_step.asnumpy())
-        self.settled = self.position  # where saving and evaluating were last looked at
+        self.settled = self.position  # the position at which saving was last considered
+        self.steps_per_call = 1  # several if the device is fed many steps at a time
+        self.unread: list = []  # (outputs, steps) of the newest call, whose values are not read yet
+        self.values = dict.fromkeys(OUTPUTS, 0.0)  # the newest ones that were read
         self.profiling = Profiling(plan.run.profile, rt)
         events = folder.path / "tensorboard" if plan.run.tensorboard else None
         self.events = EventFiles(events, self.begun)
@@ -111,7 +102,7 @@ class Trainer(Callback):
     def ask_to_stop(self, number: int) -> None:
         self.signal = number
         log.info("stopping after this step ...")
-        self.step.give("asked_to_stop")
+        self.step.request("stop")
 
     def on_train_begin(self, run_context) -> None:
         self.window = Window()
@@ -123,31 +114,49 @@ class Trainer(Callback):
 
     def on_train_step_end(self, run_context) -> None:
         self.profiling.step()
-        outputs = run_context.original_args().net_outputs
-        loss, top1, scale, overflows, asked, bad = (float(v.asnumpy()) for v in outputs)
-        before, self.position = self.position, int(self.step.micro_step.asnumpy())
-        self.window.add(self.position - before, loss, top1)
+        before, self.position = self.position, self.position + self.steps_per_call
+        self.read_values()  # of the step before
+        self.unread = [(run_context.original_args().net_outputs, self.steps_per_call)]
+        log_is_due = self.passed(before, self.run.log_every) or self.position == self.total
+        if log_is_due or self.is_due(self.settled):
+            self.read_values()
         self.bar.update(self.position - before)
-        if self.passed(before, self.run.log_every) or self.position == self.total:
-            self.report(scale, int(overflows))
-        self.judge(loss, overflows, bad)
+        if log_is_due:
+            self.report()
+        self.report_bad_data()
         if self.between_updates():
-            self.settle(overflows)
-            if self.failure or asked:
+            self.settle()
+            if self.failure or self.values["stop"]:
                 run_context.request_stop()
         self.window.since = time.monotonic()
+
+    def read_values(self) -> None:
+        """Waits for the newest call and reads its values; nothing if they are read already."""
+        while self.unread:
+            outputs, steps = self.unread.pop()
+            self.values = dict(zip(OUTPUTS, map(float, outputs.asnumpy())))
+            self.window.add(steps, self.values["loss"], self.values["top1"])
+            self.check_overflows()
+
+    def is_due(self, before: int) -> bool:
+        """Whether this position saves, evaluates or ends the run."""
+        return self.between_updates() and (
+            self.epoch_is_saved(before)
+            or self.passed(before, self.run.save_steps)
+            or self.evaluation_is_due(before)
+        )
 
     def between_updates(self) -> bool:
         """Whether no micro-batch waits for the others of its group."""
         return self.position % self.per_epoch % self.step.accumulate == 0
 
-    def settle(self, overflows: float) -> None:
-        """Saves and evaluates where, since the last time, that has become due."""
+    def settle(self) -> None:
+        """Saves and evaluates if, since the last time, that has become due."""
         before, self.settled = self.settled, self.position
-        if self.failure:
+        if self.failure or not self.is_due(before):
             return
         self.prepare_if_due(before)
-        if not overflows or self.is_sound():
+        if not self.values["overflows"] or self.is_sound():
             self.save_if_due(before)
         self.evaluate_if_due(before)
 
@@ -161,19 +170,24 @@ class Trainer(Callback):
         """Whether a multiple of `every` steps was reached since `before`."""
         return every > 0 and self.position // every > before // every
 
-    def judge(self, loss: float, overflows: float, bad: float) -> None:
-        """Decides, on all ranks alike, whether the run has failed."""
+    def check_overflows(self) -> None:
+        """Fails the run, on all ranks alike, after too many updates that were not finite."""
+        overflows = int(self.values["overflows"])
         if overflows >= self.run.max_overflows:
             self.failure = (
-                f"train.lr: {int(overflows)} updates in a row were not finite, loss {loss} "
-                "(run.max_overflows); the last checkpoint is intact; lower the rate or the scale"
+                f"train.lr: {overflows} updates in a row were not finite, loss "
+                f"{self.values['loss']} (run.max_overflows); the last checkpoint is intact; "
+                "lower the rate or the scale"
             )
+
+    def report_bad_data(self) -> None:
+        """Fails the run if a rank has too many unreadable videos, as soon as all ranks know."""
         mine = self.plan.too_many_bad()
         if mine:
-            self.step.give("bad_data")
+            self.step.request("bad_data")
         if mine and self.rt.size == 1:
             self.failure = mine
-        elif bad:
+        elif self.values["bad_data"]:
             self.failure = mine or "data.bad_limit: another rank has too many unreadable videos"
 
     def is_sound(self) -> bool:
@@ -237,7 +251,7 @@ class Trainer(Callback):
         checkpoint.write_state(folder, {**where, **settings, "checkpoint": newest, "version": 1})
         self.folder.drop_old(self.run.keep)
 
-    def report(self, scale: float, overflows: int) -> None:
+    def report(self) -> None:
         window, clips = self.window, self.plan.order.per_step
         self.seconds += window.seconds
         self.last = {
@@ -246,8 +260,8 @@ class Trainer(Callback):
             "loss": round(window.loss / window.steps, 6),
             "top1": round(window.top1 / window.steps, 4),
             "lr": float(self.plan.rates[self.last_update()]),
-            "loss_scale": scale,
-            "overflows": overflows,
+            "loss_scale": self.values["loss_scale"],
+            "overflows": int(self.values["overflows"]),
             "clips_per_second": round(clips * window.steps / window.seconds, 2),
             "waiting": round(window.waited / window.seconds, 3),
             "seconds_left": round((self.total - self.position) * window.seconds / window.steps),
@@ -278,7 +292,8 @@ class Trainer(Callback):
             self.events.write(self.position, values)
 
     def finish(self) -> None:
-        """Raises what stopped the run, or saves where it was asked to stop."""
+        """Raises what stopped the run, or saves at the step at which it was asked to stop."""
+        self.read_values()
         if self.failure:
             raise ValueError(self.failure)
         if self.position < self.total:

@@ -38,7 +38,9 @@ def take_step(step: TrainStep, clip: np.ndarray, target: np.ndarray) -> dict[str
     taken.update({f"weights/{name}": value for name, value in before.items()})
     inputs = Tensor(clip), Tensor(target)
     step.set_train()
-    step.set_dropout_keys()
+    factors = step.draw_factors()
+    for value in factors:
+        step.set_factors(value)
     shown = inputs[0] if step.mix is None else step.mix(*inputs)
     # Cells without parameters only pass on what they are given.
     cells = [n for n, cell in step.net.cells_and_names() if n and list(cell.get_parameters())]
@@ -50,7 +52,7 @@ def take_step(step: TrainStep, clip: np.ndarray, target: np.ndarray) -> dict[str
     for parameter, grad in zip(step.optimizer.parameters, step.scaler.unscale(grads)):
         taken[f"gradients/{parameter.name}"] = sample(grad.asnumpy())
     put_back(step, before)
-    step(*inputs)
+    step(*inputs, *factors)
     for name, parameter in weights_of(step.net).items():
         taken[f"updates/{name}"] = sample(parameter.asnumpy() - before[name])
     return taken

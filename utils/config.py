@@ -36,15 +36,27 @@ class Run:
     """What is the same in every room: device, precision, splits, where the results go."""
 
     device: Literal["Ascend", "GPU", "CPU"] = "Ascend"
+    device_memory: int = 32  # GB that a device needs for the recipe, by a dry run
     seed: int = 0
     amp: Level = "O0"
     loss_scale: float = 1.0  # with dynamic_loss_scale: the first value
     dynamic_loss_scale: bool = False
+    # How MindSpore compiles for Ascend and GPU: kernel by kernel (O0), with fused kernels (O1),
+    # the whole graph by GE (O2, Ascend 910A only); auto is MindSpore's choice. No effect on CPU.
+    jit_level: Literal["auto", "O0", "O1", "O2"] = "O0"
+    # float32 convolutions and matrix products with a mantissa of 10 bits: HF32 on Ascend, TF32 on
+    # GPU. Faster; false is IEEE float32, which comparisons with published numbers need.
+    tf32: bool = True
+    # Ascend operators: compile each shape when it first runs (online), or use CANN's binaries
+    # (prebuilt); auto is MindSpore's choice.
+    op_compile: Literal["auto", "online", "prebuilt"] = "auto"
     max_overflows: int = 20  # consecutive non-finite steps before the run stops
     # Where AllReduce segments end: layer names, last indices, auto (planned) or none (one segment).
     all_reduce: Union[Literal["auto", "none"], tuple[Union[int, str], ...]] = "none"
     cluster: Optional[Cluster] = None  # the machines, for `auto`
-    backward: Optional[Path] = None  # for `auto`: measured by scripts/profile_backward.py
+    backward: Optional[Path] = (
+        None  # for `auto`: of profile_backward.py, or plan_allreduce.py --chip
+    )
     sink: bool = False  # feed the device many steps at a time; no effect on CPU
     log_every: int = 20  # steps
     save_every: int = 1  # epochs
@@ -57,7 +69,8 @@ class Run:
     out: Optional[Path] = None  # default: out/<name of the yaml>
 
     def __post_init__(self):
-        positive(self, "run", "loss_scale", "max_overflows", "log_every", "save_every")
+        positive(self, "run", "device_memory", "loss_scale", "max_overflows")
+        positive(self, "run", "log_every", "save_every")
         not_negative(self, "run", "save_steps", "keep", "eval_every")
         if self.all_reduce == "auto" and self.cluster is None:
             raise ValueError(

@@ -3,8 +3,8 @@
 * 1x1x1: a 2-D convolution of all frames below one another, (N, C, T*H, W), which costs no copy.
 * depthwise: three exact forms of the same sum.
   `grouped`: one grouped 3-D kernel, where the device has it (Ascend documents group 1 only);
-  `taps`: for every frame of the kernel a 2-D depthwise convolution over (N, C*T, H, W), then a
-  shift in time: only operators that every device has;
+  `taps`: copies of the clip, shifted in time, one for every frame of the kernel, then a 2-D
+  depthwise convolution of all and their sum: only operators that every device has;
   `frames`: one 2-D convolution in C groups whose channels are the T frames, with a banded T x T
   kernel: T / kt times the multiplications, but matrix products instead of loops. The fastest on a
   CPU by a factor of 2 to 4.
@@ -14,6 +14,8 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import Normal, Zero, initializer
 from mindspore.ops import constexpr
+
+from utils.layers import shift_frames
 
 FORMS = ("taps", "grouped", "frames")
 
@@ -36,17 +38,32 @@ def unstacked(x: Tensor, t: int) -> Tensor:
 
 
 class PointwiseConv3d(nn.Cell):
-    """1x1x1 over stacked clips (N, C, T*H, W). Weight (cout, cin, 1, 1, 1)."""
+    """1x1x1 over clips (N, C, T, H, W) or stacked clips (N, C, T*H, W), as a 2-D convolution.
 
-    def __init__(self, cin: int, cout: int, bias: bool = False):
+    `stride` is of height and width; for stacked clips it needs the number of frames. Weight
+    (cout, cin, 1, 1, 1). On Ascend a 3-D convolution would take float16 only.
+    """
+
+    def __init__(self, cin: int, cout: int, bias: bool = False, stride: int = 1):
         super().__init__()
-        self.shape = (cout, cin, 1, 1)
+        self.shape, self.stride = (cout, cin, 1, 1), stride
         self.weight = Parameter(kaiming((cout, cin, 1, 1, 1)), name="weight")
         self.bias = Parameter(initializer(Zero(), (cout,)), name="bias") if bias else None
-        self.conv, self.add = ops.Conv2D(out_channel=cout, kernel_size=1), ops.BiasAdd()
+        self.add = ops.BiasAdd()
+        self.conv = ops.Conv2D(out_channel=cout, kernel_size=1)
+        self.strided = ops.Conv2D(out_channel=cout, kernel_size=1, stride=stride)
 
-    def construct(self, x: Tensor) -> Tensor:
-        x = self.conv(x, ops.reshape(ops.cast(self.weight, x.dtype), self.shape))
+    def construct(self, x: Tensor, frames: int = 1) -> Tensor:
+        if x.ndim == 5:
+            t = x.shape[2]
+            return unstacked(self.construct(stacked(x), t), t)
+        if x.shape[2] // frames % self.stride == 0:  # every frame begins at a row that is kept
+            return self.convolve(x, self.strided)
+        x = unstacked(x, frames)[:, :, :, :: self.stride, :: self.stride]
+        return self.convolve(stacked(x), self.conv)
+
+    def convolve(self, x: Tensor, conv: ops.Conv2D) -> Tensor:
+        x = conv(x, ops.reshape(ops.cast(self.weight, x.dtype), self.shape))
         return x if self.bias is None else self.add(x, ops.cast(self.bias, x.dtype))
 
 
@@ -66,22 +83,25 @@ class DepthwiseConv3d(nn.Cell):
         self.weight = Parameter(kaiming((channels, 1, *kernel)), name="weight")
         self.padding = tuple(k // 2 for k in kernel)
         self.spread = ops.BatchMatMul()
-        self.grouped = ops.Conv3D(
-            out_channel=channels,
-            kernel_size=kernel,
-            pad_mode="pad",
-            pad=tuple(k // 2 for k in kernel for _ in range(2)),
-            stride=(1, stride, stride),
-            group=channels,
-        )
+        self.grouped = None
+        if form == "grouped":  # Ascend refuses even to build it
+            self.grouped = ops.Conv3D(
+                out_channel=channels,
+                kernel_size=kernel,
+                pad_mode="pad",
+                pad=tuple(k // 2 for k in kernel for _ in range(2)),
+                stride=(1, stride, stride),
+                group=channels,
+            )
 
     def construct(self, x: Tensor) -> Tensor:
         weight = ops.cast(self.weight, x.dtype)
         if self.form == "grouped":
             return self.grouped(x, weight)
+        if self.form == "taps":
+            return self.taps(x, weight)
         n, c, t, h, w = x.shape
-        flat = ops.reshape(x, (n, c * t, h, w))
-        return self.taps(flat, weight, t) if self.form == "taps" else self.frames(flat, weight, t)
+        return self.frames(ops.reshape(x, (n, c * t, h, w)), weight, t)
 
     def frames(self, x: Tensor, weight: Tensor, t: int) -> Tensor:
         """Output frame o of a channel takes input frame i with the kernel's tap i - o + kt // 2."""
@@ -91,19 +111,28 @@ class DepthwiseConv3d(nn.Cell):
         x = self.conv(x, ops.reshape(weight, (c * t, t, kh, kw)), c)
         return ops.reshape(x, (x.shape[0], c, t, *x.shape[2:]))
 
-    def taps(self, x: Tensor, weight: Tensor, t: int) -> Tensor:
-        c, (kt, kh, kw), total = self.channels, self.kernel, None
-        for tap in range(kt):
-            shift = tap - self.padding[0]  # output frame i takes input frame i + shift
-            if -t < shift < t:
-                kernel = ops.broadcast_to(weight[:, :, tap], (c, t, kh, kw))
-                if kh == 1 and kw == 1 and self.stride == 1:
-                    y = x * ops.reshape(kernel, (1, c * t, 1, 1))
-                else:
-                    y = self.conv(x, ops.reshape(kernel, (c * t, 1, kh, kw)), c * t)
-                y = moved(ops.reshape(y, (y.shape[0], c, t, *y.shape[2:])), shift)
-                total = y if total is None else total + y
-        return total
+    def taps(self, x: Tensor, weight: Tensor) -> Tensor:
+        """One 2-D depthwise convolution of kt copies of the clip, each shifted by its tap in time.
+
+        The copies are channels of their own, (N, kt*C*T, H, W); a sum over the taps follows. C may
+        be any number: that of `weight` (C, 1, kt, kh, kw).
+        """
+        (n, c, t, h, w), (kt, kh, kw) = x.shape, self.kernel
+        taps = [tap for tap in range(kt) if -t < tap - self.padding[0] < t]
+        copies = ()
+        for tap in taps:  # output frame i takes input frame i + tap - kt // 2
+            copies += (shift_frames(x, tap - self.padding[0]),)
+        k = len(taps)
+        if k < kt:  # of a kernel longer than two clips
+            weight = weight[:, :, taps[0] : taps[-1] + 1]
+        weight = ops.reshape(weight, (c, k, 1, kh, kw))
+        weight = ops.broadcast_to(weight, (c, k, t, kh, kw))
+        if kh == 1 and kw == 1 and self.stride == 1:
+            y = ops.stack(copies, 2) * ops.reshape(weight, (1, c, k, t, 1, 1))
+        else:
+            stacked_copies = ops.reshape(ops.stack(copies, 2), (n, c * k * t, h, w))
+            y = self.conv(stacked_copies, ops.reshape(weight, (c * k * t, 1, kh, kw)), c * k * t)
+        return ops.reshape(y, (n, c, k, t, *y.shape[-2:])).sum(2)
 
     def conv(self, x: Tensor, weight: Tensor, groups: int) -> Tensor:
         (_, half_h, half_w), (_, kh, kw) = self.padding, self.kernel
@@ -167,11 +196,4 @@ class Conv3d(nn.Cell):
         return self.conv(x, ops.cast(self.weight, x.dtype))
 
 
-def moved(x: Tensor, shift: int) -> Tensor:
-    """Frame i of the result is frame i + shift, blank outside the clip; (N, C, T, H, W)."""
-    if shift == 0:
-        return x
-    blank = ops.zeros((*x.shape[:2], abs(shift), *x.shape[3:]), x.dtype)
-    if shift > 0:
-        return ops.cat((x[:, :, shift:], blank), axis=2)
-    return ops.cat((blank, x[:, :, :shift]), axis=2)
+CONVOLUTIONS = (PointwiseConv3d, DepthwiseConv3d, FrameConv, Conv3d)

@@ -6,7 +6,10 @@ there is no lock that a killed process could hold, and nothing lies in /dev/shm,
 containers.
 
 A fork copies locks as they are: of OpenCV and the decoders, where other threads use these at that
-moment. So threads and processes do not go together in one process.
+moment. So threads and processes do not go together in one process. For the same reason nothing is
+forked once an Ascend or a GPU is open: utils/loading.py refuses it. Processes that do not fork
+(forkserver, spawn) would have to unpickle the source, whose counter of bad videos and whose rows
+lie in memory that only a fork inherits, and to import MindSpore each.
 """
 
 import atexit

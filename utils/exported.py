@@ -26,6 +26,11 @@ class Exported:
         except Exception as error:  # noqa: BLE001 the framework raises its own of several kinds
             raise ValueError(f"{path}: not a readable MINDIR: {one_line(error)[:120]}") from None
 
+    @property
+    def fixed_batch(self) -> int:
+        """Clips that the file takes at once; 0 if it takes any number."""
+        return max(self.taken.shape[0], 0)
+
     def set_train(self, mode: bool) -> None:
         """A file is for evaluation only."""
 

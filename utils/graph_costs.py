@@ -31,6 +31,7 @@ def measure(room: str, cfg, rt: Runtime, part: str) -> dict:
     inputs = made_up_batch(room, cfg)
     if part.startswith("train"):
         cell = build_step(room, cfg, rt)
+        inputs = (*inputs, *cell.draw_factors())
     else:
         cell, inputs = evaluated(room, cfg), (inputs[0].reshape(-1, *one_clip(room, cfg.data)),)
     run_log.log.info("%s ...", part)

@@ -6,10 +6,21 @@ changes of signature will land in this file and nowhere else.
 
 from collections.abc import Iterable
 
+import mindspore as ms
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.common.initializer import HeNormal, Normal, Uniform, initializer
+from mindspore.ops import constexpr
+from mindspore.ops.auto_generate import BatchNormExt, ConstantPadND, GeluExt, LayerNormExt
+
+LOWEST_HALF = -65504.0
+
+
+@constexpr
+def on_ascend() -> bool:
+    """Whether networks are built for an Ascend; also for use inside of `construct`."""
+    return ms.get_context("device_target") == "Ascend"
 
 
 def conv2d(
@@ -43,23 +54,6 @@ def conv2d(
     )
 
 
-def conv3d_1x1x1(cin: int, cout: int, bias: bool = True) -> nn.Conv3d:
-    """A 3-D convolution that mixes channels only."""
-    return nn.Conv3d(
-        in_channels=cin,
-        out_channels=cout,
-        kernel_size=1,
-        stride=1,
-        pad_mode="valid",
-        padding=0,
-        dilation=1,
-        group=1,
-        has_bias=bias,
-        weight_init=HeNormal(mode="fan_out", nonlinearity="relu"),
-        bias_init="zeros",
-    )
-
-
 class BatchNorm2d(nn.BatchNorm2d):
     """PyTorch's eps 1e-5 and momentum 0.1, which MindSpore writes as 0.9 (weight of the old).
 
@@ -72,10 +66,29 @@ class BatchNorm2d(nn.BatchNorm2d):
             num_features=channels, eps=1e-5, momentum=0.9, affine=True, gamma_init=gamma
         )
 
+        # One kernel forward and one backward, which ops.BatchNorm has two of each of on Ascend.
+        self.fused = BatchNormExt() if on_ascend() else None
+
     def construct(self, x: Tensor) -> Tensor:
         batch = self.training if self.use_batch_statistics is None else self.use_batch_statistics
+        weights = (self.gamma, self.beta, self.moving_mean, self.moving_variance)
+        if batch and self.fused is not None:
+            return self.fused(x, *weights, True, 0.1, 1e-5)[0]  # training, momentum, eps
         norm = self.bn_train if batch else self.bn_infer
-        return norm(x, self.gamma, self.beta, self.moving_mean, self.moving_variance)[0]
+        return norm(x, *weights)[0]
+
+
+class LayerNorm(nn.LayerNorm):
+    """Over the last axis, in float32 also if the input is float16; the output has its type."""
+
+    def __init__(self, channels: int, eps: float):
+        super().__init__((channels,), epsilon=eps)
+        self.fused = LayerNormExt() if on_ascend() else None  # takes float16 with float32 weights
+
+    def construct(self, x: Tensor) -> Tensor:
+        if self.fused is not None:
+            return self.fused(x, self.normalized_shape, self.gamma, self.beta, self.epsilon)[0]
+        return ops.cast(super().construct(ops.cast(x, self.gamma.dtype)), x.dtype)
 
 
 def freeze(norms: Iterable[nn.BatchNorm2d]) -> None:
@@ -93,8 +106,10 @@ class BatchNorm3d(BatchNorm2d):
         return ops.reshape(super().construct(ops.reshape(x, (n, c, t * h, w))), (n, c, t, h, w))
 
 
-def max_pool2d(kernel: int, stride: int, same: bool = False) -> nn.MaxPool2d:
+def max_pool2d(kernel: int, stride: int, same: bool = False) -> nn.Cell:
     """Max pool padded by (kernel - 1) / 2 on every side with minus infinity; `same` as above."""
+    if not same and on_ascend():
+        return PaddedMaxPool2d(kernel, stride)
     return nn.MaxPool2d(
         kernel_size=kernel,
         stride=stride,
@@ -103,13 +118,47 @@ def max_pool2d(kernel: int, stride: int, same: bool = False) -> nn.MaxPool2d:
     )
 
 
+class PaddedMaxPool2d(nn.Cell):
+    """The same in two kernels of the AI core: pad with the lowest float16, then pool.
+
+    On Ascend, MindSpore's own padded max pool runs on the AI CPU, forward and backward.
+    """
+
+    def __init__(self, kernel: int, stride: int):
+        super().__init__()
+        self.half = (kernel - 1) // 2
+        self.pool = nn.MaxPool2d(kernel_size=kernel, stride=stride, pad_mode="valid")
+
+    def construct(self, x: Tensor) -> Tensor:
+        lowest = ops.cast(Tensor(LOWEST_HALF, mstype.float32), x.dtype)
+        return self.pool(ops.PadV3()(x, (self.half,) * 4, lowest))
+
+
+def shift_frames(x: Tensor, by: int) -> Tensor:
+    """(N, C, T, H, W) along T: frame i of the result is frame i + by, zero outside the clip."""
+    if by == 0:
+        return x
+    if on_ascend():  # one kernel that crops and pads
+        return ConstantPadND()(x, (0, 0, 0, 0, -by, by), 0.0)
+    zeros = ops.zeros((*x.shape[:2], abs(by), *x.shape[3:]), x.dtype)
+    if by > 0:
+        return ops.cat((x[:, :, by:], zeros), axis=2)
+    return ops.cat((zeros, x[:, :, :by]), axis=2)
+
+
 class Dense(nn.Dense):
     """Over the last axis of (..., cin), with bias.
 
     The framework's asks for the number of axes, and a graph whose batch is free keeps the question.
     """
 
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.fused = ops.Dense() if on_ascend() else None  # product and bias in one kernel
+
     def construct(self, x: Tensor) -> Tensor:
+        if self.fused is not None:
+            return self.fused(x, ops.cast(self.weight, x.dtype), ops.cast(self.bias, x.dtype))
         y = self.matmul(ops.reshape(x, (-1, self.in_channels)), self.weight)
         return ops.reshape(self.bias_add(y, self.bias), (*x.shape[:-1], self.out_channels))
 
@@ -144,7 +193,13 @@ class GELU(nn.Cell):
     does not; where large maps would broadcast, `ops.broadcast_to` comes first.
     """
 
+    def __init__(self):
+        super().__init__()
+        self.fused = GeluExt() if on_ascend() else None  # one kernel, exact by default
+
     def construct(self, x: Tensor) -> Tensor:
+        if self.fused is not None:
+            return self.fused(x, "none")
         return x * 0.5 * (1.0 + ops.erf(x * 0.5**0.5))
 
 
@@ -170,56 +225,3 @@ class Normalize(nn.Cell):
         if x.dtype != mstype.uint8:
             return x
         return x.astype(mstype.float32) * self.scale - self.offset
-
-
-class Dropout(nn.Cell):
-    """Drops with probability p; the mask is a pure function of `dropout_key` and the position.
-
-    A generator inside the kernel could not be saved, so a resumed run would draw other masks. The
-    train step sets `dropout_key` before every forward pass from seed, rank and step.
-    """
-
-    setting = "model.dropout"
-
-    def __init__(self, p: float):
-        super().__init__()
-        if not 0 <= p < 1:
-            raise ValueError(f"{self.setting} must lie in [0, 1), not {p}")
-        self.p = p
-        self.dropout_key = Parameter(
-            Tensor(0, mstype.int32), name="dropout_key", requires_grad=False
-        )
-
-    def construct(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0:
-            return x
-        keep = uniform_bits(x.size, self.dropout_key) >= int(self.p * 2**24)
-        return x * keep.reshape(x.shape).astype(x.dtype) * (1 / (1 - self.p))
-
-
-class DropPath(Dropout):
-    """Drops a branch (N, ...) whole, sample by sample."""
-
-    setting = "model.drop_path"
-
-    def construct(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0:
-            return x
-        n = x.shape[0]
-        keep = uniform_bits(n, self.dropout_key) >= int(self.p * 2**24)
-        factor = keep.reshape((n,) + (1,) * (x.ndim - 1)).astype(x.dtype) * (1 / (1 - self.p))
-        return x * ops.broadcast_to(factor, x.shape)
-
-
-def uniform_bits(size: int, key: Tensor) -> Tensor:
-    """`size` integers uniform in [0, 2^24), a hash of key and position (int32 arithmetic wraps).
-
-    The mixing steps are those of C. Wellons' lowbias32; shifts are arithmetic here, which the
-    test of uniformity shows to do no harm.
-    """
-    position = ops.arange(0, size, 1, dtype=mstype.int32)
-    h = ops.bitwise_xor(position * -1640531527 + key * 668265263, key)
-    h = ops.bitwise_xor(h, ops.bitwise_right_shift(h, Tensor(16, mstype.int32))) * 2146121005
-    h = ops.bitwise_xor(h, ops.bitwise_right_shift(h, Tensor(15, mstype.int32))) * -2073254261
-    h = ops.bitwise_xor(h, ops.bitwise_right_shift(h, Tensor(16, mstype.int32)))
-    return ops.bitwise_and(h, Tensor(0xFFFFFF, mstype.int32))

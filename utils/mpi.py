@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from utils.devices import HCCL_TIMEOUTS
 from utils.job import PORT, address_of, whole
 
 # Rank, size, local rank, local size, as Open MPI, MPICH (also Intel's) and srun call them.
@@ -47,10 +48,14 @@ def read_place(environ: Mapping[str, str]) -> Place:
 
 
 def for_mindspore(place: Place, environ: Mapping[str, str], role: str) -> dict[str, str]:
-    """The environment of a process of MindSpore: `role` is MS_WORKER or MS_SCHED."""
+    """The environment of a process of MindSpore: `role` is MS_WORKER or MS_SCHED.
+
+    HCCL's time limits are set here only if the user has not set them.
+    """
     kept = {name: value for name, value in environ.items() if not name.startswith(FOREIGN)}
     own = {"MS_NODE_ID": str(place.rank), "DEVICE_ID": str(place.local_rank)}
     return {
+        **HCCL_TIMEOUTS,
         **kept,
         **(own if role == "MS_WORKER" else {}),
         "MS_ROLE": role,

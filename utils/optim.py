@@ -1,9 +1,14 @@
 """Optimizers from parameter groups, always updating in the order of the network."""
 
+import math
+
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.common.initializer import Zero, initializer
+from mindspore.ops.auto_generate import InplaceMul
+
+from utils.layers import on_ascend
 
 
 class SGD(nn.Optimizer):
@@ -37,12 +42,31 @@ class SGD(nn.Optimizer):
         self.rates = Tensor(rates)
         self.momentum = Tensor(momentum, mstype.float32)
         self.buffers = self._parameters.clone(prefix="momentum", init="zeros")
-        kernels = [ops.SGD(0.0, float(group["weight_decay"]), nesterov) for group in groups]
-        self.kernels = tuple(kernels[k] for k in places)
+        self.nesterov, self.group_of_each = nesterov, places
+        self.decays = [float(group["weight_decay"]) for group in groups]
+        self.kernels = self.build_kernels(1.0)
         # 1 where the kernel meets a parameter for the first time: with buffers from zero, and no
         # dampening, that makes no difference, so that one array serves all of a shape.
         shapes = {p.shape: zeros(f"met.{k}", p.shape) for k, p in enumerate(self._parameters)}
         self.met = tuple(shapes[p.shape] for p in self._parameters)
+
+    def build_kernels(self, scale: float) -> tuple:
+        """The kernel of every parameter, for gradients multiplied by `scale`.
+
+        The kernel adds weight_decay * w to the gradient and multiplies by 1 - dampening.
+        """
+        kernels = [ops.SGD(1 - 1 / scale, decay * scale, self.nesterov) for decay in self.decays]
+        return tuple(kernels[k] for k in self.group_of_each)
+
+    def fold_scale(self, scale: float) -> bool:
+        """Takes gradients multiplied by `scale` from now on; False if that would not be exact.
+
+        It is for powers of two. The kernel has no dampening with Nesterov's momentum.
+        """
+        if self.nesterov or math.frexp(scale)[0] != 0.5 or not 1 <= scale <= 2**24:
+            return False
+        self.kernels = self.build_kernels(scale)
+        return True
 
     def construct(self, gradients: tuple) -> tuple:
         rates = ops.gather(self.rates, self.global_step, 1)  # (groups, 1)
@@ -51,9 +75,10 @@ class SGD(nn.Optimizer):
         if self.places == ():
             rate = ops.reshape(rates[0], ())
             return self.hyper_map(ops.partial(update, self.momentum, rate), *arrays)
-        each = ()
-        for k in self.places:
-            each += (ops.reshape(rates[k], ()),)
+        of_groups = ()
+        for k in range(len(self.decays)):
+            of_groups += (ops.reshape(rates[k], ()),)
+        each = self.hyper_map(ops.partial(take_element, of_groups), self.places)
         return self.hyper_map(ops.partial(update, self.momentum), each, *arrays)
 
 
@@ -135,45 +160,81 @@ class AdamW(nn.Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ):
-        super().__init__(0.1, parameters)  # the rate given here is never looked at
+        super().__init__(0.1, parameters)  # the rate given here is never used
         rates = np.asarray(groups[0]["lr"], np.float64)
         updates = np.arange(1, len(rates) + 1)
         corrected = np.sqrt(1 - betas[1] ** updates)
         # m' / (sqrt(v') + eps) = m / (sqrt(v) + eps * corrected) * corrected / (1 - beta1^t)
-        self.rates = Tensor(rates * corrected / (1 - betas[0] ** updates), mstype.float32)
+        factors = corrected / (1 - betas[0] ** updates)
+        self.rates = Tensor(rates * factors, mstype.float32)
         self.epsilons = Tensor(eps * corrected, mstype.float32)
-        decayed = [group for group in groups if group["weight_decay"] and group["params"]]
+        # The kernel multiplies the decay by its rate: rate * factor * (decay / factor).
+        groups = [group for group in groups if group["params"]]
+        decays = [group["weight_decay"] / factors for group in groups]
+        self.decays = tuple(Tensor(decay, mstype.float32) for decay in decays)
+        group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
+        self.places = tuple(group_of[id(parameter)] for parameter in self._parameters)
+        self.moment1 = self._parameters.clone(prefix="moment1", init="zeros")
+        self.moment2 = self._parameters.clone(prefix="moment2", init="zeros")
+        self.betas, self.kernel = betas, ops.AdamWeightDecay()
+        # On Ascend that kernel comes with two more, which subtract constants; Adam and a product in
+        # place come with none.
+        self.in_place = InplaceMul() if on_ascend() else None
+        self.zero, self.adam = Tensor(0.0, mstype.float32), ops.Adam()
+        decayed = [group for group in groups if group["weight_decay"]]
         self.decayed = tuple(ParameterTuple(group["params"]) for group in decayed)
         self.kept = tuple(
             Tensor(1 - rates * group["weight_decay"], mstype.float32) for group in decayed
         )
-        self.moment1 = self._parameters.clone(prefix="moment1", init="zeros")
-        self.moment2 = self._parameters.clone(prefix="moment2", init="zeros")
-        self.beta1, self.beta2 = (Tensor(beta, mstype.float32) for beta in betas)
-        self.zero, self.kernel = Tensor(0.0, mstype.float32), ops.Adam()
 
     def construct(self, gradients: tuple) -> tuple:
         step = self.global_step
         rate = ops.reshape(ops.gather(self.rates, step, 0), ())
         epsilon = ops.reshape(ops.gather(self.epsilons, step, 0), ())
+        if self.in_place is not None:
+            return self.update_in_place(gradients, rate, epsilon)
+        of_groups = ()
+        for decay in self.decays:
+            of_groups += (ops.reshape(ops.gather(decay, step, 0), ()),)
+        decays = self.hyper_map(ops.partial(take_element, of_groups), self.places)
+        move = ops.partial(adam, self.kernel, rate, self.betas, epsilon)
+        arrays = (gradients, self._parameters, self.moment1, self.moment2, decays)
+        moved = self.hyper_map(move, *arrays)
+        ops.assign_add(self.global_step, self.global_step_increase_tensor)
+        return moved
+
+    def update_in_place(self, gradients: tuple, rate: Tensor, epsilon: Tensor) -> tuple:
+        """The same update with the weights decayed before Adam's kernel moves them."""
         done = ()
         for i in range(len(self.decayed)):
-            kept = ops.reshape(ops.gather(self.kept[i], step, 0), ())
-            done += (self.hyper_map(ops.partial(shrink, kept), self.decayed[i]),)
+            kept = ops.reshape(ops.gather(self.kept[i], self.global_step, 0), ())
+            done += (self.hyper_map(ops.partial(shrink, self.in_place, kept), self.decayed[i]),)
         rate = ops.depend(rate, done)
-        move = ops.partial(adam, self.kernel, self.zero, rate, epsilon, self.beta1, self.beta2)
+        betas = (Tensor(self.betas[0], mstype.float32), Tensor(self.betas[1], mstype.float32))
+        move = ops.partial(adam_without_decay, self.adam, self.zero, rate, betas, epsilon)
         moved = self.hyper_map(move, gradients, self._parameters, self.moment1, self.moment2)
         ops.assign_add(self.global_step, self.global_step_increase_tensor)
         return moved
 
 
-def shrink(kept: Tensor, weight: Tensor) -> Tensor:
-    return ops.assign(weight, weight * kept)
+def shrink(product, kept: Tensor, weight: Tensor) -> Tensor:
+    return product(weight, kept)
 
 
-def adam(kernel, zero, rate, epsilon, beta1, beta2, gradient, weight, first, second) -> tuple:
+def adam_without_decay(
+    kernel, zero, rate, betas, epsilon, gradient, weight, first, second
+) -> tuple:
     """The kernel's own bias correction is switched off: its powers of the betas are 0."""
-    return kernel(weight, first, second, zero, zero, rate, beta1, beta2, epsilon, gradient)
+    return kernel(weight, first, second, zero, zero, rate, betas[0], betas[1], epsilon, gradient)
+
+
+def adam(kernel, rate, betas, epsilon, gradient, weight, first, second, decay) -> tuple:
+    """The kernel has no bias correction: `rate` and `epsilon` contain it."""
+    return kernel(weight, first, second, rate, betas[0], betas[1], epsilon, decay, gradient)
+
+
+def take_element(values: tuple, index: int) -> Tensor:
+    return values[index]
 
 
 def update(momentum: Tensor, rate: Tensor, gradient: Tensor, weight, buffer, met, kernel):

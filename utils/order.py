@@ -61,6 +61,11 @@ class Order:
         index = (step * self.size + self.rank) * self.batch + place
         return int(self.permutation(epoch)[index]), epoch
 
+    def global_position(self, position: int) -> int:
+        """A position of this rank, counted over the samples of all ranks from the run's start."""
+        step, place = divmod(position, self.batch)
+        return (step * self.size + self.rank) * self.batch + place
+
     def epoch(self, epoch: int) -> np.ndarray:
         """The samples of this rank in one epoch, in order: (steps_per_epoch * batch,)."""
         drawn = self.permutation(epoch)[: self.per_epoch]

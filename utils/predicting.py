@@ -15,7 +15,7 @@ from mindspore import nn
 
 from utils.class_names import find_names, read_names
 from utils.frame_source import FrameSource
-from utils.metrics import video_scores
+from utils.metrics import choose_clips_per_pass, video_scores
 
 FPS = 30.0  # of a video that does not say
 LONG, WINDOW = 30.0, 10.0  # seconds: a longer video is cut into windows of so many
@@ -43,6 +43,7 @@ class Head(abc.ABC):
     classes = 0
     clips = crops = 1
     raw = True  # whether the network gives raw scores, not probabilities
+    clips_per_pass = 0  # as in `video_scores`
 
     @abc.abstractmethod
     def numbers(self, part: Part) -> np.ndarray:
@@ -69,7 +70,7 @@ class Head(abc.ABC):
 
     def shares(self, net: nn.Cell, views: np.ndarray) -> np.ndarray:
         """Probabilities (classes,), the mean over views; of raw scores the mean's softmax."""
-        scores = video_scores(net, views[None])[0].astype(np.float64)
+        scores = video_scores(net, views[None], self.clips_per_pass)[0].astype(np.float64)
         return softmax(scores) if self.raw else scores
 
 
@@ -124,6 +125,8 @@ def look(
     net: nn.Cell, source: FrameSource, parts: Sequence[Part], heads: Sequence[Head]
 ) -> Iterator[Seen]:
     """Part after part. Only one part's frames are in memory; decoding goes forward only."""
+    for head in heads:  # one number for all, so that one graph is compiled
+        head.clips_per_pass = choose_clips_per_pass(1, *(each.clips * each.crops for each in heads))
     plans = [[head.numbers(part) for head in heads] for part in parts]
     needed = [
         part.first + np.unique(np.concatenate([numbers.ravel() for numbers in plan]))

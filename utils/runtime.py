@@ -8,8 +8,12 @@ from pathlib import Path
 
 import mindspore as ms
 from mindspore import communication
+from mindspore.device_context import ascend, gpu
 
 from utils.config import Run
+from utils.core_count import choose_dispatch_threads, count_cores
+
+DRY_RUN = "ZOO_DRY_RUN_CHIP"  # set by utils.simulation.dry_run
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ def start(run: Run) -> Runtime:
     """
     if run.device == "CPU":
         cap_instruction_set()
+    refuse_simulation()
     ms.set_context(mode=ms.GRAPH_MODE)
     try:
         ms.set_device(run.device)
@@ -42,6 +47,7 @@ def start(run: Run) -> Runtime:
             f"run.device: {run.device} is not available here ({reason}); scripts/check_env.py says "
             "what is; --run.device=CPU runs anywhere"
         ) from None
+    set_device_options(run)
     ms.set_seed(run.seed)
     rank, size = join_workers()
     return Runtime(rank, size, run.device, run.seed)
@@ -53,12 +59,45 @@ def join_workers() -> tuple:
         if int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1)) > 1:
             raise ValueError("under mpirun, start the script by scripts/mpi_worker.py")
         return 0, 1
+    return start_data_parallel()
+
+
+def start_data_parallel() -> tuple[int, int]:
+    """Opens the collective library; returns (rank, number of ranks)."""
     communication.init()
     rank, size = communication.get_rank(), communication.get_group_size()
     ms.set_auto_parallel_context(
         parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True, device_num=size
     )
     return rank, size
+
+
+def refuse_simulation() -> None:
+    """Raises ValueError if MindSpore would only simulate a device, outside of a dry run."""
+    if os.environ.get("MS_SIMULATION_LEVEL") and DRY_RUN not in os.environ:
+        raise ValueError(
+            "MS_SIMULATION_LEVEL is set: MindSpore would compute nothing and every result would be "
+            "0; unset it, or use scripts/analysis/dry_run.py, which sets it itself"
+        )
+
+
+def set_device_options(run: Run) -> None:
+    """Compilation level, precision of float32 products and compilation of operators."""
+    if run.device == "CPU":
+        return
+    if run.jit_level != "auto":
+        ms.set_context(jit_config={"jit_level": run.jit_level})
+    if run.device == "Ascend":
+        threads = choose_dispatch_threads(run.device, count_cores())
+        if threads:
+            ms.runtime.dispatch_threads_num(threads)
+        ascend.op_precision.conv_allow_hf32(run.tf32)
+        ascend.op_precision.matmul_allow_hf32(run.tf32)
+        if run.op_compile != "auto":
+            ascend.op_tuning.op_compile(run.op_compile == "online")
+    else:
+        gpu.op_precision.conv_allow_tf32(run.tf32)
+        gpu.op_precision.matmul_allow_tf32(run.tf32)
 
 
 def cap_instruction_set() -> None:

@@ -11,6 +11,7 @@ import mindspore.dataset as ds
 import numpy as np
 
 from utils.bad_videos import BadVideos
+from utils.dropout import DropoutFactors
 from utils.lists import Record
 from utils.loading import generator
 from utils.order import Order, sample_rng, share
@@ -77,11 +78,17 @@ class TrainVideos(abc.ABC):
         sample, epoch = self.order.at(self.first + int(index))
         return sample, sample_rng(self.order.seed, epoch, sample)
 
-    def dataset(self) -> Optional[ds.Dataset]:
-        """The rest of the run in batches; None where nothing is left."""
+    def dataset(self, dropout: Optional[DropoutFactors] = None) -> Optional[ds.Dataset]:
+        """The rest of the run in batches; None if nothing is left.
+
+        With a network that has dropout, rows end in the factors of its layers.
+        """
         if len(self) == 0:
             return None
-        return generator(self, self.columns, self.blank(), self.data, self.data.batch)
+        rows, columns = self, self.columns
+        if dropout is not None and dropout.size:
+            rows, columns = RowsWithDropout(self, dropout), (*columns, "dropout")
+        return generator(rows, columns, rows.blank(), self.data, self.data.batch)
 
     @abc.abstractmethod
     def frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
@@ -94,6 +101,24 @@ class TrainVideos(abc.ABC):
     @abc.abstractmethod
     def blank(self) -> tuple:
         """A row of the same shapes."""
+
+
+class RowsWithDropout:
+    """Training rows, each followed by its dropout factors, float32 (copies, K)."""
+
+    def __init__(self, rows: TrainVideos, dropout: DropoutFactors):
+        self.rows, self.dropout = rows, dropout
+        self.copies = getattr(rows.data, "copies", 1)  # clips of a video
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> tuple:
+        position = self.rows.order.global_position(self.rows.first + int(index))
+        return (*self.rows[index], self.dropout.draw(position, self.copies))
+
+    def blank(self) -> tuple:
+        return (*self.rows.blank(), np.ones((self.copies, self.dropout.size), np.float32))
 
 
 class EvalVideos(abc.ABC):

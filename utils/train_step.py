@@ -2,38 +2,51 @@
 
 forward -> scaled backward -> [accumulate] -> AllReduce -> finite? -> clip -> update -> [EMA]
 
-* Gradients are reduced before they are judged, so a NaN on one rank is seen, and the update left
-  out, on all ranks together.
+* Gradients are reduced as they come out of the backward pass, so AllReduce overlaps it. The loss
+  scale, the number of ranks, the micro-batches and the clipping are one factor, applied once, or,
+  if it is a constant, by the optimizer itself.
+* Whether the gradients are finite is decided on all ranks together: the flag is reduced too, so all
+  ranks leave an update out, or none does.
 * Accumulation averages `accumulate` micro-batches per update. The remainder at the end of an epoch
   makes an update of its own, averaged over the micro-batches it has: nothing is lost, and nothing
-  leaks into the next epoch. What is accumulated is a rank's own, so a run is saved, and stops, only
-  where nothing is.
-* Clipping comes after unscaling, by the total L2 norm, before the optimizer adds weight decay.
+  leaks into the next epoch. What is accumulated is a rank's own, so a run is saved, and stops,
+  only between updates.
+* Clipping is by the total L2 norm of the averaged gradients, before weight decay is added.
+* The host reads one small array per step: OUTPUTS.
 """
 
 from typing import Any, Optional
 
 import mindspore as ms
-import numpy as np
 from mindspore import Parameter, Tensor, amp, nn, ops
 from mindspore import dtype as mstype
 
 from utils.amp import loss_scaler
 from utils.config import Run
-from utils.layers import Dropout
+from utils.dropout import FACTORS, DropoutFactors
+from utils.gradients import (
+    OverflowStatus,
+    Packing,
+    VectorNorm,
+    choose_all_finite,
+    clip_factor,
+    has_status_flags,
+)
 from utils.runtime import Runtime
 
-# What a rank may say to all: that it was asked to stop, that its data is bad.
-SIGNALS = "asked_to_stop", "bad_data"
+# The elements of what a step returns; the last two are requests of a rank, as means over the ranks.
+OUTPUTS = ("loss", "top1", "loss_scale", "overflows", "stop", "bad_data")
+REQUESTS = OUTPUTS[-2:]
 
 
 class TrainStep(nn.Cell):
-    """(clip, target) -> (loss, top1, loss scale, consecutive overflows, asked to stop, bad data).
+    """(clip, target[, dropout factors]) -> float32 (6,), the values of OUTPUTS.
 
     The target is what `loss` takes with the scores: labels int32 (N,), or float32 (N, ...) with the
-    label first. `mix`, where there is one, makes the network's input of clip and target.
+    label first. `mix`, if there is one, makes the network's input of clip and target. A network
+    with dropout takes the factors of `self.dropout`, float32 (N, K) or (N, copies, K).
 
-    loss and top1 are means over all ranks, the two signals shares of the ranks that give them;
+    loss and top1 are means over all ranks, `overflows` the updates in a row that were not finite;
     every returned value is the same on every rank.
     `train` gives `accumulate`, `clip_norm` (0: do not clip) and `ema` (decay; 0: no average).
     """
@@ -48,32 +61,39 @@ class TrainStep(nn.Cell):
         rt: Runtime,
         steps_per_epoch: int,
         mix: Optional[nn.Cell] = None,
+        samples: int = 0,
     ):
+        """`samples`: clips of one batch of this rank, copies included; dropout needs it."""
         super().__init__(auto_prefix=False)
         self.net, self.loss, self.optimizer, self.mix = net, loss, optimizer, mix
-        self.judges = hasattr(loss, "top1")  # where the scores are more than one array
+        self.has_top1 = hasattr(loss, "top1")  # if the scores are more than one array
         self.scaler = loss_scaler(run.loss_scale, run.dynamic_loss_scale)
-        # Of several ranks also at scale 1: with MindSpore 2.10's CPU back end, a kernel that gives
-        # its gradient straight to a fused AllReduce ends in "Memory isn't enough".
-        self.is_scaled = run.dynamic_loss_scale or run.loss_scale != 1 or rt.size > 1
-        self.all_finite = all_finite if rt.device == "CPU" else amp.all_finite
         self.steps_per_epoch, self.accumulate = steps_per_epoch, train.accumulate
         self.clip_norm, self.ema = train.clip_norm, train.ema
         self.micro_step = counter("micro_step")  # batches seen since the start of the run
         self.overflows = counter("overflows")  # non-finite updates in a row
-        self.asked_to_stop, self.bad_data = (signal(name) for name in SIGNALS)
+        self.stop, self.bad_data = (request(name) for name in REQUESTS)
         weights = optimizer.parameters
         self.sums = weights.clone("grad_sum", "zeros") if train.accumulate > 1 else ()
         averaged = ms.ParameterTuple(p for p in net.get_parameters() if is_state(p))
         self.live = averaged if train.ema else ()
         self.averages = averaged.clone("ema", "same") if train.ema else ()
-        self.dropout_keys = tuple(
-            cell.dropout_key for _, cell in net.cells_and_names() if isinstance(cell, Dropout)
-        )
-        self.base_key = first_key(rt.seed, rt.rank)
+        self.dropout = DropoutFactors(net, rt.seed)
+        self.factors = self.dropout.connect(samples) if self.dropout.size else None
         self.size = rt.size
-        self.reducer = nn.DistributedGradReducer(weights) if rt.size > 1 else None
+        self.reducer = nn.DistributedGradReducer(weights, mean=False) if rt.size > 1 else None
         self.sum_ranks = ops.AllReduce() if rt.size > 1 else None
+        self.norm = VectorNorm(rt.device)
+        self.status = OverflowStatus() if has_status_flags(rt.device) else None
+        self.all_finite = choose_all_finite(rt.device)
+        # With MindSpore 2.10's CPU back end, a kernel that gives its gradient straight to a fused
+        # AllReduce ends in "Memory isn't enough": there the factor comes before the AllReduce.
+        self.scale_first = train.accumulate > 1 or (rt.device == "CPU" and rt.size > 1)
+        self.scale = None if run.dynamic_loss_scale else run.loss_scale * rt.size
+        foldable = self.scale is not None and not (self.scale_first or train.clip_norm > 0)
+        self.is_folded = foldable and fold_scale(optimizer, self.scale)
+        # Packing pays if gradients are multiplied or summed one by one.
+        self.pack = Packing(weights, active=not self.is_folded or rt.device == "CPU")
         self.gradients = ms.value_and_grad(self.scaled_loss, None, weights, has_aux=True)
         self.map = ops.HyperMap()
 
@@ -82,63 +102,120 @@ class TrainStep(nn.Cell):
         loss = self.loss(scores, target)
         return self.scaler.scale(loss), loss, scores
 
-    def construct(self, clip: Tensor, target: Tensor) -> tuple:
-        self.set_dropout_keys()
+    def construct(self, clip: Tensor, target: Tensor, factors: Optional[Tensor] = None) -> Tensor:
+        if self.factors is not None:
+            self.set_factors(factors)
+        if self.status is not None:  # of an evaluation, for example
+            clip = ops.depend(clip, self.status.clear())
         clip = clip if self.mix is None else self.mix(clip, target)
         (_, loss, scores), grads = self.gradients(clip, target)
-        grads = self.scaler.unscale(grads) if self.is_scaled else grads
+        top1 = self.loss.top1(scores, target) if self.has_top1 else top1_mean(scores, target)
         if self.accumulate == 1:
-            self.update(grads)
+            factor = self.factor(1.0)
+            if self.scale_first:
+                grads, factor = self.map(ops.partial(multiply, factor), grads), None
+            grads, norm = self.reduce(grads)
+            finite, means = self.agree(grads, norm, loss, top1, self.stop, self.bad_data)
+            self.update(grads, factor, norm, finite)
         else:
+            means = self.over_ranks(loss, top1, self.stop, self.bad_data)
             self.add(grads)
         ops.assign_add(self.micro_step, 1)
-        top1 = self.loss.top1(scores, target) if self.judges else top1_share(scores, target)
-        loss, top1, asked, bad = self.over_ranks(loss, top1, self.asked_to_stop, self.bad_data)
-        return loss, top1, self.scaler.scale_value, self.overflows, asked, bad
+        overflows = self.overflows.astype(mstype.float32)
+        return ops.stack((means[0], means[1], self.scale_value(), overflows, means[2], means[3]))
 
-    def give(self, name: str) -> None:
-        """Gives one of SIGNALS, from the next step on."""
+    def set_factors(self, factors: Tensor) -> None:
+        """Gives the dropout layers the factors of a batch."""
+        ops.assign(self.factors, ops.reshape(factors, self.factors.shape))
+
+    def draw_factors(self, first: int = 0) -> tuple[Tensor, ...]:
+        """The step's third input for samples from position `first` on; empty without dropout."""
+        if self.factors is None:
+            return ()
+        return (Tensor(self.dropout.draw_samples(first, len(self.factors))),)
+
+    def scale_value(self) -> Tensor:
+        return self.scaler.scale_value
+
+    def request(self, name: str) -> None:
+        """Makes one of REQUESTS of all ranks, from the next step on."""
         getattr(self, name).set_data(Tensor(1.0, mstype.float32))
-
-    def set_dropout_keys(self) -> None:
-        for i, key in enumerate(self.dropout_keys):
-            ops.assign(key, self.micro_step + (self.base_key + 7919 * i))
 
     def add(self, grads: tuple) -> None:
         """Adds one micro-batch; updates when the group, or the epoch, is full."""
         self.map(ops.assign_add, self.sums, grads)
-        place = self.micro_step % self.steps_per_epoch
-        count = place % self.accumulate + 1
-        if count == self.accumulate or place + 1 == self.steps_per_epoch:
-            share = 1.0 / count.astype(mstype.float32)
-            self.update(self.map(ops.partial(multiply, share), self.sums))
+        position = self.micro_step % self.steps_per_epoch
+        count = position % self.accumulate + 1
+        if count == self.accumulate or position + 1 == self.steps_per_epoch:
+            # A copy: the sums themselves would be zero when the optimizer reads them.
+            factor = self.factor(1.0 / count.astype(mstype.float32))
+            means = self.map(ops.partial(multiply, factor), self.sums)
+            means, norm = self.reduce(means)
+            finite, _ = self.agree(means, norm)
+            self.update(means, None, norm, finite)
             self.map(set_zero, self.sums)
+        return count  # without a result MindSpore would run the branch in Python
 
-    def update(self, grads: tuple) -> None:
-        """One optimizer step, left out on all ranks where any gradient is not finite."""
+    def reduce(self, grads: tuple) -> tuple[tuple, Optional[Tensor]]:
+        """Sums over the ranks, packed, and their L2 norm if it is needed."""
         if self.reducer is not None:
             grads = self.reducer(grads)
-        finite = self.all_finite(grads)
+        grads = self.pack(grads)
+        return grads, self.norm(grads) if self.clip_norm > 0 else None
+
+    def agree(self, grads: tuple, norm: Optional[Tensor], *values: Tensor) -> tuple[Tensor, tuple]:
+        """Whether all ranks find the gradients finite; the means of `values` over the ranks."""
+        finite = self.check(grads, norm)
+        if self.sum_ranks is None:
+            return finite, values
+        means = self.over_ranks(*values, 1.0 - finite.astype(mstype.float32))
+        return means[-1] == 0, means[:-1]
+
+    def update(
+        self, grads: tuple, factor: Optional[Tensor], norm: Optional[Tensor], finite: Tensor
+    ) -> Tensor:
+        """One optimizer step with `factor` times the gradients, if they are finite."""
         if finite:
-            self.apply(grads)
+            self.apply(grads, factor, norm)
             ops.assign(self.overflows, 0)
         else:
             ops.assign_add(self.overflows, 1)
         self.scaler.adjust(finite)
+        return finite  # see `add`
 
-    def apply(self, grads: tuple) -> None:
-        if self.clip_norm > 0:
-            grads = clip_by_total_norm(self.map, grads, self.clip_norm)
-        self.optimizer(grads)
+    def factor(self, part: Tensor) -> Optional[Tensor]:
+        """What makes gradients of scaled ones, and means of sums over the ranks.
+
+        `part` is 1 / (micro-batches in a sum). None if the optimizer does it.
+        """
+        if self.is_folded:
+            return None
+        if self.scale is not None:
+            return part * (1 / self.scale)
+        return part / (self.scaler.scale_value * self.size)
+
+    def check(self, grads: tuple, norm: Optional[Tensor]) -> Tensor:
+        """Whether this rank finds all gradients finite."""
+        if self.status is not None:
+            return self.status.is_clear(grads)
+        if norm is not None:
+            return ops.isfinite(norm)
+        return self.all_finite(grads)
+
+    def apply(self, grads: tuple, factor: Optional[Tensor], norm: Optional[Tensor]) -> None:
+        if norm is not None:
+            factor = clip_factor(norm, factor, self.clip_norm)
+        if factor is not None:
+            grads = self.map(ops.partial(multiply, factor), grads)
+        self.optimizer(self.pack.unpack(grads))
         if self.ema > 0:
             self.map(ops.partial(move_average, self.ema), self.averages, self.live)
 
     def over_ranks(self, *values: Tensor) -> tuple:
-        """Means over the ranks of scalars; of a signal, more than 0 where any rank gives it."""
+        """Means over the ranks of scalars; of a request, more than 0 if any rank makes it."""
         if self.sum_ranks is None:
             return values
-        means = self.sum_ranks(ops.stack(values)) / self.size
-        return means[0], means[1], means[2], means[3]
+        return ops.unbind(self.sum_ranks(ops.stack(values)) / self.size)
 
     def state(self) -> dict[str, Parameter]:
         """All that a resumed run needs, by name: weights, optimizer, EMA, scale, counters.
@@ -164,21 +241,21 @@ def counter(name: str) -> Parameter:
     return Parameter(Tensor(0, mstype.int32), name=name, requires_grad=False)
 
 
-def signal(name: str) -> Parameter:
+def request(name: str) -> Parameter:
     return Parameter(Tensor(0.0, mstype.float32), name=name, requires_grad=False)
 
 
 def is_state(parameter: Parameter) -> bool:
-    """Dropout keys follow from the step and are never saved."""
-    return not parameter.name.endswith("dropout_key")
+    """Whether a parameter of a network is saved; dropout factors follow from the position."""
+    return parameter.name != FACTORS
 
 
-def first_key(seed: int, rank: int) -> int:
-    """Where the dropout keys of a rank begin: far from those of other seeds and ranks."""
-    return int(np.random.RandomState([seed, rank]).randint(0, 2**30))
+def fold_scale(optimizer: nn.Optimizer, scale: float) -> bool:
+    """Lets the optimizer divide gradients by `scale`; False if it cannot do that exactly."""
+    return scale == 1 or (hasattr(optimizer, "fold_scale") and optimizer.fold_scale(scale))
 
 
-def top1_share(scores: Tensor, target: Tensor) -> Tensor:
+def top1_mean(scores: Tensor, target: Tensor) -> Tensor:
     label = target if target.ndim == 1 else target[:, 0].astype(mstype.int32)
     return (scores.argmax(axis=-1) == label).astype(mstype.float32).mean()
 
@@ -193,26 +270,3 @@ def set_zero(x: Tensor) -> Tensor:
 
 def move_average(decay: float, mean: Tensor, value: Tensor) -> Tensor:
     return ops.assign(mean, mean * decay + value * (1 - decay))
-
-
-def all_finite(grads: tuple) -> Tensor:
-    """`amp.all_finite` in a third of the operators: a sum is finite only where all its terms are.
-
-    For a CPU, where the framework has no operator of its own for it.
-    """
-    return ops.isfinite(ops.addn(ops.HyperMap()(total, grads)))
-
-
-def total(x: Tensor) -> Tensor:
-    return ops.ReduceSum()(x, ())
-
-
-def sum_of_squares(x: Tensor) -> Tensor:
-    return ops.square(x.astype(mstype.float32)).sum()
-
-
-def clip_by_total_norm(hyper_map: ops.HyperMap, grads: tuple, limit: float) -> tuple:
-    """All gradients times min(1, limit / (their total L2 norm + 1e-6)), PyTorch's rule."""
-    norm = ops.sqrt(ops.addn(hyper_map(sum_of_squares, grads)))
-    factor = ops.minimum(Tensor(1.0, mstype.float32), limit / (norm + 1e-6))
-    return hyper_map(ops.partial(multiply, factor), grads)

@@ -18,6 +18,8 @@ from pathlib import Path
 import psutil
 
 from utils.config import ROOT
+from utils.core_count import LAUNCHER_CORES, list_affinity
+from utils.devices import HCCL_TIMEOUTS, should_bind_cores
 from utils.job import Job
 from utils.parent import die_with_parent
 
@@ -39,6 +41,7 @@ class Workers:
 
     def __init__(self, job: Job, port: int, logs: Path):
         self.job, self.logs = job, logs
+        self.binds_cores = should_bind_cores(job.arguments, os.environ)
         self.ended: dict[int, int] = {}  # process -> exit status, negative for a signal
         self.told: set[int] = set()  # those of them whose failure was told
         self.asked: set[int] = set()  # processes that were asked to stop
@@ -55,14 +58,21 @@ class Workers:
             ).pid
 
     def environment(self) -> dict[str, str]:
-        """This interpreter first on PATH, for msrun, and what scripts/worker.py wants to know."""
+        """This interpreter first on PATH, for msrun, and what the workers need to know.
+
+        HCCL's time limits are set here only if the user has not set them.
+        """
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         own = {"ZOO_LAUNCHER": os.getpid(), "ZOO_LOGS": self.logs, "ZOO_NODE": self.job.node}
-        return {**os.environ, "PATH": path, **{name: str(value) for name, value in own.items()}}
+        if self.binds_cores:
+            own[LAUNCHER_CORES] = list_affinity()
+        own = {name: str(value) for name, value in own.items()}
+        return {**HCCL_TIMEOUTS, **os.environ, "PATH": path, **own}
 
     def command(self, port: int) -> list[str]:
         job = self.job
         table = [f"--rank_table_file={job.table}"] if job.table else []
+        bind = ["--bind_core=True"] if self.binds_cores else []
         return [
             "msrun",
             f"--worker_num={job.devices * job.nodes}",
@@ -73,6 +83,7 @@ class Workers:
             f"--log_dir={self.logs}",
             "--join=False",
             *table,
+            *bind,
             str(ROOT / "scripts" / "worker.py"),
             job.script,
             *job.arguments,

@@ -26,7 +26,7 @@ class Data:
     swap_labels: tuple[tuple[int, int], ...] = ()  # labels that a flip exchanges
     batch: int = 16  # clips per device
     workers: Union[int, Literal["auto"]] = "auto"  # this device's share of the cores
-    processes: Union[bool, Literal["auto"]] = "auto"  # instead of threads; auto: above 8 workers
+    processes: Union[bool, Literal["auto"]] = "auto"  # auto: on a CPU, above 8 workers
     prefetch: Union[int, Literal["auto"]] = "auto"  # batches made ahead; auto: 2 to 8, as fits
     bad_limit: float = 0.01  # share of unreadable training videos that stops the run
 
@@ -50,6 +50,7 @@ class Model:
     zero_init: bool = True  # blocks start as their shortcuts; false learns faster for some epochs
     groups: Literal["auto", "taps", "grouped", "frames", "none"] = "auto"  # utils/conv3d.py
     stem_groups: bool = True  # false, with groups none: the Ascend port
+    recompute: bool = True  # less memory in training; false: fewer kernels
 
     def __post_init__(self):
         positive(self, "model", "num_classes", "depth_factor")
@@ -131,6 +132,7 @@ class Config:
             "depth_factor": model.depth_factor,
             "dropout": model.dropout,
             "zero_init": model.zero_init,
+            "recompute": model.recompute,
             "form": form,
             "stem_form": form if form != "dense" or not model.stem_groups else auto,
         }

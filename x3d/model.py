@@ -7,7 +7,7 @@ Source: facebookresearch/SlowFast, commit 287ec007.
 Departures from the source: uint8 clips are normalised in the network; drop-connect, which the
 source never switches on, is left out. `form: dense` is the network of the Ascend port.
 
-Between its depthwise convolutions a block sees a clip as one tall image, (N, C, T*H, W): every
+Between its depthwise convolutions the network sees a clip as one tall image, (N, C, T*H, W): every
 other operator is the 2-D one, and nothing is copied.
 """
 
@@ -17,6 +17,7 @@ from collections import OrderedDict
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.common.initializer import initializer
+from mindspore.ops.auto_generate import MeanExt
 
 from utils.conv3d import (
     Conv3d,
@@ -26,7 +27,8 @@ from utils.conv3d import (
     stacked,
     unstacked,
 )
-from utils.layers import BatchNorm2d, Dropout, Normalize, dense
+from utils.dropout import Dropout
+from utils.layers import BatchNorm2d, Normalize, dense, on_ascend
 
 MEAN, STD = (0.45,) * 3, (0.225,) * 3
 WIDTH_FACTOR, BOTTLENECK, FIRST_WIDTH, HEAD_WIDTH = 2.0, 2.25, 12, 2048
@@ -65,11 +67,16 @@ class SE(nn.Cell):
         self.fc2 = PointwiseConv3d(squeezed, channels, bias=True)
         self.relu = nn.ReLU()
         self.sum = ops.ReduceSum()
+        # In float32: the sum of a large map is above 65504. With one kernel on Ascend.
+        self.mean = MeanExt() if on_ascend() else None
 
     def construct(self, x: Tensor) -> Tensor:
+        if self.mean is not None:
+            mean = ops.cast(self.mean(x, (2, 3), True, mstype.float32), x.dtype)
+            return x * ops.sigmoid(self.fc2(self.relu(self.fc1(mean))))
         n, c, th, w = x.shape
         rows = ops.reshape(x, (n * c, th * w))  # a CPU adds ten times faster along rows
-        total = self.sum(ops.cast(rows, mstype.float32), 1)  # float16 ends at 65504
+        total = self.sum(ops.cast(rows, mstype.float32), 1)
         mean = ops.reshape(ops.cast(total * (1 / (th * w)), x.dtype), (n, c, 1, 1))
         gate = ops.sigmoid(self.fc2(self.relu(self.fc1(mean))))
         gate = ops.broadcast_to(ops.reshape(gate, (n * c, 1)), rows.shape)  # see utils.layers.GELU
@@ -79,7 +86,9 @@ class SE(nn.Cell):
 class Branch(nn.Cell):
     """1x1x1, depthwise 3x3x3, [SE], Swish, 1x1x1; from and to clips of t frames, stacked."""
 
-    def __init__(self, cin: int, inner: int, cout: int, stride: int, excite: bool, form: str):
+    def __init__(
+        self, cin: int, inner: int, cout: int, stride: int, excite: bool, form: str, recompute: bool
+    ):
         super().__init__()
         self.a, self.a_bn = PointwiseConv3d(cin, inner), BatchNorm2d(inner)
         self.b, self.b_bn = channelwise(inner, (3, 3, 3), stride, form), BatchNorm2d(inner)
@@ -88,7 +97,7 @@ class Branch(nn.Cell):
         self.a_relu, self.b_relu = nn.ReLU(), nn.SiLU()
         # Cheap to compute again in the backward pass, and a third of what a block would keep.
         for cell in (self.se, self.b_relu):
-            if cell is not None:
+            if cell is not None and recompute:
                 cell.recompute()
 
     def construct(self, x: Tensor, t: int) -> Tensor:
@@ -99,21 +108,34 @@ class Branch(nn.Cell):
 
 
 class Block(nn.Cell):
-    def __init__(self, cin: int, cout: int, stride: int, excite: bool, form: str):
+    """A residual block from and to stacked clips (N, C, T*H, W) of `frames` frames."""
+
+    def __init__(
+        self,
+        cin: int,
+        cout: int,
+        stride: int,
+        excite: bool,
+        frames: int,
+        form: str,
+        recompute: bool,
+    ):
         super().__init__()
+        self.frames = frames
         self.branch1 = self.branch1_bn = None
         if cin != cout or stride != 1:
-            self.branch1 = Conv3d(cin, cout, (1, 1, 1), stride)
+            self.branch1 = PointwiseConv3d(cin, cout, stride=stride)
             self.branch1_bn = BatchNorm2d(cout)
-        self.branch2 = Branch(cin, int(BOTTLENECK * cout), cout, stride, excite, form)
+        inner = int(BOTTLENECK * cout)
+        self.branch2 = Branch(cin, inner, cout, stride, excite, form, recompute)
         self.relu = nn.ReLU()
 
     def construct(self, x: Tensor) -> Tensor:
-        t, tall = x.shape[2], stacked(x)
-        short = tall
+        short = x
         if self.branch1 is not None:
-            short = self.branch1_bn(stacked(self.branch1(x)))
-        return unstacked(self.relu(short + self.branch2(tall, t)), t)
+            short = self.branch1(x, self.frames)
+            short = self.branch1_bn(short)
+        return self.relu(short + self.branch2(x, self.frames))
 
 
 def channelwise(channels: int, kernel: tuple, stride: int, form: str) -> nn.Cell:
@@ -124,7 +146,7 @@ def channelwise(channels: int, kernel: tuple, stride: int, form: str) -> nn.Cell
 
 
 class Stem(nn.Cell):
-    """A spatial 3x3, then a temporal 5 per channel."""
+    """A spatial 3x3, then a temporal 5 per channel; from clips to stacked clips."""
 
     def __init__(self, width: int, form: str):
         super().__init__()
@@ -133,26 +155,25 @@ class Stem(nn.Cell):
         self.bn, self.relu = BatchNorm2d(width), nn.ReLU()
 
     def construct(self, x: Tensor) -> Tensor:
-        tall = self.relu(self.bn(stacked(self.conv(self.conv_xy(x)))))
-        return unstacked(tall, x.shape[2])
+        return self.relu(self.bn(stacked(self.conv(self.conv_xy(x)))))
 
 
 class Head(nn.Cell):
     """Pools windows of the training clip's extent, with stride 1; classifies every position."""
 
     def __init__(self, cin: int, inner: int, num_classes: int, window: tuple, dropout: float):
+        """`window` is (frames, height, width) of the training clip at this depth."""
         super().__init__()
         self.conv_5, self.conv_5_bn = PointwiseConv3d(cin, inner), BatchNorm2d(inner)
         self.conv_5_relu, self.lin_5_relu = nn.ReLU(), nn.ReLU()
         self.lin_5 = PointwiseConv3d(inner, HEAD_WIDTH)
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(dropout, HEAD_WIDTH)  # in training a clip has one position
         self.projection = dense(HEAD_WIDTH, num_classes, std=0.01)
         self.window = window
 
     def construct(self, x: Tensor) -> Tensor:
-        t = x.shape[2]
-        x = self.conv_5_relu(self.conv_5_bn(self.conv_5(stacked(x))))
-        x = stacked(window_mean(unstacked(x, t), self.window))
+        x = self.conv_5_relu(self.conv_5_bn(self.conv_5(x)))
+        x = stacked(window_mean(unstacked(x, self.window[0]), self.window))
         x = self.lin_5_relu(self.lin_5(x))
         n, c = x.shape[:2]
         x = self.dropout(x.reshape(n, c, -1).transpose(0, 2, 1))  # (N, positions, C)
@@ -181,12 +202,16 @@ def sliding_mean(x: Tensor, axis: int, size: int) -> Tensor:
     return total / size
 
 
-def stage(cin: int, cout: int, depth: int, form: str) -> nn.SequentialCell:
+def stage(
+    cin: int, cout: int, depth: int, frames: int, form: str, recompute: bool
+) -> nn.SequentialCell:
     """Blocks `pathway0_res0`, `pathway0_res1`, ...; squeeze and excitation in every second."""
     blocks = OrderedDict()
     for i in range(depth):
         stride = 2 if i == 0 else 1
-        blocks[f"pathway0_res{i}"] = Block(cin if i == 0 else cout, cout, stride, i % 2 == 0, form)
+        blocks[f"pathway0_res{i}"] = Block(
+            cin if i == 0 else cout, cout, stride, i % 2 == 0, frames, form, recompute
+        )
     return nn.SequentialCell(blocks)
 
 
@@ -196,7 +221,8 @@ class X3D(nn.Cell):
     `frames` and `crop` are those of training: they fix the head's window. `form` is of
     the channelwise convolutions: one of `utils.conv3d.FORMS`, or `dense`: no groups, which is
     another network. `stem_form` is the same for the stem. `zero_init`: the last norm of a block
-    starts at 0, and the block as its shortcut.
+    starts at 0, and the block as its shortcut. `recompute`: the backward pass computes squeeze and
+    excitation and the Swish again instead of keeping them.
     """
 
     def __init__(
@@ -209,6 +235,7 @@ class X3D(nn.Cell):
         form: str = "grouped",
         stem_form: str = "grouped",
         zero_init: bool = True,
+        recompute: bool = True,
     ):
         super().__init__()
         widths, stem = stage_widths(), round_width(FIRST_WIDTH, WIDTH_FACTOR)
@@ -216,7 +243,7 @@ class X3D(nn.Cell):
         self.s1 = nn.SequentialCell(OrderedDict(pathway0_stem=Stem(stem, stem_form)))
         before = [stem, *widths[:-1]]
         depths = [round_repeats(count, depth_factor) for count in BLOCKS]
-        stages = [stage(*sizes, form) for sizes in zip(before, widths, depths)]
+        stages = [stage(*sizes, frames, form, recompute) for sizes in zip(before, widths, depths)]
         self.s2, self.s3, self.s4, self.s5 = stages
         side = math.ceil(crop / 32)
         inner = int(BOTTLENECK * widths[-1])

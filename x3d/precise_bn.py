@@ -1,50 +1,147 @@
-"""Precise batch norm: statistics over many batches at fixed weights.
+"""Precise batch norm: running statistics computed over many batches with fixed weights.
 
 For layer l and batch k with n_k elements per channel, mean m_k and biased variance b_k:
 mean = sum(n_k m_k) / sum(n_k), var = sum(n_k (m_k^2 + b_k)) / sum(n_k) - mean^2.
+
+The sums stay on the device in float32 and are updated batch by batch by the parallel algorithm of
+Chan, Golub and LeVeque, which subtracts no two large numbers. With w_k = n_k / (n_1 + ... + n_k)
+and d = m_k - mean: var += w_k (b_k - var + (1 - w_k) d^2), mean += w_k d.
+
+Source: facebookresearch/fvcore, fvcore/nn/precise_bn.py.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from utils.layers import BatchNorm2d
-from utils.testing import record_taps
 
-SHARE = 0.1  # what a batch adds to the running statistics
-
-
-def precise_batch_norms(net: nn.Cell, clips: Iterable[np.ndarray]) -> None:
-    """Replaces the running statistics of every batch norm; `clips` are batches (N, 3, T, H, W)."""
-    norms = {name: c for name, c in net.cells_and_names() if isinstance(c, BatchNorm2d)}
-    sums = {name: np.zeros((2, cell.num_features)) for name, cell in norms.items()}
-    totals, counts = dict.fromkeys(norms, 0), {}
-    net.set_train()
-    for clip in clips:
-        if clip.shape not in counts:
-            counts[clip.shape] = elements(net, norms, clip)
-        for cell in norms.values():  # from zero, so that what is there after is SHARE * the batch's
-            put(cell, np.zeros(cell.num_features), np.zeros(cell.num_features))
-        net(Tensor(clip)).asnumpy()
-        for name, cell in norms.items():
-            n = counts[clip.shape][name]
-            mean = cell.moving_mean.asnumpy().astype(np.float64) / SHARE
-            biased = cell.moving_variance.asnumpy().astype(np.float64) / SHARE * (n - 1) / n
-            sums[name] += n * np.stack([mean, mean**2 + biased])
-            totals[name] += n
-    for name, cell in norms.items():
-        if totals[name]:
-            mean, square = sums[name] / totals[name]
-            put(cell, mean, square - mean**2)
+BATCH_WEIGHT = 0.1  # of a batch in the running statistics of utils.layers.BatchNorm2d
+COUNTED_CLIPS = 2  # clips of the eager pass that counts elements
 
 
-def elements(net: nn.Cell, norms: dict, clip: np.ndarray) -> dict[str, int]:
-    """Elements per channel that every batch norm sees of such a batch."""
-    seen = record_taps(net, list(norms), clip)
-    return {name: x.size // norms[name].num_features for name, x in seen.items()}
+class StatisticsSums(nn.Cell):
+    """Sums on the device, which take in the running statistics of `norms` after each batch.
+
+    Takes `weight` and `correction`, both float32 (C,), C being the number of channels of all norms
+    together. `weight` is w_k of the module's formula; `correction` turns the running variance,
+    which is BATCH_WEIGHT times the unbiased one, into the biased one. Returns `mean` and
+    `variance`, both float32 (C,), and sets the running statistics to zero for the next batch: so
+    they are BATCH_WEIGHT times the batch's after it.
+
+    A graph of its own, because a fused norm of Ascend does not tell the compiler that it writes
+    its statistics: in one graph they could be read or set to zero before that.
+    """
+
+    def __init__(self, norms: Sequence[BatchNorm2d]):
+        super().__init__(auto_prefix=False)
+        self.moving_means = ParameterTuple(norm.moving_mean for norm in norms)
+        self.moving_variances = ParameterTuple(norm.moving_variance for norm in norms)
+        self.zeros = tuple(zeros(norm.num_features) for norm in norms)
+        channels = sum(norm.num_features for norm in norms)
+        self.mean = Parameter(zeros(channels), name="precise_mean", requires_grad=False)
+        self.variance = Parameter(zeros(channels), name="precise_variance", requires_grad=False)
+        self.map = ops.HyperMap()
+
+    def construct(self, weight: Tensor, correction: Tensor) -> tuple:
+        difference = ops.cat(self.moving_means) * (1 / BATCH_WEIGHT) - self.mean
+        change = ops.cat(self.moving_variances) * correction - self.variance
+        change = change + (1 - weight) * difference * difference
+        variance = ops.assign_add(self.variance, weight * change)
+        mean = ops.assign_add(self.mean, weight * difference)
+        self.map(ops.assign, self.moving_means, self.zeros)
+        self.map(ops.assign, self.moving_variances, self.zeros)
+        return mean, variance
+
+    def reset(self) -> None:
+        """Sets the sums and the running statistics to zero."""
+        for parameter in (self.mean, self.variance, *self.moving_means, *self.moving_variances):
+            parameter.set_data(zeros(parameter.size))
 
 
-def put(cell: BatchNorm2d, mean: np.ndarray, variance: np.ndarray) -> None:
-    cell.moving_mean.set_data(Tensor(mean.astype(np.float32)))
-    cell.moving_variance.set_data(Tensor(variance.astype(np.float32)))
+class PreciseBatchNorms:
+    """Replaces the running statistics of every batch norm of a network but of frozen ones.
+
+    Graphs are compiled once for each shape of a batch; keep the object to use them again.
+    """
+
+    def __init__(self, net: nn.Cell):
+        cells = net.cells_and_names()
+        norms = {name: cell for name, cell in cells if isinstance(cell, BatchNorm2d)}
+        self.norms = {n: norm for n, norm in norms.items() if norm.use_batch_statistics is None}
+        self.net, self.sums = net, StatisticsSums(list(self.norms.values()))
+        self.widths = np.array([norm.num_features for norm in self.norms.values()], int)
+        self.counts: dict[tuple, np.ndarray] = {}
+
+    def update(self, batches: Iterable[np.ndarray]) -> None:
+        """Computes the statistics of batches (N, 3, T, H, W); without a batch nothing changes.
+
+        The network is left in training mode. The host reads the sums once, after the last batch.
+        """
+        total, result = 0, ()
+        for clips in batches:
+            count = self.count_elements(clips)
+            if not result:
+                self.net.set_train()
+                self.sums.reset()
+            total = total + count
+            correction = (count - 1) / count / BATCH_WEIGHT
+            weights = (np.repeat(x, self.widths) for x in (count / total, correction))
+            self.net(Tensor(clips))
+            result = self.sums(*(Tensor(x.astype(np.float32)) for x in weights))
+        if result:
+            self.write(*(x.asnumpy() for x in result))
+
+    def count_elements(self, clips: np.ndarray) -> np.ndarray:
+        """Elements per channel that each norm gets of a batch; counted once for each shape.
+
+        The number grows with N, so an eager pass of a few clips counts them; it keeps shapes only.
+        """
+        if clips.shape not in self.counts:
+            part = clips[:COUNTED_CLIPS]
+            shapes = record_input_shapes(self.net, self.norms, part)
+            elements = np.array([np.prod(shapes[name]) for name in self.norms])
+            self.counts[clips.shape] = elements // self.widths * len(clips) // len(part)
+        return self.counts[clips.shape]
+
+    def write(self, mean: np.ndarray, variance: np.ndarray) -> None:
+        """Sets the running statistics of all norms; both arrays are float32 (C,)."""
+        ends = np.cumsum(self.widths)[:-1]
+        means, variances = np.split(mean, ends), np.split(variance, ends)
+        for norm, one_mean, one_variance in zip(self.norms.values(), means, variances):
+            norm.moving_mean.set_data(Tensor(one_mean))
+            norm.moving_variance.set_data(Tensor(one_variance))
+
+
+def record_input_shapes(net: nn.Cell, cells: dict[str, nn.Cell], clips: np.ndarray) -> dict:
+    """{name: shape of the input} of `cells` in an eager evaluation of `net`; keeps no activation.
+
+    Leaves the mode of training as it was. In evaluation, dropout, which draws for whole batches of
+    the training, is off.
+    """
+    shapes: dict[str, tuple] = {}
+
+    def hook_for(name: str):
+        def hook(_, inputs):
+            shapes[name] = inputs[0].shape
+
+        return hook
+
+    handles = [cell.register_forward_pre_hook(hook_for(name)) for name, cell in cells.items()]
+    training = net.training
+    net.set_train(False)
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    try:
+        net(Tensor(clips))
+    finally:
+        ms.set_context(mode=ms.GRAPH_MODE)
+        net.set_train(training)
+        for handle in handles:
+            handle.remove()
+    return shapes
+
+
+def zeros(size: int) -> Tensor:
+    return Tensor(np.zeros(size, np.float32))

@@ -32,7 +32,7 @@ from x3d.dataset import (
 from x3d.loss import build_loss
 from x3d.lr_generator import HEAD, get_lr, parameter_groups
 from x3d.model import X3D
-from x3d.precise_bn import precise_batch_norms
+from x3d.precise_bn import PreciseBatchNorms
 
 
 def main(cfg: Config) -> None:
@@ -55,7 +55,7 @@ def main(cfg: Config) -> None:
         evaluate=validation(cfg, step.net, rt),
         prepare=precise(cfg, step.net, records, order),
     )
-    print_result(callbacks.fit(step, clips.dataset(), plan, rt, folder), rt)
+    print_result(callbacks.fit(step, clips.dataset(step.dropout), plan, rt, folder), rt)
 
 
 def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
@@ -73,7 +73,9 @@ def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
     clips = (cfg.data.batch, *clip_shape(cfg.data, cfg.data.crop))
     segments = parallel.split_all_reduce(net, opt, cfg.run, rt, clips)  # read by TrainStep
     net = amp.cast(net, cfg.run.amp)
-    step = TrainStep(net, build_loss(), opt, cfg.run, train, rt, order.steps_per_epoch)
+    step = TrainStep(
+        net, build_loss(), opt, cfg.run, train, rt, order.steps_per_epoch, samples=clips[0]
+    )
     return step, lr, segments
 
 
@@ -81,6 +83,7 @@ def precise(cfg: Config, net, records: list, order: Order):
     """Precise batch norm over batches of the epoch that comes next; None where it is off."""
     if not cfg.train.precise_bn or cfg.train.batch_norm == "frozen":
         return None
+    norms = PreciseBatchNorms(net)  # keeps its compiled graph from one call to the next
 
     def prepare(position: int) -> None:
         epoch = position // order.steps_per_epoch
@@ -89,7 +92,7 @@ def precise(cfg: Config, net, records: list, order: Order):
         batches = source.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
         count = min(cfg.train.precise_bn, order.steps_per_epoch)
         run_log.log.info("precise batch norm over %d batches ...", count)
-        precise_batch_norms(net, (clip for clip, _ in islice(batches, count)))
+        norms.update(clip for clip, _ in islice(batches, count))
 
     return prepare
 

@@ -13,7 +13,8 @@ from utils.checkpoint import weights_of
 from utils.config import ROOT, load_config
 from utils.convert import convert
 from utils.filling import fill, fill_input
-from utils.layers import Dropout, Normalize
+from utils.dropout import Dropout
+from utils.layers import Normalize
 from utils.tables import resize_rows
 from utils.testing import torch_names
 

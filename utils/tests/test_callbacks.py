@@ -2,9 +2,15 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from mindspore import Tensor
+from mindspore import dtype as mstype
 
-from utils.callbacks import Trainer, sink_size
+from utils.callbacks import Plan, Trainer
+from utils.config import Run
+from utils.first_step import choose_sink_size
+from utils.runtime import Runtime
 
 
 def trainer(**fields) -> SimpleNamespace:
@@ -26,7 +32,7 @@ def test_advice_comes_once_where_the_device_starves(told):
 
 @pytest.mark.parametrize(("batches", "size"), [(100, 20), (50, 10), (7, 7), (97, 1), (19, 19)])
 def test_steps_fed_together_leave_no_batch_over(batches, size):
-    assert sink_size(batches, 20) == size
+    assert choose_sink_size(batches, 20) == size
 
 
 @pytest.mark.parametrize(
@@ -38,3 +44,37 @@ def test_a_run_is_saved_only_between_updates(position, accumulate, whole):
     step = SimpleNamespace(accumulate=accumulate)
     run = SimpleNamespace(position=position, per_epoch=7, step=step)
     assert Trainer.between_updates(run) == whole
+
+
+class Outputs:
+    """The values of a step on the device; reading them waits for the step."""
+
+    def __init__(self, number: int, reads: list):
+        self.number, self.reads = number, reads
+
+    def asnumpy(self):
+        self.reads.append(self.number)
+        return np.array([float(self.number), 0.5, 1.0, 0.0, 0.0, 0.0], np.float32)
+
+
+@pytest.mark.parametrize("log_every", [100, 3])
+def test_the_values_of_a_step_are_read_once_and_a_step_late(log_every, tmp_path, monkeypatch):
+    """At once only if the step is logged, saved or the last."""
+    step = SimpleNamespace(steps_per_epoch=8, accumulate=1, micro_step=Tensor(0, mstype.int32))
+    run = Run(device="CPU", log_every=log_every, save_every=1)
+    order = SimpleNamespace(per_step=4)
+    plan = Plan(run, 1, order, [0.1] * 8, too_many_bad=lambda: "")
+    trainer = Trainer(step, plan, Runtime(), SimpleNamespace(path=tmp_path))
+    monkeypatch.setattr(trainer, "save", lambda name="": None)
+    trainer.on_train_begin(None)
+    reads, after = [], []
+    for number in range(1, 9):
+        context = SimpleNamespace(net_outputs=Outputs(number, reads))
+        call = SimpleNamespace(original_args=lambda c=context: c, request_stop=lambda: None)
+        trainer.on_train_step_begin(call)
+        trainer.on_train_step_end(call)
+        after.append(len(reads))
+    assert reads == list(range(1, 9))
+    expected = [k if k % log_every == 0 or k == 8 else k - 1 for k in range(1, 9)]
+    assert after == expected
+    assert trainer.last["step"] == 8

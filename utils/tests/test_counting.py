@@ -12,7 +12,8 @@ from utils.command import rooms
 from utils.config import ROOT, load_config
 from utils.conv3d import FORMS, Conv3d, DepthwiseConv3d
 from utils.counting import Layer, count_layers, kind_of_kernel
-from utils.layers import BatchNorm2d, Dropout, conv2d, dense
+from utils.dropout import Dropout
+from utils.layers import BatchNorm2d, conv2d, dense
 
 
 class Small(nn.Cell):
@@ -23,7 +24,7 @@ class Small(nn.Cell):
         self.table = Parameter(Tensor(np.zeros((5, 6, 6), np.float32)), name="table")
         self.conv, self.bn, self.relu = conv2d(2, 5, 3), BatchNorm2d(5), nn.ReLU()
         self.deep = conv2d(5, 5, 3, 2, groups=5)
-        self.drop, self.fc, self.more = Dropout(0.5), dense(5, 4), dense(4, 3)
+        self.drop, self.fc, self.more = Dropout(0.5, 5), dense(5, 4), dense(4, 3)
         self.bn.gamma.requires_grad = False
 
     def construct(self, x: Tensor) -> Tensor:

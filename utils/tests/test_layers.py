@@ -1,40 +1,45 @@
-"""Layers: uniform dropout, normalisation, PyTorch's padding and batch-norm conventions."""
+"""Layers: normalisation, PyTorch's padding and batch-norm conventions."""
 
+import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor
-from mindspore import dtype as mstype
+from mindspore import Tensor, nn
 
-from utils.layers import BatchNorm3d, Dropout, Normalize, conv2d, max_pool2d, uniform_bits
-
-
-def test_bits_are_uniform_and_independent_of_neighbours_and_keys():
-    draws = [uniform_bits(40000, Tensor(key, mstype.int32)).asnumpy() / 2**24 for key in range(4)]
-    for u in draws:
-        counts = np.histogram(u, 16, (0, 1))[0]
-        assert ((counts - 2500) ** 2 / 2500).sum() < 45, "chi-square, 15 degrees, p = 1e-4"
-        assert abs(np.corrcoef(u[1:], u[:-1])[0, 1]) < 0.02
-        assert abs(np.corrcoef(u[64:], u[:-64])[0, 1]) < 0.02
-    for i in range(4):
-        for k in range(i):
-            assert abs(np.corrcoef(draws[i], draws[k])[0, 1]) < 0.02
+from utils.layers import (
+    BatchNorm3d,
+    Normalize,
+    PaddedMaxPool2d,
+    conv2d,
+    max_pool2d,
+)
 
 
-def test_dropout_keeps_the_mean_and_drops_the_share():
-    cell = Dropout(0.8).set_train()
-    y = cell(Tensor(np.ones((100, 100), np.float32))).asnumpy()
-    np.testing.assert_allclose(np.unique(y), [0, 5], rtol=1e-6)
-    assert abs((y == 0).mean() - 0.8) < 0.02
+class SumOfSquares(nn.Cell):
+    def __init__(self, cell):
+        super().__init__()
+        self.cell = cell
+
+    def construct(self, x):
+        return (self.cell(x) ** 2).sum()
 
 
-def test_dropout_rests_in_evaluation():
-    x = np.ones((4, 4), np.float32)
-    np.testing.assert_array_equal(Dropout(0.8).set_train(False)(Tensor(x)).asnumpy(), x)
+class Gradient(nn.Cell):
+    def __init__(self, cell):
+        super().__init__()
+        self.gradient = ms.grad(cell)
+
+    def construct(self, x):
+        return self.gradient(x)
 
 
-def test_dropout_refuses_a_keep_probability_of_zero():
-    with pytest.raises(ValueError, match="dropout must lie in"):
-        Dropout(1.0)
+@pytest.mark.parametrize(("kernel", "stride", "size"), [(3, 2, 8), (3, 2, 7), (3, 1, 5), (5, 2, 9)])
+def test_the_max_pool_for_ascend_equals_the_padded_one(kernel, stride, size):
+    """Forward and backward; with negative numbers, so that padding could win."""
+    x = Tensor(np.random.RandomState(0).randn(2, 3, size, size).astype(np.float32) - 3)
+    ours, theirs = PaddedMaxPool2d(kernel, stride), max_pool2d(kernel, stride)
+    np.testing.assert_array_equal(ours(x).asnumpy(), theirs(x).asnumpy())
+    ours, theirs = (Gradient(SumOfSquares(cell))(x).asnumpy() for cell in (ours, theirs))
+    np.testing.assert_array_equal(ours, theirs)
 
 
 def test_pixels_are_normalised_and_floats_left_alone():

@@ -15,6 +15,7 @@ import pytest
 
 from utils import loading
 from utils.config import ROOT
+from utils.core_count import LAUNCHER_CORES
 from utils.crew import shared_rows
 from utils.drawing import write_numbered_video
 from utils.order import Order
@@ -272,6 +273,49 @@ def test_workers_fit_the_cores_of_a_rank(monkeypatch, told):
     assert told == [
         "data: worker threads: 8 (data.workers 64; cores: 8, ranks on this node: 16); more"
     ]
+
+
+def test_a_bound_rank_does_not_divide_its_cores_once_more(tmp_path, monkeypatch, told):
+    """A rank of 8, with 24 of 192 cores; a container's CPU quota is for all ranks together."""
+    monkeypatch.setattr(loading, "CONTAINER", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(24))
+    monkeypatch.setattr(loading, "get_local_rank_size", lambda: 8)
+    assert loading.worker_count("auto") == 3
+    monkeypatch.setenv(LAUNCHER_CORES, ",".join(map(str, range(24))))
+    assert loading.worker_count("auto") == 3, "msrun could not bind it"
+    monkeypatch.setenv(LAUNCHER_CORES, ",".join(map(str, range(192))))
+    assert loading.worker_count("auto") == 24
+    assert (loading.worker_count(5), loading.worker_count(64)) == (5, 24)
+    loading.announce("auto", more="; of a bound rank")
+    assert told[0].startswith(
+        "data: worker threads: 24 (data.workers auto; cores: 24, ranks on this node: 8, each bound"
+    )
+    (tmp_path / "cpu.max").write_text("9600000 100000\n")
+    assert loading.worker_count("auto") == 12
+    (tmp_path / "cpu.max").write_text("400000 100000\n")
+    assert loading.worker_count("auto") == 1
+
+
+@pytest.mark.parametrize("device", ["Ascend", "GPU"])
+def test_nothing_is_forked_beside_a_device(monkeypatch, told, device):
+    monkeypatch.setattr(loading, "cores", lambda: 24)
+    monkeypatch.setattr(loading, "get_device", lambda: device)
+
+    def choose(*data):
+        batches = loading.generator(Rows(int), ["value"], (np.zeros(1),), settings(*data), 4)
+        return batches.source.workers, batches.source.processes
+
+    loading.announce.cache_clear()
+    assert choose("auto", "auto") == (16, False)
+    assert told[0].startswith("data: worker threads: 16 (data.workers auto; cores: 24, ")
+    assert choose("auto", False) == (16, False)
+    assert choose(20, "auto") == (20, False)
+    with pytest.raises(ValueError, match=f"data.processes: true .* {device}, .* auto or false"):
+        choose(4, True)
+
+
+def test_the_device_is_that_of_the_run():
+    assert loading.get_device() == "CPU"
 
 
 def test_processes_are_for_many_workers(monkeypatch):

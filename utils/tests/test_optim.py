@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, Tensor, nn, ops
 
+from utils import optim
 from utils.config import Run
 from utils.optim import LARS
 from utils.runtime import Runtime
@@ -162,3 +163,52 @@ def test_state_brings_a_run_back_bit_for_bit():
     feed(second, *BATCHES[2:])
     for name, parameter in whole.state().items():
         np.testing.assert_array_equal(parameter.asnumpy(), second.state()[name].asnumpy(), name)
+
+
+def test_a_loss_scale_is_folded_into_sgd_without_a_rounding_error():
+    """Three updates from gradients times 1024 equal those from the gradients, bit for bit."""
+    ends = []
+    for scale in (1.0, 1024.0):
+        rng = np.random.RandomState(0)
+        weight = Parameter(Tensor(rng.randn(5, 3).astype(np.float32)), name="w")
+        group = {"params": [weight], "lr": [0.1, 0.05, 0.02], "weight_decay": 1e-3}
+        opt = optim.SGD([weight], [group], 0.9)
+        assert opt.fold_scale(scale)
+        for _ in range(3):
+            opt((Tensor((scale * rng.randn(5, 3)).astype(np.float32)),))
+        ends.append(weight.asnumpy())
+    np.testing.assert_array_equal(*ends)
+
+
+@pytest.mark.parametrize(("scale", "nesterov"), [(1000.0, False), (2.0**30, False), (8.0, True)])
+def test_a_loss_scale_is_not_folded_if_that_would_round(scale, nesterov):
+    weight = Parameter(Tensor(np.zeros(2, np.float32)), name="w")
+    group = {"params": [weight], "lr": [0.1], "weight_decay": 1e-3}
+    assert not optim.SGD([weight], [group], 0.9, nesterov).fold_scale(scale)
+
+
+class ProductInPlace(nn.Cell):
+    """What InplaceMul does on an Ascend."""
+
+    def construct(self, weight, factor):
+        return ops.assign(weight, weight * factor)
+
+
+def test_adamw_in_its_form_for_ascend_equals_the_other():
+    ends = []
+    for in_place in (None, ProductInPlace()):
+        rng = np.random.RandomState(0)
+        weights = [
+            Parameter(Tensor(rng.randn(4, 3).astype(np.float32)), name=f"w{i}") for i in (0, 1)
+        ]
+        rates = [0.1, 0.05, 0.02]
+        groups = [
+            {"params": [weight], "lr": rates, "weight_decay": decay}
+            for weight, decay in zip(weights, (0.05, 0.0))
+        ]
+        opt = optim.AdamW(weights, groups)
+        opt.in_place = in_place
+        for _ in rates:
+            opt(tuple(Tensor(rng.randn(4, 3).astype(np.float32)) for _ in weights))
+        ends.append([weight.asnumpy() for weight in weights])
+    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-5, atol=1e-6)

@@ -78,3 +78,11 @@ def test_an_evaluation_counts_every_sample_once(samples, size):
     assert len({len(part) for part in parts}) == 1
     assert all(len(part) % 2 == 0 for part in parts)
     assert sorted(s for part in parts for s in part if s is not None) == list(np.arange(samples))
+
+
+def test_global_positions_are_the_same_for_any_number_of_ranks():
+    whole = [Order(40, 4, 0, 1, 0).global_position(k) for k in range(24)]
+    halves = [Order(40, 2, rank, 2, 0) for rank in (0, 1)]
+    for step in range(6):
+        ours = [half.global_position(2 * step + k) for half in halves for k in range(2)]
+        assert ours == whole[4 * step : 4 * step + 4] == list(range(4 * step, 4 * step + 4))

@@ -2,12 +2,14 @@
 
 from types import SimpleNamespace
 
+import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, nn
+from mindspore import Parameter, Tensor, nn
 
 from utils.config import Run
-from utils.layers import Dropout
+from utils.dropout import Dropout
+from utils.gradients import Packing, clip_factor
 from utils.runtime import Runtime
 from utils.train_step import TrainStep
 
@@ -20,7 +22,7 @@ class Linear(nn.Cell):
     def __init__(self, p: float = 0.0):
         super().__init__()
         self.fc = nn.Dense(3, 2, weight_init=Tensor(START), has_bias=False)
-        self.dropout = Dropout(p)
+        self.dropout = Dropout(p, 3)
 
     def construct(self, x):
         return self.fc(self.dropout(x))
@@ -41,9 +43,8 @@ def build(accumulate=1, clip_norm=0.0, ema=0.0, steps_per_epoch=7, p=0.0, **run)
     net = Linear(p)
     opt = nn.SGD(net.trainable_params(), 0.1)
     train = SimpleNamespace(accumulate=accumulate, clip_norm=clip_norm, ema=ema)
-    step = TrainStep(
-        net, SquaredError(), opt, Run(device="CPU", **run), train, Runtime(), steps_per_epoch
-    )
+    run = Run(device="CPU", **run)
+    step = TrainStep(net, SquaredError(), opt, run, train, Runtime(), steps_per_epoch, samples=4)
     return step.set_train()
 
 
@@ -52,8 +53,11 @@ def weight(step):
 
 
 def feed(step, batches):
-    outputs = [step(Tensor(x), Tensor(y)) for x, y in batches]
-    return [[float(v.asnumpy()) for v in row] for row in outputs]
+    rows = []
+    for x, y in batches:
+        factors = step.draw_factors(4 * int(step.micro_step.asnumpy()))
+        rows.append(step(Tensor(x), Tensor(y), *factors).asnumpy().tolist())
+    return rows
 
 
 def test_a_plain_step_is_gradient_descent():
@@ -63,6 +67,43 @@ def test_a_plain_step_is_gradient_descent():
         expected -= 0.1 * gradient(expected, x)
         feed(step, [(x, y)])
     np.testing.assert_allclose(weight(step), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_travel_packed_and_arrive_in_their_order():
+    weights = [Parameter(Tensor(np.zeros(shape, np.float32))) for shape in SHAPES]
+    packing = Packing(weights, active=True)
+    grads = tuple(Tensor(np.full(shape, i, np.float32)) for i, shape in enumerate(SHAPES))
+    packed = packing(grads)
+    assert [tuple(p.shape) for p in packed] == [(9,), (2, 3), (1, 2, 2)]
+    np.testing.assert_array_equal(packed[0].asnumpy(), [1, 1, 1, 1, 3, 3, 4, 4, 4])
+    for i, grad in enumerate(packing.unpack(packed)):
+        np.testing.assert_array_equal(grad.asnumpy(), np.full(SHAPES[i], i))
+    assert len(Packing(weights, active=False)(grads)) == len(grads)
+
+
+SHAPES = [(2, 3), (4,), (1, 2, 2), (2,), (3,)]
+
+
+@pytest.mark.parametrize("count", [1, 400])
+def test_packing_compiles_for_as_many_weights_as_there_are(count):
+    weights = [Parameter(Tensor(np.zeros(2, np.float32))) for _ in range(count)]
+    grads = tuple(Tensor(np.full(2, i, np.float32)) for i in range(count))
+
+    @ms.jit
+    def pack_and_unpack(grads):
+        return packing.unpack(packing(grads))
+
+    packing = Packing(weights, active=True)
+    for i, grad in enumerate(pack_and_unpack(grads)):
+        np.testing.assert_array_equal(grad.asnumpy(), [i, i])
+
+
+def test_a_clipped_norm_is_that_of_averaged_gradients():
+    """The factor of the loss scale is not applied before, but counted in."""
+    norm, factor = Tensor(80.0), Tensor(1 / 16)
+    assert float(clip_factor(norm, factor, 2.0)) == pytest.approx(2 / 5 / 16)
+    assert float(clip_factor(norm, factor, 6.0)) == pytest.approx(1 / 16)
+    assert float(clip_factor(norm, None, 20.0)) == pytest.approx(1 / 4)
 
 
 def test_the_loss_scale_cancels_out():
@@ -161,4 +202,4 @@ def test_dropout_masks_differ_from_step_to_step_and_are_no_state():
         losses.append(feed(step, [batch])[0][0])
         step.net.fc.weight.set_data(Tensor(frozen))
     assert losses[0] != losses[1]
-    assert not any("dropout_key" in name for name in step.state())
+    assert not any("dropout" in name for name in step.state())

@@ -12,7 +12,7 @@ from utils.filling import fill_input
 from utils.testing import load_case, record_taps, spread, torch_names
 from x3d.golden import cell_name, network, train_step
 from x3d.golden import loss as case_loss
-from x3d.precise_bn import precise_batch_norms
+from x3d.precise_bn import PreciseBatchNorms
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL, FULL = load_case(GOLDEN / "x3d_s_small.json"), load_case(GOLDEN / "x3d_s.json")
@@ -159,7 +159,7 @@ def test_five_nesterov_updates():
 @pytest.mark.slow
 def test_precise_batch_norm():
     case, net = SMALL["precise_bn"], network(SMALL)
-    precise_batch_norms(net, map(fill_input, case["input_seeds"], case["input_shapes"]))
+    PreciseBatchNorms(net).update(map(fill_input, case["input_seeds"], case["input_shapes"]))
     values = {torch_names(net)[n]: p for n, p in net.parameters_dict().items() if "moving" in n}
     for buffer, expected in case["buffers"].items():
         if not buffer.endswith("num_batches_tracked"):

@@ -1,0 +1,99 @@
+"""Compiles and runs one step for an Ascend or a GPU on a machine that has none: a dry run.
+
+    python scripts/analysis/dry_run.py --config_path Y --chip ascend910b
+        [--ranks 8] [--mode train|eval] [--cores 24] [--cann FOLDER] [--keep FOLDER]
+        [--network tsm] [--section.key=value ...]
+
+The chip is ascend910b, ascend910, ascend910_93 or gpu (an A100). --ranks is how many devices train
+together, of which rank 0 is simulated; --cores how many cores the host of this rank has. MindSpore
+compiles the graph for the chip, selects kernels and plans memory, on stub libraries that gcc builds
+in a minute, or on an installed CANN (--cann); nothing is computed. --keep saves MindSpore's log,
+graphs and execution order. docs/accelerators.md says what that proves.
+
+Prints the kernels of a step by library and by name, kernels of the AI CPU, peak memory and the
+position of each AllReduce in the backward pass. The last line of stdout is one JSON object. Exit
+status 0: the step ran; 1: the graph cannot be built or run, for the reason on stderr.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from utils import command
+from utils.config import home, to_yaml
+from utils.simulation.dry_run import CORES, MODES, dry_run
+from utils.simulation.reading import DryRun
+
+MOST = 16  # kernels by name in the table
+
+
+def main(
+    network: str,
+    cfg: Any,
+    chip: str,
+    ranks: str = "1",
+    mode: str = MODES[0],
+    cores: str = str(CORES),
+    cann: str = "",
+    keep: str = "",
+) -> int:
+    """Prints the table and the JSON object; returns the exit status."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "config.yaml"
+        config.write_text(to_yaml(cfg))
+        result = dry_run(
+            network,
+            config,
+            [],
+            chip,
+            home() / ".cache" / "dry_run",
+            mode,
+            command.whole_number("ranks", ranks),
+            command.whole_number("cores", cores),
+            Path(cann) if cann else None,
+            Path(keep) if keep else None,
+        )
+    name = cfg.run.out.name
+    if result.finished:
+        print(f"{name}: {mode} step for {chip}, rank 0 of {ranks}, {cores} cores\n")
+        print("\n".join(list_rows(result, cfg.run.device_memory)))
+    else:
+        print(f"{name}: no {mode} step for {chip}: {result.reason}", file=sys.stderr)
+    fits = result.peak_bytes <= cfg.run.device_memory << 30
+    print(json.dumps({**result.summary(), "device_memory_gb": cfg.run.device_memory, "fits": fits}))
+    return 0 if result.finished else 1
+
+
+def list_rows(result: DryRun, device_memory: int) -> list[str]:
+    """The lines of the table."""
+    rows = [("kernels", f"{len(result.kernels)}, of which {result.launches} are launched")]
+    rows += [(f"  {library}", str(count)) for library, count in result.libraries.most_common()]
+    rows += [("most frequent", "")]
+    rows += [(f"  {name}", str(count)) for name, count in result.names.most_common(MOST)]
+    peak = f"{result.peak_bytes / 2**30:.2f} GB; run.device_memory is {device_memory} GB"
+    if result.peak_bytes > device_memory << 30:
+        peak += ": too little"
+    rows += [
+        ("kernel graphs", str(result.graphs)),
+        ("calls of Python", str(result.python)),
+        ("AI CPU kernels", ", ".join(result.ai_cpu) or "none"),
+        ("Conv3D in float32", str(result.conv3d_float32)),
+        ("peak memory", peak),
+    ]
+    for row in result.all_reduces:
+        after = f"{result.backward_after(row):.0%} of the backward kernels come after it"
+        rows.append(("AllReduce", f"row {row} of {len(result.order)}; {after}"))
+    return [f"{name:24} {text}".rstrip() for name, text in rows]
+
+
+if __name__ == "__main__":
+    command.run_room(
+        main,
+        __doc__,
+        options=["chip"],
+        optional=["ranks", "mode", "cores", "cann", "keep"],
+    )

@@ -1,0 +1,167 @@
+"""Verifies the zoo on an Ascend or a GPU, in about an hour, and writes a report for an issue.
+
+    bash scripts/verify_device.sh [--devices 8] [--only parity,speed] [--out FOLDER]
+        [--device Ascend|GPU|CPU] [--rehearse [--chip ascend910b]] [--timeout SECONDS]
+
+or, in an environment that is ready, python scripts/analysis/verify_device.py with the same.
+
+Parts, in order: environment (check_env), parity (golden cases in float32 and at O2), training (each
+network learns), speed (step time, launches, waiting), convolutions (the best depthwise form),
+communication (AllReduce; the line run.cluster), overlap (of AllReduce with the backward pass),
+resume (after kill -9). A part that fails does not stop the others.
+
+Without a device it runs on the CPU with small sizes, as a rehearsal that proves nothing about a
+device; --rehearse replaces speed and overlap by dry runs for --chip: launches, memory, order.
+--timeout limits each process (3600 s; 900 s on a CPU).
+
+The report is in --out (out/verify_device): report.md, report.json and, with paths of this host,
+logs/. The last line of stdout is one JSON object: report, device, verdicts. Exit status 0: no part
+failed; 1: a part failed; 2: wrong arguments; 130: interrupted, with a report of what was done.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from utils.command import whole_number
+from utils.config import home, known
+from utils.devices import check_devices
+from utils.files import explained
+from utils.parent import adopt_orphans
+from utils.simulation.dry_run import CHIPS, check_chip
+from utils.usage import Parser, quietly, show_usage
+from utils.verify.machine import Plan, choose_device, describe_machine
+from utils.verify.processes import Runner
+from utils.verify.report import FAILED, MARKDOWN, Finding, PartResult, Report, write_report
+
+# Part -> module of utils.verify with its function verify_<part>.
+PARTS = {
+    "environment": "environment",
+    "parity": "parity",
+    "training": "training",
+    "speed": "speed",
+    "convolutions": "convolutions",
+    "communication": "communication",
+    "overlap": "communication",
+    "resume": "resume",
+}
+LIMITS = {"CPU": 900, "GPU": 3600, "Ascend": 3600}  # seconds of one process
+
+
+def parse_arguments() -> argparse.Namespace:
+    show_usage(__doc__)
+    parser = Parser(description=__doc__.splitlines()[0])
+    parser.add_argument("--devices", help="of this host; default: all, one CPU")
+    parser.add_argument("--only", help="parts, separated by commas")
+    parser.add_argument("--out", type=Path, help="folder of the report")
+    parser.add_argument("--device", choices=list(LIMITS), help="default: the best that is there")
+    parser.add_argument("--rehearse", action="store_true", help="dry runs instead of a device")
+    parser.add_argument("--chip", default=next(iter(CHIPS)), help="that dry runs simulate")
+    parser.add_argument("--timeout", help="seconds of one process")
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    try:
+        parts, out = choose_parts(arguments.only), arguments.out or home() / "out/verify_device"
+        plan = make_plan(arguments, out.resolve())
+        adopt_orphans()
+        signal.signal(signal.SIGTERM, interrupt)
+        report, status = run_parts(plan, parts, out)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    shutil.rmtree(plan.work, ignore_errors=True)
+    verdicts = {part.name: part.verdict for part in report.parts}
+    result = {"report": str(out / MARKDOWN), "device": plan.device, "verdicts": verdicts}
+    print(json.dumps(result))
+    return status
+
+
+def interrupt(number: int, _) -> None:
+    raise KeyboardInterrupt
+
+
+def choose_parts(text: str) -> list[str]:
+    """The parts of --only, in the order of PARTS; all without it. Raises ValueError."""
+    if text is None:
+        return list(PARTS)
+    chosen = text.split(",")
+    for name in chosen:
+        known(name, PARTS, "part")
+    return [name for name in PARTS if name in chosen]
+
+
+def make_plan(arguments: argparse.Namespace, out: Path) -> Plan:
+    """The plan of a call, with fresh folders. Raises ValueError for wrong arguments."""
+    check_chip(arguments.chip)
+    device, count = choose_device(os.environ)
+    if arguments.rehearse and (arguments.device or "CPU") != "CPU":
+        raise ValueError("--rehearse goes with a CPU: leave out --device")
+    if arguments.rehearse:
+        device, count = "CPU", 1
+    elif arguments.device and arguments.device != device:
+        device, count = arguments.device, 1
+    if arguments.devices:
+        count = whole_number("devices", arguments.devices)
+        check_devices(count, [f"--run.device={device}"], os.environ)
+    limit = LIMITS[device]
+    if arguments.timeout:
+        limit = whole_number("timeout", arguments.timeout)
+    with explained(out, "--out"):
+        shutil.rmtree(out / "logs", ignore_errors=True)
+        shutil.rmtree(out / "work", ignore_errors=True)
+        (out / "work").mkdir(parents=True)
+    runner = Runner(out / "logs", limit)
+    return Plan(device, count, arguments.chip, arguments.rehearse, out / "work", runner)
+
+
+def run_parts(plan: Plan, names: list[str], out: Path) -> tuple[Report, int]:
+    """The report, which is written after every part, and the exit status."""
+    machine, done = describe_machine(plan.device, os.environ), []
+    say(plan.describe())
+    status = 0
+    try:
+        for name in names:
+            say(f"{name} ...")
+            done.append(run_part(plan, name))
+            say(f"{name}: {done[-1].verdict}, {done[-1].seconds:.0f} s")
+            with explained(out, "--out"):
+                write_report(Report(machine, plan.describe(), done, names[len(done) :]), out)
+    except KeyboardInterrupt:
+        say("interrupted; the report holds what was done")
+        status = 128 + signal.SIGINT
+    report = Report(machine, plan.describe(), done, names[len(done) :])
+    with explained(out, "--out"):
+        write_report(report, out)
+    return report, status or int(report.failed)
+
+
+def run_part(plan: Plan, name: str) -> PartResult:
+    """The result of one part; an error of its own code is a finding too."""
+    began = time.monotonic()
+    try:
+        module = importlib.import_module(f"utils.verify.{PARTS[name]}")
+        findings, values = getattr(module, f"verify_{name}")(plan)
+    except Exception as error:  # of any kind: the other parts must run
+        text = f"{type(error).__name__}: {error}"
+        findings, values = [Finding(FAILED, text, "report this as an issue")], {}
+    return PartResult(name, findings, values, round(time.monotonic() - began, 1))
+
+
+def say(line: str) -> None:
+    print(f"== {line}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    with quietly():
+        sys.exit(main())

@@ -1,0 +1,335 @@
+"""Steps compiled for Ascend and GPU on this machine: `utils/simulation`, which computes nothing.
+
+A dry run proves that a graph compiles for the chip, and which kernels it launches in which order.
+One takes 10 to 90 seconds; those of ResNet, TSM and X3D on the main chip are in every test run.
+"""
+
+import platform
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tests.helpers import call, last_json
+from utils.command import config_of, rooms
+from utils.config import ROOT, home, load_config
+from utils.simulation import stub_libraries
+from utils.simulation.dry_run import CHIPS, Machine, dry_run, simulate
+from utils.simulation.reading import DryRun
+
+CACHE = home() / ".cache" / "dry_run"
+COMMAND = "scripts/analysis/dry_run.py"
+RANKS = 8
+# Kernels of a training step of a smoke yaml at O2, rank 0 of 8, on ascend910b: may only go down.
+BUDGET = {"resnet50": 351, "tsm": 568, "x3d": 892, "mvit_multi": 1678}
+# Three AllReduce segments of a smoke yaml.
+SPLIT = {
+    "resnet50": "[layer2, layer3]",
+    "tsm": "[layer2, layer3]",
+    "x3d": "[s3, s4]",
+    "mvit_multi": "[blocks.1, blocks.2]",
+}
+SEGMENTS = 3
+GATHERS = {"mvit_multi": 2}  # AllReduces of a loss that gathers the batch, and of its gradient
+KINDS = {"train": (), "accumulate": ("train.accumulate=2",), "eval": ()}
+# Networks besides the smoke yamls: name -> (network, yaml, overrides).
+OTHERS = {
+    "non_local": ("tsm", "tsm_r50_k400_8f_nl", ()),
+    "mobilenetv2": ("tsm", "tsm_mobilenetv2_k400_8f", ()),
+    "dense": ("x3d", "x3d_smoke", ("model.groups=none",)),
+    "plain": ("mvit_multi", "mvit_multi_plain_s_k400_16x4", ()),
+}
+RECIPES = [path for path in sorted(ROOT.glob("*/configs/*.yaml")) if "_smoke" not in path.stem]
+
+
+@pytest.fixture(scope="session")
+def cache() -> Path:
+    """The folder of stub libraries; skips what cannot run on this machine."""
+    reason = stub_libraries.explain_missing()
+    if reason:
+        pytest.skip(reason)
+    return CACHE
+
+
+def find_yaml(network: str, stem: str = "") -> Path:
+    return ROOT / network / "configs" / f"{stem or f'{network}_smoke'}.yaml"
+
+
+def run_smoke(cache: Path, network: str, chip: str, kind: str, *overrides: str) -> DryRun:
+    """A dry run of a smoke yaml at O2: rank 0 of 8 of a training on Ascend."""
+    is_split = CHIPS[chip] == "Ascend" and kind != "eval"
+    split = (f"run.all_reduce={SPLIT[network]}",) if is_split else ()
+    return dry_run(
+        network,
+        find_yaml(network),
+        ["run.amp=O2", *split, *KINDS[kind], *overrides],
+        chip,
+        cache,
+        mode="eval" if kind == "eval" else "train",
+        ranks=RANKS if is_split else 1,
+    )
+
+
+def check_kernels(result: DryRun) -> None:
+    """Asserts that all kernels are the chip's own, and the graph is compiled once and whole."""
+    assert result.finished, result.reason
+    assert result.python == 0
+    assert not result.any_type
+    if CHIPS[result.chip] == "Ascend":  # on a GPU branches are graphs of their own
+        assert result.graphs == 1
+        assert result.ai_cpu == ()
+        assert not {name for name in result.names if name.startswith("MaxPool3D")}
+        assert result.conv3d_float32 == 0
+
+
+def check_split(result: DryRun, kind: str, gathers: int) -> None:
+    """Asserts that each segment is one AllReduce, and that most of the backward pass hides them.
+
+    Loss, top-1, requests and the overflow flag travel together; with accumulation, which reduces
+    gradients in a branch, the flag has an AllReduce of its own.
+    """
+    others = 2 if kind == "accumulate" else 1
+    assert len(result.all_reduces) == SEGMENTS + others + gathers
+    if kind == "train":
+        assert result.backward_after(result.all_reduces[gathers]) >= 0.5
+
+
+def check_overflow_status(result: DryRun) -> None:
+    """Asserts that the flags of a 910A cover this step only, and that all ranks learn of them."""
+    (status,) = result.find_rows("NPUGetFloatStatusV2")
+    cleared = result.find_rows("NPUClearFloatStatusV2")[0]
+    kernels = [
+        row for row, step in enumerate(result.order) if not step.operator.startswith("Stream")
+    ]
+    assert cleared == kernels[0]
+    assert result.all_reduces[-1] > status
+
+
+def list_smoke_runs() -> list:
+    """(network, chip, kind); quick are training steps of small networks on the main chip."""
+    quick = {(network, "ascend910b", "train") for network in ("resnet50", "tsm", "x3d")}
+    every = [
+        (network, chip, kind)
+        for network in rooms()
+        for chip in ("ascend910b", "ascend910", "gpu")
+        for kind in KINDS
+    ]
+    marks = {case: () if case in quick else pytest.mark.slow for case in every}
+    return [pytest.param(*case, id="-".join(case), marks=marks[case]) for case in every]
+
+
+@pytest.mark.parametrize(("network", "chip", "kind"), list_smoke_runs())
+def test_a_step_launches_only_kernels_of_the_chip_in_a_good_order(network, chip, kind, cache):
+    result = run_smoke(cache, network, chip, kind)
+    check_kernels(result)
+    if CHIPS[chip] == "GPU" or kind == "eval":
+        assert result.all_reduces == []
+        return
+    check_split(result, kind, GATHERS.get(network, 0))
+    if chip == "ascend910":
+        check_overflow_status(result)
+    elif kind == "train":
+        assert len(result.kernels) <= BUDGET[network]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("chip", ["ascend910b", "gpu"])
+def test_other_networks_launch_only_kernels_of_the_chip(name, chip, cache):
+    network, stem, overrides = OTHERS[name]
+    check_kernels(
+        dry_run(network, find_yaml(network, stem), ["run.amp=O2", *overrides], chip, cache)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ["x3d", "mvit_multi"])
+def test_float32_needs_no_3d_convolution_on_a_910a(network, cache):
+    """Ascend's are float16 only."""
+    result = run_smoke(cache, network, "ascend910", "train", "run.amp=O0")
+    check_kernels(result)
+    assert not {name for name in result.names if name.startswith("Conv3D")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_fits_into_the_memory_that_it_names(path, cache):
+    network = path.parents[1].name
+    result = dry_run(network, path, [], "ascend910b", cache, ranks=RANKS)
+    check_kernels(result)
+    limit = load_config(config_of(network), path).run.device_memory
+    assert 0 < result.peak_bytes <= limit << 30
+
+
+BUILD = """
+    import importlib, json, sys
+    from pathlib import Path
+
+    root = Path(sys.argv[1])
+    sys.path.insert(0, str(root))
+    from mindspore.nn.utils import no_init_parameters
+    from utils import command, runtime
+    from utils.config import Run
+
+    runtime.start(Run(device="Ascend"))
+    failed = {}
+    for path in sorted(root.glob("*/configs/*.yaml")):
+        network = command.room_of(path)
+        cfg = command.load_config(command.config_of(network), path, ["run.device=Ascend"])
+        try:
+            with no_init_parameters():
+                importlib.import_module(f"{network}.model").build_network(**cfg.network())
+        except Exception as error:
+            failed[path.stem] = str(error)
+    print(json.dumps({"finished": True, "failed": failed}), flush=True)
+"""
+
+
+def test_every_yaml_can_be_built_for_ascend(cache, tmp_path):
+    (tmp_path / "build.py").write_text(dedent(BUILD))
+    result = simulate([str(tmp_path / "build.py"), str(ROOT)], Machine("ascend910b"), cache)
+    assert result.finished, result.reason
+    assert result.details["failed"] == {}
+
+
+# What must not be in a step: a branch without a result, a float32 Conv3D, a padded MaxPool2d.
+FLAWED = """
+    import json, sys
+    import mindspore as ms
+    import numpy as np
+    from mindspore import nn, ops
+
+    class Flawed(nn.Cell):
+        def __init__(self, is_flawed):
+            super().__init__()
+            self.is_flawed = is_flawed
+            self.conv, self.pool = nn.Conv3d(3, 16, 3), nn.MaxPool2d(3, 2, "pad", 1)
+            self.count = ms.Parameter(ms.Tensor(0, ms.int32), name="count")
+
+        def construct(self, x):
+            if self.is_flawed:
+                x = self.pool(self.conv(x).sum(2))
+                self.skip(x.sum() > 0)
+            else:
+                self.update(x.sum() > 0)
+            return x.sum() + self.count
+
+        def skip(self, positive):
+            if positive:
+                ops.assign_add(self.count, 1)
+
+        def update(self, positive):
+            if positive:
+                ops.assign_add(self.count, 1)
+            return positive
+
+    ms.set_context(mode=ms.GRAPH_MODE)
+    ms.set_device("Ascend")
+    net = Flawed(sys.argv[1] == "flawed")
+    try:
+        net(ms.Tensor(np.zeros((2, 3, 8, 64, 64), np.float32))).asnumpy()
+        result = {"finished": True}
+    except Exception as error:
+        result = {"finished": False, "reason": str(error)}
+    print(json.dumps(result), flush=True)
+"""
+
+
+@pytest.fixture
+def flawed(tmp_path) -> str:
+    (tmp_path / "flawed.py").write_text(dedent(FLAWED))
+    return str(tmp_path / "flawed.py")
+
+
+def test_a_dry_run_shows_python_float32_conv3d_and_ai_cpu_kernels(cache, flawed):
+    """The tests above would find them."""
+    result = simulate([flawed, "flawed"], Machine("ascend910b"), cache)
+    assert result.python == 1
+    assert result.any_type
+    assert result.graphs > 1
+    assert result.conv3d_float32 == 1
+    assert result.ai_cpu == ("MaxPool3DWithArgmax",)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cores", "runs"), [(4, False), (24, True)])
+def test_without_the_setting_of_runtime_a_branch_needs_many_cores(cores, runs, cache, flawed):
+    """The tests with 4 cores show something."""
+    result = simulate([flawed, "good"], Machine("ascend910b", cores=cores), cache)
+    assert result.finished == runs
+    assert runs or "ConditionSwitch" in result.reason
+
+
+def test_the_command_prints_a_table_and_json_on_few_cores_whatever_is_simulated(cache, tmp_path):
+    """A variable of the user does not disturb it, and 4 cores are enough for a step."""
+    done = call(
+        COMMAND,
+        *("--config_path", find_yaml("resnet50"), "--chip", "ascend910b", "--run.amp=O2"),
+        *("--cores", "4", "--keep", tmp_path),
+        environment={"MS_SIMULATION_LEVEL": "3"},
+    )
+    result = last_json(done)
+    assert result["finished"]
+    assert result["fits"]
+    assert result["graphs"] == 1
+    assert result["peak_gb"] > 0
+    assert f"kernels                  {result['kernels']}, of which" in done.stdout
+    assert "calls of Python          0\n" in done.stdout
+    assert list(tmp_path.rglob("execute_order.csv"))
+
+
+def test_a_graph_that_cannot_be_built_is_one_line_and_status_1(cache):
+    done = call(COMMAND, *name_config("x3d"), "--chip=ascend910b", "--model.groups=grouped")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "On Ascend platform, group = 1 must be satisfied" in done.stderr
+
+
+def name_config(network: str) -> list[str]:
+    return ["--config_path", str(find_yaml(network))]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("", "missing --chip"),
+        ("--chip=ascend910b1", "--chip: ascend910b1 is not known; nearest: ascend910b;"),
+        ("--chip=ascend910b --ranks=0", "--ranks must be a whole number above 0, not 0"),
+        ("--chip=ascend910b --cores=few", "--cores must be a whole number above 0, not few"),
+        ("--chip=ascend910b --mode=trian", "--mode must be train or eval, not trian"),
+        ("--chip=ascend910b --cann=/none", "--cann: /none has no lib64/libascendcl.so"),
+        ("--chip=ascend910b --run.jit_level=O3", "run.jit_level must be one of auto, O0, O1, O2"),
+        ("--chip=ascend910 --run.jit_level=auto", "a dry run needs --cann for it"),
+        ("--chip=gpu --ranks=8", "several ranks are simulated on Ascend only"),
+    ],
+)
+def test_a_user_error_is_one_line_and_status_2(arguments, words):
+    done = call(COMMAND, *name_config("resnet50"), *arguments.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert words in done.stderr
+
+
+def test_a_machine_without_a_compiler_learns_what_to_install(cache):
+    done = call(
+        COMMAND, *name_config("resnet50"), "--chip=ascend910b", environment={"PATH": "/nowhere"}
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: a dry run needs gcc, g++, nm, readelf, c++filt: install gcc, g++ and binutils "
+        "(apt-get install g++)\n"
+    )
+
+
+def test_another_processor_cannot_simulate(monkeypatch, tmp_path):
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    with pytest.raises(ValueError, match="needs Linux on x86-64, not linux on aarch64"):
+        stub_libraries.build_stubs("Ascend", tmp_path)
+
+
+def test_a_training_refuses_to_be_simulated():
+    done = call("tsm/train.py", *name_config("tsm"), environment={"MS_SIMULATION_LEVEL": "1"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert "MS_SIMULATION_LEVEL is set" in done.stderr
+    assert COMMAND in done.stderr

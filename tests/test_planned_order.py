@@ -1,0 +1,155 @@
+"""The planner with the execution order of a dry run: AllReduces start at the planned positions."""
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.helpers import run
+from utils.backward import count_backward, read_backward, write_backward
+from utils.cluster import Cluster
+from utils.config import ROOT, home
+from utils.counting import Layer
+from utils.simulation import stub_libraries
+from utils.simulation.dry_run import dry_run
+from utils.simulation.gradient_order import RANKS, read_positions, time_positions
+
+MISSING = stub_libraries.explain_missing()
+CONFIG, CHIP = ROOT / "tsm" / "configs" / "tsm_smoke.yaml", "ascend910b"
+NETWORK = ["--bandwidth=0.01", "--latency=20", "--topology=64x4", "--run.cluster={tflops: 0.02}"]
+# Of the backward kernels: 2 of TSM's 226. MindSpore 2.10 has the same order with and without fused
+# AllReduces; the tolerance is for one that moves a kernel past an AllReduce. Neighbouring segments
+# are more than twice as far apart.
+TOLERANCE = 0.01
+
+
+class Start(NamedTuple):
+    """The AllReduce of a segment: its position in the backward pass, 0..1, and its gradients."""
+
+    position: float
+    tensors: int
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """The folder of a plan of the smoke recipe for 8 devices, in the order of a dry run."""
+    folder = tmp_path_factory.mktemp("planned")
+    arguments = ["--config_path", CONFIG, "--run.amp=O2", f"--out={folder}", *NETWORK]
+    found = run("scripts/plan_allreduce.py", *arguments, f"--devices={RANKS}", f"--chip={CHIP}")
+    (folder / "split.yaml").write_text(found["yaml"])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def planned(folder) -> list[Start]:
+    """The segments of the best split, in the order in which they travel.
+
+    A segment that waits for the channel is still queued when it is complete: `ready` counts, not
+    `begin`.
+    """
+    profile = json.loads((folder / "gradients.json").read_text())
+    forward, step = profile["forward_seconds"], profile["step_seconds"]
+    rows = csv.DictReader((folder / "plan.csv").read_text().splitlines())
+    return [
+        Start((float(row["ready_ms"]) / 1e3 - forward) / (step - forward), int(row["tensors"]))
+        for row in rows
+        if row["split"] == "best"
+    ]
+
+
+@pytest.fixture(scope="module")
+def started(folder) -> list[Start]:
+    """The AllReduces of a dry run with the planned split, in the order in which they start."""
+    asked = yaml.safe_load((folder / "split.yaml").read_text())["run"]["all_reduce"]
+    split = f"run.all_reduce=[{', '.join(asked)}]"
+    overrides, cache, kept = ["run.amp=O2", split], home() / ".cache" / "dry_run", folder / "kept"
+    found = dry_run("tsm", CONFIG, overrides, CHIP, cache, ranks=RANKS, keep=kept)
+    assert found.finished, found.reason
+    table = next(kept.rglob("comm_execute_order.csv")).read_text().splitlines()
+    rows = [row for row in csv.DictReader(table) if row["primitive"] == "AllReduce"]
+    counts = [re.search(r"\*(\d+)\]$", row["output_type"]) for row in rows]
+    return [
+        Start(1 - found.backward_after(row), int(count[1]) if count else 1)
+        for row, count in zip(found.all_reduces, counts)
+    ]
+
+
+def agree(planned: list[Start], started: list[Start]) -> bool:
+    """Whether each segment has an AllReduce of its gradients at its position."""
+    return len(planned) == len(started) and all(
+        plan.tensors == start.tensors and abs(plan.position - start.position) <= TOLERANCE
+        for plan, start in zip(planned, started)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(MISSING), reason=MISSING or "a dry run is possible")
+def test_gradients_of_the_last_layers_are_complete_first(folder):
+    ready = json.loads((folder / "gradients.json").read_text())["ready_seconds"]
+    names = ["fc.weight", *(f"layer{i}.{k}.conv1.net.weight" for i in (4, 3, 2, 1) for k in (1, 0))]
+    times = [ready[f"base_model.{name}"] for name in [*names, "conv1.weight"]]
+    assert times == sorted(set(times))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(MISSING), reason=MISSING or "a dry run is possible")
+def test_every_planned_segment_starts_at_its_planned_position(planned, started):
+    """One AllReduce more carries the metrics and the overflow flag; it is the last."""
+    assert len(planned) > 2
+    assert len(started) == len(planned) + 1
+    assert agree(planned, started[:-1]), (planned, started)
+    assert started[-1] == (1.0, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(MISSING), reason=MISSING or "a dry run is possible")
+def test_a_plan_in_another_order_does_not_agree_with_the_dry_run(planned, started):
+    assert np.diff([plan.position for plan in planned]).min() > 2 * TOLERANCE
+    assert not agree(planned[::-1], started[:-1])
+    turned = [Start(1 - plan.position, plan.tensors) for plan in planned]
+    assert not agree(turned, started[:-1])
+
+
+def save_graph(folder: Path, gradients: dict[int, int]) -> None:
+    """Saves ten backward kernels, and the AllReduce of gradient i before kernel gradients[i]."""
+    scope, kernels, graph = "Default/reducer-DistributedGradReducer/AllReduce", [], []
+    for row in range(11):
+        kernels += [f"{scope}-op{9 - i}" for i, before in gradients.items() if before == row]
+        kernels += [f"Gradients/Default/net/Conv2D-op{row}"] if row < 10 else []
+    kernels.append("Default/AllReduce-op0")
+    nodes = [(i + 1, f"{scope}-op{9 - i}") for i in gradients] + [(0, kernels[-1])]
+    for index, name in nodes:
+        graph += [
+            f'  %5(new_grad) = AllReduce(%4) primitive_attrs: {{op: "sum", index: I64({index})}}'
+        ]
+        graph += ["      : (Tensor) -> (Tensor)", f"      # Fullname with scope: ({name})"]
+    (folder / "graph_build_0_0001.ir").write_text("\n".join(graph))
+    rows = [f'"{i}","{name}","0","0","","",""' for i, name in enumerate(kernels)]
+    head = "index,node_name,logic_id,stream_id,node_info,event_id,group"
+    (folder / "execute_order.csv").write_text("\n".join([head, *rows]))
+
+
+def test_a_gradient_is_complete_where_its_all_reduce_stands(tmp_path):
+    save_graph(tmp_path, {0: 10, 1: 7, 2: 4})
+    assert read_positions(tmp_path, ["a.w", "b.w", "c.w"]) == {"a.w": 1.0, "b.w": 0.7, "c.w": 0.4}
+    with pytest.raises(ValueError, match="no AllReduce of the gradient of d.w"):
+        read_positions(tmp_path, ["a.w", "b.w", "c.w", "d.w"])
+
+
+def test_an_order_gets_the_times_of_the_counted_step_and_is_read_back(tmp_path):
+    names, sizes = ["a.w", "b.w"], [4, 4]
+    layers = [Layer(name, "dense", 1, 1, 1, 1) for name in "ab"]
+    counted = count_backward(names, sizes, layers, 1, Cluster(step_seconds=3.0))
+    found = time_positions({"a.w": 1.0, "b.w": 0.25}, counted, CHIP)
+    np.testing.assert_allclose(found.ready, [3.0, 1.5])
+    write_backward(tmp_path / "gradients.json", found, 16, CHIP)
+    again = read_backward(tmp_path / "gradients.json", names, sizes)
+    np.testing.assert_array_equal(again.ready, found.ready)
+    assert again.source.startswith("in the order of a dry run for ascend910b")
+    with pytest.raises(ValueError, match="--chip ascend910b: b.w is trained either"):
+        time_positions({"a.w": 1.0}, counted, CHIP)

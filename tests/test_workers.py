@@ -1,0 +1,79 @@
+"""What msrun's workers get from the launcher: HCCL's time limits, and cores of their own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import call, environment, last_json
+from utils.config import ROOT
+from utils.core_count import LAUNCHER_CORES, list_affinity
+
+CPUSET = Path("/sys/fs/cgroup/cpuset/cpuset.cpus")  # where msrun looks for the cores
+# A worker without the framework: prints its cores and a part of its environment.
+SHOW = """
+import json, os, time
+from utils import core_count
+
+if os.environ["MS_ROLE"] == "MS_SCHED":
+    time.sleep(100)
+names = [core_count.LAUNCHER_CORES, "HCCL_CONNECT_TIMEOUT", "HCCL_EXEC_TIMEOUT"]
+found = {name: os.environ.get(name) for name in names}
+cores = core_count.list_affinity()
+print(json.dumps({**found, "cores": cores, "bound": core_count.is_bound()}))
+"""
+# As a script: the launcher, on a host whose device files are in a folder, one core for each.
+LAUNCH = """
+import runpy, sys
+from pathlib import Path
+from utils import devices
+
+devices.DEVICE_FILES, devices.LEAST_CORES = Path(sys.argv[1]), 1
+sys.argv[1:] = sys.argv[2:]
+runpy.run_path("scripts/launch.py", run_name="__main__")
+"""
+
+
+@pytest.fixture
+def show(tmp_path) -> Path:
+    path = tmp_path / "show.py"
+    path.write_text(SHOW)
+    return path
+
+
+def test_hccl_waits_longer_unless_the_user_says_how_long(show):
+    here = {"PYTHONPATH": str(ROOT), "ZOO_BIND_CORE": ""}
+    for own, expected in (({}, "600"), ({"HCCL_CONNECT_TIMEOUT": "1200"}, "1200")):
+        found = last_json(call("scripts/launch.py", "1", show, environment={**here, **own}))
+        assert (found["HCCL_CONNECT_TIMEOUT"], found["HCCL_EXEC_TIMEOUT"]) == (expected, "3672")
+        assert (found[LAUNCHER_CORES], found["bound"]) == (None, False)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
+@pytest.mark.parametrize("binds", [True, False])
+def test_each_rank_on_ascend_has_cores_of_its_own(show, tmp_path, binds):
+    """By msrun itself, unless ZOO_BIND_CORE=0."""
+    if binds and not (CPUSET.exists() and shutil.which("taskset")):
+        pytest.skip("msrun binds nothing here")
+    for number in range(2):
+        (tmp_path / f"davinci{number}").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCH, tmp_path, "2", show, "--run.device=Ascend"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        env={**environment(), "PYTHONPATH": str(ROOT), "ZOO_BIND_CORE": "" if binds else "0"},
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["bound"] == binds
+    if binds:
+        assert found[LAUNCHER_CORES] == list_affinity()
+        assert set(found["cores"].split(",")) < set(list_affinity().split(","))
+    else:
+        assert found["cores"] == list_affinity()

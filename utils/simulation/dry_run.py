@@ -1,0 +1,245 @@
+"""Dry runs: one step of a network compiled for an Ascend or a GPU on a machine that has none.
+
+A process of its own (`utils.simulation.worker`) runs MindSpore in simulation mode on stub
+libraries (`utils.simulation.stub_libraries`). The graph is really compiled for the chip, kernels
+are really selected, streams and memory really planned; nothing is computed. So a dry run shows
+whether a graph compiles, which kernels a step launches, in which order, and how much memory it
+takes. It shows no values and no times, and not whether CANN's compiler accepts a kernel.
+"""
+
+import difflib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from utils import command
+from utils.config import Run
+from utils.files import explained
+from utils.parent import die_with_parent
+from utils.signals import end_command, reacting
+from utils.simulation.reading import DryRun, read_run
+from utils.simulation.stub_libraries import SOURCES, build_stubs
+
+# Chip -> device of MindSpore. The GPU is an A100 of 40 GB.
+CHIPS = {"ascend910b": "Ascend", "ascend910": "Ascend", "ascend910_93": "Ascend", "gpu": "GPU"}
+SOC_NAMES = {"ascend910b": "Ascend910B1", "ascend910": "Ascend910A", "ascend910_93": "Ascend910_93"}
+MODES = ("train", "eval")
+CORES = 24  # of the simulated host: what a rank has on a host of 192 cores with 8 devices
+TIMEOUT = 3600  # seconds for one dry run
+HCCL_MODULE = 'class sys_version:\n    __sys_version__ = "9.1"\n'
+# Variables that would change the simulation; all that it needs are set here.
+DROPPED = ("MS_", "GLOG_", "RANK_", "DEVICE_ID", "OMPI_", "ASCEND_RT_", "CUDA_VISIBLE")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is simulated: a chip, the number of ranks, of which rank 0 runs, and of cores.
+
+    `cann` is the folder of an installed CANN, to use it instead of stub libraries. Raises
+    ValueError for what cannot be simulated.
+    """
+
+    chip: str
+    ranks: int = 1
+    cores: int = CORES
+    cann: Optional[Path] = None
+
+    def __post_init__(self):
+        check_chip(self.chip)
+        if self.ranks > 1 and self.device == "GPU":
+            raise ValueError(f"--ranks {self.ranks}: several ranks are simulated on Ascend only")
+        if self.cann and self.device == "GPU":
+            raise ValueError(f"--cann is for Ascend, not for --chip {self.chip}")
+        if self.cann and not (self.cann / "lib64" / "libascendcl.so").is_file():
+            raise ValueError(
+                f"--cann: {self.cann} has no lib64/libascendcl.so; give the folder that CANN's "
+                "set_env.sh calls ASCEND_HOME_PATH"
+            )
+
+    @property
+    def device(self) -> str:
+        return CHIPS[self.chip]
+
+
+def check_chip(chip: str) -> None:
+    """Raises ValueError, with the nearest name, for a chip that cannot be simulated."""
+    if chip not in CHIPS:
+        near = difflib.get_close_matches(chip, CHIPS, 1, 0.0)[0]
+        raise ValueError(
+            f"--chip: {chip} is not known; nearest: {near}; there are {', '.join(CHIPS)}"
+        )
+
+
+def check_compiler(run: Run, machine: Machine) -> None:
+    """Raises ValueError if GE would compile the graph, which stub libraries do not hold."""
+    chosen = {"auto": "O2" if machine.chip == "ascend910" else "O0"}.get(
+        run.jit_level, run.jit_level
+    )
+    if machine.device == "Ascend" and chosen == "O2" and not machine.cann:
+        raise ValueError(
+            f"run.jit_level {run.jit_level} compiles by CANN's graph engine on {machine.chip}: a "
+            "dry run needs --cann for it, or --run.jit_level=O0"
+        )
+
+
+def dry_run(
+    network: str,
+    config: Path,
+    overrides: Sequence[str],
+    chip: str,
+    cache: Path,
+    mode: str = "train",
+    ranks: int = 1,
+    cores: int = CORES,
+    cann: Optional[Path] = None,
+    keep: Optional[Path] = None,
+    separate_gradients: bool = False,
+) -> DryRun:
+    """Compiles and runs one step of a network for a chip.
+
+    `config` and `overrides` are as for train.py, but for `run.device`. `mode` is train or eval,
+    `ranks` the number of ranks of which rank 0 is simulated, `cache` the folder of stub libraries,
+    `cann` an installed CANN to use instead of stubs, `keep` a folder for MindSpore's log and
+    execution order. With `separate_gradients` every gradient has an AllReduce of its own, and
+    `details` lists the `gradients` by name. Raises ValueError for a wrong setting, and if this
+    machine cannot do it.
+    """
+    machine = Machine(chip, ranks, cores, cann)
+    if mode not in MODES:
+        raise ValueError(f"--mode must be {' or '.join(MODES)}, not {mode}")
+    overrides = [*overrides, f"run.device={machine.device}"]
+    cfg = command.load_config(command.config_of(network), config, overrides)
+    check_compiler(cfg.run, machine)
+    request = {
+        "network": network,
+        "config": str(Path(config).resolve()),
+        "overrides": overrides,
+        "mode": mode,
+        "ranks": ranks,
+        "separate_gradients": separate_gradients,
+    }
+    script = [str(SOURCES / "worker.py"), json.dumps(request)]
+    return simulate(script, machine, cache, keep)
+
+
+def simulate(
+    script: Sequence[str], machine: Machine, cache: Path, keep: Optional[Path] = None
+) -> DryRun:
+    """Runs a Python script with its arguments on a simulated machine.
+
+    The last line of its stdout is a JSON object with `finished`, and with `reason` if that is
+    false. Raises ValueError if this machine cannot do it.
+    """
+    stubs = build_stubs(machine.device, cache)
+    if keep:
+        with explained(keep, "--keep"):
+            keep.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+
+        def stop(number: int) -> None:  # ctrl-C or SIGTERM; the worker ends with this process
+            shutil.rmtree(folder, ignore_errors=True)
+            end_command(number)
+
+        with reacting(stop):
+            began = time.monotonic()
+            stdout, status = run_worker(script, set_environment(machine, stubs, folder), folder)
+            result = read_run(machine.chip, folder, stdout, status, time.monotonic() - began)
+            if keep:
+                with explained(keep, "--keep"):
+                    shutil.copytree(folder, keep, dirs_exist_ok=True)
+    return result
+
+
+def run_worker(script: Sequence[str], environment: dict[str, str], folder: Path) -> tuple[str, int]:
+    """Runs a Python script in `folder`, with its stderr in log.txt; (stdout, exit status)."""
+    (folder / "hccl").mkdir()
+    (folder / "hccl" / "__init__.py").write_text(HCCL_MODULE)
+    with open(folder / "log.txt", "w") as log:
+        try:
+            done = subprocess.run(
+                [sys.executable, *script],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=folder,
+                env=environment,
+                timeout=TIMEOUT,
+                text=True,
+                preexec_fn=die_with_parent,
+            )
+        except subprocess.TimeoutExpired:
+            reason = f"not finished after {TIMEOUT} s"
+            return json.dumps({"finished": False, "reason": reason}), 0
+    return done.stdout, done.returncode
+
+
+def set_environment(machine: Machine, stubs: Path, folder: Path) -> dict[str, str]:
+    """The environment of the worker: stub libraries first, the chip, the ranks, the log."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(DROPPED)}
+    own = {
+        "MS_SIMULATION_LEVEL": "1",
+        "GLOG_v": "2",
+        "GLOG_logtostderr": "1",
+        "MS_SUBMODULE_LOG_v": "{DEVICE:1,KERNEL:1,SESSION:1,RUNTIME_FRAMEWORK:1,GE_ADPT:0}",
+        "MS_DEV_SAVE_GRAPHS": "1",
+        "MS_DEV_SAVE_GRAPHS_PATH": str(folder / "graphs"),
+        "MS_DEV_DUMP_IR_PASSES": "graph_build",
+        "ZOO_DRY_RUN_CHIP": machine.chip,
+        "ZOO_DRY_RUN_CORES": str(machine.cores),
+        "LD_PRELOAD": str(stubs / "libchip.so"),
+        "OMP_NUM_THREADS": "1",
+    }
+    if machine.device == "GPU":
+        own["CUDA_HOME"] = str(stubs)
+        own["LD_LIBRARY_PATH"] = str(stubs / "lib64")
+        own["PATH"] = join_paths(stubs / "bin", kept.get("PATH"))
+    else:
+        own["ZOO_DRY_RUN_SOC"] = SOC_NAMES[machine.chip]
+        own.update(set_cann(machine.cann, stubs / "cann", folder, kept))
+    if machine.ranks > 1:
+        own.update(RANK_SIZE=str(machine.ranks), RANK_ID="0", DEVICE_ID="0")
+    return {**kept, **own}
+
+
+def set_cann(
+    installed: Optional[Path], stubs: Path, folder: Path, kept: dict[str, str]
+) -> dict[str, str]:
+    """The variables of CANN: as its set_env.sh sets them, or for stub libraries.
+
+    An installed CANN lacks the driver's libraries on a machine without an Ascend: its own
+    substitutes follow it, then the stubs.
+    """
+    libraries, modules = kept.get("LD_LIBRARY_PATH"), kept.get("PYTHONPATH")
+    if installed is None:
+        # The second need not exist: MindSpore looks only for its name.
+        kernels = "/opp/built-in/op_impl/ai_core/tbe"
+        return {
+            "ASCEND_HOME_PATH": str(stubs),
+            "LD_LIBRARY_PATH": join_paths(stubs / "lib64", libraries),
+            "PYTHONPATH": join_paths(folder, kernels, modules),
+        }
+    home = installed.resolve()
+    drivers = (home / "devlib", home / "x86_64-linux" / "devlib", stubs / "lib64")
+    kernels = home / "opp" / "built-in" / "op_impl" / "ai_core" / "tbe"
+    return {
+        "ASCEND_HOME_PATH": str(home),
+        "ASCEND_TOOLKIT_HOME": str(home),
+        "ASCEND_AICPU_PATH": str(home),
+        "ASCEND_OPP_PATH": str(home / "opp"),
+        "LD_LIBRARY_PATH": join_paths(home / "lib64", *drivers, libraries),
+        "PYTHONPATH": join_paths(home / "python" / "site-packages", kernels, modules, folder),
+    }
+
+
+def join_paths(*paths: object) -> str:
+    """For a variable such as PATH; None is left out."""
+    return os.pathsep.join(str(path) for path in paths if path)

@@ -1,0 +1,73 @@
+"""Golden parity: the networks on the device against recorded values of the originals.
+
+A golden case is a small network with weights and inputs from seeds; scores, loss and gradients of
+one step are compared. Three errors have limits: of the scores, the largest difference over their
+spread; of the loss, the relative one; of the gradients, the 90 % quantile of the relative errors of
+their lengths. float32 is IEEE (run.tf32 false). O2 computes in float16, with errors on a CPU of up
+to 0.001, 0.004 and 0.13; its limits are a few times that.
+"""
+
+from utils.config import ROOT
+from utils.verify.machine import Plan
+from utils.verify.processes import Ended
+from utils.verify.report import FAILED, OK, Finding
+
+LIMITS = {
+    "O0": {"scores": 1e-3, "loss": 1e-3, "gradients": 0.02},
+    "O2": {"scores": 0.02, "loss": 0.02, "gradients": 0.3},
+}
+# Network -> file in its tests/golden, name of the case in a file of several.
+CASES = {
+    "resnet50": ("resnet50_small.json", ""),
+    "tsm": ("tsm_r50_8f_small.json", ""),
+    "x3d": ("x3d_s_small.json", ""),
+    "mvit_multi": ("mvit_multi_small.json", ""),
+}
+# Networks of fewer layers, for a rehearsal.
+TOY_CASES = {
+    **CASES,
+    "resnet50": ("variants.json", "resnet18"),
+    "tsm": ("variants.json", "resnet18_8f"),
+}
+SMALLEST = "resnet50"  # the others' steps at O2 take minutes on a CPU
+
+
+def verify_parity(plan: Plan) -> tuple[list[Finding], dict]:
+    """One process for each network; it computes both levels."""
+    findings, values = [], {}
+    for network, (file, name) in (TOY_CASES if plan.is_toy else CASES).items():
+        case = ROOT / network / "tests" / "golden" / file
+        if not case.is_file():
+            text = f"{network}: the golden case {file} is not there"
+            findings.append(Finding(FAILED, text, "run this in a checkout, not in a package"))
+            continue
+        request = {"device": plan.device, "network": network, "case": str(case), "name": name}
+        request["levels"] = list(LIMITS)
+        request["gradients"] = ["O0"] if plan.is_toy and network != SMALLEST else list(LIMITS)
+        ended = plan.runner.run_worker(f"parity_{network}", "parity", request)
+        values[network] = list(ended.lines)
+        findings += assess_parity(network, f"{network}/tests/golden/{file}", plan.device, ended)
+    return findings, values
+
+
+def assess_parity(network: str, case: str, device: str, ended: Ended) -> list[Finding]:
+    """One finding for each level; FAILED beyond a limit, or if the level gave no result."""
+    findings, measured = [], {line["level"]: line for line in ended.lines}
+    for level, limits in LIMITS.items():
+        if level not in measured:
+            text = f"{network} {level}: {ended.reason or 'no result'}"
+            findings.append(Finding(FAILED, text, f"the log is logs/parity_{network}.log"))
+            continue
+        errors = {name: measured[level][name] for name in limits if name in measured[level]}
+        beyond = [name for name, error in errors.items() if not error <= limits[name]]
+        shown = [f"{name} {error:.2g} (limit {limits[name]:g})" for name, error in errors.items()]
+        advice = ""
+        if beyond:
+            advice = (
+                f"{', '.join(beyond)} beyond the limit: find the first layer that differs with "
+                f"scripts/compare_step.py --case {case} --run.device={device} --run.tf32=false"
+            )
+        findings.append(
+            Finding(FAILED if beyond else OK, f"{network} {level}: {', '.join(shown)}", advice)
+        )
+    return findings

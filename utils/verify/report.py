@@ -1,0 +1,131 @@
+"""The report of a verification: findings with verdicts, written as Markdown and as JSON.
+
+A report is meant to be attached to a public issue, so it holds no absolute paths, user names or
+host names: `redact` removes them from everything that is written.
+"""
+
+import getpass
+import json
+import os
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from utils.files import write_text
+
+OK, SLOW, FAILED, SKIPPED = "OK", "SLOW", "FAILED", "SKIPPED"
+SEVERITY = (SKIPPED, OK, SLOW, FAILED)  # ascending
+MARKDOWN, JSON = "report.md", "report.json"
+PATH = re.compile(r"(?<![\w./:~])(?:~|/)(?:[\w.+@=-]*/)+([\w.+@=-]*)")
+SHORTEST_NAME = 3  # letters; shorter user and host names would match parts of words
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One checked property: verdict, what was measured, and what to do if it is not OK."""
+
+    verdict: str
+    text: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """What one part of the verification has found; `values` are the raw measurements."""
+
+    name: str
+    findings: Sequence[Finding]
+    values: Any = None
+    seconds: float = 0.0
+
+    @property
+    def verdict(self) -> str:
+        """The most severe verdict of the findings; FAILED without a finding."""
+        verdicts = [finding.verdict for finding in self.findings]
+        return max(verdicts, key=SEVERITY.index, default=FAILED)
+
+
+@dataclass(frozen=True)
+class Report:
+    """All parts that have run, on which machine, and how."""
+
+    machine: dict[str, Any]
+    mode: str  # one sentence: what was measured, and what the report cannot prove
+    parts: Sequence[PartResult] = field(default_factory=tuple)
+    missing: Sequence[str] = field(default_factory=tuple)  # parts that were not reached
+
+    @property
+    def failed(self) -> bool:
+        return any(part.verdict == FAILED for part in self.parts)
+
+
+def write_report(report: Report, folder: Path) -> None:
+    """Writes report.md and report.json, each whole or not at all. Raises OSError."""
+    content = {
+        "mode": report.mode,
+        "complete": not report.missing,
+        "failed": report.failed,
+        "machine": report.machine,
+        "parts": [{**asdict(part), "verdict": part.verdict} for part in report.parts],
+        "missing": list(report.missing),
+    }
+    write_text(folder / JSON, json.dumps(redact(content), indent=1) + "\n")
+    write_text(folder / MARKDOWN, redact(format_markdown(report)))
+
+
+def format_markdown(report: Report) -> str:
+    lines = ["# Device verification", "", f"**{report.mode}**", ""]
+    lines += [f"* {name}: {format_value(value)}" for name, value in report.machine.items()]
+    lines += ["", "| part | verdict | seconds | what to do |", "| --- | --- | --- | --- |"]
+    for part in report.parts:
+        advice = "; ".join(dict.fromkeys(f.advice for f in part.findings if f.advice))
+        row = (part.name, part.verdict, f"{part.seconds:.0f}", escape_cell(advice))
+        lines.append(f"| {' | '.join(row)} |")
+    lines += [f"| {name} | not run | | interrupted before it |" for name in report.missing]
+    for part in report.parts:
+        lines += ["", f"## {part.name}: {part.verdict}", ""]
+        for finding in part.findings:
+            lines.append(f"* {finding.verdict}: {finding.text}")
+            if finding.advice:
+                lines.append(f"  What to do: {finding.advice}")
+    return "\n".join(lines) + "\n"
+
+
+def format_value(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value)) or "none"
+    return str(value)
+
+
+def escape_cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def redact(value: Any) -> Any:
+    """The same value without absolute paths, user names and host names in any of its texts."""
+    if isinstance(value, dict):
+        return {redact(key): redact(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [redact(inner) for inner in value]
+    if not isinstance(value, str):
+        return value
+    text = PATH.sub(lambda found: f".../{found[1]}", value)
+    for name, substitute in private_names().items():
+        text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", substitute, text)
+    return text
+
+
+def private_names() -> dict[str, str]:
+    """Names of this user and host -> what to write in their stead."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # no entry in the password file
+        user = ""
+    names = {user: "USER", os.path.basename(os.path.expanduser("~")): "USER"}
+    host = socket.gethostname()
+    names.update({host: "HOST", host.partition(".")[0]: "HOST"})
+    common = ("root", "user", "localhost")  # words that identify nobody
+    return {n: new for n, new in names.items() if len(n) >= SHORTEST_NAME and n not in common}

@@ -1,0 +1,111 @@
+"""Precise batch norm: exact statistics, nothing large copied to the host, one compilation."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn
+
+from utils.config import ROOT, load_config
+from utils.layers import BatchNorm2d, conv2d, freeze
+from x3d.config import Config
+from x3d.precise_bn import PreciseBatchNorms
+
+CONFIGS = sorted((ROOT / "x3d" / "configs").glob("*.yaml"))
+
+
+def make_network() -> nn.Cell:
+    return nn.SequentialCell(BatchNorm2d(3), conv2d(3, 4, 3, stride=2), BatchNorm2d(4))
+
+
+def make_batches(*shapes: tuple) -> list[np.ndarray]:
+    """Random batches (N, 3, H, W) whose mean is 300 times their deviation."""
+    random = np.random.RandomState(0)
+    return [(300 + random.standard_normal(shape)).astype(np.float32) for shape in shapes]
+
+
+def read_statistics(norm: BatchNorm2d) -> tuple[np.ndarray, np.ndarray]:
+    return norm.moving_mean.asnumpy().copy(), norm.moving_variance.asnumpy().copy()
+
+
+def join_elements(arrays: list[np.ndarray]) -> np.ndarray:
+    """All elements of arrays (N, C, H, W) as float64 (elements, C)."""
+    rows = [x.transpose(0, 2, 3, 1).reshape(-1, x.shape[1]) for x in arrays]
+    return np.concatenate(rows).astype(np.float64)
+
+
+def test_statistics_are_those_of_all_elements_of_all_batches():
+    """Batches of different sizes count by their elements; a large mean costs no digits."""
+    net, batches = make_network(), make_batches((4, 3, 6, 6), (3, 3, 6, 6), (1, 3, 8, 4))
+    PreciseBatchNorms(net).update(batches)
+    elements = join_elements(batches)
+    mean, variance = read_statistics(net[0])
+    np.testing.assert_allclose(mean, elements.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(variance, elements.var(0), rtol=1e-5)
+
+
+def test_float32_sums_on_the_device_equal_float64_sums_on_the_host():
+    """The second norm's batch statistics, read one by one, summed by the module's formula."""
+    net = make_network()
+    batches = [x - 300 for x in make_batches(*[(4, 3, 6, 6)] * 20)]
+    sums, norms = np.zeros((2, 4)), PreciseBatchNorms(net)
+    for batch in batches:
+        norms.update([batch])
+        mean, variance = (x.astype(np.float64) for x in read_statistics(net[2]))
+        sums += np.stack([mean, mean**2 + variance]) / len(batches)
+    norms.update(batches)
+    mean, variance = read_statistics(net[2])
+    np.testing.assert_allclose(mean, sums[0], atol=2e-7 * np.sqrt(variance.max()))
+    np.testing.assert_allclose(variance, sums[1] - sums[0] ** 2, rtol=1e-6)
+
+
+def test_the_host_reads_two_vectors_however_many_batches(monkeypatch):
+    """Activations would be 3 x 16 x 16 floats a clip; the sums are 3 + 4 means and variances."""
+    norms, sizes, read = PreciseBatchNorms(make_network()), [], Tensor.asnumpy
+    batches = make_batches(*[(4, 3, 16, 16)] * 5)
+    monkeypatch.setattr(Tensor, "asnumpy", lambda x: sizes.append(x.size) or read(x))
+    norms.update(batches[:1])
+    assert max(sizes) == 7, "counting elements and compiling read no activation either"
+    sizes.clear()
+    norms.update(batches)
+    assert sizes == [7, 7]
+
+
+def test_elements_of_a_batch_are_counted_on_few_clips():
+    """An odd batch, and one of a single clip; the second norm sees a quarter of the elements."""
+    norms = PreciseBatchNorms(make_network())
+    for clips in (1, 5):
+        (batch,) = make_batches((clips, 3, 6, 6))
+        assert norms.count_elements(batch).tolist() == [36 * clips, 9 * clips]
+    assert ms.get_context("mode") == ms.GRAPH_MODE
+
+
+def test_repeated_updates_share_no_state_and_one_graph():
+    net, batches = make_network(), make_batches(*[(4, 3, 6, 6)] * 3)
+    norms = PreciseBatchNorms(net)
+    norms.update(batches)
+    first = read_statistics(net[2])
+    norms.update([])
+    np.testing.assert_array_equal(read_statistics(net[2]), first, "no batch, no change")
+    norms.update(batches[:1])
+    assert np.abs(read_statistics(net[2])[0] - first[0]).max() > 1e-3
+    norms.update(batches)
+    np.testing.assert_array_equal(read_statistics(net[2]), first)
+    assert len(norms.sums.compile_cache) == 1
+
+
+def test_frozen_norms_keep_their_statistics():
+    net = make_network()
+    freeze([net[0]])
+    PreciseBatchNorms(net).update(make_batches((4, 3, 6, 6)))
+    mean, variance = read_statistics(net[0])
+    assert (mean.tolist(), variance.tolist()) == ([0] * 3, [1] * 3)
+    assert np.abs(read_statistics(net[2])[0]).min() > 0
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_precise_batch_norm_does_not_run_every_epoch(path):
+    """It runs before every save, and its batches cost as much as a part of an epoch."""
+    cfg = load_config(Config, path, [])
+    assert cfg.train.precise_bn
+    assert cfg.run.save_every == 10
+    assert not cfg.run.eval_every or cfg.run.eval_every >= 10
