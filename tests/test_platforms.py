@@ -34,6 +34,7 @@ GENERATED = {
     "LayerNormExt": "Ascend: takes float16 with float32 weights",
     "LinalgVectorNorm": "Ascend: one kernel an array, of three",
     "MeanExt": "Ascend: a float32 mean of float16 in one kernel",
+    "InplaceMul": "decays a weight in one kernel; elsewhere AdamWeightDecay does",
     "NPUClearFloatStatusV2": "Ascend 910A: its flags of overflow",
     "SplitWithSize": "all: ops.split is a loop, which nests too deeply for hundreds of arrays",
 }
