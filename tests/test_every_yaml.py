@@ -110,7 +110,7 @@ def test_a_yaml_trains_one_step_at_toy_size(path: Path):
         target = dataset.targets_of(cfg, target)
     elif getattr(cfg.data, "mixup", 0):
         target = np.array([[0, 1, 0.7, 1], [1, 0, 0.7, 0]], np.float32)
-    outputs = step.set_train()(Tensor(clip), Tensor(target))
+    outputs = step.set_train()(Tensor(clip), Tensor(target), *step.draw_factors())
     assert np.isfinite(float(outputs[0].asnumpy()))
     # A dynamic scale begins where float16 overflows, and comes down.
     assert float(outputs[3].asnumpy()) == 0 or cfg.run.dynamic_loss_scale
