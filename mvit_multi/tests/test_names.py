@@ -12,8 +12,8 @@ from mvit_multi.tests.formula import multiply_adds
 from utils.checkpoint import weights_of
 from utils.config import ROOT, load_config
 from utils.convert import convert
-from utils.filling import fill, fill_input
 from utils.dropout import Dropout
+from utils.filling import fill, fill_input
 from utils.layers import Normalize
 from utils.tables import resize_rows
 from utils.testing import torch_names
