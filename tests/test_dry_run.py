@@ -39,6 +39,13 @@ OTHERS = {
     "dense": ("x3d", "x3d_smoke", ("model.groups=none",)),
     "plain": ("mvit_multi", "mvit_multi_plain_s_k400_16x4", ()),
 }
+# Kernels of a training step of a recipe at its full size, rank 0 of 8: may only go down.
+RECIPE_BUDGET = {
+    "resnet50_r50_imagenet_zoo": 750,
+    "tsm_r50_k400_8f": 1200,
+    "x3d_s_k400_13x6_ascend_8p": 2800,
+    "mvit_multi_plain_s_k400_16x4": 5500,
+}
 RECIPES = [path for path in sorted(ROOT.glob("*/configs/*.yaml")) if "_smoke" not in path.stem]
 
 
@@ -143,6 +150,15 @@ def test_other_networks_launch_only_kernels_of_the_chip(name, chip, cache):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("network", ["resnet50", "tsm", "x3d"])
+def test_jit_level_o1_fuses_kernels(network, cache):
+    fused = run_smoke(cache, network, "ascend910b", "train", "run.jit_level=O1")
+    check_kernels(fused)
+    assert any(name.startswith("GraphKernel_") for name in fused.names)
+    assert len(fused.kernels) < BUDGET[network]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["x3d", "mvit_multi"])
 def test_float32_needs_no_3d_convolution_on_a_910a(network, cache):
     """Ascend's are float16 only."""
@@ -157,6 +173,7 @@ def test_a_recipe_fits_into_the_memory_that_it_names(path, cache):
     network = path.parents[1].name
     result = dry_run(network, path, [], "ascend910b", cache, ranks=RANKS)
     check_kernels(result)
+    assert len(result.kernels) <= RECIPE_BUDGET.get(path.stem, len(result.kernels))
     limit = load_config(config_of(network), path).run.device_memory
     assert 0 < result.peak_bytes <= limit << 30
 

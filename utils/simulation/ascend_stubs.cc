@@ -43,4 +43,14 @@ int aclrtFreeHost(void *pointer) {
   return 0;
 }
 const char *aclGetRecentErrMsg(void) { return ""; }
+// Read by the kernel fusion of jit level O1. The result: texts of 128, 64, 64, 64 and 64 bytes,
+// which are the whole version, major, minor, release and patch.
+int aclsysGetCANNVersion(int, char *result) {
+  strcpy(result, "9.1.0");
+  strcpy(result + 128, "9");
+  strcpy(result + 192, "1");
+  strcpy(result + 256, "0");
+  strcpy(result + 320, "0");
+  return 0;
+}
 }
