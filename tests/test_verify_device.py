@@ -133,7 +133,8 @@ def test_an_interruption_ends_all_processes_and_leaves_a_report(number, tmp_path
     process.communicate(timeout=60)
     assert process.returncode == 130
     assert children
-    assert not [each for each in children if each.is_running()]
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
     report = json.loads((tmp_path / "report.json").read_text())
     assert not report["complete"]
     assert [part["name"] for part in report["parts"]] == ["environment"]
