@@ -32,10 +32,10 @@ from tsm.model import TSM
 from tsm.online import OnlineTSM
 from tsm.prediction import open_source
 from utils import inference, signals
+from utils.camera import camera_frames
 from utils.files import explained
 from utils.pictures import draw_classes
 from utils.predicting import FPS, Head, columns, entries, softmax
-from utils.video import camera_frames
 
 SPREAD = 3.0  # seconds that the segments of a uniform clip are taken to span
 DRAWN = 10_000  # frames in the picture at most: the last ones
