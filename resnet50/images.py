@@ -3,10 +3,10 @@
 PIL's antialiased bilinear filter, as torchvision resizes; OpenCV's would give other pixels.
 """
 
-import io
-
 import numpy as np
 from PIL import Image
+
+from utils.image_files import read_picture
 
 
 def center_view(encoded: np.ndarray, resize: int, crop: int) -> np.ndarray:
@@ -39,6 +39,6 @@ def full_view(image: np.ndarray) -> np.ndarray:
 def decode(encoded: np.ndarray) -> np.ndarray:
     """uint8 (bytes,) to uint8 (H, W, 3). Raises RuntimeError where they are no image."""
     try:
-        return np.asarray(Image.open(io.BytesIO(encoded.tobytes())).convert("RGB"))
-    except (OSError, SyntaxError, ValueError) as error:
+        return read_picture(encoded.tobytes(), "RGB")
+    except Exception as error:  # PIL raises errors of many classes for damaged files
         raise RuntimeError(f"not a readable image: {error}") from None
