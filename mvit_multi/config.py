@@ -48,6 +48,7 @@ class Data:
     lists: Optional[Path] = None  # default: root
     packed: Optional[Path] = None  # what scripts/pack_dataset.py made of the lists
     reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
+    max_pixels: int = 4096 * 4096  # of a frame; a video of larger ones counts as unreadable
     frames: int = 32
     stride: int = 3  # frames of a video of `fps` from one of the clip to the next
     fps: float = 30.0
@@ -69,7 +70,7 @@ class Data:
 
     def __post_init__(self):
         numbers = ("frames", "stride", "fps", "crop", "copies", "replicas", "batch", "workers")
-        positive(self, "data", *numbers, "prefetch")
+        positive(self, "data", *numbers, "prefetch", "max_pixels")
         names = [each.name for each in self.sets]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"data.sets: one or more, each with a name of its own, not {names}")

@@ -36,7 +36,8 @@ def list_file(cfg, which: int, split: str) -> ListFile:
     data, each = cfg.data, cfg.data.sets[which]
     name = f"{each.lists}/{split}.csv"
     path = (data.lists or data.root) / name
-    return ListFile(name, path, data.root / each.videos, "video", each.num_classes)
+    form = (data.root / each.videos, "video", each.num_classes)
+    return ListFile(name, path, *form, max_pixels=data.max_pixels)
 
 
 def list_files(cfg) -> list[ListFile]:
@@ -84,7 +85,7 @@ class TrainSource(sources.TrainVideos):
 
     def frames(self, sample: Sample, rng: np.random.RandomState) -> np.ndarray:
         data = self.data
-        with packed.open_record(sample, data.reader) as video:
+        with packed.open_record(sample, data) as video:
             if data.sets[sample.which].sampling == "segments":
                 return video.frames(sampling.segment_indices(data.frames, len(video), rng.uniform))
             span = span_of(video, data)
@@ -123,7 +124,7 @@ class EvalVideos(sources.EvalVideos):
 
     def views(self, sample: Sample, number: int) -> np.ndarray:
         data = self.cfg.data
-        with packed.open_record(sample, data.reader) as video:
+        with packed.open_record(sample, data) as video:
             frames, places = video.frames_once(test_numbers(video, data, self.set, self.clips))
         return cut_views(frames, places, data, self.set, self.crops)
 

@@ -38,4 +38,4 @@ def heads(cfg: Any) -> list[Head]:
 
 
 def open_source(path: str, cfg: Any) -> FrameSource:
-    return open_video(path, cfg.data.reader)
+    return open_video(path, cfg.data.reader, cfg.data.max_pixels)

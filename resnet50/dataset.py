@@ -17,7 +17,7 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore.dataset import vision
 
-from resnet50.images import center_view, centered, full_view
+from resnet50.images import center_view, centered, decode, full_view
 from resnet50.mixing import mix_targets
 from resnet50.readers import count_samples, open_reader
 from utils.loading import announce, batches_ahead, worker_count
@@ -114,16 +114,16 @@ def epoch_pipeline(data, order: Order, epoch: int):
 
 
 def train_transforms(data) -> list:
-    """MindData's C++ operators: random crop and flip, channels first.
+    """MindData's operators: random crop and flip, channels first.
 
-    A crop of an encoded image decodes only what it needs.
+    MindData's own decoder is not among them: it ends the process at some damaged JPEG files.
     """
     flip = vision.RandomHorizontalFlip(0.5)
     if data.augment == "none":
         return [view_of(data)]
     if data.augment == "crop":
-        crop = vision.RandomCropDecodeResize(data.crop, (data.min_area, 1.0), (3 / 4, 4 / 3))
-        return [crop, flip, vision.HWC2CHW()]
+        crop = vision.RandomResizedCrop(data.crop, (data.min_area, 1.0), (3 / 4, 4 / 3))
+        return [decode, crop, flip, vision.HWC2CHW()]
     crop = [vision.RandomCrop(32, 4), flip]
     if data.crop != 32:
         crop.append(vision.Resize((data.crop, data.crop), vision.Inter.BILINEAR))

@@ -3,10 +3,11 @@
 PIL's antialiased bilinear filter, as torchvision resizes; OpenCV's would give other pixels.
 """
 
-import io
-
 import numpy as np
 from PIL import Image
+
+from utils.image_files import read_picture
+from utils.video import read_jpeg
 
 
 def center_view(encoded: np.ndarray, resize: int, crop: int) -> np.ndarray:
@@ -37,8 +38,13 @@ def full_view(image: np.ndarray) -> np.ndarray:
 
 
 def decode(encoded: np.ndarray) -> np.ndarray:
-    """uint8 (bytes,) to uint8 (H, W, 3). Raises RuntimeError where they are no image."""
+    """uint8 (bytes,) to uint8 (H, W, 3), PIL's pixels.
+
+    Raises RuntimeError where they are no image, or one of more pixels than PIL takes.
+    """
+    data = encoded.tobytes()
     try:
-        return np.asarray(Image.open(io.BytesIO(encoded.tobytes())).convert("RGB"))
-    except (OSError, SyntaxError, ValueError) as error:
+        pixels = read_jpeg(data, "RGB")
+        return read_picture(data, "RGB") if pixels is None else pixels
+    except Exception as error:  # PIL raises errors of many classes for damaged files
         raise RuntimeError(f"not a readable image: {error}") from None

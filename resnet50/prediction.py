@@ -8,7 +8,7 @@ import numpy as np
 
 from resnet50.images import centered, decode
 from resnet50.readers import split_path
-from utils.frame_source import FrameSource
+from utils.frame_source import FrameSource, read_bytes
 from utils.predicting import Head, Part
 
 # What CIFAR's binary files come with.
@@ -24,7 +24,7 @@ class ImageFile(FrameSource):
 
     def _decode(self, wanted: list[int]) -> Iterator[np.ndarray]:
         try:
-            yield decode(np.frombuffer(self.path.read_bytes(), np.uint8))
+            yield decode(np.frombuffer(read_bytes(self.path), np.uint8))
         except (OSError, RuntimeError) as error:
             raise self._error(error) from None
 

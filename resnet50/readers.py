@@ -116,5 +116,5 @@ def check_header(file: str) -> None:
     """Raises ValueError where it is no image: MindData's decoder ends the process at some."""
     try:
         Image.open(file).close()
-    except OSError as error:
+    except Exception as error:  # PIL raises errors of many classes for damaged files
         raise ValueError(f"data.root: cannot read {file}: {error}") from None

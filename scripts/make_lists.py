@@ -29,7 +29,7 @@ from utils import command
 from utils.annotations import FRAMES, READERS, read
 from utils.class_folders import look, split
 from utils.config import first_of
-from utils.files import explained, write_text
+from utils.files import escape_control, explained, write_text
 from utils.official_lists import match
 
 CSV = ("train.csv", "test.csv", "val.csv")
@@ -75,9 +75,13 @@ def official(
         if file.resolve().parent == folder.resolve() and file.name in files:
             raise ValueError(f"--out: {file} is one of the annotations; choose another folder")
     for path in found.doubles:
-        print(f"a second file of one video, not listed: {path}", file=sys.stderr)
+        tell(f"a second file of one video, not listed: {path}")
     counts = {name: len(getattr(found, name)) for name in found._fields}
     return {"classes": len(given.names), **counts}, files
+
+
+def tell(line: str) -> None:
+    print(escape_control(line), file=sys.stderr)
 
 
 def own(root: Path, names: str, test: str = "0.2", seed: str = "0") -> tuple[dict, dict]:
@@ -88,12 +92,12 @@ def own(root: Path, names: str, test: str = "0.2", seed: str = "0") -> tuple[dic
     train, tested = split(found, share_of(test), int(seed))
     files = {name: train if "train" in name else tested for name in OWN[names]}
     for group in found.twins:
-        print(f"equal files, listed once: {', '.join(group)}", file=sys.stderr)
+        tell(f"equal files, listed once: {', '.join(group)}")
     if found.others:
-        print(f"no videos, left out: {first_of(found.others, SHOWN)}", file=sys.stderr)
+        tell(f"no videos, left out: {first_of(found.others, SHOWN)}")
     for name in found.nested:
         told = f"all videos of class {name} lie in folders below it; is --videos one too high?"
-        print(told, file=sys.stderr)
+        tell(told)
     counts = {"classes": len(found.classes), "train": len(train), "test": len(tested)}
     counts.update(others=len(found.others), twins=len(found.twins))
     return counts, {**files, "labels.txt": sorted(found.classes)}

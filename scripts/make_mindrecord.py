@@ -19,6 +19,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from mindspore.mindrecord import FileWriter
 from tqdm import tqdm
 
+from utils.files import escape_control
 from utils.usage import Parser, quietly
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
@@ -76,7 +77,7 @@ def main() -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         write(images, target, shards)
     except (ValueError, OSError, RuntimeError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {escape_control(' '.join(str(error).split()))}", file=sys.stderr)
         sys.exit(2)
     classes = images[-1][1] + 1
     result = {"target": str(target), "shards": shards, "classes": classes, "images": len(images)}

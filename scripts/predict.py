@@ -19,6 +19,7 @@ many frames a second it takes. Docs: docs/predict.md.
 """
 
 import importlib
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def main(
     if streams and (not stream or len(videos) > 1 or set(given) & {"window", "step"}):
         raise ValueError("--stream takes one VIDEO, --fps goes with it, --window and --step do not")
     for video in videos:
-        if not (stream and video.isdecimal()) and not Path(video).exists():
+        if not (stream and video.isdecimal()) and not os.path.exists(video):
             raise ValueError(f"{video} does not exist")
         if any(file.suffix.lower() in SUFFIXES for file in Path(video).glob("*")):
             raise ValueError(f"{video} is a folder of videos; name them, as in {video}/*.mp4")

@@ -1,7 +1,7 @@
 """Reads every video of a network's lists, and writes lists of the good and of the bad ones.
 
     python scripts/scan_videos.py --config_path Y --out DIR [--section.key=value ...]
-        [--frames all|ends] [--workers N] [--network x3d]
+        [--frames all|ends] [--workers N] [--keep_damaged] [--network x3d]
 
 `all` decodes every frame with the reader of the yaml; `ends` the first, one in the middle and the
 last ones: several times as fast, and blind to damage elsewhere. For every list there will be, in
@@ -10,6 +10,9 @@ DIR: the list of its good lines, under its own name, to be named in the yaml in 
 differ, and `labels.txt` goes along. An interrupted scan, even a killed one, goes on where it was; a
 file that has changed is read again. The last line of stdout is one JSON object: videos, good, bad,
 kinds, lists, read (in this run), seconds.
+
+Videos of the kind `damaged` can be decoded, and FFmpeg marks some of their frames as damaged. They
+are left out as all bad ones are; with `--keep_damaged` they stay in the list, and in `NAME.bad.tsv`.
 """
 
 import importlib
@@ -25,16 +28,18 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from tqdm import tqdm
 
 from utils import command
-from utils.files import explained, write_text
+from utils.files import escape_control, explained, write_text
 from utils.lists import ListFile, entries, names_of
 from utils.pool import Crashed, run_all
-from utils.scanning import GOOD, Finding, Job, examine, table_row
+from utils.scanning import DAMAGED, GOOD, Finding, Job, examine, table_row
 
 DEPTHS = ("all", "ends")
 SHOWN = 5  # bad videos named on stderr
 
 
-def main(room: str, cfg, out: str, frames: str = "all", workers: str = "") -> None:
+def main(
+    room: str, cfg, out: str, keep_damaged: bool, frames: str = "all", workers: str = ""
+) -> None:
     workers, folder = workers or str(os.cpu_count() or 1), Path(out)
     if frames not in DEPTHS:
         raise ValueError(f"--frames is {frames}; choose one of {', '.join(DEPTHS)}")
@@ -53,8 +58,8 @@ def main(room: str, cfg, out: str, frames: str = "all", workers: str = "") -> No
         for file, target in zip(files, targets):
             target.parent.mkdir(parents=True, exist_ok=True)
             lines, new = scan(file, cfg.data.reader, frames, int(workers), target)
-            write_lists(target, lines)
-            tell_bad(target, lines)
+            left_out = write_lists(target, lines, {GOOD, DAMAGED} if keep_damaged else {GOOD})
+            tell_bad(target, left_out, len(lines))
             copy_names(file.path, target)
             kinds.update(finding.kind for _, _, _, finding in lines)
             read += new
@@ -77,7 +82,8 @@ def scan(
             found[number] = Finding("bad line", record)
             continue
         frames = record.num_frames if file.source == "frames" else 0
-        job = Job(record.path, reader, depth, frames, file.image_tmpl, file.flow)
+        form = (frames, file.image_tmpl, file.flow, file.max_pixels)
+        job = Job(record.path, reader, depth, *form)
         if (key := state_of(job)) in known:
             found[number] = known[key]
         else:
@@ -117,8 +123,12 @@ def read_journal(path: Path) -> dict[str, Finding]:
     return known
 
 
-def write_lists(target: Path, lines: list) -> None:
-    good = [text for _, text, _, finding in lines if finding.kind == GOOD]
+def write_lists(target: Path, lines: list, kept: set) -> list[tuple[str, Finding]]:
+    """Writes the list of the lines of the kinds to keep, and the table of all that are not good.
+
+    Returns (path or line, finding) of those left out.
+    """
+    good = [text for _, text, _, finding in lines if finding.kind in kept]
     rows = [
         table_row(number, finding, path or text)
         for number, text, path, finding in lines
@@ -126,14 +136,15 @@ def write_lists(target: Path, lines: list) -> None:
     ]
     write_text(target, "".join(line + "\n" for line in good))
     write_text(target.with_name(f"{target.name}.bad.tsv"), "".join(row + "\n" for row in rows))
+    return [(path or text, finding) for _, text, path, finding in lines if finding.kind not in kept]
 
 
-def tell_bad(target: Path, lines: list) -> None:
-    bad = [(path or text, finding) for _, text, path, finding in lines if finding.kind != GOOD]
+def tell_bad(target: Path, bad: list[tuple[str, Finding]], lines: int) -> None:
     for path, finding in bad[:SHOWN]:
-        print(f"left out: {path}: {finding.kind}, {finding.reason}", file=sys.stderr)
+        text = escape_control(f"left out: {path}: {finding.kind}, {finding.reason}")
+        print(text, file=sys.stderr)
     if bad:
-        print(f"{len(bad)} of {len(lines)} left out, all in {target}.bad.tsv", file=sys.stderr)
+        print(f"{len(bad)} of {lines} left out, all in {target}.bad.tsv", file=sys.stderr)
 
 
 def copy_names(source: Path, target: Path) -> None:
@@ -145,4 +156,4 @@ def copy_names(source: Path, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    command.run_room(main, __doc__, ["out"], optional=["frames", "workers"])
+    command.run_room(main, __doc__, ["out"], ["keep_damaged"], ["frames", "workers"])

@@ -20,6 +20,7 @@ class Data:
     image_tmpl: str = "img_{:05d}.jpg"  # frames: the name of frame i, from 1
     modality: Literal["rgb", "flow"] = "rgb"
     reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
+    max_pixels: int = 4096 * 4096  # of a frame; a video of larger ones counts as unreadable
     segments: int = 8
     frames_per_segment: int = 1
     sampling: Literal["uniform", "dense"] = "uniform"
@@ -36,7 +37,7 @@ class Data:
 
     def __post_init__(self):
         numbers = ("segments", "frames_per_segment", "resize", "crop", "batch", "workers")
-        positive(self, "data", *numbers, "prefetch")
+        positive(self, "data", *numbers, "prefetch", "max_pixels")
         if self.modality == "flow" and self.source == "video":
             raise ValueError(
                 "data.modality flow needs data.source frames: flow is stored as images"

@@ -29,7 +29,8 @@ def read_records(cfg, split: str) -> list[Record]:
 def list_files(cfg) -> list[ListFile]:
     """The yaml's train and test list."""
     data, classes = cfg.data, cfg.model.num_classes
-    form = (data.root, data.source, classes, data.image_tmpl, data.modality == "flow")
+    flow = data.modality == "flow"
+    form = (data.root, data.source, classes, data.image_tmpl, flow, data.max_pixels)
     names = (data.train_list, data.test_list)
     return [ListFile(name, data.root / name, *form) for name in names]
 
@@ -42,8 +43,9 @@ def open_record(record: Record, data):
     """The frames of one line of a list, whatever they are stored as."""
     if data.source == "frames" and record.place is None:
         flow = data.modality == "flow"
-        return FrameFolder(record.path, record.num_frames, data.image_tmpl, flow)
-    return packed.open_record(record, data.reader)
+        form = (data.image_tmpl, flow, data.max_pixels)
+        return FrameFolder(record.path, record.num_frames, *form)
+    return packed.open_record(record, data)
 
 
 def frame_numbers(

@@ -44,6 +44,6 @@ def open_source(path: str, cfg: Any) -> FrameSource:
     if not Path(path).is_dir():
         if data.modality == "flow":
             raise ValueError(f"{path}: data.modality flow looks at folders of flow images")
-        return open_video(path, data.reader)
+        return open_video(path, data.reader, data.max_pixels)
     form = (data.image_tmpl, data.modality == "flow")
-    return FrameFolder(path, count_frames(Path(path), *form), *form)
+    return FrameFolder(path, count_frames(Path(path), *form), *form, data.max_pixels)

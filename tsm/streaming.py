@@ -32,10 +32,12 @@ from tsm.model import TSM
 from tsm.online import OnlineTSM
 from tsm.prediction import open_source
 from utils import inference, signals
+from utils.camera import camera_frames
 from utils.files import explained
 from utils.pictures import draw_classes
+from utils.plots import shortened
 from utils.predicting import FPS, Head, columns, entries, softmax
-from utils.video import camera_frames
+from utils.predictor import LONGEST, file_names
 
 SPREAD = 3.0  # seconds that the segments of a uniform clip are taken to span
 DRAWN = 10_000  # frames in the picture at most: the last ones
@@ -89,7 +91,8 @@ def run(
         raise ValueError(f"{video}: no frame came")
     times, shares = (np.array(each) for each in zip(*last))
     spans = np.stack((times, times), axis=1)
-    draw_classes(picture, f"{video}, frame by frame", spans, [("", head.names, shares)])
+    title = f"{shortened(video, LONGEST)}, frame by frame"
+    draw_classes(picture, title, spans, [("", head.names, shares)])
     summary = {"video": video, "frames": count, "fps": round(stream.fps, 3)}
     summary["top"] = entries(head, total / count, top)
     return {**summary, "interrupted": stop.is_set(), "csv": str(table), "picture": str(picture)}
@@ -144,7 +147,7 @@ def open_stream(video: str, cfg: Any, fps: float) -> Stream:
         name, timed = f"camera_{video}", clocked(frames)
     else:
         source = open_source(video, cfg)
-        rate, frames, name = source.fps, source.in_order(), Path(video).stem
+        rate, frames, name = source.fps, source.in_order(), file_names([video])[0]
         timed = ((k / (rate or FPS), frame) for k, frame in enumerate(frames))
     rate = rate or FPS
     fps = min(fps or rate_of(cfg, rate), rate)

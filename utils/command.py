@@ -18,6 +18,7 @@ from typing import Any, Callable, get_type_hints
 
 from utils import signals
 from utils.config import ROOT, known, load_config, locate, read_yaml
+from utils.files import escape_control
 from utils.usage import quietly, show_usage
 
 
@@ -232,7 +233,7 @@ def enter(usage: str, work: Callable, bare: bool = False) -> None:
     except ValueError as error:
         if "ZOO_TRACEBACK" in os.environ:
             raise
-        leave(2, f"error: {' '.join(str(error).split())}")
+        leave(2, f"error: {escape_control(' '.join(str(error).split()))}")
     except Interrupted as error:
         leave(130, str(error))
     sys.exit(status if isinstance(status, int) else 0)

@@ -9,20 +9,35 @@ Where a file does not say all that reliably (`is_indexed`), and where a frame do
 foretold, everything is decoded in order instead.
 """
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Optional
 
 import av
 import numpy as np
+from av.container import InputContainer
 from av.video.reformatter import VideoReformatter
 
-from utils.frame_source import NO_VIDEO, VideoFile
+from utils.frame_source import (
+    LARGEST,
+    MAX_PIXELS,
+    NO_VIDEO,
+    VideoFile,
+    WrongContent,
+    check_size,
+    reading,
+)
 
+# FFmpeg's formats of videos in one file. Playlists (hls, concat, dash) name other files, may wait
+# for them without an end, and so are not among them; nor are pictures and texts.
+FORMATS = (
+    "asf,av1,avi,dirac,dv,flic,flv,gif,gxf,h261,h263,h264,hevc,ivf,m4v,matroska,mjpeg,mov,mpeg,"
+    "mpegts,mpegvideo,mxf,nut,obu,ogg,rm,swf,vc1,vvc,wtv,yuv4mpegpipe"
+)
 # Where one packet is one picture, in time stamps as they are shown.
 CONTAINERS = {"mov", "mp4", "matroska", "webm"}
 CODECS = {"h264", "hevc", "mpeg4", "vp8", "vp9"}
-LARGEST = 2**28  # bytes; the packets of a larger file are not kept in memory
 # From PyAV 17 on, colours would be converted by as many threads as there are cores. PyAV's short
 # forms (`frame.reformat`, `to_ndarray(format)`) keep such threads for later, and a process forked
 # after that waits for them for ever: the converter here is always one's own.
@@ -33,9 +48,9 @@ IDR = 5  # the H.264 slice that forgets all pictures before it
 class ExactVideo(VideoFile):
     """A `FrameSource`; raises VideoError as the others do."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, max_pixels: int = MAX_PIXELS):
         self._handle = None
-        super().__init__(path, "pyav")
+        super().__init__(path, "pyav", max_pixels)
         self._next = len(self)  # reading in order begins with opening the file again
 
     def _open(self) -> int:
@@ -43,9 +58,15 @@ class ExactVideo(VideoFile):
         try:
             if self._handle is not None:
                 self._handle.close()
-            self._handle = av.open(str(self.path))
+            self._handle = open_container(self.path, self._max_pixels)
             stream = self._handle.streams.video[0]
-            stream.codec_context.thread_count = 1  # many workers decode at once
+            context = stream.codec_context
+            if context is None:
+                raise self._error("this FFmpeg has no decoder for its codec")
+            check_size(context.width, context.height, self._max_pixels)
+            context.thread_count = 1  # many workers decode at once
+            # Also where the size changes later on.
+            context.options = {"max_pixels": str(self._max_pixels)}
             if self._length:
                 self._frames = self._handle.decode(stream)
                 return self._length
@@ -70,8 +91,7 @@ class ExactVideo(VideoFile):
             stamps = np.array([packet.pts for packet in packets])
             self._shown = np.argsort(stamps)  # frame -> packet, which come in decoding order
             self._starts = [i for i, p in enumerate(packets) if is_clean_start(stream, p)]
-        # What FFmpeg takes for a video of one picture, or of text as a terminal shows it.
-        if not count or self._handle.format.name.endswith(("_pipe", "image2", "tty")):
+        if not count:
             raise self._error("it has no video frames")
         return count
 
@@ -92,7 +112,8 @@ class ExactVideo(VideoFile):
     def _decode(self, wanted: list[int]) -> Iterator[np.ndarray]:
         if self._handle is None:
             raise ValueError(f"{self.path} was closed")
-        found = self._decode_parts(wanted) if self._packets else None
+        with reading(self.path, self.reader):
+            found = self._decode_parts(wanted) if self._packets else None
         if found is None:  # each frame in its turn
             return super()._decode(wanted)
         return iter(found)
@@ -137,6 +158,7 @@ class ExactVideo(VideoFile):
 
     def _pixels(self, frame: av.VideoFrame) -> np.ndarray:
         """(H, W, 3), turned upright as the file asks for."""
+        self.damaged += frame.is_corrupt
         pixels = to_array(self._to_rgb, frame)
         return np.rot90(pixels, frame.rotation // 90) if frame.rotation else pixels
 
@@ -149,6 +171,23 @@ class ExactVideo(VideoFile):
     def __del__(self):
         """PyAV's objects hold each other: left to themselves, they keep the file open for long."""
         self.close()
+
+
+def open_container(path: Path, max_pixels: int = MAX_PIXELS) -> InputContainer:
+    """Opens a video file with FFmpeg.
+
+    Raises WrongContent where the file is no video or names other files, else what FFmpeg raises.
+    """
+    options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
+    options["max_pixels"] = str(max_pixels)  # where FFmpeg decodes to learn the size
+    try:
+        # An absolute path cannot be taken for the address of a protocol, as `http:x.mp4` is.
+        return av.open(os.path.abspath(path), metadata_errors="replace", options=options)
+    except av.error.FFmpegError as error:
+        if error.log and "whitelist" in error.log[2]:
+            reason = f"its content is no video in one file but {error.log[1]}"
+            raise WrongContent(path, "pyav", reason) from None
+        raise
 
 
 def decode_part(context, packets: list, start: int, needed: list[int]) -> Iterator[av.VideoFrame]:

@@ -1,13 +1,20 @@
 """What every reader of frames is: a source with a length, asked for frames by their numbers."""
 
 import abc
+import contextlib
 import operator
+import os
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Optional
 
 import numpy as np
 
+from utils.files import escape_control
+
+LARGEST = 2**28  # bytes: a video's packets are kept in memory up to this, an image's file read
+MAX_PIXELS = 4096 * 4096  # of a frame, unless data.max_pixels says otherwise
 NO_VIDEO = "it does not open: cut short, or not a video"
 
 
@@ -20,7 +27,48 @@ class VideoError(ValueError):
 
     def __str__(self) -> str:
         path, reader, reason = self.args
-        return f"cannot read {path} with {reader}: {reason}"
+        return escape_control(f"cannot read {path} with {reader}: {reason}")
+
+
+class WrongContent(VideoError):
+    """A file that is a picture, a text, or a playlist of other files."""
+
+
+@contextlib.contextmanager
+def reading(path: object, reader: str) -> Iterator[None]:
+    """Turns all that a library raises for a damaged file into a VideoError.
+
+    The libraries raise errors of many classes, some of which are documented nowhere.
+    """
+    try:
+        yield
+    except VideoError:
+        raise
+    except OSError as error:
+        raise VideoError(path, reader, error.strerror or error) from None
+    except Exception as error:
+        name = "" if type(error) is ValueError else f"{type(error).__name__}: "
+        raise VideoError(path, reader, f"{name}{error}") from None
+
+
+def check_size(width: int, height: int, max_pixels: int) -> None:
+    """Raises ValueError where a frame has more than `max_pixels` pixels."""
+    if width * height > max_pixels:
+        raise ValueError(
+            f"a frame of {width}x{height} has more than {max_pixels} pixels, the limit"
+            " data.max_pixels"
+        )
+
+
+def read_bytes(path: Path) -> bytes:
+    """The contents of an image file. OSError where it is no file, or above `LARGEST` bytes."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a FIFO does not block
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("not a file")
+        if status.st_size > LARGEST:
+            raise OSError(f"{status.st_size} bytes are too many for an image")
+        return file.read()
 
 
 class FrameSource(abc.ABC):
@@ -31,6 +79,7 @@ class FrameSource(abc.ABC):
         self._handle = None  # what close() frees: the decoder, with its file and its memory
         self._length = 0
         self.fps = 0.0  # frames per second; 0 where nobody says
+        self.damaged = 0  # frames read so far that the decoder marks as damaged; PyAV only
 
     @abc.abstractmethod
     def _decode(self, wanted: list[int]) -> Iterator[np.ndarray]:
@@ -86,10 +135,12 @@ class FrameSource(abc.ABC):
 class VideoFile(FrameSource):
     """A video decoded in order; asking for an earlier frame starts again from the beginning."""
 
-    def __init__(self, path: Path, reader: str):
+    def __init__(self, path: Path, reader: str, max_pixels: int = MAX_PIXELS):
         super().__init__(path, reader)
         self._next = 0  # the frame that `_read` comes to
-        self._length = self._open()
+        self._max_pixels = max_pixels
+        with reading(path, reader):
+            self._length = self._open()
 
     @abc.abstractmethod
     def _open(self) -> int:
@@ -102,11 +153,13 @@ class VideoFile(FrameSource):
     def _decode(self, wanted: list[int]) -> Iterator[np.ndarray]:
         if self._handle is None:
             raise ValueError(f"{self.path} was closed")
-        if wanted[0] < self._next:
-            self._open()
-            self._next = 0
+        with reading(self.path, self.reader):
+            if wanted[0] < self._next:
+                self._open()
+                self._next = 0
         for index in wanted:
-            while self._next <= index:
-                pixels = self._read(keep=self._next == index)
-                self._next += 1
+            with reading(self.path, self.reader):
+                while self._next <= index:
+                    pixels = self._read(keep=self._next == index)
+                    self._next += 1
             yield pixels

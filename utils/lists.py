@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, Optional, Union
 
 from tqdm import tqdm
 
+from utils.frame_source import MAX_PIXELS
+
 FIELDS = {"video": "path label", "frames": "path num_frames label"}
 LONG = 10_000  # lines; looking for that many files takes long enough to show a bar
 SHOWN = 5  # bad lines named in an error
@@ -32,7 +34,7 @@ class Record(NamedTuple):
 class ListFile(NamedTuple):
     """A list file, and what its lines mean; `flow` and `image_tmpl` are of source "frames".
 
-    `name` is what the yaml calls it.
+    `name` is what the yaml calls it; frames of more than `max_pixels` pixels are not read.
     """
 
     name: str
@@ -42,6 +44,7 @@ class ListFile(NamedTuple):
     num_classes: int
     image_tmpl: str = ""
     flow: bool = False
+    max_pixels: int = MAX_PIXELS
 
 
 class _TooShort(Exception):

@@ -113,11 +113,14 @@ class PackedVideo(FrameSource):
         return self._error(f"its copy in {self._place.shard}: {reason}")
 
 
-def open_record(record, reader: str) -> FrameSource:
-    """The video of a list's line, out of its shard where the list is packed."""
+def open_record(record, data) -> FrameSource:
+    """The video of a list's line, out of its shard where the list is packed.
+
+    `data` has the settings `reader` and `max_pixels`.
+    """
     if record.place is not None:
         return PackedVideo(record.path, record.place)
-    return open_video(record.path, reader)
+    return open_video(record.path, data.reader, data.max_pixels)
 
 
 def read_records(file: ListFile, packed: Optional[Path]) -> list[Record]:

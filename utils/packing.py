@@ -15,11 +15,11 @@ import numpy as np
 from av.video.reformatter import VideoReformatter
 
 from utils.exact_video import converted
-from utils.frame_source import FrameSource, VideoError
+from utils.frame_source import FrameSource, VideoError, reading
 from utils.lists import ListFile, Record
 from utils.pack_format import CODECS, EXTRA, KEY, REFERENCE, Table
 from utils.packed import PackedVideo, Place
-from utils.scanning import GOOD, Finding, Job, examine
+from utils.scanning import DAMAGED, GOOD, Finding, Job, examine
 from utils.video import FrameFolder, open_video
 from utils.views import scaled
 
@@ -74,26 +74,26 @@ def pack(task: tuple[Any, Job, Form]) -> Union[Packed, Finding]:
     _, job, form = task
     try:
         finding = examine(job)
-        if finding.kind != GOOD:
+        if finding.kind not in (GOOD, DAMAGED):
             return finding
-        with open_job(job) as source:
+        with open_job(job) as source, reading(job.path, source.reader):
             return encode(source, job, form)
     except VideoError as error:
         return Finding("broken", error.args[-1])
-    except (OSError, av.error.FFmpegError) as error:
-        return Finding("broken", " ".join(str(error).split()))
 
 
 def job_of(record: Record, file: ListFile, reader: str) -> Job:
     """How the video of a line is read."""
     frames = record.num_frames if file.source == "frames" else 0
-    return Job(record.path, reader, "ends", frames, file.image_tmpl, file.flow)
+    form = (frames, file.image_tmpl, file.flow, file.max_pixels)
+    return Job(record.path, reader, "ends", *form)
 
 
 def open_job(job: Job) -> FrameSource:
     if job.num_frames:
-        return FrameFolder(job.path, job.num_frames, job.image_tmpl, job.flow)
-    return open_video(job.path, job.reader)
+        form = (job.num_frames, job.image_tmpl, job.flow, job.max_pixels)
+        return FrameFolder(job.path, *form)
+    return open_video(job.path, job.reader, job.max_pixels)
 
 
 def encode(source: FrameSource, job: Job, form: Form) -> Packed:

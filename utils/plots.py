@@ -9,7 +9,7 @@ from matplotlib.figure import Figure  # draws into files; no screen is needed
 from matplotlib.patches import Patch
 
 from utils.backward import Backward
-from utils.files import explained
+from utils.files import escape_control, explained
 from utils.split_plan import Prediction
 
 FORWARD, BACKWARD, TRAVEL, WAIT = "#9ecae1", "#3182bd", "#e6550d", "#bdbdbd"
@@ -83,6 +83,8 @@ def draw_scaling(
 
 
 def shortened(name: str, letters: int) -> str:
+    """The name for a title: control characters escaped, of `letters` characters at most."""
+    name = escape_control(name)
     return name if len(name) <= letters else f"{name[: letters - 1]}…"
 
 

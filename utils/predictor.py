@@ -13,13 +13,14 @@ import numpy as np
 from mindspore import nn
 
 from utils import predicting
-from utils.files import explained, write_text
+from utils.files import escape_control, explained, write_text
 from utils.frame_source import FrameSource, VideoError
 from utils.pictures import Row, draw_classes, draw_sheet
 from utils.plots import shortened
 from utils.predicting import Head, Part, Seen
 
 LONGEST = 60  # letters of a file's name in a title
+NAME_BYTES = 255 - len("_timeline.png.tmp") - 5  # of 255 that a file's name may have; 5: a number
 
 
 class Predictor:
@@ -115,11 +116,14 @@ class Predictor:
 
 
 def file_names(videos: list[str]) -> list[str]:
-    """A name for each video's files: its own, with a number where two have the same."""
+    """A name for each video's files: its own, with a number where two have the same.
+
+    What is no text is escaped, and what is too long for a file's name is cut.
+    """
     names: list[str] = []
     for video in videos:
-        stem, count = Path(video).stem, 1
-        name = stem
+        whole, count = escape_control(Path(video).stem).encode(), 1
+        name = stem = whole[:NAME_BYTES].decode(errors="ignore")
         while name in names:
             count += 1
             name = f"{stem}_{count}"
@@ -155,7 +159,7 @@ def caption(head: Head) -> str:
 
 def table(record: dict) -> str:
     """Rank, class, label and probability; of several data sets all together, then each."""
-    lines = [f"{record['video']}  ({record['views']} views)"]
+    lines = [escape_control(f"{record['video']}  ({record['views']} views)")]
     blocks = (
         {"": record["top"]} if "top" in record else {"joint": record["joint"], **record["sets"]}
     )
@@ -163,7 +167,7 @@ def table(record: dict) -> str:
         lines += [f" {title}"] if title else []
         for rank, entry in enumerate(found, 1):
             where = f"{entry['set']}: " if title == "joint" else ""
-            name = f"{where}{entry['name'] or '-'}"
+            name = escape_control(f"{where}{entry['name'] or '-'}")
             lines.append(
                 f"{rank:4d}  {name:40s} {entry['label']:5d} {100 * entry['probability']:7.2f} %"
             )

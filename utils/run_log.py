@@ -28,8 +28,15 @@ def start_log(rt: Runtime, folder: Optional[Path] = None) -> None:
         with files.explained(folder):
             handlers.append(logging.FileHandler(Path(folder) / "run.log"))
     for handler in handlers:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        handler.setFormatter(EscapingFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
         log.addHandler(handler)
+
+
+class EscapingFormatter(logging.Formatter):
+    """Escapes control characters, which names of files may hold, in every line of a record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(files.escape_control, super().format(record).split("\n")))
 
 
 class TqdmHandler(logging.Handler):

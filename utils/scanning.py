@@ -3,15 +3,18 @@
 import os
 import string
 import struct
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Optional
 
 import av
 from av.container import InputContainer
 
-from utils.video import FrameFolder, FrameSource, VideoError, open_video
+from utils.exact_video import open_container
+from utils.frame_source import MAX_PIXELS, FrameSource, VideoError, WrongContent, check_size
+from utils.video import FrameFolder, open_video
 
-GOOD = "good"
+GOOD, DAMAGED = "good", "damaged"
 KINDS = (
     "missing",  # no such file or folder
     "empty",  # a file of no bytes
@@ -19,7 +22,8 @@ KINDS = (
     "audio only",
     "no frames",  # a video in name and form, with nothing to see
     "truncated",  # ends before it says it does
-    "broken",  # cannot be decoded
+    "broken",  # cannot be decoded, or is larger than data.max_pixels
+    DAMAGED,  # can be decoded, and FFmpeg marks some of the frames as damaged
     "bad line",  # of the list: its label, its number of frames, its form
 )
 # fmt: off
@@ -28,7 +32,6 @@ SUFFIXES = (
     ".mpeg", ".mpg", ".mts", ".ogv", ".rm", ".rmvb", ".ts", ".vob", ".webm", ".wmv", ".y4m",
 )
 # fmt: on
-NOT_VIDEO = ("image2", "_pipe", "tty", "srt", "ass", "webvtt", "concat", "txt")  # FFmpeg's formats
 SLACK = 0.5  # seconds a stream may end before the container says
 
 
@@ -41,6 +44,7 @@ class Job(NamedTuple):
     num_frames: int = 0  # of a folder of images; 0: a video file
     image_tmpl: str = ""
     flow: bool = False
+    max_pixels: int = MAX_PIXELS
 
 
 class Finding(NamedTuple):
@@ -75,6 +79,8 @@ def examine(job: Job) -> Finding:
         return Finding(GOOD, "", check_folder(job) if job.num_frames else check_file(job))
     except _Found as found:
         return found.args[0]
+    except Exception as error:  # no file may end the scan of all others
+        return bad("broken", f"{type(error).__name__}: {error}").args[0]
 
 
 def bad(kind: str, reason: object) -> _Found:
@@ -89,31 +95,28 @@ def check_file(job: Job) -> int:
     if not path.stat().st_size:
         raise bad("empty", "0 bytes")
     try:
-        with av.open(str(path)) as container:
-            check_kind(path, container)
-            check_streams(container)
+        with open_container(path, job.max_pixels) as container:
+            if path.suffix.lower() not in SUFFIXES:
+                content = f"{path.suffix or 'no extension'}, the content is {container.format.name}"
+                raise bad("wrong extension", content)
+            check_streams(container, job.max_pixels)
             check_length(path, container)
-    except (av.error.FFmpegError, OSError) as error:
+        return decode_all(job) if job.depth == "all" else decode_ends(job)
+    except WrongContent as error:
+        raise bad("wrong extension", error.args[-1]) from None
+    except (av.error.FFmpegError, OSError, ValueError) as error:  # also VideoError
         raise unreadable(path, error) from None
-    try:
-        return decode_all(job) if job.depth == "all" else decode_ends(path)
-    except (VideoError, av.error.FFmpegError, OSError) as error:
-        raise unreadable(path, error) from None
 
 
-def check_kind(path: Path, container: InputContainer) -> None:
-    name = container.format.name
-    if any(part in name for part in NOT_VIDEO):
-        raise bad("wrong extension", f"the content is no video but {name}")
-    if path.suffix.lower() not in SUFFIXES:
-        raise bad("wrong extension", f"{path.suffix or 'no extension'}, the content is {name}")
-
-
-def check_streams(container: InputContainer) -> None:
-    if video_stream(container) is None:
+def check_streams(container: InputContainer, max_pixels: int) -> None:
+    stream = video_stream(container)
+    if stream is None:
         if container.streams.audio:
             raise bad("audio only", f"{len(container.streams.audio)} audio streams, no video")
         raise bad("no frames", "no video stream")
+    if stream.codec_context is None:
+        raise bad("broken", "this FFmpeg has no decoder for its codec")
+    check_size(stream.codec_context.width, stream.codec_context.height, max_pixels)
 
 
 def video_stream(container: InputContainer):
@@ -137,7 +140,8 @@ def check_length(path: Path, container: InputContainer) -> None:
         raise bad("truncated", cut)
     if not packets:
         raise bad("no frames", "the video stream is empty")
-    if stream.frames > packets:
+    # An AVI counts frames that were dropped in recording; FFmpeg gives no packets for them.
+    if stream.frames > packets and container.format.name != "avi":
         raise bad("truncated", f"{packets} of {stream.frames} frames are there")
     start = (container.start_time or 0) / av.time_base
     promised = (container.duration or 0) / av.time_base
@@ -152,8 +156,8 @@ def unreadable(path: Path, error: Exception) -> _Found:
         return bad("truncated", cut)
     if path.suffix.lower() not in SUFFIXES:
         return bad("wrong extension", f"{path.suffix or 'no extension'}, and no video inside")
-    reason = error.args[-1] if isinstance(error, VideoError) else error.strerror or error
-    return bad("broken", reason)
+    reason = error.args[-1] if isinstance(error, VideoError) else ""
+    return bad("broken", reason or getattr(error, "strerror", "") or error)
 
 
 def ends_early(path: Path) -> str:
@@ -199,7 +203,7 @@ def next_box(head: bytes, left: int) -> Optional[tuple[str, int]]:
 
 def decode_all(job: Job) -> int:
     """Every frame, by the reader of the run."""
-    with open_video(job.path, job.reader) as video:
+    with open_video(job.path, job.reader, job.max_pixels) as video:
         return read_all(video)
 
 
@@ -207,23 +211,30 @@ def read_all(source: FrameSource) -> int:
     shapes = {frame.shape for frame in source.in_order()}
     if len(shapes) > 1:
         raise VideoError(source.path, source.reader, f"frames of several sizes: {sorted(shapes)}")
+    check_damaged(source.damaged, len(source))
     return len(source)
 
 
-def decode_ends(path: Path) -> int:
+def check_damaged(damaged: int, frames: int) -> None:
+    if damaged:
+        raise bad(DAMAGED, f"the decoder marks {damaged} of {frames} frames as damaged")
+
+
+def decode_ends(job: Job) -> int:
     """The first frame, one in the middle, and all from the last key frame on."""
-    with av.open(str(path)) as container:
+    marks = []
+    with open_container(Path(job.path), job.max_pixels) as container:
         stream = video_stream(container)
+        stream.codec_context.options = {"max_pixels": str(job.max_pixels)}
         length = stream.duration or 0
         for share in (0.0, 0.5, 1.0):
             if share and length:
                 container.seek(int((stream.start_time or 0) + share * length), stream=stream)
-            frames = container.decode(stream)
-            if next(frames, None) is None:
+            first, count = len(marks), None if share == 1.0 else 1
+            marks += [f.is_corrupt for f in islice(container.decode(stream), count)]
+            if len(marks) == first:
                 raise bad("broken", f"no frame can be decoded at {share:.0%}")
-            if share == 1.0:
-                for _ in frames:
-                    pass
+        check_damaged(sum(marks), len(marks))
         return stream.frames
 
 
@@ -232,7 +243,7 @@ def check_folder(job: Job) -> int:
     path = Path(job.path)
     if not path.is_dir():
         raise bad("missing", "no such folder")
-    source = FrameFolder(path, job.num_frames, job.image_tmpl, job.flow)
+    source = FrameFolder(path, job.num_frames, job.image_tmpl, job.flow, job.max_pixels)
     if not any(path.iterdir()) and "/" not in job.image_tmpl:
         raise bad("no frames", "an empty folder")
     try:

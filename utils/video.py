@@ -28,8 +28,22 @@ from typing import Optional
 import numpy as np
 from PIL import Image
 
-from utils.frame_source import NO_VIDEO, FrameSource, VideoError, VideoFile
+from utils.frame_source import (
+    MAX_PIXELS,
+    NO_VIDEO,
+    FrameSource,
+    VideoError,
+    VideoFile,
+    WrongContent,
+    check_size,
+    read_bytes,
+    reading,
+)
+from utils.image_files import PIL_PIXELS, jpeg_size, read_picture
 
+# What a playlist begins with, also behind the tag of a song. decord and OpenCV would open the files
+# that it names, and wait for those of a live one.
+PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"ID3")
 READERS = ("auto", "pyav", "decord", "opencv")
 _DECORD_PREFIX = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
 
@@ -38,9 +52,13 @@ Box = tuple[int, int, int, int]  # x, y, width, height in pixels
 
 class _DecordVideo(VideoFile):
     def _open(self) -> int:
+        if not self._length and _opencv() is not None:
+            _capture_packets(self.path, self._max_pixels)  # decord decodes before it says the size
         try:
             # Where decord cannot decode a frame it repeats a neighbour; fault_tol makes it say so.
-            self._handle = _decord().VideoReader(str(self.path), num_threads=1, fault_tol=1e-9)
+            self._handle = _decord().VideoReader(
+                os.path.abspath(self.path), num_threads=1, fault_tol=1e-9
+            )
         except RuntimeError:
             raise self._error(NO_VIDEO) from None
         except Exception as error:  # decord's errors have no class in common
@@ -63,30 +81,45 @@ class _DecordVideo(VideoFile):
 
 class _OpenCVVideo(VideoFile):
     def _open(self) -> int:
-        packets = self._capture(_opencv().CAP_PROP_FORMAT, -1)  # hands packets out undecoded
+        packets = _capture_packets(self.path, self._max_pixels)
+        if packets is None:
+            raise self._error(NO_VIDEO)
         # The count is a guess in MPEG, Matroska and FLV; only a picture has none at all.
         count = packets.get(_opencv().CAP_PROP_FRAME_COUNT)
         length = sum(1 for _ in iter(packets.grab, False)) if count > 0 else 0
         if not length:
             raise self._error("it has no video frames")
-        self._handle = self._capture()
+        self._handle = _capture(self.path)
         self._handle.set(_opencv().CAP_PROP_ORIENTATION_AUTO, 1)  # turned upright, as by decord
         self.fps = float(self._handle.get(_opencv().CAP_PROP_FPS))
         return length
-
-    def _capture(self, *settings: int) -> object:
-        cv2 = _opencv()
-        settings = [cv2.CAP_PROP_N_THREADS, 1, *settings]
-        capture = cv2.VideoCapture(str(self.path), cv2.CAP_FFMPEG, settings)
-        if not capture.isOpened():
-            raise self._error(NO_VIDEO)
-        return capture
 
     def _read(self, keep: bool) -> Optional[np.ndarray]:
         found, pixels = self._handle.read() if keep else (self._handle.grab(), None)
         if not found:
             raise self._error(f"frame {self._next} of {len(self)} cannot be decoded")
         return pixels[:, :, ::-1] if keep else None
+
+
+def _capture_packets(path: Path, max_pixels: int) -> object:
+    """An OpenCV capture that hands packets out undecoded; None where OpenCV opens no video.
+
+    Raises ValueError where a frame has more than `max_pixels` pixels.
+    """
+    cv2 = _opencv()
+    capture = _capture(path, cv2.CAP_PROP_FORMAT, -1)
+    if not capture.isOpened():
+        return None
+    width, height = (capture.get(f) for f in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT))
+    check_size(int(width), int(height), max_pixels)
+    return capture
+
+
+def _capture(path: Path, *settings: int) -> object:
+    cv2 = _opencv()
+    settings = [cv2.CAP_PROP_N_THREADS, 1, *settings]
+    # An absolute path cannot be taken for the address of a protocol, as `http:x.mp4` is.
+    return cv2.VideoCapture(os.path.abspath(path), cv2.CAP_FFMPEG, settings)
 
 
 class FrameFolder(FrameSource):
@@ -97,9 +130,16 @@ class FrameFolder(FrameSource):
     (number) with x and y in the first two colour channels. Another template is a ValueError.
     """
 
-    def __init__(self, path: object, num_frames: int, image_tmpl: str, flow: bool = False):
+    def __init__(
+        self,
+        path: object,
+        num_frames: int,
+        image_tmpl: str,
+        flow: bool = False,
+        max_pixels: int = MAX_PIXELS,
+    ):
         super().__init__(Path(path), "PIL")
-        self._length, self._template = num_frames, image_tmpl
+        self._length, self._template, self._max_pixels = num_frames, image_tmpl, max_pixels
         self._fields = sum(field == "" for _, field, _, _ in Formatter().parse(image_tmpl))
         if self._fields not in ((1, 2, 3) if flow else (1,)):
             raise ValueError(f"data.image_tmpl {image_tmpl!r} has {self._fields} fields {{}}")
@@ -127,14 +167,10 @@ class FrameFolder(FrameSource):
 
     def _image(self, mode: str, *fields: object) -> np.ndarray:
         path = self.path / self._template.format(*fields)
-        try:
-            pixels = read_jpeg(path.read_bytes(), mode)
-            if pixels is not None:
-                return pixels
-            with Image.open(path) as image:
-                return np.asarray(image.convert(mode))
-        except (OSError, SyntaxError, ValueError) as error:  # what PIL raises for broken files
-            raise VideoError(path, self.reader, error) from None
+        with reading(path, self.reader):
+            data = read_bytes(path)
+            pixels = read_jpeg(data, mode, self._max_pixels)
+            return read_picture(data, mode, self._max_pixels) if pixels is None else pixels
 
 
 def count_frames(folder: Path, image_tmpl: str, flow: bool = False) -> int:
@@ -149,23 +185,29 @@ def count_frames(folder: Path, image_tmpl: str, flow: bool = False) -> int:
     return count
 
 
-def read_jpeg(data: bytes, mode: str) -> Optional[np.ndarray]:
+def read_jpeg(data: bytes, mode: str, max_pixels: int = PIL_PIXELS) -> Optional[np.ndarray]:
     """Pixels (H, W, 3), or grey (H, W), as PIL reads them and 1.3 times as fast.
 
     None where PIL must be asked: for what is no JPEG file, is broken, or is grey by conversion.
+    Raises ValueError for more than `max_pixels` pixels.
     """
-    cv2 = _opencv()
-    if data[:2] != b"\xff\xd8" or cv2 is None:
+    cv2, size = _opencv(), jpeg_size(data)
+    if size is None or cv2 is None:
         return None
+    check_size(*size, max_pixels)
     flags = cv2.IMREAD_COLOR_RGB if mode == "RGB" else cv2.IMREAD_UNCHANGED
-    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags | cv2.IMREAD_IGNORE_ORIENTATION)
+    try:
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags | cv2.IMREAD_IGNORE_ORIENTATION)
+    except cv2.error:
+        return None
     return pixels if pixels is None or mode == "RGB" or pixels.ndim == 2 else None
 
 
-def open_video(path: object, reader: str = "auto") -> FrameSource:
+def open_video(path: object, reader: str = "auto", max_pixels: int = MAX_PIXELS) -> FrameSource:
     """Opens a video with "pyav", "decord", "opencv", or "auto": the first that is installed.
 
-    VideoError: the file is missing, empty or no video. ValueError: no such reader here.
+    VideoError: the file is missing, empty, no video in one file, or has frames of more than
+    `max_pixels` pixels. ValueError: no such reader here.
     """
     if reader not in READERS:
         raise ValueError(f"data.reader is {reader!r}; choose one of {', '.join(READERS)}")
@@ -179,35 +221,16 @@ def open_video(path: object, reader: str = "auto") -> FrameSource:
         )
     if not os.path.isfile(path) or not os.path.getsize(path):
         raise VideoError(path, reader, "no such file, or an empty one")
+    with reading(path, reader), open(path, "rb") as file:
+        if file.read(max(map(len, PLAYLISTS))).startswith(PLAYLISTS):
+            raise WrongContent(path, reader, "its content is no video but names other files")
     _opencv()  # also where it only resizes and draws: one thread each
     if reader == "pyav":
         from utils.exact_video import ExactVideo  # which needs the library
 
-        return ExactVideo(Path(path))
-    return (_DecordVideo if reader == "decord" else _OpenCVVideo)(Path(path), reader)
-
-
-def camera_frames(number: int) -> tuple[float, Iterator[np.ndarray]]:
-    """Frames a second (0 where the camera does not say), and the frames RGB as they come.
-
-    Raises ValueError where there is no such camera; closing the iterator frees it.
-    """
-    cv2 = _opencv()
-    capture = cv2.VideoCapture(number) if cv2 is not None else None
-    if capture is None or not capture.isOpened():
-        raise ValueError(f"camera {number} cannot be opened: none is there, or it is in use")
-    return float(capture.get(cv2.CAP_PROP_FPS)), _captured(capture)
-
-
-def _captured(capture) -> Iterator[np.ndarray]:
-    try:
-        while True:
-            found, pixels = capture.read()
-            if not found:
-                return
-            yield pixels[:, :, ::-1]
-    finally:
-        capture.release()
+        return ExactVideo(Path(path), max_pixels)
+    kind = _DecordVideo if reader == "decord" else _OpenCVVideo
+    return kind(Path(path), reader, max_pixels)
 
 
 def resize(frames: np.ndarray, width: int, height: int, box: Optional[Box] = None) -> np.ndarray:

@@ -17,6 +17,7 @@ class Data:
     labels: str = ""  # names of the classes: utils/labels/<labels>.txt
     packed: Optional[Path] = None  # what scripts/pack_dataset.py made of the lists
     reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
+    max_pixels: int = 4096 * 4096  # of a frame; a video of larger ones counts as unreadable
     frames: int = 13
     stride: int = 6  # frames of a video of `fps` from one of the clip to the next
     fps: float = 30.0
@@ -32,6 +33,7 @@ class Data:
 
     def __post_init__(self):
         positive(self, "data", "frames", "stride", "fps", "crop", "batch", "workers", "prefetch")
+        positive(self, "data", "max_pixels")
         if not self.crop <= self.scales[0] <= self.scales[1]:
             raise ValueError(
                 f"data.scales: {list(self.scales)} must ascend from data.crop {self.crop} or more"

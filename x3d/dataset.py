@@ -29,7 +29,8 @@ def list_files(cfg) -> list[ListFile]:
     data = cfg.data
     form = (data.root, "video", cfg.model.num_classes)
     names = (data.train_list, data.test_list)
-    return [ListFile(name, data.root / name, *form) for name in names]
+    limit = {"max_pixels": data.max_pixels}
+    return [ListFile(name, data.root / name, *form, **limit) for name in names]
 
 
 def train_order(cfg, records: list[Record], rt: Runtime) -> Order:
@@ -48,7 +49,7 @@ class TrainSource(sources.TrainVideos):
     """One random clip of a video."""
 
     def frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
-        with packed.open_record(record, self.data.reader) as video:
+        with packed.open_record(record, self.data) as video:
             return video.frames(clip_indices(video, self.data, rng.uniform()))
 
     def row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
@@ -68,7 +69,7 @@ class EvalVideos(sources.EvalVideos):
         super().__init__(records, cfg, rt, (views, *clip_shape(cfg.data, cfg.test_crop)))
 
     def views(self, record: Record, sample: int) -> np.ndarray:
-        with packed.open_record(record, self.cfg.data.reader) as video:
+        with packed.open_record(record, self.cfg.data) as video:
             return cut_views(*video.frames_once(test_numbers(video, self.cfg)), self.cfg)
 
 

@@ -1,0 +1,130 @@
+"""Damaged videos and images: a VideoError or frames, no other error, no hang, little memory."""
+
+import json
+import resource
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from tests.fuzz.files import mutated, sound_image, write_mutated_videos
+from utils.config import ROOT
+from utils.frame_source import VideoError
+from utils.predicting import Head
+from utils.predictor import Predictor
+from utils.scanning import KINDS
+from utils.video import FrameFolder, open_video, resize
+
+MEMORY = 500  # MB
+MANY, FEW = 300, 32
+# A transport stream has no index: the last frame is not found by seeking to the end.
+SOUND = {("read", "good", "good"), ("read", "good", "broken")}
+# Reads every video of a folder by a reader, and scans it; the last line has what came of each.
+READ = """
+import json, re, sys
+from pathlib import Path
+from utils.scanning import Job, examine
+from utils.video import VideoError, open_video
+found = {}
+for path in sorted(Path(sys.argv[1]).iterdir()):
+    print(path, flush=True)
+    try:
+        with open_video(path, sys.argv[2]) as video:
+            video.frames([0, len(video) // 2, len(video) - 1])
+            video.frames([0, *range(0, len(video), 3)])
+        outcome = "read"
+    except VideoError as error:
+        assert str(path) in str(error)
+        outcome = "refused"
+    kinds = [examine(Job(str(path), sys.argv[2], depth)).kind for depth in ("all", "ends")]
+    found[path.name] = outcome, *kinds
+memory = re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]
+print(json.dumps([int(memory) // 1024, found]))
+"""
+
+
+def read_all(folder: Path, reader: str, seconds: float) -> dict:
+    """{file: (read or refused, kind by a whole scan, kind by the ends)}, from another process."""
+    command = [sys.executable, "-c", READ, str(folder), reader]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=seconds)
+    *files, last = done.stdout.splitlines()
+    assert done.returncode == 0, f"{last or files[-1:]} {done.stderr[-2000:]}"
+    memory, found = json.loads(last)
+    print(f"{reader}: {memory} MB, {Counter(map(str, found.values()))}")
+    assert memory < MEMORY
+    return found
+
+
+def check_found(found: dict, count: int) -> None:
+    """The sound ones are read and good, and the damage did something."""
+    sound = {name: each for name, each in found.items() if name.startswith("sound")}
+    assert {tuple(each) for each in sound.values()} <= SOUND
+    assert len(found) == count + len(sound)
+    kinds = Counter(kind for _, kind, _ in found.values())
+    assert set(kinds) <= {"good", *KINDS}
+    assert kinds["good"] < len(found) * 0.8
+    assert Counter(each[0] for each in found.values())["refused"] > count * 0.1
+
+
+def test_some_damaged_videos_are_read_or_refused(tmp_path, seed):
+    write_mutated_videos(tmp_path, range(seed, seed + FEW))
+    check_found(read_all(tmp_path, "pyav", 120), FEW)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reader", ["pyav", "decord", "opencv"])
+def test_damaged_videos_are_read_or_refused(tmp_path, seed, reader):
+    write_mutated_videos(tmp_path, range(seed, seed + MANY))
+    check_found(read_all(tmp_path, reader, 900), MANY)
+
+
+def mean_colours(views: Tensor) -> Tensor:
+    """A network in the place of a real one: views (V, 3, H, W) to scores (V, 3)."""
+    return Tensor(views.asnumpy().mean((2, 3), dtype=np.float32))
+
+
+class ThreeColours(Head):
+    classes = 3
+
+    def numbers(self, part):
+        return np.array([len(part) // 2])
+
+    def cut(self, frames, places):
+        return resize(frames[:1], 32, 32).transpose(0, 3, 1, 2)
+
+    def pictures(self, views):
+        return views[:, None].transpose(0, 1, 3, 4, 2)
+
+
+@pytest.mark.parametrize("count", [FEW // 2, pytest.param(MANY, marks=pytest.mark.slow)])
+def test_damaged_videos_do_not_end_a_prediction(tmp_path, seed, count):
+    videos, out = tmp_path / "videos", tmp_path / "out"
+    videos.mkdir()
+    write_mutated_videos(videos, range(seed, seed + count))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    predictor = Predictor(mean_colours, [ThreeColours()], open_video, out, 3)
+    result = predictor.run([str(path) for path in sorted(videos.iterdir())])
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+    assert grown < MEMORY
+    records = result["predictions"]
+    assert len(records) == len(list(videos.iterdir()))
+    assert 0 < result["failed"] == sum("error" in record for record in records)
+    assert len(list(out.glob("*.png"))) == len(records) - result["failed"]
+
+
+def test_damaged_jpeg_frames_are_read_or_refused(tmp_path, seed):
+    outcomes = Counter()
+    for number in range(seed, seed + 100):
+        (tmp_path / "00001.jpg").write_bytes(mutated(sound_image(number), number))
+        try:
+            frames = FrameFolder(tmp_path, 1, "{:05d}.jpg").frames([0])
+            outcomes[frames.shape[3]] += 1
+        except VideoError as error:
+            assert str(tmp_path / "00001.jpg") in str(error)
+            outcomes["refused"] += 1
+    assert outcomes["refused"] > 5
+    assert outcomes[3] > 20
