@@ -1,0 +1,24 @@
+"""What a stranger's name looks like where it is printed."""
+
+import pytest
+
+from utils.files import escape_control
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain name.mp4", "plain name.mp4"),
+        ("ein Bär – 熊 😀", "ein Bär – 熊 😀"),
+        ("a\u00a0b\u3000c", "a\u00a0b\u3000c"),  # spaces
+        ("\x1b[31mred\x1b[0m", r"\x1b[31mred\x1b[0m"),
+        ("two\nlines\ttab\r", r"two\nlines\ttab\r"),
+        ("\x9b2J\x7f\x00", r"\x9b2J\x7f\x00"),
+        ("gpj.\u202egnp\u2028", r"gpj.\u202egnp\u2028"),
+        (b"caf\xe9.mp4".decode("utf-8", "surrogateescape"), r"caf\xe9.mp4"),
+        ("lone \ud800", r"lone \ud800"),
+    ],
+)
+def test_control_characters_are_escaped_and_letters_are_kept(text, shown):
+    assert escape_control(text) == shown
+    shown.encode("utf-8")
