@@ -20,7 +20,7 @@ class Exported:
 
     def __init__(self, path: Path, graph: mindir.Graph, normalize: nn.Cell, counts: Any):
         self.path, self.taken, self.counts = path, graph.inputs[0], counts
-        self.normalize = normalize if mindir.DTYPES[self.taken.dtype] == "float32" else None
+        self.normalize = normalize if mindir.DTYPES.get(self.taken.dtype) == "float32" else None
         try:
             self.net = nn.GraphCell(ms.load(str(path)))
         except Exception as error:  # noqa: BLE001 the framework raises its own of several kinds

@@ -74,7 +74,8 @@ def read(path: Path) -> Graph:
 
 def reason_of(error: Exception) -> str:
     """The beginning of what the framework says of a stranger's file, printable."""
-    return escape_control(f"{type(error).__name__}: {one_line(error)}")[:120]
+    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return escape_control(kind + one_line(error))[:120]
 
 
 def parse(content: bytes) -> Graph:

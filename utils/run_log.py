@@ -40,7 +40,7 @@ class TqdmHandler(logging.Handler):
 
 
 class FileHandler(logging.FileHandler):
-    """Lines in a file, until the disk takes no more: then one line says so, on the other handler."""
+    """Lines in a file until the disk takes no more; the other handler says so in one line."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         log.removeHandler(self)
