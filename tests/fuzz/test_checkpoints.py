@@ -9,8 +9,8 @@ import pytest
 from mindspore import nn
 from mindspore.train.checkpoint_pb2 import Checkpoint
 
-from tests.fuzz.damage import mutate
 from tests.fuzz.checkpoints import CRAFTED
+from tests.fuzz.damage import mutate
 from utils.checkpoint import load, save, weights_of
 from utils.checkpoint_file import parse, read
 
