@@ -4,7 +4,8 @@ Run as a script, in a process that a crash of MindSpore may end:
 
     python tests/fuzz/mindirs.py MINDIR FOLDER FIRST_SEED COUNT
 
-prints, as JSON, one line a file: its seed, and the error in one line, or how many scores it gives.
+prints, as JSON, one line a file: its seed, and the error in one line, or how many scores it gives;
+first, without a seed, those of the sound file.
 """
 
 import json
@@ -50,15 +51,15 @@ def main(source: str, folder: str, first: str, count: str) -> None:
     runtime.start(config.run)
     net = nn.Cell()
     net.normalize = nn.Identity()
+    clips = Tensor(np.ones((2, 4, 3, 32, 32), np.float32))
     content, path = Path(source).read_bytes(), Path(folder) / "damaged.mindir"
-    for seed in range(int(first), int(first) + int(count)):
-        print(json.dumps({"seed": seed}), flush=True)
-        path.write_bytes(damage(content, seed))
+    files = [(None, content)]
+    files += [(k, damage(content, k)) for k in range(int(first), int(first) + int(count))]
+    for seed, data in files:
+        print(json.dumps({"begins": seed}), flush=True)
+        path.write_bytes(data)
         try:
-            scores = exported.load(net, config, path)(
-                Tensor(np.ones((2, 4, 3, 32, 32), np.float32))
-            )
-            result = {"scores": scores.asnumpy().size}
+            result = {"scores": exported.load(net, config, path)(clips).asnumpy().size}
         except ValueError as error:
             result = {"error": str(error)}
         print(json.dumps({"seed": seed, **result}), flush=True)
