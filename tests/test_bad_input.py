@@ -14,7 +14,7 @@ import pytest
 from mindspore import Tensor
 
 from tests.helpers import call
-from utils.checkpoint import save
+from utils.checkpoint import read, save
 from utils.config import ROOT
 
 
@@ -141,9 +141,12 @@ def test_another_class_count_needs_a_new_head(tiny, trained, tmp_path):
 
 def test_a_loss_that_is_not_finite_stops_the_run(tiny, tmp_path):
     arguments = [*tiny, f"--run.out={tmp_path / 'run'}", "--train.clip_norm=0"]
-    arguments += ["--train.lr=1e30", "--run.max_overflows=3", "--train.epochs=4"]
-    done = call("tsm/train.py", *arguments)
+    arguments += ["--train.lr=1e38", "--run.max_overflows=3", "--train.epochs=4"]
+    done = call("tsm/train.py", *arguments, "--run.save_steps=1")
     one_line(done, "3 updates in a row were not finite", "the last checkpoint is intact")
+    files = list(tmp_path.glob("run/*.ckpt"))
+    assert files
+    assert all(np.isfinite(each).all() for file in files for each in read(file).values())
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -1,13 +1,17 @@
 """Workers that fail, are killed, are stopped; jobs that begin again."""
 
+import contextlib
+import os
 import random
+import shutil
 import signal
+import subprocess
 import time
 
 import psutil
 import pytest
 
-from tests.helpers import assert_same, call, last_json, launch, members, position
+from tests.helpers import assert_same, call, last_json, launch, members, position, start
 from utils.config import ROOT
 
 PUPPET = ROOT / "tests" / "puppet.py"
@@ -123,6 +127,33 @@ def test_a_killed_worker_costs_no_bit(two, pair, tmp_path):
     assert "rank 1 was killed by SIGKILL" in errors
     assert "restart 1 of 1" in errors
     assert_same(pair[1]["checkpoint"], out / "epoch_002.ckpt")
+
+
+@contextlib.contextmanager
+def frozen(folder):
+    """A folder in which nothing can be made, renamed or deleted, as on a read-only disk."""
+    if os.geteuid():
+        lock, unlock = ["chmod", "500", folder], ["chmod", "755", folder]
+    else:  # root may write in spite of permissions
+        lock, unlock = ["chattr", "+i", folder], ["chattr", "-i", folder]
+    if not shutil.which(lock[0]) or subprocess.run(lock).returncode:
+        pytest.skip("this file system takes no folder that is immutable")
+    yield
+    subprocess.run(unlock, check=True)
+
+
+@pytest.mark.slow
+def test_a_disk_that_becomes_read_only_ends_a_run_that_then_goes_on(tiny, tmp_path):
+    out = tmp_path / "run"
+    arguments = [*tiny, "--train.epochs=30", "--run.save_steps=1", f"--run.out={out}"]
+    job = start("tsm/train.py", *arguments)
+    await_step(job, out, 3)
+    with frozen(out):
+        _, line = end_of(job, [])
+        assert job.returncode == 2
+        assert line.startswith(f"error: run.out: cannot write {out}")
+    assert last_json(call("tsm/train.py", *arguments))["steps"] == 180
+    assert not list(out.glob("*.tmp*"))
 
 
 @pytest.mark.slow

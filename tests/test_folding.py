@@ -21,3 +21,21 @@ def test_folded_networks_meet_the_golden_scores(room):
     clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
     found, expected = evaluation(net.set_train(False), clip), expected_evaluation(case)
     assert np.abs(found - expected).max() <= 1e-4 * spread(expected)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_a_norm_of_tiny_variances_is_folded_with_its_eps(has_bias):
+    """As of channels that are almost 0 everywhere: there eps is as large as the variance."""
+    conv = nn.Conv2d(3, 4, 1, has_bias=has_bias)
+    norm = nn.BatchNorm2d(4, eps=3e-5)
+    numbers = np.random.RandomState(1)
+    variance = np.array([0, 1e-5, 1e-3, 1], np.float32)
+    norm.moving_variance.set_data(Tensor(variance))
+    for parameter in (norm.gamma, norm.beta, norm.moving_mean, *conv.get_parameters()):
+        parameter.set_data(Tensor(numbers.randn(*parameter.shape).astype(np.float32)))
+    clip = Tensor(numbers.randn(2, 3, 5, 5).astype(np.float32))
+    expected = norm.set_train(False)(conv(clip)).asnumpy()
+    net = fold(nn.SequentialCell(conv, norm))
+    difference = np.abs(net(clip).asnumpy() - expected).max(axis=(0, 2, 3))
+    assert not [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
+    assert (difference <= 1e-5 * np.abs(expected).max(axis=(0, 2, 3))).all()

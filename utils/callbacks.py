@@ -95,6 +95,7 @@ class Trainer(Callback):
         self.events = EventFiles(events, self.begun)
         self.signal = 0  # the one that asked to stop
         self.failure = ""  # why the run stops before its end
+        self.unsaved = ""  # why the newest state could not be saved
         self.advised = False
         self.last: dict = {}
         self.compile_seconds = self.seconds = 0.0
@@ -156,8 +157,7 @@ class Trainer(Callback):
         if self.failure or not self.is_due(before):
             return
         self.prepare_if_due(before)
-        if not self.values["overflows"] or self.is_sound():
-            self.save_if_due(before)
+        self.save_if_due(before)
         self.evaluate_if_due(before)
 
     def on_train_end(self, run_context) -> None:
@@ -176,8 +176,8 @@ class Trainer(Callback):
         if overflows >= self.run.max_overflows:
             self.failure = (
                 f"train.lr: {overflows} updates in a row were not finite, loss "
-                f"{self.values['loss']} (run.max_overflows); the last checkpoint is intact; "
-                "lower the rate or the scale"
+                f"{self.values['loss']} (run.max_overflows); {self.kept()}; lower the rate or "
+                "the scale"
             )
 
     def report_bad_data(self) -> None:
@@ -190,20 +190,13 @@ class Trainer(Callback):
         elif self.values["bad_data"]:
             self.failure = mine or "data.bad_limit: another rank has too many unreadable videos"
 
-    def is_sound(self) -> bool:
-        """Whether a step that overflowed has left weights and running statistics finite.
+    def kept(self) -> str:
+        saved = self.folder.resume_file.exists()
+        return "the last checkpoint is intact" if saved else "nothing was saved"
 
-        Those of rank 0, which saves.
-        """
-        if not self.rt.is_first:
-            return True
-        sound = all(np.isfinite(p.asnumpy()).all() for p in self.step.net.get_parameters())
-        if not sound and self.position == self.total:
-            self.failure = (
-                "train.lr: the run ended with statistics that are not finite; the last checkpoint "
-                "is intact; lower the rate or the loss scale"
-            )
-        return sound
+    def is_sound(self) -> bool:
+        """Whether weights, statistics and the optimizer's state are finite: those of this rank."""
+        return all(np.isfinite(p.asnumpy()).all() for p in self.step.state().values())
 
     def prepare_if_due(self, before: int) -> None:
         if self.plan.prepare and (self.epoch_is_saved(before) or self.evaluation_is_due(before)):
@@ -235,9 +228,14 @@ class Trainer(Callback):
             self.window = Window()
 
     def save(self, name: str = "") -> None:
-        """Writes the resume file and, at the end of an epoch, the weights under `name`."""
+        """Writes the resume file and, with a name, the weights of an epoch; both only if finite."""
         if not self.rt.is_first:
             return
+        if not self.is_sound():
+            log.warning("step %d is not saved: its state is not finite", self.position)
+            self.unsaved = "train.lr: the run ended with weights or statistics that are not finite"
+            return
+        self.unsaved = ""
         folder = self.folder.path
         if name:
             checkpoint.save(folder / f"{name}.ckpt", checkpoint.weights_of(self.step.net))
@@ -294,10 +292,13 @@ class Trainer(Callback):
     def finish(self) -> None:
         """Raises what stopped the run, or saves at the step at which it was asked to stop."""
         self.read_values()
+        if self.position < self.total and not self.failure:
+            self.save()
+        if self.unsaved and not self.failure:
+            self.failure = f"{self.unsaved}; {self.kept()}; lower the rate or the loss scale"
         if self.failure:
             raise ValueError(self.failure)
         if self.position < self.total:
-            self.save()
             how = f"stopped at step {self.position}, saved; the same command goes on from there"
             if self.signal == signal.SIGINT:
                 raise Interrupted(f"interrupted: {how}")

@@ -17,14 +17,13 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 
 from utils import event_files
+from utils.checkpoint_file import RESUME, list_epochs, read
 from utils.config import first_of, one_line, read_yaml, to_dict, to_yaml
-from utils.files import explained, locked, write_text
+from utils.files import escape_control, explained, locked, write_text
 from utils.order import Order
+from utils.run_log import log
 from utils.runtime import Runtime
 from utils.train_step import TrainStep, is_state
-
-RESUME = "resume.ckpt"
-
 
 # Settings that may change between the two parts of one run: none moves a number.
 FREE = {
@@ -104,7 +103,9 @@ class RunFolder:
         return order
 
     def checked(self, order: Order, accumulate: int) -> Order:
-        _, per_update, per_epoch, samples = counts_of(read(self.resume_file, ORDER)[ORDER])
+        _, per_update, per_epoch, samples = read_counts(
+            read(self.resume_file, ORDER), self.resume_file
+        )
         if samples != order.samples:
             raise ValueError(
                 f"run.out: {self.path} holds a run over {samples} samples, and the list now has "
@@ -133,7 +134,7 @@ class RunFolder:
         if not self.resume_file.exists():
             return 0
         found = read(self.resume_file)
-        per_step, *_ = counts_of(found.pop(ORDER))
+        per_step, *_ = read_counts(found, self.resume_file)
         restore(step.state(), found, self.resume_file)
         done = int(step.micro_step.asnumpy()) * per_step // order.per_step
         step.micro_step.set_data(Tensor(done, step.micro_step.dtype))
@@ -157,18 +158,14 @@ class RunFolder:
 
     def epochs(self) -> list[Path]:
         """The checkpoints of whole epochs, oldest first."""
-        found = {
-            file: re.fullmatch(r"epoch_(\d+)\.ckpt", file.name) for file in self.path.iterdir()
-        }
-        return sorted(
-            (file for file, name in found.items() if name), key=lambda f: int(found[f][1])
-        )
+        return list_epochs(self.path)
 
     def drop_old(self, keep: int) -> None:
         """Deletes all but the newest `keep` epochs' weights; 0 keeps all."""
         for file in self.epochs()[:-keep] if keep else ():
-            file.unlink()
-            file.with_name(f"{file.stem}_ema.ckpt").unlink(missing_ok=True)
+            with explained(file):
+                file.unlink()
+                file.with_name(f"{file.stem}_ema.ckpt").unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: Path, name: str = "*") -> None:
@@ -184,51 +181,33 @@ def save(path: Path, parameters: dict[str, Parameter], setting: str = "run.out")
     """
     temporary = path.with_name(path.name + ".tmp.ckpt")
     entries = [{"name": name, "data": parameter} for name, parameter in parameters.items()]
-    try:
-        with explained(path, setting):
-            ms.save_checkpoint(entries, str(temporary))
+    with explained(path, setting):
+        try:
+            ms.save_checkpoint(entries, str(temporary), crc_check=True)
             os.chmod(temporary, 0o644)
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-    except RuntimeError as error:  # MindSpore's own words for a full disk
-        raise ValueError(f"{setting}: cannot write {path}: {one_line(error)[:200]}") from None
-    finally:
-        remove_leftovers(path.parent, path.name)  # MindSpore leaves one of its own, too
+        except RuntimeError as error:  # MindSpore's own words for a full disk
+            raise ValueError(f"{setting}: cannot write {path}: {one_line(error)[:200]}") from None
+        finally:  # fails as well, where the disk has become read-only
+            remove_leftovers(path.parent, path.name)  # MindSpore leaves one of its own, too
 
 
 def weights_of(net: nn.Cell) -> dict[str, Parameter]:
     return {p.name: p for p in net.get_parameters() if is_state(p)}
 
 
-def read(path: Path, only: str = "") -> dict[str, Parameter]:
-    """The parameters in a MindSpore checkpoint, or only one; ValueError where it is none."""
-    path = Path(path)
-    if not path.is_file():
-        folder = path if path.is_dir() else path.parent
-        there = sorted(file.name for file in folder.glob("epoch_*.ckpt"))[-3:]
-        hint = "training writes one, scripts/convert_checkpoint.py converts published weights"
-        if there:
-            hint = f"{folder} has {', '.join(there)}"
-        raise ValueError(f"{path}: no such checkpoint; {hint}")
-    if not path.stat().st_size:
-        raise ValueError(f"{path}: is empty; copy it again")
-    if path.suffix in (".pth", ".pyth", ".pt", ".safetensors", ".tar"):
-        raise ValueError(f"{path}: convert it first with scripts/convert_checkpoint.py")
-    if path.suffix == ".mindir":
-        raise ValueError(f"{path}: a MINDIR holds no weights to load; give the checkpoint")
-    if path.suffix == ".onnx":
-        raise ValueError(
-            f"{path}: ONNX Runtime runs it (docs/export.md); give a checkpoint or MINDIR"
-        )
-    if path.suffix != ".ckpt":
-        raise ValueError(f"{path}: not a readable checkpoint: its name does not end in .ckpt")
-    try:
-        wanted = (lambda name: name == only) if only else None
-        return ms.load_checkpoint(str(path), choice_func=wanted)
-    except Exception as error:  # noqa: BLE001 MindSpore raises ValueError, RuntimeError and protobuf's own
-        reason = one_line(error).split(". ")[0][:120]
-        raise ValueError(f"{path}: not a readable checkpoint ({reason}); copy it again") from None
+def read_weights(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a checkpoint without the single numbers that `append_dict` writes.
+
+    No network here has a weight without axes. Raises ValueError where the file is no checkpoint.
+    """
+    found = read(path)
+    notes = [escape_control(name) for name, value in found.items() if not value.ndim]
+    if notes:
+        log.info("%s: left out what is no weight: %s", path, first_of(notes, 3))
+    return {name: value for name, value in found.items() if value.ndim}
 
 
 def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> list[str]:
@@ -238,14 +217,11 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
     values. Returns the names that stayed fresh. Raises ValueError otherwise, before anything of
     the network has changed.
     """
-    found, wanted = read(path), weights_of(net)
+    found, wanted = read_weights(path), weights_of(net)
     fresh = [name for name in wanted if new_head and re.search(head, name)]
     if new_head:
         found = {name: value for name, value in found.items() if not re.search(head, name)}
-    report = compare(
-        {name: tuple(p.shape) for name, p in found.items()},
-        {name: tuple(p.shape) for name, p in wanted.items() if name not in fresh},
-    )
+    report = compare(found, {name: p for name, p in wanted.items() if name not in fresh})
     if report:
         advice = "; is it of another network, or of other settings under model?"
         if not new_head and re.search(head or "$^", report):
@@ -254,42 +230,52 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
             advice = "; a run goes on from this file: give an epoch_*.ckpt beside it"
         raise ValueError(f"{path} does not fit this network: {report}{advice}")
     for name, value in found.items():
-        wanted[name].set_data(Tensor(value.asnumpy(), wanted[name].dtype))
+        wanted[name].set_data(Tensor(value, wanted[name].dtype))
     return fresh
 
 
-def compare(found: dict[str, tuple], wanted: dict[str, tuple]) -> str:
-    """What differs between two lists of names and shapes, in one line; empty if nothing does."""
+def compare(found: dict[str, np.ndarray], wanted: dict[str, Parameter]) -> str:
+    """What differs in names, shapes and kinds of numbers, in one line; empty if nothing does."""
+    both = [(name, found[name], wanted[name]) for name in wanted if name in found]
     shapes = [
-        f"{name} is {list(found[name])} instead of {list(wanted[name])}"
-        for name in wanted
-        if name in found and found[name] != wanted[name]
+        f"{name} is {list(array.shape)} instead of {list(p.shape)}"
+        for name, array, p in both
+        if array.shape != tuple(p.shape)
+    ]
+    kinds = [
+        f"{name} is {array.dtype} instead of {str(p.dtype).lower()}"
+        for name, array, p in both
+        if np.issubdtype(array.dtype, np.floating) != p.is_floating_point()
     ]
     missing = [name for name in wanted if name not in found]
     extra = [name for name in found if name not in wanted]
     parts = [listing("missing", missing), listing("unknown", extra), listing("shape", shapes)]
-    return "; ".join(part for part in parts if part)
+    return "; ".join(part for part in [*parts, listing("type", kinds)] if part)
 
 
 def listing(what: str, names: list[str]) -> str:
-    return f"{what} {first_of(names, 3)}" if names else ""
+    """The first few, of which a stranger's file may have chosen the names."""
+    return f"{what} {first_of([escape_control(name)[:200] for name in names], 3)}" if names else ""
 
 
 def restore(state: dict[str, Parameter], found: dict[str, Parameter], path: Path) -> None:
     """Puts a resumed run where it was by what was found at `path`; strict on both sides."""
-    report = compare(
-        {name: tuple(p.shape) for name, p in found.items()},
-        {name: tuple(p.shape) for name, p in state.items()},
-    )
+    report = compare(found, state)
     if report:
         raise ValueError(f"{path} is of another run: {report}; choose another --run.out")
     for name, value in found.items():
-        state[name].set_data(Tensor(value.asnumpy(), state[name].dtype))
+        state[name].set_data(Tensor(value, state[name].dtype))
 
 
-def counts_of(mark: Parameter) -> tuple[int, int, int, int]:
-    """Samples of a step, an update, an epoch and of the list, as `RunFolder.save` writes them."""
-    return tuple(int(count) for count in mark.asnumpy())
+def read_counts(found: dict[str, np.ndarray], path: Path) -> tuple[int, int, int, int]:
+    """Takes out of a resume file's arrays what `RunFolder.save` adds to the step's state.
+
+    Samples of a step, an update, an epoch and of the list. Raises ValueError.
+    """
+    counts = found.pop(ORDER, np.zeros(0)).tolist()
+    if np.shape(counts) != (4,) or min(counts) < 1:
+        raise ValueError(f"{path} is no resume file of this zoo; choose another --run.out")
+    return tuple(map(int, counts))
 
 
 def write_state(folder: Path, state: dict) -> None:

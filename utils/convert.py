@@ -37,7 +37,7 @@ def read_source(path: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     if path.suffix == ".ckpt":
-        return {name: value.asnumpy() for name, value in checkpoint.read(path).items()}
+        return checkpoint.read_weights(path)
     return torch_file.load_state(path)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from utils import mindir
-from utils.config import one_line
+from utils.files import escape_control
 
 
 class Exported:
@@ -20,11 +20,11 @@ class Exported:
 
     def __init__(self, path: Path, graph: mindir.Graph, normalize: nn.Cell, counts: Any):
         self.path, self.taken, self.counts = path, graph.inputs[0], counts
-        self.normalize = normalize if mindir.DTYPES[self.taken.dtype] == "float32" else None
+        self.normalize = normalize if mindir.DTYPES.get(self.taken.dtype) == "float32" else None
         try:
             self.net = nn.GraphCell(ms.load(str(path)))
         except Exception as error:  # noqa: BLE001 the framework raises its own of several kinds
-            raise ValueError(f"{path}: not a readable MINDIR: {one_line(error)[:120]}") from None
+            raise ValueError(f"{path}: not a readable MINDIR: {mindir.reason_of(error)}") from None
 
     @property
     def fixed_batch(self) -> int:
@@ -44,11 +44,22 @@ class Exported:
             )
         if batch > count:  # one video's view, in a file for several
             clips = Tensor(np.resize(clips.asnumpy(), (batch, *given)))
-        scores = self.net(clips if self.normalize is None else self.normalize(clips))[:count]
+        scores = self.run(clips if self.normalize is None else self.normalize(clips))[:count]
         if not isinstance(self.counts, tuple):
             return scores
         ends = np.cumsum(self.counts).tolist()
         return tuple(scores[:, end - size : end] for size, end in zip(self.counts, ends))
+
+    def run(self, clips: Tensor) -> Tensor:
+        """The graph's scores; ValueError where its operators or its scores do not fit."""
+        try:
+            scores = self.net(clips)
+            found = scores.asnumpy().shape  # waits for the kernels, which may fail
+        except Exception as error:  # noqa: BLE001 of several kinds, as above
+            raise ValueError(f"{self.path}: cannot run: {mindir.reason_of(error)}") from None
+        if len(found) < 2 or (found[0], found[-1]) != (len(clips), np.sum(self.counts)):
+            raise ValueError(f"{self.path} gives scores {list(found)}; export it again")
+        return scores
 
 
 def load(net: nn.Cell, cfg: Any, path: Path) -> Exported:
@@ -59,11 +70,12 @@ def load(net: nn.Cell, cfg: Any, path: Path) -> Exported:
     graph = mindir.read(path)
     room, made = type(cfg).__module__.partition(".")[0], graph.info.get("network")
     if made and made != room:
-        raise ValueError(f"{path} holds a network of {made}, not of {room}")
+        raise ValueError(f"{path} holds a network of {escape_control(made)[:80]}, not of {room}")
     counts = cfg.network()["num_classes"]
     classes = int(np.sum(counts))
-    found = int(graph.info.get("classes", graph.outputs[0].shape[-1]))
-    if classes != found:
+    found = graph.info.get("classes", str(graph.outputs[0].shape[-1]))
+    if found != str(classes):
+        found = escape_control(found)[:20]
         raise ValueError(f"{path} knows {found} classes, and the yaml has {classes}")
     batch = graph.inputs[0].shape[0]
     if batch > 0 and batch != cfg.eval.batch:

@@ -4,6 +4,7 @@ MindSpore writes one node for an operator, named `REF::<primitive>`, one named `
 number, tuple or tensor, and gives every node the shape of what it computes, -1 where that is free.
 """
 
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 from mindspore.train.mind_ir_pb2 import ModelProto
 
 from utils.config import one_line
+from utils.files import escape_control
 
 # The numbers of protobuf's types, the same in ONNX.
 DTYPES = {1: "float32", 2: "uint8", 6: "int32", 7: "int64", 9: "bool", 10: "float16"}
@@ -62,16 +64,27 @@ class Repeated(NamedTuple):
 
 def read(path: Path) -> Graph:
     """Raises ValueError where the file is missing or no MINDIR."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ValueError(f"{path}: no such file")
-    model = ModelProto()
     try:
-        model.ParseFromString(path.read_bytes())
-    except Exception as error:  # noqa: BLE001 protobuf's own, which differs by version
-        raise ValueError(f"{path}: not a readable MINDIR: {one_line(error)[:120]}") from None
+        return parse(path.read_bytes())
+    except Exception as error:  # noqa: BLE001 protobuf's own, and all that a damaged file brings
+        raise ValueError(f"{path}: not a readable MINDIR: {reason_of(error)}") from None
+
+
+def reason_of(error: Exception) -> str:
+    """The beginning of what the framework says of a stranger's file, printable."""
+    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return escape_control(kind + one_line(error))[:120]
+
+
+def parse(content: bytes) -> Graph:
+    model = ModelProto()
+    model.ParseFromString(content)
     graph = model.graph
-    if not graph.input or not graph.output:
-        raise ValueError(f"{path}: not a readable MINDIR: it has no input or no output")
+    ends = [*graph.input, *graph.output]
+    if not graph.input or not graph.output or not all(each.tensor[0].dims for each in ends):
+        raise ValueError("it has no input or no output")
     primitives = {f"REF::{each.name}": each for each in model.primitives}
     return Graph(
         inputs=[array(each.name, each.tensor[0]) for each in graph.input],

@@ -26,7 +26,7 @@ def start_log(rt: Runtime, folder: Optional[Path] = None) -> None:
     handlers = [TqdmHandler()]
     if folder is not None and rt.is_first:
         with files.explained(folder):
-            handlers.append(logging.FileHandler(Path(folder) / "run.log"))
+            handlers.append(FileHandler(Path(folder) / "run.log"))
     for handler in handlers:
         handler.setFormatter(EscapingFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
         log.addHandler(handler)
@@ -44,6 +44,14 @@ class TqdmHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         tqdm.write(self.format(record), file=sys.stderr)
+
+
+class FileHandler(logging.FileHandler):
+    """Lines in a file until the disk takes no more; the other handler says so in one line."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        log.removeHandler(self)
+        log.warning("no more lines in %s: %s", self.baseFilename, sys.exc_info()[1])
 
 
 def progress(total: int, unit: str, rt: Runtime, initial: int = 0) -> tqdm:

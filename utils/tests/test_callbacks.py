@@ -78,3 +78,32 @@ def test_the_values_of_a_step_are_read_once_and_a_step_late(log_every, tmp_path,
     expected = [k if k % log_every == 0 or k == 8 else k - 1 for k in range(1, 9)]
     assert after == expected
     assert trainer.last["step"] == 8
+
+
+class Folder:
+    """As much of a run folder as is asked whether something was saved."""
+
+    def __init__(self, path):
+        self.path, self.resume_file = path, path / "resume.ckpt"
+
+
+@pytest.mark.parametrize("spoilt", ["weight", "moment"])
+@pytest.mark.parametrize("end", ["last step", "signal"])
+def test_a_state_that_is_not_finite_is_not_saved_and_fails_the_run(spoilt, end, told, tmp_path):
+    """Whether or not an update has overflowed: the last one may have done it."""
+    state = {name: Tensor(np.ones(3, np.float32)) for name in ("weight", "moment")}
+    state[spoilt] = Tensor(np.array([1, np.inf, 1], np.float32))
+    counter = Tensor(3 if end == "signal" else 8, mstype.int32)
+    step = SimpleNamespace(steps_per_epoch=8, accumulate=1, micro_step=counter, state=lambda: state)
+    order = SimpleNamespace(per_step=4)
+    plan = Plan(Run(device="CPU", save_steps=1), 1, order, [0.1] * 8, too_many_bad=lambda: "")
+    trainer = Trainer(step, plan, Runtime(), Folder(tmp_path))
+    trainer.values["stop"] = float(end == "signal")
+    trainer.settled = trainer.position - 1
+    trainer.settle()
+    with pytest.raises(ValueError, match="ended with weights .* not finite; nothing was saved"):
+        trainer.finish()
+    (tmp_path / "resume.ckpt").touch()
+    assert trainer.kept() == "the last checkpoint is intact"
+    assert [path.name for path in tmp_path.iterdir()] == ["resume.ckpt"]
+    assert told[0] == f"step {trainer.position} is not saved: its state is not finite"

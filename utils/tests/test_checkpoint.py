@@ -1,5 +1,6 @@
 """Checkpoints: whole or not at all, strict on both sides, one run per folder."""
 
+import errno
 import os
 import resource
 import subprocess
@@ -10,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mindspore import Tensor, nn
+from mindspore.train import serialization
 
 from utils import checkpoint
 from utils.checkpoint import RunFolder, load, save, weights_of
 from utils.config import ROOT, Run
+from utils.files import write_text
 from utils.order import Order
 from utils.runtime import Runtime
 from utils.train_step import counter
@@ -121,6 +124,60 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path):
     assert "run.out: cannot write" in done.stdout, done.stderr
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["a.ckpt"]
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "text"])
+def test_a_file_is_on_the_disk_before_it_has_its_name(kind, tmp_path, monkeypatch):
+    """Else a power cut leaves an empty file under the name of the old one."""
+    calls, fsync, rename = [], os.fsync, os.replace
+
+    def record_fsync(number: int) -> None:
+        calls.append(("fsync", os.fstat(number).st_ino, os.fstat(number).st_size))
+        fsync(number)
+
+    def record_replace(source, target) -> None:
+        calls.append(("replace", os.stat(source).st_ino, os.stat(source).st_size))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(os, "replace", record_replace)
+    path = tmp_path / "a.ckpt"
+    if kind == "text":
+        write_text(path, "text")
+    else:
+        save(path, weights_of(network()))
+    facts = path.stat().st_ino, path.stat().st_size
+    assert calls == [("fsync", *facts), ("replace", *facts)]
+
+
+@pytest.mark.parametrize("failing", ["open", "unlink"])
+def test_a_disk_that_has_become_read_only_is_told_in_one_line(failing, tmp_path, monkeypatch):
+    """`unlink`: also what is left of the write cannot be deleted."""
+    path = tmp_path / "a.ckpt"
+    save(path, weights_of(network()))
+    before = path.read_bytes()
+
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(serialization.os, "rename", refuse)
+    if failing == "unlink":
+        monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(ValueError, match=f"run.out: cannot write {path}: Read-only file system"):
+        save(path, weights_of(network()))
+    assert path.read_bytes() == before
+
+
+def test_a_resume_file_of_something_else_is_told(tmp_path):
+    folder = RunFolder(config(tmp_path), Runtime())
+    for counts in (None, np.zeros(4, np.int32), np.ones(3, np.int32), np.float32(1)):
+        arrays = {"w": Tensor(np.ones(2))}
+        if counts is not None:
+            arrays["order"] = Tensor(counts)
+        save(folder.resume_file, arrays)
+        with pytest.raises(ValueError, match="resume.ckpt is no resume file of this zoo"):
+            folder.continued(Order(100, 4, 0, 1, 0), 1)
+    folder.lock.close()
 
 
 def test_a_folder_belongs_to_one_run_at_a_time(tmp_path):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from utils.order import Order
-from utils.run_log import announce, per_device_count
+from utils.run_log import FileHandler, announce, log, per_device_count
 
 
 def recipe(lr: float, base_batch: int, accumulate: int = 1) -> SimpleNamespace:
@@ -47,3 +47,14 @@ def test_a_run_announces_its_batch_and_rate(told, base_batch, words):
     assert "16 a device x 16 devices x 1 accumulated = 256 an update" in text
     assert words in text
     assert "here 16: 256, lr " in text
+
+
+def test_a_log_file_on_a_full_disk_costs_one_line(told, capsys):
+    file = FileHandler("/dev/full")
+    log.addHandler(file)
+    for line in ("first", "second"):
+        log.info(line)
+    full = "no more lines in /dev/full: [Errno 28] No space left on device"
+    assert told == ["first", full, "second"]
+    assert file not in log.handlers
+    assert capsys.readouterr().err == ""

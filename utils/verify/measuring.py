@@ -17,7 +17,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from utils import amp, command, compare, runtime, trial
+from utils import amp, checkpoint_file, command, compare, runtime, trial
 from utils.config import Run
 from utils.conv3d import DepthwiseConv3d
 from utils.filling import fill_input
@@ -197,10 +197,7 @@ def measure_difference(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     `request`: first, second (files). `equal`: bit for bit; `largest`: of the lengths of the
     differences over those of the first; infinity is written as 1e30.
     """
-    first, second = (
-        {name: p.asnumpy() for name, p in ms.load_checkpoint(request[side]).items()}
-        for side in ("first", "second")
-    )
+    first, second = (checkpoint_file.read(Path(request[side])) for side in ("first", "second"))
     if first.keys() != second.keys():
         raise ValueError("the checkpoints have arrays of different names")
     equal = all(np.array_equal(first[name], second[name]) for name in first)

@@ -1,0 +1,69 @@
+"""Damaged MINDIR files, each loaded and run as an evaluation does it.
+
+Run as a script, in a process that a crash of MindSpore may end:
+
+    python tests/fuzz/mindirs.py MINDIR FOLDER FIRST_SEED COUNT
+
+prints, as JSON, one line a file: its seed, and the error in one line, or how many scores it gives;
+first, without a seed, those of the sound file.
+"""
+
+import json
+import random
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from tests.fuzz.damage import change_once, mutate
+
+
+def damage(content: bytes, seed: int) -> bytes:
+    """Half of the seeds change the graph, beside which the weights are most of a file."""
+    from mindspore.train.mind_ir_pb2 import ModelProto
+
+    if seed % 2:
+        return mutate(content, seed)
+    chance, model = random.Random(seed), ModelProto.FromString(content)
+    nodes = [*model.graph.node, *model.primitives, *model.graph.input, *model.graph.output]
+    part = chance.choice(nodes)
+    data = bytearray(part.SerializePartialToString())
+    while True:
+        change_once(data, chance)
+        try:
+            part.ParseFromString(bytes(data))
+            return model.SerializePartialToString()
+        except Exception:  # noqa: BLE001 protobuf's own; change it further
+            data = bytearray(part.SerializePartialToString())
+
+
+def main(source: str, folder: str, first: str, count: str) -> None:
+    import numpy as np
+    from mindspore import Tensor, nn
+
+    from tsm.config import Config
+    from utils import exported, runtime
+    from utils.config import ROOT, load_config
+
+    given = ["run.device=CPU", "data.segments=4", "data.crop=32", "data.resize=40"]
+    given += ["data.swap_labels=[]", "model.num_classes=5", "eval.batch=2"]
+    config = load_config(Config, ROOT / "tsm/configs/tsm_smoke.yaml", given)
+    runtime.start(config.run)
+    net = nn.Cell()
+    net.normalize = nn.Identity()
+    clips = Tensor(np.ones((2, 4, 3, 32, 32), np.float32))
+    content, path = Path(source).read_bytes(), Path(folder) / "damaged.mindir"
+    files = [(None, content)]
+    files += [(k, damage(content, k)) for k in range(int(first), int(first) + int(count))]
+    for seed, data in files:
+        print(json.dumps({"begins": seed}), flush=True)
+        path.write_bytes(data)
+        try:
+            result = {"scores": exported.load(net, config, path)(clips).asnumpy().size}
+        except ValueError as error:
+            result = {"error": str(error)}
+        print(json.dumps({"seed": seed, **result}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,136 @@
+"""Damaged and hostile .ckpt files: refused in one line, or read as what they hold."""
+
+import resource
+import tracemalloc
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn
+from mindspore.train.checkpoint_pb2 import Checkpoint
+
+from tests.fuzz.checkpoints import CRAFTED
+from tests.fuzz.damage import mutate
+from utils.checkpoint import load, save, weights_of
+from utils.checkpoint_file import parse, read
+
+TRIES = 200
+
+
+@pytest.fixture
+def net() -> nn.Cell:
+    return nn.SequentialCell(nn.Conv2d(2, 3, 1, has_bias=True), nn.BatchNorm2d(3), nn.Dense(3, 4))
+
+
+@pytest.fixture
+def old(net, tmp_path) -> bytes:
+    """A file of MindSpore's without a checksum."""
+    ms.save_checkpoint(net, str(tmp_path / "old.ckpt"))
+    return (tmp_path / "old.ckpt").read_bytes()
+
+
+@pytest.fixture
+def new(net, tmp_path) -> bytes:
+    save(tmp_path / "new.ckpt", weights_of(net))
+    return (tmp_path / "new.ckpt").read_bytes()
+
+
+@pytest.fixture
+def seed(request) -> int:
+    return request.config.getoption("--seed", default=0)
+
+
+def try_to_load(net: nn.Cell, path) -> bool:
+    """Whether the file is taken; one that is refused leaves the network as it was."""
+    before = {name: p.asnumpy().copy() for name, p in weights_of(net).items()}
+    try:
+        load(net, path)
+    except ValueError as error:
+        message = str(error)
+        assert str(path) in message
+        assert message.isprintable()
+        assert len(message) < 1000
+        for name, p in weights_of(net).items():
+            np.testing.assert_array_equal(p.asnumpy(), before[name])
+        return False
+    return True
+
+
+def assert_as_the_protobuf_class_reads(path) -> None:
+    """What was taken is in the file: names, sizes and every byte."""
+    entries = Checkpoint.FromString(path.read_bytes()).value
+    expected = {each.tag: each.tensor for each in entries if each.tensor.tensor_type != "str"}
+    found = read(path)
+    assert list(found) == list(expected)
+    for name, array in found.items():
+        assert list(array.shape) == [*expected[name].dims]
+        assert array.tobytes() == expected[name].tensor_content
+
+
+def check_old(net, content: bytes, path, seeds) -> int:
+    taken = 0
+    for seed in seeds:
+        path.write_bytes(mutate(content, seed))
+        if try_to_load(net, path):
+            taken += 1
+            assert_as_the_protobuf_class_reads(path)
+    return taken
+
+
+def check_new(net, content: bytes, path, seeds) -> None:
+    """Any change is noticed; only the checksum itself may be gone."""
+    for seed in seeds:
+        path.write_bytes(mutate(content, seed))
+        if try_to_load(net, path):
+            assert path.read_bytes() in (content, content[:-17]), f"--seed {seed}"
+
+
+def test_mutated_files_without_a_checksum_load_as_what_they_hold(net, old, tmp_path, seed):
+    taken = check_old(net, old, tmp_path / "a.ckpt", range(seed, seed + TRIES))
+    assert 0 < taken < TRIES / 2, "flipped numbers are taken, most other changes are not"
+
+
+def test_no_mutated_file_with_a_checksum_loads(net, new, tmp_path, seed):
+    check_new(net, new, tmp_path / "a.ckpt", range(seed, seed + TRIES))
+
+
+@pytest.mark.slow
+def test_thousands_of_mutated_files_do_no_harm(net, old, new, tmp_path, seed):
+    seeds = range(seed + TRIES, seed + 50 * TRIES)
+    check_old(net, old, tmp_path / "a.ckpt", seeds)
+    check_new(net, new, tmp_path / "a.ckpt", seeds)
+
+
+@pytest.mark.parametrize("name", CRAFTED)
+def test_a_hostile_file_is_refused(name, net, old, tmp_path):
+    path = tmp_path / "a.ckpt"
+    path.write_bytes(CRAFTED[name](old))
+    assert not try_to_load(net, path)
+
+
+@pytest.mark.parametrize("name", CRAFTED)
+def test_a_hostile_file_takes_memory_and_time_by_its_size(name, old, tmp_path):
+    path = tmp_path / "a.ckpt"
+    path.write_bytes(CRAFTED[name](old))
+    size, before = path.stat().st_size, resource.getrusage(resource.RUSAGE_SELF)
+    tracemalloc.start()
+    try:
+        parse(path)
+    except ValueError:
+        pass
+    finally:
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    assert peak < 4 * size + 60e6
+    assert 1e3 * (after.ru_maxrss - before.ru_maxrss) < 4 * size + 120e6
+    assert after.ru_utime - before.ru_utime < 10
+
+
+def test_every_flipped_bit_of_a_file_with_a_checksum_is_refused(net, new, tmp_path):
+    path = tmp_path / "a.ckpt"
+    for position in range(0, len(new), 3):
+        data = bytearray(new)
+        data[position] ^= 1 << position % 8
+        path.write_bytes(data)
+        assert not try_to_load(net, path), position
