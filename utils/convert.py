@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from utils import checkpoint, torch_file
+from utils import checkpoint, torch_reader
 from utils.checkpoint import listing
 from utils.tables import resize_rows
 
@@ -38,7 +38,7 @@ def read_source(path: Path) -> dict[str, np.ndarray]:
         raise ValueError(f"{path}: no such file")
     if path.suffix == ".ckpt":
         return {name: value.asnumpy() for name, value in checkpoint.read(path).items()}
-    return torch_file.load_state(path)
+    return torch_reader.load_state(path)
 
 
 def convert(
