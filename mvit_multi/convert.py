@@ -27,7 +27,7 @@ def canonical(name: str, spoken: str = "multitrain") -> Optional[str]:
 def fit_shape(name: str, shape: tuple, wanted: tuple) -> Optional[str]:
     """How an array of another shape can serve: a table of distances is resized along them."""
     table = ".rel_pos_" in name and len(shape) == 2 and shape[1] == wanted[1]
-    return "resize_rows" if table else None
+    return "resize_rows" if table and shape[0] else None
 
 
 def implied(name: str, spoken: str) -> Optional[float]:

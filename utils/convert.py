@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from utils import checkpoint, torch_file
+from utils import checkpoint, torch_reader
 from utils.checkpoint import listing
-from utils.tables import resize_rows
+from utils.tables import resize_table
 
 NORM = {
     "weight": "gamma",
@@ -38,7 +38,7 @@ def read_source(path: Path) -> dict[str, np.ndarray]:
         raise ValueError(f"{path}: no such file")
     if path.suffix == ".ckpt":
         return checkpoint.read_weights(path)
-    return torch_file.load_state(path)
+    return torch_reader.load_state(path)
 
 
 def convert(
@@ -63,9 +63,10 @@ def convert(
             continue
         if key in arrays:
             array = fit(key, arrays.pop(key), wanted[name], room)
-            if array.shape != tuple(wanted[name]):
+            if array.shape == tuple(wanted[name]):
+                found[name] = array.astype(np.float32)
+            else:
                 shapes.append(f"{name} is {list(array.shape)} instead of {list(wanted[name])}")
-            found[name] = array.astype(np.float32)
         elif room.implied(key, spoken) is not None:
             found[name] = np.full(wanted[name], room.implied(key, spoken), np.float32)
         else:
@@ -117,5 +118,5 @@ def fit(key: str, array: np.ndarray, wanted: tuple, room: ModuleType) -> np.ndar
         dense[np.arange(len(array)), np.arange(len(array))] = array[:, 0]
         return dense
     if way == "resize_rows":
-        return resize_rows(len(array), wanted[0]) @ array
+        return resize_table(array, wanted[0])
     return array

@@ -1,278 +1,311 @@
-"""Runs the pickles inside PyTorch files without executing anything.
+"""Loads the pickles inside PyTorch files as plain data, without executing anything.
 
-Python's own unpickler imports whatever a file names and calls it. This one follows the opcodes of
-protocols 2 to 5 that torch.save needs, one method each, over plain data, and builds only what
-`torch_globals` lists. What it returns is a tree of bounded depth and size.
+A scan first refuses opcodes that torch.save never writes, and more work than a checkpoint needs.
+Python's unpickler then builds the tree. It imports nothing: a global is a `Name`, and a call of it
+runs the function that `CALLS` has for it. At the end, `finish` makes plain values of all of it.
 """
 
+import io
+import pickle
 import pickletools
 import struct
-from mmap import mmap
-from typing import BinaryIO, Union
+import zipfile
+from typing import Union
 
 import numpy as np
 
-from utils.torch_globals import Dtype, Name, Namespace, allow, call, fill_array, make_dict, make_set
-from utils.torch_storage import STORAGES, Refusal, Storage, Window, is_count
+from utils.torch_storage import (
+    KINDS,
+    STORAGES,
+    Dtype,
+    Storage,
+    TorchFileError,
+    are_counts,
+    make_array,
+    make_bytes,
+    make_scalar,
+    need,
+    view,
+)
 
-MAX_STEPS = 5_000_000  # of one pickle; a large checkpoint takes some 200,000
-MAX_DEPTH = 100
-MAX_ITEMS = 10_000_000  # met by a reader who follows every reference
-PLAIN = (str, bytes, int, float, complex, type(None), slice, np.generic, np.ndarray)
-PLAIN += (dict, list, tuple, set)
-OPCODES = {opcode.code.encode("latin-1"): opcode.name for opcode in pickletools.opcodes}
-NUMBERS = {  # the number after an opcode, as struct writes it
-    "PROTO": "<B",
-    "FRAME": "<Q",
-    "BINPUT": "<B",
-    "BINGET": "<B",
-    "LONG_BINPUT": "<I",
-    "LONG_BINGET": "<I",
-    "BININT": "<i",
-    "BININT1": "<B",
-    "BININT2": "<H",
-    "BINFLOAT": ">d",
-    "LONG1": "<B",
-    "SHORT_BINUNICODE": "<B",
-    "BINUNICODE": "<I",
-    "BINUNICODE8": "<Q",
-    "SHORT_BINSTRING": "<B",
-    "BINSTRING": "<i",
-    "SHORT_BINBYTES": "<B",
-    "BINBYTES": "<I",
-    "BINBYTES8": "<Q",
+MAX_STEPS = 500_000  # opcodes, and items that calls copy; a large checkpoint has 200,000
+MAX_LINE = 1000  # bytes
+MAX_BITS = 128  # of a number
+MAX_KEYS = 10_000  # of a dictionary, unless they are text; a file can choose the others' hashes
+MAX_DEPTH, MAX_ITEMS = 100, 10_000_000  # of a walk that follows every reference
+# What parsers raise over damaged files; a TorchFileError, a ValueError too, is caught before these.
+DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError)
+DAMAGE += (OSError, EOFError, MemoryError, struct.error, zipfile.BadZipFile, pickle.PickleError)
+OPCODES = """PROTO FRAME MARK STOP NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT
+    SHORT_BINSTRING BINSTRING SHORT_BINUNICODE BINUNICODE BINUNICODE8 SHORT_BINBYTES BINBYTES
+    BINBYTES8 EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM
+    SETITEMS EMPTY_SET ADDITEMS BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET GLOBAL STACK_GLOBAL
+    REDUCE NEWOBJ BUILD BINPERSID"""
+REWRITTEN = {
+    "FRAME": b"",  # across whose end Python's unpickler and the scan would read differently
+    "EMPTY_DICT": b"cbuiltins\ndict\n)R",  # a `Dict`, which checks its keys
+    "EMPTY_SET": b"cbuiltins\nset\n)R",
+    "NEWOBJ": b"R",  # a name is called, whatever the pickle takes it for
 }
-PUSHED = ("BININT", "BININT1", "BININT2", "BINFLOAT")
-IGNORED = ("PROTO", "FRAME")
-MADE = {
-    "NONE": lambda: None,
-    "NEWTRUE": lambda: True,
-    "NEWFALSE": lambda: False,
-    "EMPTY_TUPLE": tuple,
-    "EMPTY_LIST": list,
-    "EMPTY_DICT": dict,
-    "EMPTY_SET": set,
-}
-READ = {  # the bytes after a length
-    "LONG1": lambda data: int.from_bytes(data, "little", signed=True),
-    **dict.fromkeys(("SHORT_BINBYTES", "BINBYTES", "BINBYTES8"), bytes),
-    **dict.fromkeys(("SHORT_BINSTRING", "BINSTRING"), lambda data: str(data, "latin-1")),
-    **dict.fromkeys(
-        ("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
-        lambda data: str(data, "utf-8", "surrogatepass"),
+COPIES = "refused: its pickle copies its own parts again and again"
+
+
+class Name(str):
+    """A global of a pickle: its dotted name. Its unpickler answers a call of it."""
+
+    def __call__(self, *args: object) -> object:
+        return self.unpickler.call(self, args)
+
+    def __setstate__(self, state: object) -> None:
+        need(False, "sets the state of a Name, {}", self)
+
+
+class Dict(dict):
+    """A dictionary whose keys are plain; the attributes of an OrderedDict are left out."""
+
+    def __init__(self, items: Union[list, tuple, dict] = ()):
+        for key, value in items.items() if isinstance(items, dict) else items:
+            self[key] = value
+
+    def __setitem__(self, key: object, value: object) -> None:
+        """Refuses keys that could hash for ever, and too many whose hashes a file can choose."""
+        plain = (str, bytes, int, float, type(None), np.generic)
+        parts = key if isinstance(key, tuple) else (key,)
+        good = len(parts) <= 16 and all(isinstance(part, plain) for part in parts)
+        good = good and all(type(part) is not int or part.bit_length() <= 64 for part in parts)
+        need(good, "has a {} as the key of a dictionary or set", type(key).__name__)
+        few = isinstance(key, (str, bytes)) or len(self) < MAX_KEYS
+        need(few, "has a dictionary or set of more than {} keys other than text", MAX_KEYS)
+        super().__setitem__(key, value)
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+class Set(Dict):
+    """A set, as the keys of a dictionary."""
+
+    def __init__(self, items: Union[list, tuple] = ()):
+        super().__init__([(item, None) for item in items])
+
+    def add(self, item: object) -> None:
+        self[item] = None
+
+
+class Held:
+    """A tensor; or a numpy array or Namespace, which waits for its state."""
+
+    def __init__(self, *value: np.ndarray):
+        self.value = value[0] if value else None
+
+    def __setstate__(self, state: Union[tuple, Dict]) -> None:
+        if self.value is None:
+            self.value = state
+        else:  # the attributes of an old Variable
+            need(len(state) != 5, "fills a numpy array which is no blank one")
+
+
+def _tensor(window, offset, shape, strides, grad=None, hooks=None, metadata=None, dtype=None):
+    storage = window[0] if isinstance(window, tuple) else None
+    kind = dtype[len("torch.") :] if isinstance(dtype, Name) else getattr(storage, "kind", None)
+    known = isinstance(storage, Storage) and kind in KINDS
+    need(known, "has a tensor without a storage or without a dtype")
+    need(not metadata, "has a lazy conjugate; save tensor.resolve_conj().resolve_neg()")
+    return Held(view(*window, kind, offset, shape, strides))
+
+
+def _tensor_of_class(function: Name, kind: Name, args: tuple, state: object) -> Held:
+    need(kind in TENSOR_CLASSES, "has a tensor of class '{}'", kind)
+    known = function.startswith("torch._utils._rebuild_tensor_v")
+    need(known, "makes a tensor by '{}'", function)
+    return function(*args)
+
+
+def _size(sizes: tuple) -> tuple:
+    need(are_counts(*sizes), "has a torch.Size of something else than sizes")
+    return sizes
+
+
+def _device(kind: str, *index: int) -> str:
+    need(isinstance(kind, str) and are_counts(*index), "has a torch.device without a name")
+    return ":".join([kind, *map(str, index)])
+
+
+NONE = type(None)
+TENSOR = (_tensor, tuple, list, int, Name, Dict, NONE)
+PARAMETER = (lambda data, *about: data, Held, int, tuple, Dict, NONE)
+TENSOR_CLASSES = ("torch.Tensor", "torch.nn.parameter.Buffer", "torch.nn.parameter.Parameter")
+CALLS = {  # the function for a name, and the types that its arguments may have
+    "torch._utils._rebuild_tensor": TENSOR,
+    "torch._utils._rebuild_tensor_v2": TENSOR,
+    "torch._utils._rebuild_tensor_v3": (
+        lambda *args: _tensor(*args[:6], *args[7:], dtype=args[6]),
+        *TENSOR[1:],
     ),
+    "torch._utils._rebuild_parameter": PARAMETER,
+    "torch._utils._rebuild_parameter_with_state": PARAMETER,
+    "torch._tensor._rebuild_from_type_v2": (_tensor_of_class, Name, tuple, Dict, NONE),
+    "torch.nn.parameter.Parameter": PARAMETER,
+    "torch.autograd.variable.Variable": PARAMETER,
+    "torch.Size": (_size, tuple),
+    "torch.device": (_device, str, int),
+    "collections.OrderedDict": (Dict, list, tuple, Dict),
+    "collections.Counter": (Dict, Dict),
+    "argparse.Namespace": (Held,),
+    "builtins.dict": (Dict,),
+    "builtins.set": (Set, list, tuple),
+    "builtins.slice": (slice, int, NONE),
+    "builtins.complex": (complex, int, float),
+    "builtins.bytes": (make_bytes, str, bytes),
+    "builtins.bytearray": (make_bytes, str, bytes),
+    "_codecs.encode": (make_bytes, str, bytes),
+    "numpy.dtype": (Dtype, str, int),
+    "numpy.core.multiarray.scalar": (make_scalar, Dtype, str, bytes),
+    "numpy.core.multiarray._reconstruct": (lambda *about: Held(), Name, tuple, str, bytes, int),
 }
+ALLOWED = {*CALLS, *TENSOR_CLASSES, *STORAGES, *(f"torch.{kind}" for kind in KINDS)}
+ALLOWED.add("numpy.ndarray")
+RENAMED = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.core.multiarray"}
+HINTS = {
+    "torch._utils._rebuild_qtensor": "it is a quantized tensor; save tensor.dequantize()",
+    "torch._utils._rebuild_sparse_tensor": "it is a sparse tensor; save tensor.to_dense()",
+    "torch._utils._rebuild_meta_tensor_no_storage": "a tensor on device meta has no values",
+}
+PLAIN = (str, bytes, int, float, complex, NONE, slice, np.generic, np.ndarray)
 
 
-def _exactly(stream: Union[BinaryIO, mmap], count: int) -> bytes:
-    data = stream.read(count)
-    if len(data) != count:
-        raise Refusal("ends inside its pickle; copy or download it again")
-    return data
+class Pickles(io.BytesIO):
+    """The pickles of one file, in a row, and the work that they may still cost."""
 
+    def __init__(self, data: bytes):
+        super().__init__(data)
+        self.steps_left = MAX_STEPS
 
-def _number(stream: Union[BinaryIO, mmap], layout: str) -> Union[int, float]:
-    return struct.unpack(layout, _exactly(stream, struct.calcsize(layout)))[0]
+    def readline(self, size: int = -1) -> bytes:
+        return super().readline(MAX_LINE)
 
+    def spend(self, steps: int, text: str) -> None:
+        self.steps_left -= steps
+        need(self.steps_left >= 0, text)
 
-def _line(stream: Union[BinaryIO, mmap]) -> str:
-    return stream.readline().decode("utf-8").rstrip("\n")
+    def load(self, limit: int) -> tuple[object, dict[str, Storage]]:
+        """The next pickle's tree, and the storages whose bytes its arrays lack, by key.
 
-
-class Unpickler:
-    """One pickle's stack, memo and storages. `limit`, the file's size, bounds what it may claim."""
-
-    def __init__(self, limit: int):
-        self.stack, self.marks, self.memo = [], [], {}
-        self.storages: dict[str, Storage] = {}
-        self.bytes_left, self.copies_left = limit, 4 * limit
-
-    def run(self, stream: Union[BinaryIO, mmap]) -> object:
-        """The object graph, plain data; `stream` is left behind the pickle's end."""
+        These storages have at most `limit` bytes. Raises TorchFileError.
+        """
         try:
-            for _ in range(MAX_STEPS):
-                opcode = OPCODES.get(_exactly(stream, 1), "none")
-                if opcode == "STOP":
-                    break
-                self._follow(opcode, stream)
-            else:
-                raise Refusal(f"refused: its pickle has more than {MAX_STEPS} steps")
-            (root,) = self.stack
-        except (LookupError, TypeError, AttributeError) as error:
-            raise Refusal(f"has a damaged pickle ({error}); copy or download it again") from error
-        check_tree(root)
-        return root
+            unpickler = _Unpickler(self._scan(), self, limit)
+            tree, _, _ = unpickler.finish(unpickler.load())
+        except TorchFileError:
+            raise
+        except DAMAGE as error:
+            text = "has a damaged pickle, or ends inside its pickle ({}: {}); download it again"
+            need(False, text, type(error).__name__, str(error))
+        return tree, unpickler.storages
 
-    def _follow(self, opcode: str, stream: Union[BinaryIO, mmap]) -> None:
-        number = _number(stream, NUMBERS[opcode]) if opcode in NUMBERS else None
-        if opcode in PUSHED:
-            self.stack.append(number)
-        elif opcode in READ:
-            self.stack.append(READ[opcode](_exactly(stream, number)))
-        elif opcode in MADE:
-            self.stack.append(MADE[opcode]())
-        elif opcode == "GLOBAL":
-            self.stack.append(allow(_line(stream), _line(stream)))
-        elif opcode not in IGNORED:
-            method = getattr(self, f"op_{opcode.lower()}", None)
-            if method is None:
-                raise Refusal(f"refused: its pickle uses opcode {opcode}, which is not followed")
-            method(number)
+    def _scan(self) -> bytes:
+        """The next pickle, checked, as Python's unpickler may load it."""
+        data, done, pieces = self.getbuffer(), self.tell(), []
+        depth, marks, opcodes = 0, [], set(OPCODES.split())
+        many = f"refused: its pickle has more than {MAX_STEPS} steps"
+        for opcode, argument, position in pickletools.genops(self):
+            self.spend(1, many)
+            name = opcode.name
+            known = name in opcodes
+            need(known, "refused: its pickle uses opcode {}, which is not followed", name)
+            if name == "LONG1":
+                need(argument.bit_length() <= MAX_BITS, "has a number of over {} bits", MAX_BITS)
+            elif name in ("BINPUT", "LONG_BINPUT"):
+                need(argument <= MAX_STEPS, "refused: its memo has a gap")
+            elif name in REWRITTEN:
+                pieces += [data[done:position], REWRITTEN[name]]
+                done = position + (9 if name == "FRAME" else 1)
+            before, mark = opcode.stack_before, pickletools.markobject
+            depth = marks.pop() - before.index(mark) if mark in before else depth - len(before)
+            marks += [depth] * (name == "MARK")
+            depth += len(opcode.stack_after) * (name != "MARK")
+        need(depth == 0, "has a damaged pickle (it leaves values behind)")
+        pieces.append(data[done : self.tell()])
+        return b"".join(pieces)
 
-    def _take(self, count: int) -> tuple:
-        if len(self.stack) < count:
-            raise IndexError("the stack is empty")
-        taken = tuple(self.stack[-count:])
-        del self.stack[-count:]
-        return taken
 
-    def _take_from_mark(self) -> tuple:
-        taken, self.stack = tuple(self.stack), self.marks.pop()
-        return taken
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, code: bytes, pickles: Pickles, limit: int):
+        super().__init__(io.BytesIO(code), encoding="latin-1")
+        self.pickles, self.bytes_left = pickles, limit
+        self.storages: dict[str, Storage] = {}
+        self.finished: dict[int, tuple] = {}
 
-    def _top(self, kind: type) -> Union[list, dict, set]:
-        if type(self.stack[-1]) is not kind:
-            raise Refusal(f"treats a {type(self.stack[-1]).__name__} as a {kind.__name__}")
-        return self.stack[-1]
+    def find_class(self, module: str, name: str) -> Name:
+        full = f"{RENAMED.get(module, module)}.{name}"
+        hint = HINTS.get(full, "save the state dict, model.state_dict(), instead")
+        text = "refused: it names {}, which this reader does not build ({})"
+        need(full in ALLOWED, text, full, hint)
+        found = Name(full)
+        found.unpickler = self
+        return found
 
-    def _set_items(self, items: tuple) -> None:
-        if len(items) % 2:
-            raise Refusal("has a damaged pickle (a key without a value)")
-        self._top(dict).update(make_dict(list(zip(items[::2], items[1::2]))))
+    def call(self, name: Name, args: tuple) -> object:
+        """The plain value of a call that the pickle asks for."""
+        need(name in CALLS, "calls '{}', which this reader does not build", name)
+        function, *types = CALLS[name]
+        self.pickles.spend(len(args), COPIES)
+        for arg in args:
+            known = isinstance(arg, tuple(types))
+            need(known, "calls {} with a {}", name, type(arg).__name__)
+            if isinstance(arg, (str, bytes)):
+                self.pickles.spend(len(arg) // 64, COPIES)
+            elif isinstance(arg, (list, tuple, dict)):
+                self.pickles.spend(len(arg), COPIES)
+        return function(*args)
 
-    def _charge(self, values: tuple) -> None:
-        """Counts what a call copies, or a few bytes could copy a long list for ever."""
-        if not isinstance(values, tuple):
-            raise Refusal(f"calls something on a {type(values).__name__}")
-        sized = (str, bytes, list, tuple, dict, set)
-        self.copies_left -= sum(len(value) for value in values if isinstance(value, sized))
-        if self.copies_left < 0:
-            raise Refusal("refused: its pickle copies its own parts again and again")
-
-    def _claim(self, key: str, kind: str, count: int) -> Storage:
-        if key not in self.storages:
-            self.storages[key] = Storage(key, kind, count)
-            self.bytes_left -= self.storages[key].nbytes
-        storage = self.storages[key]
-        if (storage.kind, storage.count) != (kind, count):
-            raise Refusal(f"gives storage {key} two sizes or dtypes")
-        if self.bytes_left < 0:
-            raise Refusal(f"claims more bytes for storage {key} than the file has")
-        return storage
-
-    def op_mark(self, _: None) -> None:
-        self.marks.append(self.stack)
-        self.stack = []
-
-    def op_tuple(self, _: None) -> None:
-        items = self._take_from_mark()
-        self.stack.append(items)
-
-    def op_tuple1(self, _: None) -> None:
-        self.stack.append(self._take(1))
-
-    def op_tuple2(self, _: None) -> None:
-        self.stack.append(self._take(2))
-
-    def op_tuple3(self, _: None) -> None:
-        self.stack.append(self._take(3))
-
-    def op_append(self, _: None) -> None:
-        (item,) = self._take(1)
-        self._top(list).append(item)
-
-    def op_appends(self, _: None) -> None:
-        items = self._take_from_mark()
-        self._top(list).extend(items)
-
-    def op_setitem(self, _: None) -> None:
-        self._set_items(self._take(2))
-
-    def op_setitems(self, _: None) -> None:
-        self._set_items(self._take_from_mark())
-
-    def op_additems(self, _: None) -> None:
-        items = self._take_from_mark()
-        self._top(set).update(make_set(items))
-
-    def op_memoize(self, _: None) -> None:
-        self.memo[len(self.memo)] = self.stack[-1]
-
-    def op_binput(self, number: int) -> None:
-        self.memo[number] = self.stack[-1]
-
-    def op_binget(self, number: int) -> None:
-        self.stack.append(self.memo[number])
-
-    op_long_binput, op_long_binget = op_binput, op_binget
-
-    def op_stack_global(self, _: None) -> None:
-        self.stack.append(allow(*self._take(2)))
-
-    def op_reduce(self, _: None) -> None:
-        name, args = self._take(2)
-        self._charge(args)
-        self.stack.append(call(name, args))
-
-    op_newobj = op_reduce
-
-    def op_build(self, _: None) -> None:
-        (state,) = self._take(1)
-        target = self.stack[-1]
-        self._charge(state if isinstance(state, tuple) else (state,))
-        if isinstance(target, Dtype):
-            target.set_order(state)
-        elif isinstance(target, Namespace):
-            target.update(make_dict(state))
-        elif isinstance(target, np.ndarray) and isinstance(state, tuple) and len(state) == 5:
-            fill_array(target, state)
-        elif not isinstance(target, (dict, np.ndarray)):  # whose attributes the result lacks
-            raise Refusal(f"sets the state of a {type(target).__name__}")
-
-    def op_binpersid(self, _: None) -> None:
-        (identity,) = self._take(1)
-        if not isinstance(identity, tuple) or len(identity) not in (5, 6):
-            raise Refusal("has a persistent id of an unknown form")
+    def persistent_load(self, identity: tuple) -> tuple[Storage, int, int]:
+        """(storage, first element, count) of what the pickle calls a storage."""
+        form = isinstance(identity, tuple) and len(identity) in (5, 6)
+        need(form, "has a persistent id of an unknown form")
         word, name, key, _, count, *view = identity
-        known = word == "storage" and isinstance(name, Name) and name in STORAGES
-        if not (known and isinstance(key, str) and is_count(count)):
-            raise Refusal("has a persistent id that names no storage")
-        first, storage = 0, self._claim(key, STORAGES[name], count)
+        known = isinstance(name, Name) and name in STORAGES and isinstance(key, str)
+        known = known and word == "storage" and are_counts(count)
+        need(known, "has a persistent id that names no storage")
+        if key not in self.storages:
+            self.storages[key] = Storage(key, STORAGES[name], count)
+            self.bytes_left -= self.storages[key].nbytes
+        storage, first = self.storages[key], 0
+        same = (storage.kind, storage.count) == (STORAGES[name], count)
+        need(same, "gives storage {} two sizes or dtypes", key)
+        need(self.bytes_left >= 0, "claims more bytes for storage {} than the file has", key)
         if view and view[0] is not None:  # a storage within another, as PyTorch 0.3 wrote it
             _, first, count = view[0]
-            if not (is_count(first) and is_count(count) and first + count <= storage.count):
-                raise Refusal(f"has a view outside storage {key}")
-        self.stack.append(Window(storage, first, count))
+            inside = are_counts(first, count) and first + count <= storage.count
+            need(inside, "has a view outside storage {}", key)
+        return storage, first, count
 
-
-def check_tree(root: object) -> None:
-    """Refuses what its reader could not walk: cycles, great depth, memo bombs, stray objects."""
-    sizes: dict[int, tuple[int, int]] = {}  # id: levels, items
-    entered, todo = set(), [[root]]
-    while todo:
-        node = todo[-1]
-        inner = _containers(node)
-        if id(node) in sizes:
-            todo.pop()
-        elif id(node) not in entered:
-            entered.add(id(node))
-            todo += [child for child in inner if id(child) not in sizes]
-            if any(id(child) in entered and id(child) not in sizes for child in inner):
-                raise Refusal("refused: its pickle holds a container which contains itself")
-        else:
-            below = [sizes[id(child)] for child in inner]
-            levels = 1 + max((level for level, _ in below), default=0)
-            items = len(node) + sum(items for _, items in below)
-            if levels > MAX_DEPTH or items > MAX_ITEMS:
-                raise Refusal("refused: its pickle nests too deeply or repeats itself too often")
-            sizes[id(node)] = (levels, items)
-
-
-def _containers(node: Union[dict, list, tuple]) -> list:
-    values = list(node.values() if isinstance(node, dict) else node)
-    for value in values:
-        if isinstance(value, Window):
-            raise Refusal("holds a bare storage; save the tensor")
-        if not isinstance(value, PLAIN):
-            raise Refusal(f"holds a {type(value).__name__}, which is no plain value")
-    return [value for value in values if isinstance(value, (dict, list, tuple))]
+    def finish(self, node: object, depth: int = 0) -> tuple[object, int, int]:
+        """(plain value, levels, items) of what was built; neither may be large."""
+        if isinstance(node, Held):
+            if isinstance(node.value, tuple):
+                self.pickles.spend(len(node.value) + len(node.value[-1]) // 64, COPIES)
+                node.value = make_array(*node.value)
+            node = node.value
+        if not isinstance(node, (dict, list, tuple)):
+            need(not isinstance(node, Storage), "holds a bare storage; save the tensor")
+            plain = isinstance(node, PLAIN)
+            need(plain, "holds a {}, which is no plain value", type(node).__name__)
+            return str(node) if isinstance(node, Name) else node, 0, 1
+        if id(node) not in self.finished:
+            text = "refused: its pickle nests too deeply, contains itself or repeats itself often"
+            need(depth < MAX_DEPTH, text)
+            inner = node.values() if isinstance(node, dict) else node
+            parts = [self.finish(value, depth + 1) for value in inner]
+            levels = 1 + max((part[1] for part in parts), default=0)
+            items = 1 + sum(part[2] for part in parts)
+            need(levels <= MAX_DEPTH and items <= MAX_ITEMS, text)
+            values = [part[0] for part in parts]
+            if isinstance(node, Set):
+                values = set(node)
+            elif isinstance(node, dict):
+                values = dict(zip(node, values))
+            elif isinstance(node, tuple):
+                values = tuple(values)
+            self.finished[id(node)] = values, levels, items
+        return self.finished[id(node)]

@@ -89,6 +89,19 @@ def test_relative_tables_of_another_crop_are_resized():
     np.testing.assert_array_equal(resize_rows(4, 4), np.eye(4))
 
 
+def test_a_table_of_endless_repeated_rows_takes_no_memory():
+    """A file of 1 kB can hold it, by strides of 0."""
+    net = MViT(**TOY, **ONE, plain=True)
+    name, source = "blocks.0.attn.rel_pos_h", source_of(net)
+    source[name] = np.broadcast_to(np.arange(8, dtype=np.float32), (1 << 40, 8))
+    table = convert(source, wanted_by(net), room).arrays[name]
+    np.testing.assert_array_equal(table, [np.arange(8)] * len(table))
+    for shape in ((1 << 40, 9), (0, 8)):
+        source[name] = np.broadcast_to(np.float32(0), shape)
+        with pytest.raises(ValueError, match=rf"rel_pos_h is \[{shape[0]}, {shape[1]}\] instead"):
+            convert(source, wanted_by(net), room)
+
+
 def test_the_start_of_training():
     net = MViT(**{**TOY, "dim": 64}, **THREE)
     assert net.blocks[0].mlp.fc1.weight.asnumpy().std() == pytest.approx(0.02, rel=0.05)

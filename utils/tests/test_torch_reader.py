@@ -1,4 +1,4 @@
-"""`utils.torch_file` on files made by real PyTorch (`torch_files/make.py`), whole and damaged.
+"""`utils.torch_reader` on files made by real PyTorch (`torch_files/make.py`), whole and damaged.
 
 What `utils.torch_pickle` makes of crafted pickles is in `test_torch_pickle.py`.
 """
@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from utils import torch_file
-from utils.torch_file import TorchFileError, load, load_state
+from utils import torch_reader
+from utils.torch_reader import TorchFileError, load, load_state
 
 FILES = Path(__file__).parent / "torch_files"
 GOOD = ("dtypes.pt", "dtypes_legacy.pt", "dtypes_big.pt", "dtypes_legacy_big.pt", "bits.pt")
@@ -27,7 +27,7 @@ GOOD += ("checkpoint.pt", "checkpoint_legacy.pt")
 WIDENED = {"bfloat16": "float32", "complex32": "complex64"}
 MEMORY = """
 import sys
-from utils.torch_file import load
+from utils.torch_reader import load
 
 def peak():
     with open("/proc/self/status") as status:
@@ -157,7 +157,7 @@ STATE = {"w": np.zeros(2)}
     ],
 )
 def test_load_state_finds_the_state_dict(tree, key, monkeypatch):
-    monkeypatch.setattr(torch_file, "load", lambda path: tree)
+    monkeypatch.setattr(torch_reader, "load", lambda path: tree)
     assert load_state("a.pth", key) is STATE
 
 
@@ -174,7 +174,7 @@ def test_load_state_finds_the_state_dict(tree, key, monkeypatch):
     ],
 )
 def test_load_state_says_what_is_there_instead(tree, key, words, monkeypatch):
-    monkeypatch.setattr(torch_file, "load", lambda path: tree)
+    monkeypatch.setattr(torch_reader, "load", lambda path: tree)
     with pytest.raises(TorchFileError, match="^a.pth: .*") as caught:
         load_state("a.pth", key)
     assert words in str(caught.value)

@@ -1,0 +1,79 @@
+"""Strangers' .pth and .safetensors files are read or refused, soon and in little memory."""
+
+import resource
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.fuzz.torch_files import COSTLY, MUTATED, repeated_rows
+from utils.config import ROOT
+from utils.torch_reader import TorchFileError, load
+
+SECONDS, BYTES = 2, 500_000_000
+# Prints the reader's answer, its CPU seconds and the most memory that the process took.
+MEASURE = """
+import resource, sys, time
+from utils import torch_reader
+resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+before = time.process_time()
+try:
+    torch_reader.load(sys.argv[1])
+    print("read")
+except torch_reader.TorchFileError as error:
+    print(error)
+print(time.process_time() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.fixture
+def seed(request) -> int:
+    return request.config.getoption("--seed", default=0)
+
+
+@pytest.mark.parametrize("make", COSTLY, ids=lambda make: make.__name__)
+def test_a_small_file_never_costs_much_time_or_memory(make, tmp_path):
+    path = tmp_path / "costly.pth"
+    path.write_bytes(make())
+    command = [sys.executable, "-c", MEASURE, str(path)]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    *answer, figures = ran.stdout.splitlines()
+    assert len(answer) == 1
+    assert len(answer[0]) < 1000
+    assert answer == ["read"] if make is repeated_rows else answer[0].startswith(f"{path}: ")
+    seconds, memory = map(float, figures.split())
+    assert seconds < SECONDS
+    assert memory < BYTES
+
+
+def peak() -> int:
+    """The most memory that this process ever took, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def check(make, seeds, path) -> None:
+    """The only error is the reader's own: one line that begins with the file's name."""
+    before, lines = peak(), []
+    for each in seeds:
+        path.write_bytes(make(each))
+        start = time.process_time()
+        try:
+            load(path)
+        except TorchFileError as error:
+            lines.append(str(error))
+        assert time.process_time() - start < SECONDS, each
+    assert lines
+    assert all(line.startswith(f"{path}: ") and line.isprintable() for line in lines)
+    assert peak() - before < BYTES
+
+
+@pytest.mark.parametrize("make", MUTATED, ids=lambda make: make.__name__)
+def test_mutated_files_are_read_or_refused(make, seed, tmp_path):
+    check(make, range(seed, seed + 150), tmp_path / "mutated")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", MUTATED, ids=lambda make: make.__name__)
+def test_thousands_of_mutated_files_are_read_or_refused(make, seed, tmp_path):
+    check(make, range(seed + 150, seed + 3000), tmp_path / "mutated")
