@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from tests.helpers import assert_same, call, last_json, launch, members, position
+from tests.helpers import assert_same, call, last_json, launch, members, position, start
 from utils.config import ROOT
 
 PUPPET = ROOT / "tests" / "puppet.py"
@@ -36,10 +36,10 @@ def await_step(job, out, step: int) -> None:
 def end_of(job, processes) -> tuple:
     """(seconds until job and processes are gone, last line on stderr); at most 60 s."""
     began = time.monotonic()
-    output, errors = job.communicate(timeout=60)
+    job.output, job.errors = job.communicate(timeout=60)
     _, alive = psutil.wait_procs(processes, timeout=60 - (time.monotonic() - began))
     assert not alive
-    return time.monotonic() - began, errors.splitlines()[-1] if errors else ""
+    return time.monotonic() - began, (job.errors.splitlines() or [""])[-1]
 
 
 @pytest.mark.parametrize(
@@ -123,6 +123,20 @@ def test_a_killed_worker_costs_no_bit(two, pair, tmp_path):
     assert "rank 1 was killed by SIGKILL" in errors
     assert "restart 1 of 1" in errors
     assert_same(pair[1]["checkpoint"], out / "epoch_002.ckpt")
+
+
+def test_a_killed_data_worker_ends_a_training_in_one_line(tiny, tmp_path):
+    arguments = [*tiny, "--train.epochs=60", "--run.save_steps=1", "--run.log_every=1000"]
+    arguments += ["--data.processes=true", "--data.workers=2", f"--run.out={tmp_path / 'run'}"]
+    job = start("tsm/train.py", *arguments)
+    await_step(job, tmp_path / "run", 3)
+    workers = psutil.Process(job.pid).children()
+    workers[0].kill()
+    _, line = end_of(job, workers)
+    assert (job.returncode, job.output) == (1, "")
+    assert line.startswith("error: data.processes: a worker process was killed by SIGKILL; ")
+    assert not [word for word in ("Traceback", "File ", "ERROR", "Stack") if word in job.errors]
+    assert position(tmp_path / "run") >= 3
 
 
 @pytest.mark.slow
