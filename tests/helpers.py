@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 import os
+import random
 import re
 import socket
 import subprocess
@@ -75,6 +76,30 @@ def start_and_stop(script: str, arguments, out: Path, steps: int, number: int) -
     process.send_signal(number)  # as `timeout` does: the process, then its group
     process.output, process.errors = process.communicate(timeout=120)
     return process
+
+
+def run_under_kills(script: str, arguments, out: Path, times: int, seed: int) -> list[int]:
+    """Kills a run at random moments, half of them while it starts, and lets it end at last.
+
+    Returns the steps that were saved at each kill.
+    """
+    chance, began, steps = random.Random(seed), time.monotonic(), []
+    start_up = 0.0  # seconds to the first step
+    for attempt in range(times):
+        process = start(script, *arguments, f"--run.out={out}")
+        first = position(out)
+        if attempt % 2 == 0:
+            while position(out) < first + chance.randint(1, 3):
+                assert process.poll() is None, process.stderr.read()
+                time.sleep(0.01)
+            start_up = start_up or time.monotonic() - began
+        time.sleep(chance.uniform(0, start_up if attempt % 2 else 0.3))
+        assert process.poll() is None, "the run was over before it was disturbed"
+        process.kill()
+        process.communicate()
+        steps.append(position(out))
+    run(script, *arguments, f"--run.out={out}")
+    return steps
 
 
 def position(out: Path) -> int:

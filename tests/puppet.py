@@ -2,7 +2,7 @@
 
     python tests/puppet.py [RANK:ACTION ...]
 
-ACTION is kill, fail or mistake, in the first attempt only; meanwhile the other ranks wait, as they
+ACTION is kill, fail, lose or mistake, in the first attempt only; meanwhile the other ranks wait, as they
 would in an AllReduce. `all:wait` makes every rank wait. A rank without cares ends well.
 """
 
@@ -27,6 +27,9 @@ def main() -> int:
         os.kill(os.getpid(), signal.SIGKILL)
     if action == "fail":
         return 3
+    if action == "lose":
+        print("error: data.processes: a worker process was killed", file=sys.stderr)
+        return 1
     if action == "mistake":
         print("error: data.root: nothing is there", file=sys.stderr)
         return 2

@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from tests.helpers import assert_same, call, last_json, launch, members, position, start
+from tests.helpers import assert_same, call, last_json, launch, members, position, run, start
 from utils.config import ROOT
 
 PUPPET = ROOT / "tests" / "puppet.py"
@@ -40,10 +40,10 @@ def await_step(job, out, step: int) -> None:
 def end_of(job, processes) -> tuple:
     """(seconds until job and processes are gone, last line on stderr); at most 60 s."""
     began = time.monotonic()
-    output, errors = job.communicate(timeout=60)
+    job.output, job.errors = job.communicate(timeout=60)
     _, alive = psutil.wait_procs(processes, timeout=60 - (time.monotonic() - began))
     assert not alive
-    return time.monotonic() - began, errors.splitlines()[-1] if errors else ""
+    return time.monotonic() - began, (job.errors.splitlines() or [""])[-1]
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,7 @@ def end_of(job, processes) -> tuple:
     [
         ("kill", 1, "rank 1 was killed by SIGKILL; see "),
         ("fail", 1, "rank 1 ended with status 3; see "),
+        ("lose", 1, "rank 1: error: data.processes: a worker process was killed"),
         ("mistake", 2, "rank 1: error: data.root: nothing is there"),
     ],
 )
@@ -154,6 +155,111 @@ def test_a_disk_that_becomes_read_only_ends_a_run_that_then_goes_on(tiny, tmp_pa
         assert line.startswith(f"error: run.out: cannot write {out}")
     assert last_json(call("tsm/train.py", *arguments))["steps"] == 180
     assert not list(out.glob("*.tmp*"))
+
+
+def test_a_killed_data_worker_ends_a_training_in_one_line(tiny, tmp_path):
+    arguments = [*tiny, "--train.epochs=60", "--run.save_steps=1", "--run.log_every=1000"]
+    arguments += ["--data.processes=true", "--data.workers=2", f"--run.out={tmp_path / 'run'}"]
+    job = start("tsm/train.py", *arguments)
+    await_step(job, tmp_path / "run", 3)
+    workers = psutil.Process(job.pid).children()
+    workers[0].kill()
+    _, line = end_of(job, workers)
+    assert (job.returncode, job.output) == (1, "")
+    assert line.startswith("error: data.processes: a worker process was killed by SIGKILL; ")
+    assert not [word for word in ("Traceback", "File ", "ERROR", "Stack") if word in job.errors]
+    assert position(tmp_path / "run") >= 3
+
+
+@pytest.mark.parametrize("script", ["draw_images", "draw_videos"])
+def test_no_worker_outlives_a_killed_drawing(script, tmp_path):
+    job = start(f"scripts/{script}.py", "--out", tmp_path / "drawn")
+    parent = psutil.Process(job.pid)
+    while len(parent.children()) < 2:
+        assert job.poll() is None, job.stderr.read()
+        time.sleep(0.02)
+    time.sleep(2)
+    workers = parent.children()
+    assert len(workers) >= 2
+    job.kill()
+    end_of(job, workers)
+
+
+def begin_validation(process) -> None:
+    """Waits until a training evaluates."""
+    for line in process.stderr:
+        if "evaluating" in line:
+            return
+    raise AssertionError("it ended before its validation")
+
+
+@pytest.fixture
+def long_validation(drawn, tmp_path) -> list:
+    """Settings with which each epoch is followed by an evaluation of 40,000 videos."""
+    path = tmp_path / "long.txt"
+    path.write_text((drawn / "test.txt").read_text() * 5000)
+    return [f"--data.test_list={path}", "--run.eval_every=1", f"--run.out={tmp_path / 'run'}"]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal_stops_a_validation_at_the_next_batch(
+    number, status, tiny, trained, long_validation, tmp_path
+):
+    process = start("tsm/train.py", *tiny, *long_validation)
+    begin_validation(process)
+    time.sleep(1)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == status, errors
+    assert "Traceback" not in errors
+    said = "stopped at step 6, saved; the same command goes on from there"
+    assert errors.splitlines()[-1].endswith(f"{said}; the validation of epoch 1 is left to eval.py")
+    assert '"videos"' not in (tmp_path / "run" / "log.jsonl").read_text()
+    run("tsm/train.py", *tiny, *long_validation, "--run.eval_every=0")
+    assert_same(trained, tmp_path / "run" / "epoch_002.ckpt")
+
+
+def test_a_signal_in_the_last_validation_says_that_the_training_is_done(
+    tiny, long_validation, tmp_path
+):
+    process = start("tsm/train.py", *tiny, *long_validation, "--run.eval_every=2")
+    begin_validation(process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    last = "interrupted: stopped at step 12, saved; the validation of epoch 2 is left to eval.py"
+    assert errors.splitlines()[-1] == last
+    assert (tmp_path / "run" / "epoch_002.ckpt").is_file()
+
+
+@pytest.mark.slow
+def test_two_ranks_leave_a_validation_together(two, long_validation, tmp_path):
+    job = launch("2", TRAIN, *two, *long_validation)
+    processes = await_members(job, 3)
+    begin_validation(job)
+    time.sleep(1)
+    job.send_signal(signal.SIGTERM)
+    end_of(job, processes.values())
+    assert job.returncode == 143
+    assert "Traceback" not in job.errors
+    assert position(tmp_path / "run") == 6
+    assert '"videos"' not in (tmp_path / "run" / "log.jsonl").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 3])
+def test_of_four_ranks_all_are_gone_soon_after_one(victim, tiny, tmp_path):
+    arguments = [*tiny, "--data.batch=1", "--train.epochs=500", "--run.save_steps=1"]
+    job = launch("4", TRAIN, *arguments, f"--run.out={tmp_path / 'run'}")
+    processes = await_members(job, 5)
+    await_step(job, tmp_path / "run", 3)
+    processes[victim].kill()
+    seconds, line = end_of(job, processes.values())
+    print(f"rank {victim} of 4 killed, all gone after {seconds:.1f} s")
+    assert job.returncode == 1
+    assert line.startswith(f"rank {victim} was killed by SIGKILL; see ")
+    assert seconds < 10
+    assert position(tmp_path / "run") >= 3
 
 
 @pytest.mark.slow

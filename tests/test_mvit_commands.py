@@ -1,6 +1,7 @@
 """MViTv2's commands on three drawn data sets; two workers; the same run killed."""
 
 import json
+import random
 import signal
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.helpers import (
     call,
     last_json,
     run,
+    run_under_kills,
     start_and_stop,
     weights,
 )
@@ -238,3 +240,18 @@ def test_kill_9_changes_no_bit(small, trained, tmp_path):
     start_and_stop("mvit_multi/train.py", arguments, broken, 8, signal.SIGKILL)
     run("mvit_multi/train.py", *arguments, f"--run.out={broken}")
     assert_same(trained, broken / "epoch_002.ckpt")
+
+
+@pytest.mark.slow
+def test_kills_at_random_moments_change_no_bit(small, tmp_path):
+    arguments = [*small, *AUGMENTED, "--run.save_steps=1", "--train.epochs=6"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    run("mvit_multi/train.py", *arguments, f"--run.out={whole}")
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    steps = run_under_kills("mvit_multi/train.py", arguments, broken, 6, seed)
+    print(f"steps saved at each kill: {steps}")
+    assert_same(whole / "epoch_006.ckpt", broken / "epoch_006.ckpt")
+    assert (whole / "epoch_006.ckpt").read_bytes() == (broken / "epoch_006.ckpt").read_bytes()
+    left = {path.name for path in broken.iterdir()} - {path.name for path in whole.iterdir()}
+    assert not left

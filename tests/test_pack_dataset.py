@@ -53,7 +53,7 @@ def test_mind_data_reads_the_shards(near, drawn):
     for path, label, frames, video in rows.create_tuple_iterator(output_numpy=True, num_epochs=1):
         found[str(path)] = int(label)
         assert frames > 0
-        assert video.tobytes()[:4] == b"zoo1"
+        assert video.tobytes()[:4] == b"zoo2"
     assert found == {str(drawn / path): int(label) for path, label in listed}
 
 

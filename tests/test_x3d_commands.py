@@ -1,6 +1,7 @@
 """X3D's commands on the drawn videos, and the same run killed."""
 
 import pickle
+import random
 import signal
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.helpers import (
     call,
     last_json,
     run,
+    run_under_kills,
     saving_graphs,
     start_and_stop,
     weights,
@@ -133,3 +135,18 @@ def test_kill_9_changes_no_bit(small, trained, tmp_path):
     start_and_stop("x3d/train.py", arguments, broken, 8, signal.SIGKILL)
     run("x3d/train.py", *arguments, f"--run.out={broken}")
     assert_same(trained, broken / "epoch_002.ckpt")
+
+
+@pytest.mark.slow
+def test_kills_at_random_moments_change_no_bit(small, tmp_path):
+    arguments = [*small, "--run.save_steps=1", "--train.epochs=6"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    run("x3d/train.py", *arguments, f"--run.out={whole}")
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    steps = run_under_kills("x3d/train.py", arguments, broken, 6, seed)
+    print(f"steps saved at each kill: {steps}")
+    assert_same(whole / "epoch_006.ckpt", broken / "epoch_006.ckpt")
+    assert (whole / "epoch_006.ckpt").read_bytes() == (broken / "epoch_006.ckpt").read_bytes()
+    left = {path.name for path in broken.iterdir()} - {path.name for path in whole.iterdir()}
+    assert not left

@@ -9,9 +9,6 @@ never waits for the host. It reads them at once only if this step is logged, sav
 
 import signal
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Callable, Optional
 
 import numpy as np
 from mindspore.train import Callback, Model
@@ -19,31 +16,17 @@ from mindspore.train import Callback, Model
 from utils import checkpoint
 from utils.checkpoint import RunFolder
 from utils.command import Interrupted
-from utils.config import Run
 from utils.event_files import EventFiles
 from utils.first_step import choose_sink_size, compile_step
 from utils.metrics import check_same_step, share_statistics
-from utils.order import Order
+from utils.plan import Plan
 from utils.profiling import Profiling
 from utils.run_log import Window, log, progress, write_line
 from utils.runtime import Runtime
-from utils.signals import reacting
+from utils.signals import Stopped, reacting
 from utils.train_step import OUTPUTS, TrainStep
 
 MUCH_WAITING = 0.1  # a share of the time
-
-
-@dataclass
-class Plan:
-    """A run: for how long, at what rates, and what to ask on the way."""
-
-    run: Run
-    epochs: int
-    order: Order
-    rates: Sequence[float]  # learning rate per update
-    too_many_bad: Callable[[], str]  # a line where too many videos could not be read, else ""
-    evaluate: Optional[Callable[[], dict]] = None
-    prepare: Optional[Callable[[int], None]] = None  # before saves of an epoch and evaluations
 
 
 def fit(step: TrainStep, data, plan: Plan, rt: Runtime, folder: RunFolder) -> dict:
@@ -94,6 +77,7 @@ class Trainer(Callback):
         events = folder.path / "tensorboard" if plan.run.tensorboard else None
         self.events = EventFiles(events, self.begun)
         self.signal = 0  # the one that asked to stop
+        self.unfinished = ""  # what a signal has ended before its end, for the last line
         self.failure = ""  # why the run stops before its end
         self.unsaved = ""  # why the newest state could not be saved
         self.advised = False
@@ -102,7 +86,7 @@ class Trainer(Callback):
 
     def ask_to_stop(self, number: int) -> None:
         self.signal = number
-        log.info("stopping after this step ...")
+        log.info("stopping after this step, or this batch of a validation ...")
         self.step.request("stop")
 
     def on_train_begin(self, run_context) -> None:
@@ -127,7 +111,7 @@ class Trainer(Callback):
         self.report_bad_data()
         if self.between_updates():
             self.settle()
-            if self.failure or self.values["stop"]:
+            if self.failure or self.values["stop"] or self.unfinished:
                 run_context.request_stop()
         self.window.since = time.monotonic()
 
@@ -222,9 +206,14 @@ class Trainer(Callback):
     def evaluate_if_due(self, before: int) -> None:
         if self.evaluation_is_due(before):
             share_statistics(self.step.net, self.rt)
-            result = self.plan.evaluate()
+            epoch = self.position // self.per_epoch
+            try:
+                result = self.plan.evaluate()
+            except Stopped:
+                self.unfinished = f"; the validation of epoch {epoch} is left to eval.py"
+                return
             self.step.set_train()
-            self.write({"epoch": self.position // self.per_epoch, **result})
+            self.write({"epoch": epoch, **result})
             self.window = Window()
 
     def save(self, name: str = "") -> None:
@@ -292,14 +281,15 @@ class Trainer(Callback):
     def finish(self) -> None:
         """Raises what stopped the run, or saves at the step at which it was asked to stop."""
         self.read_values()
-        if self.position < self.total and not self.failure:
+        if (self.position < self.total or self.unfinished) and not self.failure:
             self.save()
         if self.unsaved and not self.failure:
             self.failure = f"{self.unsaved}; {self.kept()}; lower the rate or the loss scale"
         if self.failure:
             raise ValueError(self.failure)
-        if self.position < self.total:
-            how = f"stopped at step {self.position}, saved; the same command goes on from there"
+        if self.position < self.total or self.unfinished:
+            rest = "; the same command goes on from there" if self.position < self.total else ""
+            how = f"stopped at step {self.position}, saved{rest}{self.unfinished}"
             if self.signal == signal.SIGINT:
                 raise Interrupted(f"interrupted: {how}")
             log.info("SIGTERM: %s", how)

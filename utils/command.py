@@ -2,13 +2,15 @@
 
     python <net>/train.py --config_path Y [--section.key=value ...]
 
-Exit status 0: done; 2: the user's mistake, told in one line; 130: interrupted; 1: ours.
+Exit status 0: done; 2: the user's mistake, told in one line; 130: interrupted; 1: ours, or a part
+of the machine's, which is told in one line too.
 """
 
 import difflib
 import importlib
 import math
 import os
+import re
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -24,6 +26,13 @@ from utils.usage import quietly, show_usage
 
 class Interrupted(Exception):
     """Stopped by ctrl-C; the message says what is safe and how to go on."""
+
+
+class Failed(RuntimeError):
+    """The machine failed, not the user and not this code; the message is one line.
+
+    Of an error in a data pipeline MindData keeps the text alone, in a RuntimeError of its own.
+    """
 
 
 def run(
@@ -236,7 +245,20 @@ def enter(usage: str, work: Callable, bare: bool = False) -> None:
         leave(2, f"error: {escape_control(' '.join(str(error).split()))}")
     except Interrupted as error:
         leave(130, str(error))
+    except RuntimeError as error:
+        line = find_failure(error)
+        if not line or "ZOO_TRACEBACK" in os.environ:
+            raise
+        leave(1, f"error: {line}")
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def find_failure(error: RuntimeError) -> str:
+    """The message of a Failed, also of one that MindData hands on; empty for other errors."""
+    if isinstance(error, Failed):
+        return str(error)
+    found = re.search(r"^(?:\w+\.)*Failed: (.*)", str(error), re.MULTILINE)
+    return found[1] if found else ""
 
 
 def leave(status: int, line: str) -> None:

@@ -5,6 +5,9 @@ numbers into another pipe: eight bytes at a time, which the system neither split
 there is no lock that a killed process could hold, and nothing lies in /dev/shm, which is small in
 containers.
 
+A pipe holds 8,192 numbers, or 512 where a user has many. The parent never waits for room in one: it
+keeps the numbers that do not fit, and writes them as it reads results.
+
 A fork copies locks as they are: of OpenCV and the decoders, where other threads use these at that
 moment. So threads and processes do not go together in one process. For the same reason nothing is
 forked once an Ascend or a GPU is open: utils/loading.py refuses it. Processes that do not fork
@@ -13,6 +16,7 @@ lie in memory that only a fork inherits, and to import MindSpore each.
 """
 
 import atexit
+import collections
 import contextlib
 import gc
 import mmap
@@ -21,12 +25,14 @@ import os
 import signal
 import struct
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
 
+from utils.command import Failed
 from utils.parent import end_with
 
 NUMBER = struct.Struct("q")
@@ -59,12 +65,14 @@ class Batches:
         try:
             crew.give(rows[:ahead])
             for first in rows[::count]:
-                wanted = set(rows[first : first + count])
-                while not wanted <= done:
-                    done |= crew.take()
+                batch = set(rows[first : first + count])
+                missing, done = batch - done, done - batch
+                while missing:
+                    taken = crew.take()
                     if crew.closed:
                         return
-                done -= wanted
+                    done |= taken - missing
+                    missing -= taken
                 columns = tuple(map(np.copy, places[first // count % self.ahead]))
                 crew.give(rows[first + ahead : first + ahead + count])
                 yield columns
@@ -85,9 +93,12 @@ class Crew:
     def __init__(self, source: Any, places: list, workers: int, processes: bool):
         self.source, self.places, self.processes = source, places, processes
         self.closed = False
+        self.unsent: collections.deque[int] = collections.deque()
         (self.orders, self.to_do), (self.results, self.done) = (
             multiprocessing.Pipe(duplex=False) for _ in range(2)
         )
+        for end in (self.to_do, self.results):  # the parent's
+            os.set_blocking(end.fileno(), False)
         self.members = [self.member() for _ in range(workers)]
         one_thread_each()
         for member in self.members:
@@ -128,13 +139,24 @@ class Crew:
             column[row % batch] = value
 
     def give(self, rows: Iterable[int]) -> None:
-        for row in rows:
-            os.write(self.to_do.fileno(), NUMBER.pack(row))
+        self.unsent.extend(rows)
+        self.send()
+
+    def send(self) -> None:
+        """Writes as many of the numbers as the pipe has room for.
+
+        Where some are left, the pipe is not empty, so there will be a result, and `take` sends on.
+        """
+        with contextlib.suppress(BlockingIOError):
+            while self.unsent:
+                os.write(self.to_do.fileno(), NUMBER.pack(self.unsent[0]))
+                self.unsent.popleft()
 
     def take(self) -> set[int]:
         """Waits for a row at least, or for the end, when there is none.
 
-        A row that failed is made here, and raises what it raised.
+        A row that failed is made here, and raises what it raised. Raises Failed where a worker
+        process has ended.
         """
         ends = {member.sentinel: member for member in self.members} if self.processes else {}
         ready = set(wait([self.results, *ends]))
@@ -142,29 +164,47 @@ class Crew:
             return set()
         for ended in ready & set(ends):
             ends[ended].join()
-            raise RuntimeError(
-                f"data.processes: a worker process ended with status {ends[ended].exitcode}; "
-                "where memory runs out, the system ends one with -9"
-            )
-        found = {row for (row,) in NUMBER.iter_unpack(os.read(self.results.fileno(), AT_ONCE))}
+            how = describe_end(ends[ended].exitcode)
+            raise Failed(f"data.processes: a worker process {how}")
+        found = self.read()
+        self.send()
         for row in found:
             if row < 0:
                 self.make(-1 - row)
         return {max(row, -1 - row) for row in found}
 
+    def read(self) -> list[int]:
+        """The numbers that are in the pipe of results, at most some hundreds."""
+        try:
+            data = os.read(self.results.fileno(), AT_ONCE)
+        except BlockingIOError:  # `close`, in another thread, has read them
+            return []
+        return [row for (row,) in NUMBER.iter_unpack(data)]
+
     def close(self) -> None:
         """Ends all members and waits for them: no thread may be in a decoder when Python ends."""
         atexit.unregister(self.close)
         self.closed = True
+        for member in self.members if self.processes else ():
+            member.kill()
+        while any(member.is_alive() for member in self.members):
+            # A thread ends when it reads a number; it may need room to write the one before.
+            with contextlib.suppress(BlockingIOError):
+                os.write(self.to_do.fileno(), NUMBER.pack(0))
+            self.read()
+            time.sleep(0.001)
         # Python ends while somebody takes: MindData's thread, for which MindData waits at the end.
         os.write(self.done.fileno(), NUMBER.pack(0))
-        if self.processes:
-            for member in self.members:
-                member.kill()
-        else:
-            self.give([0] * len(self.members))  # wakes them; each ends after its row
-        for member in self.members:
-            member.join()
+
+
+def describe_end(status: int) -> str:
+    """How a worker process ended, by its exit code, which is negative for a signal; what to do."""
+    if status >= 0:
+        return f"ended with status {status}; run the same command again"
+    advice = ""
+    if status == -signal.SIGKILL:
+        advice = "where memory runs out the system does that: lower data.workers; "
+    return f"was killed by {signal.Signals(-status).name}; {advice}run the same command again"
 
 
 def one_thread_each() -> None:

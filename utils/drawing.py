@@ -11,10 +11,8 @@ changes. Videos of one number share all but the motion: there is no background t
 """
 
 import json
-import multiprocessing
 import os
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
@@ -24,6 +22,8 @@ import av
 import cv2
 import numpy as np
 from tqdm import tqdm
+
+from utils.pool import executor
 
 MOTIONS = ("left", "right", "up", "down", "grow", "shrink", "clockwise", "counterclockwise")
 # The circle a motion follows (0 x, 1 y, 2 size, 3 angle) and which way; images count y downwards.
@@ -276,16 +276,14 @@ def _claim(root: Path, recipe: dict[str, int]) -> None:
 def _draw_videos(root: Path, videos: list[_Video]) -> None:
     if not videos:
         return
-    # Spawned, not forked: a fork would copy the locks of whatever threads the caller runs.
-    spawn = multiprocessing.get_context("spawn")
-    workers = min(os.cpu_count() or 1, 16, len(videos))
-    with ProcessPoolExecutor(workers, spawn, cv2.setNumThreads, (1,)) as pool:
+    with executor(min(os.cpu_count() or 1, 16, len(videos))) as pool:
         jobs = pool.map(_draw_video, [root] * len(videos), videos, chunksize=4)
         for _ in tqdm(jobs, "drawing", len(videos), unit="video", disable=None):
             pass
 
 
 def _draw_video(root: Path, video: _Video) -> None:
+    cv2.setNumThreads(1)  # there is a process for each core
     rng = np.random.default_rng(video.seed)
     short, aspect = rng.integers(SIDES[0], SIDES[1] + 1), rng.choice(ASPECTS)
     width, height = (2 * round(short * long / 2) for long in (max(aspect, 1), max(1 / aspect, 1)))

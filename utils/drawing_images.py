@@ -4,12 +4,15 @@ Colour says nothing: two random colours, ground and body, are at least so far ap
 shows. Files: `data_batch_1.bin` to `data_batch_5.bin`, `test_batch.bin`, `batches.meta.txt`.
 """
 
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import os
+from concurrent.futures import as_completed
 from pathlib import Path
 
 import cv2
 import numpy as np
 from tqdm import tqdm
+
+from utils.pool import executor
 
 PATTERNS = (
     "disc",
@@ -92,9 +95,10 @@ def draw_cifar10(root: Path, seed: int, distinct: int = PER_FILE) -> dict[str, i
     """
     root.mkdir(parents=True, exist_ok=True)
     (root / "batches.meta.txt").write_text("\n".join(PATTERNS) + "\n")
-    with ProcessPoolExecutor() as pool:
-        jobs = [pool.submit(draw_file, root / FILES[i], [seed, i], distinct) for i in range(6)]
-        for job in tqdm(as_completed(jobs), total=6, unit="file", disable=None, leave=False):
+    count = len(FILES)
+    with executor(min(os.cpu_count() or 1, count)) as pool:
+        jobs = [pool.submit(draw_file, root / FILES[i], [seed, i], distinct) for i in range(count)]
+        for job in tqdm(as_completed(jobs), total=count, unit="file", disable=None, leave=False):
             job.result()
     return {"train": 5 * PER_FILE, "test": PER_FILE}
 

@@ -18,6 +18,7 @@ from utils.bad_videos import BadVideos
 from utils.files import write_text
 from utils.run_log import log, progress
 from utils.runtime import Runtime
+from utils.signals import Stopped, received
 
 # Most clips in one forward pass of an evaluation on an accelerator, if a batch has no more videos.
 # The host launches the 400 to 1,500 operators of a pass one by one, and with a few clips the device
@@ -114,13 +115,20 @@ def evaluate(
 
     Raw scores are averaged over the V views of a video. `collect(rows, scores, labels)` gets those
     of every batch, the rows counted over this rank's. `clips_per_pass`: as in `video_scores`.
+
+    Raises Stopped, on all ranks, where a signal came to one of them; that one leaves after the
+    batch it is at.
     """
     net.set_train(False)
     counts, began = Counts(num_classes), time.monotonic()
     log.info("evaluating; the first batch compiles the graph ...")
     bar = progress(data.get_dataset_size(), "batch", rt)
     batches = data.create_tuple_iterator(num_epochs=1, output_numpy=True)
+    stopped = 0
     for k, (clips, label, valid) in enumerate(batches):
+        if received:
+            stopped = 1
+            break
         if valid.any():
             scores = video_scores(net, clips, clips_per_pass)[valid]
             counts.add(scores, label[valid])
@@ -128,6 +136,8 @@ def evaluate(
                 collect(k * len(valid) + np.flatnonzero(valid), scores, label[valid])
         bar.update()
     bar.close()
+    if sum_count(stopped, rt):
+        raise Stopped("a signal came before the evaluation was done")
     counts.over_ranks(rt)
     return {**counts.shares(), "seconds": round(time.monotonic() - began, 2)}
 
@@ -175,9 +185,12 @@ def pad_clips(clips: np.ndarray, size: int) -> np.ndarray:
 
 def sum_unreadable(bad: BadVideos, rt: Runtime) -> int:
     """Unreadable videos on all ranks."""
-    if rt.size == 1:
-        return bad.count
-    return int(sum_over_ranks(np.array([bad.count]))[0])
+    return sum_count(bad.count, rt)
+
+
+def sum_count(count: int, rt: Runtime) -> int:
+    """The sum of all ranks' counts."""
+    return count if rt.size == 1 else int(sum_over_ranks(np.array([count]))[0])
 
 
 def write_beside(checkpoint: str, values: dict, rt: Runtime) -> None:

@@ -19,11 +19,11 @@ from tqdm import tqdm
 
 from utils.files import explained, locked, write_text
 from utils.lists import ListFile, Record, entries
-from utils.packed import BAD, INDEX, LIST, NOWHERE, PLACE, PLACES, digest
+from utils.packed import BAD, INDEX, LIST, NOWHERE, PLACE, PLACES, digest, sealed
 from utils.packing import Form, job_of, pack
 from utils.pool import Crashed, run_all
 from utils.scanning import Finding, table_row
-from utils.shards import UNFINISHED, Spool, page_size, read_note
+from utils.shards import UNFINISHED, Spool, page_size, read_note, settle
 
 READ_BY = ("root", "source", "num_classes", "image_tmpl", "flow")  # what says what lines mean
 MOST = 500  # videos of a shard, about
@@ -139,7 +139,7 @@ def begin(plan: Plan) -> IO:
         raise ValueError(f"--out: {plan.folder} is being packed by another process")
     begun = plan.folder / "settings.json"
     if begun.is_file():
-        for key, value in json.loads(begun.read_text()).items():
+        for key, value in read_settings(begun).items():
             if settings.get(key) != value:
                 raise ValueError(
                     f"--out: {plan.folder} was begun with another {key} ({value}, now "
@@ -148,6 +148,19 @@ def begin(plan: Plan) -> IO:
     shutil.rmtree(plan.folder / UNFINISHED, ignore_errors=True)
     write_text(begun, json.dumps(settings))
     return lock
+
+
+def read_settings(path: Path) -> dict:
+    """What a folder was begun with; ValueError where the file is damaged."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("list"), str):
+        raise ValueError(
+            f"--out: {path} is damaged; remove the folder, or choose another, and pack again"
+        )
+    return found
 
 
 def pack_shards(
@@ -188,7 +201,7 @@ def finish(plan: Plan, names: list[str]) -> dict:
             places[line] = (shard, *row)
     write_text(folder / BAD, "".join(f"{row}\n" for row in table_of(plan, bad)))
     lost = [k for k in np.flatnonzero(places["shard"] == NOWHERE) if k not in bad]
-    begun = json.loads((folder / "settings.json").read_text())["list"]
+    begun = read_settings(folder / "settings.json")["list"]
     if lost or digest(plan.file.path) != begun:
         raise ValueError(f"{plan.file.path} has changed while it was packed; remove {folder}")
     good = places[places["shard"] != NOWHERE]
@@ -196,10 +209,12 @@ def finish(plan: Plan, names: list[str]) -> dict:
         raise ValueError(f"{plan.file.path} has no video that can be packed; see {folder / BAD}")
     shutil.copyfile(plan.file.path, folder / f"{LIST}.tmp")
     np.save(folder / f"tmp.{PLACES}", places)
-    os.replace(folder / f"{LIST}.tmp", folder / LIST)
-    os.replace(folder / f"tmp.{PLACES}", folder / PLACES)
+    for temporary, name in ((f"{LIST}.tmp", LIST), (f"tmp.{PLACES}", PLACES)):
+        settle(str(folder / temporary))
+        os.replace(folder / temporary, folder / name)
     index = {**plan.form._asdict(), "list": begun, "shards": shards}
-    write_text(folder / INDEX, json.dumps(index))
+    index["places"] = digest(folder / PLACES)
+    write_text(folder / INDEX, json.dumps(sealed(index)))
     original = np.flatnonzero(places["shard"] != NOWHERE)
     return {
         "videos": len(good),

@@ -3,9 +3,15 @@
 Of every list there is a folder in DIR: MindRecord shards, and the list itself with a row of
 `places.npy` for each of its lines. A video is read by its place: its table first, then no more than
 the packets that the wanted frames need. MindData reads the same shards whole (`ds.MindDataset`).
+
+Everything that is read has a checksum: the index and what it names when a list is opened, the head
+and table of a video when that is opened, its packets when they are read. Packs that were written
+before there were checksums still open, with a warning.
 """
 
+import contextlib
 import functools
+import hashlib
 import json
 import logging
 import os
@@ -18,7 +24,7 @@ import numpy as np
 
 from utils.frame_source import FrameSource, VideoError
 from utils.lists import ListFile, Record, digest, entries, read_list
-from utils.pack_format import EXTRA, KEY, decode_table
+from utils.pack_format import EXTRA, HEAD, KEY, decode_table
 from utils.video import open_video, read_jpeg
 
 INDEX, LIST, PLACES, BAD = "pack.json", "list.txt", "places.npy", "bad.tsv"
@@ -29,6 +35,8 @@ PLACE = np.dtype(
     + [("frames", "<u4"), ("psnr", "<f4")]
 )
 NOWHERE = -1  # shard of a line that could not be packed
+KEYS = {"codec", "short_side", "gop", "quality", "list", "shards"}  # of an index without checksums
+REPAIR = "copy it again, or run scripts/pack_dataset.py"
 
 
 class Place(NamedTuple):
@@ -63,6 +71,8 @@ class PackedVideo(FrameSource):
         self._place = place
         try:
             self._table = decode_table(place.read(0, place.head))
+            if place.head + int(self._table.sizes.sum(dtype=np.int64)) != place.size:
+                raise ValueError("the table is damaged: its packets are not as long as the video")
         except (OSError, ValueError) as error:
             raise self._damaged(error) from None
         self._length, self.fps = self._table.frames, self._table.fps
@@ -107,7 +117,9 @@ class PackedVideo(FrameSource):
         start = int(self._ends[first] - sizes[0])
         data = self._place.read(start, int(sizes.sum()))
         stops = np.cumsum(sizes)
-        return [data[stop - size : stop] for stop, size in zip(stops, sizes)]
+        packets = [data[stop - size : stop] for stop, size in zip(stops, sizes)]
+        self._table.check(first, packets)
+        return packets
 
     def _damaged(self, reason: object) -> VideoError:
         return self._error(f"its copy in {self._place.shard}: {reason}")
@@ -128,7 +140,7 @@ def read_records(file: ListFile, packed: Optional[Path]) -> list[Record]:
 
     A packed list is complete without the original; where that is there too, it must not have
     changed. Raises ValueError as `read_list` does, and for a pack that is missing, unfinished, of
-    another list, or has lost bytes.
+    another list, or is damaged.
     """
     records, left_out = read_packed(file, Path(packed)) if packed else read_list(file)
     if left_out:
@@ -140,14 +152,20 @@ def read_records(file: ListFile, packed: Optional[Path]) -> list[Record]:
 def read_packed(file: ListFile, packed: Path, min_frames: int = 3) -> tuple[list[Record], int]:
     folder = pack_folder(packed, file)
     index = read_index(folder)
+    if "places" not in index:
+        log.warning(
+            "data.packed: %s was packed without checksums: damage in it may stay unseen; "
+            "scripts/pack_dataset.py --verify looks for it",
+            folder,
+        )
     if file.path.is_file() and digest(file.path) != index["list"]:
         raise ValueError(f"data.packed: {file.path} is not the list that {folder} was packed from")
     shards = check_shards(folder, index)
     if not (folder / LIST).is_file() or digest(folder / LIST) != index["list"]:
-        raise ValueError(f"data.packed: {folder / LIST} is damaged; run scripts/pack_dataset.py")
-    lines = entries(file._replace(path=folder / LIST))
+        raise ValueError(f"data.packed: {folder / LIST} is damaged; {REPAIR}")
+    lines = list(entries(file._replace(path=folder / LIST)))
     records, left_out = [], 0
-    for row, (number, _, record) in zip(np.load(folder / PLACES), lines):
+    for row, (number, _, record) in zip(read_places(folder, index, len(lines)), lines):
         if row["shard"] == NOWHERE:
             left_out += 1
         elif isinstance(record, str):
@@ -172,7 +190,57 @@ def read_index(folder: Path) -> dict:
     if not (folder / INDEX).is_file():
         begun = "was not packed to its end" if folder.is_dir() else "is not there"
         raise ValueError(f"data.packed: {folder} {begun}; run scripts/pack_dataset.py")
-    return json.loads((folder / INDEX).read_text())
+    try:
+        index = json.loads((folder / INDEX).read_bytes())
+        sound = is_index(index)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        sound = False
+    if not sound:
+        raise ValueError(f"data.packed: {folder / INDEX} is damaged; {REPAIR}")
+    return index
+
+
+def is_index(index: object) -> bool:
+    """Whether this is what `sealed` returned, or an index of before there were checksums."""
+    if not isinstance(index, dict):
+        return False
+    if set(index) != KEYS and sealed(index) != index:
+        return False
+    return isinstance(index["list"], str) and all(
+        isinstance(name, str) and name == os.path.basename(name) and type(size) is int
+        for name, size in index["shards"]
+    )
+
+
+def sealed(values: dict) -> dict:
+    """The values with a checksum of all others."""
+    rest = {name: value for name, value in values.items() if name != "checksum"}
+    text = json.dumps(rest, sort_keys=True).encode()
+    return {**rest, "checksum": hashlib.sha256(text).hexdigest()}
+
+
+def read_places(folder: Path, index: dict, lines: int) -> np.ndarray:
+    """PLACE (lines,): where the video of each line is; ValueError where the file is damaged."""
+    path, places = folder / PLACES, None
+    with contextlib.suppress(Exception):  # NumPy's parser of a damaged header raises many kinds
+        if index.get("places") in (None, digest(path)):
+            places = np.load(path)
+    if not are_places(places, [size for _, size in index["shards"]], lines):
+        raise ValueError(f"data.packed: {path} is damaged; {REPAIR}")
+    return places
+
+
+def are_places(places: object, shards: list[int], lines: int) -> bool:
+    """Whether all places are within shards of these sizes, in bytes."""
+    if getattr(places, "dtype", None) != PLACE or places.shape != (lines,):
+        return False
+    good = places[places["shard"] != NOWHERE]
+    if not ((good["shard"] >= 0) & (good["shard"] < len(shards))).all():
+        return False
+    room = np.array(shards, np.uint64)[good["shard"]]
+    heads = (good["head"] >= HEAD.size) & (good["head"] <= good["size"])
+    within = (good["offset"] <= room) & (good["size"] <= room - good["offset"])
+    return bool((heads & within).all())
 
 
 def check_shards(folder: Path, index: dict) -> list[str]:

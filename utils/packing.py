@@ -107,7 +107,9 @@ def encode(source: FrameSource, job: Job, form: Form) -> Packed:
     height, width = seen[0].shape[:2]
     columns = [np.array(column) for column in zip(*(packet[1:] for packet in packets))]
     sizes = np.array([len(data) for data, *_ in packets])
-    table = Table(form.codec, height, width, len(source), source.fps, sizes, *columns)
+    checksums = np.array([zlib.crc32(data) for data, *_ in packets])
+    about = form.codec, height, width, len(source), source.fps
+    table = Table(*about, sizes, *columns, checksums)
     head, payload = table.encode(), b"".join(data for data, *_ in packets)
     return Packed(head, payload, len(source), compare(source.path, head + payload, head, seen))
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Optional, Union
 from mindspore.mindrecord import FileWriter
 
 from utils.files import write_text
+from utils.packed import sealed
 from utils.packing import Packed
 from utils.scanning import Finding
 
@@ -91,7 +92,7 @@ class Spool:
             settle(f"{temporary}{end}")
             os.replace(f"{temporary}{end}", f"{target}{end}")
         note = {"bytes": target.stat().st_size, "rows": rows, "bad": list(self.bad.items())}
-        write_text(note_of(target), json.dumps(note))
+        write_text(note_of(target), json.dumps(sealed(note)))
         self.file.close()
         os.remove(self.file.name)
 
@@ -147,7 +148,8 @@ def note_of(shard: Path) -> Path:
 def read_note(shard: Path) -> Optional[dict]:
     """What was noted of a shard, where it is as long as noted; else None: to be written anew."""
     try:
-        note = json.loads(note_of(shard).read_text())
-        return note if shard.stat().st_size == note["bytes"] else None
-    except (OSError, ValueError):
+        note = json.loads(note_of(shard).read_bytes())
+        sound = set(note) == {"bytes", "rows", "bad"} or sealed(note) == note
+        return note if sound and shard.stat().st_size == note["bytes"] else None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None

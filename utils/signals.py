@@ -26,6 +26,11 @@ def end_command(number: int) -> None:
 
 
 reactions: list[Callable[[int], None]] = [end_command]  # the last one is in force
+received: list[int] = []  # signals that a reaction was called with
+
+
+class Stopped(Exception):
+    """Work was left because a signal asked for it; there is no result."""
 
 
 @contextmanager
@@ -36,6 +41,7 @@ def reacting(on_signal: Callable[[int], None]) -> Iterator[None]:
         yield
     finally:
         reactions.pop()
+        received.clear()
 
 
 def watch() -> None:
@@ -64,6 +70,7 @@ def renew_threads() -> None:
 def listen() -> None:
     number = signal.sigwait(WATCHED)
     heard = time.monotonic()
+    received.append(number)
     reactions[-1](number)
     again = signal.sigwait(WATCHED)
     while time.monotonic() - heard < ECHO:

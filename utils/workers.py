@@ -140,8 +140,8 @@ class Workers:
         if status in INTERRUPTED:
             return Failure(f"{who} was interrupted", status, 1)
         told = re.findall(r"^error: .*$", path.read_text(errors="replace"), re.MULTILINE)
-        if status == 2 and told:
-            return Failure(f"{who}: {told[-1]}", 2, 3)
+        if status in (1, 2) and told:
+            return Failure(f"{who}: {told[-1]}", status, 3)
         return Failure(f"{who} ended with status {status}; see {path}")
 
     def stop(self) -> None:

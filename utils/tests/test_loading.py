@@ -1,7 +1,11 @@
 """Workers and their batches: the same for any number, no more than fits, gone with their parent."""
 
+import contextlib
+import fcntl
+import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -14,13 +18,16 @@ import psutil
 import pytest
 
 from utils import loading
+from utils.command import find_failure
 from utils.config import ROOT
 from utils.core_count import LAUNCHER_CORES
-from utils.crew import shared_rows
+from utils.crew import Batches, shared_rows
 from utils.drawing import write_numbered_video
 from utils.order import Order
 from utils.sources import TrainVideos
 from utils.video import open_video
+
+F_SETPIPE_SZ = 1031  # fcntl has it from Python 3.10 on
 
 # Threads last: one that ends holds a lock of OpenCV, which a fork would copy.
 KINDS = pytest.mark.parametrize("processes", [True, False], ids=["processes", "threads"])
@@ -83,6 +90,22 @@ def soon(condition):
     while not condition() and time.monotonic() < end:
         time.sleep(0.05)
     return condition()
+
+
+@contextlib.contextmanager
+def in_time(seconds):
+    """Fails what is inside if it takes longer: these tests are of what could hang for ever."""
+
+    def fail(number, frame):
+        raise TimeoutError(f"still at work after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # what closes after that may hang too
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def run_python(code, *command, processes="", **options):
@@ -182,6 +205,69 @@ def test_no_more_rows_are_made_than_prefetch_says(processes):
     assert (made == 1).all()
 
 
+class Numbers:
+    """80,000 rows, each its own number."""
+
+    def __len__(self):
+        return 80_000
+
+    def __getitem__(self, index):
+        return (np.full(1, index),)
+
+
+@pytest.fixture
+def small_pipes(monkeypatch):
+    """Pipes of one page, as the system gives them to a user who has many."""
+    open_pipe = multiprocessing.Pipe
+
+    def small_pipe(*arguments, **options):
+        ends = open_pipe(*arguments, **options)
+        assert fcntl.fcntl(ends[0].fileno(), F_SETPIPE_SZ, 4096) == 4096
+        return ends
+
+    monkeypatch.setattr(multiprocessing, "Pipe", small_pipe)
+
+
+def take_slowly(processes, batch, ahead):
+    """The values of all batches; after each of the first ones, the workers can fill the pipes."""
+    batches = Batches(Numbers(), (np.zeros(1),), batch, 2, processes, ahead)
+    for k, (values,) in enumerate(batches):
+        yield values[:, 0]
+        time.sleep(0.5 if k < 2 else 0)
+
+
+@KINDS
+@pytest.mark.parametrize(("batch", "ahead"), [(40_000, 1), (4_000, 10), (10_000, 8)])
+def test_any_number_of_rows_may_be_in_flight(batch, ahead, processes, members):
+    with in_time(30):
+        found = np.concatenate(list(take_slowly(processes, batch, ahead)))
+    assert np.array_equal(found, np.arange(80_000))
+    assert soon(lambda: not members()), members()
+
+
+@KINDS
+@pytest.mark.usefixtures("small_pipes")
+def test_any_number_of_rows_may_be_in_flight_through_small_pipes(processes, members):
+    with in_time(30):
+        found = np.concatenate(list(take_slowly(processes, 20_000, 2)))
+    assert np.array_equal(found, np.arange(80_000))
+    assert soon(lambda: not members()), members()
+
+
+@KINDS
+@pytest.mark.parametrize("small", [False, True])
+def test_workers_end_though_nobody_took_their_rows(small, processes, members, request):
+    """Both pipes are full by then."""
+    if small:
+        request.getfixturevalue("small_pipes")
+    batches = take_slowly(processes, 20_000, 2)
+    next(batches)
+    time.sleep(1)
+    with in_time(10):
+        batches.close()
+    assert not members()
+
+
 @KINDS
 def test_workers_end_with_their_iterator(processes, members):
     batches = batches_of(lambda index: [index], 1, 2, processes)
@@ -210,8 +296,12 @@ def test_the_end_of_a_worker_process_is_told(members):
     batches = batches_of(lambda index: [index], 1, 1, True)
     next(batches)
     members()[0].kill()
-    with pytest.raises(RuntimeError, match="a worker process ended with status -9"):
+    with pytest.raises(RuntimeError, match="a worker process was killed by SIGKILL") as raised:
         list(batches)
+    assert find_failure(raised.value) == (
+        "data.processes: a worker process was killed by SIGKILL; where memory runs out the system "
+        "does that: lower data.workers; run the same command again"
+    )
 
 
 @KINDS

@@ -11,6 +11,7 @@ from utils.config import ROOT
 from utils.filling import fill_input
 from utils.metrics import CLIPS_PER_PASS, Counts, choose_clips_per_pass, evaluate, video_scores
 from utils.runtime import Runtime
+from utils.signals import Stopped
 from utils.testing import load_case
 
 CASES = load_case(ROOT / "tsm" / "tests" / "golden" / "tsm_data.json")["test_aggregation"]
@@ -110,6 +111,52 @@ def test_an_evaluation_gives_its_clips_per_pass_on():
     net = Scores()
     result = evaluate(net, Rows(), 6, Runtime(), clips_per_pass=6)
     assert (result["videos"], net.shapes) == (1, [(6, 3, 8, 8)])
+
+
+class Batches:
+    """Three batches of two videos; `before` is called with the number of each."""
+
+    def __init__(self, before):
+        self.before = before
+
+    def get_dataset_size(self) -> int:
+        return 3
+
+    def create_tuple_iterator(self, **_):
+        for k in range(3):
+            self.before(k)
+            yield make_clips(2, 1), np.zeros(2, int), np.ones(2, bool)
+
+
+@pytest.fixture
+def received(monkeypatch):
+    """The signals that came; empty again after the test."""
+    monkeypatch.setattr(metrics, "received", [])
+    return metrics.received
+
+
+def test_an_evaluation_is_left_after_the_batch_in_which_a_signal_came(received):
+    net = Scores()
+    with pytest.raises(Stopped):
+        evaluate(net, Batches(lambda k: k == 1 and received.append(15)), 6, Runtime())
+    assert len(net.shapes) == 1
+
+
+def test_an_evaluation_whose_last_batch_a_signal_meets_is_whole(received):
+    class Late(Scores):
+        def __call__(self, clips):
+            if len(self.shapes) == 2:
+                received.append(15)
+            return super().__call__(clips)
+
+    assert evaluate(Late(), Batches(lambda k: None), 6, Runtime())["videos"] == 6
+
+
+def test_all_ranks_leave_an_evaluation_that_one_has_left(received, monkeypatch):
+    """The sum over ranks: the other one was stopped, this one not."""
+    monkeypatch.setattr(metrics, "sum_over_ranks", lambda values: values + 1)
+    with pytest.raises(Stopped):
+        evaluate(Scores(), Batches(lambda k: None), 6, Runtime(size=2))
 
 
 def test_data_sets_with_other_views_have_one_shape(monkeypatch):

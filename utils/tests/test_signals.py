@@ -9,9 +9,9 @@ from utils.signals import ECHO
 
 WAITING = """
 import time
-from utils.signals import reacting, watch
+from utils.signals import reacting, received, watch
 watch()
-with reacting(lambda number: print("asked", int(number), flush=True)):
+with reacting(lambda number: print("asked", int(number), list(map(int, received)), flush=True)):
     print("ready", flush=True)
     time.sleep(60)
 """
@@ -27,7 +27,7 @@ def test_an_echo_is_no_second_signal():
     )
     assert process.stdout.readline() == "ready\n"
     process.terminate()
-    assert process.stdout.readline() == "asked 15\n"
+    assert process.stdout.readline() == "asked 15 [15]\n"
     process.terminate()
     time.sleep(ECHO + 0.2)
     assert process.poll() is None

@@ -1,0 +1,202 @@
+"""Damaged packs: each is refused with the name of the file, or gives exactly the right frames."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from tests.fuzz.packs import change_bytes, change_json, flip_bit
+from utils.drawing import write_numbered_video
+from utils.frame_source import VideoError
+from utils.lists import ListFile, Record
+from utils.pack_lists import pack_lists, plan_of, read_settings
+from utils.packed import INDEX, LIST, PLACES, PackedVideo, read_records
+from utils.packing import Form
+from utils.shards import note_of, read_note
+
+FRAMES = 30
+FORMS = {"video": Form("video", 256, 6, 18), "jpeg": Form("jpeg", 256, 1, 80)}
+FILES = {INDEX: (change_bytes, change_json), PLACES: (change_bytes,), LIST: (change_bytes,)}
+
+
+class Pack(NamedTuple):
+    """A packed list of three videos in two shards, and what it gives while it is whole."""
+
+    file: ListFile
+    folder: Path
+    records: list[Record]
+    frames: list[np.ndarray]  # uint8 (FRAMES, H, W, 3) of each record
+
+
+@pytest.fixture(scope="module", params=["video", "jpeg"])
+def pack(request, tmp_path_factory) -> Pack:
+    root = tmp_path_factory.mktemp(request.param)
+    for k in range(3):
+        write_numbered_video(root / f"{k}.mp4", FRAMES, 96, 64, 25)
+    (root / "list.txt").write_text("".join(f"{k}.mp4 {k}\n" for k in range(3)))
+    file, folder = ListFile("list.txt", root / "list.txt", root, "video", 3), root / "packed"
+    plan = plan_of(file, folder / "list.txt", FORMS[request.param], 2, {})
+    pack_lists([plan], "auto", 1)
+    records = read_records(file, folder)
+    frames = [read_frames(record, list(range(FRAMES))) for record in records]
+    return Pack(file, folder, records, frames)
+
+
+@pytest.fixture
+def seed(request) -> int:
+    return request.config.getoption("--seed", default=0)
+
+
+def read_frames(record: Record, wanted: list[int]) -> np.ndarray:
+    return PackedVideo(record.path, record.place).frames(wanted)
+
+
+class Damage:
+    """Other content in a file, until the end of the block."""
+
+    def __init__(self, path: Path, content: bytes):
+        self.path, self.content = path, content
+
+    def __enter__(self) -> None:
+        self.before = self.path.read_bytes()
+        self.path.write_bytes(self.content)
+
+    def __exit__(self, *_) -> None:
+        self.path.write_bytes(self.before)
+
+
+def attempt(work: Callable, *arguments: Any) -> tuple[Any, str]:
+    """(what it returns, the line with which it refuses); any other error ends the test."""
+    try:
+        return work(*arguments), ""
+    except (ValueError, VideoError) as error:
+        return None, str(error)
+
+
+class FlippedBit:
+    """One bit of a packed video, by the seed: of its head, its table or its packets."""
+
+    def __init__(self, record: Record, part: str, seed: int):
+        place = record.place
+        first, end = {"head": (0, 25), "table": (25, place.head), "packets": (place.head, 0)}[part]
+        self.before, self.path = place.read(), place.shard
+        self.content, self.offset = flip_bit(self.before, seed, first, end), place.offset
+
+    def write(self, content: bytes) -> None:
+        with open(self.path, "r+b") as file:
+            file.seek(self.offset)
+            file.write(content)
+
+    def __enter__(self) -> None:
+        self.write(self.content)
+
+    def __exit__(self, *_) -> None:
+        self.write(self.before)
+
+
+def check_flipped_bits(pack: Pack, seed: int, count: int) -> None:
+    """Reads three frames of a video with one damaged bit, `count` times for each of its parts."""
+    refused = dict.fromkeys(("head", "table", "packets"), 0)
+    for part in refused:
+        for each in range(seed, seed + count):
+            chance = random.Random(each)
+            k = chance.randrange(len(pack.records))
+            record, wanted = pack.records[k], sorted(chance.sample(range(FRAMES), 3))
+            with FlippedBit(record, part, each):
+                frames, line = attempt(read_frames, record, wanted)
+            if line:
+                assert record.place.shard in line
+                refused[part] += 1
+            else:
+                assert np.array_equal(frames, pack.frames[k][wanted]), (part, each)
+    assert refused["head"] == refused["table"] == count
+    assert 0 < refused["packets"] < count, "damage where nobody reads does no harm"
+
+
+def test_a_flipped_bit_in_a_shard_never_gives_other_frames(pack, seed):
+    check_flipped_bits(pack, seed, 30)
+
+
+@pytest.mark.slow
+def test_many_flipped_bits_in_a_shard_never_give_other_frames(pack, seed):
+    check_flipped_bits(pack, seed + 30, 500)
+
+
+def check_index(pack: Pack, seed: int, count: int) -> None:
+    """Opens the list with one damaged file, `count` times for each kind of damage."""
+    for name, changes in FILES.items():
+        path = pack.folder / "list.txt" / name
+        content, refused = path.read_bytes(), 0
+        for change in changes:
+            for each in range(seed, seed + count):
+                with Damage(path, change(content, each)):
+                    records, line = attempt(read_records, pack.file, pack.folder)
+                if line:
+                    assert str(path) in line
+                    assert "\n" not in line
+                    refused += 1
+                else:
+                    assert records == pack.records, (name, change.__name__, each)
+        assert refused >= 0.9 * count * len(changes)
+
+
+@pytest.mark.parametrize("pack", ["video"], indirect=True)
+def test_a_damaged_index_is_refused_by_its_name(pack, seed):
+    check_index(pack, seed, 60)
+
+
+@pytest.mark.parametrize("pack", ["video"], indirect=True)
+@pytest.mark.slow
+def test_many_damaged_indices_are_refused_by_their_names(pack, seed):
+    check_index(pack, seed + 60, 1500)
+
+
+@pytest.mark.parametrize("pack", ["video"], indirect=True)
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_of_a_pack_is_named(pack, name, tmp_path):
+    path = pack.folder / "list.txt" / name
+    path.rename(tmp_path / "away")
+    try:
+        with pytest.raises(ValueError, match="data.packed: .*list.txt.*pack_dataset"):
+            read_records(pack.file, pack.folder)
+    finally:
+        (tmp_path / "away").rename(path)
+
+
+@pytest.mark.parametrize("pack", ["video"], indirect=True)
+@pytest.mark.parametrize("name", FILES)
+def test_a_pack_without_checksums_is_read_or_refused(pack, name, seed, told):
+    """As they were written once: nothing but the values themselves can be looked at."""
+    index = pack.folder / "list.txt" / INDEX
+    found = json.loads(index.read_bytes())
+    del found["places"], found["checksum"]
+    with Damage(index, json.dumps(found).encode()):
+        assert read_records(pack.file, pack.folder) == pack.records
+        assert [line for line in told if "was packed without checksums" in line]
+        path = pack.folder / "list.txt" / name
+        content = path.read_bytes()
+        for change in FILES[name]:
+            for each in range(seed, seed + 60):
+                with Damage(path, change(content, each)):
+                    records, line = attempt(read_records, pack.file, pack.folder)
+                assert records or str(pack.file.root) in line
+                for record in records or ():
+                    attempt(read_frames, record, [3])
+
+
+@pytest.mark.parametrize("pack", ["video"], indirect=True)
+def test_damaged_notes_of_a_packing_are_made_anew_or_named(pack, seed):
+    shard = Path(pack.records[0].place.shard)
+    settings = pack.folder / "list.txt" / "settings.json"
+    expected = json.loads(note_of(shard).read_bytes())
+    for path, change in ((p, c) for p in (note_of(shard), settings) for c in FILES[INDEX]):
+        content = path.read_bytes()
+        for each in range(seed, seed + 60):
+            with Damage(path, change(content, each)):
+                note, (begun, line) = read_note(shard), attempt(read_settings, settings)
+            assert begun or str(settings) in line
+            assert note is None or {**expected, **note} == expected
