@@ -3,8 +3,28 @@
 import contextlib
 import fcntl
 import os
+import unicodedata
 from pathlib import Path
 from typing import IO, Optional
+
+# Control characters, invisible ones that reorder text, bytes that are not UTF-8, line separators.
+UNPRINTED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+
+def escape_control(text: str) -> str:
+    """The text in one printable line: ESC becomes `\\x1b`, a line feed `\\n`, a bad byte `\\xe9`.
+
+    For names and file contents of strangers, which a terminal would obey.
+    """
+    return "".join(map(escape_character, text)) if not text.isprintable() else text
+
+
+def escape_character(character: str) -> str:
+    if unicodedata.category(character) not in UNPRINTED:
+        return character
+    if 0xDC80 <= ord(character) <= 0xDCFF:  # a byte that `surrogateescape` carries
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode("ascii")
 
 
 @contextlib.contextmanager
