@@ -284,10 +284,7 @@ def published_efficiency() -> float:
 
 
 def start() -> None:
-    given, overrides = command.parse(sys.argv[1:], [], optional=["out"])
-    if overrides:
-        raise ValueError(f"--{overrides[0]}: there are no settings here")
-    main(**given)
+    main(**command.parse(sys.argv[1:], [], optional=["out"])[0])
 
 
 if __name__ == "__main__":

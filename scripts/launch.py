@@ -27,6 +27,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from utils.config import home
 from utils.job import Job, read_job, script_file
 from utils.meeting import Meeting
+from utils.meeting import print_line as say
+from utils.messages import to_line
 from utils.parent import adopt_orphans
 from utils.signals import ECHO
 from utils.usage import quietly, show_usage
@@ -44,10 +46,6 @@ def main() -> int:
     except ValueError as error:
         say(f"error: {error}")
         return 2
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 class Launcher:
@@ -124,7 +122,7 @@ class Launcher:
         if failures and self.asked:
             failures = [self.interrupted()]
         for failure in failures:
-            meeting.tell(dataclasses.asdict(failure) | {"line": here + failure.line})
+            meeting.tell(dataclasses.asdict(failure) | {"line": to_line(here + failure.line)})
         if self.job.node not in finished and workers.done():
             finished.add(self.job.node)
             meeting.tell({"finished": self.job.node})
@@ -133,7 +131,7 @@ class Launcher:
                 finished.add(message["finished"])
             elif "line" in message:
                 failures.append(Failure(message["line"], message["status"], message["weight"]))
-            elif len(finished) < self.job.nodes:
+            elif "lost" in message and len(finished) < self.job.nodes:
                 failures.append(Failure(f"{message['lost']} is gone: its launcher or host ended"))
         return failures
 

@@ -12,6 +12,7 @@ object: classes, images, missing.
 import csv
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -20,7 +21,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from scipy.io import loadmat
 
 from utils import command
-from utils.annotations import lines, told
+from utils.annotations import lines, rows, told
 from utils.files import explained
 
 TRUTH = "ILSVRC2012_validation_ground_truth.txt"
@@ -44,13 +45,20 @@ def main(annotations: str, images: str, out: str) -> None:
 
 def from_csv(file: Path) -> dict[str, str]:
     """{file name: WordNet id}; a line is `ILSVRC2012_val_00000001,n01751748 111 108 230 366`."""
-    rows, found = csv.DictReader(lines(file)), {}
-    for number, row in enumerate(rows, 2):
+    found = {}
+    for number, row in rows(file, csv.DictReader(lines(file))):
         with told(file, number):
-            found[f"{row['ImageId']}.JPEG"] = row["PredictionString"].split()[0]
+            found[f"{plain(row['ImageId'])}.JPEG"] = plain(row["PredictionString"].split()[0])
     if not found:
         raise ValueError(f"--annotations: {file} names no images")
     return found
+
+
+def plain(name: str) -> str:
+    """The name itself, of which a path is made; ValueError if it could lead to another folder."""
+    if not re.fullmatch(r"\w+", name):
+        raise ValueError
+    return name
 
 
 def from_kit(folder: Path) -> dict[str, str]:
@@ -60,7 +68,7 @@ def from_kit(folder: Path) -> dict[str, str]:
         raise ValueError(f"--annotations: {file} does not exist")
     with told(file):
         synsets = loadmat(str(file), squeeze_me=True)["synsets"]
-        names = {int(one["ILSVRC2012_ID"]): str(one["WNID"]) for one in synsets}
+        names = {int(one["ILSVRC2012_ID"]): plain(str(one["WNID"])) for one in synsets}
     found = {}
     for number, line in enumerate(lines(truth), 1):
         with told(truth, number):

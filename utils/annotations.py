@@ -13,6 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from utils.messages import quote
+from utils.text_files import read_text
+
 KINETICS_SPLITS = {"train": "train", "val": "val", "validate": "val"}
 
 
@@ -31,7 +34,7 @@ def kinetics(folder: Path, split: int) -> Annotations:
     columns = {"label", "youtube_id", "time_start", "time_end", "split"}
     files = [file for file in sorted(folder.glob("*.csv")) if columns <= set(header(file))]
     for file in files:
-        for number, row in enumerate(csv.DictReader(lines(file)), 2):
+        for number, row in rows(file, csv.DictReader(lines(file))):
             if row["split"] == "test":  # not every release has its labels
                 continue
             with told(file, number):
@@ -48,13 +51,13 @@ def sthv2(folder: Path, split: int) -> Annotations:
     files = [one(folder, f"*{name}.json") for name in ("labels", "train", "validation")]
     given, *parts = map(read_json, files)
     with told(files[0]):
-        labels = {name: int(label) for name, label in given.items()}
+        labels = {name: int(str(label)) for name, label in given.items()}
     found = []
     for file, part in zip(files[1:], parts):
         with told(file):
-            rows = [(row["id"], row["template"]) for row in part]
+            videos = [(row["id"], row["template"]) for row in part]
             plain = str.maketrans("", "", "[]")
-            found.append({str(name): labels[text.translate(plain)] for name, text in rows})
+            found.append({str(name): labels[text.translate(plain)] for name, text in videos})
     return Annotations(ordered(labels, files[0]), found[0], found[1], files)
 
 
@@ -69,12 +72,12 @@ def moments(folder: Path, split: int) -> Annotations:
     """moments_categories.txt, `class,label`; trainingSet.csv, `class/video,class,...`."""
     files = [folder / n for n in ("moments_categories.txt", "trainingSet.csv", "validationSet.csv")]
     with told(files[0]):
-        rows = [row for row in csv.reader(lines(files[0])) if row]
-        labels = {name: int(label) for name, label in rows}
+        given = [row for row in csv.reader(lines(files[0])) if row]
+        labels = {name: int(label) for name, label in given}
     found: list[dict[str, int]] = []
     for file in files[1:]:
         found.append({})
-        for number, row in enumerate(csv.reader(lines(file)), 1):
+        for number, row in rows(file, csv.reader(lines(file))):
             with told(file, number):
                 if row:
                     found[-1][key_of(row[0])] = labels[row[0].rpartition("/")[0]]
@@ -86,8 +89,8 @@ def ucf101(folder: Path, split: int) -> Annotations:
     lists = (f"{name}list{split:02d}.txt" for name in ("train", "test"))
     files = [folder / name for name in ("classInd.txt", *lists)]
     with told(files[0]):
-        rows = [line.split() for line in lines(files[0]) if line]
-        labels = {name: int(label) - 1 for label, name in rows}
+        given = [line.split() for line in lines(files[0]) if line]
+        labels = {name: int(label) - 1 for label, name in given}
     found: list[dict[str, int]] = []
     for file in files[1:]:
         found.append({})
@@ -131,7 +134,11 @@ def read(dataset: str, folder: Path, split: int) -> Annotations:
     """Raises ValueError, naming file and line, where a file is missing or not as distributed."""
     if not folder.is_dir():
         raise ValueError(f"--annotations: {folder} is no folder")
-    return READERS[dataset](folder, split)
+    found = READERS[dataset](folder, split)
+    odd = next((name for name in found.names if not name.isprintable()), None)
+    if odd is not None:
+        raise ValueError(f"--annotations: class {quote(odd)} of {found.files[0]} cannot be printed")
+    return found
 
 
 def key_of(path: str) -> str:
@@ -188,16 +195,26 @@ def read_json(file: Path) -> Any:
 
 
 def lines(file: Path) -> list[str]:
-    try:
-        return [line.strip() for line in file.read_text(encoding="utf-8-sig").split("\n")]
-    except FileNotFoundError:
-        raise ValueError(f"--annotations: {file} does not exist") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"--annotations: cannot read {file}: {error}") from None
+    return [line.strip() for line in read_text(file, f"--annotations: {file}").split("\n")]
 
 
 def header(file: Path) -> list[str]:
-    return next(csv.reader(lines(file)), [])
+    with told(file, 1):
+        return next(csv.reader(lines(file)), [])
+
+
+def rows(file: Path, reader: Any) -> Iterator[tuple[int, Any]]:
+    """(number of the line, row) of a reader of the module csv."""
+    while True:
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            raise ValueError(
+                f"--annotations: {file}, line {reader.line_num} is not csv: {error}"
+            ) from None
+        if row is None:
+            return
+        yield reader.line_num, row
 
 
 @contextmanager
@@ -205,7 +222,7 @@ def told(file: Path, number: int = 0) -> Iterator[None]:
     """What is not as distributed becomes a ValueError that names the file, and the line."""
     try:
         yield
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except Exception as error:  # a file can make Python and its readers raise almost anything
         if str(error).startswith("--annotations"):
             raise
         place = f"{file}, line {number}" if number else str(file)

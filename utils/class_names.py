@@ -11,6 +11,7 @@ from typing import Any, Optional
 from utils.config import ROOT, known
 from utils.lists import ListFile
 from utils.run_log import log
+from utils.text_files import read_text
 
 SHIPPED = ROOT / "utils" / "labels"
 TURNED = re.compile("(counter|anti)[- _]?clockwise")
@@ -39,8 +40,7 @@ def find_names(beside: Optional[Path], shipped: str, classes: int) -> list[str]:
 
 def read_names(path: Path, classes: int, what: str) -> list[str]:
     """The lines of a file but empty ones at its end; `what` is what an error calls it."""
-    text = path.read_text(encoding="utf-8-sig", errors="replace")
-    names = [line.strip() for line in text.rstrip().split("\n")]
+    names = [line.strip() for line in read_text(path, what).rstrip().split("\n")]
     if len(names) != classes:
         raise ValueError(
             f"{what} has {len(names)} names, the network {classes} classes; set num_classes, or "

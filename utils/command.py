@@ -6,7 +6,7 @@ Exit status 0: done; 2: the user's mistake, told in one line; 130: interrupted; 
 of the machine's, which is told in one line too.
 """
 
-import difflib
+import contextlib
 import importlib
 import math
 import os
@@ -19,8 +19,9 @@ from types import MappingProxyType
 from typing import Any, Callable, get_type_hints
 
 from utils import signals
+from utils.build_settings import nearest
 from utils.config import ROOT, known, load_config, locate, read_yaml
-from utils.files import escape_control
+from utils.messages import VALUE, cut, cut_errors, to_line
 from utils.usage import quietly, show_usage
 
 
@@ -161,6 +162,7 @@ def rooms() -> list[str]:
     return sorted(file.parent.name for file in ROOT.glob("*/model.py"))
 
 
+@cut_errors()
 def parse(
     arguments: list[str],
     names: Sequence[str],
@@ -206,6 +208,8 @@ def parse(
     for name in names:
         if name not in given:
             raise ValueError(f"missing --{name}; --help shows the usage")
+    if overrides and settings is list:
+        raise ValueError(f"--{overrides[0]}: this command takes no settings")
     return given, overrides
 
 
@@ -216,12 +220,12 @@ def known_option(name: str, options: Sequence[str], settings: Callable[[], Seque
     keys: dict[str, list[str]] = {}
     for setting in dict.fromkeys(settings()):
         keys.setdefault(setting.partition(".")[2], []).append(f"--{setting}")
-    near = difflib.get_close_matches(name, [*keys, *options], 1, 0.0)[0]
+    near = nearest(name, [*keys, *options])
     if near in options:
         known(name, options, "option --")
-    meant = " or ".join(keys[near])
     raise ValueError(
-        f"unknown option --{name}; settings are --section.key=value: did you mean {meant}?"
+        f"unknown option --{cut(name, VALUE)}; settings are --section.key=value: "
+        f"did you mean {' or '.join(keys[near])}?"
     )
 
 
@@ -239,10 +243,11 @@ def enter(usage: str, work: Callable, bare: bool = False) -> None:
     try:
         with quietly():
             status = work()
-    except ValueError as error:
-        if "ZOO_TRACEBACK" in os.environ:
+    except (OSError, ValueError) as error:
+        path = getattr(error, "filename", None)  # the system refuses a file that the user named
+        if "ZOO_TRACEBACK" in os.environ or (isinstance(error, OSError) and path is None):
             raise
-        leave(2, f"error: {escape_control(' '.join(str(error).split()))}")
+        leave(2, f"error: {error if path is None else f'{path}: {error.strerror}'}")
     except Interrupted as error:
         leave(130, str(error))
     except RuntimeError as error:
@@ -263,6 +268,6 @@ def find_failure(error: RuntimeError) -> str:
 
 def leave(status: int, line: str) -> None:
     """Ends at once: threads of the framework and of the data pipeline need not be waited for."""
-    with quietly():
-        print(line, file=sys.stderr, flush=True)
+    with contextlib.suppress(ValueError), quietly():
+        print(to_line(line), file=sys.stderr, flush=True)
     os._exit(status)

@@ -10,10 +10,11 @@ Installed as a package there is no checkout, and both start at the current folde
 
 import dataclasses
 import difflib
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Optional, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Optional, Union, get_args, get_type_hints
 
 if not find_spec("mindspore"):  # the commonest first error: a shell without the environment
     print(
@@ -25,7 +26,10 @@ if not find_spec("mindspore"):  # the commonest first error: a shell without the
 
 import yaml
 
+from utils.build_settings import build, known
 from utils.cluster import Cluster
+from utils.messages import cut_errors, to_line
+from utils.yaml_text import load_yaml, load_yaml_file
 
 ROOT = Path(__file__).resolve().parents[1]  # of the code: a checkout, or an installed package
 Level = Literal["O0", "O1", "O2", "O3"]
@@ -102,13 +106,14 @@ def home() -> Path:
 def locate(path: Path) -> Path:
     """The path itself, or where nothing is there, the file of this zoo that has this name."""
     own = ROOT / path
-    if Path(path).exists() or not own.is_file():
+    if os.path.exists(path) or not os.path.isfile(own):  # false for a name that is too long
         return Path(path)
     if home() != ROOT:  # who has a copy of their own should see that this is not it
         print(f"reading {own}, of the installed package", file=sys.stderr)
     return own
 
 
+@cut_errors()
 def load_config(cls: type, path: Path, overrides: list[str] = ()) -> Any:
     """Reads `path`, puts `section.key=value` strings on top and builds `cls`."""
     values = read_yaml(path)
@@ -121,11 +126,11 @@ def load_config(cls: type, path: Path, overrides: list[str] = ()) -> Any:
 
 
 def read_yaml(path: Path) -> dict:
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise ValueError(f"{path}: no such config file{nearest_yaml(Path(path))}")
     try:
-        values = yaml.safe_load(Path(path).read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        values = load_yaml_file(path)
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path}: not a readable yaml: {one_line(error)}") from None
     if not isinstance(values, dict) or not all(isinstance(v, dict) for v in values.values()):
         raise ValueError(f"{path}: expected sections with settings, as in run: {{device: CPU}}")
@@ -135,7 +140,7 @@ def read_yaml(path: Path) -> dict:
 def nearest_yaml(path: Path) -> str:
     """Of the folder that was named, of this zoo's if it has none; empty where there is no yaml."""
     for folder in (path, path.parent, ROOT / path, ROOT / path.parent):
-        names = [file.name for file in folder.glob("*.yaml")]
+        names = [file.name for file in folder.glob("*.yaml")] if os.path.isdir(folder) else []
         near = difflib.get_close_matches(path.name, names, 1, 0.0)
         if near:
             return f"; nearest: {path if folder.name == path.name else path.parent}/{near[0]}"
@@ -156,7 +161,7 @@ def check_names(cls: type, values: dict, path: Path) -> None:
 
 
 def one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return to_line(error) or type(error).__name__
 
 
 def first_of(names: list[str], most: int) -> str:
@@ -185,105 +190,14 @@ def apply_override(cls: type, values: dict, override: str) -> None:
     if not (equals and dot):
         raise ValueError(f"--{override}: expected --section.key=value")
     try:
-        value = yaml.safe_load(text) if text else ""
-    except yaml.YAMLError:
+        value = load_yaml(text) if text else ""
+    except ValueError:
         value = text
     sections = get_type_hints(cls)
     known(section, sections, "section")
     known(key, get_type_hints(sections[section]), f"setting {section}.")
     values.setdefault(section, {})[key] = value
     resolve_paths(cls, {section: values[section]}, Path.cwd())
-
-
-def known(name: str, names: Any, what: str) -> None:
-    """Raises where `name` is none of `names`, with the nearest that is."""
-    if name in names:
-        return
-    near = difflib.get_close_matches(name, list(names), 1, 0.0)
-    gap = "" if what[-1] in ".-" else " "  # "setting data." and "option --" end in half a name
-    raise ValueError(f"unknown {what}{gap}{name}; nearest: {near[0]}")
-
-
-def build(cls: type, values: dict, prefix: str) -> Any:
-    """An instance of the dataclass `cls` from a dict, every value checked against its type."""
-    hints, arguments = get_type_hints(cls), {}
-    for key in values:
-        known(key, hints, f"setting {prefix}" if prefix else "section")
-    for field in dataclasses.fields(cls):
-        name, kind = prefix + field.name, hints[field.name]
-        if dataclasses.is_dataclass(kind):
-            arguments[field.name] = build(kind, values.get(field.name, {}), name + ".")
-        elif field.name in values:
-            arguments[field.name] = convert(values[field.name], kind, name)
-        elif is_required(field):
-            raise ValueError(f"missing setting {name}")
-    return cls(**arguments)
-
-
-def is_required(field: dataclasses.Field) -> bool:
-    missing = dataclasses.MISSING
-    return field.default is missing and field.default_factory is missing
-
-
-def convert(value: Any, kind: Any, name: str) -> Any:
-    """The value as the type `kind`; ValueError that names the setting where it is not one."""
-    origin, args = get_origin(kind), get_args(kind)
-    if dataclasses.is_dataclass(kind):
-        if not isinstance(value, dict):
-            raise ValueError(f"{name} must be settings, {{name: value}}, not {value!r}")
-        return build(kind, value, f"{name}.")
-    if origin is Literal:
-        if value not in args:
-            raise ValueError(f"{name} must be one of {', '.join(map(str, args))}, not {value!r}")
-        return value
-    if origin is Union:
-        return convert_union(value, args, name)
-    if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            raise ValueError(f"{name} must be a list, not {value!r}")
-        inner = args[0] if len(args) == 2 and args[1] is Ellipsis else None
-        if inner is None and len(value) != len(args):
-            raise ValueError(f"{name} must have {len(args)} entries, not {len(value)}")
-        kinds = [inner] * len(value) if inner else args
-        return tuple(convert(v, k, f"{name}[{i}]") for i, (v, k) in enumerate(zip(value, kinds)))
-    return convert_scalar(value, kind, name)
-
-
-def convert_union(value: Any, kinds: tuple, name: str) -> Any:
-    if value is None and type(None) in kinds:
-        return None
-    for kind in kinds:
-        words = get_args(kind) if get_origin(kind) is Literal else ()
-        if type(value) is kind or value in words:
-            return value
-    if value == "" and type(None) in kinds:
-        raise ValueError(f"{name} is empty; null is none")
-    choices = [kind for kind in kinds if kind is not type(None)]
-    lists = [kind for kind in choices if get_origin(kind) is tuple]
-    if lists and len(choices) > 1:  # a list, or else one of the words
-        words = [kind for kind in choices if kind not in lists]
-        return convert(value, (lists if isinstance(value, (list, tuple)) else words)[0], name)
-    if len(choices) > 1:
-        words = [WORDS.get(kind) or ", ".join(get_args(kind)) for kind in choices]
-        raise ValueError(f"{name} must be {' or '.join(words)}, not {value!r}")
-    return convert(value, choices[0], name)
-
-
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-
-
-def convert_scalar(value: Any, kind: type, name: str) -> Any:
-    if kind is Path and isinstance(value, str) and value:
-        return Path(value)
-    if kind is float:
-        # YAML 1.1 reads 1e-4, without a dot, as a text.
-        try:
-            return float(value) if not isinstance(value, bool) else float("error")
-        except (TypeError, ValueError):
-            pass
-    elif type(value) is kind:
-        return value
-    raise ValueError(f"{name} must be {WORDS.get(kind, 'a path')}, not {value!r}")
 
 
 def to_dict(config: Any) -> dict:

@@ -63,15 +63,16 @@ def should_bind_cores(arguments: Sequence[str], environ: Mapping[str, str]) -> b
 
 def kind_of(arguments: Sequence[str]) -> str:
     """run.device of the command line or else of the yaml; empty if neither can be read."""
-    import yaml  # here, so that scripts/check_env.py runs without it
+    from utils.yaml_text import load_yaml_file  # here: scripts/check_env.py runs without yaml
 
     kind = option(arguments, "--run.device")
     if kind:
         return kind
     try:
-        return yaml.safe_load(Path(option(arguments, "--config_path")).read_text())["run"]["device"]
-    except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError):
+        kind = load_yaml_file(Path(option(arguments, "--config_path")))["run"]["device"]
+    except (OSError, KeyError, TypeError, ValueError):
         return ""
+    return kind if isinstance(kind, str) else ""
 
 
 def option(arguments: Sequence[str], name: str) -> str:

@@ -7,7 +7,7 @@ argument or the variable.
 import errno
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
@@ -32,6 +32,7 @@ class Job:
     restarts: int = 0
     patience: float = 300  # seconds to wait for the other nodes
     table: Optional[Path] = None
+    token: str = field(default="", repr=False)  # ZOO_JOB_TOKEN, which all nodes know
 
     @property
     def ranks(self) -> range:
@@ -68,6 +69,7 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
         restarts=whole("--restarts", restarts, 0),
         patience=whole("MASTER_TIMEOUT", environ.get("MASTER_TIMEOUT") or "300", 1),
         table=table and table.path,
+        token=environ.get("ZOO_JOB_TOKEN", ""),
     )
     check_devices(devices, job.arguments, environ)
     if job.node == 0 and job.port:

@@ -15,10 +15,13 @@ from typing import Any, NamedTuple, Optional, Union
 from tqdm import tqdm
 
 from utils.frame_source import MAX_PIXELS
+from utils.messages import cut, quote
+from utils.text_files import read_text
 
 FIELDS = {"video": "path label", "frames": "path num_frames label"}
 LONG = 10_000  # lines; looking for that many files takes long enough to show a bar
 SHOWN = 5  # bad lines named in an error
+LONGEST_PATH = 150  # characters of a path in an error
 
 
 class Record(NamedTuple):
@@ -111,16 +114,14 @@ def names_of(files: list[ListFile]) -> list[Path]:
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
-    if not path.is_file():
-        what = "is no file" if path.exists() else "does not exist"
+    if not os.path.isfile(path):
+        what = "is no file" if os.path.exists(path) else "does not exist"
         raise ValueError(
             f"list file {path} {what}: data.root or the list's name is wrong (a relative one "
             "is looked for below data.root), or make one: scripts/make_lists.py"
         )
-    # File names are bytes; surrogates carry those that are no UTF-8 through to the file system.
-    texts = path.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
-    if any("\0" in text for text in texts):
-        raise ValueError(f"list file {path} is no text file")
+    # File names are bytes; surrogates carry those that are not UTF-8 through to the file system.
+    texts = read_text(path, f"list file {path}", "surrogateescape").split("\n")
     lines = [(number, text.strip()) for number, text in enumerate(texts, 1) if text.strip()]
     if not lines:
         raise ValueError(f"list file {path} is empty")
@@ -133,11 +134,11 @@ def _parse(number: int, text: str, source: str, num_classes: int, min_frames: in
     if source == "video" and (len(fields) < 3 or _integer(fields[1]) is None):
         fields = text.rsplit(" ", 1)
     if len(fields) < len(FIELDS[source].split()):
-        raise ValueError(f"{text!r} is not `{FIELDS[source]}`, separated by single spaces")
+        raise ValueError(f"{quote(text)} is not `{FIELDS[source]}`, separated by single spaces")
     label = _integer(fields[-1])
     if label is None or not 0 <= label < num_classes:
         raise ValueError(
-            f"label {fields[-1]!r} is not an integer from 0 to {num_classes - 1}: "
+            f"label {quote(fields[-1])} is not an integer from 0 to {num_classes - 1}: "
             f"num_classes is {num_classes}"
         )
     if len(fields) == 2:
@@ -146,13 +147,13 @@ def _parse(number: int, text: str, source: str, num_classes: int, min_frames: in
     if source == "frames" and num_frames is not None and 0 <= num_frames < min_frames:
         raise _TooShort
     if num_frames is None or num_frames < 1:
-        raise ValueError(f"num_frames {fields[1]!r} is not a positive integer")
+        raise ValueError(f"num_frames {quote(fields[1])} is not a positive integer")
     return Record(fields[0], num_frames, label, number)
 
 
 def _look(path: str, source: str) -> None:
     if not (os.path.isdir(path) if source == "frames" else os.path.isfile(path)):
-        raise ValueError(f"{path!r} does not exist")
+        raise ValueError(f"{cut(repr(path), LONGEST_PATH)} does not exist")
 
 
 def _locate(record: Record, root: Path, image_tmpl: str) -> Record:
@@ -164,7 +165,7 @@ def _locate(record: Record, root: Path, image_tmpl: str) -> Record:
 
 
 def _integer(text: str) -> Optional[int]:
-    return int(text) if re.fullmatch("-?[0-9]+", text) else None
+    return int(text) if re.fullmatch("-?[0-9]{1,18}", text) else None
 
 
 def digest(path: Path) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from utils.annotations import Annotations, key_of
+from utils.messages import quote
 from utils.scanning import SUFFIXES
 
 FRAME = re.compile(r"(?:.*\D)?([0-9]+)\.jpe?g", re.IGNORECASE)
@@ -43,6 +44,9 @@ def match(found: Annotations, root: Path, frames: bool) -> Listed:
             f"--videos: below {root} lies none of the {len(keys)} annotated videos; the first is "
             f"{kind} {wanted}"
         )
+    odd = next((line for part in parts for line in part if "\n" in line), None)
+    if odd:
+        raise ValueError(f"--videos: {quote(odd)} has a line break in its name; rename it")
     missing = [
         f"{name} {key} {label}"
         for name, part in (("train", found.train), ("val", found.val))

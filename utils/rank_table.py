@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from utils.text_files import read_text
+
 
 @dataclass(frozen=True)
 class RankTable:
@@ -22,15 +24,13 @@ class RankTable:
 def read_rank_table(path: Path) -> RankTable:
     """Raises ValueError, which names the file, where the table is not one that msrun can use."""
     try:
-        return RankTable(path.resolve(), *check(json.loads(path.read_text())))
-    except OSError as error:
-        raise ValueError(f"RANK_TABLE_FILE: {path}: {error.strerror}") from None
+        return RankTable(path.resolve(), *check(json.loads(read_text(path, "the file"))))
     except json.JSONDecodeError as error:
         raise ValueError(f"RANK_TABLE_FILE: {path} is not JSON: {error}") from None
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"RANK_TABLE_FILE: {path}: missing or misplaced: {error}") from None
     except ValueError as error:
         raise ValueError(f"RANK_TABLE_FILE: {path}: {error}") from None
+    except Exception as error:  # of another form; also of too many brackets or an infinite number
+        raise ValueError(f"RANK_TABLE_FILE: {path}: missing or misplaced: {error}") from None
 
 
 def check(table: dict[str, Any]) -> tuple[tuple[str, ...], int]:

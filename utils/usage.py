@@ -38,6 +38,17 @@ def quietly() -> Iterator[None]:
         try:
             yield
         finally:
-            sys.stdout.flush()  # here, and not when the interpreter ends
+            flush_stdout()  # here, and not when the interpreter ends
     except BrokenPipeError:
         os._exit(141)
+
+
+def flush_stdout() -> None:
+    """Raises ValueError where the disk below stdout takes no more."""
+    try:
+        if sys.stdout:  # None where the caller closed it
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ValueError(f"cannot write to stdout: {error.strerror}") from None

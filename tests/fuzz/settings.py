@@ -1,0 +1,207 @@
+"""Random yaml files, overrides and command lines: each a function of a seed.
+
+Three kinds of yaml: a shipped one with random bytes or lines changed, random words of the syntax,
+and a shipped one with a value of one setting replaced. A fifth comes in an odd encoding.
+"""
+
+import random
+from pathlib import Path
+from typing import get_type_hints
+
+import yaml
+
+from utils.command import rooms
+from utils.config import ROOT
+
+YAMLS = {room: sorted((ROOT / room / "configs").glob("*.yaml")) for room in rooms()}
+WORDS = [
+    *("{", "}", "[", "]", ", ", ": ", "- ", "? ", "\n", "\n  ", "\n    ", " ", "\t", "#", "---\n"),
+    *(
+        "&a ",
+        "*a",
+        "<<: ",
+        "<<: *a",
+        "<<: [*a, *a]",
+        "|",
+        ">",
+        "...\n",
+        "'",
+        '"',
+        "\\",
+        "%YAML 1.1\n",
+    ),
+    *(
+        "!!int ",
+        "!!float ",
+        "!!bool ",
+        "!!timestamp ",
+        "!!binary ",
+        "!!set ",
+        "!!omap ",
+        "!!pairs ",
+    ),
+    *("!!python/object/apply:os.mkdir [hacked]", "!!python/name:os.system", "!x ", "%TAG ! x\n"),
+    *("run", "data", "model", "train", "eval", "seed", "device", "root", "lr", "on", "~", "null"),
+    *(
+        "=",
+        "@",
+        "`",
+        "nan",
+        ".nan",
+        "inf",
+        "-.inf",
+        "1e999",
+        "0x",
+        "0b2",
+        "1:2:3",
+        "1_0",
+        "2020-01-01",
+    ),
+    *("99999999999999999999", "-1", "0", "1.5", "true", "x", "\x00", "\x1b[31m", "\x85", "\u2028"),
+    *("\ufeff", "é", "日本", "😀", "\ud800", "x" * 3000, "[" * 500, "{a: " * 400, "- " * 500),
+]
+VALUES = [
+    *(
+        "nan",
+        ".inf",
+        "-.inf",
+        "1e999",
+        "-1",
+        "0",
+        "1e-400",
+        "99999999999999999999",
+        "1" + "0" * 400,
+    ),
+    *("0x" + "f" * 5000, "true", "null", "", "''", "[]", "{}", "[[]]", "[null]", "[[1, 2], [3]]"),
+    *(
+        "{a: {b: {c: 1}}}",
+        "[nan]",
+        "[[nan, 1]]",
+        "auto",
+        "none",
+        "2020-01-01",
+        "2020-01-01T00:00:00Z",
+    ),
+    *("!!binary aGk=", "!!set {a}", "!!bool x", "!!timestamp x", "!!int ''", "'a\\0b'", '"a\\0b"'),
+    *(
+        "/dev/null",
+        "/dev/zero",
+        "/proc/none",
+        "~",
+        "$(touch hacked)",
+        ";touch hacked",
+        "`touch hacked`",
+    ),
+    *("caf\udce9", "\x1b[31m", "*a", "&a [*a]", "x" * 300, "../" * 2000, "[" * 400, "1" * 100_000),
+    *("[1, two, 3.5, null, {a: b}]", "0o17", "1:60", "+1", ".5", "1.", "1e3", "00", "0.0", "-0.0"),
+]
+ENCODINGS = ["utf-16", "utf-16-le", "utf-32", "latin-1", "utf-7", "utf-8-sig", "cp500"]
+OPTIONS = [
+    "config_path",
+    "checkpoint_path",
+    "out",
+    "source",
+    "target",
+    "labels",
+    "top",
+    "help",
+    "x",
+]
+
+
+def make_yaml(seed: int) -> tuple[str, bytes]:
+    """(the network that it is for, the file's contents)."""
+    draw = random.Random(seed)
+    room = draw.choice(sorted(YAMLS))
+    text = draw.choice(YAMLS[room]).read_text()
+    kind = draw.randrange(3)
+    if kind == 0:
+        text = draw.choice([mutate_lines, mutate_letters])(draw, text)
+    elif kind == 1:
+        text = "".join(draw.choice(WORDS) for _ in range(draw.randrange(1, 60)))
+    else:
+        text = replace_value(draw, text)
+    if draw.random() < 0.2:
+        return room, text.encode(draw.choice(ENCODINGS), "replace")
+    return room, text.encode("utf-8", "surrogateescape" if kind == 2 else "replace")
+
+
+def mutate_letters(draw: random.Random, text: str) -> str:
+    letters = list(text)
+    for _ in range(draw.randrange(1, 9)):
+        place = draw.randrange(len(letters))
+        letters[place : place + draw.randrange(3)] = draw.choice(WORDS)
+    return "".join(letters)
+
+
+def mutate_lines(draw: random.Random, text: str) -> str:
+    lines = text.splitlines(keepends=True)
+    for _ in range(draw.randrange(1, 5)):
+        one, other = draw.randrange(len(lines)), draw.randrange(len(lines))
+        change = draw.randrange(4)
+        if change == 0:
+            lines.insert(one, lines[other])
+        elif change == 1:
+            lines[one] = draw.choice(["  ", "\t", "- ", "? "]) + lines[one]
+        elif change == 2:
+            lines[one] = lines[one][: draw.randrange(len(lines[one]) + 1)]
+        else:
+            lines[one] = lines[one].replace(": ", ": " + draw.choice(WORDS), 1)
+    return "".join(lines)
+
+
+def replace_value(draw: random.Random, text: str) -> str:
+    values = yaml.safe_load(text)
+    section = draw.choice(sorted(values))
+    if not values[section]:
+        return text
+    values[section][draw.choice(sorted(values[section]))] = "REPLACED"
+    return yaml.safe_dump(values).replace("REPLACED", draw.choice(VALUES))
+
+
+def make_override(seed: int, config: type) -> str:
+    """`section.key=value`, mostly of a setting that exists."""
+    draw = random.Random(seed)
+    sections = get_type_hints(config)
+    section = draw.choice(sorted(sections))
+    key = draw.choice(sorted(get_type_hints(sections[section])))
+    if draw.random() < 0.1:
+        section = draw.choice([*WORDS, ""])
+    if draw.random() < 0.1:
+        key = draw.choice([*WORDS, ""])
+    value = draw.choice(
+        [*VALUES, "".join(draw.choice(WORDS) for _ in range(draw.randrange(1, 12)))]
+    )
+    return f"{section}.{key}={value}".replace("\0", "")
+
+
+def make_command_line(seed: int, config: type, folder: Path) -> list[str]:
+    """Arguments of a script: options, overrides and loose words; files are of `folder`."""
+    draw = random.Random(seed)
+    room = config.__module__.partition(".")[0]
+    files = [
+        *map(str, folder.iterdir()),
+        "",
+        "n" * 300,
+        "none",
+        "caf\udce9",
+        "a b",
+        "\x1b[31m",
+        "-",
+    ]
+    arguments = []
+    if draw.random() < 0.8:
+        path = draw.choice(files) if draw.random() < 0.2 else str(draw.choice(YAMLS[room]))
+        arguments += ["--config_path", path]
+    for _ in range(draw.randrange(5)):
+        kind, option = draw.randrange(4), draw.choice(OPTIONS)
+        value = draw.choice([*files, *VALUES])[:1000]
+        if kind == 0:
+            arguments.append("--" + make_override(draw.randrange(2**32), config))
+        elif kind == 1:
+            arguments.append(f"--{option}={value}")
+        elif kind == 2:
+            arguments += [f"--{option}", value]
+        else:
+            arguments.append(draw.choice([*WORDS, *VALUES])[:1000])
+    return [argument.replace("\0", "")[:100_000] for argument in arguments]

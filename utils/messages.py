@@ -1,0 +1,41 @@
+"""Messages for the terminal: one printable line of bounded length, whatever is quoted in them."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from utils.files import escape_control
+
+LINE = 1000  # characters of any message
+SETTINGS_LINE = 300  # of one about a yaml or the command line, whose values may be anything
+VALUE = 80  # of a value quoted in a message
+
+
+def cut(text: str, most: int = LINE) -> str:
+    """The text itself, or its beginning and its end, `most` characters together."""
+    if len(text) <= most:
+        return text
+    end = (most - 5) // 3  # the end often says what to do
+    return f"{text[: most - 5 - end]} ... {text[-end:]}"
+
+
+def quote(value: Any) -> str:
+    """The value as Python writes it, at most VALUE characters."""
+    try:
+        return cut(repr(value), VALUE)
+    except ValueError:  # Python writes whole numbers of at most 4300 digits
+        return "a number of thousands of digits"
+
+
+def to_line(message: object, most: int = LINE) -> str:
+    """The message without line breaks and control characters, at most `most` characters."""
+    return cut(escape_control(" ".join(str(message).split())), most)
+
+
+@contextlib.contextmanager
+def cut_errors(most: int = SETTINGS_LINE) -> Iterator[None]:
+    """Inside, and in functions that this decorates, messages of ValueErrors are cut."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(to_line(error, most)) from None

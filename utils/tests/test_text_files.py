@@ -1,0 +1,185 @@
+"""Lists, names of classes and annotations in odd encodings: the right result, or one line."""
+
+import json
+import os
+
+import pytest
+
+from tests.test_official_lists import CASES, lay
+from utils.annotations import read
+from utils.class_names import read_names
+from utils.lists import ListFile, entries, read_list
+from utils.messages import LINE, to_line
+from utils.rank_table import read_rank_table
+from utils.text_files import read_text
+
+NAMES = ["café", "naïve", "日本"]
+TEXT = "".join(f"{name}\n" for name in NAMES)
+GOOD = {
+    "UTF-8": TEXT.encode(),
+    "UTF-8 with a mark": TEXT.encode("utf-8-sig"),
+    "UTF-16": TEXT.encode("utf-16"),
+    "UTF-16, big end first": "\ufeff".encode("utf-16-be") + TEXT.encode("utf-16-be"),
+    "CRLF": TEXT.replace("\n", "\r\n").encode(),
+    "no last line feed": TEXT.rstrip().encode(),
+}
+LONG = b"x" * 10_000_000
+BAD = {  # (contents, words of the message)
+    "Latin-1": (b"a\ncaf\xe9\nb\n", "line 2 is not UTF-8; save the file as UTF-8"),
+    "zero bytes": (b"a\nb\nc\0\n", "is no text file: line 3 has a zero byte"),
+    "UTF-16 without a mark": (TEXT.encode("utf-16-le"), "line 1 "),
+    "half a letter of UTF-16": (TEXT.encode("utf-16")[:-1], " is not UTF-8"),
+    "bytes of all kinds": (bytes(range(255, -1, -1)), "line 1 is not UTF-8"),
+}
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_names_of_classes_are_read_in_every_encoding_that_names_itself(kind, tmp_path):
+    (tmp_path / "labels.txt").write_bytes(GOOD[kind])
+    assert read_names(tmp_path / "labels.txt", 3, "labels") == NAMES
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_names_of_classes_that_cannot_be_read_are_named_with_the_line(kind, tmp_path):
+    content, words = BAD[kind]
+    (tmp_path / "labels.txt").write_bytes(content)
+    with pytest.raises(ValueError) as caught:
+        read_names(tmp_path / "labels.txt", 3, "--labels x")
+    assert str(caught.value).startswith("--labels x")
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "none", "n" * 300, "huge"])
+def test_what_is_no_text_file_is_refused_at_once(kind, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    with open(tmp_path / "huge", "wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(ValueError, match="^the file (is no file|does not exist|is larger than 1)"):
+        read_text(tmp_path / kind, "the file")
+
+
+@pytest.fixture
+def listing(tmp_path):
+    """Reads a list of these bytes, below a folder with the files NAMES."""
+    for name in (*NAMES, "caf\udce9"):
+        (tmp_path / f"{name}.mp4").touch()
+
+    def call(content: bytes) -> list:
+        path = tmp_path / "list.txt"
+        path.write_bytes(content)
+        file = ListFile("list.txt", path, tmp_path, "video", 10)
+        assert len(list(entries(file))) > 0
+        return [record.path.rpartition("/")[2] for record in read_list(file)[0]]
+
+    return call
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_a_list_is_read_in_every_encoding_that_names_itself(kind, listing):
+    text = GOOD[kind].decode("utf-8-sig" if "16" not in kind else "utf-16")
+    lines = "".join(f"{line}.mp4 1{end}" for line, end in zip(text.split(), "\n\n\n"))
+    encoding = {"UTF-8 with a mark": "utf-8-sig", "UTF-16": "utf-16"}.get(kind, "utf-8")
+    assert listing(lines.encode(encoding)) == [f"{name}.mp4" for name in NAMES]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"caf\xe9.mp4 1\nna\xefve.mp4 1\n", "line 2: "),
+        ("café.mp4 1\n".encode("utf-16-le"), "is no text file: line 1 has a zero byte"),
+        (b"", "is empty"),
+        ("café.mp4 1\nx".encode() + LONG + b" 1\n", "line 2: "),
+        ("café.mp4 1\ncafé.mp4 ".encode() + b"1" * 10_000_000, "line 2: label '1111"),
+        ("café.mp4 ".encode() + b"1" * 5000 + b" 1", "line 1: "),
+        (b"\x89PNG\r\n\x1a\n" + bytes(100), "line 3 has a zero byte"),
+    ],
+    ids=["Latin-1", "UTF-16", "empty", "path", "label", "frames", "binary"],
+)
+def test_a_list_that_cannot_be_read_is_named_with_the_line(listing, content, words):
+    with pytest.raises(ValueError) as caught:
+        listing(content)
+    message = str(caught.value)
+    assert "list.txt" in message
+    assert words in message
+    assert len(message) < LINE
+    assert to_line(message).isprintable()
+
+
+def test_a_list_in_latin_1_finds_names_in_latin_1(listing):
+    assert listing(b"caf\xe9.mp4 1\n") == ["caf\udce9.mp4"]
+
+
+FIRST = {
+    "kinetics": "train.csv",
+    "sthv2": "something-something-v2-train.json",
+    "sthv1": "something-something-v1-train.csv",
+    "jester": "jester-v1-labels.csv",
+    "moments": "trainingSet.csv",
+    "ucf101": "trainlist01.txt",
+    "hmdb51": "wave_test_split1.txt",
+}
+HOSTILE = {
+    "Latin-1": b"caf\xe9\n",
+    "zero bytes": b"a,b\0c\n",
+    "binary": bytes(range(256)) * 4,
+    "a long line": LONG,
+    "a long field": b"label,youtube_id,time_start,time_end,split\n" + LONG + b",a,1,2,train\n",
+    "brackets": b"[" * 100_000,
+    "an open quotation": b'label,youtube_id,time_start,time_end,split\n"a' + b",b\n" * 100_000,
+    "infinite numbers": b"label,youtube_id,time_start,time_end,split\na,b,1e999,inf,train\n",
+    "numbers": b'[{"id": 1e999, "template": Infinity}]',
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("dataset", FIRST)
+def test_hostile_annotations_are_named_in_one_line(dataset, kind, tmp_path):
+    lay(tmp_path, CASES[dataset][0])
+    (tmp_path / FIRST[dataset]).write_bytes(HOSTILE[kind])
+    try:
+        read(dataset, tmp_path, 1)
+    except ValueError as error:
+        message = to_line(error)
+        assert message.startswith("--annotations: ")
+        assert str(tmp_path) in message or " is no class of " in message
+        return
+    assert kind == "nothing" or dataset == "kinetics"  # a csv without its columns is left out
+
+
+@pytest.mark.parametrize("kind", ["UTF-16", "UTF-8 with a mark"])
+@pytest.mark.parametrize("dataset", FIRST)
+def test_annotations_are_read_in_every_encoding_that_names_itself(dataset, kind, tmp_path):
+    files = CASES[dataset][0]
+    lay(tmp_path, files)
+    plain = read(dataset, tmp_path, 1)
+    encoding = {"UTF-16": "utf-16"}.get(kind, "utf-8-sig")
+    for name, text in files.items():
+        (tmp_path / name).write_bytes(text.encode(encoding))
+    assert read(dataset, tmp_path, 1) == plain
+
+
+def test_a_class_of_two_lines_is_refused(tmp_path):
+    files = dict(CASES["sthv2"][0])
+    name = "something-something-v2-labels.json"
+    files[name] = files[name].replace("Tilting something up", "Tilting\\nsomething up")
+    files["something-something-v2-validation.json"] = "[]"
+    lay(tmp_path, files)
+    with pytest.raises(ValueError, match="class 'Tilting.*' of .* cannot be printed"):
+        read("sthv2", tmp_path, 1)
+
+
+def test_labels_of_json_are_whole_numbers(tmp_path):
+    files = dict(CASES["sthv2"][0])
+    files["something-something-v2-labels.json"] = json.dumps({"a": 0.5})
+    lay(tmp_path, files)
+    with pytest.raises(ValueError, match="labels.json is not in the official form"):
+        read("sthv2", tmp_path, 1)
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"status": 1e999}', b"\xff", b"\0", b"{}"])
+def test_a_hostile_rank_table_is_named(content, tmp_path):
+    (tmp_path / "hccl.json").write_bytes(content)
+    with pytest.raises(ValueError, match="^RANK_TABLE_FILE: .*hccl.json"):
+        read_rank_table(tmp_path / "hccl.json")

@@ -1,0 +1,145 @@
+"""YAML from anyone: what is refused, in which words, and after how much work."""
+
+import os
+import time
+
+import pytest
+
+from tsm.config import Config
+from utils.build_settings import convert
+from utils.config import ROOT, load_config, read_yaml
+from utils.messages import SETTINGS_LINE, cut, quote, to_line
+from utils.yaml_text import LONGEST, load_yaml, load_yaml_file
+
+SMOKE = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
+NAMES = "abcde"
+BOMB = "".join(  # ten to the power of five words, if aliases are followed
+    f"{name}: &{name} [{', '.join([f'*{before}' if before else 'x'] * 10)}]\n"
+    for before, name in zip(["", *NAMES], NAMES)
+)
+MERGES = "".join(
+    f"{name}: &{name} {{{', '.join([f'<<: *{before}' if before else 'x: 1'] * 2)}}}\n"
+    for before, name in zip(["", *NAMES], NAMES)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (BOMB, "line 2, column 8: the alias *a: aliases are not supported"),
+        (MERGES, "column"),
+        ("a: {<<: {b: 1}}", "line 1, column 5: a key that is not text"),
+        ("[" * 3000, "line 1, column 21: more than 20 levels of nesting"),
+        ("1: {a: 2}", "line 1, column 1: a key that is not text; texts such as on and 1 need quot"),
+        ("run: {on: 1}", "line 1, column 7: a key that is not text"),
+        ("run: {~: 1}", "a key that is not text"),
+        ("{[a]: 1}", "a key that is not text"),
+        ("a: 1\nb: 2\na: 3", "line 3, column 1: the key a is there twice"),
+        ("!!bool x", "KeyError while reading a value: 'x'"),
+        ("!!timestamp x", "AttributeError while reading a value"),
+        ("!!int ''", "IndexError while reading a value"),
+        ("!!python/object/apply:os.getcwd []", "could not determine a constructor for the tag"),
+        ("a: \x00", "character 3: special characters are not allowed"),
+        (b"a: \xff", "character 3: invalid start byte"),
+        ("x" * (LONGEST + 1), "longer than 131072 bytes"),
+        ("1" + ":59" * 40_000 + ".5", "OverflowError while reading a value"),
+    ],
+    ids=lambda text: repr(text[:20]),
+)
+def test_text_that_is_refused_says_where_it_is_wrong(text, words):
+    began = time.process_time()
+    with pytest.raises(ValueError) as caught:
+        load_yaml(text)
+    assert words in str(caught.value)
+    assert time.process_time() - began < 3
+
+
+def test_a_yaml_may_be_utf8_or_utf16_with_a_byte_order_mark():
+    text = "a: {b: café, c: 'twice'}"
+    for encoding in ("utf-8", "utf-8-sig", "utf-16"):
+        assert load_yaml(text.encode(encoding)) == {"a": {"b": "café", "c": "twice"}}
+
+
+def test_a_yaml_in_latin_1_is_named_with_the_place(tmp_path):
+    path = tmp_path / "latin.yaml"
+    path.write_bytes(b"run: {out: caf\xe9}\n")
+    with pytest.raises(ValueError, match="latin.yaml: not a readable yaml: character 14: "):
+        read_yaml(path)
+
+
+@pytest.mark.parametrize("name", ["pipe", "folder", "none", "n" * 300, "n" * 5000])
+def test_what_is_no_file_is_named_in_one_line(tmp_path, name):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ValueError, match="no such config file") as caught:
+        load_config(Config, tmp_path / name)
+    assert len(str(caught.value)) <= SETTINGS_LINE
+    with pytest.raises((OSError, ValueError)):
+        load_yaml_file(tmp_path / name)
+
+
+def test_of_a_huge_file_only_the_beginning_is_read(tmp_path):
+    path = tmp_path / "huge.yaml"
+    with open(path, "wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(ValueError, match="longer than 131072 bytes"):
+        read_yaml(path)
+
+
+@pytest.mark.parametrize("value", ["nan", ".nan", "inf", "-.inf", "1e999", "!!float nan"])
+@pytest.mark.parametrize("name", ["train.lr", "model.dropout", "run.loss_scale", "data.scales"])
+def test_a_number_that_is_not_finite_is_refused(name, value):
+    text = f"[1, {value}]" if name == "data.scales" else value
+    with pytest.raises(ValueError, match=rf"{name}(\[1\])? must be a number, not "):
+        load_config(Config, SMOKE, [f"{name}={text}"])
+
+
+@pytest.mark.parametrize("value", ["9223372036854775808", "-0x" + "f" * 9000, "1" + "0" * 9000])
+def test_a_whole_number_has_64_bits(value):
+    with pytest.raises(ValueError, match="run.seed must be a whole number"):
+        load_config(Config, SMOKE, [f"run.seed={value}"])
+    assert load_config(Config, SMOKE, ["run.seed=9223372036854775807"]).run.seed == 2**63 - 1
+
+
+def test_a_number_too_large_for_a_float_is_refused():
+    with pytest.raises(ValueError, match="x must be a number, not 1000"):
+        convert(10**400, float, "x")
+
+
+def test_a_path_with_a_zero_byte_is_refused():
+    with pytest.raises(ValueError, match=r"data.root must be a path, not '.*a.x00b'"):
+        load_config(Config, SMOKE, ['data.root="a\\0b"'])
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        f"run.seed=[&a [{'x, ' * 9}x], *a, *a]",
+        f"run.seed={'x' * 100_000}",
+        f"run.{'seed' * 10_000}=1",
+        f"{'run' * 10_000}.seed=1",
+        "run.seed=\x1b[31m\x07",
+        f"run.seed={'[' * 3000}",
+        f"run.all_reduce=[{'1.5, ' * 999}]",
+        *(f"run.seed={tag} x" for tag in ("!!bool", "!!timestamp", "!!int", "!!float", "!!set")),
+    ],
+    ids=lambda text: repr(text[:20]),
+)
+def test_a_hostile_override_gives_a_short_printable_line(override):
+    with pytest.raises(ValueError) as caught:
+        load_config(Config, SMOKE, [override])
+    message = str(caught.value)
+    assert len(message) <= SETTINGS_LINE
+    assert message.isprintable()
+
+
+def test_a_text_that_is_no_yaml_stays_a_text_in_an_override():
+    for text in ("*star", "a: b: c", "[open", "!!bool x"):
+        assert load_config(Config, SMOKE, [f"data.root={text}"]).data.root.name == text
+
+
+def test_a_message_keeps_its_beginning_and_its_end():
+    assert cut("abc", 3) == "abc"
+    assert cut("a" * 500 + "z" * 500, 300) == "a" * 197 + " ... " + "z" * 98
+    assert to_line("a\n  b\x1b") == "a b\\x1b"
+    assert quote("x" * 10**7).count("x") < 80
