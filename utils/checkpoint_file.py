@@ -22,7 +22,7 @@ import numpy as np
 
 from utils.files import escape_control
 from utils.run_log import log
-from utils.torch_storage import KINDS, Refusal
+from utils.torch_storage import KINDS, width
 
 RESUME = "resume.ckpt"
 # MindSpore's names of types; in lower case they are PyTorch's. bfloat16 becomes float32.
@@ -34,6 +34,10 @@ MOST_ENTRIES = 100_000  # each costs some hundred bytes of memory; no network he
 MOST_AXES = 32  # numpy's limit
 LONGEST_NAME = 1000
 VARINT, BYTES = 0, 2  # protobuf's wire types
+
+
+class Refusal(ValueError):
+    """Content that is no checkpoint or damaged; the reader adds the file's name."""
 
 
 class Entry(NamedTuple):
@@ -182,11 +186,12 @@ def join(parts: list[Entry]) -> np.ndarray:
     if shape == (0,):
         shape = ()  # older MindSpore writes a number so
     size = sum(len(part.content) for part in parts)
-    if not size or math.prod(shape) * KINDS[kind.lower()].size != size:
+    if not size or math.prod(shape) * width(kind.lower()) != size:
         sizes = escape_control(str(list(shape)))[:80]
         raise Refusal(f"{name} has {size} bytes for the sizes {sizes} of {kind}")
-    content = b"".join(part.content for part in parts)
-    return KINDS[kind.lower()].decode(content, "<").reshape(shape)
+    content = bytearray().join(part.content for part in parts)
+    raw, _, widen = KINDS[kind.lower()]
+    return widen(np.frombuffer(content, np.dtype(raw).newbyteorder("<"))).reshape(shape)
 
 
 def read_text(data: memoryview) -> str:
