@@ -160,10 +160,10 @@ def simulate(
     return result
 
 
-def choose_ranks(cluster: Cluster, ranks: int) -> int:
+def choose_ranks(cluster: Optional[Cluster], ranks: int) -> int:
     """`ranks`, or as many nodes of the cluster if that number of ranks is not whole nodes."""
-    is_whole = ranks <= cluster.devices_per_node or ranks % cluster.devices_per_node == 0
-    return ranks if is_whole else ranks * cluster.devices_per_node
+    per_node = cluster.devices_per_node if cluster else ranks
+    return ranks if ranks <= per_node or ranks % per_node == 0 else ranks * per_node
 
 
 def run_worker(script: Sequence[str], environment: dict[str, str], folder: Path) -> tuple[str, int]:
