@@ -103,6 +103,13 @@ class TrainSource:
         return self.error
 
 
+def targets_of(cfg, labels: np.ndarray) -> np.ndarray:
+    """What a training batch with labels (N,) has as its target: for measuring."""
+    if not cfg.data.mixup:
+        return labels.astype(np.int32)
+    return mix_targets(labels, cfg.data.mixup, np.random.RandomState(0))
+
+
 def epoch_pipeline(data, order: Order, epoch: int):
     """(image, label) in batches: this rank's part of one epoch."""
     seed = np.random.RandomState([order.seed, epoch, order.rank]).randint(2**31)

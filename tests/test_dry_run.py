@@ -14,7 +14,7 @@ from tests.helpers import call, last_json
 from utils.command import config_of, rooms
 from utils.config import ROOT, home, load_config
 from utils.simulation import stub_libraries
-from utils.simulation.dry_run import CHIPS, Machine, dry_run, simulate
+from utils.simulation.dry_run import CHIPS, Machine, choose_ranks, dry_run, simulate
 from utils.simulation.reading import DryRun
 
 CACHE = home() / ".cache" / "dry_run"
@@ -171,11 +171,12 @@ def test_float32_needs_no_3d_convolution_on_a_910a(network, cache):
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_fits_into_the_memory_that_it_names(path, cache):
     network = path.parents[1].name
-    result = dry_run(network, path, [], "ascend910b", cache, ranks=RANKS)
+    cfg = load_config(config_of(network), path)
+    ranks = choose_ranks(cfg.run.cluster, RANKS)
+    result = dry_run(network, path, [], "ascend910b", cache, ranks=ranks)
     check_kernels(result)
     assert len(result.kernels) <= RECIPE_BUDGET.get(path.stem, len(result.kernels))
-    limit = load_config(config_of(network), path).run.device_memory
-    assert 0 < result.peak_bytes <= limit << 30
+    assert 0 < result.peak_bytes <= cfg.run.device_memory << 30
 
 
 BUILD = """

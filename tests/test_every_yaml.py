@@ -108,8 +108,6 @@ def test_a_yaml_trains_one_step_at_toy_size(path: Path):
     target = np.array([0, 1], np.int32)
     if hasattr(dataset, "targets_of"):
         target = dataset.targets_of(cfg, target)
-    elif getattr(cfg.data, "mixup", 0):
-        target = np.array([[0, 1, 0.7, 1], [1, 0, 0.7, 0]], np.float32)
     outputs = step.set_train()(Tensor(clip), Tensor(target), *step.draw_factors())
     assert np.isfinite(float(outputs[0].asnumpy()))
     # A dynamic scale begins where float16 overflows, and comes down.

@@ -21,7 +21,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 from utils import command
 from utils.config import ROOT, home, known
 from utils.files import explained, write_text
-from utils.simulation.dry_run import dry_run
+from utils.simulation.dry_run import choose_ranks, dry_run
 
 SMOKE = "_smoke"
 HEAD = (
@@ -71,7 +71,8 @@ def run_recipe(path: Path, chip: str, ranks: int) -> dict[str, Any]:
     network = command.room_of(path)
     cfg = command.load_config(command.config_of(network), path)
     cache = home() / ".cache" / "dry_run"
-    result = dry_run(network, path, [], chip, cache, ranks=ranks)
+    simulated = choose_ranks(cfg.run.cluster, ranks)
+    result = dry_run(network, path, [], chip, cache, ranks=simulated)
     clips = cfg.data.batch * getattr(cfg.data, "copies", 1)
     row = {"recipe": path.stem, "ranks": ranks, "amp": cfg.run.amp, "clips": clips}
     return {**row, "device_memory_gb": cfg.run.device_memory, **result.summary()}

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Optional
 
 from utils import command
+from utils.cluster import Cluster
 from utils.config import Run
 from utils.files import explained
 from utils.parent import die_with_parent
@@ -157,6 +158,12 @@ def simulate(
                 with explained(keep, "--keep"):
                     shutil.copytree(folder, keep, dirs_exist_ok=True)
     return result
+
+
+def choose_ranks(cluster: Optional[Cluster], ranks: int) -> int:
+    """`ranks`, or as many nodes of the cluster if that number of ranks is not whole nodes."""
+    per_node = cluster.devices_per_node if cluster else ranks
+    return ranks if ranks <= per_node or ranks % per_node == 0 else ranks * per_node
 
 
 def run_worker(script: Sequence[str], environment: dict[str, str], folder: Path) -> tuple[str, int]:
