@@ -127,7 +127,7 @@ CRAFTED.update(
         "empty entries": lambda _: b"\x0a\x00" * (FEW // 2),
         "tiny arrays": lambda _: b"".join(
             b"\x0a\x13\x0a\x04%4x\x12\x0b\x08\x01\x12\x04Bool\x1a\x01x" % n
-            for n in range(FEW // 21)
+            for n in range(FEW // 84)
         ),
         "a million sizes": lambda _: entry(b"\x08\x01" * (FEW // 2)),
         "a million packed sizes": lambda _: entry(b"\x0a" + varint(FEW) + b"\x01" * FEW),

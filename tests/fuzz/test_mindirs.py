@@ -43,12 +43,12 @@ def check(sound: Path, folder: Path, first: int, count: int) -> None:
 
 
 def test_damaged_mindirs_are_refused_in_one_line_or_run(sound, tmp_path, seed):
-    check(sound, tmp_path, seed, 6)
+    check(sound, tmp_path, seed, 8)
 
 
 @pytest.mark.slow
 def test_many_damaged_mindirs_are_refused_in_one_line_or_run(sound, tmp_path, seed):
-    check(sound, tmp_path, seed + 6, TRIES)
+    check(sound, tmp_path, seed + 8, TRIES)
 
 
 def test_the_graph_of_a_damaged_mindir_is_read_or_refused(sound, tmp_path, seed):
