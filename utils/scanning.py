@@ -11,7 +11,14 @@ import av
 from av.container import InputContainer
 
 from utils.exact_video import open_container
-from utils.frame_source import MAX_PIXELS, FrameSource, VideoError, WrongContent, check_size
+from utils.frame_source import (
+    MAX_PIXELS,
+    FrameSource,
+    VideoError,
+    WrongContent,
+    check_size,
+    refuse_playlist,
+)
 from utils.video import FrameFolder, open_video
 
 GOOD, DAMAGED = "good", "damaged"
@@ -95,6 +102,7 @@ def check_file(job: Job) -> int:
     if not path.stat().st_size:
         raise bad("empty", "0 bytes")
     try:
+        refuse_playlist(path, job.reader)
         with open_container(path, job.max_pixels) as container:
             if path.suffix.lower() not in SUFFIXES:
                 content = f"{path.suffix or 'no extension'}, the content is {container.format.name}"
