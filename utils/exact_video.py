@@ -183,11 +183,8 @@ def open_container(path: Path, max_pixels: int = MAX_PIXELS) -> InputContainer:
     try:
         with plain_path(path) as plain:
             return av.open(plain, metadata_errors="replace", options=options)
-    except av.error.FFmpegError as error:
-        if error.log and "whitelist" in error.log[2]:
-            reason = f"its content is no video in one file but {error.log[1]}"
-            raise WrongContent(path, "pyav", reason) from None
-        raise
+    except av.error.ArgumentError:  # what FFmpeg says of a format that is not allowed
+        raise WrongContent(path, "pyav", "its content is no video in one file") from None
 
 
 def decode_part(context, packets: list, start: int, needed: list[int]) -> Iterator[av.VideoFrame]:

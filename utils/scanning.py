@@ -110,8 +110,6 @@ def check_file(job: Job) -> int:
             check_streams(container, job.max_pixels)
             check_length(path, container)
         return decode_all(job) if job.depth == "all" else decode_ends(job)
-    except WrongContent as error:
-        raise bad("wrong extension", error.args[-1]) from None
     except (av.error.FFmpegError, OSError, ValueError) as error:  # also VideoError
         raise unreadable(path, error) from None
 
@@ -162,6 +160,8 @@ def unreadable(path: Path, error: Exception) -> _Found:
     cut = ends_early(path)
     if cut:
         return bad("truncated", cut)
+    if isinstance(error, WrongContent):
+        return bad("wrong extension", error.args[-1])
     if path.suffix.lower() not in SUFFIXES:
         return bad("wrong extension", f"{path.suffix or 'no extension'}, and no video inside")
     reason = error.args[-1] if isinstance(error, VideoError) else ""
