@@ -236,7 +236,7 @@ def test_windows_see_their_own_frames_and_no_more_than_they_hold(tmp_path, reade
     assert max(map(len, asked)) <= 32
 
 
-def test_odd_names_of_videos_get_their_files(tmp_path):
+def test_odd_names_of_videos_get_their_files(tmp_path, capsys):
     """No UTF-8, 255 bytes, control characters; two names that are cut to one."""
     long = "ü" * 125
     names = [b"caf\xe9.mp4", f"{long}a.mp4".encode(), f"{long}b.mp4".encode(), b"\x1b[2J$.mp4"]
@@ -258,14 +258,18 @@ def test_odd_names_of_videos_get_their_files(tmp_path):
     assert len(files) == 3 * len(videos) + 1
     assert all(name.isprintable() for name in files)
     assert "caf\\xe9.png" in files
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert any(line.startswith(rf"{tmp_path}/\x1b[2J$.mp4") for line in lines)
 
 
 def test_a_video_whose_name_is_too_long_is_a_mistake(tiny, filled):
     checkpoint = ["--checkpoint_path", filled]
-    done = call("scripts/predict.py", *tiny, *checkpoint, "n" * 300)
+    done = call("scripts/predict.py", *tiny, *checkpoint, "\x1b" + "n" * 300)
     assert done.returncode == 2
-    assert "does not exist" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(r"error: \x1bnnn")
+    assert last.endswith("does not exist")
 
 
 def test_which_videos_are_cut(tmp_path):

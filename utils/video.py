@@ -193,10 +193,7 @@ def read_jpeg(data: bytes, mode: str, max_pixels: int = PIL_PIXELS) -> Optional[
         return None
     check_size(*size, max_pixels)
     flags = cv2.IMREAD_COLOR_RGB if mode == "RGB" else cv2.IMREAD_UNCHANGED
-    try:
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags | cv2.IMREAD_IGNORE_ORIENTATION)
-    except cv2.error:
-        return None
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags | cv2.IMREAD_IGNORE_ORIENTATION)
     return pixels if pixels is None or mode == "RGB" or pixels.ndim == 2 else None
 
 

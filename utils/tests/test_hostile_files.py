@@ -59,7 +59,8 @@ def test_an_unknown_codec_is_a_video_error(tmp_path):
     with pytest.raises(VideoError, match="video.mp4 with pyav: this FFmpeg has no decoder"):
         open_video(path)
     for depth in ("all", "ends"):
-        assert examine(Job(str(path), depth=depth)).kind == "broken"
+        finding = examine(Job(str(path), depth=depth))
+        assert finding == ("broken", "this FFmpeg has no decoder for its codec", 0)
 
 
 def test_an_avi_with_dropped_frames_is_good(tmp_path):
@@ -85,8 +86,9 @@ def test_frames_above_the_limit_are_refused_before_they_are_decoded(tmp_path, re
         container.mux(stream.encode())
     with pytest.raises(VideoError, match="5120x3840 has more than 16777216 pixels.*max_pixels"):
         open_video(path, reader)
-    finding = examine(Job(str(path), reader))
-    assert (finding.kind, "data.max_pixels" in finding.reason) == ("broken", True)
+    for depth in ("all", "ends"):
+        finding = examine(Job(str(path), reader, depth))
+        assert (finding.kind, "data.max_pixels" in finding.reason) == ("broken", True)
     with open_video(path, reader, 5120 * 3840) as source:
         assert source.frames([0]).shape == (1, 3840, 5120, 3)
 
