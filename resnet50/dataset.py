@@ -1,4 +1,4 @@
-"""Images to batches, by MindData's own readers and C++ transforms.
+"""Images to batches, by MindData's own readers, our decoding and MindData's C++ transforms.
 
 Training yields (image, target): uint8 (N, 3, crop, crop) and labels int32 (N,), or, with mixup,
 float32 (N, 4) (`mixing.py`). Evaluation yields (image, label, valid): uint8 (N, 1, 3, crop, crop),

@@ -113,7 +113,7 @@ def small_files(folder: Path) -> Iterator[str]:
 
 
 def check_header(file: str) -> None:
-    """Raises ValueError where it is no image: MindData's decoder ends the process at some."""
+    """Raises ValueError where it is no image, or one of more pixels than PIL takes."""
     try:
         Image.open(file).close()
     except Exception as error:  # PIL raises errors of many classes for damaged files

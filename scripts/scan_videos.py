@@ -12,8 +12,7 @@ file that has changed is read again. The last line of stdout is one JSON object:
 kinds, lists, read (in this run), seconds.
 
 Videos of the kind `damaged` can be decoded, and FFmpeg marks some of their frames as damaged. They
-are left out as all bad ones are; with `--keep_damaged` they stay in the list and in
-`NAME.bad.tsv`.
+are left out as all bad ones are; `--keep_damaged` leaves them in the list, and in `NAME.bad.tsv`.
 """
 
 import importlib

@@ -236,6 +236,42 @@ def test_windows_see_their_own_frames_and_no_more_than_they_hold(tmp_path, reade
     assert max(map(len, asked)) <= 32
 
 
+def test_odd_names_of_videos_get_their_files(tmp_path, capsys):
+    """No UTF-8, 255 bytes, control characters; two names that are cut to one."""
+    long = "ü" * 125
+    names = [b"caf\xe9.mp4", f"{long}a.mp4".encode(), f"{long}b.mp4".encode(), b"\x1b[2J$.mp4"]
+    write_numbered_video(tmp_path / "plain.mp4", 40, 64, 48, 8)
+    videos = [tmp_path / os.fsdecode(name) for name in names]
+    for video in videos:
+        shutil.copy(tmp_path / "plain.mp4", video)
+    shown = Reading(10)
+    shown.cut = lambda frames, places: frames[:3, None]
+    shown.pictures = lambda views: views.transpose(1, 0, 2, 3, 4)
+    shown.clips = 1
+    predictor = Predictor(None, [shown], open_video, tmp_path / "out", 2, window=2.0)
+    result = predictor.run([str(video) for video in videos])
+    assert result["failed"] == 0
+    for record, video in zip(result["predictions"], videos):
+        assert record["video"] == str(video)
+        assert all(Path(record[key]).is_file() for key in ("picture", "csv", "timeline"))
+    files = [path.name for path in (tmp_path / "out").iterdir()]
+    assert len(files) == 3 * len(videos) + 1
+    assert all(name.isprintable() for name in files)
+    assert "caf\\xe9.png" in files
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert any(line.startswith(rf"{tmp_path}/\x1b[2J$.mp4") for line in lines)
+
+
+def test_a_video_whose_name_is_too_long_is_a_mistake(tiny, filled):
+    checkpoint = ["--checkpoint_path", filled]
+    done = call("scripts/predict.py", *tiny, *checkpoint, "\x1b" + "n" * 300)
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(r"error: \x1bnnn")
+    assert last.endswith("does not exist")
+
+
 def test_which_videos_are_cut(tmp_path):
     write_numbered_video(tmp_path / "long.mp4", 125, 64, 48, 4)
     write_numbered_video(tmp_path / "short.mp4", 120, 64, 48, 4)

@@ -17,6 +17,8 @@ from PIL import Image
 from tests.helpers import call, last_json, start
 from utils.drawing import write_numbered_video
 from utils.scanning import Job, examine
+from utils.tests.test_hostile_files import spoil
+from utils.tests.test_odd_videos import pictures, write
 
 FRAMES = 40
 
@@ -160,6 +162,25 @@ def test_lists_of_the_good_and_the_bad(damaged, tmp_path, room):
     again = last_json(call("scripts/scan_videos.py", *arguments(folder, tmp_path, room)))
     assert again["read"] == 0
     assert {**again, "read": 0, "seconds": 0} == {**result, "read": 0, "seconds": 0}
+
+
+def test_damaged_videos_stay_in_the_list_on_request(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in ("sound", "spoilt \x1b[2J"):
+        write(folder / f"{name}.mp4", pictures(40, 160, 128), g="10")
+    spoil(folder / "spoilt \x1b[2J.mp4")
+    (folder / "train.txt").write_text("sound.mp4 0\nspoilt \x1b[2J.mp4 1\n")
+    (folder / "test.txt").write_text("sound.mp4 0\n")
+    for keep, lines in ((["--keep_damaged"], 2), ([], 1)):
+        done = call("scripts/scan_videos.py", *arguments(folder, tmp_path / "out"), *keep)
+        result = last_json(done)
+        assert (result["good"], result["kinds"]) == (2, {"damaged": 1})
+        assert (tmp_path / "out" / "train.txt").read_text().count("\n") == lines
+        assert "\tdamaged\t" in (tmp_path / "out" / "train.txt.bad.tsv").read_text()
+        assert ("left out: " in done.stderr) is (lines == 1)
+        assert "\x1b[2J" not in done.stderr
+    assert r"spoilt \x1b[2J.mp4: damaged, the decoder marks" in done.stderr
 
 
 def test_a_killed_scan_goes_on(sound_video, tmp_path):

@@ -108,7 +108,7 @@ def crop_candidates(
     An edge is a scale times the short side, rounded down; within 2 pixels of `size` it is `size`.
     """
     short = min(width, height)
-    edges = [int(short * scale) for scale in scales]
+    edges = [max(int(short * scale), 1) for scale in scales]
     edges = [size if abs(edge - size) <= 2 and size <= short else edge for edge in edges]
     return [
         (crop_width, crop_height)

@@ -9,7 +9,6 @@ Where a file does not say all that reliably (`is_indexed`), and where a frame do
 foretold, everything is decoded in order instead.
 """
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Optional
@@ -26,6 +25,7 @@ from utils.frame_source import (
     VideoFile,
     WrongContent,
     check_size,
+    plain_path,
     reading,
 )
 
@@ -181,13 +181,10 @@ def open_container(path: Path, max_pixels: int = MAX_PIXELS) -> InputContainer:
     options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
     options["max_pixels"] = str(max_pixels)  # where FFmpeg decodes to learn the size
     try:
-        # An absolute path cannot be taken for the address of a protocol, as `http:x.mp4` is.
-        return av.open(os.path.abspath(path), metadata_errors="replace", options=options)
-    except av.error.FFmpegError as error:
-        if error.log and "whitelist" in error.log[2]:
-            reason = f"its content is no video in one file but {error.log[1]}"
-            raise WrongContent(path, "pyav", reason) from None
-        raise
+        with plain_path(path) as plain:
+            return av.open(plain, metadata_errors="replace", options=options)
+    except av.error.ArgumentError:  # what FFmpeg says of a format that is not allowed
+        raise WrongContent(path, "pyav", "its content is no video in one file") from None
 
 
 def decode_part(context, packets: list, start: int, needed: list[int]) -> Iterator[av.VideoFrame]:

@@ -14,7 +14,11 @@ import numpy as np
 from utils.files import escape_control
 
 LARGEST = 2**28  # bytes: a video's packets are kept in memory up to this, an image's file read
+# What a playlist begins with, also behind the tag of a song. decord and OpenCV would open the files
+# that it names, and wait for those of a live one.
+PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"ID3")
 MAX_PIXELS = 4096 * 4096  # of a frame, unless data.max_pixels says otherwise
+SHORT_SIDE = 256  # pixels
 NO_VIDEO = "it does not open: cut short, or not a video"
 
 
@@ -51,11 +55,41 @@ def reading(path: object, reader: str) -> Iterator[None]:
         raise VideoError(path, reader, f"{name}{error}") from None
 
 
+def refuse_playlist(path: object, reader: str) -> None:
+    """Raises WrongContent where a file is a list of other files, by its beginning."""
+    with reading(path, reader), open(path, "rb") as file:
+        if file.read(max(map(len, PLAYLISTS))).startswith(PLAYLISTS):
+            raise WrongContent(path, reader, "its content is no video but names other files")
+
+
+@contextlib.contextmanager
+def plain_path(path: Path) -> Iterator[str]:
+    """An absolute path for libraries: no address of a protocol, as `http:x.mp4` is, and UTF-8.
+
+    A name that is not UTF-8 is replaced by the number of the open file: at such a name OpenCV ends
+    the process.
+    """
+    plain = os.path.abspath(path)
+    try:
+        plain.encode()
+    except UnicodeEncodeError:
+        with open(path, "rb") as file:
+            yield f"/proc/self/fd/{file.fileno()}"
+    else:
+        yield plain
+
+
 def check_size(width: int, height: int, max_pixels: int) -> None:
-    """Raises ValueError where a frame has more than `max_pixels` pixels."""
-    if width * height > max_pixels:
+    """Raises ValueError where a frame has more than `max_pixels` pixels.
+
+    A frame of a short side below 256 is counted as one enlarged to it, as the views of a test are.
+    """
+    short = min(width, height)
+    factor = max(SHORT_SIDE / short, 1) if short > 0 else 1
+    if width * height * factor**2 > max_pixels:
+        enlarged = f", with its short side enlarged to {SHORT_SIDE}," if factor > 1 else ""
         raise ValueError(
-            f"a frame of {width}x{height} has more than {max_pixels} pixels, the limit"
+            f"a frame of {width}x{height}{enlarged} has more than {max_pixels} pixels, the limit"
             " data.max_pixels"
         )
 

@@ -11,7 +11,14 @@ import av
 from av.container import InputContainer
 
 from utils.exact_video import open_container
-from utils.frame_source import MAX_PIXELS, FrameSource, VideoError, WrongContent, check_size
+from utils.frame_source import (
+    MAX_PIXELS,
+    FrameSource,
+    VideoError,
+    WrongContent,
+    check_size,
+    refuse_playlist,
+)
 from utils.video import FrameFolder, open_video
 
 GOOD, DAMAGED = "good", "damaged"
@@ -95,6 +102,7 @@ def check_file(job: Job) -> int:
     if not path.stat().st_size:
         raise bad("empty", "0 bytes")
     try:
+        refuse_playlist(path, job.reader)
         with open_container(path, job.max_pixels) as container:
             if path.suffix.lower() not in SUFFIXES:
                 content = f"{path.suffix or 'no extension'}, the content is {container.format.name}"
@@ -102,8 +110,6 @@ def check_file(job: Job) -> int:
             check_streams(container, job.max_pixels)
             check_length(path, container)
         return decode_all(job) if job.depth == "all" else decode_ends(job)
-    except WrongContent as error:
-        raise bad("wrong extension", error.args[-1]) from None
     except (av.error.FFmpegError, OSError, ValueError) as error:  # also VideoError
         raise unreadable(path, error) from None
 
@@ -154,6 +160,8 @@ def unreadable(path: Path, error: Exception) -> _Found:
     cut = ends_early(path)
     if cut:
         return bad("truncated", cut)
+    if isinstance(error, WrongContent):
+        return bad("wrong extension", error.args[-1])
     if path.suffix.lower() not in SUFFIXES:
         return bad("wrong extension", f"{path.suffix or 'no extension'}, and no video inside")
     reason = error.args[-1] if isinstance(error, VideoError) else ""

@@ -34,16 +34,14 @@ from utils.frame_source import (
     FrameSource,
     VideoError,
     VideoFile,
-    WrongContent,
     check_size,
+    plain_path,
     read_bytes,
     reading,
+    refuse_playlist,
 )
 from utils.image_files import PIL_PIXELS, jpeg_size, read_picture
 
-# What a playlist begins with, also behind the tag of a song. decord and OpenCV would open the files
-# that it names, and wait for those of a live one.
-PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"ID3")
 READERS = ("auto", "pyav", "decord", "opencv")
 _DECORD_PREFIX = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
 
@@ -56,9 +54,8 @@ class _DecordVideo(VideoFile):
             _capture_packets(self.path, self._max_pixels)  # decord decodes before it says the size
         try:
             # Where decord cannot decode a frame it repeats a neighbour; fault_tol makes it say so.
-            self._handle = _decord().VideoReader(
-                os.path.abspath(self.path), num_threads=1, fault_tol=1e-9
-            )
+            with plain_path(self.path) as path:
+                self._handle = _decord().VideoReader(path, num_threads=1, fault_tol=1e-9)
         except RuntimeError:
             raise self._error(NO_VIDEO) from None
         except Exception as error:  # decord's errors have no class in common
@@ -118,8 +115,8 @@ def _capture_packets(path: Path, max_pixels: int) -> object:
 def _capture(path: Path, *settings: int) -> object:
     cv2 = _opencv()
     settings = [cv2.CAP_PROP_N_THREADS, 1, *settings]
-    # An absolute path cannot be taken for the address of a protocol, as `http:x.mp4` is.
-    return cv2.VideoCapture(os.path.abspath(path), cv2.CAP_FFMPEG, settings)
+    with plain_path(path) as plain:
+        return cv2.VideoCapture(plain, cv2.CAP_FFMPEG, settings)
 
 
 class FrameFolder(FrameSource):
@@ -196,10 +193,7 @@ def read_jpeg(data: bytes, mode: str, max_pixels: int = PIL_PIXELS) -> Optional[
         return None
     check_size(*size, max_pixels)
     flags = cv2.IMREAD_COLOR_RGB if mode == "RGB" else cv2.IMREAD_UNCHANGED
-    try:
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags | cv2.IMREAD_IGNORE_ORIENTATION)
-    except cv2.error:
-        return None
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags | cv2.IMREAD_IGNORE_ORIENTATION)
     return pixels if pixels is None or mode == "RGB" or pixels.ndim == 2 else None
 
 
@@ -221,16 +215,13 @@ def open_video(path: object, reader: str = "auto", max_pixels: int = MAX_PIXELS)
         )
     if not os.path.isfile(path) or not os.path.getsize(path):
         raise VideoError(path, reader, "no such file, or an empty one")
-    with reading(path, reader), open(path, "rb") as file:
-        if file.read(max(map(len, PLAYLISTS))).startswith(PLAYLISTS):
-            raise WrongContent(path, reader, "its content is no video but names other files")
+    refuse_playlist(path, reader)
     _opencv()  # also where it only resizes and draws: one thread each
     if reader == "pyav":
         from utils.exact_video import ExactVideo  # which needs the library
 
         return ExactVideo(Path(path), max_pixels)
-    kind = _DecordVideo if reader == "decord" else _OpenCVVideo
-    return kind(Path(path), reader, max_pixels)
+    return (_DecordVideo if reader == "decord" else _OpenCVVideo)(Path(path), reader, max_pixels)
 
 
 def resize(frames: np.ndarray, width: int, height: int, box: Optional[Box] = None) -> np.ndarray:

@@ -121,10 +121,8 @@ def test_damaged_jpeg_frames_are_read_or_refused(tmp_path, seed):
     for number in range(seed, seed + 100):
         (tmp_path / "00001.jpg").write_bytes(mutated(sound_image(number), number))
         try:
-            frames = FrameFolder(tmp_path, 1, "{:05d}.jpg").frames([0])
-            outcomes[frames.shape[3]] += 1
+            outcomes[FrameFolder(tmp_path, 1, "{:05d}.jpg").frames([0]).shape[3]] += 1
         except VideoError as error:
-            assert str(tmp_path / "00001.jpg") in str(error)
-            outcomes["refused"] += 1
-    assert outcomes["refused"] > 5
-    assert outcomes[3] > 20
+            outcomes[error.args[0]] += 1
+    assert outcomes.keys() == {3, str(tmp_path / "00001.jpg")}
+    assert min(outcomes.values()) > 5

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from utils.order import Order
-from utils.run_log import FileHandler, announce, log, per_device_count
+from utils.run_log import FileHandler, announce, log, per_device_count, start_log
+from utils.runtime import Runtime
 
 
 def recipe(lr: float, base_batch: int, accumulate: int = 1) -> SimpleNamespace:
@@ -58,3 +59,15 @@ def test_a_log_file_on_a_full_disk_costs_one_line(told, capsys):
     assert told == ["first", full, "second"]
     assert file not in log.handlers
     assert capsys.readouterr().err == ""
+
+
+def test_control_characters_are_escaped_in_the_log(tmp_path, capsys):
+    start_log(Runtime(), tmp_path)
+    log.info("two lines\nand %s", "\x1b[2J\udce9")
+    for handler in log.handlers:
+        handler.close()
+    log.handlers.clear()
+    for text in (capsys.readouterr().err, (tmp_path / "run.log").read_text()):
+        first, second = text.splitlines()
+        assert first.endswith(" two lines")
+        assert second == r"and \x1b[2J\xe9"

@@ -1,0 +1,46 @@
+"""Damaged JPEG files through the training pipeline of ResNet: an image, or an error; no crash."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.fuzz.files import mutated, sound_image
+from utils.config import ROOT
+
+# Every folder of a folder through the pipeline of its own; the last line says what came of each.
+PIPELINE = """
+import json, sys
+from pathlib import Path
+from types import SimpleNamespace
+from resnet50.dataset import train_transforms
+from resnet50.readers import open_reader
+data = SimpleNamespace(is_cifar=False, source="folder", train="", augment="crop", crop=32)
+data.min_area, found = 0.08, {}
+for folder in sorted(Path(sys.argv[1]).iterdir()):
+    data.root = folder
+    print(folder, flush=True)
+    rows = open_reader(data, "train", [0], 1).map(train_transforms(data), ["image"])
+    try:
+        ((image, _),) = rows.create_tuple_iterator(num_epochs=1, output_numpy=True)
+        found[folder.name] = list(image.shape)
+    except RuntimeError as error:
+        found[folder.name] = "not a readable image" in str(error)
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(300, marks=pytest.mark.slow)])
+def test_damaged_images_do_not_end_the_process(tmp_path, seed, count):
+    for number in range(seed, seed + count):
+        folder = tmp_path / f"{number:06d}" / "class"
+        folder.mkdir(parents=True)
+        (folder / "image.jpg").write_bytes(mutated(sound_image(number), number))
+    command = [sys.executable, "-c", PIPELINE, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=30 + count)
+    assert done.returncode == 0, done.stdout.splitlines()[-1:]
+    outcomes = list(json.loads(done.stdout.splitlines()[-1]).values())
+    assert len(outcomes) == count
+    assert all(each in (True, [3, 32, 32]) for each in outcomes)
+    assert count * 0.2 < outcomes.count(True) < count * 0.8

@@ -1,0 +1,82 @@
+"""Whole commands over lists that have videos of strangers among good ones."""
+
+import os
+import shutil
+
+import av
+import numpy as np
+import pytest
+
+from tests.helpers import call, last_json
+from utils.tests.test_video import draw, picture
+
+REFUSED = ["codec.mp4", "large.avi", "list.mp4", "live.m3u8", r"\x1b[2J.mp4"]
+
+
+def write_videos(folder) -> list[bytes]:
+    """The names of videos that are refused, in the order of REFUSED, and then of those read."""
+    data = draw(folder / "good.mp4", count=12).read_bytes()
+    (folder / "codec.mp4").write_bytes(data.replace(b"avc1", b"zzz1"))
+    with av.open(str(folder / "large.avi"), "w") as container:
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 4160, 4160, "yuv420p"
+        frame = av.VideoFrame.from_ndarray(np.zeros((4160, 4160, 3), np.uint8), format="rgb24")
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    (folder / "list.mp4").write_text("ffconcat version 1.0\nfile good.mp4\n")
+    (folder / "live.m3u8").write_text(
+        "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXT-X-MEDIA-SEQUENCE:0\n#EXTINF:9,\nnone.ts\n"
+    )
+    (folder / "\x1b[2J.mp4").write_bytes(data[:500])
+    with av.open(str(folder / "title.mp4"), "w") as container:
+        container.metadata["title"] = "cafeZ"
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.width = stream.height = 64
+        for k in range(12):
+            frame = av.VideoFrame.from_ndarray(picture(k, 64, 64), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    whole = (folder / "title.mp4").read_bytes()
+    (folder / "title.mp4").write_bytes(whole.replace(b"cafeZ", b"caf\xe9\xff"))
+    read = [b"title.mp4", b"caf\xe9.mp4", b"n" * 251 + b".mp4"]
+    for name in read[1:]:
+        (folder / os.fsdecode(name)).write_bytes(data)
+    return [*(name.replace(r"\x1b", "\x1b").encode() for name in REFUSED), *read]
+
+
+@pytest.fixture(scope="module")
+def hostile(drawn, tmp_path_factory):
+    """The drawn videos in a root of their own, with five bad and three odd ones in each list."""
+    root = tmp_path_factory.mktemp("hostile") / "root"
+    shutil.copytree(drawn, root)
+    lines = b"".join(name + b" 0\n" for name in write_videos(root))
+    for name in ("train.txt", "test.txt"):
+        (root / name).write_bytes((root / name).read_bytes() + lines)
+    return root
+
+
+def test_a_training_and_an_evaluation_leave_out_what_cannot_be_read(tiny, hostile, tmp_path):
+    shared = [*tiny, f"--data.root={hostile}"]
+    more = [f"--run.out={tmp_path / 'run'}", "--data.bad_limit=0.5", "--eval.allow_unreadable=true"]
+    done = call("tsm/train.py", *shared, *more)
+    checkpoint = last_json(done)["checkpoint"]
+    assert done.stderr.count("unreadable video: ") >= len(REFUSED)
+    for text in (done.stderr, (tmp_path / "run" / "run.log").read_text()):
+        assert "\x1b[2J" not in text
+        assert all(f"{name} with pyav: " in text for name in REFUSED)
+        assert "title.mp4" not in text
+        assert "caf" not in text
+    report = tmp_path / "report"
+    more = ["--checkpoint_path", checkpoint, "--eval.allow_unreadable=true", f"--report={report}"]
+    result = last_json(call("tsm/eval.py", *shared, *more))
+    assert result["unreadable"] == len(REFUSED)
+    assert b"caf\xe9.mp4" in (report / "scores.csv").read_bytes()
+
+
+def test_a_scan_names_every_kind(tiny, hostile, tmp_path):
+    done = call("scripts/scan_videos.py", *tiny, f"--data.root={hostile}", f"--out={tmp_path}")
+    kinds = {"broken": 2, "wrong extension": 2, "truncated": 1}
+    assert last_json(done)["kinds"] == {kind: 2 * count for kind, count in kinds.items()}
+    lines = (tmp_path / "train.txt").read_bytes().splitlines()
+    assert lines[-3:-1] == [b"title.mp4 0", b"caf\xe9.mp4 0"]
+    assert "\x1b[2J" not in done.stderr
