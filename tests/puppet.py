@@ -2,8 +2,8 @@
 
     python tests/puppet.py [RANK:ACTION ...]
 
-ACTION is kill, fail, lose or mistake, in the first attempt only; meanwhile the other ranks wait, as they
-would in an AllReduce. `all:wait` makes every rank wait. A rank without cares ends well.
+ACTION is kill, fail, lose or mistake, in the first attempt only; meanwhile the other ranks wait, as
+they would in an AllReduce. `all:wait` makes every rank wait. A rank without cares ends well.
 """
 
 import json

@@ -240,8 +240,9 @@ def test_two_ranks_leave_a_validation_together(two, long_validation, tmp_path):
     time.sleep(1)
     job.send_signal(signal.SIGTERM)
     end_of(job, processes.values())
-    assert job.returncode == 143
+    assert job.returncode == 0, "all ranks have saved and ended well"
     assert "Traceback" not in job.errors
+    assert "stopped at step 6, saved; " in job.errors
     assert position(tmp_path / "run") == 6
     assert '"videos"' not in (tmp_path / "run" / "log.jsonl").read_text()
 
@@ -276,7 +277,7 @@ def test_twenty_kills_at_random_moments_change_no_bit(two, tmp_path):
     start_up = time.monotonic() - began
     job.communicate(timeout=600)
     assert job.returncode == 0
-    seed = random.randrange(10**6)
+    seed = random.SystemRandom().randrange(10**6)  # a start of MindSpore seeds `random`
     print(f"seed {seed}")
     chance, steps, seconds = random.Random(seed), [], []
     for attempt in range(20):

@@ -11,7 +11,7 @@ from PIL import Image
 
 from utils.drawing import read_number, write_numbered_video
 from utils.frame_source import VideoError
-from utils.pack_format import EXTRA, KEY, decode_table
+from utils.pack_format import EXTRA, HEAD, KEY, decode_table
 from utils.packed import PackedVideo, Place
 from utils.packing import Form, Packed, compare, form_of, pack
 from utils.scanning import Finding, Job
@@ -195,6 +195,34 @@ def test_damage_names_the_shard(codec, original, tmp_path):
         file.truncate(len(result.head) + 20)
     with pytest.raises(VideoError, match="shard is cut short"):
         short.frames([FRAMES - 1])
+
+
+@pytest.mark.parametrize("codec", ["video", "jpeg"])
+def test_one_flipped_bit_of_a_packet_is_told_by_whoever_reads_it(codec, original, tmp_path):
+    result = packed(original, FORMS[codec])
+    payload = bytearray(result.payload)
+    payload[-10] ^= 1
+    copy = opened(result._replace(payload=bytes(payload)), tmp_path)
+    assert read_number(copy.frames([20])[0]) == 20
+    with pytest.raises(VideoError, match=f"packet {FRAMES - 1} is damaged: its checksum differs"):
+        copy.frames(range(FRAMES))
+
+
+def without_checksums(result: Packed) -> Packed:
+    """As it was packed before there were checksums."""
+    columns = result.head[4 : HEAD.size + 9 * len(decode_table(result.head).sizes)]
+    return result._replace(head=b"zoo1" + columns)
+
+
+@pytest.mark.parametrize("codec", ["video", "jpeg"])
+def test_a_video_without_checksums_is_read(codec, original, tmp_path):
+    old = without_checksums(packed(original, FORMS[codec]))
+    frames = opened(old, tmp_path).frames([31, 7])
+    assert [read_number(frame) for frame in frames] == [31, 7]
+    longer = bytearray(old.head)
+    longer[HEAD.size + 3] ^= 128  # two gigabytes more in the first packet
+    with pytest.raises(VideoError, match="the table is damaged: its packets are not as long"):
+        opened(old._replace(head=bytes(longer)), tmp_path)
 
 
 def test_a_table_that_is_cut_is_none(original):
