@@ -32,7 +32,10 @@ HERE = {"NODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
         ({**HERE, "MASTER_PORT": "http"}, "MASTER_PORT must be a whole number"),
         ({"MASTER_PORT": "99999"}, "MASTER_PORT must be a whole number from 1 to 65500"),
         ({"MASTER_TIMEOUT": "soon"}, "MASTER_TIMEOUT must be a whole number"),
-        ({"RANK_TABLE_FILE": "/no/table.json"}, "RANK_TABLE_FILE: /no/table.json: the file does not exist"),
+        (
+            {"RANK_TABLE_FILE": "/no/table.json"},
+            "RANK_TABLE_FILE: /no/table.json: the file does not exist",
+        ),
     ],
 )
 def test_a_wrong_variable_is_named(variables, words):
