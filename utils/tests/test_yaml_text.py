@@ -100,6 +100,11 @@ def test_a_whole_number_has_64_bits(value):
         load_config(Config, SMOKE, [f"run.seed={value}"])
 
 
+def test_a_whole_number_beside_a_word_has_64_bits():
+    with pytest.raises(ValueError, match=r"data.workers must be a whole number below 2\^63, not 1"):
+        load_config(Config, SMOKE, [f"data.workers={2**64}"])
+
+
 @pytest.mark.parametrize("value", [-1, 2**32])
 def test_a_seed_that_numpy_does_not_take_is_refused(value):
     with pytest.raises(ValueError, match=r"run.seed must lie in \[0, 2\^32\), not "):
