@@ -2,7 +2,7 @@
 # Sourced by the other scripts: finds Python, makes .venv, installs what is missing, and puts the
 # environment first on PATH, which msrun's workers need.
 
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+ROOT=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 export ROOT
 
 say() { echo "$*" >&2; }
@@ -91,7 +91,7 @@ require_network() { # NAME: a folder with a train.py
 
 require_count() { # NAME VALUE: a whole number above 0
     case "$2" in
-        '' | *[!0-9]* | 0) say "$1 must be a whole number above 0, not $2" && exit 2 ;;
+        '' | *[!0-9]* | 0* | ???????*) say "$1 must be a whole number above 0, not $2" && exit 2 ;;
     esac
 }
 

@@ -31,13 +31,14 @@ from utils.meeting import print_line as say
 from utils.messages import to_line
 from utils.parent import adopt_orphans
 from utils.signals import ECHO
-from utils.usage import quietly, show_usage
+from utils.usage import fill_closed_streams, quietly, show_usage
 from utils.workers import Failure, Workers
 
 GRACE = 2  # seconds for those that fail with the first one: they may know better why
 
 
 def main() -> int:
+    fill_closed_streams()
     show_usage(__doc__)
     try:
         job = read_job(sys.argv[1:], os.environ)

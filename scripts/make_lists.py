@@ -86,8 +86,8 @@ def tell(line: str) -> None:
 
 def own(root: Path, names: str, test: str = "0.2", seed: str = "0") -> tuple[dict, dict]:
     """What to tell, and {file: lines}."""
-    if not seed.isdecimal():
-        raise ValueError(f"--seed must be a whole number, not {seed}")
+    if not seed.isdecimal() or len(seed) > 18 or int(seed) >= 2**32:
+        raise ValueError(f"--seed must be a whole number below 2^32, not {seed}")
     found = look(root)
     train, tested = split(found, share_of(test), int(seed))
     files = {name: train if "train" in name else tested for name in OWN[names]}

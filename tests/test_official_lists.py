@@ -248,6 +248,23 @@ def test_mistakes_are_told_in_one_line(more, message, tmp_path):
     assert not (tmp_path / "lists").exists()
 
 
+def test_a_video_with_a_line_break_in_its_path_is_refused(tmp_path):
+    lay(tmp_path / "annotations", CASES["sthv2"][0])
+    lay(tmp_path / "videos", {"one\ntwo/78687.webm": "-"})
+    with pytest.raises(ValueError, match="^--videos: 'one.*' has a line break in its name"):
+        match(read("sthv2", tmp_path / "annotations", 1), tmp_path / "videos", False)
+
+
+@pytest.mark.parametrize("row", ["../x,n01440764 1", "ILSVRC2012_val_00000001,../../x 1", '"a'])
+def test_imagenets_annotations_lead_to_no_other_folder(row, tmp_path):
+    lay(tmp_path, {"images/x.JPEG": "-", "solution.csv": f"ImageId,PredictionString\n{row}\n"})
+    given = ["--annotations", tmp_path / "solution.csv", "--images", tmp_path / "images" / "deep"]
+    done = call("scripts/sort_imagenet.py", *given, "--out", tmp_path / "out")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "solution.csv, line 2 is not" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 KINDS = ["n02119789", "n01440764"]
 IMAGES = [f"ILSVRC2012_val_{k:08d}.JPEG" for k in (1, 2)]
 

@@ -102,6 +102,18 @@ def test_a_flood_of_silent_strangers_keeps_no_node_out():
     assert 0 < len(first.lines) <= meeting.MOST_LINES
 
 
+def test_strangers_do_not_fill_the_log():
+    port = int(free_port())
+    first = Opening(make_job(0, port))
+    for _ in range(meeting.MOST_LINES):
+        for words in (b"x\n", OWN + HELLO):
+            with knock(port, words) as stranger, contextlib.suppress(ConnectionResetError):
+                while stranger.recv(100):
+                    pass
+    assert_agree(first, port)
+    assert len(first.lines) == meeting.MOST_LINES
+
+
 def test_a_silent_stranger_is_dropped_after_a_while(monkeypatch):
     monkeypatch.setattr(meeting, "PATIENCE", 0.3)
     port = int(free_port())
@@ -109,8 +121,8 @@ def test_a_silent_stranger_is_dropped_after_a_while(monkeypatch):
     with knock(port) as stranger:
         assert stranger.recv(100).startswith(GREETING)
         assert stranger.recv(100) == b""
-    assert first.lines == ["a stranger at 127.0.0.1 was dropped: it says nothing"]
     assert_agree(first, port)
+    assert first.lines == ["a stranger at 127.0.0.1 was dropped: it says nothing"]
 
 
 def test_nobody_can_connect_while_the_job_runs():

@@ -3,6 +3,7 @@
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.helpers import call, environment
 from tests.test_readme import DOCUMENTS
 from utils.command import rooms
 from utils.config import ROOT
+from utils.messages import LINE
 
 INTERNAL = {"console.py", "worker.py", "scaling_worker.py", "env.sh"}  # started by the others
 SCRIPTS = sorted(
@@ -137,3 +139,98 @@ def test_a_reader_who_has_gone_ends_a_command_in_silence(line, unbuffered, drawn
     os.close(writer)
     assert done.stderr == b""
     assert done.returncode in (0, 141)  # 0: argparse says nothing of it either
+
+
+@pytest.mark.parametrize("line", ["--help", "--videos {drawn}/videos --out {out}"])
+def test_a_full_disk_below_stdout_is_told_in_one_line(line, drawn, tmp_path):
+    arguments = line.format(drawn=drawn, out=tmp_path / "lists").split()
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "scripts" / "make_lists.py"), *arguments],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=environment(),
+        )  # fmt: skip
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert "stdout" in line
+
+
+def test_a_file_never_takes_the_place_of_a_closed_stream(drawn, tmp_path):
+    code = (
+        "import os, sys; from utils.usage import fill_closed_streams;"
+        "[os.close(number) for number in (0, 1, 2)]; fill_closed_streams();"
+        f"os.write(os.open({str(tmp_path / 'number')!r}, os.O_CREAT | os.O_WRONLY), b'x');"
+        "os._exit(os.open(os.devnull, os.O_RDONLY))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60)
+    assert done.returncode > 2
+    script = f"{sys.executable} {ROOT}/scripts/make_lists.py --videos {drawn}/videos --out"
+    done = subprocess.run(f"{script} {tmp_path}/lists >&-", shell=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_settings_of_a_command_that_takes_none_are_refused(drawn, tmp_path):
+    done = call("scripts/make_lists.py", f"--videos={drawn}", f"--out={tmp_path}", "--data.x=3")
+    assert done.returncode == 2
+    assert done.stderr == "error: --data.x=3: this command takes no settings\n"
+
+
+def test_control_characters_and_long_names_are_not_printed(tmp_path):
+    for name in ("\x1b[31mred\x07", "n" * 100_000):
+        done = call("scripts/make_lists.py", f"--videos={name}", f"--out={tmp_path}")
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert line.isprintable()
+        assert len(line) <= LINE
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """One with a hostile name, whose Python only prints its arguments, each with a zero byte."""
+    root = tmp_path / "a 'b' \"c\" $(touch hacked); `touch hacked` \nd *"
+    shutil.copytree(ROOT / "scripts", root / "scripts")
+    shutil.copy(ROOT / "requirements.txt", root)
+    python = root / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
+    python.chmod(0o755)
+    text = (root / "requirements.txt").read_bytes()
+    stamp = subprocess.run(["cksum"], input=text, capture_output=True)
+    (root / ".venv" / "installed-requirements").write_bytes(stamp.stdout)
+    (root / "tsm").mkdir()
+    (root / "tsm" / "train.py").touch()
+    return root
+
+
+def test_launch_scripts_pass_odd_names_on_as_they_are(checkout, tmp_path):
+    odd = ["c d.yaml", "--run.out=e\nf 'g' \"h\"", "--data.root=$(touch hacked)", "--x.y=*", ""]
+    for words, script in [(["tsm"], "standalone_train"), (["tsm", "2"], "distribute_train")]:
+        done = subprocess.run(
+            ["bash", str(checkout / "scripts" / f"run_{script}.sh"), *words, *odd],
+            capture_output=True, text=True, timeout=60, cwd=tmp_path,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        given = done.stdout.split("\0")[:-1]
+        assert given[-6:] == ["--config_path", *odd]
+        assert str(checkout / "tsm" / "train.py") in given
+    assert not list(tmp_path.rglob("hacked"))
+
+
+def test_launch_scripts_find_their_checkout_whatever_cdpath_says(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    done = subprocess.run(
+        ["bash", "scripts/run_standalone_train.sh", "tms", "x.yaml"],
+        cwd=ROOT, env={**environment(), "CDPATH": str(tmp_path)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert f"there are: {' '.join(rooms())}" in done.stderr
+
+
+@pytest.mark.parametrize("devices", ["00", "99999999999999999999", "1e3", " 2"])
+def test_an_odd_number_of_devices_is_told_in_one_line(devices):
+    done = subprocess.run(
+        ["bash", str(ROOT / "scripts" / "run_distribute_train.sh"), "tsm", devices, "x.yaml"],
+        capture_output=True, text=True, timeout=60, env={**environment(), "ZOO_PYTHON": "/bin/no"},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == f"DEVICES must be a whole number above 0, not {devices}\n"

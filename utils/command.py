@@ -7,6 +7,7 @@ of the machine's, which is told in one line too.
 """
 
 import contextlib
+import errno
 import importlib
 import math
 import os
@@ -22,7 +23,9 @@ from utils import signals
 from utils.build_settings import nearest
 from utils.config import ROOT, known, load_config, locate, read_yaml
 from utils.messages import VALUE, cut, cut_errors, to_line
-from utils.usage import quietly, show_usage
+from utils.usage import fill_closed_streams, quietly, show_usage
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class Interrupted(Exception):
@@ -141,8 +144,10 @@ def whole_number(name: str, text: str, otherwise: str = "") -> int:
 
     `otherwise` is what else the caller takes, for the message.
     """
-    if not text.isdecimal() or int(text) == 0:
-        raise ValueError(f"--{name} must be a whole number above 0{otherwise}, not {text}")
+    if not text.isdecimal() or len(text) > 18 or int(text) == 0:
+        raise ValueError(
+            f"--{name} must be a whole number above 0{otherwise}, not {cut(text, VALUE)}"
+        )
     return int(text)
 
 
@@ -153,7 +158,7 @@ def number(name: str, text: str, least: float = 0.0) -> float:
     except ValueError:
         value = math.nan
     if not least <= value < math.inf:
-        raise ValueError(f"--{name} must be a number from {least:g} on, not {text}")
+        raise ValueError(f"--{name} must be a number from {least:g} on, not {cut(text, VALUE)}")
     return value
 
 
@@ -235,19 +240,19 @@ def enter(usage: str, work: Callable, bare: bool = False) -> None:
     No argument at all asks for it too, except from a command that is `bare`. What `work` raises
     becomes an exit status and one line on stderr.
     """
-    show_usage(usage)
-    if not (sys.argv[1:] or bare):
-        print(usage.strip(), file=sys.stderr)
-        sys.exit(2)
-    signals.watch()
+    fill_closed_streams()
     try:
+        show_usage(usage)
+        if not (sys.argv[1:] or bare):
+            print(usage.strip(), file=sys.stderr)
+            sys.exit(2)
+        signals.watch()
         with quietly():
             status = work()
     except (OSError, ValueError) as error:
-        path = getattr(error, "filename", None)  # the system refuses a file that the user named
-        if "ZOO_TRACEBACK" in os.environ or (isinstance(error, OSError) and path is None):
+        if "ZOO_TRACEBACK" in os.environ:
             raise
-        leave(2, f"error: {error if path is None else f'{path}: {error.strerror}'}")
+        leave(2, f"error: {explain(error)}")
     except Interrupted as error:
         leave(130, str(error))
     except RuntimeError as error:
@@ -264,6 +269,17 @@ def find_failure(error: RuntimeError) -> str:
         return str(error)
     found = re.search(r"^(?:\w+\.)*Failed: (.*)", str(error), re.MULTILINE)
     return found[1] if found else ""
+
+
+def explain(error: Exception) -> str:
+    """What to tell of an error of the user; raises any other, which is ours."""
+    if not isinstance(error, OSError):
+        return str(error)
+    if error.filename is not None:  # the system refuses a file that the user named
+        return f"{error.filename}: {error.strerror}"
+    if error.errno in FULL:
+        return f"{error.strerror}, while writing to stdout or to a file"
+    raise error
 
 
 def leave(status: int, line: str) -> None:

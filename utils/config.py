@@ -73,6 +73,8 @@ class Run:
     out: Optional[Path] = None  # default: out/<name of the yaml>
 
     def __post_init__(self):
+        if not 0 <= self.seed < 2**32:  # NumPy takes no other
+            raise ValueError(f"run.seed must lie in [0, 2^32), not {self.seed}")
         positive(self, "run", "device_memory", "loss_scale", "max_overflows")
         positive(self, "run", "log_every", "save_every")
         not_negative(self, "run", "save_steps", "keep", "eval_every")

@@ -13,6 +13,7 @@ from typing import Optional
 
 from utils.config import locate
 from utils.devices import check_devices
+from utils.messages import VALUE, cut
 from utils.rank_table import RankTable, read_rank_table
 
 PORT = 8118  # where several nodes meet if MASTER_PORT does not say
@@ -86,9 +87,11 @@ def script_file(name: str) -> str:
 
 
 def whole(name: str, text: str, lowest: int, highest: int = 10**6) -> int:
-    if not text.isdecimal() or not lowest <= int(text) <= highest:
+    if not text.isdecimal() or len(text) > 18 or not lowest <= int(text) <= highest:
         above = f" from {lowest} to {highest}" if highest < 10**6 else f" of at least {lowest}"
-        raise ValueError(f"{name} must be a whole number{above}, not {text or 'nothing'}")
+        raise ValueError(
+            f"{name} must be a whole number{above}, not {cut(text, VALUE) or 'nothing'}"
+        )
     return int(text)
 
 

@@ -23,6 +23,18 @@ def show_usage(usage: str) -> None:
         sys.exit(0)
 
 
+def fill_closed_streams() -> None:
+    """Opens /dev/null as each of stdin, stdout and stderr that the caller has closed.
+
+    Else the next file, perhaps a checkpoint, would get its number and what libraries print.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+
+
 def take_nothing(usage: str) -> None:
     """The same for a command without arguments; any other is the user's mistake."""
     show_usage(usage)

@@ -177,12 +177,12 @@ def try_jobs(seeds: range) -> None:
 
 
 def test_random_settings_load_or_are_refused(tmp_path, seed):
-    try_yamls(tmp_path, range(seed, seed + 60))
-    try_overrides(tmp_path, range(seed, seed + 60))
+    try_yamls(tmp_path, range(seed, seed + 150))
+    try_overrides(tmp_path, range(seed, seed + 150))
 
 
 def test_random_command_lines_end_in_one_line(end_of, tmp_path, seed):
-    try_command_lines(end_of, tmp_path, range(seed, seed + 60))
+    try_command_lines(end_of, tmp_path, range(seed, seed + 150))
     try_jobs(range(seed, seed + 100))
 
 

@@ -98,7 +98,18 @@ def test_a_number_that_is_not_finite_is_refused(name, value):
 def test_a_whole_number_has_64_bits(value):
     with pytest.raises(ValueError, match="run.seed must be a whole number"):
         load_config(Config, SMOKE, [f"run.seed={value}"])
-    assert load_config(Config, SMOKE, ["run.seed=9223372036854775807"]).run.seed == 2**63 - 1
+
+
+def test_a_whole_number_beside_a_word_has_64_bits():
+    with pytest.raises(ValueError, match=r"data.workers must be a whole number below 2\^63, not 1"):
+        load_config(Config, SMOKE, [f"data.workers={2**64}"])
+
+
+@pytest.mark.parametrize("value", [-1, 2**32])
+def test_a_seed_that_numpy_does_not_take_is_refused(value):
+    with pytest.raises(ValueError, match=r"run.seed must lie in \[0, 2\^32\), not "):
+        load_config(Config, SMOKE, [f"run.seed={value}"])
+    assert load_config(Config, SMOKE, ["run.seed=4294967295"]).run.seed == 2**32 - 1
 
 
 def test_a_number_too_large_for_a_float_is_refused():
