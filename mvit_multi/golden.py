@@ -17,6 +17,9 @@ from utils.runtime import Runtime
 from utils.testing import case_state, put_state
 from utils.train_step import TrainStep
 
+# The settings that a replay may change, under case["train"].
+RECIPE = {"label_smoothing": 0.0, "smoothing_classes": 0}
+
 
 def settings(case: dict, form: str = "frames") -> dict:
     """The case's settings as the arguments of `MViT`."""
@@ -62,8 +65,8 @@ def loss(case: dict) -> nn.Cell:
     return build_loss(
         arguments["num_classes"],
         arguments["cross"],
-        smoothing=train.get("label_smoothing", 0.0),
-        smoothing_classes=train.get("smoothing_classes", 0),
+        smoothing=train.get("label_smoothing", RECIPE["label_smoothing"]),
+        smoothing_classes=train.get("smoothing_classes", RECIPE["smoothing_classes"]),
         projection_weight=config.get("MODEL.MULTI_PROJ_LOSS_WEIGHT", 1.0),
         add_to_scores=config.get("MODEL.MULTI_CROSS_PROJ_ADD_TO_PRED", False),
         informative=informative,

@@ -16,6 +16,8 @@ from utils.testing import case_state, put_state
 from utils.train_step import TrainStep
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+# The settings that a replay may change, under case["train"]; the tutorial's by default.
+RECIPE = {"smoothing": 0.1, "smoothed": "excluded", "decay": "norms_and_biases"}
 
 
 def network(case: dict, training: bool = False) -> nn.Cell:
@@ -27,8 +29,8 @@ def network(case: dict, training: bool = False) -> nn.Cell:
 
 
 def loss(case: dict) -> nn.Cell:
-    """The tutorial's label smoothing."""
-    return build_loss(0.1, "excluded")
+    recipe = {**RECIPE, **case.get("train", {})}
+    return build_loss(recipe["smoothing"], recipe["smoothed"])
 
 
 def train_step(case: dict, part: str) -> TrainStep:
@@ -39,7 +41,7 @@ def train_step(case: dict, part: str) -> TrainStep:
         clip_norm=0.0,
         ema=0.0,
         weight_decay=recipe["weight_decay"],
-        decay="norms_and_biases",
+        decay={**RECIPE, **case["train"]}["decay"],
     )
     weights, lr = net.trainable_params(), np.full(5, recipe["lr"])
     opt = optim.SGD(weights, parameter_groups(weights, train, lr), recipe["momentum"])

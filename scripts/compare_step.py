@@ -3,13 +3,14 @@
     python scripts/compare_step.py --config_path Y --record F.npz [--checkpoint_path C]
     python scripts/compare_step.py --config_path Y --against F.npz [--checkpoint_path C]
     python scripts/compare_step.py --config_path Y --case tsm/tests/golden/tsm_r50_8f_small.json
-        [--tolerance 1e-4] [--section.key=value ...]
+        [--recipe "fast_head=false"] [--tolerance 1e-4] [--section.key=value ...]
 
 --record takes one step of the yaml: the first batch of its data, weights from the checkpoint, or
 from the seed; and writes batch, weights, activations, loss, gradients and update. --against takes
 the same step again, on another device, with other settings, after a change: batch and weights are
 compared, and then taken from the record, so that every later stage is judged alone. --case compares
-with a golden case (yaml and settings say only which room and device).
+with a golden case (yaml and settings say only which room and device); --recipe replays it with
+other settings, named in RECIPE of the network's golden.py, so that what they change stands out.
 
 Prints a line for everything: stage, name, relative error. The last line of stdout is one JSON
 object: first (stage, name and error of the first beyond the tolerance, or null), largest (by
@@ -40,9 +41,12 @@ def main(
     case: Optional[str] = None,
     checkpoint_path: Optional[str] = None,
     tolerance: str = "1e-4",
+    recipe: Optional[str] = None,
 ) -> None:
     if sum(name is not None for name in (record, against, case)) != 1:
         raise ValueError("give one of --record, --against, --case")
+    if recipe and not case:
+        raise ValueError("--recipe changes a golden case: it needs --case")
     limit = number(tolerance)
     # A difference of 1e-4 would otherwise be that of HF32 or TF32, which devices use by default.
     cfg = replace(cfg, run=replace(cfg.run, tf32=False))
@@ -50,7 +54,8 @@ def main(
     run_log.start_log(rt)
     if case:
         golden = importlib.import_module(f"{room}.golden")
-        return report(compare.against_case(read_case(case), golden), limit)
+        changed = compare.change_recipe(read_case(case), golden, recipe or "")
+        return report(compare.against_case(changed, golden), limit)
     step, clip, target = first_step(room, cfg, rt, checkpoint_path)
     if record:
         taken = compare.take_step(step, clip, target)
@@ -127,5 +132,5 @@ if __name__ == "__main__":
     command.run_room(
         main,
         __doc__,
-        optional=["record", "against", "case", "checkpoint_path", "tolerance"],
+        optional=["record", "against", "case", "checkpoint_path", "tolerance", "recipe"],
     )

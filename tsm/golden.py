@@ -14,6 +14,8 @@ from utils.runtime import Runtime
 from utils.testing import case_state, put_state
 from utils.train_step import TrainStep
 
+RECIPE = {"fast_head": True}  # the settings that a replay may change, under case["train"]
+
 
 def settings(case: dict, dropout: float) -> dict:
     """The arguments of TSM for the configuration of a golden case."""
@@ -61,7 +63,7 @@ def train_step(case: dict, part: str) -> TrainStep:
         clip_norm=recipe["clip_total_norm"],
         ema=0.0,
         weight_decay=recipe["weight_decay"],
-        fast_head=True,
+        fast_head=case["train"].get("fast_head", RECIPE["fast_head"]),
     )
     weights, lr = net.trainable_params(), np.full(5, recipe["lr"])
     opt = optim.SGD(weights, parameter_groups(weights, train, lr, False), recipe["momentum"])

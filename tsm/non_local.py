@@ -16,12 +16,13 @@ class NonLocal(nn.Cell):
     def __init__(self, channels: int):
         super().__init__()
         inter = channels // 2
-        self.theta = PointwiseConv3d(channels, inter, bias=True)
-        self.phi = nn.SequentialCell(PointwiseConv3d(channels, inter, bias=True), SpatialMaxPool())
+        # In the order of the original, by which AllReduce splits count parameters.
         self.g = nn.SequentialCell(PointwiseConv3d(channels, inter, bias=True), SpatialMaxPool())
         self.W = nn.SequentialCell(
             PointwiseConv3d(inter, channels, bias=True), BatchNorm3d(channels, "zeros")
         )
+        self.theta = PointwiseConv3d(channels, inter, bias=True)
+        self.phi = nn.SequentialCell(PointwiseConv3d(channels, inter, bias=True), SpatialMaxPool())
 
     def construct(self, x: Tensor) -> Tensor:
         n, _, t, h, w = x.shape

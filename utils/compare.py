@@ -4,6 +4,9 @@ A record holds the batch and the weights whole, and of every activation, gradien
 sample of elements at even distances, so that the record of a large network stays small.
 """
 
+import json
+import zipfile
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +23,7 @@ from utils.train_step import TrainStep
 SAMPLE = 65_536  # elements kept of a tensor
 UPDATES = 5  # of a golden case
 NOISE = 1e-5  # below it lie gradients that are zero by algebra
+DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error, NotImplementedError, LookupError, MemoryError)
 STAGES = ("data", "weights", "forward", "loss", "gradients", "updates")
 
 
@@ -85,11 +89,15 @@ def save_record(path: Path, taken: dict[str, np.ndarray]) -> None:
 
 
 def load_record(path: Path) -> dict[str, np.ndarray]:
+    """What `save_record` wrote. Raises ValueError for any other file."""
     try:
         with np.load(path) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"--against: {path} is no record: {error}") from None
+            taken = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, TypeError, AttributeError, *DAMAGED_ZIP) as error:
+        raise ValueError(f"--against: {path} is no record: {str(error)[:200]}") from None
+    if not {"data/clip", "data/target", "loss/loss"} <= set(taken):
+        raise ValueError(f"--against: {path} is no record: it has no data or no loss")
+    return taken
 
 
 def differences(taken: dict, recorded: dict) -> list[Difference]:
@@ -109,6 +117,27 @@ def relative(value: np.ndarray, sure: np.ndarray) -> float:
     value, sure = value.astype(np.float64), sure.astype(np.float64)
     length, apart = np.linalg.norm(sure), np.linalg.norm(value - sure)
     return float(apart / length) if length else float(apart > 0)
+
+
+def change_recipe(case: dict, room, text: str) -> dict:
+    """The golden case with other settings: "NAME=VALUE NAME=VALUE", names of `room.RECIPE`.
+
+    Raises ValueError for another name, or a value of another type.
+    """
+    known, changes = getattr(room, "RECIPE", {}), {}
+    for pair in text.split():
+        name, _, value = pair.partition("=")
+        if name not in known:
+            names = ", ".join(known) or "nothing"
+            raise ValueError(f"--recipe: {name!r} cannot be changed in this network; {names} can")
+        wanted = type(known[name])
+        try:
+            changes[name] = value if wanted is str else json.loads(value)
+        except ValueError:
+            changes[name] = None
+        if type(changes[name]) is not wanted:
+            raise ValueError(f"--recipe: {name} must be a {wanted.__name__}, not {value!r}")
+    return {**case, "train": {**case["train"], **changes}} if "train" in case else case
 
 
 def against_case(case: dict, room) -> list[Difference]:

@@ -5,6 +5,7 @@ norms change their leaf names, counters are dropped, everything else keeps its l
 """
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -21,6 +22,9 @@ NORM = {
     "running_mean": "moving_mean",
     "running_var": "moving_variance",
 }
+
+
+PREFIXES = ("module.", "model.", "backbone.", "_orig_mod.")  # which wrappers put before names
 
 
 class Converted(NamedTuple):
@@ -52,10 +56,11 @@ def convert(
     With `new_head` the classifier is dropped on both sides. Raises ValueError where anything else
     is left over on either side, twice there, or of another shape.
     """
-    spoken = room.dialect(source)
+    prefix, spoken = read_naming(source, room)
+    bare = {name[len(prefix) :]: array for name, array in source.items()}
     targets = {room.canonical(name): name for name in wanted}
     norms = {key[: -len(".gamma")] for key in targets if key.endswith(".gamma")}
-    arrays, dropped = spell(source, room, spoken, new_head, norms)
+    arrays, dropped = spell(bare, room, spoken, new_head, norms)
     head = [name for key, name in targets.items() if new_head and re.search(room.HEAD, key)]
     found, missing, shapes = {}, [], []
     for key, name in targets.items():
@@ -81,7 +86,26 @@ def convert(
                 "; model.num_classes must be its own, or --new_head leaves the classifier fresh"
             )
         raise ValueError(f"the file does not fit this network: {report}{advice}")
-    return Converted(found, dropped, head)
+    return Converted(found, [prefix + name for name in dropped], head)
+
+
+def read_naming(source: Iterable[str], room: ModuleType) -> tuple[str, str]:
+    """(prefix of all names, naming of what follows it).
+
+    A wrapper's word may belong to a naming, so that of the shortest names that are known counts.
+    Raises ValueError where none is.
+    """
+    prefixes = [""]
+    while found := [p for p in PREFIXES if all(n.startswith(prefixes[0] + p) for n in source)]:
+        if not source:
+            break
+        prefixes.insert(0, prefixes[0] + found[0])
+    for prefix in prefixes:
+        try:
+            return prefix, room.dialect([name[len(prefix) :] for name in source])
+        except ValueError as error:
+            reason = error
+    raise reason
 
 
 def spell(source: dict, room: ModuleType, spoken: str, new_head: bool, norms: set) -> tuple:

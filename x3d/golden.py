@@ -15,6 +15,8 @@ from x3d.loss import build_loss
 from x3d.lr_generator import parameter_groups
 from x3d.model import X3D
 
+RECIPE: dict = {}  # the settings that a replay may change: the optimizer's are in the case
+
 
 def network(case: dict, training: bool = False, form: str = "frames") -> X3D:
     """The case's network with its weights; `form` where the case has groups."""

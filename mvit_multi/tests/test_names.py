@@ -76,6 +76,15 @@ def test_conversion_is_strict_on_both_sides():
         convert({"conv1.weight": np.zeros(1)}, wanted_by(net), room)
 
 
+@pytest.mark.parametrize("prefix", ["module.", "model.", "module.model.", "backbone."])
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_wrappers_prefix_may_stand_before_every_name(prefix, plain):
+    net = MViT(**TOY, **ONE, plain=plain)
+    source = {prefix + name: value for name, value in source_of(net).items()}
+    done = convert(source, wanted_by(net), room)
+    assert (done.missing, set(done.arrays)) == ([], set(wanted_by(net)))
+
+
 def test_relative_tables_of_another_crop_are_resized():
     """Half-pixel centres, ends repeated: values of PyTorch's linear interpolation of 0, 1, 2."""
     small, large = (MViT(**{**TOY, "crop": crop}, **ONE, plain=True) for crop in (32, 48))

@@ -68,6 +68,16 @@ def test_a_published_naming_is_consumed_on_both_sides(arch, spell):
         convert(source, wanted, room)
 
 
+@pytest.mark.parametrize("prefix", ["module.", "model.", "module.model.", "backbone."])
+@pytest.mark.parametrize("spell", [torch_leaves, nvidia, zoo, mindcv])
+def test_a_wrappers_prefix_may_stand_before_every_naming(prefix, spell):
+    net = build_network("resnet18", num_classes=5, mean=(0.5,) * 3, std=(0.5,) * 3)
+    wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
+    source = {prefix + spell(name): np.zeros(shape) for name, shape in wanted.items()}
+    converted = convert(source, wanted, room)
+    assert (converted.missing, set(converted.arrays)) == ([], set(wanted))
+
+
 def test_names_of_another_network_are_told():
     with pytest.raises(ValueError, match="not a ResNet's"):
         room.dialect(["blocks.0.weight"])

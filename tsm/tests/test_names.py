@@ -10,7 +10,7 @@ from tsm import convert as room
 from tsm.convert import canonical, dialect
 from tsm.model import TSM
 from utils.checkpoint import weights_of
-from utils.convert import convert
+from utils.convert import convert, read_naming
 from utils.filling import fill
 from utils.testing import load_case, torch_names
 
@@ -52,6 +52,15 @@ def test_names_and_order_are_the_originals(name):
     assert sorted(ours) == sorted(theirs)
     trained = [n for n in theirs if not n.rpartition(".")[2].startswith("running")]
     assert [n for n in ours if not n.rpartition(".")[2].startswith("running")] == trained
+
+
+def test_a_non_local_block_has_the_order_of_the_original():
+    """AllReduce splits count the trained parameters."""
+    weights = torch_names(TSM(400, 8, non_local=True)).values()
+    block = [n.split(".nl.")[1] for n in weights if n.startswith("base_model.layer2.0.nl.")]
+    trained = [name for name in block if "running" not in name]
+    order = ("g.0", "W.0", "W.1", "theta", "phi.0")
+    assert trained == [f"{part}.{leaf}" for part in order for leaf in ("weight", "bias")]
 
 
 def manifest(name: str) -> dict:
@@ -97,6 +106,20 @@ def test_published_names_are_consumed_on_both_sides(source, settings, new_head):
     counted = {name for name in shapes if name.endswith("num_batches_tracked")}
     head = {name for name in shapes if new_head and "fc." in name}
     assert set(done.dropped) == counted | head
+
+
+@pytest.mark.parametrize("prefix", ["module.", "model.", "module.model.", "backbone."])
+@pytest.mark.parametrize("source", sorted({source for source, _, _ in SOURCES}))
+def test_a_wrappers_prefix_may_stand_before_every_naming(source, prefix):
+    names = [name.removeprefix("module.") for name in manifest(source)]
+    shown, spoken = read_naming([prefix + name for name in names], room)
+    assert (shown, spoken) == (prefix, dialect(names))
+
+
+def test_a_backbone_alone_keeps_the_naming_of_mmaction2():
+    names = [name for name in manifest("mmaction2_tsm_r50") if name.startswith("backbone.")]
+    assert read_naming(names, room) == ("", "mmaction2")
+    assert read_naming([f"module.{name}" for name in names], room) == ("module.", "mmaction2")
 
 
 def test_every_array_lands_on_its_own_name():

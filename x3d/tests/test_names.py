@@ -72,6 +72,21 @@ def test_pytorchvideos_names_and_its_missing_norm():
     np.testing.assert_allclose(gain, 1, rtol=1e-6)
 
 
+@pytest.mark.parametrize("prefix", ["module.", "model.", "module.model.", "backbone."])
+@pytest.mark.parametrize("spell", [str, pytorchvideo])
+def test_a_wrappers_prefix_may_stand_before_either_naming(prefix, spell):
+    net = X3D(**SMALL)
+    names, wanted = torch_names(net), {n: tuple(p.shape) for n, p in weights_of(net).items()}
+    source = {spell(theirs): fill(theirs, wanted[ours]) for ours, theirs in names.items()}
+    if spell is pytorchvideo:
+        source = {n: v for n, v in source.items() if "blocks.1.res_blocks.0.branch1_norm" not in n}
+    plain = convert(source, wanted, room).arrays
+    found = convert({prefix + name: value for name, value in source.items()}, wanted, room)
+    assert found.missing == []
+    for name, value in plain.items():
+        np.testing.assert_array_equal(found.arrays[name], value, name)
+
+
 @pytest.mark.parametrize("zero_init", [True, False])
 def test_the_start_of_training(zero_init):
     """Kernels by all output channels, groups or not; the last norm of a block at 0, or at 1."""
