@@ -105,7 +105,7 @@ def run_room(
         given, overrides = parse(rest, needed, flags, others, free, every_setting)
         path = locate(Path(given.pop("config_path")))
         room = given.pop("network", None) or room_of(path)
-        known(room, rooms(), "network ")
+        known(room, rooms(), "network")
         config = load(config_of(room), path, overrides, "--network={}")
         return main(room, config, **chosen, **given)
 
