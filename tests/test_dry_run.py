@@ -4,7 +4,10 @@ A dry run proves that a graph compiles for the chip, and which kernels it launch
 One takes 10 to 90 seconds; those of ResNet, TSM and X3D on the main chip are in every test run.
 """
 
+import json
+import os
 import platform
+import signal
 from pathlib import Path
 from textwrap import dedent
 
@@ -13,6 +16,7 @@ import pytest
 from tests.helpers import call, last_json
 from utils.command import config_of, rooms
 from utils.config import ROOT, home, load_config
+from utils.simulation import dry_run as dry_run_module
 from utils.simulation import stub_libraries
 from utils.simulation.dry_run import CHIPS, Machine, choose_ranks, dry_run, simulate
 from utils.simulation.reading import DryRun
@@ -294,6 +298,20 @@ def test_the_command_prints_a_table_and_json_on_few_cores_whatever_is_simulated(
     assert f"kernels                  {result['kernels']}, of which" in done.stdout
     assert "calls of Python          0\n" in done.stdout
     assert list(tmp_path.rglob("execute_order.csv"))
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"), [('{"finished": true}', None), ("...", "not finished after 2 s")]
+)
+def test_a_process_that_hangs_is_ended(printed, reason, monkeypatch, tmp_path):
+    """At its end, when its result is known, or before."""
+    monkeypatch.setattr(dry_run_module, "TIMEOUT", 2)
+    monkeypatch.setattr(dry_run_module, "GRACE", 1)
+    script = f"import time; print({printed!r}, flush=True); time.sleep(100)"
+    stdout, status = dry_run_module.run_worker(["-c", script], dict(os.environ), tmp_path)
+    assert status == -signal.SIGKILL
+    result = {"finished": False, "reason": reason} if reason else {"finished": True}
+    assert json.loads(stdout) == result
 
 
 def test_a_graph_that_cannot_be_built_is_one_line_and_status_1(cache):

@@ -1,5 +1,6 @@
 """Gradients of all weights at once: packing, overflow check, norm and clipping factor."""
 
+from collections.abc import Sequence
 from typing import Optional
 
 import numpy as np
@@ -8,6 +9,7 @@ from mindspore import dtype as mstype
 from mindspore.ops.auto_generate import LinalgVectorNorm, NPUClearFloatStatusV2, SplitWithSize
 
 from utils.optim import take_element
+from utils.split_plan import segments_of
 
 PACKED = 128  # with 400, the sizes of a split alone exceed the compiler's call depth
 
@@ -84,6 +86,44 @@ class Packing(nn.Cell):
             grads += tuple(self.split(packed[k], sizes, 0))
         grads += packed[len(self.groups) :]
         return self.map(ops.partial(take_element, grads), self.places)
+
+
+class SegmentReducer(nn.Cell):
+    """Sums gradients over the ranks by one AllReduce for each segment.
+
+    For gradients that are reduced in a branch: MindSpore fuses only AllReduces outside of branches.
+    `ends` are the last indices of the segments.
+    """
+
+    def __init__(self, weights: tuple, ends: Sequence[int]):
+        super().__init__(auto_prefix=False)
+        sizes, self.segments = [weight.size for weight in weights], ()
+        for first, last in segments_of(ends):
+            starts = range(first, last + 1, PACKED)
+            chunks = tuple((start, min(start + PACKED, last + 1)) for start in starts)
+            self.segments += (tuple((*chunk, tuple(sizes[slice(*chunk)])) for chunk in chunks),)
+        self.map, self.concat, self.split = ops.HyperMap(), ops.Concat(0), SplitWithSize()
+        self.all_reduce = ops.AllReduce()
+
+    def construct(self, grads: tuple) -> tuple:
+        sums = ()
+        for chunks in self.segments:
+            packed, totals = (), ()
+            for first, end, sizes in chunks:
+                packed += (self.concat(self.map(flatten, grads[first:end])),)
+                totals += (sum(sizes),)
+            packed = self.split(self.all_reduce(self.concat(packed)), totals, 0)
+            for k, (_, _, sizes) in enumerate(chunks):
+                sums += tuple(self.split(packed[k], sizes, 0))
+        return self.map(reshape_like, sums, grads)
+
+
+def flatten(x: Tensor) -> Tensor:
+    return ops.reshape(x, (-1,))
+
+
+def reshape_like(x: Tensor, like: Tensor) -> Tensor:
+    return ops.reshape(x, like.shape)
 
 
 class VectorNorm(nn.Cell):

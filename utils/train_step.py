@@ -27,6 +27,7 @@ from utils.dropout import FACTORS, DropoutFactors
 from utils.gradients import (
     OverflowStatus,
     Packing,
+    SegmentReducer,
     VectorNorm,
     choose_all_finite,
     clip_factor,
@@ -81,7 +82,7 @@ class TrainStep(nn.Cell):
         self.dropout = DropoutFactors(net, rt.seed)
         self.factors = self.dropout.connect(samples) if self.dropout.size else None
         self.size = rt.size
-        self.reducer = nn.DistributedGradReducer(weights, mean=False) if rt.size > 1 else None
+        self.reducer = choose_reducer(weights, train.accumulate) if rt.size > 1 else None
         self.sum_ranks = ops.AllReduce() if rt.size > 1 else None
         self.norm = VectorNorm(rt.device)
         self.status = OverflowStatus() if has_status_flags(rt.device) else None
@@ -235,6 +236,14 @@ class TrainStep(nn.Cell):
     def averaged(self) -> dict[str, Parameter]:
         """The averaged weights under the network's names; empty without EMA."""
         return {live.name: mean for live, mean in zip(self.live, self.averages)}
+
+
+def choose_reducer(weights: ms.ParameterTuple, accumulate: int) -> nn.Cell:
+    """Sums gradients over the ranks in the segments of `utils.parallel.split_all_reduce`."""
+    if accumulate == 1:
+        return nn.DistributedGradReducer(weights, mean=False)
+    ends = ms.get_auto_parallel_context("all_reduce_fusion_config")
+    return SegmentReducer(weights, ends or [len(weights) - 1])
 
 
 def counter(name: str) -> Parameter:

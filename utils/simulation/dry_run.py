@@ -35,6 +35,7 @@ SOC_NAMES = {"ascend910b": "Ascend910B1", "ascend910": "Ascend910A", "ascend910_
 MODES = ("train", "eval")
 CORES = 24  # of the simulated host: what a rank has on a host of 192 cores with 8 devices
 TIMEOUT = 3600  # seconds for one dry run
+GRACE = 30  # seconds for its end, which takes 2 on a quiet machine
 HCCL_MODULE = 'class sys_version:\n    __sys_version__ = "9.1"\n'
 # Variables that would change the simulation; all that it needs are set here.
 DROPPED = ("MS_", "GLOG_", "RANK_", "DEVICE_ID", "OMPI_", "ASCEND_RT_", "CUDA_VISIBLE")
@@ -167,26 +168,36 @@ def choose_ranks(cluster: Optional[Cluster], ranks: int) -> int:
 
 
 def run_worker(script: Sequence[str], environment: dict[str, str], folder: Path) -> tuple[str, int]:
-    """Runs a Python script in `folder`, with its stderr in log.txt; (stdout, exit status)."""
+    """Runs a Python script in `folder`, with its stderr in log.txt; (stdout, exit status).
+
+    A script has GRACE seconds to end after it has printed its JSON object: MindSpore's destructors
+    sometimes hang on stub libraries, after they have written their files.
+    """
     (folder / "hccl").mkdir()
     (folder / "hccl" / "__init__.py").write_text(HCCL_MODULE)
-    with open(folder / "log.txt", "w") as log:
-        try:
-            done = subprocess.run(
-                [sys.executable, *script],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                cwd=folder,
-                env=environment,
-                timeout=TIMEOUT,
-                text=True,
-                preexec_fn=die_with_parent,
-            )
-        except subprocess.TimeoutExpired:
-            reason = f"not finished after {TIMEOUT} s"
-            return json.dumps({"finished": False, "reason": reason}), 0
-    return done.stdout, done.returncode
+    output = folder / "stdout.txt"
+    with open(folder / "log.txt", "w") as log, open(output, "w") as stdout:
+        process = subprocess.Popen(
+            [sys.executable, *script],
+            stdout=stdout,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            cwd=folder,
+            env=environment,
+            preexec_fn=die_with_parent,
+        )
+    deadline = time.monotonic() + TIMEOUT
+    while process.poll() is None and time.monotonic() < deadline:
+        if output.read_text().endswith("}\n"):
+            deadline = min(deadline, time.monotonic() + GRACE)
+        time.sleep(0.1)
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+    text = output.read_text()
+    if not text.endswith("}\n") and time.monotonic() >= deadline:
+        text = json.dumps({"finished": False, "reason": f"not finished after {TIMEOUT} s"})
+    return text, process.returncode
 
 
 def set_environment(machine: Machine, stubs: Path, folder: Path) -> dict[str, str]:
