@@ -14,6 +14,8 @@ import sys
 import wave
 from pathlib import Path
 
+import av
+import numpy as np
 import pytest
 
 from tsm.config import Config

@@ -163,8 +163,8 @@ CALLS = {  # the function for a name, and the types that its arguments may have
     "numpy.core.multiarray.scalar": (make_scalar, Dtype, str, bytes),
     "numpy.core.multiarray._reconstruct": (lambda *about: Held(), Name, tuple, str, bytes, int),
 }
-TYPES = {f"torch.{kind}" for kind in KINDS} | {"numpy.ndarray"}
-ALLOWED = {*CALLS, *TENSOR_CLASSES, *STORAGES, *TYPES}
+DTYPES = {f"torch.{kind}" for kind in KINDS}
+ALLOWED = {*CALLS, *TENSOR_CLASSES, *STORAGES, *DTYPES, "numpy.ndarray"}
 RENAMED = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.core.multiarray"}
 HINTS = {
     "torch._utils._rebuild_qtensor": "it is a quantized tensor; save tensor.dequantize()",

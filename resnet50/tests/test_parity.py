@@ -15,6 +15,7 @@ from resnet50.golden import MEAN, STD, network, train_step
 from resnet50.golden import loss as case_loss
 from resnet50.loss import build_loss
 from resnet50.model import build_network
+from utils.compare import off
 from utils.filling import fill_input
 from utils.testing import load_case, record_taps, spread, torch_names
 
@@ -108,20 +109,25 @@ def test_training_loss_gradients_and_buffers(case):
 
 @pytest.mark.parametrize("part", [pytest.param("step", marks=pytest.mark.slow), "step_decay"])
 def test_five_updates_with_the_no_decay_groups(part):
-    """Losses at 2e-3, lengths of the updates at 5 % where float32 and float64 agree at 2 %."""
+    """Losses and lengths of updates as far off float64 as PyTorch's, and 1e-3, and 2 %.
+
+    Three times that, where PyTorch's own float32 is within 2 %.
+    """
     recorded, step = SMALL["train"][part], train_step(SMALL, part)
     weights = step.net.trainable_params()
     before = {p.name: p.asnumpy().copy() for p in weights}
     image, label = inputs(SMALL)
     losses = [float(step(image, label)[0].asnumpy()) for _ in range(5)]
-    np.testing.assert_allclose(losses, recorded["losses64"], rtol=2e-3)
+    noise = np.abs(np.divide(recorded["losses"], recorded["losses64"]) - 1).max()
+    np.testing.assert_allclose(losses, recorded["losses64"], rtol=1e-3 + 3 * noise)
     names, checked = torch_names(step.net), 0
     for parameter in weights:
         name = names[parameter.name]
         sure = recorded["delta_norm64"][name]
-        if abs(recorded["delta_norm"][name] - sure) < 0.02 * sure:
+        own = off(recorded["delta_norm"][name], sure)
+        if own < 0.02:
             moved = parameter.asnumpy().astype(np.float64) - before[parameter.name]
-            assert np.linalg.norm(moved) == pytest.approx(sure, rel=0.05), name
+            assert np.linalg.norm(moved) == pytest.approx(sure, rel=0.02 + 3 * own), name
             checked += 1
     assert checked > 100
 

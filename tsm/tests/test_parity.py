@@ -13,6 +13,7 @@ from mindspore import Tensor
 
 from tsm.golden import cell_name, network, train_step
 from tsm.golden import loss as case_loss
+from utils.compare import off
 from utils.filling import fill_input
 from utils.testing import load_case, record_taps, spread, torch_names
 
@@ -84,7 +85,10 @@ SLOW = ("resnet50_8f_nl_train", "mobilenetv2_8f")
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in TRAINED]
 )
 def test_training_loss_gradients_and_buffers(name):
-    """Loss 1e-4, gradient norms 2 %, running statistics 1e-3 (float32 against float64: 0.5 %)."""
+    """Loss 1e-4, running statistics 1e-3, gradient norms as far off float64 as the original's.
+
+    Four times that, and 1e-3 for nine of ten, 2 % for those with a unit near its kink.
+    """
     case = TRAINED[name]
     net, loss = network(case, training=True), case_loss(case)
     weights = net.trainable_params()
@@ -104,10 +108,14 @@ def test_training_loss_gradients_and_buffers(name):
     }
     assert len(norms) == train.get("trainable_tensors", len(norms))
     largest = max(train["grad_norm64"].values())
-    for parameter, expected in train["grad_norm64"].items():
-        error = abs(norms[parameter] - expected)
-        zero = parameter in train.get("zero_grad", [])
-        assert error < (1e-4 * largest if zero else 0.02 * expected), parameter
+    exact = train["grad_norm64"]
+    zero = set(train.get("zero_grad", [])) & set(exact)
+    assert all(abs(norms[name] - exact[name]) < 1e-4 * largest for name in zero)
+    others = [name for name in exact if name not in zero]
+    found = [off(norms[name], exact[name]) for name in others]
+    own = [off(train["grad_norm"][name], exact[name]) for name in others]
+    assert max(found) < 0.02 + 4 * max(own)
+    assert np.quantile(found, 0.9) < 1e-3 + 4 * np.quantile(own, 0.9)
     values = {names[name]: p for name, p in net.parameters_dict().items() if name in names}
     for buffer, expected in train["buffers"].items():
         if not buffer.endswith("num_batches_tracked"):
@@ -134,20 +142,25 @@ def test_frozen_batch_norms_keep_their_statistics():
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["step", "step_decay"])
 def test_five_updates_with_the_recipe(part):
-    """Losses at 5e-3, lengths of the updates at 5 % where float32 and float64 agree at 2 %."""
+    """Losses and lengths of updates as far off float64 as the original's, and 1e-3, and 2 %.
+
+    Three times that, where the original's own float32 is within 2 %.
+    """
     recorded, step = SMALL["train"][part], train_step(SMALL, part)
     before = {p.name: p.asnumpy().copy() for p in step.net.trainable_params()}
     clip = Tensor(fill_input(SMALL["input_seed"], SMALL["input_shape"]))
     label = Tensor(np.array(SMALL["labels"], np.int32))
     losses = [float(step(clip, label)[0].asnumpy()) for _ in range(5)]
-    np.testing.assert_allclose(losses, recorded["losses64"], rtol=5e-3)
+    noise = np.abs(np.divide(recorded["losses"], recorded["losses64"]) - 1).max()
+    np.testing.assert_allclose(losses, recorded["losses64"], rtol=1e-3 + 3 * noise)
     names, checked = torch_names(step.net), 0
     for parameter in step.net.trainable_params():
         name = names[parameter.name]
         sure = recorded["delta_norm64"][name]
-        if abs(recorded["delta_norm"][name] - sure) < 0.02 * sure:
+        own = off(recorded["delta_norm"][name], sure)
+        if own < 0.02:
             moved = parameter.asnumpy().astype(np.float64) - before[parameter.name]
-            assert np.linalg.norm(moved) == pytest.approx(sure, rel=0.05), name
+            assert np.linalg.norm(moved) == pytest.approx(sure, rel=0.02 + 3 * own), name
             checked += 1
     assert checked > 100
     assert {"new_fc.weight", "new_fc.bias"} <= set(recorded["delta_norm"])
