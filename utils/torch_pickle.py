@@ -154,7 +154,8 @@ CALLS = {  # the function for a name, and the types that its arguments may have
     "argparse.Namespace": (Held,),
     "builtins.dict": (Dict,),
     "builtins.set": (Set, list, tuple),
-    "builtins.slice": (slice, int, NONE),
+    # With a slice as its key, a list could be put into itself.
+    "builtins.slice": (lambda *ends: Held(slice(*ends)), int, NONE),
     "builtins.complex": (complex, int, float),
     "builtins.bytes": (make_bytes, str, bytes),
     "builtins.bytearray": (make_bytes, str, bytes),

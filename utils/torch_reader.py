@@ -12,6 +12,7 @@ torch.device, torch.dtype and classes become their names. Quantized, sparse, met
 conjugated tensors, bare storages, and containers that contain themselves are refused.
 """
 
+import io
 import json
 import math
 import os
@@ -26,7 +27,7 @@ from utils.torch_pickle import DAMAGE, Pickles
 from utils.torch_storage import SAFETENSORS, Storage, TorchFileError, are_counts, need
 
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
-MAX_PICKLE = 1 << 25  # bytes of a zip's pickle, or of all pickles of an older file
+MAX_PICKLE = 1 << 24  # bytes of a zip's pickle or directory, or of all pickles of an older file
 MAX_HEADER = 1 << 23  # bytes of JSON, enough for 80,000 tensors
 STATE_KEYS = ("state_dict", "model_state", "model")
 OTHER_KINDS = (
@@ -46,7 +47,7 @@ def load(path: Union[str, os.PathLike]) -> object:
     Raises TorchFileError when the file is missing, damaged, hostile or of another kind.
     """
     try:
-        with open(path, "rb") as file:
+        with _File(io.FileIO(path)) as file:
             return _read(file, os.fstat(file.fileno()).st_size)
     except TorchFileError as error:
         raise _error(path, error) from error
@@ -103,6 +104,14 @@ def _outline(tree: object) -> str:
         return f"a {type(tree).__name__}"
     names = ", ".join(str(key)[:40] for key in list(tree)[:12])
     return f"the keys: {names}{', ...' if len(tree) > 12 else ''}" if tree else "nothing"
+
+
+class _File(io.BufferedReader):
+    """A file of which no single read, as zipfile's of a directory, takes much memory."""
+
+    def read(self, size: int = -1) -> bytes:
+        need(size <= MAX_PICKLE, "asks for {} bytes at once; {} are allowed", size, MAX_PICKLE)
+        return super().read(size)
 
 
 def _read(file: BinaryIO, size: int) -> object:

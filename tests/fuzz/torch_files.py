@@ -134,7 +134,22 @@ def doubled_arguments(calls: int = 100_000) -> bytes:
     return pickled(b"((" + b"N" * 100_000 + b"tq\x00" + b"cbuiltins\nset\nh\x00R" * calls + b"t")
 
 
+def list_put_into_itself(times: int = 40) -> bytes:
+    """A list that takes itself in at a slice of its own, so that it doubles each time."""
+    put = b"cbuiltins\nslice\nK\x00K\x00\x86Rh\x00s"
+    return pickled(b"]q\x00(" + b"N" * 1000 + b"e" + put * times)
+
+
+def directory_of_a_zip(entries: int = 500_000) -> bytes:
+    """A zip of nothing but its directory, which names one entry again and again."""
+    entry = b"PK\x01\x02" + bytes(24) + struct.pack("<H", 1) + bytes(16) + b"a"
+    end = b"PK\x05\x06" + bytes(8) + struct.pack("<IIH", len(entry) * entries, 30, 0)
+    return b"PK\x03\x04" + bytes(26) + entry * entries + end
+
+
 COSTLY = (
+    directory_of_a_zip,
+    list_put_into_itself,
     array_of_long_sizes,
     keys_of_one_hash,
     header_of_long_sizes,
