@@ -29,11 +29,13 @@ from utils.frame_source import (
     reading,
 )
 
-# FFmpeg's formats of videos in one file. Playlists (hls, concat, dash) name other files, may wait
-# for them without an end, and so are not among them; nor are pictures and texts.
+# FFmpeg's formats of one file; songs too, so that they are known as such. Playlists (hls, concat,
+# dash) name other files and may wait for them without an end, so they are not among them; nor are
+# pictures and texts.
 FORMATS = (
     "asf,av1,avi,dirac,dv,flic,flv,gif,gxf,h261,h263,h264,hevc,ivf,m4v,matroska,mjpeg,mov,mpeg,"
-    "mpegts,mpegvideo,mxf,nut,obu,ogg,rm,swf,vc1,vvc,wtv,yuv4mpegpipe"
+    "mpegts,mpegvideo,mxf,nut,obu,ogg,rm,swf,vc1,vvc,wtv,yuv4mpegpipe,"
+    "aac,ac3,aiff,amr,au,flac,mp3,wav"
 )
 # Where one packet is one picture, in time stamps as they are shown.
 CONTAINERS = {"mov", "mp4", "matroska", "webm"}

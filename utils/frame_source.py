@@ -59,7 +59,7 @@ def refuse_playlist(path: object, reader: str) -> None:
     """Raises WrongContent where a file is a list of other files, by its beginning."""
     with reading(path, reader), open(path, "rb") as file:
         if file.read(max(map(len, PLAYLISTS))).startswith(PLAYLISTS):
-            raise WrongContent(path, reader, "its content is no video but names other files")
+            raise WrongContent(path, reader, "its content is a playlist or a song")
 
 
 @contextlib.contextmanager
