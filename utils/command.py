@@ -252,14 +252,14 @@ def enter(usage: str, work: Callable, bare: bool = False) -> None:
     except (OSError, ValueError) as error:
         if "ZOO_TRACEBACK" in os.environ:
             raise
-        leave(2, f"error: {explain(error)}")
+        leave(2, to_line(f"error: {explain(error)}"))
     except Interrupted as error:
-        leave(130, str(error))
+        leave(130, to_line(error))
     except RuntimeError as error:
         line = find_failure(error)
         if not line or "ZOO_TRACEBACK" in os.environ:
             raise
-        leave(1, f"error: {line}")
+        leave(1, to_line(f"error: {line}"))
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -285,5 +285,5 @@ def explain(error: Exception) -> str:
 def leave(status: int, line: str) -> None:
     """Ends at once: threads of the framework and of the data pipeline need not be waited for."""
     with contextlib.suppress(ValueError), quietly():
-        print(to_line(line), file=sys.stderr, flush=True)
+        print(line, file=sys.stderr, flush=True)
     os._exit(status)

@@ -111,7 +111,7 @@ def end_of(monkeypatch, capsys, tmp_path):
             status = end.args[0] if end.args else 0
         return status, capsys.readouterr().err
 
-    monkeypatch.setattr(command, "leave", lambda status, line: leave(status, command.to_line(line)))
+    monkeypatch.setattr(command, "leave", leave)
     monkeypatch.setattr(signals, "watch", lambda: None)
     monkeypatch.setattr(runtime, "start", work)
     monkeypatch.setattr("utils.workers.Workers", work)
