@@ -31,6 +31,7 @@ def test_compiling_is_measured_and_compared_with_an_earlier_result(tiny, tmp_pat
     assert "batch was" not in done.stderr
 
 
+@pytest.mark.slow
 def test_memory_is_measured_graph_by_graph(tiny):
     large = ["--data.batch=128", "--data.crop=64", "--data.resize=64"]
     result = run(BENCHMARK, "memory", *tiny, *large)

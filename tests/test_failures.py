@@ -117,6 +117,7 @@ def test_restarts_must_be_a_number(option):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_no_bit(two, pair, tmp_path):
     """With --restarts the same command reaches the weights of the undisturbed run by itself."""
     out = tmp_path / "run"

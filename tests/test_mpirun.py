@@ -23,6 +23,7 @@ def test_mpirun_without_its_worker_script_is_told_about_it(tiny):
     assert "scripts/mpi_worker.py" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_two_processes_of_mpirun_train_as_two_of_msrun(two, pair, tmp_path):
     """mpirun is played by its variables: what it does besides is to start and end processes."""
     port, ranks = free_port(), []

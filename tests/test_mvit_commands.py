@@ -86,6 +86,7 @@ def test_one_table_for_all_sets_and_one_line_for_programs(small, trained, tmp_pa
     assert list(one["sets"]) == ["axes"]
 
 
+@pytest.mark.slow
 def test_two_ranks_evaluate_as_one(small, trained):
     alone = run("mvit_multi/eval.py", *small, "--checkpoint_path", trained)
     done = call(
@@ -128,6 +129,7 @@ def test_a_golden_case_layer_by_layer():
     assert set(result["largest"]) == {"forward", "loss", "gradients", "updates"}
 
 
+@pytest.mark.slow
 def test_a_start_from_another_sets_network(small, trained, tmp_path):
     """The trunk is taken, heads and projections are fresh; two of the three sets are enough."""
     sets = "[{name: axes, num_classes: 4, videos: axes, lists: axes}]"
@@ -150,6 +152,7 @@ def test_a_start_from_another_sets_network(small, trained, tmp_path):
         np.testing.assert_allclose(before[name], after[name], atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_scanned_lists_of_one_name_do_not_replace_each_other(small, tmp_path):
     """And take the place of the old ones by one setting."""
     out = ["--out", tmp_path / "lists", "--frames", "ends"]

@@ -89,7 +89,10 @@ def test_a_measured_profile_takes_the_place_of_counts(tiny, tmp_path):
 def test_a_mistake_is_told(tiny, option, words):
     options = ["bandwidth", "topology", "profile", "chip", "out"]
     needed = ["config_path", "devices"]
-    given, overrides = command.parse([*tiny, "--devices=8", option], needed, optional=options)
+    arguments = [*tiny, "--devices=8", option]
+    given, overrides = command.parse(
+        arguments, needed, optional=options, settings=lambda: command.settings_of(Config)
+    )
     path = given.pop("config_path")
     with pytest.raises(ValueError, match=re.escape(words)):
         plan_allreduce.main("tsm", load_config(Config, path, overrides), **given)

@@ -105,6 +105,7 @@ def test_a_mindir_stands_in_for_its_checkpoint(small, pictures, trained, tmp_pat
     assert_stands_in("resnet50", small, trained, image, tmp_path)
 
 
+@pytest.mark.slow
 def test_kill_9_changes_no_bit(small, tmp_path):
     """With random crops, mixup, LARS, averages and a dynamic loss scale."""
     state = ["--train.optimizer=lars", "--train.nesterov=false", "--train.lr=2"]
@@ -145,6 +146,7 @@ def test_a_missing_package_is_told_before_anything_is_written(small, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_two_workers_equal_one_with_twice_the_batch(small, tmp_path):
     """Batch norms frozen, images as in evaluation; up to another order of additions."""
     plain = ["--train.batch_norm=frozen", "--data.augment=none", "--train.epochs=1"]
@@ -244,6 +246,7 @@ def test_a_golden_case_is_compared(room):
     assert result["largest"]["forward"] < 1e-4
 
 
+@pytest.mark.slow
 def test_a_trace_of_a_few_steps(small, tmp_path):
     profile = [f"--run.profile={tmp_path / 'trace'}", f"--run.out={tmp_path / 'run'}"]
     result = run("resnet50/train.py", *small, *profile)
@@ -262,6 +265,7 @@ def test_the_benchmark_measures(small, kind):
         assert min(parts.values()) >= 0
 
 
+@pytest.mark.slow
 def test_the_drawn_images_are_the_same_again(tmp_path):
     for name in ("first", "second"):
         result = run("scripts/draw_images.py", "--out", tmp_path / name)

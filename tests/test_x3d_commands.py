@@ -71,6 +71,7 @@ def test_an_evaluation_on_two_ranks_equals_one(small, trained):
     assert {**last_json(done), "seconds": 0} == {**alone, "seconds": 0}
 
 
+@pytest.mark.slow
 def test_two_workers_equal_one_with_twice_the_batch(small, tmp_path):
     """Batch norms frozen; up to the rounding of another order of additions.
 
@@ -103,6 +104,7 @@ def test_a_mindir_stands_in_for_its_checkpoint(small, drawn, trained, tmp_path):
     assert_stands_in("x3d", small, trained, video, tmp_path)
 
 
+@pytest.mark.slow
 def test_fine_tuning_in_mixed_precision_with_other_classes(small, trained, tmp_path):
     """The first update is of epoch 0; the classifier is fresh, the rest is not."""
     begin = [f"--train.pretrained={trained}", "--model.num_classes=11", "--run.amp=O2"]

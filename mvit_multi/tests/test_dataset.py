@@ -26,7 +26,7 @@ def config(root: Path, **more) -> SimpleNamespace:
         "root": root, "lists": None, "packed": None, "sets": sets, "reader": "auto", "frames": 5,
         "stride": 3, "fps": 30.0, "crop": SIDE, "copies": 2, "replicas": 1, "rand_augment": "",
         "area": (1.0, 1.0), "erase": 0.0, "mixup": 0.8, "cutmix": 1.0, "mix_prob": 1.0,
-        "mix_switch": 0.5, "batch": 2,
+        "mix_switch": 0.5, "batch": 2, "max_pixels": 1 << 24,
     }  # fmt: skip
     return SimpleNamespace(
         data=SimpleNamespace(**{**data, **more}), eval=SimpleNamespace(batch=1, val_skip=2)

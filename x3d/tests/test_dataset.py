@@ -20,7 +20,9 @@ def evaluation(tmp_path) -> dataset.EvalVideos:
     """A video whose frames show their number; ten clips, three crops of it."""
     path = tmp_path / "numbers.mp4"
     write_numbered_video(path, FRAMES, SIDE * 2, SIDE, 30)
-    data = SimpleNamespace(reader="auto", frames=5, stride=6, fps=30.0, scales=(SIDE, SIDE))
+    data = SimpleNamespace(
+        reader="auto", frames=5, stride=6, fps=30.0, scales=(SIDE, SIDE), max_pixels=1 << 24
+    )
     views = SimpleNamespace(clips=10, crops=3, batch=1)
     cfg = SimpleNamespace(data=data, eval=views, test_crop=SIDE)
     return dataset.EvalVideos([Record(str(path), None, 4, 1)], cfg, Runtime())
@@ -73,7 +75,7 @@ def test_a_mirrored_clip_changes_a_label_that_names_a_direction(tmp_path):
     write_video(path, [ramp] * 8, 30)
     data = SimpleNamespace(
         reader="auto", frames=2, stride=1, fps=30.0, scales=(SIDE, SIDE), crop=SIDE, flip=True,
-        swap_labels=((0, 1),), batch=1,
+        swap_labels=((0, 1),), batch=1, max_pixels=1 << 24,
     )  # fmt: skip
     order = Order(1, 1, 0, 1, seed=0)
     source = dataset.TrainSource(
