@@ -8,7 +8,7 @@ import pytest
 from tests.helpers import free_port, rank_table, write_json
 from utils import devices
 from utils.devices import check_devices, should_bind_cores
-from utils.job import read_job
+from utils.job import listen, read_job, reserve_port
 from utils.mpi import for_mindspore, read_place
 from utils.rank_table import read_rank_table
 
@@ -198,3 +198,21 @@ def test_mpirun_is_read_as_its_makers_spell_it():
     assert (place.rank, place.size, place.local_rank, place.master) == (1, 2, 1, "127.0.0.1")
     with pytest.raises(ValueError, match="OMPI_COMM_WORLD_RANK is missing"):
         read_place({})
+
+
+def test_a_reserved_port_is_kept_for_the_scheduler():
+    """Two jobs that begin at once must not be given the same port."""
+    with reserve_port("127.0.0.1") as holder, socket.socket() as other:
+        port = holder.getsockname()[1]
+        with pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        listen("127.0.0.1", port).close()  # with SO_REUSEADDR, as MindSpore's scheduler
+
+
+def test_reserved_ports_start_at_the_given_one_and_skip_those_in_use():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with reserve_port("127.0.0.1", port) as holder:
+            assert port < holder.getsockname()[1] < port + 100

@@ -77,3 +77,31 @@ def test_each_rank_on_ascend_has_cores_of_its_own(show, tmp_path, binds):
         assert set(found["cores"].split(",")) < set(list_affinity().split(","))
     else:
         assert found["cores"] == list_affinity()
+
+
+# A worker without the framework whose process is killed while it works, or after that.
+CRASH = """
+import atexit, os, signal, sys, time
+from utils.command import enter
+
+def work():
+    print('{"done": true}')
+    if sys.argv[1] == "while_working":
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+if os.environ["MS_ROLE"] == "MS_SCHED":
+    time.sleep(100)
+atexit.register(os.kill, os.getpid(), signal.SIGSEGV)
+enter("usage", work)
+"""
+
+
+@pytest.mark.parametrize(("when", "status"), [("while_working", 1), ("while_closing", 0)])
+def test_a_crash_fails_the_job_unless_the_work_was_done(tmp_path, when, status):
+    """MindSpore sometimes crashes while it closes its connections, after a finished training."""
+    script = tmp_path / "crash.py"
+    script.write_text(CRASH)
+    done = call("scripts/launch.py", "2", script, when, environment={"PYTHONPATH": str(ROOT)})
+    assert done.returncode == status, done.stderr
+    assert ("killed by SIGSEGV" in done.stderr) == (status == 1)
+    assert ('{"done": true}' in done.stdout) == (status == 0)

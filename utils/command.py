@@ -23,6 +23,7 @@ from utils import signals
 from utils.build_settings import nearest
 from utils.config import ROOT, known, load_config, locate, read_yaml
 from utils.messages import VALUE, cut, cut_errors, to_line
+from utils.parent import record_completion
 from utils.usage import fill_closed_streams, quietly, show_usage
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -249,6 +250,10 @@ def enter(usage: str, work: Callable, bare: bool = False) -> None:
         signals.watch()
         with quietly():
             status = work()
+            sys.stdout.flush()
+        status = status if isinstance(status, int) else 0
+        if not status:
+            record_completion()
     except (OSError, ValueError) as error:
         if "ZOO_TRACEBACK" in os.environ:
             raise
@@ -260,7 +265,7 @@ def enter(usage: str, work: Callable, bare: bool = False) -> None:
         if not line or "ZOO_TRACEBACK" in os.environ:
             raise
         leave(1, to_line(f"error: {line}"))
-    sys.exit(status if isinstance(status, int) else 0)
+    sys.exit(status)
 
 
 def find_failure(error: RuntimeError) -> str:

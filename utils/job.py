@@ -152,12 +152,22 @@ def listen(address: str, port: int) -> socket.socket:
     return listener
 
 
-def free_port(address: str, first: int = 0) -> int:
-    """The first free port from `first` on; any free one for 0."""
+def reserve_port(address: str, first: int = 0) -> socket.socket:
+    """A socket at the first free port from `first` on; at any free one for 0.
+
+    While it is open no other program is given the port, but MindSpore's scheduler can listen there:
+    it sets SO_REUSEADDR too. The socket itself never listens.
+    """
     for port in range(first, first + 100) if first else [0]:
         try:
-            with listen(address, port) as probe:
-                return probe.getsockname()[1]
+            if port:
+                listen(address, port).close()
+            holder = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+            if port:
+                holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind((address, port))
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            return holder
         except OSError:
             continue
     raise ValueError(f"MASTER_PORT: no free port from {first} to {first + 99} at {address}")

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any, Callable, Optional
 
-from utils.job import Job, free_port, listen
+from utils.job import Job, listen, reserve_port
 from utils.link import Link, job_key
 from utils.messages import to_line
 
@@ -36,6 +36,7 @@ class Meeting:
         self.key, self.log = job_key(job.token, job.port), log
         self.dropped: list[str] = []  # lines about strangers
         self.links: list[Link] = []
+        self.reserved: Optional[socket.socket] = None  # keeps the scheduler's port
 
     def open(self, logs: str) -> Optional[dict[str, Any]]:
         """Waits for all nodes; {"port": the scheduler's, "logs": a folder's name}, alike on all.
@@ -48,7 +49,8 @@ class Meeting:
             return None
         # A restarted scheduler need not wait for the port of the one before.
         first = self.job.port + 1 if self.job.nodes > 1 else self.job.port
-        plan = {"port": free_port(self.job.master, first), "logs": logs}
+        self.reserved = reserve_port(self.job.master, first)
+        plan = {"port": self.reserved.getsockname()[1], "logs": logs}
         self.tell(plan)
         return plan
 
@@ -185,6 +187,8 @@ class Meeting:
     def close(self) -> None:
         for link in self.links:
             link.close()
+        if self.reserved:
+            self.reserved.close()
 
 
 def spell(values: dict[str, Any]) -> str:

@@ -116,12 +116,18 @@ class Workers:
         names = self.names()
         found = []
         for process, status in self.ended.items():
+            if status < 0 and self.has_completed(names.get(process, "")):
+                self.ended[process] = status = 0
             if status and process in names and process not in self.told:
                 self.told.add(process)
                 found.append(self.explain(names[process], status))
         if not self.told and not self.done() and self.is_empty():
             found.append(Failure(f"no worker is left; their logs are in {self.logs}"))
         return found
+
+    def has_completed(self, name: str) -> bool:
+        """Whether the worker of this name had done its work before a signal ended it."""
+        return self.log(name).with_suffix(".completed").exists()
 
     def is_empty(self) -> bool:
         return self.ended.get(self.starter) == 0 and not psutil.Process().children()
