@@ -9,7 +9,7 @@ import pytest
 
 from utils import runtime
 from utils.config import Run
-from utils.run_log import log
+from utils.log import log
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -46,7 +46,7 @@ class Data:
     root: Path
     sets: tuple[Set, ...]
     lists: Optional[Path] = None  # default: root
-    packed: Optional[Path] = None  # what scripts/pack_dataset.py made of the lists
+    packed: Optional[Path] = None  # what scripts/data/pack_videos.py made of the lists
     reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
     max_pixels: int = 4096 * 4096  # of a frame; a video of larger ones counts as unreadable
     frames: int = 32
@@ -110,7 +110,7 @@ class Model:
     single: bool = False  # one linear head, for one data set
     cross: bool = True  # projections between the heads' classes
     expander: bool = True  # for the informative loss
-    pooling: Literal["auto", "taps", "grouped", "frames"] = "auto"  # utils/conv3d.py
+    pooling: Literal["auto", "taps", "grouped", "frames"] = "auto"  # utils/nn/conv3d.py
     recompute: bool = False  # less memory for more time in training
 
     def __post_init__(self):

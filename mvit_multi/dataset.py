@@ -11,14 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mvit_multi import sampling, transforms
-from mvit_multi.mixing import Mix, draw_mix, target_row
+from mvit_multi.mixup import Mix, draw_mix, target_row
 from mvit_multi.policy import parse_policy
-from utils import packed, sources
-from utils.lists import ListFile, swapped
-from utils.order import Order
+from utils.data import video_dataset
+from utils.data.annotation_file import ListFile, swapped
+from utils.data.packed import reader
+from utils.data.sampler import Order
 from utils.runtime import Runtime
-from utils.video import FrameSource
-from utils.views import test_views
+from utils.video.decoders import FrameSource
+from utils.video.transforms import test_views
 
 SPLITS = ("train", "val", "test")
 
@@ -29,7 +30,7 @@ class Sample(NamedTuple):
     path: str
     which: int
     label: int
-    place: Any = None  # of a packed list: the `utils.packed.Place`
+    place: Any = None  # of a packed list: the `utils.data.packed.reader.Place`
 
 
 def list_file(cfg, which: int, split: str) -> ListFile:
@@ -48,7 +49,7 @@ def list_files(cfg) -> list[ListFile]:
 
 def read_set(cfg, which: int, split: str) -> list[Sample]:
     """The lines of one set's list, every one checked; ValueError names bad ones."""
-    records = packed.read_records(list_file(cfg, which, split), cfg.data.packed)
+    records = reader.read_records(list_file(cfg, which, split), cfg.data.packed)
     return [Sample(record.path, which, record.label, record.place) for record in records]
 
 
@@ -59,10 +60,10 @@ def read_records(cfg, split: str) -> list[Sample]:
 
 
 def train_order(cfg, samples: list[Sample], rt: Runtime) -> Order:
-    return sources.train_order(cfg, samples, rt)
+    return video_dataset.train_order(cfg, samples, rt)
 
 
-class TrainSource(sources.TrainVideos):
+class TrainSource(video_dataset.TrainVideos):
     """Copies of one random clip of a video, each augmented by itself."""
 
     columns = ("clip", "target")
@@ -85,7 +86,7 @@ class TrainSource(sources.TrainVideos):
 
     def frames(self, sample: Sample, rng: np.random.RandomState) -> np.ndarray:
         data = self.data
-        with packed.open_record(sample, data) as video:
+        with reader.open_record(sample, data) as video:
             if data.sets[sample.which].sampling == "segments":
                 return video.frames(sampling.segment_indices(data.frames, len(video), rng.uniform))
             span = span_of(video, data)
@@ -110,7 +111,7 @@ class TrainSource(sources.TrainVideos):
         return clips, np.stack([target_row(0, 0, 1.0)] * copies)
 
 
-class EvalVideos(sources.EvalVideos):
+class EvalVideos(video_dataset.EvalVideos):
     """The clips and crops of one data set; `val`: every so many-th video, one clip, one crop."""
 
     def __init__(self, cfg, rt: Runtime, which: int, split: str = "test"):
@@ -124,7 +125,7 @@ class EvalVideos(sources.EvalVideos):
 
     def views(self, sample: Sample, number: int) -> np.ndarray:
         data = self.cfg.data
-        with packed.open_record(sample, data) as video:
+        with reader.open_record(sample, data) as video:
             frames, places = video.frames_once(test_numbers(video, data, self.set, self.clips))
         return cut_views(frames, places, data, self.set, self.crops)
 

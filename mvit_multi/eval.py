@@ -20,15 +20,16 @@ from mvit_multi.dataset import list_file
 from mvit_multi.evaluation import eval_videos, evaluate_sets
 from mvit_multi.lr_generator import HEAD
 from mvit_multi.model import MViT
-from mvit_multi.prediction import heads
-from utils import command, inference, run_log, runtime
-from utils.metrics import print_result, write_beside
-from utils.report import report_videos
+from mvit_multi.predict import heads
+from utils import cli, log, runtime
+from utils.evaluate.metrics import print_result, write_beside
+from utils.evaluate.report import report_videos
+from utils.export import inference
 
 
 def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
     rt = runtime.start(cfg.run)
-    run_log.start_log(rt)
+    log.start_log(rt)
     videos, known = eval_videos(cfg, rt), heads(cfg)
     pages = {
         k: report_videos(
@@ -64,4 +65,4 @@ def table(result: dict) -> str:
 
 
 if __name__ == "__main__":
-    command.run(main, Config, __doc__, ["checkpoint_path"], ["report"])
+    cli.run(main, Config, __doc__, ["checkpoint_path"], ["report"])

@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from mvit_multi.dataset import EvalVideos
-from utils.metrics import choose_clips_per_pass, evaluate, sum_unreadable
+from utils.evaluate.metrics import choose_clips_per_pass, evaluate, sum_unreadable
 from utils.runtime import Runtime
 
 
@@ -18,7 +18,7 @@ class OneHead:
 
     @property
     def fixed_batch(self) -> int:
-        """As that of `utils.exported.Exported`; 0 for a network that takes any batch."""
+        """As that of `utils.export.exported.Exported`; 0 for a network that takes any batch."""
         return getattr(self.net, "fixed_batch", 0)
 
     def set_train(self, mode: bool) -> None:

@@ -18,13 +18,14 @@ from mvit_multi.config import Config
 from mvit_multi.dataset import one_clip
 from mvit_multi.lr_generator import HEAD
 from mvit_multi.model import MViT, SideBySide
-from utils import command, export, inference, run_log, runtime
-from utils.metrics import print_result
+from utils import cli, log, runtime
+from utils.evaluate.metrics import print_result
+from utils.export import export, inference
 
 
 def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
     rt = runtime.start(cfg.run)
-    run_log.start_log(rt)
+    log.start_log(rt)
     want = export.wanted(cfg.eval.batch, **options)
     info = {"network": "mvit_multi", "columns": export.columns(cfg.data.sets)}
 
@@ -37,4 +38,4 @@ def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
 
 
 if __name__ == "__main__":
-    command.run(main, Config, __doc__, ["checkpoint_path", "format", "target"], export.OPTIONAL)
+    cli.run(main, Config, __doc__, ["checkpoint_path", "format", "target"], export.OPTIONAL)

@@ -7,8 +7,8 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.common.initializer import Normal, initializer
 
-from utils.dropout import Dropout
-from utils.layers import GELU, Dense
+from utils.nn.dropout import Dropout
+from utils.nn.layers import GELU, Dense
 
 STD = 0.02
 HEAD_WIDTH, EXPANDER_WIDTH = 2048, 4096

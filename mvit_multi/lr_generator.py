@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from utils import schedules
+from utils.train import lr_schedules
 
 HEAD = r"^(head|expander)\."  # names of what a start from another data set's network leaves fresh
 
@@ -18,7 +18,7 @@ def get_lr(train: Any, steps_per_epoch: int, global_batch: int) -> np.ndarray:
     The source sets it with every micro-batch, so an update has that of its group's last one. All
     three rates scale with the global batch.
     """
-    factor = schedules.peak_lr(1.0, train.base_batch, global_batch)
+    factor = lr_schedules.peak_lr(1.0, train.base_batch, global_batch)
     ends = np.arange(train.accumulate, steps_per_epoch + train.accumulate, train.accumulate)
     last = np.minimum(ends, steps_per_epoch) - 1
     epoch = np.arange(train.epochs)[:, None] + last[None] / steps_per_epoch

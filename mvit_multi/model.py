@@ -18,8 +18,8 @@ from mindspore.common.initializer import Constant, Normal, Uniform, initializer
 
 from mvit_multi.attention import STD, Attention, BlockPlan, ChannelsFirst, Grid, pooled
 from mvit_multi.heads import EXPANDER_WIDTH, Mlp, MultiHead, SingleHead
-from utils.dropout import DropPath
-from utils.layers import LayerNorm, Normalize, max_pool2d
+from utils.nn.dropout import DropPath
+from utils.nn.layers import LayerNorm, Normalize, max_pool2d
 
 MEAN, STD_OF_PIXELS = (0.45,) * 3, (0.225,) * 3
 PATCH_KERNEL, PATCH_STRIDE, PATCH_PADDING = (3, 7, 7), (2, 4, 4), (1, 3, 3)
@@ -170,7 +170,7 @@ class MViT(nn.Cell):
     in time, or, `relative`, with relative ones. `single`: one linear head; else one MLP head for
     each data set with projections between them (`cross`). `expander` is for the informative loss.
     `drop_path` grows from 0 in the first block to its value in the last. `form` is of the pooling
-    convolutions (`utils.conv3d.FORMS`). `recompute`: a block's activations are computed again in
+    convolutions (`utils.nn.conv3d.FORMS`). `recompute`: a block's activations are computed again in
     the backward pass, and not kept.
     """
 

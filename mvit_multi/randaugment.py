@@ -10,10 +10,10 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
-from mvit_multi import levels, warp
+from mvit_multi import color_ops, warp
+from mvit_multi.crop_region import Window, inside, whole
 from mvit_multi.policy import Policy
-from mvit_multi.window import Window, inside, whole
-from utils.video import Box
+from utils.video.decoders import Box
 
 MOST = 10.0  # the magnitudes' scale
 PROBABILITY = 0.5  # of each drawn operator
@@ -66,10 +66,10 @@ def augment(frames: np.ndarray, steps: list[Step], box: Optional[Box] = None) ->
             own = TABLES[name](*values)
             table = own if table is None else own[table]
             continue
-        window = window._replace(pixels=levels.looked_up(window.pixels, table))
+        window = window._replace(pixels=color_ops.looked_up(window.pixels, table))
         table = MEASURED[name](window.pixels, *values) if name in MEASURED else None
         window = window.cut(box) if name in MEASURED else made(window, name, values, box)
-    return levels.looked_up(window.pixels, table)
+    return color_ops.looked_up(window.pixels, table)
 
 
 def needed(steps: list[Step], box: Box, width: int, height: int) -> list[Box]:
@@ -118,20 +118,20 @@ NAMES = (
 ENHANCED = NAMES[7:11]
 # Level to level, whatever the picture: values -> table.
 TABLES = {
-    "Invert": levels.invert,
-    "PosterizeIncreasing": levels.posterize,
-    "SolarizeIncreasing": levels.solarize,
-    "SolarizeAdd": levels.solarize_add,
-    "BrightnessIncreasing": levels.brightness,
+    "Invert": color_ops.invert,
+    "PosterizeIncreasing": color_ops.posterize,
+    "SolarizeIncreasing": color_ops.solarize,
+    "SolarizeAdd": color_ops.solarize_add,
+    "BrightnessIncreasing": color_ops.brightness,
 }
 # Level to level, by what is in the whole frame: frames, values -> table.
 MEASURED = {
-    "AutoContrast": levels.auto_contrast,
-    "Equalize": levels.equalize,
-    "ContrastIncreasing": levels.contrast,
+    "AutoContrast": color_ops.auto_contrast,
+    "Equalize": color_ops.equalize,
+    "ContrastIncreasing": color_ops.contrast,
 }
 # Pixel by pixel, or from its neighbours: frame, values, out.
-FRAMES = {"ColorIncreasing": levels.color, "SharpnessIncreasing": levels.sharpness}
+FRAMES = {"ColorIncreasing": color_ops.color, "SharpnessIncreasing": color_ops.sharpness}
 # Where pixels come from: width, height, values -> matrix.
 MATRICES = {
     "Rotate": lambda width, height, degrees: warp.rotation(degrees, width, height),

@@ -10,7 +10,7 @@ from typing import Callable, Optional
 
 import numpy as np
 
-from utils.video import Box
+from utils.video.decoders import Box
 
 Draw = Callable[[], float]
 AREA, ASPECT = (0.08, 1.0), (0.75, 1.3333)  # of a random crop, as shares of the frame

@@ -16,28 +16,31 @@ from mvit_multi.dataset import TrainSource, list_file, one_clip, read_records, t
 from mvit_multi.evaluation import eval_videos, evaluate_sets
 from mvit_multi.loss import Gather, Informative, build_loss
 from mvit_multi.lr_generator import HEAD, get_lr, parameter_groups
-from mvit_multi.mixing import MixClips
+from mvit_multi.mixup import MixClips
 from mvit_multi.model import MViT
-from utils import amp, callbacks, checkpoint, command, optim, parallel, run_log, runtime
-from utils.class_names import advise
-from utils.metrics import print_result
-from utils.order import Order
-from utils.train_step import TrainStep
+from utils import cli, log, runtime
+from utils.data.class_names import advise
+from utils.data.sampler import Order
+from utils.distributed import gradient_fusion
+from utils.evaluate.metrics import print_result
+from utils.train import amp, optimizers, trainer
+from utils.train.train_step import TrainStep
+from utils.weights import checkpoint
 
 
 def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
     folder = checkpoint.RunFolder(cfg, rt)
-    run_log.start_log(rt, folder.path)
+    log.start_log(rt, folder.path)
     for which, each in enumerate(cfg.data.sets):
         advise(list_file(cfg, which, "train"), each)
     samples = read_records(cfg, "train")
     order = folder.continued(train_order(cfg, samples, rt), cfg.train.accumulate)
     step, lr, segments = build(cfg, rt, order)
     done = folder.restore(step, order)
-    run_log.announce(cfg.train, order, segments, done)
+    log.announce(cfg.train, order, segments, done)
     clips = TrainSource(samples, cfg, order, cfg.train.epochs, done)
-    plan = callbacks.Plan(
+    plan = trainer.Plan(
         run=cfg.run,
         epochs=cfg.train.epochs,
         order=order,
@@ -45,7 +48,7 @@ def main(cfg: Config) -> None:
         too_many_bad=lambda: clips.bad.over(cfg.data.bad_limit),
         evaluate=validation(cfg, step.net, rt),
     )
-    print_result(callbacks.fit(step, clips.dataset(step.dropout), plan, rt, folder), rt)
+    print_result(trainer.fit(step, clips.dataset(step.dropout), plan, rt, folder), rt)
 
 
 def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
@@ -57,9 +60,9 @@ def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
     lr = get_lr(train, order.steps_per_epoch, order.per_update(train.accumulate))
     weights = net.trainable_params()
     groups = parameter_groups(weights, train, lr)
-    opt = optim.AdamW(weights, groups, train.betas, train.eps)
+    opt = optimizers.AdamW(weights, groups, train.betas, train.eps)
     clips = (cfg.data.batch * cfg.data.copies, *one_clip(cfg.data))
-    segments = parallel.split_all_reduce(net, opt, cfg.run, rt, clips)  # read by TrainStep
+    segments = gradient_fusion.split_all_reduce(net, opt, cfg.run, rt, clips)  # read by TrainStep
     mix = MixClips(net.normalize, cfg.data.mixes)
     net, loss = amp.cast(net, cfg.run.amp), losses(cfg, rt)
     step = TrainStep(net, loss, opt, cfg.run, train, rt, order.steps_per_epoch, mix, clips[0])
@@ -95,4 +98,4 @@ def validation(cfg: Config, net, rt: runtime.Runtime):
 
 
 if __name__ == "__main__":
-    command.run(main, Config, __doc__)
+    cli.run(main, Config, __doc__)

@@ -1,4 +1,5 @@
-"""Augmentation of a training clip. Frames are uint8 (n, H, W, 3); views: `utils/views.py`.
+"""Augmentation of a training clip. Frames are uint8 (n, H, W, 3); views:
+`utils/video/transforms.py`.
 
 Clips leave as uint8 (3, T, crop, crop). Source: JunweiLiang/MultiTrain, commit 16723114.
 Departures: the source resizes normalised float32 frames; rounding to a level of 255 moves a pixel
@@ -13,7 +14,7 @@ import numpy as np
 from mvit_multi.policy import Policy
 from mvit_multi.randaugment import augment, draw_steps
 from mvit_multi.sampling import erased_box, random_box
-from utils.views import cut_clips
+from utils.video.transforms import cut_clips
 
 MEAN, STD = 0.45, 0.225
 

@@ -12,8 +12,8 @@ import cv2
 import numpy as np
 from scipy import sparse
 
-from mvit_multi.window import Window, inside
-from utils.video import Box
+from mvit_multi.crop_region import Window, inside
+from utils.video.decoders import Box
 
 FILL = 128
 TILE = 64

@@ -18,10 +18,10 @@ import numpy as np
 from mindspore.dataset import vision
 
 from resnet50.images import center_view, centered, decode, full_view
-from resnet50.mixing import mix_targets
+from resnet50.mixup import mix_targets
 from resnet50.readers import count_samples, open_reader
-from utils.loading import announce, batches_ahead, worker_count
-from utils.order import Order, share
+from utils.data.loader import announce, batches_ahead, worker_count
+from utils.data.sampler import Order, share
 from utils.runtime import Runtime
 
 MEASURED = 64  # images in memory while decoding is measured

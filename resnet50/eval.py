@@ -16,16 +16,17 @@ from resnet50.config import Config
 from resnet50.dataset import EvalSource, read_records
 from resnet50.lr_generator import HEAD
 from resnet50.model import build_network
-from resnet50.prediction import heads
+from resnet50.predict import heads
 from resnet50.readers import describe
-from utils import command, inference, run_log, runtime
-from utils.metrics import evaluate, print_result, write_beside
-from utils.report import Report, Samples
+from utils import cli, log, runtime
+from utils.evaluate.metrics import evaluate, print_result, write_beside
+from utils.evaluate.report import Report, Samples
+from utils.export import inference
 
 
 def main(cfg: Config, checkpoint_path: str, report: str = "") -> None:
     rt = runtime.start(cfg.run)
-    run_log.start_log(rt)
+    log.start_log(rt)
     count = read_records(cfg, "test")
     images = EvalSource(count, cfg, rt)
     samples = describe(cfg.data, "test", count, heads(cfg)[0]) if report else Samples()
@@ -39,4 +40,4 @@ def main(cfg: Config, checkpoint_path: str, report: str = "") -> None:
 
 
 if __name__ == "__main__":
-    command.run(main, Config, __doc__, ["checkpoint_path"], ["report"])
+    cli.run(main, Config, __doc__, ["checkpoint_path"], ["report"])

@@ -19,13 +19,14 @@ from resnet50.config import Config
 from resnet50.dataset import clip_shape
 from resnet50.lr_generator import HEAD
 from resnet50.model import build_network
-from utils import command, export, inference, run_log, runtime
-from utils.metrics import print_result
+from utils import cli, log, runtime
+from utils.evaluate.metrics import print_result
+from utils.export import export, inference
 
 
 def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
     rt = runtime.start(cfg.run)
-    run_log.start_log(rt)
+    log.start_log(rt)
     want = export.wanted(cfg.eval.batch, **options)
     load = partial(inference.network, build_network, cfg, checkpoint_path, HEAD)
     shape = clip_shape(cfg.data, cfg.data.crop)
@@ -33,4 +34,4 @@ def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
 
 
 if __name__ == "__main__":
-    command.run(main, Config, __doc__, ["checkpoint_path", "format", "target"], export.OPTIONAL)
+    cli.run(main, Config, __doc__, ["checkpoint_path", "format", "target"], export.OPTIONAL)

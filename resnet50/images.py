@@ -6,8 +6,8 @@ PIL's antialiased bilinear filter, as torchvision resizes; OpenCV's would give o
 import numpy as np
 from PIL import Image
 
-from utils.image_files import read_picture
-from utils.video import read_jpeg
+from utils.video.decoders import read_jpeg
+from utils.video.image_files import read_picture
 
 
 def center_view(encoded: np.ndarray, resize: int, crop: int) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from utils import schedules
+from utils.train import lr_schedules
 
 HEAD = r"fc\."  # names of the classifier
 
@@ -20,7 +20,7 @@ def get_lr(train: Any, updates_per_epoch: int, global_batch: int) -> np.ndarray:
 
     `schedule_epochs` above 0 lays the curve out for so many epochs, and trains `epochs` of them.
     """
-    peak = schedules.peak_lr(train.lr, train.base_batch, global_batch)
+    peak = lr_schedules.peak_lr(train.lr, train.base_batch, global_batch)
     epochs = train.schedule_epochs or train.epochs
     per = 1 if train.lr_changes == "epoch" else updates_per_epoch
     total, warm = epochs * per, round(train.warmup_epochs * per)
@@ -30,8 +30,8 @@ def get_lr(train: Any, updates_per_epoch: int, global_batch: int) -> np.ndarray:
 
 def cosine(total: int, warm: int, start: float, peak: float, end: float) -> np.ndarray:
     """Warm-up to the peak, then half a cosine to `end`."""
-    falling = end + (peak - end) * schedules.cosine(total - warm)
-    return np.concatenate([schedules.warmup(warm, start, peak), falling])
+    falling = end + (peak - end) * lr_schedules.cosine(total - warm)
+    return np.concatenate([lr_schedules.warmup(warm, start, peak), falling])
 
 
 def tutorial_cosine(total: int, warm: int, start: float, peak: float, end: float) -> np.ndarray:
@@ -41,7 +41,7 @@ def tutorial_cosine(total: int, warm: int, start: float, peak: float, end: float
     """
     i, length = np.arange(warm, total), total - warm
     falling = (total - i) / length * 0.5 * (1 + np.cos(np.pi * 2 * 0.47 * i / length)) + 0.00001
-    return np.concatenate([schedules.warmup(warm, start, peak), peak * falling])
+    return np.concatenate([lr_schedules.warmup(warm, start, peak), peak * falling])
 
 
 def linear(total: int, warm: int, start: float, peak: float, end: float) -> np.ndarray:
@@ -59,21 +59,21 @@ def poly(total: int, warm: int, start: float, peak: float, end: float) -> np.nda
 
 def steps(total: int, warm: int, start: float, peak: float, end: float) -> np.ndarray:
     """A tenth at 30, 60 and 80 % of all updates, the warm-up's included; `end` has no effect."""
-    rates = peak * schedules.steps(total, [0.3 * total, 0.6 * total, 0.8 * total])
+    rates = peak * lr_schedules.steps(total, [0.3 * total, 0.6 * total, 0.8 * total])
     return np.concatenate([climb(warm, start, peak), rates[warm:]])
 
 
 def step(total: int, warm: int, start: float, peak: float, end: float) -> np.ndarray:
     """A tenth at 20, 50 and 70 %, and 0.00005 from 90 %, whatever the peak."""
-    rates = peak * schedules.steps(total, [0.2 * total, 0.5 * total, 0.7 * total])
+    rates = peak * lr_schedules.steps(total, [0.2 * total, 0.5 * total, 0.7 * total])
     rates[np.arange(total) >= 0.9 * total] = 0.00005
     return np.concatenate([climb(warm, start, peak), rates[warm:]])
 
 
 def thirds(total: int, warm: int, start: float, peak: float, end: float) -> np.ndarray:
     """A tenth at one third and at two thirds: torchvision's 30 and 60 of 90 epochs."""
-    rates = peak * schedules.steps(total, [-(-total // 3), -(-2 * total // 3)])
-    return np.concatenate([schedules.warmup(warm, start, peak), rates[warm:]])
+    rates = peak * lr_schedules.steps(total, [-(-total // 3), -(-2 * total // 3)])
+    return np.concatenate([lr_schedules.warmup(warm, start, peak), rates[warm:]])
 
 
 def climb(count: int, start: float, peak: float) -> np.ndarray:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from mindspore import Tensor, nn
 
 from resnet50.se import SEResNet50
-from utils.layers import BatchNorm2d, Normalize, conv2d, max_pool2d, torch_dense
+from utils.nn.layers import BatchNorm2d, Normalize, conv2d, max_pool2d, torch_dense
 
 
 class BasicBlock(nn.Cell):

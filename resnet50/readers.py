@@ -11,8 +11,8 @@ from pathlib import Path
 import mindspore.dataset as ds
 from PIL import Image
 
-from utils.predicting import Head
-from utils.report import Samples
+from utils.evaluate.report import Samples
+from utils.evaluate.video_inference import Head
 
 CIFAR = {
     "cifar10": (ds.Cifar10Dataset, {"train": "data_batch_1.bin", "test": "test_batch.bin"}),
@@ -88,7 +88,7 @@ def images_of(folder: Path) -> list[str]:
 
 
 def file_column(path: Path) -> list[str]:
-    """The column that scripts/make_mindrecord.py adds; empty where there is none."""
+    """The column that scripts/data/pack_images.py adds; empty where there is none."""
     try:
         rows = ds.MindDataset(str(path), columns_list=["file"], shuffle=False)
         files = rows.create_tuple_iterator(num_epochs=1, output_numpy=True)

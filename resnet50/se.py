@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from mindspore import Tensor, nn, ops
 
-from utils.layers import BatchNorm2d, Normalize, conv2d, max_pool2d, torch_dense
+from utils.nn.layers import BatchNorm2d, Normalize, conv2d, max_pool2d, torch_dense
 
 DEPTHS, WIDTHS = (3, 4, 6, 3), (64, 128, 256, 512)
 

@@ -17,26 +17,29 @@ from resnet50.config import Config
 from resnet50.dataset import EvalSource, TrainSource, clip_shape, read_records, train_order
 from resnet50.loss import build_loss
 from resnet50.lr_generator import HEAD, get_lr, parameter_groups
-from resnet50.mixing import MixUp
+from resnet50.mixup import MixUp
 from resnet50.model import build_network
-from utils import amp, callbacks, checkpoint, command, optim, parallel, run_log, runtime
-from utils.layers import freeze
-from utils.metrics import evaluate, print_result
-from utils.order import Order
-from utils.train_step import TrainStep
+from utils import cli, log, runtime
+from utils.data.sampler import Order
+from utils.distributed import gradient_fusion
+from utils.evaluate.metrics import evaluate, print_result
+from utils.nn.layers import freeze
+from utils.train import amp, optimizers, trainer
+from utils.train.train_step import TrainStep
+from utils.weights import checkpoint
 
 
 def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
     folder = checkpoint.RunFolder(cfg, rt)
-    run_log.start_log(rt, folder.path)
+    log.start_log(rt, folder.path)
     samples = read_records(cfg, "train")
     order = folder.continued(train_order(cfg, samples, rt), cfg.train.accumulate)
     step, lr, segments = build(cfg, rt, order)
     done = folder.restore(step, order)
-    run_log.announce(cfg.train, order, segments, done)
+    log.announce(cfg.train, order, segments, done)
     images = TrainSource(samples, cfg, order, cfg.train.epochs, done)
-    plan = callbacks.Plan(
+    plan = trainer.Plan(
         run=cfg.run,
         epochs=cfg.train.epochs,
         order=order,
@@ -44,7 +47,7 @@ def main(cfg: Config) -> None:
         too_many_bad=images.over,
         evaluate=validation(cfg, step.net, rt),
     )
-    print_result(callbacks.fit(step, images.dataset(), plan, rt, folder), rt)
+    print_result(trainer.fit(step, images.dataset(), plan, rt, folder), rt)
 
 
 def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
@@ -61,11 +64,13 @@ def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
     weights = net.trainable_params()
     groups = parameter_groups(weights, train, lr)
     if train.optimizer == "lars":
-        opt = optim.LARS(weights, groups, train.momentum, train.trust_coefficient, train.epsilon)
+        opt = optimizers.LARS(
+            weights, groups, train.momentum, train.trust_coefficient, train.epsilon
+        )
     else:
-        opt = optim.SGD(weights, groups, train.momentum, train.nesterov)
+        opt = optimizers.SGD(weights, groups, train.momentum, train.nesterov)
     clips = (cfg.data.batch, *clip_shape(cfg.data, cfg.data.crop))
-    segments = parallel.split_all_reduce(net, opt, cfg.run, rt, clips)  # read by TrainStep
+    segments = gradient_fusion.split_all_reduce(net, opt, cfg.run, rt, clips)  # read by TrainStep
     net, loss = amp.cast(net, cfg.run.amp), build_loss(train.smoothing, train.smoothed)
     step = TrainStep(net, loss, opt, cfg.run, train, rt, order.steps_per_epoch, mix)
     return step, lr, segments
@@ -80,4 +85,4 @@ def validation(cfg: Config, net, rt: runtime.Runtime):
 
 
 if __name__ == "__main__":
-    command.run(main, Config, __doc__)
+    cli.run(main, Config, __doc__)

@@ -22,8 +22,14 @@ from typing import NamedTuple, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from utils.core_count import LEAST_CORES
-from utils.devices import FILES, count_devices, find_cann, find_set_env, read_cann_version
+from utils.cpu_cores import LEAST_CORES
+from utils.distributed.devices import (
+    FILES,
+    count_devices,
+    find_cann,
+    find_set_env,
+    read_cann_version,
+)
 from utils.usage import quietly, take_nothing
 
 # What MindSpore 2.10 itself looks for, and has libraries for.

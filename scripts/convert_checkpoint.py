@@ -17,8 +17,9 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from mindspore import Parameter, Tensor
 
-from utils import checkpoint, command, files
-from utils.convert import convert, read_source
+from utils import cli, files
+from utils.weights import checkpoint
+from utils.weights.convert import convert, read_source
 
 
 def main(room: str, cfg, source: str, target: str, new_head: bool) -> None:
@@ -41,4 +42,4 @@ def main(room: str, cfg, source: str, target: str, new_head: bool) -> None:
 
 
 if __name__ == "__main__":
-    command.run_room(main, __doc__, ["source", "target"], flags=["new_head"])
+    cli.run_room(main, __doc__, ["source", "target"], flags=["new_head"])

@@ -25,14 +25,14 @@ from typing import Optional
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils.config import home
-from utils.job import Job, read_job, script_file
-from utils.meeting import Meeting
-from utils.meeting import print_line as say
+from utils.distributed.launch_config import Job, read_job, script_file
+from utils.distributed.rendezvous import Meeting
+from utils.distributed.rendezvous import print_line as say
+from utils.distributed.worker_group import Failure, Workers
 from utils.messages import to_line
-from utils.parent import adopt_orphans
+from utils.processes import adopt_orphans
 from utils.signals import ECHO
 from utils.usage import fill_closed_streams, quietly, show_usage
-from utils.workers import Failure, Workers
 
 GRACE = 2  # seconds for those that fail with the first one: they may know better why
 

@@ -26,11 +26,13 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from utils import command, inference, predicting, run_log, runtime
+from utils import cli, log, runtime
 from utils.config import ROOT
-from utils.metrics import print_result
-from utils.predictor import Predictor
-from utils.scanning import SUFFIXES
+from utils.evaluate import video_inference
+from utils.evaluate.metrics import print_result
+from utils.evaluate.predict import Predictor
+from utils.export import inference
+from utils.video.integrity import SUFFIXES
 
 SECONDS = ("window", "step", "fps")
 
@@ -48,8 +50,8 @@ def main(
 ) -> int:
     if not videos:
         raise ValueError("name at least one video: scripts/predict.py ... VIDEO [VIDEO ...]")
-    top = command.whole_number("top", top)
-    given = {name: command.number(name, text) for name, text in seconds.items()}
+    top = cli.whole_number("top", top)
+    given = {name: cli.number(name, text) for name, text in seconds.items()}
     streams = stream or "fps" in given
     if given.get("step") == 0:
         raise ValueError("--step must be above 0 seconds; leave it out for windows in a row")
@@ -60,12 +62,12 @@ def main(
             raise ValueError(f"{video} does not exist")
         if any(file.suffix.lower() in SUFFIXES for file in Path(video).glob("*")):
             raise ValueError(f"{video} is a folder of videos; name them, as in {video}/*.mp4")
-    prediction = importlib.import_module(f"{room}.prediction")
+    prediction = importlib.import_module(f"{room}.predict")
     heads = prediction.heads(cfg)
-    predicting.name_classes(heads, labels)
+    video_inference.name_classes(heads, labels)
     folder = Path(out) if out else Path(checkpoint_path).parent / "predictions"
     rt = runtime.start(cfg.run)
-    run_log.start_log(rt)
+    log.start_log(rt)
     if stream:
         if not (ROOT / room / "streaming.py").is_file():
             raise ValueError(f"--stream: {room} has no form that takes frame after frame; tsm has")
@@ -84,7 +86,7 @@ def main(
 
 
 if __name__ == "__main__":
-    command.run_room(
+    cli.run_room(
         main,
         __doc__,
         ["checkpoint_path"],

@@ -40,7 +40,7 @@ class Failed(Exception):
 def main() -> None:
     take_nothing(__doc__)
     say("drawing videos of 8 motions that no single frame can tell apart")
-    call("", "scripts/draw_videos.py", "--out", str(DATA), *VIDEOS)
+    call("", "scripts/data/synthesize_videos.py", "--out", str(DATA), *VIDEOS)
     say("training TSM and TSN, its twin without the shift, then evaluating both")
     began = time.monotonic()
     with ThreadPoolExecutor(len(NETWORKS)) as pool:

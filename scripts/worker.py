@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from utils.parent import await_adoption
+from utils.processes import await_adoption
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers import call, last_json, run, saving_graphs
 from utils.config import ROOT
-from utils.drawing import draw_dataset
+from utils.data.synthetic.motion_videos import draw_dataset
 
 # A network that compiles in seconds. Lists have 24 training and 9 test videos.
 TINY = [

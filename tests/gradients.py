@@ -15,8 +15,8 @@ from mindspore import Tensor, nn
 
 from mvit_multi import dataset, train
 from mvit_multi.config import Config
-from utils import command, runtime
-from utils.order import Order
+from utils import cli, runtime
+from utils.data.sampler import Order
 
 
 class Gradients(nn.Cell):
@@ -54,4 +54,4 @@ def main(cfg: Config) -> None:
 
 
 if __name__ == "__main__":
-    command.run(main, Config, __doc__)
+    cli.run(main, Config, __doc__)

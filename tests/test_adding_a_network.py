@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import environment
-from utils.command import rooms
+from utils.cli import rooms
 from utils.config import ROOT
 
 PAGE = ROOT / "docs" / "adding_a_network.md"

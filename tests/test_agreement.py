@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers import call, run, weights
 
-RANKS = Path(__file__).parent / "ranks.py"
+RANKS = Path(__file__).parent / "distributed_train_worker.py"
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ import pytest
 from mindspore import Tensor
 
 from tests.helpers import call
-from utils.checkpoint import read, save
 from utils.config import ROOT
+from utils.weights.checkpoint import read, save
 
 
 def one_line(done, *words: str) -> None:

@@ -1,16 +1,16 @@
-"""scripts/benchmark.py: compiling, memory, an earlier result, PyTorch's turn."""
+"""benchmarks/benchmark.py: compiling, memory, an earlier result, PyTorch's turn."""
 
 import json
 
 import pytest
 
-from scripts import benchmark, measure_networks
+from benchmarks import benchmark, measure_networks
 from tests.helpers import call, last_json, run
 from tsm.config import Config
 from utils.config import ROOT, load_config
-from utils.graph_costs import PARTS
+from utils.testing.graph_costs import PARTS
 
-BENCHMARK = "scripts/benchmark.py"
+BENCHMARK = "benchmarks/benchmark.py"
 SMALL = ["--data.batch=2"]  # to the other rooms' smoke yamls
 ROOMS = ("x3d", "mvit_multi", "resnet50")
 
@@ -135,5 +135,5 @@ def test_the_table_of_networks_has_a_dash_for_what_was_not_measured():
 def test_the_table_of_networks_names_yamls_of_this_zoo():
     for name in measure_networks.NETWORKS:
         assert len(list(ROOT.glob(f"*/configs/{name}.yaml"))) == 1
-    done = call("scripts/measure_networks.py", "--only=tsm_smoke,nothing")
+    done = call("benchmarks/measure_networks.py", "--only=tsm_smoke,nothing")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)

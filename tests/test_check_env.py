@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from utils import devices
 from utils.config import ROOT
+from utils.distributed import devices
 
 # MindSpore, as a module that logs what the real one logs without CANN's wheels.
 MINDSPORE = """

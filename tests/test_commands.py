@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.data_profiler import PARTS
 from tests.helpers import (
     assert_predicted,
     assert_report,
@@ -21,7 +22,6 @@ from tests.helpers import (
     start_and_stop,
 )
 from utils.config import ROOT
-from utils.data_timing import PARTS
 
 
 def test_training_leaves_what_it_promises(trained):
@@ -187,7 +187,7 @@ def test_evaluation_while_training_is_logged(tiny, tmp_path):
 
 
 def test_the_benchmark_measures_a_step(tiny):
-    result = run("scripts/benchmark.py", "step", *tiny, "--repeats=2")
+    result = run("benchmarks/benchmark.py", "step", *tiny, "--repeats=2")
     assert result["train_clips_per_second"] > 0
 
 
@@ -196,7 +196,7 @@ def test_the_benchmark_takes_clips_apart(drawn, room, reader):
     config = ROOT / room / "configs" / f"{room}_smoke.yaml"
     arguments = ["--config_path", config, f"--data.root={drawn}", f"--data.reader={reader}"]
     arguments += ["--data.batch=4", "--data.workers=1", "--data.processes=false", "--seconds=1"]
-    result = run("scripts/benchmark.py", "data", *arguments)
+    result = run("benchmarks/benchmark.py", "data", *arguments)
     assert result["reader"] == ("pyav" if reader == "auto" else reader)
     assert (result["workers"], result["processes"]) == (1, False)
     parts = result["milliseconds"]

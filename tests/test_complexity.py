@@ -72,12 +72,12 @@ QUICK += ("tsm_r50_k400_8f", "x3d_xs_k400_4x12", "x3d_s_k400_13x6")
 @lru_cache
 def counted(yaml: str, *arguments: str) -> dict:
     path = next(ROOT.glob(f"*/configs/{yaml}.yaml"))
-    return run("scripts/complexity.py", f"--config_path={path}", *arguments)
+    return run("scripts/analysis/complexity.py", f"--config_path={path}", *arguments)
 
 
 @lru_cache
 def whole_table() -> list:
-    return run("scripts/complexity.py")["networks"]
+    return run("scripts/analysis/complexity.py")["networks"]
 
 
 def operations(row: dict, classifier: bool, norms: bool) -> float:
@@ -155,7 +155,7 @@ def test_figures_follow_from_the_layers():
 
 def test_the_table_is_aligned_and_ends_in_json():
     path = ROOT / "resnet50" / "configs" / "resnet50_smoke.yaml"
-    done = call("scripts/complexity.py", f"--config_path={path}", "--layers")
+    done = call("scripts/analysis/complexity.py", f"--config_path={path}", "--layers")
     assert done.returncode == 0, done.stderr
     head, row, empty, *rest = done.stdout.splitlines()
     place = head.index("parameters") + len("parameters")
@@ -175,7 +175,7 @@ def test_the_table_is_aligned_and_ends_in_json():
     ],
 )
 def test_a_wrong_argument_is_told(arguments, words):
-    done = call("scripts/complexity.py", *arguments)
+    done = call("scripts/analysis/complexity.py", *arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tests.helpers import call, run
-from utils.checkpoint import read
 from utils.config import ROOT
-from utils.filling import fill
+from utils.testing.filling import fill
+from utils.weights.checkpoint import read
 
 SOURCE = ROOT / "tsm" / "tests" / "golden" / "tsm_r18_w2.pth.tar"
 SMOKE = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"

@@ -22,9 +22,9 @@ from PIL import Image
 
 from tests.helpers import environment
 from tests.test_official_lists import CASES, IMAGES, lay, lay_imagenet
-from utils import checkpoint
-from utils.command import rooms
+from utils.cli import rooms
 from utils.config import ROOT, load_config
+from utils.weights import checkpoint
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 DOCUMENTS += [ROOT / room / "README.md" for room in rooms()]
@@ -66,7 +66,8 @@ SMALL = {
 PACKAGES = {"--run.tensorboard": "tensorboardX", "--format onnx": "onnxruntime"}
 # What the suite runs each time: the way from videos to a result. The rest is slow.
 QUICK = re.compile(
-    r"^python (tsm/train.*epochs=3|tsm/eval.*epoch_003|scripts/(check_env|make_lists|plot_run))"
+    r"^python (tsm/train.*epochs=3|tsm/eval.*epoch_003"
+    r"|scripts/(check_env|data/make_lists|analysis/plot_training))"
 )
 
 

@@ -14,7 +14,7 @@ from textwrap import dedent
 import pytest
 
 from tests.helpers import call, last_json
-from utils.command import config_of, rooms
+from utils.cli import config_of, rooms
 from utils.config import ROOT, home, load_config
 from utils.simulation import dry_run as dry_run_module
 from utils.simulation import stub_libraries
@@ -190,14 +190,14 @@ BUILD = """
     root = Path(sys.argv[1])
     sys.path.insert(0, str(root))
     from mindspore.nn.utils import no_init_parameters
-    from utils import command, runtime
+    from utils import cli, runtime
     from utils.config import Run
 
     runtime.start(Run(device="Ascend"))
     failed = {}
     for path in sorted(root.glob("*/configs/*.yaml")):
-        network = command.room_of(path)
-        cfg = command.load_config(command.config_of(network), path, ["run.device=Ascend"])
+        network = cli.room_of(path)
+        cfg = cli.load_config(command.config_of(network), path, ["run.device=Ascend"])
         try:
             with no_init_parameters():
                 importlib.import_module(f"{network}.model").build_network(**cfg.network())

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from utils.command import rooms
+from utils.cli import rooms
 from utils.config import ROOT, load_config
-from utils.order import Order
-from utils.parallel import segment_ends
+from utils.data.sampler import Order
+from utils.distributed.gradient_fusion import segment_ends
 from utils.runtime import Runtime
 
 YAMLS = sorted(path for room in rooms() for path in (ROOT / room / "configs").glob("*.yaml"))

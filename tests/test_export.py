@@ -16,11 +16,12 @@ from mindspore import Tensor, nn
 
 from mvit_multi.model import SideBySide
 from tsm.config import Config
-from utils import checkpoint, export, inference, mindir
-from utils import exported as exported_network
 from utils.config import ROOT, load_config
-from utils.metrics import video_scores
-from utils.testing import case_state, put_state
+from utils.evaluate.metrics import video_scores
+from utils.export import export, inference, mindir
+from utils.export import exported as exported_network
+from utils.testing.golden import case_state, put_state
+from utils.weights import checkpoint
 
 TSM = {"num_classes": 5, "segments": 4, "arch": "resnet18", "first_width": 8}
 PIXELS = {"mean": (0.4, 0.5, 0.6), "std": (0.2, 0.2, 0.3)}

@@ -172,9 +172,9 @@ def test_a_killed_data_worker_ends_a_training_in_one_line(tiny, tmp_path):
     assert position(tmp_path / "run") >= 3
 
 
-@pytest.mark.parametrize("script", ["draw_images", "draw_videos"])
+@pytest.mark.parametrize("script", ["synthesize_images", "synthesize_videos"])
 def test_no_worker_outlives_a_killed_drawing(script, tmp_path):
-    job = start(f"scripts/{script}.py", "--out", tmp_path / "drawn")
+    job = start(f"scripts/data/{script}.py", "--out", tmp_path / "drawn")
     parent = psutil.Process(job.pid)
     while len(parent.children()) < 2:
         assert job.poll() is None, job.stderr.read()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import call, last_json
-from utils.tests.test_video import draw, picture
+from utils.tests.video.test_decoders import draw, picture
 
 REFUSED = ["codec.mp4", "large.avi", "list.mp4", "live.m3u8", r"\x1b[2J.mp4"]
 
@@ -74,7 +74,9 @@ def test_a_training_and_an_evaluation_leave_out_what_cannot_be_read(tiny, hostil
 
 
 def test_a_scan_names_every_kind(tiny, hostile, tmp_path):
-    done = call("scripts/scan_videos.py", *tiny, f"--data.root={hostile}", f"--out={tmp_path}")
+    done = call(
+        "scripts/data/check_videos.py", *tiny, f"--data.root={hostile}", f"--out={tmp_path}"
+    )
     kinds = {"broken": 2, "wrong extension": 2, "truncated": 1}
     assert last_json(done)["kinds"] == {kind: 2 * count for kind, count in kinds.items()}
     lines = (tmp_path / "train.txt").read_bytes().splitlines()

@@ -20,7 +20,7 @@ TRAIN = ROOT / "tsm" / "train.py"
 def test_mpirun_without_its_worker_script_is_told_about_it(tiny):
     done = call("tsm/train.py", *tiny, environment={"OMPI_COMM_WORLD_SIZE": "2"})
     assert done.returncode == 2
-    assert "scripts/mpi_worker.py" in done.stderr.splitlines()[-1]
+    assert "scripts/launch_mpi.py" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow
@@ -30,7 +30,7 @@ def test_two_processes_of_mpirun_train_as_two_of_msrun(two, pair, tmp_path):
     for rank in ("1", "0"):
         given = {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank}
         given |= {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
-        command = [sys.executable, ROOT / "scripts" / "mpi_worker.py", TRAIN, *two]
+        command = [sys.executable, ROOT / "scripts" / "launch_mpi.py", TRAIN, *two]
         ranks.append(
             subprocess.Popen(
                 [*map(str, command), f"--run.out={tmp_path / 'run'}"],
@@ -59,7 +59,7 @@ def mpirun() -> list:
 def test_mpirun_itself_trains_the_same_and_ends_all(mpirun, two, pair, tmp_path):
     out = tmp_path / "run"
     command = [*mpirun, "-x", f"MASTER_PORT={free_port()}", sys.executable]
-    command += [ROOT / "scripts" / "mpi_worker.py", TRAIN, *two, "--run.save_steps=1"]
+    command += [ROOT / "scripts" / "launch_mpi.py", TRAIN, *two, "--run.save_steps=1"]
     command += [f"--run.out={out}"]
     options = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     job = subprocess.Popen([*map(str, command)], env=environment(), **options)

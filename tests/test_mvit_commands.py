@@ -20,7 +20,7 @@ from tests.helpers import (
     weights,
 )
 from utils.config import ROOT
-from utils.drawing_sets import SETS, draw_sets
+from utils.data.synthetic.label_sets import SETS, draw_sets
 
 SMOKE = str(ROOT / "mvit_multi" / "configs" / "mvit_multi_smoke.yaml")
 
@@ -124,7 +124,7 @@ def test_a_mindir_stands_in_for_its_checkpoint(small, trained, tmp_path):
 @pytest.mark.slow
 def test_a_golden_case_layer_by_layer():
     case = ROOT / "mvit_multi" / "tests" / "golden" / "mvit_multi_small_abspos.json"
-    result = run("scripts/compare_step.py", "--config_path", SMOKE, "--case", case)
+    result = run("scripts/analysis/compare_step.py", "--config_path", SMOKE, "--case", case)
     assert result["first"] is None, result
     assert set(result["largest"]) == {"forward", "loss", "gradients", "updates"}
 
@@ -156,7 +156,7 @@ def test_a_start_from_another_sets_network(small, trained, tmp_path):
 def test_scanned_lists_of_one_name_do_not_replace_each_other(small, tmp_path):
     """And take the place of the old ones by one setting."""
     out = ["--out", tmp_path / "lists", "--frames", "ends"]
-    result = run("scripts/scan_videos.py", *small, *out)
+    result = run("scripts/data/check_videos.py", *small, *out)
     assert (result["videos"], result["bad"], len(result["lists"])) == (66, 0, 9)
     assert len(list((tmp_path / "lists").rglob("labels.txt"))) == len(SETS)
     good = [f"--data.lists={tmp_path / 'lists'}", f"--run.out={tmp_path / 'run'}"]

@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 from tsm.config import Config
-from utils import command, run_log, signals
-from utils.checkpoint import locked
+from utils import cli, log, signals
 from utils.config import ROOT
+from utils.weights.checkpoint import locked
 
 TRAIN, EVAL = "tsm/train.py {tiny} --run.out={new}", "tsm/eval.py {tiny} --checkpoint_path"
 CONVERT = "scripts/convert_checkpoint.py --target {new} --config_path tsm/configs/tsm_smoke.yaml"
-LISTS, PACK = "scripts/make_lists.py", "scripts/pack_dataset.py --data.root={drawn}"
+LISTS, PACK = "scripts/data/make_lists.py", "scripts/data/pack_videos.py --data.root={drawn}"
 SMOKE = "--config_path tsm/configs/tsm_smoke.yaml"
 OTHER = "is it of another network, or of other settings under model?"
 
@@ -64,7 +64,7 @@ YAML = {
         "The yaml lies in x3d's folder and is x3d's: x3d/train.py takes it",
     ),
     "yaml of another network named": (
-        "scripts/complexity.py --network x3d --config_path tsm/configs/tsm_smoke.yaml",
+        "scripts/analysis/complexity.py --network x3d --config_path tsm/configs/tsm_smoke.yaml",
         "The yaml lies in tsm's folder and is tsm's: --network=tsm takes it",
     ),
     "misspelt section in a yaml": (
@@ -72,11 +72,11 @@ YAML = {
         "section.yaml, read as a yaml of tsm: unknown section trian; nearest: train",
     ),
     "yaml of one's own": (
-        "scripts/complexity.py --config_path mine.yaml",
+        "scripts/analysis/complexity.py --config_path mine.yaml",
         "--network is missing: mine.yaml lies in no network's folder; add --network=mvit_multi|res",
     ),
     "misspelt network": (
-        "scripts/complexity.py --config_path mine.yaml --network tms",
+        "scripts/analysis/complexity.py --config_path mine.yaml --network tms",
         "unknown network tms; nearest: tsm",
     ),
 }
@@ -124,7 +124,7 @@ DATA = {
     "no data": (
         f"{TRAIN} --data.root=nowhere",
         "nowhere/train.txt does not exist: data.root or the list's name is wrong",
-        "scripts/make_lists.py",
+        "scripts/data/make_lists.py",
     ),
     "no list": (f"{TRAIN} --data.train_list=none.txt", "none.txt does not exist"),
     "no test list": (f"{EVAL} {{trained}} --data.test_list=none.txt", "none.txt does not exist"),
@@ -162,7 +162,7 @@ DATA = {
         f"{TRAIN} --model.num_classes=3 --data.swap_labels=[]",
         "label '3' is not an integer from 0 to 2: num_classes is 3",
     ),
-    "nothing packed": (f"{TRAIN} --data.packed={{bad}}", "run scripts/pack_dataset.py"),
+    "nothing packed": (f"{TRAIN} --data.packed={{bad}}", "run scripts/data/pack_videos.py"),
     "no data for x3d": (
         "x3d/train.py --config_path x3d/configs/x3d_smoke.yaml --data.root=none --run.out={new}",
         "none/train.txt does not exist",
@@ -322,55 +322,68 @@ TOOLS = {
         "now: this command takes no arguments",
     ),
     "lists of images": (
-        "scripts/scan_videos.py --config_path resnet50/configs/resnet50_smoke.yaml --out {new}",
+        "scripts/data/check_videos.py --config_path resnet50/configs/resnet50_smoke.yaml "
+        "--out {new}",
         "resnet50 has no lists of videos",
     ),
     "scan over its lists": (
-        f"scripts/scan_videos.py {SMOKE} --data.root={{drawn}} --out {{drawn}}",
+        f"scripts/data/check_videos.py {SMOKE} --data.root={{drawn}} --out {{drawn}}",
         "train.txt, which would be replaced",
     ),
     "scan of nothing": (
-        f"scripts/scan_videos.py {SMOKE} --data.root=none --out {{new}}",
+        f"scripts/data/check_videos.py {SMOKE} --data.root=none --out {{new}}",
         "none/train.txt does not exist",
     ),
     "pack over the videos": (f"{PACK} {SMOKE} --out {{drawn}}", "--out: cannot write"),
     "no such codec": (f"{PACK} {SMOKE} --out {{new}} --codec avi", "choose one of video, jpeg"),
     "no such quality": (f"{PACK} {SMOKE} --out {{new}} --quality 99", "--quality of video is 0 to"),
-    "verify nothing": (f"{PACK} {SMOKE} --out {{new}} --verify", "run scripts/pack_dataset.py"),
-    "no scan": (f"{PACK} {SMOKE} --out {{new}} --bad none", "name the --out of scripts/scan_vid"),
+    "verify nothing": (f"{PACK} {SMOKE} --out {{new}} --verify", "run scripts/data/pack_videos.py"),
+    "no scan": (
+        f"{PACK} {SMOKE} --out {{new}} --bad none",
+        "name the --out of scripts/data/check_vid",
+    ),
     "plot of no run": (
-        "scripts/plot_run.py {bad}",
+        "scripts/analysis/plot_training.py {bad}",
         "log.jsonl is not there: name the folder that a training wrote into",
     ),
-    "plot of no format": ("scripts/plot_run.py {run} --out a.pdf", "must end in .png or .svg"),
+    "plot of no format": (
+        "scripts/analysis/plot_training.py {run} --out a.pdf",
+        "must end in .png or .svg",
+    ),
     "nothing to measure": (
-        f"scripts/benchmark.py {SMOKE}",
+        f"benchmarks/benchmark.py {SMOKE}",
         "must be one of step, compile, memory, data, eval",
     ),
     "no profile": (
-        f"scripts/plan_allreduce.py {SMOKE} --devices 8 --profile none.json",
+        f"scripts/analysis/plan_allreduce.py {SMOKE} --devices 8 --profile none.json",
         "none.json: not a profile",
-        "scripts/profile_backward.py writes one",
+        "scripts/analysis/profile_backward.py writes one",
     ),
     "devices in words": (
-        f"scripts/plan_allreduce.py {SMOKE} --devices many",
+        f"scripts/analysis/plan_allreduce.py {SMOKE} --devices many",
         "--devices must be numbers above 0, as in 8,64,512, not many",
     ),
     "nothing to compare": (
-        f"scripts/compare_step.py {SMOKE}",
+        f"scripts/analysis/compare_step.py {SMOKE}",
         "one of --record, --against, --case",
     ),
-    "no room to draw": ("scripts/draw_videos.py --out text.mp4", "--out: cannot write text.mp4"),
+    "no room to draw": (
+        "scripts/data/synthesize_videos.py --out text.mp4",
+        "--out: cannot write text.mp4",
+    ),
     "no number of videos": (
-        "scripts/draw_videos.py --out {new} --train x",
+        "scripts/data/synthesize_videos.py --out {new} --train x",
         "argument --train: invalid int value: 'x'; --help shows the usage",
     ),
-    "no room for images": ("scripts/draw_images.py --out /proc/none", "cannot write /proc/none"),
+    "no room for images": (
+        "scripts/data/synthesize_images.py --out /proc/none",
+        "cannot write /proc/none",
+    ),
     "no folder of images": (
-        "scripts/make_mindrecord.py --source nowhere --target {new}",
+        "scripts/data/pack_images.py --source nowhere --target {new}",
         "--source: nowhere is not a folder",
     ),
-    "clips from nowhere": ("scripts/measure_data.py --videos nowhere", "nowhere is no folder"),
+    "clips from nowhere": ("benchmarks/measure_data.py --videos nowhere", "nowhere is no folder"),
     "no script": (
         "scripts/launch.py 2 none.py",
         "SCRIPT none.py: no such file; name one like",
@@ -448,13 +461,13 @@ def told(monkeypatch, capsys, places):
             status = end.args[0] if end.args else 0
         return status, (capsys.readouterr().err.strip().splitlines() or [""])[-1]
 
-    monkeypatch.setattr(command, "leave", leave)
+    monkeypatch.setattr(cli, "leave", leave)
     monkeypatch.setattr(signals, "watch", lambda: None)
     monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
     monkeypatch.chdir(places["bad"])
-    handlers, propagate = list(run_log.log.handlers), run_log.log.propagate
+    handlers, propagate = list(log.log.handlers), log.log.propagate
     yield run
-    run_log.log.handlers[:], run_log.log.propagate = handlers, propagate
+    log.log.handlers[:], log.log.propagate = handlers, propagate
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -475,10 +488,10 @@ def test_a_yaml_in_the_folder_of_another_network_is_read_where_it_fits(monkeypat
     file.parent.mkdir(parents=True)
     (tmp_path / "x3d" / "model.py").touch()
     shutil.copy(ROOT / "tsm" / "configs" / "tsm_smoke.yaml", file)
-    monkeypatch.setattr(command, "ROOT", tmp_path)
-    assert command.load(Config, file, ["train.epochs=3"], "{}").train.epochs == 3
+    monkeypatch.setattr(cli, "ROOT", tmp_path)
+    assert cli.load(Config, file, ["train.epochs=3"], "{}").train.epochs == 3
     with pytest.raises(ValueError, match="lies in x3d's folder and is x3d's: x3d/eval.py takes"):
-        command.load(Config, file, ["train.epochs=x"], "{}/eval.py")
+        cli.load(Config, file, ["train.epochs=x"], "{}/eval.py")
 
 
 def test_a_folder_in_use_is_told(told, places):
@@ -499,7 +512,9 @@ def test_files_that_are_no_videos_are_told_whatever_their_names_say(told, drawn,
     good = f"{drawn}/videos/train/left_000.mp4 0\n"
     names = ("text", "zero", "song")
     (tmp_path / "l.txt").write_text("".join(f"{tmp_path}/{n}.mp4 0\n" for n in names) + good)
-    scan = f"scripts/scan_videos.py {SMOKE} --data.train_list={{list}} --data.test_list={{list}}"
+    scan = (
+        f"scripts/data/check_videos.py {SMOKE} --data.train_list={{list}} --data.test_list={{list}}"
+    )
     told(f"{scan} --out {{new}} --workers 1", list=f"{tmp_path}/l.txt", new=f"{tmp_path}/good")
     assert (tmp_path / "good" / "l.txt").read_text() == good
     rows = (tmp_path / "good" / "l.txt.bad.tsv").read_text().splitlines()
@@ -534,7 +549,7 @@ def test_a_package_that_is_missing_is_told(told, monkeypatch, capsys):
 
 
 def test_a_reader_that_is_missing_is_told(monkeypatch, drawn):
-    from utils import video
+    from utils.video import decoders as video
 
     monkeypatch.setitem(video._LIBRARIES, "decord", lambda: None)
     words = "'decord', which is not installed: pip install decord2, or --data.reader=auto"

@@ -21,8 +21,8 @@ from tests.helpers import (
     write_json,
 )
 from utils.config import ROOT
-from utils.job import Job
-from utils.meeting import Meeting
+from utils.distributed.launch_config import Job
+from utils.distributed.rendezvous import Meeting
 
 PUPPET = ROOT / "tests" / "puppet.py"
 TRAIN = ROOT / "tsm" / "train.py"

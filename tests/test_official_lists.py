@@ -9,9 +9,9 @@ import pytest
 from scipy.io import savemat
 
 from tests.helpers import call, last_json
-from utils.annotations import read
-from utils.lists import ListFile, read_list
-from utils.official_lists import match
+from utils.data.annotation_file import ListFile, read_list
+from utils.data.prepare.match_videos import match
+from utils.data.prepare.public_annotations import read
 
 KINETICS = """label,youtube_id,time_start,time_end,split
 playing squash or racquetball,-0A2-mhWuYk,19,29,train
@@ -176,7 +176,7 @@ def test_official_annotations_become_lists(dataset, tmp_path):
 
 def make(folder, *more, dataset="kinetics"):
     given = ["--dataset", dataset, "--videos", folder / "videos"]
-    return call("scripts/make_lists.py", *given, "--out", folder / "lists", *more)
+    return call("scripts/data/make_lists.py", *given, "--out", folder / "lists", *more)
 
 
 def test_the_command_lists_real_videos_and_tells_what_is_missing(drawn, tmp_path):
@@ -260,7 +260,7 @@ def test_a_video_with_a_line_break_in_its_path_is_refused(tmp_path):
 def test_imagenets_annotations_lead_to_no_other_folder(row, tmp_path):
     lay(tmp_path, {"images/x.JPEG": "-", "solution.csv": f"ImageId,PredictionString\n{row}\n"})
     given = ["--annotations", tmp_path / "solution.csv", "--images", tmp_path / "images" / "deep"]
-    done = call("scripts/sort_imagenet.py", *given, "--out", tmp_path / "out")
+    done = call("scripts/data/sort_imagenet.py", *given, "--out", tmp_path / "out")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert re.search(r"solution.csv, line [23] is not in the official form", done.stderr)
     assert not (tmp_path / "out").exists()
@@ -287,9 +287,9 @@ def test_imagenets_validation_images_go_into_class_folders(tmp_path):
     for source, missing in (("LOC_val_solution.csv", 0), ("kit", 1)):
         out = tmp_path / f"val_{missing}"
         given = ["--annotations", tmp_path / source, "--images", tmp_path / "images", "--out", out]
-        told = last_json(call("scripts/sort_imagenet.py", *given))
+        told = last_json(call("scripts/data/sort_imagenet.py", *given))
         assert told == {"classes": 2, "images": 2, "missing": missing}
         places = sorted(str(path.relative_to(out)) for path in out.rglob("*.JPEG"))
         assert places == [f"{KINDS[1]}/{IMAGES[1]}", f"{KINDS[0]}/{IMAGES[0]}"]
-    done = call("scripts/sort_imagenet.py", *given[:2], "--images", tmp_path, "--out", out)
+    done = call("scripts/data/sort_imagenet.py", *given[:2], "--images", tmp_path, "--out", out)
     assert (done.returncode, "has none of the images" in done.stderr) == (2, True)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import call, last_json
-from utils.class_folders import look, split
 from utils.config import ROOT
+from utils.data.prepare.class_folders import look, split
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def folder(tmp_path) -> Path:
 
 
 def make(folder: Path, out: Path, *more: str):
-    return call("scripts/make_lists.py", "--videos", folder, "--out", out, *more)
+    return call("scripts/data/make_lists.py", "--videos", folder, "--out", out, *more)
 
 
 def test_every_class_gives_its_share_and_nothing_is_in_both(folder, tmp_path):
@@ -95,7 +95,7 @@ def test_a_strangers_videos_are_listed_scanned_and_trained(drawn, tiny, tmp_path
     settings = [f"--data.{key}_list={path}" for key, path in zip(("train", "test"), made["lists"])]
     own = [*tiny, f"--data.root={made['root']}", *settings]
     scanned = last_json(
-        call("scripts/scan_videos.py", *own[:3], *own[-3:], "--out", tmp_path / "s")
+        call("scripts/data/check_videos.py", *own[:3], *own[-3:], "--out", tmp_path / "s")
     )
     assert (scanned["good"], scanned["bad"]) == (32, 0)
     out = f"--run.out={tmp_path / 'run'}"
@@ -148,21 +148,21 @@ def test_curves_of_runs_are_drawn(tmp_path):
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (tmp_path / name / "log.jsonl").write_text(text + '{"epoch": 4, "lo')
     runs = [tmp_path / "one", tmp_path / "two"]
-    done = call("scripts/plot_run.py", *runs)
+    done = call("scripts/analysis/plot_training.py", *runs)
     result = last_json(done)
     assert result["file"] == str(runs[0] / "curves.png")
     assert result["last"][str(runs[1])]["epoch"] == 3
-    read = runpy.run_path(str(ROOT / "scripts" / "plot_run.py"))["read_log"](runs[0])
+    read = runpy.run_path(str(ROOT / "scripts" / "plot_training.py"))["read_log"](runs[0])
     assert [line.get("step") for line in read] == [2, 4, 6]
     assert (runs[0] / "curves.png").read_bytes()[:4] == b"\x89PNG"
-    last_json(call("scripts/plot_run.py", runs[0], "--out", tmp_path / "a.svg"))
+    last_json(call("scripts/analysis/plot_training.py", runs[0], "--out", tmp_path / "a.svg"))
     assert "<svg" in (tmp_path / "a.svg").read_text()
     for arguments, message in (
         ([tmp_path], "log.jsonl is not there"),
         ([runs[0], "--out", tmp_path / "a.pdf"], "must end in .png or .svg"),
         ([], "Draws the curves"),
     ):
-        done = call("scripts/plot_run.py", *arguments)
+        done = call("scripts/analysis/plot_training.py", *arguments)
         assert done.returncode == 2
         assert message in done.stderr
 
@@ -174,7 +174,7 @@ def test_curves_show_every_point_whole():
         for e, rate in ((1, 0.1), (2, 0.05), (3, 4e-6))
     ]
     lines = [{**line, "waiting": 0.0} for line in lines]
-    drawn = runpy.run_path(str(ROOT / "scripts" / "plot_run.py"))["drawn"]
+    drawn = runpy.run_path(str(ROOT / "scripts" / "plot_training.py"))["drawn"]
     panels = drawn({"run": lines}).axes
     for axes in panels[2:]:
         values = axes.lines[0].get_ydata()

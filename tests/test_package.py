@@ -16,7 +16,7 @@ from tests.conftest import TINY
 from tests.helpers import environment
 from tsm.config import Config
 from utils import config
-from utils.command import rooms
+from utils.cli import rooms
 from utils.config import ROOT
 
 NAME = "mindspore_video_zoo"
@@ -30,8 +30,13 @@ def wheel(tmp_path_factory) -> Path:
     pytest.importorskip("setuptools")
     pytest.importorskip("wheel")
     copy, folder = tmp_path_factory.mktemp("copy") / "zoo", tmp_path_factory.mktemp("wheel")
-    left = shutil.ignore_patterns(".*", "out", "data", "build", "*.egg-info", "golden", "*.json")
-    shutil.copytree(ROOT, copy, ignore=left)
+    unneeded = shutil.ignore_patterns(".*", "*.egg-info", "golden", "*.json")
+
+    def ignore(path: str, names: list) -> set:
+        top = {"out", "data", "build"} if Path(path) == ROOT else set()
+        return unneeded(path, names) | top
+
+    shutil.copytree(ROOT, copy, ignore=ignore)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
     command += ["--no-build-isolation", "--wheel-dir", str(folder), str(copy)]
     subprocess.run(command, check=True, timeout=120)
@@ -42,7 +47,9 @@ def test_the_wheel_holds_the_code_and_the_yamls_under_one_name(wheel):
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
     files = {
-        path for name in [*rooms(), "utils", "scripts"] for path in (ROOT / name).rglob("*.py")
+        path
+        for name in [*rooms(), "utils", "scripts", "benchmarks"]
+        for path in (ROOT / name).rglob("*.py")
     }
     expected = {path for path in files if "tests" not in path.parts}
     expected |= {*ROOT.glob("*/configs/*.yaml"), *ROOT.glob("utils/labels/*.txt")}
@@ -102,21 +109,21 @@ def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
     def files() -> set:
         return {path for path in code.rglob("*") if path.suffix != ".pyc" and path.is_file()}
 
-    def run(name: str, *arguments: str) -> dict:
+    def run(*arguments: str) -> dict:
         done = subprocess.run(
-            [str(commands / name), *arguments],
+            [str(commands / "zoo"), *arguments],
             capture_output=True, text=True, timeout=300, cwd=empty, env=environment(),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
     before = files()
-    assert run("zoo-check-env")["missing"] == []
-    run("zoo-draw-videos", "--out", "data/drawn", "--train", "1", "--test", "1")
-    checkpoint = run("zoo-train", "tsm", *TSM)["checkpoint"]
+    assert run("check-env")["missing"] == []
+    run("synthesize-videos", "--out", "data/drawn", "--train", "1", "--test", "1")
+    checkpoint = run("train", "tsm", *TSM)["checkpoint"]
     assert Path(checkpoint) == empty / "out" / "tsm_smoke" / "epoch_001.ckpt"
-    assert run("zoo-eval", "tsm", *TSM, "--checkpoint_path", checkpoint)["videos"] == 8
-    two = run("zoo-launch", "2", "tsm/eval.py", *TSM, "--checkpoint_path", checkpoint)
+    assert run("eval", "tsm", *TSM, "--checkpoint_path", checkpoint)["videos"] == 8
+    two = run("launch", "2", "tsm/eval.py", *TSM, "--checkpoint_path", checkpoint)
     assert two["videos"] == 8
     assert (empty / "out" / "logs").is_dir()
     assert files() == before
@@ -126,7 +133,7 @@ def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
 def test_an_installed_command_tells_what_it_misses(wheel, tmp_path):
     commands = place(wheel, tmp_path / "venv")
     for arguments, words in (([], "mvit_multi, resnet50, tsm, x3d"), (["tms"], "not tms")):
-        command = [str(commands / "zoo-train"), *arguments]
+        command = [str(commands / "zoo"), "train", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
         assert done.returncode == 2
         assert words in done.stderr

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from tests.helpers import run
-from utils.backward import count_backward, read_backward, write_backward
-from utils.cluster import Cluster
 from utils.config import ROOT, home
-from utils.counting import Layer
+from utils.distributed.cost_model import Cluster
+from utils.distributed.gradient_timing import count_backward, read_backward, write_backward
+from utils.nn.complexity import Layer
 from utils.simulation import stub_libraries
 from utils.simulation.dry_run import dry_run
 from utils.simulation.gradient_order import RANKS, read_positions, time_positions
@@ -40,7 +40,9 @@ def folder(tmp_path_factory) -> Path:
     """The folder of a plan of the smoke recipe for 8 devices, in the order of a dry run."""
     folder = tmp_path_factory.mktemp("planned")
     arguments = ["--config_path", CONFIG, "--run.amp=O2", f"--out={folder}", *NETWORK]
-    found = run("scripts/plan_allreduce.py", *arguments, f"--devices={RANKS}", f"--chip={CHIP}")
+    found = run(
+        "scripts/analysis/plan_allreduce.py", *arguments, f"--devices={RANKS}", f"--chip={CHIP}"
+    )
     (folder / "split.yaml").write_text(found["yaml"])
     return folder
 

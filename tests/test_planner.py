@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scripts import plan_allreduce
+from benchmarks.scaling import netns
+from scripts.analysis import plan_allreduce
 from tests.helpers import call, run
 from tsm.config import Config
-from utils import command, namespaces
+from utils import cli
 from utils.config import load_config
 
-PLAN, PROFILE = "scripts/plan_allreduce.py", "scripts/profile_backward.py"
+PLAN, PROFILE = "scripts/analysis/plan_allreduce.py", "scripts/analysis/profile_backward.py"
 SLOW = ["--bandwidth=0.01", "--latency=20", "--topology=64x4"]
 SLOW += ["--run.cluster={tflops: 0.0002, jitter: 0.03}"]
 
@@ -90,8 +91,8 @@ def test_a_mistake_is_told(tiny, option, words):
     options = ["bandwidth", "topology", "profile", "chip", "out"]
     needed = ["config_path", "devices"]
     arguments = [*tiny, "--devices=8", option]
-    given, overrides = command.parse(
-        arguments, needed, optional=options, settings=lambda: command.settings_of(Config)
+    given, overrides = cli.parse(
+        arguments, needed, optional=options, settings=lambda: cli.settings_of(Config)
     )
     path = given.pop("config_path")
     with pytest.raises(ValueError, match=re.escape(words)):
@@ -106,7 +107,7 @@ def test_a_profile_and_a_chip_exclude_each_other(tiny):
 
 def test_known_results_are_foretold():
     """Within what the document claims; published numbers from the two sources it names."""
-    result = run("scripts/foretell.py")
+    result = run("benchmarks/scaling/predict_scaling.py")
     for row in result["efficiency"]:
         if "FP32" in row["run"]:
             assert abs(row["foretold"] - row["published"]) < 0.05, row
@@ -121,11 +122,11 @@ def test_known_results_are_foretold():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(namespaces.why_not()), reason=namespaces.why_not() or "permitted")
+@pytest.mark.skipif(bool(netns.why_not()), reason=netns.why_not() or "permitted")
 def test_steps_over_a_slow_network_are_foretold(tiny):
     """Two hosts, 50 Mb/s: the network takes most of the step."""
     arguments = [*tiny, "--model.first_width=16", "--rate=50mbit", "--steps=9"]
-    result = run("scripts/measure_scaling.py", *arguments)
+    result = run("benchmarks/scaling/measure_scaling.py", *arguments)
     assert [row["segments"] for row in result["steps"]] == [1, 2, 4]
     for row in result["steps"]:
         assert abs(row["error"]) < 0.3, result

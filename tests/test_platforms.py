@@ -11,7 +11,7 @@ import re
 import pytest
 from mindspore import nn, ops
 
-from utils.command import rooms
+from utils.cli import rooms
 from utils.config import ROOT
 
 # Documented for fewer, or for none; why it is used all the same.
@@ -38,7 +38,12 @@ GENERATED = {
     "NPUClearFloatStatusV2": "Ascend 910A: its flags of overflow",
     "SplitWithSize": "all: ops.split is a loop, which nests too deeply for hundreds of arrays",
 }
-FILES = [path for folder in [*rooms(), "utils"] for path in (ROOT / folder).glob("*.py")]
+FILES = [
+    path
+    for folder in [*rooms(), "utils"]
+    for path in (ROOT / folder).rglob("*.py")
+    if "tests" not in path.parts
+]
 
 
 def used() -> list:

@@ -18,20 +18,28 @@ from mindspore import Tensor
 from PIL import Image
 
 from tests.helpers import call
-from utils import checkpoint, inference, predicting, signals
-from utils.class_names import SHIPPED, find_names
-from utils.command import rooms
+from utils import signals
+from utils.cli import rooms
 from utils.config import ROOT, load_config
-from utils.drawing import MOTIONS, read_number, write_numbered_video, write_video
-from utils.drawing_images import PATTERNS, draw_image
-from utils.drawing_sets import draw_sets
-from utils.frame_source import VideoError
-from utils.metrics import video_scores
-from utils.predicting import Head, Part, parts_of, softmax
-from utils.predictor import Predictor, file_names
+from utils.data.class_names import SHIPPED, find_names
+from utils.data.synthetic.label_sets import draw_sets
+from utils.data.synthetic.motion_videos import (
+    MOTIONS,
+    read_number,
+    write_numbered_video,
+    write_video,
+)
+from utils.data.synthetic.pattern_images import PATTERNS, draw_image
+from utils.evaluate import video_inference
+from utils.evaluate.metrics import video_scores
+from utils.evaluate.predict import Predictor, file_names
+from utils.evaluate.video_inference import Head, Part, parts_of, softmax
+from utils.export import inference
 from utils.runtime import Runtime
-from utils.testing import case_state, put_state
-from utils.video import count_frames, open_video
+from utils.testing.golden import case_state, put_state
+from utils.video.decoders import count_frames, open_video
+from utils.video.reader import VideoError
+from utils.weights import checkpoint
 
 TINY = {
     "x3d": ["model.depth_factor=0.4", "data.frames=4", "data.scales=[32,36]", "data.crop=32"],
@@ -57,9 +65,9 @@ def save(cfg, path: Path, room: str = "tsm") -> Path:
 
 
 def predictor(cfg, room: str, path: Path, out: Path, **settings) -> Predictor:
-    prediction = importlib.import_module(f"{room}.prediction")
+    prediction = importlib.import_module(f"{room}.predict")
     heads = prediction.heads(cfg)
-    predicting.name_classes(heads, "")
+    video_inference.name_classes(heads, "")
     build = importlib.import_module(f"{room}.model").build_network
     classifier = importlib.import_module(f"{room}.lr_generator").HEAD
     net = inference.load(build, cfg, path, classifier)
@@ -228,7 +236,7 @@ def test_windows_see_their_own_frames_and_no_more_than_they_hold(tmp_path, reade
         assert (parts[0].first, parts[-1].first) == (0, 97 - 32)
         assert [part.first for part in parts[:-1]] == [*range(0, 65, 8 * (step or 4))]
         heads = [Reading(4), Reading(6, 1)]
-        for seen in predicting.look(None, source, parts, heads):
+        for seen in video_inference.look(None, source, parts, heads):
             for head, views in zip(heads, seen.views):
                 np.testing.assert_array_equal(views, seen.part.first + head.numbers(seen.part))
     together = sum(asked, [])
@@ -296,7 +304,7 @@ def test_memory_does_not_grow_with_the_length(tmp_path):
 
     process, sizes = psutil.Process(), []
     with open_video(tmp_path / "long.mp4") as source:
-        for seen in predicting.look(None, source, parts_of(source, None, None), [Every(1)]):
+        for seen in video_inference.look(None, source, parts_of(source, None, None), [Every(1)]):
             assert seen.views[0].shape == (1, 240, 320, 3)
             sizes.append(process.memory_info().rss)
     assert len(sizes) == 42
@@ -356,7 +364,8 @@ REAL = cv2.VideoCapture
 
 
 def test_ctrl_c_ends_a_camera_with_what_was_seen(tiny, online, videos, tmp_path, monkeypatch):
-    from tsm import prediction, streaming
+    from tsm import predict as prediction
+    from tsm import streaming
 
     camera = Camera(videos[0])
     monkeypatch.setattr(cv2, "VideoCapture", lambda number: camera if number == 3 else REAL(""))
@@ -386,7 +395,7 @@ def test_frames_a_second_of_a_stream(tiny):
 
 def test_folders_of_frames_and_of_flow(tiny, tmp_path):
     """Flow is shown by its x, in grey; the views are those of the evaluation's frames."""
-    from tsm import prediction
+    from tsm import predict as prediction
 
     for k in range(1, 8):
         for axis in "xy":
@@ -445,7 +454,7 @@ def test_a_yaml_names_a_list_that_fits(room):
     named = 0
     for path in (ROOT / room / "configs").glob("*.yaml"):
         cfg = load_config(importlib.import_module(f"{room}.config").Config, path)
-        for head in importlib.import_module(f"{room}.prediction").heads(cfg):
+        for head in importlib.import_module(f"{room}.predict").heads(cfg):
             if head.shipped:
                 assert len(find_names(None, head.shipped, head.classes)) == head.classes
                 named += 1
@@ -484,7 +493,7 @@ def main():
     ],
 )
 def test_a_mistake_is_told(main, tiny, filled, drawn, videos, tmp_path, words, said):
-    from utils import command
+    from utils import cli
 
     (tmp_path / "broken.mp4").write_bytes(videos[0].read_bytes()[:1500])
     real = {"VIDEO": videos[0], "LIST": drawn / "train.txt", "BROKEN": tmp_path / "broken.mp4"}
@@ -492,7 +501,7 @@ def test_a_mistake_is_told(main, tiny, filled, drawn, videos, tmp_path, words, s
     for name, path in real.items():
         words = [word.replace(name, str(path)) for word in words]
     options = ["labels", "top", "out", "window", "step", "fps"]
-    given, _ = command.parse(words, [], ["stream"], options, "videos")
+    given, _ = cli.parse(words, [], ["stream"], options, "videos")
     given = {"out": str(tmp_path / "out"), **given}
     with pytest.raises(ValueError, match=said):
         main("tsm", load(tiny), checkpoint_path=str(filled), **given)
@@ -517,11 +526,11 @@ def test_a_mistake_is_one_line_and_status_2(tiny, filled, tmp_path, words, said)
 def test_a_reader_that_goes_away_is_no_error(tmp_path):
     """As `... | head` does, in the middle of what is written."""
     code = (
-        "from pathlib import Path; from utils import checkpoint, command\n"
+        "from pathlib import Path; from utils import cli, files\n"
         "def work():\n"
-        "    with checkpoint.explained(Path('out')):\n"
+        "    with files.explained(Path('out')):\n"
         "        print('x' * 10**6, flush=True)\n"
-        "command.enter('', work, bare=True)"
+        "cli.enter('', work, bare=True)"
     )
     reading, writing = os.pipe()
     os.close(reading)

@@ -9,7 +9,7 @@ import shlex
 
 import pytest
 
-from utils.command import config_of, rooms, settings_of
+from utils.cli import config_of, rooms, settings_of
 from utils.config import ROOT, load_config
 
 DOCUMENTS = [ROOT / "README.md", *(ROOT / room / "README.md" for room in rooms())]

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from resnet50.config import Config
-from resnet50.prediction import heads
+from resnet50.predict import heads
 from resnet50.readers import describe, open_reader
 from tests.event_reader import curves
 from tests.helpers import (
@@ -27,8 +27,8 @@ from tests.helpers import (
     weights,
 )
 from utils.config import ROOT, load_config
-from utils.drawing_images import PATTERNS, draw_image
-from utils.filling import fill
+from utils.data.synthetic.pattern_images import PATTERNS, draw_image
+from utils.testing.filling import fill
 
 CONFIGS = ROOT / "resnet50" / "configs"
 SMOKE = CONFIGS / "resnet50_smoke.yaml"
@@ -167,9 +167,9 @@ def test_two_workers_equal_one_with_twice_the_batch(small, tmp_path):
 def test_mindrecord_files_train(small, pictures, tmp_path):
     target = tmp_path / "train.mindrecord"
     source = ["--source", pictures / "train", "--target", target]
-    result = run("scripts/make_mindrecord.py", *source, "--shards", "2")
+    result = run("scripts/data/pack_images.py", *source, "--shards", "2")
     assert (result["classes"], result["images"]) == (4, 24)
-    again = call("scripts/make_mindrecord.py", *source)
+    again = call("scripts/data/pack_images.py", *source)
     assert again.returncode == 2
     assert "exists" in again.stderr
     record = ["--data.source=mindrecord", f"--data.train={target}0", "--train.epochs=1"]
@@ -218,18 +218,20 @@ def test_torchvisions_file_is_converted(tmp_path):
 def test_a_step_is_recorded_and_compared_layer_by_layer(small, trained, tmp_path):
     record = tmp_path / "step.npz"
     weights = ["--checkpoint_path", trained]
-    run("scripts/compare_step.py", *small, *weights, "--record", record)
-    same = call("scripts/compare_step.py", *small, *weights, "--against", record)
+    run("scripts/analysis/compare_step.py", *small, *weights, "--record", record)
+    same = call("scripts/analysis/compare_step.py", *small, *weights, "--against", record)
     assert last_json(same)["first"] is None
     assert set(last_json(same)["largest"].values()) == {0.0}
     assert len([line for line in same.stdout.splitlines() if line.startswith("forward")]) > 40
-    half = run("scripts/compare_step.py", *small, *weights, "--against", record, "--run.amp=O2")
+    half = run(
+        "scripts/analysis/compare_step.py", *small, *weights, "--against", record, "--run.amp=O2"
+    )
     assert (half["first"]["stage"], half["first"]["name"]) == ("forward", "conv1")
     assert 1e-4 < half["first"]["error"] < 1e-2
-    fresh = run("scripts/compare_step.py", *small, "--against", record, "--tolerance=1e-3")
+    fresh = run("scripts/analysis/compare_step.py", *small, "--against", record, "--tolerance=1e-3")
     assert fresh["first"]["stage"] == "weights"
     assert fresh["largest"]["updates"] == 0.0, "judged alone, with the recorded weights"
-    none = call("scripts/compare_step.py", *small, "--against", small[1])
+    none = call("scripts/analysis/compare_step.py", *small, "--against", small[1])
     assert none.returncode == 2
     assert "is no record" in none.stderr.splitlines()[-1]
 
@@ -241,7 +243,7 @@ def test_a_golden_case_is_compared(room):
     case = {"resnet50": "resnet50_small.json", "tsm": "tsm_r50_8f_small.json"}[room]
     config = ROOT / room / "configs" / f"{room}_smoke.yaml"
     arguments = ["--config_path", config, "--case", golden / case, "--tolerance", "0.05"]
-    result = run("scripts/compare_step.py", *arguments)
+    result = run("scripts/analysis/compare_step.py", *arguments)
     assert result["first"] is None
     assert result["largest"]["forward"] < 1e-4
 
@@ -257,7 +259,7 @@ def test_a_trace_of_a_few_steps(small, tmp_path):
 
 @pytest.mark.parametrize("kind", ["step", "data", "eval"])
 def test_the_benchmark_measures(small, kind):
-    result = run("scripts/benchmark.py", kind, *small, "--repeats=2", "--seconds=1")
+    result = run("benchmarks/benchmark.py", kind, *small, "--repeats=2", "--seconds=1")
     assert all(value is None or value > 0 for key, value in result.items() if "per" in key)
     if kind == "data":
         parts = result["milliseconds"]
@@ -268,7 +270,7 @@ def test_the_benchmark_measures(small, kind):
 @pytest.mark.slow
 def test_the_drawn_images_are_the_same_again(tmp_path):
     for name in ("first", "second"):
-        result = run("scripts/draw_images.py", "--out", tmp_path / name)
+        result = run("scripts/data/synthesize_images.py", "--out", tmp_path / name)
         assert result["train"] == 50_000
     files = sorted((tmp_path / "first").iterdir())
     assert len(files) == 7

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.helpers import free_port, launch
-from utils import meeting
 from utils.config import ROOT
-from utils.job import Job, listen
-from utils.link import GREETING, Link, is_message, job_key
-from utils.meeting import Meeting
+from utils.distributed import rendezvous
+from utils.distributed.launch_config import Job, listen
+from utils.distributed.link import GREETING, Link, is_message, job_key
+from utils.distributed.rendezvous import Meeting
 
 HELLO = b'{"nodes":2,"devices":1,"node":1}\n'
 OWN = GREETING + b"0" * 32 + b"\n"
@@ -96,26 +96,26 @@ def test_a_flood_of_silent_strangers_keeps_no_node_out():
     port = int(free_port())
     first = Opening(make_job(0, port))
     with contextlib.ExitStack() as stack:
-        for _ in range(3 * meeting.MOST_VISITORS):
+        for _ in range(3 * rendezvous.MOST_VISITORS):
             stack.enter_context(knock(port))
         assert_agree(first, port)
-    assert 0 < len(first.lines) <= meeting.MOST_LINES
+    assert 0 < len(first.lines) <= rendezvous.MOST_LINES
 
 
 def test_strangers_do_not_fill_the_log():
     port = int(free_port())
     first = Opening(make_job(0, port))
-    for _ in range(meeting.MOST_LINES):
+    for _ in range(rendezvous.MOST_LINES):
         for words in (b"x\n", OWN + HELLO):
             with knock(port, words) as stranger, contextlib.suppress(ConnectionResetError):
                 while stranger.recv(100):
                     pass
     assert_agree(first, port)
-    assert len(first.lines) == meeting.MOST_LINES
+    assert len(first.lines) == rendezvous.MOST_LINES
 
 
 def test_a_silent_stranger_is_dropped_after_a_while(monkeypatch):
-    monkeypatch.setattr(meeting, "PATIENCE", 0.3)
+    monkeypatch.setattr(rendezvous, "PATIENCE", 0.3)
     port = int(free_port())
     first = Opening(make_job(0, port))
     with knock(port) as stranger:
@@ -254,4 +254,4 @@ def test_a_job_with_strangers_at_its_port_all_the_time_ends_well():
     assert json.loads(output) == {"rank": 0}
     assert "Traceback" not in errors + others
     dropped = [line for line in errors.splitlines() if "a stranger at 127.0.0.1" in line]
-    assert 0 < len(dropped) <= meeting.MOST_LINES
+    assert 0 < len(dropped) <= rendezvous.MOST_LINES

@@ -8,11 +8,11 @@ import pytest
 from mindspore import Tensor
 
 from tests.test_every_yaml import YAMLS, toy
-from utils.command import rooms
+from utils.cli import rooms
 from utils.config import ROOT
-from utils.convert import read_source
-from utils.testing import evaluation, put_state, spread
-from utils.trial import made_up_batch, one_clip
+from utils.networks import made_up_batch, one_clip
+from utils.testing.golden import evaluation, put_state, spread
+from utils.weights.convert import read_source
 
 TWINS = sorted((ROOT / "benchmarks").glob("*.py"))
 FEW = (
@@ -49,7 +49,7 @@ def cases():
 def test_a_twin_evaluates_like_the_network(path, tmp_path):
     torch = pytest.importorskip("torch")
     cfg, room = toy(path), path.parents[1].name
-    twin = importlib.import_module(f"benchmarks.torch_{room}").build_network(**cfg.network())
+    twin = importlib.import_module(f"benchmarks.torch.{room}").build_network(**cfg.network())
     shake(torch, twin)
     torch.save(twin.state_dict(), tmp_path / "twin.pth")
     net = importlib.import_module(f"{room}.model").build_network(**cfg.network())

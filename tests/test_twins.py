@@ -6,8 +6,8 @@ from mindspore import Tensor
 
 from resnet50.model import build_network as build_resnet
 from tsm.model import TSM
-from utils.checkpoint import weights_of
-from utils.filling import fill, fill_input
+from utils.testing.filling import fill, fill_input
+from utils.weights.checkpoint import weights_of
 
 
 @pytest.mark.parametrize("arch", ["resnet18", "resnet50"])

@@ -10,22 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from scripts.zoo import COMMANDS
 from tests.helpers import call, environment
 from tests.test_readme import DOCUMENTS
-from utils.command import rooms
+from utils.cli import rooms
 from utils.config import ROOT
 from utils.messages import LINE
 
-INTERNAL = {"console.py", "worker.py", "scaling_worker.py", "env.sh"}  # started by the others
+INTERNAL = {"zoo.py", "worker.py", "env.sh"}  # started by the others
 SCRIPTS = sorted(
     str(path.relative_to(ROOT))
-    for folder in ("scripts", "scripts/analysis")
-    for path in (ROOT / folder).glob("*.*")
+    for path in [*(ROOT / "scripts").rglob("*.*"), *(ROOT / "benchmarks").rglob("*.py")]
     if path.suffix in (".py", ".sh") and path.name not in INTERNAL
+    if path.suffix == ".sh" or "__main__" in path.read_text()
 )
 OF_ROOMS = [f"{room}/{name}.py" for room in rooms() for name in ("train", "eval", "export")]
 PYTHON = [*OF_ROOMS, *(script for script in SCRIPTS if script.endswith(".py"))]
-ENTRIES = re.findall(r"^(zoo-\S+) = ", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+OF_A_NETWORK = ("train", "eval", "export")
 
 
 @pytest.fixture
@@ -34,8 +35,8 @@ def typed(monkeypatch, capsys):
 
     def run(line: str) -> tuple:
         words, namespace, status = line.split(), {}, 0
-        entry = words[0].startswith("zoo-")
-        script = ROOT / ("scripts/console.py" if entry else words[0])
+        entry = words[0] == "zoo"
+        script = ROOT / ("scripts/zoo.py" if entry else words[0])
         monkeypatch.setattr(sys, "argv", words if entry else [str(script), *words[1:]])
         try:
             namespace = runpy.run_path(str(script), run_name="entry" if entry else "__main__")
@@ -76,36 +77,52 @@ def test_a_shell_script_shows_its_usage_and_does_nothing(script):
 
 
 def test_every_script_is_a_command_of_the_package():
-    dashed = [Path(script).stem.replace("_", "-") for script in PYTHON[len(OF_ROOMS) :]]
-    assert sorted(ENTRIES) == sorted(f"zoo-{name}" for name in ["train", "eval", "export", *dashed])
+    scripts = [script for script in PYTHON if script not in OF_ROOMS]
+    assert sorted(COMMANDS.values()) == sorted(scripts)
+    for name, script in COMMANDS.items():
+        assert name.replace("-", "_") == Path(script).stem
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_an_installed_command_shows_its_usage(entry, typed):
-    status, out, err = typed(f"{entry} --help")
+def test_the_installed_command_lists_its_commands(typed):
+    status, out, err = typed("zoo --help")
     assert (status, err) == (0, "")
-    if entry in ("zoo-train", "zoo-eval", "zoo-export"):
+    for name in [*OF_A_NETWORK, *COMMANDS]:
+        assert f"\n  {name} " in out
+    assert typed("zoo")[0] == 2
+
+
+@pytest.mark.parametrize("name", [*OF_A_NETWORK, *COMMANDS])
+def test_an_installed_command_shows_its_usage(name, typed):
+    status, out, err = typed(f"zoo {name} --help")
+    assert (status, err) == (0, "")
+    if name in OF_A_NETWORK:
         assert f"NETWORK is one of {', '.join(rooms())}" in out
-        status, out, err = typed(f"{entry} tsm --help")
+        status, out, err = typed(f"zoo {name} tsm --help")
         assert (status, err) == (0, "")
-        assert f"python tsm/{entry[len('zoo-') :]}.py" in out
+        assert f"python tsm/{name}.py" in out
+
+
+def test_an_unknown_command_is_answered_with_the_nearest_one(typed):
+    status, out, err = typed("zoo check-video --help")
+    assert (status, out) == (2, "")
+    assert err == "error: unknown command check-video; did you mean check-videos?\n"
 
 
 def test_a_usage_needs_no_framework():
     code = (
-        "import atexit, runpy, sys; sys.argv = ['zoo-predict', '--help'];"
+        "import atexit, runpy, sys; sys.argv = ['zoo', 'predict', '--help'];"
         "atexit.register(lambda: sys.stderr.write(str('mindspore' in sys.modules)));"
-        f"runpy.run_path({str(ROOT / 'scripts' / 'console.py')!r})['main']()"
+        f"runpy.run_path({str(ROOT / 'scripts' / 'zoo.py')!r})['main']()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "False")
 
 
-@pytest.mark.parametrize("line", ["zoo-train", "zoo-train tms", "zoo-export utils --config_path a"])
+@pytest.mark.parametrize("line", ["train", "train tms", "export utils --config_path a"])
 def test_a_command_of_the_networks_offers_networks_only(line, typed):
-    status, out, err = typed(line)
+    status, out, err = typed(f"zoo {line}")
     assert (status, out) == (2, "")
-    assert f"the first argument must be one of {', '.join(rooms())}" in err
+    assert f"NETWORK must be one of {', '.join(rooms())}" in err
 
 
 def test_the_quickstart_takes_no_arguments():
@@ -120,10 +137,10 @@ def test_the_quickstart_takes_no_arguments():
 @pytest.mark.parametrize(
     "line",
     [
-        "make_lists.py --help",
+        "data/make_lists.py --help",
         "launch.py --help",
-        "draw_images.py --help",
-        "make_lists.py --videos {drawn}/videos --out {out}",
+        "data/synthesize_images.py --help",
+        "data/make_lists.py --videos {drawn}/videos --out {out}",
     ],
 )
 def test_a_reader_who_has_gone_ends_a_command_in_silence(line, unbuffered, drawn, tmp_path):
@@ -146,7 +163,7 @@ def test_a_full_disk_below_stdout_is_told_in_one_line(line, drawn, tmp_path):
     arguments = line.format(drawn=drawn, out=tmp_path / "lists").split()
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, str(ROOT / "scripts" / "make_lists.py"), *arguments],
+            [sys.executable, str(ROOT / "scripts" / "data" / "make_lists.py"), *arguments],
             stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=environment(),
         )  # fmt: skip
     assert done.returncode == 2
@@ -164,20 +181,22 @@ def test_a_file_never_takes_the_place_of_a_closed_stream(drawn, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60)
     assert done.returncode > 2
-    script = f"{sys.executable} {ROOT}/scripts/make_lists.py --videos {drawn}/videos --out"
+    script = f"{sys.executable} {ROOT}/scripts/data/make_lists.py --videos {drawn}/videos --out"
     done = subprocess.run(f"{script} {tmp_path}/lists >&-", shell=True, capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_settings_of_a_command_that_takes_none_are_refused(drawn, tmp_path):
-    done = call("scripts/make_lists.py", f"--videos={drawn}", f"--out={tmp_path}", "--data.x=3")
+    done = call(
+        "scripts/data/make_lists.py", f"--videos={drawn}", f"--out={tmp_path}", "--data.x=3"
+    )
     assert done.returncode == 2
     assert done.stderr == "error: --data.x=3: this command takes no settings\n"
 
 
 def test_control_characters_and_long_names_are_not_printed(tmp_path):
     for name in ("\x1b[31mred\x07", "n" * 100_000):
-        done = call("scripts/make_lists.py", f"--videos={name}", f"--out={tmp_path}")
+        done = call("scripts/data/make_lists.py", f"--videos={name}", f"--out={tmp_path}")
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()
         assert line.isprintable()

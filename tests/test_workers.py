@@ -11,26 +11,26 @@ import pytest
 
 from tests.helpers import call, environment, last_json
 from utils.config import ROOT
-from utils.core_count import LAUNCHER_CORES, list_affinity
+from utils.cpu_cores import LAUNCHER_CORES, list_affinity
 
 CPUSET = Path("/sys/fs/cgroup/cpuset/cpuset.cpus")  # where msrun looks for the cores
 # A worker without the framework: prints its cores and a part of its environment.
 SHOW = """
 import json, os, time
-from utils import core_count
+from utils import cpu_cores
 
 if os.environ["MS_ROLE"] == "MS_SCHED":
     time.sleep(100)
-names = [core_count.LAUNCHER_CORES, "HCCL_CONNECT_TIMEOUT", "HCCL_EXEC_TIMEOUT"]
+names = [cpu_cores.LAUNCHER_CORES, "HCCL_CONNECT_TIMEOUT", "HCCL_EXEC_TIMEOUT"]
 found = {name: os.environ.get(name) for name in names}
-cores = core_count.list_affinity()
-print(json.dumps({**found, "cores": cores, "bound": core_count.is_bound()}))
+cores = cpu_cores.list_affinity()
+print(json.dumps({**found, "cores": cores, "bound": cpu_cores.is_bound()}))
 """
 # As a script: the launcher, on a host whose device files are in a folder, one core for each.
 LAUNCH = """
 import runpy, sys
 from pathlib import Path
-from utils import devices
+from utils.distributed import devices
 
 devices.DEVICE_FILES, devices.LEAST_CORES = Path(sys.argv[1]), 1
 sys.argv[1:] = sys.argv[2:]
@@ -82,7 +82,7 @@ def test_each_rank_on_ascend_has_cores_of_its_own(show, tmp_path, binds):
 # A worker without the framework whose process is killed while it works, or after that.
 CRASH = """
 import atexit, os, signal, sys, time
-from utils.command import enter
+from utils.cli import enter
 
 def work():
     print('{"done": true}')

@@ -15,7 +15,7 @@ class Data:
     train_list: str
     test_list: str
     labels: str = ""  # names of the classes: utils/labels/<labels>.txt
-    packed: Optional[Path] = None  # what scripts/pack_dataset.py made of the lists
+    packed: Optional[Path] = None  # what scripts/data/pack_videos.py made of the lists
     source: Literal["video", "frames"] = "video"
     image_tmpl: str = "img_{:05d}.jpg"  # frames: the name of frame i, from 1
     modality: Literal["rgb", "flow"] = "rgb"

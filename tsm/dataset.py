@@ -12,18 +12,19 @@ import random
 import numpy as np
 
 from tsm import sampling, transforms
-from utils import packed, sources
-from utils.lists import ListFile, Record, swapped
-from utils.order import Order, sample_rng
+from utils.data import video_dataset
+from utils.data.annotation_file import ListFile, Record, swapped
+from utils.data.packed import reader
+from utils.data.sampler import Order, sample_rng
 from utils.runtime import Runtime
-from utils.video import FrameFolder, FrameSource
+from utils.video.decoders import FrameFolder, FrameSource
 
 SPLITS = ("train", "test")
 
 
 def read_records(cfg, split: str) -> list[Record]:
     """The lines of the train or test list, every one checked; ValueError names bad ones."""
-    return packed.read_records(list_files(cfg)[SPLITS.index(split)], cfg.data.packed)
+    return reader.read_records(list_files(cfg)[SPLITS.index(split)], cfg.data.packed)
 
 
 def list_files(cfg) -> list[ListFile]:
@@ -36,7 +37,7 @@ def list_files(cfg) -> list[ListFile]:
 
 
 def train_order(cfg, records: list[Record], rt: Runtime) -> Order:
-    return sources.train_order(cfg, records, rt)
+    return video_dataset.train_order(cfg, records, rt)
 
 
 def open_record(record: Record, data):
@@ -45,7 +46,7 @@ def open_record(record: Record, data):
         flow = data.modality == "flow"
         form = (data.image_tmpl, flow, data.max_pixels)
         return FrameFolder(record.path, record.num_frames, *form)
-    return packed.open_record(record, data)
+    return reader.open_record(record, data)
 
 
 def frame_numbers(
@@ -57,7 +58,7 @@ def frame_numbers(
     return sampling.frames_read(offsets, len(video), length)
 
 
-class TrainSource(sources.TrainVideos):
+class TrainSource(video_dataset.TrainVideos):
     """One random clip of a video."""
 
     def frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
@@ -80,7 +81,7 @@ class TrainSource(sources.TrainVideos):
         return np.zeros(clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
 
 
-class EvalVideos(sources.EvalVideos):
+class EvalVideos(video_dataset.EvalVideos):
     """`split` is "test", with the views of `cfg.eval`, or "val", the original's look while
     training: one clip, one crop.
     """

@@ -17,15 +17,16 @@ from tsm.config import Config
 from tsm.dataset import EvalVideos, list_files, read_records
 from tsm.lr_generator import HEAD
 from tsm.model import TSM
-from tsm.prediction import heads
-from utils import command, inference, run_log, runtime
-from utils.metrics import evaluate, print_result, sum_unreadable, write_beside
-from utils.report import report_videos
+from tsm.predict import heads
+from utils import cli, log, runtime
+from utils.evaluate.metrics import evaluate, print_result, sum_unreadable, write_beside
+from utils.evaluate.report import report_videos
+from utils.export import inference
 
 
 def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
     rt = runtime.start(cfg.run)
-    run_log.start_log(rt)
+    log.start_log(rt)
     videos = EvalVideos(read_records(cfg, "test"), cfg, rt)
     pages = report_videos(report, videos, list_files(cfg)[1], heads(cfg)[0], rt)
     net = inference.load(TSM, cfg, checkpoint_path, HEAD)
@@ -40,4 +41,4 @@ def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
 
 
 if __name__ == "__main__":
-    command.run(main, Config, __doc__, ["checkpoint_path"], ["report"])
+    cli.run(main, Config, __doc__, ["checkpoint_path"], ["report"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from utils import schedules
+from utils.train import lr_schedules
 
 HEAD = r"(new_fc|base_model\.fc|base_model\.classifier)\."  # names of the classifier
 # name: (lr multiplier, weight-decay multiplier)
@@ -33,18 +33,18 @@ def get_lr(train: Any, updates_per_epoch: int, global_batch: int) -> np.ndarray:
     first epoch is at `warmup_lr` and whose last at the peak. `lr_changes: update` is Summit's:
     warm-up and curve move with every update.
     """
-    peak = schedules.peak_lr(train.lr, train.base_batch, global_batch)
+    peak = lr_schedules.peak_lr(train.lr, train.base_batch, global_batch)
     per = updates_per_epoch if train.lr_changes == "update" else 1
     total, warm = round(train.epochs * per), round(train.warmup_epochs * per)
     if train.schedule == "cosine":
-        curve = np.concatenate([np.ones(warm), schedules.cosine(total - warm)])
+        curve = np.concatenate([np.ones(warm), lr_schedules.cosine(total - warm)])
     else:
-        curve = schedules.steps(total, [m * per for m in train.milestones])
+        curve = lr_schedules.steps(total, [m * per for m in train.milestones])
     rates = peak * curve
     if warm and train.lr_changes == "epoch":
         rates[:warm] *= np.linspace(train.warmup_lr / peak, 1, warm)
     elif warm:
-        rates[:warm] = schedules.warmup(warm, train.warmup_lr, peak)
+        rates[:warm] = lr_schedules.warmup(warm, train.warmup_lr, peak)
     return rates if train.lr_changes == "update" else np.repeat(rates, updates_per_epoch)
 
 

@@ -6,7 +6,7 @@ Axes: (N*T, C, H, W). Names as in the original: `features.{i}.conv.{j}`, `classi
 from mindspore import Tensor, nn
 
 from tsm.shift import Shift
-from utils.layers import BatchNorm2d, conv2d, dense
+from utils.nn.layers import BatchNorm2d, conv2d, dense
 
 # (expansion, channels, repeats, stride of the first)
 SETTINGS = (

@@ -15,8 +15,8 @@ from mindspore import Tensor, nn, ops
 
 from tsm.mobilenet import MobileNetV2
 from tsm.resnet import DEPTHS, ResNet
-from utils.dropout import Dropout
-from utils.layers import BatchNorm3d, Normalize, dense, freeze
+from utils.nn.dropout import Dropout
+from utils.nn.layers import BatchNorm3d, Normalize, dense, freeze
 
 ARCHITECTURES = (*DEPTHS, "mobilenetv2")
 RGB_MEAN, RGB_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -6,8 +6,8 @@ Axes: (N, C, T, H, W). Names as in the original: `g.0`, `theta`, `phi.0`, `W.0`,
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from utils.conv3d import PointwiseConv3d
-from utils.layers import BatchNorm3d
+from utils.nn.conv3d import PointwiseConv3d
+from utils.nn.layers import BatchNorm3d
 
 
 class NonLocal(nn.Cell):

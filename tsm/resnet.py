@@ -9,7 +9,7 @@ from mindspore import Tensor, nn
 
 from tsm.non_local import NonLocal, WithNonLocal
 from tsm.shift import Shift, TemporalPool
-from utils.layers import BatchNorm2d, conv2d, dense, max_pool2d
+from utils.nn.layers import BatchNorm2d, conv2d, dense, max_pool2d
 
 Wrap = Callable[[nn.Cell], nn.Cell]  # puts a shift around a cell, or leaves it alone
 

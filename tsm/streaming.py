@@ -30,14 +30,15 @@ from tsm import sampling, transforms
 from tsm.lr_generator import HEAD
 from tsm.model import TSM
 from tsm.online import OnlineTSM
-from tsm.prediction import open_source
-from utils import inference, signals
-from utils.camera import camera_frames
+from tsm.predict import open_source
+from utils import signals
+from utils.evaluate.predict import LONGEST, file_names
+from utils.evaluate.predict_plots import draw_classes
+from utils.evaluate.video_inference import FPS, Head, columns, entries, softmax
+from utils.export import inference
 from utils.files import explained
-from utils.pictures import draw_classes
-from utils.plots import shortened
-from utils.predicting import FPS, Head, columns, entries, softmax
-from utils.predictor import LONGEST, file_names
+from utils.plotting import shortened
+from utils.video.camera import camera_frames
 
 SPREAD = 3.0  # seconds that the segments of a uniform clip are taken to span
 DRAWN = 10_000  # frames in the picture at most: the last ones

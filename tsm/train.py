@@ -23,25 +23,28 @@ from tsm.dataset import (
 from tsm.loss import build_loss
 from tsm.lr_generator import HEAD, get_lr, parameter_groups
 from tsm.model import TSM, freeze_batch_norms
-from utils import amp, callbacks, checkpoint, command, optim, parallel, run_log, runtime
-from utils.class_names import advise
-from utils.metrics import evaluate, print_result
-from utils.order import Order
-from utils.train_step import TrainStep
+from utils import cli, log, runtime
+from utils.data.class_names import advise
+from utils.data.sampler import Order
+from utils.distributed import gradient_fusion
+from utils.evaluate.metrics import evaluate, print_result
+from utils.train import amp, optimizers, trainer
+from utils.train.train_step import TrainStep
+from utils.weights import checkpoint
 
 
 def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
     folder = checkpoint.RunFolder(cfg, rt)
-    run_log.start_log(rt, folder.path)
+    log.start_log(rt, folder.path)
     advise(list_files(cfg)[0], cfg.data)
     records = read_records(cfg, "train")
     order = folder.continued(train_order(cfg, records, rt), cfg.train.accumulate)
     step, lr, segments = build(cfg, rt, order)
     done = folder.restore(step, order)
-    run_log.announce(cfg.train, order, segments, done)
+    log.announce(cfg.train, order, segments, done)
     clips = TrainSource(records, cfg, order, cfg.train.epochs, done)
-    plan = callbacks.Plan(
+    plan = trainer.Plan(
         run=cfg.run,
         epochs=cfg.train.epochs,
         order=order,
@@ -49,7 +52,7 @@ def main(cfg: Config) -> None:
         too_many_bad=lambda: clips.bad.over(cfg.data.bad_limit),
         evaluate=validation(cfg, step.net, rt),
     )
-    print_result(callbacks.fit(step, clips.dataset(step.dropout), plan, rt, folder), rt)
+    print_result(trainer.fit(step, clips.dataset(step.dropout), plan, rt, folder), rt)
 
 
 def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
@@ -62,9 +65,9 @@ def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
     lr = get_lr(cfg.train, order.updates_per_epoch(many), order.per_update(many))
     weights = net.trainable_params()
     groups = parameter_groups(weights, cfg.train, lr, cfg.data.modality == "flow")
-    opt = optim.SGD(weights, groups, cfg.train.momentum, cfg.train.nesterov)
+    opt = optimizers.SGD(weights, groups, cfg.train.momentum, cfg.train.nesterov)
     clips = (cfg.data.batch, *clip_shape(cfg.data, cfg.data.crop))
-    segments = parallel.split_all_reduce(net, opt, cfg.run, rt, clips)  # read by TrainStep
+    segments = gradient_fusion.split_all_reduce(net, opt, cfg.run, rt, clips)  # read by TrainStep
     net, loss = amp.cast(net, cfg.run.amp), build_loss(cfg.model.before_softmax)
     step = TrainStep(
         net, loss, opt, cfg.run, cfg.train, rt, order.steps_per_epoch, samples=clips[0]
@@ -85,4 +88,4 @@ def validation(cfg: Config, net, rt: runtime.Runtime):
 
 
 if __name__ == "__main__":
-    command.run(main, Config, __doc__)
+    cli.run(main, Config, __doc__)

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import cv2
 import numpy as np
 
-from utils.video import Box, center_crop_box, resize, short_side_size
-from utils.views import cut_clips
+from utils.video.decoders import Box, center_crop_box, resize, short_side_size
+from utils.video.transforms import cut_clips
 
 MAX_DISTORT = 1  # how many places width and height of a crop may differ in the list of scales
 CROPS = (1, 3, 5, 10)

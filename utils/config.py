@@ -27,7 +27,7 @@ if not find_spec("mindspore"):  # the commonest first error: a shell without the
 import yaml
 
 from utils.build_settings import build, known
-from utils.cluster import Cluster
+from utils.distributed.cost_model import Cluster
 from utils.messages import cut_errors, to_line
 from utils.yaml_text import load_yaml, load_yaml_file
 

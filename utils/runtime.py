@@ -11,7 +11,7 @@ from mindspore import communication
 from mindspore.device_context import ascend, gpu
 
 from utils.config import Run
-from utils.core_count import choose_dispatch_threads, count_cores
+from utils.cpu_cores import choose_dispatch_threads, count_cores
 
 DRY_RUN = "ZOO_DRY_RUN_CHIP"  # set by utils.simulation.dry_run
 
@@ -54,10 +54,10 @@ def start(run: Run) -> Runtime:
 
 
 def join_workers() -> tuple:
-    """(rank, size) among the workers that msrun or scripts/mpi_worker.py has started, or (0, 1)."""
+    """(rank, size) among the workers that msrun or scripts/launch_mpi.py has started, or (0, 1)."""
     if "MS_WORKER_NUM" not in os.environ or "MS_ROLE" not in os.environ:
         if int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1)) > 1:
-            raise ValueError("under mpirun, start the script by scripts/mpi_worker.py")
+            raise ValueError("under mpirun, start the script by scripts/launch_mpi.py")
         return 0, 1
     return start_data_parallel()
 

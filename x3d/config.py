@@ -15,7 +15,7 @@ class Data:
     train_list: str
     test_list: str
     labels: str = ""  # names of the classes: utils/labels/<labels>.txt
-    packed: Optional[Path] = None  # what scripts/pack_dataset.py made of the lists
+    packed: Optional[Path] = None  # what scripts/data/pack_videos.py made of the lists
     reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
     max_pixels: int = 4096 * 4096  # of a frame; a video of larger ones counts as unreadable
     frames: int = 13
@@ -50,7 +50,7 @@ class Model:
     depth_factor: float = 2.2  # 5.0: X3D-L
     dropout: float = 0.5
     zero_init: bool = True  # blocks start as their shortcuts; false learns faster for some epochs
-    groups: Literal["auto", "taps", "grouped", "frames", "none"] = "auto"  # utils/conv3d.py
+    groups: Literal["auto", "taps", "grouped", "frames", "none"] = "auto"  # utils/nn/conv3d.py
     stem_groups: bool = True  # false, with groups none: the Ascend port
     recompute: bool = True  # less memory in training; false: fewer kernels
 

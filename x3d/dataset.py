@@ -8,12 +8,13 @@ all its views.
 
 import numpy as np
 
-from utils import packed, sources
-from utils.lists import ListFile, Record, swapped
-from utils.order import Order
+from utils.data import video_dataset
+from utils.data.annotation_file import ListFile, Record, swapped
+from utils.data.packed import reader
+from utils.data.sampler import Order
 from utils.runtime import Runtime
-from utils.video import FrameSource
-from utils.views import test_views
+from utils.video.decoders import FrameSource
+from utils.video.transforms import test_views
 from x3d import sampling, transforms
 
 SPLITS = ("train", "test")
@@ -21,7 +22,7 @@ SPLITS = ("train", "test")
 
 def read_records(cfg, split: str) -> list[Record]:
     """The lines of the train or test list, every one checked; ValueError names bad ones."""
-    return packed.read_records(list_files(cfg)[SPLITS.index(split)], cfg.data.packed)
+    return reader.read_records(list_files(cfg)[SPLITS.index(split)], cfg.data.packed)
 
 
 def list_files(cfg) -> list[ListFile]:
@@ -34,7 +35,7 @@ def list_files(cfg) -> list[ListFile]:
 
 
 def train_order(cfg, records: list[Record], rt: Runtime) -> Order:
-    return sources.train_order(cfg, records, rt)
+    return video_dataset.train_order(cfg, records, rt)
 
 
 def clip_indices(video: FrameSource, data, share_of_room: float) -> np.ndarray:
@@ -45,11 +46,11 @@ def clip_indices(video: FrameSource, data, share_of_room: float) -> np.ndarray:
     return sampling.indices(start, size, data.frames, len(video))
 
 
-class TrainSource(sources.TrainVideos):
+class TrainSource(video_dataset.TrainVideos):
     """One random clip of a video."""
 
     def frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
-        with packed.open_record(record, self.data) as video:
+        with reader.open_record(record, self.data) as video:
             return video.frames(clip_indices(video, self.data, rng.uniform()))
 
     def row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
@@ -61,7 +62,7 @@ class TrainSource(sources.TrainVideos):
         return np.zeros(clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
 
 
-class EvalVideos(sources.EvalVideos):
+class EvalVideos(video_dataset.EvalVideos):
     """The clips and crops of `cfg.eval`."""
 
     def __init__(self, records: list[Record], cfg, rt: Runtime):
@@ -69,7 +70,7 @@ class EvalVideos(sources.EvalVideos):
         super().__init__(records, cfg, rt, (views, *clip_shape(cfg.data, cfg.test_crop)))
 
     def views(self, record: Record, sample: int) -> np.ndarray:
-        with packed.open_record(record, self.cfg.data) as video:
+        with reader.open_record(record, self.cfg.data) as video:
             return cut_views(*video.frames_once(test_numbers(video, self.cfg)), self.cfg)
 
 

@@ -13,19 +13,20 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
 
-from utils import command, inference, run_log, runtime
-from utils.metrics import evaluate, print_result, sum_unreadable, write_beside
-from utils.report import report_videos
+from utils import cli, log, runtime
+from utils.evaluate.metrics import evaluate, print_result, sum_unreadable, write_beside
+from utils.evaluate.report import report_videos
+from utils.export import inference
 from x3d.config import Config
 from x3d.dataset import EvalVideos, list_files, read_records
 from x3d.lr_generator import HEAD
 from x3d.model import X3D
-from x3d.prediction import heads
+from x3d.predict import heads
 
 
 def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
     rt = runtime.start(cfg.run)
-    run_log.start_log(rt)
+    log.start_log(rt)
     videos = EvalVideos(read_records(cfg, "test"), cfg, rt)
     pages = report_videos(report, videos, list_files(cfg)[1], heads(cfg)[0], rt)
     net = inference.load(X3D, cfg, checkpoint_path, HEAD)
@@ -40,4 +41,4 @@ def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
 
 
 if __name__ == "__main__":
-    command.run(main, Config, __doc__, ["checkpoint_path"], ["report"])
+    cli.run(main, Config, __doc__, ["checkpoint_path"], ["report"])

@@ -15,8 +15,9 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
 
-from utils import command, export, inference, run_log, runtime
-from utils.metrics import print_result
+from utils import cli, log, runtime
+from utils.evaluate.metrics import print_result
+from utils.export import export, inference
 from x3d.config import Config
 from x3d.dataset import clip_shape
 from x3d.lr_generator import HEAD
@@ -25,7 +26,7 @@ from x3d.model import X3D
 
 def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
     rt = runtime.start(cfg.run)
-    run_log.start_log(rt)
+    log.start_log(rt)
     want = export.wanted(cfg.eval.batch, **options)
     load = partial(inference.network, X3D, cfg, checkpoint_path, HEAD)
     shape = clip_shape(cfg.data, cfg.test_crop)
@@ -35,4 +36,4 @@ def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
 
 
 if __name__ == "__main__":
-    command.run(main, Config, __doc__, ["checkpoint_path", "format", "target"], export.OPTIONAL)
+    cli.run(main, Config, __doc__, ["checkpoint_path", "format", "target"], export.OPTIONAL)

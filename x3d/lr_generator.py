@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from utils import schedules
+from utils.train import lr_schedules
 
 HEAD = r"head\.projection\."  # names of the classifier
 
@@ -18,7 +18,7 @@ def get_lr(train: Any, updates_per_epoch: int, global_batch: int) -> np.ndarray:
     A cosine over the whole run; the warm-up climbs to what the cosine is at its end, not to the
     peak. All three rates scale with the global batch.
     """
-    factor = schedules.peak_lr(1.0, train.base_batch, global_batch)
+    factor = lr_schedules.peak_lr(1.0, train.base_batch, global_batch)
     epoch = np.arange(train.epochs * updates_per_epoch) / updates_per_epoch
     return factor * rate_at(epoch, train)
 

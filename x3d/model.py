@@ -19,7 +19,7 @@ from mindspore import dtype as mstype
 from mindspore.common.initializer import initializer
 from mindspore.ops.auto_generate import MeanExt
 
-from utils.conv3d import (
+from utils.nn.conv3d import (
     Conv3d,
     DepthwiseConv3d,
     FrameConv,
@@ -27,8 +27,8 @@ from utils.conv3d import (
     stacked,
     unstacked,
 )
-from utils.dropout import Dropout
-from utils.layers import BatchNorm2d, Normalize, dense, on_ascend
+from utils.nn.dropout import Dropout
+from utils.nn.layers import BatchNorm2d, Normalize, dense, on_ascend
 
 MEAN, STD = (0.45,) * 3, (0.225,) * 3
 WIDTH_FACTOR, BOTTLENECK, FIRST_WIDTH, HEAD_WIDTH = 2.0, 2.25, 12, 2048
@@ -79,7 +79,9 @@ class SE(nn.Cell):
         total = self.sum(ops.cast(rows, mstype.float32), 1)
         mean = ops.reshape(ops.cast(total * (1 / (th * w)), x.dtype), (n, c, 1, 1))
         gate = ops.sigmoid(self.fc2(self.relu(self.fc1(mean))))
-        gate = ops.broadcast_to(ops.reshape(gate, (n * c, 1)), rows.shape)  # see utils.layers.GELU
+        gate = ops.broadcast_to(
+            ops.reshape(gate, (n * c, 1)), rows.shape
+        )  # see utils.nn.layers.GELU
         return ops.reshape(rows * gate, x.shape)
 
 
@@ -219,7 +221,7 @@ class X3D(nn.Cell):
     """Clips (N, 3, T, H, W), uint8 or already normalised float32; see the module for what comes.
 
     `frames` and `crop` are those of training: they fix the head's window. `form` is of
-    the channelwise convolutions: one of `utils.conv3d.FORMS`, or `dense`: no groups, which is
+    the channelwise convolutions: one of `utils.nn.conv3d.FORMS`, or `dense`: no groups, which is
     another network. `stem_form` is the same for the stem. `zero_init`: the last norm of a block
     starts at 0, and the block as its shortcut. `recompute`: the backward pass computes squeeze and
     excitation and the Swish again instead of keeping them.

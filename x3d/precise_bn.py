@@ -16,9 +16,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from utils.layers import BatchNorm2d
+from utils.nn.layers import BatchNorm2d
 
-BATCH_WEIGHT = 0.1  # of a batch in the running statistics of utils.layers.BatchNorm2d
+BATCH_WEIGHT = 0.1  # of a batch in the running statistics of utils.nn.layers.BatchNorm2d
 COUNTED_CLIPS = 2  # clips of the eager pass that counts elements
 
 

@@ -7,8 +7,8 @@ frame or two off it (`selective_indices` reproduces the one of September 2021, f
 
 import numpy as np
 
-from utils.video import Box
-from utils.views import scaled
+from utils.video.decoders import Box
+from utils.video.transforms import scaled
 
 
 def clip_size(frames: int, stride: int, fps: float, target_fps: float) -> float:

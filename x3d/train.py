@@ -14,12 +14,15 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its
 
 from mindspore import nn
 
-from utils import amp, callbacks, checkpoint, command, optim, parallel, run_log, runtime
-from utils.class_names import advise
-from utils.layers import freeze
-from utils.metrics import evaluate, print_result
-from utils.order import Order
-from utils.train_step import TrainStep
+from utils import cli, log, runtime
+from utils.data.class_names import advise
+from utils.data.sampler import Order
+from utils.distributed import gradient_fusion
+from utils.evaluate.metrics import evaluate, print_result
+from utils.nn.layers import freeze
+from utils.train import amp, optimizers, trainer
+from utils.train.train_step import TrainStep
+from utils.weights import checkpoint
 from x3d.config import Config
 from x3d.dataset import (
     TrainSource,
@@ -38,15 +41,15 @@ from x3d.precise_bn import PreciseBatchNorms
 def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
     folder = checkpoint.RunFolder(cfg, rt)
-    run_log.start_log(rt, folder.path)
+    log.start_log(rt, folder.path)
     advise(list_files(cfg)[0], cfg.data)
     records = read_records(cfg, "train")
     order = folder.continued(train_order(cfg, records, rt), cfg.train.accumulate)
     step, lr, segments = build(cfg, rt, order)
     done = folder.restore(step, order)
-    run_log.announce(cfg.train, order, segments, done)
+    log.announce(cfg.train, order, segments, done)
     clips = TrainSource(records, cfg, order, cfg.train.epochs, done)
-    plan = callbacks.Plan(
+    plan = trainer.Plan(
         run=cfg.run,
         epochs=cfg.train.epochs,
         order=order,
@@ -55,7 +58,7 @@ def main(cfg: Config) -> None:
         evaluate=validation(cfg, step.net, rt),
         prepare=precise(cfg, step.net, records, order),
     )
-    print_result(callbacks.fit(step, clips.dataset(step.dropout), plan, rt, folder), rt)
+    print_result(trainer.fit(step, clips.dataset(step.dropout), plan, rt, folder), rt)
 
 
 def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
@@ -69,9 +72,11 @@ def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
     many = train.accumulate
     lr = get_lr(train, order.updates_per_epoch(many), order.per_update(many))
     weights = net.trainable_params()
-    opt = optim.SGD(weights, parameter_groups(weights, train, lr), train.momentum, train.nesterov)
+    opt = optimizers.SGD(
+        weights, parameter_groups(weights, train, lr), train.momentum, train.nesterov
+    )
     clips = (cfg.data.batch, *clip_shape(cfg.data, cfg.data.crop))
-    segments = parallel.split_all_reduce(net, opt, cfg.run, rt, clips)  # read by TrainStep
+    segments = gradient_fusion.split_all_reduce(net, opt, cfg.run, rt, clips)  # read by TrainStep
     net = amp.cast(net, cfg.run.amp)
     step = TrainStep(
         net, build_loss(), opt, cfg.run, train, rt, order.steps_per_epoch, samples=clips[0]
@@ -91,7 +96,7 @@ def precise(cfg: Config, net, records: list, order: Order):
         source = TrainSource(records, cfg, order, epoch + 1, skip)
         batches = source.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
         count = min(cfg.train.precise_bn, order.steps_per_epoch)
-        run_log.log.info("precise batch norm over %d batches ...", count)
+        log.log.info("precise batch norm over %d batches ...", count)
         norms.update(clip for clip, _ in islice(batches, count))
 
     return prepare
@@ -106,4 +111,4 @@ def validation(cfg: Config, net, rt: runtime.Runtime):
 
 
 if __name__ == "__main__":
-    command.run(main, Config, __doc__)
+    cli.run(main, Config, __doc__)

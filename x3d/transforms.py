@@ -1,12 +1,12 @@
 """From the frames of a video to a training clip: short side to a size, a square crop, a flip.
 
 Frames come as uint8 (n, H, W, 3); clips leave as uint8 (3, T, crop, crop). Views of tests:
-`utils/views.py`.
+`utils/video/transforms.py`.
 """
 
 import numpy as np
 
-from utils.views import cut_clips
+from utils.video.transforms import cut_clips
 from x3d.sampling import jitter
 
 

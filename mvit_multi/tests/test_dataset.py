@@ -8,9 +8,9 @@ import pytest
 
 from mvit_multi import dataset
 from mvit_multi.config import Set
-from utils import packed
-from utils.drawing import read_number, write_numbered_video, write_video
-from utils.order import Order
+from utils.data.packed import reader as packed
+from utils.data.sampler import Order
+from utils.data.synthetic.motion_videos import read_number, write_numbered_video, write_video
 from utils.runtime import Runtime
 
 SIDE, LENGTH = 48, 60

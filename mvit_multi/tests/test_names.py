@@ -6,17 +6,17 @@ from mindspore import Tensor
 
 from mvit_multi import convert as room
 from mvit_multi.config import Config
-from mvit_multi.mixing import MixClips, cutmix_box, target_row
+from mvit_multi.mixup import MixClips, cutmix_box, target_row
 from mvit_multi.model import MEAN, STD_OF_PIXELS, MViT
 from mvit_multi.tests.formula import multiply_adds
-from utils.checkpoint import weights_of
 from utils.config import ROOT, load_config
-from utils.convert import convert
-from utils.dropout import Dropout
-from utils.filling import fill, fill_input
-from utils.layers import Normalize
-from utils.tables import resize_rows
-from utils.testing import torch_names
+from utils.nn.dropout import Dropout
+from utils.nn.layers import Normalize
+from utils.testing.filling import fill, fill_input
+from utils.testing.golden import torch_names
+from utils.weights.checkpoint import weights_of
+from utils.weights.convert import convert
+from utils.weights.tables import resize_rows
 
 CONFIGS = ROOT / "mvit_multi" / "configs"
 TOY = {"frames": 4, "crop": 32, "depth": 3, "dim": 8, "grow": (1,), "kv_stride": 4}

@@ -8,11 +8,17 @@ import pytest
 from mindspore import Tensor
 
 from mvit_multi.attention import ChannelsFirst
-from mvit_multi.golden import loss as case_loss
-from mvit_multi.golden import network, target, train_step
+from mvit_multi.golden_case import loss as case_loss
+from mvit_multi.golden_case import network, target, train_step
 from mvit_multi.heads import pairs
-from utils.filling import fill_input
-from utils.testing import evaluation, expected_evaluation, load_case, record_taps, torch_names
+from utils.testing.filling import fill_input
+from utils.testing.golden import (
+    evaluation,
+    expected_evaluation,
+    load_case,
+    record_taps,
+    torch_names,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL = [

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
-from mvit_multi import levels, transforms
+from mvit_multi import color_ops, transforms
 from mvit_multi import randaugment as ra
 from mvit_multi.policy import Policy, parse_policy
 from mvit_multi.sampling import random_box
-from utils.testing import load_case
-from utils.views import cut_clips
+from utils.testing.golden import load_case
+from utils.video.transforms import cut_clips
 
 CASES = load_case(Path(__file__).parent / "golden" / "mvit_data.json")["rand_augment_args"]
 POLICY = Policy(7.0, 4, 0.5)
@@ -107,7 +107,7 @@ def test_two_pictures_are_mixed_to_pillows_levels_for_all_pairs_of_levels():
     other, out = base.transpose(1, 0, 2).copy(), np.empty_like(base)
     factors = np.random.RandomState(0).uniform(0.1, 1.9, 40)
     for factor in (0.1, 0.37, 1.0, 1.57, 1.63, 1.9, *factors):
-        levels.mix(base, other, factor, out)
+        color_ops.mix(base, other, factor, out)
         expected = Image.blend(Image.fromarray(base), Image.fromarray(other), factor)
         np.testing.assert_array_equal(out, np.asarray(expected))
 

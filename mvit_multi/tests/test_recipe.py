@@ -8,12 +8,12 @@ import pytest
 from mindspore import Tensor
 
 from mvit_multi import sampling
-from mvit_multi.golden import network
+from mvit_multi.golden_case import network
 from mvit_multi.loss import build_loss
 from mvit_multi.lr_generator import get_lr, parameter_groups, rate_at
-from mvit_multi.mixing import cutmix_box, draw_mix, target_row
-from utils import views
-from utils.testing import load_case, torch_names
+from mvit_multi.mixup import cutmix_box, draw_mix, target_row
+from utils.testing.golden import load_case, torch_names
+from utils.video import transforms
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = load_case(GOLDEN / "mvit_data.json")
@@ -55,10 +55,10 @@ def test_a_video_of_one_frame_repeats_it():
 @pytest.mark.parametrize("case", CASES["spatial_test"])
 def test_sizes_and_boxes_of_views(case):
     height, width, crop = case["height"], case["width"], case["crop_size"]
-    size = views.scaled(width, height, case["short_side"])
+    size = transforms.scaled(width, height, case["short_side"])
     assert list(size[::-1]) == case["resized"]
     for box in case["boxes"]:
-        found = views.test_box(*size, crop, box["spatial_index"])
+        found = transforms.test_box(*size, crop, box["spatial_index"])
         assert found == (box["left"], box["top"], crop, crop)
 
 
@@ -69,7 +69,7 @@ def test_the_order_of_views(case):
     frames = np.zeros((clips, 8, 24, 3), np.uint8)
     frames[..., 0] = np.arange(clips)[:, None, None]
     frames[..., 1] = np.arange(24)[None, None]
-    found = views.test_views(frames, np.arange(clips)[:, None], 8, 8, crops)
+    found = transforms.test_views(frames, np.arange(clips)[:, None], 8, 8, crops)
     assert len(found) == crops * clips
     for sample in case["samples"]:
         if sample["video"]:

@@ -12,12 +12,12 @@ from PIL import Image
 from resnet50.config import Config
 from resnet50.dataset import EvalSource, TrainSource, read_records, train_order
 from resnet50.images import center_view, placement
-from resnet50.prediction import heads
+from resnet50.predict import heads
 from resnet50.readers import describe, open_reader
 from utils.config import ROOT, load_config
-from utils.drawing_images import draw_cifar10
+from utils.data.synthetic.pattern_images import draw_cifar10
 from utils.runtime import Runtime
-from utils.testing import load_case
+from utils.testing.golden import load_case
 
 CASES = load_case(Path(__file__).parent / "golden" / "resnet50_data.json")["eval_preprocessing"]
 FOLDER = ROOT / "resnet50" / "configs" / "resnet50_r50_imagenet_tutorial.yaml"

@@ -7,8 +7,8 @@ import pytest
 
 from resnet50 import convert as room
 from resnet50.model import build_network
-from utils.checkpoint import weights_of
-from utils.convert import convert
+from utils.weights.checkpoint import weights_of
+from utils.weights.convert import convert
 
 LEAVES = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean"}
 LEAVES["moving_variance"] = "running_var"

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from resnet50.golden import MEAN, STD, network, train_step
-from resnet50.golden import loss as case_loss
+from resnet50.golden_case import MEAN, STD, network, train_step
+from resnet50.golden_case import loss as case_loss
 from resnet50.loss import build_loss
 from resnet50.model import build_network
-from utils.compare import off
-from utils.filling import fill_input
-from utils.testing import load_case, record_taps, spread, torch_names
+from utils.testing.filling import fill_input
+from utils.testing.golden import load_case, record_taps, spread, torch_names
+from utils.testing.step_comparison import off
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL, FULL = load_case(GOLDEN / "resnet50_small.json"), load_case(GOLDEN / "resnet50.json")

@@ -10,16 +10,16 @@ from mindspore import Tensor
 from resnet50.config import Config, Train
 from resnet50.loss import build_loss
 from resnet50.lr_generator import get_lr, is_decayed, parameter_groups
-from resnet50.mixing import MixUp, mix_targets
+from resnet50.mixup import MixUp, mix_targets
 from resnet50.model import build_network
 from resnet50.train import build
 from utils.config import ROOT, load_config
-from utils.layers import Normalize
-from utils.optim import LARS, SGD
-from utils.order import Order
-from utils.parallel import segment_ends
+from utils.data.sampler import Order
+from utils.distributed.gradient_fusion import segment_ends
+from utils.nn.layers import Normalize
 from utils.runtime import Runtime
-from utils.testing import load_case, torch_names
+from utils.testing.golden import load_case, torch_names
+from utils.train.optimizers import LARS, SGD
 
 CASES = load_case(Path(__file__).parent / "golden" / "resnet50_data.json")
 CONFIGS = ROOT / "resnet50" / "configs"

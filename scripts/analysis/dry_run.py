@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils import command
+from utils import cli
 from utils.config import home, to_yaml
 from utils.simulation.dry_run import CORES, MODES, dry_run
 from utils.simulation.reading import DryRun
@@ -52,8 +52,8 @@ def main(
             chip,
             home() / ".cache" / "dry_run",
             mode,
-            command.whole_number("ranks", ranks),
-            command.whole_number("cores", cores),
+            cli.whole_number("ranks", ranks),
+            cli.whole_number("cores", cores),
             Path(cann) if cann else None,
             Path(keep) if keep else None,
         )
@@ -91,7 +91,7 @@ def list_rows(result: DryRun, device_memory: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    command.run_room(
+    cli.run_room(
         main,
         __doc__,
         options=["chip"],

@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils import command
+from utils import cli
 from utils.config import ROOT, home, known
 from utils.files import explained, write_text
 from utils.simulation.dry_run import choose_ranks, dry_run
@@ -35,7 +35,7 @@ HEAD = (
 
 
 def main(out: str, chip: str = "ascend910b", ranks: str = "8", only: str = "") -> int:
-    count, table = command.whole_number("ranks", ranks), Path(out)
+    count, table = cli.whole_number("ranks", ranks), Path(out)
     paths = {path.stem: path for path in list_recipes()}
     names = only.split(",") if only else list(paths)
     for name in names:
@@ -68,8 +68,8 @@ def list_recipes() -> list[Path]:
 
 def run_recipe(path: Path, chip: str, ranks: int) -> dict[str, Any]:
     """The row of a recipe: the summary of its dry run, and what the table says beside it."""
-    network = command.room_of(path)
-    cfg = command.load_config(command.config_of(network), path)
+    network = cli.room_of(path)
+    cfg = cli.load_config(cli.config_of(network), path)
     cache = home() / ".cache" / "dry_run"
     simulated = choose_ranks(cfg.run.cluster, ranks)
     result = dry_run(network, path, [], chip, cache, ranks=simulated)
@@ -101,9 +101,9 @@ def list_lines(rows: dict[str, dict[str, Any]]) -> Iterator[str]:
 
 
 def start() -> int:
-    options, _ = command.parse(sys.argv[1:], ["out"], [], ["chip", "ranks", "only"])
+    options, _ = cli.parse(sys.argv[1:], ["out"], [], ["chip", "ranks", "only"])
     return main(**options)
 
 
 if __name__ == "__main__":
-    command.enter(__doc__, start)
+    cli.enter(__doc__, start)

@@ -31,11 +31,11 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils.command import whole_number
+from utils.cli import whole_number
 from utils.config import home, known
-from utils.devices import check_devices
+from utils.distributed.devices import check_devices
 from utils.files import explained
-from utils.parent import adopt_orphans
+from utils.processes import adopt_orphans
 from utils.simulation.dry_run import CHIPS, check_chip
 from utils.usage import Parser, quietly, show_usage
 from utils.verify.machine import Plan, choose_device, describe_machine

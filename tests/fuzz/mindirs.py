@@ -42,8 +42,9 @@ def main(source: str, folder: str, first: str, count: str) -> None:
     from mindspore import Tensor, nn
 
     from tsm.config import Config
-    from utils import exported, runtime
+    from utils import runtime
     from utils.config import ROOT, load_config
+    from utils.export import exported
 
     given = ["run.device=CPU", "data.segments=4", "data.crop=32", "data.resize=40"]
     given += ["data.swap_labels=[]", "model.num_classes=5", "eval.batch=2"]

@@ -10,7 +10,7 @@ from typing import get_type_hints
 
 import yaml
 
-from utils.command import rooms
+from utils.cli import rooms
 from utils.config import ROOT
 
 YAMLS = {room: sorted((ROOT / room / "configs").glob("*.yaml")) for room in rooms()}

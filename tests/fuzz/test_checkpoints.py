@@ -11,8 +11,8 @@ from mindspore.train.checkpoint_pb2 import Checkpoint
 
 from tests.fuzz.checkpoints import CRAFTED
 from tests.fuzz.damage import mutate
-from utils.checkpoint import load, save, weights_of
-from utils.checkpoint_file import parse, read
+from utils.weights.checkpoint import load, save, weights_of
+from utils.weights.checkpoint_file import parse, read
 
 TRIES = 200
 

@@ -9,7 +9,7 @@ import pytest
 from tests.fuzz.damage import mutate
 from tests.helpers import call
 from tests.test_export import TSM, exported
-from utils import mindir
+from utils.export import mindir
 
 TRIES = 130
 

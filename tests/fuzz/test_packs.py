@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from tests.fuzz.packs import change_bytes, change_json, flip_bit
-from utils.drawing import write_numbered_video
-from utils.frame_source import VideoError
-from utils.lists import ListFile, Record
-from utils.pack_lists import pack_lists, plan_of, read_settings
-from utils.packed import INDEX, LIST, PLACES, PackedVideo, read_records
-from utils.packing import Form
-from utils.shards import note_of, read_note
+from utils.data.annotation_file import ListFile, Record
+from utils.data.packed.encoder import Form
+from utils.data.packed.pack import pack_lists, plan_of, read_settings
+from utils.data.packed.reader import INDEX, LIST, PLACES, PackedVideo, read_records
+from utils.data.packed.shard_writer import note_of, read_note
+from utils.data.synthetic.motion_videos import write_numbered_video
+from utils.video.reader import VideoError
 
 FRAMES = 30
 FORMS = {"video": Form("video", 256, 6, 18), "jpeg": Form("jpeg", 256, 1, 80)}

@@ -11,17 +11,19 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz import settings
-from utils import command, run_log, runtime, signals
+from utils import cli, log, runtime, signals
 from utils.config import ROOT, load_config, to_dict, to_yaml
-from utils.job import read_job
+from utils.distributed.launch_config import read_job
 from utils.messages import LINE, SETTINGS_LINE
 
 SECONDS = 5  # of computing for one case
 SCRIPTS = [
-    *(f"{room}/{name}.py" for room in command.rooms() for name in ("train", "eval", "export")),
-    *(f"scripts/{name}.py" for name in ("predict", "complexity", "scan_videos", "pack_dataset")),
-    *(f"scripts/{name}.py" for name in ("convert_checkpoint", "compare_step", "plan_allreduce")),
-    *(f"scripts/{name}.py" for name in ("plot_run", "make_lists", "sort_imagenet", "launch")),
+    *(f"{room}/{name}.py" for room in cli.rooms() for name in ("train", "eval", "export")),
+    *(f"scripts/{name}.py" for name in ("predict", "convert_checkpoint", "launch")),
+    *(f"scripts/data/{name}.py" for name in ("check_videos", "pack_videos", "make_lists")),
+    *(f"scripts/analysis/{name}.py" for name in ("complexity", "compare_step", "plan_allreduce")),
+    "scripts/data/sort_imagenet.py",
+    "scripts/analysis/plot_training.py",
 ]
 VARIABLES = ["NODES", "NODE_RANK", "MASTER_PORT", "MASTER_TIMEOUT", "MASTER_ADDR", "ZOO_JOB_TOKEN"]
 VARIABLES += ["RANK_TABLE_FILE", "ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"]
@@ -76,7 +78,7 @@ def try_yamls(folder: Path, seeds: range) -> None:
 def try_overrides(folder: Path, seeds: range) -> None:
     loaded = 0
     for seed in seeds:
-        room = command.rooms()[seed % len(command.rooms())]
+        room = cli.rooms()[seed % len(cli.rooms())]
         override = settings.make_override(seed, config_of(room))
         path = folder / "shipped.yaml"
         path.write_bytes(settings.YAMLS[room][0].read_bytes())
@@ -111,19 +113,19 @@ def end_of(monkeypatch, capsys, tmp_path):
             status = end.args[0] if end.args else 0
         return status, capsys.readouterr().err
 
-    monkeypatch.setattr(command, "leave", leave)
+    monkeypatch.setattr(cli, "leave", leave)
     monkeypatch.setattr(signals, "watch", lambda: None)
     monkeypatch.setattr(runtime, "start", work)
-    monkeypatch.setattr("utils.workers.Workers", work)
-    monkeypatch.setattr("utils.meeting.Meeting", work)
+    monkeypatch.setattr("utils.distributed.worker_group.Workers", work)
+    monkeypatch.setattr("utils.distributed.rendezvous.Meeting", work)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr("utils.parent.adopt_orphans", lambda: None)
-    monkeypatch.setattr("utils.pool.Pool", work, raising=False)
+    monkeypatch.setattr("utils.processes.adopt_orphans", lambda: None)
+    monkeypatch.setattr("utils.process_pool.Pool", work, raising=False)
     monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
     monkeypatch.chdir(tmp_path)
-    handlers = list(run_log.log.handlers)
+    handlers = list(log.log.handlers)
     yield run
-    run_log.log.handlers[:] = handlers
+    log.log.handlers[:] = handlers
 
 
 def try_command_lines(run, folder: Path, seeds: range) -> None:

@@ -10,14 +10,14 @@ import pytest
 
 from tests.fuzz.torch_files import COSTLY, MUTATED, repeated_rows
 from utils.config import ROOT
-from utils.torch_reader import TorchFileError, load
+from utils.weights.torch_reader import TorchFileError, load
 
 SECONDS, BYTES = 2, 500_000_000
 # Prints the reader's answer, its CPU seconds and the most memory that the process took, of which
 # getrusage would say what the parent had.
 MEASURE = """
 import resource, sys, time
-from utils import torch_reader
+from utils.weights import torch_reader
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 before = time.process_time()
 try:

@@ -13,11 +13,11 @@ from mindspore import Tensor
 
 from tests.fuzz.files import mutated, sound_image, write_mutated_videos
 from utils.config import ROOT
-from utils.frame_source import VideoError
-from utils.predicting import Head
-from utils.predictor import Predictor
-from utils.scanning import KINDS
-from utils.video import FrameFolder, open_video, resize
+from utils.evaluate.predict import Predictor
+from utils.evaluate.video_inference import Head
+from utils.video.decoders import FrameFolder, open_video, resize
+from utils.video.integrity import KINDS
+from utils.video.reader import VideoError
 
 MEMORY = 500  # MB
 MANY, FEW = 300, 32
@@ -28,8 +28,8 @@ SOUND = {("read", "good", "good"), ("read", "good", "broken"), ("refused", "brok
 READ = """
 import json, re, sys
 from pathlib import Path
-from utils.scanning import Job, examine
-from utils.video import VideoError, open_video
+from utils.video.integrity import Job, examine
+from utils.video.decoders import VideoError, open_video
 found = {}
 for path in sorted(Path(sys.argv[1]).iterdir()):
     print(path, flush=True)

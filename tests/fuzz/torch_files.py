@@ -7,9 +7,9 @@ import struct
 import zipfile
 
 from utils.config import ROOT
-from utils.torch_reader import MAGIC
+from utils.weights.torch_reader import MAGIC
 
-FILES = ROOT / "utils" / "tests" / "torch_files"
+FILES = ROOT / "utils" / "tests" / "weights" / "torch_files"
 STORAGE = b"(U\x07storagectorch\nFloatStorage\nU\x010U\x03cpuK\x04tQ"
 ZIPS = ("dtypes.pt", "views.pt", "checkpoint.pt", "views_protocol4.pt")
 

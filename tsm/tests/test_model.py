@@ -11,9 +11,9 @@ from tsm import convert
 from tsm.model import TSM
 from tsm.online import OnlineTSM
 from tsm.shift import shift, shift_past, temporal_max_pool
-from utils import amp
-from utils.filling import fill, fill_input
-from utils.testing import load_case, put_state, torch_names
+from utils.testing.filling import fill, fill_input
+from utils.testing.golden import load_case, put_state, torch_names
+from utils.train import amp
 
 GOLDEN = Path(__file__).parent / "golden"
 OPS = load_case(GOLDEN / "tsm_data.json")["ops"]

@@ -9,10 +9,10 @@ import pytest
 from tsm import convert as room
 from tsm.convert import canonical, dialect
 from tsm.model import TSM
-from utils.checkpoint import weights_of
-from utils.convert import convert, read_naming
-from utils.filling import fill
-from utils.testing import load_case, torch_names
+from utils.testing.filling import fill
+from utils.testing.golden import load_case, torch_names
+from utils.weights.checkpoint import weights_of
+from utils.weights.convert import convert, read_naming
 
 GOLDEN = Path(__file__).parent / "golden"
 VARIANTS = {case["name"]: case for case in load_case(GOLDEN / "variants.json")}

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from tsm.golden import cell_name, network, train_step
-from tsm.golden import loss as case_loss
-from utils.compare import off
-from utils.filling import fill_input
-from utils.testing import load_case, record_taps, spread, torch_names
+from tsm.golden_case import cell_name, network, train_step
+from tsm.golden_case import loss as case_loss
+from utils.testing.filling import fill_input
+from utils.testing.golden import load_case, record_taps, spread, torch_names
+from utils.testing.step_comparison import off
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL, FULL = load_case(GOLDEN / "tsm_r50_8f_small.json"), load_case(GOLDEN / "tsm_r50_8f.json")

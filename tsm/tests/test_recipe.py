@@ -9,11 +9,11 @@ import pytest
 from tsm.config import Config
 from tsm.lr_generator import FLOW_FIRST_CONV, GROUPS, get_lr, parameter_groups
 from tsm.model import TSM, freeze_batch_norms
-from utils import schedules
 from utils.config import ROOT, load_config
-from utils.order import Order
-from utils.parallel import segment_ends
-from utils.testing import load_case, torch_names
+from utils.data.sampler import Order
+from utils.distributed.gradient_fusion import segment_ends
+from utils.testing.golden import load_case, torch_names
+from utils.train import lr_schedules
 
 DATA = load_case(Path(__file__).parent / "golden" / "tsm_data.json")
 
@@ -125,8 +125,8 @@ def test_the_summit_yaml_decays_convolutions_and_the_classifiers_weight_alone():
 
 
 def test_linear_scaling_follows_the_global_batch():
-    assert schedules.peak_lr(0.02, 128, 256) == pytest.approx(0.04)
-    assert schedules.peak_lr(0.02, 0, 256) == 0.02
+    assert lr_schedules.peak_lr(0.02, 128, 256) == pytest.approx(0.04)
+    assert lr_schedules.peak_lr(0.02, 0, 256) == 0.02
 
 
 def test_the_warm_up_of_mmaction2_changes_once_per_epoch():

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from tsm import transforms
-from utils.video import center_crop_box, short_side_size
+from utils.video.decoders import center_crop_box, short_side_size
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "tsm_data.json").read_text())
 SCALES = (1, 0.875, 0.75, 0.66)

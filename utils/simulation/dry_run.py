@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from utils import command
-from utils.cluster import Cluster
+from utils import cli
 from utils.config import Run
+from utils.distributed.cost_model import Cluster
 from utils.files import explained
-from utils.parent import die_with_parent
+from utils.processes import die_with_parent
 from utils.signals import end_command, reacting
 from utils.simulation.reading import DryRun, read_run
 from utils.simulation.stub_libraries import SOURCES, build_stubs
@@ -118,7 +118,7 @@ def dry_run(
     if mode not in MODES:
         raise ValueError(f"--mode must be {' or '.join(MODES)}, not {mode}")
     overrides = [*overrides, f"run.device={machine.device}"]
-    cfg = command.load_config(command.config_of(network), config, overrides)
+    cfg = cli.load_config(cli.config_of(network), config, overrides)
     check_compiler(cfg.run, machine)
     request = {
         "network": network,

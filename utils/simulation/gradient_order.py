@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from utils.backward import Backward
 from utils.config import to_yaml
+from utils.distributed.gradient_timing import Backward
 from utils.simulation.dry_run import CHIPS, check_chip, dry_run
 from utils.simulation.reading import BACKWARD
 
@@ -39,7 +39,7 @@ def order_gradients(network: str, cfg: Any, chip: str, cache: Path) -> dict[str,
     if CHIPS[chip] != "Ascend":
         raise ValueError(
             f"--chip {chip}: a dry run shows the order of gradients on Ascend only; "
-            "scripts/profile_backward.py measures it on a device"
+            "scripts/analysis/profile_backward.py measures it on a device"
         )
     cfg = replace(cfg, run=replace(cfg.run, all_reduce="none", backward=None))
     with tempfile.TemporaryDirectory() as temporary:

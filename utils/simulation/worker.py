@@ -18,7 +18,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import mindspore as ms
 
-from utils import command, parallel, runtime, trial
+from utils import cli, networks, runtime
+from utils.distributed import gradient_fusion
 
 # Where MindSpore's messages go on with what a user cannot use.
 DEVELOPERS = re.compile(r"C\+\+ Call Stack|Ascend Error Message|The Traceback of Net Construct")
@@ -28,24 +29,24 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     """Runs one step; the JSON object of the process."""
     network, ranks = request["network"], request["ranks"]
     config = Path(request["config"])
-    cfg = command.load_config(command.config_of(network), config, request["overrides"])
-    cfg = trial.without_checkpoint(cfg)
+    cfg = cli.load_config(cli.config_of(network), config, request["overrides"])
+    cfg = networks.without_checkpoint(cfg)
     rt = runtime.start(cfg.run)
     if ranks > 1:
         rt = replace(rt, size=runtime.start_data_parallel()[1])
     size = {}
     if request["mode"] == "train":
-        step = trial.build_step(network, cfg, rt)
+        step = networks.build_step(network, cfg, rt)
         if request.get("separate_gradients"):
-            step.reducer = parallel.reduce_separately(step.optimizer.parameters)
+            step.reducer = gradient_fusion.reduce_separately(step.optimizer.parameters)
             size["gradients"] = [p.name for p in step.optimizer.parameters]
-        outputs = step(*trial.made_up_batch(network, cfg), *step.draw_factors())
+        outputs = step(*networks.made_up_batch(network, cfg), *step.draw_factors())
         size["parameters"] = len(step.optimizer.parameters)
     else:
-        net = trial.evaluated(network, cfg)
-        clips = trial.made_up_batch(network, cfg)[0]
+        net = networks.evaluated(network, cfg)
+        clips = networks.made_up_batch(network, cfg)[0]
         # Several clips of a video count as several.
-        outputs = net(clips.reshape(-1, *trial.one_clip(network, cfg.data)))
+        outputs = net(clips.reshape(-1, *networks.one_clip(network, cfg.data)))
     for output in outputs if isinstance(outputs, tuple) else (outputs,):
         output.asnumpy()
     return {"finished": True, "peak_bytes": ms.runtime.max_memory_allocated(), **size}

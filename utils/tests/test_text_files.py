@@ -7,11 +7,11 @@ import os
 import pytest
 
 from tests.test_official_lists import CASES, lay
-from utils.annotations import read
-from utils.class_names import read_names
-from utils.lists import ListFile, entries, read_list
+from utils.data.annotation_file import ListFile, entries, read_list
+from utils.data.class_names import read_names
+from utils.data.prepare.public_annotations import read
+from utils.distributed.rank_table import read_rank_table
 from utils.messages import LINE, to_line
-from utils.rank_table import read_rank_table
 from utils.text_files import read_text
 
 NAMES = ["café", "naïve", "日本"]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from utils.cluster import GIGA, MICRO
+from utils.distributed.cost_model import GIGA, MICRO
 from utils.verify.machine import Plan
 from utils.verify.processes import Ended
 from utils.verify.report import FAILED, OK, SKIPPED, SLOW, Finding
@@ -42,8 +42,8 @@ def verify_communication(plan: Plan) -> tuple[list[Finding], dict]:
 def fit_ring(probes: Sequence, ranks: int) -> tuple[float, float]:
     """(microseconds a message, GB/s) of the ring that fits the probes, pairs of bytes and seconds.
 
-    By least squares of the relative errors, as the model of `utils.cluster`: 2 (P - 1) messages of
-    n / P bytes. Infinite bandwidth if the times do not grow with the size.
+    By least squares of the relative errors, as the model of `utils.distributed.cost_model`: 2 (P -
+    1) messages of n / P bytes. Infinite bandwidth if the times do not grow with the size.
     """
     sizes, times = (np.array(column, float) for column in zip(*probes))
     messages = 2 * (ranks - 1)

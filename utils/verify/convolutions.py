@@ -1,4 +1,4 @@
-"""Which form of a depthwise convolution is the fastest on this device (`utils.conv3d.FORMS`).
+"""Which form of a depthwise convolution is the fastest on this device (`utils.nn.conv3d.FORMS`).
 
 Forward and backward are timed at the shapes of X3D-S (clips of 13 x 160 x 160) and of the pooling
 in plain MViTv2-S (16 x 224 x 224). A network's total counts each shape as often as it has layers.

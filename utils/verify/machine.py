@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from utils.config import ROOT
-from utils.core_count import count_cores
-from utils.devices import VISIBLE, count_devices, find_cann, read_cann_version
+from utils.cpu_cores import count_cores
+from utils.distributed.devices import VISIBLE, count_devices, find_cann, read_cann_version
 from utils.verify.processes import Runner
 
 PACKAGES = ("mindspore", "numpy")

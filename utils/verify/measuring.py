@@ -17,13 +17,22 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from utils import amp, checkpoint_file, command, compare, runtime, trial
+from utils import cli, networks, runtime
 from utils.config import Run
-from utils.conv3d import DepthwiseConv3d
-from utils.filling import fill_input
-from utils.graph_costs import compile_seconds
-from utils.profiling import RECORDED, SKIPPED, WARM_UP, Profiling
-from utils.testing import evaluation, expected_evaluation, load_case, spread, torch_names
+from utils.nn.conv3d import DepthwiseConv3d
+from utils.testing.filling import fill_input
+from utils.testing.golden import (
+    evaluation,
+    expected_evaluation,
+    load_case,
+    spread,
+    step_comparison,
+    torch_names,
+)
+from utils.testing.graph_costs import compile_seconds
+from utils.train import amp
+from utils.train.profiler import RECORDED, SKIPPED, WARM_UP, Profiling
+from utils.weights import checkpoint_file
 
 LOSS_SCALE = 1024.0  # of the float16 levels of parity
 LEAST_GRADIENT = 1e-4  # of the longest one; shorter ones are rounding
@@ -41,7 +50,7 @@ def measure_parity(request: dict[str, Any]) -> Iterator[dict[str, float]]:
     of their lengths.
     """
     runtime.start(Run(device=request["device"], tf32=False))
-    golden = importlib.import_module(f"{request['network']}.golden")
+    golden = importlib.import_module(f"{request['network']}.golden_case")
     case = read_case(Path(request["case"]), request["name"])
     clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
     options = {}
@@ -73,7 +82,7 @@ def measure_gradients(golden, case: dict, clip: Tensor, level: str, options: dic
         value = loss(net(x), y)
         return value * scale, value
 
-    label = Tensor(compare.labels(case, golden))
+    label = Tensor(step_comparison.labels(case, golden))
     step = ms.jit(ms.value_and_grad(forward, None, weights, has_aux=True))
     (_, value), gradients = step(clip, label)
     train = case["train"]
@@ -83,9 +92,9 @@ def measure_gradients(golden, case: dict, clip: Tensor, level: str, options: dic
         length = np.linalg.norm(gradient.asnumpy().astype(np.float64)) / scale
         expected = exact.get(names[parameter.name], 0.0)  # not every case records norms
         if expected > least:
-            errors.append(compare.off(length, expected))
+            errors.append(step_comparison.off(length, expected))
     return {
-        "loss": compare.off(float(value.asnumpy()), train.get("loss64", train["loss"])),
+        "loss": step_comparison.off(float(value.asnumpy()), train.get("loss64", train["loss"])),
         "gradients": float(np.quantile(errors, QUANTILE)),
     }
 
@@ -98,8 +107,8 @@ def measure_step(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """
     cfg = load_settings(request)
     rt = runtime.start(cfg.run)
-    step = trial.build_step(request["network"], cfg, rt)
-    inputs = (*trial.made_up_batch(request["network"], cfg), *step.draw_factors())
+    step = networks.build_step(request["network"], cfg, rt)
+    inputs = (*networks.made_up_batch(request["network"], cfg), *step.draw_factors())
     found = {"batch": cfg.data.batch, "compile": compile_seconds(step, *inputs)}
     began = time.monotonic()
     loss = float(step(*inputs).asnumpy()[0])
@@ -119,9 +128,9 @@ def measure_step(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def load_settings(request: dict[str, Any]) -> Any:
     """The settings of a request, with fresh weights."""
-    config = command.config_of(request["network"])
+    config = cli.config_of(request["network"])
     overrides = [*request["overrides"], f"run.device={request['device']}"]
-    return trial.without_checkpoint(command.load_config(config, Path(request["config"]), overrides))
+    return networks.without_checkpoint(cli.load_config(config, Path(request["config"]), overrides))
 
 
 def measure_pipelined(step: nn.Cell, inputs: tuple, repeats: int) -> float:
@@ -179,7 +188,10 @@ def measure_form(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             outputs = step(x)
             wait_for(request["device"], outputs[0], outputs[1][0], *outputs[1][1])
 
-        yield {"shape": name, "seconds": trial.median_seconds(run, request["repeats"], warm_up=2)}
+        yield {
+            "shape": name,
+            "seconds": networks.median_seconds(run, request["repeats"], warm_up=2),
+        }
 
 
 def wait_for(device: str, *outputs: Tensor) -> None:
@@ -201,6 +213,6 @@ def measure_difference(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if first.keys() != second.keys():
         raise ValueError("the checkpoints have arrays of different names")
     equal = all(np.array_equal(first[name], second[name]) for name in first)
-    errors = [compare.relative(second[name], first[name]) for name in first]
+    errors = [step_comparison.relative(second[name], first[name]) for name in first]
     largest = float(np.nan_to_num(max(errors), nan=1e30, posinf=1e30))
     yield {"arrays": len(first), "equal": equal, "largest": largest}

@@ -65,7 +65,8 @@ def assess_parity(network: str, case: str, device: str, ended: Ended) -> list[Fi
         if beyond:
             advice = (
                 f"{', '.join(beyond)} beyond the limit: find the first layer that differs with "
-                f"scripts/compare_step.py --case {case} --run.device={device} --run.tf32=false"
+                f"scripts/analysis/compare_step.py --case {case} --run.device={device} "
+                "--run.tf32=false"
             )
         findings.append(
             Finding(FAILED if beyond else OK, f"{network} {level}: {', '.join(shown)}", advice)

@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from utils.config import ROOT
-from utils.parent import die_with_parent
+from utils.processes import die_with_parent
 
 WORKER = ROOT / "utils" / "verify" / "worker.py"
 LAUNCHER = ROOT / "scripts" / "launch.py"
@@ -47,7 +47,8 @@ class Runner:
     """Starts processes one after the other; `logs` is the folder for their stderr and stdout.
 
     `limit` is the time limit of one process in seconds. The caller must adopt orphans
-    (`utils.parent.adopt_orphans`), so that whatever a process has started can be found and ended.
+    (`utils.processes.adopt_orphans`), so that whatever a process has started can be found and
+    ended.
     """
 
     def __init__(self, logs: Path, limit: float):

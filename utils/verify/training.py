@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from utils.config import ROOT
-from utils.drawing_images import draw_cifar10
+from utils.data.synthetic.pattern_images import draw_cifar10
 from utils.verify.machine import Plan
 from utils.verify.processes import Ended
 from utils.verify.report import FAILED, OK, SLOW, Finding
@@ -80,7 +80,7 @@ def draw_data(plan: Plan, kind: str) -> Ended:
         request = {"device": "CPU", "folder": str(folder)}
         return plan.runner.run_worker(name, "images", request)
     sets = ["--sets"] if kind == "sets" else []
-    script = "scripts/draw_videos.py"
+    script = "scripts/data/synthesize_videos.py"
     return plan.runner.run_script(name, script, "--out", folder, *DRAWN[kind], *sets)
 
 

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from utils import packed
-from utils.drawing import read_number, write_numbered_video, write_video
-from utils.lists import Record
-from utils.order import Order
+from utils.data.annotation_file import Record
+from utils.data.packed import reader as packed
+from utils.data.sampler import Order
+from utils.data.synthetic.motion_videos import read_number, write_numbered_video, write_video
 from utils.runtime import Runtime
 from x3d import dataset, sampling
 

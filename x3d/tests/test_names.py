@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from mindspore import Tensor, ops
 
-from utils.checkpoint import weights_of
-from utils.conv3d import FORMS, DepthwiseConv3d
-from utils.convert import convert
-from utils.filling import fill, fill_input
-from utils.testing import torch_names
+from utils.nn.conv3d import FORMS, DepthwiseConv3d
+from utils.testing.filling import fill, fill_input
+from utils.testing.golden import torch_names
+from utils.weights.checkpoint import weights_of
+from utils.weights.convert import convert
 from x3d import convert as room
 from x3d.model import X3D
 

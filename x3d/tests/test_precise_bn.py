@@ -6,7 +6,7 @@ import pytest
 from mindspore import Tensor, nn
 
 from utils.config import ROOT, load_config
-from utils.layers import BatchNorm2d, conv2d, freeze
+from utils.nn.layers import BatchNorm2d, conv2d, freeze
 from x3d.config import Config
 from x3d.precise_bn import PreciseBatchNorms
 

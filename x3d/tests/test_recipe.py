@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor
 
-from utils import optim, views
-from utils.filling import fill_input
-from utils.testing import load_case
+from utils.testing.filling import fill_input
+from utils.testing.golden import load_case
+from utils.train import optimizers
+from utils.video import transforms as views
 from x3d import sampling
 from x3d.lr_generator import get_lr, rate_at
 from x3d.model import round_repeats, round_width
@@ -121,7 +122,7 @@ def test_the_optimizers_updates():
         {"params": [weight], "lr": case["lr_per_step"], "weight_decay": decay}
         for weight, decay in zip(weights, case["weight_decay"])
     ]
-    opt = optim.SGD(weights, groups, case["momentum"], case["nesterov"])
+    opt = optimizers.SGD(weights, groups, case["momentum"], case["nesterov"])
     for t, after in enumerate(case["after"]):
         seeds = [case["seed"] + 100 * (t + 1) + i for i in range(count)]
         opt(tuple(Tensor(fill_input(seed, (4,))) for seed in seeds))

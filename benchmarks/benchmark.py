@@ -1,0 +1,282 @@
+"""Measures a network, or its data pipeline, on this machine.
+
+    python benchmarks/benchmark.py step    --config_path Y [--section.key=value ...] [--torch]
+    python benchmarks/benchmark.py compile --config_path Y [--section.key=value ...]
+    python benchmarks/benchmark.py memory  --config_path Y [--section.key=value ...]
+    python benchmarks/benchmark.py data    --config_path Y [--section.key=value ...]
+    python benchmarks/benchmark.py eval    --config_path Y [--section.key=value ...]
+        [--repeats 7] [--seconds 20] [--network tsm] [--out FILE] [--against FILE]
+
+`step`: clips/s of training and evaluation, compile seconds, peak memory, GFLOP/s, and that as a
+share of this machine's own matrix products, timed in the same run. With --torch the same network
+in eager PyTorch takes turns with ours; `_over_torch` is how many times as many clips we do.
+`compile`: seconds to compile the training and the evaluation graph. `memory`: the most memory that
+compiling, training and evaluation take, GB; of the host (framework and compiler included), and of a
+device that has its own. For both, each graph has a fresh process; --part NAME is one alone.
+`data`: clips/s and clips per CPU-second of the pipeline alone, against bare decoding of the same
+frames, the floor; and where the milliseconds of a clip go, as `benchmarks/data_profiler.py`
+explains. It takes up to three times --seconds. `eval`: videos/s of an evaluation, data and network.
+
+--out writes the result to a file; --against compares with one that an earlier run has written, and
+prints now / before. --network may be left out where the yaml lies in the network's folder. The last
+line of stdout is one JSON object.
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Optional
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+from benchmarks import data_profiler, results
+from benchmarks.torch import baseline
+from utils import cli, log, runtime
+from utils.data.loader import worker_count
+from utils.evaluate.metrics import video_scores
+from utils.files import explained, write_text
+from utils.networks import (
+    build_step,
+    evaluated,
+    made_up_batch,
+    median_seconds,
+    one_clip,
+    without_checkpoint,
+)
+from utils.nn.complexity import multiply_adds
+from utils.testing.golden import evaluation as scores_of
+from utils.testing.golden import graph_costs
+from utils.testing.graph_costs import compile_seconds, peak_gb
+
+# The rooms' own functions by parts, besides `data_timing.FUNCTIONS`.
+OWN = {
+    "tsm": {
+        "tsm.transforms:train_clip": "geometry",
+        "tsm.transforms:stack_frames": "copy",
+    },
+    "x3d": {"x3d.transforms:train_clip": "geometry"},
+    "mvit_multi": {
+        "mvit_multi.transforms:train_clip": "augment",
+        "mvit_multi.dataset:TrainSource.mix": "augment",
+        "mvit_multi.dataset:TrainSource.row": "copy",
+    },
+}
+
+
+KINDS = ("step", "compile", "memory", "data", "eval")
+
+
+def main(room: str, cfg, kind: str, repeats: str = "7", seconds: str = "20", **chosen) -> None:
+    repeats = cli.whole_number("repeats", repeats)
+    seconds = cli.whole_number("seconds", seconds)
+    result = {"benchmark": kind, "config": str(cfg.run.out.name)}
+    against, out, part = (chosen.get(name) for name in ("against", "out", "part"))
+    before = results.read(Path(against), **result) if against else None
+    if chosen["torch"]:
+        baseline.check(kind, cfg.run)
+    if part:
+        graph_costs.check(kind, part)
+    if kind in ("compile", "memory") and not part:
+        result.update(measure_parts(kind, cfg.data.batch))
+    else:
+        environment = dict(os.environ)  # of before MindSpore's settings
+        rt = runtime.start(cfg.run)
+        log.start_log(rt)
+        if part:
+            print(json.dumps(graph_costs.measure(room, without_checkpoint(cfg), rt, part)))
+            return
+        if kind == "eval":
+            result.update(measure_eval(room, cfg, rt, seconds))
+        elif kind == "step":
+            environment = environment if chosen["torch"] else None
+            result.update(measure_step(room, without_checkpoint(cfg), rt, repeats, environment))
+        else:
+            result.update(measure_data(room, cfg, rt, seconds))
+    result["machine"] = results.machine(cfg.run.device)
+    if before:
+        result.update(against=against, ratios=results.ratios(before, result))
+        for line in results.differences(before, result):
+            print(f"warning: {line}", file=sys.stderr)
+        for line in results.table(before, result):
+            print(line)
+    print(json.dumps(result))
+    if out:
+        with explained(Path(out), "--out"):
+            Path(out).parent.mkdir(parents=True, exist_ok=True)
+            write_text(Path(out), json.dumps(result) + "\n")
+
+
+def measure_step(
+    room: str, cfg, rt: runtime.Runtime, repeats: int, torch: Optional[dict] = None
+) -> dict:
+    """Training and evaluation steps on made-up clips of the yaml's shape and batch.
+
+    `torch` is the environment in which PyTorch is to do the same, None: it is not.
+    """
+    step, one = build_step(room, cfg, rt), one_clip(room, cfg.data)
+    clip, label = made_up_batch(room, cfg)
+    inputs = (clip, label, *step.draw_factors())
+    batch = clip.size // int(np.prod(one))  # several clips of a video count as several
+    twin = None if torch is None else baseline.TorchTwin(room, cfg, (batch, *one), torch)
+    macs = multiply_adds(step.net, one)
+    log.log.info("compiling the training graph ...")
+    compiled = compile_seconds(step, *inputs)
+    train = baseline.medians(lambda: step(*inputs).asnumpy(), repeats, twin, "train")
+    peaks = peak_gb(), twin and twin.peak_gb
+    net, clip = evaluated(room, cfg), clip.reshape(batch, *one)
+    log.log.info("compiling the evaluation graph ...")
+    eval_compiled = compile_seconds(net, clip)
+    evaluation = baseline.medians(lambda: scores_of(net, clip), repeats, twin, "evaluate")
+    peak = matmul_rate(repeats)
+    # A training step counts three forward passes: forward, and gradients of inputs and weights.
+    rate = 2 * 3 * macs * batch / train[0] / 1e9
+    result = {
+        "batch": batch,
+        "clip": list(one),
+        "train_clips_per_second": round(batch / train[0], 3),
+        "eval_clips_per_second": round(batch / evaluation[0], 3),
+        "compile_seconds": round(compiled, 1),
+        "eval_compile_seconds": round(eval_compiled, 1),
+        "train_peak_gb": round(peaks[0], 2),
+        "gmacs_per_clip": round(macs / 1e9, 3),
+        "train_gflops": round(rate, 1),
+        "eval_gflops": round(2 * macs * batch / evaluation[0] / 1e9, 1),
+        "matmul_gflops": round(peak, 1),
+        "train_share_of_matmul": round(rate / peak, 3),
+    }
+    if twin:
+        result.update(
+            torch=twin.version,
+            torch_train_clips_per_second=round(batch / train[1], 3),
+            torch_eval_clips_per_second=round(batch / evaluation[1], 3),
+            torch_train_peak_gb=round(peaks[1], 2),
+            train_over_torch=round(train[1] / train[0], 2),
+            eval_over_torch=round(evaluation[1] / evaluation[0], 2),
+        )
+        twin.close()
+    return result
+
+
+def measure_parts(kind: str, batch: int) -> dict:
+    """This command once for each part, in a process of its own: the peak of memory never falls."""
+    found = {"batch": batch}
+    for part in graph_costs.PARTS[:2] if kind == "compile" else graph_costs.PARTS:
+        costs = results.run("benchmarks/benchmark.py", *sys.argv[1:], f"--part={part}")
+        for name in ("seconds",) if kind == "compile" else ("peak_gb", "device_peak_gb"):
+            if name in costs:
+                found[f"{part}_{name}"] = costs[name]
+    return found
+
+
+class Product(nn.Cell):
+    def construct(self, a, b):
+        return ops.matmul(a, b)
+
+
+def matmul_rate(repeats: int, size: int = 2048) -> float:
+    """GFLOP/s of a float32 matrix product in MindSpore on this machine."""
+    a = Tensor(np.random.RandomState(0).standard_normal((size, size)).astype(np.float32))
+    product = Product()
+    return 2 * size**3 / median_seconds(lambda: product(a, a).asnumpy(), repeats) / 1e9
+
+
+def measure_data(room: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
+    """Clips taken apart one by one, then the training pipeline for some seconds."""
+    dataset = importlib.import_module(f"{room}.dataset")
+    records = dataset.read_records(cfg, "train")
+    order = dataset.train_order(cfg, records, rt)
+    clips = dataset.TrainSource(records, cfg, order, 10**6 // order.samples + 1, 0)
+    if hasattr(dataset, "epoch_pipeline"):
+        reader = cfg.data.source
+        floor, clip, parts = operator_parts(dataset, cfg, order, clips, seconds)
+    else:
+        reader = data_profiler.reader_of(clips)
+        floor, clip, parts = data_profiler.take_apart(clips, OWN.get(room, {}), seconds)
+    read = None if hasattr(dataset, "epoch_pipeline") else round(data_profiler.bytes_read(clips))
+    batch, workers = cfg.data.batch, worker_count(cfg.data.workers)
+    done, _, cpu = data_profiler.flat_out(data_profiler.idle(clips).dataset(), batch, seconds / 4)
+    parts["copy"] += 1000 * cpu / done
+    clip += 1000 * cpu / done
+    done, wall, cpu = data_profiler.flat_out(clips.dataset(), batch, seconds)
+    parts["wait"] = max(1000 * (workers * wall - cpu) / done, 0)
+    return {
+        "clips": done,
+        "reader": reader,
+        "workers": workers,
+        "processes": getattr(cfg.data, "processes", False),
+        "clips_per_second": round(done / wall, 2),
+        "clips_per_cpu_second": round(done / cpu, 2),
+        "bare_decoding_per_cpu_second": round(1000 / floor, 2),
+        "cost_over_bare_decoding": round(1000 * cpu / done / floor, 2),
+        "floor_milliseconds": round(floor, 3),
+        "clip_milliseconds": round(clip, 3),
+        "clip_over_floor": round(clip / floor, 2),
+        "bytes_read": read,
+        "milliseconds": {part: round(value, 3) for part, value in parts.items()},
+    }
+
+
+def operator_parts(dataset, cfg, order, clips, seconds: int) -> tuple[float, float, dict]:
+    """The same of images that MindData's own operators make: of these only the sum is known.
+
+    Reading is what a pipeline costs that drops the images it has read.
+    """
+    data, spent = cfg.data, []
+    whole = dataset.epoch_pipeline(data, order, 0)  # sets how far pipelines work ahead
+    samples, workers = order.epoch(0).tolist(), worker_count(data.workers)
+    read = dataset.open_reader(data, "train", samples, workers).project(["label"])
+    for pipeline in (read.batch(data.batch, True), whole):
+        try:
+            done, _, cpu = data_profiler.flat_out(pipeline.repeat(), data.batch, seconds / 2)
+        except RuntimeError as error:
+            raise ValueError(dataset.reason_of(error)) from None
+        spent.append(1000 * cpu / done)
+    clips.decode(0)  # reads the first images
+    floor = np.mean(
+        [data_profiler.cost(clips.decode, index) for index in range(data_profiler.MOST)]
+    )
+    parts = {"open": spent[0], "operators": max(spent[1] - spent[0], 0), "copy": 0.0}
+    return 1000 * floor, spent[1], parts
+
+
+def measure_eval(room: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
+    """Whole evaluation, data and network, of the first videos; the first batch is not timed."""
+    net = evaluated(room, cfg)
+    data = importlib.import_module(f"{room}.dataset").eval_data(cfg, rt)
+    if data.get_dataset_size() < 2:
+        raise ValueError("eval.batch: all test videos fit into one batch, which is not timed")
+    batches = iter(data.create_tuple_iterator(num_epochs=1, output_numpy=True))
+    clips, _, _ = next(batches)
+    video_scores(net, clips)  # compiles
+    began, computed, done = time.monotonic(), 0.0, 0
+    for clips, _, valid in batches:
+        since = time.monotonic()
+        video_scores(net, clips)
+        computed += time.monotonic() - since
+        done += int(valid.sum())
+        if time.monotonic() - began > seconds:
+            break
+    passed = time.monotonic() - began
+    return {
+        "batch": cfg.eval.batch,
+        "views": int(clips.shape[1]),
+        "videos": done,
+        "videos_per_second": round(done / passed, 2),
+        "waiting": round(1 - computed / passed, 3),
+    }
+
+
+if __name__ == "__main__":
+    cli.run_room(
+        main,
+        __doc__,
+        flags=["torch"],
+        optional=["repeats", "seconds", "out", "against", "part"],
+        words={"kind": KINDS},
+    )

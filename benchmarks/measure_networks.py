@@ -1,0 +1,86 @@
+"""Measures all networks on this machine's processor: the table of docs/benchmarks.md.
+
+    python benchmarks/measure_networks.py [--torch] [--repeats 5] [--only NAME,NAME]
+
+Runs `benchmarks/benchmark.py step` once for each network, in float32; with --torch also in eager
+PyTorch, where that is installed. --only takes names of yamls. Prints the table. The last line of
+stdout is one JSON object: rows.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from benchmarks.results import run
+from utils import cli
+from utils.config import ROOT, known
+
+# Settings by yaml, besides FIXED: batches that a small machine holds.
+NETWORKS = {
+    "tsm_r50_k400_8f": ["--data.batch=2"],
+    "resnet50_r50_imagenet_torchvision": ["--data.batch=8"],
+    "x3d_s_k400_13x6": ["--data.batch=2"],
+    "x3d_m_k400_16x5": ["--data.batch=2"],
+    "mvit_multi_plain_s_k400_16x4": [
+        *("--data.batch=1", "--data.copies=1", "--data.mixup=0", "--data.cutmix=0"),
+    ],
+    "tsm_smoke": [],
+    "resnet50_smoke": [],
+    "x3d_smoke": [],
+    "mvit_multi_smoke": [],
+}
+FIXED = ["--run.device=CPU", "--run.amp=O0", "--run.loss_scale=1", "--run.dynamic_loss_scale=false"]
+COLUMNS = {
+    "training clips/s": "train_clips_per_second",
+    "PyTorch": "torch_train_clips_per_second",
+    "ratio": "train_over_torch",
+    "evaluation clips/s": "eval_clips_per_second",
+    " PyTorch": "torch_eval_clips_per_second",
+    " ratio": "eval_over_torch",
+    "training GFLOP/s": "train_gflops",
+    "of the product": "train_share_of_matmul",
+    "compile s": "compile_seconds",
+    "peak GB": "train_peak_gb",
+    "  PyTorch": "torch_train_peak_gb",
+}
+
+
+def main(torch: bool, repeats: str = "5", only: str = "") -> None:
+    repeats, rows = cli.whole_number("repeats", repeats), []
+    names = only.split(",") if only else list(NETWORKS)
+    for name in names:
+        known(name, NETWORKS, "name of --only")
+    for name in names:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        given = ["--config_path", str(next(ROOT.glob(f"*/configs/{name}.yaml")))]
+        given += [*FIXED, *NETWORKS[name], f"--repeats={repeats}"]
+        rows.append(run("benchmarks/benchmark.py", "step", *given, *["--torch"] * torch))
+    for line in table(rows):
+        print(line)
+    print(json.dumps({"rows": rows}))
+
+
+def table(rows: list[dict]) -> Iterator[str]:
+    yield f"| config | batch of clips | {' | '.join(name.strip() for name in COLUMNS)} |"
+    yield "|" + " --- |" * (2 + len(COLUMNS))
+    for row in rows:
+        batch = f"{row['batch']} of {' x '.join(map(str, row['clip']))}"
+        shown = [digits(row[key]) if key in row else "–" for key in COLUMNS.values()]
+        yield f"| `{row['config']}` | {batch} | {' | '.join(shown)} |"
+
+
+def digits(value: float) -> str:
+    """Three of them, or all in front of the point."""
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def start() -> None:
+    given, _ = cli.parse(sys.argv[1:], [], ["torch"], ["repeats", "only"])
+    main(**given)
+
+
+if __name__ == "__main__":
+    cli.enter(__doc__, start, bare=True)

@@ -1,0 +1,176 @@
+"""Measures train steps over a slow network and compares them with what the planner foretells.
+
+    python benchmarks/scaling/measure_scaling.py --config_path Y [--workers 2] [--rate 100mbit]
+        [--splits 1,2,4] [--steps 20] [--out FILE] [--network tsm] [--section.key=value ...]
+
+Every worker, on the CPU, is a host of its own: a network namespace on a bridge, that sends at most
+RATE. Latency and bandwidth come from AllReduces of four sizes, the computation from steps that
+exchange nothing; from these alone the step with each number of segments is foretold, and measured.
+Needs Linux, root and iproute2. The last line of stdout is one JSON object.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+import numpy as np
+from scipy.optimize import nnls
+
+from benchmarks.scaling import netns
+from utils import cli
+from utils.config import ROOT, to_yaml
+from utils.distributed.cost_model import GIGA, MICRO, Cluster
+from utils.distributed.fusion_planner import MOST_SEGMENTS, predict
+from utils.distributed.gradient_timing import Backward
+from utils.files import explained, write_text
+from utils.networks import without_checkpoint
+
+PORT, LIMIT = 8118, 900  # of the scheduler; seconds for everything
+MOST_WORKERS = 16
+SIGNALS = 16  # bytes: loss, top-1 and two signals have an AllReduce of their own
+WORDS = "workers", "rate", "splits", "steps", "out"
+
+
+def main(
+    room: str,
+    cfg,
+    workers: str = "2",
+    rate: str = "100mbit",
+    splits: str = "1,2,4",
+    steps: str = "20",
+    out: str = "",
+) -> None:
+    check(workers, rate, splits, steps)
+    reason = netns.why_not()
+    if reason:
+        raise ValueError(f"a limited network cannot be made: {reason}")
+    cfg = without_checkpoint(replace(cfg, run=replace(cfg.run, device="CPU")))
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(
+            room, cfg, int(workers), rate, ["--splits", splits, "--steps", steps], folder
+        )
+    cluster = fitted(found["probes"], int(workers))
+    rows = [compared(found, cluster, int(count)) for count in found["steps"]]
+    for line in told(rate, found, cluster, rows):
+        print(line)
+    result = {
+        "config": cfg.run.out.name,
+        "workers": int(workers),
+        "rate": rate,
+        "latency_us": round(cluster.latency, 1),
+        "gigabytes_per_second": round(cluster.bandwidth, 6),
+        "compute_ms": round(1e3 * found["compute"], 2),
+        "steps": rows,
+    }
+    print(json.dumps(result))
+    if out:
+        with explained(Path(out), "--out"):
+            Path(out).parent.mkdir(parents=True, exist_ok=True)
+            write_text(Path(out), json.dumps(result) + "\n")
+
+
+def check(workers: str, rate: str, splits: str, steps: str) -> None:
+    cli.whole_number("steps", steps)
+    if not 2 <= cli.whole_number("workers", workers) <= MOST_WORKERS:
+        raise ValueError(f"--workers must be from 2 to {MOST_WORKERS}, not {workers}")
+    if not re.fullmatch(r"[1-9]\d*[kmg]bit", rate):
+        raise ValueError(f"--rate must be as tc spells it, 100mbit, not {rate}")
+    for text in splits.split(","):
+        if cli.whole_number("splits", text) > MOST_SEGMENTS:
+            raise ValueError(f"--splits: {text} segments; at most {MOST_SEGMENTS}")
+
+
+def measure(room: str, cfg, workers: int, rate: str, options: list[str], folder: str) -> dict:
+    """Runs the workers, each in its own namespace, and reads what the first one wrote."""
+    config, result = Path(folder) / "config.yaml", Path(folder) / "result.json"
+    config.write_text(to_yaml(cfg))
+    script = [str(ROOT / "benchmarks" / "scaling" / "worker.py"), "--config_path", str(config)]
+    script += ["--network", room, *options, "--out", str(result)]
+    with netns.hosts(workers, rate) as hosts:
+        jobs = [start(i, name, hosts, script, folder) for i, (name, _) in enumerate(hosts)]
+        for job in jobs:
+            try:
+                job.wait(timeout=LIMIT)
+            except subprocess.TimeoutExpired:
+                job.kill()
+    if not result.exists():
+        logs = sorted(Path(folder).glob("*/worker_*.log"))
+        tail = logs[0].read_text(errors="replace")[-2000:] if logs else "no worker started"
+        raise RuntimeError(f"the workers did not end well:\n{tail}")
+    return json.loads(result.read_text())
+
+
+def start(rank: int, name: str, hosts: list, script: list[str], folder: str) -> subprocess.Popen:
+    """msrun on one of the hosts."""
+    msrun = ["msrun", f"--worker_num={len(hosts)}", "--local_worker_num=1", f"--node_rank={rank}"]
+    msrun += [f"--master_addr={hosts[0][1]}", f"--master_port={PORT}", "--join=True"]
+    msrun += [f"--log_dir={folder}/{rank}", *script]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.Popen(
+        ["ip", "netns", "exec", name, *msrun],
+        env={**os.environ, "PATH": path, "GLOG_v": "3"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=folder,
+    )
+
+
+def fitted(probes: list, workers: int) -> Cluster:
+    """Latency and bandwidth that give the probes' times in a ring, by least relative squares.
+
+    The CPU's collective computes nothing while it sends, so there is no overlap.
+    """
+    sizes, times = (np.array(v, float) for v in zip(*probes))
+    messages = 2 * (workers - 1)
+    terms = np.stack([np.full(len(sizes), messages), messages * sizes / workers], 1)
+    (latency, slowness), _ = nnls(terms / times[:, None], np.ones(len(sizes)))
+    return Cluster(
+        devices_per_node=1,
+        latency=latency / MICRO,
+        bandwidth=1 / slowness / GIGA,
+        algorithm="ring",
+        overlap=False,
+    )
+
+
+def compared(found: dict, cluster: Cluster, count: int) -> dict:
+    """Measured and foretold, in milliseconds, of a step with so many segments."""
+    sizes, compute = np.array(found["sizes"]), found["compute"]
+    backward = Backward(
+        tuple(found["names"]), sizes, np.full(len(sizes), compute), 0.0, compute, "measured"
+    )
+    each = found["steps"][str(count)]
+    foretold = predict(backward, cluster, found["ranks"], each["ends"]).step
+    foretold += cluster.all_reduce_seconds(SIGNALS, found["ranks"])
+    return {
+        "segments": len(each["ends"]),
+        "measured_ms": round(1e3 * each["seconds"], 2),
+        "foretold_ms": round(1e3 * foretold, 2),
+        "error": round(foretold / each["seconds"] - 1, 4),
+    }
+
+
+def told(rate: str, found: dict, cluster: Cluster, rows: list[dict]) -> list[str]:
+    lines = [
+        f"{found['ranks']} workers, {rate}: {cluster.latency:.0f} us a message, "
+        f"{1e3 * cluster.bandwidth:.2f} MB/s, {1e3 * found['compute']:.1f} ms of computing",
+        f"{'segments':>8} {'measured ms':>12} {'foretold ms':>12} {'error':>8}",
+    ]
+    for row in rows:
+        lines.append(
+            f"{row['segments']:8} {row['measured_ms']:12.1f} {row['foretold_ms']:12.1f} "
+            f"{row['error']:8.1%}"
+        )
+    return lines
+
+
+if __name__ == "__main__":
+    cli.run_room(main, __doc__, optional=WORDS)

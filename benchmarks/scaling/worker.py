@@ -1,0 +1,63 @@
+"""A worker of benchmarks/scaling/measure_scaling.py: probes the network, then times train steps.
+
+    msrun ... benchmarks/scaling/worker.py --config_path Y --splits 1,2,4 --steps 20
+        --out FILE [--section.key=value ...]
+
+Rank 0 writes FILE: seconds of AllReduces by size, of a step without one, and of a step with each
+number of segments, all while every worker does the same.
+"""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+import numpy as np
+from mindspore import Tensor
+
+from utils import cli, runtime
+from utils.distributed.fusion_planner import even_ends
+from utils.evaluate.metrics import SumRanks
+from utils.files import write_text
+from utils.networks import build_step, made_up_batch, median_seconds
+from utils.runtime import Runtime
+
+PROBES = 2**10, 2**16, 2**18, 2**20  # elements of float32
+
+
+def main(room: str, cfg, splits: str, steps: str, out: str) -> None:
+    rt, many = runtime.start(cfg.run), int(steps)
+    found = {"ranks": rt.size, "probes": probe(many), "steps": {}}
+    alone = Runtime(rt.rank, 1, rt.device, rt.seed)  # the same step, but nothing is exchanged
+    step, batch = build_step(room, cfg, alone), made_up_batch(room, cfg, rt.rank)
+    found["compute"] = step_seconds(step, batch, many)
+    weights = step.optimizer.parameters
+    names, sizes = [p.name for p in weights], [p.size * p.itemsize for p in weights]
+    for count in map(int, splits.split(",")):
+        ends = even_ends(names, sizes, count)
+        run = replace(cfg.run, all_reduce=tuple(ends))
+        step = build_step(room, replace(cfg, run=run), rt)
+        found["steps"][count] = {"ends": ends, "seconds": step_seconds(step, batch, many)}
+    if rt.is_first:
+        write_text(Path(out), json.dumps({**found, "names": names, "sizes": sizes}))
+
+
+def probe(repeats: int) -> list[tuple[int, float]]:
+    """(bytes, median seconds) of AllReduces of several sizes."""
+    reduce, found = SumRanks(), []
+    for count in PROBES:
+        values = Tensor(np.ones(count, np.float32))
+        seconds = median_seconds(lambda v=values: reduce(v).asnumpy(), repeats, warm_up=2)
+        found.append((4 * count, seconds))
+    return found
+
+
+def step_seconds(step, batch: tuple, repeats: int) -> float:
+    inputs = (*batch, *step.draw_factors())
+    return median_seconds(lambda: step(*inputs).asnumpy(), repeats, warm_up=2)
+
+
+if __name__ == "__main__":
+    cli.run_room(main, __doc__, options=["splits", "steps", "out"])

@@ -1,0 +1,292 @@
+"""MViTv2 in PyTorch, as MultiTrain and PySlowFast define it (JunweiLiang/MultiTrain, 16723114;
+facebookresearch/SlowFast, 287ec007).
+
+Clips (B, 3, T, H, W), uint8 or normalised; tokens (B, N, C) between. Training gives a dict of the
+scores of heads and projections, and the embedding; evaluation the list of all heads' probabilities.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks.torch.parts import Normalize, mixed
+
+
+class Plan(NamedTuple):
+    """What a block does; `side` is that of the grid by which its tables are sized."""
+
+    dim: int
+    out: int
+    heads: int
+    frames: int
+    side: int
+    stride_q: int
+    stride_kv: int
+
+
+class Attention(nn.Module):
+    def __init__(self, plan: Plan, plain: bool, relative: bool):
+        super().__init__()
+        self.heads, self.size, self.plain = plan.heads, plan.out // plan.heads, plain
+        self.qkv, self.proj = nn.Linear(plan.dim, 3 * plan.out), nn.Linear(plan.out, plan.out)
+        for name in "qkv":
+            stride = plan.stride_q if name == "q" else plan.stride_kv
+            shape = (self.size, self.size, 3, (1, stride, stride), 1)
+            setattr(self, f"pool_{name}", nn.Conv3d(*shape, groups=self.size, bias=False))
+            setattr(self, f"norm_{name}", nn.LayerNorm(self.size, eps=1e-6 if plain else 1e-5))
+        self.relative = relative
+        if relative:
+            longest = max(plan.side // plan.stride_q, plan.side // plan.stride_kv)
+            for axis, length in zip("thw", (plan.frames, longest, longest)):
+                table = nn.init.trunc_normal_(torch.empty(2 * length - 1, self.size), std=0.02)
+                setattr(self, f"rel_pos_{axis}", nn.Parameter(table))
+
+    def forward(self, x: Tensor, grid: tuple) -> tuple:
+        b, n, _ = x.shape
+        q, k, v = self.qkv(x).reshape(b, n, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        q, grid_q = self.pool(q, grid, self.pool_q, self.norm_q)
+        k, grid_k = self.pool(k, grid, self.pool_k, self.norm_k)
+        v, _ = self.pool(v, grid, self.pool_v, self.norm_v)
+        scores = (q * self.size**-0.5) @ k.transpose(2, 3)
+        if self.relative:
+            scores = self.with_positions(scores, q, grid_q, grid_k)
+        x = scores.softmax(-1) @ v
+        if self.plain:
+            x[:, :, 1:] += q[:, :, 1:]
+        else:
+            x = x + q
+        return self.proj(x.transpose(1, 2).reshape(b, -1, self.heads * self.size)), grid_q
+
+    def pool(self, x: Tensor, grid: tuple, conv: nn.Conv3d, norm: nn.LayerNorm) -> tuple:
+        """Tokens (B, h, N, d) pooled head by head, and their grid; the class token stays."""
+        b, h, _, d = x.shape
+        if self.plain:
+            token, x = x[:, :, :1], x[:, :, 1:]
+        x = conv(x.reshape(b * h, *grid, d).permute(0, 4, 1, 2, 3).contiguous())
+        grid = tuple(x.shape[2:])
+        x = x.reshape(b, h, d, -1).transpose(2, 3)
+        if self.plain:
+            x = torch.cat((token, x), 2)
+        return norm(x), grid
+
+    def with_positions(self, scores: Tensor, q: Tensor, grid_q: tuple, grid_k: tuple) -> Tensor:
+        """Scores (B, h, Nq, Nk) plus each query's products with three tables of distances."""
+        b, first = len(q), int(self.plain)
+        inner = q[:, :, first:].reshape(b, self.heads, *grid_q, self.size)
+        t, h, w = (
+            rows(getattr(self, f"rel_pos_{axis}"), *sizes)
+            for axis, *sizes in zip("thw", grid_q, grid_k)
+        )
+        whole = scores[:, :, first:, first:].view(b, self.heads, *grid_q, *grid_k)
+        whole = (
+            whole
+            + torch.einsum("bythwc,tkc->bythwk", inner, t)[..., :, None, None]
+            + torch.einsum("bythwc,hkc->bythwk", inner, h)[..., None, :, None]
+            + torch.einsum("bythwc,wkc->bythwk", inner, w)[..., None, None, :]
+        )
+        scores[:, :, first:, first:] = whole.view(b, self.heads, prod(grid_q), prod(grid_k))
+        return scores
+
+
+def rows(table: Tensor, queries: int, keys: int) -> Tensor:
+    """The row of a table of distances for every query and key place: (queries, keys, d)."""
+    length = 2 * max(queries, keys) - 1
+    if len(table) != length:
+        table = F.interpolate(table.T[None], size=length, mode="linear")[0].T
+    wide, tall = max(keys / queries, 1.0), max(queries / keys, 1.0)
+    place = torch.arange(queries)[:, None] * wide - torch.arange(keys)[None] * tall
+    return table[(place + (keys - 1) * tall).long()]
+
+
+class Mlp(nn.Module):
+    def __init__(self, cin: int, width: int, cout: int, dropout: float = 0.0):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(cin, width), nn.Linear(width, cout)
+        self.drop = nn.Dropout(dropout) if dropout else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.drop(self.fc2(self.drop(F.gelu(self.fc1(x)))))
+
+
+class Block(nn.Module):
+    def __init__(self, plan: Plan, drop_path: float, plain: bool, relative: bool):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(plan.dim, eps=1e-6), nn.LayerNorm(plan.out, eps=1e-6)
+        self.attn = Attention(plan, plain, relative)
+        self.mlp = Mlp(plan.out, 4 * plan.out, plan.out)
+        self.drop_path, self.plain, self.stride = drop_path, plain, plan.stride_q
+        self.widens = plan.dim != plan.out
+        if self.widens:
+            name = "proj" if plain else "proj_max_pool"
+            setattr(self, name, nn.Linear(plan.dim, plan.out))
+
+    def forward(self, x: Tensor, grid: tuple) -> tuple:
+        normed = self.norm1(x)
+        branch, after = self.attn(normed, grid)
+        if self.widens:
+            x = self.proj(normed) if self.plain else self.proj_max_pool(x)
+        if self.stride > 1:
+            x = self.pool(x, grid)
+        x = x + self.drop(branch)
+        return x + self.drop(self.mlp(self.norm2(x))), after
+
+    def pool(self, x: Tensor, grid: tuple) -> Tensor:
+        """Max pool of a shortcut's tokens; a class token is left alone."""
+        s, token = self.stride, x[:, :1]
+        x = (x[:, 1:] if self.plain else x).transpose(1, 2).unflatten(2, grid)
+        x = F.max_pool3d(x, (1, s + 1, s + 1), (1, s, s), (0, (s + 1) // 2, (s + 1) // 2))
+        x = x.flatten(2).transpose(1, 2)
+        return torch.cat((token, x), 1) if self.plain else x
+
+    def drop(self, x: Tensor) -> Tensor:
+        """Drops the branches of some samples."""
+        if not self.training or not self.drop_path:
+            return x
+        keep = torch.rand(len(x), 1, 1) >= self.drop_path
+        return x * (keep / (1 - self.drop_path))
+
+
+class MultiHead(nn.Module):
+    """A head for each data set, and projections of its scores to the others' classes."""
+
+    def __init__(self, width: int, names, classes, dropout: float, cross: bool):
+        super().__init__()
+        count = dict(zip(names, classes))
+        self.heads = nn.ModuleDict({n: Mlp(width, 2048, count[n], dropout) for n in names})
+        pairs = [(s, t) for t in names for s in names if cross and s != t]
+        self.cross_dataset_heads = nn.ModuleDict(
+            {f"{s}_{t}": nn.Linear(count[s], count[t], bias=False) for s, t in pairs}
+        )
+        self.pairs = pairs
+
+    def forward(self, x: Tensor) -> dict:
+        scores = {name: head(x) for name, head in self.heads.items()}
+        if self.training:
+            for s, t in self.pairs:
+                scores[s, t] = self.cross_dataset_heads[f"{s}_{t}"](scores[s])
+        return scores
+
+
+class SingleHead(nn.Module):
+    def __init__(self, width: int, name: str, classes: int, dropout: float):
+        super().__init__()
+        self.dropout, self.projection = nn.Dropout(dropout), nn.Linear(width, classes)
+        self.name = name
+
+    def forward(self, x: Tensor) -> dict:
+        return {self.name: self.projection(self.dropout(x))}
+
+
+class MViT(nn.Module):
+    """Takes the settings of `mvit_multi.model.MViT`; `form` plays no part."""
+
+    def __init__(
+        self,
+        datasets: Sequence[str],
+        num_classes: Sequence[int],
+        frames: int,
+        crop: int,
+        depth: int = 24,
+        dim: int = 96,
+        heads: int = 1,
+        grow: Sequence[int] = (2, 5, 21),
+        kv_stride: int = 8,
+        drop_path: float = 0.1,
+        dropout: float = 0.5,
+        plain: bool = False,
+        relative: bool = False,
+        single: bool = False,
+        cross: bool = True,
+        expander: bool = True,
+        form: str = "taps",
+        recompute: bool = False,
+    ):
+        super().__init__()
+        if recompute:
+            raise ValueError("model.recompute: the twin keeps all activations")
+        self.datasets, self.plain = tuple(datasets), plain
+        self.normalize = Normalize((0.45,) * 3, (0.225,) * 3, 3, axes=3)
+        self.patch_embed = nn.Module()
+        self.patch_embed.proj = nn.Conv3d(3, dim, (3, 7, 7), (2, 4, 4), (1, 3, 3))
+        side, self.absolute = crop // 4, not (plain or relative)
+        if plain:
+            self.cls_token = table(1, 1, dim)
+        if self.absolute:
+            self.pos_embed_spatial = table(1, ((crop - 1) // 4 + 1) ** 2, dim)
+            self.pos_embed_temporal = table(1, (frames - 1) // 2 + 1, dim)
+        rates, blocks = torch.linspace(0, drop_path, depth).tolist(), []
+        for i in range(depth):
+            stride, before = 2 if i in grow else 1, dim
+            dim, heads, kv_stride = dim * stride, heads * stride, max(kv_stride // stride, 1)
+            plan = Plan(before, dim, heads, frames // 2, side, stride, kv_stride)
+            blocks.append(Block(plan, rates[i], plain, not self.absolute))
+            side //= stride
+        self.blocks, self.norm = nn.ModuleList(blocks), nn.LayerNorm(dim, eps=1e-6)
+        if single:
+            self.head = SingleHead(dim, datasets[0], num_classes[0], dropout)
+        else:
+            self.head = MultiHead(dim, datasets, num_classes, dropout, cross)
+        self.expander = Mlp(dim, 4096, dim) if expander else None
+
+    def forward(self, clip: Tensor):
+        x = self.patch_embed.proj(self.normalize(clip))
+        grid = tuple(x.shape[2:])
+        x = x.flatten(2).transpose(1, 2)
+        if self.plain:
+            x = torch.cat((self.cls_token.expand(len(x), -1, -1), x), 1)
+        if self.absolute:
+            time = self.pos_embed_temporal.repeat_interleave(prod(grid[1:]), 1)
+            x = x + self.pos_embed_spatial.repeat(1, grid[0], 1) + time
+        for block in self.blocks:
+            x, grid = block(x, grid)
+        x = self.norm(x)
+        x = x[:, 0] if self.plain else x.mean(1)
+        outputs = self.head(x)
+        if not self.training:
+            return [outputs[name].softmax(-1) for name in self.datasets]
+        return outputs if self.expander is None else {**outputs, "embedding": self.expander(x)}
+
+
+def table(*shape: int) -> nn.Parameter:
+    return nn.Parameter(nn.init.trunc_normal_(torch.empty(shape), std=0.02))
+
+
+def loss_of(outputs: dict, labels: Tensor, share: float, train: dict) -> Tensor:
+    """Classification, projections, and the spread and covariances of the embeddings.
+
+    The clips belong to the data sets in turn; labels int (N,) count modulo a set's classes.
+    """
+    names, total = [key for key in outputs if isinstance(key, str) and key != "embedding"], 0.0
+    place, smoothing = torch.arange(len(labels)) % len(names), train["smoothing"]
+    for k, name in enumerate(names):
+        own, classes = (place == k).float(), outputs[name].shape[1]
+        hot = own[:, None] * F.one_hot(labels % classes, classes)
+        target = mixed(hot * (1 - smoothing) + smoothing / classes, share)
+        loss = entropy(outputs[name], target)
+        others = [scores for key, scores in outputs.items() if key[1:] == (name,)]
+        for scores in others:
+            loss = loss + train["projection_weight"] / len(others) * entropy(scores, target)
+        total = total + (own * loss).mean()
+    if train["informative_weight"]:
+        total = total + train["informative_weight"] * spread_loss(outputs["embedding"], train)
+    return total
+
+
+def entropy(scores: Tensor, target: Tensor) -> Tensor:
+    return -(target * scores.log_softmax(-1)).sum(-1)
+
+
+def spread_loss(x: Tensor, train: dict) -> Tensor:
+    """Of embeddings (N, D): how far deviations stay below 1, and the squared covariances."""
+    x = x - x.mean(0)
+    spread = F.relu(1 - torch.sqrt(x.var(0) + 1e-4)).mean()
+    covariance = x.T @ x / (len(x) - 1)
+    apart = (covariance**2).sum() - (torch.diagonal(covariance) ** 2).sum()
+    return train["std_weight"] * spread + train["covariance_weight"] * apart / x.shape[1]
+
+
+build_network = MViT

@@ -1,0 +1,104 @@
+"""ResNet in PyTorch, as torchvision defines it (0.29.2, `models/resnet.py`), with its names.
+
+Images (N, 3, H, W), uint8 or normalised, to scores (N, classes). `first_width` scales all stages.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from benchmarks.torch.parts import Normalize, cross_entropy
+
+DEPTHS = {
+    "resnet18": (2, 2, 2, 2),
+    "resnet34": (3, 4, 6, 3),
+    "resnet50": (3, 4, 6, 3),
+    "resnet101": (3, 4, 23, 3),
+    "resnet152": (3, 8, 36, 3),
+}
+loss_of = cross_entropy
+
+
+def conv(cin: int, cout: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(cin, cout, kernel, stride, kernel // 2, bias=False)
+
+
+class BasicBlock(nn.Module):
+    expansion = 1
+
+    def __init__(self, cin: int, width: int, stride: int):
+        super().__init__()
+        self.conv1, self.bn1 = conv(cin, width, 3, stride), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = conv(width, width, 3), nn.BatchNorm2d(width)
+        self.relu, self.downsample = nn.ReLU(inplace=True), shortcut(cin, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        y += x if self.downsample is None else self.downsample(x)
+        return self.relu(y)
+
+
+class Bottleneck(nn.Module):
+    expansion = 4
+
+    def __init__(self, cin: int, width: int, stride: int):
+        super().__init__()
+        self.conv1, self.bn1 = conv(cin, width, 1), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = conv(width, width, 3, stride), nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = conv(width, 4 * width, 1), nn.BatchNorm2d(4 * width)
+        self.relu, self.downsample = nn.ReLU(inplace=True), shortcut(cin, 4 * width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        y += x if self.downsample is None else self.downsample(x)
+        return self.relu(y)
+
+
+def shortcut(cin: int, cout: int, stride: int):
+    if stride == 1 and cin == cout:
+        return None
+    return nn.Sequential(conv(cin, cout, 1, stride), nn.BatchNorm2d(cout))
+
+
+class ResNet(nn.Module):
+    """The trunk with its classifier `fc`; `channels` (N, channels, H, W) in."""
+
+    def __init__(self, arch: str, num_classes: int, first_width: int = 64, channels: int = 3):
+        super().__init__()
+        block = BasicBlock if arch in ("resnet18", "resnet34") else Bottleneck
+        self.conv1, self.bn1 = conv(channels, first_width, 7, 2), nn.BatchNorm2d(first_width)
+        self.relu, self.maxpool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+        cin = first_width
+        for index, depth in enumerate(DEPTHS[arch]):
+            width, blocks = first_width * 2**index, []
+            for i in range(depth):
+                blocks.append(block(cin, width, 2 if i == 0 and index else 1))
+                cin = width * block.expansion
+            setattr(self, f"layer{index + 1}", nn.Sequential(*blocks))
+        self.avgpool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(cin, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(self.avgpool(x).flatten(1))
+
+
+class Classifier(ResNet):
+    """The network from pixels on."""
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], **trunk):
+        super().__init__(**trunk)
+        self.normalize = Normalize(mean, std, 3, axes=2)
+
+    def forward(self, image: Tensor) -> Tensor:
+        return super().forward(self.normalize(image))
+
+
+def build_network(arch: str, fan: str = "", zero_last: bool = False, **settings) -> nn.Module:
+    """Takes the settings of `resnet50.model.build_network`; those of the start play no part."""
+    if arch not in DEPTHS:
+        raise ValueError(f"model.arch: {arch} was never published for PyTorch")
+    return Classifier(arch=arch, **settings)

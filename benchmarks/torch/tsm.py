@@ -1,0 +1,187 @@
+"""TSM in PyTorch, as its authors define it (mit-han-lab/temporal-shift-module, 1f6a834b).
+
+Clips (N, T, C, H, W), uint8 or normalised, to scores (N, classes). As in the source, a ResNet or
+MobileNetV2 is built first; shift, temporal pool and non-local blocks then wrap some of its parts.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks.torch.parts import Normalize, cross_entropy
+from benchmarks.torch.resnet50 import DEPTHS, ResNet
+
+loss_of = cross_entropy
+
+
+class Shift(nn.Module):
+    """1/div of the channels from the next frame, 1/div from the one before; then `net`."""
+
+    def __init__(self, net: nn.Module, segments: int, div: int, online: bool):
+        super().__init__()
+        self.net, self.segments, self.div, self.online = net, segments, div, online
+
+    def forward(self, x: Tensor) -> Tensor:
+        frames = x.view(-1, self.segments, *x.shape[1:])
+        fold, out = x.shape[1] // self.div, torch.zeros_like(frames)
+        if self.online:
+            out[:, 1:, :fold] = frames[:, :-1, :fold]
+            out[:, :, fold:] = frames[:, :, fold:]
+        else:
+            out[:, :-1, :fold] = frames[:, 1:, :fold]
+            out[:, 1:, fold : 2 * fold] = frames[:, :-1, fold : 2 * fold]
+            out[:, :, 2 * fold :] = frames[:, :, 2 * fold :]
+        return self.net(out.view(x.shape))
+
+
+class TemporalPool(nn.Module):
+    """Half the frames: a max pool over three, then `net`."""
+
+    def __init__(self, net: nn.Module, segments: int):
+        super().__init__()
+        self.net, self.segments = net, segments
+
+    def forward(self, x: Tensor) -> Tensor:
+        frames = x.view(-1, self.segments, *x.shape[1:]).transpose(1, 2)
+        frames = F.max_pool3d(frames, (3, 1, 1), (2, 1, 1), (1, 0, 0))
+        return self.net(frames.transpose(1, 2).contiguous().view(-1, *x.shape[1:]))
+
+
+class NonLocal(nn.Module):
+    """Attention over all places of a clip (N, C, T, H, W)."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        inner = channels // 2
+        self.g, self.phi = (
+            nn.Sequential(nn.Conv3d(channels, inner, 1), nn.MaxPool3d((1, 2, 2))) for _ in range(2)
+        )
+        self.theta = nn.Conv3d(channels, inner, 1)
+        self.W = nn.Sequential(nn.Conv3d(inner, channels, 1), nn.BatchNorm3d(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        theta, phi, g = self.theta(x).flatten(2), self.phi(x).flatten(2), self.g(x).flatten(2)
+        share = (theta.transpose(1, 2) @ phi).softmax(-1)
+        y = (share @ g.transpose(1, 2)).transpose(1, 2)
+        return self.W(y.reshape(len(x), -1, *x.shape[2:])) + x
+
+
+class WithNonLocal(nn.Module):
+    def __init__(self, block: nn.Module, segments: int):
+        super().__init__()
+        self.block, self.nl = block, NonLocal(block.bn3.num_features)
+        self.segments = segments
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.block(x)
+        clip = x.view(-1, self.segments, *x.shape[1:]).transpose(1, 2).contiguous()
+        return self.nl(clip).transpose(1, 2).contiguous().view(x.shape)
+
+
+class InvertedResidual(nn.Module):
+    def __init__(self, cin: int, cout: int, stride: int, expansion: int):
+        super().__init__()
+        self.residual, inner = stride == 1 and cin == cout, cin * expansion
+        layers = unit(cin, inner, 1) if expansion > 1 else []
+        layers += unit(inner, inner, 3, stride, inner)
+        layers += unit(inner, cout, 1)[:2]
+        self.conv = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.conv(x) if self.residual else self.conv(x)
+
+
+def unit(cin: int, cout: int, kernel: int, stride: int = 1, groups: int = 1) -> list:
+    layer = nn.Conv2d(cin, cout, kernel, stride, kernel // 2, groups=groups, bias=False)
+    return [layer, nn.BatchNorm2d(cout), nn.ReLU6(inplace=True)]
+
+
+class MobileNetV2(nn.Module):
+    # (expansion, channels, repeats, stride of the first)
+    STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1))
+    STAGES += ((6, 160, 3, 2), (6, 320, 1, 1))
+
+    def __init__(self, num_classes: int, channels: int):
+        super().__init__()
+        cells, cin = [nn.Sequential(*unit(channels, 32, 3, 2))], 32
+        for expansion, cout, repeats, stride in self.STAGES:
+            for i in range(repeats):
+                cells.append(InvertedResidual(cin, cout, 1 if i else stride, expansion))
+                cin = cout
+        self.features = nn.Sequential(*cells, nn.Sequential(*unit(cin, 1280, 1)))
+        self.classifier = nn.Linear(1280, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.features(x).mean((2, 3)))
+
+
+def shift_resnet(net: ResNet, arch: str, segments: list[int], div: int, place: str, online: bool):
+    """Shifts every block, or every second of a deep network, of the four stages."""
+    every = 2 if DEPTHS[arch][2] >= 23 and place == "blockres" else 1
+    for layer, frames in zip((net.layer1, net.layer2, net.layer3, net.layer4), segments):
+        for i, block in enumerate(layer):
+            if place == "block":
+                layer[i] = Shift(block, frames, div, online)
+            elif i % every == 0:
+                block.conv1 = Shift(block.conv1, frames, div, online)
+
+
+class TSM(nn.Module):
+    """Takes the settings of `tsm.model.TSM`; raises ValueError for those that no yaml uses."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        segments: int,
+        arch: str = "resnet50",
+        shift_div: int = 8,
+        shift_place: str = "blockres",
+        online: bool = False,
+        temporal_pool: bool = False,
+        non_local: bool = False,
+        dropout: float = 0.5,
+        consensus: str = "avg",
+        before_softmax: bool = True,
+        modality: str = "rgb",
+        frames_per_segment: int = 1,
+        first_width: int = 64,
+    ):
+        super().__init__()
+        if consensus != "avg" or not before_softmax:
+            raise ValueError("model.consensus, model.before_softmax: the twin averages scores only")
+        rgb = modality == "rgb"
+        channels = (3 if rgb else 2) * frames_per_segment
+        mean, std = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)) if rgb else ((0.5,), (0.226,))
+        self.normalize = Normalize(mean, std, channels, axes=2)
+        self.segments = segments // 2 if temporal_pool else segments
+        if arch == "mobilenetv2":
+            self.base_model = MobileNetV2(num_classes, channels)
+            for cell in self.base_model.features[1:-1] if shift_div else ():
+                if cell.residual and len(cell.conv) == 8:
+                    cell.conv[0] = Shift(cell.conv[0], segments, shift_div, online)
+        else:
+            net = self.base_model = ResNet(arch, num_classes, first_width, channels)
+            frames = [segments, *[self.segments] * 3]
+            if shift_div:
+                shift_resnet(net, arch, frames, shift_div, shift_place, online)
+            if non_local:
+                for layer, places in ((net.layer2, (0, 2)), (net.layer3, (0, 2, 4))):
+                    for i in places:
+                        layer[i] = WithNonLocal(layer[i], self.segments)
+            if temporal_pool:
+                net.layer2 = TemporalPool(net.layer2, segments)
+        if dropout > 0:
+            last = "classifier" if arch == "mobilenetv2" else "fc"
+            width = getattr(self.base_model, last).in_features
+            setattr(self.base_model, last, nn.Dropout(dropout))
+            self.new_fc = nn.Linear(width, num_classes)
+        else:
+            self.new_fc = nn.Identity()
+
+    def forward(self, clip: Tensor) -> Tensor:
+        frames = self.normalize(clip).flatten(0, 1)
+        scores = self.new_fc(self.base_model(frames))
+        return scores.view(len(clip), self.segments, -1).mean(1)
+
+
+build_network = TSM

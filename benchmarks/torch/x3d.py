@@ -1,0 +1,131 @@
+"""X3D in PyTorch, as PySlowFast defines it (facebookresearch/SlowFast, 287ec007).
+
+Clips (N, 3, T, H, W), uint8 or normalised, to scores (N, classes); in evaluation probabilities,
+the mean over positions.
+"""
+
+import math
+
+from torch import Tensor, nn
+
+from benchmarks.torch.parts import Normalize, cross_entropy
+
+WIDTHS, BLOCKS = (24, 48, 96, 192), (1, 2, 5, 3)
+INNER, SQUEEZED = (54, 108, 216, 432), (8, 8, 16, 32)
+loss_of = cross_entropy
+
+
+class SE(nn.Module):
+    def __init__(self, channels: int, squeezed: int):
+        super().__init__()
+        self.avg_pool = nn.AdaptiveAvgPool3d(1)
+        self.fc1, self.relu = nn.Conv3d(channels, squeezed, 1), nn.ReLU()
+        self.fc2, self.sigmoid = nn.Conv3d(squeezed, channels, 1), nn.Sigmoid()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.sigmoid(self.fc2(self.relu(self.fc1(self.avg_pool(x)))))
+
+
+class Branch(nn.Module):
+    def __init__(self, cin: int, inner: int, cout: int, stride: int, squeezed: int, dense: bool):
+        super().__init__()
+        self.a, self.a_bn = nn.Conv3d(cin, inner, 1, bias=False), nn.BatchNorm3d(inner)
+        self.a_relu = nn.ReLU(inplace=True)
+        self.b = channelwise(inner, 3, (1, stride, stride), 1, dense)
+        self.b_bn = nn.BatchNorm3d(inner)
+        self.se = SE(inner, squeezed) if squeezed else nn.Identity()
+        self.b_relu = nn.SiLU()
+        self.c, self.c_bn = nn.Conv3d(inner, cout, 1, bias=False), nn.BatchNorm3d(cout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.a_relu(self.a_bn(self.a(x)))
+        x = self.b_relu(self.se(self.b_bn(self.b(x))))
+        return self.c_bn(self.c(x))
+
+
+def channelwise(channels: int, kernel, stride, padding, dense: bool) -> nn.Conv3d:
+    """A kernel for each channel; `dense`, as in the Ascend port, for every pair of channels."""
+    groups = 1 if dense else channels
+    return nn.Conv3d(channels, channels, kernel, stride, padding, groups=groups, bias=False)
+
+
+class Block(nn.Module):
+    def __init__(self, cin: int, inner: int, cout: int, stride: int, squeezed: int, dense: bool):
+        super().__init__()
+        self.branch1 = None
+        if cin != cout or stride != 1:
+            self.branch1 = nn.Conv3d(cin, cout, 1, (1, stride, stride), bias=False)
+            self.branch1_bn = nn.BatchNorm3d(cout)
+        self.branch2 = Branch(cin, inner, cout, stride, squeezed, dense)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        short = x if self.branch1 is None else self.branch1_bn(self.branch1(x))
+        return self.relu(short + self.branch2(x))
+
+
+class Stem(nn.Module):
+    def __init__(self, dense: bool):
+        super().__init__()
+        self.conv_xy = nn.Conv3d(3, 24, (1, 3, 3), (1, 2, 2), (0, 1, 1), bias=False)
+        self.conv = channelwise(24, (5, 1, 1), 1, (2, 0, 0), dense)
+        self.bn, self.relu = nn.BatchNorm3d(24), nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.relu(self.bn(self.conv(self.conv_xy(x))))
+
+
+class Head(nn.Module):
+    def __init__(self, num_classes: int, window: tuple, dropout: float):
+        super().__init__()
+        self.conv_5, self.conv_5_bn = nn.Conv3d(192, 432, 1, bias=False), nn.BatchNorm3d(432)
+        self.conv_5_relu = nn.ReLU(inplace=True)
+        self.avg_pool = nn.AvgPool3d(window, stride=1)
+        self.lin_5, self.lin_5_relu = nn.Conv3d(432, 2048, 1, bias=False), nn.ReLU(inplace=True)
+        self.dropout, self.projection = nn.Dropout(dropout), nn.Linear(2048, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv_5_relu(self.conv_5_bn(self.conv_5(x)))
+        x = self.lin_5_relu(self.lin_5(self.avg_pool(x)))
+        scores = self.projection(self.dropout(x.permute(0, 2, 3, 4, 1)))
+        if self.training:
+            return scores.flatten(1)
+        return scores.softmax(-1).mean((1, 2, 3))
+
+
+class X3D(nn.Module):
+    """Takes the settings of `x3d.model.X3D`; forms other than `dense` are one network."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        frames: int,
+        crop: int,
+        depth_factor: float = 2.2,
+        dropout: float = 0.5,
+        form: str = "grouped",
+        stem_form: str = "grouped",
+        zero_init: bool = True,
+    ):
+        super().__init__()
+        self.normalize = Normalize((0.45,) * 3, (0.225,) * 3, 3, axes=3)
+        self.s1 = nn.Sequential()
+        self.s1.add_module("pathway0_stem", Stem(stem_form == "dense"))
+        cin = 24
+        for k, cout in enumerate(WIDTHS):
+            stage = nn.Sequential()
+            for i in range(math.ceil(depth_factor * BLOCKS[k])):
+                squeezed, stride = 0 if i % 2 else SQUEEZED[k], 1 if i else 2
+                block = Block(cin, INNER[k], cout, stride, squeezed, form == "dense")
+                stage.add_module(f"pathway0_res{i}", block)
+                cin = cout
+            setattr(self, f"s{k + 2}", stage)
+        side = math.ceil(crop / 32)
+        self.head = Head(num_classes, (frames, side, side), dropout)
+
+    def forward(self, clip: Tensor) -> Tensor:
+        x = self.s1(self.normalize(clip))
+        return self.head(self.s5(self.s4(self.s3(self.s2(x)))))
+
+
+build_network = X3D

@@ -1,0 +1,183 @@
+"""What a network computes, moves and holds for one clip.
+
+    python scripts/analysis/complexity.py
+    python scripts/analysis/complexity.py --config_path Y [--layers] [--section.key=value ...]
+        [--network x3d]
+
+Without arguments a row for every network of the zoo's yaml files; those that differ in the number
+of classes only share one, for the number that is the most common. With a yaml its row, then one
+for every kind of operator, and with --layers one for every layer, in the order of the forward
+pass. Counted is one run in evaluation, on the CPU, of a clip as in training. Bytes: of the input
+uint8, as it travels; of activations, what all layers write, and of gradients, all trainable
+parameters, float32. The columns `per ...` are multiply-adds for every such byte. The last line of
+stdout is one JSON object with all numbers.
+"""
+
+import importlib
+import json
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+import numpy as np
+
+from utils import cli, runtime
+from utils.config import ROOT, Run, load_config
+from utils.networks import one_clip
+from utils.nn.complexity import Layer, count_layers
+
+COMPUTING = {  # kind of operator: its name among the shares
+    "1x1 convolution": "1x1",
+    "spatial convolution": "spatial",
+    "temporal convolution": "temporal",
+    "3-D convolution": "3-D",
+    "depthwise convolution": "depthwise",
+    "dense": "dense",
+    "attention": "attention",
+}
+SIZES = ("input", "activation", "gradient")
+COLUMNS = ("network", "clip", "parameters", "G mult-adds")
+COLUMNS += (*(f"{name} MB" for name in SIZES), *(f"per {name} B" for name in SIZES))
+COLUMNS += ("% of multiply-adds",)
+# What changes the start, the pixels or the classifier only.
+UNCOUNTED = ("num_classes", "mean", "std", "fan", "zero_last", "zero_init", "dropout", "drop_path")
+TEXTS = ("network", "clip", "layer", "kind", "% of multiply-adds")  # to the left; numbers are not
+SUMS = ("macs", "parameters", "inputs", "outputs")  # of a layer, and over the layers of a kind
+
+
+def main(room: str, cfg: Any, layers: bool = False) -> None:
+    """One network: its row, its kinds, its layers."""
+    runtime.start(Run(device="CPU"))
+    cfg = on_cpu(cfg)
+    found, name = run_once(room, cfg), cfg.run.out.name
+    row = figures(one_clip(room, cfg.data), found)
+    result = {"network": name, **row}
+    show_table(COLUMNS, [[name, *cells(row)]])
+    lines = [[kind, *(f"{n:,}" for n in sums.values())] for kind, sums in row["kinds"].items()]
+    show_table(("kind", "layers", *SUMS), lines)
+    if layers:
+        lines = [[e.name, e.kind, *(f"{getattr(e, key):,}" for key in SUMS)] for e in found]
+        show_table(("layer", "kind", *SUMS), lines)
+        result["layers"] = [asdict(layer) for layer in found]
+    print(json.dumps(result))
+
+
+def every_network() -> None:
+    """A row for each network, shown as soon as it is counted."""
+    runtime.start(Run(device="CPU"))
+    groups, rows = alike(), []
+    widths = [max(len(heading), 11) for heading in COLUMNS]
+    widths[:2] = max(len(paths[0].stem) for paths in groups), 14
+    show_line(COLUMNS, COLUMNS, widths)
+    for paths in groups:
+        began, (room, cfg) = time.monotonic(), opened(paths[0])
+        row = figures(one_clip(room, cfg.data), run_once(room, cfg))
+        show_line([paths[0].stem, *cells(row)], COLUMNS, widths)
+        seconds, names = round(time.monotonic() - began, 1), [path.stem for path in paths]
+        rows.append({"network": names[0], "yamls": names, "seconds": seconds, **row})
+    print(json.dumps({"networks": rows}))
+
+
+def alike() -> list[list[Path]]:
+    """The yaml files of all rooms, those of one network and shape of clip together.
+
+    First comes the one whose classes are as many as most yaml files of its room have.
+    """
+    groups, classes = defaultdict(list), {}
+    for room in cli.rooms():
+        for path in sorted((ROOT / room / "configs").glob("*.yaml")):
+            _, cfg = opened(path)
+            arguments = cfg.network()
+            classes[path] = (room, arguments["num_classes"])
+            arguments = {k: v for k, v in sorted(arguments.items()) if k not in UNCOUNTED}
+            groups[repr((room, one_clip(room, cfg.data), arguments))].append(path)
+    common = Counter(classes.values())
+    return [sorted(paths, key=lambda p: -common[classes[p]]) for paths in groups.values()]
+
+
+def opened(path: Path) -> tuple[str, Any]:
+    """(room, configuration) of a yaml file in its room."""
+    room = path.parents[1].name
+    return room, on_cpu(load_config(importlib.import_module(f"{room}.config").Config, path))
+
+
+def on_cpu(cfg: Any) -> Any:
+    """Counts are the same on every device; the CPU's forms of the operators are there always."""
+    return replace(cfg, run=replace(cfg.run, device="CPU"))
+
+
+def run_once(room: str, cfg: Any) -> list[Layer]:
+    net = importlib.import_module(f"{room}.model").build_network(**cfg.network())
+    return count_layers(net, one_clip(room, cfg.data))
+
+
+def figures(clip: tuple[int, ...], layers: Sequence[Layer]) -> dict:
+    """The numbers of a network."""
+    macs, parameters, _, written = (sum(getattr(e, key) for e in layers) for key in SUMS)
+    sizes = dict(zip(SIZES, (int(np.prod(clip)), 4 * written, 4 * parameters)))
+    return {
+        "clip": list(clip),
+        "parameters": parameters,
+        "multiply_adds": macs,
+        **{f"{name}_bytes": size for name, size in sizes.items()},
+        **{f"per_{name}_byte": round(macs / size, 2) for name, size in sizes.items()},
+        "kinds": by_kind(layers),
+    }
+
+
+def by_kind(layers: Sequence[Layer]) -> dict[str, dict[str, int]]:
+    """{kind: how many layers, and the sums over them}; the kinds that compute come first."""
+    order = [*COMPUTING, *(layer.kind for layer in layers)]
+    kinds = sorted({layer.kind for layer in layers}, key=order.index)
+    found = {kind: [layer for layer in layers if layer.kind == kind] for kind in kinds}
+    return {
+        kind: {"layers": len(own), **{key: sum(getattr(e, key) for e in own) for key in SUMS}}
+        for kind, own in found.items()
+    }
+
+
+def cells(row: dict) -> list[str]:
+    """A row as COLUMNS show it, after the name."""
+    shares = {
+        COMPUTING[kind]: 100 * sums["macs"] / row["multiply_adds"]
+        for kind, sums in row["kinds"].items()
+        if kind in COMPUTING
+    }
+    return [
+        "x".join(str(size) for size in row["clip"]),
+        f"{row['parameters']:,}",
+        f"{row['multiply_adds'] / 1e9:,.3f}",
+        *(f"{row[f'{name}_bytes'] / 1e6:,.3f}" for name in SIZES),
+        *(f"{row[f'per_{name}_byte']:,.1f}" for name in SIZES),
+        ", ".join(f"{name} {share:.1f}" for name, share in shares.items() if share >= 0.05),
+    ]
+
+
+def show_table(heading: Sequence[str], lines: list[list[str]]) -> None:
+    """Aligned columns, and an empty line."""
+    widths = [max(len(text) for text in column) for column in zip(heading, *lines)]
+    for line in (heading, *lines):
+        show_line(line, heading, widths)
+    print()
+
+
+def show_line(line: Sequence[str], heading: Sequence[str], widths: Sequence[int]) -> None:
+    """Words to the left, numbers to the right."""
+    texts = [
+        f"{text:{'<' if name in TEXTS else '>'}{width}}"
+        for text, name, width in zip(line, heading, widths)
+    ]
+    print("  ".join(texts).rstrip(), flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        cli.run_room(main, __doc__, flags=["layers"])
+    else:
+        cli.enter(__doc__, every_network, bare=True)

@@ -1,0 +1,129 @@
+"""Makes the lists of a data set: a public one's from its annotations, your own from class folders.
+
+    python scripts/data/make_lists.py --dataset NAME --annotations DIR --videos ROOT --out LISTS
+                                 [--names txt|csv] [--split 1|2|3]
+    python scripts/data/make_lists.py --videos DIR --out LISTS [--names txt|csv] [--test 0.2]
+        [--seed 0]
+
+NAME: kinetics (400, 600, 700), sthv1, sthv2 (Something-Something), jester, moments, ucf101, hmdb51;
+the last two have three splits. DIR holds their annotations as distributed; the videos are looked
+for below ROOT, in whatever folders. Writes LISTS/train.txt and val.txt or, with `--names csv`,
+train.csv and val.csv, and as test.csv the latter again; missing.txt: what is annotated and not
+there; unlisted.txt: what is there and not annotated.
+
+Without NAME: DIR/CLASS/VIDEO gives train.txt and test.txt (or the same csv), a share of every class
+to test with. Of equal files (`twins` counts the groups) the first alone is listed; `others` are
+files that are no videos by their names.
+
+labels.txt has the classes' names in the order of their labels. Nobody decodes anything here:
+`scripts/data/check_videos.py` does. The last line of stdout is one JSON object of counts and lists.
+Where the data sets come from and how they lie: docs/data_preparation.md.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from utils import cli
+from utils.config import first_of
+from utils.data.prepare.class_folders import look, split
+from utils.data.prepare.match_videos import match
+from utils.data.prepare.public_annotations import FRAMES, READERS, read
+from utils.files import escape_control, explained, write_text
+
+CSV = ("train.csv", "test.csv", "val.csv")
+OWN = {"txt": ("train.txt", "test.txt"), "csv": CSV}
+OFFICIAL = {"txt": ("train.txt", "val.txt"), "csv": CSV}
+SHOWN = 5  # files named that are no videos
+OPTIONS = {"with": ("annotations", "split"), "without": ("test", "seed")}
+
+
+def main(videos: str, out: str, names: str = "txt", dataset: str = "", **options: str) -> None:
+    one_of("names", names, OWN)
+    for word, known in OPTIONS.items():
+        if (word == "with") != bool(dataset) and set(known) & set(options):
+            raise ValueError(f"--{' and --'.join(known)} go {word} --dataset")
+    root, folder = Path(videos).resolve(), Path(out)
+    if dataset:
+        result, files = official(root, folder, dataset, names, **options)
+    else:
+        result, files = own(root, names, **options)
+    with explained(folder, "--out"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, lines in files.items():
+            write_text(folder / name, "".join(f"{line}\n" for line in lines))
+    named = (OFFICIAL if dataset else OWN)[names]
+    lists = [str((folder / name).resolve()) for name in named]
+    print(json.dumps({"root": str(root), **result, "lists": lists}))
+
+
+def official(
+    root: Path, folder: Path, dataset: str, names: str, annotations: str = "", split: str = "1"
+) -> tuple[dict, dict]:
+    """What to tell, and {file: lines}."""
+    one_of("dataset", dataset, READERS)
+    one_of("split", split, ("1", "2", "3"))
+    if not annotations:
+        raise ValueError("missing --annotations: the folder of the official annotation files")
+    given = read(dataset, Path(annotations), int(split))
+    found = match(given, root, dataset in FRAMES)
+    parts = {name: found.train if "train" in name else found.val for name in OFFICIAL[names]}
+    files = {**parts, "labels.txt": given.names}
+    files.update({"missing.txt": found.missing, "unlisted.txt": found.others})
+    for file in given.files:
+        if file.resolve().parent == folder.resolve() and file.name in files:
+            raise ValueError(f"--out: {file} is one of the annotations; choose another folder")
+    for path in found.doubles:
+        tell(f"a second file of one video, not listed: {path}")
+    counts = {name: len(getattr(found, name)) for name in found._fields}
+    return {"classes": len(given.names), **counts}, files
+
+
+def tell(line: str) -> None:
+    print(escape_control(line), file=sys.stderr)
+
+
+def own(root: Path, names: str, test: str = "0.2", seed: str = "0") -> tuple[dict, dict]:
+    """What to tell, and {file: lines}."""
+    if not seed.isdecimal() or len(seed) > 18 or int(seed) >= 2**32:
+        raise ValueError(f"--seed must be a whole number below 2^32, not {seed}")
+    found = look(root)
+    train, tested = split(found, share_of(test), int(seed))
+    files = {name: train if "train" in name else tested for name in OWN[names]}
+    for group in found.twins:
+        tell(f"equal files, listed once: {', '.join(group)}")
+    if found.others:
+        tell(f"no videos, left out: {first_of(found.others, SHOWN)}")
+    for name in found.nested:
+        told = f"all videos of class {name} lie in folders below it; is --videos one too high?"
+        tell(told)
+    counts = {"classes": len(found.classes), "train": len(train), "test": len(tested)}
+    counts.update(others=len(found.others), twins=len(found.twins))
+    return counts, {**files, "labels.txt": sorted(found.classes)}
+
+
+def one_of(name: str, value: str, choices: object) -> None:
+    if value not in choices:
+        raise ValueError(f"--{name} is {value}; choose one of {', '.join(choices)}")
+
+
+def share_of(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise ValueError(f"--test must lie between 0 and 1, not {text}")
+    return share
+
+
+def start() -> None:
+    optional = ["names", "dataset", *OPTIONS["with"], *OPTIONS["without"]]
+    given, _ = cli.parse(sys.argv[1:], ["videos", "out"], optional=optional)
+    main(**given)
+
+
+if __name__ == "__main__":
+    cli.enter(__doc__, start)

@@ -1,0 +1,90 @@
+"""Packs a folder of class folders of images into MindRecord files, which read faster.
+
+    python scripts/data/pack_images.py --source data/imagenet/train --target
+        data/imagenet.mindrecord
+        [--shards 1]
+
+Labels count the class folders by name. With several shards the files are TARGET0, TARGET1, ...; a
+yaml names the first. An existing target is never overwritten. The last line of stdout is one JSON
+object: target, shards, classes, images.
+"""
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from mindspore.mindrecord import FileWriter
+from tqdm import tqdm
+
+from utils.files import escape_control
+from utils.usage import Parser, quietly
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
+SCHEMA = {"image": {"type": "bytes"}, "label": {"type": "int32"}, "file": {"type": "string"}}
+AT_ONCE = 256  # images per write
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = Parser(description=__doc__.splitlines()[0])
+    parser.add_argument("--source", type=Path, required=True, help="folder of class folders")
+    parser.add_argument("--target", type=Path, required=True, help="file to write")
+    parser.add_argument("--shards", type=int, default=1, help="files to spread the images over")
+    return parser.parse_args()
+
+
+def list_images(source: Path) -> list[tuple[Path, int]]:
+    """(file, label) in the order of the names. Raises ValueError where there are none."""
+    if not source.is_dir():
+        raise ValueError(f"--source: {source} is not a folder")
+    classes = sorted(folder for folder in source.iterdir() if folder.is_dir())
+    found = [
+        (file, label)
+        for label, folder in enumerate(classes)
+        for file in sorted(folder.iterdir())
+        if file.suffix.lower() in SUFFIXES
+    ]
+    if not found:
+        raise ValueError(f"--source: {source} has no class folder with images")
+    return found
+
+
+def write(images: list[tuple[Path, int]], target: Path, shards: int) -> None:
+    writer = FileWriter(str(target), shard_num=shards)
+    writer.add_schema(SCHEMA, "images and labels")
+    for start in tqdm(range(0, len(images), AT_ONCE), unit="batch", disable=None, leave=False):
+        rows = [
+            {"image": file.read_bytes(), "label": label, "file": f"{file.parent.name}/{file.name}"}
+            for file, label in images[start : start + AT_ONCE]
+        ]
+        writer.write_raw_data(rows, parallel_writer=shards > 1)
+    writer.commit()
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    target, shards = arguments.target, arguments.shards
+    try:
+        if shards < 1:
+            raise ValueError(f"--shards must be above 0, not {shards}")
+        old = re.compile(rf"{re.escape(target.name)}\d*(\.db)?")
+        for file in target.parent.glob("*"):
+            if old.fullmatch(file.name):
+                raise ValueError(f"--target: {file} exists; remove it first, with its .db file")
+        images = list_images(arguments.source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write(images, target, shards)
+    except (ValueError, OSError, RuntimeError) as error:
+        print(f"error: {escape_control(' '.join(str(error).split()))}", file=sys.stderr)
+        sys.exit(2)
+    classes = images[-1][1] + 1
+    result = {"target": str(target), "shards": shards, "classes": classes, "images": len(images)}
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    with quietly():
+        main()

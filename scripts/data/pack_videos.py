@@ -1,0 +1,92 @@
+"""Packs the videos of a network's lists into MindRecord shards, which are read many times as fast.
+
+    python scripts/data/pack_videos.py --config_path Y --out DIR [--section.key=value ...]
+        [--codec video|jpeg] [--short_side 256] [--gop 12] [--quality Q] [--shards N]
+        [--bad DIR] [--workers N] [--network x3d]
+    python scripts/data/pack_videos.py --config_path Y --out DIR --verify [--section.key=value ...]
+
+Then write `packed: DIR` under `data` in the yaml. `video`: H.264 with a key frame every `gop`
+pictures; `jpeg`: a file a frame, read faster still, at three to six times the bytes. Videos with a
+short side above `short_side` become smaller; 0 keeps all sizes. `quality`: JPEG's, 1 to 100 (90),
+or H.264's constant rate factor, 0 to 51, lower is better (18). Lines are dealt to shards by chance;
+the number of shards should divide by that of devices. What cannot be read is left out and told in
+`bad.tsv`; what `check_videos.py --out DIR` found bad is not even tried with `--bad DIR`.
+
+An interrupted packing, even a killed one, goes on where it was, shard by shard. `--verify` checks
+every check sum, and decodes some videos and compares them with the originals. The last line of
+stdout is one JSON object: of packing videos, bad, shards, bytes, original_bytes, psnr (dB), packed
+(in this run), seconds; of `--verify` videos, compared, psnr.
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+import numpy as np
+
+from utils import cli
+from utils.data.annotation_file import ListFile, names_of
+from utils.data.packed.encoder import form_of
+from utils.data.packed.reader import pack_folder
+from utils.video.integrity import Finding, read_table
+
+
+def main(room: str, cfg, out: str, verify: bool, workers: str = "", **options: str) -> None:
+    from utils.data.packed.pack import (
+        pack_lists,  # not above: workers import this file, not MindSpore
+    )
+    from utils.data.packed.verify import verify_list
+
+    dataset = importlib.import_module(f"{room}.dataset")
+    if not hasattr(dataset, "list_files"):
+        raise ValueError(f"{room} has no lists of videos; scripts/data/pack_images.py packs images")
+    began, files, reader = time.monotonic(), dataset.list_files(cfg), cfg.data.reader
+    workers = cli.whole_number("workers", workers or str(len(os.sched_getaffinity(0))))
+    if verify:
+        found = [verify_list(file, Path(out), reader) for file in files]
+    else:
+        flow = getattr(cfg.data, "modality", "rgb") == "flow"
+        found = pack_lists(planned(files, Path(out), flow, **options), reader, workers)
+    values = np.concatenate([each.pop("psnr") for each in found])
+    values = values[np.isfinite(values)]  # frames that were taken as they are, are infinitely near
+    result = {key: sum(each[key] for each in found) for key in found[0]}
+    if len(values):
+        result["psnr"] = {"median": float(np.median(values)), "lowest": float(values.min())}
+        result["psnr"] = {key: round(value, 1) for key, value in result["psnr"].items()}
+    print(json.dumps({"out": out, **result, "seconds": round(time.monotonic() - began, 1)}))
+
+
+def planned(
+    files: list[ListFile], out: Path, flow: bool, shards: str = "0", bad: str = "", **form: str
+) -> list:
+    """A plan for each list; the train and the test list may be one."""
+    from utils.data.packed.pack import plan_of
+
+    form = form_of(flow, **form)
+    if not shards.isdecimal():
+        raise ValueError(f"--shards must be a whole number, not {shards}")
+    known = [read_bad(Path(bad) / f"{name}.bad.tsv") if bad else {} for name in names_of(files)]
+    plans = {
+        pack_folder(out, file): plan_of(file, pack_folder(out, file), form, int(shards), known_bad)
+        for file, known_bad in zip(files, known)
+    }
+    return list(plans.values())
+
+
+def read_bad(path: Path) -> dict[str, Finding]:
+    """What `scripts/data/check_videos.py` found."""
+    if not path.is_file():
+        raise ValueError(
+            f"--bad: {path} is not there; name the --out of scripts/data/check_videos.py"
+        )
+    return read_table(path)
+
+
+if __name__ == "__main__":
+    options = ["codec", "short_side", "gop", "quality", "shards", "bad", "workers"]
+    cli.run_room(main, __doc__, ["out"], flags=["verify"], optional=options)

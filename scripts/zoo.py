@@ -1,0 +1,98 @@
+"""The installed command `zoo`: runs the scripts of this zoo, unchanged.
+
+    zoo train NETWORK ARGUMENTS     is    python NETWORK/train.py ARGUMENTS
+    zoo check-env ARGUMENTS         is    python scripts/check_env.py ARGUMENTS
+    zoo make-lists ARGUMENTS        is    python scripts/data/make_lists.py ARGUMENTS
+
+`zoo --help` lists all commands; `zoo COMMAND --help` shows the usage of one. A yaml of the zoo is
+given by its name here, `tsm/configs/tsm_smoke.yaml`; `data` and `out` are in the current folder.
+"""
+
+import ast
+import os
+import runpy
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).resolve().parents[1]
+OF_A_NETWORK = ("train", "eval", "export")  # scripts of every network folder
+FOLDERS = {
+    "scripts": ("predict", "convert_checkpoint", "check_env", "quickstart", "launch", "launch_mpi"),
+    "scripts/data": (
+        "make_lists",
+        "check_videos",
+        "pack_videos",
+        "pack_images",
+        "sort_imagenet",
+        "synthesize_videos",
+        "synthesize_images",
+    ),
+    "scripts/analysis": (
+        "complexity",
+        "plot_training",
+        "plan_allreduce",
+        "profile_backward",
+        "compare_step",
+        "dry_run",
+        "dry_run_recipes",
+        "verify_device",
+    ),
+    "benchmarks": ("benchmark", "measure_data", "measure_networks"),
+    "benchmarks/scaling": ("measure_scaling", "predict_scaling"),
+}
+COMMANDS = {
+    name.replace("_", "-"): f"{folder}/{name}.py"
+    for folder, names in FOLDERS.items()
+    for name in names
+}
+sys.path[0] = str(ROOT)
+
+from utils.usage import quietly, show_usage
+
+
+def main() -> None:
+    name, rest = "".join(sys.argv[1:2]), sys.argv[2:]
+    if name in OF_A_NETWORK:
+        script = find_network_script(name, rest)
+    elif name in COMMANDS:
+        script = ROOT / COMMANDS[name]
+    elif name in ("", "-h", "--help"):
+        print("\n".join([__doc__.strip(), "", *describe_commands()]))
+        sys.exit(0 if name else 2)
+    else:
+        near = get_close_matches(name, [*OF_A_NETWORK, *COMMANDS], n=1)
+        advice = f"did you mean {near[0]}?" if near else "`zoo --help` lists the commands"
+        stop(f"unknown command {name}; {advice}")
+    sys.argv = [str(script), *rest]
+    show_usage(ast.get_docstring(ast.parse(script.read_text())))
+    os.environ.setdefault("GLOG_v", "3")  # MindSpore's warnings; errors still show
+    with quietly():
+        runpy.run_path(str(script), run_name="__main__")
+
+
+def describe_commands() -> list[str]:
+    """A line for each command: its name and the first sentence of its script."""
+    lines = [f"  {name:20}{name.capitalize()}s a network" for name in OF_A_NETWORK]
+    for name, script in COMMANDS.items():
+        about = ast.get_docstring(ast.parse((ROOT / script).read_text()))
+        lines.append(f"  {name:20}{about.splitlines()[0]}")
+    return lines
+
+
+def find_network_script(name: str, rest: list[str]) -> Path:
+    """The script of the network that the first of `rest` names; removes that argument."""
+    networks = sorted(file.parent.name for file in ROOT.glob("*/model.py"))
+    choices = ", ".join(networks)
+    if rest[:1] in (["-h"], ["--help"]):
+        print(f"usage: zoo {name} NETWORK [arguments]\n\nNETWORK is one of {choices}.")
+        sys.exit(0)
+    if rest and rest[0] in networks:
+        return ROOT / rest.pop(0) / f"{name}.py"
+    return stop(f"zoo {name}: NETWORK must be one of {choices}{f', not {rest[0]}' if rest else ''}")
+
+
+def stop(line: str) -> NoReturn:
+    print(f"error: {line}", file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,75 @@
+"""Trains like tsm/train.py, then writes this rank's state beside the run: for tests.
+
+    msrun ... tests/distributed_train_worker.py --config_path Y [--section.key=value ...]
+
+The last rank alone may misbehave: POISONED_STEP=3 makes its loss infinite in step 3, FLAGGED_STEP=3
+makes it find an overflow in gradients that are finite, LAST_STEP=5 makes it ask for the end of the
+run after step 5.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import numpy as np
+from mindspore import ops
+
+from tsm import train
+from tsm.config import Config
+from utils import cli
+from utils.train import trainer
+from utils.train.train_step import TrainStep
+
+NAMES = ("POISONED_STEP", "FLAGGED_STEP", "LAST_STEP")
+POISONED, FLAGGED, LAST = (int(os.environ.get(name, -1)) for name in NAMES)
+
+
+class PoisonedStep(TrainStep):
+    """Of one rank: an infinite loss in one step."""
+
+    def scaled_loss(self, clip, target):
+        scaled, loss, scores = super().scaled_loss(clip, target)
+        poison = 1.0 + 1e38 * (self.micro_step == POISONED - 1)
+        return scaled * poison * poison, loss, scores
+
+
+class FlaggedStep(TrainStep):
+    """Of one rank: an overflow that only its status flags show, as on an Ascend 910A."""
+
+    def check(self, grads, norm):
+        return ops.logical_and(super().check(grads, norm), self.micro_step != FLAGGED - 1)
+
+
+class StoppedTrainer(trainer.Trainer):
+    """Of one rank: asks for the end in the middle of the run."""
+
+    def on_train_step_end(self, run_context):
+        super().on_train_step_end(run_context)
+        if self.position == LAST:
+            self.ask_to_stop(signal.SIGTERM)
+
+
+def main(cfg: Config) -> None:
+    kept = {}
+    build = train.build
+
+    def keep(cfg, rt, order):
+        if rt.rank == rt.size - 1:
+            train.TrainStep = PoisonedStep if POISONED > 0 else TrainStep
+            if FLAGGED > 0:
+                train.TrainStep = FlaggedStep
+            trainer.Trainer = StoppedTrainer
+        kept["rank"], kept["step"] = rt.rank, build(cfg, rt, order)
+        return kept["step"]
+
+    train.build = keep
+    train.main(cfg)
+    arrays = {name: p.asnumpy() for name, p in kept["step"][0].state().items()}
+    np.savez(cfg.run.out.parent / f"rank_{kept['rank']}.npz", **arrays)
+
+
+if __name__ == "__main__":
+    cli.run(main, Config, __doc__)

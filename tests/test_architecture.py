@@ -1,0 +1,87 @@
+"""The rules of the house: who imports what, no work at import, sizes, words."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from utils.cli import rooms
+from utils.config import ROOT
+
+SOURCES = sorted(
+    path
+    for folder in [*rooms(), "utils", "scripts"]
+    for path in (ROOT / folder).rglob("*.py")
+    if "tests" not in path.parts
+)
+# What a file of a room may import, besides the standard library and its own room.
+ALLOWED = {
+    "lr_generator.py": {"numpy", "utils"},
+    "convert.py": {"re"},
+    "config.py": {"utils"},
+    "loss.py": {"mindspore"},
+    "model.py": {"mindspore", "numpy", "utils"},
+}
+
+
+def imports(path: Path) -> list:
+    """The modules a file imports, as dotted names."""
+    names = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_go_down_never_sideways(path):
+    home = path.relative_to(ROOT).parts[0]
+    for name in imports(path):
+        top = name.split(".")[0]
+        assert top not in ("torch", "scripts"), name
+        assert not name.startswith("mindspore.mint"), name
+        if top in rooms():
+            assert top == home or home == "scripts", f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("room", rooms())
+@pytest.mark.parametrize("name", ALLOWED)
+def test_a_file_of_a_room_knows_only_what_it_needs(room, name):
+    path = ROOT / room / name
+    third_party = {"mindspore", "numpy", "cv2", "PIL", "yaml", "tqdm", "utils", "scipy"}
+    used = {n.split(".")[0] for n in imports(path)} & third_party
+    assert used <= ALLOWED[name] | ({"mindspore"} if name == "model.py" else set())
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_and_functions_stay_short(path):
+    text = path.read_text()
+    assert text.count("\n") <= 320
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            assert node.end_lineno - node.lineno < 60, node.name
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_nothing_happens_at_import(path):
+    """Only definitions, constants, imports, and the line by which a script finds its room."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Expr):
+            assert isinstance(node.value, ast.Constant), ast.unparse(node)
+        assert not isinstance(node, (ast.For, ast.While, ast.With)), ast.unparse(node)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_context_is_set_in_runtime_and_parallel_only(path):
+    calls = {
+        node.func.attr
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        # The seed of one data pipeline is no context.
+        and ast.unparse(node.func) != "ds.config.set_seed"
+    }
+    setters = {"set_device", "set_seed", "set_auto_parallel_context"} & calls
+    assert not setters or path.name in ("runtime.py", "gradient_fusion.py")

@@ -1,0 +1,250 @@
+"""`scripts/data/check_videos.py`: every kind of damage, made out of a sound video, is told
+apart.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import wave
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.helpers import call, last_json, start
+from utils.data.synthetic.motion_videos import write_numbered_video
+from utils.tests.video.test_odd_videos import pictures, write
+from utils.tests.weights.test_hostile_files import spoil
+from utils.video.integrity import Job, examine
+
+FRAMES = 40
+
+
+@pytest.fixture(scope="module")
+def sound_video(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("videos") / "sound.mp4"
+    write_numbered_video(path, FRAMES, 64, 64, 25)
+    return path
+
+
+def read_journal(path: Path) -> list[str]:
+    """The lines that were written whole."""
+    lines = path.read_text().splitlines(keepends=True)
+    return [line for line in lines if line.strip() and line.endswith("\n")]
+
+
+def remux(source: Path, target: Path, **options) -> None:
+    """The same packets in another container."""
+    with av.open(str(source)) as old, av.open(str(target), "w", options=options) as new:
+        stream = new.add_stream_from_template(old.streams.video[0])
+        for packet in old.demux(old.streams.video[0]):
+            if packet.dts is not None:
+                packet.stream = stream
+                new.mux(packet)
+
+
+def no_packets(target: Path) -> None:
+    """A container whose video stream holds nothing."""
+    with av.open(str(target), "w") as new:
+        stream = new.add_stream("mjpeg", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuvj420p"
+        new.start_encoding()
+
+
+def make_damage(sound: Path, folder: Path) -> dict[str, str]:
+    """{file: kind} of one file of every kind."""
+    data = sound.read_bytes()
+    (folder / "good.mp4").write_bytes(data)
+    (folder / "with space.mp4").write_bytes(data)
+    (folder / "empty.mp4").write_bytes(b"")
+    (folder / "cut.mp4").write_bytes(data[: len(data) // 2])
+    remux(sound, folder / "front.mp4", movflags="faststart")
+    front = (folder / "front.mp4").read_bytes()
+    (folder / "cut_front.mp4").write_bytes(front[: len(front) * 2 // 3])
+    remux(sound, folder / "whole.mkv")
+    whole = (folder / "whole.mkv").read_bytes()
+    (folder / "cut.mkv").write_bytes(whole[: len(whole) // 2])
+    write_numbered_video(folder / "whole.avi", FRAMES, 64, 64, 25, codec="mpeg4")
+    whole = (folder / "whole.avi").read_bytes()
+    (folder / "cut.avi").write_bytes(whole[: len(whole) // 2])
+    noise = np.random.RandomState(0).bytes(20_000)
+    (folder / "noise.mp4").write_bytes(noise)
+    middle = front.index(b"mdat") + 8
+    spoilt = front[: middle + 400] + noise[: len(front) - middle - 400]
+    (folder / "spoilt.mp4").write_bytes(spoilt)
+    with wave.open(str(folder / "song.wav"), "wb") as song:
+        song.setparams((1, 2, 8000, 8000, "NONE", ""))
+        song.writeframes(noise[:16000])
+    with av.open(str(folder / "song.mp4"), "w") as new:
+        stream = new.add_stream("aac", rate=8000, layout="mono")
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 8000), np.float32), "fltp", "mono")
+        frame.sample_rate = 8000
+        for packet in [*stream.encode(frame), *stream.encode(None)]:
+            new.mux(packet)
+    no_packets(folder / "nothing.avi")
+    Image.new("RGB", (64, 64)).save(folder / "picture.png")
+    (folder / "picture.mp4").write_bytes((folder / "picture.png").read_bytes())
+    (folder / "notes.txt").write_text("not a video\n" * 99)
+    (folder / "video.txt").write_bytes(data)
+    return {
+        "good.mp4": "good",
+        "with space.mp4": "good",
+        "front.mp4": "good",
+        "whole.mkv": "good",
+        "whole.avi": "good",
+        "empty.mp4": "empty",
+        "cut.mp4": "truncated",
+        "cut_front.mp4": "truncated",
+        "cut.mkv": "truncated",
+        "cut.avi": "truncated",
+        "noise.mp4": "broken",
+        "spoilt.mp4": "broken",
+        "song.mp4": "audio only",
+        "nothing.avi": "no frames",
+        "picture.mp4": "wrong extension",
+        "notes.txt": "wrong extension",
+        "video.txt": "wrong extension",
+        "nowhere.mp4": "missing",
+    }
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory, sound_video) -> tuple[Path, dict]:
+    folder = tmp_path_factory.mktemp("damaged")
+    kinds = make_damage(sound_video, folder)
+    lines = [f"{name} {i % 3}\n" for i, name in enumerate(kinds)]
+    (folder / "train.txt").write_text("".join(lines) + "good.mp4 99\n")
+    (folder / "test.txt").write_text("good.mp4 0\ncut.mp4 1\n")
+    return folder, kinds
+
+
+@pytest.mark.parametrize("reader", ["auto", "opencv"])
+def test_every_kind_of_damage(damaged, reader):
+    folder, kinds = damaged
+    found = {name: examine(Job(str(folder / name), reader)) for name in kinds}
+    assert {name: finding.kind for name, finding in found.items()} == kinds
+    assert found["good.mp4"].frames == FRAMES
+    assert all(finding.reason for finding in found.values() if finding.kind != "good")
+
+
+def test_the_ends_alone_find_all_but_damage_between_them(damaged):
+    folder, kinds = damaged
+    found = {name: examine(Job(str(folder / name), depth="ends")).kind for name in kinds}
+    assert {name for name in kinds if found[name] != kinds[name]} <= {"spoilt.mp4"}
+
+
+def arguments(folder: Path, out: Path, room: str = "x3d") -> list:
+    config = {"x3d": "x3d/configs/x3d_smoke.yaml", "tsm": "tsm/configs/tsm_smoke.yaml"}[room]
+    lists = ["--data.train_list=train.txt", "--data.test_list=test.txt", "--model.num_classes=8"]
+    root = Path(__file__).resolve().parents[1]
+    return [f"--config_path={root / config}", f"--out={out}", f"--data.root={folder}", *lists]
+
+
+@pytest.mark.parametrize("room", ["x3d", "tsm"])
+def test_lists_of_the_good_and_the_bad(damaged, tmp_path, room):
+    folder, kinds = damaged
+    result = last_json(call("scripts/data/check_videos.py", *arguments(folder, tmp_path, room)))
+    good = [name for name, kind in kinds.items() if kind == "good"]
+    lines = (tmp_path / "train.txt").read_text().splitlines()
+    assert [line.rpartition(" ")[0] for line in lines] == good
+    rows = [row.split("\t") for row in (tmp_path / "train.txt.bad.tsv").read_text().splitlines()]
+    assert {Path(row[2]).name: row[1] for row in rows[:-1]} == {
+        name: kind for name, kind in kinds.items() if kind != "good"
+    }
+    assert rows[-1][1] == "bad line"
+    assert "99" in rows[-1][3]
+    assert result["videos"] == len(kinds) + 3
+    assert result["good"] == len(good) + 1
+    assert result["bad"] == sum(result["kinds"].values()) == result["videos"] - result["good"]
+    again = last_json(call("scripts/data/check_videos.py", *arguments(folder, tmp_path, room)))
+    assert again["read"] == 0
+    assert {**again, "read": 0, "seconds": 0} == {**result, "read": 0, "seconds": 0}
+
+
+def test_damaged_videos_stay_in_the_list_on_request(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in ("sound", "spoilt \x1b[2J"):
+        write(folder / f"{name}.mp4", pictures(40, 160, 128), g="10")
+    spoil(folder / "spoilt \x1b[2J.mp4")
+    (folder / "train.txt").write_text("sound.mp4 0\nspoilt \x1b[2J.mp4 1\n")
+    (folder / "test.txt").write_text("sound.mp4 0\n")
+    for keep, lines in ((["--keep_damaged"], 2), ([], 1)):
+        done = call("scripts/data/check_videos.py", *arguments(folder, tmp_path / "out"), *keep)
+        result = last_json(done)
+        assert (result["good"], result["kinds"]) == (2, {"damaged": 1})
+        assert (tmp_path / "out" / "train.txt").read_text().count("\n") == lines
+        assert "\tdamaged\t" in (tmp_path / "out" / "train.txt.bad.tsv").read_text()
+        assert ("left out: " in done.stderr) is (lines == 1)
+        assert "\x1b[2J" not in done.stderr
+    assert r"spoilt \x1b[2J.mp4: damaged, the decoder marks" in done.stderr
+
+
+def test_a_killed_scan_goes_on(sound_video, tmp_path):
+    folder, out = tmp_path / "data", tmp_path / "out"
+    folder.mkdir()
+    for i in range(60):
+        (folder / f"{i}.mp4").write_bytes(sound_video.read_bytes())
+    (folder / "train.txt").write_text("".join(f"{i}.mp4 0\n" for i in range(60)))
+    (folder / "test.txt").write_text("0.mp4 0\n")
+    journal = out / "train.txt.scan.jsonl"
+    process = start("scripts/data/check_videos.py", *arguments(folder, out), "--workers=1")
+    deadline = time.monotonic() + 120
+    while not journal.is_file() or journal.read_text().count("\n") < 5:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (out / "train.txt").exists()
+    done = len(read_journal(journal))
+    with open(journal, "a") as file:
+        file.write('["cut')  # the kill may come in the middle of a line
+    result = last_json(call("scripts/data/check_videos.py", *arguments(folder, out)))
+    assert result["good"] == 61
+    assert result["read"] == 60 - done + 1
+    os.utime(folder / "3.mp4", (1, 1))  # another file now, for all one knows
+    assert last_json(call("scripts/data/check_videos.py", *arguments(folder, out)))["read"] == 1
+
+
+def test_a_decoder_that_dies_costs_one_video(tmp_path):
+    """Jobs of utils.process_pool that kill their process, among others that do not."""
+    code = (
+        "import sys, json; sys.path.insert(0, sys.argv[1]); sys.path.insert(0, sys.argv[2])\n"
+        "from pool_work import work\n"
+        "from utils.process_pool import Crashed, run_all\n"
+        "if __name__ == '__main__':\n"
+        "    found = dict(run_all(work, range(20), 2))\n"
+        "    print(json.dumps([k for k in sorted(found) if isinstance(found[k], Crashed)]))\n"
+        "    print(sum(v for v in found.values() if isinstance(v, int)))\n"
+    )
+    (tmp_path / "pool_work.py").write_text(
+        "import os, signal\n\n\ndef work(n):\n"
+        "    if n in (5, 13):\n        os.kill(os.getpid(), signal.SIGSEGV)\n    return n\n"
+    )
+    (tmp_path / "main.py").write_text(code)
+    root = Path(__file__).resolve().parents[1]
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "main.py"), str(root), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    crashed, total = map(json.loads, done.stdout.splitlines())
+    assert crashed == [5, 13]
+    assert total == sum(range(20)) - 18
+
+
+def test_bad_input_is_one_line(damaged, tmp_path):
+    folder, _ = damaged
+    done = call("scripts/data/check_videos.py", *arguments(folder, folder))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "would be replaced" in done.stderr
+    done = call("scripts/data/check_videos.py", *arguments(folder, tmp_path), "--frames=some")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -1,0 +1,244 @@
+"""`scripts/data/pack_videos.py`, and training and evaluation out of what it makes."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import mindspore.dataset as ds
+import numpy as np
+import pytest
+
+from mvit_multi import dataset as mvit
+from mvit_multi.config import Config as MvitConfig
+from tests.helpers import call, last_json, start, weights
+from tsm import dataset as tsm
+from tsm.config import Config as TsmConfig
+from utils.config import ROOT, load_config
+from utils.data.packed.reader import PLACES
+from utils.data.packed.shard_writer import page_size
+from utils.data.synthetic.label_sets import draw_sets
+from utils.runtime import Runtime
+from x3d import dataset as x3d
+from x3d.config import Config as X3dConfig
+
+SCRIPT = "scripts/data/pack_videos.py"
+
+
+def yaml_of(room: str) -> Path:
+    return ROOT / room / "configs" / f"{room}_smoke.yaml"
+
+
+def pack(root: Path, out: Path, *more: str, room: str = "tsm"):
+    return call(SCRIPT, "--config_path", yaml_of(room), f"--data.root={root}", "--out", out, *more)
+
+
+@pytest.fixture(scope="module")
+def near(drawn, tmp_path_factory) -> Path:
+    """The drawn lists in four shards, so near to the originals that results are the same."""
+    out = tmp_path_factory.mktemp("near")
+    done = pack(drawn, out, "--quality", "1", "--shards", "4")
+    result = last_json(done)
+    assert (result["videos"], result["bad"], result["shards"], result["packed"]) == (32, 0, 8, 32)
+    assert result["psnr"]["median"] >= result["psnr"]["lowest"] > 40
+    return out
+
+
+def test_mind_data_reads_the_shards(near, drawn):
+    files = [str(file) for file in sorted((near / "train.txt").glob("*.mindrecord"))]
+    columns = ["path", "label", "frames", "video"]
+    rows = ds.MindDataset(files, columns_list=columns, shuffle=False)
+    listed = [line.rsplit(" ", 1) for line in (drawn / "train.txt").read_text().splitlines()]
+    found = {}
+    for path, label, frames, video in rows.create_tuple_iterator(output_numpy=True, num_epochs=1):
+        found[str(path)] = int(label)
+        assert frames > 0
+        assert video.tobytes()[:4] == b"zoo2"
+    assert found == {str(drawn / path): int(label) for path, label in listed}
+
+
+def test_pages_have_room_and_are_alike_for_a_list():
+    assert page_size([1000]) == page_size([4_000_000]) == 2**25
+    assert page_size([1000, 5_000_000]) == 2**26
+    assert page_size([2**40]) == 2**28
+
+
+def test_an_interrupted_packing_goes_on_and_ends_as_an_undisturbed_one(drawn, tmp_path):
+    options = ["--shards", "12", "--workers", "1"]
+    undisturbed = last_json(pack(drawn, tmp_path / "whole", *options))
+    arguments = ["--config_path", yaml_of("tsm"), f"--data.root={drawn}"]
+    process = start(SCRIPT, *arguments, "--out", tmp_path / "cut", *options)
+    first = tmp_path / "cut" / "train.txt"
+    deadline = time.monotonic() + 60
+    while not list(first.glob("*.mindrecord.json")):
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (first / "pack.json").exists(), "killed in the middle"
+    config = load_config(TsmConfig, yaml_of("tsm"), [f"data.packed={tmp_path / 'cut'}"])
+    with pytest.raises(ValueError, match=r"data\.packed: .*train\.txt was not packed to its end"):
+        tsm.read_records(config, "train")
+    resumed = last_json(pack(drawn, tmp_path / "cut", *options))
+    assert 0 < resumed.pop("packed") < undisturbed.pop("packed") == 32
+    for key in ("videos", "bytes", "shards", "psnr"):
+        assert resumed[key] == undisturbed[key]
+    for name in ("train.txt", "test.txt"):
+        cut, whole = (np.load(tmp_path / folder / name / PLACES) for folder in ("cut", "whole"))
+        np.testing.assert_array_equal(cut, whole)
+    assert not list((tmp_path / "cut").rglob("unfinished"))
+
+
+def test_damage_is_found_named_and_repaired(drawn, tmp_path):
+    """A shard that was cut, at the start of a run; one with another byte, by --verify."""
+    options = ["--codec", "jpeg", "--shards", "3"]
+    last_json(pack(drawn, tmp_path, *options))
+    verified = last_json(pack(drawn, tmp_path, "--verify"))
+    assert (verified["videos"], verified["compared"]) == (32, 24)
+    assert verified["psnr"]["lowest"] > 30
+    shards = sorted((tmp_path / "train.txt").glob("*.mindrecord"))
+    data = bytearray(shards[1].read_bytes())
+    places = np.load(tmp_path / "train.txt" / PLACES)
+    data[int(places[places["shard"] == 1]["offset"][0]) + 3000] ^= 1
+    shards[1].write_bytes(data)
+    found = pack(drawn, tmp_path, "--verify")
+    assert found.returncode == 2
+    assert found.stderr.splitlines()[-1].startswith("error: ")
+    assert f"{shards[1]}: check sums differ" in found.stderr
+    shards[1].write_bytes(data[:-100])
+    config = load_config(TsmConfig, yaml_of("tsm"), [f"data.packed={tmp_path}"])
+    with pytest.raises(
+        ValueError, match=rf"{shards[1]} has {len(data) - 100} of {len(data)} bytes"
+    ):
+        tsm.read_records(config, "train")
+    assert last_json(pack(drawn, tmp_path, *options))["packed"] == 8, "one shard of three"
+    assert len(tsm.read_records(config, "train")) == 24
+
+
+def test_what_cannot_be_read_is_left_out(drawn, tmp_path):
+    """One video is found missing by a scan, another is cut short after that."""
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "videos").symlink_to(drawn / "videos")
+    whole = next((drawn / "videos").rglob("*.mp4")).read_bytes()
+    (root / "cut.mp4").write_bytes(whole)
+    for name in ("train.txt", "test.txt"):
+        (root / name).write_text((drawn / "test.txt").read_text() + "cut.mp4 3\nnone.mp4 1\n")
+    scan = ["--config_path", yaml_of("tsm"), f"--data.root={root}", "--out", tmp_path / "scan"]
+    last_json(call("scripts/data/check_videos.py", *scan))
+    (root / "cut.mp4").write_bytes(whole[:3000])
+    out = tmp_path / "out"
+    result = last_json(pack(root, out, "--codec", "jpeg", "--bad", tmp_path / "scan"))
+    assert (result["videos"], result["bad"], result["packed"]) == (16, 4, 18)
+    rows = (out / "train.txt" / "bad.tsv").read_text().splitlines()
+    assert [row.split("\t")[:2] for row in rows] == [["9", "truncated"], ["10", "missing"]]
+    config = load_config(TsmConfig, yaml_of("tsm"), [f"data.packed={out}", f"data.root={root}"])
+    assert len(tsm.read_records(config, "train")) == 8
+    (root / "train.txt").write_text((drawn / "test.txt").read_text())
+    with pytest.raises(ValueError, match=r"is not the list that .* was packed from"):
+        tsm.read_records(config, "train")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--codec", "gif"], "--codec is gif; choose one of video, jpeg"),
+        (["--shards", "x"], "--shards must be a whole number, not x"),
+        (["--bad", "/nowhere"], "--bad: /nowhere/train.txt.bad.tsv is not there"),
+        (["--verify"], "is not there; run scripts/data/pack_videos.py"),
+        (["--data.source=frames", "--data.modality=flow"], "optical flow is no video"),
+        (["--network", "resnet50"], "scripts/data/pack_images.py packs images"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(more, message, drawn, tmp_path):
+    room = "resnet50" if "resnet50" in more else "tsm"
+    done = pack(drawn, tmp_path / "out", *more, room=room)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_pack_is_not_mixed_of_two_qualities(near, drawn):
+    done = pack(drawn, near, "--quality", "2", "--shards", "4")
+    assert done.returncode == 2
+    assert "was begun with another quality (1, now 2)" in done.stderr
+
+
+def test_training_and_evaluation_need_nothing_but_the_pack(near, tiny, trained, tmp_path):
+    """No videos, no lists; the same scores."""
+    arguments = [a for a in tiny if not str(a).startswith("--data.root")]
+    arguments += [f"--data.root={tmp_path / 'nothing'}", f"--data.packed={near}"]
+    checkpoint = f"--checkpoint_path={trained}"
+    found = last_json(call("tsm/eval.py", *arguments, checkpoint))
+    expected = last_json(call("tsm/eval.py", *tiny, checkpoint))
+    for key in ("top1", "top5", "videos"):
+        assert found[key] == expected[key]
+    out = f"--run.out={tmp_path / 'run'}"
+    result = last_json(
+        call("tsm/train.py", *arguments, out, "--train.epochs=1", "--train.warmup_epochs=0")
+    )
+    assert (result["epochs"], result["steps"]) == (1, 6)
+
+
+@pytest.mark.slow
+def test_two_workers_on_a_pack_equal_one_with_twice_the_batch(near, tiny, two, tmp_path):
+    """Four shards, two of them each rank's."""
+    settings = [f"--data.packed={near}", f"--data.root={tmp_path / 'nothing'}"]
+    out = [f"--run.out={tmp_path / name}" for name in ("pair", "alone")]
+    frozen = "--train.batch_norm=frozen"
+    script = "scripts/run_distribute_train.sh"
+    done = call(script, "tsm", "2", *two[1:], *settings, out[0])
+    pair, alone = last_json(done), last_json(call("tsm/train.py", *tiny, *settings, frozen, out[1]))
+    assert "ranks share" not in done.stderr
+    first, second = weights(pair["checkpoint"]), weights(alone["checkpoint"])
+    for name, value in first.items():
+        np.testing.assert_allclose(value, second[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def rows_of(room, config, count: int = 4) -> dict[tuple, tuple]:
+    """{(sample, epoch): row} of the first places of the tape; of the whole epoch, where count 0."""
+    records = room.read_records(config, "train")
+    order = room.train_order(config, records, Runtime())
+    source = room.TrainSource(records, config, order, 1, 0)
+    return {order.at(k): source[k] for k in range(count or order.per_epoch)}
+
+
+@pytest.mark.parametrize(("room", "kind"), [(tsm, TsmConfig), (x3d, X3dConfig)])
+def test_a_sample_is_cut_alike_from_the_pack(room, kind, near, drawn, tmp_path):
+    """The same frames, crop and flip: chance is of seed, epoch and sample alone."""
+    name = room.__name__.partition(".")[0]
+    lists = ["data.train_list=train.txt", "data.test_list=test.txt", f"data.root={drawn}"]
+    plain = load_config(kind, yaml_of(name), [*lists, "data.batch=4"])
+    packed = load_config(kind, yaml_of(name), [*lists, "data.batch=4", f"data.packed={near}"])
+    expected, found = rows_of(room, plain, 0), rows_of(room, packed)
+    for key, (clip, label) in found.items():
+        assert label == expected[key][1]
+        assert np.abs(clip.astype(int) - expected[key][0]).mean() < 3
+    views = [room.EvalVideos(room.read_records(c, "test"), c, Runtime()) for c in (plain, packed)]
+    by_label = [
+        {int(label): clips for clips, label, _ in map(each.__getitem__, range(8))} for each in views
+    ]
+    for label, clips in by_label[0].items():
+        assert np.abs(clips.astype(int) - by_label[1][label]).mean() < 3
+
+
+def test_several_data_sets_are_packed_and_mixed(tmp_path):
+    root = tmp_path / "sets"
+    draw_sets(root, train_per_motion=2, test_per_motion=1, seed=1)
+    done = last_json(pack(root, tmp_path / "packed", "--quality", "1", room="mvit_multi"))
+    settings = [
+        f"data.root={tmp_path / 'gone'}",
+        f"data.packed={tmp_path / 'packed'}",
+        "data.batch=2",
+    ]
+    settings += ["data.replicas=2", "data.rand_augment="]
+    packed = load_config(MvitConfig, yaml_of("mvit_multi"), settings)
+    plain = load_config(MvitConfig, yaml_of("mvit_multi"), [f"data.root={root}", *settings[2:]])
+    expected, found = rows_of(mvit, plain, 0), rows_of(mvit, packed)
+    assert done["bad"] == 0
+    for key, (clip, target) in found.items():
+        np.testing.assert_array_equal(target[:, :2], expected[key][1][:, :2])
+        assert np.abs(clip.astype(int) - expected[key][0]).mean() < 3
+    assert json.loads((tmp_path / "packed" / "eight" / "train.csv" / "pack.json").read_text())

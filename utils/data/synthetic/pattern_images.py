@@ -1,0 +1,108 @@
+"""Draws a small image data set in CIFAR-10's binary format: ten patterns, any place, any colours.
+
+Colour says nothing: two random colours, ground and body, are at least so far apart that the pattern
+shows. Files: `data_batch_1.bin` to `data_batch_5.bin`, `test_batch.bin`, `batches.meta.txt`.
+"""
+
+import os
+from concurrent.futures import as_completed
+from pathlib import Path
+
+import cv2
+import numpy as np
+from tqdm import tqdm
+
+from utils.process_pool import executor
+
+PATTERNS = (
+    "disc",
+    "square",
+    "triangle",
+    "cross",
+    "ring",
+    "horizontal",
+    "vertical",
+    "diagonal",
+    "checker",
+    "dots",
+)
+FILES = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+PER_FILE = 10_000  # what readers of CIFAR-10 insist on
+SIZE = 32
+CONTRAST = 60  # least distance of the two colours, in levels of the grey image
+NOISE = 40
+
+
+def draw_image(pattern: str, rng: np.random.RandomState) -> np.ndarray:
+    """uint8 (32, 32, 3), RGB."""
+    mask = draw_mask(pattern, rng)[..., None] / 255
+    ground, body = draw_colours(rng)
+    image = ground + (body - ground) * mask + rng.normal(0, NOISE, (SIZE, SIZE, 3))
+    return np.clip(np.rint(image), 0, 255).astype(np.uint8)
+
+
+def draw_colours(rng: np.random.RandomState) -> np.ndarray:
+    while True:
+        colours = rng.uniform(0, 255, (2, 3))
+        if abs(colours[0].mean() - colours[1].mean()) > CONTRAST:
+            return colours
+
+
+def draw_mask(pattern: str, rng: np.random.RandomState) -> np.ndarray:
+    """Where the body is: uint8 (32, 32), 0 or 255, soft at the edges."""
+    mask = np.zeros((SIZE, SIZE), np.uint8)
+    x, y, r = (int(v) for v in rng.randint((12, 12, 7), (20, 20, 11)))
+    period, phase = rng.uniform(6, 10), rng.uniform(0, 2 * np.pi)
+    rows, columns = np.mgrid[:SIZE, :SIZE]
+    waves = {"horizontal": rows, "vertical": columns, "diagonal": (rows + columns) / 1.4}
+    if pattern in waves:
+        return np.where(np.sin(2 * np.pi * waves[pattern] / period + phase) > 0, 255, 0)
+    if pattern == "checker":
+        return np.where(
+            np.sin(rows * 6.3 / period) * np.sin(columns * 6.3 / period + 1) > 0, 255, 0
+        )
+    if pattern == "dots":
+        for cx in range(x % 8, SIZE, 8):
+            for cy in range(y % 8, SIZE, 8):
+                cv2.circle(mask, (cx, cy), 2, 255, -1, cv2.LINE_AA)
+    elif pattern in ("disc", "ring"):
+        cv2.circle(mask, (x, y), r, 255, -1 if pattern == "disc" else 3, cv2.LINE_AA)
+    elif pattern == "square":
+        cv2.rectangle(mask, (x - r, y - r), (x + r, y + r), 255, -1)
+    elif pattern == "cross":
+        cv2.line(mask, (x - r, y), (x + r, y), 255, 4)
+        cv2.line(mask, (x, y - r), (x, y + r), 255, 4)
+    else:
+        corners = np.array([[x - r, y + r], [x + r, y + r], [x, y - r]], np.int32)
+        cv2.fillPoly(mask, [corners], 255, cv2.LINE_AA)
+    return mask
+
+
+def draw_records(count: int, rng: np.random.RandomState) -> bytes:
+    """`count` records of 3073 bytes: the label, then the red, green and blue plane."""
+    records = []
+    for i in range(count):
+        label = i % len(PATTERNS)
+        image = draw_image(PATTERNS[label], rng)
+        records.append(bytes([label]) + image.transpose(2, 0, 1).tobytes())
+    return b"".join(records)
+
+
+def draw_cifar10(root: Path, seed: int, distinct: int = PER_FILE) -> dict[str, int]:
+    """Writes the data set: 10,000 images in each of six files, as readers of CIFAR-10 expect.
+
+    `distinct` below 10,000 repeats so many images in every file, for tests.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "batches.meta.txt").write_text("\n".join(PATTERNS) + "\n")
+    count = len(FILES)
+    with executor(min(os.cpu_count() or 1, count)) as pool:
+        jobs = [pool.submit(draw_file, root / FILES[i], [seed, i], distinct) for i in range(count)]
+        for job in tqdm(as_completed(jobs), total=count, unit="file", disable=None, leave=False):
+            job.result()
+    return {"train": 5 * PER_FILE, "test": PER_FILE}
+
+
+def draw_file(path: Path, seed: list[int], distinct: int) -> None:
+    data = draw_records(distinct, np.random.RandomState(seed))
+    path.write_bytes(data * (PER_FILE // distinct))

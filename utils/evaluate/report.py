@@ -1,0 +1,244 @@
+"""`eval.py --report DIR`: what an evaluation says of every video, every class, every probability.
+
+`scores.csv` has a line for every video of the list, unreadable ones too, and every class's
+probability, with nine digits: all other tables, and the metrics, follow from it.
+"""
+
+import csv
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from mindspore import Tensor
+
+from utils.data.annotation_file import ListFile
+from utils.evaluate.calibration import bins, expected_error
+from utils.evaluate.metrics import SumRanks
+from utils.evaluate.video_inference import Head
+from utils.files import explained, write_text
+from utils.runtime import Runtime
+
+BLOCK = 1024  # samples that travel between ranks at once
+WORST = 10  # classes named in report.json
+PAIRS = 100  # in confused_pairs.csv
+LEAST = float(np.finfo(np.float32).tiny)  # a probability below it counts as that much
+
+
+class Samples(NamedTuple):
+    """What an evaluation looks at, by its number: names, and labels where they are known before."""
+
+    paths: Sequence[str] = ()
+    labels: Sequence[int] = ()
+    classes: Sequence[str] = ()  # names; "" for none
+
+
+class Outcome(NamedTuple):
+    """Of n samples: who was seen, labels, what was predicted, at which place the label came.
+
+    `probabilities` are float64 (n, classes), `confidence` (n,) those of the predicted label.
+    """
+
+    seen: np.ndarray
+    labels: np.ndarray
+    predicted: np.ndarray
+    places: np.ndarray
+    probabilities: np.ndarray
+    confidence: np.ndarray
+
+
+class Report:
+    """Collects what this rank evaluates; nothing happens where `folder` is empty."""
+
+    def __init__(self, folder: str, mine: Sequence, samples: Samples, rt: Runtime, softmax=False):
+        """`mine` are the samples of this rank, by row; `softmax`: whether scores are raw.
+
+        Raises ValueError where the folder cannot be written.
+        """
+        self.folder, self.mine, self.samples = folder and Path(folder), mine, samples
+        self.softmax, self.rt = softmax, rt
+        width = len(samples.classes) + 2  # the label, and 1 for seen
+        self.numbers, self.rows = [], [np.zeros((0, width), np.float32)]
+        if folder and rt.is_first:
+            with explained(self.folder, "--report"):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                tempfile.TemporaryFile(dir=self.folder).close()
+
+    def add(self, rows: Sequence[int], scores: np.ndarray, labels: np.ndarray) -> None:
+        """float32 scores (k, classes) and labels (k,) of some rows of this rank."""
+        if self.folder:
+            self.numbers += [self.mine[row] for row in rows]
+            told = np.column_stack([scores, labels, np.ones(len(rows))])
+            self.rows.append(told.astype(np.float32))
+
+    def write(self, result: dict) -> None:
+        """All files, from rank 0; `result` is the last line of stdout. All ranks must call it."""
+        if not self.folder:
+            return
+        rows = over_ranks(self.numbers, np.concatenate(self.rows), len(self.samples.paths), self.rt)
+        if not self.rt.is_first:
+            return
+        found = outcome(rows, self.samples.labels, self.softmax)
+        names = [f"{k} {name}".strip() for k, name in enumerate(self.samples.classes)]
+        write_csv(self.folder / "scores.csv", *scores_table(self.samples.paths, found, names))
+        counts, table = confusion(found), bins(*of_seen(found))
+        write_csv(self.folder / "confusion.csv", ["true"] + names, with_names(names, counts))
+        classes = per_class(found, self.samples.classes)
+        write_csv(self.folder / "classes.csv", list(classes[0]), (row.values() for row in classes))
+        write_csv(self.folder / "confused_pairs.csv", *confused_pairs(counts, self.samples.classes))
+        write_csv(self.folder / "calibration.csv", table.dtype.names, rounded(table))
+        more = {**losses(found), "worst_classes": worst(classes)}
+        with explained(self.folder, "--report"):
+            write_text(self.folder / "report.json", json.dumps({**result, **more}, indent=1) + "\n")
+        self.draw(counts, names, classes, table, more["ece"])
+
+    def draw(self, counts, names, classes, table, error) -> None:
+        from utils.evaluate import report_plots  # matplotlib, for those alone who want a report
+
+        report_plots.draw_confusion(self.folder / "confusion.png", counts, names)
+        shown = [(name, row["top1"]) for name, row in zip(names, classes) if row["videos"]]
+        report_plots.draw_classes(self.folder / "classes.png", shown)
+        report_plots.draw_calibration(self.folder / "calibration.png", table, error)
+
+
+def report_videos(folder: str, videos: Any, file: ListFile, head: Head, rt: Runtime) -> Report:
+    """The report of a `sources.EvalVideos` over the list `file`; `head` knows the classes."""
+    if not folder:
+        return Report("", (), Samples(), rt)
+    paths = [in_list(record.path, file.root) for record in videos.records]
+    labels = [record.label for record in videos.records]
+    return Report(folder, videos.mine, Samples(paths, labels, head.told_names()), rt, head.raw)
+
+
+def in_list(path: str, root: Path) -> str:
+    """A video's path as the list has it: below the root, or absolute."""
+    return path[len(f"{root}/") :] if path.startswith(f"{root}/") else path
+
+
+def over_ranks(numbers: Sequence[int], rows: np.ndarray, count: int, rt: Runtime) -> np.ndarray:
+    """Rows (k, width) of this rank's samples to those of all `count` samples; zeros if not seen.
+
+    Every sample is on one rank only, so float32 sums are exact. All blocks have one shape.
+    """
+    found = np.zeros((-(-count // BLOCK) * BLOCK, rows.shape[1]), np.float32)
+    found[np.asarray(numbers, np.int64)] = rows
+    if rt.size > 1:
+        add = SumRanks()
+        for start in range(0, len(found), BLOCK):
+            block = slice(start, start + BLOCK)
+            found[block] = add(Tensor(found[block])).asnumpy()
+    return found[:count]
+
+
+def outcome(rows: np.ndarray, known: Sequence[int], softmax: bool) -> Outcome:
+    """From (n, classes + 2): scores, label, 1 for seen; `known` are labels of those not seen."""
+    scores, seen = rows[:, :-2], rows[:, -1] > 0
+    labels = np.where(seen, rows[:, -2].astype(np.int64), np.asarray(known, np.int64))
+    ranked = np.nan_to_num(scores, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+    own = np.take_along_axis(ranked, labels[:, None], 1)
+    before = np.arange(ranked.shape[1]) < labels[:, None]
+    places = (ranked > own).sum(1) + ((ranked == own) & before).sum(1)
+    shares = scores.astype(np.float64)
+    if softmax:
+        with np.errstate(invalid="ignore"):
+            shares = np.exp(shares - ranked.max(1, keepdims=True))
+            shares /= shares.sum(1, keepdims=True)
+    predicted = ranked.argmax(1)
+    confidence = np.take_along_axis(shares, predicted[:, None], 1)[:, 0]
+    return Outcome(seen, labels, predicted, places, shares, confidence)
+
+
+def of_seen(found: Outcome) -> tuple[np.ndarray, np.ndarray]:
+    """Confidence of the videos that were seen, and whether they were told right."""
+    return found.confidence[found.seen], found.places[found.seen] == 0
+
+
+def scores_table(paths: Sequence[str], found: Outcome, names: list[str]) -> tuple[list, Iterator]:
+    """A header, and a row for every sample."""
+    header = ["path", "label", "predicted", "correct", "probability", *names]
+
+    def row(k: int) -> list:
+        label = int(found.labels[k])
+        if not found.seen[k]:
+            return [paths[k], label, "unreadable", *[""] * (2 + len(names))]
+        shares = [f"{share:.9g}" for share in found.probabilities[k].tolist()]
+        right = int(found.places[k] == 0)
+        return [paths[k], label, int(found.predicted[k]), right, shares[label], *shares]
+
+    return header, map(row, range(len(paths)))
+
+
+def confusion(found: Outcome) -> np.ndarray:
+    """int64 (true classes, predicted classes): how many videos."""
+    classes = found.probabilities.shape[1]
+    counts = np.zeros((classes, classes), np.int64)
+    np.add.at(counts, (found.labels[found.seen], found.predicted[found.seen]), 1)
+    return counts
+
+
+def with_names(names: list[str], counts: np.ndarray) -> Iterator[list]:
+    return ([name, *row] for name, row in zip(names, counts.tolist()))
+
+
+def per_class(found: Outcome, names: Sequence[str]) -> list[dict]:
+    """A row for every class; shares are None where it has no video."""
+    rows = []
+    for label, name in enumerate(names):
+        places = found.places[found.seen & (found.labels == label)]
+        shares = [round(float((places < k).mean()), 6) if len(places) else None for k in (1, 5)]
+        row = {"class": label, "name": name, "videos": len(places)}
+        rows.append({**row, "top1": shares[0], "top5": shares[1]})
+    return rows
+
+
+def worst(classes: list[dict]) -> list[dict]:
+    return sorted((row for row in classes if row["videos"]), key=lambda row: row["top1"])[:WORST]
+
+
+def confused_pairs(counts: np.ndarray, names: Sequence[str]) -> tuple[list[str], list[list]]:
+    """The commonest mistakes; the share is that of the true class's videos."""
+    videos, wrong = counts.sum(1), counts - np.diag(np.diag(counts))
+    order = np.argsort(-wrong, axis=None, kind="stable")[:PAIRS]
+    pairs = [divmod(int(k), len(counts)) for k in order if wrong.flat[k]]
+    header = ["true", "predicted", "count", "share", "true_name", "predicted_name"]
+    return header, [
+        [a, b, int(wrong[a, b]), round(wrong[a, b] / videos[a], 6), names[a], names[b]]
+        for a, b in pairs
+    ]
+
+
+def rounded(table: np.ndarray) -> Iterator[list]:
+    """The rows of `calibration.bins`; an empty bin has neither confidence nor accuracy."""
+    for low, high, videos, confidence, accuracy in table.tolist():
+        shares = [round(confidence, 6), round(accuracy, 6)] if videos else ["", ""]
+        yield [round(low, 6), round(high, 6), videos, *shares]
+
+
+def losses(found: Outcome) -> dict[str, Optional[float]]:
+    """The mean of -log of the label's probability, and the expected calibration error."""
+    own = np.take_along_axis(found.probabilities, found.labels[:, None], 1)[found.seen]
+    nll = float(-np.log(np.maximum(own, LEAST)).mean()) if len(own) else np.nan
+    error = expected_error(bins(*of_seen(found)))
+    return {
+        name: round(value, 6) if np.isfinite(value) else None
+        for name, value in (("nll", nll), ("ece", error))
+    }
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Iterable]) -> None:
+    """Raises ValueError, and leaves what was there before, where the disk does not take it."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with explained(path, "--report"):
+            with open(temporary, "w", newline="", encoding="utf-8", errors="surrogateescape") as f:
+                writer = csv.writer(f, lineterminator="\n")
+                writer.writerow(header)
+                writer.writerows(rows)
+                f.flush()
+                os.fsync(f.fileno())
+            os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

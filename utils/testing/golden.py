@@ -1,0 +1,103 @@
+"""Golden cases: weights and inputs rebuilt from names and seeds, activations on the way.
+
+A case stores no weights. Every array is a pure function of its PyTorch name and shape, so that the
+network under test gets the same checkpoint, bit for bit, as the implementation that was recorded.
+"""
+
+import json
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn
+
+from utils.testing.filling import fill
+from utils.weights.checkpoint import weights_of
+from utils.weights.convert import NORM, convert
+
+
+def load_case(path: Path) -> dict:
+    return json.loads(Path(path).read_text())
+
+
+def build_state(case: dict) -> dict:
+    """The state dict of a case: its manifest filled, then the buffers it fixes."""
+    state = {name: fill(name, tuple(shape)) for name, shape, _ in case["manifest"]}
+    for name, value in case.get("overrides", {}).items():
+        state[name] = np.asarray(value, state[name].dtype)
+    return state
+
+
+def case_state(case: dict, net: nn.Cell) -> dict:
+    """The state dict of a case; one without a manifest has the names and shapes of the network."""
+    if "manifest" in case:
+        return build_state(case)
+    shapes = {name: tuple(p.shape) for name, p in weights_of(net).items()}
+    return {theirs: fill(theirs, shapes[ours]) for ours, theirs in torch_names(net).items()}
+
+
+def spread(values: np.ndarray) -> float:
+    """Largest minus smallest: what a difference of scores is measured against."""
+    return float(np.max(values) - np.min(values))
+
+
+def evaluation(net: nn.Cell, clip: Tensor) -> np.ndarray:
+    """What a network gives in evaluation; of several heads, side by side."""
+    found = net(clip)
+    parts = found if isinstance(found, tuple) else (found,)
+    return np.concatenate([part.asnumpy() for part in parts], axis=-1)
+
+
+def expected_evaluation(case: dict) -> np.ndarray:
+    """The same of the original."""
+    found = case["eval"].get("output", case["eval"]["logits"])
+    parts = found.values() if isinstance(found, dict) else (found,)
+    return np.concatenate([np.array(part) for part in parts], axis=-1)
+
+
+def put_state(net, state: dict, room) -> None:
+    """Gives a network the weights of a PyTorch state dict, through the converter."""
+    wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
+    arrays = convert(state, wanted, room).arrays
+    for name, parameter in weights_of(net).items():
+        parameter.set_data(Tensor(arrays[name], parameter.dtype))
+
+
+def torch_names(net) -> dict:
+    """{our name: PyTorch's name} of every weight and buffer: norms change their leaves."""
+    norms = {p.name.rpartition(".")[0] for p in net.get_parameters() if p.name.endswith(".gamma")}
+    back = {ours: theirs for theirs, ours in NORM.items()}
+    names = {}
+    for name in weights_of(net):
+        module, _, leaf = name.rpartition(".")
+        names[name] = f"{module}.{back[leaf]}" if module in norms else name
+    return names
+
+
+def record_taps(net, points: list, *inputs: np.ndarray) -> dict:
+    """Runs the network eagerly; {point: activation} for names of cells, or `NAME (input ...)`."""
+    cells = dict(net.cells_and_names())
+    seen, handles = {}, []
+    for point in points:
+        name, _, side = point.partition(" (input")
+        handles.append(hook(cells[name], point, bool(side), seen))
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    try:
+        net(*(Tensor(value) for value in inputs))
+    finally:
+        ms.set_context(mode=ms.GRAPH_MODE)
+        for handle in handles:
+            handle.remove()
+    return {point: value.asnumpy() for point, value in seen.items()}
+
+
+def hook(cell, point: str, at_input: bool, seen: dict):
+    def before(_, inputs):
+        seen[point] = inputs[0]
+
+    def after(_, __, output):
+        seen[point] = output
+
+    if at_input:
+        return cell.register_forward_pre_hook(before)
+    return cell.register_forward_hook(after)

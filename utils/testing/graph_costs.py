@@ -1,0 +1,58 @@
+"""What a graph costs to compile and to run: seconds, memory. One graph a process."""
+
+import resource
+import time
+
+import mindspore
+from mindspore import Tensor, nn
+
+from utils import log
+from utils.config import known
+from utils.networks import build_step, evaluated, made_up_batch, one_clip
+from utils.runtime import Runtime, give_back_memory
+
+# Graphs that are only compiled, and that are run as well.
+PARTS = ("train_compile", "eval_compile", "train", "eval")
+STEPS = 2
+
+
+def check(kind: str, part: str) -> None:
+    """ValueError for a part that a kind of measurement does not have."""
+    if kind not in ("compile", "memory"):
+        raise ValueError(f"--part goes with compile and memory, not with {kind}")
+    known(part, PARTS, "--part")
+
+
+def measure(room: str, cfg, rt: Runtime, part: str) -> dict:
+    """The training or the evaluation graph of a batch of made-up clips.
+
+    Seconds to compile it; the most memory of this process, and of a device that has its own, GB.
+    """
+    inputs = made_up_batch(room, cfg)
+    if part.startswith("train"):
+        cell = build_step(room, cfg, rt)
+        inputs = (*inputs, *cell.draw_factors())
+    else:
+        cell, inputs = evaluated(room, cfg), (inputs[0].reshape(-1, *one_clip(room, cfg.data)),)
+    log.log.info("%s ...", part)
+    found = {"seconds": round(compile_seconds(cell, *inputs), 2)}
+    for _ in range(0 if part.endswith("compile") else STEPS):
+        outputs = cell(*inputs)
+        (outputs[0] if isinstance(outputs, tuple) else outputs).asnumpy()
+    found["peak_gb"] = round(peak_gb(), 3)
+    if rt.device != "CPU":
+        found["device_peak_gb"] = round(mindspore.runtime.max_memory_allocated() / 1e9, 3)
+    return found
+
+
+def compile_seconds(cell: nn.Cell, *inputs: Tensor) -> float:
+    cell.check_names_and_refresh_name()  # as the first call does: folded norms have a new weight
+    began = time.monotonic()
+    cell.compile(*inputs)
+    give_back_memory()
+    return time.monotonic() - began
+
+
+def peak_gb() -> float:
+    """The most memory this process has held at once, framework and compiler included."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9  # Linux counts in KiB

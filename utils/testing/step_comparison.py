@@ -1,0 +1,200 @@
+"""One training step, stage by stage, and where two of them part.
+
+A record holds the batch and the weights whole, and of every activation, gradient and update a
+sample of elements at even distances, so that the record of a large network stays small.
+"""
+
+import json
+import zipfile
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor
+
+from utils.files import explained
+from utils.testing.filling import fill_input
+from utils.testing.golden import evaluation, expected_evaluation, record_taps, torch_names
+from utils.train.train_step import TrainStep
+from utils.weights.checkpoint import weights_of
+
+SAMPLE = 65_536  # elements kept of a tensor
+UPDATES = 5  # of a golden case
+NOISE = 1e-5  # below it lie gradients that are zero by algebra
+DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error, NotImplementedError, LookupError, MemoryError)
+STAGES = ("data", "weights", "forward", "loss", "gradients", "updates")
+
+
+class Difference(NamedTuple):
+    """How far apart one thing is in two runs, relative to the recorded one."""
+
+    stage: str
+    name: str
+    error: float
+
+
+def take_step(step: TrainStep, clip: np.ndarray, target: np.ndarray) -> dict[str, np.ndarray]:
+    """Runs one training step; {"stage/name": values}. The network is left as it was updated."""
+    before = {name: p.asnumpy().copy() for name, p in weights_of(step.net).items()}
+    taken = {"data/clip": clip, "data/target": target}
+    taken.update({f"weights/{name}": value for name, value in before.items()})
+    inputs = Tensor(clip), Tensor(target)
+    step.set_train()
+    factors = step.draw_factors()
+    for value in factors:
+        step.set_factors(value)
+    shown = inputs[0] if step.mix is None else step.mix(*inputs)
+    # Cells without parameters only pass on what they are given.
+    cells = [n for n, cell in step.net.cells_and_names() if n and list(cell.get_parameters())]
+    for name, value in record_taps(step.net, cells, shown.asnumpy()).items():
+        taken[f"forward/{plain(name)}"] = sample(value)
+    put_back(step, before)  # batch norms have moved
+    (_, loss, _), grads = ms.jit(step.gradients)(shown, inputs[1])
+    taken["loss/loss"] = np.array([float(loss.asnumpy())])
+    for parameter, grad in zip(step.optimizer.parameters, step.scaler.unscale(grads)):
+        taken[f"gradients/{parameter.name}"] = sample(grad.asnumpy())
+    put_back(step, before)
+    step(*inputs, *factors)
+    for name, parameter in weights_of(step.net).items():
+        taken[f"updates/{name}"] = sample(parameter.asnumpy() - before[name])
+    return taken
+
+
+def plain(name: str) -> str:
+    """The name of a cell without the wrappers of mixed precision."""
+    parts = [part for part in name.split(".") if part != "_backbone"]
+    return ".".join(parts[1:] if parts[:1] == ["net"] else parts) or "scores"
+
+
+def put_back(step: TrainStep, values: dict) -> None:
+    for name, parameter in weights_of(step.net).items():
+        parameter.set_data(Tensor(values[name], parameter.dtype))
+
+
+def sample(values: np.ndarray) -> np.ndarray:
+    """At most SAMPLE elements at even distances, float32."""
+    flat = np.asarray(values, np.float32).reshape(-1)
+    return flat[:: -(-flat.size // SAMPLE)]
+
+
+def save_record(path: Path, taken: dict[str, np.ndarray]) -> None:
+    """Raises ValueError where the file cannot be written; no half of one is left."""
+    temporary = path.with_name(path.name + ".tmp")
+    with explained(path):
+        with open(temporary, "wb") as file:
+            np.savez(file, **taken)
+        temporary.replace(path)
+
+
+def load_record(path: Path) -> dict[str, np.ndarray]:
+    """What `save_record` wrote. Raises ValueError for any other file."""
+    try:
+        with np.load(path) as file:
+            taken = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, TypeError, AttributeError, *DAMAGED_ZIP) as error:
+        raise ValueError(f"--against: {path} is no record: {str(error)[:200]}") from None
+    if not {"data/clip", "data/target", "loss/loss"} <= set(taken):
+        raise ValueError(f"--against: {path} is no record: it has no data or no loss")
+    return taken
+
+
+def differences(taken: dict, recorded: dict) -> list[Difference]:
+    """Of everything that both have, stage by stage, in the order of the record."""
+    found = []
+    for stage in STAGES:
+        for key, sure in recorded.items():
+            if key.startswith(stage + "/") and key in taken:
+                found.append(Difference(stage, key[len(stage) + 1 :], relative(taken[key], sure)))
+    return found
+
+
+def relative(value: np.ndarray, sure: np.ndarray) -> float:
+    """The length of the difference over that of the recorded; infinite where shapes differ."""
+    if value.shape != sure.shape:
+        return float("inf")
+    value, sure = value.astype(np.float64), sure.astype(np.float64)
+    length, apart = np.linalg.norm(sure), np.linalg.norm(value - sure)
+    return float(apart / length) if length else float(apart > 0)
+
+
+def change_recipe(case: dict, room, text: str) -> dict:
+    """The golden case with other settings: "NAME=VALUE NAME=VALUE", names of `room.RECIPE`.
+
+    Raises ValueError for another name, or a value of another type.
+    """
+    known, changes = getattr(room, "RECIPE", {}), {}
+    for pair in text.split():
+        name, _, value = pair.partition("=")
+        if name not in known:
+            names = ", ".join(known) or "nothing"
+            raise ValueError(f"--recipe: {name!r} cannot be changed in this network; {names} can")
+        wanted = type(known[name])
+        try:
+            changes[name] = value if wanted is str else json.loads(value)
+        except ValueError:
+            changes[name] = None
+        if type(changes[name]) is not wanted:
+            raise ValueError(f"--recipe: {name} must be a {wanted.__name__}, not {value!r}")
+    return {**case, "train": {**case["train"], **changes}} if "train" in case else case
+
+
+def against_case(case: dict, room) -> list[Difference]:
+    """A golden case: activations in evaluation, loss, gradients, statistics, updates."""
+    clip = fill_input(case["input_seed"], case["input_shape"])
+    label = Tensor(labels(case, room)) if "labels" in case else None
+    net = room.network(case)
+    taps = {room.cell_name(point): tap for point, tap in case["eval"]["taps"].items()}
+    seen = record_taps(net, [point for point in taps if point], clip)
+    found = [Difference("forward", n, tap_error(x, taps[n])) for n, x in seen.items()]
+    scores, sure = evaluation(net, Tensor(clip)), expected_evaluation(case)
+    found.append(Difference("forward", "scores", relative(scores, sure)))
+    if "train" not in case:
+        return found
+    train, step = case["train"], room.train_step(case, "step")
+    names, weights = torch_names(step.net), step.optimizer.parameters
+    before = {p.name: p.asnumpy().copy() for p in weights}
+    (_, loss, _), grads = ms.jit(step.gradients)(Tensor(clip), label)
+    exact, recorded = train.get("grad_norm64", train["grad_norm"]), train["step"]
+    sure = train.get("loss64", train["loss"])
+    found.append(Difference("loss", "loss", off(float(loss.asnumpy()), sure)))
+    for parameter, grad in zip(weights, grads):
+        length = np.linalg.norm(grad.asnumpy())
+        name = names[parameter.name]
+        if exact[name] > NOISE:
+            found.append(Difference("gradients", name, off(length, exact[name])))
+    put_back(step, weights_values(room.network(case)))
+    losses = recorded.get("losses64", recorded["losses"])[:UPDATES]
+    for i, sure in enumerate(losses):
+        loss = float(step(Tensor(clip), label)[0].asnumpy())
+        found.append(Difference("updates", f"loss before update {i + 1}", off(loss, sure)))
+    for parameter in weights if "delta_norm64" in recorded else ():
+        length = np.linalg.norm(parameter.asnumpy() - before[parameter.name])
+        name = names[parameter.name]
+        sure, rounded = (recorded[key][name] for key in ("delta_norm64", "delta_norm"))
+        if off(rounded, sure) < 0.02:  # the others are rounding, in the original too
+            found.append(Difference("updates", name, off(length, sure)))
+    return found
+
+
+def labels(case: dict, room) -> np.ndarray:
+    """As the train step takes them: class numbers, where the room says no more."""
+    if hasattr(room, "target"):
+        return room.target(case)
+    return np.array(case["labels"], np.int32)
+
+
+def weights_values(net) -> dict[str, np.ndarray]:
+    return {name: p.asnumpy() for name, p in weights_of(net).items()}
+
+
+def off(value: float, sure: float) -> float:
+    return abs(value - sure) / max(abs(sure), 1e-30)
+
+
+def tap_error(x: np.ndarray, tap: dict) -> float:
+    """The largest of three errors over the recorded deviation: mean, deviation, first elements."""
+    first = np.abs(x.reshape(-1)[:8] - tap["first"]).max()
+    errors = abs(x.mean() - tap["mean"]), abs(x.std() - tap["std"]), first
+    return float(max(errors) / max(tap["std"], 1e-3))

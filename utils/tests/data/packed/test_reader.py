@@ -1,0 +1,272 @@
+"""Packed videos: frame k is frame k, out of as few packets as can be, as near as they say."""
+
+import multiprocessing
+import shutil
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from utils.data.packed.encoder import Form, Packed, compare, form_of, pack
+from utils.data.packed.format import EXTRA, HEAD, KEY, decode_table
+from utils.data.packed.reader import PackedVideo, Place
+from utils.data.packed.shard_writer import Spool
+from utils.data.synthetic.motion_videos import read_number, write_numbered_video
+from utils.video.decoders import FrameFolder, open_video
+from utils.video.integrity import Finding, Job
+from utils.video.reader import VideoError
+
+TEMPLATE = "img_{:05d}.jpg"
+FRAMES, FORMS = 50, {"video": Form("video", 256, 12, 10), "jpeg": Form("jpeg", 256, 1, 90)}
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("original") / "numbers.mp4"
+    write_numbered_video(path, FRAMES, 96, 64, 25)
+    return path
+
+
+def packed(path: Path, form: Form, **more) -> Packed:
+    result = pack((0, Job(str(path), "auto", "ends", **more), form))
+    assert isinstance(result, Packed), result
+    return result
+
+
+def opened(result: Packed, folder: Path, gap: int = 7) -> PackedVideo:
+    """The packed video somewhere in a file."""
+    shard = folder / "shard"
+    shard.write_bytes(b"x" * gap + result.head + result.payload + b"y")
+    size = len(result.head) + len(result.payload)
+    return PackedVideo("original", Place(str(shard), gap, len(result.head), size, result.crc))
+
+
+@pytest.fixture(scope="module", params=["video", "jpeg"])
+def copy(request, original, tmp_path_factory) -> PackedVideo:
+    return opened(packed(original, FORMS[request.param]), tmp_path_factory.mktemp("shards"))
+
+
+def test_frame_k_is_frame_k_in_any_order(copy):
+    assert (len(copy), copy.fps) == (FRAMES, 25.0)
+    for wanted in (range(FRAMES), [49, 0, 0, 13, 12, 11], [24], [1, 47, 48]):
+        assert [read_number(frame) for frame in copy.frames(wanted)] == list(wanted)
+    assert [read_number(frame) for frame in copy.in_order()] == list(range(FRAMES))
+
+
+def test_frames_are_as_near_to_the_original_as_it_says(original, tmp_path):
+    with open_video(original) as video:
+        expected = video.frames(range(FRAMES))
+    for form in FORMS.values():
+        result = packed(original, form)
+        found = opened(result, tmp_path).frames(range(FRAMES)).astype(np.float32)
+        whole = 10 * np.log10(255**2 / np.mean((found - expected) ** 2))
+        assert result.psnr > 35
+        assert abs(whole - result.psnr) < 3, "three frames speak for all"
+    nearer = packed(original, FORMS["video"]._replace(quality=1))
+    assert nearer.psnr > packed(original, FORMS["video"]._replace(quality=40)).psnr
+
+
+def test_groups_are_closed_and_few_packets_are_decoded(original, tmp_path):
+    copy = opened(packed(original, FORMS["video"]), tmp_path)
+    table = copy._table
+    keys = np.flatnonzero(table.kinds == KEY)
+    assert sorted(table.shown[keys]) == [0, 12, 24, 36, 48]
+    assert np.mean(table.kinds == EXTRA) > 0.5
+    for wanted in range(FRAMES):
+        assert len(list(copy._needed({wanted}))) <= 6
+    intra = opened(packed(original, FORMS["video"]._replace(gop=1)), tmp_path)
+    assert set(intra._table.kinds) == {KEY}
+    assert [read_number(frame) for frame in intra.frames([31, 7])] == [31, 7]
+
+
+@pytest.mark.parametrize("codec", ["video", "jpeg"])
+@pytest.mark.parametrize(
+    ("size", "short_side", "expected"),
+    [
+        ((96, 64), 32, (48, 32)),
+        ((64, 96), 32, (32, 48)),
+        ((96, 64), 64, (96, 64)),
+        ((96, 64), 100, (96, 64)),
+        ((96, 64), 0, (96, 64)),
+        ((102, 64), 33, {"video": (52, 34), "jpeg": (52, 33)}),
+    ],
+)
+def test_sizes(codec, size, short_side, expected, tmp_path):
+    write_numbered_video(tmp_path / "a.mp4", 5, *size, 25)
+    form = FORMS[codec]._replace(short_side=short_side)
+    frames = opened(packed(tmp_path / "a.mp4", form), tmp_path).frames(range(5))
+    expected = expected[codec] if isinstance(expected, dict) else expected
+    assert frames.shape == (5, *expected[::-1], 3)
+    assert [read_number(frame) for frame in frames] == list(range(5))
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3])
+def test_short_videos(frames, tmp_path):
+    write_numbered_video(tmp_path / "a.mp4", frames, 96, 64, 25)
+    for form in FORMS.values():
+        copy = opened(packed(tmp_path / "a.mp4", form), tmp_path)
+        assert [read_number(frame) for frame in copy.in_order()] == list(range(frames))
+
+
+def folder_of_frames(folder: Path, mode: str, names: list[str], size=(47, 33)) -> None:
+    rng = np.random.RandomState(1)
+    for name in names:
+        small = Image.fromarray(rng.randint(0, 256, (5, 6, 3), np.uint8).astype(np.uint8))
+        folder.mkdir(exist_ok=True)
+        small.resize(size, Image.Resampling.BICUBIC).convert(mode).save(folder / name, quality=92)
+
+
+def test_frames_of_a_folder_are_taken_as_they_are(tmp_path):
+    """Of odd sizes too; by H.264 they become a video."""
+    names = [f"img_{k:05d}.jpg" for k in range(1, 6)]
+    folder_of_frames(tmp_path / "rgb", "RGB", names)
+    listed = {"num_frames": 5, "image_tmpl": TEMPLATE}
+    result = packed(tmp_path / "rgb", FORMS["jpeg"], **listed)
+    assert result.payload == b"".join((tmp_path / "rgb" / name).read_bytes() for name in names)
+    assert result.psnr == float("inf")
+    expected = FrameFolder(tmp_path / "rgb", **listed).frames(range(5))
+    np.testing.assert_array_equal(opened(result, tmp_path).frames(range(5)), expected)
+    smaller = packed(tmp_path / "rgb", FORMS["jpeg"]._replace(short_side=16), **listed)
+    assert opened(smaller, tmp_path).frames([4]).shape == (1, 16, 22, 3)
+    video = packed(tmp_path / "rgb", FORMS["video"], **listed)
+    assert opened(video, tmp_path).frames([4]).shape == (1, 33, 47, 3)
+    assert video.psnr > 25
+
+
+def test_a_fork_waits_for_no_thread_that_converted_colours(tmp_path):
+    """Encoding and decoding odd sizes, in a thread that is still there when another one forks."""
+    folder_of_frames(tmp_path / "rgb", "RGB", ["img_00001.jpg"])
+    done, free = threading.Event(), threading.Event()
+
+    def work() -> None:
+        result = packed(tmp_path / "rgb", FORMS["video"], num_frames=1, image_tmpl=TEMPLATE)
+        opened(result, tmp_path).frames([0])
+        done.set()
+        free.wait()
+
+    other = threading.Thread(target=work)
+    other.start()
+    assert done.wait(60)
+    child = multiprocessing.get_context("fork").Process(target=bool)
+    child.start()
+    child.join(20)
+    ended = child.exitcode
+    child.kill()
+    free.set()
+    other.join()
+    assert ended == 0
+
+
+@pytest.mark.parametrize("template", ["flow_{}_{:05d}.jpg", "flow_{:05d}.jpg"])
+def test_flow_keeps_its_two_planes(template, tmp_path):
+    one = template.count("{") == 1
+    names = [template.format(*([k] if one else [axis, k])) for k in (1, 2, 3) for axis in "xy"]
+    folder_of_frames(tmp_path / "flow", "RGB" if one else "L", names)
+    listed = {"num_frames": 3, "image_tmpl": template, "flow": True}
+    result = packed(tmp_path / "flow", FORMS["jpeg"]._replace(quality=100), **listed)
+    found = opened(result, tmp_path).frames([2, 0]).astype(int)
+    expected = FrameFolder(tmp_path / "flow", **listed).frames([2, 0])
+    assert found.shape == (2, 33, 47, 2)
+    assert np.abs(found - expected).max() <= 2
+
+
+def test_what_cannot_be_read_is_told(original, tmp_path):
+    cut = tmp_path / "cut.mp4"
+    cut.write_bytes(original.read_bytes()[:2000])
+    for path, kind in ((cut, "truncated"), (tmp_path / "none.mp4", "missing")):
+        found = pack((0, Job(str(path), "auto", "ends"), FORMS["video"]))
+        assert isinstance(found, Finding)
+        assert found.kind == kind
+
+
+@pytest.mark.parametrize("codec", ["video", "jpeg"])
+def test_damage_names_the_shard(codec, original, tmp_path):
+    result = packed(original, FORMS[codec])
+    for damaged in (
+        result._replace(head=b"no" + result.head[2:]),
+        result._replace(payload=bytes(len(result.payload))),
+    ):
+        with pytest.raises(VideoError, match=f"cannot read original with packed.*{tmp_path}/shard"):
+            opened(damaged, tmp_path).frames([20])
+    short = opened(result, tmp_path)
+    with open(tmp_path / "shard", "r+b") as file:
+        file.truncate(len(result.head) + 20)
+    with pytest.raises(VideoError, match="shard is cut short"):
+        short.frames([FRAMES - 1])
+
+
+@pytest.mark.parametrize("codec", ["video", "jpeg"])
+def test_one_flipped_bit_of_a_packet_is_told_by_whoever_reads_it(codec, original, tmp_path):
+    result = packed(original, FORMS[codec])
+    payload = bytearray(result.payload)
+    payload[-10] ^= 1
+    copy = opened(result._replace(payload=bytes(payload)), tmp_path)
+    assert read_number(copy.frames([20])[0]) == 20
+    with pytest.raises(VideoError, match=f"packet {FRAMES - 1} is damaged: its checksum differs"):
+        copy.frames(range(FRAMES))
+
+
+def without_checksums(result: Packed) -> Packed:
+    """As it was packed before there were checksums."""
+    columns = result.head[4 : HEAD.size + 9 * len(decode_table(result.head).sizes)]
+    return result._replace(head=b"zoo1" + columns)
+
+
+@pytest.mark.parametrize("codec", ["video", "jpeg"])
+def test_a_video_without_checksums_is_read(codec, original, tmp_path):
+    old = without_checksums(packed(original, FORMS[codec]))
+    frames = opened(old, tmp_path).frames([31, 7])
+    assert [read_number(frame) for frame in frames] == [31, 7]
+    longer = bytearray(old.head)
+    longer[HEAD.size + 3] ^= 128  # two gigabytes more in the first packet
+    with pytest.raises(VideoError, match="the table is damaged: its packets are not as long"):
+        opened(old._replace(head=bytes(longer)), tmp_path)
+
+
+def test_a_table_that_is_cut_is_none(original):
+    head = packed(original, FORMS["jpeg"]).head
+    assert decode_table(head).frames == FRAMES
+    for data in (b"", head[:20], head[:-1], b"no" + head[2:]):
+        with pytest.raises(ValueError, match="packed|cut short"):
+            decode_table(data)
+
+
+def test_another_picture_is_far_away(original):
+    """What tells a copy from its original must be able to fail."""
+    result = packed(original, FORMS["jpeg"])
+    seen = {3: np.zeros((64, 96, 3), np.uint8)}
+    assert compare(original, result.head + result.payload, result.head, seen) < 15
+
+
+def test_shards_may_move_while_they_are_open(original, tmp_path):
+    result = packed(original, FORMS["jpeg"])
+    copy = opened(result, tmp_path)
+    shutil.move(tmp_path / "shard", tmp_path / "elsewhere")
+    assert read_number(copy.frames([5])[0]) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"codec": "gif"}, "--codec is gif; choose one of video, jpeg"),
+        ({"quality": "52"}, "--quality of video is 0 to 51, not 52"),
+        ({"codec": "jpeg", "quality": "0"}, "--quality of jpeg is 1 to 100, not 0"),
+        ({"gop": "0"}, "--gop must be a whole number above 0, not 0"),
+        ({"short_side": "-3"}, "--short_side must be a whole number, not -3"),
+        ({"flow": True}, "optical flow is no video"),
+    ],
+)
+def test_a_form_that_there_is_not(options, message):
+    with pytest.raises(ValueError, match=message):
+        form_of(**{"flow": False, **options})
+    assert form_of(False) == Form("video", 256, 12, 18)
+    assert form_of(True, codec="jpeg") == Form("jpeg", 256, 1, 90)
+
+
+def test_a_video_that_no_page_has_room_for_is_left_out(original, tmp_path):
+    spool = Spool(tmp_path, "shard", page=4096)
+    spool.add(3, packed(original, FORMS["jpeg"]))
+    assert spool.bad[3].kind == "too large"
+    assert not spool.videos

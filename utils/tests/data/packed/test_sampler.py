@@ -1,0 +1,133 @@
+"""The order of packed samples: every one in its turn, for any ranks, shards read end to end."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from utils.data.annotation_file import Record
+from utils.data.packed.reader import Place
+from utils.data.packed.sampler import WINDOW, PackedOrder, shards_of, stored_order
+from utils.data.sampler import Order, share
+
+
+def cut(samples: int, shards: int, first: int = 0) -> list[np.ndarray]:
+    """Shards whose samples stand in a drawn order."""
+    drawn = first + np.random.RandomState(5).permutation(samples)
+    return [drawn[samples * k // shards : samples * (k + 1) // shards] for k in range(shards)]
+
+
+def order(lists, batch=4, rank=0, size=1, accumulate=1, seed=3) -> PackedOrder:
+    samples = sum(len(shard) for shards in lists for shard in shards)
+    group = batch * size * accumulate
+    return PackedOrder(samples, batch, rank, size, seed, group=group, shards=lists)
+
+
+def test_an_epoch_takes_no_sample_twice_and_all_come_in_their_turn():
+    one, seen = order([cut(103, 8)]), set()
+    assert one.per_epoch == 12 * 8  # eight shards of 12 or 13
+    for epoch in range(8):
+        samples = one.epoch(epoch)
+        assert len(set(samples)) == len(samples) == 96
+        seen |= set(samples.tolist())
+    assert len(seen) == 103
+    assert (one.epoch(0) != one.epoch(1)).any()
+    np.testing.assert_array_equal(one.epoch(1), order([cut(103, 8)]).epoch(1))
+    assert (one.epoch(0) != order([cut(103, 8)], seed=4).epoch(0)).any()
+
+
+@pytest.mark.parametrize(
+    ("batch", "size", "accumulate"), [(8, 1, 1), (4, 2, 1), (4, 1, 2), (1, 4, 2)]
+)
+def test_updates_have_the_same_samples_for_any_ranks(batch, size, accumulate):
+    lists = [cut(200, 8), cut(50, 4, first=200)]
+    expected = order(lists, batch=8).permutation(2).reshape(-1, 8)
+    ranks = [order(lists, batch, rank, size, accumulate) for rank in range(size)]
+    found = np.stack([r.epoch(2).reshape(-1, accumulate, batch) for r in ranks], axis=2)
+    np.testing.assert_array_equal(found.reshape(len(expected), 8), expected)
+
+
+@pytest.mark.parametrize(("size", "accumulate"), [(2, 1), (4, 1), (8, 1), (2, 4), (4, 2)])
+def test_ranks_read_disjoint_shards(size, accumulate):
+    shards = cut(1000, 8)
+    home = {int(sample): k for k, shard in enumerate(shards) for sample in shard}
+    ranks = [order([shards], 5, rank, size, accumulate) for rank in range(size)]
+    read = [{home[int(sample)] for sample in each.epoch(1)} for each in ranks]
+    assert all(a.isdisjoint(b) for a, b in combinations(read, 2))
+    assert set.union(*read) == set(range(8))
+
+
+def test_a_shard_is_read_from_end_to_end_but_for_a_small_window():
+    """Every place of the batch goes forward through a shard, which it may begin in the middle."""
+    shards = cut(6400, 8)
+    place = {
+        int(sample): (k, i) for k, shard in enumerate(shards) for i, sample in enumerate(shard)
+    }
+    lanes = order([shards], batch=8).epoch(0).reshape(-1, 8).T
+    for lane in lanes:
+        at = [place[int(sample)] for sample in lane]
+        assert len({shard for shard, _ in at}) == 1
+        steps = np.diff([i for _, i in at]) % 800  # round the end
+        forward = np.minimum(steps, 800 - steps)
+        assert forward.max() < 2 * WINDOW
+
+
+def test_it_shuffles_about_as_well_as_a_permutation_of_all():
+    """How often two samples of one batch meet again in the next epoch."""
+
+    def again(each: Order) -> int:
+        def pairs(epoch: int) -> set:
+            batches = np.sort(each.epoch(epoch).reshape(-1, each.batch), axis=1)
+            return {pair for batch in batches.tolist() for pair in combinations(batch, 2)}
+
+        return len(pairs(0) & pairs(1))
+
+    expected = again(Order(6400, 16, 0, 1, 3))
+    assert expected > 90
+    for shards, times in ((4, 3), (16, 1.5), (32, 1.5)):
+        assert again(order([cut(6400, shards)], batch=16)) < times * expected
+
+
+def test_several_lists_are_mixed_all_along():
+    lists = [cut(3000, 8), cut(1000, 4, first=3000)]
+    epoch = order(lists, batch=8).epoch(0)
+    for part in np.array_split(epoch, 10):
+        assert 0.17 < np.mean(part >= 3000) < 0.33
+
+
+def test_too_few_samples_are_told():
+    with pytest.raises(
+        ValueError, match=r"data\.batch: 8 packed samples do not fill one update of 16"
+    ):
+        order([cut(8, 2)], batch=16)
+
+
+def records(*places: tuple[str, int]) -> list[Record]:
+    return [Record("v", None, 0, 1, Place(shard, offset, 1, 1, 0)) for shard, offset in places]
+
+
+def test_shards_list_their_samples_as_they_are_stored_and_replicas_behind():
+    rows = [("a/0", 50), ("a/1", 7), ("a/0", 10), ("b/0", 3)]
+    lists = shards_of(records(*rows, *rows))
+    assert [[shard.tolist() for shard in shards] for shards in lists] == [
+        [[2, 0, 6, 4], [1, 5]],
+        [[3, 7]],
+    ]
+
+
+def test_an_evaluation_reads_parts_of_what_is_stored():
+    listed = records(("0", 50), ("1", 7), ("0", 10), ("1", 3), ("2", 0))
+    stored = stored_order(listed)
+    assert stored == [2, 0, 3, 1, 4]
+    parts = [share(5, 2, rank, 2, stored) for rank in range(2)]
+    assert parts == [[2, 0, None, None], [3, 1, 4, None]]
+    assert stored_order([Record("v", None, 0, 1)]) == []
+
+
+def test_a_list_that_is_smaller_than_an_update_comes_too():
+    lists = [cut(960, 8), cut(40, 2, first=960)]
+    one = order(lists, batch=64)
+    assert one.per_epoch == 960
+    seen = [set(one.epoch(epoch).tolist()) for epoch in range(4)]
+    assert all(len(epoch) == 960 for epoch in seen)
+    assert all(len(epoch & set(range(960, 1000))) > 10 for epoch in seen)

@@ -1,0 +1,327 @@
+"""Drawn videos: real files in two decoders, and classes that only the order of frames tells apart.
+
+Shapes are found by their brightness: drawings are judged by what they show.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+import pytest
+
+from utils.data.synthetic import motion_videos
+from utils.data.synthetic.motion_videos import (
+    MOTIONS,
+    draw_clip,
+    draw_dataset,
+    read_number,
+    write_numbered_video,
+    write_video,
+)
+
+ROOT = Path(__file__).resolve().parents[4]
+OPPOSITES = list(zip(MOTIONS[::2], MOTIONS[1::2]))
+
+
+def draw(motion: str, seed: int, frames: int = 9, side: int = 48) -> np.ndarray:
+    return draw_clip(motion, np.random.default_rng(seed), side, side, frames)
+
+
+def read_with_opencv(path: Path) -> np.ndarray:
+    video, frames = cv2.VideoCapture(str(path)), []
+    while (frame := video.read()[1]) is not None:
+        frames.append(frame)
+    return np.stack(frames)[..., ::-1]
+
+
+def read_with_decord(path: Path) -> np.ndarray:
+    video = pytest.importorskip("decord").VideoReader(str(path), num_threads=1)
+    return video.get_batch(range(len(video))).asnumpy()
+
+
+FACTS = ("FRAME_WIDTH", "FRAME_HEIGHT", "FPS", "FRAME_COUNT")
+READERS = (read_with_opencv, read_with_decord)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("drawn")
+    assert draw_dataset(root, 3, 1, seed=5) == {"train": 24, "test": 8, "drawn": 32}
+    return root
+
+
+@pytest.mark.parametrize(("motion", "opposite"), OPPOSITES)
+def test_backwards_is_the_opposite_motion_pixel_for_pixel(motion, opposite):
+    for seed in range(5):
+        for frames in (12, 13):
+            clip = draw(motion, seed, frames)
+            np.testing.assert_array_equal(clip[::-1], draw(opposite, seed, frames))
+            assert not np.array_equal(clip, clip[::-1])
+
+
+def test_all_motions_share_the_middle_frame():
+    for seed in range(5):
+        middles = np.stack([draw(motion, seed, 13)[6] for motion in MOTIONS])
+        assert np.all(middles == middles[0])
+
+
+@pytest.mark.parametrize("at", [0, 6])
+def test_places_in_any_frame_are_uniform_for_every_motion(at):
+    """Means of the first two harmonics of each circle and of size vanish as for uniform draws."""
+    draws = 4000
+    for motion in MOTIONS:
+        rngs = (np.random.default_rng([seed, MOTIONS.index(motion)]) for seed in range(draws))
+        places = np.stack([motion_videos._places(motion, rng, 8)[at] for rng in rngs])
+        for harmonic in (1, 2):
+            means = np.abs(np.exp(2j * np.pi * harmonic * places).mean(axis=0))
+            assert np.all(means < 4 / np.sqrt(draws)), (motion, harmonic, means)
+        np.testing.assert_allclose(places[:, 2].mean(), 0.5, atol=4 / np.sqrt(12 * draws))
+        correlations = np.corrcoef(np.cos(2 * np.pi * places.T)) - np.eye(4)
+        assert np.all(np.abs(correlations) < 5 / np.sqrt(draws)), (motion, correlations)
+
+
+def find_shape(frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Columns and rows of the pixels of the shape, as shares of the side, and its centre (2,)."""
+    places = np.stack(np.nonzero(frame.max(axis=2) > 132))[::-1] / len(frame)
+    return places, np.angle(np.exp(2j * np.pi * places).mean(axis=1)) / (2 * np.pi)
+
+
+def shape_statistics(frame: np.ndarray) -> tuple[float, ...]:
+    """Area, torus moments of the centre, doubled-angle moments of the axis, mean brightness."""
+    places, centre = find_shape(frame)
+    x, y = (places - centre[:, None] + 0.5) % 1 - 0.5
+    axis = np.array(((x**2 - y**2).mean(), 2 * (x * y).mean())) / (x**2 + y**2).mean()
+    turns = 2 * np.pi * centre
+    return (places.shape[1], *np.cos(turns), *np.sin(turns), *axis, frame.mean())
+
+
+def test_first_frames_of_all_motions_look_alike():
+    """Independent clips: each statistic has the same mean and variance in every class."""
+    draws = 250
+    clips = [[draw(m, 1000 * i + s, 2) for s in range(draws)] for i, m in enumerate(MOTIONS)]
+    table = np.array([[shape_statistics(clip[0]) for clip in row] for row in clips])
+    table = (table - table.mean(axis=(0, 1))) / table.std(axis=(0, 1))
+    means, squares = table.mean(axis=1), (table**2).mean(axis=1)
+    assert np.abs(means).max() < 4 / np.sqrt(draws), means
+    error = (table**2).std(axis=(0, 1)) / np.sqrt(draws)
+    assert np.all(np.abs(squares - 1) < 4 * error), squares
+
+
+def shape_steps(clip: np.ndarray) -> np.ndarray:
+    """Steps from frame to frame of x and y, in sides, and of the logarithm of the area."""
+    found = [find_shape(frame) for frame in clip]
+    steps = np.diff([(*centre, np.log(places.shape[1])) for places, centre in found], axis=0)
+    steps[:, :2] = (steps[:, :2] + 0.5) % 1 - 0.5
+    return steps
+
+
+def test_translations_and_growth_go_the_way_they_are_named():
+    for seed in range(10):
+        medians = {m: np.median(shape_steps(draw(m, seed, 8, 96)), axis=0) for m in MOTIONS}
+        for axis, pair in enumerate((("left", "right"), ("up", "down"))):
+            for motion, sign in zip(pair, (-1, 1)):
+                assert 0.4 < 7 * sign * medians[motion][axis] < 1.0, (motion, seed)
+                assert 7 * abs(medians[motion][1 - axis]) < 0.25, (motion, seed)
+        assert medians["grow"][2] > 0.05
+        assert medians["shrink"][2] < -0.05
+
+
+def test_clockwise_turns_as_a_clock_does():
+    angles = motion_videos._places("clockwise", np.random.default_rng(0), 8)[:, 3]
+    assert np.all(np.diff(angles) % 1 < 0.2)
+    handle = np.array(((0.5, -0.1), (0.9, -0.1), (0.9, 0.1), (0.5, 0.1)))
+    y, x, _ = np.nonzero(motion_videos._coverage(handle, np.array((0.5, 0.5, 1.0, 0.25)), 64, 64))
+    assert y.min() > 40, "a quarter of a turn takes it from the right to the bottom"
+    assert abs(x.mean() - 32) < 2
+
+
+def test_a_shape_leaving_on_one_side_returns_on_the_other():
+    square = 0.5 * np.array(((-1, -1), (1, -1), (1, 1), (-1, 1)))
+    whole = motion_videos._coverage(square, np.array((0.5, 0.5, 0.5, 0.0)), 64, 48)
+    wrapped = motion_videos._coverage(square, np.array((0.0, 0.0, 0.5, 0.0)), 64, 48)
+    np.testing.assert_array_equal(np.roll(wrapped, (24, 32), axis=(0, 1)), whole)
+
+
+def test_drawing_is_deterministic_and_refuses_unknown_motions():
+    np.testing.assert_array_equal(draw("grow", 3), draw("grow", 3))
+    assert not np.array_equal(draw("grow", 3), draw("grow", 4))
+    with pytest.raises(ValueError, match="sideways.*left, right"):
+        draw("sideways", 0)
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize(("width", "height"), [(64, 48), (130, 174), (320, 240)])
+def test_numbered_frames_come_back_in_order(tmp_path, read, width, height):
+    path = tmp_path / "numbers.mp4"
+    write_numbered_video(path, 70, width, height, 15, gop=16)
+    frames = read(path)
+    assert frames.shape == (70, height, width, 3)
+    assert [read_number(frame) for frame in frames] == list(range(70))
+    small = [cv2.resize(frame, (40, 30)) for frame in frames]
+    assert [read_number(frame / 127.5 - 1) for frame in small] == list(range(70))
+    assert read_number(cv2.resize(frames[69], (341, 256))[..., 0]) == 69
+
+
+def test_a_mixture_of_two_frames_has_no_number(tmp_path):
+    path = tmp_path / "numbers.mp4"
+    write_numbered_video(path, 8, 64, 64, 25)
+    frames = read_with_opencv(path).astype(np.float32)
+    for frame in ((frames[3] + frames[4]) / 2, np.full((64, 64, 3), 90, np.uint8)):
+        with pytest.raises(ValueError, match="no single number"):
+            read_number(frame)
+    with pytest.raises(ValueError, match="1023"):
+        write_numbered_video(path, 1025, 64, 64, 25)
+
+
+def test_files_are_h264_with_b_frames_and_the_asked_key_frames(tmp_path):
+    path = tmp_path / "clip.mp4"
+    motion_videos.write_video(path, draw("left", 0, 40, 64), 29.97, gop=12)
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
+        assert float(stream.average_rate) == pytest.approx(29.97, abs=0.01)
+        packets = [packet for packet in container.demux(stream) if packet.size]
+    assert len(packets) == 40
+    assert max(np.diff([i for i, packet in enumerate(packets) if packet.is_keyframe])) <= 12
+    assert any(packet.pts != packet.dts for packet in packets), "no frame out of order: no B-frame"
+
+
+def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path):
+    def broken_off():
+        yield np.zeros((48, 64, 3), np.uint8)
+        raise ValueError("power cut")
+
+    odd = [np.zeros((48, 63, 3), np.uint8)]
+    for frames, message in (([], "at least one"), (odd, "63x48"), (broken_off(), "power cut")):
+        with pytest.raises(ValueError, match=message):
+            motion_videos.write_video(tmp_path / "clip.mp4", frames, 25)
+    assert list(tmp_path.iterdir()) == []
+
+
+def read_list(root: Path, split: str) -> list[tuple[str, int]]:
+    lines = (line.split() for line in (root / f"{split}.txt").read_text().splitlines())
+    return [(path, int(label)) for path, label in lines]
+
+
+def test_lists_name_every_file_and_its_label(dataset):
+    assert (dataset / "labels.txt").read_text().split() == list(MOTIONS)
+    assert read_list(dataset, "train")[0] == ("videos/train/left_000.mp4", 0)
+    for split, count in (("train", 3), ("test", 1)):
+        rows = read_list(dataset, split)
+        assert [label for _, label in rows] == list(range(8)) * count
+        assert all(Path(path).name.startswith(MOTIONS[label] + "_") for path, label in rows)
+        files = {str(file.relative_to(dataset)) for file in (dataset / "videos" / split).iterdir()}
+        assert files == {path for path, _ in rows}
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_both_decoders_see_what_was_drawn(dataset, monkeypatch, read):
+    kept = {}
+    monkeypatch.setattr(
+        motion_videos, "write_video", lambda path, frames, rate: kept.update(c=frames)
+    )
+    for motion in ("left", "clockwise"):
+        video = motion_videos._Video(f"videos/train/{motion}_001.mp4", motion, (5, 0, 1))
+        motion_videos._draw_video(dataset, video)
+        frames = read(dataset / video.path)
+        assert frames.shape == kept["c"].shape
+        difference = np.abs(frames.astype(int) - kept["c"])
+        assert difference.mean() < 6
+        assert difference.mean(axis=(1, 2, 3)).max() < 12, "a frame is out of place"
+
+
+def test_sizes_rates_and_lengths_differ_but_say_nothing_of_the_class(dataset):
+    seen = {}
+    for split in ("train", "test"):
+        for path, label in read_list(dataset, split):
+            video = cv2.VideoCapture(str(dataset / path))
+            facts = tuple(video.get(getattr(cv2, f"CAP_PROP_{fact}")) for fact in FACTS)
+            seen.setdefault(label, []).append(facts)
+    assert all(facts == seen[0] for facts in seen.values())
+    widths, heights, rates, counts = zip(*seen[0])
+    assert min(len(set(zip(widths, heights))), len(set(rates)), len(set(counts))) > 1
+    assert all(64 <= min(size) <= 128 for size in zip(widths, heights))
+    assert all(0.95 <= count / rate <= 3.05 for count, rate in zip(counts, rates))
+
+
+def snapshot(root: Path) -> dict[str, tuple[int, bytes]]:
+    files = (file for file in root.rglob("*") if file.is_file())
+    return {str(f.relative_to(root)): (f.stat().st_mtime_ns, f.read_bytes()) for f in files}
+
+
+def test_a_second_call_writes_nothing(dataset, monkeypatch):
+    monkeypatch.setattr(motion_videos, "executor", None)
+    before = snapshot(dataset)
+    assert draw_dataset(dataset, 3, 1, seed=5)["drawn"] == 0
+    assert snapshot(dataset) == before
+
+
+def test_a_half_written_set_is_completed_to_the_same_bytes(dataset):
+    before = snapshot(dataset)
+    lost = ["drawn.json", "test.txt", "videos/train/up_002.mp4", "videos/test/grow_000.mp4"]
+    for name in lost:
+        (dataset / name).unlink()
+    assert draw_dataset(dataset, 3, 1, seed=5)["drawn"] == 2
+    after = snapshot(dataset)
+    assert after.keys() == before.keys()
+    assert all(after[name][1] == before[name][1] for name in before)
+    kept = [name for name in before if name.endswith(".mp4") and name not in lost]
+    assert all(after[name] == before[name] for name in kept), "a finished video was drawn again"
+
+
+def test_a_smaller_set_is_a_shorter_list(dataset):
+    full = read_list(dataset, "train")
+    assert draw_dataset(dataset, 2, 1, seed=5)["drawn"] == 0
+    assert read_list(dataset, "train") == full[:16]
+    assert draw_dataset(dataset, 3, 1, seed=5)["drawn"] == 0
+    assert read_list(dataset, "train") == full
+
+
+def test_folders_of_another_origin_are_left_alone(dataset, tmp_path):
+    with pytest.raises(ValueError, match="drawn with.*'seed': 5"):
+        draw_dataset(dataset, 3, 1, seed=6)
+    (tmp_path / "videos").mkdir()
+    with pytest.raises(ValueError, match="another origin"):
+        draw_dataset(tmp_path, 1, 1)
+    for counts in ((0, 1, 0), (1, 0, 0), (1, 1, -1)):
+        with pytest.raises(ValueError, match="begin at"):
+            draw_dataset(tmp_path / "new", *counts)
+    assert [file.name for file in tmp_path.iterdir()] == ["videos"]
+
+
+def run_command(arguments: str, folder: Path) -> subprocess.CompletedProcess:
+    command = [
+        sys.executable,
+        str(ROOT / "scripts" / "data" / "synthesize_videos.py"),
+        *arguments.split(),
+    ]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+def test_the_command_draws_from_any_folder_and_reports_in_json(tmp_path):
+    done = run_command("--out set --train 1 --test 1", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    result = json.loads(done.stdout)
+    assert result.pop("seconds") >= 0
+    assert result == {"root": "set", "classes": 8, "train": 8, "test": 8, "drawn": 16}
+    assert len(list((tmp_path / "set").rglob("*.mp4"))) == 16
+
+
+@pytest.mark.parametrize("arguments", ["", "--out set --train many", "--out set --train 0"])
+def test_the_command_ends_with_two_on_wrong_arguments(tmp_path, arguments):
+    done = run_command(arguments, tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_pixels_become_the_same_file(tmp_path):
+    """The encoder's look-ahead once differed between the first file of a process and the next."""
+    clip = draw_clip("left", np.random.default_rng(3), 96, 96, 40)
+    for name in ("first.mp4", "second.mp4"):
+        write_video(tmp_path / name, clip, 25)
+    assert (tmp_path / "first.mp4").read_bytes() == (tmp_path / "second.mp4").read_bytes()

@@ -1,0 +1,88 @@
+"""The order of samples: every sample at most once an epoch, the same for all who ask."""
+
+import numpy as np
+import pytest
+
+from utils.data.sampler import Order, sample_rng, share
+
+
+def tape(samples, batch, rank, size, epochs=2, seed=3):
+    order = Order(samples, batch, rank, size, seed)
+    return [order.at(i) for i in range(epochs * order.steps_per_epoch * batch)]
+
+
+def test_ranks_share_an_epoch_without_overlap():
+    parts = [tape(23, 3, rank, 2, epochs=1) for rank in range(2)]
+    seen = [sample for part in parts for sample, _ in part]
+    assert len(seen) == len(set(seen)) == 18
+    assert {epoch for part in parts for _, epoch in part} == {0}
+
+
+def test_two_ranks_see_the_global_batches_of_one():
+    whole = [s for s, _ in tape(24, 4, 0, 1)]
+    halves = [[s for s, _ in tape(24, 2, rank, 2)] for rank in range(2)]
+    for step in range(12):
+        mine = set(whole[4 * step : 4 * step + 4])
+        assert mine == {s for half in halves for s in half[2 * step : 2 * step + 2]}
+
+
+@pytest.mark.parametrize(("batch", "size"), [(8, 1), (4, 1), (2, 4), (1, 2)])
+@pytest.mark.parametrize("done", [0, 1, 5, 12, 17])
+def test_a_run_that_goes_on_with_other_ranks_leaves_out_and_repeats_no_sample(batch, size, done):
+    """101 samples on 2 ranks x 4, then on others after `done` steps of 8, through two epochs."""
+    before = [tape(101, 4, rank, 2)[: 4 * done] for rank in range(2)]
+    orders = [Order(101, batch, rank, size, 3, used=96) for rank in range(size)]
+    first, last = 8 * done // size, 2 * 96 // size
+    after = [[order.at(i) for i in range(first, last)] for order in orders]
+    seen = [row for part in before + after for row in part]
+    for epoch in range(2):
+        samples = [sample for sample, e in seen if e == epoch]
+        assert len(samples) == len(set(samples)) == 96
+        assert set(samples) == set(orders[0].permutation(epoch)[:96])
+
+
+def test_epochs_are_shuffled_anew_and_seeds_differ():
+    samples = [s for s, _ in tape(16, 4, 0, 1)]
+    assert sorted(samples[:16]) == sorted(samples[16:]) == list(range(16))
+    assert samples[:16] != samples[16:]
+    assert samples != [s for s, _ in tape(16, 4, 0, 1, seed=4)]
+
+
+def test_what_an_epoch_leaves_out_comes_in_others():
+    seen = {s for s, _ in tape(10, 4, 0, 1, epochs=30)}
+    assert seen == set(range(10))
+
+
+def test_positions_may_be_asked_in_any_order():
+    order = Order(16, 4, 0, 1, 0)
+    late, early = order.at(40), order.at(2)
+    assert (early, late) == (Order(16, 4, 0, 1, 0).at(2), Order(16, 4, 0, 1, 0).at(40))
+
+
+def test_too_few_samples_are_told():
+    with pytest.raises(ValueError, match="data.batch: 5 samples do not fill one batch of 3"):
+        Order(5, 3, 0, 2, 0)
+
+
+def test_randomness_of_a_sample_depends_on_all_three():
+    draws = {
+        sample_rng(*key).randint(2**31) for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
+    }
+    assert len(draws) == 4
+
+
+@pytest.mark.parametrize("samples", [1, 7, 8, 9])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_an_evaluation_counts_every_sample_once(samples, size):
+    parts = [share(samples, 2, rank, size) for rank in range(size)]
+    assert len({len(part) for part in parts}) == 1
+    assert all(len(part) % 2 == 0 for part in parts)
+    assert sorted(s for part in parts for s in part if s is not None) == list(np.arange(samples))
+
+
+def test_global_positions_are_the_same_for_any_number_of_ranks():
+    whole = [Order(40, 4, 0, 1, 0).global_position(k) for k in range(24)]
+    halves = [Order(40, 2, rank, 2, 0) for rank in (0, 1)]
+    for step in range(6):
+        ours = [half.global_position(2 * step + k) for half in halves for k in range(2)]
+        assert ours == whole[4 * step : 4 * step + 4] == list(range(4 * step, 4 * step + 4))

@@ -1,0 +1,149 @@
+"""The planner: exact against brute force, and the cost model against numbers done by hand."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from utils.distributed.cost_model import Cluster, expected_maximum
+from utils.distributed.fusion_planner import MOST_SEGMENTS, layer_ends, plan, predict
+from utils.distributed.gradient_timing import Backward, count_backward, read_backward
+from utils.nn.complexity import Layer
+
+
+def random_backward(seed: int, layers: int = 8) -> Backward:
+    """Layers of one or two tensors; gradients complete mostly, not always, from last to first."""
+    rng = np.random.RandomState(seed)
+    names = []
+    for i in range(layers):
+        names += [f"layer{i}.weight"] + [f"layer{i}.bias"] * rng.randint(2)
+    sizes = rng.randint(1, 10**7, len(names))
+    ready = 0.05 + 0.1 * np.sort(rng.rand(len(names)))[::-1]
+    rng.shuffle(ready[: rng.randint(1, len(ready))])
+    return Backward(tuple(names), sizes, ready, 0.05, 0.16, "drawn")
+
+
+CLUSTERS = [
+    Cluster(),
+    Cluster(latency=200, bandwidth=0.5),
+    Cluster(latency=20000, bandwidth=0.1, algorithm="ring"),
+    Cluster(overlap=False, latency=100, bandwidth=1),
+    Cluster(devices_per_node=64, local_bandwidth=1, local_latency=300),
+]
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("seed", range(12))
+def test_the_plan_is_the_best_of_all_splits(seed, cluster):
+    backward = random_backward(seed)
+    *inner, last = layer_ends(backward.names)
+    found = plan(backward, cluster, 64, most=5)
+    best = min(
+        (predict(backward, cluster, 64, [*chosen, last]) for chosen in every_choice(inner, 4)),
+        key=lambda p: p.exposed,
+    )
+    assert found.exposed == pytest.approx(best.exposed, rel=1e-9, abs=1e-12)
+    assert len(found.segments) <= 5
+
+
+def every_choice(ends, most):
+    for count in range(most + 1):
+        yield from itertools.combinations(ends, count)
+
+
+def test_a_plan_has_the_fewest_segments_that_are_as_good():
+    free = Cluster(latency=0, local_latency=0, bandwidth=1e15, local_bandwidth=1e15)
+    assert len(plan(random_backward(0), free, 64).segments) == 1
+
+
+def test_without_overlap_one_segment_is_best():
+    assert len(plan(random_backward(1), Cluster(overlap=False), 64).segments) == 1
+
+
+def test_a_plan_ends_with_the_last_parameter_and_cuts_between_layers():
+    for seed in range(20):
+        backward = random_backward(seed, layers=30)
+        ends = plan(backward, Cluster(bandwidth=0.3, latency=1), 16).ends
+        assert ends[-1] == len(backward.names) - 1
+        assert set(ends) <= set(layer_ends(backward.names))
+        assert len(ends) <= MOST_SEGMENTS
+
+
+def test_a_ring_costs_what_it_sends():
+    """4 devices, 8 MB: 6 messages of 2 MB over 1 GB/s and 100 microseconds each."""
+    cluster = Cluster(devices_per_node=4, local_bandwidth=1, local_latency=100)
+    assert cluster.all_reduce_seconds(8e6, 4) == pytest.approx(6 * (100e-6 + 2e6 / 1e9))
+    flat = Cluster(devices_per_node=2, bandwidth=1, latency=100, algorithm="ring")
+    assert flat.all_reduce_seconds(8e6, 4) == pytest.approx(6 * (100e-6 + 2e6 / 1e9))
+
+
+def test_a_hierarchical_ring_crosses_the_network_once():
+    """2 nodes of 2: 2 messages of 4 MB inside, 2 of 4 MB between."""
+    cluster = Cluster(
+        devices_per_node=2, bandwidth=1, latency=100, local_bandwidth=10, local_latency=10
+    )
+    inside, between = 2 * (10e-6 + 4e6 / 10e9), 2 * (100e-6 + 4e6 / 1e9)
+    assert cluster.all_reduce_seconds(8e6, 4) == pytest.approx(inside + between)
+
+
+def test_one_device_has_nothing_to_exchange():
+    found = predict(random_backward(2), Cluster(jitter=0.1), 1, [0, 3])
+    assert found.exposed == found.waiting == 0
+    assert found.efficiency == 1
+
+
+@pytest.mark.parametrize(("count", "mean"), [(1, 0), (2, 0.5642), (8, 1.4236), (1000, 3.2414)])
+def test_the_slowest_of_many(count, mean):
+    """Known values of the mean of the largest of n standard normal numbers."""
+    assert expected_maximum(count) == pytest.approx(mean, abs=2e-4)
+
+
+def test_devices_must_be_whole_nodes():
+    with pytest.raises(ValueError, match="12 devices are not whole nodes of 8"):
+        Cluster().nodes(12)
+
+
+def layer(name: str, macs: int) -> Layer:
+    return Layer(name, "dense", macs, 1, 1, 1)
+
+
+def test_counted_gradients_are_complete_from_the_last_layer_on():
+    """Three layers of 1, 2 and 1 parts of the work; a step of 1.2 s is 0.4 forward, 0.8 back."""
+    layers = [layer("a", 100), layer("b.c", 200), layer("d", 100)]
+    names = ["a.weight", "b.c.weight", "b.c.norm.gamma", "d.weight", "d.bias"]
+    cluster = Cluster(step_seconds=1.2)
+    found = count_backward(names, [4] * 5, layers, 8, cluster)
+    assert found.forward == pytest.approx(0.4)
+    np.testing.assert_allclose(found.ready, [1.2, 1.0, 1.0, 0.6, 0.6])
+
+
+def test_the_rate_gives_the_time_of_a_step():
+    found = count_backward(["a.weight"], [4], [layer("a", 10**9)], 10, Cluster(tflops=6))
+    assert found.step == pytest.approx(3 * 2 * 1e9 * 10 / 6e12)
+
+
+def test_a_layer_that_is_called_twice_is_complete_at_its_first_call():
+    layers = [layer("a", 100), layer("b", 100), layer("a", 100)]
+    found = count_backward(["a.weight", "b.weight"], [4, 4], layers, 1, Cluster(step_seconds=3))
+    np.testing.assert_allclose(found.ready, [3, 1 + 2 * 2 / 3])
+
+
+def test_a_profile_of_another_network_is_refused(tmp_path):
+    path = tmp_path / "profile.json"
+    path.write_text('{"ready_seconds": {"a.w": 1}, "forward_seconds": 1, "step_seconds": 2}')
+    assert read_backward(path, ["a.w"], [4]).step == 2
+    with pytest.raises(ValueError, match="b.w is in only one"):
+        read_backward(path, ["a.w", "b.w"], [4, 4])
+    for text in ("nothing", '{"ready_seconds": 5}', '{"ready_seconds": {"a.w": null}}'):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="not a profile"):
+            read_backward(path, ["a.w"], [4])
+    path.write_text('{"ready_seconds": {"a.w": 1}, "forward_seconds": 1, "step_seconds": 0}')
+    with pytest.raises(ValueError, match="times that are no profile"):
+        read_backward(path, ["a.w"], [4])
+
+
+@pytest.mark.parametrize("name", ["bandwidth", "latency", "jitter"])
+def test_a_cluster_is_made_of_numbers(name):
+    with pytest.raises(ValueError, match=f"run.cluster.{name} must"):
+        Cluster(**{name: float("nan")})

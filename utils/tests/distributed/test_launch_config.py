@@ -1,0 +1,218 @@
+"""What a job is told by arguments, variables, rank tables and mpirun, and what is said wrong."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import free_port, rank_table, write_json
+from utils.distributed import devices
+from utils.distributed.devices import check_devices, should_bind_cores
+from utils.distributed.launch_config import listen, read_job, reserve_port
+from utils.distributed.mpi import for_mindspore, read_place
+from utils.distributed.rank_table import read_rank_table
+
+DEVICE = ("server_list", 1, "device", 0)  # the first one of the second server
+HERE = {"NODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"NODES": "two"}, "NODES must be a whole number"),
+        ({"NODES": "0"}, "NODES must be a whole number"),
+        ({"NODES": "2", "MASTER_ADDR": "127.0.0.1"}, "NODE_RANK is missing"),
+        ({**HERE, "NODE_RANK": "2"}, "NODE_RANK must be below NODES=2, not 2"),
+        ({**HERE, "NODE_RANK": "-1"}, "NODE_RANK must be a whole number"),
+        ({"NODE_RANK": "1"}, "NODE_RANK must be below NODES=1, not 1"),
+        ({"NODES": "2", "NODE_RANK": "0"}, "MASTER_ADDR is missing: with NODES=2"),
+        ({"NODES": "2", "NODE_RANK": "1"}, "MASTER_ADDR is missing: with NODES=2"),
+        ({**HERE, "MASTER_ADDR": "no.such.host.invalid"}, "MASTER_ADDR=no.such.host.invalid: "),
+        ({**HERE, "MASTER_ADDR": "192.0.2.1"}, "MASTER_ADDR=192.0.2.1 is no address of this host"),
+        ({**HERE, "MASTER_PORT": "http"}, "MASTER_PORT must be a whole number"),
+        ({"MASTER_PORT": "99999"}, "MASTER_PORT must be a whole number from 1 to 65500"),
+        ({"MASTER_TIMEOUT": "soon"}, "MASTER_TIMEOUT must be a whole number"),
+        (
+            {"RANK_TABLE_FILE": "/no/table.json"},
+            "RANK_TABLE_FILE: /no/table.json: the file does not exist",
+        ),
+    ],
+)
+def test_a_wrong_variable_is_named(variables, words):
+    with pytest.raises(ValueError, match=words):
+        read_job(["2", "train.py"], variables)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "expected"),
+        (["2"], "expected"),
+        (["two", "train.py"], "DEVICES must be a whole number"),
+        (["0", "train.py"], "DEVICES must be a whole number"),
+        (["--restarts=x", "2", "train.py"], "--restarts must be a whole number"),
+        (["--restarts", "-1", "2", "train.py"], "--restarts must be a whole number"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        read_job(arguments, {})
+
+
+def test_a_port_in_use_is_named():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for variables in (HERE, {}):
+            with pytest.raises(ValueError, match=f"MASTER_PORT={port} at 127.0.0.1: .* in use"):
+                read_job(["2", "train.py"], {**variables, "MASTER_PORT": port})
+
+
+def test_a_single_node_needs_no_variable():
+    job = read_job(["8", "train.py", "--x"], {"MASTER_ADDR": "", "NODES": "", "NODE_RANK": ""})
+    assert (job.nodes, job.node, job.master, job.port, job.restarts) == (1, 0, "127.0.0.1", 0, 0)
+    assert (job.script, job.arguments) == ("train.py", ("--x",))
+
+
+def test_more_devices_than_the_host_has_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(devices, "DEVICE_FILES", tmp_path)
+    yaml = tmp_path / "x.yaml"
+    yaml.write_text("run:\n  device: Ascend\n")
+    for number in range(4):
+        (tmp_path / f"davinci{number}").touch()
+    (tmp_path / "davinci_manager").touch()
+    (tmp_path / "nvidia0").touch()
+    ascend = ["--config_path", str(yaml)]
+    check_devices(4, ascend, {})
+    check_devices(8, [*ascend, "--run.device=CPU"], {})
+    check_devices(8, ["--config_path", "none.yaml"], {})  # the worker reports that
+    with pytest.raises(ValueError, match="DEVICES: 1000000 wanted, which is too many for"):
+        check_devices(10**6, ["--run.device=CPU"], {})
+    with pytest.raises(ValueError, match="DEVICES: 5 wanted, this host has 4 of Ascend"):
+        check_devices(5, ascend, {})
+    with pytest.raises(ValueError, match="DEVICES: 2 wanted, this host has 1 of GPU"):
+        check_devices(2, [*ascend, "--run.device", "GPU"], {})
+    with pytest.raises(ValueError, match="ASCEND_RT_VISIBLE_DEVICES=0,1 allows fewer"):
+        check_devices(3, ascend, {"ASCEND_RT_VISIBLE_DEVICES": "0,1"})
+    monkeypatch.setattr(devices, "DEVICE_FILES", tmp_path / "none")
+    check_devices(8, ascend, {})  # the worker reports that there is no device
+
+
+def test_ranks_are_bound_only_on_ascend_with_cores_enough(tmp_path, monkeypatch):
+    """msrun divides the cores by the devices of the host, here 8."""
+    monkeypatch.setattr(devices, "DEVICE_FILES", tmp_path)
+    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda process: range(96))
+    ascend = ["--run.device=Ascend"]
+    assert not should_bind_cores(ascend, {}), "no device"
+    for number in range(8):
+        (tmp_path / f"davinci{number}").touch()
+    assert should_bind_cores(ascend, {})
+    assert not should_bind_cores(ascend, {"ZOO_BIND_CORE": "0"})
+    assert not should_bind_cores(["--run.device=CPU"], {})
+    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda process: range(95))
+    assert not should_bind_cores(ascend, {})
+
+
+@pytest.mark.parametrize("role", ["MS_WORKER", "MS_SCHED"])
+def test_hccl_waits_longer_under_mpirun_unless_the_user_says_how_long(role):
+    openmpi = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
+    openmpi |= {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+    found = for_mindspore(read_place(openmpi), openmpi, role)
+    assert (found["HCCL_CONNECT_TIMEOUT"], found["HCCL_EXEC_TIMEOUT"]) == ("600", "3672")
+    own = {**openmpi, "HCCL_CONNECT_TIMEOUT": "120", "HCCL_EXEC_TIMEOUT": "68"}
+    found = for_mindspore(read_place(own), own, role)
+    assert (found["HCCL_CONNECT_TIMEOUT"], found["HCCL_EXEC_TIMEOUT"]) == ("120", "68")
+
+
+def test_a_rank_table_says_nodes_master_and_rank(tmp_path):
+    path = write_json(tmp_path / "hccl.json", rank_table(devices=4))
+    given = {"RANK_TABLE_FILE": path, "MASTER_PORT": free_port()}
+    for rank in "01":
+        job = read_job(["4", "train.py"], {**given, "NODE_RANK": rank})
+        assert (job.nodes, job.node, job.master) == (2, int(rank), "127.0.0.1")
+        assert str(job.table) == path
+    other = rank_table(devices=4)
+    other["server_list"][0]["server_id"] = "192.0.2.1"
+    path = write_json(tmp_path / "hccl.json", other)
+    job = read_job(["4", "train.py"], {"RANK_TABLE_FILE": path, "NODE_RANK": ""})
+    assert (job.node, job.master) == (1, "192.0.2.1"), "the second server is this host"
+
+
+def change(content: dict, *keys, value) -> dict:
+    place = content
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (change(rank_table(), "status", value="initializing"), "status is 'initializing'"),
+        (change(rank_table(), "server_count", value="3"), "server_count is 3, server_list has 2"),
+        (change(rank_table(), "server_list", 1, "device", value=[]), "the same number of devices"),
+        (change(rank_table(), *DEVICE, "rank_id", value="0"), "from 0 to 1"),
+        (
+            change(rank_table(), *DEVICE, "device_id", value="4"),
+            "from 0 in the",
+        ),
+        (
+            change(rank_table(), *DEVICE, "rank_id", value="x"),
+            "invalid literal",
+        ),
+        (change(rank_table(), "server_list", 1, value={}), "missing or misplaced: 'server_id'"),
+        ([], "missing or misplaced"),
+    ],
+)
+def test_a_wrong_rank_table_is_named_with_what_is_wrong(content, words, tmp_path):
+    path = write_json(tmp_path / "hccl.json", content)
+    with pytest.raises(ValueError, match=f"^RANK_TABLE_FILE: {path}.*{words}"):
+        read_rank_table(Path(path))
+
+
+@pytest.mark.parametrize(
+    ("devices", "variables", "words"),
+    [
+        ("2", {"NODE_RANK": "0"}, "DEVICES=2, but .* has 1 devices for each server"),
+        ("1", {"NODE_RANK": "0", "NODES": "3"}, "NODES=3, but .* has 2 servers"),
+        ("1", {}, "NODE_RANK is missing, and several servers"),
+    ],
+)
+def test_a_rank_table_must_fit_the_rest(devices, variables, words, tmp_path):
+    path = write_json(tmp_path / "hccl.json", rank_table())
+    with pytest.raises(ValueError, match=words):
+        read_job([devices, "train.py"], {"RANK_TABLE_FILE": path, **variables})
+
+
+def test_mpirun_is_read_as_its_makers_spell_it():
+    openmpi = {"OMPI_COMM_WORLD_RANK": "9", "OMPI_COMM_WORLD_SIZE": "16"}
+    openmpi |= {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}
+    with pytest.raises(ValueError, match="MASTER_ADDR is missing"):
+        read_place(openmpi)
+    place = read_place({**openmpi, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9000"})
+    assert (place.rank, place.size, place.local_rank, place.port) == (9, 16, 1, 9000)
+    slurm = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1"}
+    place = read_place({**slurm, "SLURM_NTASKS_PER_NODE": "2"})
+    assert (place.rank, place.size, place.local_rank, place.master) == (1, 2, 1, "127.0.0.1")
+    with pytest.raises(ValueError, match="OMPI_COMM_WORLD_RANK is missing"):
+        read_place({})
+
+
+def test_a_reserved_port_is_kept_for_the_scheduler():
+    """Two jobs that begin at once must not be given the same port."""
+    with reserve_port("127.0.0.1") as holder, socket.socket() as other:
+        port = holder.getsockname()[1]
+        with pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        listen("127.0.0.1", port).close()  # with SO_REUSEADDR, as MindSpore's scheduler
+
+
+def test_reserved_ports_start_at_the_given_one_and_skip_those_in_use():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with reserve_port("127.0.0.1", port) as holder:
+            assert port < holder.getsockname()[1] < port + 100

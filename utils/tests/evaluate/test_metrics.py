@@ -1,0 +1,211 @@
+"""Evaluation by hand: views averaged as raw scores, videos counted once."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+
+from utils.config import ROOT
+from utils.evaluate import metrics
+from utils.evaluate.metrics import (
+    CLIPS_PER_PASS,
+    Counts,
+    choose_clips_per_pass,
+    evaluate,
+    video_scores,
+)
+from utils.runtime import Runtime
+from utils.signals import Stopped
+from utils.testing.filling import fill_input
+from utils.testing.golden import load_case
+
+CASES = load_case(ROOT / "tsm" / "tests" / "golden" / "tsm_data.json")["test_aggregation"]
+
+
+class Pick(nn.Cell):
+    """Clips that carry their scores: (N, classes) in, the same out."""
+
+    def construct(self, x):
+        return x
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: str(c["logits_shape"]))
+def test_views_are_averaged_as_raw_scores(case):
+    scores = fill_input(case["input_seed"], case["logits_shape"])
+    views = scores.reshape(case["batch"], case["num_crop"], -1)
+    np.testing.assert_allclose(video_scores(Pick(), views), case["mean_logits"], rtol=1e-5)
+
+
+class Scores(nn.Cell):
+    """Clips (N, 3, H, W) uint8 to scores (N, 6); `shapes` has those of all calls, in order."""
+
+    def __init__(self, heads: int = 0):
+        super().__init__()
+        self.conv, self.dense = nn.Conv2d(3, 4, 3), nn.Dense(4, 6)
+        self.heads, self.shapes = heads, []
+
+    def __call__(self, clips: Tensor):
+        self.shapes.append(clips.shape)
+        scores = super().__call__(clips)
+        return (scores[:, :2], scores[:, 2:]) if self.heads else scores
+
+    def construct(self, clips: Tensor) -> Tensor:
+        return self.dense(self.conv(ops.cast(clips, self.dense.weight.dtype)).mean((2, 3)))
+
+
+def make_clips(videos: int, views: int) -> np.ndarray:
+    return np.random.RandomState(0).randint(0, 256, (videos, views, 3, 8, 8)).astype(np.uint8)
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 15, 32])
+def test_scores_do_not_depend_on_the_clips_in_a_pass(size):
+    """15 clips: 4 leave a last pass of 3, which is padded, and 32 are more than there are."""
+    net, clips = Scores(), make_clips(3, 5)
+    expected = [net(Tensor(video)).asnumpy().mean(0) for video in clips]
+    net.shapes.clear()
+    found = video_scores(net, clips, size)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert net.shapes == [(size, 3, 8, 8)] * -(-15 // size)
+
+
+@pytest.mark.parametrize(("device", "passes"), [("CPU", 30), ("Ascend", 2)])
+def test_all_passes_are_launched_before_the_one_read(device, passes, monkeypatch):
+    """Two videos of 30 views; one read of each view would be 30 reads."""
+    net, clips, read, events = Scores(), make_clips(2, 30), Tensor.asnumpy, []
+    video_scores(net, clips)  # the compiler reads constants
+    monkeypatch.setattr(metrics.ms, "get_context", {"device_target": device}.get)
+    monkeypatch.setattr(net, "shapes", events)
+    monkeypatch.setattr(Tensor, "asnumpy", lambda x: events.append("read") or read(x))
+    video_scores(net, clips)
+    assert events == [(60 // passes, 3, 8, 8)] * passes + ["read"]
+
+
+def test_an_accelerator_takes_all_views_in_equal_passes():
+    for videos, views, expected in [
+        (1, 30, 30),
+        (2, 30, 30),  # two passes of 30 rather than 32 and 28
+        (8, 10, 27),  # three passes, one clip of padding
+        (64, 1, 64),  # images: never less than a batch
+        (1, 1, 1),
+    ]:
+        assert choose_clips_per_pass(videos, views, device="Ascend") == expected
+        assert choose_clips_per_pass(videos, views, device="CPU") == videos
+        assert videos <= expected <= max(videos, CLIPS_PER_PASS)
+    assert choose_clips_per_pass(4, 5, 6, 3, device="GPU") == 12, "the data set of 3 views decides"
+
+
+def test_a_fixed_batch_is_the_number_of_clips_in_a_pass():
+    """As that of an exported network, also behind one of several heads."""
+    from mvit_multi.evaluation import OneHead
+
+    clips = make_clips(1, 5)
+    for net in (Scores(), Scores(heads=2)):
+        net.fixed_batch = 3
+        video_scores(OneHead(net, 1) if net.heads else net, clips, 5)
+        assert net.shapes == [(3, 3, 8, 8)] * 2
+
+
+def test_an_evaluation_gives_its_clips_per_pass_on():
+    class Rows:
+        def get_dataset_size(self) -> int:
+            return 1
+
+        def create_tuple_iterator(self, **_) -> list:
+            return [(make_clips(2, 3), np.zeros(2, int), np.array([True, False]))]
+
+    net = Scores()
+    result = evaluate(net, Rows(), 6, Runtime(), clips_per_pass=6)
+    assert (result["videos"], net.shapes) == (1, [(6, 3, 8, 8)])
+
+
+class Batches:
+    """Three batches of two videos; `before` is called with the number of each."""
+
+    def __init__(self, before):
+        self.before = before
+
+    def get_dataset_size(self) -> int:
+        return 3
+
+    def create_tuple_iterator(self, **_):
+        for k in range(3):
+            self.before(k)
+            yield make_clips(2, 1), np.zeros(2, int), np.ones(2, bool)
+
+
+@pytest.fixture
+def received(monkeypatch):
+    """The signals that came; empty again after the test."""
+    monkeypatch.setattr(metrics, "received", [])
+    return metrics.received
+
+
+def test_an_evaluation_is_left_after_the_batch_in_which_a_signal_came(received):
+    net = Scores()
+    with pytest.raises(Stopped):
+        evaluate(net, Batches(lambda k: k == 1 and received.append(15)), 6, Runtime())
+    assert len(net.shapes) == 1
+
+
+def test_an_evaluation_whose_last_batch_a_signal_meets_is_whole(received):
+    class Late(Scores):
+        def __call__(self, clips):
+            if len(self.shapes) == 2:
+                received.append(15)
+            return super().__call__(clips)
+
+    assert evaluate(Late(), Batches(lambda k: None), 6, Runtime())["videos"] == 6
+
+
+def test_all_ranks_leave_an_evaluation_that_one_has_left(received, monkeypatch):
+    """The sum over ranks: the other one was stopped, this one not."""
+    monkeypatch.setattr(metrics, "sum_over_ranks", lambda values: values + 1)
+    with pytest.raises(Stopped):
+        evaluate(Scores(), Batches(lambda k: None), 6, Runtime(size=2))
+
+
+def test_data_sets_with_other_views_have_one_shape(monkeypatch):
+    from mvit_multi.evaluation import evaluate_sets
+
+    class Rows:
+        def __init__(self, views: int):
+            self.views = views
+
+        def get_dataset_size(self) -> int:
+            return 1
+
+        def create_tuple_iterator(self, **_) -> list:
+            return [(make_clips(2, self.views), np.zeros(2, int), np.ones(2, bool))]
+
+    def source(name: str, views: int, classes: int) -> SimpleNamespace:
+        return SimpleNamespace(
+            cfg=SimpleNamespace(eval=SimpleNamespace(batch=2)),
+            set=SimpleNamespace(name=name, num_classes=classes),
+            clips=views,
+            crops=1,
+            bad=SimpleNamespace(count=0),
+            dataset=lambda: Rows(views),
+        )
+
+    monkeypatch.setattr(metrics.ms, "get_context", {"device_target": "Ascend"}.get)
+    net = Scores(heads=2)
+    result = evaluate_sets(net, {0: source("a", 5, 2), 1: source("b", 3, 4)}, Runtime())
+    assert result["videos"] == 4
+    assert net.shapes == [(6, 3, 8, 8)] * 3, "10 clips in two passes, 6 in one"
+
+
+def test_top_k_counts_per_class():
+    counts = Counts(6)
+    scores = np.array([[9, 1, 2, 3, 4, 5], [9, 8, 7, 6, 5, 4], [0, 9, 1, 2, 3, 4]], float)
+    counts.add(scores, np.array([0, 5, 1]))
+    counts.add(scores[:1], np.array([1]))
+    shares = counts.shares()
+    assert shares["videos"] == 4
+    assert shares["top1"] == 0.5
+    assert shares["top5"] == 0.5, "label 5 is sixth, label 1 of the last is sixth too"
+    assert shares["mean_class_accuracy"] == pytest.approx((1 + 0.5 + 0) / 3)
+
+
+def test_nothing_to_count_is_no_error():
+    assert Counts(3).shares()["videos"] == 0

@@ -1,0 +1,98 @@
+"""Pictures of predictions and of evaluations: what is seen in them, in pixels and in numbers."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from utils.evaluate import predict_plots as pictures
+from utils.evaluate import report_plots
+from utils.evaluate.calibration import bins
+from utils.evaluate.predict import sheet_row
+from utils.evaluate.predict_plots import (
+    EDGE,
+    GAP,
+    HEAD,
+    LINE,
+    Row,
+    draw_classes,
+    draw_sheet,
+    fitted,
+)
+from utils.evaluate.video_inference import Head, Part
+
+ENTRIES = [{"label": k, "name": f"a ${k}", "probability": 0.5 - 0.1 * k} for k in range(3)]
+
+
+@pytest.mark.parametrize(("side", "factor"), [(64, 2), (32, 5)])
+def test_frames_are_enlarged_pixel_by_pixel(tmp_path, side, factor):
+    frames = np.random.RandomState(0).randint(0, 256, (2, 8, side, side, 3)).astype(np.uint8)
+    times = np.arange(16).reshape(2, 8) / 4
+    draw_sheet(tmp_path / "a.png", "a$b$ $", [Row("", frames, ENTRIES, times)])
+    found = np.asarray(Image.open(tmp_path / "a.png").convert("RGB"))
+    left = EDGE + (factor * side + GAP)  # of the second frame
+    seen = found[2 * HEAD :, left:][: factor * side, : factor * side]
+    np.testing.assert_array_equal(seen, frames[0, 1].repeat(factor, 0).repeat(factor, 1))
+    below = found[2 * HEAD + factor * side :, left : left + factor * side]
+    assert below[: pictures.BELOW].min() < 100, "the frame's time"
+
+
+@pytest.mark.parametrize("count", [1, 8, 13, 32])
+def test_large_frames_fit_the_line(count):
+    frames = np.full((1, count, 224, 224, 3), 7, np.uint8)
+    small = fitted(frames)
+    assert small.shape[:2] == (1, count)
+    assert min(count, pictures.ACROSS) * small.shape[3] <= LINE
+    assert small.shape[3] >= 90
+    assert np.unique(small).tolist() == [7]
+
+
+class Spread(Head):
+    clips = 2
+
+    def numbers(self, part: Part) -> np.ndarray:
+        return np.array([0, 1, 10, 11, 20, 21, 30, 31])  # two of two frames in each clip
+
+    def cut(self, frames: np.ndarray, places: np.ndarray) -> np.ndarray:
+        return frames
+
+    def pictures(self, views: np.ndarray) -> np.ndarray:
+        return np.zeros((2, 2, 4, 4, 3), np.uint8)
+
+
+def test_times_are_those_in_the_video():
+    row = sheet_row(Spread(), Part(50, 40, 10.0), np.zeros(0), ENTRIES)
+    np.testing.assert_allclose(row.times, [[5, 6], [7, 8]])
+    assert sheet_row(Spread(), Part(50, 40, 0.0), np.zeros(0), ENTRIES).times is None
+
+
+def test_one_window_is_a_piece_from_its_start_to_its_end(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(pictures, "save", lambda figure, path: figures.append(figure))
+    shares = np.array([[1.0, 0.0]])
+    draw_classes(tmp_path / "a.png", "a", np.array([[2.0, 12.0]]), [("", ["x", "y"], shares)])
+    (axes,) = figures[0].axes
+    pieces = [lines.get_segments()[0].tolist() for lines in axes.collections]
+    assert pieces == [[[2, 100], [12, 100]], [[2, 0], [12, 0]]]
+    assert axes.get_ylim()[0] < 0 < 100 < axes.get_ylim()[1]
+    assert axes.get_xlim()[0] < 2 < 12 < axes.get_xlim()[1]
+
+
+def test_bars_of_few_videos_are_pale_and_all_are_numbered(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(report_plots, "save", lambda figure, *_: figures.append(figure))
+    table = bins(np.array([0.5] * 9 + [0.9] * 10), np.ones(19, bool))
+    report_plots.draw_calibration(tmp_path / "a.png", table, 0.1)
+    axes = figures[0].axes[0]
+    assert [text.get_text() for text in axes.texts] == ["9", "10"]
+    assert [bar.get_alpha() for bar in axes.patches] == [report_plots.FADED, 1] * 2
+
+
+@pytest.mark.parametrize(("classes", "lines"), [(3, 4), (31, 0)])
+def test_few_classes_have_lines_between_them(tmp_path, monkeypatch, classes, lines):
+    figures = []
+    monkeypatch.setattr(report_plots, "save", lambda figure, *_: figures.append(figure))
+    counts = np.eye(classes, dtype=int)
+    report_plots.draw_confusion(tmp_path / "a.png", counts, ["a"] * classes)
+    axes, bar = figures[0].axes
+    assert len(axes.get_xticks(minor=True)) == lines
+    assert "not linear" in bar.get_ylabel()

@@ -1,0 +1,168 @@
+"""Tables of an evaluation by hand; ranks put together; what cannot be written."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from utils.evaluate import report
+from utils.evaluate.calibration import BINS, bins, expected_error
+from utils.evaluate.report import Report, Samples, in_list
+from utils.runtime import Runtime
+
+SCORES = np.array([[9, 1, 2, 3, 4, 5], [9, 8, 7, 6, 5, 4], [0, 9, 1, 2, 3, 4]], np.float32)
+LABELS = np.array([0, 5, 2])  # the place of the label: first, sixth, fifth
+SAMPLES = Samples(["a/0 0.mp4", "b/1,1.mp4", "c/2.mp4", "d/bad.mp4"], [0, 5, 2, 1], list("uvwxyz"))
+
+
+def rows_of(path) -> list[dict]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def written(folder, scores=SCORES, softmax=True, mine=(2, 0, 1, None)) -> dict:
+    """The report of three videos, read in another order than the list's, one unreadable."""
+    page = Report(str(folder), mine, SAMPLES, Runtime(), softmax)
+    order = [k for k in mine if k is not None]
+    page.add([0, 1], scores[order[:2]], LABELS[order[:2]])
+    page.add([2], scores[order[2:]], LABELS[order[2:]])
+    page.write({"top1": 0.333333})
+    return json.loads((folder / "report.json").read_text())
+
+
+def test_every_video_stands_where_the_list_has_it(tmp_path):
+    found = written(tmp_path / "new" / "report")
+    rows = rows_of(tmp_path / "new" / "report" / "scores.csv")
+    assert [row["path"] for row in rows] == list(SAMPLES.paths)
+    assert [row["label"] for row in rows] == ["0", "5", "2", "1"]
+    assert [row["predicted"] for row in rows] == ["0", "0", "1", "unreadable"]
+    assert [row["correct"] for row in rows] == ["1", "0", "0", ""]
+    shares = np.exp(SCORES.astype(np.float64))
+    shares /= shares.sum(1, keepdims=True)
+    names = [f"{k} {name}" for k, name in enumerate("uvwxyz")]
+    told = [[float(row[name]) for name in names] for row in rows[:3]]
+    np.testing.assert_allclose(told, shares, rtol=1e-8)
+    assert [row["probability"] for row in rows[:2]] == [rows[0]["0 u"], rows[1]["5 z"]]
+    assert found["top1"] == 0.333333
+    own = shares[[0, 1, 2], LABELS]
+    assert found["nll"] == pytest.approx(-np.log(own).mean(), abs=1e-6)
+    sure = shares.max(1)  # the first and the last are in one bin
+    gaps = 2 * abs(0.5 - (sure[0] + sure[2]) / 2) + sure[1]
+    assert found["ece"] == pytest.approx(gaps / 3, abs=1e-6)
+
+
+def test_tables_of_classes_and_of_confusion(tmp_path):
+    found = written(tmp_path)
+    classes = rows_of(tmp_path / "classes.csv")
+    assert [row["videos"] for row in classes] == ["1", "0", "1", "0", "0", "1"]
+    assert [(row["top1"], row["top5"]) for row in classes if row["videos"] == "1"] == [
+        ("1.0", "1.0"), ("0.0", "1.0"), ("0.0", "0.0"),
+    ]  # fmt: skip
+    assert classes[1]["top1"] == ""
+    matrix = [list(map(int, list(row.values())[1:])) for row in rows_of(tmp_path / "confusion.csv")]
+    assert np.sum(matrix) == 3
+    assert matrix[5][0] == matrix[2][1] == matrix[0][0] == 1
+    pairs = [tuple(row.values()) for row in rows_of(tmp_path / "confused_pairs.csv")]
+    assert pairs == [("2", "1", "1", "1.0", "w", "v"), ("5", "0", "1", "1.0", "z", "u")]
+    assert [row["class"] for row in found["worst_classes"]] == [2, 5, 0]
+    for name in ("confusion", "classes", "calibration"):
+        assert (tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_probabilities_are_not_softened_twice(tmp_path):
+    shares = (SCORES / SCORES.sum(1, keepdims=True)).astype(np.float32)
+    written(tmp_path, shares, softmax=False)
+    row = rows_of(tmp_path / "scores.csv")[0]
+    assert np.float32(row["0 u"]) == shares[0, 0]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_network_that_has_diverged_still_gets_its_report(tmp_path, value):
+    found = written(tmp_path, np.full((3, 6), value, np.float32))
+    assert found["nll"] is None
+    assert [row["predicted"] for row in rows_of(tmp_path / "scores.csv")][:3] == ["0"] * 3
+
+
+def test_nothing_that_could_be_read_is_a_report_too(tmp_path):
+    page = Report(str(tmp_path), [0, 1, 2, 3], SAMPLES, Runtime())
+    page.write({"videos": 0})
+    found = json.loads((tmp_path / "report.json").read_text())
+    assert (found["nll"], found["worst_classes"]) == (None, [])
+    assert [row["predicted"] for row in rows_of(tmp_path / "scores.csv")] == ["unreadable"] * 4
+
+
+def test_bins_and_their_error():
+    """Edges belong to the bin below them."""
+    table = bins(np.array([1 / 15, 0.07, 0.93, 1.0, 1.0]), np.array([0, 1, 1, 1, 0], bool))
+    assert table["videos"].tolist() == [1, 1, *[0] * 11, 1, 2]
+    np.testing.assert_allclose(table["confidence"][[0, 1, 13, 14]], [1 / 15, 0.07, 0.93, 1])
+    assert table["accuracy"][[0, 1, 13, 14]].tolist() == [0, 1, 1, 0.5]
+    assert expected_error(table) == pytest.approx((1 / 15 + 0.93 + 0.07 + 1.0) / 5)
+    assert len(table) == BINS
+    assert expected_error(bins(np.zeros(0), np.zeros(0, bool))) == 0
+
+
+def test_blocks_of_ranks_have_one_shape_and_add_up(monkeypatch):
+    """Two ranks of 5 samples, in blocks of 2."""
+    monkeypatch.setattr(report, "BLOCK", 2)
+    other = np.zeros((6, 3), np.float32)
+    other[[1, 3]] = 7
+    blocks = iter(np.split(other, 3))
+    shapes = []
+
+    class Add:
+        def __call__(self, block):
+            shapes.append(block.shape)
+            return type(block)(block.asnumpy() + next(blocks))
+
+    monkeypatch.setattr(report, "SumRanks", Add)
+    found = report.over_ranks([4, 0, 2], np.full((3, 3), 5, np.float32), 5, Runtime(0, 2))
+    assert found[:, 0].tolist() == [5, 7, 5, 7, 5]
+    assert shapes == [(2, 3)] * 3
+
+
+def test_without_a_folder_nothing_is_kept(tmp_path):
+    page = Report("", (), Samples(), Runtime())
+    page.add([0], SCORES[:1], LABELS[:1])
+    page.write({})
+    assert page.numbers == []
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_folder_that_cannot_be_written_is_told_at_the_start(tmp_path, place):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"^--report: cannot write .*file"):
+        Report(str(tmp_path / place), [], SAMPLES, Runtime())
+    Report(str(tmp_path / place), [], SAMPLES, Runtime(1, 2))  # another rank does not write
+
+
+def test_a_full_disk_leaves_the_old_table(tmp_path):
+    def rows():
+        yield ["1"]
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "table.csv"
+    report.write_csv(path, ["a"], [["0"]])
+    with pytest.raises(ValueError, match="--report: cannot write .*No space left"):
+        report.write_csv(path, ["a"], rows())
+    assert path.read_text() == "a\n0\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_picture_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+    def savefig(self, path, **options):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", savefig)
+    with pytest.raises(ValueError, match=r"--report: cannot write .*confusion.png: No space left"):
+        written(tmp_path)
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_paths_are_those_of_the_list():
+    assert in_list("/data/a/b.mp4", "/data") == "a/b.mp4"
+    assert in_list("/database/b.mp4", "/data") == "/database/b.mp4"

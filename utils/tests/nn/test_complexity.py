@@ -1,0 +1,177 @@
+"""Counting by one run: every kind of layer by hand, and every network of the zoo in small."""
+
+import importlib
+from collections import Counter
+
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, nn, ops
+
+from mvit_multi.tests.formula import multiply_adds
+from utils.cli import rooms
+from utils.config import ROOT, load_config
+from utils.nn.complexity import Layer, count_layers, kind_of_kernel
+from utils.nn.conv3d import FORMS, Conv3d, DepthwiseConv3d
+from utils.nn.dropout import Dropout
+from utils.nn.layers import BatchNorm2d, conv2d, dense
+
+
+class Small(nn.Cell):
+    """A table of its own, a convolution, a shared activation, a head that only training calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = Parameter(Tensor(np.zeros((5, 6, 6), np.float32)), name="table")
+        self.conv, self.bn, self.relu = conv2d(2, 5, 3), BatchNorm2d(5), nn.ReLU()
+        self.deep = conv2d(5, 5, 3, 2, groups=5)
+        self.drop, self.fc, self.more = Dropout(0.5, 5), dense(5, 4), dense(4, 3)
+        self.bn.gamma.requires_grad = False
+
+    def construct(self, x: Tensor) -> Tensor:
+        x = self.relu(self.bn(self.conv(x) + self.table))
+        x = self.relu(self.deep(x)).mean((2, 3))
+        x = self.fc(self.drop(x))
+        return self.more(x) if self.training else x
+
+
+def test_layers_come_in_the_order_of_calls_with_their_counts():
+    maps, small = 5 * 36, 5 * 9
+    assert count_layers(Small().set_train(), (2, 6, 6)) == [
+        Layer("", "other", 0, 0, 0, 180),
+        Layer("conv", "spatial convolution", 36 * 5 * 2 * 9, 2 * 36, maps, 90),
+        Layer("bn", "batch norm", 0, maps, maps, 5),
+        Layer("relu", "activation", 0, maps, maps, 0),
+        Layer("deep", "depthwise convolution", small * 9, maps, small, 45),
+        Layer("relu", "activation", 0, small, small, 0),
+        Layer("fc", "dense", 20, 5, 4, 24),
+        Layer("more", "dense", 0, 0, 0, 15),
+    ]
+
+
+def test_a_count_leaves_no_trace():
+    net = Small().set_train()
+    assert count_layers(net, (2, 6, 6)) == count_layers(net, (2, 6, 6))
+    assert net.training
+    assert not any(cell._forward_hook for _, cell in net.cells_and_names())
+    np.testing.assert_array_equal(net.bn.moving_variance.asnumpy(), np.ones(5, np.float32))
+
+
+class Blend(nn.Cell):
+    """Scores of queries and keys, with two channels more than the values have, and their blend."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = Parameter(Tensor(np.ones(3, np.float32)), name="scale")
+        self.before, self.after = nn.ReLU(), nn.ReLU()
+
+    def construct(self, x: Tensor) -> Tensor:
+        x = self.before(x) * self.scale  # (1, N, 3)
+        wide = ops.cat((x, x[:, :, :2]), -1)
+        return self.after(ops.bmm(ops.bmm(wide, wide.swapaxes(1, 2)), x))
+
+
+def test_attention_counts_its_two_products_where_they_are():
+    found = count_layers(Blend(), (7, 3))
+    read, written = 2 * 7 * 5 + 7 * 7 + 7 * 3, 7 * 7 + 7 * 3
+    assert [layer.name for layer in found] == ["before", "", "after"]
+    assert found[1] == Layer("", "attention", 2 * 7 * 7 * 3, read, written, 3)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_depthwise_convolution_counts_the_same_in_every_form(form):
+    layer = count_layers(DepthwiseConv3d(4, (3, 3, 3), 2, form), (4, 2, 6, 6))[0]
+    assert layer == Layer("", "depthwise convolution", 4 * 2 * 9 * 27, 288, 72, 108)
+
+
+@pytest.mark.parametrize(
+    ("weight", "channels", "kind"),
+    [
+        ((8, 4), 4, "dense"),
+        ((8, 4, 1, 1), 4, "1x1 convolution"),
+        ((8, 4, 1, 1, 1), 4, "1x1 convolution"),
+        ((8, 4, 3, 3), 4, "spatial convolution"),
+        ((8, 4, 1, 3, 3), 4, "spatial convolution"),
+        ((8, 4, 5, 1, 1), 4, "temporal convolution"),
+        ((8, 4, 3, 3, 3), 4, "3-D convolution"),
+        ((8, 1, 3, 3, 3), 8, "depthwise convolution"),
+        ((8, 1, 3, 3), 1, "spatial convolution"),
+    ],
+)
+def test_the_weight_tells_the_kind(weight, channels, kind):
+    assert kind_of_kernel(weight, channels) == kind
+
+
+def test_a_dense_3d_convolution_is_one():
+    assert count_layers(Conv3d(2, 3, (3, 3, 3)), (2, 2, 4, 4))[0].kind == "3-D convolution"
+
+
+SMALL = {
+    "tsm": ["tsm_r50_k400_8f_nl", "data.crop=64", "data.segments=2"],
+    "x3d": ["x3d_s_k400_13x6", "data.scales=[32,32]", "data.crop=32", "model.depth_factor=0.4"],
+    "resnet50": ["resnet50_se50_imagenet_zoo", "data.resize=64", "data.crop=64"],
+    "mvit_multi": [
+        *("mvit_multi_plain_s_k400_16x4", "data.crop=32", "data.frames=4", "model.dim=8"),
+        *("model.depth=3", "model.grow=[1]", "model.kv_stride=4"),
+    ],
+}
+
+
+def small(room: str, name: str, *overrides: str) -> tuple:
+    """(network, shape of a clip) of a yaml, in small."""
+    config = importlib.import_module(f"{room}.config").Config
+    path = ROOT / room / "configs" / f"{name}.yaml"
+    cfg = load_config(config, path, ["run.device=CPU", "run.all_reduce=[]", *overrides])
+    dataset = importlib.import_module(f"{room}.dataset")
+    shape = getattr(dataset, "one_clip", lambda data: dataset.clip_shape(data, data.crop))
+    return importlib.import_module(f"{room}.model").build_network(**cfg.network()), shape(cfg.data)
+
+
+@pytest.mark.parametrize("room", rooms())
+def test_every_parameter_belongs_to_one_layer(room):
+    net, shape = small(room, *SMALL[room])
+    layers = count_layers(net, shape)
+    assert sum(layer.parameters for layer in layers) == sum(p.size for p in net.trainable_params())
+    holders = [layer.name for layer in layers if layer.parameters]
+    assert len(holders) == len(set(holders))
+    assert set(holders) == {p.name.rpartition(".")[0] for p in net.trainable_params()}
+
+
+def test_non_local_blocks_count_their_products():
+    net, shape = small("tsm", *SMALL["tsm"])
+    layers = count_layers(net, shape)
+    found = [layer.macs for layer in layers if layer.kind == "attention"]
+    queries = {256: 2 * 8 * 8, 512: 2 * 4 * 4}  # of a clip of 2 frames of 64 pixels
+    one = {width: 2 * n * (n // 4) * width for width, n in queries.items()}
+    assert found == [one[256]] * 2 + [one[512]] * 3
+    names = [layer.name for layer in layers]
+    place = names.index("base_model.layer2.0.nl")
+    assert names[place + 1 : place + 3] == [f"base_model.layer2.0.nl.W.{i}" for i in (0, 1)]
+
+
+@pytest.mark.parametrize("yaml", ["mvit_multi_plain_s_k400_16x4", "mvit_multi_smoke"])
+def test_attention_is_counted_as_by_its_formula(yaml):
+    """With a class token and relative positions, and with neither."""
+    net, shape = small("mvit_multi", yaml, *SMALL["mvit_multi"][1:])
+    assert net.token == ("plain" in yaml)
+    layers = count_layers(net, shape)
+    assert sum(layer.macs for layer in layers) == multiply_adds(net)
+    names = [layer.name for layer in layers]
+    place = names.index("blocks.0.attn")
+    assert names.index("blocks.0.attn.norm_v") < place < names.index("blocks.0.attn.proj")
+    own = {layer.name for layer in layers if layer.name.endswith("attn") and layer.parameters}
+    assert bool(own) == ("plain" in yaml)
+
+
+def test_parts_of_a_layer_called_one_by_one_hold_its_parameters_once():
+    net, shape = small("mvit_multi", *SMALL["mvit_multi"])
+    calls = [layer for layer in count_layers(net, shape) if layer.name == "blocks.1.attn.qkv"]
+    weights = sum(p.size for p in net.blocks[1].attn.qkv.get_parameters())
+    assert [layer.parameters for layer in calls] == [weights, 0, 0]
+
+
+def test_what_only_training_calls_comes_last():
+    net, shape = small("mvit_multi", "mvit_multi_smoke")
+    layers = count_layers(net, shape)
+    last = Counter(layer.name.split(".")[0] for layer in layers[-2:])
+    assert last == {"expander": 2}
+    assert all(layer.macs == 0 for layer in layers[-2:])

@@ -1,0 +1,73 @@
+"""What a run says at its start: batch and rate, here and on other numbers of devices."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from utils.data.sampler import Order
+from utils.log import FileHandler, announce, log, per_device_count, start_log
+from utils.runtime import Runtime
+
+
+def recipe(lr: float, base_batch: int, accumulate: int = 1) -> SimpleNamespace:
+    return SimpleNamespace(lr=lr, base_batch=base_batch, accumulate=accumulate)
+
+
+def order(samples: int, batch: int, size: int) -> Order:
+    return Order(samples, batch, rank=0, size=size, seed=0)
+
+
+def test_the_table_scales_batch_and_rate_and_marks_the_number_in_use():
+    line = per_device_count(recipe(0.00125, 8), order(240_000, 8, 48))
+    assert line == (
+        "devices: samples an update, peak lr | 1: 8, lr 0.00125 | 8: 64, lr 0.01 | "
+        "32: 256, lr 0.04 | here 48: 384, lr 0.06 | 96: 768, lr 0.12 | 128: 1024, lr 0.16 | "
+        "192: 1536, lr 0.24 | 384: 3072, lr 0.48 | 768: 6144, lr 0.96 | 1536: 12288, lr 1.92"
+    )
+
+
+@pytest.mark.parametrize(("base_batch", "peak"), [(0, 0.1), (16, 0.2)])
+def test_the_table_knows_accumulation_an_uncommon_number_and_small_data(base_batch, peak):
+    """100 samples cannot feed 32 devices with 4 each; without a base batch the rate stays."""
+    line = per_device_count(recipe(0.1, base_batch, accumulate=4), order(100, 4, 2))
+    first, here, last = (f"{0.1 if not base_batch else peak * n / 2:g}" for n in (1, 2, 8))
+    assert line.split(" | ")[1:] == [
+        f"1: 16, lr {first}",
+        f"here 2: 32, lr {here}",
+        f"8: 128, lr {last}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("base_batch", "words"),
+    [(128, "lr 0.02 for 128 samples -> 0.04 for 256"), (0, "lr 0.02 as it is")],
+)
+def test_a_run_announces_its_batch_and_rate(told, base_batch, words):
+    announce(recipe(0.02, base_batch), order(10_000, 16, 16), [(9, 10, 4_000_000)], 0)
+    text = "\n".join(told)
+    assert "16 a device x 16 devices x 1 accumulated = 256 an update" in text
+    assert words in text
+    assert "here 16: 256, lr " in text
+
+
+def test_a_log_file_on_a_full_disk_costs_one_line(told, capsys):
+    file = FileHandler("/dev/full")
+    log.addHandler(file)
+    for line in ("first", "second"):
+        log.info(line)
+    full = "no more lines in /dev/full: [Errno 28] No space left on device"
+    assert told == ["first", full, "second"]
+    assert file not in log.handlers
+    assert capsys.readouterr().err == ""
+
+
+def test_control_characters_are_escaped_in_the_log(tmp_path, capsys):
+    start_log(Runtime(), tmp_path)
+    log.info("two lines\nand %s", "\x1b[2J\udce9")
+    for handler in log.handlers:
+        handler.close()
+    log.handlers.clear()
+    for text in (capsys.readouterr().err, (tmp_path / "run.log").read_text()):
+        first, second = text.splitlines()
+        assert first.endswith(" two lines")
+        assert second == r"and \x1b[2J\xe9"

@@ -1,0 +1,73 @@
+"""Records and golden cases that `compare_step.py` compares with."""
+
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from resnet50 import golden_case as resnet50
+from resnet50.loss import build_loss
+from tsm import golden_case as tsm
+from tsm.model import TSM
+from utils.testing.step_comparison import change_recipe, load_record, save_record
+
+CASE = {"train": {"loss64": 1.0}}
+TAKEN = {"data/clip": np.zeros((2, 3)), "data/target": np.zeros(2), "loss/loss": np.ones(1)}
+
+
+def test_a_damaged_record_is_refused_in_one_line(tmp_path):
+    whole, bad = tmp_path / "whole.npz", tmp_path / "bad.npz"
+    save_record(whole, TAKEN)
+    assert set(load_record(whole)) == set(TAKEN)
+    data = whole.read_bytes()
+    flipped = data[:80] + bytes([data[80] ^ 255]) + data[81:]
+    for content in (data[:-40], data[: len(data) // 2], b"PK", flipped, b"", b"text"):
+        bad.write_bytes(content)
+        with pytest.raises(ValueError, match=r"^--against: .*bad.npz is no record: .*$") as caught:
+            load_record(bad)
+        assert "\n" not in str(caught.value)
+
+
+def test_an_array_or_another_archive_is_no_record(tmp_path):
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    np.savez(tmp_path / "other.npz", x=np.zeros(3))
+    for name in ("one.npy", "other.npz"):
+        with pytest.raises(ValueError, match="is no record"):
+            load_record(tmp_path / name)
+
+
+def test_a_golden_case_can_have_another_smoothing():
+    scores, label = Tensor(np.float32([[1, 2, 4], [0, 1, 0]])), Tensor(np.int32([2, 0]))
+    changed = change_recipe(CASE, resnet50, "smoothing=0.3 smoothed=included")
+    found = float(resnet50.loss(changed)(scores, label).asnumpy())
+    assert found == float(build_loss(0.3, "included")(scores, label).asnumpy())
+    first = float(resnet50.loss(CASE)(scores, label).asnumpy())
+    assert first == float(build_loss(0.1, "excluded")(scores, label).asnumpy())
+    assert CASE == {"train": {"loss64": 1.0}}
+
+
+@pytest.mark.parametrize(("text", "factors"), [("", (5, 10)), ("fast_head=false", (1, 2))])
+def test_a_golden_case_can_have_a_slow_head(text, factors, monkeypatch):
+    """The original's classifier has 5 times the base rate, and 10 times for its bias."""
+    net = TSM(5, 2, arch="resnet18", first_width=8)
+    monkeypatch.setattr(tsm, "network", lambda case, training: net)
+    sgd = {"clip_total_norm": 0.0, "weight_decay": 0.0, "lr": 1.0, "momentum": 0.0}
+    case = {"config": {"before_softmax": True}, "train": {"step": {"optimizer": sgd}}}
+    optimizer = tsm.train_step(change_recipe(case, tsm, text), "step").optimizer
+    names = [parameter.name for parameter in optimizer.parameters]
+    rates = optimizer.rates.asnumpy()[:, 0][list(optimizer.places)]
+    found = dict(zip(names, rates))
+    assert (found["new_fc.weight"], found["new_fc.bias"]) == factors
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("slow_head=1", "'slow_head' cannot be changed in this network; fast_head can"),
+        ("fast_head", "fast_head must be a bool, not ''"),
+        ("fast_head=3", "fast_head must be a bool, not '3'"),
+        ("fast_head=[", "fast_head must be a bool"),
+    ],
+)
+def test_a_recipe_that_is_none_is_refused(text, words):
+    with pytest.raises(ValueError, match=words.replace("(", r"\(")):
+        change_recipe(CASE, tsm, text)

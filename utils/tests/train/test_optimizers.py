@@ -1,0 +1,214 @@
+"""LARS against a step written out in float64: the formula, its edges, and its place in a run."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, nn, ops
+
+from utils.config import Run
+from utils.runtime import Runtime
+from utils.train import optimizers
+from utils.train.optimizers import LARS
+from utils.train.train_step import TrainStep
+
+RNG = np.random.RandomState(0)
+SHAPES = {"conv.weight": (4, 3, 3, 3), "bn.gamma": (4,), "fc.weight": (5, 4), "fc.bias": (5,)}
+START = {name: RNG.randn(*shape).astype(np.float32) for name, shape in SHAPES.items()}
+RATES = np.array([0.5, 2.0, 8.0, 1.0, 0.25])  # they go up and down: the rate's place shows
+MOMENTUM, DECAY, TRUST, EPS = 0.9, 0.05, 0.02, 1e-3
+ADAPTED = ("conv.weight", "fc.weight")
+
+
+def build(start: dict, spared_decay: float = 0.0, eps: float = EPS) -> LARS:
+    """Two groups that are interleaved in the network's order, the second of them not adapted."""
+    parameters = [Parameter(Tensor(value), name=name) for name, value in start.items()]
+    adapted = [p for p in parameters if p.name in ADAPTED]
+    spared = [p for p in parameters if p.name not in ADAPTED]
+    groups = [
+        {"params": adapted, "lr": RATES, "weight_decay": DECAY, "adapted": True},
+        {"params": spared, "lr": 3 * RATES, "weight_decay": spared_decay, "adapted": False},
+    ]
+    return LARS(parameters, groups, MOMENTUM, TRUST, eps)
+
+
+def written_out(weight, buffer, gradient, rate, decay, adapted, eps=EPS) -> tuple:
+    """(weight, buffer) after one step of arXiv:1708.03888, algorithm 1."""
+    local, size, slope = 1.0, np.sqrt((weight**2).sum()), np.sqrt((gradient**2).sum())
+    if adapted and size > 0 and slope > 0:
+        local = TRUST * size / (slope + DECAY * size + eps)
+    buffer = MOMENTUM * buffer + rate * local * (gradient + decay * weight)
+    return weight - buffer, buffer
+
+
+def gradients(update: int) -> dict:
+    """Of very different sizes from layer to layer, as LARS is made for."""
+    rng = np.random.RandomState(update)
+    sizes = {"conv.weight": 100.0, "bn.gamma": 0.1, "fc.weight": 1e-3, "fc.bias": 1.0}
+    return {k: (sizes[k] * rng.randn(*s)).astype(np.float32) for k, s in SHAPES.items()}
+
+
+def run(optimizer: LARS, update: int, **changes) -> dict:
+    """One update; the gradients it had."""
+    found = {**gradients(update), **changes}
+    optimizer(tuple(Tensor(value) for value in found.values()))
+    return found
+
+
+def values(optimizer: LARS) -> dict:
+    return {p.name: p.asnumpy().copy() for p in optimizer.parameters}
+
+
+@pytest.mark.parametrize("spared_decay", [0.0, 0.3])
+def test_updates_equal_written_out_ones(spared_decay):
+    optimizer = build(START, spared_decay)
+    assert [p.name for p in optimizer.parameters] == list(SHAPES), "the network's order"
+    expected = {name: (value.astype(float), 0.0) for name, value in START.items()}
+    for update, rate in enumerate(RATES):
+        found = run(optimizer, update)
+        for name in SHAPES:
+            own = (rate, DECAY, True) if name in ADAPTED else (3 * rate, spared_decay, False)
+            expected[name] = written_out(*expected[name], found[name].astype(float), *own)
+        for name, value in values(optimizer).items():
+            np.testing.assert_allclose(value, expected[name][0], rtol=2e-5, atol=2e-6, err_msg=name)
+    for parameter, buffer in zip(optimizer.parameters, optimizer.buffers):
+        expected_buffer = expected[parameter.name][1]
+        np.testing.assert_allclose(buffer.asnumpy(), expected_buffer, rtol=2e-5, atol=2e-6)
+
+
+def test_the_local_rate_is_1_where_a_norm_is_0():
+    start = {**START, "conv.weight": np.zeros(SHAPES["conv.weight"], np.float32)}
+    optimizer = build(start, eps=0.0)
+    found = run(optimizer, 0, **{"fc.weight": np.zeros(SHAPES["fc.weight"], np.float32)})
+    after = values(optimizer)
+    # Of zero weights the plain step, of a zero gradient the plain decay.
+    np.testing.assert_allclose(after["conv.weight"], -RATES[0] * found["conv.weight"], rtol=1e-6)
+    expected = START["fc.weight"] * (1 - RATES[0] * DECAY)
+    np.testing.assert_allclose(after["fc.weight"], expected, rtol=1e-6)
+    both = build({name: np.zeros_like(value) for name, value in START.items()}, eps=0.0)
+    run(both, 0, **{name: np.zeros_like(value) for name, value in START.items()})
+    assert not any(value.any() for value in values(both).values())
+
+
+def test_a_layers_step_does_not_depend_on_the_size_of_its_gradient():
+    """Without decay and eps it is rate * trust * |w| long, for tiny and huge gradients."""
+    for size in (1e-12, 1.0, 1e12):
+        weight = Parameter(Tensor(START["fc.weight"]), name="fc.weight")
+        group = {"params": [weight], "lr": RATES, "weight_decay": 0.0, "adapted": True}
+        optimizer = LARS([weight], [group], MOMENTUM, TRUST)
+        optimizer((Tensor((gradients(0)["fc.weight"] * size).astype(np.float32)),))
+        moved = np.linalg.norm(weight.asnumpy() - START["fc.weight"])
+        assert moved == pytest.approx(RATES[0] * TRUST * np.linalg.norm(START["fc.weight"]), 1e-4)
+
+
+class Line(nn.Cell):
+    """A dense layer, whose bias is spared."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Dense(4, 5, Tensor(START["fc.weight"]), Tensor(START["fc.bias"]))
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.fc(x)
+
+
+class Squares(nn.Cell):
+    def construct(self, scores: Tensor, label: Tensor) -> Tensor:
+        return (scores * scores).mean()
+
+
+def train_step(**settings) -> TrainStep:
+    net = Line()
+    weights = net.trainable_params()
+    groups = [
+        {"params": weights[:1], "lr": RATES, "weight_decay": DECAY, "adapted": True},
+        {"params": weights[1:], "lr": RATES, "weight_decay": 0.0, "adapted": False},
+    ]
+    train = SimpleNamespace(accumulate=1, clip_norm=0.0, ema=0.0)
+    run, optimizer = Run(device="CPU", **settings), LARS(weights, groups, MOMENTUM, TRUST)
+    return TrainStep(net, Squares(), optimizer, run, train, Runtime(), 5).set_train()
+
+
+def feed(step: TrainStep, *batches: np.ndarray) -> list:
+    return [step(Tensor(x), Tensor(np.zeros(3, np.int32))) for x in batches]
+
+
+BATCHES = np.random.RandomState(1).randn(4, 3, 4).astype(np.float32)
+
+
+def test_an_overflow_leaves_the_update_out_and_the_next_goes_on():
+    clean, step = train_step(), train_step()
+    feed(clean, BATCHES[0], BATCHES[1])
+    feed(step, BATCHES[0])
+    before = {name: p.asnumpy().copy() for name, p in step.state().items()}
+    (outputs,) = feed(step, np.full((3, 4), np.inf, np.float32))
+    assert float(outputs[3].asnumpy()) == 1
+    counters = {"micro_step", "overflows"}
+    for name, parameter in step.state().items():
+        if name not in counters:
+            np.testing.assert_array_equal(parameter.asnumpy(), before[name], name)
+    feed(step, BATCHES[1])
+    for name, parameter in step.state().items():
+        if name not in counters:
+            np.testing.assert_array_equal(parameter.asnumpy(), clean.state()[name].asnumpy(), name)
+
+
+def test_state_brings_a_run_back_bit_for_bit():
+    whole, first, second = (train_step() for _ in range(3))
+    feed(whole, *BATCHES)
+    feed(first, *BATCHES[:2])
+    assert {"momentum.fc.weight", "momentum.fc.bias", "global_step"} <= set(second.state())
+    for name, parameter in second.state().items():
+        parameter.set_data(Tensor(first.state()[name].asnumpy()))
+    feed(second, *BATCHES[2:])
+    for name, parameter in whole.state().items():
+        np.testing.assert_array_equal(parameter.asnumpy(), second.state()[name].asnumpy(), name)
+
+
+def test_a_loss_scale_is_folded_into_sgd_without_a_rounding_error():
+    """Three updates from gradients times 1024 equal those from the gradients, bit for bit."""
+    ends = []
+    for scale in (1.0, 1024.0):
+        rng = np.random.RandomState(0)
+        weight = Parameter(Tensor(rng.randn(5, 3).astype(np.float32)), name="w")
+        group = {"params": [weight], "lr": [0.1, 0.05, 0.02], "weight_decay": 1e-3}
+        opt = optimizers.SGD([weight], [group], 0.9)
+        assert opt.fold_scale(scale)
+        for _ in range(3):
+            opt((Tensor((scale * rng.randn(5, 3)).astype(np.float32)),))
+        ends.append(weight.asnumpy())
+    np.testing.assert_array_equal(*ends)
+
+
+@pytest.mark.parametrize(("scale", "nesterov"), [(1000.0, False), (2.0**30, False), (8.0, True)])
+def test_a_loss_scale_is_not_folded_if_that_would_round(scale, nesterov):
+    weight = Parameter(Tensor(np.zeros(2, np.float32)), name="w")
+    group = {"params": [weight], "lr": [0.1], "weight_decay": 1e-3}
+    assert not optimizers.SGD([weight], [group], 0.9, nesterov).fold_scale(scale)
+
+
+class ProductInPlace(nn.Cell):
+    """What InplaceMul does on an Ascend."""
+
+    def construct(self, weight, factor):
+        return ops.assign(weight, weight * factor)
+
+
+def test_adamw_in_its_form_for_ascend_equals_the_other():
+    ends = []
+    for in_place in (None, ProductInPlace()):
+        rng = np.random.RandomState(0)
+        weights = [
+            Parameter(Tensor(rng.randn(4, 3).astype(np.float32)), name=f"w{i}") for i in (0, 1)
+        ]
+        rates = [0.1, 0.05, 0.02]
+        groups = [
+            {"params": [weight], "lr": rates, "weight_decay": decay}
+            for weight, decay in zip(weights, (0.05, 0.0))
+        ]
+        opt = optimizers.AdamW(weights, groups)
+        opt.in_place = in_place
+        for _ in rates:
+            opt(tuple(Tensor(rng.randn(4, 3).astype(np.float32)) for _ in weights))
+        ends.append([weight.asnumpy() for weight in weights])
+    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-5, atol=1e-6)

@@ -1,0 +1,205 @@
+"""The train step against plain numpy: a linear regression small enough to follow by hand."""
+
+from types import SimpleNamespace
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, nn
+
+from utils.config import Run
+from utils.nn.dropout import Dropout
+from utils.runtime import Runtime
+from utils.train.gradients import Packing, clip_factor
+from utils.train.train_step import TrainStep
+
+RNG = np.random.RandomState(0)
+BATCHES = [(RNG.randn(4, 3).astype(np.float32), np.array([0, 1, 1, 0], np.int32)) for _ in range(7)]
+START = RNG.randn(2, 3).astype(np.float32)
+
+
+class Linear(nn.Cell):
+    def __init__(self, p: float = 0.0):
+        super().__init__()
+        self.fc = nn.Dense(3, 2, weight_init=Tensor(START), has_bias=False)
+        self.dropout = Dropout(p, 3)
+
+    def construct(self, x):
+        return self.fc(self.dropout(x))
+
+
+class SquaredError(nn.Cell):
+    """Mean over clips of the squared scores, whatever the labels: its gradient is easy."""
+
+    def construct(self, scores, label):
+        return (scores * scores).sum(axis=1).mean()
+
+
+def gradient(weight, x):
+    return 2 * (x @ weight.T).T @ x / len(x)
+
+
+def build(accumulate=1, clip_norm=0.0, ema=0.0, steps_per_epoch=7, p=0.0, **run):
+    net = Linear(p)
+    opt = nn.SGD(net.trainable_params(), 0.1)
+    train = SimpleNamespace(accumulate=accumulate, clip_norm=clip_norm, ema=ema)
+    run = Run(device="CPU", **run)
+    step = TrainStep(net, SquaredError(), opt, run, train, Runtime(), steps_per_epoch, samples=4)
+    return step.set_train()
+
+
+def weight(step):
+    return step.net.fc.weight.asnumpy().copy()
+
+
+def feed(step, batches):
+    rows = []
+    for x, y in batches:
+        factors = step.draw_factors(4 * int(step.micro_step.asnumpy()))
+        rows.append(step(Tensor(x), Tensor(y), *factors).asnumpy().tolist())
+    return rows
+
+
+def test_a_plain_step_is_gradient_descent():
+    step = build()
+    expected = START.copy()
+    for x, y in BATCHES[:3]:
+        expected -= 0.1 * gradient(expected, x)
+        feed(step, [(x, y)])
+    np.testing.assert_allclose(weight(step), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_travel_packed_and_arrive_in_their_order():
+    weights = [Parameter(Tensor(np.zeros(shape, np.float32))) for shape in SHAPES]
+    packing = Packing(weights, active=True)
+    grads = tuple(Tensor(np.full(shape, i, np.float32)) for i, shape in enumerate(SHAPES))
+    packed = packing(grads)
+    assert [tuple(p.shape) for p in packed] == [(9,), (2, 3), (1, 2, 2)]
+    np.testing.assert_array_equal(packed[0].asnumpy(), [1, 1, 1, 1, 3, 3, 4, 4, 4])
+    for i, grad in enumerate(packing.unpack(packed)):
+        np.testing.assert_array_equal(grad.asnumpy(), np.full(SHAPES[i], i))
+    assert len(Packing(weights, active=False)(grads)) == len(grads)
+
+
+SHAPES = [(2, 3), (4,), (1, 2, 2), (2,), (3,)]
+
+
+@pytest.mark.parametrize("count", [1, 400])
+def test_packing_compiles_for_as_many_weights_as_there_are(count):
+    weights = [Parameter(Tensor(np.zeros(2, np.float32))) for _ in range(count)]
+    grads = tuple(Tensor(np.full(2, i, np.float32)) for i in range(count))
+
+    @ms.jit
+    def pack_and_unpack(grads):
+        return packing.unpack(packing(grads))
+
+    packing = Packing(weights, active=True)
+    for i, grad in enumerate(pack_and_unpack(grads)):
+        np.testing.assert_array_equal(grad.asnumpy(), [i, i])
+
+
+def test_a_clipped_norm_is_that_of_averaged_gradients():
+    """The factor of the loss scale is not applied before, but counted in."""
+    norm, factor = Tensor(80.0), Tensor(1 / 16)
+    assert float(clip_factor(norm, factor, 2.0)) == pytest.approx(2 / 5 / 16)
+    assert float(clip_factor(norm, factor, 6.0)) == pytest.approx(1 / 16)
+    assert float(clip_factor(norm, None, 20.0)) == pytest.approx(1 / 4)
+
+
+def test_the_loss_scale_cancels_out():
+    first, second = build(), build(loss_scale=1024.0)
+    assert feed(first, BATCHES[:2])[1][0] == pytest.approx(feed(second, BATCHES[:2])[1][0], 1e-6)
+
+
+def test_accumulation_averages_and_the_remainder_of_an_epoch_updates_alone():
+    """Seven batches by three: updates after 3, 6 and 7, the last from one batch; then anew."""
+    step, expected = build(accumulate=3), START.copy()
+    for epoch in range(2):
+        for group in ([0, 1, 2], [3, 4, 5], [6]):
+            mean = np.mean([gradient(expected, BATCHES[i][0]) for i in group], axis=0)
+            before = weight(step)
+            feed(step, [BATCHES[i] for i in group[:-1]])
+            np.testing.assert_array_equal(weight(step), before)
+            feed(step, [BATCHES[group[-1]]])
+            expected -= 0.1 * mean
+            np.testing.assert_allclose(weight(step), expected, rtol=1e-4, atol=1e-6)
+            assert not step.sums[0].asnumpy().any(), f"epoch {epoch}: nothing may leak"
+
+
+def test_clipping_limits_the_total_norm():
+    step = build(clip_norm=0.5)
+    feed(step, BATCHES[:1])
+    full = gradient(START, BATCHES[0][0])
+    expected = START - 0.1 * full * min(1, 0.5 / (np.linalg.norm(full) + 1e-6))
+    np.testing.assert_allclose(weight(step), expected, rtol=1e-5)
+
+
+def test_clipping_comes_after_unscaling():
+    first, second = build(clip_norm=0.5), build(clip_norm=0.5, loss_scale=2.0**12)
+    feed(first, BATCHES[:1]), feed(second, BATCHES[:1])
+    np.testing.assert_allclose(weight(first), weight(second), rtol=1e-6)
+
+
+POISON = (np.full((4, 3), np.inf, np.float32), BATCHES[0][1])
+
+
+def test_an_overflow_leaves_the_update_out_and_is_counted():
+    step = build(ema=0.5)
+    before, average = weight(step), step.averages[0].asnumpy().copy()
+    assert [row[3] for row in feed(step, [POISON, POISON])] == [1, 2]
+    np.testing.assert_array_equal(weight(step), before)
+    np.testing.assert_array_equal(step.averages[0].asnumpy(), average)
+    assert feed(step, BATCHES[:1])[0][3] == 0
+
+
+def test_an_overflow_in_one_micro_batch_skips_its_group_only():
+    step = build(accumulate=3)
+    before = weight(step)
+    feed(step, [BATCHES[0], POISON, BATCHES[1]])
+    np.testing.assert_array_equal(weight(step), before)
+    feed(step, BATCHES[2:5])
+    assert np.isfinite(weight(step)).all()
+    assert not np.array_equal(weight(step), before)
+
+
+def test_a_dynamic_loss_scale_halves_at_overflow():
+    step = build(loss_scale=1024.0, dynamic_loss_scale=True)
+    assert feed(step, [POISON])[0][2] == 512
+
+
+def test_the_average_of_the_weights_moves_once_per_update():
+    step, mean = build(accumulate=2, ema=0.9, steps_per_epoch=6), START.copy()
+    for i in (0, 2):
+        feed(step, BATCHES[i : i + 2])
+        mean = 0.9 * mean + 0.1 * weight(step)
+        np.testing.assert_allclose(step.averaged()["fc.weight"].asnumpy(), mean, rtol=1e-5)
+
+
+def test_state_brings_a_run_back_bit_for_bit():
+    settings = {
+        "accumulate": 2,
+        "ema": 0.9,
+        "p": 0.5,
+        "dynamic_loss_scale": True,
+        "loss_scale": 8.0,
+    }
+    whole, first, second = build(**settings), build(**settings), build(**settings)
+    feed(whole, BATCHES)
+    feed(first, BATCHES[:4])
+    for name, parameter in second.state().items():
+        parameter.set_data(Tensor(first.state()[name].asnumpy()))
+    feed(second, BATCHES[4:])
+    for name, parameter in whole.state().items():
+        np.testing.assert_array_equal(parameter.asnumpy(), second.state()[name].asnumpy(), name)
+
+
+def test_dropout_masks_differ_from_step_to_step_and_are_no_state():
+    step = build(p=0.5)
+    same = [BATCHES[0]] * 2
+    frozen = weight(step)
+    losses = []
+    for batch in same:
+        losses.append(feed(step, [batch])[0][0])
+        step.net.fc.weight.set_data(Tensor(frozen))
+    assert losses[0] != losses[1]
+    assert not any("dropout" in name for name in step.state())

@@ -1,0 +1,109 @@
+"""What the trainer says and does between steps, without a network."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from mindspore import Tensor
+from mindspore import dtype as mstype
+
+from utils.config import Run
+from utils.runtime import Runtime
+from utils.train.first_step import choose_sink_size
+from utils.train.trainer import Plan, Trainer
+
+
+def trainer(**fields) -> SimpleNamespace:
+    return SimpleNamespace(advised=False, window=SimpleNamespace(seconds=1.0), **fields)
+
+
+def test_advice_comes_once_where_the_device_starves(told):
+    run = trainer(seconds=1.0)
+    Trainer.advise(run, 0.9)
+    assert not told, "the first window fills the pipeline"
+    run.seconds = 2.0
+    Trainer.advise(run, 0.05)
+    assert not told
+    Trainer.advise(run, 0.4)
+    Trainer.advise(run, 0.5)
+    assert len(told) == 1
+    assert "wait 40 % of the time for data: raise data.workers" in told[0]
+
+
+@pytest.mark.parametrize(("batches", "size"), [(100, 20), (50, 10), (7, 7), (97, 1), (19, 19)])
+def test_steps_fed_together_leave_no_batch_over(batches, size):
+    assert choose_sink_size(batches, 20) == size
+
+
+@pytest.mark.parametrize(
+    ("position", "accumulate", "whole"),
+    [(4, 1, True), (4, 2, True), (5, 2, False), (7, 2, True), (9, 2, True), (8, 2, False)],
+)
+def test_a_run_is_saved_only_between_updates(position, accumulate, whole):
+    """7 steps an epoch; the last one, alone, makes an update of its own."""
+    step = SimpleNamespace(accumulate=accumulate)
+    run = SimpleNamespace(position=position, per_epoch=7, step=step)
+    assert Trainer.between_updates(run) == whole
+
+
+class Outputs:
+    """The values of a step on the device; reading them waits for the step."""
+
+    def __init__(self, number: int, reads: list):
+        self.number, self.reads = number, reads
+
+    def asnumpy(self):
+        self.reads.append(self.number)
+        return np.array([float(self.number), 0.5, 1.0, 0.0, 0.0, 0.0], np.float32)
+
+
+@pytest.mark.parametrize("log_every", [100, 3])
+def test_the_values_of_a_step_are_read_once_and_a_step_late(log_every, tmp_path, monkeypatch):
+    """At once only if the step is logged, saved or the last."""
+    step = SimpleNamespace(steps_per_epoch=8, accumulate=1, micro_step=Tensor(0, mstype.int32))
+    run = Run(device="CPU", log_every=log_every, save_every=1)
+    order = SimpleNamespace(per_step=4)
+    plan = Plan(run, 1, order, [0.1] * 8, too_many_bad=lambda: "")
+    trainer = Trainer(step, plan, Runtime(), SimpleNamespace(path=tmp_path))
+    monkeypatch.setattr(trainer, "save", lambda name="": None)
+    trainer.on_train_begin(None)
+    reads, after = [], []
+    for number in range(1, 9):
+        context = SimpleNamespace(net_outputs=Outputs(number, reads))
+        call = SimpleNamespace(original_args=lambda c=context: c, request_stop=lambda: None)
+        trainer.on_train_step_begin(call)
+        trainer.on_train_step_end(call)
+        after.append(len(reads))
+    assert reads == list(range(1, 9))
+    expected = [k if k % log_every == 0 or k == 8 else k - 1 for k in range(1, 9)]
+    assert after == expected
+    assert trainer.last["step"] == 8
+
+
+class Folder:
+    """As much of a run folder as is asked whether something was saved."""
+
+    def __init__(self, path):
+        self.path, self.resume_file = path, path / "resume.ckpt"
+
+
+@pytest.mark.parametrize("spoilt", ["weight", "moment"])
+@pytest.mark.parametrize("end", ["last step", "signal"])
+def test_a_state_that_is_not_finite_is_not_saved_and_fails_the_run(spoilt, end, told, tmp_path):
+    """Whether or not an update has overflowed: the last one may have done it."""
+    state = {name: Tensor(np.ones(3, np.float32)) for name in ("weight", "moment")}
+    state[spoilt] = Tensor(np.array([1, np.inf, 1], np.float32))
+    counter = Tensor(3 if end == "signal" else 8, mstype.int32)
+    step = SimpleNamespace(steps_per_epoch=8, accumulate=1, micro_step=counter, state=lambda: state)
+    order = SimpleNamespace(per_step=4)
+    plan = Plan(Run(device="CPU", save_steps=1), 1, order, [0.1] * 8, too_many_bad=lambda: "")
+    trainer = Trainer(step, plan, Runtime(), Folder(tmp_path))
+    trainer.values["stop"] = float(end == "signal")
+    trainer.settled = trainer.position - 1
+    trainer.settle()
+    with pytest.raises(ValueError, match="ended with weights .* not finite; nothing was saved"):
+        trainer.finish()
+    (tmp_path / "resume.ckpt").touch()
+    assert trainer.kept() == "the last checkpoint is intact"
+    assert [path.name for path in tmp_path.iterdir()] == ["resume.ckpt"]
+    assert told[0] == f"step {trainer.position} is not saved: its state is not finite"

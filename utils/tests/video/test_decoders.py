@@ -1,0 +1,481 @@
+"""Video files and frame folders: which frame comes, with which pixels, and what a bad file does."""
+
+import os
+import pickle
+import subprocess
+import sys
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from utils.video import decoders
+from utils.video.decoders import FrameFolder, VideoError, center_crop_box, open_video, resize
+
+av = pytest.importorskip("av")
+pytest.importorskip("decord")
+pytest.importorskip("cv2")
+
+BACK_ENDS = ("pyav", "decord", "opencv")
+BITS = 7
+H264 = {"x264-params": "scenecut=0"}
+FILES = {  # name: codec, frames, group of pictures, B-frames, options
+    "gop12.mp4": ("libx264", 60, 12, 2, H264),
+    "gop250.mp4": ("libx264", 60, 250, 2, H264),
+    "open.mp4": ("libx264", 90, 12, 3, {"x264-params": "scenecut=0:open-gop=1:keyint=12"}),
+    "h264.avi": ("libx264", 60, 12, 2, H264),
+    "mpeg4.mp4": ("mpeg4", 60, 12, 2, {}),
+    "mpeg4.avi": ("mpeg4", 60, 12, 2, {}),
+    "mpeg2.mpg": ("mpeg2video", 60, 12, 2, {}),
+    "h264.mkv": ("libx264", 60, 12, 2, H264),
+}
+
+
+def picture(number, width, height):
+    """A chart with the bits of `number` as a bar of black and white fields at the top."""
+    pixels = np.empty((height, width, 3), np.uint8)
+    pixels[..., 0] = np.linspace(0, 255, width)
+    pixels[..., 1] = np.linspace(0, 255, height)[:, None]
+    pixels[..., 2] = number * 37 % 256
+    field = width // BITS
+    for bit in range(BITS):
+        pixels[: height // 2, bit * field : (bit + 1) * field] = 255 * (number >> bit & 1)
+    return pixels
+
+
+def numbers(frames):
+    """The numbers that `picture` drew."""
+    field = frames.shape[2] // BITS
+    middle = frames[:, frames.shape[1] // 4, field // 2 : BITS * field : field]
+    return ((middle.mean(axis=2) > 128) @ (1 << np.arange(BITS))).tolist()
+
+
+def draw(path, codec="libx264", count=20, gop=12, b_frames=2, options=H264, size=(160, 120)):
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=25)
+        stream.width, stream.height = size
+        stream.pix_fmt = "yuv420p"
+        stream.codec_context.gop_size = gop
+        stream.codec_context.max_b_frames = b_frames
+        stream.options = options
+        for number in range(count):
+            frame = av.VideoFrame.from_ndarray(picture(number, *size), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("videos")
+    return {name: draw(folder / name, *settings) for name, settings in FILES.items()}
+
+
+def real_videos():
+    """Videos beside the checkout, where there are some."""
+    for parent in Path(__file__).resolve().parents:
+        found = sorted((parent / "shared" / "data").glob("*.mp4"))
+        if found:
+            return found
+    return []
+
+
+def read_all(path, reader):
+    """All frames, or the error."""
+    try:
+        with open_video(path, reader) as source:
+            return source.frames(range(len(source)))
+    except VideoError as error:
+        return error
+
+
+@pytest.mark.parametrize("reader", BACK_ENDS)
+@pytest.mark.parametrize("name", FILES)
+def test_every_frame_comes_in_order(files, name, reader):
+    count = FILES[name][1]
+    with open_video(files[name], reader) as source:
+        assert len(source) == count
+        frames = source.frames(range(count))
+    assert frames.shape == (count, 120, 160, 3)
+    assert frames.dtype == np.uint8
+    assert numbers(frames) == list(range(count))
+
+
+@pytest.mark.parametrize("reader", BACK_ENDS)
+@pytest.mark.parametrize("name", FILES)
+def test_frames_are_the_ones_asked_for(files, name, reader):
+    dice = np.random.RandomState(3)
+    count = FILES[name][1]
+    with open_video(files[name], reader) as source:
+        for k in range(8):
+            wanted = dice.randint(count, size=9)
+            wanted = np.sort(wanted) if k % 2 else wanted
+            assert numbers(source.frames(wanted)) == wanted.tolist()
+
+
+@pytest.mark.parametrize("reader", BACK_ENDS)
+@pytest.mark.parametrize("wanted", [[59], [0], [5, 5, 5], [40, 2, 40, 7], list(range(0, 60, 7))])
+def test_single_repeated_and_backward_frames(files, wanted, reader):
+    with open_video(files["mpeg4.avi"], reader) as source:
+        assert numbers(source.frames(wanted)) == wanted
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_back_ends_agree_to_the_byte(files, name):
+    one, *others = (read_all(files[name], reader) for reader in BACK_ENDS)
+    assert all(np.array_equal(one, other) for other in others)
+
+
+@pytest.mark.parametrize("path", real_videos() or [None], ids=lambda path: path and path.name)
+def test_back_ends_agree_on_real_videos(path):
+    if path is None:
+        pytest.skip("no real videos beside the checkout")
+    one, *others = (read_all(path, reader) for reader in BACK_ENDS)
+    if isinstance(one, VideoError):
+        assert all(isinstance(other, VideoError) for other in others)
+    else:
+        with av.open(str(path)) as container:
+            count = sum(1 for _ in container.decode(video=0))
+        assert len(one) == count
+        assert all(np.array_equal(one, other) for other in others)
+
+
+@pytest.mark.parametrize("size", [(144, 176), (96, 64), (48, 50), (16, 16), (34, 34), (150, 102)])
+def test_padded_rows_are_understood(tmp_path, size):
+    path = draw(tmp_path / "narrow.mp4", count=3, size=size)
+    one, *others = (read_all(path, reader) for reader in BACK_ENDS)
+    assert one.shape == (3, size[1], size[0], 3)
+    assert all(np.array_equal(one, other) for other in others)
+
+
+@pytest.mark.parametrize("reader", BACK_ENDS)
+def test_pixels_are_red_green_blue(tmp_path, reader):
+    path = draw(tmp_path / "video.mp4", count=1, options={"qp": "1"})
+    difference = np.abs(read_all(path, reader)[0].astype(int) - picture(0, 160, 120))
+    assert np.median(difference) < 8
+
+
+def turned(path, matrix):
+    """Writes a rotation into an MP4's track header."""
+    data = bytearray(path.read_bytes())
+    place = data.index(b"tkhd") + 44
+    data[place : place + 20] = b"".join(
+        (value << 16).to_bytes(4, "big", signed=True) for value in matrix
+    )
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("matrix", "turns"), [((0, 1, 0, -1, 0), 3), ((-1, 0, 0, 0, -1), 2), ((0, -1, 0, 1, 0), 1)]
+)
+def test_turned_videos_are_set_upright(tmp_path, matrix, turns):
+    path = draw(tmp_path / "video.mp4", count=3)
+    upright = np.rot90(read_all(path, "decord"), turns, axes=(1, 2))
+    turned(path, matrix)
+    for reader in BACK_ENDS:
+        assert np.array_equal(read_all(path, reader), upright)
+
+
+@pytest.mark.parametrize("reader", BACK_ENDS)
+@pytest.mark.parametrize("index", [-1, 60, 10**6])
+def test_an_index_outside_is_a_video_error(files, reader, index):
+    with open_video(files["gop12.mp4"], reader) as source:
+        with pytest.raises(VideoError, match=f"frame {index} .*60"):
+            source.frames([3, index])
+        assert numbers(source.frames([3])) == [3]
+
+
+@pytest.mark.parametrize("reader", BACK_ENDS)
+def test_indices_must_be_some_integers(files, reader):
+    with open_video(files["gop12.mp4"], reader) as source:
+        with pytest.raises(ValueError, match="no frames"):
+            source.frames([])
+        with pytest.raises(TypeError):
+            source.frames([1.5])
+
+
+def make_bad(folder):
+    """Files that are no readable video, by name."""
+    good = draw(folder / "good.mp4").read_bytes()
+    (folder / "truncated.mp4").write_bytes(good[: len(good) // 2])
+    (folder / "empty.mp4").touch()
+    (folder / "text.mp4").write_text("no video\n" * 200)
+    (folder / "noise.avi").write_bytes(np.random.RandomState(0).bytes(20_000))
+    (folder / "folder.mp4").mkdir()
+    Image.fromarray(picture(1, 160, 120)).save(folder / "picture.jpg")
+    with wave.open(str(folder / "sound.wav"), "wb") as sound:
+        sound.setnchannels(1)
+        sound.setsampwidth(2)
+        sound.setframerate(8000)
+        sound.writeframes(bytes(8000))
+    with av.open(str(folder / "no_frames.mp4"), "w") as container:
+        stream = container.add_stream("libx264", rate=25)
+        stream.width = stream.height = 64
+        stream.pix_fmt = "yuv420p"
+        container.start_encoding()
+    sound_only(folder / "sound_only.mp4")
+    names = ("truncated.mp4", "empty.mp4", "text.mp4", "noise.avi", "folder.mp4", "picture.jpg")
+    return names + ("sound.wav", "no_frames.mp4", "sound_only.mp4", "missing.mp4")
+
+
+def sound_only(path):
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("aac", rate=44100, layout="mono")
+        for k in range(40):
+            silence = np.zeros((1, 1024), np.float32)
+            frame = av.AudioFrame.from_ndarray(silence, format="fltp", layout="mono")
+            frame.rate, frame.pts = 44100, k * 1024
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+
+
+@pytest.mark.parametrize("reader", BACK_ENDS)
+def test_what_is_no_video_is_a_video_error(tmp_path, reader):
+    for name in make_bad(tmp_path):
+        with pytest.raises(VideoError) as caught:
+            open_video(tmp_path / name, reader)
+        message = str(caught.value)
+        assert str(tmp_path / name) in message
+        assert reader in message
+        assert "\n" not in message
+
+
+@pytest.mark.parametrize("reader", BACK_ENDS)
+def test_a_damaged_video_never_repeats_frames_in_silence(tmp_path, reader):
+    path = draw(tmp_path / "video.mp4", count=40)
+    with av.open(str(path)) as source, av.open(str(tmp_path / "cut.mp4"), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for k, packet in enumerate(p for p in source.demux(video=0) if p.dts is not None):
+            if k > 2:  # without its key frame, nothing before frame 12 can be decoded
+                packet.stream = stream
+                target.mux(packet)
+    with open_video(tmp_path / "cut.mp4", reader) as source:
+        length = len(source)
+        assert length == (35 if reader == "pyav" else 37)  # two packets are marked as not shown
+        assert numbers(source.frames(range(28))) == list(range(12, 40))
+        with pytest.raises(VideoError, match="frame 28"):
+            source.frames(range(length))
+        assert numbers(source.frames([0])) == [12]
+
+
+@pytest.mark.parametrize("reader", BACK_ENDS)
+def test_frames_that_an_edit_list_hides_are_no_frames(tmp_path, reader):
+    """As a cut leaves them that copies the stream. Two back ends count them all the same."""
+    path, hidden = draw(tmp_path / "video.mp4", count=40), 5
+    with av.open(str(path)) as source, av.open(str(tmp_path / "cut.mp4"), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for packet in (p for p in source.demux(video=0) if p.dts is not None):
+            packet.pts -= hidden * packet.duration
+            packet.dts -= hidden * packet.duration
+            packet.stream = stream
+            target.mux(packet)
+    with open_video(tmp_path / "cut.mp4", reader) as source:
+        assert len(source) == (35 if reader == "pyav" else 40)
+        assert numbers(source.frames([34, *range(35)])) == [39, *range(5, 40)]
+
+
+@pytest.mark.parametrize("reader", BACK_ENDS)
+def test_damage_in_the_middle_is_no_crash(tmp_path, reader):
+    path = draw(tmp_path / "video.mp4", count=90, gop=250)
+    data = bytearray(path.read_bytes())
+    start = data.index(b"mdat") + 1500
+    for place in np.random.RandomState(0).randint(start, start + 4000, 60):
+        data[place] ^= 255
+    path.write_bytes(data)
+    with open_video(path, reader) as source, pytest.raises(VideoError):
+        source.frames([len(source) - 1])
+
+
+def test_videos_cut_short_end_where_the_file_ends(tmp_path):
+    data = draw(tmp_path / "whole.mkv", count=60).read_bytes()
+    path = tmp_path / "cut.mkv"
+    path.write_bytes(data[: len(data) * 6 // 10])
+    one, *others = (read_all(path, reader) for reader in BACK_ENDS)
+    assert 10 < len(one) < 60
+    assert all(np.array_equal(one, other) for other in others)
+
+
+def test_a_video_error_survives_pickling():
+    error = VideoError("a/b.mp4", "decord", "two\n  lines")
+    copy = pickle.loads(pickle.dumps(error))
+    assert isinstance(copy, ValueError)
+    assert str(copy) == str(error) == "cannot read a/b.mp4 with decord: two lines"
+
+
+def test_the_first_that_is_installed_is_taken(files, monkeypatch):
+    assert open_video(files["gop12.mp4"]).reader == "pyav"
+    monkeypatch.setattr(decoders, "_pyav", lambda: None)
+    assert open_video(files["gop12.mp4"]).reader == "decord"
+    monkeypatch.setattr(decoders, "_decord", lambda: None)
+    assert open_video(files["gop12.mp4"]).reader == "opencv"
+    with pytest.raises(ValueError, match=r"data\.reader .*not installed"):
+        open_video(files["gop12.mp4"], "decord")
+
+
+def test_an_unknown_reader_is_named(files):
+    with pytest.raises(ValueError, match=r"data\.reader is 'ffmpeg'; .*auto, pyav, decord, opencv"):
+        open_video(files["gop12.mp4"], "ffmpeg")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts handles through /proc")
+@pytest.mark.parametrize("reader", BACK_ENDS)
+def test_closing_frees_the_file(files, reader):
+    def handles():
+        targets = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+        return sum(os.path.realpath(target) == str(files["gop12.mp4"]) for target in targets)
+
+    with open_video(files["gop12.mp4"], reader) as source:
+        source.frames([30])
+        source.frames([2])
+        assert handles() == 1
+    assert handles() == 0
+    with pytest.raises(ValueError, match="closed"):
+        source.frames([2])
+
+
+def test_ffmpeg_does_not_chatter(tmp_path):
+    make_bad(tmp_path)
+    data = draw(tmp_path / "whole.mp4", count=60, options=H264).read_bytes()
+    (tmp_path / "damaged.mp4").write_bytes(data[:3000] + bytes(1500) + data[4500:])
+    code = (
+        "import cv2, sys\n"
+        "from utils.video.decoders import VideoError, open_video\n"
+        "for path in sys.argv[1:]:\n"
+        "    for reader in ('decord', 'opencv'):\n"
+        "        try:\n"
+        "            source = open_video(path, reader)\n"
+        "            source.frames(range(len(source)))\n"
+        "        except VideoError:\n"
+        "            pass\n"
+    )
+    paths = [str(tmp_path / name) for name in ("truncated.mp4", "damaged.mp4", "sound_only.mp4")]
+    run = subprocess.run(
+        [sys.executable, "-c", code, *paths],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[3],
+    )
+    # decord itself writes one line for a file that does not open; nothing can turn that off.
+    lines = [line for line in run.stderr.splitlines() if "ERROR opening" not in line]
+    assert lines == []
+
+
+def jpeg(path, pixels):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path, quality=90)
+    return np.asarray(Image.open(path).convert("RGB" if pixels.ndim == 3 else "L"))
+
+
+def test_a_folder_counts_its_files_from_one(tmp_path):
+    want = [jpeg(tmp_path / f"img_{i:05d}.jpg", picture(i, 70, 40)) for i in range(1, 6)]
+    with FrameFolder(tmp_path, 5, "img_{:05d}.jpg") as source:
+        assert len(source) == 5
+        assert np.array_equal(source.frames([4, 0, 0, 2]), np.stack(want)[[4, 0, 0, 2]])
+
+
+def test_grey_frames_of_a_colour_folder_become_rgb(tmp_path):
+    grey = jpeg(tmp_path / "000001.jpg", picture(1, 70, 40)[..., 0])
+    frames = FrameFolder(tmp_path, 1, "{:06d}.jpg").frames([0])
+    assert np.array_equal(frames, np.repeat(grey[None, ..., None], 3, axis=3))
+
+
+@pytest.mark.parametrize("template", ["flow_{}_{:05d}.jpg", "{:06d}-{}_{:05d}.jpg"])
+def test_flow_in_two_files(tmp_path, template):
+    folder = tmp_path / "123"
+    fields = (123,) if template.startswith("{:06d}") else ()
+    want = [
+        [
+            jpeg(folder / template.format(*fields, axis, i), picture(i, 70, 40)[..., k])
+            for k, axis in enumerate("xy")
+        ]
+        for i in (1, 2)
+    ]
+    frames = FrameFolder(folder, 2, template, flow=True).frames([1, 0])
+    assert frames.shape == (2, 40, 70, 2)
+    assert np.array_equal(frames, np.moveaxis(np.array(want)[::-1], 1, 3))
+
+
+def test_flow_in_the_channels_of_one_file(tmp_path):
+    want = jpeg(tmp_path / "000001.jpg", picture(1, 70, 40))
+    frames = FrameFolder(tmp_path, 1, "{:06d}.jpg", flow=True).frames([0])
+    assert np.array_equal(frames[0], want[..., :2])
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "cut", "text"])
+def test_a_bad_frame_is_named(tmp_path, damage):
+    for i in (1, 2, 3):
+        jpeg(tmp_path / f"{i:05d}.jpg", picture(i, 70, 40))
+    bad = tmp_path / "00002.jpg"
+    data = bad.read_bytes()
+    bad.unlink()
+    if damage != "missing":
+        bad.write_bytes({"empty": b"", "cut": data[:400], "text": b"no picture"}[damage])
+    source = FrameFolder(tmp_path, 3, "{:05d}.jpg")
+    assert source.frames([0, 2]).shape == (2, 40, 70, 3)
+    with pytest.raises(VideoError, match=str(bad)):
+        source.frames([0, 1])
+
+
+def test_frames_of_two_sizes_are_refused(tmp_path):
+    jpeg(tmp_path / "00001.jpg", picture(1, 70, 40))
+    jpeg(tmp_path / "00002.jpg", picture(2, 70, 1 + BITS))
+    with pytest.raises(VideoError, match="frame 1 is"):
+        FrameFolder(tmp_path, 2, "{:05d}.jpg").frames([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("template", "flow"),
+    [("img.jpg", False), ("{}_{}.jpg", False), ("img.jpg", True), ("{}{}{}{}", True)],
+)
+def test_a_template_with_the_wrong_fields_is_refused(tmp_path, template, flow):
+    with pytest.raises(ValueError, match=r"data\.image_tmpl"):
+        FrameFolder(tmp_path, 1, template, flow)
+
+
+def test_three_fields_need_a_number_as_folder(tmp_path):
+    with pytest.raises(VideoError, match="number"):
+        FrameFolder(tmp_path / "abc", 1, "{:06d}-{}_{:05d}.jpg", flow=True)
+
+
+@pytest.mark.parametrize("size", [(224, 224), (50, 31), (90, 13)])
+@pytest.mark.parametrize("box", [None, (3, 5, 40, 21), (0, 0, 70, 40)])
+def test_resize_is_pil_crop_and_resize(size, box):
+    frames = np.random.RandomState(0).randint(256, size=(2, 40, 70, 3), dtype=np.uint8)
+    got = resize(frames, *size, box)
+    for frame, out in zip(frames, got):
+        image = Image.fromarray(frame)
+        if box:
+            x, y, width, height = box
+            image = image.crop((x, y, x + width, y + height))
+        assert np.array_equal(out, np.asarray(image.resize(size, Image.Resampling.BILINEAR)))
+
+
+def test_resize_takes_flow_channels_one_by_one():
+    frames = np.random.RandomState(0).randint(256, size=(2, 40, 70, 2), dtype=np.uint8)
+    got = resize(frames, 24, 20, (1, 2, 60, 30))
+    for channel in range(2):
+        grey = np.repeat(frames[..., channel, None], 3, axis=3)
+        assert np.array_equal(got[..., channel], resize(grey, 24, 20, (1, 2, 60, 30))[..., 0])
+
+
+def test_resize_to_the_same_size_copies_nothing():
+    frames = np.zeros((2, 40, 70, 3), np.uint8)
+    assert np.shares_memory(resize(frames, 70, 40), frames)
+    assert np.shares_memory(resize(frames, 20, 10, (5, 5, 20, 10)), frames)
+
+
+@pytest.mark.parametrize("box", [(-1, 0, 5, 5), (0, 36, 5, 5), (66, 0, 5, 5), (0, 0, 0, 5)])
+def test_a_box_outside_the_frame_is_refused(box):
+    with pytest.raises(ValueError, match="70x40"):
+        resize(np.zeros((1, 40, 70, 3), np.uint8), 8, 8, box)
+
+
+def test_a_centre_crop_must_fit():
+    assert center_crop_box(224, 230, 224) == (0, 3, 224, 224)
+    assert center_crop_box(225, 227, 224) == (0, 2, 224, 224)
+    with pytest.raises(ValueError, match="223x300"):
+        center_crop_box(223, 300, 224)

@@ -1,0 +1,264 @@
+"""Checkpoints: whole or not at all, strict on both sides, one run per folder."""
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mindspore import Tensor, nn
+from mindspore.train import serialization
+
+from utils.config import ROOT, Run
+from utils.data.sampler import Order
+from utils.files import write_text
+from utils.runtime import Runtime
+from utils.train.train_step import counter
+from utils.weights import checkpoint
+from utils.weights.checkpoint import RunFolder, load, save, weights_of
+
+
+@dataclass(frozen=True)
+class Data:
+    frames: int = 8
+    workers: int = 2
+
+
+@dataclass(frozen=True)
+class Config:
+    run: Run
+    data: Data = Data()
+
+
+def network(classes=2):
+    return nn.SequentialCell(nn.Dense(3, 4), nn.Dense(4, classes))
+
+
+def config(folder, **run):
+    return Config(Run(device="CPU", out=Path(folder), **run))
+
+
+def test_weights_come_back(tmp_path):
+    first, second = network(), network()
+    save(tmp_path / "a.ckpt", weights_of(first))
+    assert load(second, tmp_path / "a.ckpt") == []
+    for name, parameter in weights_of(first).items():
+        np.testing.assert_array_equal(parameter.asnumpy(), weights_of(second)[name].asnumpy())
+    assert [p.name for p in tmp_path.iterdir()] == ["a.ckpt"], "nothing temporary stays"
+
+
+def test_another_network_is_refused_before_anything_changes(tmp_path):
+    save(tmp_path / "a.ckpt", weights_of(network(5)))
+    net = network(2)
+    before = net[0].weight.asnumpy().copy()
+    with pytest.raises(ValueError, match=r"shape 1.weight is \[5, 4\] instead of \[2, 4\]"):
+        load(net, tmp_path / "a.ckpt")
+    with pytest.raises(ValueError, match="missing 2.weight, 2.bias"):
+        load(nn.SequentialCell(*network(5), nn.Dense(5, 1)), tmp_path / "a.ckpt")
+    with pytest.raises(ValueError, match="unknown 1.weight, 1.bias"):
+        load(nn.SequentialCell(nn.Dense(3, 4)), tmp_path / "a.ckpt")
+    np.testing.assert_array_equal(net[0].weight.asnumpy(), before)
+
+
+def test_a_new_head_stays_fresh(tmp_path):
+    source, net = network(5), network(2)
+    save(tmp_path / "a.ckpt", weights_of(source))
+    fresh = net[1].weight.asnumpy().copy()
+    assert load(net, tmp_path / "a.ckpt", new_head=True, head=r"1\.") == ["1.weight", "1.bias"]
+    np.testing.assert_array_equal(net[1].weight.asnumpy(), fresh)
+    np.testing.assert_array_equal(net[0].weight.asnumpy(), source[0].weight.asnumpy())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("none.ckpt", None, "no such checkpoint"),
+        ("net.onnx", b"graph", "ONNX Runtime runs it"),
+        ("text.ckpt", b"hello, I am no checkpoint", "not a readable checkpoint"),
+        ("model.pth", b"x", "convert it first with scripts/convert_checkpoint.py"),
+    ],
+)
+def test_what_is_no_checkpoint_is_told(tmp_path, name, content, words):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=words):
+        load(network(), tmp_path / name)
+
+
+def test_a_truncated_checkpoint_is_refused(tmp_path):
+    path = tmp_path / "a.ckpt"
+    save(path, weights_of(network()))
+    content = path.read_bytes()
+    for length in range(1, len(content) - 1, 29):
+        path.write_bytes(content[:length])
+        with pytest.raises(ValueError, match="a.ckpt"):
+            load(network(), path)
+
+
+def test_a_full_disk_leaves_the_old_checkpoint(tmp_path):
+    """The file size limit stands in for a full disk; it holds for a child process only."""
+    path = tmp_path / "a.ckpt"
+    save(path, {"w": Tensor(np.ones(4, np.float32))})
+    before = path.read_bytes()
+    program = (
+        "import sys, numpy as np\n"
+        "from mindspore import Tensor\n"
+        "from utils.weights.checkpoint import save\n"
+        "from pathlib import Path\n"
+        "try:\n"
+        "    save(Path(sys.argv[1]), {'w': Tensor(np.ones(10**6, np.float32))})\n"
+        "except ValueError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10**5, 10**5)),
+    )
+    assert "run.out: cannot write" in done.stdout, done.stderr
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["a.ckpt"]
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "text"])
+def test_a_file_is_on_the_disk_before_it_has_its_name(kind, tmp_path, monkeypatch):
+    """Else a power cut leaves an empty file under the name of the old one."""
+    calls, fsync, rename = [], os.fsync, os.replace
+
+    def record_fsync(number: int) -> None:
+        calls.append(("fsync", os.fstat(number).st_ino, os.fstat(number).st_size))
+        fsync(number)
+
+    def record_replace(source, target) -> None:
+        calls.append(("replace", os.stat(source).st_ino, os.stat(source).st_size))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(os, "replace", record_replace)
+    path = tmp_path / "a.ckpt"
+    if kind == "text":
+        write_text(path, "text")
+    else:
+        save(path, weights_of(network()))
+    facts = path.stat().st_ino, path.stat().st_size
+    assert calls == [("fsync", *facts), ("replace", *facts)]
+
+
+@pytest.mark.parametrize("failing", ["open", "unlink"])
+def test_a_disk_that_has_become_read_only_is_told_in_one_line(failing, tmp_path, monkeypatch):
+    """`unlink`: also what is left of the write cannot be deleted."""
+    path = tmp_path / "a.ckpt"
+    save(path, weights_of(network()))
+    before = path.read_bytes()
+
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(serialization.os, "rename", refuse)
+    if failing == "unlink":
+        monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(ValueError, match=f"run.out: cannot write {path}: Read-only file system"):
+        save(path, weights_of(network()))
+    assert path.read_bytes() == before
+
+
+def test_a_resume_file_of_something_else_is_told(tmp_path):
+    folder = RunFolder(config(tmp_path), Runtime())
+    for counts in (None, np.zeros(4, np.int32), np.ones(3, np.int32), np.float32(1)):
+        arrays = {"w": Tensor(np.ones(2))}
+        if counts is not None:
+            arrays["order"] = Tensor(counts)
+        save(folder.resume_file, arrays)
+        with pytest.raises(ValueError, match="resume.ckpt is no resume file of this zoo"):
+            folder.continued(Order(100, 4, 0, 1, 0), 1)
+    folder.lock.close()
+
+
+def test_a_folder_belongs_to_one_run_at_a_time(tmp_path):
+    first = RunFolder(config(tmp_path), Runtime())
+    with pytest.raises(ValueError, match="in use by another run"):
+        RunFolder(config(tmp_path), Runtime())
+    first.lock.close()
+    RunFolder(config(tmp_path), Runtime()).lock.close()
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="run.out: cannot write"):
+        RunFolder(config(tmp_path / "file" / "out"), Runtime())
+
+
+def test_a_run_goes_on_only_as_itself(tmp_path):
+    cfg = config(tmp_path)
+    folder = RunFolder(cfg, Runtime())
+    folder.continued(Order(100, 4, 0, 1, 0), 1)
+    folder.lock.close()
+    save(tmp_path / checkpoint.RESUME, weights_of(network()))
+    RunFolder(replace(cfg, data=Data(workers=7)), Runtime()).lock.close()
+    with pytest.raises(ValueError, match="holds a run with data.frames 8, not 4"):
+        RunFolder(replace(cfg, data=Data(frames=4)), Runtime())
+    with pytest.raises(ValueError, match="already holds a run and run.resume is false"):
+        RunFolder(config(tmp_path, resume=False), Runtime())
+
+
+def test_a_run_goes_on_with_other_ranks_where_an_update_keeps_its_samples(tmp_path):
+    """2 devices x 4, 100 samples: 12 steps of 8, 96 samples an epoch; 5 steps are done."""
+    folder = RunFolder(config(tmp_path), Runtime())
+    folder.save(Step(5), Order(100, 4, 0, 2, 0))
+    assert folder.continued(Order(100, 8, 0, 1, 0), 1).per_epoch == 96
+    one, step = folder.continued(Order(100, 4, 0, 1, 0), 2), Step(0)
+    assert (one.steps_per_epoch, folder.restore(step, one)) == (24, 10)
+    assert int(step.micro_step.asnumpy()) == 10
+    with pytest.raises(ValueError, match="8 samples an update, and 4 a device x 3 devices x 1"):
+        folder.continued(Order(100, 4, 0, 3, 0), 1)
+    with pytest.raises(ValueError, match="over 100 samples, and the list now has 103"):
+        folder.continued(Order(103, 4, 0, 2, 0), 1)
+    folder.save(Accumulating(5), Order(100, 4, 0, 1, 0))
+    with pytest.raises(ValueError, match="100 samples an epoch, which are no whole steps of 8"):
+        folder.continued(Order(100, 8, 0, 1, 0), 1)
+    folder.lock.close()
+
+
+class Step:
+    """As much of a train step as is saved: the counter."""
+
+    accumulate = 1
+
+    def __init__(self, done: int):
+        self.micro_step = counter("micro_step")
+        self.micro_step.set_data(Tensor(done, self.micro_step.dtype))
+
+    def state(self) -> dict:
+        return {"micro_step": self.micro_step}
+
+
+class Accumulating(Step):
+    accumulate = 2
+
+
+def test_what_a_killed_process_left_is_swept_up(tmp_path):
+    (tmp_path / "epoch_001.ckpt.tmp.ckpt").write_text("half")
+    RunFolder(config(tmp_path), Runtime()).lock.close()
+    assert not list(tmp_path.glob("*.tmp*"))
+
+
+def test_old_epochs_are_dropped_with_their_averages(tmp_path):
+    folder = RunFolder(config(tmp_path), Runtime())
+    for epoch in (1, 2, 10):
+        for name in (f"epoch_{epoch:03d}.ckpt", f"epoch_{epoch:03d}_ema.ckpt"):
+            (tmp_path / name).write_text("")
+    folder.drop_old(2)
+    assert sorted(p.name for p in tmp_path.glob("*.ckpt")) == [
+        "epoch_002.ckpt",
+        "epoch_002_ema.ckpt",
+        "epoch_010.ckpt",
+        "epoch_010_ema.ckpt",
+    ]
+    assert folder.newest() == "epoch_010.ckpt"
+    folder.lock.close()

@@ -1,0 +1,121 @@
+"""What is read from MindSpore's files, and what is said of damaged ones."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, nn
+from mindspore import dtype as mstype
+from mindspore.train import serialization
+from mindspore.train.checkpoint_pb2 import Checkpoint
+
+from utils.weights.checkpoint import load, save, weights_of
+from utils.weights.checkpoint_file import TYPES, read
+
+
+def network(classes=2):
+    return nn.SequentialCell(nn.Dense(3, 4), nn.Dense(4, classes))
+
+
+def flip(path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def test_arrays_of_every_type_and_shape_come_back(tmp_path):
+    shapes, numbers = [(6,), (2, 3), (1, 6, 1)] * 5, np.arange(-3, 3)
+    dtypes = {name: getattr(mstype, {"Bool": "bool_"}.get(name, name.lower())) for name in TYPES}
+    arrays = {
+        name: Tensor(numbers.reshape(shape), dtype)
+        for (name, dtype), shape in zip(dtypes.items(), shapes)
+    }
+    arrays["number"] = Tensor(7.5, mstype.float32)
+    save(tmp_path / "a.ckpt", {k: Parameter(v, name=k) for k, v in arrays.items()})
+    found = read(tmp_path / "a.ckpt")
+    assert list(found) == list(arrays)
+    for name, array in arrays.items():
+        expected = array.astype(mstype.float32) if name == "BFloat16" else array
+        np.testing.assert_array_equal(found[name], expected.asnumpy(), strict=True)
+    assert list(read(tmp_path / "a.ckpt", "Int8")) == ["Int8"]
+
+
+def test_a_number_of_an_older_mindspore_has_no_axes(tmp_path):
+    save(tmp_path / "a.ckpt", {"step": Tensor(5, mstype.int32)})
+    message = Checkpoint.FromString((tmp_path / "a.ckpt").read_bytes()[:-17])
+    message.value[0].tensor.dims[:] = [0]
+    (tmp_path / "a.ckpt").write_bytes(message.SerializeToString())
+    assert read(tmp_path / "a.ckpt")["step"].tolist() == 5
+
+
+def test_a_large_array_comes_back_from_its_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(serialization, "SLICE_SIZE", 1)  # kB
+    array = np.random.RandomState(1).rand(300, 7).astype(np.float32)
+    save(tmp_path / "a.ckpt", {"a": Tensor(array), "b": Tensor(array[0])})
+    parts = Checkpoint.FromString((tmp_path / "a.ckpt").read_bytes()[:-17]).value
+    assert [part.tag for part in parts] == ["a"] * 9 + ["b"]
+    np.testing.assert_array_equal(read(tmp_path / "a.ckpt")["a"], array)
+    (tmp_path / "a.ckpt").write_bytes(Checkpoint(value=parts[1:]).SerializeToString())
+    with pytest.raises(ValueError, match=r"a has 7376 bytes for the sizes \[300, 7\] of Float32"):
+        read(tmp_path / "a.ckpt")
+
+
+def test_texts_and_numbers_of_append_dict_are_left_out(tmp_path, told):
+    source, net = network(), network()
+    notes = {"epoch_num": 3, "rate": 0.5, "is_best": True, "note": "of last night"}
+    ms.save_checkpoint(source, str(tmp_path / "a.ckpt"), append_dict=notes)
+    load(net, tmp_path / "a.ckpt")
+    np.testing.assert_array_equal(net[0].weight.asnumpy(), source[0].weight.asnumpy())
+    assert told[-1].endswith("a.ckpt: left out what is no weight: epoch_num, rate, is_best")
+
+
+def test_a_file_without_a_checksum_loads_with_one_warning(tmp_path, told):
+    net, path = network(), tmp_path / "a.ckpt"
+    save(path, weights_of(net))
+    load(net, path)
+    assert not told
+    ms.save_checkpoint(net, str(path))
+    load(net, path)
+    assert told == [f"{path} has no checksum, so damage to its numbers would not be noticed"]
+
+
+@pytest.mark.parametrize("position", [40, -1, -14])
+def test_a_flipped_bit_is_refused_with_the_newest_intact_weights(tmp_path, position):
+    for epoch in (9, 10, 11, 12):
+        save(tmp_path / f"epoch_{epoch:03d}.ckpt", weights_of(network()))
+    save(tmp_path / "resume.ckpt", weights_of(network()))
+    for name in ("epoch_011.ckpt", "epoch_012.ckpt", "resume.ckpt"):
+        flip(tmp_path / name, position)
+    good = tmp_path / "epoch_010.ckpt"
+    with pytest.raises(ValueError, match=f"epoch_012.ckpt: not a readable .*{good} is intact"):
+        load(network(), tmp_path / "epoch_012.ckpt")
+    with pytest.raises(ValueError, match=f"begin from them with --train.pretrained={good} and"):
+        read(tmp_path / "resume.ckpt")
+
+
+def test_a_damaged_file_without_others_beside_it_is_told(tmp_path):
+    for name in ("a.ckpt", "resume.ckpt"):
+        save(tmp_path / name, weights_of(network()))
+        flip(tmp_path / name, 40)
+    (tmp_path / "epoch_001.ckpt").touch()
+    with pytest.raises(ValueError, match="its checksum differs from its content.; copy it again"):
+        read(tmp_path / "a.ckpt")
+    with pytest.raises(ValueError, match="remove it, and the same command begins anew"):
+        read(tmp_path / "resume.ckpt")
+
+
+def test_whole_numbers_are_no_weights(tmp_path):
+    wrong = {**weights_of(network()), "1.bias": Tensor(np.ones(2, np.int32))}
+    save(tmp_path / "a.ckpt", wrong)
+    with pytest.raises(ValueError, match="type 1.bias is int32 instead of float32"):
+        load(network(), tmp_path / "a.ckpt")
+
+
+def test_control_characters_of_a_name_are_not_printed(tmp_path):
+    save(tmp_path / "a.ckpt", {**weights_of(network()), "\x1b[31m\n": Tensor(np.ones(2))})
+    with pytest.raises(ValueError, match=r"unknown \\x1b\[31m\\n;"):
+        load(network(), tmp_path / "a.ckpt")
+
+
+def test_a_name_that_is_too_long_for_a_file_is_told(tmp_path):
+    with pytest.raises(ValueError, match="no such checkpoint"):
+        read(tmp_path / ("a" * 300 + ".ckpt"))

@@ -1,0 +1,78 @@
+"""Mixed precision: float16 where it pays, float32 for batch norms and the loss.
+
+O0 float32 everywhere; O1 float16 for convolutions and matrix products; O2 float16 for all but batch
+and layer norms; O3 float16 for all but batch norms. Weights stay float32 and are cast where used.
+
+A batch norm has float32 weights and statistics at every level. It reads and writes maps in the
+type they have: its kernels convert inside, so a cast on either side would only cost memory traffic.
+Pixels are normalised in float32, because 1 / (255 * std) in float16 is wrong by up to 4e-4.
+"""
+
+from mindspore import amp, nn, ops
+from mindspore import dtype as mstype
+
+from utils.nn.conv3d import CONVOLUTIONS
+from utils.nn.layers import LayerNorm, Normalize
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def cast(net: nn.Cell, level: str) -> nn.Cell:
+    """The network at an amp level O0 to O3: same parameters and names, float32 at the end.
+
+    Use what is returned: the levels wrap or rewrite cells.
+    """
+    if level == "O0":
+        return net
+    cells = [cell for _, cell in net.cells_and_names()]
+    if level == "O1":
+        for cell in cells:
+            if isinstance(cell, (nn.Conv2d, nn.Dense, *CONVOLUTIONS)):
+                cell.to_float(mstype.float16)
+    else:
+        net.to_float(mstype.float16)
+    for cell in cells:
+        if isinstance(cell, BATCH_NORMS) or (level == "O2" and isinstance(cell, LayerNorm)):
+            cell.add_flags_recursive(fp16=False, fp32=False, bf16=False)  # they cast
+        elif isinstance(cell, Normalize):
+            cell.to_float(mstype.float32)
+    return Float32Output(net)
+
+
+def store_half(net: nn.Cell) -> None:
+    """Stores weights as float16, but those of layer norms; for inference at level O2.
+
+    Pixels are normalised in float32.
+    """
+    for _, cell in net.cells_and_names():
+        if isinstance(cell, Normalize):
+            cell.to_float(mstype.float32)
+    norms = (cell for _, cell in net.cells_and_names() if isinstance(cell, nn.LayerNorm))
+    kept = {parameter.name for cell in norms for parameter in cell.get_parameters()}
+    for parameter in net.get_parameters():
+        if parameter.dtype == mstype.float32 and parameter.name not in kept:
+            parameter.set_dtype(mstype.float16)
+
+
+class Float32Output(nn.Cell):
+    """The network with its output in float32; parameter names are the network's own."""
+
+    def __init__(self, net: nn.Cell):
+        super().__init__(auto_prefix=False)
+        self.net = net
+
+    def construct(self, *inputs):
+        outputs = self.net(*inputs)
+        if not isinstance(outputs, tuple):
+            return ops.cast(outputs, mstype.float32)
+        done = ()
+        for output in outputs:
+            done += (ops.cast(output, mstype.float32),)
+        return done
+
+
+def loss_scaler(scale: float, dynamic: bool):
+    """MindSpore's scaler: dynamic ones double after 1000 finite updates and halve at overflow."""
+    if dynamic:
+        return amp.DynamicLossScaler(scale_value=scale, scale_factor=2, scale_window=1000)
+    return amp.StaticLossScaler(scale_value=scale)

@@ -1,0 +1,159 @@
+"""Gradients of all weights at once: packing, overflow check, norm and clipping factor."""
+
+from collections.abc import Sequence
+from typing import Optional
+
+import numpy as np
+from mindspore import Tensor, amp, nn, ops
+from mindspore import dtype as mstype
+from mindspore.ops.auto_generate import LinalgVectorNorm, NPUClearFloatStatusV2, SplitWithSize
+
+from utils.distributed.fusion_planner import segments_of
+from utils.train.optimizers import take_element
+
+PACKED = 128  # with 400, the sizes of a split alone exceed the compiler's call depth
+
+
+def choose_all_finite(device: str):
+    """MindSpore's check if it is one kernel or one a gradient, else the sum of all gradients.
+
+    On Ascend that depends on CANN: MindSpore's `AllFinite` kernel is built for some versions only,
+    and its substitute takes four kernels a gradient.
+    """
+    if device == "GPU" or (device == "Ascend" and amp._enable_all_finite()):
+        return amp.all_finite
+    return sum_is_finite
+
+
+def sum_is_finite(grads: tuple) -> Tensor:
+    """Whether all gradients are finite: their sum is finite only if all terms are."""
+    return ops.isfinite(ops.addn(ops.HyperMap()(total, grads)))
+
+
+def total(x: Tensor) -> Tensor:
+    return ops.ReduceSum()(x, ())
+
+
+def has_status_flags(device: str) -> bool:
+    """Whether this is an Ascend 910A, whose arithmetic saturates and sets flags at an overflow."""
+    return device == "Ascend" and bool(amp._ascend_910a_target())
+
+
+class OverflowStatus(nn.Cell):
+    """The overflow flags of an Ascend 910A: of all kernels since they were last cleared."""
+
+    def clear(self) -> Tensor:
+        return NPUClearFloatStatusV2()(Tensor(np.zeros(8, np.int32)))
+
+    def is_clear(self, after: tuple) -> Tensor:
+        """Whether no kernel before those of `after` overflowed; clears the flags."""
+        return amp.all_finite(after)
+
+
+class Packing(nn.Cell):
+    """Gradients with the one-dimensional ones in arrays of up to PACKED each, which come first.
+
+    Half of the weights or more are biases and scales of norms: one kernel serves all of an array.
+    """
+
+    def __init__(self, weights: tuple, active: bool):
+        super().__init__(auto_prefix=False)
+        small = [i for i, weight in enumerate(weights) if weight.ndim == 1] if active else []
+        self.groups = tuple(tuple(small[k : k + PACKED]) for k in range(0, len(small), PACKED))
+        self.sizes = tuple(tuple(weights[i].size for i in group) for group in self.groups)
+        self.large = tuple(i for i in range(len(weights)) if i not in small)
+        packed = (*small, *self.large)
+        self.places = tuple(packed.index(i) for i in range(len(weights)))
+        # Loops, also those in ops.cat and ops.split, would nest functions too deeply to compile.
+        self.map, self.concat, self.split = ops.HyperMap(), ops.Concat(0), SplitWithSize()
+
+    def construct(self, grads: tuple) -> tuple:
+        if self.groups == ():
+            return grads
+        packed = ()
+        for group in self.groups:
+            packed += (self.concat(self.map(ops.partial(take_element, grads), group)),)
+        if self.large == ():
+            return packed
+        return packed + self.map(ops.partial(take_element, grads), self.large)
+
+    def unpack(self, packed: tuple) -> tuple:
+        """The gradients in the order of the weights."""
+        if self.groups == ():
+            return packed
+        grads = ()
+        for k, sizes in enumerate(self.sizes):
+            grads += tuple(self.split(packed[k], sizes, 0))
+        grads += packed[len(self.groups) :]
+        return self.map(ops.partial(take_element, grads), self.places)
+
+
+class SegmentReducer(nn.Cell):
+    """Sums gradients over the ranks by one AllReduce for each segment.
+
+    For gradients that are reduced in a branch: MindSpore fuses only AllReduces outside of branches.
+    `ends` are the last indices of the segments.
+    """
+
+    def __init__(self, weights: tuple, ends: Sequence[int]):
+        super().__init__(auto_prefix=False)
+        sizes, self.segments = [weight.size for weight in weights], ()
+        for first, last in segments_of(ends):
+            starts = range(first, last + 1, PACKED)
+            chunks = tuple((start, min(start + PACKED, last + 1)) for start in starts)
+            self.segments += (tuple((*chunk, tuple(sizes[slice(*chunk)])) for chunk in chunks),)
+        self.map, self.concat, self.split = ops.HyperMap(), ops.Concat(0), SplitWithSize()
+        self.all_reduce = ops.AllReduce()
+
+    def construct(self, grads: tuple) -> tuple:
+        sums = ()
+        for chunks in self.segments:
+            packed, totals = (), ()
+            for first, end, sizes in chunks:
+                packed += (self.concat(self.map(flatten, grads[first:end])),)
+                totals += (sum(sizes),)
+            packed = self.split(self.all_reduce(self.concat(packed)), totals, 0)
+            for k, (_, _, sizes) in enumerate(chunks):
+                sums += tuple(self.split(packed[k], sizes, 0))
+        return self.map(reshape_like, sums, grads)
+
+
+def flatten(x: Tensor) -> Tensor:
+    return ops.reshape(x, (-1,))
+
+
+def reshape_like(x: Tensor, like: Tensor) -> Tensor:
+    return ops.reshape(x, like.shape)
+
+
+class VectorNorm(nn.Cell):
+    """The L2 norm of a tuple of arrays, float32: one kernel an array on Ascend."""
+
+    def __init__(self, device: str):
+        super().__init__(auto_prefix=False)
+        self.norm = LinalgVectorNorm() if device == "Ascend" else None
+        self.map = ops.HyperMap()
+
+    def construct(self, arrays: tuple) -> Tensor:
+        if self.norm is None:
+            return ops.sqrt(ops.addn(self.map(sum_of_squares, arrays)))
+        norms = self.map(ops.partial(vector_norm, self.norm), arrays)
+        return vector_norm(self.norm, ops.stack(norms))
+
+
+def vector_norm(kernel, x: Tensor) -> Tensor:
+    return kernel(x, 2.0, None, False, mstype.float32)
+
+
+def sum_of_squares(x: Tensor) -> Tensor:
+    return ops.square(x.astype(mstype.float32)).sum()
+
+
+def clip_factor(norm: Tensor, factor: Optional[Tensor], limit: float) -> Tensor:
+    """What limits the total norm, PyTorch's rule: factor * min(1, limit / (norm * factor + 1e-6)).
+
+    `norm` is of the gradients before `factor` is applied to them.
+    """
+    if factor is None:
+        return ops.minimum(Tensor(1.0, mstype.float32), limit / (norm + 1e-6))
+    return factor * ops.minimum(Tensor(1.0, mstype.float32), limit / (norm * factor + 1e-6))

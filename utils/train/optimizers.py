@@ -1,0 +1,245 @@
+"""Optimizers from parameter groups, always updating in the order of the network."""
+
+import math
+
+import numpy as np
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from mindspore import dtype as mstype
+from mindspore.common.initializer import Zero, initializer
+from mindspore.ops.auto_generate import InplaceMul
+
+from utils.nn.layers import on_ascend
+
+
+class SGD(nn.Optimizer):
+    """PyTorch's SGD with momentum over groups of parameters.
+
+    g = gradient + decay * w; buffer = momentum * buffer + g; w -= rate * buffer, or, with
+    Nesterov's momentum, w -= rate * (g + momentum * buffer).
+
+    `groups` have `params`, `lr` (floats, one per update) and `weight_decay`. `parameters` lists all
+    of them in the network's order, which the AllReduce splits count in.
+
+    The framework's own keeps a third array per parameter, and is compiled in twice the time: it
+    goes over all parameters four times, with a schedule for each where the groups' rates differ.
+    """
+
+    def __init__(
+        self,
+        parameters: list[Parameter],
+        groups: list[dict],
+        momentum: float,
+        nesterov: bool = False,
+    ):
+        super().__init__(0.1, parameters)  # the rate given here is never looked at
+        groups = [group for group in groups if group["params"]]
+        group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
+        places = [group_of[id(parameter)] for parameter in self._parameters]
+        rates = np.array([group["lr"] for group in groups], np.float32)  # (groups, updates)
+        if (rates == rates[0]).all():
+            rates = rates[:1]
+        self.places = tuple(places) if len(rates) > 1 else ()
+        self.rates = Tensor(rates)
+        self.momentum = Tensor(momentum, mstype.float32)
+        self.buffers = self._parameters.clone(prefix="momentum", init="zeros")
+        self.nesterov, self.group_of_each = nesterov, places
+        self.decays = [float(group["weight_decay"]) for group in groups]
+        self.kernels = self.build_kernels(1.0)
+        # 1 where the kernel meets a parameter for the first time: with buffers from zero, and no
+        # dampening, that makes no difference, so that one array serves all of a shape.
+        shapes = {p.shape: zeros(f"met.{k}", p.shape) for k, p in enumerate(self._parameters)}
+        self.met = tuple(shapes[p.shape] for p in self._parameters)
+
+    def build_kernels(self, scale: float) -> tuple:
+        """The kernel of every parameter, for gradients multiplied by `scale`.
+
+        The kernel adds weight_decay * w to the gradient and multiplies by 1 - dampening.
+        """
+        kernels = [ops.SGD(1 - 1 / scale, decay * scale, self.nesterov) for decay in self.decays]
+        return tuple(kernels[k] for k in self.group_of_each)
+
+    def fold_scale(self, scale: float) -> bool:
+        """Takes gradients multiplied by `scale` from now on; False if that would not be exact.
+
+        It is for powers of two. The kernel has no dampening with Nesterov's momentum.
+        """
+        if self.nesterov or math.frexp(scale)[0] != 0.5 or not 1 <= scale <= 2**24:
+            return False
+        self.kernels = self.build_kernels(scale)
+        return True
+
+    def construct(self, gradients: tuple) -> tuple:
+        rates = ops.gather(self.rates, self.global_step, 1)  # (groups, 1)
+        ops.assign_add(self.global_step, self.global_step_increase_tensor)
+        arrays = (gradients, self._parameters, self.buffers, self.met, self.kernels)
+        if self.places == ():
+            rate = ops.reshape(rates[0], ())
+            return self.hyper_map(ops.partial(update, self.momentum, rate), *arrays)
+        of_groups = ()
+        for k in range(len(self.decays)):
+            of_groups += (ops.reshape(rates[k], ()),)
+        each = self.hyper_map(ops.partial(take_element, of_groups), self.places)
+        return self.hyper_map(ops.partial(update, self.momentum), each, *arrays)
+
+
+class LARS(nn.Optimizer):
+    """SGD with a rate of its own for every layer (You, Gitman, Ginsburg, arXiv:1708.03888).
+
+    local = trust * |w| / (|g| + decay * |w| + eps), of a tensor's own L2 norms, in float32;
+    v = momentum * v + rate * local * (g + decay * w); w -= v.
+
+    Groups as `SGD` has them, and `adapted`: where it is false, local is 1, as the usual rule has it
+    for batch norms and biases. Local is also 1 where either norm is 0, of which the article says
+    nothing (TensorFlow's rule). The article has no eps, and no Nesterov's momentum.
+
+    Unlike in `SGD` the rate is inside of v, so that a change of it acts on later gradients only.
+    """
+
+    def __init__(
+        self,
+        parameters: list[Parameter],
+        groups: list[dict],
+        momentum: float,
+        trust: float = 0.001,
+        eps: float = 0.0,
+    ):
+        super().__init__(0.1, parameters)  # the rate given here is never looked at
+        group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
+        places = [group_of[id(parameter)] for parameter in self._parameters]
+        self.decays = tuple(float(groups[k]["weight_decay"]) for k in places)
+        self.decay = Tensor(self.decays, mstype.float32)  # (P,), P parameters
+        self.adapted = Tensor([bool(groups[k]["adapted"]) for k in places])  # (P,)
+        self.places = Tensor(places, mstype.int32)  # (P,)
+        self.rates = Tensor(np.array([group["lr"] for group in groups], np.float32))
+        self.momentum, self.trust, self.eps = Tensor(momentum, mstype.float32), trust, eps
+        self.buffers = self._parameters.clone(prefix="momentum", init="zeros")
+
+    def construct(self, gradients: tuple) -> tuple:
+        of_group = ops.gather(self.rates, self.global_step, 1)  # (groups, 1)
+        rates = ops.gather(of_group.reshape(-1), self.places, 0) * self.local_rates(gradients)
+        ops.assign_add(self.global_step, self.global_step_increase_tensor)
+        arrays = (gradients, self._parameters, self.buffers, self.decays)
+        return self.hyper_map(ops.partial(lars, self.momentum), ops.unbind(rates), *arrays)
+
+    def local_rates(self, gradients: tuple) -> Tensor:
+        """(P,): all tensors' factors in one go; as scalars they compile twice as long.
+
+        `ops.SquareSumAll` would give a tensor's two sums at once, but is wrong on a CPU
+        (MindSpore 2.10), and `ops.L2Loss` off by a thousandth there.
+        """
+        sizes = ops.stack(self.hyper_map(norm, self._parameters))
+        slopes = ops.stack(self.hyper_map(norm, gradients))
+        local = self.trust * sizes / (slopes + self.decay * sizes + self.eps)
+        asked = ops.logical_and(self.adapted, ops.minimum(sizes, slopes) > 0)
+        return ops.where(asked, local, ops.ones_like(local))
+
+
+def norm(x: Tensor) -> Tensor:
+    return ops.sqrt(ops.ReduceSum()(ops.square(x.astype(mstype.float32)), ()))
+
+
+def lars(momentum: Tensor, rate: Tensor, gradient: Tensor, weight, buffer, decay: float) -> Tensor:
+    v = momentum * buffer + rate * gradient
+    if decay > 0:
+        v = v + (rate * decay) * weight
+    return ops.assign_sub(weight, ops.assign(buffer, v))
+
+
+class AdamW(nn.Optimizer):
+    """PyTorch's AdamW over groups of parameters: decoupled weight decay, bias correction.
+
+    w -= rate * decay * w; w -= rate * m' / (sqrt(v') + eps), where m' and v' are the moving means
+    of g and g * g, corrected for their start from zero. Groups as `SGD` has them; all share the
+    rates of the first.
+    """
+
+    def __init__(
+        self,
+        parameters: list[Parameter],
+        groups: list[dict],
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ):
+        super().__init__(0.1, parameters)  # the rate given here is never used
+        rates = np.asarray(groups[0]["lr"], np.float64)
+        updates = np.arange(1, len(rates) + 1)
+        corrected = np.sqrt(1 - betas[1] ** updates)
+        # m' / (sqrt(v') + eps) = m / (sqrt(v) + eps * corrected) * corrected / (1 - beta1^t)
+        factors = corrected / (1 - betas[0] ** updates)
+        self.rates = Tensor(rates * factors, mstype.float32)
+        self.epsilons = Tensor(eps * corrected, mstype.float32)
+        # The kernel multiplies the decay by its rate: rate * factor * (decay / factor).
+        groups = [group for group in groups if group["params"]]
+        decays = [group["weight_decay"] / factors for group in groups]
+        self.decays = tuple(Tensor(decay, mstype.float32) for decay in decays)
+        group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
+        self.places = tuple(group_of[id(parameter)] for parameter in self._parameters)
+        self.moment1 = self._parameters.clone(prefix="moment1", init="zeros")
+        self.moment2 = self._parameters.clone(prefix="moment2", init="zeros")
+        self.betas, self.kernel = betas, ops.AdamWeightDecay()
+        # On Ascend that kernel comes with two more, which subtract constants; Adam and a product in
+        # place come with none.
+        self.in_place = InplaceMul() if on_ascend() else None
+        self.zero, self.adam = Tensor(0.0, mstype.float32), ops.Adam()
+        decayed = [group for group in groups if group["weight_decay"]]
+        self.decayed = tuple(ParameterTuple(group["params"]) for group in decayed)
+        self.kept = tuple(
+            Tensor(1 - rates * group["weight_decay"], mstype.float32) for group in decayed
+        )
+
+    def construct(self, gradients: tuple) -> tuple:
+        step = self.global_step
+        rate = ops.reshape(ops.gather(self.rates, step, 0), ())
+        epsilon = ops.reshape(ops.gather(self.epsilons, step, 0), ())
+        if self.in_place is not None:
+            return self.update_in_place(gradients, rate, epsilon)
+        of_groups = ()
+        for decay in self.decays:
+            of_groups += (ops.reshape(ops.gather(decay, step, 0), ()),)
+        decays = self.hyper_map(ops.partial(take_element, of_groups), self.places)
+        move = ops.partial(adam, self.kernel, rate, self.betas, epsilon)
+        arrays = (gradients, self._parameters, self.moment1, self.moment2, decays)
+        moved = self.hyper_map(move, *arrays)
+        ops.assign_add(self.global_step, self.global_step_increase_tensor)
+        return moved
+
+    def update_in_place(self, gradients: tuple, rate: Tensor, epsilon: Tensor) -> tuple:
+        """The same update with the weights decayed before Adam's kernel moves them."""
+        done = ()
+        for i in range(len(self.decayed)):
+            kept = ops.reshape(ops.gather(self.kept[i], self.global_step, 0), ())
+            done += (self.hyper_map(ops.partial(shrink, self.in_place, kept), self.decayed[i]),)
+        rate = ops.depend(rate, done)
+        betas = (Tensor(self.betas[0], mstype.float32), Tensor(self.betas[1], mstype.float32))
+        move = ops.partial(adam_without_decay, self.adam, self.zero, rate, betas, epsilon)
+        moved = self.hyper_map(move, gradients, self._parameters, self.moment1, self.moment2)
+        ops.assign_add(self.global_step, self.global_step_increase_tensor)
+        return moved
+
+
+def shrink(product, kept: Tensor, weight: Tensor) -> Tensor:
+    return product(weight, kept)
+
+
+def adam_without_decay(
+    kernel, zero, rate, betas, epsilon, gradient, weight, first, second
+) -> tuple:
+    """The kernel's own bias correction is switched off: its powers of the betas are 0."""
+    return kernel(weight, first, second, zero, zero, rate, betas[0], betas[1], epsilon, gradient)
+
+
+def adam(kernel, rate, betas, epsilon, gradient, weight, first, second, decay) -> tuple:
+    """The kernel has no bias correction: `rate` and `epsilon` contain it."""
+    return kernel(weight, first, second, rate, betas[0], betas[1], epsilon, decay, gradient)
+
+
+def take_element(values: tuple, index: int) -> Tensor:
+    return values[index]
+
+
+def update(momentum: Tensor, rate: Tensor, gradient: Tensor, weight, buffer, met, kernel):
+    return kernel(weight, gradient, rate, buffer, momentum, met)
+
+
+def zeros(name: str, shape: tuple[int, ...]) -> Parameter:
+    return Parameter(initializer(Zero(), shape), name=name, requires_grad=False)

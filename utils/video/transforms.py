@@ -1,0 +1,77 @@
+"""From the frames of a video to the views of a test, as PySlowFast takes them.
+
+Frames come as uint8 (n, H, W, 3); clips leave as uint8 (3, T, crop, crop). The source resizes
+normalised float32 frames, bilinear without antialiasing; a clip is at most half a level of 255
+away from those pixels, because clips travel as uint8.
+Source: facebookresearch/SlowFast, commit 287ec007 (`datasets/transform.py`).
+"""
+
+import math
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+
+from utils.video.decoders import Box
+
+
+def scaled(width: int, height: int, side: int) -> tuple[int, int]:
+    """Width and height at which the short side is `side`; the long one is rounded down."""
+    if min(width, height) == side:
+        return width, height
+    if width < height:
+        return side, int(math.floor(float(height) / width * side))
+    return int(math.floor(float(width) / height * side)), side
+
+
+def test_box(width: int, height: int, crop: int, place: int) -> Box:
+    """Place 0, 1, 2 along the longer side: left (top), centre, right (bottom)."""
+    y, x = math.ceil((height - crop) / 2), math.ceil((width - crop) / 2)
+    if height > width:
+        y = (0, y, height - crop)[place]
+    else:
+        x = (0, x, width - crop)[place]
+    return x, y, crop, crop
+
+
+def cut_clips(
+    frames: np.ndarray, size: tuple[int, int], boxes: Sequence[Box], mirrored: bool = False
+) -> list[np.ndarray]:
+    """Boxes of all frames resized to (width, height): each uint8 (C, n, h, w), contiguous.
+
+    Bilinear with half-pixel centres, in float32, then rounded (halves to even). One frame at a
+    time passes through the same buffers, which so stay in the processor's cache.
+    """
+    count, *shape, channels = frames.shape
+    clips = [np.empty((channels, count, h, w), np.uint8) for _, _, w, h in boxes]
+    same = tuple(shape[::-1]) == size
+    large = np.empty((*shape, channels), np.float32)
+    small = np.empty((*size[::-1], channels), np.float32)
+    for k, frame in enumerate(frames):
+        if not same:
+            large[...] = frame
+            frame = cv2.resize(large, size, small, interpolation=cv2.INTER_LINEAR)
+        for (x, y, w, h), clip in zip(boxes, clips):
+            part = frame[y : y + h, x : x + w]
+            part = part if same else cv2.convertScaleAbs(part)
+            cv2.split(cv2.flip(part, 1) if mirrored else part, list(clip[:, k]))
+    return clips
+
+
+def test_views(
+    frames: np.ndarray, clips: np.ndarray, side: int, crop: int, crops: int
+) -> np.ndarray:
+    """All views of a video: uint8 (clips * crops, 3, T, crop, crop), crop after crop of a clip.
+
+    `clips` (K, T) says which of the frames stand where, so that a frame that several clips share is
+    given, and resized, once.
+    """
+    height, width = frames.shape[1:3]
+    size = scaled(width, height, side)
+    (whole,) = cut_clips(frames, size, [(0, 0, *size)])
+    boxes = [test_box(*size, crop, place) for place in ((0, 1, 2) if crops == 3 else (1,))]
+    views = np.empty((len(clips), len(boxes), 3, clips.shape[1], crop, crop), np.uint8)
+    for k, b, t in np.ndindex(len(clips), len(boxes), clips.shape[1]):
+        x, y, _, _ = boxes[b]
+        views[k, b, :, t] = whole[:, clips[k, t], y : y + crop, x : x + crop]
+    return views.reshape(-1, *views.shape[2:])

@@ -1,0 +1,146 @@
+"""From a PyTorch state dict to this zoo's parameters, strict on both sides.
+
+A room's `convert.py` says how names are spelled; the rules that hold for every network are here:
+norms change their leaf names, counters are dropped, everything else keeps its layout.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+
+from utils.weights import checkpoint, torch_reader
+from utils.weights.checkpoint import listing
+from utils.weights.tables import resize_table
+
+NORM = {
+    "weight": "gamma",
+    "bias": "beta",
+    "running_mean": "moving_mean",
+    "running_var": "moving_variance",
+}
+
+
+PREFIXES = ("module.", "model.", "backbone.", "_orig_mod.")  # which wrappers put before names
+
+
+class Converted(NamedTuple):
+    """Arrays under our names, and what happened on the way."""
+
+    arrays: dict[str, np.ndarray]
+    dropped: list[str]  # of the source, on purpose
+    missing: list[str]  # of ours: they stay fresh
+
+
+def read_source(path: Path) -> dict[str, np.ndarray]:
+    """The state dict in a PyTorch, safetensors or MindSpore file."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    if path.suffix == ".ckpt":
+        return checkpoint.read_weights(path)
+    return torch_reader.load_state(path)
+
+
+def convert(
+    source: dict[str, np.ndarray],
+    wanted: dict[str, tuple[int, ...]],
+    room: ModuleType,
+    new_head: bool = False,
+) -> Converted:
+    """Puts the arrays of `source` under the names of `wanted`, {our name: shape}.
+
+    With `new_head` the classifier is dropped on both sides. Raises ValueError where anything else
+    is left over on either side, twice there, or of another shape.
+    """
+    prefix, spoken = read_naming(source, room)
+    bare = {name[len(prefix) :]: array for name, array in source.items()}
+    targets = {room.canonical(name): name for name in wanted}
+    norms = {key[: -len(".gamma")] for key in targets if key.endswith(".gamma")}
+    arrays, dropped = spell(bare, room, spoken, new_head, norms)
+    head = [name for key, name in targets.items() if new_head and re.search(room.HEAD, key)]
+    found, missing, shapes = {}, [], []
+    for key, name in targets.items():
+        if name in head:
+            continue
+        if key in arrays:
+            array = fit(key, arrays.pop(key), wanted[name], room)
+            if array.shape == tuple(wanted[name]):
+                found[name] = array.astype(np.float32)
+            else:
+                shapes.append(f"{name} is {list(array.shape)} instead of {list(wanted[name])}")
+        elif room.implied(key, spoken) is not None:
+            found[name] = np.full(wanted[name], room.implied(key, spoken), np.float32)
+        else:
+            missing.append(name)
+    parts = [listing("missing", missing), listing("unknown", sorted(arrays))]
+    report = "; ".join(part for part in [*parts, listing("shape", shapes)] if part)
+    if report:
+        wrong = [name for name, key in zip(targets.values(), targets) if re.search(room.HEAD, key)]
+        advice = "; is it of another network, or of other settings under model?"
+        if any(name in report for name in wrong):
+            advice = (
+                "; model.num_classes must be its own, or --new_head leaves the classifier fresh"
+            )
+        raise ValueError(f"the file does not fit this network: {report}{advice}")
+    return Converted(found, [prefix + name for name in dropped], head)
+
+
+def read_naming(source: Iterable[str], room: ModuleType) -> tuple[str, str]:
+    """(prefix of all names, naming of what follows it).
+
+    A wrapper's word may belong to a naming, so that of the shortest names that are known counts.
+    Raises ValueError where none is.
+    """
+    prefixes = [""]
+    while found := [p for p in PREFIXES if all(n.startswith(prefixes[0] + p) for n in source)]:
+        if not source:
+            break
+        prefixes.insert(0, prefixes[0] + found[0])
+    for prefix in prefixes:
+        try:
+            return prefix, room.dialect([name[len(prefix) :] for name in source])
+        except ValueError as error:
+            reason = error
+    raise reason
+
+
+def spell(source: dict, room: ModuleType, spoken: str, new_head: bool, norms: set) -> tuple:
+    """The arrays of a source under canonical names, and the source's names that are dropped.
+
+    `norms` are the batch and layer norms of the network; the source's own batch norms are seen.
+    """
+    batch_norms = {name.rpartition(".")[0] for name in source if name.endswith(".running_mean")}
+    arrays, dropped = {}, []
+    for name, array in source.items():
+        module, _, leaf = name.rpartition(".")
+        key = room.canonical(name, spoken)
+        if key is None or leaf == "num_batches_tracked" or new_head and re.search(room.HEAD, key):
+            dropped.append(name)
+            continue
+        inside = key.rpartition(".")[0]
+        if module in batch_norms or inside in norms:
+            key = f"{inside}.{NORM.get(leaf, leaf)}"
+        if key in arrays:
+            raise ValueError(f"the file has {name} twice, under two spellings")
+        arrays[key] = array
+    return arrays, dropped
+
+
+def fit(key: str, array: np.ndarray, wanted: tuple, room: ModuleType) -> np.ndarray:
+    """The array, made to fit where the room knows a way."""
+    if array.shape == tuple(wanted):
+        return array
+    way = room.fit_shape(key, array.shape, tuple(wanted))
+    if way == "mean_channels":
+        return np.repeat(array.mean(axis=1, keepdims=True), wanted[1], axis=1)
+    if way == "diagonal":  # one kernel a channel, in a dense one that is 0 elsewhere
+        dense = np.zeros(wanted, array.dtype)
+        dense[np.arange(len(array)), np.arange(len(array))] = array[:, 0]
+        return dense
+    if way == "resize_rows":
+        return resize_table(array, wanted[0])
+    return array
