@@ -190,7 +190,7 @@ def measure_data(room: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
     """Clips taken apart one by one, then the training pipeline for some seconds."""
     dataset = importlib.import_module(f"{room}.dataset")
     records = dataset.read_records(cfg, "train")
-    order = dataset.train_order(cfg, records, rt)
+    order = dataset.train_sampler(cfg, records, rt)
     clips = dataset.TrainSource(records, cfg, order, 10**6 // order.samples + 1, 0)
     if hasattr(dataset, "epoch_pipeline"):
         reader = cfg.data.source

@@ -46,7 +46,7 @@ def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
     unreadable = sum(each["unreadable"] for each in result["sets"].values())
     result.update(unreadable=unreadable, checkpoint=str(checkpoint_path))
     write_beside(checkpoint_path, result, rt)
-    if rt.is_first:
+    if rt.is_main_process:
         print(table(result))
     print_result(result, rt)
     for k, page in pages.items():

@@ -13,9 +13,10 @@ from mindspore import Tensor
 
 from utils.cli import rooms
 from utils.config import ROOT, load_config
-from utils.data.sampler import Order
+from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import segment_ends
 from utils.runtime import Runtime
+from utils.train.train_setup import TrainSetup
 
 YAMLS = sorted(path for room in rooms() for path in (ROOT / room / "configs").glob("*.yaml"))
 NAME = {"tsm": ("tsm_", "tsn_")}
@@ -85,23 +86,23 @@ def one_of_each_graph() -> list:
     return [pytest.param(p, marks=pytest.mark.slow) if slow.search(p.stem) else p for p in paths]
 
 
-def build(path: Path) -> tuple:
-    """(train step, rates) of a toy; two updates an epoch."""
+def build(path: Path) -> TrainSetup:
+    """Of a toy; two updates an epoch."""
     train = importlib.import_module(f"{path.parents[1].name}.train")
-    return train.build(toy(path), Runtime(), Order(4, 2, 0, 1, 0))[:2]
+    return train.build(toy(path), Runtime(), TrainSampler(4, 2, 0, 1, 0))
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda p: p.stem)
 def test_a_yaml_builds_its_optimizer(path: Path):
-    _, lr = build(path)
-    assert len(lr) == 9 * Order(4, 2, 0, 1, 0).updates_per_epoch(toy(path).train.accumulate)
+    lr = build(path).lr
+    assert len(lr) == 9 * TrainSampler(4, 2, 0, 1, 0).updates_per_epoch(toy(path).train.accumulate)
     assert (lr >= 0).all()
     assert lr.max() > 0
 
 
 @pytest.mark.parametrize("path", one_of_each_graph(), ids=lambda p: p.stem)
 def test_a_yaml_trains_one_step_at_toy_size(path: Path):
-    cfg, (step, _) = toy(path), build(path)
+    cfg, step = toy(path), build(path).step
     dataset = importlib.import_module(f"{path.parents[1].name}.dataset")
     shape = dataset.clip_shape(cfg.data, cfg.data.crop)
     clip = np.random.RandomState(0).randint(0, 255, (2, *shape)).astype(np.uint8)

@@ -8,7 +8,7 @@ from typing import Any, Callable
 import numpy as np
 from mindspore import Tensor, nn
 
-from utils.data.sampler import Order
+from utils.data.sampler import TrainSampler
 from utils.export import inference
 from utils.runtime import Runtime
 from utils.train.train_step import TrainStep
@@ -21,8 +21,8 @@ def without_checkpoint(cfg: Any) -> Any:
 
 def build_step(room: str, cfg: Any, rt: Runtime) -> TrainStep:
     """The room's train step, for an epoch of a thousand steps."""
-    order = Order(1000 * cfg.data.batch * rt.size, cfg.data.batch, rt.rank, rt.size, 0)
-    return importlib.import_module(f"{room}.train").build(cfg, rt, order)[0].set_train()
+    order = TrainSampler(1000 * cfg.data.batch * rt.size, cfg.data.batch, rt.rank, rt.size, 0)
+    return importlib.import_module(f"{room}.train").build(cfg, rt, order).step.set_train()
 
 
 def evaluated(room: str, cfg: Any) -> nn.Cell:

@@ -40,7 +40,7 @@ def main(room: str, cfg, splits: str, steps: str, out: str) -> None:
         run = replace(cfg.run, all_reduce=tuple(ends))
         step = build_step(room, replace(cfg, run=run), rt)
         found["steps"][count] = {"ends": ends, "seconds": step_seconds(step, batch, many)}
-    if rt.is_first:
+    if rt.is_main_process:
         write_text(Path(out), json.dumps({**found, "names": names, "sizes": sizes}))
 
 

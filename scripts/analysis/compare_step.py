@@ -91,10 +91,10 @@ def first_step(room: str, cfg, rt: runtime.Runtime, path: Optional[str]) -> tupl
     dataset = importlib.import_module(f"{room}.dataset")
     train = importlib.import_module(f"{room}.train")
     records = dataset.read_records(cfg, "train")
-    order = dataset.train_order(cfg, records, rt)
+    order = dataset.train_sampler(cfg, records, rt)
     if path:
         cfg = replace(cfg, train=replace(cfg.train, pretrained=Path(path)))
-    step = train.build(cfg, rt, order)[0]
+    step = train.build(cfg, rt, order).step
     source = dataset.TrainSource(records, cfg, order, 1, 0)
     rows = source.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
     clip, target = next(iter(rows))

@@ -62,7 +62,7 @@ class Report:
         self.softmax, self.rt = softmax, rt
         width = len(samples.classes) + 2  # the label, and 1 for seen
         self.numbers, self.rows = [], [np.zeros((0, width), np.float32)]
-        if folder and rt.is_first:
+        if folder and rt.is_main_process:
             with explained(self.folder, "--report"):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 tempfile.TemporaryFile(dir=self.folder).close()
@@ -79,7 +79,7 @@ class Report:
         if not self.folder:
             return
         rows = over_ranks(self.numbers, np.concatenate(self.rows), len(self.samples.paths), self.rt)
-        if not self.rt.is_first:
+        if not self.rt.is_main_process:
             return
         found = outcome(rows, self.samples.labels, self.softmax)
         names = [f"{k} {name}".strip() for k, name in enumerate(self.samples.classes)]

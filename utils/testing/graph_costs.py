@@ -9,7 +9,7 @@ from mindspore import Tensor, nn
 from utils import log
 from utils.config import known
 from utils.networks import build_step, evaluated, made_up_batch, one_clip
-from utils.runtime import Runtime, give_back_memory
+from utils.runtime import Runtime, release_memory
 
 # Graphs that are only compiled, and that are run as well.
 PARTS = ("train_compile", "eval_compile", "train", "eval")
@@ -49,7 +49,7 @@ def compile_seconds(cell: nn.Cell, *inputs: Tensor) -> float:
     cell.check_names_and_refresh_name()  # as the first call does: folded norms have a new weight
     began = time.monotonic()
     cell.compile(*inputs)
-    give_back_memory()
+    release_memory()
     return time.monotonic() - began
 
 

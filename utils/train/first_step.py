@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import Tensor
 
 from utils.log import log
-from utils.runtime import Runtime, give_back_memory
+from utils.runtime import Runtime, release_memory
 from utils.train.train_step import TrainStep
 
 
@@ -24,7 +24,7 @@ def compile_step(step: TrainStep, data, rt: Runtime) -> float:
         for shape, kind in zip(data.output_shapes(), data.output_types())
     ]
     step.compile(*inputs)
-    give_back_memory()
+    release_memory()
     seconds = time.monotonic() - began
     log.info("compiled in %.1f s", seconds)
     if rt.device == "Ascend":
