@@ -22,7 +22,6 @@ prints now / before. --network may be left out where the yaml lies in the networ
 line of stdout is one JSON object.
 """
 
-import importlib
 import json
 import os
 import sys
@@ -38,17 +37,17 @@ from mindspore import Tensor, nn, ops
 from benchmarks import data_profiler, results
 from benchmarks.torch import baseline
 from utils import cli, log, runtime
+from utils.build_networks import (
+    build_eval_network,
+    build_train_step,
+    make_dummy_batch,
+    measure_median_seconds,
+    without_checkpoint,
+)
 from utils.data.loader import worker_count
 from utils.evaluate.metrics import video_scores
 from utils.files import explained, write_text
-from utils.networks import (
-    build_step,
-    evaluated,
-    made_up_batch,
-    median_seconds,
-    one_clip,
-    without_checkpoint,
-)
+from utils.networks import find_network
 from utils.nn.complexity import multiply_adds
 from utils.testing.golden import evaluation as scores_of
 from utils.testing.golden import graph_costs
@@ -119,8 +118,8 @@ def measure_step(
 
     `torch` is the environment in which PyTorch is to do the same, None: it is not.
     """
-    step, one = build_step(room, cfg, rt), one_clip(room, cfg.data)
-    clip, label = made_up_batch(room, cfg)
+    step, one = build_train_step(room, cfg, rt), find_network(room).dataset.one_clip(cfg.data)
+    clip, label = make_dummy_batch(room, cfg)
     inputs = (clip, label, *step.draw_factors())
     batch = clip.size // int(np.prod(one))  # several clips of a video count as several
     twin = None if torch is None else baseline.TorchTwin(room, cfg, (batch, *one), torch)
@@ -129,7 +128,7 @@ def measure_step(
     compiled = compile_seconds(step, *inputs)
     train = baseline.medians(lambda: step(*inputs).asnumpy(), repeats, twin, "train")
     peaks = peak_gb(), twin and twin.peak_gb
-    net, clip = evaluated(room, cfg), clip.reshape(batch, *one)
+    net, clip = build_eval_network(room, cfg), clip.reshape(batch, *one)
     log.log.info("compiling the evaluation graph ...")
     eval_compiled = compile_seconds(net, clip)
     evaluation = baseline.medians(lambda: scores_of(net, clip), repeats, twin, "evaluate")
@@ -183,22 +182,21 @@ def matmul_rate(repeats: int, size: int = 2048) -> float:
     """GFLOP/s of a float32 matrix product in MindSpore on this machine."""
     a = Tensor(np.random.RandomState(0).standard_normal((size, size)).astype(np.float32))
     product = Product()
-    return 2 * size**3 / median_seconds(lambda: product(a, a).asnumpy(), repeats) / 1e9
+    return 2 * size**3 / measure_median_seconds(lambda: product(a, a).asnumpy(), repeats) / 1e9
 
 
 def measure_data(room: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
     """Clips taken apart one by one, then the training pipeline for some seconds."""
-    dataset = importlib.import_module(f"{room}.dataset")
+    dataset = find_network(room).dataset
     records = dataset.read_records(cfg, "train")
     order = dataset.train_sampler(cfg, records, rt)
     clips = dataset.TrainSource(records, cfg, order, 10**6 // order.samples + 1, 0)
-    if hasattr(dataset, "epoch_pipeline"):
-        reader = cfg.data.source
-        floor, clip, parts = operator_parts(dataset, cfg, order, clips, seconds)
-    else:
-        reader = data_profiler.reader_of(clips)
+    if dataset.list_files(cfg):
+        reader, read = data_profiler.reader_of(clips), round(data_profiler.bytes_read(clips))
         floor, clip, parts = data_profiler.take_apart(clips, OWN.get(room, {}), seconds)
-    read = None if hasattr(dataset, "epoch_pipeline") else round(data_profiler.bytes_read(clips))
+    else:  # images, which MindData's own operators transform
+        reader, read = cfg.data.source, None
+        floor, clip, parts = operator_parts(dataset, cfg, order, clips, seconds)
     batch, workers = cfg.data.batch, worker_count(cfg.data.workers)
     done, _, cpu = data_profiler.flat_out(data_profiler.idle(clips).dataset(), batch, seconds / 4)
     parts["copy"] += 1000 * cpu / done
@@ -247,8 +245,8 @@ def operator_parts(dataset, cfg, order, clips, seconds: int) -> tuple[float, flo
 
 def measure_eval(room: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
     """Whole evaluation, data and network, of the first videos; the first batch is not timed."""
-    net = evaluated(room, cfg)
-    data = importlib.import_module(f"{room}.dataset").eval_data(cfg, rt)
+    net = build_eval_network(room, cfg)
+    data = find_network(room).dataset.eval_data(cfg, rt)
     if data.get_dataset_size() < 2:
         raise ValueError("eval.batch: all test videos fit into one batch, which is not timed")
     batches = iter(data.create_tuple_iterator(num_epochs=1, output_numpy=True))

@@ -15,9 +15,10 @@ from mvit_multi.config import Config
 from mvit_multi.dataset import TrainSource, one_clip, read_records, train_sampler
 from mvit_multi.evaluation import eval_videos, evaluate_sets
 from mvit_multi.loss import Gather, Informative, build_loss
-from mvit_multi.lr_generator import HEAD, get_lr, parameter_groups
+from mvit_multi.lr_generator import get_lr, parameter_groups
 from mvit_multi.mixup import MixClips
 from mvit_multi.model import MViT
+from mvit_multi.network import NETWORK
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
 from utils.train import optimizers
@@ -41,7 +42,7 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     train = cfg.train
     net = MViT(**cfg.network())
     if train.pretrained:
-        checkpoint.load(net, train.pretrained, train.new_head, HEAD)
+        checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
     lr = get_lr(train, sampler.steps_per_epoch, sampler.effective_batch_size(train.accumulate))
     weights = net.trainable_params()
     groups = parameter_groups(weights, train, lr)

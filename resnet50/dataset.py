@@ -221,3 +221,13 @@ def prepare(data, batch: int) -> int:
 def clip_shape(data, size: int) -> tuple[int, int, int]:
     """(3, size, size) of one image."""
     return 3, size, size
+
+
+def one_clip(data) -> tuple[int, int, int]:
+    """A training sample is one image."""
+    return clip_shape(data, data.crop)
+
+
+def list_files(cfg) -> list:
+    """None: images are found by folders or in MindRecord files."""
+    return []

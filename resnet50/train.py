@@ -16,9 +16,10 @@ from mindspore import nn
 from resnet50.config import Config
 from resnet50.dataset import EvalSource, TrainSource, clip_shape, read_records, train_sampler
 from resnet50.loss import build_loss
-from resnet50.lr_generator import HEAD, get_lr, parameter_groups
+from resnet50.lr_generator import get_lr, parameter_groups
 from resnet50.mixup import MixUp
 from resnet50.model import build_network
+from resnet50.network import NETWORK
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
 from utils.evaluate.metrics import evaluate
@@ -44,7 +45,7 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     train = cfg.train
     net = build_network(**cfg.network())
     if train.pretrained:
-        checkpoint.load(net, train.pretrained, train.new_head, HEAD)
+        checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
     if train.batch_norm == "frozen":
         freeze(cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d))
     mix = MixUp(net.normalize) if cfg.data.mixup else None

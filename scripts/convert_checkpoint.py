@@ -8,7 +8,6 @@ both sides; --new_head leaves the classifier fresh (its weights are then not in 
 of stdout is one JSON object: matched, dropped, missing.
 """
 
-import importlib
 import json
 import sys
 from pathlib import Path
@@ -18,17 +17,18 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from mindspore import Parameter, Tensor
 
 from utils import cli, files
+from utils.networks import find_network
 from utils.weights import checkpoint
 from utils.weights.convert import convert, read_source
 
 
 def main(room: str, cfg, source: str, target: str, new_head: bool) -> None:
-    net = importlib.import_module(f"{room}.model").build_network(**cfg.network())
+    network = find_network(room)
+    net = network.model.build_network(**cfg.network())
     wanted = {name: tuple(p.shape) for name, p in checkpoint.weights_of(net).items()}
     try:
-        done = convert(
-            read_source(Path(source)), wanted, importlib.import_module(f"{room}.convert"), new_head
-        )
+        arrays = read_source(Path(source))
+        done = convert(arrays, wanted, network, new_head)
     except ValueError as error:
         text = str(error)
         raise ValueError(text if source in text else f"{source}: {text}") from None

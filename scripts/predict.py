@@ -18,7 +18,6 @@ number: a JSON line a frame, `NAME_stream.csv` and `NAME_stream.png`; ctrl-C end
 many frames a second it takes. Docs: docs/predict.md.
 """
 
-import importlib
 import os
 import sys
 from pathlib import Path
@@ -27,11 +26,11 @@ from typing import Any
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils import cli, log, runtime
-from utils.config import ROOT
 from utils.evaluate import video_inference
 from utils.evaluate.metrics import print_result
 from utils.evaluate.predict import Predictor
 from utils.export import inference
+from utils.networks import find_network
 from utils.video.integrity import SUFFIXES
 
 SECONDS = ("window", "step", "fps")
@@ -62,22 +61,21 @@ def main(
             raise ValueError(f"{video} does not exist")
         if any(file.suffix.lower() in SUFFIXES for file in Path(video).glob("*")):
             raise ValueError(f"{video} is a folder of videos; name them, as in {video}/*.mp4")
-    prediction = importlib.import_module(f"{room}.predict")
+    network = find_network(room)
+    prediction = network.predict
     heads = prediction.heads(cfg)
     video_inference.name_classes(heads, labels)
     folder = Path(out) if out else Path(checkpoint_path).parent / "predictions"
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     if stream:
-        if not (ROOT / room / "streaming.py").is_file():
+        if not network.streams:
             raise ValueError(f"--stream: {room} has no form that takes frame after frame; tsm has")
-        streaming = importlib.import_module(f"{room}.streaming")
         rest = (heads[0], top, given.get("fps", 0.0), folder)
-        print_result(streaming.run(cfg, checkpoint_path, videos[0], *rest), rt)
+        print_result(network.streaming.run(cfg, checkpoint_path, videos[0], *rest), rt)
         return 0
-    build = importlib.import_module(f"{room}.model").build_network
-    classifier = importlib.import_module(f"{room}.lr_generator").HEAD
-    net = inference.load(build, cfg, checkpoint_path, classifier)
+    build = network.model.build_network
+    net = inference.load(build, cfg, checkpoint_path, network.classifier)
     rest = (folder, top, given.get("window"), given.get("step"))
     predictor = Predictor(net, heads, lambda path: prediction.open_source(path, cfg), *rest)
     result = predictor.run(videos)

@@ -18,7 +18,7 @@ PAGE = ROOT / "docs" / "adding_a_network.md"
 BLOCK = re.compile(
     r"^```(\w+)(?: file=(\S+?))?(?: part=(\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE
 )
-LEFT_OUT = shutil.ignore_patterns("golden", "__pycache__", ".*", "out", "data", "kernel_meta")
+LEFT_OUT = shutil.ignore_patterns("golden", "__pycache__", ".*", "kernel_meta")
 
 
 def put(path: Path, part: str, text: str) -> None:
@@ -44,7 +44,7 @@ def added(drawn, tmp_path_factory) -> tuple:
     """The copy with the new room in it, and the page's further commands, which are not run yet."""
     copy = tmp_path_factory.mktemp("copy") / "zoo"
     copy.mkdir()
-    for name in (*rooms(), "utils", "scripts", "tests", "docs"):
+    for name in (*rooms(), "utils", "scripts", "benchmarks", "tests", "docs"):
         shutil.copytree(ROOT / name, copy / name, ignore=LEFT_OUT)
     for name in ("README.md", "conftest.py", "pyproject.toml"):
         shutil.copy(ROOT / name, copy)

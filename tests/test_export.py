@@ -20,6 +20,7 @@ from utils.config import ROOT, load_config
 from utils.evaluate.metrics import video_scores
 from utils.export import export, inference, mindir
 from utils.export import exported as exported_network
+from utils.networks import find_network
 from utils.testing.golden import case_state, put_state
 from utils.weights import checkpoint
 
@@ -71,11 +72,11 @@ MORE = {
 
 def network(room: str, arguments: dict, level: str, **changes: str) -> nn.Cell:
     arguments = {name: value for name, value in arguments.items() if value is not None}
-    net = importlib.import_module(f"{room}.model").build_network(**{**arguments, **changes})
+    net = find_network(room).model.build_network(**{**arguments, **changes})
     state = case_state({}, net)
     # Not scaled, the attention of a non-local block makes any rounding large.
     state.update({name: value / 8 for name, value in state.items() if ".nl.theta." in name})
-    put_state(net, state, importlib.import_module(f"{room}.convert"))
+    put_state(net, state, find_network(room))
     net = inference.ready(net, level)
     return SideBySide(net) if room == "mvit_multi" else net
 
@@ -128,7 +129,7 @@ def test_a_cpu_writes_the_mindir_for_an_ascend(room, setting, tmp_path):
     With taps a channel has a kernel for each frame; `frames`, the form for a CPU, has one kernel
     for all frames of a channel.
     """
-    config = importlib.import_module(f"{room}.config").Config
+    config = find_network(room).config
     path = ROOT / room / "configs" / f"{room}_smoke.yaml"
     toy = ["data.frames=4", "data.crop=32"]
     toy += {"x3d": ["data.scales=[32,36]"], "mvit_multi": ["model.depth=2", "model.grow=[1]"]}[room]

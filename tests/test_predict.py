@@ -35,6 +35,7 @@ from utils.evaluate.metrics import video_scores
 from utils.evaluate.predict import Predictor, file_names
 from utils.evaluate.video_inference import Head, Part, parts_of, softmax
 from utils.export import inference
+from utils.networks import find_network
 from utils.runtime import Runtime
 from utils.testing.golden import case_state, put_state
 from utils.video.decoders import count_frames, open_video
@@ -52,24 +53,24 @@ ONLINE = ["--model.online=true", "--data.segments=4"]
 
 def load(arguments: list, more: list = (), room: str = "tsm"):
     overrides = [word[2:] for word in [*arguments[2:], *more]]
-    config = importlib.import_module(f"{room}.config").Config
+    config = find_network(room).config
     return load_config(config, Path(arguments[1]), overrides)
 
 
 def save(cfg, path: Path, room: str = "tsm") -> Path:
     """A checkpoint of the network of `cfg` whose scores lie apart."""
-    net = importlib.import_module(f"{room}.model").build_network(**cfg.network())
-    put_state(net, case_state({}, net), importlib.import_module(f"{room}.convert"))
+    net = find_network(room).model.build_network(**cfg.network())
+    put_state(net, case_state({}, net), find_network(room))
     checkpoint.save(path, checkpoint.weights_of(net))
     return path
 
 
 def predictor(cfg, room: str, path: Path, out: Path, **settings) -> Predictor:
-    prediction = importlib.import_module(f"{room}.predict")
+    prediction = find_network(room).predict
     heads = prediction.heads(cfg)
     video_inference.name_classes(heads, "")
-    build = importlib.import_module(f"{room}.model").build_network
-    classifier = importlib.import_module(f"{room}.lr_generator").HEAD
+    build = find_network(room).model.build_network
+    classifier = find_network(room).classifier
     net = inference.load(build, cfg, path, classifier)
     top = max(head.classes for head in heads)
     return Predictor(net, heads, lambda p: prediction.open_source(p, cfg), out, top, **settings)
@@ -101,7 +102,7 @@ def test_scores_are_those_of_an_evaluation(room, tiny, drawn, tmp_path):
         config = ROOT / "x3d" / "configs" / "x3d_smoke.yaml"
         tiny = ["", config, f"--data.root={drawn}", *(f"--{word}" for word in TINY["x3d"])]
     cfg = load(tiny, room=room)
-    dataset = importlib.import_module(f"{room}.dataset")
+    dataset = find_network(room).dataset
     rows = dataset.EvalVideos(dataset.read_records(cfg, "test"), cfg, Runtime())
     found = predictor(cfg, room, save(cfg, tmp_path / "net.ckpt", room), tmp_path)
     for index in (0, 3):
@@ -439,7 +440,7 @@ def test_shipped_names():
             assert names == sorted(names), "labels are places in the alphabet"
     assert find_names(None, "jester", 27)[2] == "No gesture"
     pairs = load_config(
-        importlib.import_module("tsm.config").Config,
+        find_network("tsm").config,
         ROOT / "tsm" / "configs" / "tsm_r50_sthv2_8f_swap.yaml",
     ).data.swap_labels
     for a, b in pairs:  # published with the network
@@ -453,8 +454,8 @@ def test_shipped_names():
 def test_a_yaml_names_a_list_that_fits(room):
     named = 0
     for path in (ROOT / room / "configs").glob("*.yaml"):
-        cfg = load_config(importlib.import_module(f"{room}.config").Config, path)
-        for head in importlib.import_module(f"{room}.predict").heads(cfg):
+        cfg = load_config(find_network(room).config, path)
+        for head in find_network(room).predict.heads(cfg):
             if head.shipped:
                 assert len(find_names(None, head.shipped, head.classes)) == head.classes
                 named += 1

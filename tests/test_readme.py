@@ -3,7 +3,6 @@
 tests/test_documents.py runs them.
 """
 
-import importlib
 import re
 import shlex
 
@@ -11,6 +10,7 @@ import pytest
 
 from utils.cli import config_of, rooms, settings_of
 from utils.config import ROOT, load_config
+from utils.networks import find_network
 
 DOCUMENTS = [ROOT / "README.md", *(ROOT / room / "README.md" for room in rooms())]
 DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
@@ -48,7 +48,7 @@ def test_a_documented_command_is_real(line, yamls):
     assert (ROOT / words[1]).is_file(), line
     overrides = [w[2:] for w in words if re.match(r"--\w+\.\w+=", w)]
     for name in [w for w in words if w.endswith(".yaml")]:
-        config = importlib.import_module(f"{name.split('/')[0]}.config").Config
+        config = find_network(name.split("/")[0]).config
         load_config(config, yamls.get(name, ROOT / name), overrides)
 
 

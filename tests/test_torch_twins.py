@@ -8,9 +8,10 @@ import pytest
 from mindspore import Tensor
 
 from tests.test_every_yaml import YAMLS, toy
+from utils.build_networks import make_dummy_batch
 from utils.cli import rooms
 from utils.config import ROOT
-from utils.networks import made_up_batch, one_clip
+from utils.networks import find_network
 from utils.testing.golden import evaluation, put_state, spread
 from utils.weights.convert import read_source
 
@@ -52,9 +53,12 @@ def test_a_twin_evaluates_like_the_network(path, tmp_path):
     twin = importlib.import_module(f"benchmarks.torch.{room}").build_network(**cfg.network())
     shake(torch, twin)
     torch.save(twin.state_dict(), tmp_path / "twin.pth")
-    net = importlib.import_module(f"{room}.model").build_network(**cfg.network())
-    put_state(net, read_source(tmp_path / "twin.pth"), importlib.import_module(f"{room}.convert"))
-    clip, shape = made_up_batch(room, cfg)[0].asnumpy(), one_clip(room, cfg.data)
+    net = find_network(room).model.build_network(**cfg.network())
+    put_state(net, read_source(tmp_path / "twin.pth"), find_network(room))
+    clip, shape = (
+        make_dummy_batch(room, cfg)[0].asnumpy(),
+        find_network(room).dataset.one_clip(cfg.data),
+    )
     clip = clip.reshape(-1, *shape)
     with torch.no_grad():
         found = twin.eval()(torch.from_numpy(clip))

@@ -20,8 +20,9 @@ from tsm.dataset import (
     train_sampler,
 )
 from tsm.loss import build_loss
-from tsm.lr_generator import HEAD, get_lr, parameter_groups
+from tsm.lr_generator import get_lr, parameter_groups
 from tsm.model import TSM, freeze_batch_norms
+from tsm.network import NETWORK
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
 from utils.evaluate.metrics import evaluate
@@ -45,7 +46,7 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     """Model, optimizer and train step of a run over the samples of `sampler`."""
     net, train = TSM(**cfg.network()), cfg.train
     if train.pretrained:
-        checkpoint.load(net, train.pretrained, train.new_head, HEAD)
+        checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
     freeze_batch_norms(net, train.batch_norm)
     updates = sampler.updates_per_epoch(train.accumulate)
     lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulate))

@@ -8,7 +8,6 @@ of the machine's, which is told in one line too.
 
 import contextlib
 import errno
-import importlib
 import math
 import os
 import re
@@ -23,6 +22,7 @@ from utils import signals
 from utils.build_settings import nearest
 from utils.config import ROOT, known, load_config, locate, read_yaml
 from utils.messages import VALUE, cut, cut_errors, to_line
+from utils.networks import find_network
 from utils.processes import record_completion
 from utils.usage import fill_closed_streams, quietly, show_usage
 
@@ -114,7 +114,7 @@ def run_room(
 
 
 def config_of(room: str) -> type:
-    return importlib.import_module(f"{room}.config").Config
+    return find_network(room).config
 
 
 def every_setting() -> list[str]:

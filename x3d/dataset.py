@@ -100,3 +100,13 @@ def clip_shape(data, size: int) -> tuple[int, int, int, int]:
 def eval_data(cfg, rt: Runtime):
     """The evaluation of the yaml's test list."""
     return EvalVideos(read_records(cfg, "test"), cfg, rt).dataset()
+
+
+def one_clip(data) -> tuple[int, ...]:
+    """A training sample is one clip."""
+    return clip_shape(data, data.crop)
+
+
+def targets_of(cfg, labels: np.ndarray) -> np.ndarray:
+    """Labels are the targets."""
+    return labels

@@ -32,8 +32,9 @@ from x3d.dataset import (
     train_sampler,
 )
 from x3d.loss import build_loss
-from x3d.lr_generator import HEAD, get_lr, parameter_groups
+from x3d.lr_generator import get_lr, parameter_groups
 from x3d.model import X3D
+from x3d.network import NETWORK
 from x3d.precise_bn import PreciseBatchNorms
 
 
@@ -58,7 +59,7 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     train = cfg.train
     net = X3D(**cfg.network())
     if train.pretrained:
-        checkpoint.load(net, train.pretrained, train.new_head, HEAD)
+        checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
     if train.batch_norm == "frozen":
         freeze(cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d))
     updates = sampler.updates_per_epoch(train.accumulate)

@@ -25,12 +25,12 @@ from scipy.optimize import nnls
 
 from benchmarks.scaling import netns
 from utils import cli
+from utils.build_networks import without_checkpoint
 from utils.config import ROOT, to_yaml
 from utils.distributed.cost_model import GIGA, MICRO, Cluster
 from utils.distributed.fusion_planner import MOST_SEGMENTS, predict
 from utils.distributed.gradient_timing import Backward
 from utils.files import explained, write_text
-from utils.networks import without_checkpoint
 
 PORT, LIMIT = 8118, 900  # of the scheduler; seconds for everything
 MOST_WORKERS = 16

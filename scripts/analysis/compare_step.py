@@ -18,7 +18,6 @@ object: first (stage, name and error of the first beyond the tolerance, or null)
 stage), tolerance.
 """
 
-import importlib
 import json
 import sys
 from dataclasses import replace
@@ -31,6 +30,7 @@ import numpy as np
 from mindspore import Tensor
 
 from utils import cli, log, runtime
+from utils.networks import find_network
 from utils.testing.golden import load_case, step_comparison
 from utils.weights import checkpoint
 
@@ -55,7 +55,7 @@ def main(
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     if case:
-        golden = importlib.import_module(f"{room}.golden_case")
+        golden = find_network(room).golden_case
         changed = step_comparison.change_recipe(read_case(case), golden, recipe or "")
         return report(step_comparison.against_case(changed, golden), limit)
     step, clip, target = first_step(room, cfg, rt, checkpoint_path)
@@ -88,8 +88,8 @@ def read_case(path: str) -> dict:
 
 def first_step(room: str, cfg, rt: runtime.Runtime, path: Optional[str]) -> tuple:
     """(train step, clip, target): the yaml's network and the first batch of its data."""
-    dataset = importlib.import_module(f"{room}.dataset")
-    train = importlib.import_module(f"{room}.train")
+    dataset = find_network(room).dataset
+    train = find_network(room).train
     records = dataset.read_records(cfg, "train")
     order = dataset.train_sampler(cfg, records, rt)
     if path:

@@ -13,7 +13,6 @@ parameters, float32. The columns `per ...` are multiply-adds for every such byte
 stdout is one JSON object with all numbers.
 """
 
-import importlib
 import json
 import sys
 import time
@@ -29,7 +28,7 @@ import numpy as np
 
 from utils import cli, runtime
 from utils.config import ROOT, Run, load_config
-from utils.networks import one_clip
+from utils.networks import find_network
 from utils.nn.complexity import Layer, count_layers
 
 COMPUTING = {  # kind of operator: its name among the shares
@@ -56,7 +55,7 @@ def main(room: str, cfg: Any, layers: bool = False) -> None:
     runtime.start(Run(device="CPU"))
     cfg = on_cpu(cfg)
     found, name = run_once(room, cfg), cfg.run.out.name
-    row = figures(one_clip(room, cfg.data), found)
+    row = figures(find_network(room).dataset.one_clip(cfg.data), found)
     result = {"network": name, **row}
     show_table(COLUMNS, [[name, *cells(row)]])
     lines = [[kind, *(f"{n:,}" for n in sums.values())] for kind, sums in row["kinds"].items()]
@@ -77,7 +76,7 @@ def every_network() -> None:
     show_line(COLUMNS, COLUMNS, widths)
     for paths in groups:
         began, (room, cfg) = time.monotonic(), opened(paths[0])
-        row = figures(one_clip(room, cfg.data), run_once(room, cfg))
+        row = figures(find_network(room).dataset.one_clip(cfg.data), run_once(room, cfg))
         show_line([paths[0].stem, *cells(row)], COLUMNS, widths)
         seconds, names = round(time.monotonic() - began, 1), [path.stem for path in paths]
         rows.append({"network": names[0], "yamls": names, "seconds": seconds, **row})
@@ -96,7 +95,9 @@ def alike() -> list[list[Path]]:
             arguments = cfg.network()
             classes[path] = (room, arguments["num_classes"])
             arguments = {k: v for k, v in sorted(arguments.items()) if k not in UNCOUNTED}
-            groups[repr((room, one_clip(room, cfg.data), arguments))].append(path)
+            groups[repr((room, find_network(room).dataset.one_clip(cfg.data), arguments))].append(
+                path
+            )
     common = Counter(classes.values())
     return [sorted(paths, key=lambda p: -common[classes[p]]) for paths in groups.values()]
 
@@ -104,7 +105,7 @@ def alike() -> list[list[Path]]:
 def opened(path: Path) -> tuple[str, Any]:
     """(room, configuration) of a yaml file in its room."""
     room = path.parents[1].name
-    return room, on_cpu(load_config(importlib.import_module(f"{room}.config").Config, path))
+    return room, on_cpu(load_config(find_network(room).config, path))
 
 
 def on_cpu(cfg: Any) -> Any:
@@ -113,8 +114,8 @@ def on_cpu(cfg: Any) -> Any:
 
 
 def run_once(room: str, cfg: Any) -> list[Layer]:
-    net = importlib.import_module(f"{room}.model").build_network(**cfg.network())
-    return count_layers(net, one_clip(room, cfg.data))
+    net = find_network(room).model.build_network(**cfg.network())
+    return count_layers(net, find_network(room).dataset.one_clip(cfg.data))
 
 
 def figures(clip: tuple[int, ...], layers: Sequence[Layer]) -> dict:

@@ -27,13 +27,14 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli, plotting, runtime
+from utils.build_networks import build_train_step, without_checkpoint
 from utils.config import home
 from utils.distributed.cost_model import Cluster
 from utils.distributed.fusion_planner import Prediction, layer_ends, layer_of, plan, predict
 from utils.distributed.gradient_fusion import backward_of, layer_names, segment_ends
 from utils.distributed.gradient_timing import Backward, write_backward
 from utils.files import explained
-from utils.networks import build_step, one_clip, without_checkpoint
+from utils.networks import find_network
 from utils.simulation.gradient_order import order_gradients, time_positions
 
 BEST, ONE, HAND, LAYERS = "best", "one segment", "yaml's own", "one a layer"
@@ -121,11 +122,11 @@ def find_ready_times(network: str, cfg, cluster: Cluster, profile: str) -> Backw
     measured = Path(profile) if profile else cfg.run.backward
     run = replace(cfg.run, device="CPU", amp="O0", all_reduce="none", cluster=cluster)
     cfg = without_checkpoint(replace(cfg, run=replace(run, backward=measured)))
-    step = build_step(network, cfg, runtime.start(cfg.run))
+    step = build_train_step(network, cfg, runtime.start(cfg.run))
     names = [p.name for p in step.optimizer.parameters]
     sizes = [p.size * p.itemsize for p in step.optimizer.parameters]
     clips = cfg.data.batch * getattr(cfg.data, "copies", 1)  # several of a video count as several
-    shape = (clips, *one_clip(network, cfg.data))
+    shape = (clips, *find_network(network).dataset.one_clip(cfg.data))
     return backward_of(step.net, names, sizes, cfg.run, shape)
 
 

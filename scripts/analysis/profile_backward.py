@@ -21,11 +21,16 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from utils import cli, log, runtime
+from utils.build_networks import (
+    build_train_step,
+    make_dummy_batch,
+    measure_median_seconds,
+    without_checkpoint,
+)
 from utils.distributed.cost_model import Cluster
 from utils.distributed.fusion_planner import layer_ends, segments_of
 from utils.distributed.gradient_timing import count_backward
 from utils.files import explained, write_text
-from utils.networks import build_step, made_up_batch, median_seconds, without_checkpoint
 from utils.nn.complexity import count_layers
 
 
@@ -59,7 +64,9 @@ def main(room: str, cfg, out: str, points: str = "6", repeats: str = "7") -> Non
     cfg = without_checkpoint(replace(cfg, run=replace(cfg.run, all_reduce="none")))
     rt = runtime.start(cfg.run)
     log.start_log(rt)
-    measured = measure(build_step(room, cfg, rt), *made_up_batch(room, cfg), points, repeats)
+    measured = measure(
+        build_train_step(room, cfg, rt), *make_dummy_batch(room, cfg), points, repeats
+    )
     found = {"config": cfg.run.out.name, "device": rt.device, "batch": cfg.data.batch, **measured}
     with explained(path, "--out"):
         write_text(path, json.dumps(found, indent=1) + "\n")
@@ -82,7 +89,9 @@ def measure(step: nn.Cell, clip: Tensor, target: Tensor, points: int, repeats: i
         times.append(seconds(cell, shown, target, repeats))
         shares.append(over[first:].max())
         log.log.info("gradients from %s on: %.1f ms", weights[first].name, 1e3 * times[-1])
-    whole = median_seconds(lambda: step(clip, target, *factors).asnumpy(), repeats, warm_up=2)
+    whole = measure_median_seconds(
+        lambda: step(clip, target, *factors).asnumpy(), repeats, warm_up=2
+    )
     ready = np.interp(over, shares, np.maximum.accumulate(times))  # noise makes no time run back
     return {
         "forward_seconds": round(forward, 6),
@@ -109,7 +118,9 @@ def chosen(over: np.ndarray, names: list[str], points: int) -> list[int]:
 
 
 def seconds(cell: nn.Cell, clip: Tensor, target: Tensor, repeats: int) -> float:
-    return median_seconds(lambda: first_array(cell(clip, target)).asnumpy(), repeats, warm_up=2)
+    return measure_median_seconds(
+        lambda: first_array(cell(clip, target)).asnumpy(), repeats, warm_up=2
+    )
 
 
 def first_array(outputs) -> Tensor:

@@ -15,7 +15,6 @@ Videos of the kind `damaged` can be decoded, and FFmpeg marks some of their fram
 are left out as all bad ones are; `--keep_damaged` leaves them in the list, and in `NAME.bad.tsv`.
 """
 
-import importlib
 import json
 import os
 import sys
@@ -30,6 +29,7 @@ from tqdm import tqdm
 from utils import cli
 from utils.data.annotation_file import ListFile, entries, names_of
 from utils.files import escape_control, explained, write_text
+from utils.networks import find_network
 from utils.process_pool import Crashed, run_all
 from utils.video.integrity import DAMAGED, GOOD, Finding, Job, examine, table_row
 
@@ -45,10 +45,10 @@ def main(
         raise ValueError(f"--frames is {frames}; choose one of {', '.join(DEPTHS)}")
     if not workers.isdigit() or int(workers) == 0:
         raise ValueError(f"--workers must be a whole number above 0, not {workers}")
-    dataset = importlib.import_module(f"{room}.dataset")
-    if not hasattr(dataset, "list_files"):
-        raise ValueError(f"{room} has no lists of videos; there is nothing to scan")
+    dataset = find_network(room).dataset
     began, files = time.monotonic(), dataset.list_files(cfg)
+    if not files:
+        raise ValueError(f"{room} has no lists of videos; there is nothing to scan")
     kinds, read = Counter(), 0
     for file, name in zip(files, names_of(files)):
         if file.path.resolve() == (folder / name).resolve():

@@ -18,7 +18,6 @@ stdout is one JSON object: of packing videos, bad, shards, bytes, original_bytes
 (in this run), seconds; of `--verify` videos, compared, psnr.
 """
 
-import importlib
 import json
 import os
 import sys
@@ -33,6 +32,7 @@ from utils import cli
 from utils.data.annotation_file import ListFile, names_of
 from utils.data.packed.encoder import form_of
 from utils.data.packed.reader import pack_folder
+from utils.networks import find_network
 from utils.video.integrity import Finding, read_table
 
 
@@ -42,10 +42,10 @@ def main(room: str, cfg, out: str, verify: bool, workers: str = "", **options: s
     )
     from utils.data.packed.verify import verify_list
 
-    dataset = importlib.import_module(f"{room}.dataset")
-    if not hasattr(dataset, "list_files"):
-        raise ValueError(f"{room} has no lists of videos; scripts/data/pack_images.py packs images")
+    dataset = find_network(room).dataset
     began, files, reader = time.monotonic(), dataset.list_files(cfg), cfg.data.reader
+    if not files:
+        raise ValueError(f"{room} has no lists of videos; scripts/data/pack_images.py packs images")
     workers = cli.whole_number("workers", workers or str(len(os.sched_getaffinity(0))))
     if verify:
         found = [verify_list(file, Path(out), reader) for file in files]

@@ -1,6 +1,5 @@
 """Random yaml files, overrides and command lines end in settings or in one short line."""
 
-import importlib
 import math
 import os
 import runpy
@@ -15,6 +14,7 @@ from utils import cli, log, runtime, signals
 from utils.config import ROOT, load_config, to_dict, to_yaml
 from utils.distributed.launch_config import read_job
 from utils.messages import LINE, SETTINGS_LINE
+from utils.networks import find_network
 
 SECONDS = 5  # of computing for one case
 SCRIPTS = [
@@ -30,7 +30,7 @@ VARIABLES += ["RANK_TABLE_FILE", "ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVI
 
 
 def config_of(room: str) -> type:
-    return importlib.import_module(f"{room}.config").Config
+    return find_network(room).config
 
 
 def numbers(values) -> list:

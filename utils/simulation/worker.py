@@ -18,8 +18,9 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import mindspore as ms
 
-from utils import cli, networks, runtime
+from utils import build_networks, cli, runtime
 from utils.distributed import gradient_fusion
+from utils.networks import find_network
 
 # Where MindSpore's messages go on with what a user cannot use.
 DEVELOPERS = re.compile(r"C\+\+ Call Stack|Ascend Error Message|The Traceback of Net Construct")
@@ -30,23 +31,23 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     network, ranks = request["network"], request["ranks"]
     config = Path(request["config"])
     cfg = cli.load_config(cli.config_of(network), config, request["overrides"])
-    cfg = networks.without_checkpoint(cfg)
+    cfg = build_networks.without_checkpoint(cfg)
     rt = runtime.start(cfg.run)
     if ranks > 1:
         rt = replace(rt, size=runtime.start_data_parallel()[1])
     size = {}
     if request["mode"] == "train":
-        step = networks.build_step(network, cfg, rt)
+        step = build_networks.build_train_step(network, cfg, rt)
         if request.get("separate_gradients"):
             step.reducer = gradient_fusion.reduce_separately(step.optimizer.parameters)
             size["gradients"] = [p.name for p in step.optimizer.parameters]
-        outputs = step(*networks.made_up_batch(network, cfg), *step.draw_factors())
+        outputs = step(*build_networks.make_dummy_batch(network, cfg), *step.draw_factors())
         size["parameters"] = len(step.optimizer.parameters)
     else:
-        net = networks.evaluated(network, cfg)
-        clips = networks.made_up_batch(network, cfg)[0]
+        net = build_networks.build_eval_network(network, cfg)
+        clips = build_networks.make_dummy_batch(network, cfg)[0]
         # Several clips of a video count as several.
-        outputs = net(clips.reshape(-1, *networks.one_clip(network, cfg.data)))
+        outputs = net(clips.reshape(-1, *find_network(network).dataset.one_clip(cfg.data)))
     for output in outputs if isinstance(outputs, tuple) else (outputs,):
         output.asnumpy()
     return {"finished": True, "peak_bytes": ms.runtime.max_memory_allocated(), **size}

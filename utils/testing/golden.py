@@ -55,10 +55,10 @@ def expected_evaluation(case: dict) -> np.ndarray:
     return np.concatenate([np.array(part) for part in parts], axis=-1)
 
 
-def put_state(net, state: dict, room) -> None:
-    """Gives a network the weights of a PyTorch state dict, through the converter."""
+def put_state(net, state: dict, network) -> None:
+    """Loads the weights of a PyTorch state dict, through the converter of `network`, its record."""
     wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
-    arrays = convert(state, wanted, room).arrays
+    arrays = convert(state, wanted, network).arrays
     for name, parameter in weights_of(net).items():
         parameter.set_data(Tensor(arrays[name], parameter.dtype))
 

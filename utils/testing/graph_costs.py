@@ -7,8 +7,9 @@ import mindspore
 from mindspore import Tensor, nn
 
 from utils import log
+from utils.build_networks import build_eval_network, build_train_step, make_dummy_batch
 from utils.config import known
-from utils.networks import build_step, evaluated, made_up_batch, one_clip
+from utils.networks import find_network
 from utils.runtime import Runtime, release_memory
 
 # Graphs that are only compiled, and that are run as well.
@@ -28,12 +29,15 @@ def measure(room: str, cfg, rt: Runtime, part: str) -> dict:
 
     Seconds to compile it; the most memory of this process, and of a device that has its own, GB.
     """
-    inputs = made_up_batch(room, cfg)
+    inputs = make_dummy_batch(room, cfg)
     if part.startswith("train"):
-        cell = build_step(room, cfg, rt)
+        cell = build_train_step(room, cfg, rt)
         inputs = (*inputs, *cell.draw_factors())
     else:
-        cell, inputs = evaluated(room, cfg), (inputs[0].reshape(-1, *one_clip(room, cfg.data)),)
+        cell, inputs = (
+            build_eval_network(room, cfg),
+            (inputs[0].reshape(-1, *find_network(room).dataset.one_clip(cfg.data)),),
+        )
     log.log.info("%s ...", part)
     found = {"seconds": round(compile_seconds(cell, *inputs), 2)}
     for _ in range(0 if part.endswith("compile") else STEPS):
