@@ -51,7 +51,7 @@ from utils.networks import find_network
 from utils.nn.complexity import multiply_adds
 from utils.testing.golden import evaluation as scores_of
 from utils.testing.golden import graph_costs
-from utils.testing.graph_costs import compile_seconds, peak_gb
+from utils.verify.graph_costs import compile_seconds, peak_gb
 
 # The rooms' own functions by parts, besides `data_timing.FUNCTIONS`.
 OWN = {

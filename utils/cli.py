@@ -21,23 +21,12 @@ from typing import Any, Callable, get_type_hints
 from utils import signals
 from utils.build_settings import nearest
 from utils.config import ROOT, known, load_config, locate, read_yaml
-from utils.messages import VALUE, cut, cut_errors, to_line
+from utils.messages import VALUE, Failed, Interrupted, cut, cut_errors, to_line
 from utils.networks import find_network
 from utils.processes import record_completion
 from utils.usage import fill_closed_streams, quietly, show_usage
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-
-
-class Interrupted(Exception):
-    """Stopped by ctrl-C; the message says what is safe and how to go on."""
-
-
-class Failed(RuntimeError):
-    """The machine failed, not the user and not this code; the message is one line.
-
-    Of an error in a data pipeline MindData keeps the text alone, in a RuntimeError of its own.
-    """
 
 
 def run(

@@ -11,6 +11,17 @@ SETTINGS_LINE = 300  # of one about a yaml or the command line, whose values may
 VALUE = 80  # of a value quoted in a message
 
 
+class Interrupted(Exception):
+    """Stopped by ctrl-C; the message says what is safe and how to go on."""
+
+
+class Failed(RuntimeError):
+    """The machine failed, not the user and not this code; the message is one line.
+
+    Of an error in a data pipeline MindData keeps the text alone, in a RuntimeError of its own.
+    """
+
+
 def cut(text: str, most: int = LINE) -> str:
     """The text itself, or its beginning and its end, `most` characters together."""
     if len(text) <= most:

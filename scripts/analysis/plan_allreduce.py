@@ -26,9 +26,10 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils import cli, plotting, runtime
+from utils import cli, runtime
 from utils.build_networks import build_train_step, without_checkpoint
 from utils.config import home
+from utils.distributed import plan_plots
 from utils.distributed.cost_model import Cluster
 from utils.distributed.fusion_planner import Prediction, layer_ends, layer_of, plan, predict
 from utils.distributed.gradient_fusion import backward_of, layer_names, segment_ends
@@ -174,9 +175,9 @@ def write(folder: Path, backward: Backward, plans: dict) -> None:
             write_csv(file, backward, plans)
     # One segment a layer is a hundred bars, which say nothing in a picture.
     last = {name: each for name, each in plans[max(plans)].items() if name != LAYERS}
-    plotting.draw_timeline(folder / "timeline.png", backward, last)
+    plan_plots.draw_timeline(folder / "timeline.png", backward, last)
     curves = {name: [each[name] for each in plans.values()] for name in plans[max(plans)]}
-    plotting.draw_scaling(folder / "scaling.png", curves)
+    plan_plots.draw_scaling(folder / "scaling.png", curves)
 
 
 def write_csv(file, backward: Backward, plans: dict) -> None:

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from utils import cli
-from utils.config import Run
+from utils.config import Run, load_config
 from utils.distributed.cost_model import Cluster
 from utils.files import explained
+from utils.networks import find_network
 from utils.processes import die_with_parent
 from utils.signals import end_command, reacting
 from utils.simulation.reading import DryRun, read_run
@@ -118,7 +118,7 @@ def dry_run(
     if mode not in MODES:
         raise ValueError(f"--mode must be {' or '.join(MODES)}, not {mode}")
     overrides = [*overrides, f"run.device={machine.device}"]
-    cfg = cli.load_config(cli.config_of(network), config, overrides)
+    cfg = load_config(find_network(network).config, config, overrides)
     check_compiler(cfg.run, machine)
     request = {
         "network": network,

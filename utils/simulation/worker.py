@@ -18,7 +18,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import mindspore as ms
 
-from utils import build_networks, cli, runtime
+from utils import build_networks, runtime
+from utils.config import load_config
 from utils.distributed import gradient_fusion
 from utils.networks import find_network
 
@@ -30,7 +31,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     """Runs one step; the JSON object of the process."""
     network, ranks = request["network"], request["ranks"]
     config = Path(request["config"])
-    cfg = cli.load_config(cli.config_of(network), config, request["overrides"])
+    cfg = load_config(find_network(network).config, config, request["overrides"])
     cfg = build_networks.without_checkpoint(cfg)
     rt = runtime.start(cfg.run)
     if ranks > 1:

@@ -17,12 +17,12 @@ from typing import Any, Callable, Optional
 import numpy as np
 from mindspore.train import Callback, Model
 
-from utils.cli import Interrupted
 from utils.data.class_names import advise
 from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import Segments
 from utils.evaluate.metrics import check_same_step, print_result, share_statistics
 from utils.log import log, progress, start_log, write_line
+from utils.messages import Interrupted
 from utils.runtime import Runtime
 from utils.signals import Stopped, reacting
 from utils.train import lr_schedules

@@ -16,8 +16,8 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from utils import build_networks, cli, runtime
-from utils.config import Run
+from utils import build_networks, runtime
+from utils.config import Run, load_config
 from utils.networks import find_network
 from utils.nn.conv3d import DepthwiseConv3d
 from utils.testing.filling import fill_input
@@ -29,9 +29,9 @@ from utils.testing.golden import (
     step_comparison,
     torch_names,
 )
-from utils.testing.graph_costs import compile_seconds
 from utils.train import amp
 from utils.train.profiler import RECORDED, SKIPPED, WARM_UP, Profiling
+from utils.verify.graph_costs import compile_seconds
 from utils.weights import checkpoint_file
 
 LOSS_SCALE = 1024.0  # of the float16 levels of parity
@@ -128,10 +128,10 @@ def measure_step(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def load_settings(request: dict[str, Any]) -> Any:
     """The settings of a request, with fresh weights."""
-    config = cli.config_of(request["network"])
+    config = find_network(request["network"]).config
     overrides = [*request["overrides"], f"run.device={request['device']}"]
     return build_networks.without_checkpoint(
-        cli.load_config(config, Path(request["config"]), overrides)
+        load_config(config, Path(request["config"]), overrides)
     )
 
 

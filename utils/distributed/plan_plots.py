@@ -1,6 +1,5 @@
-"""Pictures of plans: the timeline of a step, and efficiency over the number of devices."""
+"""Plots of AllReduce plans: the timeline of a step, and efficiency over the number of devices."""
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -10,10 +9,9 @@ from matplotlib.patches import Patch
 
 from utils.distributed.fusion_planner import Prediction
 from utils.distributed.gradient_timing import Backward
-from utils.files import escape_control, explained
+from utils.plotting import save
 
 FORWARD, BACKWARD, TRAVEL, WAIT = "#9ecae1", "#3182bd", "#e6550d", "#bdbdbd"
-DPI = 120  # pixels of an inch
 
 
 def draw_timeline(path: Path, backward: Backward, plans: Mapping[str, Prediction]) -> None:
@@ -80,21 +78,3 @@ def draw_scaling(
     axes.grid(alpha=0.3)
     axes.legend()
     save(figure, path)
-
-
-def shortened(name: str, letters: int) -> str:
-    """The name for a title: control characters escaped, of `letters` characters at most."""
-    name = escape_control(name)
-    return name if len(name) <= letters else f"{name[: letters - 1]}…"
-
-
-def save(figure: Figure, path: Path, option: str = "--out") -> None:
-    """Writes a picture whole or not at all; ValueError names the option where it cannot."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with explained(path, option):
-            figure.savefig(temporary, format=path.suffix[1:], dpi=DPI)
-            temporary.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
