@@ -8,8 +8,7 @@ from utils.cli import rooms
 from utils.config import ROOT
 from utils.networks import find_network
 from utils.nn.fuse_conv_bn import fold
-from utils.testing.filling import fill_input
-from utils.testing.golden import evaluation, expected_evaluation, load_case, spread
+from utils.testing.golden import evaluation, expected_evaluation, fill_input, load_case, spread
 
 
 @pytest.mark.parametrize("room", rooms())

@@ -17,7 +17,7 @@ from tsm.config import Config as TsmConfig
 from utils.config import ROOT, load_config
 from utils.data.packed.reader import PLACES
 from utils.data.packed.shard_writer import page_size
-from utils.data.synthetic.label_sets import draw_sets
+from utils.data.synthetic.motion_videos import draw_sets
 from utils.runtime import Runtime
 from x3d import dataset as x3d
 from x3d.config import Config as X3dConfig

@@ -22,9 +22,9 @@ from utils import signals
 from utils.cli import rooms
 from utils.config import ROOT, load_config
 from utils.data.class_names import SHIPPED, find_names
-from utils.data.synthetic.label_sets import draw_sets
 from utils.data.synthetic.motion_videos import (
     MOTIONS,
+    draw_sets,
     read_number,
     write_numbered_video,
     write_video,

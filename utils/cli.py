@@ -19,8 +19,7 @@ from types import MappingProxyType
 from typing import Any, Callable, get_type_hints
 
 from utils import signals
-from utils.build_settings import nearest
-from utils.config import ROOT, known, load_config, locate, read_yaml
+from utils.config import ROOT, known, load_config, locate, nearest, read_yaml
 from utils.messages import VALUE, Failed, Interrupted, cut, cut_errors, to_line
 from utils.networks import find_network
 from utils.processes import record_completion

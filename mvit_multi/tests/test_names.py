@@ -11,12 +11,10 @@ from mvit_multi.network import NETWORK
 from mvit_multi.tests.formula import multiply_adds
 from utils.config import ROOT, load_config
 from utils.nn.dropout import Dropout
-from utils.nn.layers import Normalize
-from utils.testing.filling import fill, fill_input
-from utils.testing.golden import torch_names
+from utils.nn.layers import Normalize, resize_rows
+from utils.testing.golden import fill, fill_input, torch_names
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert
-from utils.weights.tables import resize_rows
 
 CONFIGS = ROOT / "mvit_multi" / "configs"
 TOY = {"frames": 4, "crop": 32, "depth": 3, "dim": 8, "grow": (1,), "kv_stride": 4}

@@ -11,8 +11,7 @@ from tsm.model import TSM
 from tsm.network import NETWORK
 from tsm.online import OnlineTSM
 from tsm.shift import shift, shift_past, temporal_max_pool
-from utils.testing.filling import fill, fill_input
-from utils.testing.golden import load_case, put_state, torch_names
+from utils.testing.golden import fill, fill_input, load_case, put_state, torch_names
 from utils.train import amp
 
 GOLDEN = Path(__file__).parent / "golden"

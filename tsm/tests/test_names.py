@@ -9,8 +9,7 @@ import pytest
 from tsm.convert import canonical, dialect
 from tsm.model import TSM
 from tsm.network import NETWORK
-from utils.testing.filling import fill
-from utils.testing.golden import load_case, torch_names
+from utils.testing.golden import fill, load_case, torch_names
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert, read_naming
 

@@ -10,8 +10,8 @@ from typing import Any, Optional
 
 from utils.config import ROOT, known
 from utils.data.annotation_file import ListFile
+from utils.files import read_text
 from utils.log import log
-from utils.text_files import read_text
 
 SHIPPED = ROOT / "utils" / "labels"
 TURNED = re.compile("(counter|anti)[- _]?clockwise")

@@ -15,8 +15,13 @@ import numpy as np
 from mindspore import Tensor
 
 from utils.files import explained
-from utils.testing.filling import fill_input
-from utils.testing.golden import evaluation, expected_evaluation, record_taps, torch_names
+from utils.testing.golden import (
+    evaluation,
+    expected_evaluation,
+    fill_input,
+    record_taps,
+    torch_names,
+)
 from utils.train.train_step import TrainStep
 from utils.weights.checkpoint import weights_of
 

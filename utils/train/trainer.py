@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 import numpy as np
+from mindspore import Tensor
 from mindspore.train import Callback, Model
 
 from utils.data.class_names import advise
@@ -23,15 +24,14 @@ from utils.distributed.gradient_fusion import Segments
 from utils.evaluate.metrics import check_same_step, print_result, share_statistics
 from utils.log import log, progress, start_log, write_line
 from utils.messages import Interrupted
-from utils.runtime import Runtime
+from utils.runtime import Runtime, release_memory
 from utils.signals import Stopped, reacting
 from utils.train import lr_schedules
-from utils.train.first_step import choose_sink_size, compile_step
 from utils.train.profiler import Profiling
 from utils.train.run_dir import RunDirectory, write_state
 from utils.train.tensorboard import EventFiles
 from utils.train.train_setup import TrainSetup
-from utils.train.train_step import OUTPUTS
+from utils.train.train_step import OUTPUTS, TrainStep
 from utils.weights import checkpoint
 
 MUCH_WAITING = 0.1  # fraction of the time
@@ -442,3 +442,28 @@ def describe_device_counts(train: Any, sampler: TrainSampler) -> str:
         peak = lr_schedules.peak_lr(train.lr, train.base_batch, effective)
         parts.append(f"{'here ' if n == sampler.size else ''}{n}: {effective}, lr {peak:g}")
     return f"devices: samples an update, peak lr | {' | '.join(parts)}"
+
+
+def choose_sink_size(batches: int, most: int) -> int:
+    """Steps at a time: as many as there may be, so that no batch is left over."""
+    return next(size for size in range(min(most, batches), 0, -1) if batches % size == 0)
+
+
+def compile_step(step: TrainStep, data, rt: Runtime) -> float:
+    """Builds the graph for the shapes of a data set, with a log line before and after; seconds."""
+    log.info("compiling the graph ...")
+    began = time.monotonic()
+    inputs = [
+        Tensor(np.zeros(shape, kind))
+        for shape, kind in zip(data.output_shapes(), data.output_types())
+    ]
+    step.compile(*inputs)
+    release_memory()
+    seconds = time.monotonic() - began
+    log.info("compiled in %.1f s", seconds)
+    if rt.device == "Ascend":
+        log.info(
+            "the first step also compiles the device's kernels, which can take minutes "
+            "(run.op_compile: prebuilt uses CANN's own)"
+        )
+    return seconds

@@ -11,9 +11,9 @@ from typing import NamedTuple, Optional, Protocol
 
 import numpy as np
 
+from utils.nn.layers import resize_table
 from utils.weights import checkpoint, torch_reader
 from utils.weights.checkpoint import listing
-from utils.weights.tables import resize_table
 
 NORM = {
     "weight": "gamma",

@@ -6,8 +6,7 @@ import pytest
 from mindspore import Tensor, ops
 
 from utils.nn.conv3d import FORMS, DepthwiseConv3d
-from utils.testing.filling import fill, fill_input
-from utils.testing.golden import torch_names
+from utils.testing.golden import fill, fill_input, torch_names
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert
 from x3d import convert as names

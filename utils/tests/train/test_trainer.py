@@ -9,9 +9,8 @@ from mindspore import dtype as mstype
 
 from utils.config import Run
 from utils.runtime import Runtime
-from utils.train.first_step import choose_sink_size
 from utils.train.train_setup import TrainSetup
-from utils.train.trainer import Hooks, TrainingLoop
+from utils.train.trainer import Hooks, TrainingLoop, choose_sink_size
 
 
 def trainer(**fields) -> SimpleNamespace:
