@@ -50,7 +50,7 @@ from utils.files import explained, write_text
 from utils.networks import find_network
 from utils.nn.complexity import multiply_adds
 from utils.testing.golden import evaluation as scores_of
-from utils.testing.golden import graph_costs
+from utils.verify import graph_costs
 from utils.verify.graph_costs import compile_seconds, peak_gb
 
 # The rooms' own functions by parts, besides `data_timing.FUNCTIONS`.

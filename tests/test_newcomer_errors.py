@@ -19,7 +19,7 @@ import pytest
 from tsm.config import Config
 from utils import cli, log, signals
 from utils.config import ROOT
-from utils.weights.checkpoint import locked
+from utils.files import locked
 
 TRAIN, EVAL = "tsm/train.py {tiny} --run.out={new}", "tsm/eval.py {tiny} --checkpoint_path"
 CONVERT = "scripts/convert_checkpoint.py --target {new} --config_path tsm/configs/tsm_smoke.yaml"
