@@ -250,7 +250,6 @@ def enter(usage: str, work: Callable, bare: bool = False) -> None:
         signals.watch()
         with quietly():
             status = work()
-            sys.stdout.flush()
         status = status if isinstance(status, int) else 0
         if not status:
             record_completion()
