@@ -14,7 +14,7 @@ from mindspore import dtype as mstype
 from mindspore.common.initializer import Normal, Uniform, Zero, initializer
 from scipy.linalg import block_diag
 
-from utils.nn.conv3d import DepthwiseConv3d
+from utils.nn.conv3d import DepthwiseConv3d, stack
 from utils.nn.layers import Dense, LayerNorm, on_ascend, resize_rows
 
 Grid = tuple[int, int, int]
@@ -133,7 +133,7 @@ class Attention(nn.Cell):
         q, kv = ops.split(wide, (width, 2 * width), 1)
         q = self.pool_q(ops.reshape(q, (-1, self.size, *self.grid)))
         # The channels of keys and values, head by head, have the kernels of one head.
-        kernels = ops.stack((self.pool_k.weight, self.pool_v.weight))  # (2, d, 1, 3, 3, 3)
+        kernels = stack((self.pool_k.weight, self.pool_v.weight), 0)  # (2, d, 1, 3, 3, 3)
         kernels = ops.expand_dims(ops.cast(kernels, kv.dtype), 1)
         shape = (2, self.heads, *kernels.shape[2:])
         kernels = ops.reshape(ops.broadcast_to(kernels, shape), (2 * width, *shape[3:]))

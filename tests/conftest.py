@@ -1,6 +1,13 @@
-"""A small drawn data set and a tiny network for the tests that run whole commands."""
+"""A small synthetic data set and a tiny network for the tests that run whole commands.
 
+What is expensive is made once for all workers of a test run.
+"""
+
+import fcntl
+import os
+import pickle
 from pathlib import Path
+from typing import Callable
 
 import pytest
 
@@ -23,14 +30,31 @@ TINY = [
 ]
 
 
+def make_once(tmp_path_factory, name: str, make: Callable[[Path], None]) -> Path:
+    """The folder that `make` fills, in the first worker that needs it; the others wait."""
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    folder = root / name
+    with open(root / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            folder.mkdir(exist_ok=True)
+            make(folder)
+            (folder / "complete").touch()
+    return folder
+
+
 @pytest.fixture(scope="session")
 def drawn(tmp_path_factory) -> Path:
     """A root with train.txt (24 videos), test.txt (8) and odd.txt (7)."""
-    root = tmp_path_factory.mktemp("drawn")
-    draw_dataset(root, train_per_class=3, test_per_class=1, seed=1)
-    lines = (root / "test.txt").read_text().splitlines()
-    (root / "odd.txt").write_text("\n".join(lines[:7]) + "\n")
-    return root
+
+    def make(folder: Path) -> None:
+        draw_dataset(folder, train_per_class=3, test_per_class=1, seed=1)
+        lines = (folder / "test.txt").read_text().splitlines()
+        (folder / "odd.txt").write_text("\n".join(lines[:7]) + "\n")
+
+    return make_once(tmp_path_factory, "drawn", make)
 
 
 @pytest.fixture(scope="session")
@@ -43,8 +67,11 @@ def tiny(drawn) -> list:
 @pytest.fixture(scope="session")
 def trained(tiny, tmp_path_factory) -> Path:
     """The last checkpoint of an undisturbed tiny run."""
-    out = tmp_path_factory.mktemp("trained") / "run"
-    return Path(run("tsm/train.py", *tiny, f"--run.out={out}")["checkpoint"])
+
+    def make(folder: Path) -> None:
+        run("tsm/train.py", *tiny, f"--run.out={folder / 'run'}")
+
+    return make_once(tmp_path_factory, "trained", make) / "run" / "epoch_002.ckpt"
 
 
 # Two workers with two clips each, batch norms frozen, gradients in three segments.
@@ -63,8 +90,13 @@ def pair(two, tmp_path_factory) -> tuple:
 
     Beside the folder, in `graphs`, MindSpore leaves what it has compiled.
     """
-    out = tmp_path_factory.mktemp("pair") / "run"
-    saving = saving_graphs(out.parent / "graphs")
-    arguments = ["tsm", "2", *two[1:], f"--run.out={out}"]
-    done = call("scripts/run_distribute_train.sh", *arguments, environment=saving)
-    return done, last_json(done), out
+
+    def make(folder: Path) -> None:
+        saving = saving_graphs(folder / "graphs")
+        arguments = ["tsm", "2", *two[1:], f"--run.out={folder / 'run'}"]
+        done = call("scripts/run_distribute_train.sh", *arguments, environment=saving)
+        (folder / "process.pickle").write_bytes(pickle.dumps(done))
+
+    folder = make_once(tmp_path_factory, "pair", make)
+    done = pickle.loads((folder / "process.pickle").read_bytes())
+    return done, last_json(done), folder / "run"

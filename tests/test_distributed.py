@@ -30,6 +30,7 @@ def test_two_workers_equal_one_with_twice_the_batch(pair, tiny, tmp_path):
         np.testing.assert_allclose(value, second[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_an_evaluation_on_three_ranks_equals_one(drawn, tiny, trained, tmp_path):
     """7 videos: no whole batches, not as many on each rank, and nothing left out.
 

@@ -205,6 +205,7 @@ def gradients(small: list, out: Path, workers: int, *settings: str) -> dict:
     return dict(np.load(out / "gradients.npz"))
 
 
+@pytest.mark.slow
 def test_gradients_of_two_workers(small, tmp_path):
     """Those of the whole batch, informative loss and all; as the original has them, half of it."""
     alone = gradients(small, tmp_path / "alone", 1, "--data.batch=4")

@@ -107,7 +107,9 @@ def test_damage_is_found_named_and_repaired(drawn, tmp_path):
     assert found.stderr.splitlines()[-1].startswith("error: ")
     assert f"{shards[1]}: check sums differ" in found.stderr
     shards[1].write_bytes(data[:-100])
-    config = load_config(TsmConfig, yaml_of("tsm"), [f"data.packed={tmp_path}"])
+    config = load_config(
+        TsmConfig, yaml_of("tsm"), [f"data.packed={tmp_path}", f"data.root={drawn}"]
+    )
     with pytest.raises(
         ValueError, match=rf"{shards[1]} has {len(data) - 100} of {len(data)} bytes"
     ):

@@ -59,6 +59,7 @@ def test_a_plan_leaves_a_table_and_two_pictures(planned):
         assert (folder / name).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
+@pytest.mark.slow
 def test_a_measured_profile_takes_the_place_of_counts(tiny, tmp_path):
     path = tmp_path / "profile.json"
     run(PROFILE, *tiny, f"--out={path}", "--points=1", "--repeats=3")

@@ -215,6 +215,7 @@ def test_torchvisions_file_is_converted(tmp_path):
     assert "fc.weight is [10, 16] instead of [11, 16]" in wrong.stderr
 
 
+@pytest.mark.slow
 def test_a_step_is_recorded_and_compared_layer_by_layer(small, trained, tmp_path):
     record = tmp_path / "step.npz"
     weights = ["--checkpoint_path", trained]
