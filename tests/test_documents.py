@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.helpers import environment
+from tests.helpers import environment, mark_installed
 from tests.test_official_lists import CASES, IMAGES, lay, lay_imagenet
 from utils.cli import rooms
 from utils.config import ROOT, load_config
@@ -92,16 +92,16 @@ def lines_of(document: Path) -> list[Line]:
 def zoo(drawn, tmp_path) -> Path:
     """A copy of the checkout with data of two classes, of images and of weights."""
     folder = tmp_path / "zoo"
-    left = shutil.ignore_patterns(".git", ".venv", ".*cache", "__pycache__", "out", "data", "build")
+    left = shutil.ignore_patterns(
+        ".git", ".venv*", ".*cache", "__pycache__", "out", "data", "build"
+    )
     shutil.copytree(ROOT, folder, ignore=left)
     furnish(folder, drawn)
     (folder / ".venv").mkdir()
     for part in Path(sys.prefix).iterdir():
         if not part.name.startswith("installed-"):
             (folder / ".venv" / part.name).symlink_to(part)
-    wanted = (folder / "requirements.txt").read_bytes()
-    stamp = subprocess.run(["cksum"], input=wanted, capture_output=True, check=True).stdout
-    (folder / ".venv" / "installed-requirements").write_bytes(stamp)
+    mark_installed(folder)
     return folder
 
 
