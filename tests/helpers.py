@@ -27,6 +27,18 @@ def environment() -> dict:
     return {**os.environ, "PATH": path, "GLOG_v": "3"}
 
 
+def copy_checkout(folder: Path) -> None:
+    """A copy of the checkout without what is installed, computed or downloaded into it."""
+
+    def ignore(path: str, names: list[str]) -> set[str]:
+        ignored = {name for name in names if name == "__pycache__"}
+        if Path(path) == ROOT:
+            ignored |= {name for name in names if name.startswith(".")} | {"out", "data", "build"}
+        return ignored
+
+    shutil.copytree(ROOT, folder, ignore=ignore)
+
+
 def mark_installed(checkout: Path) -> None:
     """Lets scripts/env.sh take what is in the checkout's .venv for the installed requirements."""
     parts = [ROOT / name for name in ("requirements.txt", "constraints.txt")]
