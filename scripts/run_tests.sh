@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: bash scripts/run_tests.sh [--latest] [pytest arguments, for example -m slow]
 #
-# Lint and the whole test suite, after the same environment step as the quickstart; minutes.
+# Lint, types and the whole test suite, after the same environment step as the quickstart; minutes.
 #
 # --latest: in a new environment, .venv-latest, with the newest versions that requirements.txt and
 # requirements-dev.txt allow, instead of those of constraints.txt. Prints a table of the packages
@@ -27,6 +27,7 @@ if [ -n "${latest:-}" ]; then
 fi
 ruff check .
 ruff format --check .
+if [ -x "$VENV/bin/mypy" ]; then mypy; fi # there is none for Python 3.9
 for script in scripts/*.sh .ci/run; do bash -n "$script"; done
 shellcheck --external-sources scripts/*.sh .ci/run
 exec python -m pytest -n 2 "$@"
