@@ -1,9 +1,11 @@
 # shellcheck shell=bash
 # Sourced by the other scripts: finds Python, makes .venv, installs what is missing, and puts the
-# environment first on PATH, which msrun's workers need.
+# environment first on PATH, which msrun's workers need. ZOO_VENV names another folder than .venv.
 
 ROOT=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 export ROOT
+VENV=${ZOO_VENV:-$ROOT/.venv}
+VERSIONS=("--constraint=$ROOT/constraints.txt") # empty: the newest that the requirements allow
 
 say() { echo "$*" >&2; }
 
@@ -39,27 +41,27 @@ checksum() { # FILE...: of their contents
     cat "$@" | cksum
 }
 
-install() { # REQUIREMENTS...: into .venv, unless the same ones are there already
-    local wanted python files=()
-    local stamp="$ROOT/.venv/installed-${1%.txt}"
+install() { # REQUIREMENTS...: into $VENV, unless the same ones are there already
+    local expected python files=()
+    local stamp="$VENV/installed-${1%.txt}"
     for file in "$@"; do files+=("$ROOT/$file"); done
-    wanted=$(checksum "${files[@]}")
-    if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
-        if [ ! -x "$ROOT/.venv/bin/python" ]; then
+    expected=$(checksum "${files[@]}" "$ROOT/constraints.txt")
+    if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$expected" ]; then
+        if [ ! -x "$VENV/bin/python" ]; then
             python=$(find_python) || return 2
-            say "making .venv with $("$python" --version)"
-            "$python" -m venv "$ROOT/.venv" || return 2
+            say "making ${VENV##*/} with $("$python" --version)"
+            "$python" -m venv "$VENV" || return 2
         fi
         say "installing ${*} (a few minutes the first time)"
-        if ! "$ROOT/.venv/bin/python" -m pip install --no-cache-dir --disable-pip-version-check \
-            --quiet "${files[@]/#/--requirement=}" >&2; then
+        if ! "$VENV/bin/python" -m pip install --no-cache-dir --disable-pip-version-check \
+            --quiet ${VERSIONS[@]+"${VERSIONS[@]}"} "${files[@]/#/--requirement=}" >&2; then
             say "the installation failed; the lines above say why (no network? no room on the disk?)." \
                 "Run the same command again."
             return 2
         fi
-        echo "$wanted" >"$stamp"
+        echo "$expected" >"$stamp"
     fi
-    export PATH="$ROOT/.venv/bin:$PATH"
+    export PATH="$VENV/bin:$PATH"
     GLOG_v="${GLOG_v:-$(log_level)}"
     export GLOG_v
     advise_set_env

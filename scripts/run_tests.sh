@@ -1,15 +1,33 @@
 #!/usr/bin/env bash
-# usage: bash scripts/run_tests.sh [pytest arguments, for example -m slow]
+# usage: bash scripts/run_tests.sh [--latest] [pytest arguments, for example -m slow]
 #
-# Lint and the whole test suite, after the same environment step as the quickstart; minutes.
+# Lint, types and the whole test suite, after the same environment step as the quickstart; minutes.
+#
+# --latest: in a new environment, .venv-latest, with the newest versions that requirements.txt and
+# requirements-dev.txt allow, instead of those of constraints.txt. Prints a table of the packages
+# whose version differs, then runs the same.
 set -euo pipefail
+if [ "${1:-}" = --latest ]; then
+    latest=1
+    ZOO_VENV=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)/.venv-latest
+    export ZOO_VENV # for the scripts that the tests start
+    shift
+fi
 # shellcheck source=scripts/env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
+if [ -n "${latest:-}" ]; then
+    rm -rf "$VENV"
+    VERSIONS=()
+fi
 install requirements.txt
 install requirements-dev.txt requirements.txt # both: what one asks for must fit the other
 cd "$ROOT"
+if [ -n "${latest:-}" ]; then
+    python scripts/compare_versions.py
+fi
 ruff check .
 ruff format --check .
+if [ -x "$VENV/bin/mypy" ]; then mypy; fi # there is none for Python 3.9
 for script in scripts/*.sh .ci/run; do bash -n "$script"; done
 shellcheck --external-sources scripts/*.sh .ci/run
 exec python -m pytest -n 2 "$@"

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -24,6 +25,29 @@ def environment() -> dict:
     """This interpreter first on PATH, as msrun's workers need it."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "GLOG_v": "3"}
+
+
+def copy_checkout(folder: Path) -> None:
+    """A copy of the checkout without what is installed, computed or downloaded into it."""
+
+    def ignore(path: str, names: list[str]) -> set[str]:
+        ignored = {name for name in names if name == "__pycache__"}
+        if Path(path) == ROOT:
+            ignored |= {name for name in names if name.startswith(".")} | {"out", "data", "build"}
+        return ignored
+
+    shutil.copytree(ROOT, folder, ignore=ignore)
+
+
+def mark_installed(checkout: Path) -> None:
+    """Lets scripts/env.sh take what is in the checkout's .venv for the installed requirements."""
+    parts = [ROOT / name for name in ("requirements.txt", "constraints.txt")]
+    for path in parts:
+        shutil.copy(path, checkout)
+    text = b"".join(path.read_bytes() for path in parts)
+    stamp = subprocess.run(["cksum"], input=text, capture_output=True, check=True).stdout
+    (checkout / ".venv").mkdir(exist_ok=True)
+    (checkout / ".venv" / "installed-requirements").write_bytes(stamp)
 
 
 def call(script: str, *arguments: str, **options) -> subprocess.CompletedProcess:

@@ -58,10 +58,12 @@ def test_a_python_without_mindspore_is_told():
 
 
 @pytest.fixture
-def scripts(tmp_path):
+def scripts(tmp_path, monkeypatch):
     """A checkout that has only its scripts, and an environment whose Python fails."""
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
-    shutil.copy(ROOT / "requirements.txt", tmp_path)
+    for name in ("requirements.txt", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    monkeypatch.delenv("ZOO_VENV", raising=False)
     python = tmp_path / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(

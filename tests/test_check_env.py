@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import mark_installed
 from utils.config import ROOT
 from utils.distributed import devices
 
@@ -223,9 +224,7 @@ def checkout(tmp_path):
     """A checkout that has only its scripts, and an environment that is installed already."""
     folder = tmp_path / "checkout"
     shutil.copytree(ROOT / "scripts", folder / "scripts")
-    requirements = shutil.copy(ROOT / "requirements.txt", folder)
-    stamp = subprocess.run(f"cat {requirements} | cksum", shell=True, stdout=subprocess.PIPE)
-    write(folder / ".venv" / "installed-requirements", stamp.stdout.decode())
+    mark_installed(folder)
     return folder
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.helpers import environment
+from tests.helpers import copy_checkout, environment, mark_installed
 from tests.test_official_lists import CASES, IMAGES, lay, lay_imagenet
 from utils.cli import rooms
 from utils.config import ROOT, load_config
@@ -54,8 +54,8 @@ SMALL = {
     "--model.depth_factor=0.4 --eval.clips=1",
     r"resnet50_r50_imagenet_torchvision": "--model.arch=resnet18 --model.first_width=2 "
     "--model.num_classes=10 --data.resize=64 --data.crop=64 --run.device=CPU",
-    r"draw_videos.*data/drawn": "--train 3 --test 1 --seed 1",
-    r"draw_videos.*--sets": "--train 2 --test 1",
+    r"synthesize_videos.*data/drawn": "--train 3 --test 1 --seed 1",
+    r"synthesize_videos.*--sets": "--train 2 --test 1",
     r"predict.*--window": "--window 1 --step 0.5",
     r"benchmark.py (step|eval)": "--repeats=1",
     r"benchmark.py data": "--seconds=1",
@@ -92,16 +92,13 @@ def lines_of(document: Path) -> list[Line]:
 def zoo(drawn, tmp_path) -> Path:
     """A copy of the checkout with data of two classes, of images and of weights."""
     folder = tmp_path / "zoo"
-    left = shutil.ignore_patterns(".git", ".venv", ".*cache", "__pycache__", "out", "data", "build")
-    shutil.copytree(ROOT, folder, ignore=left)
+    copy_checkout(folder)
     furnish(folder, drawn)
     (folder / ".venv").mkdir()
     for part in Path(sys.prefix).iterdir():
         if not part.name.startswith("installed-"):
             (folder / ".venv" / part.name).symlink_to(part)
-    wanted = (folder / "requirements.txt").read_bytes()
-    stamp = subprocess.run(["cksum"], input=wanted, capture_output=True, check=True).stdout
-    (folder / ".venv" / "installed-requirements").write_bytes(stamp)
+    mark_installed(folder)
     return folder
 
 
@@ -149,7 +146,8 @@ def provide(command: str, folder: Path) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         image = "data/imagenet/val/a/4.jpg" if name.endswith(".jpg") else ""
         shutil.copy(folder / (image or "data/drawn/videos/test/grow_000.mp4"), folder / name)
-    for name in [word for word in words if "plot_run" in command and re.match(r"out/\w+$", word)]:
+    runs = [word for word in words if re.match(r"out/\w+$", word)]
+    for name in runs if "plot_training" in command else ():
         if not (folder / name / "log.jsonl").exists():
             train = "python tsm/train.py --config_path tsm/configs/tsm_smoke.yaml --train.epochs=2"
             execute([f"{train} --run.out={name}"], folder)

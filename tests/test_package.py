@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.conftest import TINY
-from tests.helpers import environment
+from tests.helpers import copy_checkout, environment
 from tsm.config import Config
 from utils import config
 from utils.cli import rooms
@@ -88,21 +88,21 @@ def test_without_a_checkout_data_and_results_lie_in_the_current_folder(
     assert capsys.readouterr().err == ""
 
 
-def place(wheel: Path, folder: Path) -> Path:
+def install(target: Path, folder: Path, *options: str) -> Path:
     """A new environment that also sees this one's packages; its folder of commands."""
     venv.create(folder, with_pip=False)
     (site,) = folder.glob("lib/python*/site-packages")
     here = [path for path in sys.path if path.endswith("site-packages")]
     (site / "seen.pth").write_text("".join(f"{path}\n" for path in here))
     command = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps"]
-    subprocess.run([*map(str, command), str(wheel)], check=True, timeout=120)
+    subprocess.run([*map(str, [*command, *options, target])], check=True, timeout=120)
     return folder / "bin"
 
 
 @pytest.mark.slow
 def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
     """Draw, train, evaluate, by one device and two; nothing is written beside the code."""
-    commands, empty = place(wheel, tmp_path / "venv"), tmp_path / "empty"
+    commands, empty = install(wheel, tmp_path / "venv"), tmp_path / "empty"
     empty.mkdir()
     (code,) = (tmp_path / "venv").glob(f"lib/python*/site-packages/{NAME}")
 
@@ -130,8 +130,32 @@ def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
 
 
 @pytest.mark.slow
+def test_an_editable_installation_runs_the_checkout(tmp_path):
+    """From any folder; what is edited in the checkout is what runs next."""
+    pytest.importorskip("setuptools")
+    copy_checkout(tmp_path / "zoo")
+    options = "--no-build-isolation", "--editable"
+    commands = install(tmp_path / "zoo", tmp_path / "venv", *options)
+
+    def run(line: str) -> str:
+        command = [str(commands / "zoo"), *line.split()]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, cwd="/", env=environment()
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "check-videos" in run("--help")
+    assert run("train tsm --help").startswith("Trains TSM.\n")
+    script, helper = tmp_path / "zoo/tsm/train.py", tmp_path / "zoo/utils/usage.py"
+    script.write_text(script.read_text().replace("Trains TSM.", "Trains my TSM.", 1))
+    helper.write_text(helper.read_text().replace("print(usage", "print('Usage:', usage"))
+    assert run("train tsm --help").startswith("Usage: Trains my TSM.\n")
+
+
+@pytest.mark.slow
 def test_an_installed_command_tells_what_it_misses(wheel, tmp_path):
-    commands = place(wheel, tmp_path / "venv")
+    commands = install(wheel, tmp_path / "venv")
     for arguments, words in (([], "mvit_multi, resnet50, tsm, x3d"), (["tms"], "not tms")):
         command = [str(commands / "zoo"), "train", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)

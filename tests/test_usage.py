@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from scripts.zoo import COMMANDS
-from tests.helpers import call, environment
+from tests.helpers import call, environment, mark_installed
 from tests.test_readme import DOCUMENTS
 from utils.cli import rooms
 from utils.config import ROOT
 from utils.messages import LINE
 
-INTERNAL = {"zoo.py", "worker.py", "env.sh"}  # started by the others
+INTERNAL = {"zoo.py", "worker.py", "env.sh", "compare_versions.py"}  # started by the others
 SCRIPTS = sorted(
     str(path.relative_to(ROOT))
     for path in [*(ROOT / "scripts").rglob("*.*"), *(ROOT / "benchmarks").rglob("*.py")]
@@ -204,18 +204,16 @@ def test_control_characters_and_long_names_are_not_printed(tmp_path):
 
 
 @pytest.fixture
-def checkout(tmp_path):
+def checkout(tmp_path, monkeypatch):
     """One with a hostile name, whose Python only prints its arguments, each with a zero byte."""
     root = tmp_path / "a 'b' \"c\" $(touch hacked); `touch hacked` \nd *"
     shutil.copytree(ROOT / "scripts", root / "scripts")
-    shutil.copy(ROOT / "requirements.txt", root)
+    monkeypatch.delenv("ZOO_VENV", raising=False)
+    mark_installed(root)
     python = root / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
+    python.parent.mkdir()
     python.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
     python.chmod(0o755)
-    text = (root / "requirements.txt").read_bytes()
-    stamp = subprocess.run(["cksum"], input=text, capture_output=True)
-    (root / ".venv" / "installed-requirements").write_bytes(stamp.stdout)
     (root / "tsm").mkdir()
     (root / "tsm" / "train.py").touch()
     return root

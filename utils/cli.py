@@ -12,7 +12,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -77,7 +77,7 @@ def run_room(
     options: Sequence[str] = (),
     flags: Sequence[str] = (),
     optional: Sequence[str] = (),
-    words: dict[str, Sequence[str]] = MappingProxyType({}),
+    words: Mapping[str, Sequence[str]] = MappingProxyType({}),
     free: str = "",
 ) -> None:
     """The same for a script that serves every room: `main(room, config, **options)`.

@@ -25,7 +25,7 @@ if not find_spec("mindspore"):  # the commonest first error: a shell without the
     sys.exit(2)
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import get_origin
 
 import yaml
@@ -58,7 +58,7 @@ def build(cls: type, values: dict, prefix: str) -> Any:
         known(key, hints, f"setting {prefix}" if prefix else "section")
     for field in dataclasses.fields(cls):
         name, kind = prefix + field.name, hints[field.name]
-        if dataclasses.is_dataclass(kind):
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             arguments[field.name] = build(kind, values.get(field.name, {}), name + ".")
         elif field.name in values:
             arguments[field.name] = convert(values[field.name], kind, name)
@@ -75,7 +75,7 @@ def is_required(field: dataclasses.Field) -> bool:
 def convert(value: Any, kind: Any, name: str) -> Any:
     """The value as the type `kind`; ValueError that names the setting where it is not one."""
     origin, args = get_origin(kind), get_args(kind)
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):
             raise ValueError(f"{name} must be settings, {{name: value}}, not {quote(value)}")
         return build(kind, value, f"{name}.")
@@ -132,7 +132,7 @@ def convert_scalar(value: Any, kind: type, name: str) -> Any:
         if math.isfinite(number):
             return number
     elif type(value) is kind:
-        if kind is not int or abs(value) < 2**63:
+        if not isinstance(value, int) or abs(value) < 2**63:
             return value
         raise ValueError(f"{name} must be a whole number below 2^63, not {quote(value)}")
     raise ValueError(f"{name} must be {WORDS.get(kind, 'a path')}, not {quote(value)}")
@@ -223,7 +223,7 @@ def locate(path: Path) -> Path:
 
 
 @cut_errors()
-def load_config(cls: type, path: Path, overrides: list[str] = ()) -> Any:
+def load_config(cls: type, path: Path, overrides: Sequence[str] = ()) -> Any:
     """Reads `path`, puts `section.key=value` strings on top and builds `cls`."""
     values = read_yaml(path)
     check_names(cls, values, path)

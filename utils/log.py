@@ -19,7 +19,7 @@ def start_log(rt: Runtime, folder: Optional[Path] = None) -> None:
     log.handlers.clear()
     log.propagate = False
     log.setLevel(logging.INFO if rt.is_main_process else logging.WARNING)
-    handlers = [TqdmHandler()]
+    handlers: list[logging.Handler] = [TqdmHandler()]
     if folder is not None and rt.is_main_process:
         with files.explained(folder):
             handlers.append(FileHandler(Path(folder) / "run.log"))

@@ -17,7 +17,7 @@ from typing import Callable
 
 WATCHED = (signal.SIGINT, signal.SIGTERM)
 ECHO = 1.0  # seconds; `timeout` and batch systems tell a process, and then its group
-WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+WORDS: dict[int, str] = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
 def end_command(number: int) -> None:

@@ -105,7 +105,7 @@ def worker_count(wanted: Union[int, str]) -> int:
     The cores are divided by the ranks of the node, unless msrun has bound each rank to its own
     part of them. A container's CPU quota is for all its ranks together.
     """
-    if wanted != "auto":
+    if isinstance(wanted, int):
         return min(wanted, cores())
     ranks = get_local_rank_size()
     own = min(cores(), read_cpu_quota() // ranks) if is_bound() else cores() // ranks
@@ -119,8 +119,9 @@ def batches_ahead(wanted: Union[int, str], size: int, besides: int, total: float
     that is more than there is.
     """
     free = free_memory() / get_local_rank_size()
-    ahead = wanted
-    if wanted == "auto":
+    if isinstance(wanted, int):
+        ahead = wanted
+    else:
         ahead = int(min(MOST, max(FEWEST, PART * free // size - besides)))
     held = min(ahead + besides, total)
     if held * size > free:
@@ -129,7 +130,7 @@ def batches_ahead(wanted: Union[int, str], size: int, besides: int, total: float
             f"than the {free / 1e6:.0f} MB that are free for each rank of this node; "
             "lower it, or data.batch and eval.batch"
         )
-    return min(ahead, total)
+    return int(min(ahead, total))
 
 
 def cores() -> int:

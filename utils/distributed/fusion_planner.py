@@ -62,7 +62,7 @@ def predict(backward: Backward, cluster: Cluster, devices: int, ends: Sequence[i
         part = slice(first, last + 1)
         size, ready = int(backward.sizes[part].sum()), leaves(backward, cluster, part)
         begin = max(free, ready)
-        free = begin + cluster.all_reduce_seconds(size, devices)
+        free = begin + float(cluster.all_reduce_seconds(size, devices))
         segments.append(Segment(first, last, size, ready, begin, free))
     exposed = max(0.0, free - backward.end) if devices > 1 else 0.0
     waiting = backward.step * (cluster.slowdown(devices) - 1)

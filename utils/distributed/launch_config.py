@@ -69,7 +69,7 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
         port=whole("MASTER_PORT", port, 1, 65500) if port else PORT if nodes > 1 else 0,
         restarts=whole("--restarts", restarts, 0),
         patience=whole("MASTER_TIMEOUT", environ.get("MASTER_TIMEOUT") or "300", 1),
-        table=table and table.path,
+        table=table.path if table else None,
         token=environ.get("ZOO_JOB_TOKEN", ""),
     )
     check_devices(devices, job.arguments, environ)
@@ -121,7 +121,7 @@ def master_address(nodes: int, environ: Mapping[str, str]) -> str:
 def address_of(name: str) -> str:
     """The IP address of a host, of version 4 where it has one; raises OSError for an unknown."""
     found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    return min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0]
+    return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
 
 
 def check_port(job: Job) -> None:

@@ -57,11 +57,12 @@ class Report:
 
         Raises ValueError where the folder cannot be written.
         """
-        self.folder, self.mine, self.samples = folder and Path(folder), mine, samples
+        self.folder = Path(folder) if folder else None
+        self.mine, self.samples = mine, samples
         self.softmax, self.rt = softmax, rt
         width = len(samples.classes) + 2  # the label, and 1 for seen
         self.numbers, self.rows = [], [np.zeros((0, width), np.float32)]
-        if folder and rt.is_main_process:
+        if self.folder and rt.is_main_process:
             with explained(self.folder, "--report"):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 tempfile.TemporaryFile(dir=self.folder).close()

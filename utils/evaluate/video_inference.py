@@ -152,7 +152,7 @@ def read_forward(source: FrameSource, needed: Sequence[np.ndarray]) -> Iterator[
         yield source.frames(needed[0])
         return
     every, held, done = np.unique(np.concatenate(needed)), {}, 0
-    for numbers, later in zip(needed, [*needed[1:], [np.inf]]):
+    for numbers, later in zip(needed, [*needed[1:], np.array([np.inf])]):
         upto = int(np.searchsorted(every, numbers[-1], "right"))
         if upto > done:
             fresh, done = every[done:upto], upto

@@ -112,7 +112,7 @@ def export(
         os.chmod(file, 0o644)
         run = runner(file)
         difference = max(distance(run(x), expected[: len(x)]) for x in clips)
-        relative = difference / max(spread(expected), np.finfo(np.float32).tiny)
+        relative = difference / max(spread(expected), float(np.finfo(np.float32).tiny))
         if not relative <= TOLERANCE[want.precision]:
             raise RuntimeError(
                 f"{want.target} is not written: it would differ from the network by "

@@ -29,7 +29,7 @@ def network(
 ) -> nn.Cell:
     """That of a checkpoint at an amp level; `changes` are to the arguments of `build`."""
     net = build(**{**cfg.network(), **changes})
-    checkpoint.load(net, path, head=head)
+    checkpoint.load(net, Path(path), head=head)
     return ready(net, level)
 
 

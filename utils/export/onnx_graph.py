@@ -49,7 +49,8 @@ class Builder:
         if isinstance(value, np.ndarray):
             return self.constant(value, value.dtype)
         part, axis = value
-        split, whole = list(part.shape), list(part.shape)
+        split: list[Union[int, Free]] = [*part.shape]
+        whole = list(part.shape)
         split.insert(axis, Free(1))
         whole[axis] = -1
         part = self.constant(np.expand_dims(part, axis), part.dtype)

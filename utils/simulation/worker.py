@@ -36,7 +36,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     rt = runtime.start(cfg.run)
     if ranks > 1:
         rt = replace(rt, size=runtime.start_data_parallel()[1])
-    size = {}
+    size: dict[str, Any] = {}
     if request["mode"] == "train":
         step = build_networks.build_train_step(network, cfg, rt)
         if request.get("separate_gradients"):

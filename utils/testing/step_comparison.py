@@ -167,7 +167,7 @@ def against_case(case: dict, golden) -> list[Difference]:
     expected = train.get("loss64", train["loss"])
     found.append(Difference("loss", "loss", off(float(loss.asnumpy()), expected)))
     for parameter, grad in zip(weights, grads):
-        length = np.linalg.norm(grad.asnumpy())
+        length = float(np.linalg.norm(grad.asnumpy()))
         name = names[parameter.name]
         if exact[name] > NOISE:
             found.append(Difference("gradients", name, off(length, exact[name])))
@@ -177,7 +177,7 @@ def against_case(case: dict, golden) -> list[Difference]:
         loss = float(step(Tensor(clip), label)[0].asnumpy())
         found.append(Difference("updates", f"loss before update {i + 1}", off(loss, expected)))
     for parameter in weights if "delta_norm64" in recorded else ():
-        length = np.linalg.norm(parameter.asnumpy() - before[parameter.name])
+        length = float(np.linalg.norm(parameter.asnumpy() - before[parameter.name]))
         name = names[parameter.name]
         expected, rounded = (recorded[key][name] for key in ("delta_norm64", "delta_norm"))
         if off(rounded, expected) < 0.02:  # the others are rounding, in the original too

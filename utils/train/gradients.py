@@ -97,7 +97,8 @@ class SegmentReducer(nn.Cell):
 
     def __init__(self, weights: tuple, ends: Sequence[int]):
         super().__init__(auto_prefix=False)
-        sizes, self.segments = [weight.size for weight in weights], ()
+        sizes = [weight.size for weight in weights]
+        self.segments: tuple = ()
         for first, last in segments_of(ends):
             starts = range(first, last + 1, PACKED)
             chunks = tuple((start, min(start + PACKED, last + 1)) for start in starts)

@@ -7,7 +7,7 @@ ever. So its records are written here, one after the other, and what the disk sa
 import logging
 import time
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 log = logging.getLogger("zoo")
 
@@ -20,7 +20,8 @@ class EventFiles:
 
     def __init__(self, folder: Optional[Path], done: int):
         """`done`: the steps that the run goes on from; what is known of later ones is hidden."""
-        self.folder, self.done, self.writer = folder, done, None
+        self.folder, self.done = folder, done
+        self.writer: Any = None
 
     def write(self, step: int, values: dict) -> None:
         """A line of the log; an error of the disk is told, and ends the writing, not the run."""

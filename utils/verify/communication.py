@@ -30,8 +30,11 @@ LOG = "the log is logs/{}.log; see also those in out/logs"
 def verify_communication(plan: Plan) -> tuple[list[Finding], dict]:
     if plan.devices < 2:
         return [Finding(SKIPPED, ONE)], {}
-    request = {"device": plan.device, "elements": TOY_ELEMENTS if plan.is_toy else ELEMENTS}
-    request["repeats"] = TOY_REPEATS if plan.is_toy else REPEATS
+    request = {
+        "device": plan.device,
+        "elements": TOY_ELEMENTS if plan.is_toy else ELEMENTS,
+        "repeats": TOY_REPEATS if plan.is_toy else REPEATS,
+    }
     ended = plan.runner.run_worker("communication", "all_reduce", request, plan.devices)
     found = dict(ended.last)
     if "probes" in found:

@@ -39,8 +39,8 @@ TOY_SHAPES = [
 def verify_convolutions(plan: Plan) -> tuple[list[Finding], dict]:
     """One process for each form: a device that lacks one may end it."""
     shapes = TOY_SHAPES if plan.is_toy else SHAPES
-    request = {"device": plan.device, "shapes": shapes}
-    request["repeats"] = TOY_REPEATS if plan.is_toy else REPEATS
+    repeats = TOY_REPEATS if plan.is_toy else REPEATS
+    request = {"device": plan.device, "shapes": shapes, "repeats": repeats}
     ended = {
         form: plan.runner.run_worker(f"convolutions_{form}", "form", {**request, "form": form})
         for form in FORMS

@@ -20,13 +20,13 @@ from utils import build_networks, runtime
 from utils.config import Run, load_config
 from utils.networks import find_network
 from utils.nn.conv3d import DepthwiseConv3d
+from utils.testing import step_comparison
 from utils.testing.golden import (
     evaluation,
     expected_evaluation,
     fill_input,
     load_case,
     spread,
-    step_comparison,
     torch_names,
 )
 from utils.train import amp
@@ -53,7 +53,7 @@ def measure_parity(request: dict[str, Any]) -> Iterator[dict[str, float]]:
     golden = find_network(request["network"]).golden_case
     case = read_case(Path(request["case"]), request["name"])
     clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
-    options = {}
+    options: dict[str, Any] = {}
     if "form" in inspect.signature(golden.network).parameters:
         options = {"form": FORMS[request["device"]]}
     for level in request["levels"]:
@@ -89,7 +89,7 @@ def measure_gradients(golden, case: dict, clip: Tensor, level: str, options: dic
     exact = train.get("grad_norm64", train["grad_norm"])
     least, names, errors = LEAST_GRADIENT * max(exact.values()), torch_names(net), []
     for parameter, gradient in zip(weights, gradients):
-        length = np.linalg.norm(gradient.asnumpy().astype(np.float64)) / scale
+        length = float(np.linalg.norm(gradient.asnumpy().astype(np.float64))) / scale
         expected = exact.get(names[parameter.name], 0.0)  # not every case records norms
         if expected > least:
             errors.append(step_comparison.off(length, expected))

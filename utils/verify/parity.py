@@ -41,9 +41,14 @@ def verify_parity(plan: Plan) -> tuple[list[Finding], dict]:
             text = f"{network}: the golden case {file} is not there"
             findings.append(Finding(FAILED, text, "run this in a checkout, not in a package"))
             continue
-        request = {"device": plan.device, "network": network, "case": str(case), "name": name}
-        request["levels"] = list(LIMITS)
-        request["gradients"] = ["O0"] if plan.is_toy and network != SMALLEST else list(LIMITS)
+        request = {
+            "device": plan.device,
+            "network": network,
+            "case": str(case),
+            "name": name,
+            "levels": list(LIMITS),
+            "gradients": ["O0"] if plan.is_toy and network != SMALLEST else list(LIMITS),
+        }
         ended = plan.runner.run_worker(f"parity_{network}", "parity", request)
         values[network] = list(ended.lines)
         findings += assess_parity(network, f"{network}/tests/golden/{file}", plan.device, ended)

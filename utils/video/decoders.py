@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from string import Formatter
-from typing import Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 from PIL import Image
@@ -98,7 +98,7 @@ class _OpenCVVideo(VideoFile):
         return pixels[:, :, ::-1] if keep else None
 
 
-def _capture_packets(path: Path, max_pixels: int) -> object:
+def _capture_packets(path: Path, max_pixels: int) -> Any:
     """An OpenCV capture that hands packets out undecoded; None where OpenCV opens no video.
 
     Raises ValueError where a frame has more than `max_pixels` pixels.
@@ -112,11 +112,10 @@ def _capture_packets(path: Path, max_pixels: int) -> object:
     return capture
 
 
-def _capture(path: Path, *settings: int) -> object:
+def _capture(path: Path, *settings: int) -> Any:
     cv2 = _opencv()
-    settings = [cv2.CAP_PROP_N_THREADS, 1, *settings]
     with plain_path(path) as plain:
-        return cv2.VideoCapture(plain, cv2.CAP_FFMPEG, settings)
+        return cv2.VideoCapture(plain, cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1, *settings])
 
 
 class FrameFolder(FrameSource):
@@ -129,7 +128,7 @@ class FrameFolder(FrameSource):
 
     def __init__(
         self,
-        path: object,
+        path: Union[str, Path],
         num_frames: int,
         image_tmpl: str,
         flow: bool = False,
@@ -197,7 +196,9 @@ def read_jpeg(data: bytes, mode: str, max_pixels: int = PIL_PIXELS) -> Optional[
     return pixels if pixels is None or mode == "RGB" or pixels.ndim == 2 else None
 
 
-def open_video(path: object, reader: str = "auto", max_pixels: int = MAX_PIXELS) -> FrameSource:
+def open_video(
+    path: Union[str, Path], reader: str = "auto", max_pixels: int = MAX_PIXELS
+) -> FrameSource:
     """Opens a video with "pyav", "decord", "opencv", or "auto": the first that is installed.
 
     VideoError: the file is missing, empty, no video in one file, or has frames of more than
@@ -272,7 +273,7 @@ def _decord_reason(error: Exception) -> str:
 
 
 @functools.cache
-def _decord() -> object:
+def _decord() -> Any:
     try:
         import decord
     except (ImportError, OSError):  # OSError: its library does not load
@@ -282,7 +283,7 @@ def _decord() -> object:
 
 
 @functools.cache
-def _opencv() -> object:
+def _opencv() -> Any:
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # quiet; read at the first opening
     try:
         import cv2

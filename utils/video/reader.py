@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 
@@ -55,7 +55,7 @@ def reading(path: object, reader: str) -> Iterator[None]:
         raise VideoError(path, reader, f"{name}{error}") from None
 
 
-def refuse_playlist(path: object, reader: str) -> None:
+def refuse_playlist(path: Union[str, Path], reader: str) -> None:
     """Raises WrongContent where a file is a list of other files, by its beginning."""
     with reading(path, reader), open(path, "rb") as file:
         if file.read(max(map(len, PLAYLISTS))).startswith(PLAYLISTS):
@@ -110,7 +110,7 @@ class FrameSource(abc.ABC):
 
     def __init__(self, path: Path, reader: str):
         self.path, self.reader = path, reader
-        self._handle = None  # what close() frees: the decoder, with its file and its memory
+        self._handle: Any = None  # what close() frees: the decoder, with its file and its memory
         self._length = 0
         self.fps = 0.0  # frames per second; 0 where nobody says
         self.damaged = 0  # frames read so far that the decoder marks as damaged; PyAV only

@@ -105,11 +105,11 @@ def encode(source: FrameSource, job: Job, form: Form) -> Packed:
     else:
         packets = list(jpegs(frames, form, source, job))
     height, width = seen[0].shape[:2]
-    columns = [np.array(column) for column in zip(*(packet[1:] for packet in packets))]
+    shown, kinds = (np.array(column) for column in zip(*(packet[1:] for packet in packets)))
     sizes = np.array([len(data) for data, *_ in packets])
     checksums = np.array([zlib.crc32(data) for data, *_ in packets])
     about = form.codec, height, width, len(source), source.fps
-    table = Table(*about, sizes, *columns, checksums)
+    table = Table(*about, sizes, shown, kinds, checksums)
     head, payload = table.encode(), b"".join(data for data, *_ in packets)
     return Packed(head, payload, len(source), compare(source.path, head + payload, head, seen))
 
@@ -159,7 +159,8 @@ def h264(frames: Iterator[np.ndarray], form: Form) -> Iterator[tuple[bytes, int,
     """
     encoder = None
     for number, frame in enumerate(frames):
-        encoder = encoder or open_encoder(*frame.shape[1::-1], form)
+        height, width = frame.shape[:2]
+        encoder = encoder or open_encoder(width, height, form)
         shown = picture(frame, encoder.pix_fmt)
         shown.pts, shown.time_base = number, encoder.time_base
         yield from map(described, encoder.encode(shown))
@@ -250,6 +251,8 @@ def psnr(a: np.ndarray, b: Union[np.ndarray, Sequence[np.ndarray]]) -> float:
 
 class InMemory(Place):
     """A packed video that is not in a shard yet."""
+
+    data: bytes
 
     def __new__(cls, data: bytes, head: int):
         place = super().__new__(cls, "memory", 0, head, len(data), 0)

@@ -69,12 +69,18 @@ class Plan(NamedTuple):
     def page_size(self) -> int:
         return page_size(size_of(says) for says in self.lines if isinstance(says, Record))
 
+    def record(self, line: int) -> Record:
+        """The record of a line that is not bad."""
+        record = self.lines[line]
+        assert isinstance(record, Record), record
+        return record
+
     def described(self, lines: Sequence[int]) -> dict[int, dict]:
         """What a shard says of its videos besides their pixels."""
         return {
             line: {
-                "path": os.fsencode(self.lines[line].path).decode(errors="replace"),
-                "label": self.lines[line].label,
+                "path": os.fsencode(self.record(line).path).decode(errors="replace"),
+                "label": self.record(line).label,
             }
             for line in lines
         }
@@ -168,7 +174,7 @@ def pack_shards(
 ) -> None:
     """Packs in parallel; a shard is written when the last of its videos is done."""
     jobs = [
-        ((which, name, line), job_of(plan.lines[line], plan.file, reader), plan.form)
+        ((which, name, line), job_of(plan.record(line), plan.file, reader), plan.form)
         for which, plan in enumerate(plans)
         for name, lines in missing[which].items()
         for line in lines

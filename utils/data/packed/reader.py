@@ -18,7 +18,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -66,7 +66,7 @@ def opened(shard: str):
 class PackedVideo(FrameSource):
     """A `FrameSource` out of a shard; `path` is the file that was packed."""
 
-    def __init__(self, path: object, place: Place):
+    def __init__(self, path: Union[str, Path], place: Place):
         super().__init__(Path(path), "packed")
         self._place = place
         try:
@@ -230,7 +230,7 @@ def read_places(folder: Path, index: dict, lines: int) -> np.ndarray:
     return places
 
 
-def are_places(places: object, shards: list[int], lines: int) -> bool:
+def are_places(places: Any, shards: list[int], lines: int) -> bool:
     """Whether all places are within shards of these sizes, in bytes."""
     if getattr(places, "dtype", None) != PLACE or places.shape != (lines,):
         return False

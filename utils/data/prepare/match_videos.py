@@ -34,17 +34,18 @@ def match(found: Annotations, root: Path, frames: bool) -> Listed:
     keys = {**found.train, **found.val}
     deep = any("/" in key for key in keys)
     here = frame_folders(root) if frames else video_files(root, deep)
-    parts = []
-    for part in (found.train, found.val):
-        parts.append([f"{here[key][0]} {label}" for key, label in part.items() if key in here])
-    if not any(parts):
+    train, val = (
+        [f"{here[key][0]} {label}" for key, label in part.items() if key in here]
+        for part in (found.train, found.val)
+    )
+    if not train and not val:
         wanted = next(iter(keys), "nothing")
         kind = "a folder" if frames else "a video"
         raise ValueError(
             f"--videos: below {root} lies none of the {len(keys)} annotated videos; the first is "
             f"{kind} {wanted}"
         )
-    odd = next((line for part in parts for line in part if "\n" in line), None)
+    odd = next((line for line in (*train, *val) if "\n" in line), None)
     if odd:
         raise ValueError(f"--videos: {quote(odd)} has a line break in its name; rename it")
     missing = [
@@ -55,7 +56,7 @@ def match(found: Annotations, root: Path, frames: bool) -> Listed:
     ]
     others = sorted(place for key, places in here.items() if key not in keys for place in places)
     doubles = sorted(place for key in keys for place in here.get(key, ())[1:])
-    return Listed(*parts, missing, others, doubles)
+    return Listed(train, val, missing, others, doubles)
 
 
 def video_files(root: Path, deep: bool) -> dict[str, list[str]]:

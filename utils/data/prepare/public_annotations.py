@@ -8,7 +8,7 @@ twice.
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,7 +65,8 @@ def sthv1(folder: Path, split: int) -> Annotations:
     """`*-labels.csv`, a class a line; `*-train.csv`, `*-validation.csv`, `id;class`; sorted."""
     files = [one(folder, f"*{name}.csv") for name in ("labels", "train", "validation")]
     names = sorted(line for line in lines(files[0]) if line)
-    return by_name(*(pairs(file, ";") for file in files[1:]), files, names)
+    train, val = (pairs(file, ";") for file in files[1:])
+    return by_name(train, val, files, names)
 
 
 def moments(folder: Path, split: int) -> Annotations:
@@ -146,15 +147,15 @@ def key_of(path: str) -> str:
     return path.rpartition(".")[0] or path
 
 
-def by_name(train: dict, val: dict, files: list[Path], names: list[str] = ()) -> Annotations:
+def by_name(train: dict, val: dict, files: list[Path], names: Sequence[str] = ()) -> Annotations:
     """From classes' names to labels, in the order given or else sorted."""
     names = list(names) or sorted({*train.values(), *val.values()})
     labels = {name: label for label, name in enumerate(names)}
     odd = next((n for n in (*train.values(), *val.values()) if n not in labels), None)
     if odd is not None:
         raise ValueError(f"--annotations: {odd!r} is no class of {files[0]}")
-    parts = ({key: labels[name] for key, name in part.items()} for part in (train, val))
-    return Annotations(names, *parts, files)
+    train, val = ({key: labels[name] for key, name in part.items()} for part in (train, val))
+    return Annotations(names, train, val, files)
 
 
 def ordered(labels: dict[str, int], file: Path) -> list[str]:

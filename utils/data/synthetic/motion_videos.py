@@ -303,7 +303,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 # Each motion its own class; only the axis; all but turns, in another order.
-SETS = {
+SETS: dict[str, dict[str, tuple[str, ...]]] = {
     "eight": {motion: (motion,) for motion in MOTIONS},
     "axes": {
         "horizontal": ("right", "left"),

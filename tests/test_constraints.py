@@ -1,0 +1,131 @@
+"""constraints.txt: one version of every package, direct or not, for each Python; and its use."""
+
+import runpy
+import shutil
+import subprocess
+from importlib.metadata import PackageNotFoundError, requires
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.helpers import call
+from utils.config import ROOT
+
+compare_versions = runpy.run_path(str(ROOT / "scripts" / "compare_versions.py"))
+FILES = ("requirements.txt", "requirements-dev.txt")
+EXTRAS = ("export", "tensorboard", "decord")  # of the package; `ascend` is what CANN's wheels need
+PYTHONS = ("3.9", "3.10", "3.11", "3.12")
+
+
+def read_lines(name: str) -> list[Requirement]:
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    return [Requirement(line) for line in lines if line and not line.startswith("#")]
+
+
+def applies(requirement: Requirement, extra: str = "", **environment: str) -> bool:
+    marker = requirement.marker
+    return marker is None or marker.evaluate({"extra": extra, **environment})
+
+
+def test_constraints_cover_every_package_that_the_requirements_install():
+    """Here, for this Python: the requirements, and what they require in turn."""
+    pins = compare_versions["read_pins"]((ROOT / "constraints.txt").read_text())
+    waiting = [line for name in FILES for line in read_lines(name) if applies(line)]
+    names = set()
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if name in names:
+            continue
+        names.add(name)
+        try:
+            lines = map(Requirement, requires(name) or ())
+        except PackageNotFoundError:  # a development tool that is not installed here
+            continue
+        extras = requirement.extras or {""}
+        waiting += [line for line in lines if any(applies(line, extra) for extra in extras)]
+    assert {"mindspore", "numpy", "pytest", "pillow"} < names
+    assert names - pins.keys() == set()
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("python", PYTHONS)
+def test_constraints_have_one_version_that_fits_every_requirement(python, machine):
+    environment = {
+        "python_version": python,
+        "python_full_version": f"{python}.7",
+        "platform_machine": machine,
+    }
+    pins = [pin for pin in read_lines("constraints.txt") if applies(pin, **environment)]
+    names = [canonicalize_name(pin.name) for pin in pins]
+    assert sorted(set(names)) == sorted(names)
+    versions = {name: str(pin.specifier)[2:] for name, pin in zip(names, pins)}
+    assert all(str(pin.specifier).startswith("==") for pin in pins)
+    for requirement in [line for name in FILES for line in read_lines(name)]:
+        if applies(requirement, **environment):
+            assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)])
+
+
+def test_constraints_name_no_package_index():
+    text = (ROOT / "constraints.txt").read_text()
+    assert "://" not in text
+    assert "index" not in text.replace("indexes", "")
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """The scripts and the requirements, and a Python that prints its arguments to stderr."""
+    monkeypatch.delenv("ZOO_VENV", raising=False)
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    for name in (*FILES, "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    for folder in (".venv", "other"):
+        (tmp_path / folder / "bin").mkdir(parents=True)
+        python = tmp_path / folder / "bin" / "python"
+        python.write_text('#!/bin/sh\necho "$0 $@" >&2\n')
+        python.chmod(0o755)
+    return tmp_path
+
+
+def install(checkout, prefix: str = "", **variables: str) -> str:
+    """What the fake Python is called with."""
+    line = f'source "{checkout}/scripts/env.sh"; {prefix} install requirements.txt'
+    environment = {"PATH": "/usr/bin:/bin", **variables}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", line], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_the_environment_gets_the_versions_of_constraints_txt(checkout):
+    line = install(checkout)
+    assert f"{checkout}/.venv/bin/python -m pip install" in line
+    assert f" --constraint={checkout}/constraints.txt " in line
+    assert f" --requirement={checkout}/requirements.txt" in line
+    assert install(checkout) == "", "the same ones are there already"
+    (checkout / "constraints.txt").write_text("numpy==1.26.4\n")
+    assert "pip install" in install(checkout)
+
+
+def test_another_environment_can_have_the_newest_versions(checkout):
+    line = install(checkout, "VERSIONS=();", ZOO_VENV=str(checkout / "other"))
+    assert f"{checkout}/other/bin/python -m pip install" in line
+    assert "--constraint" not in line
+
+
+def test_the_table_of_versions_names_what_differs():
+    text = "# head\nnumpy==1.26.4\nav==1.0 ; python_version < '3'\nav==2.0 ; python_version > '3'\n"
+    pins = compare_versions["read_pins"](text)
+    assert pins == {"numpy": "1.26.4", "av": "2.0"}
+    installed = {"numpy": "1.26.4", "av": "3.0", "new": "1", "pip": "23"}
+    rows = list(compare_versions["list_changes"](pins, installed))
+    assert rows == [("av", "2.0", "3.0"), ("new", "-", "1")]
+
+
+def test_the_help_of_the_tests_names_the_newest_versions():
+    done = call("scripts/run_tests.sh", "--help")
+    assert done.returncode == 0
+    assert "[--latest]" in done.stdout
+    assert "constraints.txt" in done.stdout
