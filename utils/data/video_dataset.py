@@ -11,7 +11,7 @@ import mindspore.dataset as ds
 import numpy as np
 
 from utils.data.annotation_file import ListFile, Record
-from utils.data.loader import generator
+from utils.data.loader import build_batch_dataset
 from utils.data.packed.sampler import PackedSampler, shards_of, storage_order
 from utils.data.sampler import TrainSampler, sample_rng, shard_for_eval
 from utils.data.unreadable_videos import BadVideos
@@ -94,7 +94,7 @@ class TrainVideos(abc.ABC):
         rows, columns = self, self.columns
         if dropout is not None and dropout.size:
             rows, columns = RowsWithDropout(self, dropout), (*columns, "dropout")
-        return generator(rows, columns, rows.blank(), self.data, self.data.batch)
+        return build_batch_dataset(rows, columns, rows.blank(), self.data, self.data.batch)
 
     def list_class_settings(self) -> list[tuple[ListFile, Any]]:
         """Annotation files of the training, each with the settings that mirror its clips."""
@@ -167,7 +167,7 @@ class EvalVideos(abc.ABC):
     def dataset(self) -> ds.Dataset:
         """All rows in batches; the last is filled up."""
         columns = ("clips", "label", "valid")
-        return generator(self, columns, self.blank(), self.cfg.data, self.cfg.eval.batch)
+        return build_batch_dataset(self, columns, self.blank(), self.cfg.data, self.cfg.eval.batch)
 
     @abc.abstractmethod
     def views(self, record: Record, sample: int) -> np.ndarray:
