@@ -74,7 +74,7 @@ class TrainSource(video_dataset.TrainVideos):
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         clips, targets = super().__getitem__(index)
-        mix = self.mix((self.first + int(index)) // self.sampler.batch)
+        mix = self.mix((self.start + int(index)) // self.sampler.batch)
         targets[:, 2:] = (mix.share, *mix.box)
         return clips, targets
 
@@ -88,7 +88,7 @@ class TrainSource(video_dataset.TrainVideos):
         sets = enumerate(self.data.sets)
         return [(list_file(self.cfg, index, "train"), settings) for index, settings in sets]
 
-    def frames(self, sample: Sample, rng: np.random.RandomState) -> np.ndarray:
+    def read_frames(self, sample: Sample, rng: np.random.RandomState) -> np.ndarray:
         data = self.data
         with reader.open_record(sample, data) as video:
             if data.sets[sample.which].sampling == "segments":
@@ -97,9 +97,9 @@ class TrainSource(video_dataset.TrainVideos):
             start = rng.uniform() * max(len(video) - span, 0)
             return video.frames(sampling.timed_indices(start, span, data.frames, len(video)))
 
-    def row(self, sample: Sample, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
+    def make_row(self, sample: Sample, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
         data, each = self.data, self.data.sets[sample.which]
-        frames, clips, targets = self.frames(sample, rng), [], []
+        frames, clips, targets = self.read_frames(sample, rng), [], []
         for _ in range(data.copies):
             clip, mirrored = transforms.train_clip(
                 frames, data.crop, data.area, self.policy, data.erase, each.flip, rng
@@ -109,7 +109,7 @@ class TrainSource(video_dataset.TrainVideos):
             targets.append(target_row(sample.which, label, 1.0))
         return np.stack(clips), np.stack(targets)
 
-    def blank(self) -> tuple[np.ndarray, np.ndarray]:
+    def make_blank_row(self) -> tuple[np.ndarray, np.ndarray]:
         copies = self.data.copies
         clips = np.zeros((copies, *one_clip(self.data)), np.uint8)
         return clips, np.stack([target_row(0, 0, 1.0)] * copies)
@@ -127,7 +127,7 @@ class EvalVideos(video_dataset.EvalVideos):
             samples = samples[:: cfg.eval.val_skip]
         super().__init__(samples, cfg, rt, (self.clips * self.crops, *one_clip(cfg.data)))
 
-    def views(self, sample: Sample, number: int) -> np.ndarray:
+    def make_views(self, sample: Sample, number: int) -> np.ndarray:
         data = self.cfg.data
         with reader.open_record(sample, data) as video:
             frames, places = video.frames_once(test_numbers(video, data, self.set, self.clips))

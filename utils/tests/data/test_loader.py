@@ -40,13 +40,13 @@ def settings(workers="auto", processes="auto", prefetch="auto", batch=4):
 class Clips(TrainVideos):
     """Clips of random pixels; like real clips, they depend on the row's random generator."""
 
-    def frames(self, record, rng):
+    def read_frames(self, record, rng):
         return rng.randint(0, 255, (3, 2, 8, 8)).astype(np.uint8)
 
-    def row(self, record, rng):
-        return self.frames(record, rng), np.int32(record.label)
+    def make_row(self, record, rng):
+        return self.read_frames(record, rng), np.int32(record.label)
 
-    def blank(self):
+    def make_blank_row(self):
         return np.zeros((3, 2, 8, 8), np.uint8), np.int32(0)
 
 
