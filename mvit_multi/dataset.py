@@ -14,7 +14,7 @@ from mvit_multi import sampling, transforms
 from mvit_multi.mixup import Mix, draw_mix, target_row
 from mvit_multi.policy import parse_policy
 from utils.data import video_dataset
-from utils.data.annotation_file import ListFile, swapped
+from utils.data.annotation_file import AnnotationFile, swap_label
 from utils.data.packed import reader
 from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
@@ -33,15 +33,15 @@ class Sample(NamedTuple):
     place: Any = None  # of a packed list: the `utils.data.packed.reader.Place`
 
 
-def list_file(cfg, which: int, split: str) -> ListFile:
+def list_file(cfg, which: int, split: str) -> AnnotationFile:
     data, each = cfg.data, cfg.data.sets[which]
     name = f"{each.lists}/{split}.csv"
     path = (data.lists or data.root) / name
     form = (data.root / each.videos, "video", each.num_classes)
-    return ListFile(name, path, *form, max_pixels=data.max_pixels)
+    return AnnotationFile(name, path, *form, max_pixels=data.max_pixels)
 
 
-def list_files(cfg) -> list[ListFile]:
+def list_files(cfg) -> list[AnnotationFile]:
     """All lists of the yaml that are there."""
     files = [list_file(cfg, k, split) for k in range(len(cfg.data.sets)) for split in SPLITS]
     return [file for file in files if file.path.is_file()] or files
@@ -104,7 +104,7 @@ class TrainSource(video_dataset.TrainVideos):
             clip, mirrored = transforms.train_clip(
                 frames, data.crop, data.area, self.policy, data.erase, each.flip, rng
             )
-            label = swapped(sample.label, each.swap_labels if mirrored else ())
+            label = swap_label(sample.label, each.swap_labels if mirrored else ())
             clips.append(clip)
             targets.append(target_row(sample.which, label, 1.0))
         return np.stack(clips), np.stack(targets)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tsm import sampling, transforms
 from utils.data import video_dataset
-from utils.data.annotation_file import ListFile, Record, swapped
+from utils.data.annotation_file import AnnotationFile, Record, swap_label
 from utils.data.packed import reader
 from utils.data.sampler import TrainSampler, sample_rng
 from utils.runtime import Runtime
@@ -27,13 +27,13 @@ def read_records(cfg, split: str) -> list[Record]:
     return reader.read_records(list_files(cfg)[SPLITS.index(split)], cfg.data.packed)
 
 
-def list_files(cfg) -> list[ListFile]:
+def list_files(cfg) -> list[AnnotationFile]:
     """The yaml's train and test list."""
     data, classes = cfg.data, cfg.model.num_classes
     flow = data.modality == "flow"
     form = (data.root, data.source, classes, data.image_tmpl, flow, data.max_pixels)
     names = (data.train_list, data.test_list)
-    return [ListFile(name, data.root / name, *form) for name in names]
+    return [AnnotationFile(name, data.root / name, *form) for name in names]
 
 
 def train_sampler(cfg, records: list[Record], rt: Runtime) -> TrainSampler:
@@ -78,7 +78,7 @@ class TrainSource(video_dataset.TrainVideos):
         clip, flipped = transforms.train_clip(
             frames, data.frames_per_segment, data.crop, data.scales, dice, data.flip
         )
-        return clip, np.int32(swapped(record.label, data.swap_labels if flipped else ()))
+        return clip, np.int32(swap_label(record.label, data.swap_labels if flipped else ()))
 
     def make_blank_row(self) -> tuple[np.ndarray, np.int32]:
         return np.zeros(clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)

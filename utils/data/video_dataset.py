@@ -11,7 +11,7 @@ from typing import Any, Optional
 import mindspore.dataset as ds
 import numpy as np
 
-from utils.data.annotation_file import ListFile, Record
+from utils.data.annotation_file import AnnotationFile, Record
 from utils.data.loader import build_batch_dataset
 from utils.data.packed.sampler import PackedSampler, shards_of, storage_order
 from utils.data.sampler import TrainSampler, sample_rng, shard_for_eval
@@ -110,7 +110,7 @@ class TrainVideos(abc.ABC):
             rows, columns = RowsWithDropout(self, dropout), (*columns, "dropout")
         return build_batch_dataset(rows, columns, rows.make_blank_row(), self.data, self.data.batch)
 
-    def list_class_settings(self) -> list[tuple[ListFile, Any]]:
+    def list_class_settings(self) -> list[tuple[AnnotationFile, Any]]:
         """Annotation files of the training, each with its `flip` and `swap_labels` settings."""
         return []
 
