@@ -63,7 +63,7 @@ OWN = {
     "mvit_multi": {
         "mvit_multi.transforms:train_clip": "augment",
         "mvit_multi.dataset:TrainSource.mix": "augment",
-        "mvit_multi.dataset:TrainSource.row": "copy",
+        "mvit_multi.dataset:TrainSource.make_row": "copy",
     },
 }
 

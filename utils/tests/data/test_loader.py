@@ -381,7 +381,7 @@ def test_a_bound_rank_does_not_divide_its_cores_again(tmp_path, monkeypatch, tol
     monkeypatch.setenv(LAUNCHER_CORES, ",".join(map(str, range(192))))
     assert loader.count_workers("auto") == 24
     assert (loader.count_workers(5), loader.count_workers(64)) == (5, 24)
-    loader.log_workers("auto", more="; of a bound rank")
+    loader.log_workers("auto", note="; of a bound rank")
     assert told[0].startswith(
         "data: worker threads: 24 (data.workers auto; cores: 24, ranks on this node: 8, each bound"
     )
