@@ -44,7 +44,7 @@ from utils.build_networks import (
     measure_median_seconds,
     without_checkpoint,
 )
-from utils.data.loader import worker_count
+from utils.data.loader import count_workers
 from utils.evaluate.metrics import video_scores
 from utils.files import explained, write_text
 from utils.networks import find_network
@@ -63,7 +63,7 @@ OWN = {
     "mvit_multi": {
         "mvit_multi.transforms:train_clip": "augment",
         "mvit_multi.dataset:TrainSource.mix": "augment",
-        "mvit_multi.dataset:TrainSource.row": "copy",
+        "mvit_multi.dataset:TrainSource.make_row": "copy",
     },
 }
 
@@ -197,7 +197,7 @@ def measure_data(room: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
     else:  # images, which MindData's own operators transform
         reader, read = cfg.data.source, None
         floor, clip, parts = operator_parts(dataset, cfg, order, clips, seconds)
-    batch, workers = cfg.data.batch, worker_count(cfg.data.workers)
+    batch, workers = cfg.data.batch, count_workers(cfg.data.workers)
     done, _, cpu = data_profiler.flat_out(data_profiler.idle(clips).dataset(), batch, seconds / 4)
     parts["copy"] += 1000 * cpu / done
     clip += 1000 * cpu / done
@@ -227,7 +227,7 @@ def operator_parts(dataset, cfg, order, clips, seconds: int) -> tuple[float, flo
     """
     data, spent = cfg.data, []
     whole = dataset.epoch_pipeline(data, order, 0)  # sets how far pipelines work ahead
-    samples, workers = order.epoch(0).tolist(), worker_count(data.workers)
+    samples, workers = order.epoch(0).tolist(), count_workers(data.workers)
     read = dataset.open_reader(data, "train", samples, workers).project(["label"])
     for pipeline in (read.batch(data.batch, True), whole):
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 import mindspore
 
 from utils.config import ROOT
-from utils.data.loader import cores
+from utils.data.loader import count_usable_cores
 
 CPU_INFO = Path("/proc/cpuinfo")
 # What a result says of its circumstances, and should be alike in two that are compared.
@@ -23,7 +23,7 @@ def machine(device: str) -> dict:
     """What numbers depend on besides the code: processor, cores of this process, versions."""
     return {
         "processor": processor(),
-        "cores": cores(),
+        "cores": count_usable_cores(),
         "device": device,
         "python": platform.python_version(),
         "mindspore": mindspore.__version__,

@@ -14,7 +14,7 @@ from mvit_multi import sampling, transforms
 from mvit_multi.mixup import Mix, draw_mix, target_row
 from mvit_multi.policy import parse_policy
 from utils.data import video_dataset
-from utils.data.annotation_file import ListFile, swapped
+from utils.data.annotation_file import AnnotationFile, swap_label
 from utils.data.packed import reader
 from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
@@ -33,15 +33,15 @@ class Sample(NamedTuple):
     place: Any = None  # of a packed list: the `utils.data.packed.reader.Place`
 
 
-def list_file(cfg, which: int, split: str) -> ListFile:
+def list_file(cfg, which: int, split: str) -> AnnotationFile:
     data, each = cfg.data, cfg.data.sets[which]
     name = f"{each.lists}/{split}.csv"
     path = (data.lists or data.root) / name
     form = (data.root / each.videos, "video", each.num_classes)
-    return ListFile(name, path, *form, max_pixels=data.max_pixels)
+    return AnnotationFile(name, path, *form, max_pixels=data.max_pixels)
 
 
-def list_files(cfg) -> list[ListFile]:
+def list_files(cfg) -> list[AnnotationFile]:
     """All lists of the yaml that are there."""
     files = [list_file(cfg, k, split) for k in range(len(cfg.data.sets)) for split in SPLITS]
     return [file for file in files if file.path.is_file()] or files
@@ -74,7 +74,7 @@ class TrainSource(video_dataset.TrainVideos):
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         clips, targets = super().__getitem__(index)
-        mix = self.mix((self.first + int(index)) // self.sampler.batch)
+        mix = self.mix((self.start + int(index)) // self.sampler.batch)
         targets[:, 2:] = (mix.share, *mix.box)
         return clips, targets
 
@@ -88,7 +88,7 @@ class TrainSource(video_dataset.TrainVideos):
         sets = enumerate(self.data.sets)
         return [(list_file(self.cfg, index, "train"), settings) for index, settings in sets]
 
-    def frames(self, sample: Sample, rng: np.random.RandomState) -> np.ndarray:
+    def read_frames(self, sample: Sample, rng: np.random.RandomState) -> np.ndarray:
         data = self.data
         with reader.open_record(sample, data) as video:
             if data.sets[sample.which].sampling == "segments":
@@ -97,19 +97,19 @@ class TrainSource(video_dataset.TrainVideos):
             start = rng.uniform() * max(len(video) - span, 0)
             return video.frames(sampling.timed_indices(start, span, data.frames, len(video)))
 
-    def row(self, sample: Sample, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
+    def make_row(self, sample: Sample, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
         data, each = self.data, self.data.sets[sample.which]
-        frames, clips, targets = self.frames(sample, rng), [], []
+        frames, clips, targets = self.read_frames(sample, rng), [], []
         for _ in range(data.copies):
             clip, mirrored = transforms.train_clip(
                 frames, data.crop, data.area, self.policy, data.erase, each.flip, rng
             )
-            label = swapped(sample.label, each.swap_labels if mirrored else ())
+            label = swap_label(sample.label, each.swap_labels if mirrored else ())
             clips.append(clip)
             targets.append(target_row(sample.which, label, 1.0))
         return np.stack(clips), np.stack(targets)
 
-    def blank(self) -> tuple[np.ndarray, np.ndarray]:
+    def make_blank_row(self) -> tuple[np.ndarray, np.ndarray]:
         copies = self.data.copies
         clips = np.zeros((copies, *one_clip(self.data)), np.uint8)
         return clips, np.stack([target_row(0, 0, 1.0)] * copies)
@@ -127,7 +127,7 @@ class EvalVideos(video_dataset.EvalVideos):
             samples = samples[:: cfg.eval.val_skip]
         super().__init__(samples, cfg, rt, (self.clips * self.crops, *one_clip(cfg.data)))
 
-    def views(self, sample: Sample, number: int) -> np.ndarray:
+    def make_views(self, sample: Sample, number: int) -> np.ndarray:
         data = self.cfg.data
         with reader.open_record(sample, data) as video:
             frames, places = video.frames_once(test_numbers(video, data, self.set, self.clips))

@@ -55,7 +55,7 @@ def evaluate_sets(
     for k, source in videos.items():
         head, classes = OneHead(net, k), source.set.num_classes
         metrics = evaluate(head, source.dataset(), classes, rt, collect and collect[k], size)
-        metrics["unreadable"] = sum_unreadable(source.bad, rt)
+        metrics["unreadable"] = sum_unreadable(source.unreadable, rt)
         metrics["views"] = f"{source.clips}x{source.crops}"
         found[source.set.name] = metrics
     means = {

@@ -21,7 +21,7 @@ from mindspore.dataset import vision
 from resnet50.images import center_view, centered, decode, full_view
 from resnet50.mixup import mix_targets
 from resnet50.readers import count_samples, open_reader
-from utils.data.loader import announce, batches_ahead, worker_count
+from utils.data.loader import choose_prefetch, count_workers, log_workers
 from utils.data.sampler import TrainSampler, shard_for_eval
 from utils.nn.dropout import DropoutFactors
 from utils.runtime import Runtime
@@ -70,7 +70,7 @@ class TrainSource:
         if len(self) == 0:
             return None
         prepare(self.data, self.data.batch)
-        announce(self.data.workers)
+        log_workers(self.data.workers)
         return ds.GeneratorDataset(self, ["image", "target"], num_parallel_workers=1, shuffle=False)
 
     def batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -214,8 +214,8 @@ def reason_of(error: Exception) -> str:
 def prepare(data, batch: int) -> int:
     """Sets how far pipelines work ahead from now on; the number of workers they have."""
     size = batch * int(np.prod(clip_shape(data, data.crop)))
-    ds.config.set_prefetch_size(batches_ahead(data.prefetch, size, IN_MINDDATA))
-    return worker_count(data.workers)
+    ds.config.set_prefetch_size(choose_prefetch(data.prefetch, size, IN_MINDDATA))
+    return count_workers(data.workers)
 
 
 def clip_shape(data, size: int) -> tuple[int, int, int]:

@@ -18,8 +18,8 @@ from PIL import Image
 
 from tests.helpers import call, last_json, start
 from utils.data.synthetic.motion_videos import write_numbered_video
+from utils.tests.video.test_hostile_files import spoil
 from utils.tests.video.test_odd_videos import pictures, write
-from utils.tests.weights.test_hostile_files import spoil
 from utils.video.integrity import Job, examine
 
 FRAMES = 40

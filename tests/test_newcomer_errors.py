@@ -130,7 +130,7 @@ DATA = {
     "no test list": (f"{EVAL} {{trained}} --data.test_list=none.txt", "none.txt does not exist"),
     "no file for a list": (
         f"{TRAIN} --data.train_list=/dev/null",
-        "list file /dev/null is no file",
+        "annotation file /dev/null is no file",
     ),
     "video for a list": (f"{TRAIN} --data.train_list={{bad}}/cut.mp4", "cut.mp4 is no text file"),
     "empty list": (f"{TRAIN} --data.train_list={{bad}}/empty.txt", "empty.txt is empty"),

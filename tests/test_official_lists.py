@@ -9,7 +9,7 @@ import pytest
 from scipy.io import savemat
 
 from tests.helpers import call, last_json
-from utils.data.annotation_file import ListFile, read_list
+from utils.data.annotation_file import AnnotationFile, read_annotations
 from utils.data.prepare.match_videos import match
 from utils.data.prepare.public_annotations import read
 
@@ -170,8 +170,10 @@ def test_official_annotations_become_lists(dataset, tmp_path):
     assert (len(found.missing), len(found.others), found.doubles) == (missing, others, [])
     (tmp_path / "list.txt").write_text("\n".join(train))
     source = "frames" if frames else "video"
-    file = ListFile("list.txt", tmp_path / "list.txt", tmp_path / "videos", source, len(names))
-    assert len(read_list(file, min_frames=1)[0]) == len(train)
+    file = AnnotationFile(
+        "list.txt", tmp_path / "list.txt", tmp_path / "videos", source, len(names)
+    )
+    assert len(read_annotations(file, min_frames=1)[0]) == len(train)
 
 
 def make(folder, *more, dataset="kinetics"):

@@ -21,7 +21,7 @@ from tests.helpers import call
 from utils import signals
 from utils.cli import rooms
 from utils.config import ROOT, load_config
-from utils.data.class_names import SHIPPED, find_names
+from utils.data.class_names import BUILTIN_NAMES, find_class_names
 from utils.data.synthetic.motion_videos import (
     MOTIONS,
     draw_sets,
@@ -431,20 +431,20 @@ COUNTS = {
 
 
 def test_shipped_names():
-    assert {file.stem for file in SHIPPED.iterdir()} == set(COUNTS)
+    assert {file.stem for file in BUILTIN_NAMES.iterdir()} == set(COUNTS)
     for name, count in COUNTS.items():
-        names = find_names(None, name, count)
+        names = find_class_names(None, name, count)
         assert len(set(names)) == count
         assert all(names)
         if name not in ("cifar10", "imagenet"):
             assert names == sorted(names), "labels are places in the alphabet"
-    assert find_names(None, "jester", 27)[2] == "No gesture"
+    assert find_class_names(None, "jester", 27)[2] == "No gesture"
     pairs = load_config(
         find_network("tsm").config,
         ROOT / "tsm" / "configs" / "tsm_r50_sthv2_8f_swap.yaml",
     ).data.swap_labels
     for a, b in pairs:  # published with the network
-        names = find_names(None, "ssv2", 174)
+        names = find_class_names(None, "ssv2", 174)
         assert names[a].replace("left", "L") != names[a]
         swapped = names[a].replace("left", "L").replace("right", "left").replace("L", "right")
         assert swapped == names[b]
@@ -457,7 +457,7 @@ def test_a_yaml_names_a_list_that_fits(room):
         cfg = load_config(find_network(room).config, path)
         for head in find_network(room).predict.heads(cfg):
             if head.shipped:
-                assert len(find_names(None, head.shipped, head.classes)) == head.classes
+                assert len(find_class_names(None, head.shipped, head.classes)) == head.classes
                 named += 1
     assert named
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tsm import sampling, transforms
 from utils.data import video_dataset
-from utils.data.annotation_file import ListFile, Record, swapped
+from utils.data.annotation_file import AnnotationFile, Record, swap_label
 from utils.data.packed import reader
 from utils.data.sampler import TrainSampler, sample_rng
 from utils.runtime import Runtime
@@ -27,13 +27,13 @@ def read_records(cfg, split: str) -> list[Record]:
     return reader.read_records(list_files(cfg)[SPLITS.index(split)], cfg.data.packed)
 
 
-def list_files(cfg) -> list[ListFile]:
+def list_files(cfg) -> list[AnnotationFile]:
     """The yaml's train and test list."""
     data, classes = cfg.data, cfg.model.num_classes
     flow = data.modality == "flow"
     form = (data.root, data.source, classes, data.image_tmpl, flow, data.max_pixels)
     names = (data.train_list, data.test_list)
-    return [ListFile(name, data.root / name, *form) for name in names]
+    return [AnnotationFile(name, data.root / name, *form) for name in names]
 
 
 def train_sampler(cfg, records: list[Record], rt: Runtime) -> TrainSampler:
@@ -64,23 +64,23 @@ class TrainSource(video_dataset.TrainVideos):
     def list_class_settings(self) -> list:
         return [(list_files(self.cfg)[0], self.data)]
 
-    def frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
+    def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
         dense = self.data.sampling == "dense"
         with open_record(record, self.data) as video:
             numbers = frame_numbers(video, self.data, "train", dense, rng=rng)
             frames, order = video.frames_once(numbers)
         return frames if len(frames) == len(order) else frames[order]
 
-    def row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
+    def make_row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
         data = self.data
-        frames = self.frames(record, rng)
+        frames = self.read_frames(record, rng)
         dice = random.Random(int(rng.randint(2**31)))
         clip, flipped = transforms.train_clip(
             frames, data.frames_per_segment, data.crop, data.scales, dice, data.flip
         )
-        return clip, np.int32(swapped(record.label, data.swap_labels if flipped else ()))
+        return clip, np.int32(swap_label(record.label, data.swap_labels if flipped else ()))
 
-    def blank(self) -> tuple[np.ndarray, np.int32]:
+    def make_blank_row(self) -> tuple[np.ndarray, np.int32]:
         return np.zeros(clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
 
 
@@ -98,7 +98,7 @@ class EvalVideos(video_dataset.EvalVideos):
         shape = (self.clips * self.crops, *clip_shape(cfg.data, cfg.test_crop))
         super().__init__(records, cfg, rt, shape)
 
-    def views(self, record: Record, sample: int) -> np.ndarray:
+    def make_views(self, record: Record, sample: int) -> np.ndarray:
         rng = sample_rng(self.cfg.run.seed, 0, sample)  # dense validation draws its window
         sampled = (self.cfg.data, self.split, self.dense, self.clips, rng)
         with open_record(record, self.cfg.data) as video:

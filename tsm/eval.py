@@ -31,7 +31,7 @@ def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
     pages = report_videos(report, videos, list_files(cfg)[1], heads(cfg)[0], rt)
     net = inference.load(TSM, cfg, checkpoint_path, NETWORK.classifier)
     result = evaluate(net, videos.dataset(), cfg.model.num_classes, rt, pages.add)
-    unreadable = sum_unreadable(videos.bad, rt)
+    unreadable = sum_unreadable(videos.unreadable, rt)
     views = f"{cfg.eval.clips}x{cfg.eval.crops}"
     result.update(unreadable=unreadable, views=views, checkpoint=str(checkpoint_path))
     write_beside(checkpoint_path, result, rt)

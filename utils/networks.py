@@ -20,7 +20,7 @@ from utils.config import ROOT
 if TYPE_CHECKING:
     from mindspore import nn
 
-    from utils.data.annotation_file import ListFile
+    from utils.data.annotation_file import AnnotationFile
     from utils.data.sampler import TrainSampler
     from utils.evaluate.video_inference import Head
     from utils.runtime import Runtime
@@ -51,7 +51,7 @@ class DatasetPart(Protocol):
     def read_records(self, cfg: Any, split: str) -> Any:
         """The checked samples of a split. Raises ValueError for bad lines."""
 
-    def list_files(self, cfg: Any) -> "list[ListFile]":
+    def list_files(self, cfg: Any) -> "list[AnnotationFile]":
         """The annotation files, training first; empty if the network reads images."""
 
     def train_sampler(self, cfg: Any, records: Any, rt: "Runtime") -> "TrainSampler":

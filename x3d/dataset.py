@@ -9,7 +9,7 @@ all its views.
 import numpy as np
 
 from utils.data import video_dataset
-from utils.data.annotation_file import ListFile, Record, swapped
+from utils.data.annotation_file import AnnotationFile, Record, swap_label
 from utils.data.packed import reader
 from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
@@ -25,13 +25,13 @@ def read_records(cfg, split: str) -> list[Record]:
     return reader.read_records(list_files(cfg)[SPLITS.index(split)], cfg.data.packed)
 
 
-def list_files(cfg) -> list[ListFile]:
+def list_files(cfg) -> list[AnnotationFile]:
     """The yaml's train and test list."""
     data = cfg.data
     form = (data.root, "video", cfg.model.num_classes)
     names = (data.train_list, data.test_list)
     limit = {"max_pixels": data.max_pixels}
-    return [ListFile(name, data.root / name, *form, **limit) for name in names]
+    return [AnnotationFile(name, data.root / name, *form, **limit) for name in names]
 
 
 def train_sampler(cfg, records: list[Record], rt: Runtime) -> TrainSampler:
@@ -52,16 +52,16 @@ class TrainSource(video_dataset.TrainVideos):
     def list_class_settings(self) -> list:
         return [(list_files(self.cfg)[0], self.data)]
 
-    def frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
+    def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
         with reader.open_record(record, self.data) as video:
             return video.frames(clip_indices(video, self.data, rng.uniform()))
 
-    def row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
-        frames, data = self.frames(record, rng), self.data
+    def make_row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
+        frames, data = self.read_frames(record, rng), self.data
         clip, mirrored = transforms.train_clip(frames, data.scales, data.crop, data.flip, rng)
-        return clip, np.int32(swapped(record.label, data.swap_labels if mirrored else ()))
+        return clip, np.int32(swap_label(record.label, data.swap_labels if mirrored else ()))
 
-    def blank(self) -> tuple[np.ndarray, np.int32]:
+    def make_blank_row(self) -> tuple[np.ndarray, np.int32]:
         return np.zeros(clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
 
 
@@ -72,7 +72,7 @@ class EvalVideos(video_dataset.EvalVideos):
         views = cfg.eval.clips * cfg.eval.crops
         super().__init__(records, cfg, rt, (views, *clip_shape(cfg.data, cfg.test_crop)))
 
-    def views(self, record: Record, sample: int) -> np.ndarray:
+    def make_views(self, record: Record, sample: int) -> np.ndarray:
         with reader.open_record(record, self.cfg.data) as video:
             return cut_views(*video.frames_once(test_numbers(video, self.cfg)), self.cfg)
 

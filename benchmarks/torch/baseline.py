@@ -12,7 +12,7 @@ import numpy as np
 
 from utils.build_networks import measure_median_seconds
 from utils.config import ROOT
-from utils.data.loader import cores
+from utils.data.loader import count_usable_cores
 
 WORKER = ROOT / "benchmarks" / "torch" / "worker.py"
 TURN = 2.0  # seconds
@@ -33,7 +33,7 @@ class TorchTwin:
             "train": vars(cfg.train),
             "shape": shape,
             "share": 0.7 if mixes else 1.0,
-            "threads": cores(),
+            "threads": count_usable_cores(),
         }
         self.process = subprocess.Popen(
             [sys.executable, str(WORKER)],

@@ -27,7 +27,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 from tqdm import tqdm
 
 from utils import cli
-from utils.data.annotation_file import ListFile, entries, names_of
+from utils.data.annotation_file import AnnotationFile, choose_output_names, iterate_lines
 from utils.files import escape_control, explained, write_text
 from utils.networks import find_network
 from utils.process_pool import Crashed, run_all
@@ -50,11 +50,11 @@ def main(
     if not files:
         raise ValueError(f"{room} has no lists of videos; there is nothing to scan")
     kinds, read = Counter(), 0
-    for file, name in zip(files, names_of(files)):
+    for file, name in zip(files, choose_output_names(files)):
         if file.path.resolve() == (folder / name).resolve():
             raise ValueError(f"--out {out} is the folder of {file.path}, which would be replaced")
     with explained(folder, "--out"):
-        targets = [folder / name for name in names_of(files)]
+        targets = [folder / name for name in choose_output_names(files)]
         for file, target in zip(files, targets):
             target.parent.mkdir(parents=True, exist_ok=True)
             lines, new = scan(file, cfg.data.reader, frames, int(workers), target)
@@ -71,10 +71,10 @@ def main(
 
 
 def scan(
-    file: ListFile, reader: str, depth: str, workers: int, target: Path
+    file: AnnotationFile, reader: str, depth: str, workers: int, target: Path
 ) -> tuple[list[tuple[int, str, str, Finding]], int]:
     """(line number, line, path, finding) of every line, and how many videos were read for it."""
-    found, jobs, lines = {}, {}, list(entries(file))
+    found, jobs, lines = {}, {}, list(iterate_lines(file))
     journal = target.with_name(f"{target.name}.scan.jsonl")
     known = read_journal(journal)
     for number, _, record in lines:

@@ -29,7 +29,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 import numpy as np
 
 from utils import cli
-from utils.data.annotation_file import ListFile, names_of
+from utils.data.annotation_file import AnnotationFile, choose_output_names
 from utils.data.packed.encoder import form_of
 from utils.data.packed.reader import pack_folder
 from utils.networks import find_network
@@ -62,7 +62,12 @@ def main(room: str, cfg, out: str, verify: bool, workers: str = "", **options: s
 
 
 def planned(
-    files: list[ListFile], out: Path, flow: bool, shards: str = "0", bad: str = "", **form: str
+    files: list[AnnotationFile],
+    out: Path,
+    flow: bool,
+    shards: str = "0",
+    bad: str = "",
+    **form: str,
 ) -> list:
     """A plan for each list; the train and the test list may be one."""
     from utils.data.packed.pack import plan_of
@@ -70,7 +75,10 @@ def planned(
     form = form_of(flow, **form)
     if not shards.isdecimal():
         raise ValueError(f"--shards must be a whole number, not {shards}")
-    known = [read_bad(Path(bad) / f"{name}.bad.tsv") if bad else {} for name in names_of(files)]
+    known = [
+        read_bad(Path(bad) / f"{name}.bad.tsv") if bad else {}
+        for name in choose_output_names(files)
+    ]
     plans = {
         pack_folder(out, file): plan_of(file, pack_folder(out, file), form, int(shards), known_bad)
         for file, known_bad in zip(files, known)

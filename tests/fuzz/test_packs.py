@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.fuzz.packs import change_bytes, change_json, flip_bit
-from utils.data.annotation_file import ListFile, Record
+from utils.data.annotation_file import AnnotationFile, Record
 from utils.data.packed.encoder import Form
 from utils.data.packed.pack import pack_lists, plan_of, read_settings
 from utils.data.packed.reader import INDEX, LIST, PLACES, PackedVideo, read_records
@@ -26,7 +26,7 @@ FILES = {INDEX: (change_bytes, change_json), PLACES: (change_bytes,), LIST: (cha
 class Pack(NamedTuple):
     """A packed list of three videos in two shards, and what it gives while it is whole."""
 
-    file: ListFile
+    file: AnnotationFile
     folder: Path
     records: list[Record]
     frames: list[np.ndarray]  # uint8 (FRAMES, H, W, 3) of each record
@@ -38,7 +38,7 @@ def pack(request, tmp_path_factory) -> Pack:
     for k in range(3):
         write_numbered_video(root / f"{k}.mp4", FRAMES, 96, 64, 25)
     (root / "list.txt").write_text("".join(f"{k}.mp4 {k}\n" for k in range(3)))
-    file, folder = ListFile("list.txt", root / "list.txt", root, "video", 3), root / "packed"
+    file, folder = AnnotationFile("list.txt", root / "list.txt", root, "video", 3), root / "packed"
     plan = plan_of(file, folder / "list.txt", FORMS[request.param], 2, {})
     pack_lists([plan], "auto", 1)
     records = read_records(file, folder)

@@ -1,8 +1,10 @@
-"""List files: one video a line, fields separated by single spaces.
+"""Annotation files: text files with one video per line, fields separated by single spaces.
 
-Source "video": `path label` or `path num_frames label`. Source "frames", a folder of JPEG frames:
-`path num_frames label`. Fields are counted from the right, so a path may contain spaces; in a video
-list an integer before the label is taken for num_frames.
+Source "video": `path label` or `path num_frames label`.
+Source "frames", a folder of JPEG frames: `path num_frames label`.
+
+Fields are counted from the right, so a path may contain spaces. For source "video" an integer
+before the label is read as num_frames.
 """
 
 import hashlib
@@ -19,25 +21,33 @@ from utils.messages import cut, quote
 from utils.video.reader import MAX_PIXELS
 
 FIELDS = {"video": "path label", "frames": "path num_frames label"}
-LONG = 10_000  # lines; looking for that many files takes long enough to show a bar
-SHOWN = 5  # bad lines named in an error
-LONGEST_PATH = 150  # characters of a path in an error
+PROGRESS_LINES = 10_000  # a longer file shows a progress bar while its videos are looked up
+MAX_SHOWN = 5  # bad lines named in an error
+MAX_PATH = 150  # characters of a path in an error
 
 
 class Record(NamedTuple):
-    """One video. `num_frames` is None where the list does not say; `line` counts from 1."""
+    """One video. `num_frames` is None if the file does not give it; `line` counts from 1."""
 
     path: str
     num_frames: Optional[int]
     label: int
     line: int
-    place: Any = None  # of a packed list: the `utils.data.packed.reader.Place`
+    place: Any = None  # of a packed video: its `utils.data.packed.reader.Place`
 
 
-class ListFile(NamedTuple):
-    """A list file, and what its lines mean; `flow` and `image_tmpl` are of source "frames".
+class AnnotationFile(NamedTuple):
+    """An annotation file and the settings needed to read it.
 
-    `name` is what the yaml calls it; frames of more than `max_pixels` pixels are not read.
+    Attributes:
+        name: its name in the yaml.
+        path: where it is.
+        root: folder of the videos; paths in the file start there.
+        source: "video" or "frames".
+        num_classes: labels are 0 to num_classes - 1.
+        image_tmpl: for source "frames", the template of the file names of frames.
+        flow: for source "frames", whether they are optical flow.
+        max_pixels: larger frames are not read.
     """
 
     name: str
@@ -51,61 +61,69 @@ class ListFile(NamedTuple):
 
 
 class _TooShort(Exception):
-    """A line to be left out, not to be complained about."""
+    """The video of a line has too few frames: the line is left out and is no error."""
 
 
-def read_list(file: ListFile, min_frames: int = 3) -> tuple[list[Record], int]:
-    """Reads a list file and checks every line; paths are below its root.
+def read_annotations(file: AnnotationFile, min_frames: int = 3) -> tuple[list[Record], int]:
+    """Reads an annotation file and checks every line and that its video exists.
 
     Lines of source "frames" with fewer than `min_frames` frames are left out (the source
-    implementation keeps them for ensembles: `min_frames=0`). With an `image_tmpl` of three fields
-    the listed numbers count x and y files and are halved.
+    implementation keeps them for ensembles: `min_frames=0`). If `image_tmpl` has three fields, x
+    and y of optical flow are separate files; num_frames counts both, so it is halved.
 
-    Returns the records in file order and the number of lines left out. Raises ValueError for a
-    list that is missing or has nothing to read, and for bad lines, naming the first five.
+    Returns the records in file order, with paths below the root, and the number of lines left out.
+    Raises ValueError if the file is missing, if it has no usable line, and for bad lines; then it
+    names the first five.
     """
     path, source = file.path, file.source
     if source not in FIELDS:
         raise ValueError(f"data.source is {source!r}; choose one of {', '.join(FIELDS)}")
-    lines = _lines(path)
+    lines = _read_lines(path)
     records, short, bad = [], 0, []
-    hide = None if len(lines) > LONG else True  # None: hide the bar where there is no terminal
-    for number, text in tqdm(lines, "checking files", disable=hide):
+    hide_bar = (
+        None if len(lines) > PROGRESS_LINES else True
+    )  # None: tqdm hides the bar without a terminal
+    for number, text in tqdm(lines, "checking files", disable=hide_bar):
         try:
             record = _parse(number, text, source, file.num_classes, min_frames)
-            record = _locate(record, file.root, file.image_tmpl)
-            _look(record.path, source)
+            record = _resolve(record, file.root, file.image_tmpl)
+            _check_exists(record.path, source)
             records.append(record)
         except _TooShort:
             short += 1
         except ValueError as error:
             bad.append(f"line {number}: {error}")
     if bad:
-        more = f"; and {len(bad) - SHOWN} more" if len(bad) > SHOWN else ""
+        more = f"; and {len(bad) - MAX_SHOWN} more" if len(bad) > MAX_SHOWN else ""
         root = "" if file.root.is_dir() else f", and data.root {file.root} is no folder"
-        raise ValueError(f"{path}, bad lines ({len(bad)}{root}): {'; '.join(bad[:SHOWN])}{more}")
+        raise ValueError(
+            f"{path}, bad lines ({len(bad)}{root}): {'; '.join(bad[:MAX_SHOWN])}{more}"
+        )
     if not records:
         raise ValueError(f"{path} lists no video of {min_frames} frames or more")
     return records, short
 
 
-def entries(file: ListFile) -> Iterator[tuple[int, str, Union[Record, str]]]:
-    """(line number, line, what it says) of every line; of a bad one, what is wrong with it.
+def iterate_lines(file: AnnotationFile) -> Iterator[tuple[int, str, Union[Record, str]]]:
+    """Yields (line number, line, record) for every line; for a bad line the reason, not a record.
 
-    Nobody looks whether the videos are there.
+    Does not check whether the videos exist.
     """
-    for number, text in _lines(file.path):
+    for number, text in _read_lines(file.path):
         try:
             record = _parse(number, text, file.source, file.num_classes, min_frames=1)
-            yield number, text, _locate(record, file.root, file.image_tmpl)
+            yield number, text, _resolve(record, file.root, file.image_tmpl)
         except _TooShort:
             yield number, text, "no frames, says the list"
         except ValueError as error:
             yield number, text, str(error)
 
 
-def names_of(files: list[ListFile]) -> list[Path]:
-    """What a scan calls the lists: their names or, if two have one, their paths below all."""
+def choose_output_names(files: list[AnnotationFile]) -> list[Path]:
+    """Distinct names for results of the files: their file names.
+
+    If two files have the same name, these are their paths below the folder common to all.
+    """
     paths = [file.path.resolve() for file in files]
     if len({path.name for path in paths}) == len(paths):
         return [Path(path.name) for path in paths]
@@ -113,29 +131,29 @@ def names_of(files: list[ListFile]) -> list[Path]:
     return [path.relative_to(top) for path in paths]
 
 
-def _lines(path: Path) -> list[tuple[int, str]]:
+def _read_lines(path: Path) -> list[tuple[int, str]]:
     if not os.path.isfile(path):
         what = "is no file" if os.path.exists(path) else "does not exist"
         raise ValueError(
-            f"list file {path} {what}: data.root or the list's name is wrong (a relative one "
+            f"annotation file {path} {what}: data.root or the list's name is wrong (a relative one "
             "is looked for below data.root), or make one: scripts/data/make_lists.py"
         )
-    # File names are bytes; surrogates carry those that are not UTF-8 through to the file system.
-    texts = read_text(path, f"list file {path}", "surrogateescape").split("\n")
+    # File names are bytes: surrogate escapes keep those that are not UTF-8.
+    texts = read_text(path, f"annotation file {path}", "surrogateescape").split("\n")
     lines = [(number, text.strip()) for number, text in enumerate(texts, 1) if text.strip()]
     if not lines:
-        raise ValueError(f"list file {path} is empty")
+        raise ValueError(f"annotation file {path} is empty")
     return lines
 
 
 def _parse(number: int, text: str, source: str, num_classes: int, min_frames: int) -> Record:
-    """Splits and checks a line; a ValueError says what is wrong with it."""
+    """Splits and checks a line. Raises ValueError with the reason if it is bad."""
     fields = text.rsplit(" ", 2)
-    if source == "video" and (len(fields) < 3 or _integer(fields[1]) is None):
+    if source == "video" and (len(fields) < 3 or _parse_integer(fields[1]) is None):
         fields = text.rsplit(" ", 1)
     if len(fields) < len(FIELDS[source].split()):
         raise ValueError(f"{quote(text)} is not `{FIELDS[source]}`, separated by single spaces")
-    label = _integer(fields[-1])
+    label = _parse_integer(fields[-1])
     if label is None or not 0 <= label < num_classes:
         raise ValueError(
             f"label {quote(fields[-1])} is not an integer from 0 to {num_classes - 1}: "
@@ -143,7 +161,7 @@ def _parse(number: int, text: str, source: str, num_classes: int, min_frames: in
         )
     if len(fields) == 2:
         return Record(fields[0], None, label, number)
-    num_frames = _integer(fields[1])
+    num_frames = _parse_integer(fields[1])
     if source == "frames" and num_frames is not None and 0 <= num_frames < min_frames:
         raise _TooShort
     if num_frames is None or num_frames < 1:
@@ -151,34 +169,34 @@ def _parse(number: int, text: str, source: str, num_classes: int, min_frames: in
     return Record(fields[0], num_frames, label, number)
 
 
-def _look(path: str, source: str) -> None:
+def _check_exists(path: str, source: str) -> None:
     if not (os.path.isdir(path) if source == "frames" else os.path.isfile(path)):
-        raise ValueError(f"{cut(repr(path), LONGEST_PATH)} does not exist")
+        raise ValueError(f"{cut(repr(path), MAX_PATH)} does not exist")
 
 
-def _locate(record: Record, root: Path, image_tmpl: str) -> Record:
-    """Puts the path below the root, halves the count of a two-file flow template."""
+def _resolve(record: Record, root: Path, image_tmpl: str) -> Record:
+    """Puts the path below the root; halves num_frames if x and y of flow are separate files."""
     num_frames = record.num_frames
     if num_frames is not None and image_tmpl.count("{") == 3:  # one file for x, one for y
         num_frames //= 2
     return record._replace(path=str(root / record.path), num_frames=num_frames)
 
 
-def _integer(text: str) -> Optional[int]:
+def _parse_integer(text: str) -> Optional[int]:
     return int(text) if re.fullmatch("-?[0-9]{1,18}", text) else None
 
 
-def digest(path: Path) -> str:
-    """Of a file's bytes, a megabyte at a time."""
-    found = hashlib.sha256()
+def compute_sha256(path: Path) -> str:
+    """The SHA-256 of a file in hexadecimal, read one megabyte at a time."""
+    result = hashlib.sha256()
     with open(path, "rb") as file:
         for part in iter(lambda: file.read(2**20), b""):
-            found.update(part)
-    return found.hexdigest()
+            result.update(part)
+    return result.hexdigest()
 
 
-def swapped(label: int, pairs: Sequence[tuple[int, int]]) -> int:
-    """The label of a mirrored clip, where some classes name a direction."""
+def swap_label(label: int, pairs: Sequence[tuple[int, int]]) -> int:
+    """The label of a mirrored clip: in `pairs` (`swap_labels`), one label becomes the other."""
     for a, b in pairs:
         if label in (a, b):
             return a + b - label

@@ -1,6 +1,6 @@
-"""The names of classes: a text file with a name a line, in the order of the labels.
+"""Class names: text files with one name per line, in the order of the labels.
 
-`utils/labels` holds those of public data sets, for `labels: NAME` in a yaml.
+`utils/labels` holds built-in names of public data sets, for `labels: NAME` in a yaml.
 """
 
 import re
@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Optional
 
 from utils.config import ROOT, known
-from utils.data.annotation_file import ListFile
+from utils.data.annotation_file import AnnotationFile
 from utils.files import read_text
 from utils.log import log
 
-SHIPPED = ROOT / "utils" / "labels"
-TURNED = re.compile("(counter|anti)[- _]?clockwise")
-SIDES = {
+BUILTIN_NAMES = ROOT / "utils" / "labels"
+COUNTERCLOCKWISE = re.compile("(counter|anti)[- _]?clockwise")
+OPPOSITES = {
     "left": "right",
     "right": "left",
     "counterclockwise": "clockwise",
@@ -23,63 +23,82 @@ SIDES = {
 }
 
 
-def find_names(beside: Optional[Path], shipped: str, classes: int) -> list[str]:
-    """Of a file beside the lists, where there is one, or else of what the yaml calls `labels`.
+def find_class_names(names_file: Optional[Path], builtin: str, classes: int) -> list[str]:
+    """The class names of a data set, in the order of the labels.
 
-    Empty where neither says, and where the network has other classes than the yaml's data set.
-    Raises ValueError where a file beside the lists has not as many as classes.
+    Args:
+        names_file: the `labels.txt` beside the annotation files; used if it exists.
+        builtin: otherwise, the built-in names to use: the yaml's `labels`, or an empty string.
+        classes: number of classes of the network.
+
+    Returns an empty list if there are no names, or if the built-in ones are not `classes` names:
+    then the network has other classes than the yaml's data set. Raises ValueError if `names_file`
+    does not hold `classes` names.
     """
-    if beside is not None and beside.is_file():
-        return read_names(beside, classes, f"{beside}")
-    if not shipped:
+    if names_file is not None and names_file.is_file():
+        return read_class_names(names_file, classes, f"{names_file}")
+    if not builtin:
         return []
-    known(shipped, [file.stem for file in sorted(SHIPPED.glob("*.txt"))], "list of data.labels")
-    names = (SHIPPED / f"{shipped}.txt").read_text(encoding="utf-8").splitlines()
+    known(
+        builtin, [file.stem for file in sorted(BUILTIN_NAMES.glob("*.txt"))], "list of data.labels"
+    )
+    names = (BUILTIN_NAMES / f"{builtin}.txt").read_text(encoding="utf-8").splitlines()
     return names if len(names) == classes else []
 
 
-def read_names(path: Path, classes: int, what: str) -> list[str]:
-    """The lines of a file but empty ones at its end; `what` is what an error calls it."""
-    names = [line.strip() for line in read_text(path, what).rstrip().split("\n")]
+def read_class_names(path: Path, classes: int, description: str) -> list[str]:
+    """The lines of a file without empty ones at its end.
+
+    `description` names the file in an error. Raises ValueError if there are not `classes` names.
+    """
+    names = [line.strip() for line in read_text(path, description).rstrip().split("\n")]
     if len(names) != classes:
         raise ValueError(
-            f"{what} has {len(names)} names, the network {classes} classes; set num_classes, or "
-            "give a line for each"
+            f"{description} has {len(names)} names, the network {classes} classes; set "
+            "num_classes, or give a line for each"
         )
     return names
 
 
-def advise(file: ListFile, data: Any) -> None:
-    """Tells, before a training, what names beside its list say against the settings `data`."""
-    beside = file.path.with_name("labels.txt")
+def warn_about_mirroring(file: AnnotationFile, data: Any) -> None:
+    """Logs, before a training, if class names contradict the settings `flip` and `swap_labels`.
+
+    The names are those of `find_class_names`; `data` holds the settings. Also logs if the number
+    of names is wrong.
+    """
+    names_file = file.path.with_name("labels.txt")
     try:
-        names = find_names(beside, data.labels, file.num_classes)
+        names = find_class_names(names_file, data.labels, file.num_classes)
     except ValueError as error:
         log.info("%s", error)
         return
     if not names:
         return
-    wanted, given = mirrored(names), [tuple(sorted(pair)) for pair in data.swap_labels]
-    loose = [pair for pair in wanted if data.flip and pair not in given]
-    if loose:
-        one, other = loose[0]
+    mirror_pairs = find_mirror_pairs(names)
+    swapped_pairs = [tuple(sorted(pair)) for pair in data.swap_labels]
+    missing = [pair for pair in mirror_pairs if data.flip and pair not in swapped_pairs]
+    if missing:
+        label, mirrored = missing[0]
         log.info(
             "flip mirrors clips, and those of %r then show %r: swap_labels must be %s, "
             "or flip false",
-            names[one],
-            names[other],
-            [list(pair) for pair in wanted],
+            names[label],
+            names[mirrored],
+            [list(pair) for pair in mirror_pairs],
         )
-    for one, other in given:
-        if (one, other) not in wanted:
-            log.info("swap_labels takes %r for a mirrored %r", names[other], names[one])
+    for label, mirrored in swapped_pairs:
+        if (label, mirrored) not in mirror_pairs:
+            log.info("swap_labels takes %r for a mirrored %r", names[mirrored], names[label])
 
 
-def mirrored(names: Sequence[str]) -> list[tuple[int, int]]:
-    """Labels of which a mirror makes one the other, by their names: left and right, or turns."""
-    plain = [TURNED.sub("counterclockwise", name.lower()) for name in names]
-    found = {name: label for label, name in enumerate(plain)}
-    words = re.compile("|".join(SIDES))
-    images = [words.sub(lambda word: SIDES[word[0]], name) for name in plain]
-    pairs = ((label, found.get(image, -1)) for label, image in enumerate(images))
-    return [(one, other) for one, other in pairs if plain[one] != images[one] and one < other]
+def find_mirror_pairs(names: Sequence[str]) -> list[tuple[int, int]]:
+    """Pairs of labels whose clips become each other's when mirrored.
+
+    Decided by the names: they differ in left and right, or in clockwise and counterclockwise.
+    """
+    normalized = [COUNTERCLOCKWISE.sub("counterclockwise", name.lower()) for name in names]
+    label_of = {name: label for label, name in enumerate(normalized)}
+    words = re.compile("|".join(OPPOSITES))
+    mirrored = [words.sub(lambda word: OPPOSITES[word[0]], name) for name in normalized]
+    pairs = ((label, label_of.get(name, -1)) for label, name in enumerate(mirrored))
+    return [(a, b) for a, b in pairs if normalized[a] != mirrored[a] and a < b]

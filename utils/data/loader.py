@@ -1,17 +1,18 @@
-"""How rows become batches: how many workers, threads or processes, how many batches ahead.
+"""Turns the rows of a source into a MindData set of batches; chooses workers and prefetch.
 
-The workers are our own (`utils.data.worker_pool`); MindData takes their batches on and holds two
-more. Its own workers hold at least 8 batches and 17 rows each, whatever its prefetch size, and as
-processes they need workers * (prefetch size + 2) rows of /dev/shm, without which they end in a bus
-error.
+The worker pool is our own (`utils.data.worker_pool`). MindData passes its batches on and holds two
+more. Workers of MindData would hold at least 8 batches and 17 rows each, whatever its prefetch
+size. As processes they would need workers * (prefetch size + 2) rows of /dev/shm; without it they
+end in a bus error.
 
-A row of any network here holds Python's lock for 4 to 8 % of its time: what decodes, resizes and
-copies lets it go. So 8 threads wait for it 1 to 7 % of theirs, 16 threads 5 to 26 %. Processes do
-not, but each is a copy of this one that grows as it touches the lists: they are for more than 8.
+Threads or processes. A row of any network here holds Python's global lock (GIL) for 4 to 8 % of its
+time: decoding, resizing and copying release it. So 8 threads wait for the lock 1 to 7 % of their
+time, and 16 threads 5 to 26 %. Processes do not wait, but each is a copy of this process that grows
+while it touches the records. So `auto` takes processes only for more than 8 workers.
 
-Only on a CPU. A process that has opened an Ascend or a GPU is full of threads of ACL, HCCL or CUDA;
-a fork copies the locks that these hold at that moment, and may hang. So there `auto` means threads,
-at most 16: the lock's time, 4 to 8 % of each row, leaves little to gain from more.
+It takes processes only on a CPU. A process that has opened an Ascend or a GPU has many threads of
+ACL, HCCL or CUDA. A fork copies the locks that they hold at that moment, and may hang. So there
+`auto` takes threads, at most 16: with 4 to 8 % of each row under the lock, more would gain little.
 """
 
 import functools
@@ -28,32 +29,41 @@ import psutil
 from mindspore.communication import get_local_rank_size
 
 from utils.cpu_cores import is_bound
-from utils.data.worker_pool import Batches
+from utils.data.worker_pool import PrefetchedBatches
 from utils.log import log
 
-MOST_THREADS = 8  # by `auto` on a CPU; processes if there are more workers
-MOST_DEVICE_THREADS = 16  # by `auto` on Ascend and GPU
-FEWEST, MOST = 2, 8  # batches ahead by `auto`
-PART = 1 / 4  # of the free memory, for `auto`: evaluation and the network want some too
-IN_MINDDATA = 2  # batches on their way
-CONTAINER = Path("/sys/fs/cgroup")
+MAX_THREADS = 8  # by `auto` on a CPU; above it, workers are processes
+MAX_DEVICE_THREADS = 16  # by `auto` on Ascend and GPU
+MIN_PREFETCH, MAX_PREFETCH = 2, 8  # batches, by `auto`
+MEMORY_FRACTION = 1 / 4  # of the free memory, by `auto`: evaluation and the network need some too
+MINDDATA_BUFFERED = 2  # batches that MindData holds
+CGROUP = Path("/sys/fs/cgroup")  # limits of the container
 
 
-def generator(
+def build_batch_dataset(
     source: Any, columns: Sequence[str], blank: Sequence, data, batch: int
 ) -> ds.GeneratorDataset:
-    """The whole batches of a random-access source, in its order; `blank` is a row of its shapes.
+    """The batches of a random-access source, in its order; an incomplete last batch is left out.
 
-    Raises ValueError if they do not fit into memory, or for worker processes beside a device.
+    Args:
+        source: `source[row]` is a tuple of arrays, one per column; `len(source)` is defined.
+        columns: names of the columns.
+        blank: a row with the shapes and types of all rows.
+        data: settings `workers`, `processes` and `prefetch`.
+        batch: rows of a batch.
+
+    Raises ValueError if the batches do not fit into memory, or if worker processes are requested
+    on a device.
     """
     size = batch * sum(np.asarray(value).nbytes for value in blank)
     workers, processes = choose_workers(data.workers, data.processes, get_device())
-    ahead = batches_ahead(data.prefetch, size, IN_MINDDATA, max(1, len(source) // batch))
-    more = f"; batches of {size / 1e6:.3g} MB ahead: {ahead}"
-    announce(data.workers, processes, more, workers)
+    total = max(1, len(source) // batch)
+    prefetch = choose_prefetch(data.prefetch, size, MINDDATA_BUFFERED, total)
+    note = f"; batches of {size / 1e6:.3g} MB, prefetched: {prefetch}"
+    log_workers(data.workers, processes, note, workers)
     ds.config.set_prefetch_size(1)
     return ds.GeneratorDataset(
-        Batches(source, blank, batch, workers, processes, ahead),
+        PrefetchedBatches(source, blank, batch, workers, processes, prefetch),
         list(columns),
         shuffle=False,
         num_parallel_workers=1,
@@ -62,78 +72,99 @@ def generator(
 
 
 def get_device() -> str:
-    """CPU, GPU or Ascend: the device that MindSpore computes on."""
+    """The device that MindSpore computes on: CPU, GPU or Ascend."""
     return ms.get_context("device_target")
 
 
 def choose_workers(
-    wanted: Union[int, str], processes: Union[bool, str], device: str
+    setting: Union[int, str], processes: Union[bool, str], device: str
 ) -> tuple[int, bool]:
-    """How many workers, by `data.workers`, and whether they are processes, by `data.processes`.
+    """(number of workers, whether they are processes).
 
-    Raises ValueError for `data.processes: true` on Ascend and GPU.
+    `setting` is `data.workers`, `processes` is `data.processes`. Raises ValueError for
+    `data.processes: true` on Ascend and GPU.
     """
-    workers = worker_count(wanted)
+    workers = count_workers(setting)
     if device == "CPU":
-        return workers, workers > MOST_THREADS if processes == "auto" else bool(processes)
+        return workers, workers > MAX_THREADS if processes == "auto" else bool(processes)
     if processes is True:
         raise ValueError(
             f"data.processes: true forks this process, which has opened run.device {device}, and "
             "the worker processes may hang; set data.processes to auto or false, for threads"
         )
-    return min(workers, MOST_DEVICE_THREADS) if wanted == "auto" else workers, False
+    return min(workers, MAX_DEVICE_THREADS) if setting == "auto" else workers, False
 
 
 @functools.cache
-def announce(
-    wanted: Union[int, str], processes: bool = False, more: str = "", workers: int = 0
+def log_workers(
+    setting: Union[int, str], processes: bool = False, note: str = "", workers: int = 0
 ) -> None:
-    """Logs who makes the batches, and why: once, not at every evaluation of a run.
+    """Logs the number of workers and its reason, once per run and not at every evaluation.
 
-    `workers` is their number, if it is not that of `worker_count`.
+    `setting` is `data.workers`; `workers` is the number if it differs from `count_workers`.
     """
     log.info(
         "data: worker %s: %d (data.workers %s; cores: %d, ranks on this node: %d%s)%s",
-        *("processes" if processes else "threads", workers or worker_count(wanted), wanted),
-        *(cores(), get_local_rank_size(), ", each bound to its own" if is_bound() else "", more),
+        "processes" if processes else "threads",
+        workers or count_workers(setting),
+        setting,
+        count_usable_cores(),
+        get_local_rank_size(),
+        ", each bound to its own" if is_bound() else "",
+        note,
     )
 
 
-def worker_count(wanted: Union[int, str]) -> int:
-    """`auto`: this rank's part of the cores; a number: at most as many as there are cores.
+def count_workers(setting: Union[int, str]) -> int:
+    """The number of workers of this rank, for `data.workers`.
 
-    The cores are divided by the ranks of the node, unless msrun has bound each rank to its own
-    part of them. A container's CPU quota is for all its ranks together.
+    `auto` takes this rank's part of the cores; a number is limited to the number of cores. The
+    cores are divided by the ranks of the node, unless msrun has bound each rank to its own cores.
+    The CPU quota of a container is for all its ranks together.
     """
-    if isinstance(wanted, int):
-        return min(wanted, cores())
+    if isinstance(setting, int):
+        return min(setting, count_usable_cores())
     ranks = get_local_rank_size()
-    own = min(cores(), read_cpu_quota() // ranks) if is_bound() else cores() // ranks
-    return max(1, int(own))
-
-
-def batches_ahead(wanted: Union[int, str], size: int, besides: int, total: float = math.inf) -> int:
-    """`auto`: as many as a part of the free memory holds, within limits.
-
-    Of `total` batches of `size` bytes MindData holds `besides` more. Raises ValueError where all
-    that is more than there is.
-    """
-    free = free_memory() / get_local_rank_size()
-    if isinstance(wanted, int):
-        ahead = wanted
+    if is_bound():
+        cores = min(count_usable_cores(), read_cpu_quota() // ranks)
     else:
-        ahead = int(min(MOST, max(FEWEST, PART * free // size - besides)))
-    held = min(ahead + besides, total)
+        cores = count_usable_cores() // ranks
+    return max(1, int(cores))
+
+
+def choose_prefetch(
+    setting: Union[int, str], size: int, buffered: int, total: float = math.inf
+) -> int:
+    """The number of batches that the worker pool prefetches, for `data.prefetch`.
+
+    `auto` takes as many as fit into MEMORY_FRACTION of the free memory, between MIN_PREFETCH and
+    MAX_PREFETCH.
+
+    Args:
+        setting: `data.prefetch`.
+        size: bytes of a batch.
+        buffered: batches that MindData holds besides.
+        total: batches of the whole set; the result is not larger.
+
+    Raises ValueError if all these batches need more than the free memory.
+    """
+    free = read_free_memory() / get_local_rank_size()
+    if isinstance(setting, int):
+        prefetch = setting
+    else:
+        fitting = MEMORY_FRACTION * free // size - buffered
+        prefetch = int(min(MAX_PREFETCH, max(MIN_PREFETCH, fitting)))
+    held = min(prefetch + buffered, total)
     if held * size > free:
         raise ValueError(
-            f"data.prefetch {wanted}: {held} batches of {size / 1e6:.0f} MB are more "
+            f"data.prefetch {setting}: {held} batches of {size / 1e6:.0f} MB are more "
             f"than the {free / 1e6:.0f} MB that are free for each rank of this node; "
             "lower it, or data.batch and eval.batch"
         )
-    return int(min(ahead, total))
+    return int(min(prefetch, total))
 
 
-def cores() -> int:
+def count_usable_cores() -> int:
     """The cores that this process may use, by its affinity and its container's CPU quota."""
     return int(min(len(os.sched_getaffinity(0)), max(1, read_cpu_quota())))
 
@@ -141,23 +172,24 @@ def cores() -> int:
 def read_cpu_quota() -> float:
     """The CPU quota of the container in whole cores; infinite if it has none."""
     quota = math.inf
-    # The second version of control groups, and the first.
+    # Control groups version 2, then version 1.
     for files in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
-        limit = numbers(files)
+        limit = read_cgroup_numbers(files)
         if limit and limit[0] > 0:
             quota = min(quota, round(limit[0] / limit[1]))
     return quota
 
 
-def free_memory() -> float:
-    """Bytes. What a container has in use counts as free: most of that is cached files."""
-    limits = numbers(["memory.max"]) + numbers(["memory/memory.limit_in_bytes"])
+def read_free_memory() -> float:
+    """Free bytes. Memory that a container uses counts as free: most of it is cached files."""
+    limits = read_cgroup_numbers(["memory.max"])
+    limits += read_cgroup_numbers(["memory/memory.limit_in_bytes"])
     return min([psutil.virtual_memory().available, *limits])
 
 
-def numbers(files: Sequence[str]) -> list[float]:
-    """What files of the container's limits say; empty where there is no such file or no limit."""
+def read_cgroup_numbers(files: Sequence[str]) -> list[float]:
+    """The numbers in these files of CGROUP; empty if a file is missing or sets no limit ("max")."""
     try:
-        return [float(word) for file in files for word in (CONTAINER / file).read_text().split()]
+        return [float(word) for file in files for word in (CGROUP / file).read_text().split()]
     except (OSError, ValueError):  # ValueError: "max"
         return []

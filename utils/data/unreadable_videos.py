@@ -1,4 +1,4 @@
-"""Videos that could not be read: counted over all workers of a rank, each named once."""
+"""Videos that could not be read: counted over all workers of a rank, each logged once."""
 
 import logging
 import multiprocessing
@@ -7,35 +7,38 @@ from collections.abc import Sequence
 log = logging.getLogger("zoo")
 
 
-class BadVideos:
-    """One byte per video of a list, in memory shared by worker processes and threads."""
+class UnreadableVideos:
+    """One flag (a byte) per record, in memory shared by worker processes and threads."""
 
-    def __init__(self, names: Sequence[str]):
-        self.names = names
-        self.flags = multiprocessing.Array("b", len(names))
+    def __init__(self, paths: Sequence[str]):
+        self.paths = paths
+        self.flags = multiprocessing.Array("b", len(paths))
 
     def add(self, index: int, reason: str) -> None:
-        """Marks a video; the first to mark it names it in the log with the decoder's reason."""
+        """Marks a video; logs the decoder's reason when it is marked for the first time."""
         with self.flags.get_lock():
-            known, self.flags[index] = self.flags[index], 1
-        if not known:
+            was_marked, self.flags[index] = self.flags[index], 1
+        if not was_marked:
             log.warning("unreadable video: %s", reason)
 
-    def is_bad(self, index: int) -> bool:
+    def is_unreadable(self, index: int) -> bool:
         return bool(self.flags[index])
 
     @property
     def count(self) -> int:
         return sum(self.flags[:])
 
-    def over(self, limit: float) -> str:
-        """A line that says so where more than the share `limit` is unreadable, else empty."""
+    def describe_excess(self, limit: float) -> str:
+        """An error message if more than the fraction `limit` is unreadable, else an empty string.
+
+        It names the setting, the counts and the first unreadable video.
+        """
         count = self.count
-        if count <= limit * len(self.names):
+        if count <= limit * len(self.paths):
             return ""
-        first = self.names[list(self.flags[:]).index(1)]
+        example = self.paths[list(self.flags[:]).index(1)]
         return (
-            f"data.bad_limit: {count} of {len(self.names)} videos could not be read, more than "
-            f"{limit:.2%} (the first: {first}); leave them out by scripts/data/check_videos.py, or "
-            "raise the limit"
+            f"data.bad_limit: {count} of {len(self.paths)} videos could not be read, more than "
+            f"{limit:.2%} (the first: {example}); leave them out by scripts/data/check_videos.py, "
+            "or raise the limit"
         )

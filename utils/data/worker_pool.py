@@ -1,18 +1,19 @@
-"""Workers that make the rows of batches ahead: threads, or forked processes.
+"""Worker pool: threads or forked processes that make the rows of batches in advance (prefetch).
 
-They take the numbers of rows from one pipe, write the rows into memory that all share and put the
-numbers into another pipe: eight bytes at a time, which the system neither splits nor mixes. So
-there is no lock that a killed process could hold, and nothing lies in /dev/shm, which is small in
-containers.
+Protocol. The parent writes row numbers into a task pipe. A worker reads one, writes the row into a
+buffer in shared memory and writes the number into a result pipe. A message has eight bytes, so the
+system neither splits nor mixes messages. Therefore the pool needs no lock, which a killed process
+could hold for ever, and it needs nothing in /dev/shm, which is small in containers.
 
-A pipe holds 8,192 numbers, or 512 where a user has many. The parent never waits for room in one: it
-keeps the numbers that do not fit, and writes them as it reads results.
+A pipe holds 8,192 numbers, or 512 if its user has many pipes. The parent never blocks on a full
+pipe: it keeps the numbers that do not fit and writes them while it reads results.
 
-A fork copies locks as they are: of OpenCV and the decoders, where other threads use these at that
-moment. So threads and processes do not go together in one process. For the same reason nothing is
-forked once an Ascend or a GPU is open: utils/data/loader.py refuses it. Processes that do not fork
-(forkserver, spawn) would have to unpickle the source, whose counter of bad videos and whose rows
-lie in memory that only a fork inherits, and to import MindSpore each.
+Threads and processes are not used together in one process. A fork copies the state of locks; if
+another thread uses OpenCV or a decoder at that moment, their locks stay locked in the child. For
+the same reason nothing is forked after an Ascend or a GPU has been opened: utils/data/loader.py
+refuses it. Processes that do not fork (forkserver, spawn) would have to unpickle the source, but
+its counter of unreadable videos and the rows lie in memory that only a fork inherits. Each would
+also have to import MindSpore.
 """
 
 import atexit
@@ -35,21 +36,26 @@ import numpy as np
 from utils.messages import Failed
 from utils.processes import end_with
 
-NUMBER = struct.Struct("q")
-AT_ONCE = 512 * NUMBER.size  # bytes
+ROW_NUMBER = struct.Struct("q")
+READ_SIZE = 512 * ROW_NUMBER.size  # bytes of results read at once
 
 
-class Batches:
+class PrefetchedBatches:
     """The batches of a random-access source, in its order; an iterable with a length.
 
-    `ahead` of them are ready or being made. `blank` is a row: its shapes and types are those of
-    all. Memory is taken where rows are written, once for all batches.
+    Args:
+        source: `source[row]` is a tuple of arrays, one per column; `len(source)` is defined.
+        blank: a row with the shapes and types of all rows.
+        batch: rows of a batch; an incomplete last batch is left out.
+        workers: number of threads or processes.
+        processes: True for forked processes, False for threads.
+        prefetch: batches that are ready or being made. Memory for all of them is allocated once.
     """
 
     def __init__(
-        self, source: Any, blank: Sequence, batch: int, workers: int, processes: bool, ahead: int
+        self, source: Any, blank: Sequence, batch: int, workers: int, processes: bool, prefetch: int
     ):
-        self.source, self.batch, self.ahead = source, batch, ahead
+        self.source, self.batch, self.prefetch = source, batch, prefetch
         self.blank = [np.asarray(value) for value in blank]
         self.workers, self.processes = workers, processes
 
@@ -57,160 +63,182 @@ class Batches:
         return len(self.source) // self.batch
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
-        count, ahead = self.batch, self.batch * self.ahead
+        count, in_flight = self.batch, self.batch * self.prefetch
         rows = range(len(self) * count)
-        places = [[shared_rows(count, value) for value in self.blank] for _ in range(self.ahead)]
-        crew = Crew(self.source, places, self.workers, self.processes)
-        done: set[int] = set()
+        buffers = [
+            [allocate_shared_rows(count, value) for value in self.blank]
+            for _ in range(self.prefetch)
+        ]
+        pool = WorkerPool(self.source, buffers, self.workers, self.processes)
+        finished: set[int] = set()  # rows that are finished but belong to later batches
         try:
-            crew.give(rows[:ahead])
-            for first in rows[::count]:
-                batch = set(rows[first : first + count])
-                missing, done = batch - done, done - batch
+            pool.submit(rows[:in_flight])
+            for start in rows[::count]:
+                batch = set(rows[start : start + count])
+                missing, finished = batch - finished, finished - batch
                 while missing:
-                    taken = crew.take()
-                    if crew.closed:
+                    collected = pool.collect()
+                    if pool.closed:
                         return
-                    done |= taken - missing
-                    missing -= taken
-                columns = tuple(map(np.copy, places[first // count % self.ahead]))
-                crew.give(rows[first + ahead : first + ahead + count])
+                    finished |= collected - missing
+                    missing -= collected
+                columns = tuple(map(np.copy, buffers[start // count % self.prefetch]))
+                pool.submit(rows[start + in_flight : start + in_flight + count])
                 yield columns
         finally:
-            crew.close()
+            pool.close()
 
 
-def shared_rows(count: int, value: np.ndarray) -> np.ndarray:
-    """Memory for a column of a batch, which forked processes share."""
+def allocate_shared_rows(count: int, value: np.ndarray) -> np.ndarray:
+    """Memory for `count` rows shaped like `value`, shared with forked processes."""
     size = max(count * value.nbytes, 1)
     memory = np.frombuffer(mmap.mmap(-1, size), value.dtype, count * value.size)
     return memory.reshape(count, *value.shape)
 
 
-class Crew:
-    """`give` numbers of rows; `take` those of the rows that are in their places."""
+class WorkerPool:
+    """Workers that copy rows of `source` into buffers.
 
-    def __init__(self, source: Any, places: list, workers: int, processes: bool):
-        self.source, self.places, self.processes = source, places, processes
+    `submit` queues row numbers; `collect` returns the numbers of rows that are finished. `buffers`
+    holds one list of columns per prefetched batch: row r is written into batch
+    `r // batch % len(buffers)`.
+    """
+
+    def __init__(self, source: Any, buffers: list, workers: int, processes: bool):
+        self.source, self.buffers, self.processes = source, buffers, processes
         self.closed = False
         self.unsent: collections.deque[int] = collections.deque()
-        (self.orders, self.to_do), (self.results, self.done) = (
-            multiprocessing.Pipe(duplex=False) for _ in range(2)
-        )
-        for end in (self.to_do, self.results):  # the parent's
+        self.task_reader, self.task_writer = multiprocessing.Pipe(duplex=False)
+        self.result_reader, self.result_writer = multiprocessing.Pipe(duplex=False)
+        for end in (self.task_writer, self.result_reader):  # the parent's ends
             os.set_blocking(end.fileno(), False)
-        self.members = [self.member() for _ in range(workers)]
-        one_thread_each()
-        for member in self.members:
-            member.start()
+        self.workers = [self.create_worker() for _ in range(workers)]
+        disable_opencv_threads()
+        for worker in self.workers:
+            worker.start()
         atexit.register(self.close)
 
-    def member(self) -> Any:
+    def create_worker(self) -> Any:
         if not self.processes:
-            return threading.Thread(target=self.work, daemon=True)
+            return threading.Thread(target=self.run_tasks, daemon=True)
         context = multiprocessing.get_context("fork")
-        return context.Process(target=self.work_apart, args=(os.getpid(),), daemon=True)
+        return context.Process(target=self.run_process, args=(os.getpid(),), daemon=True)
 
-    def work_apart(self, parent: int) -> None:
-        gc.freeze()  # what was inherited is not freed here: it may be memory of the device
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C is for the parent
+    def run_process(self, parent: int) -> None:
+        """The main function of a worker process."""
+        gc.freeze()  # never free inherited objects here: they may be memory of the device
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles ctrl-C
         end_with(parent)
-        self.work()
+        self.run_tasks()
 
-    def work(self) -> None:
-        """Until closed. A row that fails is left to the parent: its number is sent as -1 - it."""
+    def run_tasks(self) -> None:
+        """Makes rows until the pool is closed.
+
+        If a row fails, the worker sends -1 - row, and the parent makes that row again.
+        """
         while True:
-            number = os.read(self.orders.fileno(), NUMBER.size)
+            number = os.read(self.task_reader.fileno(), ROW_NUMBER.size)
             if self.closed:
                 return
-            (row,) = NUMBER.unpack(number)
+            (row,) = ROW_NUMBER.unpack(number)
             try:
-                self.make(row)
+                self.make_row(row)
             except Exception:
-                number = NUMBER.pack(-1 - row)
-            os.write(self.done.fileno(), number)
+                number = ROW_NUMBER.pack(-1 - row)
+            os.write(self.result_writer.fileno(), number)
 
-    def make(self, row: int) -> None:
-        batch = len(self.places[0][0])
-        columns = self.places[row // batch % len(self.places)]
+    def make_row(self, row: int) -> None:
+        """Writes a row of the source into its buffer."""
+        batch = len(self.buffers[0][0])
+        columns = self.buffers[row // batch % len(self.buffers)]
         for column, value in zip(columns, self.source[row]):
             if np.shape(value) != column.shape[1:]:
                 raise ValueError(f"row {row}: {np.shape(value)} instead of {column.shape[1:]}")
             column[row % batch] = value
 
-    def give(self, rows: Iterable[int]) -> None:
+    def submit(self, rows: Iterable[int]) -> None:
         self.unsent.extend(rows)
-        self.send()
+        self.send_unsent()
 
-    def send(self) -> None:
-        """Writes as many of the numbers as the pipe has room for.
+    def send_unsent(self) -> None:
+        """Writes numbers into the task pipe until it is full.
 
-        Where some are left, the pipe is not empty, so there will be a result, and `take` sends on.
+        If some remain, the pipe is not empty. So a result will arrive, and `collect` calls this
+        again.
         """
         with contextlib.suppress(BlockingIOError):
             while self.unsent:
-                os.write(self.to_do.fileno(), NUMBER.pack(self.unsent[0]))
+                os.write(self.task_writer.fileno(), ROW_NUMBER.pack(self.unsent[0]))
                 self.unsent.popleft()
 
-    def take(self) -> set[int]:
-        """Waits for a row at least, or for the end, when there is none.
+    def collect(self) -> set[int]:
+        """Waits for at least one finished row; returns an empty set if the pool is closed.
 
-        A row that failed is made here, and raises what it raised. Raises Failed where a worker
-        process has ended.
+        A row that failed in a worker is made again here, so its exception is raised here. Raises
+        Failed if a worker process has ended.
         """
-        ends = {member.sentinel: member for member in self.members} if self.processes else {}
-        ready = set(wait([self.results, *ends]))
+        sentinels = {}
+        if self.processes:
+            sentinels = {worker.sentinel: worker for worker in self.workers}
+        ready = set(wait([self.result_reader, *sentinels]))
         if self.closed:
             return set()
-        for ended in ready & set(ends):
-            ends[ended].join()
-            how = describe_end(ends[ended].exitcode)
+        for sentinel in ready & set(sentinels):
+            sentinels[sentinel].join()
+            how = describe_exit(sentinels[sentinel].exitcode)
             raise Failed(f"data.processes: a worker process {how}")
-        found = self.read()
-        self.send()
-        for row in found:
-            if row < 0:
-                self.make(-1 - row)
-        return {max(row, -1 - row) for row in found}
+        numbers = self.read_results()
+        self.send_unsent()
+        for number in numbers:
+            if number < 0:
+                self.make_row(-1 - number)
+        return {max(number, -1 - number) for number in numbers}
 
-    def read(self) -> list[int]:
-        """The numbers that are in the pipe of results, at most some hundreds."""
+    def read_results(self) -> list[int]:
+        """The numbers in the result pipe, at most 512; does not wait."""
         try:
-            data = os.read(self.results.fileno(), AT_ONCE)
-        except BlockingIOError:  # `close`, in another thread, has read them
+            data = os.read(self.result_reader.fileno(), READ_SIZE)
+        except BlockingIOError:  # `close` has read them in another thread
             return []
-        return [row for (row,) in NUMBER.iter_unpack(data)]
+        return [number for (number,) in ROW_NUMBER.iter_unpack(data)]
 
     def close(self) -> None:
-        """Ends all members and waits for them: no thread may be in a decoder when Python ends."""
+        """Ends all workers and waits for them.
+
+        No thread may be inside a decoder when Python ends.
+        """
         atexit.unregister(self.close)
         self.closed = True
-        for member in self.members if self.processes else ():
-            member.kill()
-        while any(member.is_alive() for member in self.members):
-            # A thread ends when it reads a number; it may need room to write the one before.
+        for worker in self.workers if self.processes else ():
+            worker.kill()
+        while any(worker.is_alive() for worker in self.workers):
+            # A thread ends when it reads a number. It may first need space to write a result.
             with contextlib.suppress(BlockingIOError):
-                os.write(self.to_do.fileno(), NUMBER.pack(0))
-            self.read()
+                os.write(self.task_writer.fileno(), ROW_NUMBER.pack(0))
+            self.read_results()
             time.sleep(0.001)
-        # Python ends while somebody takes: MindData's thread, for which MindData waits at the end.
-        os.write(self.done.fileno(), NUMBER.pack(0))
+        # Python may end while MindData's thread waits in `collect`, and MindData waits for that
+        # thread. This number wakes it.
+        os.write(self.result_writer.fileno(), ROW_NUMBER.pack(0))
 
 
-def describe_end(status: int) -> str:
-    """How a worker process ended, by its exit code, which is negative for a signal; what to do."""
+def describe_exit(status: int) -> str:
+    """How a worker process ended, and what the user can do.
+
+    `status` is its exit code, or minus the number of the signal that killed it.
+    """
     if status >= 0:
         return f"ended with status {status}; run the same command again"
     advice = ""
     if status == -signal.SIGKILL:
-        advice = "where memory runs out the system does that: lower data.workers; "
+        advice = "the system does this if memory runs out: lower data.workers; "
     return f"was killed by {signal.Signals(-status).name}; {advice}run the same command again"
 
 
-def one_thread_each() -> None:
-    """OpenCV would share each row out to all cores, which the other workers have filled.
+def disable_opencv_threads() -> None:
+    """OpenCV would split the work of one row over all cores, which the other workers use already.
 
-    What decodes is told the same where it is opened; no row calls NumPy's BLAS.
+    Decoders are limited to one thread where they are opened. No row calls NumPy's BLAS.
     """
     with contextlib.suppress(ImportError):
         import cv2

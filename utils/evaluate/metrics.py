@@ -14,7 +14,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from utils.data.unreadable_videos import BadVideos
+from utils.data.unreadable_videos import UnreadableVideos
 from utils.files import write_text
 from utils.log import log, progress
 from utils.runtime import Runtime
@@ -183,7 +183,7 @@ def pad_clips(clips: np.ndarray, size: int) -> np.ndarray:
     return np.ascontiguousarray(clips)
 
 
-def sum_unreadable(bad: BadVideos, rt: Runtime) -> int:
+def sum_unreadable(bad: UnreadableVideos, rt: Runtime) -> int:
     """Unreadable videos on all ranks."""
     return sum_count(bad.count, rt)
 

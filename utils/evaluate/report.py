@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 from mindspore import Tensor
 
-from utils.data.annotation_file import ListFile
+from utils.data.annotation_file import AnnotationFile
 from utils.evaluate.metrics import SumRanks
 from utils.evaluate.video_inference import Head
 from utils.files import explained, write_text
@@ -104,7 +104,9 @@ class Report:
         report_plots.draw_calibration(self.folder / "calibration.png", table, error)
 
 
-def report_videos(folder: str, videos: Any, file: ListFile, head: Head, rt: Runtime) -> Report:
+def report_videos(
+    folder: str, videos: Any, file: AnnotationFile, head: Head, rt: Runtime
+) -> Report:
     """The report of a `sources.EvalVideos` over the list `file`; `head` knows the classes."""
     if not folder:
         return Report("", (), Samples(), rt)

@@ -13,7 +13,7 @@ from typing import NamedTuple, Optional
 import numpy as np
 from mindspore import nn
 
-from utils.data.class_names import find_names, read_names
+from utils.data.class_names import find_class_names, read_class_names
 from utils.evaluate.metrics import choose_clips_per_pass, video_scores
 from utils.video.reader import FrameSource
 
@@ -62,7 +62,7 @@ class Head(abc.ABC):
 
     def own_names(self) -> Sequence[str]:
         """Names of the classes, without a file from the user; empty where nobody says."""
-        return find_names(self.beside, self.shipped, self.classes)
+        return find_class_names(self.beside, self.shipped, self.classes)
 
     def told_names(self) -> list[str]:
         """A name for each class, empty where nobody says."""
@@ -98,7 +98,9 @@ def name_classes(heads: Sequence[Head], labels: str) -> None:
         return
     if not Path(labels).is_file():
         raise ValueError(f"--labels: {labels} does not exist")
-    names = read_names(Path(labels), sum(head.classes for head in heads), f"--labels {labels}")
+    names = read_class_names(
+        Path(labels), sum(head.classes for head in heads), f"--labels {labels}"
+    )
     for head in heads:
         head.names, names = names[: head.classes], names[head.classes :]
 

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from tests.test_official_lists import CASES, lay
-from utils.data.annotation_file import ListFile, entries, read_list
-from utils.data.class_names import read_names
+from utils.data.annotation_file import AnnotationFile, iterate_lines, read_annotations
+from utils.data.class_names import read_class_names
 from utils.data.prepare.public_annotations import read
 from utils.distributed.rank_table import read_rank_table
 from utils.files import read_text
@@ -37,7 +37,7 @@ BAD = {  # (contents, words of the message)
 @pytest.mark.parametrize("kind", GOOD)
 def test_names_of_classes_are_read_in_every_encoding_that_names_itself(kind, tmp_path):
     (tmp_path / "labels.txt").write_bytes(GOOD[kind])
-    assert read_names(tmp_path / "labels.txt", 3, "labels") == NAMES
+    assert read_class_names(tmp_path / "labels.txt", 3, "labels") == NAMES
 
 
 @pytest.mark.parametrize("kind", BAD)
@@ -45,7 +45,7 @@ def test_names_of_classes_that_cannot_be_read_are_named_with_the_line(kind, tmp_
     content, words = BAD[kind]
     (tmp_path / "labels.txt").write_bytes(content)
     with pytest.raises(ValueError) as caught:
-        read_names(tmp_path / "labels.txt", 3, "--labels x")
+        read_class_names(tmp_path / "labels.txt", 3, "--labels x")
     assert str(caught.value).startswith("--labels x")
     assert words in str(caught.value)
 
@@ -69,9 +69,9 @@ def listing(tmp_path):
     def call(content: bytes) -> list:
         path = tmp_path / "list.txt"
         path.write_bytes(content)
-        file = ListFile("list.txt", path, tmp_path, "video", 10)
-        assert len(list(entries(file))) > 0
-        return [record.path.rpartition("/")[2] for record in read_list(file)[0]]
+        file = AnnotationFile("list.txt", path, tmp_path, "video", 10)
+        assert len(list(iterate_lines(file))) > 0
+        return [record.path.rpartition("/")[2] for record in read_annotations(file)[0]]
 
     return call
 

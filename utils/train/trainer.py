@@ -18,7 +18,7 @@ import numpy as np
 from mindspore import Tensor
 from mindspore.train import Callback, Model
 
-from utils.data.class_names import advise
+from utils.data.class_names import warn_about_mirroring
 from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import Segments
 from utils.evaluate.metrics import check_same_step, print_result, share_statistics
@@ -81,7 +81,7 @@ class Trainer:
         cfg, step = self.cfg, setup.step
         self.directory.restore(step)
         for file, settings in train_set.list_class_settings():
-            advise(file, settings)
+            warn_about_mirroring(file, settings)
         log_start(cfg.train, self.sampler, setup.segments, self.start_step)
         hooks = Hooks(train_set.find_fault, evaluate, before_saving)
         loop = TrainingLoop(cfg, self.rt, setup, self.sampler, self.directory, hooks)

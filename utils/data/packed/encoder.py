@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from av.video.reformatter import VideoReformatter
 
-from utils.data.annotation_file import ListFile, Record
+from utils.data.annotation_file import AnnotationFile, Record
 from utils.data.packed.format import CODECS, EXTRA, KEY, REFERENCE, Table
 from utils.data.packed.reader import PackedVideo, Place
 from utils.video.decoders import FrameFolder, open_video
@@ -82,7 +82,7 @@ def pack(task: tuple[Any, Job, Form]) -> Union[Packed, Finding]:
         return Finding("broken", error.args[-1])
 
 
-def job_of(record: Record, file: ListFile, reader: str) -> Job:
+def job_of(record: Record, file: AnnotationFile, reader: str) -> Job:
     """How the video of a line is read."""
     frames = record.num_frames if file.source == "frames" else 0
     form = (frames, file.image_tmpl, file.flow, file.max_pixels)

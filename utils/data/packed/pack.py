@@ -17,9 +17,18 @@ from typing import IO, NamedTuple, Union
 import numpy as np
 from tqdm import tqdm
 
-from utils.data.annotation_file import ListFile, Record, entries
+from utils.data.annotation_file import AnnotationFile, Record, iterate_lines
 from utils.data.packed.encoder import Form, job_of, pack
-from utils.data.packed.reader import BAD, INDEX, LIST, NOWHERE, PLACE, PLACES, digest, sealed
+from utils.data.packed.reader import (
+    BAD,
+    INDEX,
+    LIST,
+    NOWHERE,
+    PLACE,
+    PLACES,
+    compute_sha256,
+    sealed,
+)
 from utils.data.packed.shard_writer import UNFINISHED, Spool, page_size, read_note, settle
 from utils.files import explained, locked, write_text
 from utils.process_pool import Crashed, run_all
@@ -34,7 +43,7 @@ EVEN = 48  # where there are that many shards, their number is a multiple of thi
 class Plan(NamedTuple):
     """What becomes of one list."""
 
-    file: ListFile
+    file: AnnotationFile
     folder: Path
     form: Form
     shards: int  # 0: by the number of videos
@@ -86,8 +95,8 @@ class Plan(NamedTuple):
         }
 
 
-def plan_of(file: ListFile, folder: Path, form: Form, shards: int, known_bad: dict) -> Plan:
-    read = list(entries(file))
+def plan_of(file: AnnotationFile, folder: Path, form: Form, shards: int, known_bad: dict) -> Plan:
+    read = list(iterate_lines(file))
     texts, lines = [(number, text) for number, text, _ in read], [says for *_, says in read]
     return Plan(file, folder, form, shards, texts, lines, known_bad)
 
@@ -134,7 +143,11 @@ def is_done(plan: Plan, name: str) -> bool:
 
 def begin(plan: Plan) -> IO:
     """Notes what is being packed, so that nothing else goes on in the same folder; the lock."""
-    settings = {**plan.form._asdict(), "shards": plan.shards, "list": digest(plan.file.path)}
+    settings = {
+        **plan.form._asdict(),
+        "shards": plan.shards,
+        "list": compute_sha256(plan.file.path),
+    }
     settings.update({name: str(getattr(plan.file, name)) for name in READ_BY})
     settings["bad"] = hashlib.sha256(
         repr(sorted(plan.known_bad)).encode("utf-8", "replace")
@@ -208,7 +221,7 @@ def finish(plan: Plan, names: list[str]) -> dict:
     write_text(folder / BAD, "".join(f"{row}\n" for row in table_of(plan, bad)))
     lost = [k for k in np.flatnonzero(places["shard"] == NOWHERE) if k not in bad]
     begun = read_settings(folder / "settings.json")["list"]
-    if lost or digest(plan.file.path) != begun:
+    if lost or compute_sha256(plan.file.path) != begun:
         raise ValueError(f"{plan.file.path} has changed while it was packed; remove {folder}")
     good = places[places["shard"] != NOWHERE]
     if not len(good):
@@ -219,7 +232,7 @@ def finish(plan: Plan, names: list[str]) -> dict:
         settle(str(folder / temporary))
         os.replace(folder / temporary, folder / name)
     index = {**plan.form._asdict(), "list": begun, "shards": shards}
-    index["places"] = digest(folder / PLACES)
+    index["places"] = compute_sha256(folder / PLACES)
     write_text(folder / INDEX, json.dumps(sealed(index)))
     original = np.flatnonzero(places["shard"] != NOWHERE)
     return {

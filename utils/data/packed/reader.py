@@ -22,7 +22,13 @@ from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
-from utils.data.annotation_file import ListFile, Record, digest, entries, read_list
+from utils.data.annotation_file import (
+    AnnotationFile,
+    Record,
+    compute_sha256,
+    iterate_lines,
+    read_annotations,
+)
 from utils.data.packed.format import EXTRA, HEAD, KEY, decode_table
 from utils.video.decoders import open_video, read_jpeg
 from utils.video.reader import FrameSource, VideoError
@@ -135,21 +141,23 @@ def open_record(record, data) -> FrameSource:
     return open_video(record.path, data.reader, data.max_pixels)
 
 
-def read_records(file: ListFile, packed: Optional[Path]) -> list[Record]:
+def read_records(file: AnnotationFile, packed: Optional[Path]) -> list[Record]:
     """The lines of a list, every one checked, or of its packed form, with every shard looked for.
 
     A packed list is complete without the original; where that is there too, it must not have
-    changed. Raises ValueError as `read_list` does, and for a pack that is missing, unfinished, of
-    another list, or is damaged.
+    changed. Raises ValueError as `read_annotations` does, and for a pack that is missing,
+    unfinished, of another list, or is damaged.
     """
-    records, left_out = read_packed(file, Path(packed)) if packed else read_list(file)
+    records, left_out = read_packed(file, Path(packed)) if packed else read_annotations(file)
     if left_out:
         what = "too short, or unreadable when packed" if packed else "fewer than 3 frames"
         log.info("%s: %d videos are left out: %s", file.path, left_out, what)
     return records
 
 
-def read_packed(file: ListFile, packed: Path, min_frames: int = 3) -> tuple[list[Record], int]:
+def read_packed(
+    file: AnnotationFile, packed: Path, min_frames: int = 3
+) -> tuple[list[Record], int]:
     folder = pack_folder(packed, file)
     index = read_index(folder)
     if "places" not in index:
@@ -158,12 +166,12 @@ def read_packed(file: ListFile, packed: Path, min_frames: int = 3) -> tuple[list
             "scripts/data/pack_videos.py --verify looks for it",
             folder,
         )
-    if file.path.is_file() and digest(file.path) != index["list"]:
+    if file.path.is_file() and compute_sha256(file.path) != index["list"]:
         raise ValueError(f"data.packed: {file.path} is not the list that {folder} was packed from")
     shards = check_shards(folder, index)
-    if not (folder / LIST).is_file() or digest(folder / LIST) != index["list"]:
+    if not (folder / LIST).is_file() or compute_sha256(folder / LIST) != index["list"]:
         raise ValueError(f"data.packed: {folder / LIST} is damaged; {REPAIR}")
-    lines = list(entries(file._replace(path=folder / LIST)))
+    lines = list(iterate_lines(file._replace(path=folder / LIST)))
     records, left_out = [], 0
     for row, (number, _, record) in zip(read_places(folder, index, len(lines)), lines):
         if row["shard"] == NOWHERE:
@@ -180,7 +188,7 @@ def read_packed(file: ListFile, packed: Path, min_frames: int = 3) -> tuple[list
     return records, left_out
 
 
-def pack_folder(packed: Path, file: ListFile) -> Path:
+def pack_folder(packed: Path, file: AnnotationFile) -> Path:
     """Where in DIR a list is kept: under the name that the yaml gives it."""
     parts = [part for part in Path(file.name).parts if part not in ("/", "..")]
     return Path(packed).joinpath(*parts)
@@ -223,7 +231,7 @@ def read_places(folder: Path, index: dict, lines: int) -> np.ndarray:
     """PLACE (lines,): where the video of each line is; ValueError where the file is damaged."""
     path, places = folder / PLACES, None
     with contextlib.suppress(Exception):  # NumPy's parser of a damaged header raises many kinds
-        if index.get("places") in (None, digest(path)):
+        if index.get("places") in (None, compute_sha256(path)):
             places = np.load(path)
     if not are_places(places, [size for _, size in index["shards"]], lines):
         raise ValueError(f"data.packed: {path} is damaged; {REPAIR}")

@@ -7,7 +7,7 @@ from typing import Optional
 import numpy as np
 from tqdm import tqdm
 
-from utils.data.annotation_file import ListFile, Record
+from utils.data.annotation_file import AnnotationFile, Record
 from utils.data.packed.encoder import Form, job_of, looked_at, open_job, psnr, shrunk
 from utils.data.packed.reader import PackedVideo, is_whole, pack_folder, read_index, read_packed
 
@@ -15,7 +15,7 @@ SAMPLE = 16  # videos of a list whose pixels are compared
 LEAST = 20.0  # dB; less is another picture
 
 
-def verify_list(file: ListFile, packed: Path, reader: str) -> dict:
+def verify_list(file: AnnotationFile, packed: Path, reader: str) -> dict:
     """ValueError names what is damaged; originals that are gone are not compared."""
     records, _ = read_packed(file, packed, min_frames=1)
     damaged = {
@@ -33,7 +33,7 @@ def verify_list(file: ListFile, packed: Path, reader: str) -> dict:
     return {"videos": len(records), "compared": len(values), "psnr": np.array(values)}
 
 
-def compare(record: Record, file: ListFile, reader: str, form: Form) -> Optional[float]:
+def compare(record: Record, file: AnnotationFile, reader: str, form: Form) -> Optional[float]:
     """The nearness of a copy, in dB; None where the original is gone."""
     if not os.path.exists(record.path):
         return None

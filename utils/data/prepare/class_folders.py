@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from utils.data.annotation_file import digest
+from utils.data.annotation_file import compute_sha256
 from utils.video.integrity import SUFFIXES
 
 
@@ -57,7 +57,7 @@ def twins_of(folder: Path, classes: dict[str, list[str]]) -> list[list[str]]:
     by_content: dict[str, list[str]] = defaultdict(list)
     for videos in by_size.values():
         for video in videos if len(videos) > 1 else ():
-            by_content[digest(folder / video)].append(video)
+            by_content[compute_sha256(folder / video)].append(video)
     return [videos for videos in by_content.values() if len(videos) > 1]
 
 

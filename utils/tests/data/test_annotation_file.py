@@ -1,4 +1,4 @@
-"""List files: what is read, what is refused and how the refusal reads."""
+"""Annotation files: what is read, what is refused and how the refusal reads."""
 
 import io
 import json
@@ -9,7 +9,7 @@ import pytest
 
 from utils.config import ROOT
 from utils.data import annotation_file
-from utils.data.annotation_file import ListFile, Record, read_list
+from utils.data.annotation_file import AnnotationFile, Record, read_annotations
 
 GOLDEN = json.loads((ROOT / "tsm" / "tests" / "golden" / "tsm_data.json").read_text())
 
@@ -21,7 +21,9 @@ def read(tmp_path):
     def call(text, source="video", image_tmpl="", min_frames=3):
         path = tmp_path / "list.txt"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return read_list(ListFile(path.name, path, tmp_path, source, 10, image_tmpl), min_frames)
+        return read_annotations(
+            AnnotationFile(path.name, path, tmp_path, source, 10, image_tmpl), min_frames
+        )
 
     return call
 
@@ -133,7 +135,7 @@ def test_five_bad_lines_are_all_named(read):
 
 def test_a_missing_list_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"none\.txt does not exist"):
-        read_list(ListFile("none.txt", tmp_path / "none.txt", tmp_path, "video", 10))
+        read_annotations(AnnotationFile("none.txt", tmp_path / "none.txt", tmp_path, "video", 10))
 
 
 @pytest.mark.parametrize("text", ["", "\n\n  \n"])
@@ -179,7 +181,7 @@ class Terminal(io.StringIO):
 )
 def test_a_bar_is_shown_for_long_lists_on_a_terminal(read, touch, monkeypatch, stream, long, shown):
     touch("a.mp4")
-    monkeypatch.setattr(annotation_file, "LONG", long)
+    monkeypatch.setattr(annotation_file, "PROGRESS_LINES", long)
     monkeypatch.setattr("sys.stderr", stream())
     assert len(read("a.mp4 1\na.mp4 2\na.mp4 3")[0]) == 3
     assert ("checking files" in sys.stderr.getvalue()) is shown

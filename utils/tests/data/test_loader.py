@@ -1,4 +1,4 @@
-"""Workers and their batches: the same for any number, no more than fits, gone with their parent."""
+"""Loader and worker pool: same batches for any number of workers, memory limits, process exit."""
 
 import contextlib
 import fcntl
@@ -24,7 +24,7 @@ from utils.data import loader
 from utils.data.sampler import TrainSampler
 from utils.data.synthetic.motion_videos import write_numbered_video
 from utils.data.video_dataset import TrainVideos
-from utils.data.worker_pool import Batches, shared_rows
+from utils.data.worker_pool import PrefetchedBatches, allocate_shared_rows
 from utils.video.decoders import open_video
 
 F_SETPIPE_SZ = 1031  # fcntl has it from Python 3.10 on
@@ -38,15 +38,15 @@ def settings(workers="auto", processes="auto", prefetch="auto", batch=4):
 
 
 class Clips(TrainVideos):
-    """Clips drawn by chance, as real ones are."""
+    """Clips of random pixels; like real clips, they depend on the row's random generator."""
 
-    def frames(self, record, rng):
+    def read_frames(self, record, rng):
         return rng.randint(0, 255, (3, 2, 8, 8)).astype(np.uint8)
 
-    def row(self, record, rng):
-        return self.frames(record, rng), np.int32(record.label)
+    def make_row(self, record, rng):
+        return self.read_frames(record, rng), np.int32(record.label)
 
-    def blank(self):
+    def make_blank_row(self):
         return np.zeros((3, 2, 8, 8), np.uint8), np.int32(0)
 
 
@@ -66,26 +66,29 @@ class Rows:
 def batches_of(make, width, *arguments, **options):
     """An iterator over the batches of `Rows(make)`, each row of `width` numbers."""
     data = settings(*arguments, **options)
-    batches = loader.generator(Rows(make), ["value"], (np.zeros(width),), data, data.batch)
+    batches = loader.build_batch_dataset(
+        Rows(make), ["value"], (np.zeros(width),), data, data.batch
+    )
     return batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
 
 
 @pytest.fixture
-def members():
-    """members(): the processes, and threads of Python, that were not there before the test."""
+def live_workers():
+    """live_workers(): the processes and Python threads that the test has started."""
     me = psutil.Process()
-    known = {child.pid for child in me.children(recursive=True)}, set(threading.enumerate())
+    old_pids = {child.pid for child in me.children(recursive=True)}
+    old_threads = set(threading.enumerate())
 
-    def call():
-        found = [child for child in me.children(recursive=True) if child.pid not in known[0]]
+    def find_new_workers():
+        children = [c for c in me.children(recursive=True) if c.pid not in old_pids]
         threads = [t for t in threading.enumerate() if "Dummy" not in t.name]  # MindData's own
-        return found + [thread for thread in threads if thread not in known[1]]
+        return children + [thread for thread in threads if thread not in old_threads]
 
-    return call
+    return find_new_workers
 
 
-def soon(condition):
-    """Whether it comes true."""
+def becomes_true(condition):
+    """Whether the condition becomes true within 10 seconds."""
     end = time.monotonic() + 10
     while not condition() and time.monotonic() < end:
         time.sleep(0.05)
@@ -93,14 +96,14 @@ def soon(condition):
 
 
 @contextlib.contextmanager
-def in_time(seconds):
-    """Fails what is inside if it takes longer: these tests are of what could hang for ever."""
+def time_limit(seconds):
+    """Fails if the code inside takes longer: without the limit, a fault would hang the test."""
 
     def fail(number, frame):
         raise TimeoutError(f"still at work after {seconds} s")
 
     before = signal.signal(signal.SIGALRM, fail)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # what closes after that may hang too
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # repeated: closing may hang too
     try:
         yield
     finally:
@@ -109,7 +112,7 @@ def in_time(seconds):
 
 
 def run_python(code, *command, processes="", **options):
-    """A script of the checkout's modules in a process of its own."""
+    """Starts a Python script that imports the checkout's modules, in its own process."""
     return subprocess.Popen(
         [*command, sys.executable, "-c", code, str(processes)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -120,8 +123,8 @@ def run_python(code, *command, processes="", **options):
     )
 
 
-# As a script: batches of 4 MB by two processes; prints their numbers, then takes all batches.
-SCRIPT = """
+# Makes batches of 4 MB in two processes; prints their process ids, then reads all batches.
+READ_ALL_SCRIPT = """
 import numpy as np, psutil
 from types import SimpleNamespace
 from utils.data import loader
@@ -133,8 +136,8 @@ class Rows:
         return (np.full(2**20, index % 100, np.uint8),)
 
 data = SimpleNamespace(workers=2, processes=True, prefetch=4)
-loader.cores = lambda: 2
-batches = loader.generator(Rows(), ["value"], (np.zeros(2**20, np.uint8),), data, 4)
+loader.count_usable_cores = lambda: 2
+batches = loader.build_batch_dataset(Rows(), ["value"], (np.zeros(2**20, np.uint8),), data, 4)
 taken = batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
 first = next(taken)
 print(*[child.pid for child in psutil.Process().children()], flush=True)
@@ -142,8 +145,8 @@ input()
 print(sum(1 for _ in taken))
 """
 
-# As a script: ends while MindData waits for rows, which take 0.2 seconds each.
-HALF_READ = """
+# Ends while MindData waits for rows, which take 0.2 seconds each.
+PARTLY_READ_SCRIPT = """
 import sys, time
 import numpy as np
 from types import SimpleNamespace
@@ -157,15 +160,15 @@ class Rows:
         return (np.zeros(1),)
 
 data = SimpleNamespace(workers=2, processes=sys.argv[1] == "True", prefetch=4)
-loader.cores = lambda: 2
-batches = loader.generator(Rows(), ["value"], (np.zeros(1),), data, 2)
+loader.count_usable_cores = lambda: 2
+batches = loader.build_batch_dataset(Rows(), ["value"], (np.zeros(1),), data, 2)
 taken = batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
 print(next(taken)[0].shape)
 """
 
 
 def test_batches_are_the_same_for_any_workers(monkeypatch):
-    monkeypatch.setattr(loader, "cores", lambda: 3)
+    monkeypatch.setattr(loader, "count_usable_cores", lambda: 3)
     found = []
     for data in (settings(1, False), settings(2, False), settings(2, True, 1), settings()):
         records = [SimpleNamespace(path=f"{k}.mp4", label=k) for k in range(21)]
@@ -183,14 +186,14 @@ def test_batches_are_the_same_for_any_workers(monkeypatch):
 
 @KINDS
 def test_a_run_that_ends_before_its_data_ends(processes):
-    with run_python(HALF_READ, processes=processes) as it:
+    with run_python(PARTLY_READ_SCRIPT, processes=processes) as it:
         said, errors = it.communicate(timeout=60)
     assert (it.returncode, said, errors) == (0, "(2, 1)\n", "")
 
 
 @KINDS
 def test_no_more_rows_are_made_than_prefetch_says(processes):
-    made = shared_rows(1, np.zeros(100, np.uint8))
+    made = allocate_shared_rows(1, np.zeros(100, np.uint8))
 
     def note(index):
         made[0, index] += 1
@@ -198,15 +201,15 @@ def test_no_more_rows_are_made_than_prefetch_says(processes):
 
     batches = batches_of(note, 1, 1, processes, 3)
     next(batches)
-    assert soon(lambda: made.sum() >= 4 * (1 + 3))
+    assert becomes_true(lambda: made.sum() >= 4 * (1 + 3))
     time.sleep(0.5)
-    assert made.sum() <= 4 * (1 + 3 + loader.IN_MINDDATA)
+    assert made.sum() <= 4 * (1 + 3 + loader.MINDDATA_BUFFERED)
     assert sum(len(batch) for (batch,) in batches) == 96
     assert (made == 1).all()
 
 
 class Numbers:
-    """80,000 rows, each its own number."""
+    """80,000 rows; row k holds k."""
 
     def __len__(self):
         return 80_000
@@ -217,7 +220,7 @@ class Numbers:
 
 @pytest.fixture
 def small_pipes(monkeypatch):
-    """Pipes of one page, as the system gives them to a user who has many."""
+    """Pipes of one page, which is what the system gives a user who has many pipes."""
     open_pipe = multiprocessing.Pipe
 
     def small_pipe(*arguments, **options):
@@ -228,85 +231,85 @@ def small_pipes(monkeypatch):
     monkeypatch.setattr(multiprocessing, "Pipe", small_pipe)
 
 
-def take_slowly(processes, batch, ahead):
-    """The values of all batches; after each of the first ones, the workers can fill the pipes."""
-    batches = Batches(Numbers(), (np.zeros(1),), batch, 2, processes, ahead)
+def iterate_slowly(processes, batch, prefetch):
+    """Yields the values of all batches; waits after the first two, so that the pipes fill up."""
+    batches = PrefetchedBatches(Numbers(), (np.zeros(1),), batch, 2, processes, prefetch)
     for k, (values,) in enumerate(batches):
         yield values[:, 0]
         time.sleep(0.5 if k < 2 else 0)
 
 
 @KINDS
-@pytest.mark.parametrize(("batch", "ahead"), [(40_000, 1), (4_000, 10), (10_000, 8)])
-def test_any_number_of_rows_may_be_in_flight(batch, ahead, processes, members):
-    with in_time(30):
-        found = np.concatenate(list(take_slowly(processes, batch, ahead)))
+@pytest.mark.parametrize(("batch", "prefetch"), [(40_000, 1), (4_000, 10), (10_000, 8)])
+def test_any_number_of_rows_may_be_in_flight(batch, prefetch, processes, live_workers):
+    with time_limit(30):
+        found = np.concatenate(list(iterate_slowly(processes, batch, prefetch)))
     assert np.array_equal(found, np.arange(80_000))
-    assert soon(lambda: not members()), members()
+    assert becomes_true(lambda: not live_workers()), live_workers()
 
 
 @KINDS
 @pytest.mark.usefixtures("small_pipes")
-def test_any_number_of_rows_may_be_in_flight_through_small_pipes(processes, members):
-    with in_time(30):
-        found = np.concatenate(list(take_slowly(processes, 20_000, 2)))
+def test_any_number_of_rows_may_be_in_flight_through_small_pipes(processes, live_workers):
+    with time_limit(30):
+        found = np.concatenate(list(iterate_slowly(processes, 20_000, 2)))
     assert np.array_equal(found, np.arange(80_000))
-    assert soon(lambda: not members()), members()
+    assert becomes_true(lambda: not live_workers()), live_workers()
 
 
 @KINDS
 @pytest.mark.parametrize("small", [False, True])
-def test_workers_end_though_nobody_took_their_rows(small, processes, members, request):
-    """Both pipes are full by then."""
+def test_workers_end_though_nobody_collected_their_rows(small, processes, live_workers, request):
+    """Both pipes are full when the pool is closed."""
     if small:
         request.getfixturevalue("small_pipes")
-    batches = take_slowly(processes, 20_000, 2)
+    batches = iterate_slowly(processes, 20_000, 2)
     next(batches)
     time.sleep(1)
-    with in_time(10):
+    with time_limit(10):
         batches.close()
-    assert not members()
+    assert not live_workers()
 
 
 @KINDS
-def test_workers_end_with_their_iterator(processes, members):
+def test_workers_end_with_their_iterator(processes, live_workers):
     batches = batches_of(lambda index: [index], 1, 2, processes)
     next(batches)
-    assert len(members()) == min(2, loader.cores())
+    assert len(live_workers()) == min(2, loader.count_usable_cores())
     del batches
-    assert soon(lambda: not members()), members()
+    assert becomes_true(lambda: not live_workers()), live_workers()
 
 
 @KINDS
-def test_what_a_row_raises_is_raised(processes, members):
+def test_the_exception_of_a_row_is_raised(processes, live_workers):
     def fail(index):
         return [index] if index != 13 else {}["thirteen"]
 
     with pytest.raises(RuntimeError, match="KeyError: 'thirteen'"):
         list(batches_of(fail, 1, 2, processes))
-    assert soon(lambda: not members()), members()
+    assert becomes_true(lambda: not live_workers()), live_workers()
 
 
-def test_a_row_of_another_shape_is_told():
+def test_a_row_of_another_shape_is_an_error():
     with pytest.raises(RuntimeError, match=r"row 5: \(3,\) instead of \(1,\)"):
         list(batches_of(lambda index: [index] * (3 if index == 5 else 1), 1, 2))
 
 
-def test_the_end_of_a_worker_process_is_told(members):
+def test_the_end_of_a_worker_process_is_an_error(live_workers):
     batches = batches_of(lambda index: [index], 1, 1, True)
     next(batches)
-    members()[0].kill()
+    live_workers()[0].kill()
     with pytest.raises(RuntimeError, match="a worker process was killed by SIGKILL") as raised:
         list(batches)
     assert find_failure(raised.value) == (
-        "data.processes: a worker process was killed by SIGKILL; where memory runs out the system "
-        "does that: lower data.workers; run the same command again"
+        "data.processes: a worker process was killed by SIGKILL; the system does this if "
+        "memory runs out: lower data.workers; run the same command again"
     )
 
 
 @KINDS
 def test_one_worker_keeps_one_core_busy(processes):
-    """OpenCV would take all of them."""
+    """Without a limit OpenCV would use all cores."""
     cv2.setNumThreads(4)
     picture = np.zeros((700, 700, 3), np.float32)
 
@@ -321,7 +324,7 @@ def test_one_worker_keeps_one_core_busy(processes):
 
 @pytest.mark.parametrize(("reader", "threads"), [("pyav", 2), ("opencv", 2), ("decord", 3)])
 def test_a_worker_process_has_few_threads(tmp_path, reader, threads):
-    """One that works and one that watches the parent; decord's worker waits for a third."""
+    """One makes rows, one watches the parent; with decord a third waits."""
     write_numbered_video(tmp_path / "video.mp4", 20, 320, 240, 25)
 
     def count(index):
@@ -334,17 +337,19 @@ def test_a_worker_process_has_few_threads(tmp_path, reader, threads):
 
 
 def test_workers_die_with_their_parent():
-    with run_python(SCRIPT, stdin=subprocess.PIPE) as parent:
+    with run_python(READ_ALL_SCRIPT, stdin=subprocess.PIPE) as parent:
         workers = [int(word) for word in parent.stdout.readline().split()]
         assert len(workers) == 2
         parent.kill()
-    assert soon(lambda: not any(map(psutil.pid_exists, workers)))
+    assert becomes_true(lambda: not any(map(psutil.pid_exists, workers)))
 
 
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("unshare"), reason="mounts")
-def test_processes_need_no_room_in_dev_shm():
+def test_processes_need_no_space_in_dev_shm():
     small = 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"'
-    with run_python(SCRIPT, "unshare", "-m", "sh", "-c", small, "sh", stdin=subprocess.PIPE) as it:
+    with run_python(
+        READ_ALL_SCRIPT, "unshare", "-m", "sh", "-c", small, "sh", stdin=subprocess.PIPE
+    ) as it:
         out, err = it.communicate("\n")
     if not out and ("denied" in err or "permitted" in err):
         pytest.skip("no mounts here")
@@ -352,50 +357,52 @@ def test_processes_need_no_room_in_dev_shm():
 
 
 def test_workers_fit_the_cores_of_a_rank(monkeypatch, told):
-    monkeypatch.setattr(loader, "cores", lambda: 8)
+    monkeypatch.setattr(loader, "count_usable_cores", lambda: 8)
     monkeypatch.setattr(loader, "get_local_rank_size", lambda: 3)
-    assert loader.worker_count("auto") == 2
-    assert (loader.worker_count(5), loader.worker_count(64)) == (5, 8)
+    assert loader.count_workers("auto") == 2
+    assert (loader.count_workers(5), loader.count_workers(64)) == (5, 8)
     monkeypatch.setattr(loader, "get_local_rank_size", lambda: 16)
-    assert loader.worker_count("auto") == 1
-    loader.announce(64, False, "; more")
-    loader.announce(64, False, "; more")
+    assert loader.count_workers("auto") == 1
+    loader.log_workers(64, False, "; more")
+    loader.log_workers(64, False, "; more")
     assert told == [
         "data: worker threads: 8 (data.workers 64; cores: 8, ranks on this node: 16); more"
     ]
 
 
-def test_a_bound_rank_does_not_divide_its_cores_once_more(tmp_path, monkeypatch, told):
+def test_a_bound_rank_does_not_divide_its_cores_again(tmp_path, monkeypatch, told):
     """A rank of 8, with 24 of 192 cores; a container's CPU quota is for all ranks together."""
-    monkeypatch.setattr(loader, "CONTAINER", tmp_path)
+    monkeypatch.setattr(loader, "CGROUP", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(24))
     monkeypatch.setattr(loader, "get_local_rank_size", lambda: 8)
-    assert loader.worker_count("auto") == 3
+    assert loader.count_workers("auto") == 3
     monkeypatch.setenv(LAUNCHER_CORES, ",".join(map(str, range(24))))
-    assert loader.worker_count("auto") == 3, "msrun could not bind it"
+    assert loader.count_workers("auto") == 3, "msrun could not bind it"
     monkeypatch.setenv(LAUNCHER_CORES, ",".join(map(str, range(192))))
-    assert loader.worker_count("auto") == 24
-    assert (loader.worker_count(5), loader.worker_count(64)) == (5, 24)
-    loader.announce("auto", more="; of a bound rank")
+    assert loader.count_workers("auto") == 24
+    assert (loader.count_workers(5), loader.count_workers(64)) == (5, 24)
+    loader.log_workers("auto", note="; of a bound rank")
     assert told[0].startswith(
         "data: worker threads: 24 (data.workers auto; cores: 24, ranks on this node: 8, each bound"
     )
     (tmp_path / "cpu.max").write_text("9600000 100000\n")
-    assert loader.worker_count("auto") == 12
+    assert loader.count_workers("auto") == 12
     (tmp_path / "cpu.max").write_text("400000 100000\n")
-    assert loader.worker_count("auto") == 1
+    assert loader.count_workers("auto") == 1
 
 
 @pytest.mark.parametrize("device", ["Ascend", "GPU"])
-def test_nothing_is_forked_beside_a_device(monkeypatch, told, device):
-    monkeypatch.setattr(loader, "cores", lambda: 24)
+def test_nothing_is_forked_after_a_device_is_opened(monkeypatch, told, device):
+    monkeypatch.setattr(loader, "count_usable_cores", lambda: 24)
     monkeypatch.setattr(loader, "get_device", lambda: device)
 
     def choose(*data):
-        batches = loader.generator(Rows(int), ["value"], (np.zeros(1),), settings(*data), 4)
+        batches = loader.build_batch_dataset(
+            Rows(int), ["value"], (np.zeros(1),), settings(*data), 4
+        )
         return batches.source.workers, batches.source.processes
 
-    loader.announce.cache_clear()
+    loader.log_workers.cache_clear()
     assert choose("auto", "auto") == (16, False)
     assert told[0].startswith("data: worker threads: 16 (data.workers auto; cores: 24, ")
     assert choose("auto", False) == (16, False)
@@ -409,10 +416,12 @@ def test_the_device_is_that_of_the_run():
 
 
 def test_processes_are_for_many_workers(monkeypatch):
-    monkeypatch.setattr(loader, "cores", lambda: 24)
+    monkeypatch.setattr(loader, "count_usable_cores", lambda: 24)
     for ranks, processes in ((3, False), (2, True)):
         monkeypatch.setattr(loader, "get_local_rank_size", lambda ranks=ranks: ranks)
-        batches = loader.generator(Rows(int), ["value"], (np.zeros(1),), settings(), 4).source
+        batches = loader.build_batch_dataset(
+            Rows(int), ["value"], (np.zeros(1),), settings(), 4
+        ).source
         assert (batches.workers, batches.processes) == (24 // ranks, processes)
 
 
@@ -429,21 +438,21 @@ def test_processes_are_for_many_workers(monkeypatch):
 )
 def test_cores_are_those_of_the_container(tmp_path, monkeypatch, files, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(6))
-    monkeypatch.setattr(loader, "CONTAINER", tmp_path)
+    monkeypatch.setattr(loader, "CGROUP", tmp_path)
     (tmp_path / "cpu").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text + "\n")
-    assert loader.cores() == expected
+    assert loader.count_usable_cores() == expected
 
 
-def test_batches_ahead_fit_the_free_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(loader, "CONTAINER", tmp_path)
+def test_prefetched_batches_fit_the_free_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(loader, "CGROUP", tmp_path)
     (tmp_path / "memory.max").write_text("8000\n")
     monkeypatch.setattr(loader, "get_local_rank_size", lambda: 2)  # 4000 bytes each
     for size, expected in ((1, 8), (100, 8), (200, 3), (900, 2)):
-        assert loader.batches_ahead("auto", size, 2) == expected
-    assert loader.batches_ahead(30, 100, 2) == 30
-    assert loader.batches_ahead("auto", 3000, 2, 1) == 1
+        assert loader.choose_prefetch("auto", size, 2) == expected
+    assert loader.choose_prefetch(30, 100, 2) == 30
+    assert loader.choose_prefetch("auto", 3000, 2, 1) == 1
     for wanted, size in (("auto", 1001), (39, 100)):
         with pytest.raises(ValueError, match=f"data.prefetch {wanted}: .* batches of .* are free"):
-            loader.batches_ahead(wanted, size, 2)
+            loader.choose_prefetch(wanted, size, 2)

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from utils.config import ROOT
-from utils.data.unreadable_videos import BadVideos
+from utils.data.unreadable_videos import UnreadableVideos
 from utils.tests.video.test_decoders import BACK_ENDS, draw, picture
 from utils.tests.video.test_odd_videos import pictures, write
 from utils.video import integrity
@@ -171,7 +171,7 @@ def test_names_are_escaped_in_errors_and_in_the_log(tmp_path, told):
     path.write_bytes(b"no video")
     with pytest.raises(VideoError) as caught:
         open_video(path)
-    BadVideos([str(path)]).add(0, str(caught.value))
+    UnreadableVideos([str(path)]).add(0, str(caught.value))
     for text in (str(caught.value), *told):
         assert r"\x1b[2Jcaf\xe9\xe8\xfc\xdf\xff\x9b.mp4" in text
         assert text.isprintable()
