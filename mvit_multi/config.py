@@ -192,7 +192,7 @@ class Config:
     def crosses(self) -> bool:
         return self.model.cross and len(self.data.sets) > 1
 
-    def network(self) -> dict:
+    def model_arguments(self) -> dict:
         """The arguments of mvit_multi.model.MViT; the pooling's form as in x3d."""
         model, sets = self.model, self.data.sets
         auto = {"Ascend": "taps", "GPU": "grouped", "CPU": "frames"}[self.run.device]

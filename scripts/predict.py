@@ -63,7 +63,7 @@ def main(
             raise ValueError(f"{video} is a folder of videos; name them, as in {video}/*.mp4")
     network = find_network(room)
     prediction = network.predict
-    heads = prediction.heads(cfg)
+    heads = prediction.build_heads(cfg)
     video_inference.name_classes(heads, labels)
     folder = Path(out) if out else Path(checkpoint_path).parent / "predictions"
     rt = runtime.start(cfg.run)

@@ -59,7 +59,7 @@ def load(arguments: list, more: list = (), room: str = "tsm"):
 
 def save(cfg, path: Path, room: str = "tsm") -> Path:
     """A checkpoint of the network of `cfg` whose scores lie apart."""
-    net = find_network(room).model.build_network(**cfg.network())
+    net = find_network(room).model.build_network(**cfg.model_arguments())
     put_state(net, case_state({}, net), find_network(room))
     checkpoint.save(path, checkpoint.weights_of(net))
     return path
@@ -67,7 +67,7 @@ def save(cfg, path: Path, room: str = "tsm") -> Path:
 
 def predictor(cfg, room: str, path: Path, out: Path, **settings) -> Predictor:
     prediction = find_network(room).predict
-    heads = prediction.heads(cfg)
+    heads = prediction.build_heads(cfg)
     video_inference.name_classes(heads, "")
     build = find_network(room).model.build_network
     classifier = find_network(room).classifier
@@ -151,13 +151,15 @@ def test_an_image(tmp_path):
     config = ROOT / "resnet50" / "configs" / "resnet50_smoke.yaml"
     words = ["", config, f"--data.root={tmp_path}", *(f"--{word}" for word in TINY["resnet50"])]
     cfg = load([*words, "--eval.batch=1"], room="resnet50")
-    from resnet50.dataset import eval_data
+    from resnet50.dataset import build_eval_dataset
 
     path = save(cfg, tmp_path / "net.ckpt", "resnet50")
     found = predictor(cfg, "resnet50", path, tmp_path)
     names = sorted(PATTERNS[:4])
     assert list(found.heads[0].names) == names, "the class folders' names"
-    for views, label, _ in eval_data(cfg, Runtime()).create_tuple_iterator(output_numpy=True):
+    for views, label, _ in build_eval_dataset(cfg, Runtime()).create_tuple_iterator(
+        output_numpy=True
+    ):
         name = names[int(label[0])]
         record = found.predict(str(tmp_path / "val" / name / "0.jpg"), name)
         expected = softmax(video_scores(found.net, views)[0])
@@ -371,7 +373,7 @@ def test_ctrl_c_ends_a_camera_with_what_was_seen(tiny, online, videos, tmp_path,
     camera = Camera(videos[0])
     monkeypatch.setattr(cv2, "VideoCapture", lambda number: camera if number == 3 else REAL(""))
     cfg = load(tiny, ONLINE)
-    (head,) = prediction.heads(cfg)
+    (head,) = prediction.build_heads(cfg)
     result = streaming.run(cfg, online, "3", head, 5, 1000.0, tmp_path)
     assert (result["frames"], result["interrupted"], camera.released) == (6, True, True)
     lines = (tmp_path / "camera_3_stream.csv").read_text().splitlines()
@@ -406,7 +408,7 @@ def test_folders_of_frames_and_of_flow(tiny, tmp_path):
             )
     flow = ["--data.source=frames", "--data.modality=flow", "--data.frames_per_segment=2"]
     cfg = load(tiny, [*flow, "--data.image_tmpl=flow_{}_{:05d}.jpg", "--eval.crops=10"])
-    (head,) = prediction.heads(cfg)
+    (head,) = prediction.build_heads(cfg)
     with prediction.open_source(str(tmp_path), cfg) as source:
         assert len(source) == 7
         (part,) = parts_of(source, None, None)
@@ -455,7 +457,7 @@ def test_a_yaml_names_a_list_that_fits(room):
     named = 0
     for path in (ROOT / room / "configs").glob("*.yaml"):
         cfg = load_config(find_network(room).config, path)
-        for head in find_network(room).predict.heads(cfg):
+        for head in find_network(room).predict.build_heads(cfg):
             if head.shipped:
                 assert len(find_names(None, head.shipped, head.classes)) == head.classes
                 named += 1

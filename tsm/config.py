@@ -152,7 +152,7 @@ class Config:
     def test_crop(self) -> int:
         return self.eval.crop or self.data.crop
 
-    def network(self) -> dict:
+    def model_arguments(self) -> dict:
         """The arguments of tsm.model.TSM."""
         data = self.data
         return {

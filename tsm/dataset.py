@@ -24,10 +24,10 @@ SPLITS = ("train", "test")
 
 def read_records(cfg, split: str) -> list[Record]:
     """The lines of the train or test list, every one checked; ValueError names bad ones."""
-    return reader.read_records(list_files(cfg)[SPLITS.index(split)], cfg.data.packed)
+    return reader.read_records(list_annotation_files(cfg)[SPLITS.index(split)], cfg.data.packed)
 
 
-def list_files(cfg) -> list[ListFile]:
+def list_annotation_files(cfg) -> list[ListFile]:
     """The yaml's train and test list."""
     data, classes = cfg.data, cfg.model.num_classes
     flow = data.modality == "flow"
@@ -36,7 +36,7 @@ def list_files(cfg) -> list[ListFile]:
     return [ListFile(name, data.root / name, *form) for name in names]
 
 
-def train_sampler(cfg, records: list[Record], rt: Runtime) -> TrainSampler:
+def build_train_sampler(cfg, records: list[Record], rt: Runtime) -> TrainSampler:
     return video_dataset.train_sampler(cfg, records, rt)
 
 
@@ -62,7 +62,7 @@ class TrainSource(video_dataset.TrainVideos):
     """One random clip of a video."""
 
     def list_class_settings(self) -> list:
-        return [(list_files(self.cfg)[0], self.data)]
+        return [(list_annotation_files(self.cfg)[0], self.data)]
 
     def frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
         dense = self.data.sampling == "dense"
@@ -81,7 +81,7 @@ class TrainSource(video_dataset.TrainVideos):
         return clip, np.int32(swapped(record.label, data.swap_labels if flipped else ()))
 
     def blank(self) -> tuple[np.ndarray, np.int32]:
-        return np.zeros(clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
+        return np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
 
 
 class EvalVideos(video_dataset.EvalVideos):
@@ -95,7 +95,7 @@ class EvalVideos(video_dataset.EvalVideos):
             self.clips, self.crops, self.dense = 1, 1, cfg.data.sampling == "dense"
         else:
             self.clips, self.crops, self.dense = cfg.eval.clips, cfg.eval.crops, cfg.dense_test
-        shape = (self.clips * self.crops, *clip_shape(cfg.data, cfg.test_crop))
+        shape = (self.clips * self.crops, *get_clip_shape(cfg.data, cfg.test_crop))
         super().__init__(records, cfg, rt, shape)
 
     def views(self, record: Record, sample: int) -> np.ndarray:
@@ -115,22 +115,22 @@ def cut_views(frames: np.ndarray, order: np.ndarray, cfg, clips: int, crops: int
     return transforms.test_clips(frames, clips, data.segments, data.resize, size, crops, order)
 
 
-def clip_shape(data, size: int) -> tuple[int, int, int, int]:
+def get_clip_shape(data, size: int) -> tuple[int, int, int, int]:
     """(T, C, size, size) of one clip."""
     channels = (3 if data.modality == "rgb" else 2) * data.frames_per_segment
     return data.segments, channels, size, size
 
 
-def eval_data(cfg, rt: Runtime):
+def build_eval_dataset(cfg, rt: Runtime):
     """The evaluation of the yaml's test list."""
     return EvalVideos(read_records(cfg, "test"), cfg, rt).dataset()
 
 
-def one_clip(data) -> tuple[int, ...]:
+def get_input_shape(data) -> tuple[int, ...]:
     """A training sample is one clip."""
-    return clip_shape(data, data.crop)
+    return get_clip_shape(data, data.crop)
 
 
-def targets_of(cfg, labels: np.ndarray) -> np.ndarray:
+def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
     """Labels are the targets."""
     return labels

@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
 
 from tsm.config import Config
-from tsm.dataset import clip_shape
+from tsm.dataset import get_clip_shape
 from tsm.model import TSM
 from tsm.network import NETWORK
 from utils import cli, log, runtime
@@ -29,7 +29,7 @@ def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
     log.start_log(rt)
     want = export.wanted(cfg.eval.batch, **options)
     load = partial(inference.network, TSM, cfg, checkpoint_path, NETWORK.classifier)
-    shape = clip_shape(cfg.data, cfg.test_crop)
+    shape = get_clip_shape(cfg.data, cfg.test_crop)
     print_result(export.export(load, shape, "scores", want, {"network": "tsm"}), rt)
 
 

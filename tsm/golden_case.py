@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from tsm.loss import build_loss
+from tsm import loss
 from tsm.lr_generator import parameter_groups
 from tsm.model import TSM, freeze_batch_norms
 from tsm.network import NETWORK
@@ -37,7 +37,7 @@ def settings(case: dict, dropout: float) -> dict:
     }
 
 
-def network(case: dict, training: bool = False) -> TSM:
+def build_network(case: dict, training: bool = False) -> TSM:
     """The case's network with its weights; in training nothing is dropped."""
     net = TSM(**settings(case, case["config"]["dropout"]))
     if training and net.dropout is not None:
@@ -51,13 +51,13 @@ def network(case: dict, training: bool = False) -> TSM:
     return net.set_train(training)
 
 
-def loss(case: dict):
-    return build_loss(case["config"]["before_softmax"])
+def build_loss(case: dict):
+    return loss.build_loss(case["config"]["before_softmax"])
 
 
-def train_step(case: dict, part: str) -> TrainStep:
+def build_train_step(case: dict, part: str) -> TrainStep:
     """The recorded updates' optimizer; `part` is `step` or `step_decay`."""
-    net, recipe = network(case, training=True), case["train"][part]["optimizer"]
+    net, recipe = build_network(case, training=True), case["train"][part]["optimizer"]
     train = SimpleNamespace(
         accumulate=1,
         clip_norm=recipe["clip_total_norm"],
@@ -67,7 +67,7 @@ def train_step(case: dict, part: str) -> TrainStep:
     )
     weights, lr = net.trainable_params(), np.full(5, recipe["lr"])
     opt = optimizers.SGD(weights, parameter_groups(weights, train, lr, False), recipe["momentum"])
-    return TrainStep(net, loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
+    return TrainStep(net, build_loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
 
 
 def cell_name(point: str) -> str:
@@ -82,6 +82,6 @@ def cell_name(point: str) -> str:
     return point.replace("layer2 (input after the pool)", "layer2.net (input)")
 
 
-def target(case: dict) -> np.ndarray:
+def build_target(case: dict) -> np.ndarray:
     """Labels, int32 (N,)."""
     return np.array(case["labels"], np.int32)

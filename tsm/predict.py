@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tsm.dataset import cut_views, frame_numbers, list_files
+from tsm.dataset import cut_views, frame_numbers, list_annotation_files
 from utils.evaluate.video_inference import Head, Part
 from utils.video.decoders import FrameFolder, count_frames, open_video
 from utils.video.reader import FrameSource
@@ -16,7 +16,7 @@ MIDDLE = {1: 0, 3: 2, 5: 4, 10: 8}  # which of the crops lies in the middle, and
 class TSMHead(Head):
     def __init__(self, cfg: Any):
         self.cfg, self.classes, self.shipped = cfg, cfg.model.num_classes, cfg.data.labels
-        self.beside = list_files(cfg)[1].path.with_name("labels.txt")
+        self.beside = list_annotation_files(cfg)[1].path.with_name("labels.txt")
         self.clips, self.crops = cfg.eval.clips, cfg.eval.crops
         self.raw = cfg.model.before_softmax
 
@@ -34,7 +34,7 @@ class TSMHead(Head):
         return middle.repeat(4 - colours, axis=4)[..., :3]
 
 
-def heads(cfg: Any) -> list[Head]:
+def build_heads(cfg: Any) -> list[Head]:
     return [TSMHead(cfg)]
 
 

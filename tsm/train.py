@@ -15,9 +15,9 @@ from tsm.config import Config
 from tsm.dataset import (
     EvalVideos,
     TrainSource,
-    clip_shape,
+    build_train_sampler,
+    get_clip_shape,
     read_records,
-    train_sampler,
 )
 from tsm.loss import build_loss
 from tsm.lr_generator import get_lr, parameter_groups
@@ -36,7 +36,7 @@ def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
     trainer = Trainer(cfg, rt)  # run directory, log, resume point
     records = read_records(cfg, "train")
-    sampler = trainer.resume(train_sampler(cfg, records, rt))
+    sampler = trainer.resume(build_train_sampler(cfg, records, rt))
     setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
     train_set = TrainSource(records, cfg, sampler, cfg.train.epochs, trainer.start_step)
     trainer.fit(setup, train_set, evaluate=validation(cfg, setup.step.net, rt))
@@ -44,7 +44,7 @@ def main(cfg: Config) -> None:
 
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
     """Model, optimizer and train step of a run over the samples of `sampler`."""
-    net, train = TSM(**cfg.network()), cfg.train
+    net, train = TSM(**cfg.model_arguments()), cfg.train
     if train.pretrained:
         checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
     freeze_batch_norms(net, train.batch_norm)
@@ -53,7 +53,7 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     weights = net.trainable_params()
     groups = parameter_groups(weights, train, lr, cfg.data.modality == "flow")
     opt = optimizers.SGD(weights, groups, train.momentum, train.nesterov)
-    clips = (cfg.data.batch, *clip_shape(cfg.data, cfg.data.crop))
+    clips = (cfg.data.batch, *get_clip_shape(cfg.data, cfg.data.crop))
     loss = build_loss(cfg.model.before_softmax)
     return build_setup(cfg, rt, sampler, net, loss, opt, lr, clips)
 

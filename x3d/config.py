@@ -118,7 +118,7 @@ class Config:
     def test_crop(self) -> int:
         return self.eval.crop or (self.data.crop if self.eval.crops == 1 else self.data.scales[0])
 
-    def network(self) -> dict:
+    def model_arguments(self) -> dict:
         """The arguments of x3d.model.X3D.
 
         Ascend documents no grouped 3-D kernel: there the groups are computed tap by tap. On a CPU

@@ -22,10 +22,10 @@ SPLITS = ("train", "test")
 
 def read_records(cfg, split: str) -> list[Record]:
     """The lines of the train or test list, every one checked; ValueError names bad ones."""
-    return reader.read_records(list_files(cfg)[SPLITS.index(split)], cfg.data.packed)
+    return reader.read_records(list_annotation_files(cfg)[SPLITS.index(split)], cfg.data.packed)
 
 
-def list_files(cfg) -> list[ListFile]:
+def list_annotation_files(cfg) -> list[ListFile]:
     """The yaml's train and test list."""
     data = cfg.data
     form = (data.root, "video", cfg.model.num_classes)
@@ -34,7 +34,7 @@ def list_files(cfg) -> list[ListFile]:
     return [ListFile(name, data.root / name, *form, **limit) for name in names]
 
 
-def train_sampler(cfg, records: list[Record], rt: Runtime) -> TrainSampler:
+def build_train_sampler(cfg, records: list[Record], rt: Runtime) -> TrainSampler:
     return video_dataset.train_sampler(cfg, records, rt)
 
 
@@ -50,7 +50,7 @@ class TrainSource(video_dataset.TrainVideos):
     """One random clip of a video."""
 
     def list_class_settings(self) -> list:
-        return [(list_files(self.cfg)[0], self.data)]
+        return [(list_annotation_files(self.cfg)[0], self.data)]
 
     def frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
         with reader.open_record(record, self.data) as video:
@@ -62,7 +62,7 @@ class TrainSource(video_dataset.TrainVideos):
         return clip, np.int32(swapped(record.label, data.swap_labels if mirrored else ()))
 
     def blank(self) -> tuple[np.ndarray, np.int32]:
-        return np.zeros(clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
+        return np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
 
 
 class EvalVideos(video_dataset.EvalVideos):
@@ -70,7 +70,7 @@ class EvalVideos(video_dataset.EvalVideos):
 
     def __init__(self, records: list[Record], cfg, rt: Runtime):
         views = cfg.eval.clips * cfg.eval.crops
-        super().__init__(records, cfg, rt, (views, *clip_shape(cfg.data, cfg.test_crop)))
+        super().__init__(records, cfg, rt, (views, *get_clip_shape(cfg.data, cfg.test_crop)))
 
     def views(self, record: Record, sample: int) -> np.ndarray:
         with reader.open_record(record, self.cfg.data) as video:
@@ -92,21 +92,21 @@ def cut_views(frames: np.ndarray, places: np.ndarray, cfg) -> np.ndarray:
     return test_views(frames, places, side, cfg.test_crop, cfg.eval.crops)
 
 
-def clip_shape(data, size: int) -> tuple[int, int, int, int]:
+def get_clip_shape(data, size: int) -> tuple[int, int, int, int]:
     """(3, T, size, size) of one clip."""
     return 3, data.frames, size, size
 
 
-def eval_data(cfg, rt: Runtime):
+def build_eval_dataset(cfg, rt: Runtime):
     """The evaluation of the yaml's test list."""
     return EvalVideos(read_records(cfg, "test"), cfg, rt).dataset()
 
 
-def one_clip(data) -> tuple[int, ...]:
+def get_input_shape(data) -> tuple[int, ...]:
     """A training sample is one clip."""
-    return clip_shape(data, data.crop)
+    return get_clip_shape(data, data.crop)
 
 
-def targets_of(cfg, labels: np.ndarray) -> np.ndarray:
+def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
     """Labels are the targets."""
     return labels

@@ -19,7 +19,7 @@ from utils import cli, log, runtime
 from utils.evaluate.metrics import print_result
 from utils.export import export, inference
 from x3d.config import Config
-from x3d.dataset import clip_shape
+from x3d.dataset import get_clip_shape
 from x3d.model import X3D
 from x3d.network import NETWORK
 
@@ -29,8 +29,10 @@ def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
     log.start_log(rt)
     want = export.wanted(cfg.eval.batch, **options)
     load = partial(inference.network, X3D, cfg, checkpoint_path, NETWORK.classifier)
-    shape = clip_shape(cfg.data, cfg.test_crop)
-    forms = {name: "grouped" for name in ("form", "stem_form") if cfg.network()[name] != "dense"}
+    shape = get_clip_shape(cfg.data, cfg.test_crop)
+    forms = {
+        name: "grouped" for name in ("form", "stem_form") if cfg.model_arguments()[name] != "dense"
+    }
     result = export.export(load, shape, "probabilities", want, {"network": "x3d"}, **forms)
     print_result(result, rt)
 

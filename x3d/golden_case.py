@@ -10,7 +10,7 @@ from utils.runtime import Runtime
 from utils.testing.golden import case_state, put_state
 from utils.train import optimizers
 from utils.train.train_step import TrainStep
-from x3d.loss import build_loss
+from x3d import loss
 from x3d.lr_generator import parameter_groups
 from x3d.model import X3D
 from x3d.network import NETWORK
@@ -18,7 +18,7 @@ from x3d.network import NETWORK
 RECIPE: dict = {}  # the settings that a replay may change: the optimizer's are in the case
 
 
-def network(case: dict, training: bool = False, form: str = "frames") -> X3D:
+def build_network(case: dict, training: bool = False, form: str = "frames") -> X3D:
     """The case's network with its weights; `form` where the case has groups."""
     config = case["config"]
     net = X3D(
@@ -34,20 +34,20 @@ def network(case: dict, training: bool = False, form: str = "frames") -> X3D:
     return net.set_train(training)
 
 
-def loss(case: dict) -> nn.Cell:
-    return build_loss()
+def build_loss(case: dict) -> nn.Cell:
+    return loss.build_loss()
 
 
-def train_step(case: dict, part: str) -> TrainStep:
+def build_train_step(case: dict, part: str) -> TrainStep:
     """The recorded updates' optimizer; `part` is `step`."""
-    net, recipe = network(case, training=True), case["train"][part]["optimizer"]
+    net, recipe = build_network(case, training=True), case["train"][part]["optimizer"]
     train = SimpleNamespace(
         accumulate=1, clip_norm=0.0, ema=0.0, weight_decay=recipe["weight_decay"]
     )
     weights, lr = net.trainable_params(), np.full(5, recipe["lr"])
     groups = parameter_groups(weights, train, lr)
     opt = optimizers.SGD(weights, groups, recipe["momentum"], recipe["nesterov"])
-    return TrainStep(net, loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
+    return TrainStep(net, build_loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
 
 
 def cell_name(point: str) -> str:
@@ -55,6 +55,6 @@ def cell_name(point: str) -> str:
     return "" if point == "head.avg_pool" else point
 
 
-def target(case: dict) -> np.ndarray:
+def build_target(case: dict) -> np.ndarray:
     """Labels, int32 (N,)."""
     return np.array(case["labels"], np.int32)

@@ -7,7 +7,7 @@ import numpy as np
 from utils.evaluate.video_inference import Head, Part
 from utils.video.decoders import open_video
 from utils.video.reader import FrameSource
-from x3d.dataset import cut_views, list_files, test_numbers
+from x3d.dataset import cut_views, list_annotation_files, test_numbers
 
 
 class X3DHead(Head):
@@ -15,7 +15,7 @@ class X3DHead(Head):
 
     def __init__(self, cfg: Any):
         self.cfg, self.classes, self.shipped = cfg, cfg.model.num_classes, cfg.data.labels
-        self.beside = list_files(cfg)[1].path.with_name("labels.txt")
+        self.beside = list_annotation_files(cfg)[1].path.with_name("labels.txt")
         self.clips, self.crops = cfg.eval.clips, cfg.eval.crops
 
     def numbers(self, part: Part) -> np.ndarray:
@@ -25,7 +25,7 @@ class X3DHead(Head):
         return cut_views(frames, places, self.cfg)
 
 
-def heads(cfg: Any) -> list[Head]:
+def build_heads(cfg: Any) -> list[Head]:
     return [X3DHead(cfg)]
 
 

@@ -26,10 +26,10 @@ from utils.weights import checkpoint
 from x3d.config import Config
 from x3d.dataset import (
     TrainSource,
-    clip_shape,
-    eval_data,
+    build_eval_dataset,
+    build_train_sampler,
+    get_clip_shape,
     read_records,
-    train_sampler,
 )
 from x3d.loss import build_loss
 from x3d.lr_generator import get_lr, parameter_groups
@@ -42,7 +42,7 @@ def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
     trainer = Trainer(cfg, rt)  # run directory, log, resume point
     records = read_records(cfg, "train")
-    sampler = trainer.resume(train_sampler(cfg, records, rt))
+    sampler = trainer.resume(build_train_sampler(cfg, records, rt))
     setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
     train_set = TrainSource(records, cfg, sampler, cfg.train.epochs, trainer.start_step)
     net = setup.step.net
@@ -57,7 +57,7 @@ def main(cfg: Config) -> None:
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
     """Model, optimizer and train step of a run over the samples of `sampler`."""
     train = cfg.train
-    net = X3D(**cfg.network())
+    net = X3D(**cfg.model_arguments())
     if train.pretrained:
         checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
     if train.batch_norm == "frozen":
@@ -68,7 +68,7 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     opt = optimizers.SGD(
         weights, parameter_groups(weights, train, lr), train.momentum, train.nesterov
     )
-    clips = (cfg.data.batch, *clip_shape(cfg.data, cfg.data.crop))
+    clips = (cfg.data.batch, *get_clip_shape(cfg.data, cfg.data.crop))
     return build_setup(cfg, rt, sampler, net, build_loss(), opt, lr, clips)
 
 
@@ -95,7 +95,7 @@ def validation(cfg: Config, net, rt: runtime.Runtime):
     if not cfg.run.eval_every:
         return None
     read_records(cfg, "test")  # a bad line is told before the training starts
-    return lambda: evaluate(net, eval_data(cfg, rt), cfg.model.num_classes, rt)
+    return lambda: evaluate(net, build_eval_dataset(cfg, rt), cfg.model.num_classes, rt)
 
 
 if __name__ == "__main__":

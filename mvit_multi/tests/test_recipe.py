@@ -8,7 +8,7 @@ import pytest
 from mindspore import Tensor
 
 from mvit_multi import sampling
-from mvit_multi.golden_case import network
+from mvit_multi.golden_case import build_network
 from mvit_multi.loss import build_loss
 from mvit_multi.lr_generator import get_lr, parameter_groups, rate_at
 from mvit_multi.mixup import cutmix_box, draw_mix, target_row
@@ -168,7 +168,7 @@ def test_drop_path_grows_evenly():
 @pytest.mark.parametrize("name", CASES["parameter_groups"])
 def test_decay_groups(name):
     """The original has a third group for projections, with the first one's decay and rate."""
-    net = network(load_case(GOLDEN / f"{name}.json"))
+    net = build_network(load_case(GOLDEN / f"{name}.json"))
     weights, names = net.trainable_params(), torch_names(net)
     train = SimpleNamespace(weight_decay=0.05)
     found = {}

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tsm.convert import canonical, dialect
+from tsm.convert import canonical_name, detect_format
 from tsm.model import TSM
 from tsm.network import NETWORK
 from utils.testing.golden import fill, load_case, torch_names
@@ -111,8 +111,8 @@ def test_published_names_are_consumed_on_both_sides(source, settings, new_head):
 @pytest.mark.parametrize("source", sorted({source for source, _, _ in SOURCES}))
 def test_a_wrappers_prefix_may_stand_before_every_naming(source, prefix):
     names = [name.removeprefix("module.") for name in manifest(source)]
-    shown, spoken = read_naming([prefix + name for name in names], NETWORK.convert)
-    assert (shown, spoken) == (prefix, dialect(names))
+    shown, source_format = read_naming([prefix + name for name in names], NETWORK.convert)
+    assert (shown, source_format) == (prefix, detect_format(names))
 
 
 def test_a_backbone_alone_keeps_the_naming_of_mmaction2():
@@ -188,16 +188,16 @@ def test_what_does_not_fit_is_told(change, words):
 
 
 def test_dialects_are_told_apart():
-    for source, spoken in [("tsm_r50_k400", "tsm"), ("mmaction2_tsm_r50", "mmaction2")]:
-        assert dialect(manifest(source)) == spoken
-    assert dialect(manifest("torchvision_resnet18")) == "torchvision"
-    assert dialect(manifest("online_mobilenetv2_jester")) == "online"
+    for source, source_format in [("tsm_r50_k400", "tsm"), ("mmaction2_tsm_r50", "mmaction2")]:
+        assert detect_format(manifest(source)) == source_format
+    assert detect_format(manifest("torchvision_resnet18")) == "torchvision"
+    assert detect_format(manifest("online_mobilenetv2_jester")) == "online"
     with pytest.raises(ValueError, match="neither TSM's"):
-        dialect(["encoder.weight"])
+        detect_format(["encoder.weight"])
 
 
 def test_published_mobilenet_heads_of_both_kinds_are_one():
-    assert canonical("module.base_model.classifier.weight") == canonical("new_fc.weight")
+    assert canonical_name("module.base_model.classifier.weight") == canonical_name("new_fc.weight")
 
 
 @pytest.mark.parametrize(
@@ -210,5 +210,5 @@ def test_published_mobilenet_heads_of_both_kinds_are_one():
     ],
 )
 def test_mmaction2s_mobilenet_is_spelled(theirs, ours):
-    assert dialect([theirs, "backbone.layer2.1.conv.1.bn.bias"]) == "mmaction2_mobilenet"
-    assert canonical(theirs, "mmaction2_mobilenet") == ours
+    assert detect_format([theirs, "backbone.layer2.1.conv.1.bn.bias"]) == "mmaction2_mobilenet"
+    assert canonical_name(theirs, "mmaction2_mobilenet") == ours

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from tsm.golden_case import cell_name, network, train_step
-from tsm.golden_case import loss as case_loss
+from tsm.golden_case import build_loss, build_network, build_train_step, cell_name
 from utils.testing.golden import fill_input, load_case, record_taps, spread, torch_names
 from utils.testing.step_comparison import off
 
@@ -24,7 +23,7 @@ LARGE = ("resnet101_8f", "resnet152_4f", "resnet50_8f_nl_train", "resnet50_16f")
 
 def scores(case: dict) -> np.ndarray:
     clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
-    return network(case)(clip).asnumpy()
+    return build_network(case)(clip).asnumpy()
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +61,7 @@ def test_activations_on_the_way(case):
     taps = {p: v for p, v in case["eval"]["taps"].items() if "avgpool" not in p}
     points = [cell_name(point) for point in taps]
     clip = fill_input(case["input_seed"], case["input_shape"])
-    seen = record_taps(network(case), points, clip)
+    seen = record_taps(build_network(case), points, clip)
     for point, expected in zip(points, taps.values()):
         x = seen[point]
         scale = max(expected["std"], 1e-3)
@@ -89,7 +88,7 @@ def test_training_loss_gradients_and_buffers(name):
     Four times that, and 1e-3 for nine of ten, 2 % for those with a unit near its kink.
     """
     case = TRAINED[name]
-    net, loss = network(case, training=True), case_loss(case)
+    net, loss = build_network(case, training=True), build_loss(case)
     weights = net.trainable_params()
     clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
     label = Tensor(np.array(case["labels"], np.int32))
@@ -124,7 +123,7 @@ def test_training_loss_gradients_and_buffers(name):
 
 def test_frozen_batch_norms_keep_their_statistics():
     case = VARIANTS["resnet18_8f_partial_bn"]
-    net = network(case, training=True)
+    net = build_network(case, training=True)
     before = {name: p.asnumpy().copy() for name, p in net.parameters_dict().items()}
     clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
     net(clip).asnumpy()
@@ -145,7 +144,7 @@ def test_five_updates_with_the_recipe(part):
 
     Three times that, where the original's own float32 is within 2 %.
     """
-    recorded, step = SMALL["train"][part], train_step(SMALL, part)
+    recorded, step = SMALL["train"][part], build_train_step(SMALL, part)
     before = {p.name: p.asnumpy().copy() for p in step.net.trainable_params()}
     clip = Tensor(fill_input(SMALL["input_seed"], SMALL["input_shape"]))
     label = Tensor(np.array(SMALL["labels"], np.int32))

@@ -110,7 +110,7 @@ def test_the_summit_yamls_rates_equal_the_recorded_ones():
 
 
 def test_the_summit_yaml_decays_convolutions_and_the_classifiers_weight_alone():
-    net = TSM(**SUMMIT.network())
+    net = TSM(**SUMMIT.model_arguments())
     groups = parameter_groups(net.trainable_params(), SUMMIT.train, np.ones(1), flow=False)
     for group in groups:
         for parameter in group["params"]:

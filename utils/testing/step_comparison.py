@@ -148,8 +148,8 @@ def change_recipe(case: dict, room, text: str) -> dict:
 def against_case(case: dict, room) -> list[Difference]:
     """A golden case: activations in evaluation, loss, gradients, statistics, updates."""
     clip = fill_input(case["input_seed"], case["input_shape"])
-    label = Tensor(room.target(case)) if "labels" in case else None
-    net = room.network(case)
+    label = Tensor(room.build_target(case)) if "labels" in case else None
+    net = room.build_network(case)
     taps = {room.cell_name(point): tap for point, tap in case["eval"]["taps"].items()}
     seen = record_taps(net, [point for point in taps if point], clip)
     found = [Difference("forward", n, tap_error(x, taps[n])) for n, x in seen.items()]
@@ -157,7 +157,7 @@ def against_case(case: dict, room) -> list[Difference]:
     found.append(Difference("forward", "scores", relative(scores, sure)))
     if "train" not in case:
         return found
-    train, step = case["train"], room.train_step(case, "step")
+    train, step = case["train"], room.build_train_step(case, "step")
     names, weights = torch_names(step.net), step.optimizer.parameters
     before = {p.name: p.asnumpy().copy() for p in weights}
     (_, loss, _), grads = ms.jit(step.gradients)(Tensor(clip), label)
@@ -169,7 +169,7 @@ def against_case(case: dict, room) -> list[Difference]:
         name = names[parameter.name]
         if exact[name] > NOISE:
             found.append(Difference("gradients", name, off(length, exact[name])))
-    put_back(step, weights_values(room.network(case)))
+    put_back(step, weights_values(room.build_network(case)))
     losses = recorded.get("losses64", recorded["losses"])[:UPDATES]
     for i, sure in enumerate(losses):
         loss = float(step(Tensor(clip), label)[0].asnumpy())

@@ -105,7 +105,7 @@ def test_the_start_of_training(zero_init):
 
 def test_caffe2_pickles_are_refused():
     with pytest.raises(ValueError, match="Caffe2"):
-        names.dialect(["conv1_xy_w", "pred_w"])
+        names.detect_format(["conv1_xy_w", "pred_w"])
 
 
 @pytest.mark.slow
