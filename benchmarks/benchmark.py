@@ -56,7 +56,7 @@ from utils.verify.graph_costs import compile_seconds, peak_gb
 # The rooms' own functions by parts, besides `data_timing.FUNCTIONS`.
 OWN = {
     "tsm": {
-        "tsm.transforms:train_clip": "geometry",
+        "tsm.transforms:make_train_clip": "geometry",
         "tsm.transforms:stack_frames": "copy",
     },
     "x3d": {"x3d.transforms:train_clip": "geometry"},

@@ -13,7 +13,7 @@ probability into DIR, a folder for each set: docs/evaluation.md.
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from mvit_multi.config import Config
 from mvit_multi.dataset import list_file

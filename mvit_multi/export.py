@@ -12,7 +12,7 @@ input, outputs, max_abs_difference, relative_difference. See docs/export.md.
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from mvit_multi.config import Config
 from mvit_multi.dataset import get_input_shape

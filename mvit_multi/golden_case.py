@@ -7,7 +7,7 @@ import numpy as np
 from mindspore import nn
 
 from mvit_multi import loss
-from mvit_multi.lr_generator import parameter_groups
+from mvit_multi.lr_generator import build_parameter_groups
 from mvit_multi.mixup import target_row
 from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
@@ -92,7 +92,7 @@ def build_train_step(case: dict, part: str) -> TrainStep:
     )
     weights, lr = net.trainable_params(), np.full(5, recipe["lr"])
     opt = optimizers.AdamW(
-        weights, parameter_groups(weights, train, lr), recipe["betas"], recipe["eps"]
+        weights, build_parameter_groups(weights, train, lr), recipe["betas"], recipe["eps"]
     )
     return TrainStep(net, build_loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
 

@@ -10,7 +10,7 @@ and plots of every image, class and probability into a folder: docs/evaluation.m
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from resnet50.config import Config
 from resnet50.dataset import EvalSource, read_records

@@ -13,7 +13,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from resnet50.config import Config
 from resnet50.dataset import get_clip_shape

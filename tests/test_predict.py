@@ -323,17 +323,17 @@ def test_a_stream_equals_the_offline_network_frame_by_frame(tiny, online, videos
     assert heading == ["time", *MOTIONS]
     found = np.array(rows, float)[:, 1:]
 
-    from tsm.lr_generator import HEAD
     from tsm.model import TSM
-    from tsm.transforms import test_clips
+    from tsm.network import NETWORK
+    from tsm.transforms import make_test_views
 
     with open_video(videos[0]) as source:
         frames, fps = source.frames(range(len(source))), source.fps
     assert last["frames"] == len(frames) == len(found) == len(told)
     whole = [f"--data.segments={len(frames)}", "--model.consensus=identity"]
     cfg = load(tiny, ["--model.online=true", *whole])
-    net = inference.load(TSM, cfg, online, HEAD)
-    clip = test_clips(frames, 1, len(frames), cfg.data.resize, cfg.test_crop, 1)
+    net = inference.load(TSM, cfg, online, NETWORK.classifier)
+    clip = make_test_views(frames, 1, len(frames), cfg.data.resize, cfg.test_crop, 1)
     scores = net(Tensor(clip)).asnumpy()[0].astype(np.float64)  # (T, classes)
     for k, share in enumerate(found):
         expected = softmax(scores[max(k - 3, 0) : k + 1].mean(axis=0))
@@ -374,26 +374,26 @@ def test_ctrl_c_ends_a_camera_with_what_was_seen(tiny, online, videos, tmp_path,
     monkeypatch.setattr(cv2, "VideoCapture", lambda number: camera if number == 3 else REAL(""))
     cfg = load(tiny, ONLINE)
     (head,) = prediction.build_heads(cfg)
-    result = streaming.run(cfg, online, "3", head, 5, 1000.0, tmp_path)
+    result = streaming.run_stream(cfg, online, "3", head, 5, 1000.0, tmp_path)
     assert (result["frames"], result["interrupted"], camera.released) == (6, True, True)
     lines = (tmp_path / "camera_3_stream.csv").read_text().splitlines()
     assert len(lines) == 1 + 6
     assert not list(tmp_path.glob("*.tmp"))
     with pytest.raises(ValueError, match="camera 4 cannot be opened"):
-        streaming.run(cfg, online, "4", head, 5, 1000.0, tmp_path)
+        streaming.run_stream(cfg, online, "4", head, 5, 1000.0, tmp_path)
     assert len(signals.reactions) == 1
 
 
 def test_frames_a_second_of_a_stream(tiny):
     from tsm import streaming
 
-    assert streaming.rate_of(load(tiny, ONLINE), 30.0) == pytest.approx(4 / 3)
+    assert streaming.compute_frame_rate(load(tiny, ONLINE), 30.0) == pytest.approx(4 / 3)
     dense = load(tiny, [*ONLINE, "--data.sampling=dense"])
-    assert streaming.rate_of(dense, 32.0) == pytest.approx(2.0)
-    taken = [k for k, _ in streaming.thinned(((k, None) for k in range(31)), 5 / 15)]
+    assert streaming.compute_frame_rate(dense, 32.0) == pytest.approx(2.0)
+    taken = [k for k, _ in streaming.subsample_frames(((k, None) for k in range(31)), 5 / 15)]
     assert taken == list(range(0, 31, 3))
-    assert len(list(streaming.thinned(((k, None) for k in range(30)), 1.0))) == 30
-    assert len(list(streaming.thinned(((k, None) for k in range(300)), 8 / 3 / 30))) == 27
+    assert len(list(streaming.subsample_frames(((k, None) for k in range(30)), 1.0))) == 30
+    assert len(list(streaming.subsample_frames(((k, None) for k in range(300)), 8 / 3 / 30))) == 27
 
 
 def test_folders_of_frames_and_of_flow(tiny, tmp_path):

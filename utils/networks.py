@@ -159,7 +159,7 @@ class Network:
 
     @property
     def streaming(self) -> Any:
-        """`streaming.py`: `run(cfg, checkpoint_path, video, head, top, fps, folder)`."""
+        """`streaming.py`: `run_stream(cfg, checkpoint_path, video, head, top, fps, folder)`."""
         return self.load_part("streaming")
 
     def load_part(self, part: str) -> Any:

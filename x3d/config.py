@@ -9,27 +9,27 @@ from utils.config import Run, check_swap_labels, positive
 
 @dataclass(frozen=True)
 class Data:
-    """Lists name videos relative to `root`, and are themselves relative to it."""
+    """The data set. Annotation files, and the videos they name, are relative to `root`."""
 
     root: Path
     train_list: str
     test_list: str
-    labels: str = ""  # names of the classes: utils/labels/<labels>.txt
-    packed: Optional[Path] = None  # what scripts/data/pack_videos.py made of the lists
+    labels: str = ""  # class names: utils/labels/<labels>.txt
+    packed: Optional[Path] = None  # folder of packed videos: scripts/data/pack_videos.py
     reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
-    max_pixels: int = 4096 * 4096  # of a frame; a video of larger ones counts as unreadable
+    max_pixels: int = 4096 * 4096  # of a frame; a video with larger frames is unreadable
     frames: int = 13
     stride: int = 6  # frames of a video of `fps` from one of the clip to the next
     fps: float = 30.0
     scales: tuple[int, int] = (182, 228)  # short side in training, drawn between
     crop: int = 160
     flip: bool = True
-    swap_labels: tuple[tuple[int, int], ...] = ()  # labels that a flip exchanges
+    swap_labels: tuple[tuple[int, int], ...] = ()  # pairs of labels that a flip swaps
     batch: int = 16  # clips per device
-    workers: Union[int, Literal["auto"]] = "auto"  # this device's share of the cores
-    processes: Union[bool, Literal["auto"]] = "auto"  # auto: on a CPU, above 8 workers
-    prefetch: Union[int, Literal["auto"]] = "auto"  # batches made ahead; auto: 2 to 8, as fits
-    bad_limit: float = 0.01  # share of unreadable training videos that stops the run
+    workers: Union[int, Literal["auto"]] = "auto"  # auto: this device's share of the CPU cores
+    processes: Union[bool, Literal["auto"]] = "auto"  # auto: true on a CPU with more than 8 workers
+    prefetch: Union[int, Literal["auto"]] = "auto"  # batches prepared in advance; auto: 2 to 8
+    bad_limit: float = 0.01  # the run stops above this fraction of unreadable videos
 
     def __post_init__(self):
         positive(self, "data", "frames", "stride", "fps", "crop", "batch", "workers", "prefetch")
@@ -76,7 +76,7 @@ class Train:
     precise_bn: int = 200  # batches before an evaluation or a save; 0: off
     clip_norm: float = 0.0  # 0: off
     accumulate: int = 1  # micro-batches per update
-    ema: float = 0.0  # decay of the average of the weights; 0: off
+    ema: float = 0.0  # decay of the exponential moving average of weights; 0: off
     batch_norm: Literal["trained", "frozen"] = "trained"
     pretrained: Optional[Path] = None  # a converted checkpoint
     new_head: bool = False  # the classifier starts fresh

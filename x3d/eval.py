@@ -3,15 +3,15 @@
     python x3d/eval.py --config_path Y --checkpoint_path C [--report DIR] [--eval.crops=3 ...]
 
 The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, videos, unreadable,
-views, checkpoint, seconds; it is also written beside the checkpoint. Exit status 1 where videos
-could not be read, unless eval.allow_unreadable is true. `--report` writes tables and plots of
-every video, class and probability into a folder: docs/evaluation.md.
+views, checkpoint, seconds; it is also written next to the checkpoint. Exit status 1 if videos could
+not be read, unless eval.allow_unreadable is true. `--report` writes tables and plots of every
+video, class and probability into a folder: docs/evaluation.md.
 """
 
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from utils import cli, log, runtime
 from utils.evaluate.metrics import evaluate, print_result, sum_unreadable, write_beside

@@ -11,7 +11,7 @@ from utils.testing.golden import case_state, put_state
 from utils.train import optimizers
 from utils.train.train_step import TrainStep
 from x3d import loss
-from x3d.lr_generator import parameter_groups
+from x3d.lr_generator import build_parameter_groups
 from x3d.model import X3D
 from x3d.network import NETWORK
 
@@ -45,7 +45,7 @@ def build_train_step(case: dict, part: str) -> TrainStep:
         accumulate=1, clip_norm=0.0, ema=0.0, weight_decay=recipe["weight_decay"]
     )
     weights, lr = net.trainable_params(), np.full(5, recipe["lr"])
-    groups = parameter_groups(weights, train, lr)
+    groups = build_parameter_groups(weights, train, lr)
     opt = optimizers.SGD(weights, groups, recipe["momentum"], recipe["nesterov"])
     return TrainStep(net, build_loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
 

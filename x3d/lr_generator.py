@@ -36,7 +36,7 @@ def rate_at(epoch: np.ndarray, train: Any) -> np.ndarray:
     return rates
 
 
-def parameter_groups(parameters: list, train: Any, lr: np.ndarray) -> list[dict]:
+def build_parameter_groups(parameters: list, train: Any, lr: np.ndarray) -> list[dict]:
     """Batch norms without weight decay; all else with it, biases too, as the source has it."""
     groups = []
     for norms in (True, False):

@@ -259,4 +259,4 @@ class X3D(nn.Cell):
         return self.head(self.s5(self.s4(self.s3(self.s2(x)))))
 
 
-build_network = X3D  # the name by which scripts find a room's network
+build_network = X3D  # the name in the contract: utils/networks.py

@@ -10,7 +10,7 @@ import sys
 from itertools import islice
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from mindspore import nn
 
@@ -32,7 +32,7 @@ from x3d.dataset import (
     read_records,
 )
 from x3d.loss import build_loss
-from x3d.lr_generator import get_lr, parameter_groups
+from x3d.lr_generator import build_parameter_groups, get_lr
 from x3d.model import X3D
 from x3d.network import NETWORK
 from x3d.precise_bn import PreciseBatchNorms
@@ -49,7 +49,7 @@ def main(cfg: Config) -> None:
     trainer.fit(
         setup,
         train_set,
-        evaluate=validation(cfg, net, rt),
+        evaluate=build_validation(cfg, net, rt),
         before_saving=precise_batch_norm(cfg, net, records, sampler),
     )
 
@@ -66,7 +66,7 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulate))
     weights = net.trainable_params()
     opt = optimizers.SGD(
-        weights, parameter_groups(weights, train, lr), train.momentum, train.nesterov
+        weights, build_parameter_groups(weights, train, lr), train.momentum, train.nesterov
     )
     clips = (cfg.data.batch, *get_clip_shape(cfg.data, cfg.data.crop))
     return build_setup(cfg, rt, sampler, net, build_loss(), opt, lr, clips)
@@ -90,11 +90,11 @@ def precise_batch_norm(cfg: Config, net, records: list, sampler: TrainSampler):
     return update_statistics
 
 
-def validation(cfg: Config, net, rt: runtime.Runtime):
-    """Evaluates while training, every `run.eval_every` epochs; None for never."""
+def build_validation(cfg: Config, net, rt: runtime.Runtime):
+    """A function that evaluates `net` during training; None if `run.eval_every` is 0."""
     if not cfg.run.eval_every:
         return None
-    read_records(cfg, "test")  # a bad line is told before the training starts
+    read_records(cfg, "test")  # a bad line ends the run before training starts
     return lambda: evaluate(net, build_eval_dataset(cfg, rt), cfg.model.num_classes, rt)
 
 

@@ -54,15 +54,15 @@ def pytorchvideo(name: str) -> str:
 
 def test_pytorchvideos_names_and_its_missing_norm():
     net = X3D(**SMALL)
-    names, wanted = torch_names(net), {n: tuple(p.shape) for n, p in weights_of(net).items()}
-    source = {theirs: fill(theirs, wanted[ours]) for ours, theirs in names.items()}
+    names, targets = torch_names(net), {n: tuple(p.shape) for n, p in weights_of(net).items()}
+    source = {theirs: fill(theirs, targets[ours]) for ours, theirs in names.items()}
     crossed = {
         pytorchvideo(name): value
         for name, value in source.items()
         if "s2.pathway0_res0.branch1_bn" not in name
     }
     assert "blocks.0.conv.conv_t.weight" in crossed
-    found = convert(crossed, wanted, NETWORK)
+    found = convert(crossed, targets, NETWORK)
     assert found.missing == []
     for ours, theirs in names.items():
         if "s2.pathway0_res0.branch1_bn" not in ours:
@@ -76,12 +76,12 @@ def test_pytorchvideos_names_and_its_missing_norm():
 @pytest.mark.parametrize("spell", [str, pytorchvideo])
 def test_a_wrappers_prefix_may_stand_before_either_naming(prefix, spell):
     net = X3D(**SMALL)
-    names, wanted = torch_names(net), {n: tuple(p.shape) for n, p in weights_of(net).items()}
-    source = {spell(theirs): fill(theirs, wanted[ours]) for ours, theirs in names.items()}
+    names, targets = torch_names(net), {n: tuple(p.shape) for n, p in weights_of(net).items()}
+    source = {spell(theirs): fill(theirs, targets[ours]) for ours, theirs in names.items()}
     if spell is pytorchvideo:
         source = {n: v for n, v in source.items() if "blocks.1.res_blocks.0.branch1_norm" not in n}
-    plain = convert(source, wanted, NETWORK).arrays
-    found = convert({prefix + name: value for name, value in source.items()}, wanted, NETWORK)
+    plain = convert(source, targets, NETWORK).arrays
+    found = convert({prefix + name: value for name, value in source.items()}, targets, NETWORK)
     assert found.missing == []
     for name, value in plain.items():
         np.testing.assert_array_equal(found.arrays[name], value, name)
@@ -118,8 +118,8 @@ def test_channelwise_weights_fit_into_the_dense_network():
     clip = Tensor(fill_input(3, (1, 3, 3, 40, 40)))
     outputs = []
     for net in (channelwise, dense):
-        wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
-        arrays = convert(dict(source), wanted, NETWORK).arrays
+        targets = {name: tuple(p.shape) for name, p in weights_of(net).items()}
+        arrays = convert(dict(source), targets, NETWORK).arrays
         for name, parameter in weights_of(net).items():
             parameter.set_data(Tensor(arrays[name]))
         outputs.append(net.set_train(False)(clip).asnumpy())
