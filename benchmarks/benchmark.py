@@ -59,7 +59,7 @@ OWN = {
         "tsm.transforms:make_train_clip": "geometry",
         "tsm.transforms:stack_frames": "copy",
     },
-    "x3d": {"x3d.transforms:train_clip": "geometry"},
+    "x3d": {"x3d.transforms:make_train_clip": "geometry"},
     "mvit_multi": {
         "mvit_multi.transforms:train_clip": "augment",
         "mvit_multi.dataset:TrainSource.mix": "augment",

@@ -5,7 +5,7 @@ from mindspore import dtype as mstype
 
 
 class CrossEntropy(nn.Cell):
-    """Scores (N, classes) and labels int32 (N,) to one float32 number.
+    """Scores (N, classes) and labels int32 (N,) to the mean loss, a float32 scalar.
 
     `probabilities`: the network returns probabilities (`before_softmax: false`).
     """

@@ -1,4 +1,7 @@
-"""Network, loss and train step of a golden case, for the parity tests and `compare_step.py`."""
+"""Network, loss and train step of a golden case, for the parity tests and `compare_step.py`.
+
+A golden case is a JSON file of settings and results that the original code computed.
+"""
 
 from types import SimpleNamespace
 
@@ -15,11 +18,11 @@ from x3d.lr_generator import build_parameter_groups
 from x3d.model import X3D
 from x3d.network import NETWORK
 
-RECIPE: dict = {}  # the settings that a replay may change: the optimizer's are in the case
+RECIPE: dict = {}  # no setting may change: those of the optimizer are in the case
 
 
 def build_network(case: dict, training: bool = False, form: str = "frames") -> X3D:
-    """The case's network with its weights; `form` where the case has groups."""
+    """The network of a case with its weights; `form` is that of its depthwise convolutions."""
     config = case["config"]
     net = X3D(
         num_classes=config["num_classes"],
@@ -35,11 +38,12 @@ def build_network(case: dict, training: bool = False, form: str = "frames") -> X
 
 
 def build_loss(case: dict) -> nn.Cell:
+    """The loss of a case."""
     return loss.build_loss()
 
 
 def build_train_step(case: dict, part: str) -> TrainStep:
-    """The recorded updates' optimizer; `part` is `step`."""
+    """The train step of the recorded updates; `part` is `step`."""
     net, recipe = build_network(case, training=True), case["train"][part]["optimizer"]
     train = SimpleNamespace(
         accumulate=1, clip_norm=0.0, ema=0.0, weight_decay=recipe["weight_decay"]
@@ -51,7 +55,10 @@ def build_train_step(case: dict, part: str) -> TrainStep:
 
 
 def cell_name(point: str) -> str:
-    """Where a tap of the original is taken here; its pool is no cell of ours."""
+    """The name of the cell here whose output the original recorded as `point`.
+
+    Empty for the pool, which is not a cell here.
+    """
     return "" if point == "head.avg_pool" else point
 
 

@@ -50,7 +50,7 @@ def main(cfg: Config) -> None:
         setup,
         train_set,
         evaluate=build_validation(cfg, net, rt),
-        before_saving=precise_batch_norm(cfg, net, records, sampler),
+        before_saving=build_precise_batch_norm(cfg, net, records, sampler),
     )
 
 
@@ -72,11 +72,11 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     return build_setup(cfg, rt, sampler, net, build_loss(), opt, lr, clips)
 
 
-def precise_batch_norm(cfg: Config, net, records: list, sampler: TrainSampler):
-    """A function that computes precise BN over batches of the next epoch; None if it is off."""
+def build_precise_batch_norm(cfg: Config, net, records: list, sampler: TrainSampler):
+    """A function that computes precise batch norm over batches of the next epoch; None if off."""
     if not cfg.train.precise_bn or cfg.train.batch_norm == "frozen":
         return None
-    norms = PreciseBatchNorms(net)  # keeps its compiled graph from one call to the next
+    norms = PreciseBatchNorms(net)  # keeps its compiled graph between calls
 
     def update_statistics(position: int) -> None:
         epoch = position // sampler.steps_per_epoch
