@@ -165,7 +165,7 @@ def test_drop_path_grows_evenly():
     np.testing.assert_allclose(rates, case["per_block"], rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", CASES["build_parameter_groups"])
+@pytest.mark.parametrize("name", CASES["parameter_groups"])
 def test_decay_groups(name):
     """The original has a third group for projections, with the first one's decay and rate."""
     net = build_network(load_case(GOLDEN / f"{name}.json"))
@@ -175,7 +175,7 @@ def test_decay_groups(name):
     for group in build_parameter_groups(weights, train, np.ones(1)):
         found.setdefault(group["weight_decay"], []).extend(group["params"])
     for decay in (0.05, 0.0):
-        groups = [g for g in CASES["build_parameter_groups"][name] if g["weight_decay"] == decay]
+        groups = [g for g in CASES["parameter_groups"][name] if g["weight_decay"] == decay]
         assert len(found[decay]) == sum(group["tensors"] for group in groups)
         assert sum(p.size for p in found[decay]) == sum(group["elements"] for group in groups)
         if "names" in groups[0]:
