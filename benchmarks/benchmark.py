@@ -56,10 +56,10 @@ from utils.verify.graph_costs import compile_seconds, peak_gb
 # The rooms' own functions by parts, besides `data_timing.FUNCTIONS`.
 OWN = {
     "tsm": {
-        "tsm.transforms:train_clip": "geometry",
+        "tsm.transforms:make_train_clip": "geometry",
         "tsm.transforms:stack_frames": "copy",
     },
-    "x3d": {"x3d.transforms:train_clip": "geometry"},
+    "x3d": {"x3d.transforms:make_train_clip": "geometry"},
     "mvit_multi": {
         "mvit_multi.transforms:train_clip": "augment",
         "mvit_multi.dataset:TrainSource.mix": "augment",
@@ -118,7 +118,10 @@ def measure_step(
 
     `torch` is the environment in which PyTorch is to do the same, None: it is not.
     """
-    step, one = build_train_step(room, cfg, rt), find_network(room).dataset.one_clip(cfg.data)
+    step, one = (
+        build_train_step(room, cfg, rt),
+        find_network(room).dataset.get_input_shape(cfg.data),
+    )
     clip, label = make_dummy_batch(room, cfg)
     inputs = (clip, label, *step.draw_factors())
     batch = clip.size // int(np.prod(one))  # several clips of a video count as several
@@ -189,9 +192,9 @@ def measure_data(room: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
     """Clips taken apart one by one, then the training pipeline for some seconds."""
     dataset = find_network(room).dataset
     records = dataset.read_records(cfg, "train")
-    order = dataset.train_sampler(cfg, records, rt)
+    order = dataset.build_train_sampler(cfg, records, rt)
     clips = dataset.TrainSource(records, cfg, order, 10**6 // order.samples + 1, 0)
-    if dataset.list_files(cfg):
+    if dataset.list_annotation_files(cfg):
         reader, read = data_profiler.reader_of(clips), round(data_profiler.bytes_read(clips))
         floor, clip, parts = data_profiler.take_apart(clips, OWN.get(room, {}), seconds)
     else:  # images, which MindData's own operators transform
@@ -246,7 +249,7 @@ def operator_parts(dataset, cfg, order, clips, seconds: int) -> tuple[float, flo
 def measure_eval(room: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
     """Whole evaluation, data and network, of the first videos; the first batch is not timed."""
     net = build_eval_network(room, cfg)
-    data = find_network(room).dataset.eval_data(cfg, rt)
+    data = find_network(room).dataset.build_eval_dataset(cfg, rt)
     if data.get_dataset_size() < 2:
         raise ValueError("eval.batch: all test videos fit into one batch, which is not timed")
     batches = iter(data.create_tuple_iterator(num_epochs=1, output_numpy=True))

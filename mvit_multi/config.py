@@ -21,10 +21,10 @@ class Set:
     num_classes: int
     videos: str = "."
     lists: str = "."
-    labels: str = ""  # names of the classes: utils/labels/<labels>.txt
+    labels: str = ""  # class names: utils/labels/<labels>.txt
     sampling: Literal["time", "segments"] = "time"
     flip: bool = True
-    swap_labels: tuple[tuple[int, int], ...] = ()  # labels that a flip exchanges
+    swap_labels: tuple[tuple[int, int], ...] = ()  # pairs of labels that a flip swaps
     clips: int = 1  # of a test
     crops: Literal[1, 3] = 1
     short_side: int = 256  # in tests
@@ -46,9 +46,9 @@ class Data:
     root: Path
     sets: tuple[Set, ...]
     lists: Optional[Path] = None  # default: root
-    packed: Optional[Path] = None  # what scripts/data/pack_videos.py made of the lists
+    packed: Optional[Path] = None  # folder of packed videos: scripts/data/pack_videos.py
     reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
-    max_pixels: int = 4096 * 4096  # of a frame; a video of larger ones counts as unreadable
+    max_pixels: int = 4096 * 4096  # of a frame; a video with larger frames is unreadable
     frames: int = 32
     stride: int = 3  # frames of a video of `fps` from one of the clip to the next
     fps: float = 30.0
@@ -63,10 +63,10 @@ class Data:
     mix_prob: float = 1.0
     mix_switch: float = 0.5  # share of cutmix where both are on
     batch: int = 4  # videos per device
-    workers: Union[int, Literal["auto"]] = "auto"  # this device's share of the cores
-    processes: Union[bool, Literal["auto"]] = "auto"  # auto: on a CPU, above 8 workers
-    prefetch: Union[int, Literal["auto"]] = "auto"  # batches made ahead; auto: 2 to 8, as fits
-    bad_limit: float = 0.01  # share of unreadable training videos that stops the run
+    workers: Union[int, Literal["auto"]] = "auto"  # auto: this device's share of the CPU cores
+    processes: Union[bool, Literal["auto"]] = "auto"  # auto: true on a CPU with more than 8 workers
+    prefetch: Union[int, Literal["auto"]] = "auto"  # batches prepared in advance; auto: 2 to 8
+    bad_limit: float = 0.01  # the run stops above this fraction of unreadable videos
 
     def __post_init__(self):
         numbers = ("frames", "stride", "fps", "crop", "copies", "replicas", "batch", "workers")
@@ -134,7 +134,7 @@ class Train:
     weight_decay: float = 0.05
     clip_norm: float = 1.0  # 0: off
     accumulate: int = 1  # micro-batches per update
-    ema: float = 0.0  # decay of the average of the weights; 0: off
+    ema: float = 0.0  # decay of the exponential moving average of weights; 0: off
     smoothing: float = 0.1
     smoothing_classes: int = 0  # classes that smoothing spreads over; 0: each set's own
     set_weights: tuple[float, ...] = ()  # of the sets' losses; empty: all 1
@@ -192,7 +192,7 @@ class Config:
     def crosses(self) -> bool:
         return self.model.cross and len(self.data.sets) > 1
 
-    def network(self) -> dict:
+    def model_arguments(self) -> dict:
         """The arguments of mvit_multi.model.MViT; the pooling's form as in x3d."""
         model, sets = self.model, self.data.sets
         auto = {"Ascend": "taps", "GPU": "grouped", "CPU": "frames"}[self.run.device]

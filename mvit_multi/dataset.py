@@ -41,7 +41,7 @@ def list_file(cfg, which: int, split: str) -> AnnotationFile:
     return AnnotationFile(name, path, *form, max_pixels=data.max_pixels)
 
 
-def list_files(cfg) -> list[AnnotationFile]:
+def list_annotation_files(cfg) -> list[AnnotationFile]:
     """All lists of the yaml that are there."""
     files = [list_file(cfg, k, split) for k in range(len(cfg.data.sets)) for split in SPLITS]
     return [file for file in files if file.path.is_file()] or files
@@ -59,7 +59,7 @@ def read_records(cfg, split: str) -> list[Sample]:
     return samples * (cfg.data.replicas if split == "train" else 1)
 
 
-def train_sampler(cfg, samples: list[Sample], rt: Runtime) -> TrainSampler:
+def build_train_sampler(cfg, samples: list[Sample], rt: Runtime) -> TrainSampler:
     return video_dataset.train_sampler(cfg, samples, rt)
 
 
@@ -111,7 +111,7 @@ class TrainSource(video_dataset.TrainVideos):
 
     def make_blank_row(self) -> tuple[np.ndarray, np.ndarray]:
         copies = self.data.copies
-        clips = np.zeros((copies, *one_clip(self.data)), np.uint8)
+        clips = np.zeros((copies, *get_input_shape(self.data)), np.uint8)
         return clips, np.stack([target_row(0, 0, 1.0)] * copies)
 
 
@@ -125,7 +125,7 @@ class EvalVideos(video_dataset.EvalVideos):
         if split == "val":
             self.clips = self.crops = 1
             samples = samples[:: cfg.eval.val_skip]
-        super().__init__(samples, cfg, rt, (self.clips * self.crops, *one_clip(cfg.data)))
+        super().__init__(samples, cfg, rt, (self.clips * self.crops, *get_input_shape(cfg.data)))
 
     def make_views(self, sample: Sample, number: int) -> np.ndarray:
         data = self.cfg.data
@@ -162,17 +162,17 @@ def span_of(video: FrameSource, data) -> float:
     return sampling.clip_span(data.frames, data.stride, video.fps or data.fps, data.fps)
 
 
-def one_clip(data) -> tuple[int, int, int, int]:
+def get_input_shape(data) -> tuple[int, int, int, int]:
     """(3, T, crop, crop)."""
     return 3, data.frames, data.crop, data.crop
 
 
-def clip_shape(data, size: int) -> tuple[int, ...]:
+def get_clip_shape(data, size: int) -> tuple[int, ...]:
     """(S, 3, T, size, size): a row of a training batch."""
     return data.copies, 3, data.frames, size, size
 
 
-def targets_of(cfg, labels: np.ndarray) -> np.ndarray:
+def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
     """float32 (B, S, 7) for labels (B,) of the first set, unmixed: for measuring."""
     rows = [[target_row(0, int(label), 1.0)] * cfg.data.copies for label in labels]
     return np.array(rows, np.float32)

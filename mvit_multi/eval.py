@@ -13,14 +13,14 @@ probability into DIR, a folder for each set: docs/evaluation.md.
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from mvit_multi.config import Config
 from mvit_multi.dataset import list_file
 from mvit_multi.evaluation import eval_videos, evaluate_sets
 from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
-from mvit_multi.predict import heads
+from mvit_multi.predict import build_heads
 from utils import cli, log, runtime
 from utils.evaluate.metrics import print_result, write_beside
 from utils.evaluate.report import report_videos
@@ -30,7 +30,7 @@ from utils.export import inference
 def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
     rt = runtime.start(cfg.run)
     log.start_log(rt)
-    videos, known = eval_videos(cfg, rt), heads(cfg)
+    videos, known = eval_videos(cfg, rt), build_heads(cfg)
     pages = {
         k: report_videos(
             report and f"{report}/{each.set.name}",

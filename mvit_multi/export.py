@@ -12,10 +12,10 @@ input, outputs, max_abs_difference, relative_difference. See docs/export.md.
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from mvit_multi.config import Config
-from mvit_multi.dataset import one_clip
+from mvit_multi.dataset import get_input_shape
 from mvit_multi.model import MViT, SideBySide
 from mvit_multi.network import NETWORK
 from utils import cli, log, runtime
@@ -33,7 +33,9 @@ def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
         net = inference.network(MViT, cfg, checkpoint_path, NETWORK.classifier, level, **changes)
         return SideBySide(net)
 
-    result = export.export(load, one_clip(cfg.data), "probabilities", want, info, form="grouped")
+    result = export.export(
+        load, get_input_shape(cfg.data), "probabilities", want, info, form="grouped"
+    )
     print_result(result, rt)
 
 

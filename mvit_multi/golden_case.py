@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 from mindspore import nn
 
-from mvit_multi.loss import Informative, build_loss
-from mvit_multi.lr_generator import parameter_groups
+from mvit_multi import loss
+from mvit_multi.lr_generator import build_parameter_groups
 from mvit_multi.mixup import target_row
 from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
@@ -49,20 +49,20 @@ def settings(case: dict, form: str = "frames") -> dict:
     }
 
 
-def network(case: dict, training: bool = False, form: str = "frames") -> MViT:
+def build_network(case: dict, training: bool = False, form: str = "frames") -> MViT:
     """The case's network with its weights."""
     net = MViT(**settings(case, form))
     put_state(net, case_state(case, net), NETWORK)
     return net.set_train(training)
 
 
-def loss(case: dict) -> nn.Cell:
+def build_loss(case: dict) -> nn.Cell:
     config, arguments, train = case["config"], settings(case), case["train"]
     informative = None
     if arguments["expander"]:
         weights = config["MODEL.INF_STD_WEIGHT"], config["MODEL.INF_COVAR_WEIGHT"]
-        informative = Informative(*weights, gather=None)
-    return build_loss(
+        informative = loss.Informative(*weights, gather=None)
+    return loss.build_loss(
         arguments["num_classes"],
         arguments["cross"],
         smoothing=train.get("label_smoothing", RECIPE["label_smoothing"]),
@@ -74,16 +74,16 @@ def loss(case: dict) -> nn.Cell:
     )
 
 
-def target(case: dict) -> np.ndarray:
+def build_target(case: dict) -> np.ndarray:
     """The case's labels as the train step takes them: float32 (N, 7)."""
     names, share = settings(case)["datasets"], case["train"].get("mixup_lam", 1.0)
     rows = [(names[0], row) if isinstance(row, int) else row for row in case["labels"]]
     return np.array([target_row(names.index(n), label, share) for n, label in rows])
 
 
-def train_step(case: dict, part: str) -> TrainStep:
+def build_train_step(case: dict, part: str) -> TrainStep:
     """The recorded updates' optimizer; `part` is `step`."""
-    net, recipe = network(case, training=True), case["train"][part]["optimizer"]
+    net, recipe = build_network(case, training=True), case["train"][part]["optimizer"]
     train = SimpleNamespace(
         accumulate=1,
         clip_norm=recipe["clip_grad_l2norm"],
@@ -92,9 +92,9 @@ def train_step(case: dict, part: str) -> TrainStep:
     )
     weights, lr = net.trainable_params(), np.full(5, recipe["lr"])
     opt = optimizers.AdamW(
-        weights, parameter_groups(weights, train, lr), recipe["betas"], recipe["eps"]
+        weights, build_parameter_groups(weights, train, lr), recipe["betas"], recipe["eps"]
     )
-    return TrainStep(net, loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
+    return TrainStep(net, build_loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
 
 
 def cell_name(point: str) -> str:

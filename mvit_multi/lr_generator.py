@@ -35,7 +35,7 @@ def rate_at(epoch: np.ndarray, train: Any) -> np.ndarray:
     return rates
 
 
-def parameter_groups(parameters: list, train: Any, lr: np.ndarray) -> list[dict]:
+def build_parameter_groups(parameters: list, train: Any, lr: np.ndarray) -> list[dict]:
     """Parameters of one dimension without weight decay; all else with it, tables too."""
     groups = []
     for flat in (False, True):

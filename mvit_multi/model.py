@@ -276,4 +276,4 @@ def start_plain(net: nn.Cell) -> None:
             parameter.set_data(initializer(Constant(STD), parameter.shape))
 
 
-build_network = MViT  # the name by which scripts find a room's network
+build_network = MViT  # the name in the contract: utils/networks.py

@@ -1,4 +1,4 @@
-"""What the folder of the multi-dataset MViTv2 provides: utils/networks.py documents each field."""
+"""The record of the folder of the multi-dataset MViTv2; see utils/networks.py for each field."""
 
 from mvit_multi.config import Config
 from utils.networks import Network

@@ -33,7 +33,7 @@ class SetHead(Head):
         return super().shares(OneHead(net, self.which), views)
 
 
-def heads(cfg: Any) -> list[Head]:
+def build_heads(cfg: Any) -> list[Head]:
     return [SetHead(cfg, which) for which in range(len(cfg.data.sets))]
 
 

@@ -9,13 +9,13 @@ clips_per_second (videos here, each in data.copies clips), compile_seconds.
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from mvit_multi.config import Config
-from mvit_multi.dataset import TrainSource, one_clip, read_records, train_sampler
+from mvit_multi.dataset import TrainSource, build_train_sampler, get_input_shape, read_records
 from mvit_multi.evaluation import eval_videos, evaluate_sets
 from mvit_multi.loss import Gather, Informative, build_loss
-from mvit_multi.lr_generator import get_lr, parameter_groups
+from mvit_multi.lr_generator import build_parameter_groups, get_lr
 from mvit_multi.mixup import MixClips
 from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
@@ -31,23 +31,23 @@ def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
     trainer = Trainer(cfg, rt)  # run directory, log, resume point
     samples = read_records(cfg, "train")
-    sampler = trainer.resume(train_sampler(cfg, samples, rt))
+    sampler = trainer.resume(build_train_sampler(cfg, samples, rt))
     setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
     train_set = TrainSource(samples, cfg, sampler, cfg.train.epochs, trainer.start_step)
-    trainer.fit(setup, train_set, evaluate=validation(cfg, setup.step.net, rt))
+    trainer.fit(setup, train_set, evaluate=build_validation(cfg, setup.step.net, rt))
 
 
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
     """Model, optimizer and train step of a run over the samples of `sampler`."""
     train = cfg.train
-    net = MViT(**cfg.network())
+    net = MViT(**cfg.model_arguments())
     if train.pretrained:
         checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
     lr = get_lr(train, sampler.steps_per_epoch, sampler.effective_batch_size(train.accumulate))
     weights = net.trainable_params()
-    groups = parameter_groups(weights, train, lr)
+    groups = build_parameter_groups(weights, train, lr)
     opt = optimizers.AdamW(weights, groups, train.betas, train.eps)
-    clips = (cfg.data.batch * cfg.data.copies, *one_clip(cfg.data))
+    clips = (cfg.data.batch * cfg.data.copies, *get_input_shape(cfg.data))
     mix = MixClips(net.normalize, cfg.data.mixes)
     return build_setup(cfg, rt, sampler, net, build_losses(cfg, rt), opt, lr, clips, mix)
 
@@ -72,11 +72,11 @@ def build_losses(cfg: Config, rt: runtime.Runtime):
     )
 
 
-def validation(cfg: Config, net, rt: runtime.Runtime):
-    """Evaluates while training, every `run.eval_every` epochs; None for never."""
+def build_validation(cfg: Config, net, rt: runtime.Runtime):
+    """A function that evaluates `net` during training; None if `run.eval_every` is 0."""
     if not cfg.run.eval_every:
         return None
-    videos = eval_videos(cfg, rt, "val")  # a bad line is told before the training starts
+    videos = eval_videos(cfg, rt, "val")  # a bad line ends the run before training starts
     return lambda: evaluate_sets(net, videos, rt)
 
 

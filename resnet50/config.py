@@ -133,6 +133,6 @@ class Config:
                 f"model.num_classes: {self.data.source} has {cifar}, not {self.model.num_classes}"
             )
 
-    def network(self) -> dict:
+    def model_arguments(self) -> dict:
         """The arguments of resnet50.model.build_network."""
         return {"mean": self.data.mean, "std": self.data.std, **asdict(self.model)}

@@ -25,7 +25,7 @@ ZOO_SE = [
 ]
 
 
-def dialect(names: Iterable[str]) -> str:
+def detect_format(names: Iterable[str]) -> str:
     """Who wrote the file. Raises ValueError."""
     names = {re.sub(r"^module\.", "", name) for name in names}
     if any(name.startswith("layers.0.") for name in names):
@@ -37,24 +37,24 @@ def dialect(names: Iterable[str]) -> str:
     raise ValueError("the names are not a ResNet's")
 
 
-def canonical(name: str, spoken: str = "torchvision") -> Optional[str]:
+def canonical_name(name: str, source_format: str = "torchvision") -> Optional[str]:
     """The common spelling of a name; None for what is dropped on purpose."""
     for pattern, ours in RULES:
         name = re.sub(pattern, ours, name)
-    if spoken == "nvidia":
+    if source_format == "nvidia":
         name = re.sub(r"^layers\.(\d)\.", lambda m: f"layer{int(m[1]) + 1}.", name)
-    for pattern, ours in ZOO_SE if spoken == "zoo_se" else ():
+    for pattern, ours in ZOO_SE if source_format == "zoo_se" else ():
         name, count = re.subn(pattern, ours, name)
         if count:
             break
     return name
 
 
-def fit_shape(name: str, shape: tuple, wanted: tuple) -> Optional[str]:
+def fit_shape(name: str, shape: tuple, target_shape: tuple) -> Optional[str]:
     """How an array of another shape can serve: not at all."""
     return None
 
 
-def implied(name: str, spoken: str) -> Optional[float]:
+def default_value(name: str, source_format: str) -> Optional[float]:
     """The value of a weight that the file leaves out: nothing may be left out."""
     return None

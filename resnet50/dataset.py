@@ -35,7 +35,7 @@ def read_records(cfg, split: str) -> int:
     return count_samples(cfg.data, split, cfg.model.num_classes)
 
 
-def train_sampler(cfg, samples: int, rt: Runtime) -> TrainSampler:
+def build_train_sampler(cfg, samples: int, rt: Runtime) -> TrainSampler:
     return TrainSampler(samples, cfg.data.batch, rt.rank, rt.size, rt.seed)
 
 
@@ -61,7 +61,7 @@ class TrainSource:
         except (RuntimeError, ValueError) as error:
             # The first: of a pipeline within another, MindData at times only says `Interrupted`.
             self.error = self.error or reason_of(error)
-        blank = np.zeros((self.data.batch, *clip_shape(self.data, self.data.crop)), np.uint8)
+        blank = np.zeros((self.data.batch, *get_clip_shape(self.data, self.data.crop)), np.uint8)
         for _ in range(given, self.length):  # the run is about to stop
             yield blank, self.target(np.zeros(self.data.batch, np.int32), 0)
 
@@ -109,7 +109,7 @@ class TrainSource:
         return []
 
 
-def targets_of(cfg, labels: np.ndarray) -> np.ndarray:
+def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
     """What a training batch with labels (N,) has as its target: for measuring."""
     if not cfg.data.mixup:
         return labels.astype(np.int32)
@@ -173,7 +173,7 @@ class EvalSource:
             yield image[:, None], label, np.arange(self.batch) < self.batch - missing
             given += 1
         for _ in range(given, self.length):
-            shape = (self.batch, 1, *clip_shape(self.data, self.data.crop))
+            shape = (self.batch, 1, *get_clip_shape(self.data, self.data.crop))
             nothing = np.zeros(self.batch, np.int32)
             yield np.zeros(shape, np.uint8), nothing, nothing.astype(bool)
 
@@ -189,7 +189,7 @@ class EvalSource:
             raise ValueError(reason_of(error)) from None
 
 
-def eval_data(cfg, rt: Runtime) -> EvalSource:
+def build_eval_dataset(cfg, rt: Runtime) -> EvalSource:
     """The evaluation of the yaml's test split."""
     return EvalSource(read_records(cfg, "test"), cfg, rt)
 
@@ -213,21 +213,21 @@ def reason_of(error: Exception) -> str:
 
 def prepare(data, batch: int) -> int:
     """Sets how far pipelines work ahead from now on; the number of workers they have."""
-    size = batch * int(np.prod(clip_shape(data, data.crop)))
+    size = batch * int(np.prod(get_clip_shape(data, data.crop)))
     ds.config.set_prefetch_size(choose_prefetch(data.prefetch, size, IN_MINDDATA))
     return count_workers(data.workers)
 
 
-def clip_shape(data, size: int) -> tuple[int, int, int]:
+def get_clip_shape(data, size: int) -> tuple[int, int, int]:
     """(3, size, size) of one image."""
     return 3, size, size
 
 
-def one_clip(data) -> tuple[int, int, int]:
+def get_input_shape(data) -> tuple[int, int, int]:
     """A training sample is one image."""
-    return clip_shape(data, data.crop)
+    return get_clip_shape(data, data.crop)
 
 
-def list_files(cfg) -> list:
+def list_annotation_files(cfg) -> list:
     """None: images are found by folders or in MindRecord files."""
     return []

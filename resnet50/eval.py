@@ -10,13 +10,13 @@ and plots of every image, class and probability into a folder: docs/evaluation.m
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from resnet50.config import Config
 from resnet50.dataset import EvalSource, read_records
 from resnet50.model import build_network
 from resnet50.network import NETWORK
-from resnet50.predict import heads
+from resnet50.predict import build_heads
 from resnet50.readers import describe
 from utils import cli, log, runtime
 from utils.evaluate.metrics import evaluate, print_result, write_beside
@@ -29,7 +29,7 @@ def main(cfg: Config, checkpoint_path: str, report: str = "") -> None:
     log.start_log(rt)
     count = read_records(cfg, "test")
     images = EvalSource(count, cfg, rt)
-    samples = describe(cfg.data, "test", count, heads(cfg)[0]) if report else Samples()
+    samples = describe(cfg.data, "test", count, build_heads(cfg)[0]) if report else Samples()
     pages = Report(report, images.mine, samples, rt, softmax=True)
     net = inference.load(build_network, cfg, checkpoint_path, NETWORK.classifier)
     result = evaluate(net, images, cfg.model.num_classes, rt, pages.add)

@@ -13,10 +13,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from resnet50.config import Config
-from resnet50.dataset import clip_shape
+from resnet50.dataset import get_clip_shape
 from resnet50.model import build_network
 from resnet50.network import NETWORK
 from utils import cli, log, runtime
@@ -29,7 +29,7 @@ def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
     log.start_log(rt)
     want = export.wanted(cfg.eval.batch, **options)
     load = partial(inference.network, build_network, cfg, checkpoint_path, NETWORK.classifier)
-    shape = clip_shape(cfg.data, cfg.data.crop)
+    shape = get_clip_shape(cfg.data, cfg.data.crop)
     print_result(export.export(load, shape, "scores", want, {"network": "resnet50"}), rt)
 
 

@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 from mindspore import nn
 
-from resnet50.loss import build_loss
+from resnet50 import loss, model
 from resnet50.lr_generator import parameter_groups
-from resnet50.model import build_network
 from resnet50.network import NETWORK
 from utils.config import Run
 from utils.runtime import Runtime
@@ -20,22 +19,22 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 RECIPE = {"smoothing": 0.1, "smoothed": "excluded", "decay": "norms_and_biases"}
 
 
-def network(case: dict, training: bool = False) -> nn.Cell:
+def build_network(case: dict, training: bool = False) -> nn.Cell:
     """The case's network with its weights."""
     config = case["config"]
-    net = build_network(config["arch"], num_classes=config["num_classes"], mean=MEAN, std=STD)
+    net = model.build_network(config["arch"], num_classes=config["num_classes"], mean=MEAN, std=STD)
     put_state(net, case_state(case, net), NETWORK)
     return net.set_train(training)
 
 
-def loss(case: dict) -> nn.Cell:
+def build_loss(case: dict) -> nn.Cell:
     recipe = {**RECIPE, **case.get("train", {})}
-    return build_loss(recipe["smoothing"], recipe["smoothed"])
+    return loss.build_loss(recipe["smoothing"], recipe["smoothed"])
 
 
-def train_step(case: dict, part: str) -> TrainStep:
+def build_train_step(case: dict, part: str) -> TrainStep:
     """The recorded updates' optimizer; `part` is `step` or `step_decay`."""
-    net, recipe = network(case, training=True), case["train"][part]["optimizer"]
+    net, recipe = build_network(case, training=True), case["train"][part]["optimizer"]
     train = SimpleNamespace(
         accumulate=1,
         clip_norm=0.0,
@@ -45,7 +44,7 @@ def train_step(case: dict, part: str) -> TrainStep:
     )
     weights, lr = net.trainable_params(), np.full(5, recipe["lr"])
     opt = optimizers.SGD(weights, parameter_groups(weights, train, lr), recipe["momentum"])
-    return TrainStep(net, loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
+    return TrainStep(net, build_loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
 
 
 def cell_name(point: str) -> str:
@@ -53,6 +52,6 @@ def cell_name(point: str) -> str:
     return "" if point == "avgpool" else point
 
 
-def target(case: dict) -> np.ndarray:
+def build_target(case: dict) -> np.ndarray:
     """Labels, int32 (N,)."""
     return np.array(case["labels"], np.int32)

@@ -58,7 +58,7 @@ def folder_names(data: Any, classes: int) -> Sequence[str]:
     return ()
 
 
-def heads(cfg: Any) -> list[Head]:
+def build_heads(cfg: Any) -> list[Head]:
     return [ImageHead(cfg)]
 
 

@@ -9,12 +9,18 @@ clips_per_second (images here), compile_seconds.
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from mindspore import nn
 
 from resnet50.config import Config
-from resnet50.dataset import EvalSource, TrainSource, clip_shape, read_records, train_sampler
+from resnet50.dataset import (
+    EvalSource,
+    TrainSource,
+    build_train_sampler,
+    get_clip_shape,
+    read_records,
+)
 from resnet50.loss import build_loss
 from resnet50.lr_generator import get_lr, parameter_groups
 from resnet50.mixup import MixUp
@@ -34,7 +40,7 @@ def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
     trainer = Trainer(cfg, rt)  # run directory, log, resume point
     samples = read_records(cfg, "train")
-    sampler = trainer.resume(train_sampler(cfg, samples, rt))
+    sampler = trainer.resume(build_train_sampler(cfg, samples, rt))
     setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
     train_set = TrainSource(samples, cfg, sampler, cfg.train.epochs, trainer.start_step)
     trainer.fit(setup, train_set, evaluate=validation(cfg, setup.step.net, rt))
@@ -43,7 +49,7 @@ def main(cfg: Config) -> None:
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
     """Model, optimizer and train step of a run over the samples of `sampler`."""
     train = cfg.train
-    net = build_network(**cfg.network())
+    net = build_network(**cfg.model_arguments())
     if train.pretrained:
         checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
     if train.batch_norm == "frozen":
@@ -59,7 +65,7 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
         )
     else:
         opt = optimizers.SGD(weights, groups, train.momentum, train.nesterov)
-    clips = (cfg.data.batch, *clip_shape(cfg.data, cfg.data.crop))
+    clips = (cfg.data.batch, *get_clip_shape(cfg.data, cfg.data.crop))
     loss = build_loss(train.smoothing, train.smoothed)
     return build_setup(cfg, rt, sampler, net, loss, opt, lr, clips, mix)
 

@@ -24,7 +24,7 @@ from utils.weights.convert import convert, read_source
 
 def main(room: str, cfg, source: str, target: str, new_head: bool) -> None:
     network = find_network(room)
-    net = network.model.build_network(**cfg.network())
+    net = network.model.build_network(**cfg.model_arguments())
     wanted = {name: tuple(p.shape) for name, p in checkpoint.weights_of(net).items()}
     try:
         arrays = read_source(Path(source))

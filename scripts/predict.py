@@ -63,7 +63,7 @@ def main(
             raise ValueError(f"{video} is a folder of videos; name them, as in {video}/*.mp4")
     network = find_network(room)
     prediction = network.predict
-    heads = prediction.heads(cfg)
+    heads = prediction.build_heads(cfg)
     video_inference.name_classes(heads, labels)
     folder = Path(out) if out else Path(checkpoint_path).parent / "predictions"
     rt = runtime.start(cfg.run)
@@ -72,7 +72,7 @@ def main(
         if not network.streams:
             raise ValueError(f"--stream: {room} has no form that takes frame after frame; tsm has")
         rest = (heads[0], top, given.get("fps", 0.0), folder)
-        print_result(network.streaming.run(cfg, checkpoint_path, videos[0], *rest), rt)
+        print_result(network.streaming.run_stream(cfg, checkpoint_path, videos[0], *rest), rt)
         return 0
     build = network.model.build_network
     net = inference.load(build, cfg, checkpoint_path, network.classifier)

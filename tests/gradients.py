@@ -41,9 +41,9 @@ def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)
     batch = cfg.data.batch
     step = train.build(cfg, rt, TrainSampler(100, batch, rt.rank, rt.size, 0)).step.set_train()
-    shape = dataset.clip_shape(cfg.data, cfg.data.crop)
+    shape = dataset.get_clip_shape(cfg.data, cfg.data.crop)
     clips = np.random.RandomState(0).randint(0, 255, (batch * rt.size, *shape)).astype(np.uint8)
-    targets = dataset.targets_of(cfg, np.arange(batch * rt.size) % 4)
+    targets = dataset.build_targets(cfg, np.arange(batch * rt.size) % 4)
     mine = slice(batch * rt.rank, batch * (rt.rank + 1))
     grads = Gradients(step)(Tensor(clips[mine]), Tensor(targets[mine]))
     names = [parameter.name for parameter in step.optimizer.parameters]

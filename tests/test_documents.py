@@ -162,7 +162,7 @@ def save_fresh(path: Path, yaml: Path, words: list[str]) -> None:
     room = yaml.parent.parent.name
     overrides = [word[2:] for word in words if re.match(r"--\w+\.\w+=", word)]
     cfg = load_config(find_network(room).config, yaml, overrides)
-    net = find_network(room).model.build_network(**cfg.network())
+    net = find_network(room).model.build_network(**cfg.model_arguments())
     path.parent.mkdir(parents=True, exist_ok=True)
     checkpoint.save(path, checkpoint.weights_of(net))
 

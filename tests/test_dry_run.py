@@ -200,7 +200,7 @@ BUILD = """
         cfg = cli.load_config(command.config_of(network), path, ["run.device=Ascend"])
         try:
             with no_init_parameters():
-                find_network(network).model.build_network(**cfg.network())
+                find_network(network).model.build_network(**cfg.model_arguments())
         except Exception as error:
             failed[path.stem] = str(error)
     print(json.dumps({"finished": True, "failed": failed}), flush=True)

@@ -29,7 +29,7 @@ def test_a_yaml_loads_and_says_how_to_run_it(path: Path):
     assert path.stem.startswith(NAME.get(room, (room,)))
     assert path.name in path.read_text().split("\nrun:")[0], "the head names the command"
     assert cfg.run.out == ROOT / "out" / path.stem
-    net = find_network(room).model.build_network(**cfg.network())
+    net = find_network(room).model.build_network(**cfg.model_arguments())
     names = [p.name for p in net.trainable_params()]
     assert segment_ends(names, cfg.run.all_reduce)[-1] == len(names) - 1
 
@@ -67,7 +67,7 @@ def graph_of(path: Path) -> str:
     """What decides the training graph: the network, precision, and what is on or off."""
     cfg = toy(path)
     numbers = {"num_classes", "mean", "std", "drop_path", "datasets"}
-    network = {key: value for key, value in cfg.network().items() if key not in numbers}
+    network = {key: value for key, value in cfg.model_arguments().items() if key not in numbers}
     no_part = {"schedule", "lr_changes", "warmup_epochs", "warmup_lr", "milestones", "base_batch"}
     switches = {
         key: value if isinstance(value, (bool, str)) else bool(value)
@@ -104,10 +104,10 @@ def test_a_yaml_builds_its_optimizer(path: Path):
 def test_a_yaml_trains_one_step_at_toy_size(path: Path):
     cfg, step = toy(path), build(path).step
     dataset = find_network(path.parents[1].name).dataset
-    shape = dataset.clip_shape(cfg.data, cfg.data.crop)
+    shape = dataset.get_clip_shape(cfg.data, cfg.data.crop)
     clip = np.random.RandomState(0).randint(0, 255, (2, *shape)).astype(np.uint8)
     target = np.array([0, 1], np.int32)
-    target = dataset.targets_of(cfg, target)
+    target = dataset.build_targets(cfg, target)
     outputs = step.set_train()(Tensor(clip), Tensor(target), *step.draw_factors())
     assert np.isfinite(float(outputs[0].asnumpy()))
     # A dynamic scale begins where float16 overflows, and comes down.

@@ -133,8 +133,8 @@ def test_a_cpu_writes_the_mindir_for_an_ascend(room, setting, tmp_path):
     path = ROOT / room / "configs" / f"{room}_smoke.yaml"
     toy = ["data.frames=4", "data.crop=32"]
     toy += {"x3d": ["data.scales=[32,36]"], "mvit_multi": ["model.depth=2", "model.grow=[1]"]}[room]
-    ascend = load_config(config, path, [*toy, "run.device=Ascend"]).network()
-    arguments = load_config(config, path, [*toy, "run.device=CPU", setting]).network()
+    ascend = load_config(config, path, [*toy, "run.device=Ascend"]).model_arguments()
+    arguments = load_config(config, path, [*toy, "run.device=CPU", setting]).model_arguments()
     assert arguments == ascend
     told = exported((room, arguments, (3, 4, 32, 32)), tmp_path / "net", "mindir")
     assert told["relative_difference"] < 1e-6

@@ -14,7 +14,7 @@ from utils.testing.golden import evaluation, expected_evaluation, fill_input, lo
 @pytest.mark.parametrize("room", rooms())
 def test_folded_networks_meet_the_golden_scores(room):
     case = load_case(sorted((ROOT / room / "tests" / "golden").glob("*_small.json"))[0])
-    net = fold(find_network(room).golden_case.network(case))
+    net = fold(find_network(room).golden_case.build_network(case))
     assert not [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
     clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
     found, expected = evaluation(net.set_train(False), clip), expected_evaluation(case)

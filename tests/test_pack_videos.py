@@ -202,7 +202,7 @@ def test_two_workers_on_a_pack_equal_one_with_twice_the_batch(near, tiny, two, t
 def rows_of(room, config, count: int = 4) -> dict[tuple, tuple]:
     """{(sample, epoch): row} of the first places of the tape; of the whole epoch, where count 0."""
     records = room.read_records(config, "train")
-    order = room.train_sampler(config, records, Runtime())
+    order = room.build_train_sampler(config, records, Runtime())
     source = room.TrainSource(records, config, order, 1, 0)
     return {order.sample_at(k): source[k] for k in range(count or order.samples_per_epoch)}
 

@@ -59,7 +59,7 @@ def load(arguments: list, more: list = (), room: str = "tsm"):
 
 def save(cfg, path: Path, room: str = "tsm") -> Path:
     """A checkpoint of the network of `cfg` whose scores lie apart."""
-    net = find_network(room).model.build_network(**cfg.network())
+    net = find_network(room).model.build_network(**cfg.model_arguments())
     put_state(net, case_state({}, net), find_network(room))
     checkpoint.save(path, checkpoint.weights_of(net))
     return path
@@ -67,7 +67,7 @@ def save(cfg, path: Path, room: str = "tsm") -> Path:
 
 def predictor(cfg, room: str, path: Path, out: Path, **settings) -> Predictor:
     prediction = find_network(room).predict
-    heads = prediction.heads(cfg)
+    heads = prediction.build_heads(cfg)
     video_inference.name_classes(heads, "")
     build = find_network(room).model.build_network
     classifier = find_network(room).classifier
@@ -151,13 +151,15 @@ def test_an_image(tmp_path):
     config = ROOT / "resnet50" / "configs" / "resnet50_smoke.yaml"
     words = ["", config, f"--data.root={tmp_path}", *(f"--{word}" for word in TINY["resnet50"])]
     cfg = load([*words, "--eval.batch=1"], room="resnet50")
-    from resnet50.dataset import eval_data
+    from resnet50.dataset import build_eval_dataset
 
     path = save(cfg, tmp_path / "net.ckpt", "resnet50")
     found = predictor(cfg, "resnet50", path, tmp_path)
     names = sorted(PATTERNS[:4])
     assert list(found.heads[0].names) == names, "the class folders' names"
-    for views, label, _ in eval_data(cfg, Runtime()).create_tuple_iterator(output_numpy=True):
+    for views, label, _ in build_eval_dataset(cfg, Runtime()).create_tuple_iterator(
+        output_numpy=True
+    ):
         name = names[int(label[0])]
         record = found.predict(str(tmp_path / "val" / name / "0.jpg"), name)
         expected = softmax(video_scores(found.net, views)[0])
@@ -321,17 +323,17 @@ def test_a_stream_equals_the_offline_network_frame_by_frame(tiny, online, videos
     assert heading == ["time", *MOTIONS]
     found = np.array(rows, float)[:, 1:]
 
-    from tsm.lr_generator import HEAD
     from tsm.model import TSM
-    from tsm.transforms import test_clips
+    from tsm.network import NETWORK
+    from tsm.transforms import make_test_views
 
     with open_video(videos[0]) as source:
         frames, fps = source.frames(range(len(source))), source.fps
     assert last["frames"] == len(frames) == len(found) == len(told)
     whole = [f"--data.segments={len(frames)}", "--model.consensus=identity"]
     cfg = load(tiny, ["--model.online=true", *whole])
-    net = inference.load(TSM, cfg, online, HEAD)
-    clip = test_clips(frames, 1, len(frames), cfg.data.resize, cfg.test_crop, 1)
+    net = inference.load(TSM, cfg, online, NETWORK.classifier)
+    clip = make_test_views(frames, 1, len(frames), cfg.data.resize, cfg.test_crop, 1)
     scores = net(Tensor(clip)).asnumpy()[0].astype(np.float64)  # (T, classes)
     for k, share in enumerate(found):
         expected = softmax(scores[max(k - 3, 0) : k + 1].mean(axis=0))
@@ -371,27 +373,27 @@ def test_ctrl_c_ends_a_camera_with_what_was_seen(tiny, online, videos, tmp_path,
     camera = Camera(videos[0])
     monkeypatch.setattr(cv2, "VideoCapture", lambda number: camera if number == 3 else REAL(""))
     cfg = load(tiny, ONLINE)
-    (head,) = prediction.heads(cfg)
-    result = streaming.run(cfg, online, "3", head, 5, 1000.0, tmp_path)
+    (head,) = prediction.build_heads(cfg)
+    result = streaming.run_stream(cfg, online, "3", head, 5, 1000.0, tmp_path)
     assert (result["frames"], result["interrupted"], camera.released) == (6, True, True)
     lines = (tmp_path / "camera_3_stream.csv").read_text().splitlines()
     assert len(lines) == 1 + 6
     assert not list(tmp_path.glob("*.tmp"))
     with pytest.raises(ValueError, match="camera 4 cannot be opened"):
-        streaming.run(cfg, online, "4", head, 5, 1000.0, tmp_path)
+        streaming.run_stream(cfg, online, "4", head, 5, 1000.0, tmp_path)
     assert len(signals.reactions) == 1
 
 
 def test_frames_a_second_of_a_stream(tiny):
     from tsm import streaming
 
-    assert streaming.rate_of(load(tiny, ONLINE), 30.0) == pytest.approx(4 / 3)
+    assert streaming.compute_frame_rate(load(tiny, ONLINE), 30.0) == pytest.approx(4 / 3)
     dense = load(tiny, [*ONLINE, "--data.sampling=dense"])
-    assert streaming.rate_of(dense, 32.0) == pytest.approx(2.0)
-    taken = [k for k, _ in streaming.thinned(((k, None) for k in range(31)), 5 / 15)]
+    assert streaming.compute_frame_rate(dense, 32.0) == pytest.approx(2.0)
+    taken = [k for k, _ in streaming.subsample_frames(((k, None) for k in range(31)), 5 / 15)]
     assert taken == list(range(0, 31, 3))
-    assert len(list(streaming.thinned(((k, None) for k in range(30)), 1.0))) == 30
-    assert len(list(streaming.thinned(((k, None) for k in range(300)), 8 / 3 / 30))) == 27
+    assert len(list(streaming.subsample_frames(((k, None) for k in range(30)), 1.0))) == 30
+    assert len(list(streaming.subsample_frames(((k, None) for k in range(300)), 8 / 3 / 30))) == 27
 
 
 def test_folders_of_frames_and_of_flow(tiny, tmp_path):
@@ -406,7 +408,7 @@ def test_folders_of_frames_and_of_flow(tiny, tmp_path):
             )
     flow = ["--data.source=frames", "--data.modality=flow", "--data.frames_per_segment=2"]
     cfg = load(tiny, [*flow, "--data.image_tmpl=flow_{}_{:05d}.jpg", "--eval.crops=10"])
-    (head,) = prediction.heads(cfg)
+    (head,) = prediction.build_heads(cfg)
     with prediction.open_source(str(tmp_path), cfg) as source:
         assert len(source) == 7
         (part,) = parts_of(source, None, None)
@@ -455,7 +457,7 @@ def test_a_yaml_names_a_list_that_fits(room):
     named = 0
     for path in (ROOT / room / "configs").glob("*.yaml"):
         cfg = load_config(find_network(room).config, path)
-        for head in find_network(room).predict.heads(cfg):
+        for head in find_network(room).predict.build_heads(cfg):
             if head.shipped:
                 assert len(find_class_names(None, head.shipped, head.classes)) == head.classes
                 named += 1

@@ -50,14 +50,16 @@ def cases():
 def test_a_twin_evaluates_like_the_network(path, tmp_path):
     torch = pytest.importorskip("torch")
     cfg, room = toy(path), path.parents[1].name
-    twin = importlib.import_module(f"benchmarks.torch.{room}").build_network(**cfg.network())
+    twin = importlib.import_module(f"benchmarks.torch.{room}").build_network(
+        **cfg.model_arguments()
+    )
     shake(torch, twin)
     torch.save(twin.state_dict(), tmp_path / "twin.pth")
-    net = find_network(room).model.build_network(**cfg.network())
+    net = find_network(room).model.build_network(**cfg.model_arguments())
     put_state(net, read_source(tmp_path / "twin.pth"), find_network(room))
     clip, shape = (
         make_dummy_batch(room, cfg)[0].asnumpy(),
-        find_network(room).dataset.one_clip(cfg.data),
+        find_network(room).dataset.get_input_shape(cfg.data),
     )
     clip = clip.reshape(-1, *shape)
     with torch.no_grad():

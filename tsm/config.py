@@ -9,31 +9,36 @@ from utils.config import Run, check_swap_labels, not_negative, positive
 
 @dataclass(frozen=True)
 class Data:
-    """Lists name videos relative to `root`, and are themselves relative to it."""
+    """The data set. Annotation files, and the videos they name, are relative to `root`."""
 
     root: Path
     train_list: str
     test_list: str
-    labels: str = ""  # names of the classes: utils/labels/<labels>.txt
-    packed: Optional[Path] = None  # what scripts/data/pack_videos.py made of the lists
+    labels: str = ""  # class names: utils/labels/<labels>.txt
+    packed: Optional[Path] = None  # folder of packed videos: scripts/data/pack_videos.py
     source: Literal["video", "frames"] = "video"
-    image_tmpl: str = "img_{:05d}.jpg"  # frames: the name of frame i, from 1
+    image_tmpl: str = "img_{:05d}.jpg"  # if source is frames: the name of frame i, from 1
     modality: Literal["rgb", "flow"] = "rgb"
     reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
-    max_pixels: int = 4096 * 4096  # of a frame; a video of larger ones counts as unreadable
+    max_pixels: int = 4096 * 4096  # of a frame; a video with larger frames is unreadable
     segments: int = 8
     frames_per_segment: int = 1
     sampling: Literal["uniform", "dense"] = "uniform"
-    resize: int = 256  # short side in evaluation
+    resize: int = 256  # short side of a frame in evaluation
     crop: int = 224
-    scales: tuple[float, ...] = (1, 0.875, 0.75, 0.66)  # of the multi-scale crop
+    scales: tuple[float, ...] = (
+        1,
+        0.875,
+        0.75,
+        0.66,
+    )  # of the multi-scale crop: its edges as fractions of the short side
     flip: bool = True
-    swap_labels: tuple[tuple[int, int], ...] = ()  # labels that a flip exchanges
+    swap_labels: tuple[tuple[int, int], ...] = ()  # pairs of labels that a flip swaps
     batch: int = 8  # clips per device
-    workers: Union[int, Literal["auto"]] = "auto"  # this device's share of the cores
-    processes: Union[bool, Literal["auto"]] = "auto"  # auto: on a CPU, above 8 workers
-    prefetch: Union[int, Literal["auto"]] = "auto"  # batches made ahead; auto: 2 to 8, as fits
-    bad_limit: float = 0.01  # share of unreadable training videos that stops the run
+    workers: Union[int, Literal["auto"]] = "auto"  # auto: this device's share of the CPU cores
+    processes: Union[bool, Literal["auto"]] = "auto"  # auto: true on a CPU with more than 8 workers
+    prefetch: Union[int, Literal["auto"]] = "auto"  # batches prepared in advance; auto: 2 to 8
+    bad_limit: float = 0.01  # the run stops above this fraction of unreadable videos
 
     def __post_init__(self):
         numbers = ("segments", "frames_per_segment", "resize", "crop", "batch", "workers")
@@ -44,7 +49,7 @@ class Data:
             )
         if not self.scales or not all(0 < scale <= 1 for scale in self.scales):
             raise ValueError(
-                f"data.scales: {list(self.scales)} must be shares of the frame, above 0 up to 1"
+                f"data.scales: {list(self.scales)} must be fractions of the frame, above 0 up to 1"
             )
         if not 0 <= self.bad_limit < 1:
             raise ValueError(f"data.bad_limit must lie in [0, 1), not {self.bad_limit}")
@@ -58,10 +63,10 @@ class Model:
     arch: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "mobilenetv2"] = (
         "resnet50"
     )
-    first_width: int = 64  # ResNets: channels of the first stage; the others follow
+    first_width: int = 64  # of the first stage of a ResNet; later stages scale with it
     shift_div: int = 8  # 0: plain TSN
     shift_place: Literal["blockres", "block"] = "blockres"
-    online: bool = False  # channels from the past only, for streaming
+    online: bool = False  # shift channels from the past only, for streaming
     temporal_pool: bool = False
     non_local: bool = False
     dropout: float = 0.5
@@ -75,7 +80,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Train:
-    """The recipe. `lr` is for `base_batch` clips per update and scales with the global batch."""
+    """The recipe. `lr` is for `base_batch` clips per update; it scales with the batch size."""
 
     epochs: int = 50
     lr: float = 0.02
@@ -88,11 +93,11 @@ class Train:
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 1e-4
-    fast_head: bool = True  # the new classifier learns 5 (weight) and 10 (bias) times as fast
+    fast_head: bool = True  # rates of the classifier: 5 times (weight), 10 times (bias)
     batch_norm: Literal["trained", "partial", "frozen"] = "trained"
     clip_norm: float = 20.0  # 0: off
     accumulate: int = 1  # micro-batches per update
-    ema: float = 0.0  # decay of the average of the weights; 0: off
+    ema: float = 0.0  # decay of the exponential moving average of weights; 0: off
     pretrained: Optional[Path] = None  # a converted checkpoint
     new_head: bool = False  # the classifier starts fresh
 
@@ -109,12 +114,15 @@ class Train:
 
 @dataclass(frozen=True)
 class Eval:
-    """Views: `clips` in time (uniform: 1, or 2 for twice; dense: any) times `crops` in space."""
+    """Evaluation views: `clips` in time times `crops` in space.
+
+    Uniform sampling offers 1 or 2 clips, dense sampling any number.
+    """
 
     sampling: Literal["as_data", "uniform", "dense"] = "as_data"
     clips: int = 1
     crops: Literal[1, 3, 5, 10] = 1
-    crop: int = 0  # 0: as data.crop; the full-resolution test takes data.resize
+    crop: int = 0  # 0: data.crop; the full-resolution test uses data.resize
     batch: int = 4  # videos per device
     allow_unreadable: bool = False
 
@@ -145,14 +153,14 @@ class Config:
 
     @property
     def dense_test(self) -> bool:
-        asked = self.eval.sampling
-        return (self.data.sampling if asked == "as_data" else asked) == "dense"
+        sampling = self.eval.sampling
+        return (self.data.sampling if sampling == "as_data" else sampling) == "dense"
 
     @property
     def test_crop(self) -> int:
         return self.eval.crop or self.data.crop
 
-    def network(self) -> dict:
+    def model_arguments(self) -> dict:
         """The arguments of tsm.model.TSM."""
         data = self.data
         return {

@@ -1,11 +1,12 @@
-"""Spells other people's names of TSM's weights in ours; ours are the original's.
+"""Maps parameter names of other code bases to TSM's; ours are the original's.
 
-Known: the original's files (with or without `module.`, shifted or not), its online MobileNetV2,
-torchvision's ImageNet ResNets, mmaction2's TSM (its MobileNetV2 by its documented structure, not
-checked against a file), and this zoo's own names.
+Known formats: the original's files (with or without `module.`, with or without the shift), its
+online MobileNetV2, torchvision's ImageNet ResNets, mmaction2's TSM (its MobileNetV2 follows
+mmaction2's documented structure and was not checked against a file), and this zoo's own names.
 
-Two names mean the same weight when `canonical` gives the same text for both. It leaves out `.net`,
-so that shifted and unshifted networks can load each other, and calls every classifier `new_fc`.
+Two names mean the same weight if `canonical_name` returns the same text for both. A canonical name
+has no `.net`, so that networks with and without the shift can load each other's weights, and every
+classifier is called `new_fc`.
 """
 
 import re
@@ -13,10 +14,10 @@ from collections.abc import Iterable
 from typing import Optional
 
 MOBILE_BLOCK = r"^backbone\.layer(\d)\.(\d+)\.conv\.(\d)\.(conv|bn)\.(.*)$"
-# First features index of each stage of mmaction2's MobileNetV2.
+# Index in `features` of the first block of each stage of mmaction2's MobileNetV2.
 MOBILE_STAGES = {1: 1, 2: 2, 3: 4, 4: 7, 5: 11, 6: 14, 7: 17}
 
-# Its ends; ResNets have a conv1 of another meaning.
+# First and last layers of mmaction2's MobileNetV2. In its ResNets `conv1` is another layer.
 MMACTION2_MOBILE = [
     (r"^backbone\.conv1\.conv\.", "base_model.features.0.0."),
     (r"^backbone\.conv1\.bn\.", "base_model.features.0.1."),
@@ -37,8 +38,11 @@ MMACTION2 = [
 ]
 
 
-def dialect(names: Iterable[str]) -> str:
-    """Who wrote the file: one of the spellings that `canonical` knows. Raises ValueError."""
+def detect_format(names: Iterable[str]) -> str:
+    """The code base that wrote the file: a `source_format` of `canonical_name`.
+
+    Raises ValueError if it is unknown.
+    """
     names = {name[len("module.") :] if name.startswith("module.") else name for name in names}
     if any(re.match(MOBILE_BLOCK, name.replace(".net.", ".")) for name in names):
         return "mmaction2_mobilenet"
@@ -53,44 +57,45 @@ def dialect(names: Iterable[str]) -> str:
     raise ValueError("the names are neither TSM's, mmaction2's nor torchvision's")
 
 
-def canonical(name: str, spoken: str = "tsm") -> Optional[str]:
-    """The common spelling of a name; None for what is dropped on purpose."""
+def canonical_name(name: str, source_format: str = "tsm") -> Optional[str]:
+    """The canonical name; None for a weight that is dropped on purpose."""
     name = re.sub(r"^module\.", "", name)
-    if spoken == "torchvision":
+    if source_format == "torchvision":
         if name.startswith("fc."):
-            return None  # ImageNet's classifier
+            return None  # the classifier of ImageNet
         name = "base_model." + name
-    elif spoken == "online" and name.startswith("features."):
+    elif source_format == "online" and name.startswith("features."):
         name = "base_model." + name
-    elif spoken.startswith("mmaction2"):
-        rules = MMACTION2_MOBILE if spoken.endswith("mobilenet") else []
-        name = from_mmaction2(name.replace(".net.", "."), rules + MMACTION2)
+    elif source_format.startswith("mmaction2"):
+        rules = MMACTION2_MOBILE if source_format.endswith("mobilenet") else []
+        name = rename_from_mmaction2(name.replace(".net.", "."), rules + MMACTION2)
     name = re.sub(r"^(new_fc|classifier|base_model\.(fc|classifier))\.", "new_fc.", name)
     return name.replace(".net.", ".")
 
 
-def from_mmaction2(name: str, rules: list) -> str:
+def rename_from_mmaction2(name: str, rules: list) -> str:
+    """The name in the original code of a weight of mmaction2, without the prefix `.net`."""
     mobile = re.match(MOBILE_BLOCK, name)
     if mobile:
         stage, block, step, kind, leaf = mobile.groups()
-        index, place = MOBILE_STAGES[int(stage)] + int(block), 3 * int(step) + (kind == "bn")
-        return f"base_model.features.{index}.conv.{place}.{leaf}"
+        index, layer = MOBILE_STAGES[int(stage)] + int(block), 3 * int(step) + (kind == "bn")
+        return f"base_model.features.{index}.conv.{layer}.{leaf}"
     for pattern, ours in rules:
         name = re.sub(pattern, ours, name)
     return name
 
 
-def fit_shape(name: str, shape: tuple, wanted: tuple) -> Optional[str]:
-    """How an array of another shape can serve: `mean_channels` for a first convolution, or None.
+def fit_shape(name: str, shape: tuple, target_shape: tuple) -> Optional[str]:
+    """How an array of another shape can be used: `mean_channels` for a first convolution, or None.
 
-    A flow network starts from an RGB one: every input channel gets the mean over RGB.
+    A flow network starts from RGB weights: every input channel gets the mean over RGB.
     """
-    first = name in ("base_model.conv1.weight", "base_model.features.0.0.weight")
-    if first and shape[0] == wanted[0] and shape[2:] == wanted[2:] and shape[1] == 3:
-        return "mean_channels"
-    return None
+    is_first = name in ("base_model.conv1.weight", "base_model.features.0.0.weight")
+    same = shape[:1] == target_shape[:1] and shape[2:] == target_shape[2:]
+    return "mean_channels" if is_first and same and shape[1] == 3 else None
 
 
-def implied(name: str, spoken: str) -> Optional[float]:
+def default_value(name: str, source_format: str) -> Optional[float]:
     """The value of a weight that the file leaves out: mmaction2's non-local block has no bias."""
-    return 0.0 if spoken.startswith("mmaction2") and name.endswith(".nl.W.0.bias") else None
+    left_out = source_format.startswith("mmaction2") and name.endswith(".nl.W.0.bias")
+    return 0.0 if left_out else None

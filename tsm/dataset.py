@@ -1,10 +1,10 @@
-"""Videos to clips: list -> frames -> crops -> MindData.
+"""Video data of TSM: annotation file -> frames -> crops -> MindData batches.
 
 Training yields (clip, label): uint8 (N, T, C, size, size) and int32 (N,).
 Evaluation yields (clips, label, valid): uint8 (N, V, T, C, size, size) with V views, int32 (N,),
-bool (N,); what fills the last batch, and what cannot be read, is not valid.
+bool (N,). `valid` is false for unreadable videos and for the padding of the last batch.
 
-A video is opened and decoded once, whatever the number of clips and crops.
+A video is opened and decoded once for all its clips and crops.
 """
 
 import random
@@ -23,70 +23,73 @@ SPLITS = ("train", "test")
 
 
 def read_records(cfg, split: str) -> list[Record]:
-    """The lines of the train or test list, every one checked; ValueError names bad ones."""
-    return reader.read_records(list_files(cfg)[SPLITS.index(split)], cfg.data.packed)
+    """The records of the train or test annotation file. Raises ValueError for bad lines."""
+    return reader.read_records(list_annotation_files(cfg)[SPLITS.index(split)], cfg.data.packed)
 
 
-def list_files(cfg) -> list[AnnotationFile]:
-    """The yaml's train and test list."""
+def list_annotation_files(cfg) -> list[AnnotationFile]:
+    """The annotation files of the yaml: train, test."""
     data, classes = cfg.data, cfg.model.num_classes
     flow = data.modality == "flow"
-    form = (data.root, data.source, classes, data.image_tmpl, flow, data.max_pixels)
+    arguments = (data.root, data.source, classes, data.image_tmpl, flow, data.max_pixels)
     names = (data.train_list, data.test_list)
-    return [AnnotationFile(name, data.root / name, *form) for name in names]
+    return [AnnotationFile(name, data.root / name, *arguments) for name in names]
 
 
-def train_sampler(cfg, records: list[Record], rt: Runtime) -> TrainSampler:
+def build_train_sampler(cfg, records: list[Record], rt: Runtime) -> TrainSampler:
     return video_dataset.train_sampler(cfg, records, rt)
 
 
 def open_record(record: Record, data):
-    """The frames of one line of a list, whatever they are stored as."""
+    """Opens a record as frames: a video file, a frame folder or a packed video."""
     if data.source == "frames" and record.place is None:
-        flow = data.modality == "flow"
-        form = (data.image_tmpl, flow, data.max_pixels)
-        return FrameFolder(record.path, record.num_frames, *form)
+        arguments = (data.image_tmpl, data.modality == "flow", data.max_pixels)
+        return FrameFolder(record.path, record.num_frames, *arguments)
     return reader.open_record(record, data)
 
 
-def frame_numbers(
+def sample_frame_indices(
     video: FrameSource, data, split: str, dense: bool, clips: int = 1, rng=None
 ) -> np.ndarray:
-    """The frames that `split` samples (clips * T * L,)."""
+    """The frame indices that `split` samples, int64 (clips * T * L,). See `tsm/sampling.py`."""
     length = data.frames_per_segment
-    offsets = sampling.sample(split, len(video), data.segments, length, dense, clips, rng)
-    return sampling.frames_read(offsets, len(video), length)
+    offsets = sampling.sample_segment_offsets(
+        split, len(video), data.segments, length, dense, clips, rng
+    )
+    return sampling.expand_segments(offsets, len(video), length)
 
 
 class TrainSource(video_dataset.TrainVideos):
     """One random clip of a video."""
 
     def list_class_settings(self) -> list:
-        return [(list_files(self.cfg)[0], self.data)]
+        return [(list_annotation_files(self.cfg)[0], self.data)]
 
     def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
         dense = self.data.sampling == "dense"
         with open_record(record, self.data) as video:
-            numbers = frame_numbers(video, self.data, "train", dense, rng=rng)
-            frames, order = video.frames_once(numbers)
+            indices = sample_frame_indices(video, self.data, "train", dense, rng=rng)
+            frames, order = video.frames_once(indices)
         return frames if len(frames) == len(order) else frames[order]
 
     def make_row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
         data = self.data
         frames = self.read_frames(record, rng)
-        dice = random.Random(int(rng.randint(2**31)))
-        clip, flipped = transforms.train_clip(
-            frames, data.frames_per_segment, data.crop, data.scales, dice, data.flip
+        crop_rng = random.Random(int(rng.randint(2**31)))
+        clip, flipped = transforms.make_train_clip(
+            frames, data.frames_per_segment, data.crop, data.scales, crop_rng, data.flip
         )
         return clip, np.int32(swap_label(record.label, data.swap_labels if flipped else ()))
 
     def make_blank_row(self) -> tuple[np.ndarray, np.int32]:
-        return np.zeros(clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
+        return np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
 
 
 class EvalVideos(video_dataset.EvalVideos):
-    """`split` is "test", with the views of `cfg.eval`, or "val", the original's look while
-    training: one clip, one crop.
+    """All views of each video.
+
+    `split` is "test" (the views of `cfg.eval`) or "val" (the original's transform for validation
+    during training: one clip, one crop).
     """
 
     def __init__(self, records: list[Record], cfg, rt: Runtime, split: str = "test"):
@@ -95,42 +98,42 @@ class EvalVideos(video_dataset.EvalVideos):
             self.clips, self.crops, self.dense = 1, 1, cfg.data.sampling == "dense"
         else:
             self.clips, self.crops, self.dense = cfg.eval.clips, cfg.eval.crops, cfg.dense_test
-        shape = (self.clips * self.crops, *clip_shape(cfg.data, cfg.test_crop))
+        shape = (self.clips * self.crops, *get_clip_shape(cfg.data, cfg.test_crop))
         super().__init__(records, cfg, rt, shape)
 
     def make_views(self, record: Record, sample: int) -> np.ndarray:
-        rng = sample_rng(self.cfg.run.seed, 0, sample)  # dense validation draws its window
-        sampled = (self.cfg.data, self.split, self.dense, self.clips, rng)
+        rng = sample_rng(self.cfg.run.seed, 0, sample)  # dense validation draws a random window
+        arguments = (self.cfg.data, self.split, self.dense, self.clips, rng)
         with open_record(record, self.cfg.data) as video:
-            frames, order = video.frames_once(frame_numbers(video, *sampled))
+            frames, order = video.frames_once(sample_frame_indices(video, *arguments))
         return cut_views(frames, order, self.cfg, self.clips, self.crops)
 
 
 def cut_views(frames: np.ndarray, order: np.ndarray, cfg, clips: int, crops: int) -> np.ndarray:
-    """(V, T, C, crop, crop): all clips of the first crop, then of the second, ...
+    """Views (V, T, C, crop, crop): all clips of the first crop, then of the second, ...
 
-    `order` (clips * T * L,) says which of the frames stands where.
+    `order` (clips * T * L,) holds the index into `frames` of every frame of the clips.
     """
     data, size = cfg.data, cfg.test_crop
-    return transforms.test_clips(frames, clips, data.segments, data.resize, size, crops, order)
+    return transforms.make_test_views(frames, clips, data.segments, data.resize, size, crops, order)
 
 
-def clip_shape(data, size: int) -> tuple[int, int, int, int]:
-    """(T, C, size, size) of one clip."""
+def get_clip_shape(data, size: int) -> tuple[int, int, int, int]:
+    """The shape of one clip: (T, C, size, size)."""
     channels = (3 if data.modality == "rgb" else 2) * data.frames_per_segment
     return data.segments, channels, size, size
 
 
-def eval_data(cfg, rt: Runtime):
-    """The evaluation of the yaml's test list."""
+def build_eval_dataset(cfg, rt: Runtime):
+    """Batches of the test annotation file."""
     return EvalVideos(read_records(cfg, "test"), cfg, rt).dataset()
 
 
-def one_clip(data) -> tuple[int, ...]:
-    """A training sample is one clip."""
-    return clip_shape(data, data.crop)
+def get_input_shape(data) -> tuple[int, ...]:
+    """The shape of one clip as the network reads it; a training sample is one clip."""
+    return get_clip_shape(data, data.crop)
 
 
-def targets_of(cfg, labels: np.ndarray) -> np.ndarray:
-    """Labels are the targets."""
+def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
+    """The targets of a training batch: its labels."""
     return labels

@@ -3,21 +3,21 @@
     python tsm/eval.py --config_path Y --checkpoint_path C [--report DIR] [--eval.crops=3 ...]
 
 The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, videos, unreadable,
-views, checkpoint, seconds; it is also written beside the checkpoint. Exit status 1 where videos
-could not be read, unless eval.allow_unreadable is true. `--report` writes tables and plots of
-every video, class and probability into a folder: docs/evaluation.md.
+views, checkpoint, seconds; it is also written next to the checkpoint. Exit status 1 if videos could
+not be read, unless eval.allow_unreadable is true. `--report` writes tables and plots of every
+video, class and probability into a folder: docs/evaluation.md.
 """
 
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from tsm.config import Config
-from tsm.dataset import EvalVideos, list_files, read_records
+from tsm.dataset import EvalVideos, list_annotation_files, read_records
 from tsm.model import TSM
 from tsm.network import NETWORK
-from tsm.predict import heads
+from tsm.predict import build_heads
 from utils import cli, log, runtime
 from utils.evaluate.metrics import evaluate, print_result, sum_unreadable, write_beside
 from utils.evaluate.report import report_videos
@@ -28,7 +28,7 @@ def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     videos = EvalVideos(read_records(cfg, "test"), cfg, rt)
-    pages = report_videos(report, videos, list_files(cfg)[1], heads(cfg)[0], rt)
+    pages = report_videos(report, videos, list_annotation_files(cfg)[1], build_heads(cfg)[0], rt)
     net = inference.load(TSM, cfg, checkpoint_path, NETWORK.classifier)
     result = evaluate(net, videos.dataset(), cfg.model.num_classes, rt, pages.add)
     unreadable = sum_unreadable(videos.unreadable, rt)

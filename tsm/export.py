@@ -3,20 +3,20 @@
     python tsm/export.py --config_path Y --checkpoint_path C --format mindir|onnx --target F
         [--batch 4|free] [--input uint8|float32] [--precision fp32|fp16]
 
-The file takes clips (N, T, C, crop, crop) and gives raw scores (N, classes); N is eval.batch,
-or --batch. It normalises the pixels itself; with --input float32 that has been done before. The
-last line of stdout is one JSON object: format, file, bytes, precision, opset (of ONNX), input,
-outputs, max_abs_difference, relative_difference. See docs/export.md.
+The exported file takes clips (N, T, C, crop, crop) and returns raw scores (N, classes). N is
+eval.batch, or --batch. The file normalises uint8 pixels; with --input float32 it expects normalised
+ones. The last line of stdout is one JSON object: format, file, bytes, precision, opset (of ONNX),
+input, outputs, max_abs_difference, relative_difference. See docs/export.md.
 """
 
 import sys
 from functools import partial
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from tsm.config import Config
-from tsm.dataset import clip_shape
+from tsm.dataset import get_clip_shape
 from tsm.model import TSM
 from tsm.network import NETWORK
 from utils import cli, log, runtime
@@ -29,7 +29,7 @@ def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
     log.start_log(rt)
     want = export.wanted(cfg.eval.batch, **options)
     load = partial(inference.network, TSM, cfg, checkpoint_path, NETWORK.classifier)
-    shape = clip_shape(cfg.data, cfg.test_crop)
+    shape = get_clip_shape(cfg.data, cfg.test_crop)
     print_result(export.export(load, shape, "scores", want, {"network": "tsm"}), rt)
 
 

@@ -1,11 +1,14 @@
-"""Network, loss and train step of a golden case, for the parity tests and `compare_step.py`."""
+"""Network, loss and train step of a golden case, for the parity tests and `compare_step.py`.
+
+A golden case is a JSON file of settings and results that the original code computed.
+"""
 
 from types import SimpleNamespace
 
 import numpy as np
 
-from tsm.loss import build_loss
-from tsm.lr_generator import parameter_groups
+from tsm import loss
+from tsm.lr_generator import build_parameter_groups
 from tsm.model import TSM, freeze_batch_norms
 from tsm.network import NETWORK
 from utils.config import Run
@@ -14,11 +17,11 @@ from utils.testing.golden import case_state, put_state
 from utils.train import optimizers
 from utils.train.train_step import TrainStep
 
-RECIPE = {"fast_head": True}  # the settings that a replay may change, under case["train"]
+RECIPE = {"fast_head": True}  # settings of case["train"] that `compare_step.py --recipe` may change
 
 
-def settings(case: dict, dropout: float) -> dict:
-    """The arguments of TSM for the configuration of a golden case."""
+def list_model_arguments(case: dict, dropout: float) -> dict:
+    """The arguments of `TSM` for a golden case."""
     config = case["config"]
     return {
         "num_classes": config["num_class"],
@@ -37,9 +40,9 @@ def settings(case: dict, dropout: float) -> dict:
     }
 
 
-def network(case: dict, training: bool = False) -> TSM:
-    """The case's network with its weights; in training nothing is dropped."""
-    net = TSM(**settings(case, case["config"]["dropout"]))
+def build_network(case: dict, training: bool = False) -> TSM:
+    """The network of a case with its weights; in training its dropout is off."""
+    net = TSM(**list_model_arguments(case, case["config"]["dropout"]))
     if training and net.dropout is not None:
         net.dropout.p = 0.0
     state = case_state(case, net)
@@ -51,13 +54,14 @@ def network(case: dict, training: bool = False) -> TSM:
     return net.set_train(training)
 
 
-def loss(case: dict):
-    return build_loss(case["config"]["before_softmax"])
+def build_loss(case: dict):
+    """The loss of a case."""
+    return loss.build_loss(case["config"]["before_softmax"])
 
 
-def train_step(case: dict, part: str) -> TrainStep:
-    """The recorded updates' optimizer; `part` is `step` or `step_decay`."""
-    net, recipe = network(case, training=True), case["train"][part]["optimizer"]
+def build_train_step(case: dict, part: str) -> TrainStep:
+    """The train step of the recorded updates; `part` is `step` or `step_decay`."""
+    net, recipe = build_network(case, training=True), case["train"][part]["optimizer"]
     train = SimpleNamespace(
         accumulate=1,
         clip_norm=recipe["clip_total_norm"],
@@ -66,14 +70,16 @@ def train_step(case: dict, part: str) -> TrainStep:
         fast_head=case["train"].get("fast_head", RECIPE["fast_head"]),
     )
     weights, lr = net.trainable_params(), np.full(5, recipe["lr"])
-    opt = optimizers.SGD(weights, parameter_groups(weights, train, lr, False), recipe["momentum"])
-    return TrainStep(net, loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
+    opt = optimizers.SGD(
+        weights, build_parameter_groups(weights, train, lr, False), recipe["momentum"]
+    )
+    return TrainStep(net, build_loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
 
 
 def cell_name(point: str) -> str:
-    """Where a tap of the originals is taken here: a shifted convolution is `conv1.net`.
+    """The name of the cell here whose output the original recorded as `point`.
 
-    Empty for the average pool, which is no cell of ours.
+    A shifted convolution is `conv1.net`. Empty for the average pool, which is not a cell here.
     """
     if "avgpool" in point:
         return ""
@@ -82,6 +88,6 @@ def cell_name(point: str) -> str:
     return point.replace("layer2 (input after the pool)", "layer2.net (input)")
 
 
-def target(case: dict) -> np.ndarray:
+def build_target(case: dict) -> np.ndarray:
     """Labels, int32 (N,)."""
     return np.array(case["labels"], np.int32)

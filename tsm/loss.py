@@ -1,14 +1,13 @@
-"""The loss of TSM: mean cross entropy over the clip's averaged scores, in float32."""
+"""The loss of TSM: mean cross entropy of the scores averaged over the frames, in float32."""
 
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 
 class CrossEntropy(nn.Cell):
-    """Scores (N, classes) and labels int32 (N,) to one float32 number.
+    """Scores (N, classes) and labels int32 (N,) to the mean loss, a float32 scalar.
 
-    `probabilities`: the network's output has been through a softmax already
-    (`before_softmax: false`).
+    `probabilities`: the network returns probabilities (`before_softmax: false`).
     """
 
     def __init__(self, probabilities: bool = False):
@@ -23,4 +22,5 @@ class CrossEntropy(nn.Cell):
 
 
 def build_loss(before_softmax: bool) -> nn.Cell:
+    """The loss of a network with the setting `model.before_softmax`."""
     return CrossEntropy(probabilities=not before_softmax)

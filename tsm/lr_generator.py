@@ -1,4 +1,4 @@
-"""Learning rates and multipliers of TSM.
+"""Learning rates of TSM, and multipliers of rate and weight decay for its parameter groups.
 
 Source: mit-han-lab/temporal-shift-module, commit 1f6a834b (`main.py`, `ops/models.py`); the Summit
 schedule from arXiv:1910.00932; mmaction2's warm-up from its commit 4d6c9347.
@@ -12,7 +12,7 @@ import numpy as np
 from tsm.network import NETWORK
 from utils.train import lr_schedules
 
-# name: (lr multiplier, weight-decay multiplier)
+# group name: (lr multiplier, weight-decay multiplier)
 GROUPS = {
     "first_conv_weight": (1, 1),
     "first_conv_bias": (2, 0),
@@ -27,19 +27,19 @@ FLOW_FIRST_CONV = {"first_conv_weight": (5, 1), "first_conv_bias": (10, 0)}
 
 
 def get_lr(train: Any, updates_per_epoch: int, global_batch: int) -> np.ndarray:
-    """The base rate of every update of the run, float64 (epochs * updates_per_epoch,).
+    """The base learning rate of every update of the run, float64 (epochs * updates_per_epoch,).
 
-    `lr_changes: epoch` is the original's way: one value per epoch, a warm-up (mmaction2's) whose
-    first epoch is at `warmup_lr` and whose last at the peak. `lr_changes: update` is Summit's:
-    warm-up and curve move with every update.
+    `lr_changes: epoch` follows the original: one rate per epoch. Its warm-up is mmaction2's: the
+    first epoch uses `warmup_lr` and the last one the peak. `lr_changes: update` follows Summit: the
+    rate of warm-up and curve changes at every update.
     """
     peak = lr_schedules.peak_lr(train.lr, train.base_batch, global_batch)
-    per = updates_per_epoch if train.lr_changes == "update" else 1
-    total, warm = round(train.epochs * per), round(train.warmup_epochs * per)
+    values = updates_per_epoch if train.lr_changes == "update" else 1  # rates of one epoch
+    total, warm = round(train.epochs * values), round(train.warmup_epochs * values)
     if train.schedule == "cosine":
         curve = np.concatenate([np.ones(warm), lr_schedules.cosine(total - warm)])
     else:
-        curve = lr_schedules.steps(total, [m * per for m in train.milestones])
+        curve = lr_schedules.steps(total, [milestone * values for milestone in train.milestones])
     rates = peak * curve
     if warm and train.lr_changes == "epoch":
         rates[:warm] *= np.linspace(train.warmup_lr / peak, 1, warm)
@@ -48,10 +48,10 @@ def get_lr(train: Any, updates_per_epoch: int, global_batch: int) -> np.ndarray:
     return rates if train.lr_changes == "update" else np.repeat(rates, updates_per_epoch)
 
 
-def group_of(name: str, first_conv: str, fast_head: bool) -> str:
-    """Which of the eight groups a parameter belongs to, by its name.
+def find_group(name: str, first_conv: str, fast_head: bool) -> str:
+    """The name of the parameter group, one of GROUPS, that a parameter belongs to.
 
-    Raises ValueError for a parameter that is none of convolution, dense or batch norm.
+    Raises ValueError if the parameter is not of a convolution, dense layer or batch norm.
     """
     module, _, leaf = name.rpartition(".")
     if leaf in ("gamma", "beta"):
@@ -66,18 +66,20 @@ def group_of(name: str, first_conv: str, fast_head: bool) -> str:
 
 
 def is_head(name: str) -> bool:
+    """Whether a parameter belongs to the classifier."""
     return re.match(NETWORK.classifier, name) is not None
 
 
-def parameter_groups(parameters: list, train: Any, lr: np.ndarray, flow: bool) -> list[dict]:
-    """The optimizer's groups: parameters, their rates per update, their weight decay.
+def build_parameter_groups(parameters: list, train: Any, lr: np.ndarray, flow: bool) -> list[dict]:
+    """The optimizer's groups: parameters, learning rate of every update, weight decay.
 
-    `parameters` are the trainable ones in the network's order; `lr` comes from `get_lr`.
+    `parameters` are the trainable parameters in the order of the network; `lr` is the result of
+    `get_lr`. `flow`: the network reads optical flow; its first convolution learns faster.
     """
     first_conv = parameters[0].name.rpartition(".")[0]
     members: dict[str, list] = {name: [] for name in GROUPS}
     for parameter in parameters:
-        members[group_of(parameter.name, first_conv, train.fast_head)].append(parameter)
+        members[find_group(parameter.name, first_conv, train.fast_head)].append(parameter)
     multipliers = {**GROUPS, **(FLOW_FIRST_CONV if flow else {})}
     return [
         {

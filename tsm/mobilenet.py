@@ -1,4 +1,4 @@
-"""MobileNetV2 as TSM's authors define it (width 1, ReLU6), with the shift in its residual blocks.
+"""MobileNetV2 as in the source of TSM (width 1, ReLU6), with the shift in its residual blocks.
 
 Axes: (N*T, C, H, W). Names as in the original: `features.{i}.conv.{j}`, `classifier`.
 """
@@ -8,7 +8,7 @@ from mindspore import Tensor, nn
 from tsm.shift import Shift
 from utils.nn.layers import BatchNorm2d, conv2d, dense
 
-# (expansion, channels, repeats, stride of the first)
+# (expansion, channels, blocks, stride of the first block)
 SETTINGS = (
     (1, 16, 1, 1),
     (6, 24, 2, 2),
@@ -21,7 +21,7 @@ SETTINGS = (
 
 
 class InvertedResidual(nn.Cell):
-    """Expand 1x1, depthwise 3x3, project 1x1; shifted where it expands and adds its input."""
+    """Expand 1x1, depthwise 3x3, project 1x1. Shifted if it expands and adds its input."""
 
     def __init__(self, cin: int, cout: int, stride: int, expansion: int, wrap):
         super().__init__()
@@ -40,18 +40,18 @@ class InvertedResidual(nn.Cell):
 
     @property
     def conv1(self) -> nn.Cell:
-        """The convolution a shift sits in front of."""
+        """The first convolution, which a shift may wrap."""
         return self.conv[0]
 
-    def rest(self, x: Tensor, y: Tensor) -> Tensor:
-        """Everything after the first convolution, whose input was x and whose output is y."""
-        for i in range(1, len(self.conv)):  # a slice would be a new cell with other names
+    def forward_after_conv1(self, x: Tensor, y: Tensor) -> Tensor:
+        """The layers after the first convolution, which mapped x to y; then the residual sum."""
+        for i in range(1, len(self.conv)):  # a slice would be a new cell with other parameter names
             y = self.conv[i](y)
         return x + y
 
 
 class MobileNetV2(nn.Cell):
-    """(N*T, channels, H, W) -> (N*T, num_classes), or features where `num_classes` is 0."""
+    """(N*T, channels, H, W) -> (N*T, num_classes), or features if `num_classes` is 0."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class MobileNetV2(nn.Cell):
                 cells.append(InvertedResidual(cin, cout, step, expansion, wrap))
                 cin = cout
         cells.append(nn.SequentialCell(conv2d(cin, 1280, 1), BatchNorm2d(1280), nn.ReLU6()))
-        # `features` is the original's name of the trunk, and `width` what comes out of it.
+        # The original calls the trunk `features`. `width`: channels of its output.
         self.features, self.width = nn.SequentialCell(cells), 1280
         self.classifier = dense(1280, num_classes, std=0.001) if num_classes else None
 

@@ -1,14 +1,14 @@
-"""TSM: a 2-D network whose channels look one frame ahead and one behind (arXiv:1811.08383).
+"""TSM: a 2-D network that shifts channels between neighbouring frames (arXiv:1811.08383).
 
-Axes: N clips, T segments, C channels, H, W. A batch is (N, T, C, H, W) at the door, (N*T, C, H, W)
-in the trunk and (N, classes) at the end. C is 3 times the frames per segment for RGB, 2 times for
+Axes: N clips, T segments, C channels, H, W. The input is (N, T, C, H, W), the trunk computes
+(N*T, C, H, W), the output is (N, classes). C is 3 times the frames per segment for RGB, 2 times for
 flow. Cells keep the names of the source, mit-han-lab/temporal-shift-module, commit 1f6a834b.
 
-Departures from the source, each of which raises or misbehaves there:
+Departures from the source, which fails or computes wrong results in the first three cases:
 * MobileNetV2 can be built with its shift;
-* temporal pooling halves the segments in evaluation too;
-* non-local blocks are refused on other trunks than ResNet-50, where the source cuts stages short;
-* normalisation of uint8 clips happens in the network.
+* temporal pooling halves the number of segments in evaluation too;
+* non-local blocks need ResNet-50: on other trunks the source drops blocks of a stage;
+* the network normalises uint8 clips.
 """
 
 from mindspore import Tensor, nn, ops
@@ -24,12 +24,12 @@ FLOW_MEAN, FLOW_STD = (0.5,), (0.226,)  # the mean of RGB_STD
 
 
 class TSM(nn.Cell):
-    """Clips (N, T, C, H, W), uint8 or already normalised float32, to raw scores (N, classes).
+    """Clips (N, T, C, H, W), uint8 or normalised float32, to raw scores (N, classes).
 
-    `shift_div` 0 is plain TSN. `dropout` 0 puts the classifier into the trunk (`base_model.fc`), as
-    the source does; above 0 it is `new_fc`. `consensus` `avg` averages the frames' raw scores, or
-    their probabilities where `before_softmax` is false; `identity` returns (N, T, classes).
-    Raises ValueError for a combination that has no meaning.
+    `shift_div` 0 is plain TSN. If `dropout` is 0 the classifier is part of the trunk
+    (`base_model.fc`), as in the source; otherwise it is `new_fc`. `consensus`: `avg` averages the
+    raw scores of the frames, or their probabilities if `before_softmax` is false; `identity`
+    returns (N, T, classes). Raises ValueError for settings that do not go together.
     """
 
     def __init__(
@@ -50,16 +50,15 @@ class TSM(nn.Cell):
         first_width: int = 64,
     ):
         super().__init__()
-        check(arch, segments, shift_place, online, temporal_pool, non_local, first_width)
+        check_settings(arch, segments, shift_place, online, temporal_pool, non_local, first_width)
         if not before_softmax and consensus != "avg":
-            raise ValueError("model.consensus must be avg where model.before_softmax is false")
-        colours = 3 if modality == "rgb" else 2
-        channels = colours * frames_per_segment
+            raise ValueError("model.consensus must be avg if model.before_softmax is false")
+        channels = (3 if modality == "rgb" else 2) * frames_per_segment
         mean, std = (RGB_MEAN, RGB_STD) if modality == "rgb" else (FLOW_MEAN, FLOW_STD)
         self.normalize = Normalize(mean, std, channels, axis=2, rank=5)
-        in_trunk = 0 if dropout > 0 else num_classes
+        trunk_classes = 0 if dropout > 0 else num_classes
         if arch == "mobilenetv2":
-            self.base_model = MobileNetV2(segments, shift_div, online, channels, in_trunk)
+            self.base_model = MobileNetV2(segments, shift_div, online, channels, trunk_classes)
         else:
             self.base_model = ResNet(
                 arch,
@@ -70,7 +69,7 @@ class TSM(nn.Cell):
                 temporal_pool,
                 non_local,
                 channels,
-                in_trunk,
+                trunk_classes,
                 first_width,
             )
         self.segments = segments // 2 if temporal_pool else segments  # frames that reach the head
@@ -92,8 +91,10 @@ class TSM(nn.Cell):
         return x if self.before_softmax else ops.softmax(x, axis=-1)
 
 
-def check(arch, segments, shift_place, online, temporal_pool, non_local, first_width) -> None:
-    """Refuses what the published network does not define."""
+def check_settings(
+    arch, segments, shift_place, online, temporal_pool, non_local, first_width
+) -> None:
+    """Raises ValueError for settings that the published network does not define."""
     if arch not in ARCHITECTURES:
         raise ValueError(f"model.arch is {arch}; known: {', '.join(ARCHITECTURES)}")
     if arch == "mobilenetv2" and (shift_place != "blockres" or temporal_pool or non_local):
@@ -103,8 +104,8 @@ def check(arch, segments, shift_place, online, temporal_pool, non_local, first_w
     if arch == "mobilenetv2" and first_width != 64:
         raise ValueError("model.first_width is of ResNets; mobilenetv2 has none")
     if non_local and (arch != "resnet50" or first_width != 64):
-        told = f"{arch} with model.first_width {first_width}"
-        raise ValueError(f"model.non_local is defined for resnet50 of width 64, not for {told}")
+        network = f"{arch} with model.first_width {first_width}"
+        raise ValueError(f"model.non_local is defined for resnet50 of width 64, not for {network}")
     if temporal_pool and segments % 2:
         raise ValueError(f"model.temporal_pool needs an even data.segments, not {segments}")
     if online and (shift_place != "blockres" or temporal_pool or non_local):
@@ -113,16 +114,16 @@ def check(arch, segments, shift_place, online, temporal_pool, non_local, first_w
         )
 
 
-def freeze_batch_norms(net: nn.Cell, how: str) -> None:
-    """`partial`: every 2-D batch norm but the first keeps its statistics, scale and shift.
+def freeze_batch_norms(net: nn.Cell, mode: str) -> None:
+    """Freezes statistics, scale and shift of batch norms; frozen ones use running statistics.
 
-    `frozen`: all of them do; `trained`: none. Frozen ones use their running statistics in training.
-    The 3-D ones of non-local blocks are born at 0 and would keep their blocks off, so `partial`
-    leaves them free (the source drops them from the optimizer by mistake).
+    `mode` is `trained` (none), `partial` (all 2-D batch norms but the first) or `frozen` (all).
+    `partial` trains the 3-D batch norms of non-local blocks: their scale is initialised to zero,
+    which disables the block (the source leaves them out of the optimizer by mistake).
     """
     norms = [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
     flat = [cell for cell in norms if not isinstance(cell, BatchNorm3d)]
-    freeze({"trained": [], "partial": flat[1:], "frozen": norms}[how])
+    freeze({"trained": [], "partial": flat[1:], "frozen": norms}[mode])
 
 
-build_network = TSM  # the name by which scripts find a room's network
+build_network = TSM  # the name in the contract: utils/networks.py

@@ -1,4 +1,4 @@
-"""What the folder of TSM provides: utils/networks.py documents each field."""
+"""The record of TSM's network folder; utils/networks.py documents each field."""
 
 from tsm.config import Config
 from utils.networks import Network

@@ -1,4 +1,4 @@
-"""The non-local block: embedded Gaussian attention over all places of all frames.
+"""The non-local block: embedded Gaussian attention over all positions of all frames.
 
 Axes: (N, C, T, H, W). Names as in the original: `g.0`, `theta`, `phi.0`, `W.0`, `W.1`.
 """
@@ -11,12 +11,14 @@ from utils.nn.layers import BatchNorm3d
 
 
 class NonLocal(nn.Cell):
-    """x + W(softmax(theta^T phi) g); W ends in a batch norm born at 0, so it starts as x."""
+    """x + W(softmax(theta^T phi) g); W ends in a batch norm whose scale
+    is initialised to zero, so the block starts as the identity.
+    """
 
     def __init__(self, channels: int):
         super().__init__()
         inter = channels // 2
-        # In the order of the original, by which AllReduce splits count parameters.
+        # In the order of the original: AllReduce splits count parameters in this order.
         self.g = nn.SequentialCell(PointwiseConv3d(channels, inter, bias=True), SpatialMaxPool())
         self.W = nn.SequentialCell(
             PointwiseConv3d(inter, channels, bias=True), BatchNorm3d(channels, "zeros")
@@ -28,7 +30,7 @@ class NonLocal(nn.Cell):
         n, _, t, h, w = x.shape
         theta = flatten(self.theta(x)).swapaxes(1, 2)  # (N, T*H*W, C/2)
         phi, g = flatten(self.phi(x)), flatten(self.g(x))  # (N, C/2, T*H*W/4)
-        # (N, queries, keys); without scaling they are too large for float16.
+        # (N, queries, keys) in float32: the products are not scaled and too large for float16.
         f = ops.bmm(ops.cast(theta, mstype.float32), ops.cast(phi, mstype.float32))
         f = ops.cast(ops.softmax(f, axis=-1), g.dtype)
         y = ops.bmm(f, g.swapaxes(1, 2)).swapaxes(1, 2)
@@ -36,7 +38,7 @@ class NonLocal(nn.Cell):
 
 
 class SpatialMaxPool(nn.Cell):
-    """Max over 2x2 places of each frame; an odd last row or column is left out."""
+    """Max pooling 2x2 of each frame; an odd last row or column is dropped."""
 
     def construct(self, x: Tensor) -> Tensor:
         n, c, t, h, w = x.shape
@@ -53,7 +55,7 @@ def flatten(x: Tensor) -> Tensor:
 
 
 class WithNonLocal(nn.Cell):
-    """A residual block over (N*T, C, H, W), then the non-local block over its clip."""
+    """A residual block over frames (N*T, C, H, W), then the non-local block over the clip."""
 
     def __init__(self, block: nn.Cell, non_local: NonLocal, segments: int):
         super().__init__()

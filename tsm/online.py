@@ -1,6 +1,7 @@
-"""The streaming form of TSM: one frame in, scores out, the shifted channels carried by hand.
+"""Streaming inference of TSM: one frame in, scores out.
 
-Equal to the offline network built with `online=True` frame by frame; tested.
+The caller passes the shifted channels from one frame to the next as buffers. The scores equal those
+of the offline network with `online=True` frame by frame; a test checks that.
 """
 
 from mindspore import Tensor, nn
@@ -14,7 +15,8 @@ from tsm.shift import Shift
 class OnlineTSM(nn.Cell):
     """(frame (1, C, H, W), *buffers) -> (scores (1, classes), *buffers).
 
-    `net` is a TSM built with `online=True`. `initial_buffers` gives the zeros to start with.
+    `net` is a TSM built with `online=True`. `initial_buffers` returns the buffers of the first
+    frame, all zero.
     """
 
     def __init__(self, net: TSM):
@@ -32,19 +34,18 @@ class OnlineTSM(nn.Cell):
         self.before = nn.CellList(before, auto_prefix=False)
         self.blocks = nn.CellList(blocks, auto_prefix=False)
         self.after = nn.CellList(after, auto_prefix=False)
-        self.streamed = tuple(is_shifted(block) for block in blocks)
-        self.halvings = (
-            2 if isinstance(trunk, ResNet) else 1
-        )  # of the image, in front of the blocks
+        self.shifted = tuple(is_shifted(block) for block in blocks)
+        # Layers of stride 2 before the blocks.
+        self.stem_halvings = 2 if isinstance(trunk, ResNet) else 1
 
     def construct(self, frame: Tensor, *buffers) -> tuple:
-        x, kept, used = self.net.normalize(frame.expand_dims(0))[0], (), 0
+        x, kept, index = self.net.normalize(frame.expand_dims(0))[0], (), 0
         for cell in self.before:
             x = cell(x)
         for i, block in enumerate(self.blocks):
-            if self.streamed[i]:
-                y, keep = block.conv1.stream(x, buffers[used])
-                x, kept, used = block.rest(x, y), kept + (keep,), used + 1
+            if self.shifted[i]:
+                y, keep = block.conv1.stream(x, buffers[index])
+                x, kept, index = block.forward_after_conv1(x, y), kept + (keep,), index + 1
             else:
                 x = block(x)
         for cell in self.after:
@@ -59,27 +60,28 @@ class OnlineTSM(nn.Cell):
         return tuple(mnp.zeros(shape) for shape in self.buffer_shapes(height, width))
 
     def buffer_shapes(self, height: int, width: int) -> list[tuple]:
-        """(1, C // div, H, W) of each shifted block's input."""
-        for _ in range(self.halvings):
+        """Shape (1, C // div, H, W) of the buffer of each shifted block."""
+        for _ in range(self.stem_halvings):
             height, width = halve(height), halve(width)
         shapes = []
-        for block, streamed in zip(self.blocks, self.streamed):
-            if streamed:
+        for block, shifted in zip(self.blocks, self.shifted):
+            if shifted:
                 shapes.append((1, block.conv1.fold, height, width))
-            if any(cell.stride[0] == 2 for cell in convolutions(block)):
+            if any(cell.stride[0] == 2 for cell in list_convolutions(block)):
                 height, width = halve(height), halve(width)
         return shapes
 
 
 def halve(size: int) -> int:
-    """What a layer of stride 2 leaves of an edge."""
+    """The size of an edge after a layer of stride 2."""
     return (size + 1) // 2
 
 
 def is_shifted(block: nn.Cell) -> bool:
-    """MobileNetV2's blocks say so themselves: not every one has a residual connection."""
+    """Whether a block has a shift; in MobileNetV2 only some blocks have one."""
     return getattr(block, "shifted", True) and isinstance(block.conv1, Shift)
 
 
-def convolutions(cell: nn.Cell) -> list[nn.Conv2d]:
+def list_convolutions(cell: nn.Cell) -> list[nn.Conv2d]:
+    """The 2-D convolutions of a cell."""
     return [child for _, child in cell.cells_and_names() if isinstance(child, nn.Conv2d)]

@@ -1,4 +1,4 @@
-"""ResNet as torchvision builds it, with the shift where TSM puts it.
+"""ResNet of torchvision with the temporal shift of TSM.
 
 Axes: (N*T, C, H, W). Cells keep torchvision's names; a shifted convolution is `conv1.net`.
 """
@@ -11,11 +11,11 @@ from tsm.non_local import NonLocal, WithNonLocal
 from tsm.shift import Shift, TemporalPool
 from utils.nn.layers import BatchNorm2d, conv2d, dense, max_pool2d
 
-Wrap = Callable[[nn.Cell], nn.Cell]  # puts a shift around a cell, or leaves it alone
+Wrap = Callable[[nn.Cell], nn.Cell]  # wraps a cell with a shift, or returns it unchanged
 
 
 class BasicBlock(nn.Cell):
-    """3x3, 3x3. Only the branch is shifted; the shortcut keeps its own frame."""
+    """3x3, 3x3. Only the residual branch is shifted, not the shortcut."""
 
     expansion = 1
 
@@ -23,20 +23,20 @@ class BasicBlock(nn.Cell):
         super().__init__()
         self.conv1, self.bn1 = wrap(conv2d(cin, width, 3, stride)), BatchNorm2d(width)
         self.conv2, self.bn2 = conv2d(width, width, 3), BatchNorm2d(width)
-        self.relu, self.downsample = nn.ReLU(), shortcut(cin, width, stride)
+        self.relu, self.downsample = nn.ReLU(), build_shortcut(cin, width, stride)
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.rest(x, self.conv1(x))
+        return self.forward_after_conv1(x, self.conv1(x))
 
-    def rest(self, x: Tensor, y: Tensor) -> Tensor:
-        """Everything after the first convolution, whose input was x and whose output is y."""
+    def forward_after_conv1(self, x: Tensor, y: Tensor) -> Tensor:
+        """The layers after the first convolution, which mapped x to y; then the residual sum."""
         y = self.relu(self.bn1(y))
         y = self.bn2(self.conv2(y))
         return self.relu(y + (x if self.downsample is None else self.downsample(x)))
 
 
 class Bottleneck(nn.Cell):
-    """1x1, 3x3, 1x1. Only the branch is shifted; the shortcut keeps its own frame."""
+    """1x1, 3x3, 1x1. Only the residual branch is shifted, not the shortcut."""
 
     expansion = 4
 
@@ -46,21 +46,21 @@ class Bottleneck(nn.Cell):
         self.conv1, self.bn1 = wrap(conv2d(cin, width, 1)), BatchNorm2d(width)
         self.conv2, self.bn2 = conv2d(width, width, 3, stride), BatchNorm2d(width)
         self.conv3, self.bn3 = conv2d(width, cout, 1), BatchNorm2d(cout)
-        self.relu, self.downsample = nn.ReLU(), shortcut(cin, cout, stride)
+        self.relu, self.downsample = nn.ReLU(), build_shortcut(cin, cout, stride)
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.rest(x, self.conv1(x))
+        return self.forward_after_conv1(x, self.conv1(x))
 
-    def rest(self, x: Tensor, y: Tensor) -> Tensor:
-        """Everything after the first convolution, whose input was x and whose output is y."""
+    def forward_after_conv1(self, x: Tensor, y: Tensor) -> Tensor:
+        """The layers after the first convolution, which mapped x to y; then the residual sum."""
         y = self.relu(self.bn1(y))
         y = self.relu(self.bn2(self.conv2(y)))
         y = self.bn3(self.conv3(y))
         return self.relu(y + (x if self.downsample is None else self.downsample(x)))
 
 
-def shortcut(cin: int, cout: int, stride: int):
-    """A projection where the block changes the shape, else None."""
+def build_shortcut(cin: int, cout: int, stride: int):
+    """A projection if the block changes the shape, else None."""
     if stride == 1 and cin == cout:
         return None
     return nn.SequentialCell(conv2d(cin, cout, 1, stride), BatchNorm2d(cout))
@@ -73,16 +73,16 @@ DEPTHS = {
     "resnet101": (Bottleneck, (3, 4, 23, 3)),
     "resnet152": (Bottleneck, (3, 8, 36, 3)),
 }
-# Non-local blocks follow these blocks (stage: indices); the paper places them in ResNet-50 only.
+# A non-local block follows each of these blocks (stage: indices). The paper uses ResNet-50 only.
 NON_LOCAL = {2: (0, 2), 3: (0, 2, 4)}
 
 
 class ResNet(nn.Cell):
-    """(N*T, channels, H, W) -> (N*T, num_classes), or features where `num_classes` is 0.
+    """(N*T, channels, H, W) -> (N*T, num_classes), or features if `num_classes` is 0.
 
-    `segments` is T in front of the temporal pool. `place` is `blockres` (the shift inside the
-    residual branch) or `block` (around the whole block). `first_width` other than the published 64
-    scales all stages.
+    `segments` is T before the temporal pool. `shift_place` is `blockres` (the shift is inside the
+    residual branch) or `block` (the shift is in front of the whole block). `first_width` other than
+    the published 64 scales all stages.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class ResNet(nn.Cell):
         arch: str,
         segments: int,
         shift_div: int,
-        place: str = "blockres",
+        shift_place: str = "blockres",
         online: bool = False,
         temporal_pool: bool = False,
         non_local: bool = False,
@@ -101,24 +101,24 @@ class ResNet(nn.Cell):
         super().__init__()
         block, depths = DEPTHS[arch]
         self.block, self.depths = block, depths
-        # From 23 blocks in layer3 on, every second block is shifted, in all stages.
-        self.every = 2 if depths[2] >= 23 and place == "blockres" else 1
-        self.place, self.shift_div, self.online = place, shift_div, online
+        # If layer3 has 23 blocks or more, only every second block of each stage is shifted.
+        self.shift_period = 2 if depths[2] >= 23 and shift_place == "blockres" else 1
+        self.shift_place, self.shift_div, self.online = shift_place, shift_div, online
         self.non_local, self.first_width, self.cin = non_local, first_width, first_width
-        later = segments // 2 if temporal_pool else segments
+        pooled_segments = segments // 2 if temporal_pool else segments
         self.conv1, self.bn1 = conv2d(channels, first_width, 7, 2), BatchNorm2d(first_width)
         self.relu, self.maxpool = nn.ReLU(), max_pool2d(3, 2)
-        self.layer1 = self.stage(1, segments)
-        self.layer2 = self.stage(2, later)
+        self.layer1 = self.build_stage(1, segments)
+        self.layer2 = self.build_stage(2, pooled_segments)
         if temporal_pool:
             self.layer2 = TemporalPool(self.layer2, segments)
-        self.layer3 = self.stage(3, later)
-        self.layer4 = self.stage(4, later)
+        self.layer3 = self.build_stage(3, pooled_segments)
+        self.layer4 = self.build_stage(4, pooled_segments)
         self.width = 8 * first_width * block.expansion
         self.fc = dense(self.width, num_classes, std=0.001) if num_classes else None
 
-    def stage(self, index: int, segments: int) -> nn.SequentialCell:
-        """Builds layer`index`; a stage after the first halves the image in its first block."""
+    def build_stage(self, index: int, segments: int) -> nn.SequentialCell:
+        """Builds layer`index`. The first block of layer2 to layer4 halves height and width."""
         width, blocks = self.first_width * 2 ** (index - 1), []
         for i in range(self.depths[index - 1]):
             stride = 2 if i == 0 and index > 1 else 1
@@ -127,13 +127,15 @@ class ResNet(nn.Cell):
         return nn.SequentialCell(blocks)
 
     def build_block(self, stage: int, i: int, width: int, stride: int, segments: int) -> nn.Cell:
+        """Builds block `i` of a stage, with its shift and its non-local block."""
+
         def wrap(cell: nn.Cell) -> nn.Cell:
             return Shift(cell, segments, self.shift_div, self.online)
 
-        shifted = self.shift_div > 0 and i % self.every == 0
-        inside = wrap if shifted and self.place == "blockres" else lambda cell: cell
-        block = self.block(self.cin, width, stride, inside)
-        if shifted and self.place == "block":
+        shifted = self.shift_div > 0 and i % self.shift_period == 0
+        wrap_branch = wrap if shifted and self.shift_place == "blockres" else lambda cell: cell
+        block = self.block(self.cin, width, stride, wrap_branch)
+        if shifted and self.shift_place == "block":
             block = wrap(block)
         if self.non_local and i in NON_LOCAL.get(stage, ()):
             return WithNonLocal(block, NonLocal(width * self.block.expansion), segments)

@@ -1,38 +1,41 @@
-"""The temporal shift: channels that look one frame ahead and one behind (arXiv:1811.08383).
+"""The temporal shift: moves channels one frame along the time axis (arXiv:1811.08383).
 
-Axes: N clips of T segments arrive as (N*T, C, H, W); nothing crosses from one clip to the next.
+Axes: the input is (N*T, C, H, W) for N clips of T segments. Clips do not exchange channels.
 """
 
 from mindspore import Tensor, nn, ops
 
 
 def shift(x: Tensor, segments: int, fold: int) -> Tensor:
-    """Takes `fold` channels from the next frame, and as many from the one before."""
+    """Takes `fold` channels from the next frame and as many from the previous one.
+
+    The first `fold` channels come from the next frame. Outside the clip there are zeros.
+    """
     if fold == 0:
         return x
     nt, c, h, w = x.shape
     x = x.reshape(-1, segments, c, h, w)  # (N, T, C, H, W)
-    blank = ops.zeros_like(x[:, :1, :fold])
-    ahead = ops.cat((x[:, 1:, :fold], blank), axis=1)
-    behind = ops.cat((blank, x[:, :-1, fold : 2 * fold]), axis=1)
-    return ops.cat((ahead, behind, x[:, :, 2 * fold :]), axis=2).reshape(nt, c, h, w)
+    zeros = ops.zeros_like(x[:, :1, :fold])
+    from_next = ops.cat((x[:, 1:, :fold], zeros), axis=1)
+    from_previous = ops.cat((zeros, x[:, :-1, fold : 2 * fold]), axis=1)
+    return ops.cat((from_next, from_previous, x[:, :, 2 * fold :]), axis=2).reshape(nt, c, h, w)
 
 
 def shift_past(x: Tensor, segments: int, fold: int) -> Tensor:
-    """The online form: `fold` channels from the frame before, nothing from the future."""
+    """The online form: takes `fold` channels from the previous frame, none from the next."""
     if fold == 0:
         return x
     nt, c, h, w = x.shape
     x = x.reshape(-1, segments, c, h, w)  # (N, T, C, H, W)
-    blank = ops.zeros_like(x[:, :1, :fold])
-    behind = ops.cat((blank, x[:, :-1, :fold]), axis=1)
-    return ops.cat((behind, x[:, :, fold:]), axis=2).reshape(nt, c, h, w)
+    zeros = ops.zeros_like(x[:, :1, :fold])
+    from_previous = ops.cat((zeros, x[:, :-1, :fold]), axis=1)
+    return ops.cat((from_previous, x[:, :, fold:]), axis=2).reshape(nt, c, h, w)
 
 
 class Shift(nn.Cell):
-    """Shifts 1/div of the channels, then applies `net`.
+    """Shifts channels, then applies `net`: a convolution (`blockres`) or a whole block (`block`).
 
-    That is the convolution (`blockres`) or the whole block (`block`).
+    1/div of the channels come from each neighbouring frame; with `online` from the previous only.
     """
 
     def __init__(self, net: nn.Cell, segments: int, div: int, online: bool = False):
@@ -40,7 +43,8 @@ class Shift(nn.Cell):
         self.net = net
         self.segments, self.online = segments, online
         convs = (cell for _, cell in net.cells_and_names() if isinstance(cell, nn.Conv2d))
-        # Read from x in a graph with a free batch, MindSpore 2.10 computes wrong numbers.
+        # Not read from x.shape: in a graph with a dynamic batch MindSpore 2.10 then computes wrong
+        # numbers.
         self.fold = next(convs).in_channels // div
 
     def construct(self, x: Tensor) -> Tensor:
@@ -48,17 +52,17 @@ class Shift(nn.Cell):
             return self.net(shift_past(x, self.segments, self.fold))
         return self.net(shift(x, self.segments, self.fold))
 
-    def stream(self, x: Tensor, before: Tensor) -> tuple:
-        """One frame (1, C, H, W) and the channels kept of the one before.
+    def stream(self, x: Tensor, previous: Tensor) -> tuple:
+        """Processes one frame (1, C, H, W); `previous` are the channels of the frame before it.
 
-        Returns the output and the channels to keep for the next frame.
+        Returns the output, and the channels to pass in with the next frame.
         """
         kept = x[:, : self.fold]
-        return self.net(ops.cat((before, x[:, self.fold :]), axis=1)), kept
+        return self.net(ops.cat((previous, x[:, self.fold :]), axis=1)), kept
 
 
 class TemporalPool(nn.Cell):
-    """Maximum over frames 2j-1, 2j, 2j+1, then `net`: half as many frames go on."""
+    """Maximum over frames 2j-1, 2j, 2j+1, then `net`: halves the number of frames."""
 
     def __init__(self, net: nn.Cell, segments: int):
         super().__init__()
@@ -72,10 +76,10 @@ class TemporalPool(nn.Cell):
 def temporal_max_pool(x: Tensor, segments: int) -> Tensor:
     """(N*T, C, H, W) -> (N*T/2, C, H, W): kernel 3, stride 2, padding 1 over time.
 
-    Written with maxima of shifted views: every device has them, and padding needs no infinity.
+    Computed as maxima of shifted slices: every device supports them, and padding needs no infinity.
     """
     _, c, h, w = x.shape
     x = x.reshape(-1, segments // 2, 2, c, h, w)  # (N, T/2, even or odd, C, H, W)
     even, odd = x[:, :, 0], x[:, :, 1]
-    before = ops.cat((even[:, :1], odd[:, :-1]), axis=1)  # frame 0 has none: itself
-    return ops.maximum(ops.maximum(even, odd), before).reshape(-1, c, h, w)
+    previous = ops.cat((even[:, :1], odd[:, :-1]), axis=1)  # frame 0 stands for the padding
+    return ops.maximum(ops.maximum(even, odd), previous).reshape(-1, c, h, w)

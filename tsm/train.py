@@ -9,18 +9,18 @@ clips_per_second, compile_seconds.
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from tsm.config import Config
 from tsm.dataset import (
     EvalVideos,
     TrainSource,
-    clip_shape,
+    build_train_sampler,
+    get_clip_shape,
     read_records,
-    train_sampler,
 )
 from tsm.loss import build_loss
-from tsm.lr_generator import get_lr, parameter_groups
+from tsm.lr_generator import build_parameter_groups, get_lr
 from tsm.model import TSM, freeze_batch_norms
 from tsm.network import NETWORK
 from utils import cli, runtime
@@ -36,32 +36,32 @@ def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
     trainer = Trainer(cfg, rt)  # run directory, log, resume point
     records = read_records(cfg, "train")
-    sampler = trainer.resume(train_sampler(cfg, records, rt))
+    sampler = trainer.resume(build_train_sampler(cfg, records, rt))
     setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
     train_set = TrainSource(records, cfg, sampler, cfg.train.epochs, trainer.start_step)
-    trainer.fit(setup, train_set, evaluate=validation(cfg, setup.step.net, rt))
+    trainer.fit(setup, train_set, evaluate=build_validation(cfg, setup.step.net, rt))
 
 
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
     """Model, optimizer and train step of a run over the samples of `sampler`."""
-    net, train = TSM(**cfg.network()), cfg.train
+    net, train = TSM(**cfg.model_arguments()), cfg.train
     if train.pretrained:
         checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
     freeze_batch_norms(net, train.batch_norm)
     updates = sampler.updates_per_epoch(train.accumulate)
     lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulate))
     weights = net.trainable_params()
-    groups = parameter_groups(weights, train, lr, cfg.data.modality == "flow")
+    groups = build_parameter_groups(weights, train, lr, cfg.data.modality == "flow")
     opt = optimizers.SGD(weights, groups, train.momentum, train.nesterov)
-    clips = (cfg.data.batch, *clip_shape(cfg.data, cfg.data.crop))
+    clips = (cfg.data.batch, *get_clip_shape(cfg.data, cfg.data.crop))
     loss = build_loss(cfg.model.before_softmax)
     return build_setup(cfg, rt, sampler, net, loss, opt, lr, clips)
 
 
-def validation(cfg: Config, net, rt: runtime.Runtime):
-    """Evaluates while training, every `run.eval_every` epochs; None for never.
+def build_validation(cfg: Config, net, rt: runtime.Runtime):
+    """A function that evaluates `net` during training; None if `run.eval_every` is 0.
 
-    The list is read here, so that a bad line is told before the training starts.
+    Reads the annotation file now, so that a bad line ends the run before training starts.
     """
     if not cfg.run.eval_every:
         return None

@@ -1,12 +1,12 @@
-"""Crops, flips and stacking: from the frames of a video to clips.
+"""Transforms of TSM: crops, flips and stacking of video frames to clips.
 
-Frames come as uint8 (n, H, W, C), C 3 for RGB or 2 for flow x and y. Clips leave as uint8
-(..., T, L*C, size, size), where T is segments and L the consecutive frames of a segment, stacked on
-the channel axis in time order. Normalisation is the network's first step, not done here.
+Input frames are uint8 (n, H, W, C), C 3 for RGB or 2 for flow x and y. Clips are uint8
+(..., T, L*C, size, size), where T is the number of segments and L the number of consecutive frames
+of a segment, stacked on the channel axis in time order. The network normalises, not this module.
 
 Source: mit-han-lab/temporal-shift-module, commit 1f6a834b. Departure: in training a crop edge
-becomes `size` only where `size` fits; in a frame of 222 or 223 pixels the source's crop of 224
-hangs over the border and is padded with black.
+becomes `size` only if `size` fits into the frame. In a frame of 222 or 223 pixels the source's crop
+of 224 exceeds the border and is padded with black.
 """
 
 import random
@@ -18,52 +18,53 @@ import numpy as np
 from utils.video.decoders import Box, center_crop_box, resize, short_side_size
 from utils.video.transforms import cut_clips
 
-MAX_DISTORT = 1  # how many places width and height of a crop may differ in the list of scales
+MAX_DISTORT = 1  # largest difference of the indices of width and height in the list of scales
 CROPS = (1, 3, 5, 10)
 
-# Where a crop may lie, in quarters of the free width and height. The first five are the corners
-# and the middle, which testing with five or ten crops uses too.
-PLACES = (
+# Positions of a crop (x, y), in quarters of the free width and height. The first five are the
+# corners and the center; testing with five or ten crops uses them too.
+CROP_POSITIONS = (
     *((0, 0), (4, 0), (0, 4), (4, 4), (2, 2)),
     *((0, 2), (4, 2), (2, 4), (2, 0), (1, 1), (3, 1), (1, 3), (3, 3)),
 )
-LEFT_RIGHT_MIDDLE = ((0, 2), (4, 2), (2, 2))
+LEFT_RIGHT_CENTER = ((0, 2), (4, 2), (2, 2))
 
 
-def train_clip(
+def make_train_clip(
     frames: np.ndarray,
     new_length: int,
     size: int,
     scales: Sequence[float],
-    dice: random.Random,
+    rng: random.Random,
     flip: bool,
 ) -> tuple[np.ndarray, bool]:
-    """Cuts one random box out of all frames of a clip, and mirrors half the clips if `flip`.
+    """Crops all frames of a clip at one random box; mirrors half of the clips if `flip`.
 
-    Takes T*L frames as they are stored. Returns the clip (T, L*C, size, size), and whether it was
-    mirrored, for labels that name a direction. Raises ValueError where a scale leaves no pixel.
+    `frames` are T*L decoded frames. Returns the clip (T, L*C, size, size), and whether it was
+    mirrored, for labels that name a direction.
     """
     rows, columns = frames.shape[1:3]
-    patch = resize(frames, size, size, draw_crop(columns, rows, size, scales, dice))
-    mirrored = flip and dice.random() < 0.5
-    return stack_frames(mirror(patch) if mirrored else patch, new_length), mirrored
+    patch = resize(frames, size, size, draw_crop(columns, rows, size, scales, rng))
+    mirrored = flip and rng.random() < 0.5
+    return stack_frames(mirror_frames(patch) if mirrored else patch, new_length), mirrored
 
 
-def test_clips(
+def make_test_views(
     frames: np.ndarray,
     clips: int,
     segments: int,
     resize_to: int,
     crop: int,
     crops: int,
-    order: Sequence[int] = (),  # noqa: PT028 - no test, whatever the name says
+    order: Sequence[int] = (),
 ) -> np.ndarray:
-    """Resizes every frame once, to short side `resize_to`, and cuts each view out of all clips.
+    """Resizes every frame once, to short side `resize_to`, and crops every view of all clips.
 
-    `order` (clips * T * L,) says which of the frames stands where, so that one which several clips
-    share need be given only once; without it the frames stand in their places. Returns (crops *
-    clips, T, L*C, crop, crop): all clips of the first view, then all of the second. ValueError for
-    a crop larger than `resize_to`, or a number of crops that is not 1, 3, 5 or 10.
+    `order` (clips * T * L,) holds the index into `frames` of every frame of the clips, so a frame
+    that several clips use is passed only once. Without `order`, `frames` are the frames of the
+    clips in order. Returns (crops * clips, T, L*C, crop, crop): all clips of the first crop, then
+    all of the second. Raises ValueError if the crop is larger than `resize_to`, or if the number
+    of crops is not 1, 3, 5 or 10.
     """
     if crop > resize_to:
         raise ValueError(f"the crop of {crop} is larger than data.resize {resize_to}")
@@ -71,20 +72,20 @@ def test_clips(
     width, height = short_side_size(columns, rows, resize_to)
     frames = resize(frames, width, height)
     order = np.arange(len(frames)) if len(order) == 0 else np.asarray(order)
-    (whole,) = cut_clips(frames, (width, height), [(0, 0, width, height)])  # (C, n, H, W)
-    boxes = view_boxes(width, height, crop, crops)
-    views = np.empty((len(boxes), len(order), len(whole), crop, crop), np.uint8)
+    (planes,) = cut_clips(frames, (width, height), [(0, 0, width, height)])  # (C, n, H, W)
+    boxes = list_view_boxes(width, height, crop, crops)
+    views = np.empty((len(boxes), len(order), len(planes), crop, crop), np.uint8)
     for view, ((x, y, _, _), mirrored) in zip(views, boxes):
-        part = whole[:, :, y : y + crop, x : x + crop]
+        part = planes[:, :, y : y + crop, x : x + crop]
         for t, k in enumerate(order):
             view[t] = part[:, k, :, ::-1] if mirrored else part[:, k]
-        if mirrored and len(whole) == 2:  # flow x, as in `mirror`
+        if mirrored and len(planes) == 2:  # flow x, as in `mirror_frames`
             np.subtract(255, view[:, 0], out=view[:, 0])
     return views.reshape(len(boxes) * clips, segments, -1, crop, crop)
 
 
 def stack_frames(frames: np.ndarray, new_length: int) -> np.ndarray:
-    """(T*L, H, W, C) to contiguous (T, L*C, H, W)."""
+    """Stacks frames (T*L, H, W, C) to a contiguous clip (T, L*C, H, W)."""
     n, height, width, channels = frames.shape
     stacked = np.empty((n, channels, height, width), np.uint8)
     for frame, planes in zip(frames, stacked):
@@ -92,20 +93,21 @@ def stack_frames(frames: np.ndarray, new_length: int) -> np.ndarray:
     return stacked.reshape(-1, new_length * channels, height, width)
 
 
-def mirror(frames: np.ndarray) -> np.ndarray:
-    """Swaps left and right; flow x, which then points the other way, is inverted (255 - x)."""
+def mirror_frames(frames: np.ndarray) -> np.ndarray:
+    """Swaps left and right. Flow x changes its direction, so it is inverted (255 - x)."""
     frames = frames[:, :, ::-1]
     if frames.shape[3] == 2:
         frames = np.stack((255 - frames[..., 0], frames[..., 1]), axis=3)
     return frames
 
 
-def crop_candidates(
+def list_crop_sizes(
     width: int, height: int, size: int, scales: Sequence[float]
 ) -> list[tuple[int, int]]:
-    """The (width, height) pairs that training crops are drawn from, in the source's order.
+    """The sizes (width, height) of random training crops, in the order of the source.
 
-    An edge is a scale times the short side, rounded down; within 2 pixels of `size` it is `size`.
+    An edge is a scale times the short side, rounded down. An edge within 2 pixels of `size` becomes
+    `size`.
     """
     short = min(width, height)
     edges = [max(int(short * scale), 1) for scale in scales]
@@ -118,37 +120,39 @@ def crop_candidates(
     ]
 
 
-def crop_offsets(
-    width: int, height: int, crop: tuple[int, int], places: Sequence[tuple[int, int]] = PLACES
+def compute_crop_offsets(
+    width: int,
+    height: int,
+    crop: tuple[int, int],
+    positions: Sequence[tuple[int, int]] = CROP_POSITIONS,
 ) -> list[tuple[int, int]]:
-    """The left upper corners (x, y) of a crop (width, height) at the given places."""
+    """The upper left corners (x, y) of a crop (width, height) at each of `positions`."""
     step_x, step_y = (width - crop[0]) // 4, (height - crop[1]) // 4
-    return [(across * step_x, down * step_y) for across, down in places]
+    return [(across * step_x, down * step_y) for across, down in positions]
 
 
 def draw_crop(
-    width: int, height: int, size: int, scales: Sequence[float], dice: random.Random
+    width: int, height: int, size: int, scales: Sequence[float], rng: random.Random
 ) -> Box:
-    """Draws the size of a crop, then its place."""
-    crop = dice.choice(crop_candidates(width, height, size, scales))
-    return (*dice.choice(crop_offsets(width, height, crop)), *crop)
+    """Draws a random crop: its size, then its position."""
+    crop = rng.choice(list_crop_sizes(width, height, size, scales))
+    return (*rng.choice(compute_crop_offsets(width, height, crop)), *crop)
 
 
-def view_boxes(width: int, height: int, crop: int, crops: int) -> list[tuple[Box, bool]]:
-    """The boxes that testing looks at, and whether each is mirrored.
+def list_view_boxes(width: int, height: int, crop: int, crops: int) -> list[tuple[Box, bool]]:
+    """The crop boxes of testing, and whether each one is mirrored.
 
-    1: the middle. 3: left, right, middle. 5: the corners, middle. 10: each of these plain, then
-    mirrored.
+    1: center. 3: left, right, center. 5: corners, center. 10: each of these five, then its mirror
+    image.
     """
     if crops not in CROPS:
         raise ValueError(f"eval.crops is {crops}; choose one of {', '.join(map(str, CROPS))}")
-    middle = center_crop_box(width, height, crop)
     if crops == 1:
-        return [(middle, False)]
-    places = LEFT_RIGHT_MIDDLE if crops == 3 else PLACES[:5]
-    mirrorings = (False, True) if crops == 10 else (False,)
+        return [(center_crop_box(width, height, crop), False)]
+    positions = LEFT_RIGHT_CENTER if crops == 3 else CROP_POSITIONS[:5]
+    mirror_modes = (False, True) if crops == 10 else (False,)
     return [
         ((x, y, crop, crop), mirrored)
-        for x, y in crop_offsets(width, height, (crop, crop), places)
-        for mirrored in mirrorings
+        for x, y in compute_crop_offsets(width, height, (crop, crop), positions)
+        for mirrored in mirror_modes
     ]

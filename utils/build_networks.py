@@ -28,16 +28,16 @@ def build_train_step(network: str, cfg: Any, rt: Runtime) -> TrainStep:
 
 def build_eval_network(network: str, cfg: Any) -> nn.Cell:
     """The network as eval.py runs it, with fresh weights."""
-    net = find_network(network).model.build_network(**cfg.network())
+    net = find_network(network).model.build_network(**cfg.model_arguments())
     return inference.ready(net, cfg.run.amp)
 
 
 def make_dummy_batch(network: str, cfg: Any, seed: int = 0) -> tuple[Tensor, Tensor]:
     """(random clips uint8, target) of the shapes of a training batch."""
     dataset, videos = find_network(network).dataset, cfg.data.batch
-    shape = (videos, *dataset.clip_shape(cfg.data, cfg.data.crop))
+    shape = (videos, *dataset.get_clip_shape(cfg.data, cfg.data.crop))
     clips = np.random.RandomState(seed).randint(0, 255, shape).astype(np.uint8)
-    return Tensor(clips), Tensor(dataset.targets_of(cfg, np.zeros(videos, np.int32)))
+    return Tensor(clips), Tensor(dataset.build_targets(cfg, np.zeros(videos, np.int32)))
 
 
 def measure_median_seconds(work: Callable[[], Any], repeats: int, warm_up: int = 1) -> float:

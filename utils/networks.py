@@ -33,7 +33,7 @@ class ModelPart(Protocol):
     """`model.py`."""
 
     def build_network(self, **settings: Any) -> "nn.Cell":
-        """The network of `cfg.network()`. An unknown setting is a TypeError."""
+        """The network; `settings` is `cfg.model_arguments()`. An unknown one is a TypeError."""
 
 
 class TrainPart(Protocol):
@@ -44,76 +44,79 @@ class TrainPart(Protocol):
 
 
 class DatasetPart(Protocol):
-    """`dataset.py`. `records` is what `read_records` returns: something with a length."""
+    """`dataset.py`. `records` is the result of `read_records`; it has a length."""
 
     TrainSource: Callable[..., Any]  # (records, cfg, sampler, epochs, first step)
 
     def read_records(self, cfg: Any, split: str) -> Any:
         """The checked samples of a split. Raises ValueError for bad lines."""
 
-    def list_files(self, cfg: Any) -> "list[AnnotationFile]":
+    def list_annotation_files(self, cfg: Any) -> "list[AnnotationFile]":
         """The annotation files, training first; empty if the network reads images."""
 
-    def train_sampler(self, cfg: Any, records: Any, rt: "Runtime") -> "TrainSampler":
-        """Which sample comes when."""
+    def build_train_sampler(self, cfg: Any, records: Any, rt: "Runtime") -> "TrainSampler":
+        """The sampler: the sample of every position of the training run."""
 
-    def eval_data(self, cfg: Any, rt: "Runtime") -> Any:
+    def build_eval_dataset(self, cfg: Any, rt: "Runtime") -> Any:
         """The batches of an evaluation: (clips, labels, valid)."""
 
-    def clip_shape(self, data: Any, size: int) -> tuple[int, ...]:
+    def get_clip_shape(self, data: Any, size: int) -> tuple[int, ...]:
         """The shape of one sample of a training batch, with crops of `size` pixels."""
 
-    def one_clip(self, data: Any) -> tuple[int, ...]:
-        """The shape of one clip as the network takes it."""
+    def get_input_shape(self, data: Any) -> tuple[int, ...]:
+        """The shape of one clip as the network reads it."""
 
-    def targets_of(self, cfg: Any, labels: np.ndarray) -> np.ndarray:
-        """What a training batch with `labels` (N,) has as its target."""
+    def build_targets(self, cfg: Any, labels: np.ndarray) -> np.ndarray:
+        """The targets of a training batch with `labels` (N,)."""
 
 
 class ConvertPart(Protocol):
-    """`convert.py`: names of other code bases' weights. Two names with the same canonical name
-    mean the same weight.
+    """`convert.py`: parameter names of other code bases. Two names of one weight have the same
+    canonical name.
     """
 
-    def dialect(self, names: Iterable[str]) -> str:
+    def detect_format(self, names: Iterable[str]) -> str:
         """The code base that wrote the file. Raises ValueError if it is unknown."""
 
-    def canonical(self, name: str, spoken: str = ...) -> Optional[str]:
+    def canonical_name(self, name: str, source_format: str = ...) -> Optional[str]:
         """The canonical name; None for a weight that is dropped on purpose."""
 
-    def fit_shape(self, name: str, shape: tuple, wanted: tuple) -> Optional[str]:
+    def fit_shape(self, name: str, shape: tuple, target_shape: tuple) -> Optional[str]:
         """How an array of another shape can be used; None: it cannot."""
 
-    def implied(self, name: str, spoken: str) -> Optional[float]:
-        """The value of a weight that the file leaves out; None: it must be there."""
+    def default_value(self, name: str, source_format: str) -> Optional[float]:
+        """The value of a weight that the file leaves out; None: the file must contain it."""
 
 
 class PredictPart(Protocol):
     """`predict.py`: views of one video at inference."""
 
-    def heads(self, cfg: Any) -> "Sequence[Head]":
+    def build_heads(self, cfg: Any) -> "Sequence[Head]":
         """One for each label space of the network."""
 
     def open_source(self, path: str, cfg: Any) -> "FrameSource":
-        """A video (or image) as frames. Raises VideoError."""
+        """Opens a video (or image) as frames. Raises VideoError."""
 
 
 class GoldenPart(Protocol):
-    """`golden_case.py`: replays what the published original computed (tests/golden/*.json)."""
+    """`golden_case.py`: recomputes the results of the original code (tests/golden/*.json)."""
 
-    RECIPE: dict[str, Any]  # settings that a replay may change
+    RECIPE: dict[str, Any]  # settings that `compare_step.py --recipe` may change
 
-    def network(self, case: dict, training: bool = False) -> "nn.Cell":
+    def build_network(self, case: dict, training: bool = False) -> "nn.Cell":
         """The network of a case with its weights."""
 
-    def train_step(self, case: dict, part: str) -> "TrainStep":
+    def build_loss(self, case: dict) -> "nn.Cell":
+        """The loss of a case."""
+
+    def build_train_step(self, case: dict, part: str) -> "TrainStep":
         """The train step of a case."""
 
-    def target(self, case: dict) -> np.ndarray:
+    def build_target(self, case: dict) -> np.ndarray:
         """The target of a training batch."""
 
     def cell_name(self, point: str) -> str:
-        """The cell whose output the original recorded under the name `point`."""
+        """The name of the cell here whose output the original recorded as `point`."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ class Network:
     """The record of a network folder.
 
     `config` is the dataclass of its yaml files. `classifier` is a regular expression: parameters
-    whose names match stay fresh with `new_head`, and get `fast_head`'s learning rate where a
+    whose names match stay fresh with `new_head`, and get the learning rate of `fast_head` if the
     network has that setting. `streams`: the folder has `streaming.py`, which labels a live video.
     """
 
@@ -156,7 +159,7 @@ class Network:
 
     @property
     def streaming(self) -> Any:
-        """`streaming.py`: `run(cfg, checkpoint_path, video, head, top, fps, folder)`."""
+        """`streaming.py`: `run_stream(cfg, checkpoint_path, video, head, top, fps, folder)`."""
         return self.load_part("streaming")
 
     def load_part(self, part: str) -> Any:

@@ -9,27 +9,27 @@ from utils.config import Run, check_swap_labels, positive
 
 @dataclass(frozen=True)
 class Data:
-    """Lists name videos relative to `root`, and are themselves relative to it."""
+    """The data set. Annotation files, and the videos they name, are relative to `root`."""
 
     root: Path
     train_list: str
     test_list: str
-    labels: str = ""  # names of the classes: utils/labels/<labels>.txt
-    packed: Optional[Path] = None  # what scripts/data/pack_videos.py made of the lists
+    labels: str = ""  # class names: utils/labels/<labels>.txt
+    packed: Optional[Path] = None  # folder of packed videos: scripts/data/pack_videos.py
     reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
-    max_pixels: int = 4096 * 4096  # of a frame; a video of larger ones counts as unreadable
+    max_pixels: int = 4096 * 4096  # of a frame; a video with larger frames is unreadable
     frames: int = 13
-    stride: int = 6  # frames of a video of `fps` from one of the clip to the next
+    stride: int = 6  # distance of two frames of a clip, in frames of a video with rate `fps`
     fps: float = 30.0
-    scales: tuple[int, int] = (182, 228)  # short side in training, drawn between
+    scales: tuple[int, int] = (182, 228)  # range of the random short side in training
     crop: int = 160
     flip: bool = True
-    swap_labels: tuple[tuple[int, int], ...] = ()  # labels that a flip exchanges
+    swap_labels: tuple[tuple[int, int], ...] = ()  # pairs of labels that a flip swaps
     batch: int = 16  # clips per device
-    workers: Union[int, Literal["auto"]] = "auto"  # this device's share of the cores
-    processes: Union[bool, Literal["auto"]] = "auto"  # auto: on a CPU, above 8 workers
-    prefetch: Union[int, Literal["auto"]] = "auto"  # batches made ahead; auto: 2 to 8, as fits
-    bad_limit: float = 0.01  # share of unreadable training videos that stops the run
+    workers: Union[int, Literal["auto"]] = "auto"  # auto: this device's share of the CPU cores
+    processes: Union[bool, Literal["auto"]] = "auto"  # auto: true on a CPU with more than 8 workers
+    prefetch: Union[int, Literal["auto"]] = "auto"  # batches prepared in advance; auto: 2 to 8
+    bad_limit: float = 0.01  # the run stops above this fraction of unreadable videos
 
     def __post_init__(self):
         positive(self, "data", "frames", "stride", "fps", "crop", "batch", "workers", "prefetch")
@@ -49,20 +49,20 @@ class Model:
     num_classes: int
     depth_factor: float = 2.2  # 5.0: X3D-L
     dropout: float = 0.5
-    zero_init: bool = True  # blocks start as their shortcuts; false learns faster for some epochs
+    zero_init: bool = True  # blocks start as the identity; false learns faster for some epochs
     groups: Literal["auto", "taps", "grouped", "frames", "none"] = "auto"  # utils/nn/conv3d.py
     stem_groups: bool = True  # false, with groups none: the Ascend port
-    recompute: bool = True  # less memory in training; false: fewer kernels
+    recompute: bool = True  # recompute activations: less memory in training, more kernels
 
     def __post_init__(self):
         positive(self, "model", "num_classes", "depth_factor")
         if not self.stem_groups and self.groups != "none":
-            raise ValueError("model.stem_groups false goes with model.groups none")
+            raise ValueError("model.stem_groups false needs model.groups none")
 
 
 @dataclass(frozen=True)
 class Train:
-    """The recipe. The rates are for `base_batch` clips per update and scale with the batch."""
+    """The recipe. Learning rates are for `base_batch` clips per update and scale with the batch."""
 
     epochs: int = 300
     lr: float = 0.1
@@ -73,10 +73,10 @@ class Train:
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 5e-5
-    precise_bn: int = 200  # batches before an evaluation or a save; 0: off
+    precise_bn: int = 200  # batches of precise batch norm before every evaluation and save; 0: off
     clip_norm: float = 0.0  # 0: off
     accumulate: int = 1  # micro-batches per update
-    ema: float = 0.0  # decay of the average of the weights; 0: off
+    ema: float = 0.0  # decay of the exponential moving average of weights; 0: off
     batch_norm: Literal["trained", "frozen"] = "trained"
     pretrained: Optional[Path] = None  # a converted checkpoint
     new_head: bool = False  # the classifier starts fresh
@@ -89,11 +89,11 @@ class Train:
 
 @dataclass(frozen=True)
 class Eval:
-    """Views: `clips` in time times `crops` in space."""
+    """Evaluation views: `clips` in time times `crops` in space."""
 
     clips: int = 10
     crops: Literal[1, 3] = 1
-    crop: int = 0  # 0: data.crop for one crop, the lower end of data.scales for three
+    crop: int = 0  # 0: data.crop if crops is 1, data.scales[0] if it is 3
     batch: int = 4  # videos per device
     allow_unreadable: bool = False
 
@@ -118,11 +118,11 @@ class Config:
     def test_crop(self) -> int:
         return self.eval.crop or (self.data.crop if self.eval.crops == 1 else self.data.scales[0])
 
-    def network(self) -> dict:
+    def model_arguments(self) -> dict:
         """The arguments of x3d.model.X3D.
 
-        Ascend documents no grouped 3-D kernel: there the groups are computed tap by tap. On a CPU
-        the fastest form is taken.
+        `model.groups` auto: Ascend documents no grouped 3-D kernel, so it uses `taps`; a CPU uses
+        `frames`, the fastest form there.
         """
         model = self.model
         auto = {"Ascend": "taps", "GPU": "grouped", "CPU": "frames"}[self.run.device]

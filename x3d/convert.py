@@ -1,14 +1,14 @@
-"""Spells other people's names of X3D's weights in ours; ours are PySlowFast's.
+"""Maps parameter names of other code bases to X3D's; ours are PySlowFast's.
 
-Known: PySlowFast (and the Ascend port, whose shapes differ), pytorchvideo, and our own.
-Caffe2's pickles are refused: no X3D weights were ever released that way.
+Known formats: PySlowFast (and the Ascend port, whose shapes differ), pytorchvideo, and our own.
+Caffe2's pickles are refused: no X3D weights were ever released in that format.
 """
 
 import re
 from collections.abc import Iterable
 from typing import Optional
 
-# pytorchvideo crosses the stem's two names: its conv_t is the spatial one.
+# pytorchvideo swaps the two names of the stem: its conv_t is the spatial convolution.
 PYTORCHVIDEO = [
     (r"^model\.", ""),
     (r"^blocks\.0\.conv\.conv_t\.", "s1.pathway0_stem.conv_xy."),
@@ -27,12 +27,13 @@ PYTORCHVIDEO = [
     (r"\.branch2\.norm_([ac])\.", r".branch2.\1_bn."),
 ]
 STAGE = r"^blocks\.([1-4])\.res_blocks\.(\d+)\."
-# pytorchvideo has no batch norm on the one shortcut that keeps its width: an identity is the same.
+# pytorchvideo has no batch norm on the one shortcut that keeps the number of channels. A batch norm
+# with these values is the identity.
 IDENTITY = {"gamma": (1 + 1e-5) ** 0.5, "beta": 0.0, "moving_mean": 0.0, "moving_variance": 1.0}
 
 
-def dialect(names: Iterable[str]) -> str:
-    """Who wrote the file. Raises ValueError."""
+def detect_format(names: Iterable[str]) -> str:
+    """The code base that wrote the file. Raises ValueError if it is unknown."""
     names = set(names)
     if any(re.match(r"(model\.)?blocks\.\d\.", name) for name in names):
         return "pytorchvideo"
@@ -43,24 +44,28 @@ def dialect(names: Iterable[str]) -> str:
     raise ValueError("the names are neither PySlowFast's nor pytorchvideo's X3D")
 
 
-def canonical(name: str, spoken: str = "slowfast") -> Optional[str]:
-    """The common spelling of a name; None for what is dropped on purpose."""
-    if spoken != "pytorchvideo":
+def canonical_name(name: str, source_format: str = "slowfast") -> Optional[str]:
+    """The canonical name."""
+    if source_format != "pytorchvideo":
         return re.sub(r"^module\.", "", name)
     for pattern, ours in PYTORCHVIDEO:
         name = re.sub(pattern, ours, name)
     return re.sub(STAGE, lambda m: f"s{int(m[1]) + 1}.pathway0_res{m[2]}.", name)
 
 
-def fit_shape(name: str, shape: tuple, wanted: tuple) -> Optional[str]:
-    """How an array of another shape can serve: a kernel per channel as a dense one's diagonal."""
-    dense = len(shape) == 5 and shape[1] == 1 and wanted[1] == wanted[0] == shape[0]
-    return "diagonal" if dense and shape[2:] == wanted[2:] else None
+def fit_shape(name: str, shape: tuple, target_shape: tuple) -> Optional[str]:
+    """How an array of another shape can be used: `diagonal` or None.
+
+    A depthwise kernel (C, 1, t, h, w) becomes the diagonal of a dense kernel (C, C, t, h, w).
+    """
+    depthwise = len(shape) == 5 and shape[1] == 1
+    dense = depthwise and target_shape[1] == target_shape[0] == shape[0]
+    return "diagonal" if dense and shape[2:] == target_shape[2:] else None
 
 
-def implied(name: str, spoken: str) -> Optional[float]:
-    """The value of a weight that the file leaves out."""
+def default_value(name: str, source_format: str) -> Optional[float]:
+    """The value of a weight that the file leaves out; None: the file must contain it."""
     module, _, leaf = name.rpartition(".")
-    if spoken == "pytorchvideo" and module == "s2.pathway0_res0.branch1_bn":
+    if source_format == "pytorchvideo" and module == "s2.pathway0_res0.branch1_bn":
         return IDENTITY[leaf]
     return None

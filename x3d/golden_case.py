@@ -1,4 +1,7 @@
-"""Network, loss and train step of a golden case, for the parity tests and `compare_step.py`."""
+"""Network, loss and train step of a golden case, for the parity tests and `compare_step.py`.
+
+A golden case is a JSON file of settings and results that the original code computed.
+"""
 
 from types import SimpleNamespace
 
@@ -10,16 +13,16 @@ from utils.runtime import Runtime
 from utils.testing.golden import case_state, put_state
 from utils.train import optimizers
 from utils.train.train_step import TrainStep
-from x3d.loss import build_loss
-from x3d.lr_generator import parameter_groups
+from x3d import loss
+from x3d.lr_generator import build_parameter_groups
 from x3d.model import X3D
 from x3d.network import NETWORK
 
-RECIPE: dict = {}  # the settings that a replay may change: the optimizer's are in the case
+RECIPE: dict = {}  # no setting may change: those of the optimizer are in the case
 
 
-def network(case: dict, training: bool = False, form: str = "frames") -> X3D:
-    """The case's network with its weights; `form` where the case has groups."""
+def build_network(case: dict, training: bool = False, form: str = "frames") -> X3D:
+    """The network of a case with its weights; `form` is that of its depthwise convolutions."""
     config = case["config"]
     net = X3D(
         num_classes=config["num_classes"],
@@ -34,27 +37,31 @@ def network(case: dict, training: bool = False, form: str = "frames") -> X3D:
     return net.set_train(training)
 
 
-def loss(case: dict) -> nn.Cell:
-    return build_loss()
+def build_loss(case: dict) -> nn.Cell:
+    """The loss of a case."""
+    return loss.build_loss()
 
 
-def train_step(case: dict, part: str) -> TrainStep:
-    """The recorded updates' optimizer; `part` is `step`."""
-    net, recipe = network(case, training=True), case["train"][part]["optimizer"]
+def build_train_step(case: dict, part: str) -> TrainStep:
+    """The train step of the recorded updates; `part` is `step`."""
+    net, recipe = build_network(case, training=True), case["train"][part]["optimizer"]
     train = SimpleNamespace(
         accumulate=1, clip_norm=0.0, ema=0.0, weight_decay=recipe["weight_decay"]
     )
     weights, lr = net.trainable_params(), np.full(5, recipe["lr"])
-    groups = parameter_groups(weights, train, lr)
+    groups = build_parameter_groups(weights, train, lr)
     opt = optimizers.SGD(weights, groups, recipe["momentum"], recipe["nesterov"])
-    return TrainStep(net, loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
+    return TrainStep(net, build_loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
 
 
 def cell_name(point: str) -> str:
-    """Where a tap of the original is taken here; its pool is no cell of ours."""
+    """The name of the cell here whose output the original recorded as `point`.
+
+    Empty for the pool, which is not a cell here.
+    """
     return "" if point == "head.avg_pool" else point
 
 
-def target(case: dict) -> np.ndarray:
+def build_target(case: dict) -> np.ndarray:
     """Labels, int32 (N,)."""
     return np.array(case["labels"], np.int32)

@@ -1,4 +1,4 @@
-"""Learning rates and decay groups of X3D.
+"""Learning rates and weight-decay groups of X3D.
 
 Source: facebookresearch/SlowFast, commit 287ec007 (`utils/lr_policy.py`, `models/optimizer.py`).
 """
@@ -11,18 +11,18 @@ from utils.train import lr_schedules
 
 
 def get_lr(train: Any, updates_per_epoch: int, global_batch: int) -> np.ndarray:
-    """The rate of every update of the run, float64 (epochs * updates_per_epoch,).
+    """The learning rate of every update of the run, float64 (epochs * updates_per_epoch,).
 
-    A cosine over the whole run; the warm-up climbs to what the cosine is at its end, not to the
-    peak. All three rates scale with the global batch.
+    A cosine over the whole run. The warm-up rises linearly to the value of the cosine at the end of
+    the warm-up, not to the peak. `lr`, `warmup_lr` and `end_lr` scale with the global batch.
     """
     factor = lr_schedules.peak_lr(1.0, train.base_batch, global_batch)
     epoch = np.arange(train.epochs * updates_per_epoch) / updates_per_epoch
-    return factor * rate_at(epoch, train)
+    return factor * compute_lr_at(epoch, train)
 
 
-def rate_at(epoch: np.ndarray, train: Any) -> np.ndarray:
-    """The rate at fractional epochs."""
+def compute_lr_at(epoch: np.ndarray, train: Any) -> np.ndarray:
+    """The learning rate at fractional epochs, before scaling with the batch."""
 
     def cosine(e: np.ndarray) -> np.ndarray:
         return train.end_lr + (train.lr - train.end_lr) * 0.5 * (
@@ -36,8 +36,11 @@ def rate_at(epoch: np.ndarray, train: Any) -> np.ndarray:
     return rates
 
 
-def parameter_groups(parameters: list, train: Any, lr: np.ndarray) -> list[dict]:
-    """Batch norms without weight decay; all else with it, biases too, as the source has it."""
+def build_parameter_groups(parameters: list, train: Any, lr: np.ndarray) -> list[dict]:
+    """Two groups: batch norms without weight decay; all other parameters with it.
+
+    As in the source, biases have weight decay too.
+    """
     groups = []
     for norms in (True, False):
         members = [p for p in parameters if p.name.endswith((".gamma", ".beta")) == norms]

@@ -1,14 +1,15 @@
-"""X3D: a tiny image network grown along time, width and depth (arXiv:2004.04730).
+"""X3D: a small 2-D network expanded along time, width and depth (arXiv:2004.04730).
 
-Axes: (N, 3, T, H, W) in. Training gives raw scores (N, classes); evaluation gives probabilities
-(N, classes), the mean over positions of each position's softmax. Cells keep PySlowFast's names.
+Axes: the input is (N, 3, T, H, W). Training returns raw scores (N, classes). Evaluation returns
+probabilities (N, classes): the softmax of every position, averaged over the positions. Cells keep
+the names of PySlowFast.
 Source: facebookresearch/SlowFast, commit 287ec007.
 
-Departures from the source: uint8 clips are normalised in the network; drop-connect, which the
-source never switches on, is left out. `form: dense` is the network of the Ascend port.
+Departures from the source: uint8 clips are normalised in the network; drop-connect, which no
+recipe of the source uses, is left out. `form: dense` is the network of the Ascend port.
 
-Between its depthwise convolutions the network sees a clip as one tall image, (N, C, T*H, W): every
-other operator is the 2-D one, and nothing is copied.
+Between its depthwise convolutions the network merges time and height, (N, C, T*H, W): all other
+operators are 2-D, and no data is copied.
 """
 
 import math
@@ -32,24 +33,25 @@ from utils.nn.layers import BatchNorm2d, Normalize, dense, on_ascend
 
 MEAN, STD = (0.45,) * 3, (0.225,) * 3
 WIDTH_FACTOR, BOTTLENECK, FIRST_WIDTH, HEAD_WIDTH = 2.0, 2.25, 12, 2048
-BLOCKS = (1, 2, 5, 3)  # of stages s2 to s5 before the depth factor
-SQUEEZE = 0.0625
+BLOCKS = (1, 2, 5, 3)  # blocks of stages s2 to s5, before the depth factor
+SQUEEZE = 0.0625  # width of squeeze and excitation
 
 
-def round_width(width: float, factor: float, least: int = 1, divisor: int = 1) -> int:
-    """A multiple of `divisor` near width * factor, never more than a tenth below it."""
+def round_width(width: float, factor: float, minimum: int = 1, divisor: int = 1) -> int:
+    """Rounds width * factor to a multiple of `divisor`, at most a tenth below it."""
     if not factor:
         return width
     value = width * factor
-    out = max(least or divisor, int(value + divisor / 2) // divisor * divisor)
+    out = max(minimum or divisor, int(value + divisor / 2) // divisor * divisor)
     return int(out + divisor if out < 0.9 * value else out)
 
 
 def round_repeats(count: int, factor: float) -> int:
+    """Rounds count * factor up."""
     return math.ceil(factor * count) if factor else count
 
 
-def stage_widths() -> list[int]:
+def compute_stage_widths() -> list[int]:
     """Output channels of s2 to s5."""
     widths = [FIRST_WIDTH]
     for _ in range(3):
@@ -58,7 +60,7 @@ def stage_widths() -> list[int]:
 
 
 class SE(nn.Cell):
-    """Squeeze and excitation: scales every channel by a gate from all channels' means."""
+    """Squeeze and excitation: multiplies channels by gates computed from all channel means."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -67,7 +69,7 @@ class SE(nn.Cell):
         self.fc2 = PointwiseConv3d(squeezed, channels, bias=True)
         self.relu = nn.ReLU()
         self.sum = ops.ReduceSum()
-        # In float32: the sum of a large map is above 65504. With one kernel on Ascend.
+        # Means are float32, because sums of large maps exceed 65504. Ascend has a kernel for it.
         self.mean = MeanExt() if on_ascend() else None
 
     def construct(self, x: Tensor) -> Tensor:
@@ -75,7 +77,7 @@ class SE(nn.Cell):
             mean = ops.cast(self.mean(x, (2, 3), True, mstype.float32), x.dtype)
             return x * ops.sigmoid(self.fc2(self.relu(self.fc1(mean))))
         n, c, th, w = x.shape
-        rows = ops.reshape(x, (n * c, th * w))  # a CPU adds ten times faster along rows
+        rows = ops.reshape(x, (n * c, th * w))  # on a CPU sums along rows are ten times faster
         total = self.sum(ops.cast(rows, mstype.float32), 1)
         mean = ops.reshape(ops.cast(total * (1 / (th * w)), x.dtype), (n, c, 1, 1))
         gate = ops.sigmoid(self.fc2(self.relu(self.fc1(mean))))
@@ -86,18 +88,18 @@ class SE(nn.Cell):
 
 
 class Branch(nn.Cell):
-    """1x1x1, depthwise 3x3x3, [SE], Swish, 1x1x1; from and to clips of t frames, stacked."""
+    """1x1x1, depthwise 3x3x3, [SE], Swish, 1x1x1; input and output are (N, C, T*H, W)."""
 
     def __init__(
         self, cin: int, inner: int, cout: int, stride: int, excite: bool, form: str, recompute: bool
     ):
         super().__init__()
         self.a, self.a_bn = PointwiseConv3d(cin, inner), BatchNorm2d(inner)
-        self.b, self.b_bn = channelwise(inner, (3, 3, 3), stride, form), BatchNorm2d(inner)
+        self.b, self.b_bn = build_depthwise_conv(inner, (3, 3, 3), stride, form), BatchNorm2d(inner)
         self.se = SE(inner) if excite else None
         self.c, self.c_bn = PointwiseConv3d(inner, cout), BatchNorm2d(cout, gamma="zeros")
         self.a_relu, self.b_relu = nn.ReLU(), nn.SiLU()
-        # Cheap to compute again in the backward pass, and a third of what a block would keep.
+        # Their activations are a third of a block's memory and cheap to recompute.
         for cell in (self.se, self.b_relu):
             if cell is not None and recompute:
                 cell.recompute()
@@ -110,7 +112,7 @@ class Branch(nn.Cell):
 
 
 class Block(nn.Cell):
-    """A residual block from and to stacked clips (N, C, T*H, W) of `frames` frames."""
+    """A residual block; input and output are (N, C, T*H, W) with T = `frames`."""
 
     def __init__(
         self,
@@ -133,27 +135,26 @@ class Block(nn.Cell):
         self.relu = nn.ReLU()
 
     def construct(self, x: Tensor) -> Tensor:
-        short = x
+        shortcut = x
         if self.branch1 is not None:
-            short = self.branch1(x, self.frames)
-            short = self.branch1_bn(short)
-        return self.relu(short + self.branch2(x, self.frames))
+            shortcut = self.branch1_bn(self.branch1(x, self.frames))
+        return self.relu(shortcut + self.branch2(x, self.frames))
 
 
-def channelwise(channels: int, kernel: tuple, stride: int, form: str) -> nn.Cell:
-    """A depthwise convolution in one of its forms, or the dense one of the Ascend port."""
+def build_depthwise_conv(channels: int, kernel: tuple, stride: int, form: str) -> nn.Cell:
+    """A depthwise convolution; with `form` dense the full convolution of the Ascend port."""
     if form == "dense":
         return Conv3d(channels, channels, kernel, stride)
     return DepthwiseConv3d(channels, kernel, stride, form)
 
 
 class Stem(nn.Cell):
-    """A spatial 3x3, then a temporal 5 per channel; from clips to stacked clips."""
+    """A spatial 3x3, then a depthwise temporal 5x1x1; (N, 3, T, H, W) to (N, C, T*H, W)."""
 
     def __init__(self, width: int, form: str):
         super().__init__()
         self.conv_xy = FrameConv(3, width, 3, 2)
-        self.conv = channelwise(width, (5, 1, 1), 1, form)
+        self.conv = build_depthwise_conv(width, (5, 1, 1), 1, form)
         self.bn, self.relu = BatchNorm2d(width), nn.ReLU()
 
     def construct(self, x: Tensor) -> Tensor:
@@ -161,21 +162,21 @@ class Stem(nn.Cell):
 
 
 class Head(nn.Cell):
-    """Pools windows of the training clip's extent, with stride 1; classifies every position."""
+    """Average-pools windows of the size of a training clip, stride 1; classifies every position."""
 
     def __init__(self, cin: int, inner: int, num_classes: int, window: tuple, dropout: float):
-        """`window` is (frames, height, width) of the training clip at this depth."""
+        """`window` is (frames, height, width) of a training clip's feature map."""
         super().__init__()
         self.conv_5, self.conv_5_bn = PointwiseConv3d(cin, inner), BatchNorm2d(inner)
         self.conv_5_relu, self.lin_5_relu = nn.ReLU(), nn.ReLU()
         self.lin_5 = PointwiseConv3d(inner, HEAD_WIDTH)
-        self.dropout = Dropout(dropout, HEAD_WIDTH)  # in training a clip has one position
+        self.dropout = Dropout(dropout, HEAD_WIDTH)  # a training clip has one position
         self.projection = dense(HEAD_WIDTH, num_classes, std=0.01)
         self.window = window
 
     def construct(self, x: Tensor) -> Tensor:
         x = self.conv_5_relu(self.conv_5_bn(self.conv_5(x)))
-        x = stacked(window_mean(unstacked(x, self.window[0]), self.window))
+        x = stacked(average_windows(unstacked(x, self.window[0]), self.window))
         x = self.lin_5_relu(self.lin_5(x))
         n, c = x.shape[:2]
         x = self.dropout(x.reshape(n, c, -1).transpose(0, 2, 1))  # (N, positions, C)
@@ -185,18 +186,21 @@ class Head(nn.Cell):
         return ops.softmax(scores, -1).mean(1)
 
 
-def window_mean(x: Tensor, window: tuple[int, int, int]) -> Tensor:
-    """Means over windows (t, h, w) at stride 1: (N, C, T - t + 1, H - h + 1, W - w + 1)."""
+def average_windows(x: Tensor, window: tuple[int, int, int]) -> Tensor:
+    """Average pooling over windows (t, h, w), stride 1.
+
+    Returns (N, C, T - t + 1, H - h + 1, W - w + 1).
+    """
     if x.shape[2:] == window:
         n, c = x.shape[:2]
         return x.reshape(n * c, -1).mean(-1).reshape(n, c, 1, 1, 1)
     for axis, size in zip((2, 3, 4), window):
-        x = sliding_mean(x, axis, size)
+        x = average_along_axis(x, axis, size)
     return x
 
 
-def sliding_mean(x: Tensor, axis: int, size: int) -> Tensor:
-    """Along one axis; the windows of a map that is smaller than they are would be empty."""
+def average_along_axis(x: Tensor, axis: int, size: int) -> Tensor:
+    """Average pooling along one axis, stride 1; the axis must not be shorter than `size`."""
     count, total = x.shape[axis] - size + 1, None
     for start in range(size):
         part = ops.narrow(x, axis, start, count)
@@ -204,10 +208,10 @@ def sliding_mean(x: Tensor, axis: int, size: int) -> Tensor:
     return total / size
 
 
-def stage(
+def build_stage(
     cin: int, cout: int, depth: int, frames: int, form: str, recompute: bool
 ) -> nn.SequentialCell:
-    """Blocks `pathway0_res0`, `pathway0_res1`, ...; squeeze and excitation in every second."""
+    """Blocks `pathway0_res0`, `pathway0_res1`, ...; every second has squeeze and excitation."""
     blocks = OrderedDict()
     for i in range(depth):
         stride = 2 if i == 0 else 1
@@ -218,13 +222,14 @@ def stage(
 
 
 class X3D(nn.Cell):
-    """Clips (N, 3, T, H, W), uint8 or already normalised float32; see the module for what comes.
+    """Clips (N, 3, T, H, W), uint8 or normalised float32; the module documents the outputs.
 
-    `frames` and `crop` are those of training: they fix the head's window. `form` is of
-    the channelwise convolutions: one of `utils.nn.conv3d.FORMS`, or `dense`: no groups, which is
-    another network. `stem_form` is the same for the stem. `zero_init`: the last norm of a block
-    starts at 0, and the block as its shortcut. `recompute`: the backward pass computes squeeze and
-    excitation and the Swish again instead of keeping them.
+    `frames` and `crop` are those of training: they fix the window of the head. `form` is the form
+    of the depthwise convolutions: one of `utils.nn.conv3d.FORMS`, or `dense`: no groups, which is
+    another network. `stem_form` is the same for the stem. `zero_init`: the scale of the last norm
+    of a block is initialised to zero, so the block starts as its shortcut. `recompute`: the
+    backward pass recomputes squeeze and excitation and the Swish instead of storing their
+    activations.
     """
 
     def __init__(
@@ -240,12 +245,14 @@ class X3D(nn.Cell):
         recompute: bool = True,
     ):
         super().__init__()
-        widths, stem = stage_widths(), round_width(FIRST_WIDTH, WIDTH_FACTOR)
+        widths, stem = compute_stage_widths(), round_width(FIRST_WIDTH, WIDTH_FACTOR)
         self.normalize = Normalize(MEAN, STD, 3, axis=1, rank=5)
         self.s1 = nn.SequentialCell(OrderedDict(pathway0_stem=Stem(stem, stem_form)))
         before = [stem, *widths[:-1]]
         depths = [round_repeats(count, depth_factor) for count in BLOCKS]
-        stages = [stage(*sizes, frames, form, recompute) for sizes in zip(before, widths, depths)]
+        stages = [
+            build_stage(*sizes, frames, form, recompute) for sizes in zip(before, widths, depths)
+        ]
         self.s2, self.s3, self.s4, self.s5 = stages
         side = math.ceil(crop / 32)
         inner = int(BOTTLENECK * widths[-1])
@@ -259,4 +266,4 @@ class X3D(nn.Cell):
         return self.head(self.s5(self.s4(self.s3(self.s2(x)))))
 
 
-build_network = X3D  # the name by which scripts find a room's network
+build_network = X3D  # the name in the contract: utils/networks.py

@@ -1,4 +1,4 @@
-"""What the folder of X3D provides: utils/networks.py documents each field."""
+"""The record of X3D's network folder; utils/networks.py documents each field."""
 
 from utils.networks import Network
 from x3d.config import Config

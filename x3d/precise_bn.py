@@ -18,31 +18,33 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from utils.nn.layers import BatchNorm2d
 
-BATCH_WEIGHT = 0.1  # of a batch in the running statistics of utils.nn.layers.BatchNorm2d
-COUNTED_CLIPS = 2  # clips of the eager pass that counts elements
+BATCH_WEIGHT = 0.1  # weight of a batch in running statistics of utils.nn.layers.BatchNorm2d
+COUNTED_CLIPS = 2  # clips in the eager pass that counts elements
 
 
 class StatisticsSums(nn.Cell):
-    """Sums on the device, which take in the running statistics of `norms` after each batch.
+    """Running sums on the device; adds the running statistics of `norms` after each batch.
 
-    Takes `weight` and `correction`, both float32 (C,), C being the number of channels of all norms
-    together. `weight` is w_k of the module's formula; `correction` turns the running variance,
-    which is BATCH_WEIGHT times the unbiased one, into the biased one. Returns `mean` and
-    `variance`, both float32 (C,), and sets the running statistics to zero for the next batch: so
-    they are BATCH_WEIGHT times the batch's after it.
+    The inputs are `weight` and `correction`, both float32 (C,), where C is the number of channels
+    of all norms. `weight` is w_k of the module's formula. `correction` turns the running
+    variance, which is BATCH_WEIGHT times the unbiased one, into the biased one. Returns `mean` and
+    `variance`, both float32 (C,), and sets the running statistics to zero. After the next batch
+    they are therefore BATCH_WEIGHT times the statistics of that batch.
 
-    A graph of its own, because a fused norm of Ascend does not tell the compiler that it writes
-    its statistics: in one graph they could be read or set to zero before that.
+    This is a separate graph, because the compiler does not know that a fused norm of Ascend writes
+    its statistics: in one graph they could be read or set to zero too early.
     """
 
     def __init__(self, norms: Sequence[BatchNorm2d]):
         super().__init__(auto_prefix=False)
         self.moving_means = ParameterTuple(norm.moving_mean for norm in norms)
         self.moving_variances = ParameterTuple(norm.moving_variance for norm in norms)
-        self.zeros = tuple(zeros(norm.num_features) for norm in norms)
+        self.zeros = tuple(make_zeros(norm.num_features) for norm in norms)
         channels = sum(norm.num_features for norm in norms)
-        self.mean = Parameter(zeros(channels), name="precise_mean", requires_grad=False)
-        self.variance = Parameter(zeros(channels), name="precise_variance", requires_grad=False)
+        self.mean = Parameter(make_zeros(channels), name="precise_mean", requires_grad=False)
+        self.variance = Parameter(
+            make_zeros(channels), name="precise_variance", requires_grad=False
+        )
         self.map = ops.HyperMap()
 
     def construct(self, weight: Tensor, correction: Tensor) -> tuple:
@@ -58,13 +60,13 @@ class StatisticsSums(nn.Cell):
     def reset(self) -> None:
         """Sets the sums and the running statistics to zero."""
         for parameter in (self.mean, self.variance, *self.moving_means, *self.moving_variances):
-            parameter.set_data(zeros(parameter.size))
+            parameter.set_data(make_zeros(parameter.size))
 
 
 class PreciseBatchNorms:
-    """Replaces the running statistics of every batch norm of a network but of frozen ones.
+    """Replaces the running statistics of all batch norms of a network that are not frozen.
 
-    Graphs are compiled once for each shape of a batch; keep the object to use them again.
+    Graphs are compiled once for each batch shape; keep the object to reuse them.
     """
 
     def __init__(self, net: nn.Cell):
@@ -76,7 +78,7 @@ class PreciseBatchNorms:
         self.counts: dict[tuple, np.ndarray] = {}
 
     def update(self, batches: Iterable[np.ndarray]) -> None:
-        """Computes the statistics of batches (N, 3, T, H, W); without a batch nothing changes.
+        """Sets the statistics to those of `batches` (N, 3, T, H, W); keeps them if there is none.
 
         The network is left in training mode. The host reads the sums once, after the last batch.
         """
@@ -92,12 +94,13 @@ class PreciseBatchNorms:
             self.net(Tensor(clips))
             result = self.sums(*(Tensor(x.astype(np.float32)) for x in weights))
         if result:
-            self.write(*(x.asnumpy() for x in result))
+            self.write_statistics(*(x.asnumpy() for x in result))
 
     def count_elements(self, clips: np.ndarray) -> np.ndarray:
-        """Elements per channel that each norm gets of a batch; counted once for each shape.
+        """The elements per channel that each norm reads of a batch; counted once for each shape.
 
-        The number grows with N, so an eager pass of a few clips counts them; it keeps shapes only.
+        The number is proportional to N, so an eager pass of a few clips is enough; it records only
+        shapes.
         """
         if clips.shape not in self.counts:
             part = clips[:COUNTED_CLIPS]
@@ -106,20 +109,20 @@ class PreciseBatchNorms:
             self.counts[clips.shape] = elements // self.widths * len(clips) // len(part)
         return self.counts[clips.shape]
 
-    def write(self, mean: np.ndarray, variance: np.ndarray) -> None:
+    def write_statistics(self, mean: np.ndarray, variance: np.ndarray) -> None:
         """Sets the running statistics of all norms; both arrays are float32 (C,)."""
         ends = np.cumsum(self.widths)[:-1]
         means, variances = np.split(mean, ends), np.split(variance, ends)
-        for norm, one_mean, one_variance in zip(self.norms.values(), means, variances):
-            norm.moving_mean.set_data(Tensor(one_mean))
-            norm.moving_variance.set_data(Tensor(one_variance))
+        for norm, norm_mean, norm_variance in zip(self.norms.values(), means, variances):
+            norm.moving_mean.set_data(Tensor(norm_mean))
+            norm.moving_variance.set_data(Tensor(norm_variance))
 
 
 def record_input_shapes(net: nn.Cell, cells: dict[str, nn.Cell], clips: np.ndarray) -> dict:
-    """{name: shape of the input} of `cells` in an eager evaluation of `net`; keeps no activation.
+    """{name: input shape} of `cells` in an eager forward pass of `net`; stores no activation.
 
-    Leaves the mode of training as it was. In evaluation, dropout, which draws for whole batches of
-    the training, is off.
+    The pass runs in evaluation mode, because dropout needs whole training batches. The training
+    mode of `net` is restored.
     """
     shapes: dict[str, tuple] = {}
 
@@ -143,5 +146,6 @@ def record_input_shapes(net: nn.Cell, cells: dict[str, nn.Cell], clips: np.ndarr
     return shapes
 
 
-def zeros(size: int) -> Tensor:
+def make_zeros(size: int) -> Tensor:
+    """Zeros, float32 (size,)."""
     return Tensor(np.zeros(size, np.float32))

@@ -1,4 +1,4 @@
-"""How X3D looks at one video, as its evaluation does."""
+"""Inference-time views of one video: the same frames and crops as in evaluation."""
 
 from typing import Any
 
@@ -7,27 +7,31 @@ import numpy as np
 from utils.evaluate.video_inference import Head, Part
 from utils.video.decoders import open_video
 from utils.video.reader import FrameSource
-from x3d.dataset import cut_views, list_files, test_numbers
+from x3d.dataset import choose_test_frames, cut_views, list_annotation_files
 
 
 class X3DHead(Head):
-    raw = False  # the mean over positions of each position's softmax
+    """The classes of X3D, with the views of `cfg.eval`."""
+
+    raw = False  # the network returns probabilities
 
     def __init__(self, cfg: Any):
         self.cfg, self.classes, self.shipped = cfg, cfg.model.num_classes, cfg.data.labels
-        self.beside = list_files(cfg)[1].path.with_name("labels.txt")
+        self.beside = list_annotation_files(cfg)[1].path.with_name("labels.txt")
         self.clips, self.crops = cfg.eval.clips, cfg.eval.crops
 
     def numbers(self, part: Part) -> np.ndarray:
-        return test_numbers(part, self.cfg)
+        return choose_test_frames(part, self.cfg)
 
-    def cut(self, frames: np.ndarray, places: np.ndarray) -> np.ndarray:
-        return cut_views(frames, places, self.cfg)
+    def cut(self, frames: np.ndarray, order: np.ndarray) -> np.ndarray:
+        return cut_views(frames, order, self.cfg)
 
 
-def heads(cfg: Any) -> list[Head]:
+def build_heads(cfg: Any) -> list[Head]:
+    """The one head of X3D."""
     return [X3DHead(cfg)]
 
 
 def open_source(path: str, cfg: Any) -> FrameSource:
+    """Opens a video."""
     return open_video(path, cfg.data.reader, cfg.data.max_pixels)

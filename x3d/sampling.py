@@ -1,33 +1,35 @@
-"""Which frames of a video become a clip, and where the crops lie.
+"""Frame sampling of X3D: the frames of a video that form a clip.
 
-Source: facebookresearch/SlowFast, commit 287ec007 (`datasets/decoder.py`, `datasets/kinetics.py`,
-`datasets/transform.py`). The rule is exact: the source's readers of a window only are up to a
-frame or two off it (`selective_indices` reproduces the one of September 2021, for tests).
+Source: facebookresearch/SlowFast, commit 287ec007 (`datasets/decoder.py`, `datasets/kinetics.py`).
+The sampling rule is exact here. The source's readers that decode only a window of the video differ
+from it by up to two frames (`selective_indices` reproduces the reader of September 2021, for
+tests).
 """
 
 import numpy as np
 
-from utils.video.decoders import Box
-from utils.video.transforms import scaled
 
-
-def clip_size(frames: int, stride: int, fps: float, target_fps: float) -> float:
-    """Source frames that a clip spans."""
+def compute_clip_span(frames: int, stride: int, fps: float, target_fps: float) -> float:
+    """The number of source frames that a clip spans, a real number."""
     return max(1.0, frames * stride * fps / target_fps)
 
 
-def start_at(share: float, length: int, size: float) -> float:
-    """The first frame, a real number; `share` is 0 to 1 of the room there is."""
-    return share * max(length - size, 0)
+def compute_start(relative_start: float, length: int, span: float) -> float:
+    """The first frame of a clip, a real number.
 
-
-def indices(start: float, size: float, frames: int, length: int) -> np.ndarray:
-    """`frames` frame numbers evenly from start to start + size - 1, both counted, int64.
-
-    In float32 and from both ends, as the source's spacing is: in float64 about one clip in a
-    hundred differs by a frame.
+    `relative_start`, from 0 to 1, is a position in the range of valid starts of a video of `length`
+    frames.
     """
-    end = np.float32(start + size - 1)
+    return relative_start * max(length - span, 0)
+
+
+def spread_frame_indices(start: float, span: float, frames: int, length: int) -> np.ndarray:
+    """`frames` indices at equal distances from start to start + span - 1, both included, int64.
+
+    Computed in float32 and from both ends, like the source: in float64 about one clip in a hundred
+    differs by a frame.
+    """
+    end = np.float32(start + span - 1)
     start = np.float32(start)
     if frames == 1:
         return np.clip(np.array([start]), 0, length - 1).astype(np.int64)
@@ -37,29 +39,15 @@ def indices(start: float, size: float, frames: int, length: int) -> np.ndarray:
     return np.clip(spaced.astype(np.float32), 0, length - 1).astype(np.int64)
 
 
-def jitter(
-    width: int, height: int, low: int, high: int, crop: int, rng: np.random.RandomState
-) -> tuple[tuple[int, int], Box, bool]:
-    """A random short side, crop and flip: ((scaled width, scaled height), box, flipped).
-
-    The last possible offset is never drawn: the source's bound is exclusive.
-    """
-    size = int(round(rng.uniform(low, high)))
-    scaled_w, scaled_h = scaled(width, height, size)
-    y = int(rng.randint(0, scaled_h - crop)) if scaled_h > crop else 0
-    x = int(rng.randint(0, scaled_w - crop)) if scaled_w > crop else 0
-    return (scaled_w, scaled_h), (x, y, crop, crop), bool(rng.uniform() < 0.5)
-
-
 def selective_indices(
-    start: float, size: float, frames: int, length: int, ticks: int
+    start: float, span: float, frames: int, length: int, ticks: int
 ) -> np.ndarray:
-    """The clip of the source's PyAV reader of September 2021, which decodes a window only.
+    """The frames of a clip as read by the source's PyAV reader of September 2021.
 
-    It keeps the frames whose time stamps (`ticks` a frame) lie between those of start and end, and
-    the next one, and spaces the clip over what it kept.
+    It decodes only a window: the frames with time stamps (`ticks` per frame) between those of start
+    and end, and one frame more. The clip is spread over these frames.
     """
-    first, last = int(start * ticks), int((start + size - 1) * ticks)
-    inside = [i for i in range(length) if first <= i * ticks <= last]
+    start_time, end_time = int(start * ticks), int((start + span - 1) * ticks)
+    inside = [i for i in range(length) if start_time <= i * ticks <= end_time]
     kept = np.array([*inside, *([inside[-1] + 1] if inside[-1] + 1 < length else [])])
-    return kept[indices(0.0, size, frames, len(kept))]
+    return kept[spread_frame_indices(0.0, span, frames, len(kept))]

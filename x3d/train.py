@@ -10,7 +10,7 @@ import sys
 from itertools import islice
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from mindspore import nn
 
@@ -26,13 +26,13 @@ from utils.weights import checkpoint
 from x3d.config import Config
 from x3d.dataset import (
     TrainSource,
-    clip_shape,
-    eval_data,
+    build_eval_dataset,
+    build_train_sampler,
+    get_clip_shape,
     read_records,
-    train_sampler,
 )
 from x3d.loss import build_loss
-from x3d.lr_generator import get_lr, parameter_groups
+from x3d.lr_generator import build_parameter_groups, get_lr
 from x3d.model import X3D
 from x3d.network import NETWORK
 from x3d.precise_bn import PreciseBatchNorms
@@ -42,22 +42,22 @@ def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
     trainer = Trainer(cfg, rt)  # run directory, log, resume point
     records = read_records(cfg, "train")
-    sampler = trainer.resume(train_sampler(cfg, records, rt))
+    sampler = trainer.resume(build_train_sampler(cfg, records, rt))
     setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
     train_set = TrainSource(records, cfg, sampler, cfg.train.epochs, trainer.start_step)
     net = setup.step.net
     trainer.fit(
         setup,
         train_set,
-        evaluate=validation(cfg, net, rt),
-        before_saving=precise_batch_norm(cfg, net, records, sampler),
+        evaluate=build_validation(cfg, net, rt),
+        before_saving=build_precise_batch_norm(cfg, net, records, sampler),
     )
 
 
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
     """Model, optimizer and train step of a run over the samples of `sampler`."""
     train = cfg.train
-    net = X3D(**cfg.network())
+    net = X3D(**cfg.model_arguments())
     if train.pretrained:
         checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
     if train.batch_norm == "frozen":
@@ -66,17 +66,17 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulate))
     weights = net.trainable_params()
     opt = optimizers.SGD(
-        weights, parameter_groups(weights, train, lr), train.momentum, train.nesterov
+        weights, build_parameter_groups(weights, train, lr), train.momentum, train.nesterov
     )
-    clips = (cfg.data.batch, *clip_shape(cfg.data, cfg.data.crop))
+    clips = (cfg.data.batch, *get_clip_shape(cfg.data, cfg.data.crop))
     return build_setup(cfg, rt, sampler, net, build_loss(), opt, lr, clips)
 
 
-def precise_batch_norm(cfg: Config, net, records: list, sampler: TrainSampler):
-    """A function that computes precise BN over batches of the next epoch; None if it is off."""
+def build_precise_batch_norm(cfg: Config, net, records: list, sampler: TrainSampler):
+    """A function that computes precise batch norm over batches of the next epoch; None if off."""
     if not cfg.train.precise_bn or cfg.train.batch_norm == "frozen":
         return None
-    norms = PreciseBatchNorms(net)  # keeps its compiled graph from one call to the next
+    norms = PreciseBatchNorms(net)  # keeps its compiled graph between calls
 
     def update_statistics(position: int) -> None:
         epoch = position // sampler.steps_per_epoch
@@ -90,12 +90,12 @@ def precise_batch_norm(cfg: Config, net, records: list, sampler: TrainSampler):
     return update_statistics
 
 
-def validation(cfg: Config, net, rt: runtime.Runtime):
-    """Evaluates while training, every `run.eval_every` epochs; None for never."""
+def build_validation(cfg: Config, net, rt: runtime.Runtime):
+    """A function that evaluates `net` during training; None if `run.eval_every` is 0."""
     if not cfg.run.eval_every:
         return None
-    read_records(cfg, "test")  # a bad line is told before the training starts
-    return lambda: evaluate(net, eval_data(cfg, rt), cfg.model.num_classes, rt)
+    read_records(cfg, "test")  # a bad line ends the run before training starts
+    return lambda: evaluate(net, build_eval_dataset(cfg, rt), cfg.model.num_classes, rt)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,36 @@
-"""From the frames of a video to a training clip: short side to a size, a square crop, a flip.
+"""Training transform of X3D: random short side, random square crop, random flip.
 
-Frames come as uint8 (n, H, W, 3); clips leave as uint8 (3, T, crop, crop). Views of tests:
-`utils/video/transforms.py`.
+Input frames are uint8 (n, H, W, 3); clips are uint8 (3, T, crop, crop). The views of evaluation are
+in `utils/video/transforms.py`. Source: facebookresearch/SlowFast, commit 287ec007
+(`datasets/transform.py`).
 """
 
 import numpy as np
 
-from utils.video.transforms import cut_clips
-from x3d.sampling import jitter
+from utils.video.decoders import Box
+from utils.video.transforms import cut_clips, scaled
 
 
-def train_clip(
+def make_train_clip(
     frames: np.ndarray, scales: tuple[int, int], crop: int, flip: bool, rng: np.random.RandomState
 ) -> tuple[np.ndarray, bool]:
-    """One draw of size, place and flip for all frames: the clip, and whether it is mirrored."""
+    """Resizes, crops and flips all frames alike. Returns the clip, and whether it is mirrored."""
     height, width = frames.shape[1:3]
-    size, box, mirrored = jitter(width, height, *scales, crop, rng)
+    size, box, mirrored = draw_scale_crop_flip(width, height, *scales, crop, rng)
     mirrored = flip and mirrored
     return cut_clips(frames, size, [box], mirrored)[0], mirrored
+
+
+def draw_scale_crop_flip(
+    width: int, height: int, low: int, high: int, crop: int, rng: np.random.RandomState
+) -> tuple[tuple[int, int], Box, bool]:
+    """Draws a short side from `low` to `high`, a crop box and a flip.
+
+    Returns ((scaled width, scaled height), box, flipped). The last possible offset is never drawn,
+    because the upper bound of the source is exclusive.
+    """
+    size = int(round(rng.uniform(low, high)))
+    scaled_w, scaled_h = scaled(width, height, size)
+    y = int(rng.randint(0, scaled_h - crop)) if scaled_h > crop else 0
+    x = int(rng.randint(0, scaled_w - crop)) if scaled_w > crop else 0
+    return (scaled_w, scaled_h), (x, y, crop, crop), bool(rng.uniform() < 0.5)

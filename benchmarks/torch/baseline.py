@@ -29,7 +29,7 @@ class TorchTwin:
         mixes = getattr(cfg.data, "mixes", getattr(cfg.data, "mixup", 0))
         job = {
             "room": room,
-            "network": cfg.network(),
+            "network": cfg.model_arguments(),
             "train": vars(cfg.train),
             "shape": shape,
             "share": 0.7 if mixes else 1.0,

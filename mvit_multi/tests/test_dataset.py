@@ -50,7 +50,7 @@ def root(tmp_path_factory) -> Path:
 def source_of(cfg, epochs: int = 20) -> dataset.TrainSource:
     samples = dataset.read_records(cfg, "train")
     return dataset.TrainSource(
-        samples, cfg, dataset.train_sampler(cfg, samples, Runtime()), epochs, 0
+        samples, cfg, dataset.build_train_sampler(cfg, samples, Runtime()), epochs, 0
     )
 
 
@@ -119,7 +119,7 @@ def test_a_batch_is_mixed_alike_on_all_ranks_and_batches_differ(root):
 def test_a_resumed_tape_goes_on_with_the_same_mixes(root):
     cfg = config(root)
     samples = dataset.read_records(cfg, "train")
-    order = dataset.train_sampler(cfg, samples, Runtime())
+    order = dataset.build_train_sampler(cfg, samples, Runtime())
     late = dataset.TrainSource(samples, cfg, order, 20, 3)
     for index in range(4):
         for mine, other in zip(late[index], source_of(cfg)[index + 6]):

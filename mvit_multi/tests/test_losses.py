@@ -56,7 +56,7 @@ def losses_of(case: dict, **more) -> nn.Cell:
     )
 
 
-def targets_of(case: dict) -> Tensor:
+def build_targets(case: dict) -> Tensor:
     names, share = case["datasets"], case["mixup_lam"]
     return Tensor(np.stack([target_row(names.index(n), label, share) for n, label in case["rows"]]))
 
@@ -71,7 +71,7 @@ def outputs_of(case: dict) -> list[str]:
 @pytest.mark.parametrize("case", CASES["multi_head"], ids=lambda c: c["name"])
 def test_several_heads(case):
     """All sets there, one absent, and without projections."""
-    names, loss, target = outputs_of(case), losses_of(case), targets_of(case)
+    names, loss, target = outputs_of(case), losses_of(case), build_targets(case)
     scores = tuple(Tensor(array(case["logits"][name])) for name in names)
 
     def forward(*parts):
@@ -87,7 +87,7 @@ def test_several_heads(case):
 def test_projections_added_to_scores():
     """One cross entropy of a head's scores plus all that is projected to it."""
     case = next(c for c in CASES["multi_head"] if c["name"] == "three datasets")
-    names, target = outputs_of(case), targets_of(case)
+    names, target = outputs_of(case), build_targets(case)
     scores = [array(case["logits"][name]) for name in names]
     joint = losses_of({**case, "add_projection_to_prediction": True, "projection_weight": 0.5})
     value = float(joint(tuple(map(Tensor, scores)), target).asnumpy())
@@ -120,7 +120,7 @@ def test_from_features_to_the_total(case):
         parameter.set_data(Tensor(fill(names[parameter.name], tuple(parameter.shape))))
     informative = Informative(25.0, 1.0, None)
     weights = {"informative": informative, "informative_weight": case["inf_loss_weight"]}
-    loss, target = losses_of(case, **weights), targets_of(case)
+    loss, target = losses_of(case, **weights), build_targets(case)
     feature = Parameter(Tensor(array(case["feature"])), name="feature")
     outputs = net(feature)
     for name, found in zip([*case["datasets"], *outputs_of({**case, **expect})[3:]], outputs):
@@ -155,7 +155,7 @@ def value_and_gradient(loss: nn.Cell, scores: tuple, target: Tensor) -> tuple:
 def test_the_share_scales_the_gradient_and_not_the_loss():
     case = next(c for c in CASES["multi_head"] if c["name"] == "three datasets")
     scores = tuple(Tensor(array(case["logits"][name])) for name in outputs_of(case))
-    value, grad = value_and_gradient(losses_of(case), scores, targets_of(case))
-    same, quarter = value_and_gradient(losses_of(case, share=0.25), scores, targets_of(case))
+    value, grad = value_and_gradient(losses_of(case), scores, build_targets(case))
+    same, quarter = value_and_gradient(losses_of(case, share=0.25), scores, build_targets(case))
     assert value == pytest.approx(same)
     np.testing.assert_allclose(0.25 * grad, quarter, rtol=1e-6)

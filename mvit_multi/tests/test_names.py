@@ -43,7 +43,7 @@ def wanted_by(net: MViT) -> dict:
 )
 def test_published_counts(yaml, tensors, parameters, giga):
     """Multiply-adds to a part in a thousand: nobody says what became of the rounding."""
-    net = MViT(**load_config(Config, CONFIGS / f"{yaml}.yaml").network())
+    net = MViT(**load_config(Config, CONFIGS / f"{yaml}.yaml").model_arguments())
     weights = net.trainable_params()
     assert (len(weights), sum(p.size for p in weights)) == (tensors, parameters)
     assert multiply_adds(net) / 1e9 == pytest.approx(giga, rel=1e-3)

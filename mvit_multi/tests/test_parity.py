@@ -8,8 +8,7 @@ import pytest
 from mindspore import Tensor
 
 from mvit_multi.attention import ChannelsFirst
-from mvit_multi.golden_case import loss as case_loss
-from mvit_multi.golden_case import network, target, train_step
+from mvit_multi.golden_case import build_loss, build_network, build_target, build_train_step
 from mvit_multi.heads import pairs
 from utils.testing.golden import (
     evaluation,
@@ -41,7 +40,7 @@ def clip_of(case: dict) -> Tensor:
 
 def assert_probabilities(case: dict, form: str = "frames") -> None:
     """Every head's, within 1e-5; a missing part of the network shows at 1e-3 and more."""
-    found = evaluation(network(case, form=form), clip_of(case))
+    found = evaluation(build_network(case, form=form), clip_of(case))
     expected = expected_evaluation(case)
     assert found.shape == expected.shape
     assert np.abs(found - expected).max() < 1e-5
@@ -66,7 +65,7 @@ def test_probabilities_at_full_size_equal_the_originals():
 @pytest.mark.parametrize("case", SMALL, ids=IDS)
 def test_activations_on_the_way(case):
     """Of what stands in another order, the original's order is restored."""
-    net = network(case)
+    net = build_network(case)
     cells = dict(net.cells_and_names())
     left_out = ("expander",)  # which an evaluation does not need
     taps = {p: tap for p, tap in case["eval"]["taps"].items() if p in cells and p not in left_out}
@@ -103,7 +102,7 @@ def test_scores_loss_and_gradients_of_training(name):
     added to scores, and no projections at all.
     """
     case = TRAINED[name]
-    net, loss, train = network(case, training=True), case_loss(case), case["train"]
+    net, loss, train = build_network(case, training=True), build_loss(case), case["train"]
     weights, clip = net.trainable_params(), clip_of(case)
 
     def forward(x, y):
@@ -111,7 +110,7 @@ def test_scores_loss_and_gradients_of_training(name):
         return loss(outputs, y), outputs
 
     gradients = ms.jit(ms.value_and_grad(forward, None, ms.ParameterTuple(weights), has_aux=True))
-    (value, outputs), grads = gradients(clip, Tensor(target(case)))
+    (value, outputs), grads = gradients(clip, Tensor(build_target(case)))
     assert float(value.asnumpy()) == pytest.approx(train["loss"], rel=1e-5)
     logits = case["eval"]["logits"]
     heads = list(logits.values()) if isinstance(logits, dict) else [logits]
@@ -133,15 +132,15 @@ def test_scores_loss_and_gradients_of_training(name):
 def test_five_updates_of_adamw(name):
     """With clipping at 1; the loss before each and, but for the last, after."""
     case = TRAINED[name]
-    step, recorded = train_step(case, "step"), case["train"]["step"]
-    inputs = clip_of(case), Tensor(target(case))
+    step, recorded = build_train_step(case, "step"), case["train"]["step"]
+    inputs = clip_of(case), Tensor(build_target(case))
     losses = [float(step(*inputs)[0].asnumpy()) for _ in range(5)]
     np.testing.assert_allclose(losses, recorded["losses"][:5], rtol=1e-5)
 
 
 def test_the_manifest_is_met_name_by_name():
     """538 tensors, 64,297,643 parameters, in the original's names and shapes."""
-    net = network(FULL)
+    net = build_network(FULL)
     names = torch_names(net)
     found = {names[p.name]: list(p.shape) for p in net.trainable_params()}
     assert found == {name: shape for name, shape, _ in FULL["manifest"]}

@@ -8,9 +8,9 @@ import pytest
 from mindspore import Tensor
 
 from mvit_multi import sampling
-from mvit_multi.golden_case import network
+from mvit_multi.golden_case import build_network
 from mvit_multi.loss import build_loss
-from mvit_multi.lr_generator import get_lr, parameter_groups, rate_at
+from mvit_multi.lr_generator import build_parameter_groups, get_lr, rate_at
 from mvit_multi.mixup import cutmix_box, draw_mix, target_row
 from utils.testing.golden import load_case, torch_names
 from utils.video import transforms
@@ -168,11 +168,11 @@ def test_drop_path_grows_evenly():
 @pytest.mark.parametrize("name", CASES["parameter_groups"])
 def test_decay_groups(name):
     """The original has a third group for projections, with the first one's decay and rate."""
-    net = network(load_case(GOLDEN / f"{name}.json"))
+    net = build_network(load_case(GOLDEN / f"{name}.json"))
     weights, names = net.trainable_params(), torch_names(net)
     train = SimpleNamespace(weight_decay=0.05)
     found = {}
-    for group in parameter_groups(weights, train, np.ones(1)):
+    for group in build_parameter_groups(weights, train, np.ones(1)):
         found.setdefault(group["weight_decay"], []).extend(group["params"])
     for decay in (0.05, 0.0):
         groups = [g for g in CASES["parameter_groups"][name] if g["weight_decay"] == decay]

@@ -10,9 +10,9 @@ from mindspore.mindrecord import FileWriter
 from PIL import Image
 
 from resnet50.config import Config
-from resnet50.dataset import EvalSource, TrainSource, read_records, train_sampler
+from resnet50.dataset import EvalSource, TrainSource, build_train_sampler, read_records
 from resnet50.images import center_view, placement
-from resnet50.predict import heads
+from resnet50.predict import build_heads
 from resnet50.readers import describe, open_reader
 from utils.config import ROOT, load_config
 from utils.data.synthetic.pattern_images import draw_cifar10
@@ -71,7 +71,7 @@ def settings(root: Path, *more: str, path: Path = FOLDER) -> Config:
 
 def batches(cfg: Config, rt: Runtime = ALONE, epochs: int = 2, skip: int = 0) -> list:
     samples = read_records(cfg, "train")
-    order = train_sampler(cfg, samples, rt)
+    order = build_train_sampler(cfg, samples, rt)
     rows = TrainSource(samples, cfg, order, epochs, skip).dataset()
     return list(rows.create_tuple_iterator(num_epochs=1, output_numpy=True))
 
@@ -111,7 +111,7 @@ def test_images_are_called_by_their_files_in_minddatas_order(tmp_path):
     (tmp_path / "val" / "b" / "notes.txt").touch()
     cfg = settings(tmp_path, "model.num_classes=4")
     count = read_records(cfg, "test")
-    known = describe(cfg.data, "test", count, heads(cfg)[0])
+    known = describe(cfg.data, "test", count, build_heads(cfg)[0])
     assert known.classes == ["Z", "b", "é", ""]
     rows = open_reader(cfg.data, "test", range(count), 1)
     found = list(rows.create_tuple_iterator(num_epochs=1, output_numpy=True))
@@ -124,7 +124,7 @@ def test_images_without_files_are_called_by_their_numbers(mindrecord, cifar):
     record = ["data.source=mindrecord", "data.test=val.mindrecord"]
     for cfg in (settings(mindrecord, *record), settings(cifar, path=SMOKE)):
         count = read_records(cfg, "test")
-        known = describe(cfg.data, "test", count, heads(cfg)[0])
+        known = describe(cfg.data, "test", count, build_heads(cfg)[0])
         assert known.paths == [str(k) for k in range(count)]
     assert len(known.classes) == 10
 
@@ -175,14 +175,14 @@ def test_cifar_images_are_padded_cropped_and_flipped(cifar):
     cfg = settings(cifar, "data.resize=32", path=SMOKE)
     samples = read_records(cfg, "train")
     assert samples == 50_000
-    source = TrainSource(samples, cfg, train_sampler(cfg, samples, ALONE), 1, 0)
+    source = TrainSource(samples, cfg, build_train_sampler(cfg, samples, ALONE), 1, 0)
     image, label = next(iter(source))
     assert image.shape == (4, 3, 32, 32)
     assert label.max() < 10
     reader = ds.Cifar10Dataset(str(cifar), "train", shuffle=False)
     plain = next(reader.create_dict_iterator(num_epochs=1, output_numpy=True))["image"]
     cfg = settings(cifar, "data.resize=32", "data.augment=none", path=SMOKE)
-    order = train_sampler(cfg, samples, ALONE)
+    order = build_train_sampler(cfg, samples, ALONE)
     image, _ = next(iter(TrainSource(samples, cfg, order, 1, 0)))
     first = order.sample_at(0)[0] % 20  # twenty distinct images, again and again
     if first == 0:
@@ -210,7 +210,7 @@ def damaged(root: Path, folder: Path, kept: int) -> Config:
 
 def test_an_image_cut_in_its_pixels_is_named(tmp_path, folder):
     cfg = damaged(tmp_path, folder, 900)
-    source = TrainSource(read_records(cfg, "train"), cfg, train_sampler(cfg, 4, ALONE), 1, 0)
+    source = TrainSource(read_records(cfg, "train"), cfg, build_train_sampler(cfg, 4, ALONE), 1, 0)
     assert len(list(source)) == 2
     assert "class_0/0.JPEG" in source.find_fault()
     with pytest.raises(ValueError, match="class_0/0.JPEG"):

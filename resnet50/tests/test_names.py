@@ -81,4 +81,4 @@ def test_a_wrappers_prefix_may_stand_before_every_naming(prefix, spell):
 
 def test_names_of_another_network_are_told():
     with pytest.raises(ValueError, match="not a ResNet's"):
-        names.dialect(["blocks.0.weight"])
+        names.detect_format(["blocks.0.weight"])

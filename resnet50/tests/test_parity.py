@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from resnet50.golden_case import MEAN, STD, network, train_step
-from resnet50.golden_case import loss as case_loss
-from resnet50.loss import build_loss
-from resnet50.model import build_network
+from resnet50 import loss as losses
+from resnet50 import model
+from resnet50.golden_case import MEAN, STD, build_loss, build_network, build_train_step
 from utils.testing.golden import fill_input, load_case, record_taps, spread, torch_names
 from utils.testing.step_comparison import off
 
@@ -31,7 +30,9 @@ def inputs(case: dict) -> tuple[Tensor, Tensor]:
 def assert_scores(case: dict) -> None:
     """Within 1e-4 of the spread."""
     expected = np.array(case["eval"]["logits"])
-    scores = network(case)(Tensor(fill_input(case["input_seed"], case["input_shape"]))).asnumpy()
+    scores = build_network(case)(
+        Tensor(fill_input(case["input_seed"], case["input_shape"]))
+    ).asnumpy()
     assert np.abs(scores - expected).max() <= 1e-4 * spread(expected)
 
 
@@ -53,7 +54,7 @@ def test_scores_of_every_depth(name):
 def test_activations_on_the_way(case):
     taps = {point: v for point, v in case["eval"]["taps"].items() if point != "avgpool"}
     image = fill_input(case["input_seed"], case["input_shape"])
-    seen = record_taps(network(case), list(taps), image)
+    seen = record_taps(build_network(case), list(taps), image)
     for point, expected in taps.items():
         x = seen[point]
         scale = max(expected["std"], 1e-3)
@@ -77,8 +78,8 @@ def test_training_loss_gradients_and_buffers(case):
 
     And three times what PyTorch's own float32 is away from float64: 0.25 % at 50 layers.
     """
-    net, train = network(case).set_train(True), case["train"]
-    loss, weights = case_loss(case), net.trainable_params()
+    net, train = build_network(case).set_train(True), case["train"]
+    loss, weights = build_loss(case), net.trainable_params()
 
     def forward(x, y):
         scores = net(x)
@@ -90,9 +91,9 @@ def test_training_loss_gradients_and_buffers(case):
     noise = 3 * abs(train["loss"] / train["loss64"] - 1)
     assert float(value.asnumpy()) == pytest.approx(train["loss64"], rel=1e-4 + noise)
     others = train["other_losses64"]
-    plain = float(build_loss(0.0, "excluded")(scores, label).asnumpy())
+    plain = float(losses.build_loss(0.0, "excluded")(scores, label).asnumpy())
     assert plain == pytest.approx(others["cross_entropy"], rel=1e-4)
-    included = float(build_loss(0.1, "included")(scores, label).asnumpy())
+    included = float(losses.build_loss(0.1, "included")(scores, label).asnumpy())
     name = "label_smoothing_0.1_uniform_over_all_K (PyTorch, NVIDIA)"
     assert included == pytest.approx(others[name], rel=1e-4)
     names = torch_names(net)
@@ -112,7 +113,7 @@ def test_five_updates_with_the_no_decay_groups(part):
 
     Three times that, where PyTorch's own float32 is within 2 %.
     """
-    recorded, step = SMALL["train"][part], train_step(SMALL, part)
+    recorded, step = SMALL["train"][part], build_train_step(SMALL, part)
     weights = step.net.trainable_params()
     before = {p.name: p.asnumpy().copy() for p in weights}
     image, label = inputs(SMALL)
@@ -133,9 +134,9 @@ def test_five_updates_with_the_no_decay_groups(part):
 
 def test_names_and_counts_are_torchvisions():
     for case in VARIANTS.values():
-        net = build_network(**case["config"], mean=MEAN, std=STD)
+        net = model.build_network(**case["config"], mean=MEAN, std=STD)
         assert sum(p.size for p in net.trainable_params()) == case["parameters"]
-    net, names = network(SMALL), torch_names(network(SMALL))
+    net, names = build_network(SMALL), torch_names(build_network(SMALL))
     expected = [n for n, _, _ in SMALL["manifest"] if not n.endswith("num_batches_tracked")]
     assert sorted(names.values()) == sorted(expected)
     assert [names[p.name] for p in net.trainable_params()] == [
@@ -156,5 +157,5 @@ def test_names_and_counts_are_torchvisions():
     ],
 )
 def test_published_counts(arch, classes, parameters, tensors):
-    weights = build_network(arch, num_classes=classes, mean=MEAN, std=STD).trainable_params()
+    weights = model.build_network(arch, num_classes=classes, mean=MEAN, std=STD).trainable_params()
     assert (sum(p.size for p in weights), len(weights)) == (parameters, tensors)

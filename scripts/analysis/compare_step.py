@@ -92,7 +92,7 @@ def first_step(room: str, cfg, rt: runtime.Runtime, path: Optional[str]) -> tupl
     dataset = find_network(room).dataset
     train = find_network(room).train
     records = dataset.read_records(cfg, "train")
-    order = dataset.train_sampler(cfg, records, rt)
+    order = dataset.build_train_sampler(cfg, records, rt)
     if path:
         cfg = replace(cfg, train=replace(cfg.train, pretrained=Path(path)))
     step = train.build(cfg, rt, order).step

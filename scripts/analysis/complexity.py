@@ -55,7 +55,7 @@ def main(room: str, cfg: Any, layers: bool = False) -> None:
     runtime.start(Run(device="CPU"))
     cfg = on_cpu(cfg)
     found, name = run_once(room, cfg), cfg.run.out.name
-    row = figures(find_network(room).dataset.one_clip(cfg.data), found)
+    row = figures(find_network(room).dataset.get_input_shape(cfg.data), found)
     result = {"network": name, **row}
     show_table(COLUMNS, [[name, *cells(row)]])
     lines = [[kind, *(f"{n:,}" for n in sums.values())] for kind, sums in row["kinds"].items()]
@@ -76,7 +76,7 @@ def every_network() -> None:
     show_line(COLUMNS, COLUMNS, widths)
     for paths in groups:
         began, (room, cfg) = time.monotonic(), opened(paths[0])
-        row = figures(find_network(room).dataset.one_clip(cfg.data), run_once(room, cfg))
+        row = figures(find_network(room).dataset.get_input_shape(cfg.data), run_once(room, cfg))
         show_line([paths[0].stem, *cells(row)], COLUMNS, widths)
         seconds, names = round(time.monotonic() - began, 1), [path.stem for path in paths]
         rows.append({"network": names[0], "yamls": names, "seconds": seconds, **row})
@@ -92,12 +92,12 @@ def alike() -> list[list[Path]]:
     for room in cli.rooms():
         for path in sorted((ROOT / room / "configs").glob("*.yaml")):
             _, cfg = opened(path)
-            arguments = cfg.network()
+            arguments = cfg.model_arguments()
             classes[path] = (room, arguments["num_classes"])
             arguments = {k: v for k, v in sorted(arguments.items()) if k not in UNCOUNTED}
-            groups[repr((room, find_network(room).dataset.one_clip(cfg.data), arguments))].append(
-                path
-            )
+            groups[
+                repr((room, find_network(room).dataset.get_input_shape(cfg.data), arguments))
+            ].append(path)
     common = Counter(classes.values())
     return [sorted(paths, key=lambda p: -common[classes[p]]) for paths in groups.values()]
 
@@ -114,8 +114,8 @@ def on_cpu(cfg: Any) -> Any:
 
 
 def run_once(room: str, cfg: Any) -> list[Layer]:
-    net = find_network(room).model.build_network(**cfg.network())
-    return count_layers(net, find_network(room).dataset.one_clip(cfg.data))
+    net = find_network(room).model.build_network(**cfg.model_arguments())
+    return count_layers(net, find_network(room).dataset.get_input_shape(cfg.data))
 
 
 def figures(clip: tuple[int, ...], layers: Sequence[Layer]) -> dict:

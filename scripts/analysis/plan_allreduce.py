@@ -127,7 +127,7 @@ def find_ready_times(network: str, cfg, cluster: Cluster, profile: str) -> Backw
     names = [p.name for p in step.optimizer.parameters]
     sizes = [p.size * p.itemsize for p in step.optimizer.parameters]
     clips = cfg.data.batch * getattr(cfg.data, "copies", 1)  # several of a video count as several
-    shape = (clips, *find_network(network).dataset.one_clip(cfg.data))
+    shape = (clips, *find_network(network).dataset.get_input_shape(cfg.data))
     return backward_of(step.net, names, sizes, cfg.run, shape)
 
 

@@ -46,7 +46,7 @@ def main(
     if not workers.isdigit() or int(workers) == 0:
         raise ValueError(f"--workers must be a whole number above 0, not {workers}")
     dataset = find_network(room).dataset
-    began, files = time.monotonic(), dataset.list_files(cfg)
+    began, files = time.monotonic(), dataset.list_annotation_files(cfg)
     if not files:
         raise ValueError(f"{room} has no lists of videos; there is nothing to scan")
     kinds, read = Counter(), 0

@@ -43,7 +43,7 @@ def main(room: str, cfg, out: str, verify: bool, workers: str = "", **options: s
     from utils.data.packed.verify import verify_list
 
     dataset = find_network(room).dataset
-    began, files, reader = time.monotonic(), dataset.list_files(cfg), cfg.data.reader
+    began, files, reader = time.monotonic(), dataset.list_annotation_files(cfg), cfg.data.reader
     if not files:
         raise ValueError(f"{room} has no lists of videos; scripts/data/pack_images.py packs images")
     workers = cli.whole_number("workers", workers or str(len(os.sched_getaffinity(0))))

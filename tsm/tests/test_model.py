@@ -1,4 +1,4 @@
-"""The shift, pooling and streaming against the golden operator cases; what may not be built."""
+"""Shift, pooling and streaming against the golden operator cases; settings that are refused."""
 
 from pathlib import Path
 
@@ -51,22 +51,22 @@ def test_streaming_equals_the_offline_past_shift():
 
 @pytest.mark.parametrize("name", ["resnet18_8f_unidirectional", "mobilenetv2_8f_unidirectional"])
 def test_frame_by_frame_equals_the_clip(name):
-    """One frame at a time, the buffers carried by hand, against the recorded frame scores."""
+    """One frame at a time, with buffers, against the recorded frame scores."""
     case = next(
         c for n, c in VARIANTS.items() if c["config"]["unidirectional"] and n[:8] == name[:8]
     )
     config = case["config"]
     net = TSM(config["num_class"], 8, arch=config["base_model"], online=True)
     shapes = {n: tuple(p.shape) for n, p in net.parameters_dict().items()}
-    state = {theirs: fill(theirs, shapes[ours]) for ours, theirs in torch_names(net).items()}
+    state = {name: fill(name, shapes[ours]) for ours, name in torch_names(net).items()}
     put_state(net, state, NETWORK)
     clips = fill_input(case["input_seed"], case["input_shape"])  # (N, T, 3, H, W)
     online = OnlineTSM(net).set_train(False)
     for clip, expected in zip(clips, np.array(case["eval"]["frame_scores64"])):
         buffers = online.initial_buffers(*clip.shape[-2:])
         for frame, scores in zip(clip, expected):
-            found, *buffers = online(Tensor(frame[None]), *buffers)
-            np.testing.assert_allclose(found.asnumpy()[0], scores, atol=1e-4)
+            output, *buffers = online(Tensor(frame[None]), *buffers)
+            np.testing.assert_allclose(output.asnumpy()[0], scores, atol=1e-4)
 
 
 def test_streaming_buffers_have_the_published_shapes():
@@ -96,8 +96,8 @@ def test_uint8_clips_are_normalised_in_the_network():
 def test_clips_do_not_see_each_other():
     x = np.random.RandomState(0).randn(8, 8, 1, 1).astype(np.float32)
     both = shift(Tensor(x), 4, 1).asnumpy()
-    apart = [shift(Tensor(part), 4, 1).asnumpy() for part in (x[:4], x[4:])]
-    np.testing.assert_array_equal(both, np.concatenate(apart))
+    separate = [shift(Tensor(part), 4, 1).asnumpy() for part in (x[:4], x[4:])]
+    np.testing.assert_array_equal(both, np.concatenate(separate))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_the_published_number_of_blocks_is_shifted(arch, shifted):
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"arch": "resnet99"}, "model.arch is resnet99"),
         ({"arch": "resnet18", "non_local": True}, "non_local is defined for resnet50"),
@@ -121,8 +121,8 @@ def test_the_published_number_of_blocks_is_shifted(arch, shifted):
         ({"before_softmax": False, "consensus": "identity"}, "model.consensus must be avg"),
     ],
 )
-def test_what_has_no_meaning_is_refused(settings, words):
-    with pytest.raises(ValueError, match=words):
+def test_settings_that_do_not_go_together_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
         TSM(**{"num_classes": 3, "segments": 8, **settings})
 
 
@@ -132,8 +132,8 @@ def test_mixed_precision_keeps_batch_norms_and_scores_in_float32():
     expected = exact(clip).asnumpy()
     for level in ("O1", "O2", "O3"):
         net = TSM(3, 2, arch="resnet18", first_width=8).set_train(False)
-        for mine, theirs in zip(net.get_parameters(), exact.get_parameters()):
-            mine.set_data(theirs.value())
+        for mine, original in zip(net.get_parameters(), exact.get_parameters()):
+            mine.set_data(original.value())
         half = amp.cast(net, level)
         scores = half(clip)
         assert scores.dtype == ms.float32

@@ -1,4 +1,4 @@
-"""State names and parameter counts: what a published checkpoint must find here."""
+"""Parameter names and counts must match those of published checkpoints."""
 
 import gzip
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tsm.convert import canonical, dialect
+from tsm.convert import canonical_name, detect_format
 from tsm.model import TSM
 from tsm.network import NETWORK
 from utils.testing.golden import fill, load_case, torch_names
@@ -62,13 +62,14 @@ def test_a_non_local_block_has_the_order_of_the_original():
     assert trained == [f"{part}.{leaf}" for part in order for leaf in ("weight", "bias")]
 
 
-def manifest(name: str) -> dict:
+def load_manifest(name: str) -> dict:
+    """{name: shape} of a published checkpoint."""
     lines = gzip.decompress((GOLDEN / "names" / f"{name}.txt.gz").read_bytes()).decode().split("\n")
     pairs = [line.split(" ") for line in lines if line]
     return {n: () if s == "scalar" else tuple(map(int, s.split(","))) for n, s in pairs}
 
 
-def state(shapes: dict) -> dict:
+def fill_state(shapes: dict) -> dict:
     return {name: fill(name, shape) for name, shape in shapes.items()}
 
 
@@ -95,13 +96,13 @@ SOURCES = [
 
 @pytest.mark.parametrize(("source", "settings", "new_head"), SOURCES)
 def test_published_names_are_consumed_on_both_sides(source, settings, new_head):
-    shapes = manifest(source)
+    shapes = load_manifest(source)
     net = TSM(segments=8, **settings)
-    wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
-    done = convert(state(shapes), wanted, NETWORK, new_head)
-    assert set(done.arrays) | set(done.missing) == set(wanted)
-    assert all(done.arrays[name].shape == wanted[name] for name in done.arrays)
-    assert done.missing == ([n for n in wanted if "fc." in n] if new_head else [])
+    targets = {name: tuple(p.shape) for name, p in weights_of(net).items()}
+    done = convert(fill_state(shapes), targets, NETWORK, new_head)
+    assert set(done.arrays) | set(done.missing) == set(targets)
+    assert all(done.arrays[name].shape == targets[name] for name in done.arrays)
+    assert done.missing == ([n for n in targets if "fc." in n] if new_head else [])
     counted = {name for name in shapes if name.endswith("num_batches_tracked")}
     head = {name for name in shapes if new_head and "fc." in name}
     assert set(done.dropped) == counted | head
@@ -109,14 +110,14 @@ def test_published_names_are_consumed_on_both_sides(source, settings, new_head):
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "module.model.", "backbone."])
 @pytest.mark.parametrize("source", sorted({source for source, _, _ in SOURCES}))
-def test_a_wrappers_prefix_may_stand_before_every_naming(source, prefix):
-    names = [name.removeprefix("module.") for name in manifest(source)]
-    shown, spoken = read_naming([prefix + name for name in names], NETWORK.convert)
-    assert (shown, spoken) == (prefix, dialect(names))
+def test_every_format_may_have_the_prefix_of_a_wrapper(source, prefix):
+    names = [name.removeprefix("module.") for name in load_manifest(source)]
+    detected_prefix, source_format = read_naming([prefix + name for name in names], NETWORK.convert)
+    assert (detected_prefix, source_format) == (prefix, detect_format(names))
 
 
-def test_a_backbone_alone_keeps_the_naming_of_mmaction2():
-    names = [name for name in manifest("mmaction2_tsm_r50") if name.startswith("backbone.")]
+def test_a_backbone_alone_has_the_format_of_mmaction2():
+    names = [name for name in load_manifest("mmaction2_tsm_r50") if name.startswith("backbone.")]
     assert read_naming(names, NETWORK.convert) == ("", "mmaction2")
     assert read_naming([f"module.{name}" for name in names], NETWORK.convert) == (
         "module.",
@@ -124,13 +125,13 @@ def test_a_backbone_alone_keeps_the_naming_of_mmaction2():
     )
 
 
-def test_every_array_lands_on_its_own_name():
-    """The fill rule names every array, so a swap of two of one shape would show."""
-    shapes = manifest("mmaction2_tsm_r50")
-    source = state(shapes)
+def test_every_array_gets_its_own_name():
+    """Weights are a function of the name, so a swap of two arrays of one shape would show."""
+    shapes = load_manifest("mmaction2_tsm_r50")
+    source = fill_state(shapes)
     net = TSM(400, 8)
-    wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
-    arrays = convert(source, wanted, NETWORK).arrays
+    targets = {name: tuple(p.shape) for name, p in weights_of(net).items()}
+    arrays = convert(source, targets, NETWORK).arrays
     norm = "base_model.layer2.0.downsample.1.moving_mean"
     expected = {
         "base_model.layer3.1.conv1.net.weight": "backbone.layer3.1.conv1.conv.net.weight",
@@ -145,17 +146,17 @@ def test_every_array_lands_on_its_own_name():
 def test_our_own_names_pass_through():
     net = TSM(5, 8, arch="resnet18")
     source = {name: p.asnumpy() for name, p in weights_of(net).items()}
-    wanted = {name: value.shape for name, value in source.items()}
-    arrays = convert(source, wanted, NETWORK).arrays
+    targets = {name: value.shape for name, value in source.items()}
+    arrays = convert(source, targets, NETWORK).arrays
     for name, value in source.items():
         np.testing.assert_array_equal(arrays[name], value)
 
 
 def test_a_flow_network_starts_from_the_mean_over_rgb():
     net = TSM(9, 8, arch="resnet18", modality="flow", frames_per_segment=5)
-    wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
-    source = state(manifest("torchvision_resnet18"))
-    kernel = convert(source, wanted, NETWORK, new_head=True).arrays["base_model.conv1.weight"]
+    targets = {name: tuple(p.shape) for name, p in weights_of(net).items()}
+    source = fill_state(load_manifest("torchvision_resnet18"))
+    kernel = convert(source, targets, NETWORK, new_head=True).arrays["base_model.conv1.weight"]
     assert kernel.shape == (64, 10, 7, 7)
     mean = source["conv1.weight"].mean(axis=1)
     for channel in range(10):
@@ -163,7 +164,7 @@ def test_a_flow_network_starts_from_the_mean_over_rgb():
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (lambda s: s.pop("module.base_model.bn1.weight"), "missing base_model.bn1.gamma"),
         (lambda s: s.update({"module.extra.weight": np.zeros(3)}), "unknown extra.weight"),
@@ -179,25 +180,25 @@ def test_a_flow_network_starts_from_the_mean_over_rgb():
         ),
     ],
 )
-def test_what_does_not_fit_is_told(change, words):
-    source = state(manifest("tsm_r50_k400"))
+def test_weights_that_do_not_fit_are_named(change, message):
+    source = fill_state(load_manifest("tsm_r50_k400"))
     change(source)
-    wanted = {name: tuple(p.shape) for name, p in weights_of(TSM(400, 8)).items()}
-    with pytest.raises(ValueError, match=words):
-        convert(source, wanted, NETWORK)
+    targets = {name: tuple(p.shape) for name, p in weights_of(TSM(400, 8)).items()}
+    with pytest.raises(ValueError, match=message):
+        convert(source, targets, NETWORK)
 
 
-def test_dialects_are_told_apart():
-    for source, spoken in [("tsm_r50_k400", "tsm"), ("mmaction2_tsm_r50", "mmaction2")]:
-        assert dialect(manifest(source)) == spoken
-    assert dialect(manifest("torchvision_resnet18")) == "torchvision"
-    assert dialect(manifest("online_mobilenetv2_jester")) == "online"
+def test_formats_are_detected():
+    for source, source_format in [("tsm_r50_k400", "tsm"), ("mmaction2_tsm_r50", "mmaction2")]:
+        assert detect_format(load_manifest(source)) == source_format
+    assert detect_format(load_manifest("torchvision_resnet18")) == "torchvision"
+    assert detect_format(load_manifest("online_mobilenetv2_jester")) == "online"
     with pytest.raises(ValueError, match="neither TSM's"):
-        dialect(["encoder.weight"])
+        detect_format(["encoder.weight"])
 
 
-def test_published_mobilenet_heads_of_both_kinds_are_one():
-    assert canonical("module.base_model.classifier.weight") == canonical("new_fc.weight")
+def test_both_names_of_the_mobilenet_classifier_are_one_weight():
+    assert canonical_name("module.base_model.classifier.weight") == canonical_name("new_fc.weight")
 
 
 @pytest.mark.parametrize(
@@ -209,6 +210,6 @@ def test_published_mobilenet_heads_of_both_kinds_are_one():
         ("backbone.conv2.conv.weight", "base_model.features.18.0.weight"),
     ],
 )
-def test_mmaction2s_mobilenet_is_spelled(theirs, ours):
-    assert dialect([theirs, "backbone.layer2.1.conv.1.bn.bias"]) == "mmaction2_mobilenet"
-    assert canonical(theirs, "mmaction2_mobilenet") == ours
+def test_names_of_mmaction2s_mobilenet(theirs, ours):
+    assert detect_format([theirs, "backbone.layer2.1.conv.1.bn.bias"]) == "mmaction2_mobilenet"
+    assert canonical_name(theirs, "mmaction2_mobilenet") == ours

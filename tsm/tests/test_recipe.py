@@ -1,4 +1,4 @@
-"""Rates, groups and splits of the recipes, against the original's and the paper's numbers."""
+"""Learning rates, parameter groups and AllReduce splits against the original and the paper."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tsm.config import Config
-from tsm.lr_generator import FLOW_FIRST_CONV, GROUPS, get_lr, parameter_groups
+from tsm.lr_generator import FLOW_FIRST_CONV, GROUPS, build_parameter_groups, get_lr
 from tsm.model import TSM, freeze_batch_norms
 from utils.config import ROOT, load_config
 from utils.data.sampler import TrainSampler
@@ -18,7 +18,7 @@ from utils.train import lr_schedules
 DATA = load_case(Path(__file__).parent / "golden" / "tsm_data.json")
 
 
-def recipe(**changes):
+def make_recipe(**changes):
     settings = {
         "epochs": 50,
         "lr": 0.02,
@@ -37,7 +37,7 @@ def recipe(**changes):
 @pytest.mark.parametrize("name", ["kinetics_step", "kinetics_step_batch256", "something_step"])
 def test_step_rates_equal_the_originals(name):
     case = DATA["lr"][name]
-    train = recipe(lr=case["lr"], milestones=[int(m) for m in case["lr_steps"]])
+    train = make_recipe(lr=case["lr"], milestones=[int(m) for m in case["lr_steps"]])
     lr = get_lr(train, updates_per_epoch=3, global_batch=128)
     np.testing.assert_allclose(lr[::3], case["lr_per_epoch_first_group"], rtol=1e-12)
     np.testing.assert_array_equal(lr[0::3], lr[2::3])
@@ -45,14 +45,14 @@ def test_step_rates_equal_the_originals(name):
 
 def test_cosine_rates_equal_the_originals():
     case = DATA["lr"]["repository_cosine"]
-    train = recipe(lr=case["lr"], epochs=case["epochs"], schedule="cosine")
+    train = make_recipe(lr=case["lr"], epochs=case["epochs"], schedule="cosine")
     lr = get_lr(train, updates_per_epoch=2, global_batch=1)
     np.testing.assert_allclose(lr[::2], case["lr_per_epoch_first_group"], rtol=1e-9)
 
 
 @pytest.mark.parametrize("case", DATA["lr"]["summit"], ids=lambda c: f"{c['global_batch']}")
 def test_summit_rates_equal_the_papers(case):
-    train = recipe(
+    train = make_recipe(
         lr=case["base_lr"],
         base_batch=case["base_batch"],
         epochs=case["epochs"],
@@ -71,10 +71,10 @@ SUMMIT = load_config(Config, ROOT / "tsm" / "configs" / "tsm_r50_k400_8f_summit.
 
 
 def summit_rates(devices: int) -> tuple:
-    """(rates of the whole run, updates an epoch) of the one yaml on so many devices."""
-    order = TrainSampler(240_000, SUMMIT.data.batch, 0, devices, 0)
-    lr = get_lr(SUMMIT.train, order.updates_per_epoch(1), order.effective_batch_size(1))
-    return lr, order.steps_per_epoch
+    """(learning rates of the run, updates per epoch) of the Summit yaml on `devices` devices."""
+    sampler = TrainSampler(240_000, SUMMIT.data.batch, 0, devices, 0)
+    lr = get_lr(SUMMIT.train, sampler.updates_per_epoch(1), sampler.effective_batch_size(1))
+    return lr, sampler.steps_per_epoch
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_the_summit_yamls_rates_equal_the_recorded_ones():
 
 
 def test_the_summit_yaml_decays_convolutions_and_the_classifiers_weight_alone():
-    net = TSM(**SUMMIT.network())
-    groups = parameter_groups(net.trainable_params(), SUMMIT.train, np.ones(1), flow=False)
+    net = TSM(**SUMMIT.model_arguments())
+    groups = build_parameter_groups(net.trainable_params(), SUMMIT.train, np.ones(1), flow=False)
     for group in groups:
         for parameter in group["params"]:
             assert group["weight_decay"] == (1e-4 if parameter.ndim > 1 else 0), parameter.name
@@ -130,7 +130,7 @@ def test_linear_scaling_follows_the_global_batch():
 
 
 def test_the_warm_up_of_mmaction2_changes_once_per_epoch():
-    lr = get_lr(recipe(warmup_epochs=5, warmup_lr=0.002, milestones=(25, 45)), 4, 1)
+    lr = get_lr(make_recipe(warmup_epochs=5, warmup_lr=0.002, milestones=(25, 45)), 4, 1)
     np.testing.assert_allclose(lr[0:24:4], [0.002, 0.0065, 0.011, 0.0155, 0.02, 0.02])
 
 
@@ -140,16 +140,16 @@ def test_groups_equal_the_originals(name):
     fast = case["fc_lr5"]
     net = TSM(400, 8)
     freeze_batch_norms(net, "partial" if case["partial_bn"] else "trained")
-    groups = parameter_groups(
-        net.trainable_params(), recipe(fast_head=fast), np.ones(1), flow=False
+    groups = build_parameter_groups(
+        net.trainable_params(), make_recipe(fast_head=fast), np.ones(1), flow=False
     )
-    spelled = torch_names(net)
+    original_names = torch_names(net)
     for group, expected in zip(groups, case["groups"]):
         assert group["name"] == expected["name"]
-        assert [spelled[p.name] for p in group["params"]] == expected["params"]
+        assert [original_names[p.name] for p in group["params"]] == expected["params"]
         assert group["lr"][0] == expected["lr_mult"]
         assert group["weight_decay"] == pytest.approx(1e-4 * expected["decay_mult"])
-    frozen = {spelled[p.name] for p in net.get_parameters() if p.name in spelled} - {
+    frozen = {original_names[p.name] for p in net.get_parameters() if p.name in original_names} - {
         name for group in case["groups"] for name in group["params"]
     }
     weights = {name for name in frozen if name.endswith(("weight", "bias"))}
@@ -158,7 +158,7 @@ def test_groups_equal_the_originals(name):
 
 def test_flow_learns_its_first_convolution_faster():
     net = TSM(3, 8, arch="resnet18", modality="flow", frames_per_segment=5)
-    groups = parameter_groups(net.trainable_params(), recipe(), np.ones(1), flow=True)
+    groups = build_parameter_groups(net.trainable_params(), make_recipe(), np.ones(1), flow=True)
     assert groups[0]["lr"][0] == FLOW_FIRST_CONV["first_conv_weight"][0] == 5
     assert GROUPS["first_conv_weight"] == (1, 1)
 

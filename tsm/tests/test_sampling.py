@@ -1,4 +1,4 @@
-"""Which frames a clip consists of: the source's cases, and what holds for any video."""
+"""Frame sampling: the cases of the source, and properties for videos of any length."""
 
 import json
 from pathlib import Path
@@ -12,21 +12,21 @@ GOLDEN = json.loads((Path(__file__).parent / "golden" / "tsm_data.json").read_te
 LENGTHS = [*range(1, 80), 127, 128, 129, 300, 1000]
 
 
-def drawn(case):
+def sample_case(case):
     """The offsets of a golden case."""
     n, t, length = case["num_frames"], case["num_segments"], case["new_length"]
     rng = np.random.RandomState(case.get("numpy_seed"))
-    split, _, how = case["mode"].partition("_")
+    split, _, mode = case["mode"].partition("_")
     clips = {"test_dense": 10, "test_twice": 2}.get(case["mode"], 1)
-    return sampling.sample(split, n, t, length, how == "dense", clips, rng)
+    return sampling.sample_segment_offsets(split, n, t, length, mode == "dense", clips, rng)
 
 
-def uniform(n, t, length):
-    """The uniform samplers that draw nothing, by name."""
+def sample_uniform(n, t, length):
+    """Offsets of the uniform samplers that use no random numbers, by name."""
     return {
-        "val": sampling.sample("val", n, t, length, False),
-        "test": sampling.sample("test", n, t, length),
-        "twice": sampling.sample("test", n, t, length, False, 2),
+        "val": sampling.sample_segment_offsets("val", n, t, length, False),
+        "test": sampling.sample_segment_offsets("test", n, t, length),
+        "twice": sampling.sample_segment_offsets("test", n, t, length, False, 2),
     }
 
 
@@ -34,7 +34,7 @@ def uniform(n, t, length):
     "case", GOLDEN["sampling"], ids=lambda c: f"{c['mode']}-{c['num_frames']}-{c['num_segments']}"
 )
 def test_sampling_is_that_of_the_source(case):
-    assert (drawn(case) + 1).tolist() == case["indices"]
+    assert (sample_case(case) + 1).tolist() == case["indices"]
 
 
 def test_the_golden_cases_cover_every_sampler():
@@ -47,7 +47,7 @@ def test_the_golden_cases_cover_every_sampler():
 @pytest.mark.parametrize("case", GOLDEN["frames_read"])
 def test_frames_read_are_those_of_the_source(case):
     offsets = np.array(case["indices"]) - 1
-    read = sampling.frames_read(offsets, case["num_frames"], case["new_length"])
+    read = sampling.expand_segments(offsets, case["num_frames"], case["new_length"])
     assert (read + 1).tolist() == case["frames_read"]
 
 
@@ -56,8 +56,8 @@ def test_frames_read_are_those_of_the_source(case):
 def test_offsets_lie_in_the_video_and_ascend(t, length):
     rng = np.random.RandomState(0)
     for n in LENGTHS:
-        clips = uniform(n, t, length)
-        clips["train"] = sampling.sample("train", n, t, length, False, rng=rng)
+        clips = sample_uniform(n, t, length)
+        clips["train"] = sampling.sample_segment_offsets("train", n, t, length, False, rng=rng)
         for name, offsets in clips.items():
             assert offsets.dtype == np.int64
             assert offsets.shape == (2 * t if name == "twice" else t,)
@@ -71,9 +71,9 @@ def test_dense_offsets_are_evenly_spaced_around_the_video(t):
     rng = np.random.RandomState(0)
     for n in LENGTHS:
         for offsets in (
-            sampling.sample("train", n, t, 1, True, rng=rng),
-            sampling.sample("val", n, t, 1, True, rng=rng),
-            *sampling.sample("test", n, t, 1, True, 3).reshape(3, t),
+            sampling.sample_segment_offsets("train", n, t, 1, True, rng=rng),
+            sampling.sample_segment_offsets("val", n, t, 1, True, rng=rng),
+            *sampling.sample_segment_offsets("test", n, t, 1, True, 3).reshape(3, t),
         ):
             assert offsets.shape == (t,)
             assert ((offsets >= 0) & (offsets < n)).all()
@@ -82,11 +82,11 @@ def test_dense_offsets_are_evenly_spaced_around_the_video(t):
                 assert offsets[-1] - offsets[0] < 64
 
 
-def test_each_stretch_of_a_training_video_is_drawn_from_evenly():
+def test_each_interval_of_a_training_video_is_drawn_from_evenly():
     rng = np.random.RandomState(0)
     counts = np.zeros((8, 6), int)
     for _ in range(6000):
-        offsets = sampling.sample("train", 50, 8, 1, False, rng=rng)
+        offsets = sampling.sample_segment_offsets("train", 50, 8, 1, False, rng=rng)
         counts[np.arange(8), offsets - 6 * np.arange(8)] += 1
     assert counts.min() > 850
     assert counts.max() < 1150
@@ -94,23 +94,29 @@ def test_each_stretch_of_a_training_video_is_drawn_from_evenly():
 
 def test_a_short_training_video_of_long_segments_draws_every_start():
     rng = np.random.RandomState(0)
-    seen = {tuple(sampling.sample("train", 10, 8, 5, False, rng=rng)) for _ in range(500)}
-    assert {start for offsets in seen for start in offsets} == set(range(6))
-    assert len(seen) > 100
+    samples = {
+        tuple(sampling.sample_segment_offsets("train", 10, 8, 5, False, rng=rng))
+        for _ in range(500)
+    }
+    assert {start for offsets in samples for start in offsets} == set(range(6))
+    assert len(samples) > 100
 
 
-def test_dense_training_never_draws_the_last_place():
+def test_dense_training_never_draws_the_last_start():
     rng = np.random.RandomState(0)
-    starts = {int(sampling.sample("train", 70, 8, 1, True, rng=rng)[0]) for _ in range(500)}
+    starts = {
+        int(sampling.sample_segment_offsets("train", 70, 8, 1, True, rng=rng)[0])
+        for _ in range(500)
+    }
     assert starts == set(range(6))
 
 
 def test_validation_of_a_short_video_is_its_first_frame_but_testing_is_not():
     for n, length in ((8, 1), (12, 5)):
-        offsets = uniform(n, 8, length)
+        offsets = sample_uniform(n, 8, length)
         assert offsets["val"].tolist() == [0] * 8
         assert offsets["test"].tolist() == list(range(8))
-        assert len(set(uniform(n + 1, 8, length)["val"])) > 1
+        assert len(set(sample_uniform(n + 1, 8, length)["val"])) > 1
 
 
 @pytest.mark.parametrize("n", [1, 3, 4])
@@ -118,15 +124,15 @@ def test_a_video_shorter_than_a_segment_starts_at_frame_0(n):
     rng = np.random.RandomState(0)
     for t in (1, 2, 8):
         for offsets in (
-            *uniform(n, t, 5).values(),
-            sampling.sample("train", n, t, 5, False, rng=rng),
+            *sample_uniform(n, t, 5).values(),
+            sampling.sample_segment_offsets("train", n, t, 5, False, rng=rng),
         ):
             assert not offsets.any()
 
 
 @pytest.mark.parametrize("clips", [1, 2, 7, 10])
-def test_dense_clips_reach_from_the_first_place_to_the_last(clips):
-    starts = sampling.sample("test", 300, 8, 1, True, clips).reshape(clips, 8)[:, 0]
+def test_dense_clips_reach_from_the_first_start_to_the_last(clips):
+    starts = sampling.sample_segment_offsets("test", 300, 8, 1, True, clips).reshape(clips, 8)[:, 0]
     assert starts[0] == 0
     if clips > 1:
         assert starts[-1] == 300 - 64
@@ -136,8 +142,8 @@ def test_dense_clips_reach_from_the_first_place_to_the_last(clips):
 def test_frames_read_stop_at_the_last_frame():
     for n in (1, 4, 30):
         for length in (1, 2, 5):
-            offsets = sampling.sample("test", n, 8, 1)
-            read = sampling.frames_read(offsets, n, length).reshape(8, length)
+            offsets = sampling.sample_segment_offsets("test", n, 8, 1)
+            read = sampling.expand_segments(offsets, n, length).reshape(8, length)
             assert (read[:, 0] == offsets).all()
             assert read.max() < n
             steps = np.diff(read)
@@ -147,9 +153,13 @@ def test_frames_read_stop_at_the_last_frame():
 @pytest.mark.parametrize("dense", [False, True])
 def test_a_video_without_frames_is_refused(dense):
     for call in (
-        lambda: sampling.sample("train", 0, 8, 1, dense, rng=np.random.RandomState(0)),
-        lambda: sampling.sample("val", 0, 8, 1, dense, rng=np.random.RandomState(0)),
-        lambda: sampling.sample("test", 0, 8, 1, dense, 1),
+        lambda: sampling.sample_segment_offsets(
+            "train", 0, 8, 1, dense, rng=np.random.RandomState(0)
+        ),
+        lambda: sampling.sample_segment_offsets(
+            "val", 0, 8, 1, dense, rng=np.random.RandomState(0)
+        ),
+        lambda: sampling.sample_segment_offsets("test", 0, 8, 1, dense, 1),
     ):
         with pytest.raises(ValueError, match="0 frames"):
             call()
@@ -158,4 +168,4 @@ def test_a_video_without_frames_is_refused(dense):
 @pytest.mark.parametrize("clips", [0, 3, -1])
 def test_uniform_testing_has_one_clip_or_two(clips):
     with pytest.raises(ValueError, match=r"eval\.clips"):
-        sampling.sample("test", 100, 8, 1, clips=clips)
+        sampling.sample_segment_offsets("test", 100, 8, 1, clips=clips)

@@ -15,12 +15,12 @@ GOLDEN = json.loads((Path(__file__).parent / "golden" / "tsm_data.json").read_te
 SCALES = (1, 0.875, 0.75, 0.66)
 
 
-def noise(count, height, width, channels=3):
+def make_noise(count, height, width, channels=3):
     shape = (count, height, width, channels)
     return np.random.RandomState(0).randint(256, size=shape, dtype=np.uint8)
 
 
-def pil(frame, box, size):
+def resize_with_pil(frame, box, size):
     """The (x, y, w, h) box of a frame at size x size, (C, size, size), channel by channel."""
     x, y, width, height = box
     images = [
@@ -32,9 +32,11 @@ def pil(frame, box, size):
 
 @pytest.mark.parametrize("case", GOLDEN["fixed_crop_offsets"])
 def test_offsets_are_those_of_the_source(case):
-    places = transforms.PLACES if case["more_fix_crop"] else transforms.PLACES[:5]
+    positions = (
+        transforms.CROP_POSITIONS if case["more_fix_crop"] else transforms.CROP_POSITIONS[:5]
+    )
     crop = case["crop_w"], case["crop_h"]
-    offsets = transforms.crop_offsets(case["image_w"], case["image_h"], crop, places)
+    offsets = transforms.compute_crop_offsets(case["image_w"], case["image_h"], crop, positions)
     assert [list(offset) for offset in offsets] == case["offsets_x_y"]
 
 
@@ -42,22 +44,24 @@ def test_offsets_are_those_of_the_source(case):
 def test_candidates_are_those_of_the_source(case):
     assert case["max_distort"] == transforms.MAX_DISTORT
     sizes = case["image_w"], case["image_h"], case["input_size"]
-    pairs = transforms.crop_candidates(*sizes, case["scales"])
+    pairs = transforms.list_crop_sizes(*sizes, case["scales"])
     assert [list(pair) for pair in pairs] == case["candidate_w_h"]
 
 
 @pytest.mark.parametrize("case", GOLDEN["multiscale_seeded"])
 def test_drawn_crops_are_those_of_the_source(case):
-    dice = random.Random(case["python_random_seed"])
+    rng = random.Random(case["python_random_seed"])
     sizes = case["image_w"], case["image_h"], case["input_size"]
-    boxes = [transforms.draw_crop(*sizes, case["scales"], dice) for _ in case["w_h_x_y"]]
+    boxes = [transforms.draw_crop(*sizes, case["scales"], rng) for _ in case["w_h_x_y"]]
     assert [[w, h, x, y] for x, y, w, h in boxes] == case["w_h_x_y"]
 
 
-def views_of(case, places):
+def list_expected_views(case, positions):
     """The golden layout: for every box all images, then, if flipping, all images mirrored."""
     crop = case["crop"]
-    offsets = transforms.crop_offsets(case["image_w"], case["image_h"], (crop, crop), places)
+    offsets = transforms.compute_crop_offsets(
+        case["image_w"], case["image_h"], (crop, crop), positions
+    )
     return [
         {"box": [x, y, x + crop, y + crop], "flipped": flipped}
         for x, y in offsets
@@ -68,18 +72,18 @@ def views_of(case, places):
 
 @pytest.mark.parametrize("case", GOLDEN["full_res_sample"])
 def test_three_boxes_are_those_of_the_source(case):
-    assert views_of(case, transforms.LEFT_RIGHT_MIDDLE) == case["result"]
+    assert list_expected_views(case, transforms.LEFT_RIGHT_CENTER) == case["result"]
     if not case["flip"]:
-        assert as_golden(case, 3) == case["result"]
+        assert list_golden_views(case, 3) == case["result"]
 
 
 @pytest.mark.parametrize("case", GOLDEN["over_sample"])
 def test_five_and_ten_boxes_are_those_of_the_source(case):
-    assert as_golden(case, 10 if case["flip"] else 5) == case["result"]
+    assert list_golden_views(case, 10 if case["flip"] else 5) == case["result"]
 
 
-def as_golden(case, crops):
-    views = transforms.view_boxes(case["image_w"], case["image_h"], case["crop"], crops)
+def list_golden_views(case, crops):
+    views = transforms.list_view_boxes(case["image_w"], case["image_h"], case["crop"], crops)
     return [
         {"box": [x, y, x + w, y + h], "flipped": flipped}
         for (x, y, w, h), flipped in views
@@ -97,16 +101,16 @@ def test_scaled_sizes_are_those_of_the_source(group):
 @pytest.mark.parametrize("group", GOLDEN["center_crop"])
 def test_the_centre_is_that_of_the_source(group):
     for case in group["cases"]:
-        want = case["x"], case["y"], group["crop"], group["crop"]
-        assert center_crop_box(case["image_w"], case["image_h"], group["crop"]) == want
-        views = transforms.view_boxes(case["image_w"], case["image_h"], group["crop"], 1)
-        assert views == [(want, False)]
+        expected = case["x"], case["y"], group["crop"], group["crop"]
+        assert center_crop_box(case["image_w"], case["image_h"], group["crop"]) == expected
+        views = transforms.list_view_boxes(case["image_w"], case["image_h"], group["crop"], 1)
+        assert views == [(expected, False)]
 
 
 def test_every_training_crop_lies_in_the_frame():
-    dice = random.Random(0)
+    rng = random.Random(0)
     for width, height in ((340, 256), (256, 340), (222, 223), (224, 224), (226, 400), (30, 20)):
-        boxes = {transforms.draw_crop(width, height, 224, SCALES, dice) for _ in range(400)}
+        boxes = {transforms.draw_crop(width, height, 224, SCALES, rng) for _ in range(400)}
         assert len(boxes) > 20
         for x, y, w, h in boxes:
             assert min(x, y) >= 0
@@ -118,8 +122,10 @@ def test_every_training_crop_lies_in_the_frame():
 @pytest.mark.parametrize(("channels", "length"), [(3, 1), (2, 5), (3, 2)])
 @pytest.mark.parametrize("flip", [False, True])
 def test_a_training_clip_is_one_crop_of_all_frames(channels, length, flip):
-    frames = noise(4 * length, 50, 70, channels)
-    clip, flipped = transforms.train_clip(frames, length, 32, SCALES, Dice(5, flip), True)
+    frames = make_noise(4 * length, 50, 70, channels)
+    clip, flipped = transforms.make_train_clip(
+        frames, length, 32, SCALES, FixedRandom(5, flip), True
+    )
     assert flipped is flip
     assert clip.shape == (4, length * channels, 32, 32)
     assert clip.dtype == np.uint8
@@ -127,13 +133,13 @@ def test_a_training_clip_is_one_crop_of_all_frames(channels, length, flip):
     box = transforms.draw_crop(70, 50, 32, SCALES, random.Random(5))
     for t in range(4):
         for k in range(length):
-            want = pil(frames[t * length + k], box, 32)
-            want = mirrored(want) if flip else want
-            assert np.array_equal(clip[t, k * channels : (k + 1) * channels], want)
+            expected = resize_with_pil(frames[t * length + k], box, 32)
+            expected = mirror_image(expected) if flip else expected
+            assert np.array_equal(clip[t, k * channels : (k + 1) * channels], expected)
 
 
-class Dice:
-    """Draws crops from a seed, and flips as told."""
+class FixedRandom:
+    """Draws crops from a seed; `flip` decides whether a clip is mirrored."""
 
     def __init__(self, seed, flip):
         self.choice, self.flip = random.Random(seed).choice, flip
@@ -142,26 +148,26 @@ class Dice:
         return 0.49 if self.flip else 0.5
 
 
-def mirrored(image):
+def mirror_image(image):
     """(C, H, W) with left and right swapped; flow x inverted too."""
     image = image[:, :, ::-1]
     return np.stack((255 - image[0], image[1])) if len(image) == 2 else image
 
 
 def test_half_the_clips_are_flipped_where_flipping_is_on():
-    dice = random.Random(0)
-    frames = noise(1, 8, 8)
-    for flip, fewest, most in ((True, 450, 550), (False, 0, 0)):
-        clips = [transforms.train_clip(frames, 1, 8, (1,), dice, flip) for _ in range(1000)]
-        assert fewest <= sum(flipped for _, flipped in clips) <= most
+    rng = random.Random(0)
+    frames = make_noise(1, 8, 8)
+    for flip, least, greatest in ((True, 450, 550), (False, 0, 0)):
+        clips = [transforms.make_train_clip(frames, 1, 8, (1,), rng, flip) for _ in range(1000)]
+        assert least <= sum(flipped for _, flipped in clips) <= greatest
         for clip, flipped in clips:
             assert np.array_equal(clip[0], frames[0, :, :: -1 if flipped else 1].transpose(2, 0, 1))
 
 
-def test_the_same_dice_cut_the_same_clip():
-    frames = noise(8, 50, 70)
+def test_the_same_seed_gives_the_same_clip():
+    frames = make_noise(8, 50, 70)
     one, two, other = (
-        transforms.train_clip(frames, 1, 32, SCALES, random.Random(seed), False)[0]
+        transforms.make_train_clip(frames, 1, 32, SCALES, random.Random(seed), False)[0]
         for seed in (1, 1, 2)
     )
     assert np.array_equal(one, two)
@@ -170,15 +176,17 @@ def test_the_same_dice_cut_the_same_clip():
 
 @pytest.mark.parametrize("size", [(1, 40), (40, 1)])
 def test_a_crop_of_a_frame_of_one_pixel_is_that_pixel(size):
-    clip, _ = transforms.train_clip(noise(1, *size), 1, 32, (0.66,), random.Random(0), False)
+    clip, _ = transforms.make_train_clip(
+        make_noise(1, *size), 1, 32, (0.66,), random.Random(0), False
+    )
     assert np.unique(clip[:, 0]).size == 1
 
 
 def test_a_frame_smaller_than_the_crop_is_enlarged():
-    frames = noise(2, 20, 30)
-    clip, _ = transforms.train_clip(frames, 1, 224, (1,), random.Random(0), False)
+    frames = make_noise(2, 20, 30)
+    clip, _ = transforms.make_train_clip(frames, 1, 224, (1,), random.Random(0), False)
     assert clip.shape == (2, 3, 224, 224)
-    views = transforms.test_clips(frames, 1, 2, 32, 28, 3)
+    views = transforms.make_test_views(frames, 1, 2, 32, 28, 3)
     assert views.shape == (3, 2, 3, 28, 28)
 
 
@@ -186,10 +194,10 @@ def test_a_frame_smaller_than_the_crop_is_enlarged():
 @pytest.mark.parametrize(("channels", "length"), [(3, 1), (2, 5)])
 def test_views_come_crop_by_crop_then_clip_by_clip(crops, channels, length):
     clips, segments = 2, 3
-    frames = noise(clips * segments * length, 40, 61, channels)
-    got = transforms.test_clips(frames, clips, segments, 32, 28, crops)
-    assert got.shape == (crops * clips, segments, length * channels, 28, 28)
-    assert got.flags.c_contiguous
+    frames = make_noise(clips * segments * length, 40, 61, channels)
+    views = transforms.make_test_views(frames, clips, segments, 32, 28, crops)
+    assert views.shape == (crops * clips, segments, length * channels, 28, 28)
+    assert views.flags.c_contiguous
     width, height = short_side_size(61, 40, 32)
     images = [
         [
@@ -200,56 +208,56 @@ def test_views_come_crop_by_crop_then_clip_by_clip(crops, channels, length):
     ]
     small = np.array([[np.asarray(image) for image in frame] for frame in images])
     view = 0
-    for (x, y, w, h), flipped in transforms.view_boxes(width, height, 28, crops):
+    for (x, y, w, h), flipped in transforms.list_view_boxes(width, height, 28, crops):
         for clip in range(clips):
             for t in range(segments):
                 for k in range(length):
                     frame = small[(clip * segments + t) * length + k]
-                    want = frame[:, y : y + h, x : x + w]
-                    want = mirrored(want) if flipped else want
-                    part = got[view, t, k * channels : (k + 1) * channels]
-                    assert np.array_equal(part, want)
+                    expected = frame[:, y : y + h, x : x + w]
+                    expected = mirror_image(expected) if flipped else expected
+                    part = views[view, t, k * channels : (k + 1) * channels]
+                    assert np.array_equal(part, expected)
             view += 1
 
 
 @pytest.mark.parametrize("crops", [1, 10])
-def test_shared_frames_may_be_given_once(crops):
-    frames = noise(5, 40, 61)
+def test_a_frame_of_several_clips_may_be_passed_once(crops):
+    frames = make_noise(5, 40, 61)
     order = [0, 2, 4, 1, 2, 4]
-    once = transforms.test_clips(frames, 2, 3, 32, 28, crops, order)
-    repeated = transforms.test_clips(frames[order], 2, 3, 32, 28, crops)
+    once = transforms.make_test_views(frames, 2, 3, 32, 28, crops, order)
+    repeated = transforms.make_test_views(frames[order], 2, 3, 32, 28, crops)
     assert np.array_equal(once, repeated)
 
 
 def test_a_frame_of_the_right_size_is_not_touched():
-    frames = noise(2, 32, 50)
-    views = transforms.test_clips(frames, 1, 2, 32, 32, 3)
+    frames = make_noise(2, 32, 50)
+    views = transforms.make_test_views(frames, 1, 2, 32, 32, 3)
     for view, x in zip(views, (0, 16, 8)):
-        want = frames[:, :, x : x + 32].transpose(0, 3, 1, 2)
-        assert np.array_equal(view, want)
+        expected = frames[:, :, x : x + 32].transpose(0, 3, 1, 2)
+        assert np.array_equal(view, expected)
 
 
 def test_a_crop_above_the_short_side_is_refused():
     with pytest.raises(ValueError, match=r"crop of 33 is larger than data\.resize 32"):
-        transforms.test_clips(noise(2, 40, 61), 1, 2, 32, 33, 1)
+        transforms.make_test_views(make_noise(2, 40, 61), 1, 2, 32, 33, 1)
 
 
 @pytest.mark.parametrize("crops", [0, 2, 4, 6])
 def test_other_numbers_of_crops_are_refused(crops):
     with pytest.raises(ValueError, match=r"eval\.crops"):
-        transforms.view_boxes(340, 256, 224, crops)
+        transforms.list_view_boxes(340, 256, 224, crops)
 
 
 def test_a_mirrored_flow_points_the_other_way():
-    frames = noise(2, 4, 6, 2)
-    once = transforms.mirror(frames)
+    frames = make_noise(2, 4, 6, 2)
+    once = transforms.mirror_frames(frames)
     assert np.array_equal(once[..., 0], 255 - frames[:, :, ::-1, 0])
     assert np.array_equal(once[..., 1], frames[:, :, ::-1, 1])
-    assert np.array_equal(transforms.mirror(once), frames)
+    assert np.array_equal(transforms.mirror_frames(once), frames)
 
 
 def test_mirroring_leaves_the_frames_as_they_were():
-    frames = noise(2, 4, 6, 2)
+    frames = make_noise(2, 4, 6, 2)
     copy = frames.copy()
-    transforms.mirror(frames)
+    transforms.mirror_frames(frames)
     assert np.array_equal(frames, copy)

@@ -1,7 +1,7 @@
 """What a network says to a video: views, scores, windows of a long one, and the record of it.
 
-A room's `prediction.py` has `open_source(path, cfg)`, and `heads(cfg)`: a `Head` for each data set
-that the network knows. The numbers of frames and the views are those of the room's evaluation.
+A room's `predict.py` has `open_source(path, cfg)`, and `build_heads(cfg)`: a `Head` for each data
+set that the network knows. The numbers of frames and the views are those of the room's evaluation.
 """
 
 import abc

@@ -71,7 +71,7 @@ def load(net: nn.Cell, cfg: Any, path: Path) -> Exported:
     room, made = type(cfg).__module__.partition(".")[0], graph.info.get("network")
     if made and made != room:
         raise ValueError(f"{path} holds a network of {escape_control(made)[:80]}, not of {room}")
-    counts = cfg.network()["num_classes"]
+    counts = cfg.model_arguments()["num_classes"]
     classes = int(np.sum(counts))
     found = graph.info.get("classes", str(graph.outputs[0].shape[-1]))
     if found != str(classes):

@@ -20,7 +20,7 @@ def load(
     ValueError for a file that does not fit.
     """
     if Path(path).suffix == ".mindir":
-        return exported.load(build(**cfg.network()), cfg, Path(path))
+        return exported.load(build(**cfg.model_arguments()), cfg, Path(path))
     return network(build, cfg, path, head, cfg.run.amp)
 
 
@@ -28,7 +28,7 @@ def network(
     build: Callable[..., nn.Cell], cfg: Any, path: str, head: str, level: str, **changes: str
 ) -> nn.Cell:
     """That of a checkpoint at an amp level; `changes` are to the arguments of `build`."""
-    net = build(**{**cfg.network(), **changes})
+    net = build(**{**cfg.model_arguments(), **changes})
     checkpoint.load(net, Path(path), head=head)
     return ready(net, level)
 

@@ -48,7 +48,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         net = build_networks.build_eval_network(network, cfg)
         clips = build_networks.make_dummy_batch(network, cfg)[0]
         # Several clips of a video count as several.
-        outputs = net(clips.reshape(-1, *find_network(network).dataset.one_clip(cfg.data)))
+        outputs = net(clips.reshape(-1, *find_network(network).dataset.get_input_shape(cfg.data)))
     for output in outputs if isinstance(outputs, tuple) else (outputs,):
         output.asnumpy()
     return {"finished": True, "peak_bytes": ms.runtime.max_memory_allocated(), **size}

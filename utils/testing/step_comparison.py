@@ -150,8 +150,8 @@ def change_recipe(case: dict, golden, text: str) -> dict:
 def against_case(case: dict, golden) -> list[Difference]:
     """A golden case: activations in evaluation, loss, gradients, statistics, updates."""
     clip = fill_input(case["input_seed"], case["input_shape"])
-    label = Tensor(golden.target(case)) if "labels" in case else None
-    net = golden.network(case)
+    label = Tensor(golden.build_target(case)) if "labels" in case else None
+    net = golden.build_network(case)
     taps = {golden.cell_name(point): tap for point, tap in case["eval"]["taps"].items()}
     seen = record_taps(net, [point for point in taps if point], clip)
     found = [Difference("forward", n, activation_error(x, taps[n])) for n, x in seen.items()]
@@ -159,7 +159,7 @@ def against_case(case: dict, golden) -> list[Difference]:
     found.append(Difference("forward", "scores", relative(scores, expected)))
     if "train" not in case:
         return found
-    train, step = case["train"], golden.train_step(case, "step")
+    train, step = case["train"], golden.build_train_step(case, "step")
     names, weights = torch_names(step.net), step.optimizer.parameters
     before = {p.name: p.asnumpy().copy() for p in weights}
     (_, loss, _), grads = ms.jit(step.gradients)(Tensor(clip), label)
@@ -171,7 +171,7 @@ def against_case(case: dict, golden) -> list[Difference]:
         name = names[parameter.name]
         if exact[name] > NOISE:
             found.append(Difference("gradients", name, off(length, exact[name])))
-    restore_weights(step, weights_values(golden.network(case)))
+    restore_weights(step, weights_values(golden.build_network(case)))
     losses = recorded.get("losses64", recorded["losses"])[:UPDATES]
     for i, expected in enumerate(losses):
         loss = float(step(Tensor(clip), label)[0].asnumpy())

@@ -36,7 +36,7 @@ def measure(room: str, cfg, rt: Runtime, part: str) -> dict:
     else:
         cell, inputs = (
             build_eval_network(room, cfg),
-            (inputs[0].reshape(-1, *find_network(room).dataset.one_clip(cfg.data)),),
+            (inputs[0].reshape(-1, *find_network(room).dataset.get_input_shape(cfg.data)),),
         )
     log.log.info("%s ...", part)
     found = {"seconds": round(compile_seconds(cell, *inputs), 2)}

@@ -54,10 +54,10 @@ def measure_parity(request: dict[str, Any]) -> Iterator[dict[str, float]]:
     case = read_case(Path(request["case"]), request["name"])
     clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
     options: dict[str, Any] = {}
-    if "form" in inspect.signature(golden.network).parameters:
+    if "form" in inspect.signature(golden.build_network).parameters:
         options = {"form": FORMS[request["device"]]}
     for level in request["levels"]:
-        net = amp.cast(golden.network(case, **options), level).set_train(False)
+        net = amp.cast(golden.build_network(case, **options), level).set_train(False)
         expected = expected_evaluation(case)
         error = np.abs(evaluation(net, clip) - expected).max() / spread(expected)
         found = {"level": level, "scores": float(error)}
@@ -74,15 +74,15 @@ def read_case(path: Path, name: str) -> dict:
 
 def measure_gradients(golden, case: dict, clip: Tensor, level: str, options: dict) -> dict:
     """{"loss", "gradients"}: relative errors of the first training step of a golden case."""
-    net = amp.cast(golden.network(case, training=True, **options), level).set_train(True)
-    loss, scale = golden.loss(case), LOSS_SCALE if level != "O0" else 1.0
+    net = amp.cast(golden.build_network(case, training=True, **options), level).set_train(True)
+    loss, scale = golden.build_loss(case), LOSS_SCALE if level != "O0" else 1.0
     weights = ms.ParameterTuple(net.trainable_params())
 
     def forward(x, y):
         value = loss(net(x), y)
         return value * scale, value
 
-    label = Tensor(golden.target(case))
+    label = Tensor(golden.build_target(case))
     step = ms.jit(ms.value_and_grad(forward, None, weights, has_aux=True))
     (_, value), gradients = step(clip, label)
     train = case["train"]

@@ -29,10 +29,10 @@ PREFIXES = ("module.", "model.", "backbone.", "_orig_mod.")  # which wrappers pu
 class Naming(Protocol):
     """A network's convert.py; `utils.networks.ConvertPart` documents it."""
 
-    def dialect(self, names: Iterable[str]) -> str: ...
-    def canonical(self, name: str, spoken: str = ...) -> Optional[str]: ...
-    def fit_shape(self, name: str, shape: tuple, wanted: tuple) -> Optional[str]: ...
-    def implied(self, name: str, spoken: str) -> Optional[float]: ...
+    def detect_format(self, names: Iterable[str]) -> str: ...
+    def canonical_name(self, name: str, source_format: str = ...) -> Optional[str]: ...
+    def fit_shape(self, name: str, shape: tuple, target_shape: tuple) -> Optional[str]: ...
+    def default_value(self, name: str, source_format: str) -> Optional[float]: ...
 
 
 class NamedWeights(Protocol):
@@ -72,11 +72,11 @@ def convert(
     anything else is left over on either side, twice there, or of another shape.
     """
     naming, classifier = network.convert, network.classifier
-    prefix, spoken = read_naming(source, naming)
+    prefix, source_format = read_naming(source, naming)
     bare = {name[len(prefix) :]: array for name, array in source.items()}
-    targets = {naming.canonical(name): name for name in wanted}
+    targets = {naming.canonical_name(name): name for name in wanted}
     norms = {key[: -len(".gamma")] for key in targets if key.endswith(".gamma")}
-    arrays, dropped = spell(bare, naming, spoken, classifier if new_head else "$^", norms)
+    arrays, dropped = spell(bare, naming, source_format, classifier if new_head else "$^", norms)
     head = [name for name in wanted if new_head and re.search(classifier, name)]
     found, missing, shapes = {}, [], []
     for key, name in targets.items():
@@ -88,8 +88,10 @@ def convert(
                 found[name] = array.astype(np.float32)
             else:
                 shapes.append(f"{name} is {list(array.shape)} instead of {list(wanted[name])}")
-        elif naming.implied(key, spoken) is not None:
-            found[name] = np.full(wanted[name], naming.implied(key, spoken), np.float32)
+        elif naming.default_value(key, source_format) is not None:
+            found[name] = np.full(
+                wanted[name], naming.default_value(key, source_format), np.float32
+            )
         else:
             missing.append(name)
     parts = [listing("missing", missing), listing("unknown", sorted(arrays))]
@@ -118,13 +120,13 @@ def read_naming(source: Iterable[str], naming: Naming) -> tuple[str, str]:
         prefixes.insert(0, prefixes[0] + found[0])
     for prefix in prefixes:
         try:
-            return prefix, naming.dialect([name[len(prefix) :] for name in source])
+            return prefix, naming.detect_format([name[len(prefix) :] for name in source])
         except ValueError as error:
             reason = error
     raise reason
 
 
-def spell(source: dict, naming: Naming, spoken: str, dropped_head: str, norms: set) -> tuple:
+def spell(source: dict, naming: Naming, source_format: str, dropped_head: str, norms: set) -> tuple:
     """The arrays of a source under canonical names, and the source's names that are dropped.
 
     `norms` are the batch and layer norms of the network; the source's own batch norms are seen.
@@ -133,7 +135,7 @@ def spell(source: dict, naming: Naming, spoken: str, dropped_head: str, norms: s
     arrays, dropped = {}, []
     for name, array in source.items():
         module, _, leaf = name.rpartition(".")
-        key = naming.canonical(name, spoken)
+        key = naming.canonical_name(name, source_format)
         if key is None or leaf == "num_batches_tracked" or re.search(dropped_head, key):
             dropped.append(name)
             continue

@@ -1,4 +1,4 @@
-"""Evaluation rows out of real videos: the right frames, decoded once, every view there."""
+"""Evaluation rows of encoded videos: correct frames, one decoding, all views."""
 
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ FRAMES, SIDE = 90, 48
 
 @pytest.fixture
 def evaluation(tmp_path) -> dataset.EvalVideos:
-    """A video whose frames show their number; ten clips, three crops of it."""
+    """Ten clips and three crops of a video whose frames show their number."""
     path = tmp_path / "numbers.mp4"
     write_numbered_video(path, FRAMES, SIDE * 2, SIDE, 30)
     data = SimpleNamespace(
@@ -29,47 +29,47 @@ def evaluation(tmp_path) -> dataset.EvalVideos:
 
 
 def test_thirty_views_of_one_decode(evaluation, monkeypatch):
-    opened, asked = [], []
+    opened, requests = [], []
 
-    def counted(record, reader):
+    def count_calls(record, reader):
         video = open_record(record, reader)
         frames = video.frames
         monkeypatch.setattr(
-            video, "frames", lambda numbers: asked.append(numbers) or frames(numbers)
+            video, "frames", lambda numbers: requests.append(numbers) or frames(numbers)
         )
         opened.append(record)
         return video
 
     open_record = packed.open_record
-    monkeypatch.setattr(packed, "open_record", counted)
+    monkeypatch.setattr(packed, "open_record", count_calls)
     clips, label, valid = evaluation[0]
     assert (clips.shape, label, valid) == ((30, 3, 5, SIDE, SIDE), 4, True)
-    assert len(opened) == len(asked) == 1
-    assert len(set(asked[0])) == len(asked[0]), "no frame is decoded twice"
+    assert len(opened) == len(requests) == 1
+    assert len(set(requests[0])) == len(requests[0]), "no frame is decoded twice"
 
 
 def test_the_views_show_the_clips_frames_from_left_to_right(evaluation):
     clips, _, _ = evaluation[0]
-    size = sampling.clip_size(5, 6, 30.0, 30.0)
+    size = sampling.compute_clip_span(5, 6, 30.0, 30.0)
     for k in range(10):
-        start = sampling.start_at(k / 10, FRAMES, size)
-        expected = sampling.indices(start, size, 5, FRAMES)
+        start = sampling.compute_start(k / 10, FRAMES, size)
+        expected = sampling.spread_frame_indices(start, size, 5, FRAMES)
         # Left and right crop together are the whole frame, which is twice as wide as high.
-        whole = np.concatenate((clips[3 * k], clips[3 * k + 2]), axis=3)
-        assert [read_number(frame) for frame in whole.transpose(1, 2, 3, 0)] == list(expected)
-        middle = whole[..., SIDE // 2 : SIDE // 2 + SIDE]
-        np.testing.assert_array_equal(clips[3 * k + 1], middle)
+        frame_pair = np.concatenate((clips[3 * k], clips[3 * k + 2]), axis=3)
+        assert [read_number(frame) for frame in frame_pair.transpose(1, 2, 3, 0)] == list(expected)
+        center = frame_pair[..., SIDE // 2 : SIDE // 2 + SIDE]
+        np.testing.assert_array_equal(clips[3 * k + 1], center)
 
 
 def test_missing_views_are_not_summed(evaluation, monkeypatch):
-    views = evaluation.make_views
-    monkeypatch.setattr(evaluation, "make_views", lambda *what: views(*what)[:-1])
+    views = evaluation.views
+    monkeypatch.setattr(evaluation, "views", lambda *arguments: views(*arguments)[:-1])
     with pytest.raises(AssertionError, match="instead of"):
         evaluation[0]
 
 
 def test_a_mirrored_clip_changes_a_label_that_names_a_direction(tmp_path):
-    """A picture that is bright on the right, of the class `right`: bright on the left is `left`."""
+    """The picture is bright on the right (class 1). Mirrored it is bright on the left (class 0)."""
     path = tmp_path / "ramp.mp4"
     ramp = np.broadcast_to(np.linspace(0, 255, SIDE, dtype=np.uint8)[:, None], (SIDE, SIDE, 3))
     write_video(path, [ramp] * 8, 30)
@@ -77,9 +77,9 @@ def test_a_mirrored_clip_changes_a_label_that_names_a_direction(tmp_path):
         reader="auto", frames=2, stride=1, fps=30.0, scales=(SIDE, SIDE), crop=SIDE, flip=True,
         swap_labels=((0, 1),), batch=1, max_pixels=1 << 24,
     )  # fmt: skip
-    order = TrainSampler(1, 1, 0, 1, seed=0)
+    sampler = TrainSampler(1, 1, 0, 1, seed=0)
     source = dataset.TrainSource(
-        [Record(str(path), None, 1, 1)], SimpleNamespace(data=data), order, 20, 0
+        [Record(str(path), None, 1, 1)], SimpleNamespace(data=data), sampler, 20, 0
     )
     rows = [source[i] for i in range(20)]
     bright_right = [bool(clip[..., -1].mean() > clip[..., 0].mean()) for clip, _ in rows]

@@ -31,8 +31,8 @@ def test_published_counts(settings, parameters, tensors):
     assert (sum(p.size for p in weights), len(weights)) == (parameters, tensors)
 
 
-def pytorchvideo(name: str) -> str:
-    """Section 12 of the naming, backwards."""
+def to_pytorchvideo(name: str) -> str:
+    """The name in pytorchvideo of a weight of PySlowFast."""
     stem = {"s1.pathway0_stem.conv_xy": "conv.conv_t", "s1.pathway0_stem.conv": "conv.conv_xy"}
     module, _, leaf = name.rpartition(".")
     if module in stem:
@@ -46,50 +46,52 @@ def pytorchvideo(name: str) -> str:
     stage, block, *rest = module.split(".")
     parts = {"a": "conv_a", "a_bn": "norm_a", "b": "conv_b", "b_bn": "norm_b.0", "c": "conv_c"}
     parts.update({"c_bn": "norm_c", "se.fc1": "norm_b.1.block.0", "se.fc2": "norm_b.1.block.2"})
-    where = f"blocks.{int(stage[1]) - 1}.res_blocks.{block[len('pathway0_res') :]}"
+    prefix = f"blocks.{int(stage[1]) - 1}.res_blocks.{block[len('pathway0_res') :]}"
     if rest[0] == "branch2":
-        return f"{where}.branch2.{parts['.'.join(rest[1:])]}.{leaf}"
-    return f"{where}.{ {'branch1': 'branch1_conv', 'branch1_bn': 'branch1_norm'}[rest[0]] }.{leaf}"
+        return f"{prefix}.branch2.{parts['.'.join(rest[1:])]}.{leaf}"
+    return f"{prefix}.{ {'branch1': 'branch1_conv', 'branch1_bn': 'branch1_norm'}[rest[0]] }.{leaf}"
 
 
 def test_pytorchvideos_names_and_its_missing_norm():
     net = X3D(**SMALL)
-    names, wanted = torch_names(net), {n: tuple(p.shape) for n, p in weights_of(net).items()}
-    source = {theirs: fill(theirs, wanted[ours]) for ours, theirs in names.items()}
-    crossed = {
-        pytorchvideo(name): value
+    names, targets = torch_names(net), {n: tuple(p.shape) for n, p in weights_of(net).items()}
+    source = {theirs: fill(theirs, targets[ours]) for ours, theirs in names.items()}
+    renamed = {
+        to_pytorchvideo(name): value
         for name, value in source.items()
         if "s2.pathway0_res0.branch1_bn" not in name
     }
-    assert "blocks.0.conv.conv_t.weight" in crossed
-    found = convert(crossed, wanted, NETWORK)
-    assert found.missing == []
+    assert "blocks.0.conv.conv_t.weight" in renamed
+    converted = convert(renamed, targets, NETWORK)
+    assert converted.missing == []
     for ours, theirs in names.items():
         if "s2.pathway0_res0.branch1_bn" not in ours:
-            np.testing.assert_array_equal(found.arrays[ours], source[theirs], ours)
+            np.testing.assert_array_equal(converted.arrays[ours], source[theirs], ours)
     norm = "s2.pathway0_res0.branch1_bn."
-    gain = found.arrays[norm + "gamma"] / np.sqrt(found.arrays[norm + "moving_variance"] + 1e-5)
+    gain = converted.arrays[norm + "gamma"] / np.sqrt(
+        converted.arrays[norm + "moving_variance"] + 1e-5
+    )
     np.testing.assert_allclose(gain, 1, rtol=1e-6)
 
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "module.model.", "backbone."])
-@pytest.mark.parametrize("spell", [str, pytorchvideo])
-def test_a_wrappers_prefix_may_stand_before_either_naming(prefix, spell):
+@pytest.mark.parametrize("rename", [str, to_pytorchvideo])
+def test_both_formats_may_have_the_prefix_of_a_wrapper(prefix, rename):
     net = X3D(**SMALL)
-    names, wanted = torch_names(net), {n: tuple(p.shape) for n, p in weights_of(net).items()}
-    source = {spell(theirs): fill(theirs, wanted[ours]) for ours, theirs in names.items()}
-    if spell is pytorchvideo:
+    names, targets = torch_names(net), {n: tuple(p.shape) for n, p in weights_of(net).items()}
+    source = {rename(theirs): fill(theirs, targets[ours]) for ours, theirs in names.items()}
+    if rename is to_pytorchvideo:
         source = {n: v for n, v in source.items() if "blocks.1.res_blocks.0.branch1_norm" not in n}
-    plain = convert(source, wanted, NETWORK).arrays
-    found = convert({prefix + name: value for name, value in source.items()}, wanted, NETWORK)
-    assert found.missing == []
+    plain = convert(source, targets, NETWORK).arrays
+    converted = convert({prefix + name: value for name, value in source.items()}, targets, NETWORK)
+    assert converted.missing == []
     for name, value in plain.items():
-        np.testing.assert_array_equal(found.arrays[name], value, name)
+        np.testing.assert_array_equal(converted.arrays[name], value, name)
 
 
 @pytest.mark.parametrize("zero_init", [True, False])
 def test_the_start_of_training(zero_init):
-    """Kernels by all output channels, groups or not; the last norm of a block at 0, or at 1."""
+    """Kernels are scaled by all output channels; the last norm of a block starts at 0 or 1."""
     ms.set_seed(0)
     net = X3D(**SMALL, zero_init=zero_init)
     kernel = net.s2.pathway0_res0.branch2.b.weight.asnumpy()
@@ -105,21 +107,21 @@ def test_the_start_of_training(zero_init):
 
 def test_caffe2_pickles_are_refused():
     with pytest.raises(ValueError, match="Caffe2"):
-        names.dialect(["conv1_xy_w", "pred_w"])
+        names.detect_format(["conv1_xy_w", "pred_w"])
 
 
 @pytest.mark.slow
-def test_channelwise_weights_fit_into_the_dense_network():
+def test_depthwise_weights_fit_into_the_dense_network():
     """The embedded network gives the same probabilities."""
-    channelwise, dense = X3D(**SMALL), X3D(**SMALL, form="dense", stem_form="dense")
-    names = torch_names(channelwise)
-    shapes = {n: tuple(p.shape) for n, p in weights_of(channelwise).items()}
+    depthwise, dense = X3D(**SMALL), X3D(**SMALL, form="dense", stem_form="dense")
+    names = torch_names(depthwise)
+    shapes = {n: tuple(p.shape) for n, p in weights_of(depthwise).items()}
     source = {theirs: fill(theirs, shapes[ours]) for ours, theirs in names.items()}
     clip = Tensor(fill_input(3, (1, 3, 3, 40, 40)))
     outputs = []
-    for net in (channelwise, dense):
-        wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
-        arrays = convert(dict(source), wanted, NETWORK).arrays
+    for net in (depthwise, dense):
+        targets = {name: tuple(p.shape) for name, p in weights_of(net).items()}
+        arrays = convert(dict(source), targets, NETWORK).arrays
         for name, parameter in weights_of(net).items():
             parameter.set_data(Tensor(arrays[name]))
         outputs.append(net.set_train(False)(clip).asnumpy())
@@ -142,12 +144,12 @@ def value_and_gradients(cell: DepthwiseConv3d, x: Tensor) -> list:
     ("kernel", "stride"), [((3, 3, 3), 1), ((3, 3, 3), 2), ((5, 1, 1), 1), ((1, 5, 3), 2)]
 )
 def test_all_forms_of_the_depthwise_convolution(kernel, stride):
-    """Equal in value and in both gradients."""
+    """They have the same value and the same gradients."""
     x, results = Tensor(fill_input(1, (2, 6, 4, 9, 10))), []
     for form in FORMS:
         cell = DepthwiseConv3d(6, kernel, stride, form)
         cell.weight.set_data(Tensor(fill("w.weight", tuple(cell.weight.shape))))
         results.append(value_and_gradients(cell, x))
-    for first, *others in zip(*results):
+    for reference, *others in zip(*results):
         for other in others:
-            np.testing.assert_allclose(first, other, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(reference, other, rtol=1e-4, atol=1e-4)

@@ -9,8 +9,7 @@ import pytest
 from mindspore import Tensor
 
 from utils.testing.golden import fill_input, load_case, record_taps, spread, torch_names
-from x3d.golden_case import cell_name, network, train_step
-from x3d.golden_case import loss as case_loss
+from x3d.golden_case import build_loss, build_network, build_train_step, cell_name
 from x3d.precise_bn import PreciseBatchNorms
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -27,8 +26,8 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 
 def assert_probabilities(net, seed: int, shape: list, expected: np.ndarray) -> None:
     """Within 1e-4 of the spread."""
-    found = net(Tensor(fill_input(seed, shape))).asnumpy()
-    assert np.abs(found - expected).max() <= 1e-4 * spread(expected)
+    result = net(Tensor(fill_input(seed, shape))).asnumpy()
+    assert np.abs(result - expected).max() <= 1e-4 * spread(expected)
 
 
 @pytest.mark.parametrize(
@@ -36,49 +35,49 @@ def assert_probabilities(net, seed: int, shape: list, expected: np.ndarray) -> N
 )
 def test_probabilities_equal_the_originals(form):
     expected = softmax(np.array(SMALL["eval"]["logits"]))
-    net = network(SMALL, form=form)
+    net = build_network(SMALL, form=form)
     assert_probabilities(net, SMALL["input_seed"], SMALL["input_shape"], expected)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [SMALL, FULL])
 def test_a_clip_larger_than_in_training(case):
-    """The window stays; softmax at every position comes before the mean."""
+    """The window keeps its size; the softmax of every position comes before the mean."""
     large = case["eval_large"]
     expected = np.array(large["output"])
-    assert_probabilities(network(case), large["input_seed"], large["input_shape"], expected)
+    assert_probabilities(build_network(case), large["input_seed"], large["input_shape"], expected)
 
 
 @pytest.mark.slow
 def test_probabilities_at_full_size_equal_the_originals():
     expected = softmax(np.array(FULL["eval"]["logits"]))
-    assert_probabilities(network(FULL), FULL["input_seed"], FULL["input_shape"], expected)
+    assert_probabilities(build_network(FULL), FULL["input_seed"], FULL["input_shape"], expected)
 
 
-def test_activations_on_the_way():
+def test_activations_of_cells():
     taps = {cell_name(p): tap for p, tap in SMALL["eval"]["taps"].items() if cell_name(p)}
     clip = fill_input(SMALL["input_seed"], SMALL["input_shape"])
-    seen = record_taps(network(SMALL), list(taps), clip)
+    activations = record_taps(build_network(SMALL), list(taps), clip)
     for point, expected in taps.items():
-        x, scale = seen[point], max(expected["std"], 1e-3)
+        x, scale = activations[point], max(expected["std"], 1e-3)
         assert x.size == np.prod(expected["shape"]), point
         assert abs(x.mean() - expected["mean"]) < 1e-4 * scale, point
         assert abs(x.std() - expected["std"]) < 1e-4 * scale, point
         assert np.abs(x.reshape(-1)[:8] - expected["first"]).max() < 1e-3 * scale, point
 
 
-def distances(norms: dict, expected: dict) -> np.ndarray:
-    """Relative, of all gradients but those that are zero by symmetry."""
+def relative_errors(norms: dict, expected: dict) -> np.ndarray:
+    """Relative errors of the norms of all gradients that are not zero by symmetry."""
     return np.array([abs(norms[n] / norm - 1) for n, norm in expected.items() if norm > 1e-5])
 
 
 def assert_training(case: dict, bulk: float) -> None:
-    """Loss and buffers 1e-5; gradient norms 1e-3 for `bulk`, 5 % for the few near a kink.
+    """Tolerances: loss and buffers 1e-5; gradient norms 1e-3 for the fraction `bulk`, 5 % for all.
 
-    A unit so near zero that rounding switches it moves the gradients before it by a percent; of
-    SE's hidden units there are so few that it shows.
+    If a unit is so close to zero that rounding switches its ReLU, the gradients before it change by
+    a percent. SE has so few hidden units that this is visible.
     """
-    net, loss, train = network(case, training=True), case_loss(case), case["train"]
+    net, loss, train = build_network(case, training=True), build_loss(case), case["train"]
     weights = net.trainable_params()
     clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
     label = Tensor(np.array(case["labels"], np.int32))
@@ -90,13 +89,13 @@ def assert_training(case: dict, bulk: float) -> None:
     value, grads = gradients(clip, label)
     assert float(value.asnumpy()) == pytest.approx(train["loss64"], rel=1e-5)
     names = torch_names(net)
-    found = {names[p.name]: np.linalg.norm(g.asnumpy()) for p, g in zip(weights, grads)}
+    norms = {names[p.name]: np.linalg.norm(g.asnumpy()) for p, g in zip(weights, grads)}
     exact = train.get("grad_norm64", train["grad_norm"])
-    errors = distances(found, exact)
-    own = distances(train["grad_norm"], exact)  # of the original, by rounding
+    errors = relative_errors(norms, exact)
+    original_errors = relative_errors(train["grad_norm"], exact)  # by rounding
     assert len(errors) > 200
-    assert errors.max() < max(0.05, 2 * own.max())
-    assert np.quantile(errors, bulk) < max(1e-3, 2 * np.quantile(own, bulk))
+    assert errors.max() < max(0.05, 2 * original_errors.max())
+    assert np.quantile(errors, bulk) < max(1e-3, 2 * np.quantile(original_errors, bulk))
     values = {names[name]: p for name, p in net.parameters_dict().items() if name in names}
     for buffer, expected in train["buffers"].items():
         if not buffer.endswith("num_batches_tracked"):
@@ -110,7 +109,7 @@ def test_training_loss_gradients_and_buffers():
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "pytorchvideo"])
 def test_names_and_sizes_of_every_variant(name):
-    case, net = VARIANTS[name], network(VARIANTS[name])
+    case, net = VARIANTS[name], build_network(VARIANTS[name])
     names = torch_names(net)
     lines = [f"{names[p.name]} {list(p.shape)}" for p in net.trainable_params()]
     assert hashlib.sha256("\n".join(lines).encode()).hexdigest() == case["names"]
@@ -124,7 +123,7 @@ def test_names_and_sizes_of_every_variant(name):
 def test_probabilities_of_every_variant(name):
     """XS, M, L, both dense networks, and a file with pytorchvideo's names and missing norm."""
     case = VARIANTS[name]
-    net = network(case)
+    net = build_network(case)
     shapes = [case, case["eval_large"]] if "eval_large" in case else [case]
     for part in shapes:
         expected = np.array(part.get("output") or case["eval"]["output"])
@@ -134,14 +133,14 @@ def test_probabilities_of_every_variant(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["xs", "m", "dense_blocks", "dense"])
 def test_training_of_every_variant(name):
-    """Not L, whose 55 blocks amplify rounding: there PyTorch's own float32 is 2 % off float64."""
+    """Not L, whose 55 blocks amplify rounding: there PyTorch's float32 differs by 2 %."""
     assert_training(VARIANTS[name], bulk=0.5)
 
 
 @pytest.mark.slow
 def test_five_nesterov_updates():
-    """Losses at 5e-4: plain momentum would be 0.025 off at the second."""
-    recorded, step = SMALL["train"]["step"], train_step(SMALL, "step")
+    """Losses within 5e-4; with plain momentum the second one would differ by 0.025."""
+    recorded, step = SMALL["train"]["step"], build_train_step(SMALL, "step")
     before = {p.name: p.asnumpy().copy() for p in step.net.trainable_params()}
     clip = Tensor(fill_input(SMALL["input_seed"], SMALL["input_shape"]))
     label = Tensor(np.array(SMALL["labels"], np.int32))
@@ -157,7 +156,7 @@ def test_five_nesterov_updates():
 
 @pytest.mark.slow
 def test_precise_batch_norm():
-    case, net = SMALL["precise_bn"], network(SMALL)
+    case, net = SMALL["precise_bn"], build_network(SMALL)
     PreciseBatchNorms(net).update(map(fill_input, case["input_seeds"], case["input_shapes"]))
     values = {torch_names(net)[n]: p for n, p in net.parameters_dict().items() if "moving" in n}
     for buffer, expected in case["buffers"].items():

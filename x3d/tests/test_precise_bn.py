@@ -1,4 +1,4 @@
-"""Precise batch norm: exact statistics, nothing large copied to the host, one compilation."""
+"""Precise batch norm: exact statistics, only small copies to the host, one compilation."""
 
 import mindspore as ms
 import numpy as np
@@ -33,8 +33,8 @@ def join_elements(arrays: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(rows).astype(np.float64)
 
 
-def test_statistics_are_those_of_all_elements_of_all_batches():
-    """Batches of different sizes count by their elements; a large mean costs no digits."""
+def test_statistics_equal_those_of_all_elements_of_all_batches():
+    """Batches are weighted by their number of elements; a large mean costs no precision."""
     net, batches = make_network(), make_batches((4, 3, 6, 6), (3, 3, 6, 6), (1, 3, 8, 4))
     PreciseBatchNorms(net).update(batches)
     elements = join_elements(batches)
@@ -58,7 +58,7 @@ def test_float32_sums_on_the_device_equal_float64_sums_on_the_host():
     np.testing.assert_allclose(variance, sums[1] - sums[0] ** 2, rtol=1e-6)
 
 
-def test_the_host_reads_two_vectors_however_many_batches(monkeypatch):
+def test_the_host_reads_two_vectors_for_any_number_of_batches(monkeypatch):
     """Activations would be 3 x 16 x 16 floats a clip; the sums are 3 + 4 means and variances."""
     norms, sizes, read = PreciseBatchNorms(make_network()), [], Tensor.asnumpy
     batches = make_batches(*[(4, 3, 16, 16)] * 5)
@@ -83,13 +83,13 @@ def test_repeated_updates_share_no_state_and_one_graph():
     net, batches = make_network(), make_batches(*[(4, 3, 6, 6)] * 3)
     norms = PreciseBatchNorms(net)
     norms.update(batches)
-    first = read_statistics(net[2])
+    all_batches = read_statistics(net[2])
     norms.update([])
-    np.testing.assert_array_equal(read_statistics(net[2]), first, "no batch, no change")
+    np.testing.assert_array_equal(read_statistics(net[2]), all_batches, "no batch, no change")
     norms.update(batches[:1])
-    assert np.abs(read_statistics(net[2])[0] - first[0]).max() > 1e-3
+    assert np.abs(read_statistics(net[2])[0] - all_batches[0]).max() > 1e-3
     norms.update(batches)
-    np.testing.assert_array_equal(read_statistics(net[2]), first)
+    np.testing.assert_array_equal(read_statistics(net[2]), all_batches)
     assert len(norms.sums.compile_cache) == 1
 
 

@@ -1,4 +1,4 @@
-"""Sampling, crops, pixels, rates and rounding against the recorded original."""
+"""Sampling, crops, pixels, learning rates and rounding against the recorded original."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,8 +10,8 @@ from mindspore import Parameter, Tensor
 from utils.testing.golden import fill_input, load_case
 from utils.train import optimizers
 from utils.video import transforms as views
-from x3d import sampling
-from x3d.lr_generator import get_lr, rate_at
+from x3d import sampling, transforms
+from x3d.lr_generator import compute_lr_at, get_lr
 from x3d.model import round_repeats, round_width
 
 CASES = load_case(Path(__file__).parent / "golden" / "x3d_data.json")
@@ -20,41 +20,41 @@ CASES = load_case(Path(__file__).parent / "golden" / "x3d_data.json")
 @pytest.mark.parametrize("case", CASES["temporal"])
 def test_the_frames_of_a_test_clip(case):
     frames, length = case["num_frames"], case["video_frames"]
-    size = sampling.clip_size(frames, case["sampling_rate"], case["fps"], 30.0)
-    start = sampling.start_at(case["clip_idx"] / case["num_clips"], length, size)
+    size = sampling.compute_clip_span(frames, case["sampling_rate"], case["fps"], 30.0)
+    start = sampling.compute_start(case["clip_idx"] / case["num_clips"], length, size)
     assert size == pytest.approx(case["clip_size"])
     assert start == pytest.approx(case["start"])
-    assert sampling.indices(start, size, frames, length).tolist() == case["indices"]
+    assert sampling.spread_frame_indices(start, size, frames, length).tolist() == case["indices"]
 
 
 @pytest.mark.parametrize("case", CASES["temporal_random"])
 def test_the_frames_of_a_training_clip(case):
     frames, length = case["num_frames"], case["video_frames"]
-    size = sampling.clip_size(frames, case["sampling_rate"], case["fps"], 30.0)
-    start = sampling.start_at(case["u"], length, size)
-    assert sampling.indices(start, size, frames, length).tolist() == case["indices"]
+    size = sampling.compute_clip_span(frames, case["sampling_rate"], case["fps"], 30.0)
+    start = sampling.compute_start(case["u"], length, size)
+    assert sampling.spread_frame_indices(start, size, frames, length).tolist() == case["indices"]
 
 
 @pytest.mark.parametrize("case", CASES["temporal_selective"])
-def test_the_reader_of_a_window_only(case):
+def test_the_reader_that_decodes_a_window(case):
     frames, length = case["num_frames"], case["video_frames"]
-    size = sampling.clip_size(frames, case["sampling_rate"], case["fps"], 30.0)
-    start = sampling.start_at(case["clip_idx"] / case["num_clips"], length, size)
-    found = sampling.selective_indices(start, size, frames, length, case["ticks_per_frame"])
-    assert found.tolist() == case["indices"]
+    size = sampling.compute_clip_span(frames, case["sampling_rate"], case["fps"], 30.0)
+    start = sampling.compute_start(case["clip_idx"] / case["num_clips"], length, size)
+    result = sampling.selective_indices(start, size, frames, length, case["ticks_per_frame"])
+    assert result.tolist() == case["indices"]
 
 
 def test_the_views_of_a_video_come_clip_after_clip():
-    """Here all views of a video are one row; view j is clip j // crops, crop j % crops.
+    """Here all views of a video are one row: view j is clip j // crops, crop j % crops.
 
-    A single crop is the middle one, number 1.
+    A single crop is the center crop, number 1.
     """
     for case in CASES["test_index"]:
         views = case["num_clips"] * case["num_crops"]
         video, view = divmod(case["flat_index"], views)
         clip, crop = divmod(view, case["num_crops"])
-        found = (video, clip, crop if case["num_crops"] > 1 else 1)
-        assert found == (case["video"], case["clip_idx"], case["spatial_idx"])
+        result = (video, clip, crop if case["num_crops"] > 1 else 1)
+        assert result == (case["video"], case["clip_idx"], case["spatial_idx"])
 
 
 @pytest.mark.parametrize("case", CASES["uniform_crop"])
@@ -69,7 +69,7 @@ def test_test_crops(case):
 def test_training_crops(case):
     rng = np.random.RandomState(case["numpy_legacy_seed"])
     limits = case["min_scale"], case["max_scale"], case["crop"]
-    size, box, flip = sampling.jitter(case["width"], case["height"], *limits, rng)
+    size, box, flip = transforms.draw_scale_crop_flip(case["width"], case["height"], *limits, rng)
     assert list(size[::-1]) == case["resized"]
     assert (*box[:2], flip) == (case["x0"], case["y0"], case["flip"])
 
@@ -86,7 +86,7 @@ def test_pixels(case):
     assert np.abs(clip - levels).max() < 0.501
 
 
-def recipe(case: dict, **changes) -> SimpleNamespace:
+def make_recipe(case: dict, **changes) -> SimpleNamespace:
     values = {
         "lr": case["base_lr"],
         "end_lr": case["cosine_end_lr"],
@@ -101,13 +101,13 @@ def recipe(case: dict, **changes) -> SimpleNamespace:
 @pytest.mark.parametrize("case", CASES["lr"], ids=lambda case: case["name"])
 def test_rates(case):
     for epoch, expected in case["pairs"]:
-        found = rate_at(np.float64(epoch), recipe(case))
-        assert found == pytest.approx(expected, rel=1e-9, abs=1e-15), epoch
+        result = compute_lr_at(np.float64(epoch), make_recipe(case))
+        assert result == pytest.approx(expected, rel=1e-9, abs=1e-15), epoch
 
 
 def test_rates_move_with_every_update_and_scale_with_the_batch():
     case = CASES["lr"][0]
-    plain, double = (get_lr(recipe(case, base_batch=128), 4, batch) for batch in (128, 256))
+    plain, double = (get_lr(make_recipe(case, base_batch=128), 4, batch) for batch in (128, 256))
     assert len(plain) == 4 * case["max_epoch"]
     assert plain[2] == pytest.approx(dict(case["pairs"])[0.5])
     np.testing.assert_allclose(double, 2 * plain)

@@ -122,7 +122,9 @@ def small(room: str, name: str, *overrides: str) -> tuple:
     path = ROOT / room / "configs" / f"{name}.yaml"
     cfg = load_config(config, path, ["run.device=CPU", "run.all_reduce=[]", *overrides])
     network = find_network(room)
-    return network.model.build_network(**cfg.network()), network.dataset.one_clip(cfg.data)
+    return network.model.build_network(**cfg.model_arguments()), network.dataset.get_input_shape(
+        cfg.data
+    )
 
 
 @pytest.mark.parametrize("room", rooms())

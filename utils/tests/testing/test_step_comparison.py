@@ -38,9 +38,9 @@ def test_an_array_or_another_archive_is_no_record(tmp_path):
 def test_a_golden_case_can_have_another_smoothing():
     scores, label = Tensor(np.float32([[1, 2, 4], [0, 1, 0]])), Tensor(np.int32([2, 0]))
     changed = change_recipe(CASE, resnet50, "smoothing=0.3 smoothed=included")
-    found = float(resnet50.loss(changed)(scores, label).asnumpy())
+    found = float(resnet50.build_loss(changed)(scores, label).asnumpy())
     assert found == float(build_loss(0.3, "included")(scores, label).asnumpy())
-    first = float(resnet50.loss(CASE)(scores, label).asnumpy())
+    first = float(resnet50.build_loss(CASE)(scores, label).asnumpy())
     assert first == float(build_loss(0.1, "excluded")(scores, label).asnumpy())
     assert CASE == {"train": {"loss64": 1.0}}
 
@@ -49,10 +49,10 @@ def test_a_golden_case_can_have_another_smoothing():
 def test_a_golden_case_can_have_a_slow_head(text, factors, monkeypatch):
     """The original's classifier has 5 times the base rate, and 10 times for its bias."""
     net = TSM(5, 2, arch="resnet18", first_width=8)
-    monkeypatch.setattr(tsm, "network", lambda case, training: net)
+    monkeypatch.setattr(tsm, "build_network", lambda case, training: net)
     sgd = {"clip_total_norm": 0.0, "weight_decay": 0.0, "lr": 1.0, "momentum": 0.0}
     case = {"config": {"before_softmax": True}, "train": {"step": {"optimizer": sgd}}}
-    optimizer = tsm.train_step(change_recipe(case, tsm, text), "step").optimizer
+    optimizer = tsm.build_train_step(change_recipe(case, tsm, text), "step").optimizer
     names = [parameter.name for parameter in optimizer.parameters]
     rates = optimizer.rates.asnumpy()[:, 0][list(optimizer.places)]
     found = dict(zip(names, rates))
