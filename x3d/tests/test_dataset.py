@@ -62,8 +62,8 @@ def test_the_views_show_the_clips_frames_from_left_to_right(evaluation):
 
 
 def test_missing_views_are_not_summed(evaluation, monkeypatch):
-    views = evaluation.views
-    monkeypatch.setattr(evaluation, "views", lambda *arguments: views(*arguments)[:-1])
+    views = evaluation.make_views
+    monkeypatch.setattr(evaluation, "make_views", lambda *arguments: views(*arguments)[:-1])
     with pytest.raises(AssertionError, match="instead of"):
         evaluation[0]
 
