@@ -3,8 +3,9 @@
     python resnet50/eval.py --config_path Y --checkpoint_path C [--report DIR] [--eval.batch=64 ...]
 
 The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, videos (images here),
-views, checkpoint, seconds; it is also written beside the checkpoint. `--report` writes tables
-and plots of every image, class and probability into a folder: docs/evaluation.md.
+unreadable, views, checkpoint, seconds; it is also written beside the checkpoint. Exit status 1
+where images could not be read, unless eval.allow_unreadable is true. `--report` writes tables and
+plots of every image, class and probability into a folder: docs/evaluation.md.
 """
 
 import sys
@@ -19,11 +20,11 @@ from resnet50.model import build_network
 from resnet50.prediction import heads
 from resnet50.readers import describe
 from utils import command, inference, run_log, runtime
-from utils.metrics import evaluate, print_result, write_beside
+from utils.metrics import evaluate, print_result, sum_unreadable, write_beside
 from utils.report import Report, Samples
 
 
-def main(cfg: Config, checkpoint_path: str, report: str = "") -> None:
+def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
     rt = runtime.start(cfg.run)
     run_log.start_log(rt)
     count = read_records(cfg, "test")
@@ -32,10 +33,12 @@ def main(cfg: Config, checkpoint_path: str, report: str = "") -> None:
     pages = Report(report, images.mine, samples, rt, softmax=True)
     net = inference.load(build_network, cfg, checkpoint_path, HEAD)
     result = evaluate(net, images, cfg.model.num_classes, rt, pages.add)
-    result.update(views="1x1", checkpoint=str(checkpoint_path))
+    unreadable = sum_unreadable(images.bad, rt)
+    result.update(unreadable=unreadable, views="1x1", checkpoint=str(checkpoint_path))
     write_beside(checkpoint_path, result, rt)
     print_result(result, rt)
     pages.write(result)
+    return 1 if unreadable and not cfg.eval.allow_unreadable else 0
 
 
 if __name__ == "__main__":

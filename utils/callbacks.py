@@ -33,7 +33,7 @@ def fit(step: TrainStep, data, plan: Plan, rt: Runtime, folder: RunFolder) -> di
     """Trains to the end of the plan; returns what the last line of stdout says.
 
     `data` is the rest of the tape, None where nothing is left. Raises ValueError where the run
-    failed (too many overflows or unreadable videos), Interrupted after ctrl-C.
+    failed (too many overflows or unreadable files), Interrupted after ctrl-C.
     """
     trainer = Trainer(step, plan, rt, folder)
     check_same_step(trainer.position, rt, folder.path)
@@ -165,14 +165,14 @@ class Trainer(Callback):
             )
 
     def report_bad_data(self) -> None:
-        """Fails the run if a rank has too many unreadable videos, as soon as all ranks know."""
+        """Fails the run if a rank has too many unreadable files, as soon as all ranks know."""
         mine = self.plan.too_many_bad()
         if mine:
             self.step.request("bad_data")
         if mine and self.rt.size == 1:
             self.failure = mine
         elif self.values["bad_data"]:
-            self.failure = mine or "data.bad_limit: another rank has too many unreadable videos"
+            self.failure = mine or "data.bad_limit: another rank has too many unreadable files"
 
     def kept(self) -> str:
         saved = self.folder.resume_file.exists()
