@@ -31,6 +31,7 @@ class Data:
     batch: int = 256  # images per device
     workers: Union[int, Literal["auto"]] = "auto"  # this device's share of the cores
     prefetch: Union[int, Literal["auto"]] = "auto"  # batches made ahead; auto: 2 to 8, as fits
+    bad_limit: float = 0.01  # share of unreadable training images that stops the run
 
     def __post_init__(self):
         positive(self, "data", "resize", "crop", "batch", "workers", "prefetch", "min_area")
@@ -42,6 +43,8 @@ class Data:
             raise ValueError("data.augment pad_crop is for CIFAR's images of 32 pixels")
         if self.mixup < 0 or self.min_area > 1 or min(self.std) <= 0:
             raise ValueError("data.mixup must not be negative, min_area not above 1, std above 0")
+        if not 0 <= self.bad_limit < 1:
+            raise ValueError(f"data.bad_limit must lie in [0, 1), not {self.bad_limit}")
 
     @property
     def is_cifar(self) -> bool:
@@ -113,6 +116,7 @@ class Train:
 @dataclass(frozen=True)
 class Eval:
     batch: int = 64  # images per device
+    allow_unreadable: bool = False
 
     def __post_init__(self):
         positive(self, "eval", "batch")

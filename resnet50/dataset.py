@@ -1,8 +1,8 @@
 """Images to batches, by MindData's own readers, our decoding and MindData's C++ transforms.
 
 Training yields (image, target): uint8 (N, 3, crop, crop) and labels int32 (N,), or, with mixup,
-float32 (N, 4) (`mixing.py`). Evaluation yields (image, label, valid): uint8 (N, 1, 3, crop, crop),
-int32 (N,), bool (N,); what fills the last batch is not valid.
+float32 (N, 4) (`mixup.py`). Evaluation yields (image, label, valid): uint8 (N, 1, 3, crop, crop),
+int32 (N,), bool (N,); what fills the last batch, and what cannot be decoded, is not valid.
 
 Every epoch is a MindData pipeline of its own, seeded from seed, epoch and rank, over this rank's
 samples of the epoch: so a resumed run sees what the undisturbed one would have seen, crop for crop,
@@ -18,13 +18,16 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore.dataset import vision
 
-from resnet50.images import center_view, centered, decode, full_view
+from resnet50.images import blank_rows, center_view, full_or_blank
 from resnet50.mixup import mix_targets
-from resnet50.readers import count_samples, open_reader
+from resnet50.readers import Images, count_samples, open_reader
 from utils.data.loader import choose_prefetch, count_workers, log_workers
-from utils.data.sampler import TrainSampler, shard_for_eval
+from utils.data.sampler import TrainSampler, sample_rng, shard_for_eval
+from utils.data.unreadable_videos import UnreadableVideos
+from utils.data.video_dataset import MAX_TRIES
 from utils.nn.dropout import DropoutFactors
 from utils.runtime import Runtime
+from utils.video.reader import VideoError
 
 MEASURED = 64  # images in memory while decoding is measured
 IN_MINDDATA = 16  # batches: 8 in its batch operator, and about as many between the two pipelines
@@ -40,13 +43,18 @@ def build_train_sampler(cfg, samples: int, rt: Runtime) -> TrainSampler:
 
 
 class TrainSource:
-    """The rest of the run's batches, in order; an iterable with a length."""
+    """The rest of the run's batches, in order; an iterable with a length.
+
+    An image that cannot be decoded is replaced by another one, drawn.
+    """
 
     def __init__(self, samples: int, cfg, sampler: TrainSampler, epochs: int, skip: int):
         self.samples, self.data, self.sampler, self.skip = samples, cfg.data, sampler, skip
         self.classes = cfg.model.num_classes
         self.length = epochs * sampler.steps_per_epoch - skip
-        self.error = ""  # what could not be read
+        self.images = Images(cfg.data, "train", samples)
+        self.unreadable = UnreadableVideos(self.images, "image")
+        self.error = ""  # what ended the pipeline
 
     def __len__(self) -> int:
         return self.length
@@ -79,9 +87,35 @@ class TrainSource:
         while left:
             pipeline = epoch_pipeline(self.data, self.sampler, epoch)
             rows = pipeline.skip(skip) if skip else pipeline
-            yield from rows.create_tuple_iterator(num_epochs=1, output_numpy=True)
+            samples = self.sampler.epoch(epoch).reshape(-1, self.sampler.batch)[skip:]
+            batches = rows.create_tuple_iterator(num_epochs=1, output_numpy=True)
+            for (image, label), numbers in zip(batches, samples):
+                for row in blank_rows(image):
+                    image[row], label[row] = self.replace(int(numbers[row]), epoch)
+                yield image, label
             left -= self.sampler.steps_per_epoch - skip
             epoch, skip = epoch + 1, 0
+
+    def replace(self, sample: int, epoch: int) -> tuple[np.ndarray, int]:
+        """An image and its label for a sample that could not be decoded.
+
+        They are a function of seed, epoch and sample: other images are drawn and cropped by a
+        source of chance of their own. Nothing is read again that is known to be bad.
+        """
+        rng = sample_rng(self.sampler.seed, epoch, sample)
+        for _ in range(MAX_TRIES):
+            if not self.unreadable.is_unreadable(sample):
+                try:
+                    image, label = self.images.read(sample)
+                    for operator in train_transforms(self.data):
+                        ds.config.set_seed(int(rng.randint(2**31)))
+                        image = operator(image)
+                    return image, label
+                except VideoError as error:
+                    self.unreadable.add(sample, str(error))
+            sample = rng.randint(self.samples)
+        # Nothing is readable: the run is about to stop (data.bad_limit).
+        return np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8), 0
 
     def target(self, label: np.ndarray, step: int) -> np.ndarray:
         if not self.data.mixup:
@@ -91,7 +125,7 @@ class TrainSource:
 
     def decode(self, index: int) -> np.ndarray:
         """Only the decoding of an image, for measuring: the floor under its share of a batch."""
-        return full_view(self.first_images[index % len(self.first_images)])
+        return full_or_blank(self.first_images[index % len(self.first_images)])
 
     @functools.cached_property
     def first_images(self) -> list[np.ndarray]:
@@ -101,8 +135,8 @@ class TrainSource:
         return [image for image, _ in rows.create_tuple_iterator(num_epochs=1, output_numpy=True)]
 
     def find_fault(self) -> str:
-        """Why the training must stop, or an empty string: an image could not be read."""
-        return self.error
+        """Why the training must stop, or an empty string."""
+        return self.error or self.unreadable.describe_excess(self.data.bad_limit)
 
     def list_class_settings(self) -> list:
         """None: images have no settings that depend on names of classes."""
@@ -129,14 +163,15 @@ def epoch_pipeline(data, sampler: TrainSampler, epoch: int):
 def train_transforms(data) -> list:
     """MindData's operators: random crop and flip, channels first.
 
-    MindData's own decoder is not among them: it ends the process at some damaged JPEG files.
+    They take what a reader gives, and an image that is decoded already. MindData's own decoder is
+    not among them: it ends the process at some damaged JPEG files.
     """
     flip = vision.RandomHorizontalFlip(0.5)
     if data.augment == "none":
         return [view_of(data)]
     if data.augment == "crop":
         crop = vision.RandomResizedCrop(data.crop, (data.min_area, 1.0), (3 / 4, 4 / 3))
-        return [decode, crop, flip, vision.HWC2CHW()]
+        return [full_or_blank, crop, flip, vision.HWC2CHW()]
     crop = [vision.RandomCrop(32, 4), flip]
     if data.crop != 32:
         crop.append(vision.Resize((data.crop, data.crop), vision.Inter.BILINEAR))
@@ -144,10 +179,8 @@ def train_transforms(data) -> list:
 
 
 def view_of(data):
-    """The evaluation's view as a function of what the reader gives."""
-    if data.is_cifar:
-        return lambda image: centered(image, data.resize, data.crop)
-    return lambda encoded: center_view(encoded, data.resize, data.crop)
+    """The evaluation's view as a function of what the reader gives, or of a decoded image."""
+    return lambda image: center_view(image, data.resize, data.crop)
 
 
 class EvalSource:
@@ -158,6 +191,8 @@ class EvalSource:
         mine = shard_for_eval(samples, self.batch, rt.rank, rt.size)
         self.length = len(mine) // self.batch
         self.mine = [sample for sample in mine if sample is not None]
+        self.images = Images(cfg.data, "test", samples)
+        self.unreadable = UnreadableVideos(self.images, "image")
 
     def get_dataset_size(self) -> int:
         return self.length
@@ -167,15 +202,27 @@ class EvalSource:
         given = 0
         for image, label in self.batches(**options):
             check_labels(label, self.classes)
+            valid = np.arange(self.batch) < len(label)
+            for row in blank_rows(image):
+                valid[row] = self.read_again(image, row, self.mine[given * self.batch + row])
             missing = self.batch - len(label)
             image = np.pad(image, [(0, missing), *[(0, 0)] * 3])
             label = np.pad(label.astype(np.int32), (0, missing))
-            yield image[:, None], label, np.arange(self.batch) < self.batch - missing
+            yield image[:, None], label, valid
             given += 1
         for _ in range(given, self.length):
             shape = (self.batch, 1, *get_clip_shape(self.data, self.data.crop))
             nothing = np.zeros(self.batch, np.int32)
             yield np.zeros(shape, np.uint8), nothing, nothing.astype(bool)
+
+    def read_again(self, image: np.ndarray, row: int, sample: int) -> bool:
+        """Puts a sample into a row that was not decoded; False where it cannot be."""
+        try:
+            image[row] = view_of(self.data)(self.images.read(sample)[0])
+        except VideoError as error:
+            self.unreadable.add(sample, str(error))
+            return False
+        return True
 
     def batches(self, **options) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         if not self.mine:
@@ -205,9 +252,7 @@ def reason_of(error: Exception) -> str:
         return str(error)
     text = str(error)
     file = re.search(r"The corresponding data file is: (.*?)\. ", text)
-    ours = re.search(r"RuntimeError: (not a readable image.*)", text)
-    theirs = re.search(r"\[ERROR\] (.*)", text)
-    reason = (ours or theirs or re.search("(.*)", text))[1]
+    reason = (re.search(r"\[ERROR\] (.*)", text) or re.search("(.*)", text))[1]
     return f"data.root: cannot read {file[1] if file else 'an image'}: {reason}"
 
 

@@ -3,8 +3,9 @@
     python resnet50/eval.py --config_path Y --checkpoint_path C [--report DIR] [--eval.batch=64 ...]
 
 The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, videos (images here),
-views, checkpoint, seconds; it is also written beside the checkpoint. `--report` writes tables
-and plots of every image, class and probability into a folder: docs/evaluation.md.
+unreadable, views, checkpoint, seconds; it is also written beside the checkpoint. Exit status 1
+where images could not be read, unless eval.allow_unreadable is true. `--report` writes tables and
+plots of every image, class and probability into a folder: docs/evaluation.md.
 """
 
 import sys
@@ -19,12 +20,12 @@ from resnet50.network import NETWORK
 from resnet50.predict import build_heads
 from resnet50.readers import describe
 from utils import cli, log, runtime
-from utils.evaluate.metrics import evaluate, print_result, write_beside
+from utils.evaluate.metrics import evaluate, print_result, sum_unreadable, write_beside
 from utils.evaluate.report import Report, Samples
 from utils.export import inference
 
 
-def main(cfg: Config, checkpoint_path: str, report: str = "") -> None:
+def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     count = read_records(cfg, "test")
@@ -33,10 +34,12 @@ def main(cfg: Config, checkpoint_path: str, report: str = "") -> None:
     pages = Report(report, images.mine, samples, rt, softmax=True)
     net = inference.load(build_network, cfg, checkpoint_path, NETWORK.classifier)
     result = evaluate(net, images, cfg.model.num_classes, rt, pages.add)
-    result.update(views="1x1", checkpoint=str(checkpoint_path))
+    unreadable = sum_unreadable(images.unreadable, rt)
+    result.update(unreadable=unreadable, views="1x1", checkpoint=str(checkpoint_path))
     write_beside(checkpoint_path, result, rt)
     print_result(result, rt)
     pages.write(result)
+    return 1 if unreadable and not cfg.eval.allow_unreadable else 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """ResNet commands on a folder of real JPEG files; the same run killed, and on two workers."""
 
 import json
+import shutil
 import signal
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,6 +49,17 @@ def pictures(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def broken(pictures, tmp_path_factory) -> Path:
+    """The same images; one of each split, in the last class folder, is cut."""
+    root = tmp_path_factory.mktemp("broken") / "data"
+    shutil.copytree(pictures, root)
+    for split in ("train", "val"):
+        file = min((root / split / max(PATTERNS[:4])).iterdir())
+        file.write_bytes(file.read_bytes()[:900])
+    return root
+
+
+@pytest.fixture(scope="module")
 def small(pictures) -> list:
     """The arguments of a run of six steps an epoch that compiles in seconds."""
     return [
@@ -75,7 +87,7 @@ def test_an_evaluation_counts_every_image_once_on_one_rank_and_on_two(
     small, pictures, trained, tmp_path
 ):
     alone = run("resnet50/eval.py", *small, "--checkpoint_path", trained)
-    assert alone["videos"] == 7
+    assert (alone["videos"], alone["unreadable"]) == (7, 0)
     assert alone["top5"] == 1.0
     done = call(
         "scripts/run_eval.sh", "resnet50", SMOKE, trained, *small[2:], "--report", tmp_path,
@@ -106,9 +118,10 @@ def test_a_mindir_stands_in_for_its_checkpoint(small, pictures, trained, tmp_pat
 
 
 @pytest.mark.slow
-def test_kill_9_changes_no_bit(small, tmp_path):
-    """With random crops, mixup, LARS, averages and a dynamic loss scale."""
-    state = ["--train.optimizer=lars", "--train.nesterov=false", "--train.lr=2"]
+def test_kill_9_changes_no_bit(small, broken, tmp_path):
+    """With a broken image, random crops, mixup, LARS, averages and a dynamic loss scale."""
+    state = [f"--data.root={broken}", "--data.bad_limit=0.1"]
+    state += ["--train.optimizer=lars", "--train.nesterov=false", "--train.lr=2"]
     state += ["--train.ema=0.9", "--data.mixup=0.2"]
     state += ["--run.amp=O2", "--run.dynamic_loss_scale=true"]
     if find_spec("tensorboardX"):
@@ -184,18 +197,45 @@ def test_mindrecord_files_train(small, pictures, tmp_path):
         assert image.tobytes() == (pictures / "train" / file).read_bytes()
 
 
-def test_a_broken_image_stops_the_run_with_its_name(small, pictures, tmp_path):
-    for k, name in enumerate(PATTERNS[:4]):
-        (tmp_path / "train" / name).mkdir(parents=True)
-        for file in (pictures / "train" / name).iterdir():
-            content = file.read_bytes()
-            cut = content[:900] if k == 0 else content
-            (tmp_path / "train" / name / file.name).write_bytes(cut)
-    arguments = [*small, f"--data.root={tmp_path}", f"--run.out={tmp_path / 'run'}"]
-    done = call("resnet50/train.py", *arguments)
-    assert done.returncode == 2, done.stderr
-    assert f"train/{PATTERNS[0]}" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+def test_a_broken_image_is_replaced_counted_and_named_once(small, broken, tmp_path):
+    arguments = [*small, f"--data.root={broken}"]
+    stopped = call("resnet50/train.py", *arguments, f"--run.out={tmp_path / 'a'}")
+    assert stopped.returncode == 2, stopped.stderr
+    line = stopped.stderr.splitlines()[-1]
+    assert line.startswith("error: data.bad_limit: 1 of 24 images could not be read")
+    assert f"train/{max(PATTERNS[:4])}" in line
+    more = [f"--run.out={tmp_path / 'b'}", "--data.bad_limit=0.1"]
+    allowed = call("resnet50/train.py", *arguments, *more)
+    assert allowed.returncode == 0, allowed.stderr
+    assert last_json(allowed)["steps"] == 12
+    for done in (stopped, allowed):
+        assert done.stderr.count("unreadable image: cannot read") == 1
+        assert "Traceback" not in done.stderr
+
+
+def test_an_evaluation_never_replaces_an_image(small, broken, trained, tmp_path):
+    arguments = [*small, f"--data.root={broken}", "--checkpoint_path", trained]
+    done = call("resnet50/eval.py", *arguments, f"--report={tmp_path / 'report'}")
+    assert done.returncode == 1, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["videos"], result["unreadable"]) == (6, 1)
+    (bad,) = [
+        r for r in assert_report(tmp_path / "report", result) if r["predicted"] == "unreadable"
+    ]
+    file = min((broken / "val" / max(PATTERNS[:4])).iterdir())
+    assert (bad["path"], bad["label"]) == (str(file.relative_to(broken / "val")), "3")
+    assert done.stderr.count(f"unreadable image: cannot read {file}") == 1
+    assert call("resnet50/eval.py", *arguments, "--eval.allow_unreadable=true").returncode == 0
+
+
+def test_a_prediction_tells_a_broken_image_in_a_line(small, broken, trained, tmp_path):
+    files = sorted((broken / "val" / max(PATTERNS[:4])).iterdir())
+    more = ["--checkpoint_path", trained, f"--out={tmp_path}"]
+    done = call("scripts/predict.py", *small, *more, *files)
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["failed"] == 1
+    (line,) = [line for line in done.stderr.splitlines() if "cannot read" in line]
+    assert line.startswith(f"error: cannot read {files[0]} with PIL: not a readable image")
 
 
 def test_torchvisions_file_is_converted(tmp_path):

@@ -1,5 +1,6 @@
 """The image pipeline: every image once, the same crops again, PIL's pixels in evaluation."""
 
+import functools
 import io
 from pathlib import Path
 
@@ -10,10 +11,16 @@ from mindspore.mindrecord import FileWriter
 from PIL import Image
 
 from resnet50.config import Config
-from resnet50.dataset import EvalSource, TrainSource, build_train_sampler, read_records
-from resnet50.images import center_view, placement
+from resnet50.dataset import (
+    EvalSource,
+    TrainSource,
+    build_train_sampler,
+    read_records,
+    train_transforms,
+)
+from resnet50.images import BLANK, blank_rows, center_view, full_or_blank, placement
 from resnet50.predict import build_heads
-from resnet50.readers import describe, open_reader
+from resnet50.readers import Images, describe, open_reader
 from utils.config import ROOT, load_config
 from utils.data.synthetic.pattern_images import draw_cifar10
 from utils.runtime import Runtime
@@ -116,8 +123,11 @@ def test_images_are_called_by_their_files_in_minddatas_order(tmp_path):
     rows = open_reader(cfg.data, "test", range(count), 1)
     found = list(rows.create_tuple_iterator(num_epochs=1, output_numpy=True))
     assert len(found) == len(known.paths) == 15
-    for (image, _), path in zip(found, known.paths):
-        assert image.tobytes() == (tmp_path / "val" / path).read_bytes()
+    images = Images(cfg.data, "test", count)
+    for k, (image, label) in enumerate(found):
+        assert image.tobytes() == (tmp_path / "val" / known.paths[k]).read_bytes()
+        assert images.locate(k) == (tmp_path / "val" / known.paths[k], label)
+        assert known.labels[k] == label
 
 
 def test_images_without_files_are_called_by_their_numbers(mindrecord, cifar):
@@ -199,28 +209,162 @@ def distinct(cifar: Path) -> list:
     return found
 
 
-def damaged(root: Path, folder: Path, kept: int) -> Config:
-    """Settings of a data set of four images, one of them cut after so many bytes."""
-    (root / "train" / "class_0").mkdir(parents=True)
-    for i in range(4):
-        whole = (folder / "train" / "class_0" / f"{i}.JPEG").read_bytes()
-        (root / "train" / "class_0" / f"{i}.JPEG").write_bytes(whole if i else whole[:kept])
-    return settings(root, "data.batch=2", "data.test=train")
+# Data of five images a class, and the numbers of those that are broken, in two classes.
+FORMS = {
+    "folder": ["data.test=train"],
+    "mindrecord": [
+        "data.source=mindrecord",
+        "data.train=train.mindrecord",
+        "data.test=train.mindrecord",
+    ],
+}
+BROKEN = {2: 900, 13: 0}  # the bytes that are kept
+RARE = ["data.bad_limit=0.2"]
 
 
-def test_an_image_cut_in_its_pixels_is_named(tmp_path, folder):
-    cfg = damaged(tmp_path, folder, 900)
-    source = TrainSource(read_records(cfg, "train"), cfg, build_train_sampler(cfg, 4, ALONE), 1, 0)
-    assert len(list(source)) == 2
-    assert "class_0/0.JPEG" in source.find_fault()
-    with pytest.raises(ValueError, match="class_0/0.JPEG"):
-        evaluated(cfg)
+def save_broken(root: Path, folder: Path, broken: dict[int, int], column: bool = True) -> None:
+    """The training images of a folder, some of them cut, as class folders and as a MindRecord."""
+    writer = FileWriter(str(root / "train.mindrecord"), shard_num=1)
+    schema = {"image": {"type": "bytes"}, "label": {"type": "int32"}}
+    writer.add_schema({**schema, "file": {"type": "string"}} if column else schema)
+    for number in range(15):
+        label, i = divmod(number, 5)
+        name = f"class_{label}/{i}.JPEG"
+        content = (folder / "train" / name).read_bytes()[: broken.get(number)]
+        (root / "train" / f"class_{label}").mkdir(parents=True, exist_ok=True)
+        (root / "train" / name).write_bytes(content)
+        row = {"image": content, "label": label}
+        writer.write_raw_data([{**row, "file": name} if column else row])
+    writer.commit()
 
 
-@pytest.mark.parametrize("kept", [0, 10, 300])
-def test_an_image_without_a_header_is_named_before_the_training(tmp_path, folder, kept):
-    with pytest.raises(ValueError, match="class_0/0.JPEG"):
-        read_records(damaged(tmp_path, folder, kept), "train")
+@pytest.fixture(scope="module")
+def broken(folder, tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("broken")
+    save_broken(root, folder, BROKEN)
+    return root
+
+
+def source_of(cfg: Config, epochs: int = 2) -> TrainSource:
+    samples = read_records(cfg, "train")
+    return TrainSource(samples, cfg, build_train_sampler(cfg, samples, ALONE), epochs, 0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_broken_image_is_replaced_counted_and_named_once(folder, broken, form, told):
+    plain = ["data.augment=none", "data.batch=5", *RARE, *FORMS[form]]
+    sound = {}
+    for images, labels in batches(settings(folder, "data.augment=none", "data.batch=5"), epochs=1):
+        sound.update((image.tobytes(), int(label)) for image, label in zip(images, labels))
+    source = source_of(settings(broken, *plain))
+    rows = [row for images, labels in source for row in zip(images, labels)]
+    assert len(rows) == 30
+    assert [sound[image.tobytes()] for image, _ in rows] == [label for _, label in rows]
+    assert len({image.tobytes() for image, _ in rows}) == 13, "the others all come"
+    assert (source.unreadable.count, source.find_fault()) == (2, "")
+    assert len(told) == 2
+    for name in ("class_0/2.JPEG", "class_2/3.JPEG"):
+        (line,) = [line for line in told if name in line]
+        assert "not a readable image" in line
+
+
+def test_an_image_of_a_mindrecord_without_names_is_named_by_its_number(folder, tmp_path, told):
+    save_broken(tmp_path, folder, {2: 900}, column=False)
+    assert len(list(source_of(settings(tmp_path, *FORMS["mindrecord"], *RARE)))) == 6
+    assert [f"image 2 in {tmp_path / 'train.mindrecord'}" in line for line in told] == [True]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_run_that_goes_on_sees_the_same_replacements(broken, form):
+    """The run that goes on does not know yet what was broken."""
+    cfg = settings(broken, *RARE, *FORMS[form])
+    whole = batches(cfg, epochs=4)
+    assert_same(batches(cfg, epochs=4), whole)
+    for skip in (2, 3, 7):
+        assert_same(batches(cfg, epochs=4, skip=skip), whole[skip:])
+    assert_same(batches(settings(broken, *RARE), epochs=4), whole)
+
+
+def test_a_replacement_leaves_the_crops_of_the_others_as_they_are(broken, monkeypatch):
+    cfg = settings(broken, *RARE)
+    replaced = batches(cfg)
+    black = np.zeros((3, 32, 32), np.uint8), 0
+    monkeypatch.setattr(TrainSource, "replace", lambda *_: black)
+    numbers = np.concatenate([build_train_sampler(cfg, 15, ALONE).epoch(e) for e in range(2)])
+    bad = np.isin(numbers, list(BROKEN))
+    first, second = (
+        np.concatenate([image for image, _ in rows]) for rows in (replaced, batches(cfg))
+    )
+    assert bad.any()
+    np.testing.assert_array_equal((first != second).any(axis=(1, 2, 3)), bad)
+
+
+def test_no_image_is_read_again_that_is_known_to_be_bad(broken, monkeypatch):
+    numbers, read = [], Images.read
+    monkeypatch.setattr(Images, "read", lambda self, k: numbers.append(k) or read(self, k))
+    assert len(list(source_of(settings(broken, *RARE), epochs=20))) == 60
+    assert [numbers.count(k) for k in BROKEN] == [1, 1]
+    assert len(set(numbers)) > 6, "drawn anew in each epoch"
+
+
+def test_too_many_broken_images_are_told_in_a_line(broken):
+    source = source_of(settings(broken))
+    assert len(list(source)) == 6
+    assert source.find_fault() == (
+        "data.bad_limit: 2 of 15 images could not be read, more than 1.00% (the first: "
+        f"{broken / 'train' / 'class_0' / '2.JPEG'}); remove them, or raise the limit"
+    )
+
+
+def test_a_training_without_any_readable_image_comes_to_its_end(folder, tmp_path):
+    save_broken(tmp_path, folder, dict.fromkeys(range(15), 10))
+    source = source_of(settings(tmp_path))
+    assert not any(image.any() for image, _ in source)
+    assert "15 of 15 images" in source.find_fault()
+
+
+def test_an_image_of_the_colour_of_broken_ones_is_none_of_them(folder, tmp_path):
+    save_broken(tmp_path, folder, {})
+    Image.new("RGB", (50, 40), tuple(BLANK)).save(tmp_path / "train" / "class_0" / "5.png")
+    cfg = settings(tmp_path, "data.batch=16", "data.test=train")
+    source = source_of(cfg, epochs=1)
+    ((images, _),) = list(source)
+    (row,) = blank_rows(images)
+    assert (images[row] == BLANK[:, None, None]).all()
+    assert source.unreadable.count == 0
+    assert sum(len(label) for _, label in evaluated(cfg)) == 16
+
+
+def test_no_transform_changes_the_colour_of_broken_images():
+    image = full_or_blank(np.zeros(9, np.uint8))
+    for more in (["data.crop=224", "data.resize=256"], ["data.crop=31"], ["data.augment=none"]):
+        operators = train_transforms(settings(Path(), *more).data)
+        for seed in range(100):
+            ds.config.set_seed(seed)
+            view = functools.reduce(lambda x, operator: operator(x), operators, image)
+            assert (view == BLANK[:, None, None]).all()
+
+
+def test_class_folders_that_have_changed_are_told(folder, tmp_path):
+    save_broken(tmp_path, folder, {2: 900})
+    source = source_of(settings(tmp_path))
+    list(source)
+    (tmp_path / "train" / "class_0" / "2.JPEG").unlink()
+    with pytest.raises(ValueError, match="data.train: .*class_0 has changed"):
+        source.images.read(1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_broken_image_counts_in_no_evaluation(broken, form, told):
+    cfg = settings(broken, *FORMS[form])
+    source = EvalSource(read_records(cfg, "test"), cfg, ALONE)
+    rows = list(source.create_tuple_iterator(num_epochs=1, output_numpy=True))
+    valid = np.concatenate([row[2] for row in rows])
+    assert np.flatnonzero(~valid).tolist() == [*BROKEN, 15]
+    assert source.unreadable.count == len(told) == 2
+    known = describe(cfg.data, "test", 15, build_heads(cfg)[0])
+    assert known.labels == [0] * 5 + [1] * 5 + [2] * 5
+    assert known.paths[13] == "class_2/3.JPEG"
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,8 @@ def test_the_optimizer_is_the_one_that_the_settings_name(name):
     path, small = CONFIGS / "resnet50_smoke.yaml", ["model.first_width=2", "train.nesterov=false"]
     asked = [f"train.optimizer={name}", "train.trust_coefficient=0.02", "train.epsilon=0.5"]
     cfg = load_config(Config, path, [*small, *asked])
-    step, lr, _ = build(cfg, Runtime(), TrainSampler(1000, 128, 0, 1, 0))
+    setup = build(cfg, Runtime(), TrainSampler(1000, 128, 0, 1, 0))
+    step, lr = setup.step, setup.lr
     assert type(step.optimizer) is {"sgd": SGD, "lars": LARS}[name]
     if name == "lars":
         assert (step.optimizer.trust, step.optimizer.eps) == (0.02, 0.5)

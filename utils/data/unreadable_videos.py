@@ -1,44 +1,51 @@
-"""Videos that could not be read: counted over all workers of a rank, each logged once."""
+"""Videos or images that could not be read: counted over all workers of a rank, each logged once."""
 
 import logging
 import multiprocessing
 from collections.abc import Sequence
 
+import numpy as np
+
 log = logging.getLogger("zoo")
+REMEDIES = {"video": "leave them out by scripts/data/check_videos.py", "image": "remove them"}
 
 
 class UnreadableVideos:
     """One flag (a byte) per record, in memory shared by worker processes and threads."""
 
-    def __init__(self, paths: Sequence[str]):
-        self.paths = paths
-        self.flags = multiprocessing.Array("b", len(paths))
+    def __init__(self, names: Sequence[str], kind: str = "video"):
+        """`names` needs a length and the name at an index; `kind` is video or image."""
+        self.names, self.kind = names, kind
+        self.flags = multiprocessing.Array("b", len(names))
 
     def add(self, index: int, reason: str) -> None:
-        """Marks a video; logs the decoder's reason when it is marked for the first time."""
+        """Marks a file; logs the decoder's reason when it is marked for the first time."""
         with self.flags.get_lock():
             was_marked, self.flags[index] = self.flags[index], 1
         if not was_marked:
-            log.warning("unreadable video: %s", reason)
+            log.warning("unreadable %s: %s", self.kind, reason)
 
     def is_unreadable(self, index: int) -> bool:
         return bool(self.flags[index])
 
     @property
     def count(self) -> int:
-        return sum(self.flags[:])
+        return int(np.count_nonzero(self.view_flags()))
+
+    def view_flags(self) -> np.ndarray:
+        """The flags without a copy: every training step counts them, a million for ImageNet."""
+        return np.frombuffer(self.flags.get_obj(), np.bool_)
 
     def describe_excess(self, limit: float) -> str:
         """An error message if more than the fraction `limit` is unreadable, else an empty string.
 
-        It names the setting, the counts and the first unreadable video.
+        It names the setting, the counts and the first unreadable file.
         """
         count = self.count
-        if count <= limit * len(self.paths):
+        if count <= limit * len(self.names):
             return ""
-        example = self.paths[list(self.flags[:]).index(1)]
+        example = self.names[int(np.argmax(self.view_flags()))]
         return (
-            f"data.bad_limit: {count} of {len(self.paths)} videos could not be read, more than "
-            f"{limit:.2%} (the first: {example}); leave them out by scripts/data/check_videos.py, "
-            "or raise the limit"
+            f"data.bad_limit: {count} of {len(self.names)} {self.kind}s could not be read, more "
+            f"than {limit:.2%} (the first: {example}); {REMEDIES[self.kind]}, or raise the limit"
         )

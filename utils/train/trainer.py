@@ -75,7 +75,7 @@ class Trainer:
 
         `train_set` is a network's `TrainSource` from `start_step` on. `evaluate()` returns metrics,
         every `run.eval_every` epochs; `before_saving(position)` runs before an epoch is saved or
-        evaluated. Raises ValueError if the run failed (too many overflows or unreadable samples),
+        evaluated. Raises ValueError if the run failed (too many overflows or unreadable files),
         Interrupted after ctrl-C.
         """
         cfg, step = self.cfg, setup.step
@@ -243,14 +243,14 @@ class TrainingLoop(Callback):
             )
 
     def check_data(self) -> None:
-        """Fails the run if a rank has too many unreadable videos, as soon as all ranks know."""
+        """Fails the run if a rank has too many unreadable files, as soon as all ranks know."""
         mine = self.hooks.find_data_fault()
         if mine:
             self.step.make_request("bad_data")
         if mine and self.rt.size == 1:
             self.failure = mine
         elif self.values["bad_data"]:
-            self.failure = mine or "data.bad_limit: another rank has too many unreadable videos"
+            self.failure = mine or "data.bad_limit: another rank has too many unreadable files"
 
     def describe_saved(self) -> str:
         saved = self.directory.resume_file.exists()
