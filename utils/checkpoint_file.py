@@ -21,6 +21,7 @@ from typing import NamedTuple, Union
 import numpy as np
 
 from utils.files import escape_control
+from utils.model_checksum import check_checksum
 from utils.run_log import log
 from utils.torch_storage import KINDS, width
 
@@ -81,6 +82,7 @@ def check_kind(path: Path) -> None:
     if path.suffix == ".mindir":
         raise ValueError(f"{path}: a MINDIR holds no weights to load; give the checkpoint")
     if path.suffix == ".onnx":
+        check_checksum(path)
         raise ValueError(
             f"{path}: ONNX Runtime runs it (docs/export.md); give a checkpoint or MINDIR"
         )

@@ -17,6 +17,7 @@ from mindspore import Tensor, nn
 from utils import amp, mindir, onnx_graph
 from utils.command import whole_number
 from utils.files import explained
+from utils.model_checksum import append_checksum
 from utils.testing import spread
 
 # Of the spread of the scores. A float16 has eleven bits; a rounding errs by up to 5e-4 of the
@@ -108,6 +109,7 @@ def export(
         file = folder / want.target.name
         write, runner = WAYS[want.kind]
         write(net, clip, want, (INPUT, gives), {**info, "classes": str(expected.shape[-1])}, file)
+        append_checksum(file)
         os.chmod(file, 0o644)
         run = runner(file)
         difference = max(distance(run(x), expected[: len(x)]) for x in clips)
