@@ -16,6 +16,7 @@ from mindspore import Tensor
 from tests.helpers import call
 from utils.config import ROOT
 from utils.weights.checkpoint import read, save
+from utils.weights.model_checksum import append_checksum
 
 
 def one_line(done, *words: str) -> None:
@@ -131,6 +132,16 @@ def test_an_unknown_checkpoint_is_told(tiny, tmp_path):
     alien = tmp_path / "alien.ckpt"
     save(alien, {"encoder.weight": Tensor(np.ones(3, np.float32))})
     one_line(call("tsm/eval.py", *tiny, f"--checkpoint_path={alien}"), "missing", "unknown")
+
+
+@pytest.mark.parametrize("suffix", ["mindir", "onnx"])
+def test_a_damaged_export_is_told(tiny, tmp_path, suffix):
+    file = tmp_path / f"net.{suffix}"
+    file.write_bytes(b"sound")
+    append_checksum(file)
+    file.write_bytes(file.read_bytes().replace(b"sound", b"Sound"))
+    done = call("tsm/eval.py", *tiny, f"--checkpoint_path={file}")
+    one_line(done, str(file), "its checksum differs from its content; copy or export it again")
 
 
 def test_another_class_count_needs_a_new_head(tiny, trained, tmp_path):

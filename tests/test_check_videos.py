@@ -72,6 +72,7 @@ def make_damage(sound: Path, folder: Path) -> dict[str, str]:
     write_numbered_video(folder / "whole.avi", FRAMES, 64, 64, 25, codec="mpeg4")
     whole = (folder / "whole.avi").read_bytes()
     (folder / "cut.avi").write_bytes(whole[: len(whole) // 2])
+    write(folder / "whole.ts", pictures(FRAMES), bf="2", g="12")
     noise = np.random.RandomState(0).bytes(20_000)
     (folder / "noise.mp4").write_bytes(noise)
     middle = front.index(b"mdat") + 8
@@ -97,6 +98,7 @@ def make_damage(sound: Path, folder: Path) -> dict[str, str]:
         "front.mp4": "good",
         "whole.mkv": "good",
         "whole.avi": "good",
+        "whole.ts": "good",
         "empty.mp4": "empty",
         "cut.mp4": "truncated",
         "cut_front.mp4": "truncated",

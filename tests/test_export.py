@@ -6,6 +6,7 @@ The weights are those of the golden cases: functions of names, far from zero.
 import importlib
 import importlib.util
 import json
+import zlib
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from utils.export import exported as exported_network
 from utils.networks import find_network
 from utils.testing.golden import case_state, put_state
 from utils.weights import checkpoint
+from utils.weights.model_checksum import SIZE
 
 TSM = {"num_classes": 5, "segments": 4, "arch": "resnet18", "first_width": 8}
 PIXELS = {"mean": (0.4, 0.5, 0.6), "std": (0.2, 0.2, 0.3)}
@@ -159,6 +161,7 @@ def test_an_onnx_file_of_any_batch_gives_the_scores_of_the_network(name, tmp_pat
     needs_onnx()
     told = check(TOYS[name], tmp_path, "onnx", batch="free")
     assert told["opset"] == 18
+    check_onnx_checksum(tmp_path / "net.onnx")
     assert told["relative_difference"] < 1e-5
 
 
@@ -251,6 +254,28 @@ def test_a_mindir_that_does_not_fit_the_yaml_is_refused(normalised, override, wo
         exported_network.load(nn.Cell(), settings(override), normalised)
 
 
+def test_one_flipped_bit_in_a_mindir_is_refused(normalised, tmp_path, told):
+    content, file = normalised.read_bytes(), tmp_path / "net.mindir"
+    for place in (0, *range(7, len(content) - SIZE, len(content) // 20), len(content) - 1):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        file.write_bytes(damaged)
+        with pytest.raises(ValueError, match="net.mindir: its checksum differs from its content"):
+            exported_network.load(nn.Cell(), settings(), file)
+    assert not told
+
+
+def test_a_mindir_without_a_checksum_costs_a_warning(normalised, tmp_path, told):
+    (tmp_path / "old.mindir").write_bytes(normalised.read_bytes()[:-SIZE])
+    cell = network("tsm", TSM, "O0")
+    clips = Tensor(np.ones((2, 4, 3, 32, 32), np.uint8))
+    files = (normalised, tmp_path / "old.mindir")
+    new, old = (exported_network.load(cell, settings(), file)(clips) for file in files)
+    np.testing.assert_array_equal(new.asnumpy(), old.asnumpy())
+    (line,) = told
+    assert "old.mindir has no checksum" in line
+
+
 def test_weights_cannot_be_taken_from_a_mindir(normalised):
     with pytest.raises(ValueError, match="a MINDIR holds no weights to load"):
         checkpoint.read(normalised)
@@ -329,6 +354,18 @@ def test_an_operator_without_a_translation_is_named(tmp_path):
     with pytest.raises(ValueError, match="the operator Tanh has no translation to ONNX"):
         export.export(lambda level: net, (3,), "scores", want, {})
     assert not list(tmp_path.iterdir())
+
+
+def check_onnx_checksum(file: Path) -> None:
+    """ONNX takes it for a note; a command that is given a damaged file says so."""
+    note = importlib.import_module("onnx").load(file).metadata_props[-1]
+    content = file.read_bytes()
+    assert (note.key, note.value) == ("crc32", f"{zlib.crc32(content[:-SIZE]):08x}")
+    with pytest.raises(ValueError, match="ONNX Runtime runs it"):
+        checkpoint.read(file)
+    file.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
+    with pytest.raises(ValueError, match="net.onnx: its checksum differs"):
+        checkpoint.read(file)
 
 
 def needs_onnx() -> None:

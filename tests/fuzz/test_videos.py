@@ -21,9 +21,8 @@ from utils.video.reader import VideoError
 
 MEMORY = 500  # MB
 MANY, FEW = 300, 32
-# A transport stream has no index: the last frame is not found by seeking to the end. decord loses
-# the start of one.
-SOUND = {("read", "good", "good"), ("read", "good", "broken"), ("refused", "broken", "broken")}
+# decord loses the start of a transport stream, and the scan of the ends is not by decord.
+SOUND = {("read", "good", "good"), ("refused", "broken", "good")}
 # Reads every video of a folder by a reader, and scans it; the last line has what came of each.
 READ = """
 import json, re, sys

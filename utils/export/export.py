@@ -19,6 +19,7 @@ from utils.export import mindir, onnx_graph
 from utils.files import explained
 from utils.testing.golden import spread
 from utils.train import amp
+from utils.weights.model_checksum import append_checksum
 
 # Of the spread of the scores. A float16 has eleven bits; a rounding errs by up to 5e-4 of the
 # number, and the roundings of fifty layers in a row add up to a few times that.
@@ -109,6 +110,7 @@ def export(
         file = folder / want.target.name
         write, runner = WAYS[want.kind]
         write(net, clip, want, (INPUT, gives), {**info, "classes": str(expected.shape[-1])}, file)
+        append_checksum(file)
         os.chmod(file, 0o644)
         run = runner(file)
         difference = max(distance(run(x), expected[: len(x)]) for x in clips)

@@ -9,6 +9,8 @@ from mindspore import Tensor, nn
 
 from utils.export import mindir
 from utils.files import escape_control
+from utils.log import log
+from utils.weights.model_checksum import check_checksum
 
 
 class Exported:
@@ -65,9 +67,12 @@ class Exported:
 def load(net: nn.Cell, cfg: Any, path: Path) -> Exported:
     """The network of a MINDIR; `net` is the yaml's, which says how pixels are normalised.
 
-    Raises ValueError for a file of another network, another number of classes or another batch.
+    Raises ValueError for a damaged file, one of another network, number of classes or batch. One
+    without a checksum costs a warning.
     """
-    graph = mindir.read(path)
+    has_checksum, graph = check_checksum(path), mindir.read(path)
+    if not has_checksum:
+        log.warning("%s has no checksum, so damage to its numbers would not be noticed", path)
     room, made = type(cfg).__module__.partition(".")[0], graph.info.get("network")
     if made and made != room:
         raise ValueError(f"{path} holds a network of {escape_control(made)[:80]}, not of {room}")

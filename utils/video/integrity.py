@@ -3,7 +3,8 @@
 import os
 import string
 import struct
-from itertools import islice
+from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple, Optional
 
@@ -40,6 +41,7 @@ SUFFIXES = (
 )
 # fmt: on
 SLACK = 0.5  # seconds a stream may end before the container says
+MARGIN = 60  # seconds that a frame may be decoded before the first is shown
 
 
 class Job(NamedTuple):
@@ -236,14 +238,39 @@ def decode_ends(job: Job) -> int:
         stream.codec_context.options = {"max_pixels": str(job.max_pixels)}
         length = stream.duration or 0
         for share in (0.0, 0.5, 1.0):
-            if share and length:
-                container.seek(int((stream.start_time or 0) + share * length), stream=stream)
+            stamp = (stream.start_time or 0) + int(share * length) if share and length else None
             first, count = len(marks), None if share == 1.0 else 1
-            marks += [f.is_corrupt for f in islice(container.decode(stream), count)]
+            marks += islice(read_marks(container, stream, stamp), count)
             if len(marks) == first:
                 raise bad("broken", f"no frame can be decoded at {share:.0%}")
         check_damaged(sum(marks), len(marks))
         return stream.frames
+
+
+def read_marks(container: InputContainer, stream, stamp: Optional[int]) -> Iterator[bool]:
+    """Whether frames are damaged: of those from the last key frame before a time stamp on.
+
+    An MPEG stream has no index: a seek lands on any packet, and where no key frame follows, an
+    earlier stamp is tried. Without a stamp: the frames from where the container stands.
+    """
+    packets = container.demux(stream)
+    if stamp is not None:
+        packets = packets_from_key(container, stream, stamp)
+    return (frame.is_corrupt for packet in packets for frame in packet.decode())
+
+
+def packets_from_key(container: InputContainer, stream, stamp: int) -> Iterator[av.Packet]:
+    second, back = max(1, round(1 / stream.time_base)), 0
+    lowest = (stream.start_time or 0) - MARGIN * second
+    while True:
+        container.seek(stamp - back, stream=stream)
+        packets = container.demux(stream)
+        for packet in packets:
+            if packet.is_keyframe:
+                return chain([packet], packets)
+        if stamp - back < lowest:
+            return iter(())
+        back = 4 * back or second
 
 
 def check_folder(job: Job) -> int:

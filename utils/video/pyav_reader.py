@@ -203,13 +203,15 @@ def decode_part(context, packets: list, start: int, needed: list[int]) -> Iterat
     yield from context.decode(None)
 
 
-def decode_h264(packets: Iterable[tuple[int, bytes]], wanted: list[int]) -> Iterator[np.ndarray]:
+def decode_h264(
+    packets: Iterable[tuple[int, bytes]], wanted: list[int], max_pixels: int
+) -> Iterator[np.ndarray]:
     """The wanted frames, ascending, of (number, packet) in decoding order: RGB (H, W, 3).
 
-    Only wanted ones are converted. Raises ValueError where one does not come.
+    Only wanted ones are converted. Raises ValueError where one does not come, or is larger.
     """
     decoder, to_rgb = av.CodecContext.create("h264", "r"), VideoReformatter()
-    decoder.thread_count = 1
+    decoder.thread_count, decoder.options = 1, {"max_pixels": str(max_pixels)}
     numbers, missing, found = set(wanted), iter(wanted), {}
     expected = next(missing)
     try:
@@ -220,6 +222,7 @@ def decode_h264(packets: Iterable[tuple[int, bytes]], wanted: list[int]) -> Iter
                 yield found.pop(expected)
                 expected = next(missing, None)
     except av.error.FFmpegError as error:
+        check_size(decoder.width, decoder.height, max_pixels)
         raise ValueError(error.strerror or str(error)) from None
     if expected is not None:
         raise ValueError(f"frame {expected} cannot be decoded")

@@ -22,6 +22,7 @@ import numpy as np
 
 from utils.files import escape_control
 from utils.log import log
+from utils.weights.model_checksum import check_checksum
 from utils.weights.torch_storage import KINDS, width
 
 RESUME = "resume.ckpt"
@@ -82,6 +83,7 @@ def check_kind(path: Path) -> None:
     if path.suffix == ".mindir":
         raise ValueError(f"{path}: a MINDIR holds no weights to load; give the checkpoint")
     if path.suffix == ".onnx":
+        check_checksum(path)
         raise ValueError(
             f"{path}: ONNX Runtime runs it (docs/export.md); give a checkpoint or MINDIR"
         )

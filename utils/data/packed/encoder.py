@@ -6,7 +6,6 @@ No MindSpore here: worker processes start fast and stay small.
 import zlib
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
 import av
@@ -111,7 +110,7 @@ def encode(source: FrameSource, job: Job, form: Form) -> Packed:
     about = form.codec, height, width, len(source), source.fps
     table = Table(*about, sizes, shown, kinds, checksums)
     head, payload = table.encode(), b"".join(data for data, *_ in packets)
-    return Packed(head, payload, len(source), compare(source.path, head + payload, head, seen))
+    return Packed(head, payload, len(source), compare(job, head + payload, head, seen))
 
 
 def looked_at(length: int) -> list[int]:
@@ -237,10 +236,10 @@ def to_jpeg(pixels: np.ndarray, quality: int) -> bytes:
     return cv2.imencode(".jpg", np.ascontiguousarray(pixels), options)[1].tobytes()
 
 
-def compare(path: Path, data: bytes, head: bytes, seen: dict[int, np.ndarray]) -> float:
+def compare(job: Job, data: bytes, head: bytes, seen: dict[int, np.ndarray]) -> float:
     """The peak signal-to-noise ratio of the seen frames in the copy, in dB."""
     numbers = sorted(seen)
-    with PackedVideo(path, InMemory(data, len(head))) as copy:
+    with PackedVideo(job.path, InMemory(data, len(head)), job.max_pixels) as copy:
         return psnr(copy.frames(numbers), np.stack([seen[number] for number in numbers]))
 
 

@@ -5,6 +5,7 @@ alone, and then only the packets it needs; the table has a checksum of each. All
 little-endian.
 """
 
+import math
 import struct
 import zlib
 from collections.abc import Sequence
@@ -63,7 +64,9 @@ def decode_table(data: bytes) -> Table:
         raise ValueError("the table of packets is cut short, or its head is damaged")
     if more and CHECKSUM.pack(zlib.crc32(data[: -CHECKSUM.size])) != data[-CHECKSUM.size :]:
         raise ValueError("the head or the table is damaged: the checksum differs")
-    if codec >= len(CODECS) or (CODECS[codec] == "jpeg" and packets not in (frames, 2 * frames)):
+    counts = {"video": (frames,), "jpeg": (frames, 2 * frames)}
+    known = codec < len(CODECS) and frames and packets in counts[CODECS[codec]]
+    if not known or not 0 <= fps < math.inf:
         raise ValueError("the head is damaged")
     sizes = np.frombuffer(data, "<u4", packets, HEAD.size)
     shown = np.frombuffer(data, "<u4", packets, HEAD.size + 4 * packets)

@@ -18,7 +18,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from utils.data.annotation_file import (
 )
 from utils.data.packed.format import EXTRA, HEAD, KEY, decode_table
 from utils.video.decoders import open_video, read_jpeg
-from utils.video.reader import FrameSource, VideoError
+from utils.video.reader import MAX_PIXELS, FrameSource, VideoError, check_size
 
 INDEX, LIST, PLACES, BAD = "pack.json", "list.txt", "places.npy", "bad.tsv"
 log = logging.getLogger("zoo")
@@ -72,13 +72,14 @@ def opened(shard: str):
 class PackedVideo(FrameSource):
     """A `FrameSource` out of a shard; `path` is the file that was packed."""
 
-    def __init__(self, path: Union[str, Path], place: Place):
+    def __init__(self, path: object, place: Place, max_pixels: int = MAX_PIXELS):
         super().__init__(Path(path), "packed")
-        self._place = place
+        self._place, self._max_pixels = place, max_pixels
         try:
             self._table = decode_table(place.read(0, place.head))
             if place.head + int(self._table.sizes.sum(dtype=np.int64)) != place.size:
                 raise ValueError("the table is damaged: its packets are not as long as the video")
+            check_size(self._table.width, self._table.height, max_pixels)
         except (OSError, ValueError) as error:
             raise self._damaged(error) from None
         self._length, self.fps = self._table.frames, self._table.fps
@@ -95,7 +96,8 @@ class PackedVideo(FrameSource):
         each = len(self._table.sizes) // self._table.frames
         for k in wanted:
             packets = self._packets(each * k, each * (k + 1))
-            parts = [read_jpeg(data, "RGB" if each == 1 else "L") for data in packets]
+            mode = "RGB" if each == 1 else "L"
+            parts = [read_jpeg(data, mode, self._max_pixels) for data in packets]
             if any(part is None for part in parts):
                 raise self._damaged(f"frame {k} is no JPEG file")
             yield parts[0] if each == 1 else np.stack(parts, axis=2)
@@ -103,7 +105,7 @@ class PackedVideo(FrameSource):
     def _video(self, wanted: list[int]) -> Iterator[np.ndarray]:
         from utils.video.pyav_reader import decode_h264  # which needs PyAV
 
-        return decode_h264(self._needed(set(wanted)), wanted)
+        return decode_h264(self._needed(set(wanted)), wanted, self._max_pixels)
 
     def _needed(self, numbers: set[int]) -> Iterator[tuple[int, bytes]]:
         """(number of the frame, packet): of every group of pictures up to the last wanted one."""
@@ -137,7 +139,7 @@ def open_record(record, data) -> FrameSource:
     `data` has the settings `reader` and `max_pixels`.
     """
     if record.place is not None:
-        return PackedVideo(record.path, record.place)
+        return PackedVideo(record.path, record.place, data.max_pixels)
     return open_video(record.path, data.reader, data.max_pixels)
 
 

@@ -38,12 +38,13 @@ def compare(record: Record, file: AnnotationFile, reader: str, form: Form) -> Op
     if not os.path.exists(record.path):
         return None
     job = job_of(record, file, reader)
-    with PackedVideo(record.path, record.place) as copy, open_job(job) as source:
+    place = record.place
+    with PackedVideo(record.path, place, job.max_pixels) as copy, open_job(job) as source:
         if len(copy) != len(source):
             raise ValueError(f"{record.path}: {len(source)} frames, its copy has {len(copy)}")
         numbers = looked_at(len(source))
         frames = [shrunk(frame, form) for frame in source.frames(numbers)]
         value = psnr(copy.frames(numbers), np.stack(frames))
     if value < LEAST:
-        raise ValueError(f"{record.path}: its copy in {record.place.shard} shows something else")
+        raise ValueError(f"{record.path}: its copy in {place.shard} shows something else")
     return value

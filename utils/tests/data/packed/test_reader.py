@@ -16,7 +16,7 @@ from utils.data.packed.shard_writer import Spool
 from utils.data.synthetic.motion_videos import read_number, write_numbered_video
 from utils.video.decoders import FrameFolder, open_video
 from utils.video.integrity import Finding, Job
-from utils.video.reader import VideoError
+from utils.video.reader import MAX_PIXELS, VideoError
 
 TEMPLATE = "img_{:05d}.jpg"
 FRAMES, FORMS = 50, {"video": Form("video", 256, 12, 10), "jpeg": Form("jpeg", 256, 1, 90)}
@@ -35,12 +35,13 @@ def packed(path: Path, form: Form, **more) -> Packed:
     return result
 
 
-def opened(result: Packed, folder: Path, gap: int = 7) -> PackedVideo:
+def opened(result: Packed, folder: Path, gap: int = 7, max_pixels: int = MAX_PIXELS) -> PackedVideo:
     """The packed video somewhere in a file."""
     shard = folder / "shard"
     shard.write_bytes(b"x" * gap + result.head + result.payload + b"y")
     size = len(result.head) + len(result.payload)
-    return PackedVideo("original", Place(str(shard), gap, len(result.head), size, result.crc))
+    place = Place(str(shard), gap, len(result.head), size, result.crc)
+    return PackedVideo("original", place, max_pixels)
 
 
 @pytest.fixture(scope="module", params=["video", "jpeg"])
@@ -100,6 +101,30 @@ def test_sizes(codec, size, short_side, expected, tmp_path):
     expected = expected[codec] if isinstance(expected, dict) else expected
     assert frames.shape == (5, *expected[::-1], 3)
     assert [read_number(frame) for frame in frames] == list(range(5))
+
+
+@pytest.mark.parametrize("codec", FORMS)
+def test_pictures_above_the_limit_are_refused(codec, tmp_path):
+    """By the head, and where the head says less than there is, before they are decoded."""
+    write_numbered_video(tmp_path / "a.mp4", 5, 320, 256, 25)
+    whole, limit = packed(tmp_path / "a.mp4", FORMS[codec]), 320 * 256
+    assert opened(whole, tmp_path, max_pixels=limit).frames([4]).shape == (1, 256, 320, 3)
+    line = rf"{tmp_path / 'shard'}: a frame of 320x256 has more than \d+ pixels, .*data.max_pixels"
+    with pytest.raises(VideoError, match=line):
+        opened(whole, tmp_path, max_pixels=limit - 1)
+    less = whole._replace(head=decode_table(whole.head)._replace(width=256).encode())
+    with pytest.raises(VideoError, match=line):
+        opened(less, tmp_path, max_pixels=limit - 1).frames([4])
+
+
+@pytest.mark.parametrize(
+    "change", [{"frames": 0}, {"frames": 2**32 - 1}, {"fps": -1.0}, {"fps": float("nan")}]
+)
+def test_a_head_that_cannot_be_is_refused(original, change, tmp_path):
+    result = packed(original, FORMS["video"])
+    table = decode_table(result.head)._replace(**change)
+    with pytest.raises(VideoError, match="head is damaged"):
+        opened(result._replace(head=table.encode()), tmp_path)
 
 
 @pytest.mark.parametrize("frames", [1, 2, 3])
@@ -237,7 +262,7 @@ def test_another_picture_is_far_away(original):
     """What tells a copy from its original must be able to fail."""
     result = packed(original, FORMS["jpeg"])
     seen = {3: np.zeros((64, 96, 3), np.uint8)}
-    assert compare(original, result.head + result.payload, result.head, seen) < 15
+    assert compare(Job(str(original)), result.head + result.payload, result.head, seen) < 15
 
 
 def test_shards_may_move_while_they_are_open(original, tmp_path):
