@@ -34,7 +34,7 @@ class UnreadableVideos:
 
     def view_flags(self) -> np.ndarray:
         """The flags without a copy: every training step counts them, a million for ImageNet."""
-        return np.frombuffer(self.flags.get_obj(), np.bool_)
+        return np.frombuffer(memoryview(self.flags.get_obj()), np.bool_)
 
     def describe_excess(self, limit: float) -> str:
         """An error message if more than the fraction `limit` is unreadable, else an empty string.

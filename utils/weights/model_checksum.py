@@ -7,6 +7,7 @@ anywhere. So the last note is `crc32`, the CRC-32 of all bytes before it in eigh
 import contextlib
 import zlib
 from pathlib import Path
+from typing import Union
 
 HEAD = b"\x72\x11\x0a\x05crc32\x12\x08"  # field 14 of 17 bytes: name and text, with their lengths
 SIZE = len(HEAD) + 8
@@ -17,7 +18,7 @@ def append_checksum(path: Path) -> None:
         file.write(make_note(file.read()))
 
 
-def make_note(content: bytes) -> bytes:
+def make_note(content: Union[bytes, memoryview]) -> bytes:
     return HEAD + b"%08x" % zlib.crc32(content)
 
 

@@ -18,7 +18,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -72,7 +72,7 @@ def opened(shard: str):
 class PackedVideo(FrameSource):
     """A `FrameSource` out of a shard; `path` is the file that was packed."""
 
-    def __init__(self, path: object, place: Place, max_pixels: int = MAX_PIXELS):
+    def __init__(self, path: Union[str, Path], place: Place, max_pixels: int = MAX_PIXELS):
         super().__init__(Path(path), "packed")
         self._place, self._max_pixels = place, max_pixels
         try:
