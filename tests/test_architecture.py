@@ -1,4 +1,4 @@
-"""The rules of the house: who imports what, no work at import, sizes, words."""
+"""Import rules: directions, layers, no work at import, who sets the context."""
 
 import ast
 from pathlib import Path
