@@ -61,8 +61,8 @@ OWN = {
     },
     "x3d": {"x3d.transforms:make_train_clip": "geometry"},
     "mvit_multi": {
-        "mvit_multi.transforms:train_clip": "augment",
-        "mvit_multi.dataset:TrainSource.mix": "augment",
+        "mvit_multi.transforms:make_train_clip": "augment",
+        "mvit_multi.dataset:TrainSource.draw_batch_mix": "augment",
         "mvit_multi.dataset:TrainSource.make_row": "copy",
     },
 }

@@ -1,9 +1,9 @@
 """Attention over the tokens of a clip, with pooled queries, keys and values.
 
-Axes: B clips, N tokens in the order of (T, H, W), C channels, h heads, d = C / h. Tokens come and
-go as (B, N, C). In between, queries, keys and values are computed as (B, C, N), channels first,
-because that is what the pooling convolutions read: a matrix product gives either order for the
-same price, and a transposition of the unpooled grid would cost three times the product.
+Axes: B clips, N tokens in the order of (T, H, W), C channels, h heads, d = C / h. Inputs and
+outputs are tokens (B, N, C). In between, queries, keys and values are computed as (B, C, N),
+channels first, because the pooling convolutions read this order: a matrix product computes either
+order in the same time, and a transposition of the unpooled grid takes three times as long.
 """
 
 from typing import NamedTuple, Optional
@@ -18,35 +18,38 @@ from utils.nn.conv3d import DepthwiseConv3d, stack
 from utils.nn.layers import Dense, LayerNorm, on_ascend, resize_rows
 
 Grid = tuple[int, int, int]
-STD = 0.02  # of all tables and matrices at the start; the sources cut the normal far outside
+# Initial deviation of all position embeddings and matrices. The sources truncate the normal
+# distribution so far outside that it makes no difference.
+STD = 0.02
 
 
 class BlockPlan(NamedTuple):
-    """What a block does: channels, heads, the grid it reads, strides of height and width.
+    """The shapes of a block: channels, heads, input grid, strides of height and width.
 
-    `table` is the grid by which the source sized its relative tables: halved and rounded down,
-    where a pooled grid is rounded up.
+    `table_grid` is the grid from which the source computes the length of its tables of relative
+    positions: it is rounded down when halved, while a pooled grid is rounded up.
     """
 
     dim: int
     dim_out: int
     heads: int
     grid: Grid
-    table: Grid
+    table_grid: Grid
     stride_q: int
     stride_kv: int
 
 
-def pooled(grid: Grid, stride: int) -> Grid:
-    """The grid that a 3x3x3 pooling, or the pool of the shortcut, leaves."""
+def pool_grid(grid: Grid, stride: int) -> Grid:
+    """The grid after a 3x3x3 pooling, or after the pooling of the shortcut."""
     t, h, w = grid
     return t, (h - 1) // stride + 1, (w - 1) // stride + 1
 
 
-class ChannelsFirst(nn.Cell):
-    """A fully connected layer from tokens (B, N, C) to (B, cout, N), whole or in equal parts.
+class ChannelsFirstDense(nn.Cell):
+    """A fully connected layer from tokens (B, N, C) to (B, cout, N).
 
-    Weight (cout, C), bias (cout,), as PyTorch's.
+    With `parts` it computes only one of equal parts of the output channels. Weight (cout, C), bias
+    (cout,), as PyTorch's.
     """
 
     def __init__(self, cin: int, cout: int):
@@ -68,16 +71,16 @@ class ChannelsFirst(nn.Cell):
 class Attention(nn.Cell):
     """Multi-head attention whose queries, keys and values are pooled by depthwise 3x3x3 kernels.
 
-    The pooled query is added to what it found. One set of kernels and norms serves all heads.
-    `relative`: tables of relative positions are added to the scores. `token`: the first token is
-    a class token, which no pooling and no table touches.
+    The pooled query is added to the output (residual pooling). All heads use the same kernels and
+    norms. `relative`: relative position embeddings are added to the scores. `token`: the first
+    token is a class token, which has neither pooling nor relative positions.
     """
 
     def __init__(self, plan: BlockPlan, eps: float, relative: bool, token: bool, form: str):
         super().__init__()
         self.heads, self.size, self.grid = plan.heads, plan.dim_out // plan.heads, plan.grid
-        self.token, self.out_grid = token, pooled(plan.grid, plan.stride_q)
-        self.qkv = ChannelsFirst(plan.dim, 3 * plan.dim_out)
+        self.token, self.out_grid = token, pool_grid(plan.grid, plan.stride_q)
+        self.qkv = ChannelsFirstDense(plan.dim, 3 * plan.dim_out)
         self.proj = Dense(plan.dim_out, plan.dim_out, weight_init=Normal(STD))
         strides = (plan.stride_q, plan.stride_kv, plan.stride_kv)
         pools = [DepthwiseConv3d(self.size, (3, 3, 3), stride, form) for stride in strides]
@@ -105,51 +108,53 @@ class Attention(nn.Cell):
             tables = (self.rel_pos_t, self.rel_pos_h, self.rel_pos_w)
             scaled, k = self.positions(scaled, q, k, tables)
         scores = self.score(scaled, ops.cast(k, scaled.dtype))  # (B, h, Nq, Nk)
-        share = ops.softmax(ops.cast(scores, mstype.float32), -1)
-        found = self.blend(ops.cast(share, x.dtype), ops.cast(v, x.dtype))
-        found = found + ops.cast(self.residual(q), x.dtype)
-        n = found.shape[2]
-        found = ops.reshape(ops.transpose(found, (0, 2, 1, 3)), (-1, n, self.heads * self.size))
-        return self.proj(found)
+        weights = ops.softmax(ops.cast(scores, mstype.float32), -1)
+        y = self.blend(ops.cast(weights, x.dtype), ops.cast(v, x.dtype))
+        y = y + ops.cast(self.get_residual(q), x.dtype)
+        n = y.shape[2]
+        y = ops.reshape(ops.transpose(y, (0, 2, 1, 3)), (-1, n, self.heads * self.size))
+        return self.proj(y)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Pooled queries, keys and values of tokens, each (B, h, N', d)."""
+        """Computes pooled queries, keys and values of tokens, each (B, h, N', d)."""
         if on_ascend() and self.pool_k.form == "taps":
             return self.project_at_once(x)
         parts = ()
         for i, pool in enumerate((self.pool_q, self.pool_k, self.pool_v)):
             part = self.qkv(x, i, 3)  # (B, h*d, N)
-            first = part[:, :, :1] if self.token else None
+            class_token = part[:, :, :1] if self.token else None
             part = part[:, :, 1:] if self.token else part
-            parts += (self.to_tokens(pool(ops.reshape(part, (-1, self.size, *self.grid))), first),)
+            pooled = pool(ops.reshape(part, (-1, self.size, *self.grid)))
+            parts += (self.to_tokens(pooled, class_token),)
         return parts
 
     def project_at_once(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same in fewer kernels: one product for all, one pooling for keys and values."""
+        """`project` with fewer kernels: one matrix product, one pooling for keys and values."""
         wide, width = self.qkv(x), self.heads * self.size  # (B, 3*h*d, N)
-        first = (None, None, None)
+        class_tokens = (None, None, None)
         if self.token:
-            first, wide = ops.split(wide[:, :, :1], width, 1), wide[:, :, 1:]
+            class_tokens, wide = ops.split(wide[:, :, :1], width, 1), wide[:, :, 1:]
         q, kv = ops.split(wide, (width, 2 * width), 1)
         q = self.pool_q(ops.reshape(q, (-1, self.size, *self.grid)))
-        # The channels of keys and values, head by head, have the kernels of one head.
+        # All heads of the keys use the same kernels, so do all heads of the values.
         kernels = stack((self.pool_k.weight, self.pool_v.weight), 0)  # (2, d, 1, 3, 3, 3)
         kernels = ops.expand_dims(ops.cast(kernels, kv.dtype), 1)
         shape = (2, self.heads, *kernels.shape[2:])
         kernels = ops.reshape(ops.broadcast_to(kernels, shape), (2 * width, *shape[3:]))
         kv = self.pool_k.taps(ops.reshape(kv, (-1, 2 * width, *self.grid)), kernels)
         k, v = ops.split(kv, width, 1)
-        return self.to_tokens(q, first[0]), self.to_tokens(k, first[1]), self.to_tokens(v, first[2])
+        q_token, k_token, v_token = class_tokens
+        return self.to_tokens(q, q_token), self.to_tokens(k, k_token), self.to_tokens(v, v_token)
 
-    def to_tokens(self, x: Tensor, first: Optional[Tensor]) -> Tensor:
-        """Pooled maps (..., T, H, W) of all heads, after the class token, to (B, h, N', d)."""
+    def to_tokens(self, x: Tensor, class_token: Optional[Tensor]) -> Tensor:
+        """Pooled maps (..., T, H, W) of all heads to tokens (B, h, N', d), class token first."""
         x = ops.reshape(x, (-1, self.size, x.shape[2] * x.shape[3] * x.shape[4]))
-        if first is not None:
-            x = ops.cat((ops.reshape(first, (-1, self.size, 1)), x), 2)
+        if class_token is not None:
+            x = ops.cat((ops.reshape(class_token, (-1, self.size, 1)), x), 2)
         x = ops.transpose(x, (0, 2, 1))
         return ops.reshape(x, (-1, self.heads, x.shape[1], self.size))
 
-    def residual(self, q: Tensor) -> Tensor:
+    def get_residual(self, q: Tensor) -> Tensor:
         """The pooled queries, unscaled; zero for the class token."""
         if not self.token:
             return q
@@ -159,29 +164,33 @@ class Attention(nn.Cell):
 
 
 class RelativePositions(nn.Cell):
-    """Adds to a score the products of the query with a row of each of three tables.
+    """Adds relative position embeddings to the attention scores.
 
-    The row is that of the distance from query to key along the axis. The sums ride along in the
-    product of queries and keys: the query gets its products with all distances as further
-    channels, and a key the indicator of its place.
+    There is one table for each axis (T, H, W). The score of a query and a key gets the products of
+    the query with one row of each table: the row of their distance along the axis. This is part of
+    the product of queries and keys: a query has its products with all distances as additional
+    channels, a key has the one-hot code of its position.
     """
 
     def __init__(self, plan: BlockPlan, token: bool):
         super().__init__()
-        self.query, self.token = pooled(plan.grid, plan.stride_q), token
-        key = pooled(plan.grid, plan.stride_kv)
-        self.lengths = table_lengths(plan)
-        rows = [distance_rows(q, k, n) for q, k, n in zip(self.query, key, self.lengths)]
-        self.sizes = [len(each) for each in rows]
-        # All three axes in one product; in a tuple, where mixed precision leaves it float32. On
-        # Ascend in the type of the tables: a selection of rows rounds nothing.
+        self.query, self.token = pool_grid(plan.grid, plan.stride_q), token
+        key = pool_grid(plan.grid, plan.stride_kv)
+        self.lengths = compute_table_lengths(plan)
+        rows = [compute_distance_rows(q, k, n) for q, k, n in zip(self.query, key, self.lengths)]
+        self.sizes = [len(axis_rows) for axis_rows in rows]
+        # One product for all three axes. Mixed precision does not cast tensors in a tuple, so they
+        # stay float32. On Ascend they have the type of the tables: selecting rows does not round.
         self.rows = (Tensor(block_diag(*rows).astype(np.float32)),)
         self.half_rows = (Tensor(block_diag(*rows).astype(np.float16)),)
-        self.places = Tensor(indicators(key, token))
+        self.key_positions = Tensor(build_key_indicators(key, token))
         self.product, self.select = ops.BatchMatMul(transpose_b=True), ops.MatMul()
 
     def construct(self, scaled: Tensor, q: Tensor, k: Tensor, tables: tuple) -> tuple:
-        """Queries, scaled and not, and keys, (B, h, N, d); returns both with further channels."""
+        """Appends channels to the scaled queries and the keys.
+
+        `scaled` and `q` are the queries with and without scaling; all are (B, h, N, d).
+        """
         inner = q[:, :, 1:] if self.token else q
         parts, table = (), ops.cat(tables, 0)
         if on_ascend() and table.dtype == mstype.float16:
@@ -190,22 +199,28 @@ class RelativePositions(nn.Cell):
             rows = self.select(self.rows[0], ops.cast(table, mstype.float32))
         rows = ops.split(ops.cast(rows, q.dtype), self.sizes, 0)
         for axis in range(3):
-            parts += (self.along(inner, rows[axis], axis),)
+            parts += (self.multiply_along_axis(inner, rows[axis], axis),)
         sums = ops.cat(parts, -1)
         if self.token:
             sums = ops.cat((ops.zeros_like(sums[:, :, :1]), sums), 2)
-        places = ops.broadcast_to(ops.cast(self.places, k.dtype), (*k.shape[:3], sums.shape[3]))
-        return ops.cat((scaled, sums), -1), ops.cat((k, places), -1)
+        positions = ops.broadcast_to(
+            ops.cast(self.key_positions, k.dtype), (*k.shape[:3], sums.shape[3])
+        )
+        return ops.cat((scaled, sums), -1), ops.cat((k, positions), -1)
 
-    def along(self, q: Tensor, rows: Tensor, axis: int) -> Tensor:
-        """Products of (B, h, N, d) with the rows (Q * K, d) of an axis: (B, h, N, K)."""
+    def multiply_along_axis(self, q: Tensor, rows: Tensor, axis: int) -> Tensor:
+        """Products of queries (B, h, N, d) with the rows (Q * K, d) of an axis: (B, h, N, K).
+
+        Q and K are the query and key positions along the axis.
+        """
         b, h, n, d = q.shape
         count = self.query[axis]
         rows = ops.reshape(rows, (count, -1, d))
-        if axis == 0 and on_ascend():  # nothing to transpose: time comes first
+        if axis == 0 and on_ascend():  # time comes first, so no transposition is needed
             rows = ops.broadcast_to(rows, (b * h, *rows.shape))
             sums = self.product(ops.reshape(q, (b * h, count, -1, d)), rows)
             return ops.reshape(sums, (b, h, n, -1))
+        # The axis becomes the first dimension, the batch of the matrix product; then back.
         order = ((2, 0, 1, 3, 4, 5), (3, 0, 1, 2, 4, 5), (4, 0, 1, 2, 3, 5))[axis]
         back = ((1, 2, 0, 3, 4, 5), (1, 2, 3, 0, 4, 5), (1, 2, 3, 4, 0, 5))[axis]
         q = ops.transpose(ops.reshape(q, (b, h, *self.query, d)), order)
@@ -214,32 +229,33 @@ class RelativePositions(nn.Cell):
         return ops.reshape(sums, (b, h, n, -1))
 
 
-def table_lengths(plan: BlockPlan) -> list[int]:
-    """Rows of the tables in time, height and width."""
+def compute_table_lengths(plan: BlockPlan) -> list[int]:
+    """The numbers of rows of the tables for time, height and width."""
     strides = ((1, 1), (plan.stride_q, plan.stride_kv), (plan.stride_q, plan.stride_kv))
     return [
         2 * max(side // stride_q, side // stride_kv) - 1
-        for side, (stride_q, stride_kv) in zip(plan.table, strides)
+        for side, (stride_q, stride_kv) in zip(plan.table_grid, strides)
     ]
 
 
-def distance_rows(queries: int, keys: int, length: int) -> np.ndarray:
-    """(queries * keys, length) float32: which mixture of a table's rows a query and a key take.
+def compute_distance_rows(queries: int, keys: int, length: int) -> np.ndarray:
+    """float32 (queries * keys, length): the weights of a table's rows for each query and key.
 
-    One row, or, where the table has another length than the distances need, two: the table is
-    then resized by linear interpolation with half-pixel centres, as PySlowFast does.
+    A query and a key take one row. If the table has another length than the number of distances,
+    they take a mixture of two: the table is resized by linear interpolation with half-pixel
+    centres, like in PySlowFast.
     """
     wide, tall = max(keys / queries, 1.0), max(queries / keys, 1.0)
     distance = np.arange(queries)[:, None] * wide - np.arange(keys)[None] * tall
-    place = (distance + (keys - 1) * tall).astype(np.int64).reshape(-1)
-    return resize_rows(length, 2 * max(queries, keys) - 1)[place]
+    index = (distance + (keys - 1) * tall).astype(np.int64).reshape(-1)
+    return resize_rows(length, 2 * max(queries, keys) - 1)[index]
 
 
-def indicators(key: Grid, token: bool) -> np.ndarray:
-    """(N, T + H + W) float32: 1 at a key's frame, row and column; a class token has none."""
+def build_key_indicators(key: Grid, token: bool) -> np.ndarray:
+    """float32 (N, T + H + W): 1 at the frame, row and column of a key; 0 for a class token."""
     t, h, w = np.unravel_index(np.arange(np.prod(key)), key)
-    parts = [np.eye(size)[place] for size, place in zip(key, (t, h, w))]
-    places = np.concatenate(parts, 1)
+    parts = [np.eye(size)[position] for size, position in zip(key, (t, h, w))]
+    codes = np.concatenate(parts, 1)
     if token:
-        places = np.concatenate((np.zeros((1, places.shape[1])), places))
-    return places.astype(np.float32)
+        codes = np.concatenate((np.zeros((1, codes.shape[1])), codes))
+    return codes.astype(np.float32)

@@ -10,11 +10,12 @@ from utils.config import Run, check_swap_labels, positive
 
 
 @dataclass(frozen=True)
-class Set:
-    """One data set: its classes, where it lies, how its videos are sampled and tested.
+class DatasetSettings:
+    """One data set: its classes, its folders, and how its videos are sampled and tested.
 
-    `videos` lies below `data.root`, the folder `lists` with `train.csv`, `val.csv` and `test.csv`
-    below `data.lists`. `sampling`: by `time`, at a rate, or one frame of each of equal `segments`.
+    `videos` is a folder in `data.root`. `lists` is a folder in `data.lists` with the annotation
+    files `train.csv`, `val.csv` and `test.csv`. `sampling`: `time` samples frames at a fixed rate,
+    `segments` one frame of each of equal segments.
     """
 
     name: str
@@ -25,9 +26,9 @@ class Set:
     sampling: Literal["time", "segments"] = "time"
     flip: bool = True
     swap_labels: tuple[tuple[int, int], ...] = ()  # pairs of labels that a flip swaps
-    clips: int = 1  # of a test
+    clips: int = 1  # clips of a video in evaluation
     crops: Literal[1, 3] = 1
-    short_side: int = 256  # in tests
+    short_side: int = 256  # of a frame in evaluation
 
     def __post_init__(self):
         positive(self, "data.sets", "num_classes", "clips", "short_side")
@@ -41,27 +42,27 @@ class Set:
 
 @dataclass(frozen=True)
 class Data:
-    """All data sets, and what is the same for them."""
+    """All data sets, and the settings that they have in common."""
 
     root: Path
-    sets: tuple[Set, ...]
+    sets: tuple[DatasetSettings, ...]
     lists: Optional[Path] = None  # default: root
     packed: Optional[Path] = None  # folder of packed videos: scripts/data/pack_videos.py
     reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
     max_pixels: int = 4096 * 4096  # of a frame; a video with larger frames is unreadable
     frames: int = 32
-    stride: int = 3  # frames of a video of `fps` from one of the clip to the next
+    stride: int = 3  # distance of two frames of a clip, in frames of a video with rate `fps`
     fps: float = 30.0
     crop: int = 224
-    copies: int = 2  # clips of one decoded video, augmented anew
-    replicas: int = 1  # how often a video comes in an epoch
+    copies: int = 2  # repeated augmentation: clips of one decoded video
+    replicas: int = 1  # how often an epoch contains each video
     rand_augment: str = "rand-m7-n4-mstd0.5-inc1"  # empty: off
-    area: tuple[float, float] = (0.08, 1.0)  # of a random crop, as a share of the frame
-    erase: float = 0.25  # share of clips with an erased box
+    area: tuple[float, float] = (0.08, 1.0)  # of a random crop, as a fraction of the frame
+    erase: float = 0.25  # probability of random erasing
     mixup: float = 0.8  # alpha; 0: off
     cutmix: float = 1.0  # alpha; 0: off
     mix_prob: float = 1.0
-    mix_switch: float = 0.5  # share of cutmix where both are on
+    mix_switch: float = 0.5  # probability of cutmix if both are on
     batch: int = 4  # videos per device
     workers: Union[int, Literal["auto"]] = "auto"  # auto: this device's share of the CPU cores
     processes: Union[bool, Literal["auto"]] = "auto"  # auto: true on a CPU with more than 8 workers
@@ -71,12 +72,12 @@ class Data:
     def __post_init__(self):
         numbers = ("frames", "stride", "fps", "crop", "copies", "replicas", "batch", "workers")
         positive(self, "data", *numbers, "prefetch", "max_pixels")
-        names = [each.name for each in self.sets]
+        names = [dataset.name for dataset in self.sets]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"data.sets: one or more, each with a name of its own, not {names}")
-        for each in self.sets:
-            if each.short_side < self.crop:
-                raise ValueError(f"data.sets: {each.name}: short_side is below crop {self.crop}")
+        for dataset in self.sets:
+            if dataset.short_side < self.crop:
+                raise ValueError(f"data.sets: {dataset.name}: short_side is below crop {self.crop}")
         for name in ("erase", "mix_prob", "mix_switch"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"data.{name} must lie in [0, 1], not {getattr(self, name)}")
@@ -91,6 +92,7 @@ class Data:
 
     @property
     def mixes(self) -> bool:
+        """Whether mixup or cutmix is on."""
         return self.mix_prob > 0 and (self.mixup > 0 or self.cutmix > 0)
 
 
@@ -101,17 +103,17 @@ class Model:
     depth: int = 24
     dim: int = 96  # channels of the first block
     heads: int = 1  # of the first block
-    grow: tuple[int, ...] = (2, 5, 21)  # blocks that double both and halve the grid
-    kv_stride: int = 8  # of the first block's keys and values
+    grow: tuple[int, ...] = (2, 5, 21)  # blocks that double channels and heads and halve the grid
+    kv_stride: int = 8  # stride of keys and values in the first block
     drop_path: float = 0.1
     dropout: float = 0.5
     plain: bool = False  # PySlowFast's MViTv2: class token, relative positions
     relative: bool = False  # relative positions instead of absolute ones
     single: bool = False  # one linear head, for one data set
     cross: bool = True  # projections between the heads' classes
-    expander: bool = True  # for the informative loss
+    expander: bool = True  # the MLP of the embedding for the informative loss
     pooling: Literal["auto", "taps", "grouped", "frames"] = "auto"  # utils/nn/conv3d.py
-    recompute: bool = False  # less memory for more time in training
+    recompute: bool = False  # recompute activations: less memory, more time in training
 
     def __post_init__(self):
         positive(self, "model", "depth", "dim", "heads", "kv_stride")
@@ -121,7 +123,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Train:
-    """The recipe. The rates are for `base_batch` videos per update and scale with the batch."""
+    """The recipe. Learning rates are for `base_batch` videos per update; the batch scales them."""
 
     epochs: int = 50
     lr: float = 2e-4
@@ -136,16 +138,16 @@ class Train:
     accumulate: int = 1  # micro-batches per update
     ema: float = 0.0  # decay of the exponential moving average of weights; 0: off
     smoothing: float = 0.1
-    smoothing_classes: int = 0  # classes that smoothing spreads over; 0: each set's own
-    set_weights: tuple[float, ...] = ()  # of the sets' losses; empty: all 1
+    smoothing_classes: int = 0  # classes that smoothing spreads over; 0: those of each set
+    set_weights: tuple[float, ...] = ()  # weights of the losses of the data sets; empty: all 1
     projection_weight: float = 1.0
-    add_to_scores: bool = False  # projections are added to scores, not scored by themselves
+    add_to_scores: bool = False  # add projections to scores instead of a loss for each
     informative_weight: float = 0.1  # 0: off
     std_weight: float = 25.0
     covariance_weight: float = 1.0
-    gradient: Literal["true", "original"] = "true"  # original: 1 / devices of it
+    gradient: Literal["true", "original"] = "true"  # original: the gradient divided by the devices
     pretrained: Optional[Path] = None  # a converted checkpoint
-    new_head: bool = False  # heads, projections and expander start fresh
+    new_head: bool = False  # fresh heads, projections and expander
 
     def __post_init__(self):
         positive(self, "train", "epochs", "lr", "accumulate", "eps")
@@ -157,11 +159,11 @@ class Train:
 
 @dataclass(frozen=True)
 class Eval:
-    """Which sets are tested; their views are their own settings."""
+    """Which data sets are evaluated; the views are settings of each data set."""
 
     sets: tuple[str, ...] = ()  # names; empty: all
     batch: int = 4  # videos per device
-    val_skip: int = 5  # while training, every so many-th line of val.csv is tested
+    val_skip: int = 5  # validation in training uses every `val_skip`-th line of val.csv
     allow_unreadable: bool = False
 
     def __post_init__(self):
@@ -177,7 +179,7 @@ class Config:
     eval: Eval = Eval()
 
     def __post_init__(self):
-        names, model, train = [each.name for each in self.data.sets], self.model, self.train
+        names, model, train = [dataset.name for dataset in self.data.sets], self.model, self.train
         if model.single and len(names) > 1:
             raise ValueError("model.single: one linear head serves one data set; give one")
         if train.informative_weight and not model.expander:
@@ -190,17 +192,20 @@ class Config:
 
     @property
     def crosses(self) -> bool:
+        """Whether the network has projections between the classes of data sets."""
         return self.model.cross and len(self.data.sets) > 1
 
     def model_arguments(self) -> dict:
-        """The arguments of mvit_multi.model.MViT; the pooling's form as in x3d."""
+        """The arguments of mvit_multi.model.MViT; `model.pooling` auto chooses by device."""
         model, sets = self.model, self.data.sets
         auto = {"Ascend": "taps", "GPU": "grouped", "CPU": "frames"}[self.run.device]
-        own = {key: value for key, value in vars(model).items() if key not in ("pooling", "cross")}
+        arguments = {
+            key: value for key, value in vars(model).items() if key not in ("pooling", "cross")
+        }
         return {
-            **own,
-            "datasets": tuple(each.name for each in sets),
-            "num_classes": tuple(each.num_classes for each in sets),
+            **arguments,
+            "datasets": tuple(dataset.name for dataset in sets),
+            "num_classes": tuple(dataset.num_classes for dataset in sets),
             "frames": self.data.frames,
             "crop": self.data.crop,
             "cross": self.crosses,

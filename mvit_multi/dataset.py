@@ -1,9 +1,10 @@
-"""Videos of several data sets to clips: lists -> frames -> augmentation -> MindData.
+"""Video data of several data sets: annotation files -> frames -> augmentation -> MindData batches.
 
-Training yields (clip, target): uint8 (B, S, 3, T, crop, crop) with S copies of each video, and
-float32 (B, S, 7) (`mixing.target_row`). Evaluation, one data set at a time, yields (clips, label,
-valid): uint8 (B, V, 3, T, crop, crop) with V views, int32 (B,), bool (B,); what fills the last
-batch, and what cannot be read, is not valid. A video is decoded once for all copies or views.
+Training yields (clip, target): uint8 (B, S, 3, T, crop, crop) with S clips of each video, and
+float32 (B, S, 7) (`mixup.build_target_row`). Evaluation, one data set at a time, yields (clips,
+label, valid): uint8 (B, V, 3, T, crop, crop) with V views, int32 (B,), bool (B,). `valid` is false
+for unreadable videos and for the padding of the last batch. A video is decoded once for all its
+clips or views.
 """
 
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mvit_multi import sampling, transforms
-from mvit_multi.mixup import Mix, draw_mix, target_row
+from mvit_multi.mixup import Mix, build_target_row, draw_mix
 from mvit_multi.policy import parse_policy
 from utils.data import video_dataset
 from utils.data.annotation_file import AnnotationFile, swap_label
@@ -25,37 +26,42 @@ SPLITS = ("train", "val", "test")
 
 
 class Sample(NamedTuple):
-    """One video: which data set it is of, and its label there."""
+    """One video: the index of its data set, and its label there."""
 
     path: str
-    which: int
+    dataset_index: int
     label: int
     place: Any = None  # of a packed list: the `utils.data.packed.reader.Place`
 
 
-def list_file(cfg, which: int, split: str) -> AnnotationFile:
-    data, each = cfg.data, cfg.data.sets[which]
-    name = f"{each.lists}/{split}.csv"
+def get_annotation_file(cfg, dataset_index: int, split: str) -> AnnotationFile:
+    """The annotation file of one split of one data set."""
+    data, settings = cfg.data, cfg.data.sets[dataset_index]
+    name = f"{settings.lists}/{split}.csv"
     path = (data.lists or data.root) / name
-    form = (data.root / each.videos, "video", each.num_classes)
-    return AnnotationFile(name, path, *form, max_pixels=data.max_pixels)
+    arguments = (data.root / settings.videos, "video", settings.num_classes)
+    return AnnotationFile(name, path, *arguments, max_pixels=data.max_pixels)
 
 
 def list_annotation_files(cfg) -> list[AnnotationFile]:
-    """All lists of the yaml that are there."""
-    files = [list_file(cfg, k, split) for k in range(len(cfg.data.sets)) for split in SPLITS]
+    """All annotation files of the yaml that exist; if none does, all of them."""
+    files = [
+        get_annotation_file(cfg, k, split) for k in range(len(cfg.data.sets)) for split in SPLITS
+    ]
     return [file for file in files if file.path.is_file()] or files
 
 
-def read_set(cfg, which: int, split: str) -> list[Sample]:
-    """The lines of one set's list, every one checked; ValueError names bad ones."""
-    records = reader.read_records(list_file(cfg, which, split), cfg.data.packed)
-    return [Sample(record.path, which, record.label, record.place) for record in records]
+def read_dataset_records(cfg, dataset_index: int, split: str) -> list[Sample]:
+    """The samples of one split of one data set. Raises ValueError for bad lines."""
+    records = reader.read_records(get_annotation_file(cfg, dataset_index, split), cfg.data.packed)
+    return [Sample(record.path, dataset_index, record.label, record.place) for record in records]
 
 
 def read_records(cfg, split: str) -> list[Sample]:
-    """All sets' lists, one after the other; those of training `data.replicas` times."""
-    samples = [sample for k in range(len(cfg.data.sets)) for sample in read_set(cfg, k, split)]
+    """The samples of all data sets in order; in training repeated `data.replicas` times."""
+    samples = [
+        sample for k in range(len(cfg.data.sets)) for sample in read_dataset_records(cfg, k, split)
+    ]
     return samples * (cfg.data.replicas if split == "train" else 1)
 
 
@@ -64,7 +70,7 @@ def build_train_sampler(cfg, samples: list[Sample], rt: Runtime) -> TrainSampler
 
 
 class TrainSource(video_dataset.TrainVideos):
-    """Copies of one random clip of a video, each augmented by itself."""
+    """Several clips of one random sequence of frames of a video, each with its own augmentation."""
 
     columns = ("clip", "target")
 
@@ -74,54 +80,62 @@ class TrainSource(video_dataset.TrainVideos):
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         clips, targets = super().__getitem__(index)
-        mix = self.mix((self.start + int(index)) // self.sampler.batch)
-        targets[:, 2:] = (mix.share, *mix.box)
+        mix = self.draw_batch_mix((self.start + int(index)) // self.sampler.batch)
+        targets[:, 2:] = (mix.lam, *mix.box)
         return clips, targets
 
-    def mix(self, batch: int) -> Mix:
-        """How a batch of the tape is mixed: the same on all ranks."""
+    def draw_batch_mix(self, batch: int) -> Mix:
+        """The mixing of the batch with this number; the same on all ranks."""
         data = self.data
         rng = np.random.RandomState([self.sampler.seed, 1, batch])
         return draw_mix(rng, data.crop, data.mixup, data.cutmix, data.mix_switch, data.mix_prob)
 
     def list_class_settings(self) -> list:
         sets = enumerate(self.data.sets)
-        return [(list_file(self.cfg, index, "train"), settings) for index, settings in sets]
+        return [
+            (get_annotation_file(self.cfg, index, "train"), settings) for index, settings in sets
+        ]
 
     def read_frames(self, sample: Sample, rng: np.random.RandomState) -> np.ndarray:
         data = self.data
         with reader.open_record(sample, data) as video:
-            if data.sets[sample.which].sampling == "segments":
-                return video.frames(sampling.segment_indices(data.frames, len(video), rng.uniform))
-            span = span_of(video, data)
+            if data.sets[sample.dataset_index].sampling == "segments":
+                return video.frames(
+                    sampling.sample_by_segments(data.frames, len(video), rng.uniform)
+                )
+            span = compute_span(video, data)
             start = rng.uniform() * max(len(video) - span, 0)
-            return video.frames(sampling.timed_indices(start, span, data.frames, len(video)))
+            return video.frames(sampling.sample_by_time(start, span, data.frames, len(video)))
 
     def make_row(self, sample: Sample, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
-        data, each = self.data, self.data.sets[sample.which]
+        data, settings = self.data, self.data.sets[sample.dataset_index]
         frames, clips, targets = self.read_frames(sample, rng), [], []
         for _ in range(data.copies):
-            clip, mirrored = transforms.train_clip(
-                frames, data.crop, data.area, self.policy, data.erase, each.flip, rng
+            clip, mirrored = transforms.make_train_clip(
+                frames, data.crop, data.area, self.policy, data.erase, settings.flip, rng
             )
-            label = swap_label(sample.label, each.swap_labels if mirrored else ())
+            label = swap_label(sample.label, settings.swap_labels if mirrored else ())
             clips.append(clip)
-            targets.append(target_row(sample.which, label, 1.0))
+            targets.append(build_target_row(sample.dataset_index, label, 1.0))
         return np.stack(clips), np.stack(targets)
 
     def make_blank_row(self) -> tuple[np.ndarray, np.ndarray]:
         copies = self.data.copies
         clips = np.zeros((copies, *get_input_shape(self.data)), np.uint8)
-        return clips, np.stack([target_row(0, 0, 1.0)] * copies)
+        return clips, np.stack([build_target_row(0, 0, 1.0)] * copies)
 
 
 class EvalVideos(video_dataset.EvalVideos):
-    """The clips and crops of one data set; `val`: every so many-th video, one clip, one crop."""
+    """All views of each video of one data set.
 
-    def __init__(self, cfg, rt: Runtime, which: int, split: str = "test"):
-        self.set = cfg.data.sets[which]
-        self.clips, self.crops = self.set.clips, self.set.crops
-        samples = read_set(cfg, which, split)
+    `split` is "test" (the views of the data set's settings) or "val" (every `eval.val_skip`-th
+    video, one clip, one crop).
+    """
+
+    def __init__(self, cfg, rt: Runtime, dataset_index: int, split: str = "test"):
+        self.settings = cfg.data.sets[dataset_index]
+        self.clips, self.crops = self.settings.clips, self.settings.crops
+        samples = read_dataset_records(cfg, dataset_index, split)
         if split == "val":
             self.clips = self.crops = 1
             samples = samples[:: cfg.eval.val_skip]
@@ -130,49 +144,54 @@ class EvalVideos(video_dataset.EvalVideos):
     def make_views(self, sample: Sample, number: int) -> np.ndarray:
         data = self.cfg.data
         with reader.open_record(sample, data) as video:
-            frames, places = video.frames_once(test_numbers(video, data, self.set, self.clips))
-        return cut_views(frames, places, data, self.set, self.crops)
+            indices = choose_test_frames(video, data, self.settings, self.clips)
+            frames, order = video.frames_once(indices)
+        return cut_views(frames, order, data, self.settings, self.crops)
 
 
-def test_numbers(video: FrameSource, data, each, clips: int) -> np.ndarray:
-    """The frames (clips, T) of a test of the data set `each`."""
-    return np.stack([test_indices(video, data, each, k, clips) for k in range(clips)])
+def choose_test_frames(video: FrameSource, data, settings, clips: int) -> np.ndarray:
+    """The frame indices (clips, T) of a test; `settings` are those of the data set."""
+    return np.stack(
+        [choose_test_clip_frames(video, data, settings, k, clips) for k in range(clips)]
+    )
 
 
-def cut_views(frames: np.ndarray, places: np.ndarray, data, each, crops: int) -> np.ndarray:
-    """uint8 (V, 3, T, crop, crop): the crops of the first clip, then of the second, ...
+def cut_views(frames: np.ndarray, order: np.ndarray, data, settings, crops: int) -> np.ndarray:
+    """Views uint8 (V, 3, T, crop, crop): the crops of the first clip, then of the second, ...
 
-    `places` (clips, T) says which of the frames stands where.
+    `order` (clips, T) holds the index into `frames` of every frame of the clips.
     """
-    return test_views(frames, places, each.short_side, data.crop, crops)
+    return test_views(frames, order, settings.short_side, data.crop, crops)
 
 
-def test_indices(video: FrameSource, data, each, clip: int, clips: int) -> np.ndarray:
-    """The frames of one of the clips of a test."""
+def choose_test_clip_frames(
+    video: FrameSource, data, settings, clip: int, clips: int
+) -> np.ndarray:
+    """The frame indices (T,) of one of the clips of a test."""
     length = len(video)
-    if each.sampling == "segments":
-        return sampling.segment_indices(data.frames, length)
-    span = span_of(video, data)
-    start = sampling.start_of_view(clip, clips, max(length - span, 0))
-    return sampling.timed_indices(start, span, data.frames, length)
+    if settings.sampling == "segments":
+        return sampling.sample_by_segments(data.frames, length)
+    span = compute_span(video, data)
+    start = sampling.compute_view_start(clip, clips, max(length - span, 0))
+    return sampling.sample_by_time(start, span, data.frames, length)
 
 
-def span_of(video: FrameSource, data) -> float:
-    """Source frames that a clip spans."""
-    return sampling.clip_span(data.frames, data.stride, video.fps or data.fps, data.fps)
+def compute_span(video: FrameSource, data) -> float:
+    """The number of source frames that a clip spans."""
+    return sampling.compute_clip_span(data.frames, data.stride, video.fps or data.fps, data.fps)
 
 
 def get_input_shape(data) -> tuple[int, int, int, int]:
-    """(3, T, crop, crop)."""
+    """The shape of one clip as the network reads it: (3, T, crop, crop)."""
     return 3, data.frames, data.crop, data.crop
 
 
 def get_clip_shape(data, size: int) -> tuple[int, ...]:
-    """(S, 3, T, size, size): a row of a training batch."""
+    """The shape of one sample of a training batch: (S, 3, T, size, size)."""
     return data.copies, 3, data.frames, size, size
 
 
 def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
-    """float32 (B, S, 7) for labels (B,) of the first set, unmixed: for measuring."""
-    rows = [[target_row(0, int(label), 1.0)] * cfg.data.copies for label in labels]
+    """Targets float32 (B, S, 7) of clips of the first data set with labels (B,), not mixed."""
+    rows = [[build_target_row(0, int(label), 1.0)] * cfg.data.copies for label in labels]
     return np.array(rows, np.float32)

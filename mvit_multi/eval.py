@@ -4,10 +4,10 @@
         [--eval.sets=[kinetics] ...]
 
 Prints a table. The last line of stdout is one JSON object: top1, top5, mean_class_accuracy (means
-over the sets), videos, unreadable, sets (each one's metrics and views), checkpoint, seconds; it is
-also written beside the checkpoint. Exit status 1 where videos could not be read, unless
-eval.allow_unreadable is true. `--report` writes tables and plots of every video, class and
-probability into DIR, a folder for each set: docs/evaluation.md.
+over the data sets), videos, unreadable, sets (metrics and views of each data set), checkpoint,
+seconds; it is also written next to the checkpoint. Exit status 1 if videos could not be read,
+unless eval.allow_unreadable is true. `--report` writes tables and plots of every video, class and
+probability into DIR, one folder for each data set: docs/evaluation.md.
 """
 
 import sys
@@ -16,8 +16,8 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from mvit_multi.config import Config
-from mvit_multi.dataset import list_file
-from mvit_multi.evaluation import eval_videos, evaluate_sets
+from mvit_multi.dataset import get_annotation_file
+from mvit_multi.evaluation import build_eval_videos, evaluate_datasets
 from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
 from mvit_multi.predict import build_heads
@@ -30,37 +30,37 @@ from utils.export import inference
 def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
     rt = runtime.start(cfg.run)
     log.start_log(rt)
-    videos, known = eval_videos(cfg, rt), build_heads(cfg)
+    videos, heads = build_eval_videos(cfg, rt), build_heads(cfg)
     pages = {
         k: report_videos(
-            report and f"{report}/{each.set.name}",
-            each,
-            list_file(cfg, k, "test"),
-            known[k],
+            report and f"{report}/{source.settings.name}",
+            source,
+            get_annotation_file(cfg, k, "test"),
+            heads[k],
             rt,
         )
-        for k, each in videos.items()
+        for k, source in videos.items()
     }
     net = inference.load(MViT, cfg, checkpoint_path, NETWORK.classifier)
-    result = evaluate_sets(net, videos, rt, {k: page.add for k, page in pages.items()})
-    unreadable = sum(each["unreadable"] for each in result["sets"].values())
+    result = evaluate_datasets(net, videos, rt, {k: page.add for k, page in pages.items()})
+    unreadable = sum(metrics["unreadable"] for metrics in result["sets"].values())
     result.update(unreadable=unreadable, checkpoint=str(checkpoint_path))
     write_beside(checkpoint_path, result, rt)
     if rt.is_main_process:
-        print(table(result))
+        print(format_table(result))
     print_result(result, rt)
     for k, page in pages.items():
-        page.write({**result["sets"][videos[k].set.name], "checkpoint": result["checkpoint"]})
+        page.write({**result["sets"][videos[k].settings.name], "checkpoint": result["checkpoint"]})
     return 1 if unreadable and not cfg.eval.allow_unreadable else 0
 
 
-def table(result: dict) -> str:
-    """A line for every set, and one for the average."""
+def format_table(result: dict) -> str:
+    """One line for every data set, and one for the average."""
     rows = [f"{'data set':16s} {'views':>6s} {'videos':>8s} {'top-1':>7s} {'top-5':>7s}"]
     parts = {**result["sets"], "average": {**result, "views": ""}}
-    for name, each in parts.items():
-        shares = f"{100 * each['top1']:7.2f} {100 * each['top5']:7.2f}"
-        rows.append(f"{name:16s} {each['views']:>6s} {each['videos']:8d} {shares}")
+    for name, metrics in parts.items():
+        accuracies = f"{100 * metrics['top1']:7.2f} {100 * metrics['top5']:7.2f}"
+        rows.append(f"{name:16s} {metrics['views']:>6s} {metrics['videos']:8d} {accuracies}")
     return "\n".join(rows)
 
 

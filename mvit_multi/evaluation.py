@@ -1,4 +1,4 @@
-"""Every data set with its own head and views, and their average."""
+"""Evaluation of every data set with its own head and views, and their average."""
 
 from typing import Any, Callable, Optional
 
@@ -10,57 +10,57 @@ from utils.evaluate.metrics import choose_clips_per_pass, evaluate, sum_unreadab
 from utils.runtime import Runtime
 
 
-class OneHead:
-    """The network as one data set sees it; the graph is compiled once for all."""
+class HeadSelector:
+    """The network with the output of one head only; all heads share one compiled graph."""
 
-    def __init__(self, net: nn.Cell, which: int):
-        self.net, self.which = net, which
+    def __init__(self, net: nn.Cell, dataset_index: int):
+        self.net, self.dataset_index = net, dataset_index
 
     @property
     def fixed_batch(self) -> int:
-        """As that of `utils.export.exported.Exported`; 0 for a network that takes any batch."""
+        """The batch size of an exported network; 0 for a network that takes any batch."""
         return getattr(self.net, "fixed_batch", 0)
 
     def set_train(self, mode: bool) -> None:
         self.net.set_train(mode)
 
     def __call__(self, clip: Tensor) -> Tensor:
-        return self.net(clip)[self.which]
+        return self.net(clip)[self.dataset_index]
 
 
-def eval_videos(cfg: Any, rt: Runtime, split: str = "test") -> dict[int, EvalVideos]:
-    """{number of the data set: its videos}: those of `eval.sets` in a test, all in validation.
+def build_eval_videos(cfg: Any, rt: Runtime, split: str = "test") -> dict[int, EvalVideos]:
+    """{data set index: its videos}: the data sets of `eval.sets` in a test, all in validation.
 
-    Reads the lists; raises ValueError for bad ones.
+    Reads the annotation files; raises ValueError for bad lines.
     """
-    names = (split == "test" and cfg.eval.sets) or [each.name for each in cfg.data.sets]
-    chosen = [k for k, each in enumerate(cfg.data.sets) if each.name in names]
+    names = (split == "test" and cfg.eval.sets) or [dataset.name for dataset in cfg.data.sets]
+    chosen = [k for k, dataset in enumerate(cfg.data.sets) if dataset.name in names]
     return {k: EvalVideos(cfg, rt, k, split) for k in chosen}
 
 
-def evaluate_sets(
+def evaluate_datasets(
     net: nn.Cell,
     videos: dict[int, EvalVideos],
     rt: Runtime,
     collect: Optional[dict[int, Callable]] = None,
 ) -> dict[str, Any]:
-    """Top-1 and top-5, means over the data sets, and `sets`, each one's metrics.
+    """Metrics averaged over the data sets, and in `sets` the metrics of each data set.
 
-    `collect` {number of the data set: function that gets its scores}, as in `evaluate`. All data
-    sets have the same number of clips in a forward pass, so the graph is compiled once.
+    `collect`: {data set index: function that receives its scores}, as in `evaluate`. A forward pass
+    has the same number of clips for all data sets, so the graph is compiled once.
     """
-    found, sources = {}, list(videos.values())
+    by_name, sources = {}, list(videos.values())
     views = [source.clips * source.crops for source in sources]
     size = choose_clips_per_pass(sources[0].cfg.eval.batch, *views)
     for k, source in videos.items():
-        head, classes = OneHead(net, k), source.set.num_classes
+        head, classes = HeadSelector(net, k), source.settings.num_classes
         metrics = evaluate(head, source.dataset(), classes, rt, collect and collect[k], size)
         metrics["unreadable"] = sum_unreadable(source.unreadable, rt)
         metrics["views"] = f"{source.clips}x{source.crops}"
-        found[source.set.name] = metrics
+        by_name[source.settings.name] = metrics
     means = {
-        key: round(float(np.mean([metrics[key] for metrics in found.values()])), 6)
+        key: round(float(np.mean([metrics[key] for metrics in by_name.values()])), 6)
         for key in ("top1", "top5", "mean_class_accuracy")
     }
-    sums = {key: sum(metrics[key] for metrics in found.values()) for key in ("videos", "seconds")}
-    return {**means, **sums, "sets": found}
+    sums = {key: sum(metrics[key] for metrics in by_name.values()) for key in ("videos", "seconds")}
+    return {**means, **sums, "sets": by_name}

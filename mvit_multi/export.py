@@ -3,10 +3,10 @@
     python mvit_multi/export.py --config_path Y --checkpoint_path C --format mindir|onnx --target F
         [--batch 4|free] [--input uint8|float32] [--precision fp32|fp16]
 
-The file takes clips (N, 3, T, crop, crop) and gives the probabilities of all heads side by side; N
-is eval.batch, or --batch. It normalises the pixels itself; with --input float32 that has been done
-before. The last line of stdout is one JSON object: format, file, bytes, precision, opset (of ONNX),
-input, outputs, max_abs_difference, relative_difference. See docs/export.md.
+The exported file takes clips (N, 3, T, crop, crop) and returns the probabilities of all heads,
+concatenated; N is eval.batch, or --batch. The file normalises uint8 pixels; with --input float32 it
+expects normalised ones. The last line of stdout is one JSON object: format, file, bytes, precision,
+opset (of ONNX), input, outputs, max_abs_difference, relative_difference. See docs/export.md.
 """
 
 import sys
@@ -16,7 +16,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its
 
 from mvit_multi.config import Config
 from mvit_multi.dataset import get_input_shape
-from mvit_multi.model import MViT, SideBySide
+from mvit_multi.model import ConcatHeads, MViT
 from mvit_multi.network import NETWORK
 from utils import cli, log, runtime
 from utils.evaluate.metrics import print_result
@@ -29,9 +29,9 @@ def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
     want = export.wanted(cfg.eval.batch, **options)
     info = {"network": "mvit_multi", "columns": export.columns(cfg.data.sets)}
 
-    def load(level: str, **changes: str) -> SideBySide:
+    def load(level: str, **changes: str) -> ConcatHeads:
         net = inference.network(MViT, cfg, checkpoint_path, NETWORK.classifier, level, **changes)
-        return SideBySide(net)
+        return ConcatHeads(net)
 
     result = export.export(
         load, get_input_shape(cfg.data), "probabilities", want, info, form="grouped"

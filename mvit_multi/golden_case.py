@@ -1,4 +1,7 @@
-"""Network, loss and train step of a golden case, for the parity tests and `compare_step.py`."""
+"""Network, loss and train step of a golden case, for the parity tests and `compare_step.py`.
+
+A golden case is a JSON file of settings and results that the original code computed.
+"""
 
 import re
 from types import SimpleNamespace
@@ -8,7 +11,7 @@ from mindspore import nn
 
 from mvit_multi import loss
 from mvit_multi.lr_generator import build_parameter_groups
-from mvit_multi.mixup import target_row
+from mvit_multi.mixup import build_target_row
 from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
 from utils.config import Run
@@ -17,12 +20,12 @@ from utils.testing.golden import case_state, put_state
 from utils.train import optimizers
 from utils.train.train_step import TrainStep
 
-# The settings that a replay may change, under case["train"].
+# Settings of case["train"] that `compare_step.py --recipe` may change.
 RECIPE = {"label_smoothing": 0.0, "smoothing_classes": 0}
 
 
-def settings(case: dict, form: str = "frames") -> dict:
-    """The case's settings as the arguments of `MViT`."""
+def list_model_arguments(case: dict, form: str = "frames") -> dict:
+    """The arguments of `MViT` for a golden case."""
     config = case["config"]
     plain = config["MVIT.CLS_EMBED_ON"]
     single = not config.get("MODEL.USE_MULTI_HEAD", False)
@@ -50,18 +53,19 @@ def settings(case: dict, form: str = "frames") -> dict:
 
 
 def build_network(case: dict, training: bool = False, form: str = "frames") -> MViT:
-    """The case's network with its weights."""
-    net = MViT(**settings(case, form))
+    """The network of a case with its weights."""
+    net = MViT(**list_model_arguments(case, form))
     put_state(net, case_state(case, net), NETWORK)
     return net.set_train(training)
 
 
 def build_loss(case: dict) -> nn.Cell:
-    config, arguments, train = case["config"], settings(case), case["train"]
+    """The loss of a case."""
+    config, arguments, train = case["config"], list_model_arguments(case), case["train"]
     informative = None
     if arguments["expander"]:
         weights = config["MODEL.INF_STD_WEIGHT"], config["MODEL.INF_COVAR_WEIGHT"]
-        informative = loss.Informative(*weights, gather=None)
+        informative = loss.VarianceCovarianceLoss(*weights, gather=None)
     return loss.build_loss(
         arguments["num_classes"],
         arguments["cross"],
@@ -75,14 +79,14 @@ def build_loss(case: dict) -> nn.Cell:
 
 
 def build_target(case: dict) -> np.ndarray:
-    """The case's labels as the train step takes them: float32 (N, 7)."""
-    names, share = settings(case)["datasets"], case["train"].get("mixup_lam", 1.0)
+    """The target of a training batch: float32 (N, 7)."""
+    names, lam = list_model_arguments(case)["datasets"], case["train"].get("mixup_lam", 1.0)
     rows = [(names[0], row) if isinstance(row, int) else row for row in case["labels"]]
-    return np.array([target_row(names.index(n), label, share) for n, label in rows])
+    return np.array([build_target_row(names.index(n), label, lam) for n, label in rows])
 
 
 def build_train_step(case: dict, part: str) -> TrainStep:
-    """The recorded updates' optimizer; `part` is `step`."""
+    """The train step of the recorded updates; `part` is `step`."""
     net, recipe = build_network(case, training=True), case["train"][part]["optimizer"]
     train = SimpleNamespace(
         accumulate=1,
@@ -98,9 +102,9 @@ def build_train_step(case: dict, part: str) -> TrainStep:
 
 
 def cell_name(point: str) -> str:
-    """Where a tap of the original is taken here.
+    """The name of the cell here whose output the original recorded as `point`.
 
-    Not where ours stand channels first, and not what an evaluation leaves out.
+    Empty if the output here has the channels first, or if evaluation does not compute it.
     """
     other_order = re.search(r"attn\.(qkv|pool_[qkv])$|^blocks\.\d+\.proj(_max_pool)?$", point)
     return "" if other_order or point == "expander" else point

@@ -14,7 +14,8 @@ STD = 0.02
 HEAD_WIDTH, EXPANDER_WIDTH = 2048, 4096
 
 
-def dense(cin: int, cout: int) -> Dense:
+def build_dense(cin: int, cout: int) -> Dense:
+    """A fully connected layer with the initialisation of the sources."""
     return Dense(cin, cout, weight_init=Normal(STD), bias_init="zeros")
 
 
@@ -23,7 +24,7 @@ class Mlp(nn.Cell):
 
     def __init__(self, cin: int, width: int, cout: int, dropout: float = 0.0):
         super().__init__()
-        self.fc1, self.fc2 = dense(cin, width), dense(width, cout)
+        self.fc1, self.fc2 = build_dense(cin, width), build_dense(width, cout)
         self.gelu = GELU()
         self.drops = dropout > 0
         self.drop1, self.drop2 = (
@@ -37,7 +38,7 @@ class Mlp(nn.Cell):
 
 
 class Projection(nn.Cell):
-    """Scores of one data set's classes to another's, without bias. Weight (cout, cin)."""
+    """Projects scores of one data set's classes to another's, without bias. Weight (cout, cin)."""
 
     def __init__(self, cin: int, cout: int):
         super().__init__()
@@ -48,17 +49,17 @@ class Projection(nn.Cell):
         return self.product(x, ops.cast(self.weight, x.dtype))
 
 
-def pairs(names: Sequence[str]) -> list[tuple[int, int]]:
-    """(source, target) of every projection, in the source's order: target by target."""
+def list_projection_pairs(names: Sequence[str]) -> list[tuple[int, int]]:
+    """(source, target) indices of every projection, in the order of the original: by target."""
     count = range(len(names))
     return [(source, target) for target in count for source in count if source != target]
 
 
 class MultiHead(nn.Cell):
-    """A head for each data set; in training, projections of every head's scores to the others'.
+    """A head for each data set, and projections between the classes of all pairs of data sets.
 
-    A feature (B, C) gives, in training, the scores of all heads and then of all projections, in
-    the order of `pairs`; in evaluation, the heads' probabilities.
+    Maps features (B, C), in training to the scores of all heads and then of all projections, in the
+    order of `list_projection_pairs`; in evaluation to the probabilities of all heads.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class MultiHead(nn.Cell):
         super().__init__()
         heads = [Mlp(cin, HEAD_WIDTH, count, dropout) for count in num_classes]
         self.heads = nn.SequentialCell(OrderedDict(zip(names, heads)))
-        self.pairs = tuple(pairs(names)) if cross else ()
+        self.pairs = tuple(list_projection_pairs(names)) if cross else ()
         self.count = len(heads)
         if self.pairs:
             projections = OrderedDict(
@@ -86,10 +87,10 @@ class MultiHead(nn.Cell):
         for k in range(self.count):
             scores += (self.heads[k](x),)
         if not self.training:
-            shares = ()
+            probabilities = ()
             for score in scores:
-                shares += (ops.softmax(ops.cast(score, mstype.float32), -1),)
-            return shares
+                probabilities += (ops.softmax(ops.cast(score, mstype.float32), -1),)
+            return probabilities
         projected = ()
         for i, (source, _) in enumerate(self.pairs):
             projected += (self.cross_dataset_heads[i](scores[source]),)
@@ -102,7 +103,7 @@ class SingleHead(nn.Cell):
     def __init__(self, cin: int, num_classes: int, dropout: float):
         super().__init__()
         self.dropout = Dropout(dropout, cin)
-        self.projection = dense(cin, num_classes)
+        self.projection = build_dense(cin, num_classes)
 
     def construct(self, x: Tensor) -> tuple:
         scores = self.projection(self.dropout(x))

@@ -1,12 +1,14 @@
 """The losses of training on several data sets at once, in float32.
 
-classification: cross entropy of every clip under its own data set's head; projection: the same of
-what the other heads' scores, projected, say of those classes; informative: keeps the dimensions of
-an embedding spread out and uncorrelated over the batch (VICReg's variance and covariance terms).
+* classification: cross entropy of every clip with the head of its own data set;
+* projection: cross entropy of the other heads' scores, projected to the classes of that data set;
+* informative: the variance and covariance terms of VICReg, which keep the dimensions of an
+  embedding spread out and uncorrelated over the batch.
+
 Source: JunweiLiang/MultiTrain, commit 16723114.
 
 Departures: with several devices, gradients are those of the loss of the whole batch. The source's
-are 1 / devices of it; `share` reproduces that.
+are 1 / devices of that; `gradient_scale` reproduces them.
 """
 
 from typing import Optional
@@ -14,19 +16,20 @@ from typing import Optional
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-WHICH, LABEL, SHARE = 0, 1, 2  # columns of a target (N, 7); then y0, y1, x0, x1 of a box
+DATASET, LABEL, LAM = 0, 1, 2  # columns of a target (N, 7); then y0, y1, x0, x1 of a box
 
 
 class MultiLoss(nn.Cell):
-    """Outputs of the network in training and targets (..., 7) to one float32 number.
+    """Outputs of the network in training and targets (..., 7) to the loss, a float32 scalar.
 
-    The outputs are scores (N, C_k) of K heads, then of the projections, target by target, then the
-    embedding (N, D). A target holds data set, label, share of the clip in its mixture; the rest
-    of a mixture is the clip that stands as far from the end of the batch.
+    The outputs are the scores (N, C_k) of K heads, then the scores of the projections, target by
+    target, then the embedding (N, D). A target holds data set index, label, and the weight lambda
+    of the clip in its mixture; the rest of the mixture is clip N - 1 - i.
 
-    `smoothing_classes` is the number of classes that smoothing spreads over; 0: each set's own.
-    `add_to_scores`: one cross entropy of a head's scores plus the projections to it, instead of one
-    for each. `gather` collects the embeddings of all devices. `share` scales the gradient.
+    `smoothing_classes` is the number of classes that smoothing spreads over (0: those of each data
+    set). `add_to_scores`: one cross entropy of a head's scores plus the projections to it, instead
+    of one for each. `informative` is a `VarianceCovarianceLoss`. `gradient_scale` scales the
+    gradient, not the loss.
     """
 
     def __init__(
@@ -40,7 +43,7 @@ class MultiLoss(nn.Cell):
         add_to_scores: bool = False,
         informative: Optional[nn.Cell] = None,
         informative_weight: float = 0.1,
-        share: float = 1.0,
+        gradient_scale: float = 1.0,
     ):
         super().__init__()
         self.num_classes, self.count = num_classes, len(num_classes)
@@ -48,61 +51,68 @@ class MultiLoss(nn.Cell):
         self.weights = weights or (1.0,) * self.count
         self.projection_weight, self.add_to_scores = projection_weight, add_to_scores
         self.informative, self.informative_weight = informative, informative_weight
-        self.smoothing, self.smoothing_classes, self.share = smoothing, smoothing_classes, share
+        self.smoothing, self.smoothing_classes = smoothing, smoothing_classes
+        self.gradient_scale = gradient_scale
 
     def construct(self, outputs: tuple, target: Tensor) -> Tensor:
-        loss = self.supervised(outputs, ops.reshape(target, (-1, target.shape[-1])))
+        loss = self.compute_supervised_loss(outputs, ops.reshape(target, (-1, target.shape[-1])))
         if self.informative is not None:
             loss = loss + self.informative_weight * self.informative(outputs[-1])
-        if self.share != 1:
-            loss = self.share * loss + (1 - self.share) * ops.stop_gradient(loss)
+        if self.gradient_scale != 1:
+            constant = ops.stop_gradient(loss)
+            loss = self.gradient_scale * loss + (1 - self.gradient_scale) * constant
         return loss
 
-    def supervised(self, outputs: tuple, target: Tensor) -> Tensor:
-        """Classification and projection: sums over the sets, means over the whole batch."""
+    def compute_supervised_loss(self, outputs: tuple, target: Tensor) -> Tensor:
+        """Classification and projection loss: sum over data sets, mean over the whole batch."""
         total = 0.0
         for k in range(self.count):
-            soft = self.soft_targets(target, k)
-            own = (target[:, WHICH] == k).astype(mstype.float32)
-            scores, first = float32(outputs[k]), self.count + k * self.others
-            projected = [float32(outputs[i]) for i in range(first, first + self.others)]
+            soft = self.build_soft_targets(target, k)
+            own = (target[:, DATASET] == k).astype(mstype.float32)
+            scores, start = to_float32(outputs[k]), self.count + k * self.others
+            projected = [to_float32(outputs[i]) for i in range(start, start + self.others)]
             if self.add_to_scores:
                 for other in projected:
                     scores = scores + self.projection_weight * other
-                rows = cross_entropy(scores, soft)
+                rows = soft_cross_entropy(scores, soft)
             else:
-                rows = cross_entropy(scores, soft)
+                rows = soft_cross_entropy(scores, soft)
                 for other in projected:
-                    each = self.projection_weight / self.others
-                    rows = rows + each * cross_entropy(other, soft)
+                    weight = self.projection_weight / self.others
+                    rows = rows + weight * soft_cross_entropy(other, soft)
             total = total + self.weights[k] * (own * rows).mean()
         return total
 
-    def soft_targets(self, target: Tensor, k: int) -> Tensor:
-        """(N, C_k): smoothed, then mixed; a clip of another set is a row without a label."""
+    def build_soft_targets(self, target: Tensor, k: int) -> Tensor:
+        """Targets (N, C_k) of data set k, smoothed and mixed; clips of other sets have no label."""
         classes = self.num_classes[k]
         off = self.smoothing / (self.smoothing_classes or classes)
-        own = (target[:, WHICH] == k).astype(mstype.float32).reshape(-1, 1)
-        label, share = target[:, LABEL].astype(mstype.int32), target[:, SHARE : SHARE + 1]
+        own = (target[:, DATASET] == k).astype(mstype.float32).reshape(-1, 1)
+        label, lam = target[:, LABEL].astype(mstype.int32), target[:, LAM : LAM + 1]
         hot = own * (ops.arange(classes).reshape(1, -1) == label.reshape(-1, 1)).astype(
             mstype.float32
         )
         smooth = hot * (1 - self.smoothing) + off
-        return share * smooth + (1 - share) * ops.flip(smooth, (0,))
+        return lam * smooth + (1 - lam) * ops.flip(smooth, (0,))
 
     def top1(self, outputs: tuple, target: Tensor) -> Tensor:
-        """The share of clips that their own head gets right."""
+        """The accuracy of the clips with the heads of their own data sets."""
         target = ops.reshape(target, (-1, target.shape[-1]))
-        right = 0.0
+        accuracy = 0.0
         for k in range(self.count):
-            own = target[:, WHICH] == k
+            own = target[:, DATASET] == k
             hit = outputs[k].argmax(axis=-1) == target[:, LABEL].astype(mstype.int32)
-            right = right + ops.logical_and(own, hit).astype(mstype.float32).mean()
-        return right
+            accuracy = accuracy + ops.logical_and(own, hit).astype(mstype.float32).mean()
+        return accuracy
 
 
-class Informative(nn.Cell):
-    """Mean lack of spread and squared covariances of (N, D), weighed, always in float32."""
+class VarianceCovarianceLoss(nn.Cell):
+    """The informative loss of an embedding (N, D), in float32: variance and covariance of VICReg.
+
+    The variance term is the mean of max(0, 1 - standard deviation) over the dimensions. The
+    covariance term is the sum of squared covariances of different dimensions, divided by D.
+    `gather` collects the embeddings of all devices.
+    """
 
     def __init__(self, std_weight: float, covariance_weight: float, gather: Optional[nn.Cell]):
         super().__init__()
@@ -111,7 +121,7 @@ class Informative(nn.Cell):
         self.product = ops.MatMul(transpose_a=True)
 
     def construct(self, embedding: Tensor) -> Tensor:
-        x = float32(embedding)
+        x = to_float32(embedding)
         if self.gather is not None:
             x = self.gather(x)
         n, d = x.shape
@@ -123,31 +133,32 @@ class Informative(nn.Cell):
         return self.std_weight * std_loss + self.covariance_weight * covariance_loss
 
 
-class Gather(nn.Cell):
-    """Rows of all devices, (N, D) to (R * N, D), differentiable through every one of them.
+class GatherEmbeddings(nn.Cell):
+    """Collects the rows of all R devices, (N, D) to (R * N, D), with gradients to all of them.
 
-    A sum of arrays that are zero but for one device's rows: what every back end can do. Its
-    gradient is the sum of all devices' gradients, so that the mean over devices, which data
-    parallel training takes, is the gradient of the whole batch's loss.
+    AllReduce adds arrays that are zero except for the rows of one device; every back end supports
+    that. Its gradient is the sum of the gradients of all devices, so the mean over devices, which
+    data parallel training takes, is the gradient of the loss of the whole batch.
     """
 
     def __init__(self, rank: int, size: int):
         super().__init__()
-        self.place = Tensor([[[float(r == rank)]] for r in range(size)], mstype.float32)
+        self.rank_mask = Tensor([[[float(r == rank)]] for r in range(size)], mstype.float32)
         self.sum = ops.AllReduce()
 
     def construct(self, x: Tensor) -> Tensor:
         d = x.shape[1]
-        return self.sum(ops.reshape(self.place * ops.expand_dims(x, 0), (-1, d)))
+        return self.sum(ops.reshape(self.rank_mask * ops.expand_dims(x, 0), (-1, d)))
 
 
-def float32(x: Tensor) -> Tensor:
+def to_float32(x: Tensor) -> Tensor:
+    """Casts to float32."""
     return x.astype(mstype.float32)
 
 
-def cross_entropy(scores: Tensor, target: Tensor) -> Tensor:
-    """-sum of target x log softmax, row by row; the target is used as it is. (N,)"""
+def soft_cross_entropy(scores: Tensor, target: Tensor) -> Tensor:
+    """-sum(target * log_softmax(scores)) of every row, (N,); targets need not sum to 1."""
     return -(target * ops.log_softmax(scores, -1)).sum(1)
 
 
-build_loss = MultiLoss  # the name by which scripts find a room's loss
+build_loss = MultiLoss  # the name in every network folder

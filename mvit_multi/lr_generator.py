@@ -1,4 +1,4 @@
-"""Learning rates and decay groups of the multi-dataset MViTv2.
+"""Learning rates and weight-decay groups of the multi-dataset MViTv2.
 
 Source: JunweiLiang/MultiTrain, commit 16723114 (`utils/lr_policy.py`, `models/optimizer.py`).
 """
@@ -11,20 +11,20 @@ from utils.train import lr_schedules
 
 
 def get_lr(train: Any, steps_per_epoch: int, global_batch: int) -> np.ndarray:
-    """The rate of every update of the run, float64.
+    """The learning rate of every update of the run, float64.
 
-    The source sets it with every micro-batch, so an update has that of its group's last one. All
-    three rates scale with the global batch.
+    The source sets the rate at every micro-batch, so an update has the rate of its last one. `lr`,
+    `warmup_lr` and `end_lr` scale with the global batch.
     """
     factor = lr_schedules.peak_lr(1.0, train.base_batch, global_batch)
     ends = np.arange(train.accumulate, steps_per_epoch + train.accumulate, train.accumulate)
     last = np.minimum(ends, steps_per_epoch) - 1
     epoch = np.arange(train.epochs)[:, None] + last[None] / steps_per_epoch
-    return factor * rate_at(epoch.reshape(-1), train)
+    return factor * compute_lr_at(epoch.reshape(-1), train)
 
 
-def rate_at(epoch: np.ndarray, train: Any) -> np.ndarray:
-    """At fractional epochs: a line up to the peak, then half a cosine from there."""
+def compute_lr_at(epoch: np.ndarray, train: Any) -> np.ndarray:
+    """The learning rate at fractional epochs: linear warm-up to the peak, then half a cosine."""
     warm = train.warmup_epochs
     span = max(train.epochs - warm, 1e-9)
     cosine = 0.5 * (1 + np.cos(np.pi * (epoch - warm) / span))
@@ -36,7 +36,7 @@ def rate_at(epoch: np.ndarray, train: Any) -> np.ndarray:
 
 
 def build_parameter_groups(parameters: list, train: Any, lr: np.ndarray) -> list[dict]:
-    """Parameters of one dimension without weight decay; all else with it, tables too."""
+    """Two groups: parameters of one dimension without weight decay, all others with it."""
     groups = []
     for flat in (False, True):
         members = [p for p in parameters if (p.ndim == 1) == flat]

@@ -1,13 +1,14 @@
 """MViTv2 for several data sets (MultiTrain, NeurIPS 2022), and plain MViTv2 (arXiv:2112.01526).
 
-Axes: clips (B, 3, T, H, W) in, tokens (B, N, C) between, N in the order of (T, H, W). Training
-gives a tuple: scores of every head, of every projection, and, with an expander, the embedding.
-Evaluation gives a tuple of every head's probabilities. Cells keep the sources' names.
+Axes: the input is clips (B, 3, T, H, W); blocks compute tokens (B, N, C), N in the order of
+(T, H, W). Training returns a tuple: the scores of all heads, of all projections, and, with an
+expander, the embedding. Evaluation returns a tuple of the probabilities of all heads. Cells keep
+the names of the sources.
 Sources: JunweiLiang/MultiTrain, commit 16723114; facebookresearch/SlowFast, commit 287ec007.
 
-Departures from the sources: uint8 clips are normalised in the network; the pools of one pixel,
-which do nothing, and what no released recipe uses, are left out; an evaluation gives all
-heads' probabilities, not one head's.
+Departures from the sources: uint8 clips are normalised in the network; poolings of one pixel, which
+have no effect, and options that no released recipe uses are left out; an evaluation returns the
+probabilities of all heads, not of one.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import Constant, Normal, Uniform, initializer
 
-from mvit_multi.attention import STD, Attention, BlockPlan, ChannelsFirst, Grid, pooled
+from mvit_multi.attention import STD, Attention, BlockPlan, ChannelsFirstDense, Grid, pool_grid
 from mvit_multi.heads import EXPANDER_WIDTH, Mlp, MultiHead, SingleHead
 from utils.nn.dropout import DropPath
 from utils.nn.layers import LayerNorm, Normalize, max_pool2d
@@ -26,22 +27,24 @@ PATCH_KERNEL, PATCH_STRIDE, PATCH_PADDING = (3, 7, 7), (2, 4, 4), (1, 3, 3)
 MLP_RATIO = 4
 
 
-def block_plans(
+def plan_blocks(
     frames: int, crop: int, depth: int, dim: int, heads: int, grow: Sequence[int], kv_stride: int
 ) -> list[BlockPlan]:
-    """Every block; channels and heads double, and the grid halves, at those of `grow`."""
-    grid, table = patch_grid(frames, crop), (frames // 2, crop // 4, crop // 4)
+    """The plans of all blocks. Blocks in `grow` double channels and heads and halve the grid."""
+    grid, table_grid = compute_patch_grid(frames, crop), (frames // 2, crop // 4, crop // 4)
     plans, dim_in = [], dim
     for i in range(depth):
         stride = 2 if i in grow else 1
         dim, heads, kv_stride = dim * stride, heads * stride, max(kv_stride // stride, 1)
-        plans.append(BlockPlan(dim_in, dim, heads, grid, table, stride, kv_stride))
-        grid, dim_in = pooled(grid, stride), dim
-        table = (table[0], table[1] // stride, table[2] // stride)
+        plans.append(BlockPlan(dim_in, dim, heads, grid, table_grid, stride, kv_stride))
+        grid, dim_in = pool_grid(grid, stride), dim
+        t, h, w = table_grid
+        table_grid = (t, h // stride, w // stride)
     return plans
 
 
-def patch_grid(frames: int, crop: int) -> Grid:
+def compute_patch_grid(frames: int, crop: int) -> Grid:
+    """The grid (T, H, W) of the patches."""
     return tuple(
         (size + 2 * pad - kernel) // stride + 1
         for size, kernel, stride, pad in zip(
@@ -51,7 +54,7 @@ def patch_grid(frames: int, crop: int) -> Grid:
 
 
 class PatchEmbed(nn.Cell):
-    """Overlapping patches of 3 x 7 x 7 to tokens."""
+    """Maps overlapping patches of 3 x 7 x 7 to tokens."""
 
     def __init__(self, dim: int):
         super().__init__()
@@ -64,10 +67,10 @@ class PatchEmbed(nn.Cell):
 
 
 class PatchConv(nn.Cell):
-    """A 3-D convolution with kernel 3 x 7 x 7, stride 2 x 4 x 4, as a 2-D one of stacked frames.
+    """A 3-D convolution, kernel 3 x 7 x 7, stride 2 x 4 x 4, computed as a 2-D convolution.
 
-    Output frame o reads input frames 2o - 1, 2o and 2o + 1: nine channels of one image. Weight
-    (dim, 3, 3, 7, 7), bias (dim,), as PyTorch's. On Ascend a 3-D convolution takes float16 only.
+    Output frame o reads input frames 2o - 1, 2o and 2o + 1 as nine channels of one image. Weight
+    (dim, 3, 3, 7, 7), bias (dim,), as PyTorch's. On Ascend 3-D convolutions are float16 only.
     """
 
     def __init__(self, dim: int):
@@ -88,8 +91,8 @@ class PatchConv(nn.Cell):
     def construct(self, clip: Tensor) -> Tensor:
         b, c, t, h, w = clip.shape
         frames = ops.transpose(clip, (0, 2, 1, 3, 4))  # (B, T, 3, H, W)
-        before = ops.cat((ops.zeros((b, 1, c, h, w), clip.dtype), frames[:, 1 : t - 1 : 2]), 1)
-        x = ops.cat((before, frames[:, ::2], frames[:, 1::2]), 2)  # (B, T/2, 9, H, W)
+        previous = ops.cat((ops.zeros((b, 1, c, h, w), clip.dtype), frames[:, 1 : t - 1 : 2]), 1)
+        x = ops.cat((previous, frames[:, ::2], frames[:, 1::2]), 2)  # (B, T/2, 9, H, W)
         dim = self.weight.shape[0]
         weight = ops.cast(ops.transpose(self.weight, (0, 2, 1, 3, 4)), clip.dtype)
         x = self.conv(
@@ -102,11 +105,11 @@ class PatchConv(nn.Cell):
 
 
 class Block(nn.Cell):
-    """Attention and an MLP, each around a shortcut.
+    """Attention and an MLP, each with a shortcut.
 
-    Where channels or the grid change, so does the first shortcut: a fully connected layer, then a
-    max pool. `on_normed`: that layer reads the normed tokens, as plain MViTv2's `proj`; else the
-    tokens themselves, as MultiTrain's `proj_max_pool`.
+    If the number of channels changes, the first shortcut has a fully connected layer; if the grid
+    changes, a max pooling after it. `on_normed`: the layer reads the tokens after the norm
+    (PySlowFast's `proj`), otherwise the tokens before it (MultiTrain's `proj_max_pool`).
     """
 
     def __init__(
@@ -129,7 +132,7 @@ class Block(nn.Cell):
         self.grid, self.token, self.on_normed = plan.grid, token, on_normed
         self.proj = self.proj_max_pool = None
         if dim != cout:
-            layer = ChannelsFirst(dim, cout)
+            layer = ChannelsFirstDense(dim, cout)
             if on_normed:
                 self.proj = layer
             else:
@@ -138,21 +141,22 @@ class Block(nn.Cell):
 
     def construct(self, x: Tensor) -> Tensor:
         normed = self.norm1(x)
-        x = self.shortcut(normed if self.on_normed and self.proj is not None else x)
+        x = self.apply_shortcut(normed if self.on_normed and self.proj is not None else x)
         x = x + self.drop1(ops.cast(self.attn(normed), x.dtype))
         return x + self.drop2(ops.cast(self.mlp(self.norm2(x)), x.dtype))
 
-    def shortcut(self, x: Tensor) -> Tensor:
-        """Tokens (B, N, C) with the channels and the grid of the block's end."""
+    def apply_shortcut(self, x: Tensor) -> Tensor:
+        """Maps tokens (B, N, C) to the channels and the grid of the block's output."""
         layer = self.proj if self.on_normed else self.proj_max_pool
         if layer is None and self.max_pool is None:
             return x
         y = ops.transpose(x, (0, 2, 1)) if layer is None else layer(x)  # (B, C, N)
         if self.max_pool is not None:
-            y = self.pool(y)
+            y = self.pool_tokens(y)
         return ops.transpose(y, (0, 2, 1))
 
-    def pool(self, y: Tensor) -> Tensor:
+    def pool_tokens(self, y: Tensor) -> Tensor:
+        """Max pooling of tokens (B, C, N) over height and width; the class token is kept."""
         c = y.shape[1]
         t, h, w = self.grid
         inner = y[:, :, 1:] if self.token else y
@@ -163,15 +167,16 @@ class Block(nn.Cell):
 
 
 class MViT(nn.Cell):
-    """Clips (B, 3, frames, crop, crop), uint8 or already normalised float32; see the module.
+    """Clips (B, 3, frames, crop, crop), uint8 or normalised float32; see the module for outputs.
 
-    `datasets` are the names, `num_classes` the classes of each. `plain`: PySlowFast's MViTv2, with
-    a class token and relative positions; else MultiTrain's, with tables of positions in space and
-    in time, or, `relative`, with relative ones. `single`: one linear head; else one MLP head for
-    each data set with projections between them (`cross`). `expander` is for the informative loss.
-    `drop_path` grows from 0 in the first block to its value in the last. `form` is of the pooling
-    convolutions (`utils.nn.conv3d.FORMS`). `recompute`: a block's activations are computed again in
-    the backward pass, and not kept.
+    `datasets` are the names, `num_classes` the numbers of classes of the data sets. `plain` is
+    PySlowFast's MViTv2, with a class token and relative positions; otherwise MultiTrain's, with
+    position embeddings in space and in time, or with relative positions (`relative`). `single`: one
+    linear head; otherwise one MLP head for each data set, with projections between them (`cross`).
+    `expander`: the MLP of the embedding for the informative loss. `drop_path` increases from 0 in
+    the first block to its value in the last one. `form` is the form of the pooling convolutions
+    (`utils.nn.conv3d.FORMS`). `recompute`: the backward pass recomputes the activations of a block
+    instead of storing them.
     """
 
     def __init__(
@@ -196,16 +201,16 @@ class MViT(nn.Cell):
         recompute: bool = False,
     ):
         super().__init__()
-        plans = self.plans = block_plans(frames, crop, depth, dim, heads, grow, kv_stride)
+        plans = self.plans = plan_blocks(frames, crop, depth, dim, heads, grow, kv_stride)
         rates = np.linspace(0, drop_path, depth)
         grid, width = plans[0].grid, plans[-1].dim_out
         self.token = plain
         self.normalize = Normalize(MEAN, STD_OF_PIXELS, 3, axis=1, rank=5)
-        self.cls_token = table((1, 1, dim), "cls_token") if plain else None
+        self.cls_token = build_embedding((1, 1, dim), "cls_token") if plain else None
         absolute = not (plain or relative)
         space, time = (1, grid[1] * grid[2], dim), (1, grid[0], dim)
-        self.pos_embed_spatial = table(space, "pos_embed_spatial") if absolute else None
-        self.pos_embed_temporal = table(time, "pos_embed_temporal") if absolute else None
+        self.pos_embed_spatial = build_embedding(space, "pos_embed_spatial") if absolute else None
+        self.pos_embed_temporal = build_embedding(time, "pos_embed_temporal") if absolute else None
         self.patch_embed = PatchEmbed(dim)
         self.blocks = nn.SequentialCell(
             [
@@ -220,26 +225,27 @@ class MViT(nn.Cell):
             self.head = MultiHead(width, datasets, num_classes, dropout, cross)
         self.expander = Mlp(width, EXPANDER_WIDTH, width) if expander else None
         if plain:
-            start_plain(self)
+            initialize_like_pyslowfast(self)
         if recompute:
             self.patch_embed.recompute()
             for block in self.blocks:
                 block.recompute()
 
     def construct(self, clip: Tensor) -> tuple:
-        feature = self.feature(clip)
+        feature = self.compute_feature(clip)
         outputs = self.head(feature)
         if self.expander is None or not self.training:
             return outputs
         return (*outputs, self.expander(feature))
 
-    def feature(self, clip: Tensor) -> Tensor:
-        """(B, C): the class token, or the mean of all tokens, after the last norm."""
-        x = self.blocks(self.with_positions(self.patch_embed(self.normalize(clip))))
+    def compute_feature(self, clip: Tensor) -> Tensor:
+        """Features (B, C): the class token, or the mean of all tokens, after the last norm."""
+        x = self.blocks(self.add_positions(self.patch_embed(self.normalize(clip))))
         x = self.norm(x)
         return x[:, 0] if self.token else x.mean(1)
 
-    def with_positions(self, x: Tensor) -> Tensor:
+    def add_positions(self, x: Tensor) -> Tensor:
+        """Adds the class token, or the absolute position embeddings."""
         if self.token:
             token = ops.broadcast_to(ops.cast(self.cls_token, x.dtype), (x.shape[0], 1, x.shape[2]))
             return ops.cat((token, x), 1)
@@ -247,12 +253,12 @@ class MViT(nn.Cell):
             return x
         t, d = self.pos_embed_temporal.shape[1:]
         space, time = ops.expand_dims(self.pos_embed_spatial, 1), self.pos_embed_temporal
-        places = ops.reshape(space + ops.reshape(time, (1, t, 1, d)), (1, -1, d))
-        return x + ops.broadcast_to(ops.cast(places, x.dtype), x.shape)
+        positions = ops.reshape(space + ops.reshape(time, (1, t, 1, d)), (1, -1, d))
+        return x + ops.broadcast_to(ops.cast(positions, x.dtype), x.shape)
 
 
-class SideBySide(nn.Cell):
-    """The probabilities of all heads in one array (B, sum of C_k), for export."""
+class ConcatHeads(nn.Cell):
+    """Concatenates the probabilities of all heads, (B, sum of C_k), for export."""
 
     def __init__(self, net: nn.Cell):
         super().__init__(auto_prefix=False)
@@ -262,12 +268,13 @@ class SideBySide(nn.Cell):
         return ops.cat(self.net(clip), 1)
 
 
-def table(shape: tuple[int, ...], name: str) -> Parameter:
+def build_embedding(shape: tuple[int, ...], name: str) -> Parameter:
+    """A class token or position embedding with normal initialisation."""
     return Parameter(initializer(Normal(STD), shape), name=name)
 
 
-def start_plain(net: nn.Cell) -> None:
-    """PySlowFast's start: kernels like matrices, and biases at 0.02 instead of 0."""
+def initialize_like_pyslowfast(net: nn.Cell) -> None:
+    """PySlowFast's initialisation: normal for all weights, 0.02 for biases instead of 0."""
     for parameter in net.get_parameters():
         leaf = parameter.name.rpartition(".")[2]
         if leaf == "weight":

@@ -1,11 +1,18 @@
-"""How RandAugment is asked for."""
+"""The setting `data.rand_augment`: parses the name of a RandAugment policy.
+
+The settings import this module, so it needs no image library.
+"""
 
 import re
 from typing import NamedTuple
 
 
 class Policy(NamedTuple):
-    """`operators` drawn for a clip, at a magnitude normal(`magnitude`, `deviation`) in 0 to 10."""
+    """A RandAugment policy.
+
+    `operators` operators are drawn for each clip, with magnitudes from
+    normal(`magnitude`, `deviation`), clipped to 0 to 10.
+    """
 
     magnitude: float
     operators: int
@@ -13,8 +20,8 @@ class Policy(NamedTuple):
 
 
 def parse_policy(text: str) -> Policy:
-    """`rand-m7-n4-mstd0.5-inc1`; ValueError where it is none, or has no `inc1`."""
-    found = re.fullmatch(r"rand-m([\d.]+)-n(\d+)(?:-mstd([\d.]+))?-inc1", text)
-    if found is None:
+    """Parses a policy like `rand-m7-n4-mstd0.5-inc1`. Raises ValueError for any other form."""
+    match = re.fullmatch(r"rand-m([\d.]+)-n(\d+)(?:-mstd([\d.]+))?-inc1", text)
+    if match is None:
         raise ValueError(f"data.rand_augment: {text} is not of the form rand-m7-n4-mstd0.5-inc1")
-    return Policy(float(found[1]), int(found[2]), float(found[3] or 0))
+    return Policy(float(match[1]), int(match[2]), float(match[3] or 0))

@@ -1,41 +1,44 @@
-"""How each data set's head looks at one video, as its evaluation does."""
+"""Inference-time views of one video for each head: the same frames and crops as in evaluation."""
 
 from typing import Any
 
 import numpy as np
 from mindspore import nn
 
-from mvit_multi.dataset import cut_views, list_file, test_numbers
-from mvit_multi.evaluation import OneHead
+from mvit_multi.dataset import choose_test_frames, cut_views, get_annotation_file
+from mvit_multi.evaluation import HeadSelector
 from utils.evaluate.video_inference import Head, Part
 from utils.video.decoders import open_video
 from utils.video.reader import FrameSource
 
 
-class SetHead(Head):
-    """One data set's."""
+class DatasetHead(Head):
+    """The classes of one data set, with the views of its settings."""
 
     raw = False
 
-    def __init__(self, cfg: Any, which: int):
-        self.data, self.which, self.set = cfg.data, which, cfg.data.sets[which]
-        self.name, self.classes, self.shipped = self.set.name, self.set.num_classes, self.set.labels
-        self.beside = list_file(cfg, which, "labels").path.with_suffix(".txt")
-        self.clips, self.crops = self.set.clips, self.set.crops
+    def __init__(self, cfg: Any, dataset_index: int):
+        settings = cfg.data.sets[dataset_index]
+        self.data, self.dataset_index, self.settings = cfg.data, dataset_index, settings
+        self.name, self.classes, self.shipped = settings.name, settings.num_classes, settings.labels
+        self.beside = get_annotation_file(cfg, dataset_index, "labels").path.with_suffix(".txt")
+        self.clips, self.crops = settings.clips, settings.crops
 
     def numbers(self, part: Part) -> np.ndarray:
-        return test_numbers(part, self.data, self.set, self.clips)
+        return choose_test_frames(part, self.data, self.settings, self.clips)
 
-    def cut(self, frames: np.ndarray, places: np.ndarray) -> np.ndarray:
-        return cut_views(frames, places, self.data, self.set, self.crops)
+    def cut(self, frames: np.ndarray, order: np.ndarray) -> np.ndarray:
+        return cut_views(frames, order, self.data, self.settings, self.crops)
 
     def shares(self, net: nn.Cell, views: np.ndarray) -> np.ndarray:
-        return super().shares(OneHead(net, self.which), views)
+        return super().shares(HeadSelector(net, self.dataset_index), views)
 
 
 def build_heads(cfg: Any) -> list[Head]:
-    return [SetHead(cfg, which) for which in range(len(cfg.data.sets))]
+    """One head for each data set."""
+    return [DatasetHead(cfg, index) for index in range(len(cfg.data.sets))]
 
 
 def open_source(path: str, cfg: Any) -> FrameSource:
+    """Opens a video."""
     return open_video(path, cfg.data.reader, cfg.data.max_pixels)

@@ -1,9 +1,10 @@
 """RandAugment (arXiv:1909.13719) `rand-m7-n4-mstd0.5-inc1`: the same operators on all frames.
 
-Frames are uint8 RGB (n, H, W, 3), and stay so. The original augments whole frames and crops them
-afterwards; here the crop comes first, and each operator makes only what the next ones look at, to
-the same pixels. What it takes from all of a frame (levels, mean) it still takes from all of it.
-Names, ranges and order of operators are those of pytorch-image-models, which the source uses.
+Input and output frames are uint8 RGB (n, H, W, 3). The original augments full frames and crops them
+afterwards. Here the crop is known in advance, and each operator computes only the pixels that the
+following ones read; the result is the same pixel by pixel. Statistics of a frame (levels, mean) are
+still computed from the full frame. Names, ranges and order of operators are those of
+pytorch-image-models, which the source uses.
 """
 
 from typing import NamedTuple, Optional
@@ -11,94 +12,105 @@ from typing import NamedTuple, Optional
 import numpy as np
 
 from mvit_multi import color_ops, warp
-from mvit_multi.crop_region import Window, inside, whole
+from mvit_multi.crop_region import CropRegion, clip_to_frame, full_frame
 from mvit_multi.policy import Policy
 from utils.video.decoders import Box
 
-MOST = 10.0  # the magnitudes' scale
+MAX_MAGNITUDE = 10.0
 PROBABILITY = 0.5  # of each drawn operator
 
 
-class Step(NamedTuple):
-    """An operator and what it is called with."""
+class Operation(NamedTuple):
+    """An operator and its arguments."""
 
     name: str
     values: tuple = ()
 
 
-def draw_steps(policy: Policy, rng: np.random.RandomState) -> list[Step]:
-    """The operators of a clip, first to last."""
-    steps = []
-    for name in [NAMES[i] for i in rng.randint(0, len(NAMES), policy.operators)]:
+def draw_operations(policy: Policy, rng: np.random.RandomState) -> list[Operation]:
+    """Draws the operations of a clip, in the order in which they are applied."""
+    operations = []
+    for name in [OPERATORS[i] for i in rng.randint(0, len(OPERATORS), policy.operators)]:
         if rng.uniform() >= PROBABILITY:
             continue
         magnitude = rng.normal(policy.magnitude, policy.deviation)
         sign = -1 if rng.uniform() < 0.5 else 1
-        steps.append(Step(name, arguments(name, float(np.clip(magnitude, 0, MOST)), sign)))
-    return steps
+        magnitude = float(np.clip(magnitude, 0, MAX_MAGNITUDE))
+        operations.append(Operation(name, compute_arguments(name, magnitude, sign)))
+    return operations
 
 
-def arguments(name: str, magnitude: float, sign: int = 1) -> tuple:
-    """What an operator is called with at a magnitude of 0 to 10."""
-    share = magnitude / MOST
+def compute_arguments(name: str, magnitude: float, sign: int = 1) -> tuple:
+    """The arguments of an operator for a magnitude from 0 to 10 and a sign of 1 or -1."""
+    fraction = magnitude / MAX_MAGNITUDE
     values = {
-        "Rotate": sign * share * 30,
-        "PosterizeIncreasing": 4 - int(share * 4),
-        "SolarizeIncreasing": 256 - int(share * 256),
-        "SolarizeAdd": int(share * 110),
-        "ShearX": sign * share * 0.3,
-        "ShearY": sign * share * 0.3,
-        "TranslateXRel": sign * share * 0.45,
-        "TranslateYRel": sign * share * 0.45,
+        "Rotate": sign * fraction * 30,
+        "PosterizeIncreasing": 4 - int(fraction * 4),
+        "SolarizeIncreasing": 256 - int(fraction * 256),
+        "SolarizeAdd": int(fraction * 110),
+        "ShearX": sign * fraction * 0.3,
+        "ShearY": sign * fraction * 0.3,
+        "TranslateXRel": sign * fraction * 0.45,
+        "TranslateYRel": sign * fraction * 0.45,
     }
     if name in ENHANCED:
-        return (max(0.1, 1 + sign * share * 0.9),)
+        return (max(0.1, 1 + sign * fraction * 0.9),)
     return (values[name],) if name in values else ()
 
 
-def augment(frames: np.ndarray, steps: list[Step], box: Optional[Box] = None) -> np.ndarray:
-    """A box, by default all, of the frames (n, H, W, 3) to which the operators were applied."""
+def apply_operations(
+    frames: np.ndarray, operations: list[Operation], box: Optional[Box] = None
+) -> np.ndarray:
+    """Applies operations to frames (n, H, W, 3); returns a box of the result, by default all."""
     size = frames.shape[2], frames.shape[1]
-    boxes = needed(steps, box or (0, 0, *size), *size)
-    window, table = whole(frames).cut(boxes[0]), None
-    for (name, values), box in zip(steps, boxes[1:]):
-        if name in TABLES:
-            own = TABLES[name](*values)
-            table = own if table is None else own[table]
+    boxes = compute_boxes(operations, box or (0, 0, *size), *size)
+    # Look-up tables are combined in `lut` and applied before the next operator that reads pixels.
+    region, lut = full_frame(frames).cut(boxes[0]), None
+    for (name, values), box in zip(operations, boxes[1:]):
+        if name in LEVEL_LUTS:
+            next_lut = LEVEL_LUTS[name](*values)
+            lut = next_lut if lut is None else next_lut[lut]
             continue
-        window = window._replace(pixels=color_ops.looked_up(window.pixels, table))
-        table = MEASURED[name](window.pixels, *values) if name in MEASURED else None
-        window = window.cut(box) if name in MEASURED else made(window, name, values, box)
-    return color_ops.looked_up(window.pixels, table)
+        region = region._replace(pixels=color_ops.apply_lut(region.pixels, lut))
+        lut = FRAME_LUTS[name](region.pixels, *values) if name in FRAME_LUTS else None
+        if name in FRAME_LUTS:
+            region = region.cut(box)
+        else:
+            region = apply_to_region(region, name, values, box)
+    return color_ops.apply_lut(region.pixels, lut)
 
 
-def needed(steps: list[Step], box: Box, width: int, height: int) -> list[Box]:
-    """The box of the frames before each operator, and after the last, that makes up `box`."""
+def compute_boxes(operations: list[Operation], box: Box, width: int, height: int) -> list[Box]:
+    """The boxes that operations read: one before each operation; the last is `box`, the result."""
     boxes = [box]
-    for name, values in reversed(steps):
+    for name, values in reversed(operations):
         x, y, w, h = box
-        if name in MEASURED:
+        if name in FRAME_LUTS:
             box = 0, 0, width, height
         elif name == "SharpnessIncreasing":
-            box = inside(x - 1, y - 1, x + w + 1, y + h + 1, width, height)
-        elif name in MATRICES:
-            box = warp.source_box(MATRICES[name](width, height, *values), box, width, height)
+            box = clip_to_frame(x - 1, y - 1, x + w + 1, y + h + 1, width, height)
+        elif name in WARP_MATRICES:
+            box = warp.compute_source_box(
+                WARP_MATRICES[name](width, height, *values), box, width, height
+            )
         boxes.append(box)
     return boxes[::-1]
 
 
-def made(window: Window, name: str, values: tuple, box: Box) -> Window:
-    """A box of what one of `MATRICES` or `FRAMES` makes of a window."""
-    if name in MATRICES:
-        matrix = MATRICES[name](window.width, window.height, *values)
-        return Window(warp.warp(window, matrix, box), *box[:2], window.width, window.height)
-    out = np.empty(window.pixels.shape, np.uint8)
-    for frame, target in zip(window.pixels, out):
-        FRAMES[name](frame, *values, target)
-    return window._replace(pixels=out).cut(box)
+def apply_to_region(region: CropRegion, name: str, values: tuple, box: Box) -> CropRegion:
+    """Applies an operator of `WARP_MATRICES` or `FRAME_OPERATORS`; returns a box of the result."""
+    if name in WARP_MATRICES:
+        matrix = WARP_MATRICES[name](region.width, region.height, *values)
+        return CropRegion(
+            warp.warp_region(region, matrix, box), *box[:2], region.width, region.height
+        )
+    out = np.empty(region.pixels.shape, np.uint8)
+    for frame, target in zip(region.pixels, out):
+        FRAME_OPERATORS[name](frame, *values, target)
+    return region._replace(pixels=out).cut(box)
 
 
-NAMES = (
+OPERATORS = (
     "AutoContrast",
     "Equalize",
     "Invert",
@@ -115,28 +127,31 @@ NAMES = (
     "TranslateXRel",
     "TranslateYRel",
 )
-ENHANCED = NAMES[7:11]
-# Level to level, whatever the picture: values -> table.
-TABLES = {
-    "Invert": color_ops.invert,
-    "PosterizeIncreasing": color_ops.posterize,
-    "SolarizeIncreasing": color_ops.solarize,
-    "SolarizeAdd": color_ops.solarize_add,
-    "BrightnessIncreasing": color_ops.brightness,
+ENHANCED = OPERATORS[7:11]
+# Operators on levels, independent of the frames: values -> LUT.
+LEVEL_LUTS = {
+    "Invert": color_ops.make_invert_lut,
+    "PosterizeIncreasing": color_ops.make_posterize_lut,
+    "SolarizeIncreasing": color_ops.make_solarize_lut,
+    "SolarizeAdd": color_ops.make_solarize_add_lut,
+    "BrightnessIncreasing": color_ops.make_brightness_lut,
 }
-# Level to level, by what is in the whole frame: frames, values -> table.
-MEASURED = {
-    "AutoContrast": color_ops.auto_contrast,
-    "Equalize": color_ops.equalize,
-    "ContrastIncreasing": color_ops.contrast,
+# Operators on levels that depend on statistics of the full frame: frames, values -> LUT.
+FRAME_LUTS = {
+    "AutoContrast": color_ops.make_auto_contrast_lut,
+    "Equalize": color_ops.make_equalize_lut,
+    "ContrastIncreasing": color_ops.make_contrast_lut,
 }
-# Pixel by pixel, or from its neighbours: frame, values, out.
-FRAMES = {"ColorIncreasing": color_ops.color, "SharpnessIncreasing": color_ops.sharpness}
-# Where pixels come from: width, height, values -> matrix.
-MATRICES = {
-    "Rotate": lambda width, height, degrees: warp.rotation(degrees, width, height),
-    "ShearX": lambda width, height, factor: warp.shear(factor, 0),
-    "ShearY": lambda width, height, factor: warp.shear(0, factor),
-    "TranslateXRel": lambda width, height, share: warp.shift(share * width, 0),
-    "TranslateYRel": lambda width, height, share: warp.shift(0, share * height),
+# Operators on pixels and their neighbours: frame, values, out.
+FRAME_OPERATORS = {
+    "ColorIncreasing": color_ops.adjust_color,
+    "SharpnessIncreasing": color_ops.adjust_sharpness,
+}
+# Warps: width, height, values -> matrix from output to input positions.
+WARP_MATRICES = {
+    "Rotate": lambda width, height, degrees: warp.make_rotation_matrix(degrees, width, height),
+    "ShearX": lambda width, height, factor: warp.make_shear_matrix(factor, 0),
+    "ShearY": lambda width, height, factor: warp.make_shear_matrix(0, factor),
+    "TranslateXRel": lambda width, height, fraction: warp.make_shift_matrix(fraction * width, 0),
+    "TranslateYRel": lambda width, height, fraction: warp.make_shift_matrix(0, fraction * height),
 }

@@ -1,8 +1,8 @@
-"""Which frames of a video become a clip, and where random crops and erased boxes lie.
+"""Frame sampling of MViTv2, random crop boxes and boxes to erase.
 
 Source: JunweiLiang/MultiTrain, commit 16723114 (`datasets/decoder.py`, `datasets/ssv2.py`,
-`datasets/transform.py`, `datasets/random_erasing.py`). What asks for chance takes a `draw`, a
-function that gives the next number in [0, 1).
+`datasets/transform.py`, `datasets/random_erasing.py`). Random functions take a `draw`: a
+function that returns the next number in [0, 1).
 """
 
 import math
@@ -13,69 +13,80 @@ import numpy as np
 from utils.video.decoders import Box
 
 Draw = Callable[[], float]
-AREA, ASPECT = (0.08, 1.0), (0.75, 1.3333)  # of a random crop, as shares of the frame
-ERASED, ERASED_ASPECT = (0.02, 1 / 3), 0.3
+AREA, ASPECT = (
+    (0.08, 1.0),
+    (0.75, 1.3333),
+)  # of a random crop: fraction of the frame, width / height
+ERASED, ERASED_ASPECT = (0.02, 1 / 3), 0.3  # fraction of the frame, lowest aspect ratio
 
 
-def clip_span(frames: int, stride: int, fps: float, target_fps: float) -> float:
-    """Source frames that a clip spans."""
+def compute_clip_span(frames: int, stride: int, fps: float, target_fps: float) -> float:
+    """The number of source frames that a clip spans, a real number."""
     return stride * frames / target_fps * fps
 
 
-def start_of_view(view: int, views: int, room: float) -> float:
-    """The first frame of a test view; one view alone starts in the middle of the room."""
-    return math.floor(room / 2) if views == 1 else view * math.floor(room / (views - 1))
+def compute_view_start(view: int, views: int, last_start: float) -> float:
+    """The first frame of a test view, at most `last_start`; a single view is in the middle."""
+    if views == 1:
+        return math.floor(last_start / 2)
+    return view * math.floor(last_start / (views - 1))
 
 
-def timed_indices(start: float, span: float, frames: int, length: int) -> np.ndarray:
-    """`frames` frame numbers spread over `span` source frames from `start`, int64.
+def sample_by_time(start: float, span: float, frames: int, length: int) -> np.ndarray:
+    """`frames` frame indices at equal distances over `span` source frames from `start`, int64.
 
-    As the source does it: a piece is cut out of the video first, then the clip out of the middle of
-    the piece. A video that is too short repeats its last frame.
+    Like the source, it first selects a part of the video and then the clip in the middle of this
+    part. A video that is too short repeats its last frame.
     """
-    first = max(min(int(start), length - 2), 0)
-    last = min(int(start + span - 1), length - 1)
-    piece = last - first + 1
-    begin = math.floor(max(piece - span, 0) / 2)
-    places = np.linspace(begin, begin + span - 1, frames, dtype=np.float32)
-    return first + np.clip(places, 0, piece - 1).astype(np.int64)
+    part_start = max(min(int(start), length - 2), 0)
+    part_end = min(int(start + span - 1), length - 1)
+    part = part_end - part_start + 1
+    begin = math.floor(max(part - span, 0) / 2)
+    positions = np.linspace(begin, begin + span - 1, frames, dtype=np.float32)
+    return part_start + np.clip(positions, 0, part - 1).astype(np.int64)
 
 
-def segment_indices(frames: int, length: int, draw: Optional[Draw] = None) -> np.ndarray:
-    """One frame out of each of `frames` equal segments: the middle one, or a drawn one, int64.
+def sample_by_segments(frames: int, length: int, draw: Optional[Draw] = None) -> np.ndarray:
+    """One frame index of each of `frames` equal segments: the middle, or with `draw` a random one.
 
-    Halves are rounded to even, and both ends belong to a segment.
+    Returns int64. Edges are rounded, halves to even, and both edges belong to a segment.
     """
     gap = (length - 1) / frames
     edges = [round(gap * i) for i in range(frames + 1)]
     if draw is None:
         return np.array([(low + high) // 2 for low, high in zip(edges, edges[1:])], np.int64)
-    return np.array([integer(draw, low, high) for low, high in zip(edges, edges[1:])], np.int64)
+    return np.array(
+        [draw_integer(draw, low, high) for low, high in zip(edges, edges[1:])], np.int64
+    )
 
 
-def integer(draw: Draw, low: int, high: int) -> int:
-    """Uniform from low to high, both included."""
+def draw_integer(draw: Draw, low: int, high: int) -> int:
+    """A uniform integer from low to high, both included."""
     return low + int(draw() * (high - low + 1))
 
 
-def between(draw: Draw, low: float, high: float) -> float:
+def draw_between(draw: Draw, low: float, high: float) -> float:
+    """A uniform real number from low to high."""
     return low + draw() * (high - low)
 
 
-def random_box(
+def draw_crop_box(
     width: int,
     height: int,
     draw: Draw,
     area: tuple[float, float] = AREA,
     aspect: tuple[float, float] = ASPECT,
 ) -> Box:
-    """A box of random area and aspect in a frame; the middle of it after ten misses."""
+    """A box of random area and aspect in a frame.
+
+    After ten boxes that do not fit it returns a centre crop.
+    """
     for _ in range(10):
-        wanted = width * height * between(draw, *area)
-        ratio = math.exp(between(draw, math.log(aspect[0]), math.log(aspect[1])))
-        w, h = round(math.sqrt(wanted * ratio)), round(math.sqrt(wanted / ratio))
+        target_area = width * height * draw_between(draw, *area)
+        ratio = math.exp(draw_between(draw, math.log(aspect[0]), math.log(aspect[1])))
+        w, h = round(math.sqrt(target_area * ratio)), round(math.sqrt(target_area / ratio))
         if 0 < w <= width and 0 < h <= height:
-            y, x = integer(draw, 0, height - h), integer(draw, 0, width - w)
+            y, x = draw_integer(draw, 0, height - h), draw_integer(draw, 0, width - w)
             return x, y, w, h
     ratio = width / height
     if ratio < aspect[0]:
@@ -87,15 +98,15 @@ def random_box(
     return (width - w) // 2, (height - h) // 2, w, h
 
 
-def erased_box(width: int, height: int, prob: float, draw: Draw) -> Optional[Box]:
-    """A box to erase, with probability `prob`; smaller than the frame in both directions."""
+def draw_erase_box(width: int, height: int, prob: float, draw: Draw) -> Optional[Box]:
+    """A box to erase with probability `prob`, else None; it is smaller than the frame."""
     if draw() > prob:
         return None
     for _ in range(100):
-        wanted = between(draw, *ERASED) * width * height
-        ratio = math.exp(between(draw, math.log(ERASED_ASPECT), math.log(1 / ERASED_ASPECT)))
-        h, w = round(math.sqrt(wanted * ratio)), round(math.sqrt(wanted / ratio))
+        target_area = draw_between(draw, *ERASED) * width * height
+        ratio = math.exp(draw_between(draw, math.log(ERASED_ASPECT), math.log(1 / ERASED_ASPECT)))
+        h, w = round(math.sqrt(target_area * ratio)), round(math.sqrt(target_area / ratio))
         if w < width and h < height:
-            y, x = integer(draw, 0, height - h), integer(draw, 0, width - w)
+            y, x = draw_integer(draw, 0, height - h), draw_integer(draw, 0, width - w)
             return x, y, w, h
     return None

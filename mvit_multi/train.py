@@ -3,7 +3,7 @@
     python mvit_multi/train.py --config_path mvit_multi/configs/mvit_multi_smoke.yaml [--train.lr=1]
 
 The last line of stdout is one JSON object: checkpoint, epochs, steps, loss, top1,
-clips_per_second (videos here, each in data.copies clips), compile_seconds.
+clips_per_second (here videos, with data.copies clips each), compile_seconds.
 """
 
 import sys
@@ -13,8 +13,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its
 
 from mvit_multi.config import Config
 from mvit_multi.dataset import TrainSource, build_train_sampler, get_input_shape, read_records
-from mvit_multi.evaluation import eval_videos, evaluate_sets
-from mvit_multi.loss import Gather, Informative, build_loss
+from mvit_multi.evaluation import build_eval_videos, evaluate_datasets
+from mvit_multi.loss import GatherEmbeddings, VarianceCovarianceLoss, build_loss
 from mvit_multi.lr_generator import build_parameter_groups, get_lr
 from mvit_multi.mixup import MixClips
 from mvit_multi.model import MViT
@@ -49,17 +49,17 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     opt = optimizers.AdamW(weights, groups, train.betas, train.eps)
     clips = (cfg.data.batch * cfg.data.copies, *get_input_shape(cfg.data))
     mix = MixClips(net.normalize, cfg.data.mixes)
-    return build_setup(cfg, rt, sampler, net, build_losses(cfg, rt), opt, lr, clips, mix)
+    return build_setup(cfg, rt, sampler, net, build_training_loss(cfg, rt), opt, lr, clips, mix)
 
 
-def build_losses(cfg: Config, rt: runtime.Runtime):
-    """Classification, projection and informative loss as the yaml weighs them."""
+def build_training_loss(cfg: Config, rt: runtime.Runtime):
+    """Classification, projection and informative loss with the weights of the yaml."""
     train, informative = cfg.train, None
     if train.informative_weight:
-        gather = Gather(rt.rank, rt.size) if rt.size > 1 else None
-        informative = Informative(train.std_weight, train.covariance_weight, gather)
+        gather = GatherEmbeddings(rt.rank, rt.size) if rt.size > 1 else None
+        informative = VarianceCovarianceLoss(train.std_weight, train.covariance_weight, gather)
     return build_loss(
-        tuple(each.num_classes for each in cfg.data.sets),
+        tuple(dataset.num_classes for dataset in cfg.data.sets),
         cfg.crosses,
         smoothing=train.smoothing,
         smoothing_classes=train.smoothing_classes,
@@ -68,7 +68,7 @@ def build_losses(cfg: Config, rt: runtime.Runtime):
         add_to_scores=train.add_to_scores,
         informative=informative,
         informative_weight=train.informative_weight,
-        share=1 / rt.size if train.gradient == "original" else 1.0,
+        gradient_scale=1 / rt.size if train.gradient == "original" else 1.0,
     )
 
 
@@ -76,8 +76,8 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime):
     """A function that evaluates `net` during training; None if `run.eval_every` is 0."""
     if not cfg.run.eval_every:
         return None
-    videos = eval_videos(cfg, rt, "val")  # a bad line ends the run before training starts
-    return lambda: evaluate_sets(net, videos, rt)
+    videos = build_eval_videos(cfg, rt, "val")  # a bad line ends the run before training starts
+    return lambda: evaluate_datasets(net, videos, rt)
 
 
 if __name__ == "__main__":

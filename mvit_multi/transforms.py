@@ -1,10 +1,10 @@
-"""Augmentation of a training clip. Frames are uint8 (n, H, W, 3); views:
-`utils/video/transforms.py`.
+"""Augmentation of a training clip: RandAugment, random resized crop, flip, random erasing.
 
-Clips leave as uint8 (3, T, crop, crop). Source: JunweiLiang/MultiTrain, commit 16723114.
+Input frames are uint8 (n, H, W, 3), clips are uint8 (3, T, crop, crop). The views of evaluation are
+in `utils/video/transforms.py`. Source: JunweiLiang/MultiTrain, commit 16723114.
 Departures: the source resizes normalised float32 frames; rounding to a level of 255 moves a pixel
-by at most half a level. Its noise in erased boxes is normal after normalisation; here it is the
-same noise, rounded and cut off where pixels end, at -2 and 2.44 deviations.
+by at most half a level. Its noise in erased boxes is normal after normalisation; here the
+same noise is rounded and limited to the range of pixels, -2 to 2.44 deviations.
 """
 
 from typing import Optional
@@ -12,14 +12,14 @@ from typing import Optional
 import numpy as np
 
 from mvit_multi.policy import Policy
-from mvit_multi.randaugment import augment, draw_steps
-from mvit_multi.sampling import erased_box, random_box
+from mvit_multi.randaugment import apply_operations, draw_operations
+from mvit_multi.sampling import draw_crop_box, draw_erase_box
 from utils.video.transforms import cut_clips
 
 MEAN, STD = 0.45, 0.225
 
 
-def train_clip(
+def make_train_clip(
     frames: np.ndarray,
     crop: int,
     area: tuple[float, float],
@@ -28,14 +28,17 @@ def train_clip(
     flip: bool,
     rng: np.random.RandomState,
 ) -> tuple[np.ndarray, bool]:
-    """RandAugment, random resized crop, flip, erasing: the clip, and whether it is mirrored."""
+    """Augments all frames alike. Returns the clip, and whether it is mirrored.
+
+    `area` is the range of the crop, as fractions of the frame; `erase` the probability of erasing.
+    """
     height, width = frames.shape[1:3]
-    steps = draw_steps(policy, rng) if policy else []
-    box = random_box(width, height, rng.uniform, area)
-    frames = augment(frames, steps, box)
+    operations = draw_operations(policy, rng) if policy else []
+    box = draw_crop_box(width, height, rng.uniform, area)
+    frames = apply_operations(frames, operations, box)
     mirrored = flip and rng.uniform() < 0.5
     clip = cut_clips(frames, (crop, crop), [(0, 0, crop, crop)], mirrored)[0]
-    box = erased_box(crop, crop, erase, rng.uniform) if erase else None
+    box = draw_erase_box(crop, crop, erase, rng.uniform) if erase else None
     if box is not None:
         x, y, w, h = box
         noise = rng.standard_normal((3, len(frames), h, w)) * STD + MEAN

@@ -1,9 +1,10 @@
-"""Rotation, shear and shift as Pillow's bicubic `transform`, for all frames of a clip at once.
+"""Affine warps of all frames of a clip: rotation, shear and shift as Pillow's bicubic `transform`.
 
-A matrix (a, b, c, d, e, f) takes the centre (x, y) of an output pixel to a x + b y + c and
-d x + e y + f of the input. Pillow's cubic has the coefficient -1 where OpenCV's has -0.75, and
-OpenCV rounds places to 1/32 pixel: so OpenCV only filters and transposes here. Sums are float32
-where Pillow's are float64: a level differs by one where a sum is that close to the next level.
+A matrix (a, b, c, d, e, f) maps the centre (x, y) of an output pixel to the input position
+(a x + b y + c, d x + e y + f). The coefficient of Pillow's cubic kernel is -1, that of OpenCV's is
+-0.75, and OpenCV rounds positions to 1/32 pixel. So OpenCV is used here only to filter and to
+transpose. Sums are float32, Pillow's are float64: a level differs by one if a sum is very close to
+the next level.
 """
 
 import math
@@ -12,89 +13,98 @@ import cv2
 import numpy as np
 from scipy import sparse
 
-from mvit_multi.crop_region import Window, inside
+from mvit_multi.crop_region import CropRegion, clip_to_frame
 from utils.video.decoders import Box
 
 FILL = 128
 TILE = 64
 Matrix = tuple[float, float, float, float, float, float]
-# OpenCV rounds where Pillow cuts: half a level less, but whole levels must not fall below.
-CUT = 1e-4 - 0.5
+# OpenCV rounds, Pillow truncates: this offset turns rounding into truncation. The 1e-4 keeps sums
+# that are whole levels from falling to the next lower level.
+TRUNCATE = 1e-4 - 0.5
 EDGE = cv2.BORDER_REPLICATE
 
 
-def shear(x: float, y: float) -> Matrix:
+def make_shear_matrix(x: float, y: float) -> Matrix:
+    """Output (p, q) reads input (p + x q, q + y p)."""
     return 1, x, 0, y, 1, 0
 
 
-def shift(x: float, y: float) -> Matrix:
+def make_shift_matrix(x: float, y: float) -> Matrix:
+    """Output (p, q) reads input (p + x, q + y)."""
     return 1, 0, x, 0, 1, y
 
 
-def rotation(degrees: float, width: int, height: int) -> Matrix:
-    """Counterclockwise about the middle; digits cut off as by Pillow."""
+def make_rotation_matrix(degrees: float, width: int, height: int) -> Matrix:
+    """Counterclockwise rotation about the centre; sine and cosine are rounded like Pillow's."""
     angle = -math.radians(degrees)
     cos, sin = round(math.cos(angle), 15), round(math.sin(angle), 15)
     x, y = width / 2, height / 2
     return cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y
 
 
-def source_box(matrix: Matrix, box: Box, width: int, height: int) -> Box:
-    """What of the input a box of the output is made of."""
+def compute_source_box(matrix: Matrix, box: Box, width: int, height: int) -> Box:
+    """The box of the input from which a box of the output is computed."""
     x, y, w, h = box
     a, b, c, d, e, f = matrix
     corners = [(p, q) for p in (x, x + w) for q in (y, y + h)]
     across = [a * p + b * q + c for p, q in corners]
     down = [d * p + e * q + f for p, q in corners]
     ends = min(across) - 3, min(down) - 3, max(across) + 3, max(down) + 3
-    return inside(*ends, width, height)
+    return clip_to_frame(*ends, width, height)
 
 
-def warp(window: Window, matrix: Matrix, box: Box) -> np.ndarray:
-    """A box of the output, uint8 (n, h, w, 3); the window holds the box's `source_box`."""
+def warp_region(region: CropRegion, matrix: Matrix, box: Box) -> np.ndarray:
+    """Warps `region`; returns a box of the output, uint8 (n, h, w, 3).
+
+    `region` must contain the `compute_source_box` of `box`.
+    """
     a, b, c, d, e, f = matrix
     if (a, d, e, f) == (1, 0, 1, 0):
-        return slid_rows(window, b, c, box)
+        return shift_rows(region, b, c, box)
     if (a, b, c, e) == (1, 0, 0, 1):
         x, y, w, h = box
-        turned = Window(transposed(window.pixels), window.y, window.x, window.height, window.width)
-        return transposed(slid_rows(turned, d, f, (y, x, h, w)))
-    return turned_frames(window, matrix, box)
+        flipped = CropRegion(
+            transpose_frames(region.pixels), region.y, region.x, region.height, region.width
+        )
+        return transpose_frames(shift_rows(flipped, d, f, (y, x, h, w)))
+    return warp_tiles(region, matrix, box)
 
 
-def cubic(part: np.ndarray) -> np.ndarray:
-    """Weights float32 (4, k) of the pixels -1, 0, 1, 2 for places `part` (k,) of the way to 1."""
-    square = part * part
-    cube = square * part
-    weights = 2 * square - part - cube, 1 - 2 * square + cube, part + square - cube, cube - square
+def compute_cubic_weights(t: np.ndarray) -> np.ndarray:
+    """Weights float32 (4, k) of the pixels -1, 0, 1, 2 for positions `t` (k,) from 0 to 1."""
+    square = t * t
+    cube = square * t
+    weights = 2 * square - t - cube, 1 - 2 * square + cube, t + square - cube, cube - square
     return np.array(weights, np.float32)
 
 
-def slid_rows(window: Window, slope: float, start: float, box: Box) -> np.ndarray:
-    """Every row slides by itself: the same four weights along a row of all frames."""
+def shift_rows(region: CropRegion, slope: float, start: float, box: Box) -> np.ndarray:
+    """Shifts each row by slope * (row + 0.5) + start: one set of four weights for a whole row."""
     x, y, w, h = box
-    pixels = window.pixels[:, y - window.y : y - window.y + h]
+    pixels = region.pixels[:, y - region.y : y - region.y + h]
     out = np.empty((len(pixels), h, w, 3), np.uint8)
     if slope:
-        places, lines = slope * (np.arange(y, y + h) + 0.5) + start, pixels.swapaxes(0, 1)
+        shifts, lines = slope * (np.arange(y, y + h) + 0.5) + start, pixels.swapaxes(0, 1)
         targets = out.swapaxes(0, 1)
-    else:  # all rows alike: frame by frame
-        places, lines, targets = np.full(len(pixels), start), pixels, out
-    low, nearest = np.floor(places), np.floor(places + 0.5)
-    # The weights are anchored at the nearest pixel: where that is in the frame, so are all.
+    else:  # the same shift for all rows: frame by frame
+        shifts, lines, targets = np.full(len(pixels), start), pixels, out
+    low, nearest = np.floor(shifts), np.floor(shifts + 0.5)
+    # The kernel is anchored at the nearest pixel. If that is outside the frame, the result is FILL.
     anchors = (1 + nearest - low).astype(int).tolist()
-    moves, kernels = nearest.astype(int).tolist(), cubic(places - low).T.copy()
+    moves, kernels = nearest.astype(int).tolist(), compute_cubic_weights(shifts - low).T.copy()
     for line, target, move, anchor, kernel in zip(lines, targets, moves, anchors, kernels):
-        first, last = (min(max(end - move, x), x + w) for end in (0, window.width))
-        target[:, : first - x], target[:, last - x :] = FILL, FILL
-        if first < last:
-            found = cv2.filter2D(line, -1, kernel[None], None, (anchor, 0), CUT, EDGE)
-            target[:, first - x : last - x] = found[:, first + move - window.x :][:, : last - first]
+        begin, end = (min(max(edge - move, x), x + w) for edge in (0, region.width))
+        target[:, : begin - x], target[:, end - x :] = FILL, FILL
+        if begin < end:
+            filtered = cv2.filter2D(line, -1, kernel[None], None, (anchor, 0), TRUNCATE, EDGE)
+            source = begin + move - region.x
+            target[:, begin - x : end - x] = filtered[:, source : source + end - begin]
     return out
 
 
-def transposed(frames: np.ndarray) -> np.ndarray:
-    """uint8 (n, H, W, 3) to (n, W, H, 3)."""
+def transpose_frames(frames: np.ndarray) -> np.ndarray:
+    """Transposes frames uint8 (n, H, W, 3) to (n, W, H, 3)."""
     n, height, width, _ = frames.shape
     out = np.empty((n, width, height, 3), np.uint8)
     for frame, target in zip(frames, out):
@@ -102,70 +112,77 @@ def transposed(frames: np.ndarray) -> np.ndarray:
     return out
 
 
-def turned_frames(window: Window, matrix: Matrix, box: Box) -> np.ndarray:
-    """Any matrix, tile by tile, so that all floats of one fit the cache."""
+def warp_tiles(region: CropRegion, matrix: Matrix, box: Box) -> np.ndarray:
+    """Warps by any matrix, tile by tile, so that the float32 data of a tile fits into the cache."""
     x, y, w, h = box
-    out = np.full((len(window.pixels), h, w, 3), FILL, np.uint8)
+    out = np.full((len(region.pixels), h, w, 3), FILL, np.uint8)
     for top in range(0, h, TILE):
         for left in range(0, w, TILE):
             part = out[:, top : top + TILE, left : left + TILE]
             tile = x + left, y + top, part.shape[2], part.shape[1]
-            fill_tile(part, window, matrix, tile)
+            fill_tile(part, region, matrix, tile)
     return out
 
 
-def fill_tile(out: np.ndarray, window: Window, matrix: Matrix, tile: Box) -> None:
-    """Sixteen weights a pixel, which are one sparse matrix for all frames."""
+def fill_tile(out: np.ndarray, region: CropRegion, matrix: Matrix, tile: Box) -> None:
+    """Computes one tile: a sparse matrix of sixteen weights per pixel, the same for all frames."""
     x, y, w, h = tile
     a, b, c, d, e, f = matrix
     columns, rows = np.arange(x, x + w) + 0.5, (np.arange(y, y + h) + 0.5)[:, None]
     across, down = a * columns + b * rows + c, d * columns + e * rows + f
-    valid = (across >= 0) & (across < window.width) & (down >= 0) & (down < window.height)
+    valid = (across >= 0) & (across < region.width) & (down >= 0) & (down < region.height)
     if not valid.any():
         return
-    source = window.cut(source_box(matrix, tile, window.width, window.height))
-    weights = weight_matrix(source, across[valid], down[valid])
-    found = weights @ pixels_first(source.pixels).astype(np.float32)
-    found = cv2.add(found, CUT, dtype=cv2.CV_8U)
+    source = region.cut(compute_source_box(matrix, tile, region.width, region.height))
+    weights = build_weight_matrix(source, across[valid], down[valid])
+    levels = weights @ to_pixels_first(source.pixels).astype(np.float32)
+    levels = cv2.add(levels, TRUNCATE, dtype=cv2.CV_8U)
     if not valid.all():
-        found, known = np.full((h * w, found.shape[1]), FILL, np.uint8), found
-        found[valid.ravel()] = known
-    out[...] = frames_first(found, h, w)
+        inside = levels
+        levels = np.full((h * w, inside.shape[1]), FILL, np.uint8)
+        levels[valid.ravel()] = inside
+    out[...] = to_frames_first(levels, h, w)
 
 
-def weight_matrix(window: Window, across: np.ndarray, down: np.ndarray) -> sparse.csr_matrix:
-    """float32 (places, pixels of the window); beyond the frame's edge is the edge again."""
-    height, width = window.pixels.shape[1:3]
-    xs, columns = taps(across, window.width, window.x)
-    ys, rows = taps(down, window.height, window.y)
+def build_weight_matrix(
+    region: CropRegion, across: np.ndarray, down: np.ndarray
+) -> sparse.csr_matrix:
+    """float32 (positions, pixels of the region); positions outside the frame read its edge."""
+    height, width = region.pixels.shape[1:3]
+    xs, columns = compute_taps(across, region.width, region.x)
+    ys, rows = compute_taps(down, region.height, region.y)
     values = (ys[:, None] * xs).reshape(16, -1)
-    places = (rows[:, None] * np.int32(width) + columns).reshape(16, -1)
+    indices = (rows[:, None] * np.int32(width) + columns).reshape(16, -1)
     starts = np.arange(0, values.size + 1, 16, dtype=np.int32)
     shape = len(across), height * width
-    parts = cv2.transpose(values).ravel(), cv2.transpose(places).ravel(), starts
+    parts = cv2.transpose(values).ravel(), cv2.transpose(indices).ravel(), starts
     return sparse.csr_matrix(parts, shape)
 
 
-def taps(places: np.ndarray, size: int, start: int) -> tuple[np.ndarray, np.ndarray]:
-    """Four weights and four indices, counted from `start`, each (4, places)."""
-    low = np.floor(places - 0.5)
+def compute_taps(positions: np.ndarray, size: int, start: int) -> tuple[np.ndarray, np.ndarray]:
+    """Four weights and four pixel indices, counted from `start`, both (4, positions)."""
+    low = np.floor(positions - 0.5)
     indices = low.astype(np.int32) + np.arange(-1, 3, dtype=np.int32)[:, None]
-    return cubic(places - 0.5 - low), np.clip(indices, 0, size - 1) - np.int32(start)
+    indices = np.clip(indices, 0, size - 1) - np.int32(start)
+    return compute_cubic_weights(positions - 0.5 - low), indices
 
 
-def pixels_first(frames: np.ndarray) -> np.ndarray:
-    """uint8 (n, H, W, 3) to (H * W, n * 3), by way of four-byte pixels, which OpenCV turns fast."""
+def to_pixels_first(frames: np.ndarray) -> np.ndarray:
+    """Moves pixels first: uint8 (n, H, W, 3) to (H * W, n * 3).
+
+    Goes through four-byte pixels, which OpenCV transposes fast.
+    """
     n, height, width, _ = frames.shape
     padded = cv2.cvtColor(frames.reshape(n * height, width, 3), cv2.COLOR_RGB2RGBA)
-    turned = cv2.transpose(padded.view(np.int32).reshape(n, height * width))
-    turned = turned.view(np.uint8).reshape(height * width, n, 4)
-    return cv2.cvtColor(turned, cv2.COLOR_RGBA2RGB).reshape(height * width, n * 3)
+    transposed = cv2.transpose(padded.view(np.int32).reshape(n, height * width))
+    transposed = transposed.view(np.uint8).reshape(height * width, n, 4)
+    return cv2.cvtColor(transposed, cv2.COLOR_RGBA2RGB).reshape(height * width, n * 3)
 
 
-def frames_first(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
-    """The way back: uint8 (H * W, n * 3) to (n, H, W, 3)."""
+def to_frames_first(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    """The inverse of `to_pixels_first`: uint8 (H * W, n * 3) to (n, H, W, 3)."""
     n = pixels.shape[1] // 3
     padded = cv2.cvtColor(pixels.reshape(height * width, n, 3), cv2.COLOR_RGB2RGBA)
-    turned = cv2.transpose(padded.view(np.int32).reshape(height * width, n))
-    turned = turned.view(np.uint8).reshape(n * height, width, 4)
-    return cv2.cvtColor(turned, cv2.COLOR_RGBA2RGB).reshape(n, height, width, 3)
+    transposed = cv2.transpose(padded.view(np.int32).reshape(height * width, n))
+    transposed = transposed.view(np.uint8).reshape(n * height, width, 4)
+    return cv2.cvtColor(transposed, cv2.COLOR_RGBA2RGB).reshape(n, height, width, 3)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from mvit_multi.model import SideBySide
+from mvit_multi.model import ConcatHeads
 from tsm.config import Config
 from utils.config import ROOT, load_config
 from utils.evaluate.metrics import video_scores
@@ -80,7 +80,7 @@ def network(room: str, arguments: dict, level: str, **changes: str) -> nn.Cell:
     state.update({name: value / 8 for name, value in state.items() if ".nl.theta." in name})
     put_state(net, state, find_network(room))
     net = inference.ready(net, level)
-    return SideBySide(net) if room == "mvit_multi" else net
+    return ConcatHeads(net) if room == "mvit_multi" else net
 
 
 def exported(toy: tuple, target, kind: str, **options: str) -> dict:

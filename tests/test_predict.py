@@ -119,7 +119,7 @@ def test_scores_are_those_of_an_evaluation(room, tiny, drawn, tmp_path):
 
 
 def test_every_set_has_the_scores_of_its_evaluation(tmp_path):
-    from mvit_multi.evaluation import OneHead, eval_videos
+    from mvit_multi.evaluation import HeadSelector, build_eval_videos
 
     draw_sets(tmp_path, train_per_motion=1, test_per_motion=1, seed=1)
     config = ROOT / "mvit_multi" / "configs" / "mvit_multi_smoke.yaml"
@@ -128,9 +128,9 @@ def test_every_set_has_the_scores_of_its_evaluation(tmp_path):
     path = save(cfg, tmp_path / "net.ckpt", "mvit_multi")
     found = predictor(cfg, "mvit_multi", path, tmp_path, window=0.5)
     whole = Predictor(found.net, found.heads, found.open, tmp_path, 8, window=0)
-    for which, rows in eval_videos(cfg, Runtime()).items():
+    for which, rows in build_eval_videos(cfg, Runtime()).items():
         record = whole.predict(rows.records[0].path, "video")
-        expected = video_scores(OneHead(found.net, which), rows[0][0][None])[0]
+        expected = video_scores(HeadSelector(found.net, which), rows[0][0][None])[0]
         np.testing.assert_allclose(by_label(record["sets"][rows.set.name]), expected, atol=1e-6)
     assert np.ptp(expected) > 0.01
     cut = found.predict(rows.records[0].path, "cut")

@@ -1,4 +1,4 @@
-"""The forms of the attention that a device chooses between: same numbers, other kernels."""
+"""The two ways to compute queries, keys and values give the same result."""
 
 import numpy as np
 import pytest
@@ -14,5 +14,5 @@ def test_one_product_for_queries_keys_and_values_equals_three(token):
     attention = Attention(PLAN, 1e-5, relative=False, token=token, form="taps")
     tokens = np.random.RandomState(0).randn(2, 4 * 36 + token, 16).astype(np.float32)
     separate, at_once = attention.project(Tensor(tokens)), attention.project_at_once(Tensor(tokens))
-    for ours, theirs in zip(at_once, separate):
-        np.testing.assert_allclose(ours.asnumpy(), theirs.asnumpy(), atol=1e-6)
+    for x, y in zip(at_once, separate):
+        np.testing.assert_allclose(x.asnumpy(), y.asnumpy(), atol=1e-6)

@@ -1,4 +1,4 @@
-"""Rows out of real videos."""
+"""Training and evaluation rows of encoded videos."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mvit_multi import dataset
-from mvit_multi.config import Set
+from mvit_multi.config import DatasetSettings
 from utils.data.packed import reader as packed
 from utils.data.sampler import TrainSampler
 from utils.data.synthetic.motion_videos import read_number, write_numbered_video, write_video
@@ -16,11 +16,11 @@ from utils.runtime import Runtime
 SIDE, LENGTH = 48, 60
 
 
-def config(root: Path, **more) -> SimpleNamespace:
-    """Two sets in one folder: the first sampled by time, the second by segments, never mirrored."""
+def make_config(root: Path, **more) -> SimpleNamespace:
+    """Two data sets in one folder: one sampled by time, one by segments and never mirrored."""
     sets = (
-        Set("first", 5, lists="a", clips=2, crops=3, short_side=SIDE),
-        Set("second", 3, lists="b", sampling="segments", flip=False, short_side=SIDE),
+        DatasetSettings("first", 5, lists="a", clips=2, crops=3, short_side=SIDE),
+        DatasetSettings("second", 3, lists="b", sampling="segments", flip=False, short_side=SIDE),
     )
     data = {
         "root": root, "lists": None, "packed": None, "sets": sets, "reader": "auto", "frames": 5,
@@ -35,7 +35,7 @@ def config(root: Path, **more) -> SimpleNamespace:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory) -> Path:
-    """A numbered video in the first set, three labels of it; another in the second."""
+    """A numbered video with three labels in the first data set; another video in the second."""
     root = tmp_path_factory.mktemp("sets")
     write_numbered_video(root / "n.mp4", LENGTH, SIDE, SIDE, 30)
     ramp = np.broadcast_to(np.linspace(0, 255, SIDE, dtype=np.uint8)[:, None], (SIDE, SIDE, 3))
@@ -47,7 +47,7 @@ def root(tmp_path_factory) -> Path:
     return root
 
 
-def source_of(cfg, epochs: int = 20) -> dataset.TrainSource:
+def build_source(cfg, epochs: int = 20) -> dataset.TrainSource:
     samples = dataset.read_records(cfg, "train")
     return dataset.TrainSource(
         samples, cfg, dataset.build_train_sampler(cfg, samples, Runtime()), epochs, 0
@@ -55,21 +55,21 @@ def source_of(cfg, epochs: int = 20) -> dataset.TrainSource:
 
 
 def test_sets_are_one_list_and_replicas_repeat_it(root):
-    samples = dataset.read_records(config(root), "train")
-    assert [(s.which, s.label) for s in samples] == [(0, 4), (0, 1), (0, 0), (1, 2)]
-    assert len(dataset.read_records(config(root, replicas=3), "train")) == 12
-    assert len(dataset.read_records(config(root, replicas=3), "test")) == 4
+    samples = dataset.read_records(make_config(root), "train")
+    assert [(s.dataset_index, s.label) for s in samples] == [(0, 4), (0, 1), (0, 0), (1, 2)]
+    assert len(dataset.read_records(make_config(root, replicas=3), "train")) == 12
+    assert len(dataset.read_records(make_config(root, replicas=3), "test")) == 4
 
 
 def test_copies_share_one_decode_and_are_augmented_by_themselves(root, monkeypatch):
     opened, open_record = [], packed.open_record
 
-    def counted(record, reader):
+    def count_calls(record, reader):
         opened.append(record)
         return open_record(record, reader)
 
-    monkeypatch.setattr(packed, "open_record", counted)
-    source = source_of(config(root, erase=1.0, rand_augment="rand-m7-n4-mstd0.5-inc1"))
+    monkeypatch.setattr(packed, "open_record", count_calls)
+    source = build_source(make_config(root, erase=1.0, rand_augment="rand-m7-n4-mstd0.5-inc1"))
     clips, targets = source[0]
     assert clips.shape == (2, 3, 5, SIDE, SIDE)
     assert clips.dtype == np.uint8
@@ -81,8 +81,8 @@ def test_copies_share_one_decode_and_are_augmented_by_themselves(root, monkeypat
 
 
 def test_frames_of_both_ways_of_sampling(root):
-    """By time: 5 frames, 3 apart, anywhere; by segments: one of each fifth."""
-    source = source_of(config(root))
+    """By time: 5 frames at a distance of 3, from any start; by segments: one of each fifth."""
+    source = build_source(make_config(root))
     for index in range(12):
         clips, targets = source[index]
         if targets[0, 0] == 0:
@@ -94,48 +94,48 @@ def test_frames_of_both_ways_of_sampling(root):
 
 
 def test_the_second_set_is_never_mirrored(root):
-    source, seen = source_of(config(root)), 0
+    source, count = build_source(make_config(root)), 0
     for index in range(40):
         clips, targets = source[index]
         if targets[0, 0] == 1:
-            seen += 1
+            count += 1
             assert (clips[..., -1].mean((1, 2, 3)) > clips[..., 0].mean((1, 2, 3))).all()
-    assert seen > 3
+    assert count > 3
 
 
 def test_a_batch_is_mixed_alike_on_all_ranks_and_batches_differ(root):
-    cfg = config(root)
+    cfg = make_config(root)
     samples = dataset.read_records(cfg, "train")
-    shares = []
+    mixes = []
     for rank in (0, 1):
         cfg.data.batch = 1
-        order = TrainSampler(len(samples), 1, rank, 2, 0)
-        source = dataset.TrainSource(samples, cfg, order, 5, 0)
-        shares.append([source[i][1][0, 2:].tolist() for i in range(8)])
-    assert shares[0] == shares[1]
-    assert len({tuple(row) for row in shares[0]}) == 8
+        sampler = TrainSampler(len(samples), 1, rank, 2, 0)
+        source = dataset.TrainSource(samples, cfg, sampler, 5, 0)
+        mixes.append([source[i][1][0, 2:].tolist() for i in range(8)])
+    assert mixes[0] == mixes[1]
+    assert len({tuple(row) for row in mixes[0]}) == 8
 
 
-def test_a_resumed_tape_goes_on_with_the_same_mixes(root):
-    cfg = config(root)
+def test_a_resumed_run_continues_with_the_same_mixes(root):
+    cfg = make_config(root)
     samples = dataset.read_records(cfg, "train")
-    order = dataset.build_train_sampler(cfg, samples, Runtime())
-    late = dataset.TrainSource(samples, cfg, order, 20, 3)
+    sampler = dataset.build_train_sampler(cfg, samples, Runtime())
+    resumed = dataset.TrainSource(samples, cfg, sampler, 20, 3)
     for index in range(4):
-        for mine, other in zip(late[index], source_of(cfg)[index + 6]):
+        for mine, other in zip(resumed[index], build_source(cfg)[index + 6]):
             np.testing.assert_array_equal(mine, other)
 
 
 def test_views_of_a_test(root):
-    videos = dataset.EvalVideos(config(root), Runtime(), 0)
+    videos = dataset.EvalVideos(make_config(root), Runtime(), 0)
     clips, label, valid = videos[0]
     assert (clips.shape, label, valid) == ((6, 3, 5, SIDE, SIDE), 4, True)
     starts = [read_number(clips[view, :, 0].transpose(1, 2, 0)) for view in range(6)]
     assert starts == [0, 0, 0, 45, 45, 45]
-    assert len(dataset.EvalVideos(config(root), Runtime(), 0, "val")) == 2
+    assert len(dataset.EvalVideos(make_config(root), Runtime(), 0, "val")) == 2
 
 
 def test_a_bad_line_names_its_list(root, tmp_path):
-    cfg = config(root, lists=tmp_path)
+    cfg = make_config(root, lists=tmp_path)
     with pytest.raises(ValueError, match=r"a/train.csv"):
         dataset.read_records(cfg, "train")

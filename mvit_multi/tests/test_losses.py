@@ -1,4 +1,4 @@
-"""Every loss against the recorded original: values and gradients."""
+"""Values and gradients of all losses against the recorded original."""
 
 from pathlib import Path
 
@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn
 
-from mvit_multi.heads import Mlp, MultiHead, pairs
-from mvit_multi.loss import Informative, build_loss
-from mvit_multi.mixup import target_row
+from mvit_multi.heads import Mlp, MultiHead, list_projection_pairs
+from mvit_multi.loss import VarianceCovarianceLoss, build_loss
+from mvit_multi.mixup import build_target_row
 from utils.testing.golden import fill, fill_input, load_case, torch_names
 
 CASES = load_case(Path(__file__).parent / "golden" / "mvit_multi_losses.json")
 
 
-def array(recipe: dict) -> np.ndarray:
+def make_array(recipe: dict) -> np.ndarray:
     value = recipe.get("scale", 1.0) * fill_input(recipe["seed"], recipe["shape"])
     value = value + recipe.get("shift", 0.0)
     if "constant_column" in recipe:
@@ -26,24 +26,24 @@ def array(recipe: dict) -> np.ndarray:
 @pytest.mark.parametrize("case", CASES["informative"], ids=lambda c: c["name"])
 def test_informative_loss(case):
     weights, expect = case["weights"], case["expect"]
-    loss = Informative(weights["INF_STD_WEIGHT"], weights["INF_COVAR_WEIGHT"], None)
-    value, grad = ms.value_and_grad(loss, 0)(Tensor(array(case["embedding"])))
+    loss = VarianceCovarianceLoss(weights["INF_STD_WEIGHT"], weights["INF_COVAR_WEIGHT"], None)
+    value, grad = ms.value_and_grad(loss, 0)(Tensor(make_array(case["embedding"])))
     assert float(value.asnumpy()) == pytest.approx(expect["loss64"], rel=1e-5)
     assert np.linalg.norm(grad.asnumpy()) == pytest.approx(expect["grad_norm64"], rel=1e-4)
     first = grad.asnumpy().reshape(-1)[:8]
     np.testing.assert_allclose(first, expect["grad_first"], rtol=1e-3, atol=1e-6)
-    parts = [Informative(1.0, 0.0, None), Informative(0.0, 1.0, None)]
-    found = [float(part(Tensor(array(case["embedding"]))).asnumpy()) for part in parts]
-    assert found == pytest.approx([expect["std_loss"], expect["cov_loss"]], rel=1e-4)
+    parts = [VarianceCovarianceLoss(1.0, 0.0, None), VarianceCovarianceLoss(0.0, 1.0, None)]
+    result = [float(part(Tensor(make_array(case["embedding"]))).asnumpy()) for part in parts]
+    assert result == pytest.approx([expect["std_loss"], expect["cov_loss"]], rel=1e-4)
 
 
 def test_informative_loss_of_a_float16_embedding():
     """Computed in float16 it would overflow."""
     x = Tensor((30 * fill_input(1, (8, 768))).astype(np.float16))
-    assert np.isfinite(Informative(25.0, 1.0, None)(x).asnumpy())
+    assert np.isfinite(VarianceCovarianceLoss(25.0, 1.0, None)(x).asnumpy())
 
 
-def losses_of(case: dict, **more) -> nn.Cell:
+def make_loss(case: dict, **more) -> nn.Cell:
     return build_loss(
         tuple(case["classes"]),
         case.get("cross_projection", True),
@@ -57,22 +57,24 @@ def losses_of(case: dict, **more) -> nn.Cell:
 
 
 def build_targets(case: dict) -> Tensor:
-    names, share = case["datasets"], case["mixup_lam"]
-    return Tensor(np.stack([target_row(names.index(n), label, share) for n, label in case["rows"]]))
+    names, lam = case["datasets"], case["mixup_lam"]
+    return Tensor(
+        np.stack([build_target_row(names.index(n), label, lam) for n, label in case["rows"]])
+    )
 
 
-def outputs_of(case: dict) -> list[str]:
+def list_output_names(case: dict) -> list[str]:
     """Names of heads and projections in the order of the network's outputs."""
     names = case["datasets"]
-    crossed = [f"{names[s]}_{names[t]}" for s, t in pairs(names)]
-    return [*names, *(name for name in crossed if name in case["logits"])]
+    projections = [f"{names[s]}_{names[t]}" for s, t in list_projection_pairs(names)]
+    return [*names, *(name for name in projections if name in case["logits"])]
 
 
 @pytest.mark.parametrize("case", CASES["multi_head"], ids=lambda c: c["name"])
 def test_several_heads(case):
-    """All sets there, one absent, and without projections."""
-    names, loss, target = outputs_of(case), losses_of(case), build_targets(case)
-    scores = tuple(Tensor(array(case["logits"][name])) for name in names)
+    """All data sets in the batch, one absent, and no projections."""
+    names, loss, target = list_output_names(case), make_loss(case), build_targets(case)
+    scores = tuple(Tensor(make_array(case["logits"][name])) for name in names)
 
     def forward(*parts):
         return loss(parts, target)
@@ -85,19 +87,19 @@ def test_several_heads(case):
 
 
 def test_projections_added_to_scores():
-    """One cross entropy of a head's scores plus all that is projected to it."""
+    """One cross entropy of a head's scores plus all projections to it."""
     case = next(c for c in CASES["multi_head"] if c["name"] == "three datasets")
-    names, target = outputs_of(case), build_targets(case)
-    scores = [array(case["logits"][name]) for name in names]
-    joint = losses_of({**case, "add_projection_to_prediction": True, "projection_weight": 0.5})
+    names, target = list_output_names(case), build_targets(case)
+    scores = [make_array(case["logits"][name]) for name in names]
+    joint = make_loss({**case, "add_projection_to_prediction": True, "projection_weight": 0.5})
     value = float(joint(tuple(map(Tensor, scores)), target).asnumpy())
-    plain = losses_of({**case, "cross_projection": False})
+    plain = make_loss({**case, "cross_projection": False})
     sums = [scores[k] + 0.5 * (scores[3 + 2 * k] + scores[4 + 2 * k]) for k in range(3)]
     assert value == pytest.approx(float(plain(tuple(map(Tensor, sums)), target).asnumpy()))
 
 
 class FromFeatures(nn.Cell):
-    """Heads, projections and expander on features that are given."""
+    """Heads, projections and expander on given features."""
 
     def __init__(self, case: dict):
         super().__init__()
@@ -118,13 +120,15 @@ def test_from_features_to_the_total(case):
     }
     for parameter in net.trainable_params():
         parameter.set_data(Tensor(fill(names[parameter.name], tuple(parameter.shape))))
-    informative = Informative(25.0, 1.0, None)
+    informative = VarianceCovarianceLoss(25.0, 1.0, None)
     weights = {"informative": informative, "informative_weight": case["inf_loss_weight"]}
-    loss, target = losses_of(case, **weights), build_targets(case)
-    feature = Parameter(Tensor(array(case["feature"])), name="feature")
+    loss, target = make_loss(case, **weights), build_targets(case)
+    feature = Parameter(Tensor(make_array(case["feature"])), name="feature")
     outputs = net(feature)
-    for name, found in zip([*case["datasets"], *outputs_of({**case, **expect})[3:]], outputs):
-        np.testing.assert_allclose(found.asnumpy(), expect["logits"][name], atol=1e-5)
+    for name, result in zip(
+        [*case["datasets"], *list_output_names({**case, **expect})[3:]], outputs
+    ):
+        np.testing.assert_allclose(result.asnumpy(), expect["logits"][name], atol=1e-5)
     assert float(informative(outputs[-1]).asnumpy()) == pytest.approx(
         expect["informative"], rel=1e-5
     )
@@ -143,19 +147,21 @@ def test_from_features_to_the_total(case):
 
 
 def value_and_gradient(loss: nn.Cell, scores: tuple, target: Tensor) -> tuple:
-    """Of the first head's scores."""
+    """The loss, and its gradient for the scores of the first head."""
 
-    def forward(first):
-        return loss((first, *scores[1:]), target)
+    def forward(head_scores):
+        return loss((head_scores, *scores[1:]), target)
 
     value, grad = ms.value_and_grad(forward)(scores[0])
     return float(value.asnumpy()), grad.asnumpy()
 
 
-def test_the_share_scales_the_gradient_and_not_the_loss():
+def test_the_gradient_scale_changes_the_gradient_and_not_the_loss():
     case = next(c for c in CASES["multi_head"] if c["name"] == "three datasets")
-    scores = tuple(Tensor(array(case["logits"][name])) for name in outputs_of(case))
-    value, grad = value_and_gradient(losses_of(case), scores, build_targets(case))
-    same, quarter = value_and_gradient(losses_of(case, share=0.25), scores, build_targets(case))
+    scores = tuple(Tensor(make_array(case["logits"][name])) for name in list_output_names(case))
+    value, grad = value_and_gradient(make_loss(case), scores, build_targets(case))
+    same, quarter = value_and_gradient(
+        make_loss(case, gradient_scale=0.25), scores, build_targets(case)
+    )
     assert value == pytest.approx(same)
     np.testing.assert_allclose(0.25 * grad, quarter, rtol=1e-6)

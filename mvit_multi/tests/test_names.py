@@ -1,11 +1,11 @@
-"""Published counts, conversion, the start of training, mixing in the graph."""
+"""Published counts, conversion, initialisation, mixing in the graph."""
 
 import numpy as np
 import pytest
 from mindspore import Tensor
 
 from mvit_multi.config import Config
-from mvit_multi.mixup import MixClips, cutmix_box, target_row
+from mvit_multi.mixup import MixClips, build_target_row, make_cutmix
 from mvit_multi.model import MEAN, STD_OF_PIXELS, MViT
 from mvit_multi.network import NETWORK
 from mvit_multi.tests.formula import multiply_adds
@@ -22,13 +22,13 @@ ONE = {"datasets": ("kinetics",), "num_classes": (5,), "single": True, "expander
 THREE = {"datasets": ("kinetics", "mit", "ssv2"), "num_classes": (5, 4, 3)}
 
 
-def source_of(net: MViT) -> dict:
+def make_state_dict(net: MViT) -> dict:
     """A PyTorch state dict of the network, every array a function of its name."""
     shapes = {name: tuple(p.shape) for name, p in weights_of(net).items()}
     return {theirs: fill(theirs, shapes[ours]) for ours, theirs in torch_names(net).items()}
 
 
-def wanted_by(net: MViT) -> dict:
+def get_shapes(net: MViT) -> dict:
     return {name: tuple(p.shape) for name, p in weights_of(net).items()}
 
 
@@ -42,7 +42,7 @@ def wanted_by(net: MViT) -> dict:
     ],
 )
 def test_published_counts(yaml, tensors, parameters, giga):
-    """Multiply-adds to a part in a thousand: nobody says what became of the rounding."""
+    """Multiply-adds within a thousandth: the publications do not say how they round."""
     net = MViT(**load_config(Config, CONFIGS / f"{yaml}.yaml").model_arguments())
     weights = net.trainable_params()
     assert (len(weights), sum(p.size for p in weights)) == (tensors, parameters)
@@ -50,46 +50,46 @@ def test_published_counts(yaml, tensors, parameters, giga):
 
 
 def test_a_start_from_kinetics_takes_all_but_the_head():
-    """Of the released networks that is 516 of 518 tensors; names are the same at any size."""
+    """For the released networks these are 516 of 518 tensors; names do not depend on the size."""
     one, three = MViT(**TOY, **ONE), MViT(**TOY, **THREE)
-    done = convert(source_of(one), wanted_by(three), NETWORK, new_head=True)
+    done = convert(make_state_dict(one), get_shapes(three), NETWORK, new_head=True)
     assert sorted(done.dropped) == ["head.projection.bias", "head.projection.weight"]
     assert len(done.arrays) == len(one.trainable_params()) - 2
     assert len(done.missing) == 22  # 12 of heads, 6 projections, 4 of the expander
     with pytest.raises(ValueError, match="--new_head"):
-        convert(source_of(one), wanted_by(three), NETWORK)
+        convert(make_state_dict(one), get_shapes(three), NETWORK)
 
 
 def test_conversion_is_strict_on_both_sides():
     net = MViT(**TOY, **THREE)
-    source = source_of(net)
-    assert convert(source, wanted_by(net), NETWORK).missing == []
-    more = {**source, "blocks.9.norm1.weight": np.zeros(8)}
+    source = make_state_dict(net)
+    assert convert(source, get_shapes(net), NETWORK).missing == []
+    extended = {**source, "blocks.9.norm1.weight": np.zeros(8)}
     with pytest.raises(ValueError, match=r"unknown blocks.9.norm1.weight"):
-        convert(more, wanted_by(net), NETWORK)
+        convert(extended, get_shapes(net), NETWORK)
     source.pop("blocks.0.attn.norm_q.weight")
     with pytest.raises(ValueError, match=r"missing blocks.0.attn.norm_q.gamma"):
-        convert(source, wanted_by(net), NETWORK)
+        convert(source, get_shapes(net), NETWORK)
     with pytest.raises(ValueError, match="neither"):
-        convert({"conv1.weight": np.zeros(1)}, wanted_by(net), NETWORK)
+        convert({"conv1.weight": np.zeros(1)}, get_shapes(net), NETWORK)
 
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "module.model.", "backbone."])
 @pytest.mark.parametrize("plain", [False, True])
-def test_a_wrappers_prefix_may_stand_before_every_name(prefix, plain):
+def test_both_formats_may_have_the_prefix_of_a_wrapper(prefix, plain):
     net = MViT(**TOY, **ONE, plain=plain)
-    source = {prefix + name: value for name, value in source_of(net).items()}
-    done = convert(source, wanted_by(net), NETWORK)
-    assert (done.missing, set(done.arrays)) == ([], set(wanted_by(net)))
+    source = {prefix + name: value for name, value in make_state_dict(net).items()}
+    done = convert(source, get_shapes(net), NETWORK)
+    assert (done.missing, set(done.arrays)) == ([], set(get_shapes(net)))
 
 
 def test_relative_tables_of_another_crop_are_resized():
     """Half-pixel centres, ends repeated: values of PyTorch's linear interpolation of 0, 1, 2."""
     small, large = (MViT(**{**TOY, "crop": crop}, **ONE, plain=True) for crop in (32, 48))
-    done = convert(source_of(small), wanted_by(large), NETWORK)
+    done = convert(make_state_dict(small), get_shapes(large), NETWORK)
     name = "blocks.0.attn.rel_pos_h"
     assert done.arrays[name].shape == (23, 8)
-    np.testing.assert_allclose(done.arrays[name][[0, -1]], source_of(small)[name][[0, -1]])
+    np.testing.assert_allclose(done.arrays[name][[0, -1]], make_state_dict(small)[name][[0, -1]])
     expected = [0, 0.3, 0.9, 1.5, 2.0]  # at 0.6 * (i + 0.5) - 0.5, cut off below 0
     expected[0], expected[1:] = 0.0, [0.4, 1.0, 1.6, 2.0]
     np.testing.assert_allclose(resize_rows(3, 5) @ np.arange(3.0), expected, atol=1e-6)
@@ -97,19 +97,19 @@ def test_relative_tables_of_another_crop_are_resized():
 
 
 def test_a_table_of_endless_repeated_rows_takes_no_memory():
-    """A file of 1 kB can hold it, by strides of 0."""
+    """A file of 1 kB can contain such a table, with strides of 0."""
     net = MViT(**TOY, **ONE, plain=True)
-    name, source = "blocks.0.attn.rel_pos_h", source_of(net)
+    name, source = "blocks.0.attn.rel_pos_h", make_state_dict(net)
     source[name] = np.broadcast_to(np.arange(8, dtype=np.float32), (1 << 40, 8))
-    table = convert(source, wanted_by(net), NETWORK).arrays[name]
+    table = convert(source, get_shapes(net), NETWORK).arrays[name]
     np.testing.assert_array_equal(table, [np.arange(8)] * len(table))
     for shape in ((1 << 40, 9), (0, 8)):
         source[name] = np.broadcast_to(np.float32(0), shape)
         with pytest.raises(ValueError, match=rf"rel_pos_h is \[{shape[0]}, {shape[1]}\] instead"):
-            convert(source, wanted_by(net), NETWORK)
+            convert(source, get_shapes(net), NETWORK)
 
 
-def test_the_start_of_training():
+def test_the_initialisation():
     net = MViT(**{**TOY, "dim": 64}, **THREE)
     assert net.blocks[0].mlp.fc1.weight.asnumpy().std() == pytest.approx(0.02, rel=0.05)
     assert np.abs(net.patch_embed.proj.weight.asnumpy()).max() <= 441**-0.5
@@ -120,7 +120,7 @@ def test_the_start_of_training():
     assert plain.patch_embed.proj.weight.asnumpy().std() == pytest.approx(0.02, rel=0.05)
 
 
-def test_drop_path_and_dropouts_are_where_the_recipe_has_them():
+def test_drop_path_and_dropout_follow_the_recipe():
     net = MViT(**TOY, **THREE, drop_path=0.2, dropout=0.5)
     drops = {n: cell.p for n, cell in net.cells_and_names() if isinstance(cell, Dropout)}
     paths = [drops[f"blocks.{i}.drop{k}"] for i in range(3) for k in (1, 2)]
@@ -129,30 +129,30 @@ def test_drop_path_and_dropouts_are_where_the_recipe_has_them():
     assert heads == [0.5] * 6  # between the layers of a head, and on its scores
 
 
-def mixed(share: float, box: tuple) -> tuple:
+def run_mix(lam: float, box: tuple) -> tuple:
     clip = np.random.RandomState(0).randint(0, 255, (2, 2, 3, 2, 6, 8)).astype(np.uint8)
-    target = np.stack([np.stack([target_row(0, 0, share, box)] * 2)] * 2)
+    target = np.stack([np.stack([build_target_row(0, 0, lam, box)] * 2)] * 2)
     normalize = Normalize(MEAN, STD_OF_PIXELS, 3, axis=1, rank=5)
-    found = MixClips(normalize, True)(Tensor(clip), Tensor(target)).asnumpy()
+    result = MixClips(normalize, True)(Tensor(clip), Tensor(target)).asnumpy()
     flat = (clip.reshape(4, 3, 2, 6, 8) / 255 - 0.45) / 0.225
-    return found, flat
+    return result, flat
 
 
-def test_mixup_takes_the_batch_backwards():
-    found, flat = mixed(0.7, (0, 0, 0, 0))
-    np.testing.assert_allclose(found, 0.7 * flat + 0.3 * flat[::-1], rtol=1e-4, atol=1e-5)
+def test_mixup_mixes_with_the_reversed_batch():
+    result, flat = run_mix(0.7, (0, 0, 0, 0))
+    np.testing.assert_allclose(result, 0.7 * flat + 0.3 * flat[::-1], rtol=1e-4, atol=1e-5)
 
 
-def test_cutmix_takes_a_box_of_the_batch_backwards():
-    mix = cutmix_box(0.6, 2, 5, 6, 8)
-    found, flat = mixed(mix.share, mix.box)
+def test_cutmix_takes_a_box_of_the_reversed_batch():
+    mix = make_cutmix(0.6, 2, 5, 6, 8)
+    result, flat = run_mix(mix.lam, mix.box)
     y0, y1, x0, x1 = mix.box
     flat[..., y0:y1, x0:x1] = flat[::-1, ..., y0:y1, x0:x1].copy()
-    np.testing.assert_allclose(found, flat, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(result, flat, rtol=1e-4, atol=1e-5)
 
 
-def test_a_wrong_input_shape_is_not_swallowed():
-    """Tables of positions fix the size of a clip."""
+def test_a_wrong_input_shape_is_an_error():
+    """Position embeddings fix the size of a clip."""
     net = MViT(**TOY, **ONE).set_train(False)
     with pytest.raises((ValueError, RuntimeError)):
         net(Tensor(fill_input(1, (1, 3, 4, 48, 48))))[0].asnumpy()

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from mvit_multi.attention import ChannelsFirst
+from mvit_multi.attention import ChannelsFirstDense
 from mvit_multi.golden_case import build_loss, build_network, build_target, build_train_step
-from mvit_multi.heads import pairs
+from mvit_multi.heads import list_projection_pairs
 from utils.testing.golden import (
     evaluation,
     expected_evaluation,
@@ -34,16 +34,16 @@ def slow_but(names, *quick: str) -> list:
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
-def clip_of(case: dict) -> Tensor:
+def make_clip(case: dict) -> Tensor:
     return Tensor(fill_input(case["input_seed"], case["input_shape"]))
 
 
 def assert_probabilities(case: dict, form: str = "frames") -> None:
-    """Every head's, within 1e-5; a missing part of the network shows at 1e-3 and more."""
-    found = evaluation(build_network(case, form=form), clip_of(case))
+    """All probabilities within 1e-5; a missing part of the network changes them by 1e-3."""
+    result = evaluation(build_network(case, form=form), make_clip(case))
     expected = expected_evaluation(case)
-    assert found.shape == expected.shape
-    assert np.abs(found - expected).max() < 1e-5
+    assert result.shape == expected.shape
+    assert np.abs(result - expected).max() < 1e-5
 
 
 @pytest.mark.parametrize("case", SMALL, ids=IDS)
@@ -63,19 +63,21 @@ def test_probabilities_at_full_size_equal_the_originals():
 
 
 @pytest.mark.parametrize("case", SMALL, ids=IDS)
-def test_activations_on_the_way(case):
-    """Of what stands in another order, the original's order is restored."""
+def test_activations_of_cells(case):
+    """Arrays with channels first are transposed to the order of the original."""
     net = build_network(case)
     cells = dict(net.cells_and_names())
-    left_out = ("expander",)  # which an evaluation does not need
+    left_out = ("expander",)  # evaluation does not compute it
     taps = {p: tap for p, tap in case["eval"]["taps"].items() if p in cells and p not in left_out}
     assert len(taps) > 15
-    seen = record_taps(net, list(taps), clip_of(case).asnumpy())
+    activations = record_taps(net, list(taps), make_clip(case).asnumpy())
     for point, expected in taps.items():
-        x, scale = seen[point], max(expected["std"], 1e-3)
-        if x.size != np.prod(expected["shape"]):  # queries, keys, values: one after the other
+        x, scale = activations[point], max(expected["std"], 1e-3)
+        if x.size != np.prod(
+            expected["shape"]
+        ):  # queries, keys and values are computed one after the other
             continue
-        if isinstance(cells[point], ChannelsFirst):
+        if isinstance(cells[point], ChannelsFirstDense):
             x = x.swapaxes(1, 2)
         assert abs(x.mean() - expected["mean"]) < 1e-4 * scale, point
         assert abs(x.std() - expected["std"]) < 1e-4 * scale, point
@@ -96,14 +98,14 @@ TRAINED = {
 
 @pytest.mark.parametrize("name", slow_but(TRAINED, "released", "plain"))
 def test_scores_loss_and_gradients_of_training(name):
-    """Scores 1e-4; loss and gradient norms 1e-4 of theirs, 1e-6 for those that are noise.
+    """Tolerances: scores 1e-4, loss 1e-5; gradient norms 1e-4 relative, or 1e-6 absolute for noise.
 
-    Among the variants: four data sets of which one is absent, all clips of one set with projections
-    added to scores, and no projections at all.
+    The variants include: four data sets of which one is absent, all clips of one data set with
+    projections added to scores, and no projections.
     """
     case = TRAINED[name]
     net, loss, train = build_network(case, training=True), build_loss(case), case["train"]
-    weights, clip = net.trainable_params(), clip_of(case)
+    weights, clip = net.trainable_params(), make_clip(case)
 
     def forward(x, y):
         outputs = net(x)
@@ -114,13 +116,13 @@ def test_scores_loss_and_gradients_of_training(name):
     assert float(value.asnumpy()) == pytest.approx(train["loss"], rel=1e-5)
     logits = case["eval"]["logits"]
     heads = list(logits.values()) if isinstance(logits, dict) else [logits]
-    for found, expected in zip(outputs, heads):
-        np.testing.assert_allclose(found.asnumpy(), expected, atol=1e-4)
+    for result, expected in zip(outputs, heads):
+        np.testing.assert_allclose(result.asnumpy(), expected, atol=1e-4)
     if "projected_logits" in train:
         names = list(logits)
-        for (s, t), found in zip(pairs(names), outputs[len(names) :]):
+        for (s, t), result in zip(list_projection_pairs(names), outputs[len(names) :]):
             expected = train["projected_logits"][f"{names[s]}_{names[t]}"]
-            np.testing.assert_allclose(found.asnumpy(), expected, atol=1e-4)
+            np.testing.assert_allclose(result.asnumpy(), expected, atol=1e-4)
     names = torch_names(net)
     norms = {names[p.name]: np.linalg.norm(g.asnumpy()) for p, g in zip(weights, grads)}
     assert set(norms) == set(train["grad_norm"])
@@ -130,18 +132,18 @@ def test_scores_loss_and_gradients_of_training(name):
 
 @pytest.mark.parametrize("name", slow_but(IDS, "released"))
 def test_five_updates_of_adamw(name):
-    """With clipping at 1; the loss before each and, but for the last, after."""
+    """With gradient clipping at 1: the loss before each of five updates."""
     case = TRAINED[name]
     step, recorded = build_train_step(case, "step"), case["train"]["step"]
-    inputs = clip_of(case), Tensor(build_target(case))
+    inputs = make_clip(case), Tensor(build_target(case))
     losses = [float(step(*inputs)[0].asnumpy()) for _ in range(5)]
     np.testing.assert_allclose(losses, recorded["losses"][:5], rtol=1e-5)
 
 
-def test_the_manifest_is_met_name_by_name():
+def test_names_and_shapes_equal_the_originals():
     """538 tensors, 64,297,643 parameters, in the original's names and shapes."""
     net = build_network(FULL)
     names = torch_names(net)
-    found = {names[p.name]: list(p.shape) for p in net.trainable_params()}
-    assert found == {name: shape for name, shape, _ in FULL["manifest"]}
+    result = {names[p.name]: list(p.shape) for p in net.trainable_params()}
+    assert result == {name: shape for name, shape, _ in FULL["manifest"]}
     assert sum(p.size for p in net.trainable_params()) == 64_297_643

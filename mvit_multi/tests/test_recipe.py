@@ -1,4 +1,4 @@
-"""Sampling, views, boxes, targets, rates and groups against the recorded original."""
+"""Sampling, views, boxes, targets, learning rates and parameter groups against the original."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,8 +10,8 @@ from mindspore import Tensor
 from mvit_multi import sampling
 from mvit_multi.golden_case import build_network
 from mvit_multi.loss import build_loss
-from mvit_multi.lr_generator import build_parameter_groups, get_lr, rate_at
-from mvit_multi.mixup import cutmix_box, draw_mix, target_row
+from mvit_multi.lr_generator import build_parameter_groups, compute_lr_at, get_lr
+from mvit_multi.mixup import build_target_row, draw_mix, make_cutmix
 from utils.testing.golden import load_case, torch_names
 from utils.video import transforms
 
@@ -19,37 +19,39 @@ GOLDEN = Path(__file__).parent / "golden"
 CASES = load_case(GOLDEN / "mvit_data.json")
 
 
-def drawing(numbers: list):
-    """A source of chance that gives these numbers, and no more."""
+def replay_draws(numbers: list):
+    """A random source that returns these numbers."""
     return iter(numbers).__next__
 
 
 @pytest.mark.parametrize("case", CASES["temporal_decode"])
 def test_the_frames_of_a_timed_clip(case):
     frames, length = case["num_frames"], case["video_frames"]
-    span = sampling.clip_span(frames, case["sampling_rate"], case["fps"], case["target_fps"])
-    room = max(length - span, 0)
+    span = sampling.compute_clip_span(
+        frames, case["sampling_rate"], case["fps"], case["target_fps"]
+    )
+    last_start = max(length - span, 0)
     if case["mode"] == "train":
-        start = case["u"] * room
+        start = case["u"] * last_start
     else:
-        start = sampling.start_of_view(case["clip_index"], case["num_clips"], room)
-    assert sampling.timed_indices(start, span, frames, length).tolist() == case["frames"]
+        start = sampling.compute_view_start(case["clip_index"], case["num_clips"], last_start)
+    assert sampling.sample_by_time(start, span, frames, length).tolist() == case["frames"]
 
 
 @pytest.mark.parametrize("case", CASES["temporal_segments"])
 def test_the_frames_of_segments(case):
     frames, length = case["num_frames"], case["video_frames"]
     if case["mode"] == "test":
-        assert sampling.segment_indices(frames, length).tolist() == case["frames"]
+        assert sampling.sample_by_segments(frames, length).tolist() == case["frames"]
         return
     for draw, key in ((0.0, "lowest"), (1 - 1e-9, "highest")):
-        found = sampling.segment_indices(frames, length, lambda draw=draw: draw)
-        assert found.tolist() == case[key]
+        result = sampling.sample_by_segments(frames, length, lambda draw=draw: draw)
+        assert result.tolist() == case[key]
 
 
 def test_a_video_of_one_frame_repeats_it():
-    assert sampling.timed_indices(0.0, 96.0, 8, 1).tolist() == [0] * 8
-    assert sampling.segment_indices(8, 1).tolist() == [0] * 8
+    assert sampling.sample_by_time(0.0, 96.0, 8, 1).tolist() == [0] * 8
+    assert sampling.sample_by_segments(8, 1).tolist() == [0] * 8
 
 
 @pytest.mark.parametrize("case", CASES["spatial_test"])
@@ -58,83 +60,83 @@ def test_sizes_and_boxes_of_views(case):
     size = transforms.scaled(width, height, case["short_side"])
     assert list(size[::-1]) == case["resized"]
     for box in case["boxes"]:
-        found = transforms.test_box(*size, crop, box["spatial_index"])
-        assert found == (box["left"], box["top"], crop, crop)
+        result = transforms.test_box(*size, crop, box["spatial_index"])
+        assert result == (box["left"], box["top"], crop, crop)
 
 
 @pytest.mark.parametrize("case", CASES["view_index"])
 def test_the_order_of_views(case):
-    """Frame k shows the number k, column by column the place: clips first, crops within."""
+    """Channel 0 holds the clip, channel 1 the column: the order is clip by clip, crops within."""
     crops, clips = case["num_spatial_crops"], case["num_ensemble_views"]
     frames = np.zeros((clips, 8, 24, 3), np.uint8)
     frames[..., 0] = np.arange(clips)[:, None, None]
     frames[..., 1] = np.arange(24)[None, None]
-    found = transforms.test_views(frames, np.arange(clips)[:, None], 8, 8, crops)
-    assert len(found) == crops * clips
+    result = transforms.test_views(frames, np.arange(clips)[:, None], 8, 8, crops)
+    assert len(result) == crops * clips
     for sample in case["samples"]:
         if sample["video"]:
             continue
-        view = found[sample["sample"] % len(found)]
+        view = result[sample["sample"] % len(result)]
         left = (0, 8, 16)[sample["spatial_index"]]
         assert (view[0, 0, 0, 0], view[1, 0, 0, 0]) == (sample["clip_index"], left)
 
 
 @pytest.mark.parametrize("case", CASES["random_resized_crop"])
 def test_a_random_crop(case):
-    found = sampling.random_box(
-        case["width"], case["height"], drawing(case["draws"]), case["scale"], case["ratio"]
+    result = sampling.draw_crop_box(
+        case["width"], case["height"], replay_draws(case["draws"]), case["scale"], case["ratio"]
     )
     names = ("left", "top", "crop_width", "crop_height")
-    assert found == tuple(case[name] for name in names)
+    assert result == tuple(case[name] for name in names)
 
 
 @pytest.mark.parametrize("case", CASES["random_erasing"])
 def test_an_erased_box(case):
     size = case["width"], case["height"]
-    found = sampling.erased_box(*size, case["probability"], drawing(case["draws"]))
+    result = sampling.draw_erase_box(*size, case["probability"], replay_draws(case["draws"]))
     expected = case["box"]
-    assert (found and [found[1], found[0], found[3], found[2]]) == expected
+    assert (result and [result[1], result[0], result[3], result[2]]) == expected
 
 
 @pytest.mark.parametrize("case", CASES["cutmix_box"])
 def test_a_cutmix_box(case):
     center = case["center_y"], case["center_x"]
-    found = cutmix_box(case["lam"], *center, case["height"], case["width"])
-    assert list(found.box) == case["box"]
-    assert found.share == pytest.approx(case["corrected_lam"])
+    result = make_cutmix(case["lam"], *center, case["height"], case["width"])
+    assert list(result.box) == case["box"]
+    assert result.lam == pytest.approx(case["corrected_lam"])
 
 
-def test_mixes_are_drawn_as_often_as_asked_for():
+def test_mixes_are_drawn_with_the_probabilities_of_the_settings():
     rng = np.random.RandomState(0)
-    drawn = [draw_mix(rng, 32, 0.8, 1.0, 0.5, 0.8) for _ in range(2000)]
-    none, boxes = [m.share == 1 for m in drawn], [m.box != (0, 0, 0, 0) for m in drawn]
+    mixes = [draw_mix(rng, 32, 0.8, 1.0, 0.5, 0.8) for _ in range(2000)]
+    none, boxes = [m.lam == 1 for m in mixes], [m.box != (0, 0, 0, 0) for m in mixes]
     assert np.mean(none) == pytest.approx(0.2, abs=0.04)
     assert np.mean(boxes) == pytest.approx(0.4, abs=0.04)
-    assert all(draw_mix(rng, 32, 0, 0, 0.5, 1.0).share == 1 for _ in range(5))
+    assert all(draw_mix(rng, 32, 0, 0, 0.5, 1.0).lam == 1 for _ in range(5))
     assert all(draw_mix(rng, 32, 0, 1.0, 0, 1.0).box != (0,) * 4 for _ in range(3))
 
 
 @pytest.mark.parametrize("case", CASES["targets"])
 def test_targets(case):
-    """Smoothed over the classes the recipe names, then mixed with the batch backwards."""
+    """Smoothed over the classes that the recipe names, then mixed with the reversed batch."""
     multi = case["kind"] == "multi dataset"
     names = list(case["classes"]) if multi else ["one"]
     classes = list(case["classes"].values()) if multi else [case["classes"]]
     rows = case["labels"] if multi else [("one", label) for label in case["labels"]]
-    target = np.stack([target_row(names.index(n), label, case["lam"]) for n, label in rows])
+    target = np.stack([build_target_row(names.index(n), label, case["lam"]) for n, label in rows])
     loss = build_loss(
         tuple(classes), False, smoothing=0.1, smoothing_classes=case.get("smoothing_classes", 0)
     )
     for k, name in enumerate(names):
         expected = case["target"][name] if multi else case["target"]
-        found = loss.soft_targets(Tensor(target), k).asnumpy()
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+        result = loss.build_soft_targets(Tensor(target), k).asnumpy()
+        np.testing.assert_allclose(result, expected, atol=1e-6)
 
 
-def test_each_sets_own_smoothing_sums_to_one():
-    target = Tensor(np.stack([target_row(1, 3, 0.7), target_row(1, 0, 0.7)]))
-    found = build_loss((9, 5), False, smoothing=0.1).soft_targets(target, 1).asnumpy()
-    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-6)
+def test_smoothing_over_the_own_classes_sums_to_one():
+    target = Tensor(np.stack([build_target_row(1, 3, 0.7), build_target_row(1, 0, 0.7)]))
+    result = build_loss((9, 5), False, smoothing=0.1).build_soft_targets(target, 1).asnumpy()
+    np.testing.assert_allclose(result.sum(1), 1, rtol=1e-6)
 
 
 @pytest.mark.parametrize("case", CASES["learning_rate"])
@@ -147,16 +149,16 @@ def test_rates(case):
         epochs=case["max_epoch"],
     )
     epochs, rates = np.array(case["points"]).T
-    np.testing.assert_allclose(rate_at(epochs, train), rates, rtol=1e-8)
+    np.testing.assert_allclose(compute_lr_at(epochs, train), rates, rtol=1e-8)
 
 
 def test_an_update_has_the_rate_of_its_last_micro_batch():
     train = SimpleNamespace(
         lr=1.0, warmup_lr=0.0, end_lr=0.0, warmup_epochs=0, epochs=2, accumulate=4, base_batch=0
     )
-    found = get_lr(train, steps_per_epoch=10, global_batch=1)
+    result = get_lr(train, steps_per_epoch=10, global_batch=1)
     last = np.array([3, 7, 9, 13, 17, 19]) / 10
-    np.testing.assert_allclose(found, rate_at(last, train))
+    np.testing.assert_allclose(result, compute_lr_at(last, train))
 
 
 def test_drop_path_grows_evenly():
@@ -167,17 +169,17 @@ def test_drop_path_grows_evenly():
 
 @pytest.mark.parametrize("name", CASES["parameter_groups"])
 def test_decay_groups(name):
-    """The original has a third group for projections, with the first one's decay and rate."""
+    """The original has a third group for projections, with decay and rate of the first group."""
     net = build_network(load_case(GOLDEN / f"{name}.json"))
     weights, names = net.trainable_params(), torch_names(net)
     train = SimpleNamespace(weight_decay=0.05)
-    found = {}
+    result = {}
     for group in build_parameter_groups(weights, train, np.ones(1)):
-        found.setdefault(group["weight_decay"], []).extend(group["params"])
+        result.setdefault(group["weight_decay"], []).extend(group["params"])
     for decay in (0.05, 0.0):
         groups = [g for g in CASES["parameter_groups"][name] if g["weight_decay"] == decay]
-        assert len(found[decay]) == sum(group["tensors"] for group in groups)
-        assert sum(p.size for p in found[decay]) == sum(group["elements"] for group in groups)
+        assert len(result[decay]) == sum(group["tensors"] for group in groups)
+        assert sum(p.size for p in result[decay]) == sum(group["elements"] for group in groups)
         if "names" in groups[0]:
             expected = {n for group in groups for n in group["names"]}
-            assert {names[p.name] for p in found[decay]} == expected
+            assert {names[p.name] for p in result[decay]} == expected

@@ -96,12 +96,12 @@ def test_an_accelerator_takes_all_views_in_equal_passes():
 
 def test_a_fixed_batch_is_the_number_of_clips_in_a_pass():
     """As that of an exported network, also behind one of several heads."""
-    from mvit_multi.evaluation import OneHead
+    from mvit_multi.evaluation import HeadSelector
 
     clips = make_clips(1, 5)
     for net in (Scores(), Scores(heads=2)):
         net.fixed_batch = 3
-        video_scores(OneHead(net, 1) if net.heads else net, clips, 5)
+        video_scores(HeadSelector(net, 1) if net.heads else net, clips, 5)
         assert net.shapes == [(3, 3, 8, 8)] * 2
 
 
@@ -165,7 +165,7 @@ def test_all_ranks_leave_an_evaluation_that_one_has_left(received, monkeypatch):
 
 
 def test_data_sets_with_other_views_have_one_shape(monkeypatch):
-    from mvit_multi.evaluation import evaluate_sets
+    from mvit_multi.evaluation import evaluate_datasets
 
     class Rows:
         def __init__(self, views: int):
@@ -180,7 +180,7 @@ def test_data_sets_with_other_views_have_one_shape(monkeypatch):
     def source(name: str, views: int, classes: int) -> SimpleNamespace:
         return SimpleNamespace(
             cfg=SimpleNamespace(eval=SimpleNamespace(batch=2)),
-            set=SimpleNamespace(name=name, num_classes=classes),
+            settings=SimpleNamespace(name=name, num_classes=classes),
             clips=views,
             crops=1,
             unreadable=SimpleNamespace(count=0),
@@ -189,7 +189,7 @@ def test_data_sets_with_other_views_have_one_shape(monkeypatch):
 
     monkeypatch.setattr(metrics.ms, "get_context", {"device_target": "Ascend"}.get)
     net = Scores(heads=2)
-    result = evaluate_sets(net, {0: source("a", 5, 2), 1: source("b", 3, 4)}, Runtime())
+    result = evaluate_datasets(net, {0: source("a", 5, 2), 1: source("b", 3, 4)}, Runtime())
     assert result["videos"] == 4
     assert net.shapes == [(6, 3, 8, 8)] * 3, "10 clips in two passes, 6 in one"
 
