@@ -24,8 +24,8 @@ from utils.nn.conv3d import (
     DepthwiseConv3d,
     FrameConv,
     PointwiseConv3d,
-    stacked,
-    unstacked,
+    merge_time_height,
+    split_time_height,
 )
 from utils.nn.dropout import Dropout
 from utils.nn.layers import BatchNorm2d, Normalize, dense, on_ascend
@@ -86,7 +86,7 @@ class SE(nn.Cell):
 
 
 class Branch(nn.Cell):
-    """1x1x1, depthwise 3x3x3, [SE], Swish, 1x1x1; from and to clips of t frames, stacked."""
+    """1x1x1, depthwise 3x3x3, [SE], Swish, 1x1x1; to and from (N, C, T*H, W)."""
 
     def __init__(
         self, cin: int, inner: int, cout: int, stride: int, excite: bool, form: str, recompute: bool
@@ -104,13 +104,13 @@ class Branch(nn.Cell):
 
     def construct(self, x: Tensor, t: int) -> Tensor:
         x = self.a_relu(self.a_bn(self.a(x)))
-        x = self.b_bn(stacked(self.b(unstacked(x, t))))
+        x = self.b_bn(merge_time_height(self.b(split_time_height(x, t))))
         x = self.b_relu(x if self.se is None else self.se(x))
         return self.c_bn(self.c(x))
 
 
 class Block(nn.Cell):
-    """A residual block from and to stacked clips (N, C, T*H, W) of `frames` frames."""
+    """A residual block from and to clips (N, C, T*H, W) of `frames` frames."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ def channelwise(channels: int, kernel: tuple, stride: int, form: str) -> nn.Cell
 
 
 class Stem(nn.Cell):
-    """A spatial 3x3, then a temporal 5 per channel; from clips to stacked clips."""
+    """A spatial 3x3, then a temporal 5 per channel; from (N, C, T, H, W) to (N, C, T*H, W)."""
 
     def __init__(self, width: int, form: str):
         super().__init__()
@@ -157,7 +157,7 @@ class Stem(nn.Cell):
         self.bn, self.relu = BatchNorm2d(width), nn.ReLU()
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.relu(self.bn(stacked(self.conv(self.conv_xy(x)))))
+        return self.relu(self.bn(merge_time_height(self.conv(self.conv_xy(x)))))
 
 
 class Head(nn.Cell):
@@ -175,7 +175,7 @@ class Head(nn.Cell):
 
     def construct(self, x: Tensor) -> Tensor:
         x = self.conv_5_relu(self.conv_5_bn(self.conv_5(x)))
-        x = stacked(window_mean(unstacked(x, self.window[0]), self.window))
+        x = merge_time_height(window_mean(split_time_height(x, self.window[0]), self.window))
         x = self.lin_5_relu(self.lin_5(x))
         n, c = x.shape[:2]
         x = self.dropout(x.reshape(n, c, -1).transpose(0, 2, 1))  # (N, positions, C)
