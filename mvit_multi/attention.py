@@ -15,7 +15,7 @@ from mindspore.common.initializer import Normal, Uniform, Zero, initializer
 from scipy.linalg import block_diag
 
 from utils.nn.conv3d import DepthwiseConv3d
-from utils.nn.layers import Dense, LayerNorm, on_ascend, resize_rows
+from utils.nn.layers import Dense, LayerNorm, make_resize_matrix, on_ascend
 
 Grid = tuple[int, int, int]
 STD = 0.02  # of all tables and matrices at the start; the sources cut the normal far outside
@@ -232,7 +232,7 @@ def distance_rows(queries: int, keys: int, length: int) -> np.ndarray:
     wide, tall = max(keys / queries, 1.0), max(queries / keys, 1.0)
     distance = np.arange(queries)[:, None] * wide - np.arange(keys)[None] * tall
     place = (distance + (keys - 1) * tall).astype(np.int64).reshape(-1)
-    return resize_rows(length, 2 * max(queries, keys) - 1)[place]
+    return make_resize_matrix(length, 2 * max(queries, keys) - 1)[place]
 
 
 def indicators(key: Grid, token: bool) -> np.ndarray:
