@@ -48,7 +48,7 @@ from utils.data.loader import count_workers
 from utils.evaluate.metrics import video_scores
 from utils.files import explained, write_text
 from utils.networks import find_network
-from utils.nn.complexity import multiply_adds
+from utils.nn.complexity import count_multiply_adds
 from utils.testing.golden import evaluation as scores_of
 from utils.verify import graph_costs
 from utils.verify.graph_costs import compile_seconds, peak_gb
@@ -126,7 +126,7 @@ def measure_step(
     inputs = (clip, label, *step.draw_factors())
     batch = clip.size // int(np.prod(one))  # several clips of a video count as several
     twin = None if torch is None else baseline.TorchTwin(room, cfg, (batch, *one), torch)
-    macs = multiply_adds(step.net, one)
+    macs = count_multiply_adds(step.net, one)
     log.log.info("compiling the training graph ...")
     compiled = compile_seconds(step, *inputs)
     train = baseline.medians(lambda: step(*inputs).asnumpy(), repeats, twin, "train")

@@ -15,7 +15,7 @@ from mindspore.common.initializer import Normal, Uniform, Zero, initializer
 from scipy.linalg import block_diag
 
 from utils.nn.conv3d import DepthwiseConv3d, stack
-from utils.nn.layers import Dense, LayerNorm, on_ascend, resize_rows
+from utils.nn.layers import Dense, LayerNorm, make_resize_matrix, on_ascend
 
 Grid = tuple[int, int, int]
 # Initial deviation of all position embeddings and matrices. The sources truncate the normal
@@ -141,7 +141,7 @@ class Attention(nn.Cell):
         kernels = ops.expand_dims(ops.cast(kernels, kv.dtype), 1)
         shape = (2, self.heads, *kernels.shape[2:])
         kernels = ops.reshape(ops.broadcast_to(kernels, shape), (2 * width, *shape[3:]))
-        kv = self.pool_k.taps(ops.reshape(kv, (-1, 2 * width, *self.grid)), kernels)
+        kv = self.pool_k.convolve_taps(ops.reshape(kv, (-1, 2 * width, *self.grid)), kernels)
         k, v = ops.split(kv, width, 1)
         q_token, k_token, v_token = class_tokens
         return self.to_tokens(q, q_token), self.to_tokens(k, k_token), self.to_tokens(v, v_token)
@@ -248,7 +248,7 @@ def compute_distance_rows(queries: int, keys: int, length: int) -> np.ndarray:
     wide, tall = max(keys / queries, 1.0), max(queries / keys, 1.0)
     distance = np.arange(queries)[:, None] * wide - np.arange(keys)[None] * tall
     index = (distance + (keys - 1) * tall).astype(np.int64).reshape(-1)
-    return resize_rows(length, 2 * max(queries, keys) - 1)[index]
+    return make_resize_matrix(length, 2 * max(queries, keys) - 1)[index]
 
 
 def build_key_indicators(key: Grid, token: bool) -> np.ndarray:

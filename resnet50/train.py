@@ -29,7 +29,7 @@ from resnet50.network import NETWORK
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
 from utils.evaluate.metrics import evaluate
-from utils.nn.layers import freeze
+from utils.nn.layers import freeze_norms
 from utils.train import optimizers
 from utils.train.train_setup import TrainSetup, build_setup
 from utils.train.trainer import Trainer
@@ -53,7 +53,7 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     if train.pretrained:
         checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
     if train.batch_norm == "frozen":
-        freeze(cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d))
+        freeze_norms(cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d))
     mix = MixUp(net.normalize) if cfg.data.mixup else None
     updates = sampler.updates_per_epoch(train.accumulate)
     lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulate))

@@ -1,4 +1,4 @@
-"""Batch norms folded into convolutions: no norm is left, and the golden scores are met."""
+"""Batch norms fused into convolutions: no norm remains, and the golden scores are met."""
 
 import numpy as np
 import pytest
@@ -7,14 +7,14 @@ from mindspore import Tensor, nn
 from utils.cli import rooms
 from utils.config import ROOT
 from utils.networks import find_network
-from utils.nn.fuse_conv_bn import fold
+from utils.nn.fuse_conv_bn import fuse_conv_bn
 from utils.testing.golden import evaluation, expected_evaluation, fill_input, load_case, spread
 
 
 @pytest.mark.parametrize("room", rooms())
-def test_folded_networks_meet_the_golden_scores(room):
+def test_fused_networks_meet_the_golden_scores(room):
     case = load_case(sorted((ROOT / room / "tests" / "golden").glob("*_small.json"))[0])
-    net = fold(find_network(room).golden_case.build_network(case))
+    net = fuse_conv_bn(find_network(room).golden_case.build_network(case))
     assert not [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
     clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
     found, expected = evaluation(net.set_train(False), clip), expected_evaluation(case)
@@ -22,8 +22,8 @@ def test_folded_networks_meet_the_golden_scores(room):
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_a_norm_of_tiny_variances_is_folded_with_its_eps(has_bias):
-    """As of channels that are almost 0 everywhere: there eps is as large as the variance."""
+def test_a_norm_of_tiny_variances_is_fused_with_its_eps(has_bias):
+    """Channels that are almost 0 everywhere have such variances: eps is as large as they are."""
     conv = nn.Conv2d(3, 4, 1, has_bias=has_bias)
     norm = nn.BatchNorm2d(4, eps=3e-5)
     numbers = np.random.RandomState(1)
@@ -33,7 +33,7 @@ def test_a_norm_of_tiny_variances_is_folded_with_its_eps(has_bias):
         parameter.set_data(Tensor(numbers.randn(*parameter.shape).astype(np.float32)))
     clip = Tensor(numbers.randn(2, 3, 5, 5).astype(np.float32))
     expected = norm.set_train(False)(conv(clip)).asnumpy()
-    net = fold(nn.SequentialCell(conv, norm))
+    net = fuse_conv_bn(nn.SequentialCell(conv, norm))
     difference = np.abs(net(clip).asnumpy() - expected).max(axis=(0, 2, 3))
     assert not [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
     assert (difference <= 1e-5 * np.abs(expected).max(axis=(0, 2, 3))).all()

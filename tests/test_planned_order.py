@@ -14,7 +14,7 @@ from tests.helpers import run
 from utils.config import ROOT, home
 from utils.distributed.cost_model import Cluster
 from utils.distributed.gradient_timing import count_backward, read_backward, write_backward
-from utils.nn.complexity import Layer
+from utils.nn.complexity import LayerCost
 from utils.simulation import stub_libraries
 from utils.simulation.dry_run import dry_run
 from utils.simulation.gradient_order import RANKS, read_positions, time_positions
@@ -145,7 +145,7 @@ def test_a_gradient_is_complete_where_its_all_reduce_stands(tmp_path):
 
 def test_an_order_gets_the_times_of_the_counted_step_and_is_read_back(tmp_path):
     names, sizes = ["a.w", "b.w"], [4, 4]
-    layers = [Layer(name, "dense", 1, 1, 1, 1) for name in "ab"]
+    layers = [LayerCost(name, "dense", 1, 1, 1, 1) for name in "ab"]
     counted = count_backward(names, sizes, layers, 1, Cluster(step_seconds=3.0))
     found = time_positions({"a.w": 1.0, "b.w": 0.25}, counted, CHIP)
     np.testing.assert_allclose(found.ready, [3.0, 1.5])

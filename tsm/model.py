@@ -16,7 +16,7 @@ from mindspore import Tensor, nn, ops
 from tsm.mobilenet import MobileNetV2
 from tsm.resnet import DEPTHS, ResNet
 from utils.nn.dropout import Dropout
-from utils.nn.layers import BatchNorm3d, Normalize, dense, freeze
+from utils.nn.layers import BatchNorm3d, Normalize, dense, freeze_norms
 
 ARCHITECTURES = (*DEPTHS, "mobilenetv2")
 RGB_MEAN, RGB_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -123,7 +123,7 @@ def freeze_batch_norms(net: nn.Cell, mode: str) -> None:
     """
     norms = [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
     flat = [cell for cell in norms if not isinstance(cell, BatchNorm3d)]
-    freeze({"trained": [], "partial": flat[1:], "frozen": norms}[mode])
+    freeze_norms({"trained": [], "partial": flat[1:], "frozen": norms}[mode])
 
 
 build_network = TSM  # the name in the contract: utils/networks.py

@@ -25,8 +25,8 @@ from utils.nn.conv3d import (
     DepthwiseConv3d,
     FrameConv,
     PointwiseConv3d,
-    stacked,
-    unstacked,
+    merge_time_height,
+    split_time_height,
 )
 from utils.nn.dropout import Dropout
 from utils.nn.layers import BatchNorm2d, Normalize, dense, on_ascend
@@ -106,7 +106,7 @@ class Branch(nn.Cell):
 
     def construct(self, x: Tensor, t: int) -> Tensor:
         x = self.a_relu(self.a_bn(self.a(x)))
-        x = self.b_bn(stacked(self.b(unstacked(x, t))))
+        x = self.b_bn(merge_time_height(self.b(split_time_height(x, t))))
         x = self.b_relu(x if self.se is None else self.se(x))
         return self.c_bn(self.c(x))
 
@@ -158,7 +158,7 @@ class Stem(nn.Cell):
         self.bn, self.relu = BatchNorm2d(width), nn.ReLU()
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.relu(self.bn(stacked(self.conv(self.conv_xy(x)))))
+        return self.relu(self.bn(merge_time_height(self.conv(self.conv_xy(x)))))
 
 
 class Head(nn.Cell):
@@ -176,7 +176,7 @@ class Head(nn.Cell):
 
     def construct(self, x: Tensor) -> Tensor:
         x = self.conv_5_relu(self.conv_5_bn(self.conv_5(x)))
-        x = stacked(average_windows(unstacked(x, self.window[0]), self.window))
+        x = merge_time_height(average_windows(split_time_height(x, self.window[0]), self.window))
         x = self.lin_5_relu(self.lin_5(x))
         n, c = x.shape[:2]
         x = self.dropout(x.reshape(n, c, -1).transpose(0, 2, 1))  # (N, positions, C)

@@ -28,7 +28,7 @@ from utils.distributed.cost_model import GIGA, Cluster, expected_maximum
 from utils.distributed.fusion_planner import layer_ends, predict, segments_of
 from utils.distributed.gradient_timing import Backward, count_backward
 from utils.files import explained
-from utils.nn.complexity import Layer, count_layers
+from utils.nn.complexity import LayerCost, count_layers
 
 MEGA = 1e6
 SECONDS_ON_ONE_NODE = 49 * 3600 + 55 * 60  # TSM, 100 epochs of 240,000 clips
@@ -74,7 +74,7 @@ class Network:
     """What is foretold of a network: its layers, its gradients, the frames it reads."""
 
     name: str
-    layers: Sequence[Layer]
+    layers: Sequence[LayerCost]
     names: Sequence[str]
     sizes: Sequence[int]
     frames: int
@@ -117,16 +117,16 @@ def inflated(name: str, frames: int, strides: tuple[int, int, int], kernel: str,
                 layers.append(convolution(f"{place}.shortcut", time, size, cin, 4 * width, 1))
             cin = 4 * width
         time //= strides[2] if stage == 0 else 1
-    layers.append(Layer("fc", "dense", 2048 * 400, 2048, 400, 2049 * 400))
+    layers.append(LayerCost("fc", "dense", 2048 * 400, 2048, 400, 2049 * 400))
     names = [f"{layer.name}.weight" for layer in layers]
     return Network(name, layers, names, [4 * layer.parameters for layer in layers], frames)
 
 
-def convolution(name: str, time: int, size: int, cin: int, cout: int, kernel: int) -> Layer:
+def convolution(name: str, time: int, size: int, cin: int, cout: int, kernel: int) -> LayerCost:
     """With its batch norm's parameters."""
     outputs = time * size * size * cout
     parameters = cin * cout * kernel + 2 * cout
-    return Layer(name, "convolution", outputs * cin * kernel, 0, outputs, parameters)
+    return LayerCost(name, "convolution", outputs * cin * kernel, 0, outputs, parameters)
 
 
 def main(out: str = "") -> None:

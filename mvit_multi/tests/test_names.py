@@ -11,7 +11,7 @@ from mvit_multi.network import NETWORK
 from mvit_multi.tests.formula import multiply_adds
 from utils.config import ROOT, load_config
 from utils.nn.dropout import Dropout
-from utils.nn.layers import Normalize, resize_rows
+from utils.nn.layers import Normalize, make_resize_matrix
 from utils.testing.golden import fill, fill_input, torch_names
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert
@@ -92,8 +92,8 @@ def test_relative_tables_of_another_crop_are_resized():
     np.testing.assert_allclose(done.arrays[name][[0, -1]], make_state_dict(small)[name][[0, -1]])
     expected = [0, 0.3, 0.9, 1.5, 2.0]  # at 0.6 * (i + 0.5) - 0.5, cut off below 0
     expected[0], expected[1:] = 0.0, [0.4, 1.0, 1.6, 2.0]
-    np.testing.assert_allclose(resize_rows(3, 5) @ np.arange(3.0), expected, atol=1e-6)
-    np.testing.assert_array_equal(resize_rows(4, 4), np.eye(4))
+    np.testing.assert_allclose(make_resize_matrix(3, 5) @ np.arange(3.0), expected, atol=1e-6)
+    np.testing.assert_array_equal(make_resize_matrix(4, 4), np.eye(4))
 
 
 def test_a_table_of_endless_repeated_rows_takes_no_memory():

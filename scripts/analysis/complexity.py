@@ -29,7 +29,7 @@ import numpy as np
 from utils import cli, runtime
 from utils.config import ROOT, Run, load_config
 from utils.networks import find_network
-from utils.nn.complexity import Layer, count_layers
+from utils.nn.complexity import LayerCost, count_layers
 
 COMPUTING = {  # kind of operator: its name among the shares
     "1x1 convolution": "1x1",
@@ -113,12 +113,12 @@ def on_cpu(cfg: Any) -> Any:
     return replace(cfg, run=replace(cfg.run, device="CPU"))
 
 
-def run_once(room: str, cfg: Any) -> list[Layer]:
+def run_once(room: str, cfg: Any) -> list[LayerCost]:
     net = find_network(room).model.build_network(**cfg.model_arguments())
     return count_layers(net, find_network(room).dataset.get_input_shape(cfg.data))
 
 
-def figures(clip: tuple[int, ...], layers: Sequence[Layer]) -> dict:
+def figures(clip: tuple[int, ...], layers: Sequence[LayerCost]) -> dict:
     """The numbers of a network."""
     macs, parameters, _, written = (sum(getattr(e, key) for e in layers) for key in SUMS)
     sizes = dict(zip(SIZES, (int(np.prod(clip)), 4 * written, 4 * parameters)))
@@ -132,7 +132,7 @@ def figures(clip: tuple[int, ...], layers: Sequence[Layer]) -> dict:
     }
 
 
-def by_kind(layers: Sequence[Layer]) -> dict[str, dict[str, int]]:
+def by_kind(layers: Sequence[LayerCost]) -> dict[str, dict[str, int]]:
     """{kind: how many layers, and the sums over them}; the kinds that compute come first."""
     order = [*COMPUTING, *(layer.kind for layer in layers)]
     kinds = sorted({layer.kind for layer in layers}, key=order.index)

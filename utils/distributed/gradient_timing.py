@@ -17,7 +17,7 @@ import numpy as np
 from utils.config import one_line
 from utils.distributed.cost_model import TERA, Cluster
 from utils.files import write_text
-from utils.nn.complexity import Layer
+from utils.nn.complexity import LayerCost
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Backward:
 def count_backward(
     names: Sequence[str],
     sizes: Sequence[int],
-    layers: Sequence[Layer],
+    layers: Sequence[LayerCost],
     batch: int,
     cluster: Cluster,
 ) -> Backward:

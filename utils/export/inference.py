@@ -6,7 +6,7 @@ from typing import Any, Callable, Union
 from mindspore import nn
 
 from utils.export import exported
-from utils.nn.fuse_conv_bn import fold
+from utils.nn.fuse_conv_bn import fuse_conv_bn
 from utils.train import amp
 from utils.weights import checkpoint
 
@@ -34,5 +34,5 @@ def network(
 
 
 def ready(net: nn.Cell, level: str) -> nn.Cell:
-    """Batch norms folded, at an amp level."""
-    return amp.cast(fold(net), level).set_train(False)
+    """Fuses batch norms, then casts to an amp level."""
+    return amp.cast(fuse_conv_bn(net), level).set_train(False)

@@ -1,15 +1,16 @@
-"""What a network does for one clip, layer by layer, in the order of its forward pass.
+"""Complexity of a network for one clip: multiply-adds, activations and parameters of each layer.
 
-Counted is the network, not the kernel that runs it: a convolution by the size of its weight, in
-whatever form it is computed; attention by its two products, without the further channels in which
-relative positions ride along. Norms, activations and additions have no multiply-adds, as is the
-custom. Evaluation is counted; a Cell that only training calls comes last, with its parameters.
+Layers are listed in the order of the forward pass. The count describes the network, not the kernel
+that runs it: a convolution is counted by the size of its weight, whatever form computes it;
+attention by its two matrix products, without the extra channels that carry relative positions. As
+is usual, norms, activations and additions have no multiply-adds. Evaluation is counted; Cells that
+only training calls come last, with their parameters.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Callable, Optional
 
 import mindspore as ms
 import numpy as np
@@ -22,28 +23,29 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
 @dataclass(frozen=True)
-class Layer:
-    """One call of a Cell. One that is called several times has its parameters in the first.
+class LayerCost:
+    """The cost of one call of a Cell.
 
-    In the backward pass the first call is the last: only then are its gradients whole.
+    If a Cell is called several times, its first call holds the parameters: in the backward pass
+    that call comes last, and only then its gradients are complete.
     """
 
-    name: str  # as in net.cells_and_names(); the network itself has none
+    name: str  # as in net.cells_and_names(); empty for the network itself
     kind: str
     macs: int  # multiply-adds
-    inputs: int  # elements of the activations it reads
-    outputs: int  # elements it writes
+    inputs: int  # elements of activations read
+    outputs: int  # elements written
     parameters: int  # trainable elements of the Cell itself, not of Cells inside
 
 
-def count_layers(net: nn.Cell, clip_shape: tuple) -> list[Layer]:
-    """Runs the network once, eagerly, on a blank float32 clip, and lists every Cell that computes.
+def count_layers(net: nn.Cell, clip_shape: tuple) -> list[LayerCost]:
+    """Runs the network once, eagerly, on a float32 clip of zeros; lists every Cell that computes.
 
-    A Cell that hands its input on, as dropout does, is left out. Every trainable parameter belongs
-    to exactly one layer; what hangs on a Cell with others inside is listed where that Cell begins,
-    or, where it multiplies activations with each other, at its first product.
+    A Cell that returns its input, such as dropout, is left out. Every trainable parameter belongs
+    to exactly one layer. Parameters of a Cell that contains other Cells are listed at the point
+    where that Cell begins or, if it multiplies activations with each other, at its first product.
     """
-    counter = Counter(net)
+    counter = LayerCounter(net)
     cells = [cell for _, cell in net.cells_and_names()]
     handles = [cell.register_forward_pre_hook(counter.enter) for cell in cells]
     handles += [cell.register_forward_hook(counter.leave) for cell in cells]
@@ -51,63 +53,63 @@ def count_layers(net: nn.Cell, clip_shape: tuple) -> list[Layer]:
     net.set_train(False)
     ms.set_context(mode=ms.PYNATIVE_MODE)
     try:
-        with watched_products(counter.multiply):
+        with watch_products(counter.record_product):
             net(Tensor(np.zeros((1, *clip_shape), np.float32)))
     finally:
         ms.set_context(mode=ms.GRAPH_MODE)
         for handle in handles:
             handle.remove()
         net.set_train(training)
-    return counter.layers + counter.never_called()
+    return counter.layers + counter.list_uncalled()
 
 
-def multiply_adds(net: nn.Cell, clip_shape: tuple) -> int:
-    """Multiply-adds for one float32 clip in evaluation, by an eager run."""
+def count_multiply_adds(net: nn.Cell, clip_shape: tuple) -> int:
+    """Multiply-adds of one evaluation of a float32 clip, counted in an eager run."""
     return sum(layer.macs for layer in count_layers(net, clip_shape))
 
 
 @dataclass
-class Call:
-    """A Cell at work."""
+class ActiveCall:
+    """A call of a Cell that has not returned yet."""
 
     cell: nn.Cell
-    place: int  # of its layer in the list: where it began, or had its first product
-    products: list[tuple] = field(default_factory=list)  # shapes of both factors and the result
+    position: int  # of its layer in the list: where it began, or had its first product
+    products: list[tuple] = field(default_factory=list)  # (shape of x, of y, of x @ y)
 
 
-class Counter:
-    """Collects layers from the hooks of all Cells."""
+class LayerCounter:
+    """Collects the layers of a network by hooks on all its Cells."""
 
     def __init__(self, net: nn.Cell):
         self.names = {id(cell): name for name, cell in net.cells_and_names()}
         self.cells = [cell for _, cell in net.cells_and_names()]
-        self.calls: list[Call] = []  # one inside the other
-        self.layers: list[Layer] = []
-        self.counted: set = set()  # ids of parameters
+        self.calls: list[ActiveCall] = []  # nested, the innermost last
+        self.layers: list[LayerCost] = []
+        self.counted: set = set()  # ids of parameters that a layer has
 
     def enter(self, cell: nn.Cell, _) -> None:
-        self.calls.append(Call(cell, len(self.layers)))
+        self.calls.append(ActiveCall(cell, len(self.layers)))
 
-    def multiply(self, *shapes: tuple) -> None:
-        """A product of activations, made by the innermost Cell at work."""
+    def record_product(self, *shapes: tuple) -> None:
+        """Adds a product of activations to the innermost active call."""
         call = self.calls[-1]
         if not call.products:
-            call.place = len(self.layers)
+            call.position = len(self.layers)
         call.products.append(shapes)
 
     def leave(self, cell: nn.Cell, inputs: tuple, output) -> None:
-        call, read, written = self.calls.pop(), tensors(inputs), tensors(output)
-        own = self.own_parameters(cell)
+        call, read, written = self.calls.pop(), list_tensors(inputs), list_tensors(output)
+        own = self.claim_parameters(cell)
         if has_kernel(cell) or (not call.products and not list(cell.cells())):
-            handed_on = len(read) == 1 and written and written[0] is read[0]
-            if own or not handed_on:
-                sizes = (total_size(read), total_size(written))
-                macs = kernel_size(cell) * sizes[1]
-                self.add(cell, kind_of(cell, read), macs, *sizes, own)
+            is_identity = len(read) == 1 and written and written[0] is read[0]
+            if own or not is_identity:
+                sizes = (count_elements(read), count_elements(written))
+                macs = count_kernel_macs(cell) * sizes[1]
+                self.add(cell, classify_cell(cell, read), macs, *sizes, own)
         elif call.products:
-            self.add(cell, "attention", *product_sizes(call.products), own, call.place)
+            self.add(cell, "attention", *count_products(call.products), own, call.position)
         elif own:
-            self.add(cell, "other", 0, 0, 0, own, call.place)
+            self.add(cell, "other", 0, 0, 0, own, call.position)
 
     def add(
         self,
@@ -117,77 +119,85 @@ class Counter:
         inputs: int,
         outputs: int,
         own: int,
-        place: Optional[int] = None,
+        position: Optional[int] = None,
     ) -> None:
-        layer = Layer(self.names[id(cell)], kind, macs, inputs, outputs, own)
-        self.layers.insert(len(self.layers) if place is None else place, layer)
+        layer = LayerCost(self.names[id(cell)], kind, macs, inputs, outputs, own)
+        self.layers.insert(len(self.layers) if position is None else position, layer)
 
-    def own_parameters(self, cell: nn.Cell) -> int:
-        """Trainable elements of the Cell itself, once."""
+    def claim_parameters(self, cell: nn.Cell) -> int:
+        """Trainable elements of the Cell itself that no earlier call has counted."""
         own = [p for p in cell.trainable_params(recurse=False) if id(p) not in self.counted]
         self.counted |= {id(p) for p in own}
         return sum(p.size for p in own)
 
-    def never_called(self) -> list[Layer]:
-        """Cells with parameters that an evaluation leaves out: they end the training's pass."""
-        found = [(cell, self.own_parameters(cell)) for cell in self.cells]
+    def list_uncalled(self) -> list[LayerCost]:
+        """Cells with parameters that an evaluation does not call; training calls them last."""
+        uncalled = [(cell, self.claim_parameters(cell)) for cell in self.cells]
         return [
-            Layer(self.names[id(cell)], kind_of(cell, []), 0, 0, 0, own)
-            for cell, own in found
+            LayerCost(self.names[id(cell)], classify_cell(cell, []), 0, 0, 0, own)
+            for cell, own in uncalled
             if own
         ]
 
 
 @contextmanager
-def watched_products(watch) -> Iterator[None]:
-    """Tells the shapes of every product of two batches of matrices, wherever it is called."""
+def watch_products(watch: Callable) -> Iterator[None]:
+    """Inside, calls `watch` with the shapes of every ops.BatchMatMul: both factors, the result.
+
+    It replaces `ops.BatchMatMul.__call__`, because the products are operators inside `construct`,
+    not Cells, so that no hook sees them.
+    """
     original = ops.BatchMatMul.__call__
 
-    def watched(self, x: Tensor, y: Tensor) -> Tensor:
+    def call(self, x: Tensor, y: Tensor) -> Tensor:
         result = original(self, x, y)
         watch(tuple(x.shape), tuple(y.shape), tuple(result.shape))
         return result
 
-    ops.BatchMatMul.__call__ = watched
+    ops.BatchMatMul.__call__ = call
     try:
         yield
     finally:
         ops.BatchMatMul.__call__ = original
 
 
-def product_sizes(products: list[tuple]) -> tuple[int, int, int]:
+def count_products(products: list[tuple]) -> tuple[int, int, int]:
     """(multiply-adds, elements read, elements written) of the products of one Cell.
 
-    Two are scores and what they blend: as many multiply-adds each. The scores' own channels would
-    count the relative positions again, which have a Cell of their own.
+    Two products are an attention: scores (query x key), then scores x values. Both have the same
+    number of multiply-adds, so the second is counted twice: the channels of the first also carry
+    the relative positions, which have a Cell of their own.
     """
-    macs = [multiply_adds_of(*shapes) for shapes in products]
+    macs = [count_product(*shapes) for shapes in products]
     read = sum(int(np.prod(x) + np.prod(y)) for x, y, _ in products)
     written = sum(int(np.prod(result)) for _, _, result in products)
     return 2 * macs[1] if len(macs) == 2 else sum(macs), read, written
 
 
-def multiply_adds_of(x: tuple, _: tuple, result: tuple) -> int:
-    """Of a product; from sizes, which hold whatever is transposed."""
+def count_product(x: tuple, _: tuple, result: tuple) -> int:
+    """Multiply-adds of a matrix product, from the sizes alone: factors may be transposed."""
     return int(np.prod(result)) * (int(np.prod(x)) // int(np.prod(result[:-1])))
 
 
 def has_kernel(cell: nn.Cell) -> bool:
-    """Whether it is a convolution or a dense layer, of the framework's or of this zoo's."""
+    """Whether it is a convolution or dense layer, of MindSpore or of this zoo."""
     weight = getattr(cell, "weight", None)
     return isinstance(weight, ms.Parameter) and weight.ndim > 1
 
 
-def kernel_size(cell: nn.Cell) -> int:
-    """Multiply-adds for one element of its output."""
+def count_kernel_macs(cell: nn.Cell) -> int:
+    """Multiply-adds for one element of the output; 0 without a kernel."""
     return int(np.prod(cell.weight.shape[1:])) if has_kernel(cell) else 0
 
 
-def kind_of(cell: nn.Cell, inputs: list[Tensor]) -> str:
-    """The kind of operator; inputs tell a depthwise convolution from one of a single channel."""
+def classify_cell(cell: nn.Cell, inputs: list[Tensor]) -> str:
+    """The kind of operator.
+
+    `inputs` distinguish a depthwise convolution from one with a single input channel.
+    """
     if has_kernel(cell):
         channels = inputs[0].shape[1] if inputs else cell.weight.shape[0]
-        return kind_of_kernel(tuple(cell.weight.shape), channels)
+        return classify_kernel(tuple(cell.weight.shape), channels)
     if isinstance(cell, BATCH_NORMS):
         return "batch norm"
     if isinstance(cell, nn.LayerNorm):
@@ -197,8 +207,8 @@ def kind_of(cell: nn.Cell, inputs: list[Tensor]) -> str:
     return "pooling" if "Pool" in type(cell).__name__ else "other"
 
 
-def kind_of_kernel(weight: tuple, channels: int) -> str:
-    """Of a weight (cout, cin / groups, [[kt,] kh, kw])."""
+def classify_kernel(weight: tuple, channels: int) -> str:
+    """The kind of a layer with this weight shape, (cout, cin / groups, [[kt,] kh, kw])."""
     if len(weight) == 2:
         return "dense"
     if weight[1] == 1 < channels:
@@ -209,14 +219,14 @@ def kind_of_kernel(weight: tuple, channels: int) -> str:
     return "temporal convolution" if space == (1, 1) else "3-D convolution"
 
 
-def tensors(values) -> list[Tensor]:
+def list_tensors(values) -> list[Tensor]:
     """The tensors among arguments or results."""
     if isinstance(values, Tensor):
         return [values]
     if isinstance(values, (tuple, list)):
-        return [tensor for value in values for tensor in tensors(value)]
+        return [tensor for value in values for tensor in list_tensors(value)]
     return []
 
 
-def total_size(values: list[Tensor]) -> int:
+def count_elements(values: list[Tensor]) -> int:
     return sum(value.size for value in values)

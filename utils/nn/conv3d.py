@@ -1,13 +1,15 @@
-"""Convolutions of clips (N, C, T, H, W) with PyTorch's weights, in forms that every device has.
+"""3-D convolutions of clips (N, C, T, H, W) with PyTorch's weights, for devices without groups.
 
-* 1x1x1: a 2-D convolution of all frames below one another, (N, C, T*H, W), which costs no copy.
-* depthwise: three exact forms of the same sum.
-  `grouped`: one grouped 3-D kernel, where the device has it (Ascend documents group 1 only);
-  `taps`: copies of the clip, shifted in time, one for every frame of the kernel, then a 2-D
-  depthwise convolution of all and their sum: only operators that every device has;
+* Pointwise, 1x1x1: a 2-D convolution. Time and height are merged into one axis, (N, C, T*H, W),
+  which costs no copy.
+* Depthwise, in three forms that compute exactly the same sum:
+  `grouped`: one grouped 3-D kernel, if the device has it (Ascend documents group 1 only);
+  `taps`: the clip is copied once for each time step (tap) of the kernel and shifted in time, then
+  all copies pass one 2-D depthwise convolution and are summed. It needs only operators that every
+  device has;
   `frames`: one 2-D convolution in C groups whose channels are the T frames, with a banded T x T
-  kernel: T / kt times the multiplications, but matrix products instead of loops. The fastest on a
-  CPU by a factor of 2 to 4.
+  kernel. It has T / kt times the multiplications, but matrix products instead of loops, and is the
+  fastest form on a CPU by a factor of 2 to 4.
 """
 
 import numpy as np
@@ -21,34 +23,35 @@ from utils.nn.layers import shift_frames
 FORMS = ("taps", "grouped", "frames")
 
 
-def kaiming(shape: tuple[int, ...]) -> Tensor:
-    """Normal, variance 2 / fan_out; fan_out counts all output channels, groups or not."""
+def init_kaiming_normal(shape: tuple[int, ...]) -> Tensor:
+    """Normal with variance 2 / fan_out; fan_out counts all output channels, also with groups."""
     return initializer(Normal(sigma=float(np.sqrt(2 / (shape[0] * np.prod(shape[2:]))))), shape)
 
 
-def stacked(x: Tensor) -> Tensor:
-    """(N, C, T, H, W) to (N, C, T*H, W): a clip as one tall image."""
+def merge_time_height(x: Tensor) -> Tensor:
+    """(N, C, T, H, W) to (N, C, T*H, W)."""
     n, c, t, h, w = x.shape
     return ops.reshape(x, (n, c, t * h, w))
 
 
-def unstacked(x: Tensor, t: int) -> Tensor:
+def split_time_height(x: Tensor, t: int) -> Tensor:
     """(N, C, T*H, W) to (N, C, T, H, W)."""
     n, c, th, w = x.shape
     return ops.reshape(x, (n, c, t, th // t, w))
 
 
 class PointwiseConv3d(nn.Cell):
-    """1x1x1 over clips (N, C, T, H, W) or stacked clips (N, C, T*H, W), as a 2-D convolution.
+    """A 1x1x1 convolution of clips, computed as a 2-D convolution.
 
-    `stride` is of height and width; for stacked clips it needs the number of frames. Weight
+    Input (N, C, T, H, W), or (N, C, T*H, W) (see merge_time_height) with the number of `frames` T,
+    which only a `stride` above 1 needs. The stride applies to height and width. Weight
     (cout, cin, 1, 1, 1). On Ascend a 3-D convolution would take float16 only.
     """
 
     def __init__(self, cin: int, cout: int, bias: bool = False, stride: int = 1):
         super().__init__()
         self.shape, self.stride = (cout, cin, 1, 1), stride
-        self.weight = Parameter(kaiming((cout, cin, 1, 1, 1)), name="weight")
+        self.weight = Parameter(init_kaiming_normal((cout, cin, 1, 1, 1)), name="weight")
         self.bias = Parameter(initializer(Zero(), (cout,)), name="bias") if bias else None
         self.add = ops.BiasAdd()
         self.conv = ops.Conv2D(out_channel=cout, kernel_size=1)
@@ -57,11 +60,11 @@ class PointwiseConv3d(nn.Cell):
     def construct(self, x: Tensor, frames: int = 1) -> Tensor:
         if x.ndim == 5:
             t = x.shape[2]
-            return unstacked(self.construct(stacked(x), t), t)
-        if x.shape[2] // frames % self.stride == 0:  # every frame begins at a row that is kept
+            return split_time_height(self.construct(merge_time_height(x), t), t)
+        if x.shape[2] // frames % self.stride == 0:  # the stride keeps the first row of every frame
             return self.convolve(x, self.strided)
-        x = unstacked(x, frames)[:, :, :, :: self.stride, :: self.stride]
-        return self.convolve(stacked(x), self.conv)
+        x = split_time_height(x, frames)[:, :, :, :: self.stride, :: self.stride]
+        return self.convolve(merge_time_height(x), self.conv)
 
     def convolve(self, x: Tensor, conv: ops.Conv2D) -> Tensor:
         x = conv(x, ops.reshape(ops.cast(self.weight, x.dtype), self.shape))
@@ -83,9 +86,10 @@ def stack(arrays: tuple, axis: int) -> Tensor:
 
 
 class DepthwiseConv3d(nn.Cell):
-    """One kernel a channel, zero padding (k - 1) / 2; `stride` is of height and width.
+    """A depthwise 3-D convolution of (N, C, T, H, W): one kernel per channel.
 
-    Takes (N, C, T, H, W). Weight (channels, 1, kt, kh, kw), odd sizes. `form` is one of FORMS.
+    Zero padding (k - 1) / 2; `stride` applies to height and width. Weight
+    (channels, 1, kt, kh, kw), odd sizes. `form` is one of FORMS; all give the same result.
     """
 
     def __init__(
@@ -95,11 +99,11 @@ class DepthwiseConv3d(nn.Cell):
         if form not in FORMS:
             raise ValueError(f"form must be one of {', '.join(FORMS)}, not {form}")
         self.channels, self.kernel, self.stride, self.form = channels, kernel, stride, form
-        self.weight = Parameter(kaiming((channels, 1, *kernel)), name="weight")
+        self.weight = Parameter(init_kaiming_normal((channels, 1, *kernel)), name="weight")
         self.padding = tuple(k // 2 for k in kernel)
         self.spread = ops.BatchMatMul()
         self.grouped = None
-        if form == "grouped":  # Ascend refuses even to build it
+        if form == "grouped":  # on Ascend even constructing the operator fails
             self.grouped = ops.Conv3D(
                 out_channel=channels,
                 kernel_size=kernel,
@@ -114,31 +118,34 @@ class DepthwiseConv3d(nn.Cell):
         if self.form == "grouped":
             return self.grouped(x, weight)
         if self.form == "taps":
-            return self.taps(x, weight)
+            return self.convolve_taps(x, weight)
         n, c, t, h, w = x.shape
-        return self.frames(ops.reshape(x, (n, c * t, h, w)), weight, t)
+        return self.convolve_frames(ops.reshape(x, (n, c * t, h, w)), weight, t)
 
-    def frames(self, x: Tensor, weight: Tensor, t: int) -> Tensor:
-        """Output frame o of a channel takes input frame i with the kernel's tap i - o + kt // 2."""
+    def convolve_frames(self, x: Tensor, weight: Tensor, t: int) -> Tensor:
+        """Form `frames`, of (N, C*T, H, W).
+
+        Output frame o of a channel multiplies input frame i with the kernel's tap i - o + kt // 2.
+        """
         c, (kt, kh, kw) = self.channels, self.kernel
-        bands = ops.cast(tap_bands(c, t, kt), weight.dtype)
+        bands = ops.cast(make_tap_bands(c, t, kt), weight.dtype)
         weight = self.spread(bands, ops.reshape(weight, (c, kt, kh * kw)))  # (C, T*T, kh*kw)
-        x = self.conv(x, ops.reshape(weight, (c * t, t, kh, kw)), c)
+        x = self.convolve_2d(x, ops.reshape(weight, (c * t, t, kh, kw)), c)
         return ops.reshape(x, (x.shape[0], c, t, *x.shape[2:]))
 
-    def taps(self, x: Tensor, weight: Tensor) -> Tensor:
-        """One 2-D depthwise convolution of kt copies of the clip, each shifted by its tap in time.
+    def convolve_taps(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Form `taps`: a 2-D depthwise convolution of kt copies of the clip, each shifted in time.
 
-        The copies are channels of their own, (N, kt*C*T, H, W); a sum over the taps follows. C may
-        be any number: that of `weight` (C, 1, kt, kh, kw).
+        The copies are separate channels, (N, kt*C*T, H, W); the taps are then summed. C is that of
+        `weight` (C, 1, kt, kh, kw).
         """
         (n, c, t, h, w), (kt, kh, kw) = x.shape, self.kernel
         taps = [tap for tap in range(kt) if -t < tap - self.padding[0] < t]
         copies = ()
-        for tap in taps:  # output frame i takes input frame i + tap - kt // 2
+        for tap in taps:  # output frame i reads input frame i + tap - kt // 2
             copies += (shift_frames(x, tap - self.padding[0]),)
         k = len(taps)
-        if k < kt:  # of a kernel longer than two clips
+        if k < kt:  # the kernel is longer than two clips
             weight = weight[:, :, taps[0] : taps[-1] + 1]
         weight = ops.reshape(weight, (c, k, 1, kh, kw))
         weight = ops.broadcast_to(weight, (c, k, t, kh, kw))
@@ -146,10 +153,12 @@ class DepthwiseConv3d(nn.Cell):
             y = stack(copies, 2) * ops.reshape(weight, (1, c, k, t, 1, 1))
         else:
             stacked_copies = ops.reshape(stack(copies, 2), (n, c * k * t, h, w))
-            y = self.conv(stacked_copies, ops.reshape(weight, (c * k * t, 1, kh, kw)), c * k * t)
+            y = self.convolve_2d(
+                stacked_copies, ops.reshape(weight, (c * k * t, 1, kh, kw)), c * k * t
+            )
         return ops.reshape(y, (n, c, k, t, *y.shape[-2:])).sum(2)
 
-    def conv(self, x: Tensor, weight: Tensor, groups: int) -> Tensor:
+    def convolve_2d(self, x: Tensor, weight: Tensor, groups: int) -> Tensor:
         (_, half_h, half_w), (_, kh, kw) = self.padding, self.kernel
         conv = ops.Conv2D(
             out_channel=weight.shape[0],
@@ -163,8 +172,8 @@ class DepthwiseConv3d(nn.Cell):
 
 
 @constexpr
-def tap_bands(c: int, t: int, kt: int) -> Tensor:
-    """(C, T*T, kt): 1 where input frame i meets output frame o through the tap i - o + kt // 2."""
+def make_tap_bands(c: int, t: int, kt: int) -> Tensor:
+    """(C, T*T, kt): 1 if output frame o reads input frame i through this tap, i - o + kt // 2."""
     frame = np.arange(t)
     tap = frame[None, :] - frame[:, None] + kt // 2  # (o, i)
     bands = (tap[..., None] == np.arange(kt)).reshape(t * t, kt)
@@ -172,11 +181,14 @@ def tap_bands(c: int, t: int, kt: int) -> Tensor:
 
 
 class FrameConv(nn.Cell):
-    """1 x k x k: a 2-D convolution of every frame, without bias. Weight (cout, cin, 1, k, k)."""
+    """A 1 x k x k convolution without bias, computed frame by frame.
+
+    Input (N, C, T, H, W). Weight (cout, cin, 1, k, k).
+    """
 
     def __init__(self, cin: int, cout: int, kernel: int, stride: int = 1):
         super().__init__()
-        self.weight = Parameter(kaiming((cout, cin, 1, kernel, kernel)), name="weight")
+        self.weight = Parameter(init_kaiming_normal((cout, cin, 1, kernel, kernel)), name="weight")
         self.shape = (cout, cin, kernel, kernel)
         self.conv = ops.Conv2D(
             out_channel=cout, kernel_size=kernel, pad_mode="pad", pad=kernel // 2, stride=stride
@@ -191,14 +203,14 @@ class FrameConv(nn.Cell):
 
 
 class Conv3d(nn.Cell):
-    """A dense one without bias, padded by (k - 1) / 2; `stride` is of height and width.
+    """A 3-D convolution without groups and bias, zero padding (k - 1) / 2.
 
-    Takes (N, C, T, H, W). Weight (cout, cin, kt, kh, kw).
+    Input (N, C, T, H, W). `stride` applies to height and width. Weight (cout, cin, kt, kh, kw).
     """
 
     def __init__(self, cin: int, cout: int, kernel: tuple[int, int, int], stride: int = 1):
         super().__init__()
-        self.weight = Parameter(kaiming((cout, cin, *kernel)), name="weight")
+        self.weight = Parameter(init_kaiming_normal((cout, cin, *kernel)), name="weight")
         self.conv = ops.Conv3D(
             out_channel=cout,
             kernel_size=kernel,

@@ -1,7 +1,7 @@
-"""Batch norms folded into the convolutions before them: the same scores, for evaluation only.
+"""Fuses batch norms into the convolutions before them: same scores, for evaluation only.
 
-With k = gamma / sqrt(variance + eps), norm(conv(x)) = (k * weight) x + (beta - k * mean), and
-k * bias more where the convolution has a bias.
+With k = gamma / sqrt(variance + eps), norm(conv(x)) = (k * weight) x + (beta - k * mean). If the
+convolution has a bias, k * bias is added.
 """
 
 from typing import Optional
@@ -12,8 +12,8 @@ from mindspore import Parameter, Tensor, nn, ops
 from utils.nn.complexity import has_kernel
 
 
-class Shift(nn.Cell):
-    """Adds a number per channel to (N, C, ...), up to four axes."""
+class ChannelBias(nn.Cell):
+    """Adds one number per channel to (N, C, ...), an input of at most four axes."""
 
     def __init__(self, offset: np.ndarray):
         super().__init__()
@@ -24,53 +24,57 @@ class Shift(nn.Cell):
         return self.add(x, ops.cast(self.offset, x.dtype))
 
 
-def fold(net: nn.Cell) -> nn.Cell:
-    """Replaces every batch norm whose cell names it right after a convolution; returns `net`.
+def fuse_conv_bn(net: nn.Cell) -> nn.Cell:
+    """Fuses every batch norm that its parent cell defines right after a convolution; returns `net`.
 
-    A network defines its norms where it uses them, which the rooms' tests confirm: folded and
-    unfolded networks agree.
+    This relies on networks that define their norms in the order in which they use them. The tests
+    of each network confirm it: the outputs of fused and original networks agree.
     """
     for _, parent in net.cells_and_names():
-        before = None
+        previous = None
         for name, cell in list(parent.name_cells().items()):
-            conv = convolution(before)
+            conv = find_convolution(previous)
             if isinstance(cell, nn.BatchNorm2d) and conv is not None:
-                left = merged(conv, cell)
-                replace(parent, name, left)
-                for parameter in left.get_parameters():  # full names, as an export demands
+                remainder = fuse_pair(conv, cell)
+                replace_cell(parent, name, remainder)
+                for parameter in remainder.get_parameters():  # an export needs full names
                     parameter.name = cell.beta.name[: -len("beta")] + "offset"
-            before = cell
+            previous = cell
     return net
 
 
-def merged(conv: nn.Cell, norm: nn.BatchNorm2d) -> nn.Cell:
-    """Puts the norm into the convolution; returns what is left of it."""
-    scale, shift = factors(norm)
+def fuse_pair(conv: nn.Cell, norm: nn.BatchNorm2d) -> nn.Cell:
+    """Multiplies the norm into the convolution; returns the cell that replaces the norm.
+
+    That is an identity if the convolution has a bias, else a ChannelBias.
+    """
+    scale, shift = compute_affine(norm)
     kernels = scale.reshape(-1, *[1] * (conv.weight.ndim - 1))
     conv.weight.set_data(Tensor((conv.weight.asnumpy() * kernels).astype(np.float32)))
     bias = getattr(conv, "bias", None)
     if bias is None:
-        return Shift(shift)
+        return ChannelBias(shift)
     bias.set_data(Tensor((bias.asnumpy() * scale + shift).astype(np.float32)))
     return nn.Identity()
 
 
-def convolution(cell: Optional[nn.Cell]) -> Optional[nn.Cell]:
-    """The cell, or what it wraps, where that is a convolution."""
+def find_convolution(cell: Optional[nn.Cell]) -> Optional[nn.Cell]:
+    """The cell, or the only cell inside it, if that is a convolution; else None."""
     inner = list(cell.name_cells().values()) if cell is not None else []
     if len(inner) == 1 and not has_kernel(cell):
         cell = inner[0]
     return cell if cell is not None and has_kernel(cell) else None
 
 
-def factors(norm: nn.BatchNorm2d) -> tuple[np.ndarray, np.ndarray]:
+def compute_affine(norm: nn.BatchNorm2d) -> tuple[np.ndarray, np.ndarray]:
+    """(scale float64, shift float32) per channel: norm(x) = scale * x + shift."""
     arrays = (norm.gamma, norm.beta, norm.moving_mean, norm.moving_variance)
     gamma, beta, mean, variance = (p.asnumpy().astype(np.float64) for p in arrays)
     scale = gamma / np.sqrt(variance + norm.eps)
     return scale, (beta - scale * mean).astype(np.float32)
 
 
-def replace(parent: nn.Cell, name: str, cell: nn.Cell) -> None:
+def replace_cell(parent: nn.Cell, name: str, cell: nn.Cell) -> None:
     if isinstance(parent, nn.SequentialCell):
         parent[list(parent.name_cells()).index(name)] = cell
     else:

@@ -1,7 +1,7 @@
-"""Layers that mean what PyTorch's mean, every argument by name.
+"""Layers with PyTorch's semantics and defaults; every argument of MindSpore is passed by name.
 
-MindSpore's defaults differ (padding `same`, no bias, momentum of the old value), and its announced
-changes of signature will land in this file and nowhere else.
+MindSpore's defaults differ: padding `same`, no bias, momentum as the weight of the old value. If
+MindSpore changes the signatures, as it has announced, only this file must change.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ LOWEST_HALF = -65504.0
 
 @constexpr
 def on_ascend() -> bool:
-    """Whether networks are built for an Ascend; also for use inside of `construct`."""
+    """Whether networks are built for an Ascend; can be called inside `construct`."""
     return ms.get_context("device_target") == "Ascend"
 
 
@@ -33,11 +33,11 @@ def conv2d(
     fan: str = "fan_out",
     same: bool = False,
 ) -> nn.Conv2d:
-    """A 2-D convolution of odd kernel, padded by (kernel - 1) / 2 on every side.
+    """A 2-D convolution with an odd kernel, padded by (kernel - 1) / 2 on every side.
 
-    Initialised as torchvision's ResNet: normal, variance 2 / (cout * kernel^2 / groups), or with
-    cin for cout where `fan` is `fan_in`. `same` pads as MindSpore's `same`: where the stride is 2
-    and the size even, one less before than after.
+    Initialised as in torchvision's ResNet: normal with variance 2 / (cout * kernel^2 / groups), or
+    with cin instead of cout if `fan` is `fan_in`. `same` pads as MindSpore's `same`: with stride 2
+    and an even size, one less before than after.
     """
     return nn.Conv2d(
         in_channels=cin,
@@ -55,10 +55,11 @@ def conv2d(
 
 
 class BatchNorm2d(nn.BatchNorm2d):
-    """PyTorch's eps 1e-5 and momentum 0.1, which MindSpore writes as 0.9 (weight of the old).
+    """Batch norm with PyTorch's eps 1e-5 and momentum 0.1.
 
-    Its own `construct` leaves out what the framework's decides on, shape by shape, while it is
-    compiled: with a hundred norms that is felt.
+    MindSpore writes that momentum as 0.9, the weight of the old value. `construct` is replaced to
+    save compile time: MindSpore's own checks each shape during compilation, which is noticeable
+    with a hundred norms.
     """
 
     def __init__(self, channels: int, gamma: str = "ones"):
@@ -66,7 +67,7 @@ class BatchNorm2d(nn.BatchNorm2d):
             num_features=channels, eps=1e-5, momentum=0.9, affine=True, gamma_init=gamma
         )
 
-        # One kernel forward and one backward, which ops.BatchNorm has two of each of on Ascend.
+        # One kernel forward and one backward; on Ascend ops.BatchNorm has two of each.
         self.fused = BatchNormExt() if on_ascend() else None
 
     def construct(self, x: Tensor) -> Tensor:
@@ -79,7 +80,7 @@ class BatchNorm2d(nn.BatchNorm2d):
 
 
 class LayerNorm(nn.LayerNorm):
-    """Over the last axis, in float32 also if the input is float16; the output has its type."""
+    """Layer norm over the last axis, computed in float32; the output has the input's type."""
 
     def __init__(self, channels: int, eps: float):
         super().__init__((channels,), epsilon=eps)
@@ -91,8 +92,8 @@ class LayerNorm(nn.LayerNorm):
         return ops.cast(super().construct(ops.cast(x, self.gamma.dtype)), x.dtype)
 
 
-def freeze(norms: Iterable[nn.BatchNorm2d]) -> None:
-    """Batch norms keep their statistics, scale and shift, and use them in training too."""
+def freeze_norms(norms: Iterable[nn.BatchNorm2d]) -> None:
+    """Fixes the statistics, scale and shift of batch norms; training then uses them too."""
     for cell in norms:
         cell.use_batch_statistics = False
         cell.gamma.requires_grad = cell.beta.requires_grad = False
@@ -107,7 +108,7 @@ class BatchNorm3d(BatchNorm2d):
 
 
 def max_pool2d(kernel: int, stride: int, same: bool = False) -> nn.Cell:
-    """Max pool padded by (kernel - 1) / 2 on every side with minus infinity; `same` as above."""
+    """Max pool, padded by (kernel - 1) / 2 with minus infinity; `same` as in conv2d."""
     if not same and on_ascend():
         return PaddedMaxPool2d(kernel, stride)
     return nn.MaxPool2d(
@@ -119,7 +120,7 @@ def max_pool2d(kernel: int, stride: int, same: bool = False) -> nn.Cell:
 
 
 class PaddedMaxPool2d(nn.Cell):
-    """The same in two kernels of the AI core: pad with the lowest float16, then pool.
+    """Max pool as two kernels of the AI core: pad with the lowest float16, then pool.
 
     On Ascend, MindSpore's own padded max pool runs on the AI CPU, forward and backward.
     """
@@ -135,7 +136,7 @@ class PaddedMaxPool2d(nn.Cell):
 
 
 def shift_frames(x: Tensor, by: int) -> Tensor:
-    """(N, C, T, H, W) along T: frame i of the result is frame i + by, zero outside the clip."""
+    """Shifts (N, C, T, H, W) along T: frame i of the result is frame i + by, or zero outside."""
     if by == 0:
         return x
     if on_ascend():  # one kernel that crops and pads
@@ -147,9 +148,10 @@ def shift_frames(x: Tensor, by: int) -> Tensor:
 
 
 class Dense(nn.Dense):
-    """Over the last axis of (..., cin), with bias.
+    """A fully connected layer over the last axis of (..., cin), with bias.
 
-    The framework's asks for the number of axes, and a graph whose batch is free keeps the question.
+    MindSpore's own checks the number of axes; in a graph with a dynamic batch size that check
+    remains an operator.
     """
 
     def __init__(self, *arguments, **options):
@@ -175,7 +177,7 @@ def dense(cin: int, cout: int, std: float = 0.01) -> Dense:
 
 
 def torch_dense(cin: int, cout: int) -> Dense:
-    """A fully connected layer as PyTorch starts it: weight and bias uniform in +-1/sqrt(cin)."""
+    """A fully connected layer initialised as in PyTorch: all uniform in +-1/sqrt(cin)."""
     return Dense(
         in_channels=cin,
         out_channels=cout,
@@ -186,11 +188,11 @@ def torch_dense(cin: int, cout: int) -> Dense:
 
 
 class GELU(nn.Cell):
-    """The exact one, x * Phi(x).
+    """The exact GELU, x * Phi(x).
 
-    The framework's divides by a number, and on a CPU a kernel that broadcasts keeps an index of 16
-    bytes for every element of its output for as long as the graph lives. Multiplying by a number
-    does not; where large maps would broadcast, `ops.broadcast_to` comes first.
+    MindSpore's own divides by a number. On a CPU, a kernel that broadcasts keeps an index of 16
+    bytes for every element of its output as long as the graph lives. Multiplication by a number
+    does not. If large maps must be broadcast, `ops.broadcast_to` is called first.
     """
 
     def __init__(self):
@@ -204,22 +206,27 @@ class GELU(nn.Cell):
 
 
 class Normalize(nn.Cell):
-    """uint8 pixels to (x / 255 - mean) / std; float input is taken as already normalised.
+    """uint8 pixels to (x / 255 - mean) / std; float input counts as already normalised.
 
-    `mean` and `std` are per channel of one image; an axis that stacks several images of `len(mean)`
-    channels each (TSM's frames of a segment) is normalised image by image.
+    `mean` and `std` are per channel of one image. If the channel axis holds several images of
+    `len(mean)` channels each (TSM's frames of a segment), each is normalised in the same way.
+
+    Args:
+        channels: size of the channel axis.
+        axis: index of the channel axis.
+        rank: number of axes of the input.
     """
 
     def __init__(self, mean: tuple, std: tuple, channels: int, axis: int, rank: int):
         super().__init__()
-        same = len(set(mean)) == len(set(std)) == 1  # then a number does, and broadcasts nothing
-        count = 1 if same else channels
+        is_scalar = len(set(mean)) == len(set(std)) == 1  # then no tensor is broadcast
+        count = 1 if is_scalar else channels
         mean, std = (np.resize(np.asarray(v, np.float32), count) for v in (mean, std))
         shape = [1] * rank
         shape[axis] = count
         scale, offset = (1 / (255 * std)).reshape(shape), (mean / std).reshape(shape)
-        self.scale = float(scale.reshape(-1)[0]) if same else Tensor(scale, mstype.float32)
-        self.offset = float(offset.reshape(-1)[0]) if same else Tensor(offset, mstype.float32)
+        self.scale = float(scale.reshape(-1)[0]) if is_scalar else Tensor(scale, mstype.float32)
+        self.offset = float(offset.reshape(-1)[0]) if is_scalar else Tensor(offset, mstype.float32)
 
     def construct(self, x: Tensor) -> Tensor:
         if x.dtype != mstype.uint8:
@@ -227,17 +234,17 @@ class Normalize(nn.Cell):
         return x.astype(mstype.float32) * self.scale - self.offset
 
 
-def resize_table(table: np.ndarray, wanted: int) -> np.ndarray:
-    """(rows, columns) -> (wanted, columns) float32: linear interpolation, half-pixel centres.
+def resize_table(table: np.ndarray, rows: int) -> np.ndarray:
+    """Resizes a table to (rows, columns) float32: linear interpolation, half-pixel centres.
 
-    PyTorch's `interpolate` with mode linear; equal where the lengths are.
+    As PyTorch's `interpolate` with mode linear. A table of that length is not changed.
     """
-    place = np.maximum((np.arange(wanted) + 0.5) * len(table) / wanted - 0.5, 0)
-    low = np.floor(place).astype(np.int64)
-    high, part = np.minimum(low + 1, len(table) - 1), (place - low)[:, None]
-    return (table[low] * (1 - part) + table[high] * part).astype(np.float32)
+    position = np.maximum((np.arange(rows) + 0.5) * len(table) / rows - 0.5, 0)
+    low = np.floor(position).astype(np.int64)
+    high, weight = np.minimum(low + 1, len(table) - 1), (position - low)[:, None]
+    return (table[low] * (1 - weight) + table[high] * weight).astype(np.float32)
 
 
-def resize_rows(length: int, wanted: int) -> np.ndarray:
-    """(wanted, length) float32: the matrix that resizes a table of `length` rows."""
-    return resize_table(np.eye(length), wanted)
+def make_resize_matrix(length: int, rows: int) -> np.ndarray:
+    """(rows, length) float32: the matrix that resizes a table of `length` rows to `rows`."""
+    return resize_table(np.eye(length), rows)

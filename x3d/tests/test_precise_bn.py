@@ -6,7 +6,7 @@ import pytest
 from mindspore import Tensor, nn
 
 from utils.config import ROOT, load_config
-from utils.nn.layers import BatchNorm2d, conv2d, freeze
+from utils.nn.layers import BatchNorm2d, conv2d, freeze_norms
 from x3d.config import Config
 from x3d.precise_bn import PreciseBatchNorms
 
@@ -95,7 +95,7 @@ def test_repeated_updates_share_no_state_and_one_graph():
 
 def test_frozen_norms_keep_their_statistics():
     net = make_network()
-    freeze([net[0]])
+    freeze_norms([net[0]])
     PreciseBatchNorms(net).update(make_batches((4, 3, 6, 6)))
     mean, variance = read_statistics(net[0])
     assert (mean.tolist(), variance.tolist()) == ([0] * 3, [1] * 3)

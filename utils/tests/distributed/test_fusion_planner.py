@@ -8,7 +8,7 @@ import pytest
 from utils.distributed.cost_model import Cluster, expected_maximum
 from utils.distributed.fusion_planner import MOST_SEGMENTS, layer_ends, plan, predict
 from utils.distributed.gradient_timing import Backward, count_backward, read_backward
-from utils.nn.complexity import Layer
+from utils.nn.complexity import LayerCost
 
 
 def random_backward(seed: int, layers: int = 8) -> Backward:
@@ -103,8 +103,8 @@ def test_devices_must_be_whole_nodes():
         Cluster().nodes(12)
 
 
-def layer(name: str, macs: int) -> Layer:
-    return Layer(name, "dense", macs, 1, 1, 1)
+def layer(name: str, macs: int) -> LayerCost:
+    return LayerCost(name, "dense", macs, 1, 1, 1)
 
 
 def test_counted_gradients_are_complete_from_the_last_layer_on():

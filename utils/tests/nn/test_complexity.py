@@ -10,7 +10,7 @@ from mvit_multi.tests.formula import multiply_adds
 from utils.cli import rooms
 from utils.config import ROOT, load_config
 from utils.networks import find_network
-from utils.nn.complexity import Layer, count_layers, kind_of_kernel
+from utils.nn.complexity import LayerCost, classify_kernel, count_layers
 from utils.nn.conv3d import FORMS, Conv3d, DepthwiseConv3d
 from utils.nn.dropout import Dropout
 from utils.nn.layers import BatchNorm2d, conv2d, dense
@@ -37,14 +37,14 @@ class Small(nn.Cell):
 def test_layers_come_in_the_order_of_calls_with_their_counts():
     maps, small = 5 * 36, 5 * 9
     assert count_layers(Small().set_train(), (2, 6, 6)) == [
-        Layer("", "other", 0, 0, 0, 180),
-        Layer("conv", "spatial convolution", 36 * 5 * 2 * 9, 2 * 36, maps, 90),
-        Layer("bn", "batch norm", 0, maps, maps, 5),
-        Layer("relu", "activation", 0, maps, maps, 0),
-        Layer("deep", "depthwise convolution", small * 9, maps, small, 45),
-        Layer("relu", "activation", 0, small, small, 0),
-        Layer("fc", "dense", 20, 5, 4, 24),
-        Layer("more", "dense", 0, 0, 0, 15),
+        LayerCost("", "other", 0, 0, 0, 180),
+        LayerCost("conv", "spatial convolution", 36 * 5 * 2 * 9, 2 * 36, maps, 90),
+        LayerCost("bn", "batch norm", 0, maps, maps, 5),
+        LayerCost("relu", "activation", 0, maps, maps, 0),
+        LayerCost("deep", "depthwise convolution", small * 9, maps, small, 45),
+        LayerCost("relu", "activation", 0, small, small, 0),
+        LayerCost("fc", "dense", 20, 5, 4, 24),
+        LayerCost("more", "dense", 0, 0, 0, 15),
     ]
 
 
@@ -74,13 +74,13 @@ def test_attention_counts_its_two_products_where_they_are():
     found = count_layers(Blend(), (7, 3))
     read, written = 2 * 7 * 5 + 7 * 7 + 7 * 3, 7 * 7 + 7 * 3
     assert [layer.name for layer in found] == ["before", "", "after"]
-    assert found[1] == Layer("", "attention", 2 * 7 * 7 * 3, read, written, 3)
+    assert found[1] == LayerCost("", "attention", 2 * 7 * 7 * 3, read, written, 3)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_depthwise_convolution_counts_the_same_in_every_form(form):
     layer = count_layers(DepthwiseConv3d(4, (3, 3, 3), 2, form), (4, 2, 6, 6))[0]
-    assert layer == Layer("", "depthwise convolution", 4 * 2 * 9 * 27, 288, 72, 108)
+    assert layer == LayerCost("", "depthwise convolution", 4 * 2 * 9 * 27, 288, 72, 108)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_depthwise_convolution_counts_the_same_in_every_form(form):
     ],
 )
 def test_the_weight_tells_the_kind(weight, channels, kind):
-    assert kind_of_kernel(weight, channels) == kind
+    assert classify_kernel(weight, channels) == kind
 
 
 def test_a_dense_3d_convolution_is_one():
