@@ -13,7 +13,7 @@ probability into DIR, a folder for each set: docs/evaluation.md.
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from mvit_multi.config import Config
 from mvit_multi.dataset import list_file
@@ -27,7 +27,7 @@ from utils.evaluate.report import report_videos
 from utils.export import inference
 
 
-def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
+def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     videos, known = eval_videos(cfg, rt), heads(cfg)
@@ -65,4 +65,4 @@ def table(result: dict) -> str:
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__, ["checkpoint_path"], ["report"])
+    cli.run(main, Config, __doc__)

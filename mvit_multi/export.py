@@ -12,7 +12,7 @@ input, outputs, max_abs_difference, relative_difference. See docs/export.md.
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from mvit_multi.config import Config
 from mvit_multi.dataset import one_clip
@@ -23,7 +23,7 @@ from utils.evaluate.metrics import print_result
 from utils.export import export, inference
 
 
-def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
+def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     want = export.wanted(cfg.eval.batch, **options)
@@ -38,4 +38,4 @@ def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__, ["checkpoint_path", "format", "target"], export.OPTIONAL)
+    cli.run(main, Config, __doc__, export.wanted)

@@ -10,7 +10,7 @@ and plots of every image, class and probability into a folder: docs/evaluation.m
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from resnet50.config import Config
 from resnet50.dataset import EvalSource, read_records
@@ -24,7 +24,7 @@ from utils.evaluate.report import Report, Samples
 from utils.export import inference
 
 
-def main(cfg: Config, checkpoint_path: str, report: str = "") -> None:
+def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> None:
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     count = read_records(cfg, "test")
@@ -40,4 +40,4 @@ def main(cfg: Config, checkpoint_path: str, report: str = "") -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__, ["checkpoint_path"], ["report"])
+    cli.run(main, Config, __doc__)

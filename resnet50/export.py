@@ -13,7 +13,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from resnet50.config import Config
 from resnet50.dataset import clip_shape
@@ -24,7 +24,7 @@ from utils.evaluate.metrics import print_result
 from utils.export import export, inference
 
 
-def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
+def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     want = export.wanted(cfg.eval.batch, **options)
@@ -34,4 +34,4 @@ def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__, ["checkpoint_path", "format", "target"], export.OPTIONAL)
+    cli.run(main, Config, __doc__, export.wanted)

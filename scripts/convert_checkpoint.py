@@ -22,17 +22,16 @@ from utils.weights import checkpoint
 from utils.weights.convert import convert, read_source
 
 
-def main(room: str, cfg, source: str, target: str, new_head: bool) -> None:
-    net = importlib.import_module(f"{room}.model").build_network(**cfg.network())
+def main(network: str, cfg, *, source: Path, target: Path, new_head: bool = False) -> None:
+    net = importlib.import_module(f"{network}.model").build_network(**cfg.network())
     wanted = {name: tuple(p.shape) for name, p in checkpoint.weights_of(net).items()}
+    names = importlib.import_module(f"{network}.convert")
     try:
-        done = convert(
-            read_source(Path(source)), wanted, importlib.import_module(f"{room}.convert"), new_head
-        )
+        done = convert(read_source(source), wanted, names, new_head)
     except ValueError as error:
         text = str(error)
-        raise ValueError(text if source in text else f"{source}: {text}") from None
-    target = Path(target if target.endswith(".ckpt") else target + ".ckpt")
+        raise ValueError(text if str(source) in text else f"{source}: {text}") from None
+    target = target if target.suffix == ".ckpt" else target.with_name(f"{target.name}.ckpt")
     with files.explained(target, "--target"):
         target.parent.mkdir(parents=True, exist_ok=True)
     arrays = {k: Parameter(Tensor(v), name=k) for k, v in done.arrays.items()}
@@ -42,4 +41,4 @@ def main(room: str, cfg, source: str, target: str, new_head: bool) -> None:
 
 
 if __name__ == "__main__":
-    cli.run_room(main, __doc__, ["source", "target"], flags=["new_head"])
+    cli.run_for_network(main, __doc__)

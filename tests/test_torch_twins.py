@@ -1,4 +1,4 @@
-"""The PyTorch twins of `benchmarks/` are the networks of the rooms, shown by converting weights."""
+"""The PyTorch twins of `benchmarks/` are the networks, shown by converting weights."""
 
 import ast
 import importlib
@@ -8,8 +8,7 @@ import pytest
 from mindspore import Tensor
 
 from tests.test_every_yaml import YAMLS, toy
-from utils.cli import rooms
-from utils.config import ROOT
+from utils.config import ROOT, list_networks
 from utils.networks import made_up_batch, one_clip
 from utils.testing.golden import evaluation, put_state, spread
 from utils.weights.convert import read_source
@@ -35,7 +34,9 @@ def test_a_twin_knows_nothing_of_what_it_is_compared_with(path):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module] if isinstance(node, ast.ImportFrom) else []
         for name in names:
-            assert name.split(".")[0] not in ("mindspore", "utils", "scripts", *rooms()), name
+            assert name.split(".")[0] not in ("mindspore", "utils", "scripts", *list_networks()), (
+                name
+            )
 
 
 def cases():
@@ -48,13 +49,15 @@ def cases():
 @pytest.mark.parametrize("path", cases())
 def test_a_twin_evaluates_like_the_network(path, tmp_path):
     torch = pytest.importorskip("torch")
-    cfg, room = toy(path), path.parents[1].name
-    twin = importlib.import_module(f"benchmarks.torch.{room}").build_network(**cfg.network())
+    cfg, network = toy(path), path.parents[1].name
+    twin = importlib.import_module(f"benchmarks.torch.{network}").build_network(**cfg.network())
     shake(torch, twin)
     torch.save(twin.state_dict(), tmp_path / "twin.pth")
-    net = importlib.import_module(f"{room}.model").build_network(**cfg.network())
-    put_state(net, read_source(tmp_path / "twin.pth"), importlib.import_module(f"{room}.convert"))
-    clip, shape = made_up_batch(room, cfg)[0].asnumpy(), one_clip(room, cfg.data)
+    net = importlib.import_module(f"{network}.model").build_network(**cfg.network())
+    put_state(
+        net, read_source(tmp_path / "twin.pth"), importlib.import_module(f"{network}.convert")
+    )
+    clip, shape = made_up_batch(network, cfg)[0].asnumpy(), one_clip(network, cfg.data)
     clip = clip.reshape(-1, *shape)
     with torch.no_grad():
         found = twin.eval()(torch.from_numpy(clip))

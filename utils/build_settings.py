@@ -12,7 +12,7 @@ from utils.messages import cut, quote
 LONGEST_NAME = 100  # characters of an unknown name that are compared with the real ones
 
 
-def known(name: str, names: Any, what: str) -> None:
+def check_choice(name: str, names: Any, what: str) -> None:
     """Raises where `name` is none of `names`, with the nearest that is."""
     if name in names:
         return
@@ -30,7 +30,7 @@ def build(cls: type, values: dict, prefix: str) -> Any:
     """An instance of the dataclass `cls` from a dict, every value checked against its type."""
     hints, arguments = get_type_hints(cls), {}
     for key in values:
-        known(key, hints, f"setting {prefix}" if prefix else "section")
+        check_choice(key, hints, f"setting {prefix}" if prefix else "section")
     for field in dataclasses.fields(cls):
         name, kind = prefix + field.name, hints[field.name]
         if dataclasses.is_dataclass(kind):

@@ -1,8 +1,8 @@
 """YAML and command line to one frozen dataclass, checked at the door.
 
-A room's `Config` has the sections `run`, `data`, `model`, `train`, `eval`, each a frozen dataclass.
-An unknown key, a missing key or a value of the wrong type is a ValueError that names the setting
-and, for an unknown one, the nearest real one.
+The `Config` of a network has the sections `run`, `data`, `model`, `train`, `eval`, each a frozen
+dataclass. An unknown key, a missing key or a value of the wrong type is a ValueError that names the
+setting and, for an unknown one, the nearest real one.
 
 Paths: in a yaml they are relative to the checkout, on the command line to the current folder.
 Installed as a package there is no checkout, and both start at the current folder.
@@ -10,6 +10,7 @@ Installed as a package there is no checkout, and both start at the current folde
 
 import dataclasses
 import difflib
+import importlib
 import os
 import sys
 from importlib.util import find_spec
@@ -26,7 +27,7 @@ if not find_spec("mindspore"):  # the commonest first error: a shell without the
 
 import yaml
 
-from utils.build_settings import build, known
+from utils.build_settings import build, check_choice
 from utils.distributed.cost_model import Cluster
 from utils.messages import cut_errors, to_line
 from utils.yaml_text import load_yaml, load_yaml_file
@@ -37,7 +38,7 @@ Level = Literal["O0", "O1", "O2", "O3"]
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What is the same in every room: device, precision, splits, where the results go."""
+    """What is the same in every network: device, precision, splits, where the results go."""
 
     device: Literal["Ascend", "GPU", "CPU"] = "Ascend"
     device_memory: int = 32  # GB that a device needs for the recipe, by a dry run
@@ -127,6 +128,49 @@ def load_config(cls: type, path: Path, overrides: list[str] = ()) -> Any:
     return build(cls, values, "")
 
 
+def load_for_script(config_class: type, path: Path, overrides: list[str], remedy: str) -> Any:
+    """The same, for a script that takes the settings of one network.
+
+    If that fails and the yaml lies in another network's folder, the ValueError says so: `remedy` is
+    what takes the yaml, with {} for that network.
+    """
+    try:
+        return load_config(config_class, path, overrides)
+    except ValueError as error:
+        network = path.resolve().parent.parent.name
+        if network not in list_networks() or network == config_class.__module__.partition(".")[0]:
+            raise
+        owner = f"The yaml lies in {network}'s folder and is {network}'s"
+        raise ValueError(f"{error}. {owner}: {remedy.format(network)} takes it") from None
+
+
+def list_networks() -> list[str]:
+    """The networks of this zoo: folders with a model and a config."""
+    return sorted(file.parent.name for file in ROOT.glob("*/model.py"))
+
+
+def load_config_class(network: str) -> type:
+    return importlib.import_module(f"{network}.config").Config
+
+
+def list_settings(config_class: type) -> list[str]:
+    """`section.key` of every setting."""
+    sections = get_type_hints(config_class).items()
+    return [f"{name}.{key}" for name, section in sections for key in get_type_hints(section)]
+
+
+def find_network_of_yaml(path: Path) -> str:
+    """The network in whose folder a yaml lies."""
+    read_yaml(path)
+    network = path.resolve().parent.parent.name
+    if network not in list_networks():
+        raise ValueError(
+            f"--network is missing: {path} lies in no network's folder; add --network="
+            + "|".join(list_networks())
+        )
+    return network
+
+
 def read_yaml(path: Path) -> dict:
     if not os.path.isfile(path):
         raise ValueError(f"{path}: no such config file{nearest_yaml(Path(path))}")
@@ -154,12 +198,12 @@ def check_names(cls: type, values: dict, path: Path) -> None:
     sections = get_type_hints(cls)
     try:
         for section in values:
-            known(section, sections, "section")
+            check_choice(section, sections, "section")
             for key in values[section] if dataclasses.is_dataclass(sections[section]) else ():
-                known(key, get_type_hints(sections[section]), f"setting {section}.")
+                check_choice(key, get_type_hints(sections[section]), f"setting {section}.")
     except ValueError as error:
-        room = cls.__module__.partition(".")[0]
-        raise ValueError(f"{path}, read as a yaml of {room}: {error}") from None
+        network = cls.__module__.partition(".")[0]
+        raise ValueError(f"{path}, read as a yaml of {network}: {error}") from None
 
 
 def one_line(error: Exception) -> str:
@@ -196,8 +240,8 @@ def apply_override(cls: type, values: dict, override: str) -> None:
     except ValueError:
         value = text
     sections = get_type_hints(cls)
-    known(section, sections, "section")
-    known(key, get_type_hints(sections[section]), f"setting {section}.")
+    check_choice(section, sections, "section")
+    check_choice(key, get_type_hints(sections[section]), f"setting {section}.")
     values.setdefault(section, {})[key] = value
     resolve_paths(cls, {section: values[section]}, Path.cwd())
 

@@ -11,7 +11,7 @@ every video, class and probability into a folder: docs/evaluation.md.
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from utils import cli, log, runtime
 from utils.evaluate.metrics import evaluate, print_result, sum_unreadable, write_beside
@@ -24,7 +24,7 @@ from x3d.model import X3D
 from x3d.predict import heads
 
 
-def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
+def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     videos = EvalVideos(read_records(cfg, "test"), cfg, rt)
@@ -41,4 +41,4 @@ def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__, ["checkpoint_path"], ["report"])
+    cli.run(main, Config, __doc__)

@@ -28,7 +28,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 import numpy as np
 
 from utils import cli, runtime
-from utils.config import ROOT, Run, load_config
+from utils.config import ROOT, Run, list_networks, load_config, load_config_class
 from utils.networks import one_clip
 from utils.nn.complexity import Layer, count_layers
 
@@ -51,12 +51,12 @@ TEXTS = ("network", "clip", "layer", "kind", "% of multiply-adds")  # to the lef
 SUMS = ("macs", "parameters", "inputs", "outputs")  # of a layer, and over the layers of a kind
 
 
-def main(room: str, cfg: Any, layers: bool = False) -> None:
+def main(network: str, cfg: Any, *, layers: bool = False) -> None:
     """One network: its row, its kinds, its layers."""
     runtime.start(Run(device="CPU"))
     cfg = on_cpu(cfg)
-    found, name = run_once(room, cfg), cfg.run.out.name
-    row = figures(one_clip(room, cfg.data), found)
+    found, name = run_once(network, cfg), cfg.run.out.name
+    row = figures(one_clip(network, cfg.data), found)
     result = {"network": name, **row}
     show_table(COLUMNS, [[name, *cells(row)]])
     lines = [[kind, *(f"{n:,}" for n in sums.values())] for kind, sums in row["kinds"].items()]
@@ -76,8 +76,8 @@ def every_network() -> None:
     widths[:2] = max(len(paths[0].stem) for paths in groups), 14
     show_line(COLUMNS, COLUMNS, widths)
     for paths in groups:
-        began, (room, cfg) = time.monotonic(), opened(paths[0])
-        row = figures(one_clip(room, cfg.data), run_once(room, cfg))
+        began, (network, cfg) = time.monotonic(), opened(paths[0])
+        row = figures(one_clip(network, cfg.data), run_once(network, cfg))
         show_line([paths[0].stem, *cells(row)], COLUMNS, widths)
         seconds, names = round(time.monotonic() - began, 1), [path.stem for path in paths]
         rows.append({"network": names[0], "yamls": names, "seconds": seconds, **row})
@@ -85,26 +85,26 @@ def every_network() -> None:
 
 
 def alike() -> list[list[Path]]:
-    """The yaml files of all rooms, those of one network and shape of clip together.
+    """The yaml files of all networks, those of one model and shape of clip together.
 
-    First comes the one whose classes are as many as most yaml files of its room have.
+    First comes the one whose classes are as many as most yaml files of its network have.
     """
     groups, classes = defaultdict(list), {}
-    for room in cli.rooms():
-        for path in sorted((ROOT / room / "configs").glob("*.yaml")):
+    for network in list_networks():
+        for path in sorted((ROOT / network / "configs").glob("*.yaml")):
             _, cfg = opened(path)
             arguments = cfg.network()
-            classes[path] = (room, arguments["num_classes"])
+            classes[path] = (network, arguments["num_classes"])
             arguments = {k: v for k, v in sorted(arguments.items()) if k not in UNCOUNTED}
-            groups[repr((room, one_clip(room, cfg.data), arguments))].append(path)
+            groups[repr((network, one_clip(network, cfg.data), arguments))].append(path)
     common = Counter(classes.values())
     return [sorted(paths, key=lambda p: -common[classes[p]]) for paths in groups.values()]
 
 
 def opened(path: Path) -> tuple[str, Any]:
-    """(room, configuration) of a yaml file in its room."""
-    room = path.parents[1].name
-    return room, on_cpu(load_config(importlib.import_module(f"{room}.config").Config, path))
+    """(network, configuration) of a yaml file in its network's folder."""
+    network = path.parents[1].name
+    return network, on_cpu(load_config(load_config_class(network), path))
 
 
 def on_cpu(cfg: Any) -> Any:
@@ -112,9 +112,9 @@ def on_cpu(cfg: Any) -> Any:
     return replace(cfg, run=replace(cfg.run, device="CPU"))
 
 
-def run_once(room: str, cfg: Any) -> list[Layer]:
-    net = importlib.import_module(f"{room}.model").build_network(**cfg.network())
-    return count_layers(net, one_clip(room, cfg.data))
+def run_once(network: str, cfg: Any) -> list[Layer]:
+    net = importlib.import_module(f"{network}.model").build_network(**cfg.network())
+    return count_layers(net, one_clip(network, cfg.data))
 
 
 def figures(clip: tuple[int, ...], layers: Sequence[Layer]) -> dict:
@@ -178,6 +178,5 @@ def show_line(line: Sequence[str], heading: Sequence[str], widths: Sequence[int]
 
 if __name__ == "__main__":
     if sys.argv[1:]:
-        cli.run_room(main, __doc__, flags=["layers"])
-    else:
-        cli.enter(__doc__, every_network, bare=True)
+        cli.run_for_network(main, __doc__)
+    cli.run_command(every_network, __doc__)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from utils.config import ROOT, known
+from utils.config import ROOT, check_choice
 from utils.data.annotation_file import ListFile
 from utils.log import log
 from utils.text_files import read_text
@@ -33,7 +33,9 @@ def find_names(beside: Optional[Path], shipped: str, classes: int) -> list[str]:
         return read_names(beside, classes, f"{beside}")
     if not shipped:
         return []
-    known(shipped, [file.stem for file in sorted(SHIPPED.glob("*.txt"))], "list of data.labels")
+    check_choice(
+        shipped, [file.stem for file in sorted(SHIPPED.glob("*.txt"))], "list of data.labels"
+    )
     names = (SHIPPED / f"{shipped}.txt").read_text(encoding="utf-8").splitlines()
     return names if len(names) == classes else []
 

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from utils import cli
-from utils.config import Run
+from utils.config import Run, load_config, load_config_class
 from utils.distributed.cost_model import Cluster
 from utils.files import explained
 from utils.processes import die_with_parent
@@ -118,7 +117,7 @@ def dry_run(
     if mode not in MODES:
         raise ValueError(f"--mode must be {' or '.join(MODES)}, not {mode}")
     overrides = [*overrides, f"run.device={machine.device}"]
-    cfg = cli.load_config(cli.config_of(network), config, overrides)
+    cfg = load_config(load_config_class(network), config, overrides)
     check_compiler(cfg.run, machine)
     request = {
         "network": network,

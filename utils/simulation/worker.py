@@ -18,7 +18,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import mindspore as ms
 
-from utils import cli, networks, runtime
+from utils import networks, runtime
+from utils.config import load_config, load_config_class
 from utils.distributed import gradient_fusion
 
 # Where MindSpore's messages go on with what a user cannot use.
@@ -29,7 +30,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     """Runs one step; the JSON object of the process."""
     network, ranks = request["network"], request["ranks"]
     config = Path(request["config"])
-    cfg = cli.load_config(cli.config_of(network), config, request["overrides"])
+    cfg = load_config(load_config_class(network), config, request["overrides"])
     cfg = networks.without_checkpoint(cfg)
     rt = runtime.start(cfg.run)
     if ranks > 1:

@@ -7,7 +7,6 @@ import mindspore
 from mindspore import Tensor, nn
 
 from utils import log
-from utils.config import known
 from utils.networks import build_step, evaluated, made_up_batch, one_clip
 from utils.runtime import Runtime, give_back_memory
 
@@ -16,24 +15,24 @@ PARTS = ("train_compile", "eval_compile", "train", "eval")
 STEPS = 2
 
 
-def check(kind: str, part: str) -> None:
-    """ValueError for a part that a kind of measurement does not have."""
+def check(kind: str) -> None:
+    """ValueError for a kind of measurement that has no parts."""
     if kind not in ("compile", "memory"):
         raise ValueError(f"--part goes with compile and memory, not with {kind}")
-    known(part, PARTS, "--part")
 
 
-def measure(room: str, cfg, rt: Runtime, part: str) -> dict:
+def measure(network: str, cfg, rt: Runtime, part: str) -> dict:
     """The training or the evaluation graph of a batch of made-up clips.
 
     Seconds to compile it; the most memory of this process, and of a device that has its own, GB.
     """
-    inputs = made_up_batch(room, cfg)
+    inputs = made_up_batch(network, cfg)
     if part.startswith("train"):
-        cell = build_step(room, cfg, rt)
+        cell = build_step(network, cfg, rt)
         inputs = (*inputs, *cell.draw_factors())
     else:
-        cell, inputs = evaluated(room, cfg), (inputs[0].reshape(-1, *one_clip(room, cfg.data)),)
+        cell = evaluated(network, cfg)
+        inputs = (inputs[0].reshape(-1, *one_clip(network, cfg.data)),)
     log.log.info("%s ...", part)
     found = {"seconds": round(compile_seconds(cell, *inputs), 2)}
     for _ in range(0 if part.endswith("compile") else STEPS):

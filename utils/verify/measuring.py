@@ -17,8 +17,8 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from utils import cli, networks, runtime
-from utils.config import Run
+from utils import networks, runtime
+from utils.config import Run, load_config, load_config_class
 from utils.nn.conv3d import DepthwiseConv3d
 from utils.testing.filling import fill_input
 from utils.testing.golden import (
@@ -128,9 +128,10 @@ def measure_step(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def load_settings(request: dict[str, Any]) -> Any:
     """The settings of a request, with fresh weights."""
-    config = cli.config_of(request["network"])
+    config_class = load_config_class(request["network"])
     overrides = [*request["overrides"], f"run.device={request['device']}"]
-    return networks.without_checkpoint(cli.load_config(config, Path(request["config"]), overrides))
+    cfg = load_config(config_class, Path(request["config"]), overrides)
+    return networks.without_checkpoint(cfg)
 
 
 def measure_pipelined(step: nn.Cell, inputs: tuple, repeats: int) -> float:

@@ -8,8 +8,7 @@ import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
 from mvit_multi.tests.formula import multiply_adds
-from utils.cli import rooms
-from utils.config import ROOT, load_config
+from utils.config import ROOT, list_networks, load_config
 from utils.nn.complexity import Layer, count_layers, kind_of_kernel
 from utils.nn.conv3d import FORMS, Conv3d, DepthwiseConv3d
 from utils.nn.dropout import Dropout
@@ -116,19 +115,21 @@ SMALL = {
 }
 
 
-def small(room: str, name: str, *overrides: str) -> tuple:
+def small(network: str, name: str, *overrides: str) -> tuple:
     """(network, shape of a clip) of a yaml, in small."""
-    config = importlib.import_module(f"{room}.config").Config
-    path = ROOT / room / "configs" / f"{name}.yaml"
+    config = importlib.import_module(f"{network}.config").Config
+    path = ROOT / network / "configs" / f"{name}.yaml"
     cfg = load_config(config, path, ["run.device=CPU", "run.all_reduce=[]", *overrides])
-    dataset = importlib.import_module(f"{room}.dataset")
+    dataset = importlib.import_module(f"{network}.dataset")
     shape = getattr(dataset, "one_clip", lambda data: dataset.clip_shape(data, data.crop))
-    return importlib.import_module(f"{room}.model").build_network(**cfg.network()), shape(cfg.data)
+    return importlib.import_module(f"{network}.model").build_network(**cfg.network()), shape(
+        cfg.data
+    )
 
 
-@pytest.mark.parametrize("room", rooms())
-def test_every_parameter_belongs_to_one_layer(room):
-    net, shape = small(room, *SMALL[room])
+@pytest.mark.parametrize("network", list_networks())
+def test_every_parameter_belongs_to_one_layer(network):
+    net, shape = small(network, *SMALL[network])
     layers = count_layers(net, shape)
     assert sum(layer.parameters for layer in layers) == sum(p.size for p in net.trainable_params())
     holders = [layer.name for layer in layers if layer.parameters]
