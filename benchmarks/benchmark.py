@@ -22,7 +22,6 @@ prints now / before. --network may be left out where the yaml lies in the networ
 line of stdout is one JSON object.
 """
 
-import importlib
 import json
 import os
 import sys
@@ -38,21 +37,21 @@ from mindspore import Tensor, nn, ops
 from benchmarks import data_profiler, results
 from benchmarks.torch import baseline
 from utils import cli, log, runtime
+from utils.build_networks import (
+    build_eval_network,
+    build_train_step,
+    make_dummy_batch,
+    measure_median_seconds,
+    without_checkpoint,
+)
 from utils.data.loader import worker_count
 from utils.evaluate.metrics import video_scores
 from utils.files import explained, write_text
-from utils.networks import (
-    build_step,
-    evaluated,
-    made_up_batch,
-    median_seconds,
-    one_clip,
-    without_checkpoint,
-)
+from utils.networks import Network
 from utils.nn.complexity import multiply_adds
 from utils.testing.golden import evaluation as scores_of
-from utils.testing.golden import graph_costs
-from utils.testing.graph_costs import compile_seconds, peak_gb
+from utils.verify import graph_costs
+from utils.verify.graph_costs import compile_seconds, peak_gb
 
 # The networks' own functions by parts, besides `data_timing.FUNCTIONS`.
 OWN = {
@@ -70,7 +69,7 @@ OWN = {
 
 
 def main(
-    network: str,
+    network: Network,
     cfg,
     kind: Literal["step", "compile", "memory", "data", "eval"],
     *,
@@ -94,7 +93,7 @@ def main(
         rt = runtime.start(cfg.run)
         log.start_log(rt)
         if part:
-            print(json.dumps(graph_costs.measure(network, without_checkpoint(cfg), rt, part)))
+            print(json.dumps(graph_costs.measure(network.name, without_checkpoint(cfg), rt, part)))
             return
         if kind == "eval":
             result.update(measure_eval(network, cfg, rt, seconds))
@@ -118,23 +117,24 @@ def main(
 
 
 def measure_step(
-    network: str, cfg, rt: runtime.Runtime, repeats: int, torch: Optional[dict] = None
+    network: Network, cfg, rt: runtime.Runtime, repeats: int, torch: Optional[dict] = None
 ) -> dict:
     """Training and evaluation steps on made-up clips of the yaml's shape and batch.
 
     `torch` is the environment in which PyTorch is to do the same, None: it is not.
     """
-    step, one = build_step(network, cfg, rt), one_clip(network, cfg.data)
-    clip, label = made_up_batch(network, cfg)
+    step = build_train_step(network.name, cfg, rt)
+    one = network.dataset.one_clip(cfg.data)
+    clip, label = make_dummy_batch(network.name, cfg)
     inputs = (clip, label, *step.draw_factors())
     batch = clip.size // int(np.prod(one))  # several clips of a video count as several
-    twin = None if torch is None else baseline.TorchTwin(network, cfg, (batch, *one), torch)
+    twin = None if torch is None else baseline.TorchTwin(network.name, cfg, (batch, *one), torch)
     macs = multiply_adds(step.net, one)
     log.log.info("compiling the training graph ...")
     compiled = compile_seconds(step, *inputs)
     train = baseline.medians(lambda: step(*inputs).asnumpy(), repeats, twin, "train")
     peaks = peak_gb(), twin and twin.peak_gb
-    net, clip = evaluated(network, cfg), clip.reshape(batch, *one)
+    net, clip = build_eval_network(network.name, cfg), clip.reshape(batch, *one)
     log.log.info("compiling the evaluation graph ...")
     eval_compiled = compile_seconds(net, clip)
     evaluation = baseline.medians(lambda: scores_of(net, clip), repeats, twin, "evaluate")
@@ -188,22 +188,22 @@ def matmul_rate(repeats: int, size: int = 2048) -> float:
     """GFLOP/s of a float32 matrix product in MindSpore on this machine."""
     a = Tensor(np.random.RandomState(0).standard_normal((size, size)).astype(np.float32))
     product = Product()
-    return 2 * size**3 / median_seconds(lambda: product(a, a).asnumpy(), repeats) / 1e9
+    return 2 * size**3 / measure_median_seconds(lambda: product(a, a).asnumpy(), repeats) / 1e9
 
 
-def measure_data(network: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
+def measure_data(network: Network, cfg, rt: runtime.Runtime, seconds: int) -> dict:
     """Clips taken apart one by one, then the training pipeline for some seconds."""
-    dataset = importlib.import_module(f"{network}.dataset")
+    dataset = network.dataset
     records = dataset.read_records(cfg, "train")
-    order = dataset.train_order(cfg, records, rt)
+    order = dataset.train_sampler(cfg, records, rt)
     clips = dataset.TrainSource(records, cfg, order, 10**6 // order.samples + 1, 0)
-    if hasattr(dataset, "epoch_pipeline"):
-        reader = cfg.data.source
+    if dataset.list_files(cfg):
+        reader, read = data_profiler.reader_of(clips), round(data_profiler.bytes_read(clips))
+        own = OWN.get(network.name, {})
+        floor, clip, parts = data_profiler.take_apart(clips, own, seconds)
+    else:  # images, which MindData's own operators transform
+        reader, read = cfg.data.source, None
         floor, clip, parts = operator_parts(dataset, cfg, order, clips, seconds)
-    else:
-        reader = data_profiler.reader_of(clips)
-        floor, clip, parts = data_profiler.take_apart(clips, OWN.get(network, {}), seconds)
-    read = None if hasattr(dataset, "epoch_pipeline") else round(data_profiler.bytes_read(clips))
     batch, workers = cfg.data.batch, worker_count(cfg.data.workers)
     done, _, cpu = data_profiler.flat_out(data_profiler.idle(clips).dataset(), batch, seconds / 4)
     parts["copy"] += 1000 * cpu / done
@@ -250,10 +250,10 @@ def operator_parts(dataset, cfg, order, clips, seconds: int) -> tuple[float, flo
     return 1000 * floor, spent[1], parts
 
 
-def measure_eval(network: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
+def measure_eval(network: Network, cfg, rt: runtime.Runtime, seconds: int) -> dict:
     """Whole evaluation, data and network, of the first videos; the first batch is not timed."""
-    net = evaluated(network, cfg)
-    data = importlib.import_module(f"{network}.dataset").eval_data(cfg, rt)
+    net = build_eval_network(network.name, cfg)
+    data = network.dataset.eval_data(cfg, rt)
     if data.get_dataset_size() < 2:
         raise ValueError("eval.batch: all test videos fit into one batch, which is not timed")
     batches = iter(data.create_tuple_iterator(num_epochs=1, output_numpy=True))

@@ -37,7 +37,7 @@ from typing import Any, Callable
 
 import psutil
 
-from utils.config import list_networks
+from utils.networks import list_networks
 from utils.video.reader import FrameSource, VideoError
 
 PARTS = ("open", "seek", "decode", "convert", "geometry", "augment", "copy", "other")

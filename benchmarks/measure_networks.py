@@ -16,7 +16,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks.results import run
 from utils import cli
-from utils.config import ROOT, check_choice
+from utils.config import ROOT
+from utils.messages import check_choice
 
 # Settings by yaml, besides FIXED: batches that a small machine holds.
 NETWORKS = {

@@ -15,8 +15,7 @@ from mindspore.common.initializer import Normal, Uniform, Zero, initializer
 from scipy.linalg import block_diag
 
 from utils.nn.conv3d import DepthwiseConv3d
-from utils.nn.layers import Dense, LayerNorm, on_ascend
-from utils.weights.tables import resize_rows
+from utils.nn.layers import Dense, LayerNorm, on_ascend, resize_rows
 
 Grid = tuple[int, int, int]
 STD = 0.02  # of all tables and matrices at the start; the sources cut the normal far outside

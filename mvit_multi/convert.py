@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterable
 from typing import Optional
 
-HEAD = r"^(head|expander)\."
-
 
 def dialect(names: Iterable[str]) -> str:
     """Who wrote the file. Raises ValueError."""

@@ -16,7 +16,7 @@ from mvit_multi.policy import parse_policy
 from utils.data import video_dataset
 from utils.data.annotation_file import ListFile, swapped
 from utils.data.packed import reader
-from utils.data.sampler import Order
+from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
 from utils.video.decoders import FrameSource
 from utils.video.transforms import test_views
@@ -59,8 +59,8 @@ def read_records(cfg, split: str) -> list[Sample]:
     return samples * (cfg.data.replicas if split == "train" else 1)
 
 
-def train_order(cfg, samples: list[Sample], rt: Runtime) -> Order:
-    return video_dataset.train_order(cfg, samples, rt)
+def train_sampler(cfg, samples: list[Sample], rt: Runtime) -> TrainSampler:
+    return video_dataset.train_sampler(cfg, samples, rt)
 
 
 class TrainSource(video_dataset.TrainVideos):
@@ -68,21 +68,25 @@ class TrainSource(video_dataset.TrainVideos):
 
     columns = ("clip", "target")
 
-    def __init__(self, samples: list[Sample], cfg, order: Order, epochs: int, skip: int):
-        super().__init__(samples, cfg, order, epochs, skip)
+    def __init__(self, samples: list[Sample], cfg, sampler: TrainSampler, epochs: int, skip: int):
+        super().__init__(samples, cfg, sampler, epochs, skip)
         self.policy = parse_policy(self.data.rand_augment) if self.data.rand_augment else None
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         clips, targets = super().__getitem__(index)
-        mix = self.mix((self.first + int(index)) // self.order.batch)
+        mix = self.mix((self.first + int(index)) // self.sampler.batch)
         targets[:, 2:] = (mix.share, *mix.box)
         return clips, targets
 
     def mix(self, batch: int) -> Mix:
         """How a batch of the tape is mixed: the same on all ranks."""
         data = self.data
-        rng = np.random.RandomState([self.order.seed, 1, batch])
+        rng = np.random.RandomState([self.sampler.seed, 1, batch])
         return draw_mix(rng, data.crop, data.mixup, data.cutmix, data.mix_switch, data.mix_prob)
+
+    def list_class_settings(self) -> list:
+        sets = enumerate(self.data.sets)
+        return [(list_file(self.cfg, index, "train"), settings) for index, settings in sets]
 
     def frames(self, sample: Sample, rng: np.random.RandomState) -> np.ndarray:
         data = self.data

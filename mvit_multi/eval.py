@@ -18,8 +18,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its
 from mvit_multi.config import Config
 from mvit_multi.dataset import list_file
 from mvit_multi.evaluation import eval_videos, evaluate_sets
-from mvit_multi.lr_generator import HEAD
 from mvit_multi.model import MViT
+from mvit_multi.network import NETWORK
 from mvit_multi.predict import heads
 from utils import cli, log, runtime
 from utils.evaluate.metrics import print_result, write_beside
@@ -41,12 +41,12 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
         )
         for k, each in videos.items()
     }
-    net = inference.load(MViT, cfg, checkpoint_path, HEAD)
+    net = inference.load(MViT, cfg, checkpoint_path, NETWORK.classifier)
     result = evaluate_sets(net, videos, rt, {k: page.add for k, page in pages.items()})
     unreadable = sum(each["unreadable"] for each in result["sets"].values())
     result.update(unreadable=unreadable, checkpoint=str(checkpoint_path))
     write_beside(checkpoint_path, result, rt)
-    if rt.is_first:
+    if rt.is_main_process:
         print(table(result))
     print_result(result, rt)
     for k, page in pages.items():

@@ -16,8 +16,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its
 
 from mvit_multi.config import Config
 from mvit_multi.dataset import one_clip
-from mvit_multi.lr_generator import HEAD
 from mvit_multi.model import MViT, SideBySide
+from mvit_multi.network import NETWORK
 from utils import cli, log, runtime
 from utils.evaluate.metrics import print_result
 from utils.export import export, inference
@@ -30,7 +30,7 @@ def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
     info = {"network": "mvit_multi", "columns": export.columns(cfg.data.sets)}
 
     def load(level: str, **changes: str) -> SideBySide:
-        net = inference.network(MViT, cfg, checkpoint_path, HEAD, level, **changes)
+        net = inference.network(MViT, cfg, checkpoint_path, NETWORK.classifier, level, **changes)
         return SideBySide(net)
 
     result = export.export(load, one_clip(cfg.data), "probabilities", want, info, form="grouped")

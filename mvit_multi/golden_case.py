@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 from mindspore import nn
 
-from mvit_multi import convert
 from mvit_multi.loss import Informative, build_loss
 from mvit_multi.lr_generator import parameter_groups
 from mvit_multi.mixup import target_row
 from mvit_multi.model import MViT
+from mvit_multi.network import NETWORK
 from utils.config import Run
 from utils.runtime import Runtime
 from utils.testing.golden import case_state, put_state
@@ -52,7 +52,7 @@ def settings(case: dict, form: str = "frames") -> dict:
 def network(case: dict, training: bool = False, form: str = "frames") -> MViT:
     """The case's network with its weights."""
     net = MViT(**settings(case, form))
-    put_state(net, case_state(case, net), convert)
+    put_state(net, case_state(case, net), NETWORK)
     return net.set_train(training)
 
 

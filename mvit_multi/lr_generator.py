@@ -9,8 +9,6 @@ import numpy as np
 
 from utils.train import lr_schedules
 
-HEAD = r"^(head|expander)\."  # names of what a start from another data set's network leaves fresh
-
 
 def get_lr(train: Any, steps_per_epoch: int, global_batch: int) -> np.ndarray:
     """The rate of every update of the run, float64.

@@ -12,64 +12,47 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own room
 
 from mvit_multi.config import Config
-from mvit_multi.dataset import TrainSource, list_file, one_clip, read_records, train_order
+from mvit_multi.dataset import TrainSource, one_clip, read_records, train_sampler
 from mvit_multi.evaluation import eval_videos, evaluate_sets
 from mvit_multi.loss import Gather, Informative, build_loss
-from mvit_multi.lr_generator import HEAD, get_lr, parameter_groups
+from mvit_multi.lr_generator import get_lr, parameter_groups
 from mvit_multi.mixup import MixClips
 from mvit_multi.model import MViT
-from utils import cli, log, runtime
-from utils.data.class_names import advise
-from utils.data.sampler import Order
-from utils.distributed import gradient_fusion
-from utils.evaluate.metrics import print_result
-from utils.train import amp, optimizers, trainer
-from utils.train.train_step import TrainStep
+from mvit_multi.network import NETWORK
+from utils import cli, runtime
+from utils.data.sampler import TrainSampler
+from utils.train import optimizers
+from utils.train.train_setup import TrainSetup, build_setup
+from utils.train.trainer import Trainer
 from utils.weights import checkpoint
 
 
 def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
-    folder = checkpoint.RunFolder(cfg, rt)
-    log.start_log(rt, folder.path)
-    for which, each in enumerate(cfg.data.sets):
-        advise(list_file(cfg, which, "train"), each)
+    trainer = Trainer(cfg, rt)  # run directory, log, resume point
     samples = read_records(cfg, "train")
-    order = folder.continued(train_order(cfg, samples, rt), cfg.train.accumulate)
-    step, lr, segments = build(cfg, rt, order)
-    done = folder.restore(step, order)
-    log.announce(cfg.train, order, segments, done)
-    clips = TrainSource(samples, cfg, order, cfg.train.epochs, done)
-    plan = trainer.Plan(
-        run=cfg.run,
-        epochs=cfg.train.epochs,
-        order=order,
-        rates=lr,
-        too_many_bad=lambda: clips.bad.over(cfg.data.bad_limit),
-        evaluate=validation(cfg, step.net, rt),
-    )
-    print_result(trainer.fit(step, clips.dataset(step.dropout), plan, rt, folder), rt)
+    sampler = trainer.resume(train_sampler(cfg, samples, rt))
+    setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
+    train_set = TrainSource(samples, cfg, sampler, cfg.train.epochs, trainer.start_step)
+    trainer.fit(setup, train_set, evaluate=validation(cfg, setup.step.net, rt))
 
 
-def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
-    """The train step, the learning rate of every update, and the AllReduce segments."""
+def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
+    """Model, optimizer and train step of a run over the samples of `sampler`."""
     train = cfg.train
     net = MViT(**cfg.network())
     if train.pretrained:
-        checkpoint.load(net, train.pretrained, train.new_head, HEAD)
-    lr = get_lr(train, order.steps_per_epoch, order.per_update(train.accumulate))
+        checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
+    lr = get_lr(train, sampler.steps_per_epoch, sampler.effective_batch_size(train.accumulate))
     weights = net.trainable_params()
     groups = parameter_groups(weights, train, lr)
     opt = optimizers.AdamW(weights, groups, train.betas, train.eps)
     clips = (cfg.data.batch * cfg.data.copies, *one_clip(cfg.data))
-    segments = gradient_fusion.split_all_reduce(net, opt, cfg.run, rt, clips)  # read by TrainStep
     mix = MixClips(net.normalize, cfg.data.mixes)
-    net, loss = amp.cast(net, cfg.run.amp), losses(cfg, rt)
-    step = TrainStep(net, loss, opt, cfg.run, train, rt, order.steps_per_epoch, mix, clips[0])
-    return step, lr, segments
+    return build_setup(cfg, rt, sampler, net, build_losses(cfg, rt), opt, lr, clips, mix)
 
 
-def losses(cfg: Config, rt: runtime.Runtime):
+def build_losses(cfg: Config, rt: runtime.Runtime):
     """Classification, projection and informative loss as the yaml weighs them."""
     train, informative = cfg.train, None
     if train.informative_weight:

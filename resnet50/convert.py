@@ -9,8 +9,6 @@ import re
 from collections.abc import Iterable
 from typing import Optional
 
-HEAD = r"^fc\."
-
 RULES = [
     (r"^module\.", ""),
     (r"^(end_point|classifier)\.", "fc."),

@@ -12,6 +12,7 @@ on any machine where the number of workers is the same; `data.workers: auto` fol
 import functools
 import re
 from collections.abc import Iterator
+from typing import Optional
 
 import mindspore.dataset as ds
 import numpy as np
@@ -21,7 +22,8 @@ from resnet50.images import center_view, centered, decode, full_view
 from resnet50.mixup import mix_targets
 from resnet50.readers import count_samples, open_reader
 from utils.data.loader import announce, batches_ahead, worker_count
-from utils.data.sampler import Order, share
+from utils.data.sampler import TrainSampler, shard_for_eval
+from utils.nn.dropout import DropoutFactors
 from utils.runtime import Runtime
 
 MEASURED = 64  # images in memory while decoding is measured
@@ -33,17 +35,17 @@ def read_records(cfg, split: str) -> int:
     return count_samples(cfg.data, split, cfg.model.num_classes)
 
 
-def train_order(cfg, samples: int, rt: Runtime) -> Order:
-    return Order(samples, cfg.data.batch, rt.rank, rt.size, rt.seed)
+def train_sampler(cfg, samples: int, rt: Runtime) -> TrainSampler:
+    return TrainSampler(samples, cfg.data.batch, rt.rank, rt.size, rt.seed)
 
 
 class TrainSource:
     """The rest of the run's batches, in order; an iterable with a length."""
 
-    def __init__(self, samples: int, cfg, order: Order, epochs: int, skip: int):
-        self.samples, self.data, self.order, self.skip = samples, cfg.data, order, skip
+    def __init__(self, samples: int, cfg, sampler: TrainSampler, epochs: int, skip: int):
+        self.samples, self.data, self.sampler, self.skip = samples, cfg.data, sampler, skip
         self.classes = cfg.model.num_classes
-        self.length = epochs * order.steps_per_epoch - skip
+        self.length = epochs * sampler.steps_per_epoch - skip
         self.error = ""  # what could not be read
 
     def __len__(self) -> int:
@@ -63,8 +65,8 @@ class TrainSource:
         for _ in range(given, self.length):  # the run is about to stop
             yield blank, self.target(np.zeros(self.data.batch, np.int32), 0)
 
-    def dataset(self):
-        """The rest of the run in batches; None where nothing is left."""
+    def dataset(self, dropout: Optional[DropoutFactors] = None):
+        """The rest of the run in batches; None if nothing is left. The network has no dropout."""
         if len(self) == 0:
             return None
         prepare(self.data, self.data.batch)
@@ -72,19 +74,19 @@ class TrainSource:
         return ds.GeneratorDataset(self, ["image", "target"], num_parallel_workers=1, shuffle=False)
 
     def batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        epoch, skip = divmod(self.skip, self.order.steps_per_epoch)
+        epoch, skip = divmod(self.skip, self.sampler.steps_per_epoch)
         left = self.length
         while left:
-            pipeline = epoch_pipeline(self.data, self.order, epoch)
+            pipeline = epoch_pipeline(self.data, self.sampler, epoch)
             rows = pipeline.skip(skip) if skip else pipeline
             yield from rows.create_tuple_iterator(num_epochs=1, output_numpy=True)
-            left -= self.order.steps_per_epoch - skip
+            left -= self.sampler.steps_per_epoch - skip
             epoch, skip = epoch + 1, 0
 
     def target(self, label: np.ndarray, step: int) -> np.ndarray:
         if not self.data.mixup:
             return label.astype(np.int32)
-        rng = np.random.RandomState([self.order.seed, step, self.order.rank])
+        rng = np.random.RandomState([self.sampler.seed, step, self.sampler.rank])
         return mix_targets(label, self.data.mixup, rng)
 
     def decode(self, index: int) -> np.ndarray:
@@ -98,9 +100,13 @@ class TrainSource:
         rows = open_reader(self.data, "train", first, 1)
         return [image for image, _ in rows.create_tuple_iterator(num_epochs=1, output_numpy=True)]
 
-    def over(self) -> str:
-        """A line where an image could not be read, else empty."""
+    def find_fault(self) -> str:
+        """Why the training must stop, or an empty string: an image could not be read."""
         return self.error
+
+    def list_class_settings(self) -> list:
+        """None: images have no settings that depend on names of classes."""
+        return []
 
 
 def targets_of(cfg, labels: np.ndarray) -> np.ndarray:
@@ -110,12 +116,12 @@ def targets_of(cfg, labels: np.ndarray) -> np.ndarray:
     return mix_targets(labels, cfg.data.mixup, np.random.RandomState(0))
 
 
-def epoch_pipeline(data, order: Order, epoch: int):
+def epoch_pipeline(data, sampler: TrainSampler, epoch: int):
     """(image, label) in batches: this rank's part of one epoch."""
-    seed = np.random.RandomState([order.seed, epoch, order.rank]).randint(2**31)
+    seed = np.random.RandomState([sampler.seed, epoch, sampler.rank]).randint(2**31)
     ds.config.set_seed(int(seed))
     workers = prepare(data, data.batch)
-    rows = open_reader(data, "train", order.epoch(epoch).tolist(), workers)
+    rows = open_reader(data, "train", sampler.epoch(epoch).tolist(), workers)
     rows = rows.map(train_transforms(data), ["image"], num_parallel_workers=workers)
     return rows.batch(data.batch, drop_remainder=True)
 
@@ -149,7 +155,7 @@ class EvalSource:
 
     def __init__(self, samples: int, cfg, rt: Runtime):
         self.data, self.batch, self.classes = cfg.data, cfg.eval.batch, cfg.model.num_classes
-        mine = share(samples, self.batch, rt.rank, rt.size)
+        mine = shard_for_eval(samples, self.batch, rt.rank, rt.size)
         self.length = len(mine) // self.batch
         self.mine = [sample for sample in mine if sample is not None]
 
@@ -215,3 +221,13 @@ def prepare(data, batch: int) -> int:
 def clip_shape(data, size: int) -> tuple[int, int, int]:
     """(3, size, size) of one image."""
     return 3, size, size
+
+
+def one_clip(data) -> tuple[int, int, int]:
+    """A training sample is one image."""
+    return clip_shape(data, data.crop)
+
+
+def list_files(cfg) -> list:
+    """None: images are found by folders or in MindRecord files."""
+    return []

@@ -14,8 +14,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its
 
 from resnet50.config import Config
 from resnet50.dataset import EvalSource, read_records
-from resnet50.lr_generator import HEAD
 from resnet50.model import build_network
+from resnet50.network import NETWORK
 from resnet50.predict import heads
 from resnet50.readers import describe
 from utils import cli, log, runtime
@@ -31,7 +31,7 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> None:
     images = EvalSource(count, cfg, rt)
     samples = describe(cfg.data, "test", count, heads(cfg)[0]) if report else Samples()
     pages = Report(report, images.mine, samples, rt, softmax=True)
-    net = inference.load(build_network, cfg, checkpoint_path, HEAD)
+    net = inference.load(build_network, cfg, checkpoint_path, NETWORK.classifier)
     result = evaluate(net, images, cfg.model.num_classes, rt, pages.add)
     result.update(views="1x1", checkpoint=str(checkpoint_path))
     write_beside(checkpoint_path, result, rt)

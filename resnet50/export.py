@@ -17,8 +17,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its
 
 from resnet50.config import Config
 from resnet50.dataset import clip_shape
-from resnet50.lr_generator import HEAD
 from resnet50.model import build_network
+from resnet50.network import NETWORK
 from utils import cli, log, runtime
 from utils.evaluate.metrics import print_result
 from utils.export import export, inference
@@ -28,7 +28,7 @@ def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     want = export.wanted(cfg.eval.batch, **options)
-    load = partial(inference.network, build_network, cfg, checkpoint_path, HEAD)
+    load = partial(inference.network, build_network, cfg, checkpoint_path, NETWORK.classifier)
     shape = clip_shape(cfg.data, cfg.data.crop)
     print_result(export.export(load, shape, "scores", want, {"network": "resnet50"}), rt)
 

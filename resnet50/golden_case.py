@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 from mindspore import nn
 
-from resnet50 import convert
 from resnet50.loss import build_loss
 from resnet50.lr_generator import parameter_groups
 from resnet50.model import build_network
+from resnet50.network import NETWORK
 from utils.config import Run
 from utils.runtime import Runtime
 from utils.testing.golden import case_state, put_state
@@ -24,7 +24,7 @@ def network(case: dict, training: bool = False) -> nn.Cell:
     """The case's network with its weights."""
     config = case["config"]
     net = build_network(config["arch"], num_classes=config["num_classes"], mean=MEAN, std=STD)
-    put_state(net, case_state(case, net), convert)
+    put_state(net, case_state(case, net), NETWORK)
     return net.set_train(training)
 
 
@@ -51,3 +51,8 @@ def train_step(case: dict, part: str) -> TrainStep:
 def cell_name(point: str) -> str:
     """Where a tap of the originals is taken here; the last mean is no cell of ours."""
     return "" if point == "avgpool" else point
+
+
+def target(case: dict) -> np.ndarray:
+    """Labels, int32 (N,)."""
+    return np.array(case["labels"], np.int32)

@@ -14,53 +14,43 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its
 from mindspore import nn
 
 from resnet50.config import Config
-from resnet50.dataset import EvalSource, TrainSource, clip_shape, read_records, train_order
+from resnet50.dataset import EvalSource, TrainSource, clip_shape, read_records, train_sampler
 from resnet50.loss import build_loss
-from resnet50.lr_generator import HEAD, get_lr, parameter_groups
+from resnet50.lr_generator import get_lr, parameter_groups
 from resnet50.mixup import MixUp
 from resnet50.model import build_network
-from utils import cli, log, runtime
-from utils.data.sampler import Order
-from utils.distributed import gradient_fusion
-from utils.evaluate.metrics import evaluate, print_result
+from resnet50.network import NETWORK
+from utils import cli, runtime
+from utils.data.sampler import TrainSampler
+from utils.evaluate.metrics import evaluate
 from utils.nn.layers import freeze
-from utils.train import amp, optimizers, trainer
-from utils.train.train_step import TrainStep
+from utils.train import optimizers
+from utils.train.train_setup import TrainSetup, build_setup
+from utils.train.trainer import Trainer
 from utils.weights import checkpoint
 
 
 def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
-    folder = checkpoint.RunFolder(cfg, rt)
-    log.start_log(rt, folder.path)
+    trainer = Trainer(cfg, rt)  # run directory, log, resume point
     samples = read_records(cfg, "train")
-    order = folder.continued(train_order(cfg, samples, rt), cfg.train.accumulate)
-    step, lr, segments = build(cfg, rt, order)
-    done = folder.restore(step, order)
-    log.announce(cfg.train, order, segments, done)
-    images = TrainSource(samples, cfg, order, cfg.train.epochs, done)
-    plan = trainer.Plan(
-        run=cfg.run,
-        epochs=cfg.train.epochs,
-        order=order,
-        rates=lr,
-        too_many_bad=images.over,
-        evaluate=validation(cfg, step.net, rt),
-    )
-    print_result(trainer.fit(step, images.dataset(), plan, rt, folder), rt)
+    sampler = trainer.resume(train_sampler(cfg, samples, rt))
+    setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
+    train_set = TrainSource(samples, cfg, sampler, cfg.train.epochs, trainer.start_step)
+    trainer.fit(setup, train_set, evaluate=validation(cfg, setup.step.net, rt))
 
 
-def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
-    """The train step, the learning rate of every update, and the AllReduce segments."""
+def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
+    """Model, optimizer and train step of a run over the samples of `sampler`."""
     train = cfg.train
     net = build_network(**cfg.network())
     if train.pretrained:
-        checkpoint.load(net, train.pretrained, train.new_head, HEAD)
+        checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
     if train.batch_norm == "frozen":
         freeze(cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d))
     mix = MixUp(net.normalize) if cfg.data.mixup else None
-    many = train.accumulate
-    lr = get_lr(train, order.updates_per_epoch(many), order.per_update(many))
+    updates = sampler.updates_per_epoch(train.accumulate)
+    lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulate))
     weights = net.trainable_params()
     groups = parameter_groups(weights, train, lr)
     if train.optimizer == "lars":
@@ -70,10 +60,8 @@ def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
     else:
         opt = optimizers.SGD(weights, groups, train.momentum, train.nesterov)
     clips = (cfg.data.batch, *clip_shape(cfg.data, cfg.data.crop))
-    segments = gradient_fusion.split_all_reduce(net, opt, cfg.run, rt, clips)  # read by TrainStep
-    net, loss = amp.cast(net, cfg.run.amp), build_loss(train.smoothing, train.smoothed)
-    step = TrainStep(net, loss, opt, cfg.run, train, rt, order.steps_per_epoch, mix)
-    return step, lr, segments
+    loss = build_loss(train.smoothing, train.smoothed)
+    return build_setup(cfg, rt, sampler, net, loss, opt, lr, clips, mix)
 
 
 def validation(cfg: Config, net, rt: runtime.Runtime):

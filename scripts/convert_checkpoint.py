@@ -8,7 +8,6 @@ both sides; --new_head leaves the classifier fresh (its weights are then not in 
 of stdout is one JSON object: matched, dropped, missing.
 """
 
-import importlib
 import json
 import sys
 from pathlib import Path
@@ -18,16 +17,16 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from mindspore import Parameter, Tensor
 
 from utils import cli, files
+from utils.networks import Network
 from utils.weights import checkpoint
 from utils.weights.convert import convert, read_source
 
 
-def main(network: str, cfg, *, source: Path, target: Path, new_head: bool = False) -> None:
-    net = importlib.import_module(f"{network}.model").build_network(**cfg.network())
+def main(network: Network, cfg, *, source: Path, target: Path, new_head: bool = False) -> None:
+    net = network.model.build_network(**cfg.network())
     wanted = {name: tuple(p.shape) for name, p in checkpoint.weights_of(net).items()}
-    names = importlib.import_module(f"{network}.convert")
     try:
-        done = convert(read_source(source), wanted, names, new_head)
+        done = convert(read_source(source), wanted, network, new_head)
     except ValueError as error:
         text = str(error)
         raise ValueError(text if str(source) in text else f"{source}: {text}") from None

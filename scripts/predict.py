@@ -18,7 +18,6 @@ number: a JSON line a frame, `NAME_stream.csv` and `NAME_stream.png`; ctrl-C end
 many frames a second it takes. Docs: docs/predict.md.
 """
 
-import importlib
 import os
 import sys
 from pathlib import Path
@@ -27,16 +26,16 @@ from typing import Any, Optional
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils import cli, log, runtime
-from utils.config import ROOT
 from utils.evaluate import video_inference
 from utils.evaluate.metrics import print_result
 from utils.evaluate.predict import Predictor
 from utils.export import inference
+from utils.networks import Network
 from utils.video.integrity import SUFFIXES
 
 
 def main(
-    network: str,
+    network: Network,
     cfg: Any,
     videos: list[str],
     *,
@@ -59,24 +58,22 @@ def main(
             raise ValueError(f"{video} does not exist")
         if any(file.suffix.lower() in SUFFIXES for file in Path(video).glob("*")):
             raise ValueError(f"{video} is a folder of videos; name them, as in {video}/*.mp4")
-    prediction = importlib.import_module(f"{network}.predict")
+    prediction = network.predict
     heads = prediction.heads(cfg)
     video_inference.name_classes(heads, labels)
     folder = out or Path(checkpoint_path).parent / "predictions"
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     if stream:
-        if not (ROOT / network / "streaming.py").is_file():
+        if not network.streams:
             raise ValueError(
-                f"--stream: {network} has no form that takes frame after frame; tsm has"
+                f"--stream: {network.name} has no form that takes frame after frame; tsm has"
             )
-        streaming = importlib.import_module(f"{network}.streaming")
         rest = (heads[0], top, fps or 0.0, folder)
-        print_result(streaming.run(cfg, checkpoint_path, videos[0], *rest), rt)
+        print_result(network.streaming.run(cfg, checkpoint_path, videos[0], *rest), rt)
         return 0
-    build = importlib.import_module(f"{network}.model").build_network
-    classifier = importlib.import_module(f"{network}.lr_generator").HEAD
-    net = inference.load(build, cfg, checkpoint_path, classifier)
+    build = network.model.build_network
+    net = inference.load(build, cfg, checkpoint_path, network.classifier)
     rest = (folder, top, window, step)
     predictor = Predictor(net, heads, lambda path: prediction.open_source(path, cfg), *rest)
     result = predictor.run(videos)

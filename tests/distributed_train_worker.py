@@ -20,7 +20,7 @@ from mindspore import ops
 from tsm import train
 from tsm.config import Config
 from utils import cli
-from utils.train import trainer
+from utils.train import train_setup, trainer
 from utils.train.train_step import TrainStep
 
 NAMES = ("POISONED_STEP", "FLAGGED_STEP", "LAST_STEP")
@@ -43,31 +43,32 @@ class FlaggedStep(TrainStep):
         return ops.logical_and(super().check(grads, norm), self.micro_step != FLAGGED - 1)
 
 
-class StoppedTrainer(trainer.Trainer):
+class StoppedLoop(trainer.TrainingLoop):
     """Of one rank: asks for the end in the middle of the run."""
 
     def on_train_step_end(self, run_context):
         super().on_train_step_end(run_context)
         if self.position == LAST:
-            self.ask_to_stop(signal.SIGTERM)
+            self.request_stop(signal.SIGTERM)
 
 
 def main(cfg: Config) -> None:
     kept = {}
     build = train.build
 
-    def keep(cfg, rt, order):
+    def keep(cfg, rt, sampler):
         if rt.rank == rt.size - 1:
-            train.TrainStep = PoisonedStep if POISONED > 0 else TrainStep
+            train_setup.TrainStep = PoisonedStep if POISONED > 0 else TrainStep
             if FLAGGED > 0:
-                train.TrainStep = FlaggedStep
-            trainer.Trainer = StoppedTrainer
-        kept["rank"], kept["step"] = rt.rank, build(cfg, rt, order)
-        return kept["step"]
+                train_setup.TrainStep = FlaggedStep
+            trainer.TrainingLoop = StoppedLoop
+        setup = build(cfg, rt, sampler)
+        kept["rank"], kept["step"] = rt.rank, setup.step
+        return setup
 
     train.build = keep
     train.main(cfg)
-    arrays = {name: p.asnumpy() for name, p in kept["step"][0].state().items()}
+    arrays = {name: p.asnumpy() for name, p in kept["step"].state().items()}
     np.savez(cfg.run.out.parent / f"rank_{kept['rank']}.npz", **arrays)
 
 

@@ -16,7 +16,7 @@ from mindspore import Tensor, nn
 from mvit_multi import dataset, train
 from mvit_multi.config import Config
 from utils import cli, runtime
-from utils.data.sampler import Order
+from utils.data.sampler import TrainSampler
 
 
 class Gradients(nn.Cell):
@@ -40,14 +40,14 @@ class Gradients(nn.Cell):
 def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)
     batch = cfg.data.batch
-    step = train.build(cfg, rt, Order(100, batch, rt.rank, rt.size, 0))[0].set_train()
+    step = train.build(cfg, rt, TrainSampler(100, batch, rt.rank, rt.size, 0)).step.set_train()
     shape = dataset.clip_shape(cfg.data, cfg.data.crop)
     clips = np.random.RandomState(0).randint(0, 255, (batch * rt.size, *shape)).astype(np.uint8)
     targets = dataset.targets_of(cfg, np.arange(batch * rt.size) % 4)
     mine = slice(batch * rt.rank, batch * (rt.rank + 1))
     grads = Gradients(step)(Tensor(clips[mine]), Tensor(targets[mine]))
     names = [parameter.name for parameter in step.optimizer.parameters]
-    if rt.is_first:
+    if rt.is_main_process:
         cfg.run.out.mkdir(parents=True)
         arrays = {name: grad.asnumpy() for name, grad in zip(names, grads)}
         np.savez(cfg.run.out / "gradients.npz", **arrays)

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import environment
-from utils.config import ROOT, list_networks
+from utils.config import ROOT
+from utils.networks import list_networks
 
 PAGE = ROOT / "docs" / "adding_a_network.md"
 BLOCK = re.compile(
     r"^```(\w+)(?: file=(\S+?))?(?: part=(\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE
 )
-LEFT_OUT = shutil.ignore_patterns("golden", "__pycache__", ".*", "out", "data", "kernel_meta")
+LEFT_OUT = shutil.ignore_patterns("golden", "__pycache__", ".*", "kernel_meta")
 
 
 def put(path: Path, part: str, text: str) -> None:
@@ -43,7 +44,7 @@ def added(drawn, tmp_path_factory) -> tuple:
     """The copy with the new network, and the page's further commands, which are not run yet."""
     copy = tmp_path_factory.mktemp("copy") / "zoo"
     copy.mkdir()
-    for name in (*list_networks(), "utils", "scripts", "tests", "docs"):
+    for name in (*list_networks(), "utils", "scripts", "benchmarks", "tests", "docs"):
         shutil.copytree(ROOT / name, copy / name, ignore=LEFT_OUT)
     for name in ("README.md", "conftest.py", "pyproject.toml"):
         shutil.copy(ROOT / name, copy)

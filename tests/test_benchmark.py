@@ -8,7 +8,7 @@ from benchmarks import benchmark, measure_networks
 from tests.helpers import call, last_json, run
 from tsm.config import Config
 from utils.config import ROOT, load_config
-from utils.testing.graph_costs import PARTS
+from utils.verify.graph_costs import PARTS
 
 BENCHMARK = "benchmarks/benchmark.py"
 SMALL = ["--data.batch=2"]  # to the other rooms' smoke yamls

@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers import call, run
 from utils.config import ROOT
-from utils.testing.filling import fill
+from utils.testing.golden import fill
 from utils.weights.checkpoint import read
 
 SOURCE = ROOT / "tsm" / "tests" / "golden" / "tsm_r18_w2.pth.tar"

@@ -7,7 +7,6 @@ what lies there beforehand. What a command names and no earlier line has made co
 a checkpoint is a fresh network, a video a drawn one, a run a short training.
 """
 
-import importlib
 import re
 import shlex
 import shutil
@@ -22,7 +21,8 @@ from PIL import Image
 
 from tests.helpers import environment
 from tests.test_official_lists import CASES, IMAGES, lay, lay_imagenet
-from utils.config import ROOT, list_networks, load_config
+from utils.config import ROOT, load_config
+from utils.networks import find_network, list_networks
 from utils.weights import checkpoint
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -162,8 +162,8 @@ def save_fresh(path: Path, yaml: Path, words: list[str]) -> None:
     """A network of fresh weights, as the yaml and the command's settings describe it."""
     network = yaml.parent.parent.name
     overrides = [word[2:] for word in words if re.match(r"--\w+\.\w+=", word)]
-    cfg = load_config(importlib.import_module(f"{network}.config").Config, yaml, overrides)
-    net = importlib.import_module(f"{network}.model").build_network(**cfg.network())
+    cfg = load_config(find_network(network).config, yaml, overrides)
+    net = find_network(network).model.build_network(**cfg.network())
     path.parent.mkdir(parents=True, exist_ok=True)
     checkpoint.save(path, checkpoint.weights_of(net))
 

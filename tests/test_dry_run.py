@@ -14,7 +14,8 @@ from textwrap import dedent
 import pytest
 
 from tests.helpers import call, last_json
-from utils.config import ROOT, home, list_networks, load_config, load_config_class
+from utils.config import ROOT, home, load_config
+from utils.networks import find_network, list_networks
 from utils.simulation import dry_run as dry_run_module
 from utils.simulation import stub_libraries
 from utils.simulation.dry_run import CHIPS, Machine, choose_ranks, dry_run, simulate
@@ -174,7 +175,7 @@ def test_float32_needs_no_3d_convolution_on_a_910a(network, cache):
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_fits_into_the_memory_that_it_names(path, cache):
     network = path.parents[1].name
-    cfg = load_config(load_config_class(network), path)
+    cfg = load_config(find_network(network).config, path)
     ranks = choose_ranks(cfg.run.cluster, RANKS)
     result = dry_run(network, path, [], "ascend910b", cache, ranks=ranks)
     check_kernels(result)
@@ -190,16 +191,17 @@ BUILD = """
     sys.path.insert(0, str(root))
     from mindspore.nn.utils import no_init_parameters
     from utils import runtime
-    from utils.config import Run, find_network_of_yaml, load_config, load_config_class
+    from utils.config import Run, load_config
+    from utils.networks import find_network_of_yaml
 
     runtime.start(Run(device="Ascend"))
     failed = {}
     for path in sorted(root.glob("*/configs/*.yaml")):
         network = find_network_of_yaml(path)
-        cfg = load_config(load_config_class(network), path, ["run.device=Ascend"])
+        cfg = load_config(network.config, path, ["run.device=Ascend"])
         try:
             with no_init_parameters():
-                importlib.import_module(f"{network}.model").build_network(**cfg.network())
+                find_network(network).model.build_network(**cfg.network())
         except Exception as error:
             failed[path.stem] = str(error)
     print(json.dumps({"finished": True, "failed": failed}), flush=True)

@@ -3,7 +3,6 @@
 At toy size: images of 32 pixels, batches of two, four frames.
 """
 
-import importlib
 import re
 from pathlib import Path
 
@@ -11,10 +10,12 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from utils.config import ROOT, list_networks, load_config
-from utils.data.sampler import Order
+from utils.config import ROOT, load_config
+from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import segment_ends
+from utils.networks import find_network, list_networks
 from utils.runtime import Runtime
+from utils.train.train_setup import TrainSetup
 
 YAMLS = sorted(
     path for network in list_networks() for path in (ROOT / network / "configs").glob("*.yaml")
@@ -25,11 +26,11 @@ NAME = {"tsm": ("tsm_", "tsn_")}
 @pytest.mark.parametrize("path", YAMLS, ids=lambda p: p.stem)
 def test_a_yaml_loads_and_says_how_to_run_it(path: Path):
     network = path.parents[1].name
-    cfg = load_config(importlib.import_module(f"{network}.config").Config, path)
+    cfg = load_config(find_network(network).config, path)
     assert path.stem.startswith(NAME.get(network, (network,)))
     assert path.name in path.read_text().split("\nrun:")[0], "the head names the command"
     assert cfg.run.out == ROOT / "out" / path.stem
-    net = importlib.import_module(f"{network}.model").build_network(**cfg.network())
+    net = find_network(network).model.build_network(**cfg.network())
     names = [p.name for p in net.trainable_params()]
     assert segment_ends(names, cfg.run.all_reduce)[-1] == len(names) - 1
 
@@ -48,10 +49,10 @@ TOY = {
 def toy(path: Path):
     """The yaml's configuration on the CPU with a small network, small images, a short run."""
     network = path.parents[1].name
-    module = importlib.import_module(f"{network}.config")
+    config = find_network(network).config
     overrides = ["run.device=CPU", "run.all_reduce=[]", "train.epochs=9"]
     overrides += ["train.pretrained=null", *TOY[network]]
-    cfg = load_config(module.Config, path)
+    cfg = load_config(config, path)
     if not cfg.run.dynamic_loss_scale:
         overrides.append("run.loss_scale=1")  # two small images have wild gradients
     if network == "x3d":
@@ -60,7 +61,7 @@ def toy(path: Path):
         cfg.model, "non_local", False
     ):
         overrides += ["model.arch=resnet18", "model.first_width=16"]
-    return load_config(module.Config, path, overrides)
+    return load_config(config, path, overrides)
 
 
 def graph_of(path: Path) -> str:
@@ -86,29 +87,28 @@ def one_of_each_graph() -> list:
     return [pytest.param(p, marks=pytest.mark.slow) if slow.search(p.stem) else p for p in paths]
 
 
-def build(path: Path) -> tuple:
-    """(train step, rates) of a toy; two updates an epoch."""
-    train = importlib.import_module(f"{path.parents[1].name}.train")
-    return train.build(toy(path), Runtime(), Order(4, 2, 0, 1, 0))[:2]
+def build(path: Path) -> TrainSetup:
+    """Of a toy; two updates an epoch."""
+    train = find_network(path.parents[1].name).train
+    return train.build(toy(path), Runtime(), TrainSampler(4, 2, 0, 1, 0))
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda p: p.stem)
 def test_a_yaml_builds_its_optimizer(path: Path):
-    _, lr = build(path)
-    assert len(lr) == 9 * Order(4, 2, 0, 1, 0).updates_per_epoch(toy(path).train.accumulate)
+    lr = build(path).lr
+    assert len(lr) == 9 * TrainSampler(4, 2, 0, 1, 0).updates_per_epoch(toy(path).train.accumulate)
     assert (lr >= 0).all()
     assert lr.max() > 0
 
 
 @pytest.mark.parametrize("path", one_of_each_graph(), ids=lambda p: p.stem)
 def test_a_yaml_trains_one_step_at_toy_size(path: Path):
-    cfg, (step, _) = toy(path), build(path)
-    dataset = importlib.import_module(f"{path.parents[1].name}.dataset")
+    cfg, step = toy(path), build(path).step
+    dataset = find_network(path.parents[1].name).dataset
     shape = dataset.clip_shape(cfg.data, cfg.data.crop)
     clip = np.random.RandomState(0).randint(0, 255, (2, *shape)).astype(np.uint8)
     target = np.array([0, 1], np.int32)
-    if hasattr(dataset, "targets_of"):
-        target = dataset.targets_of(cfg, target)
+    target = dataset.targets_of(cfg, target)
     outputs = step.set_train()(Tensor(clip), Tensor(target), *step.draw_factors())
     assert np.isfinite(float(outputs[0].asnumpy()))
     # A dynamic scale begins where float16 overflows, and comes down.

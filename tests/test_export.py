@@ -1,4 +1,4 @@
-"""Toy sizes of all networks, exported, run again: MINDIR, and ONNX where it is installed.
+"""Toy sizes of all networks, exported and run again: MINDIR, and ONNX where it is installed.
 
 The weights are those of the golden cases: functions of names, far from zero.
 """
@@ -22,6 +22,7 @@ from utils.config import ROOT, load_config
 from utils.evaluate.metrics import video_scores
 from utils.export import export, inference, mindir
 from utils.export import exported as exported_network
+from utils.networks import find_network
 from utils.testing.golden import case_state, put_state
 from utils.weights import checkpoint
 
@@ -73,11 +74,11 @@ MORE = {
 
 def build_toy(network: str, arguments: dict, level: str, **changes: str) -> nn.Cell:
     arguments = {name: value for name, value in arguments.items() if value is not None}
-    net = importlib.import_module(f"{network}.model").build_network(**{**arguments, **changes})
+    net = find_network(network).model.build_network(**{**arguments, **changes})
     state = case_state({}, net)
     # Not scaled, the attention of a non-local block makes any rounding large.
     state.update({name: value / 8 for name, value in state.items() if ".nl.theta." in name})
-    put_state(net, state, importlib.import_module(f"{network}.convert"))
+    put_state(net, state, find_network(network))
     net = inference.ready(net, level)
     return SideBySide(net) if network == "mvit_multi" else net
 
@@ -130,12 +131,11 @@ def test_a_cpu_writes_the_mindir_for_an_ascend(network, setting, tmp_path):
     With taps a channel has a kernel for each frame; `frames`, the form for a CPU, has one kernel
     for all frames of a channel.
     """
-    config = importlib.import_module(f"{network}.config").Config
+    config = find_network(network).config
     path = ROOT / network / "configs" / f"{network}_smoke.yaml"
     toy = ["data.frames=4", "data.crop=32"]
-    toy += {"x3d": ["data.scales=[32,36]"], "mvit_multi": ["model.depth=2", "model.grow=[1]"]}[
-        network
-    ]
+    own = {"x3d": ["data.scales=[32,36]"], "mvit_multi": ["model.depth=2", "model.grow=[1]"]}
+    toy += own[network]
     ascend = load_config(config, path, [*toy, "run.device=Ascend"]).network()
     arguments = load_config(config, path, [*toy, "run.device=CPU", setting]).network()
     assert arguments == ascend
@@ -285,9 +285,13 @@ def test_what_is_no_mindir_of_this_room_is_refused(tmp_path):
 )
 def test_an_option_that_is_not_offered_is_told(option, words, tmp_path):
     parser = cli.Parser("", [], lambda: None, export.wanted)
-    arguments = ["--format=mindir", f"--target={tmp_path / 'net'}", option]
-    with pytest.raises(ValueError, match=re.escape(words)):
+
+    def check_options() -> None:
+        arguments = ["--format=mindir", f"--target={tmp_path / 'net'}", option]
         export.wanted(2, **parser.parse(arguments)[2])
+
+    with pytest.raises(ValueError, match=re.escape(words)):
+        check_options()
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime"])

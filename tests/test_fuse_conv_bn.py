@@ -1,21 +1,19 @@
 """Batch norms folded into convolutions: no norm is left, and the golden scores are met."""
 
-import importlib
-
 import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from utils.config import ROOT, list_networks
+from utils.config import ROOT
+from utils.networks import find_network, list_networks
 from utils.nn.fuse_conv_bn import fold
-from utils.testing.filling import fill_input
-from utils.testing.golden import evaluation, expected_evaluation, load_case, spread
+from utils.testing.golden import evaluation, expected_evaluation, fill_input, load_case, spread
 
 
 @pytest.mark.parametrize("network", list_networks())
 def test_folded_networks_meet_the_golden_scores(network):
     case = load_case(sorted((ROOT / network / "tests" / "golden").glob("*_small.json"))[0])
-    net = fold(importlib.import_module(f"{network}.golden_case").network(case))
+    net = fold(find_network(network).golden_case.network(case))
     assert not [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
     clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
     found, expected = evaluation(net.set_train(False), clip), expected_evaluation(case)

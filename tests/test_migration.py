@@ -1,6 +1,5 @@
 """docs/migration.md: every setting of ours that it names exists and has the value it says."""
 
-import importlib
 import re
 from typing import get_args, get_type_hints
 
@@ -8,6 +7,7 @@ import pytest
 import yaml
 
 from utils.config import ROOT, load_config, to_dict
+from utils.networks import find_network
 
 TEXT = (ROOT / "docs" / "migration.md").read_text()
 OURS = re.compile(r"^Ours: `((\w+)/configs/\w+\.yaml)`", re.MULTILINE)
@@ -27,7 +27,7 @@ def rows() -> list:
 
 
 def config_class(room: str) -> type:
-    return importlib.import_module(f"{room}.config").Config
+    return find_network(room).config
 
 
 def check(room: str, path: str, term: str) -> bool:

@@ -20,7 +20,7 @@ from tests.helpers import (
     weights,
 )
 from utils.config import ROOT
-from utils.data.synthetic.label_sets import SETS, draw_sets
+from utils.data.synthetic.motion_videos import SETS, draw_sets
 
 SMOKE = str(ROOT / "mvit_multi" / "configs" / "mvit_multi_smoke.yaml")
 

@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from tsm.config import Config
-from utils import cli, config, log, signals
-from utils.config import ROOT, load_for_script
-from utils.weights.checkpoint import locked
+from utils import cli, log, networks, signals
+from utils.config import ROOT
+from utils.files import locked
+from utils.networks import load_for_script
 
 TRAIN, EVAL = "tsm/train.py {tiny} --run.out={new}", "tsm/eval.py {tiny} --checkpoint_path"
 CONVERT = "scripts/convert_checkpoint.py --target {new} --config_path tsm/configs/tsm_smoke.yaml"
@@ -493,9 +494,9 @@ def test_a_mistake_is_told_in_one_line(name, told, places, tmp_path):
 def test_a_yaml_in_the_folder_of_another_network_is_read_where_it_fits(monkeypatch, tmp_path):
     file = tmp_path / "x3d" / "configs" / "mine.yaml"
     file.parent.mkdir(parents=True)
-    (tmp_path / "x3d" / "model.py").touch()
+    (tmp_path / "x3d" / "network.py").touch()
     shutil.copy(ROOT / "tsm" / "configs" / "tsm_smoke.yaml", file)
-    monkeypatch.setattr(config, "ROOT", tmp_path)
+    monkeypatch.setattr(networks, "ROOT", tmp_path)
     assert load_for_script(Config, file, ["train.epochs=3"], "{}").train.epochs == 3
     with pytest.raises(ValueError, match="lies in x3d's folder and is x3d's: x3d/eval.py takes"):
         load_for_script(Config, file, ["train.epochs=x"], "{}/eval.py")

@@ -17,7 +17,7 @@ from tsm.config import Config as TsmConfig
 from utils.config import ROOT, load_config
 from utils.data.packed.reader import PLACES
 from utils.data.packed.shard_writer import page_size
-from utils.data.synthetic.label_sets import draw_sets
+from utils.data.synthetic.motion_videos import draw_sets
 from utils.runtime import Runtime
 from x3d import dataset as x3d
 from x3d.config import Config as X3dConfig
@@ -200,9 +200,9 @@ def test_two_workers_on_a_pack_equal_one_with_twice_the_batch(near, tiny, two, t
 def rows_of(room, config, count: int = 4) -> dict[tuple, tuple]:
     """{(sample, epoch): row} of the first places of the tape; of the whole epoch, where count 0."""
     records = room.read_records(config, "train")
-    order = room.train_order(config, records, Runtime())
+    order = room.train_sampler(config, records, Runtime())
     source = room.TrainSource(records, config, order, 1, 0)
-    return {order.at(k): source[k] for k in range(count or order.per_epoch)}
+    return {order.sample_at(k): source[k] for k in range(count or order.samples_per_epoch)}
 
 
 @pytest.mark.parametrize(("room", "kind"), [(tsm, TsmConfig), (x3d, X3dConfig)])

@@ -16,7 +16,8 @@ from tests.conftest import TINY
 from tests.helpers import environment
 from tsm.config import Config
 from utils import config
-from utils.config import ROOT, list_networks
+from utils.config import ROOT
+from utils.networks import list_networks
 
 NAME = "mindspore_video_zoo"
 TSM = ["--config_path", "tsm/configs/tsm_smoke.yaml", *TINY]

@@ -14,6 +14,7 @@ from tests.helpers import call, run
 from tsm.config import Config
 from utils import cli
 from utils.config import list_settings, load_config
+from utils.networks import find_network
 
 PLAN, PROFILE = "scripts/analysis/plan_allreduce.py", "scripts/analysis/profile_backward.py"
 SLOW = ["--bandwidth=0.01", "--latency=20", "--topology=64x4"]
@@ -92,7 +93,7 @@ def test_a_mistake_is_told(tiny, option, words):
 
     def plan() -> None:
         path, settings, options = parser.parse([*tiny, "--devices=8", option])
-        plan_allreduce.main("tsm", load_config(Config, path, settings), **options)
+        plan_allreduce.main(find_network("tsm"), load_config(Config, path, settings), **options)
 
     with pytest.raises(ValueError, match=re.escape(words)):
         plan()
@@ -101,7 +102,9 @@ def test_a_mistake_is_told(tiny, option, words):
 def test_a_profile_and_a_chip_exclude_each_other(tiny):
     cfg = load_config(Config, Path(tiny[1]), [])
     with pytest.raises(ValueError, match="--chip and --profile exclude each other"):
-        plan_allreduce.main("tsm", cfg, devices=[8], chip="ascend910b", profile=Path("a.json"))
+        plan_allreduce.main(
+            find_network("tsm"), cfg, devices=[8], chip="ascend910b", profile=Path("a.json")
+        )
 
 
 def test_known_results_are_foretold():

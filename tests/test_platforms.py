@@ -11,7 +11,8 @@ import re
 import pytest
 from mindspore import nn, ops
 
-from utils.config import ROOT, list_networks
+from utils.config import ROOT
+from utils.networks import list_networks
 
 # Documented for fewer, or for none; why it is used all the same.
 REASONS = {

@@ -19,11 +19,11 @@ from PIL import Image
 
 from tests.helpers import call
 from utils import signals
-from utils.config import ROOT, list_networks, load_config
+from utils.config import ROOT, load_config
 from utils.data.class_names import SHIPPED, find_names
-from utils.data.synthetic.label_sets import draw_sets
 from utils.data.synthetic.motion_videos import (
     MOTIONS,
+    draw_sets,
     read_number,
     write_numbered_video,
     write_video,
@@ -34,6 +34,7 @@ from utils.evaluate.metrics import video_scores
 from utils.evaluate.predict import Predictor, file_names
 from utils.evaluate.video_inference import Head, Part, parts_of, softmax
 from utils.export import inference
+from utils.networks import find_network, list_networks
 from utils.runtime import Runtime
 from utils.testing.golden import case_state, put_state
 from utils.video.decoders import count_frames, open_video
@@ -51,24 +52,24 @@ ONLINE = ["--model.online=true", "--data.segments=4"]
 
 def load(arguments: list, more: list = (), network: str = "tsm"):
     overrides = [word[2:] for word in [*arguments[2:], *more]]
-    config = importlib.import_module(f"{network}.config").Config
+    config = find_network(network).config
     return load_config(config, Path(arguments[1]), overrides)
 
 
 def save(cfg, path: Path, network: str = "tsm") -> Path:
     """A checkpoint of the network of `cfg` whose scores lie apart."""
-    net = importlib.import_module(f"{network}.model").build_network(**cfg.network())
-    put_state(net, case_state({}, net), importlib.import_module(f"{network}.convert"))
+    net = find_network(network).model.build_network(**cfg.network())
+    put_state(net, case_state({}, net), find_network(network))
     checkpoint.save(path, checkpoint.weights_of(net))
     return path
 
 
 def predictor(cfg, network: str, path: Path, out: Path, **settings) -> Predictor:
-    prediction = importlib.import_module(f"{network}.predict")
+    prediction = find_network(network).predict
     heads = prediction.heads(cfg)
     video_inference.name_classes(heads, "")
-    build = importlib.import_module(f"{network}.model").build_network
-    classifier = importlib.import_module(f"{network}.lr_generator").HEAD
+    build = find_network(network).model.build_network
+    classifier = find_network(network).classifier
     net = inference.load(build, cfg, path, classifier)
     top = max(head.classes for head in heads)
     return Predictor(net, heads, lambda p: prediction.open_source(p, cfg), out, top, **settings)
@@ -100,7 +101,7 @@ def test_scores_are_those_of_an_evaluation(network, tiny, drawn, tmp_path):
         config = ROOT / "x3d" / "configs" / "x3d_smoke.yaml"
         tiny = ["", config, f"--data.root={drawn}", *(f"--{word}" for word in TINY["x3d"])]
     cfg = load(tiny, network=network)
-    dataset = importlib.import_module(f"{network}.dataset")
+    dataset = find_network(network).dataset
     rows = dataset.EvalVideos(dataset.read_records(cfg, "test"), cfg, Runtime())
     found = predictor(cfg, network, save(cfg, tmp_path / "net.ckpt", network), tmp_path)
     for index in (0, 3):
@@ -438,7 +439,7 @@ def test_shipped_names():
             assert names == sorted(names), "labels are places in the alphabet"
     assert find_names(None, "jester", 27)[2] == "No gesture"
     pairs = load_config(
-        importlib.import_module("tsm.config").Config,
+        find_network("tsm").config,
         ROOT / "tsm" / "configs" / "tsm_r50_sthv2_8f_swap.yaml",
     ).data.swap_labels
     for a, b in pairs:  # published with the network
@@ -452,8 +453,8 @@ def test_shipped_names():
 def test_a_yaml_names_a_list_that_fits(network):
     named = 0
     for path in (ROOT / network / "configs").glob("*.yaml"):
-        cfg = load_config(importlib.import_module(f"{network}.config").Config, path)
-        for head in importlib.import_module(f"{network}.predict").heads(cfg):
+        cfg = load_config(find_network(network).config, path)
+        for head in find_network(network).predict.heads(cfg):
             if head.shipped:
                 assert len(find_names(None, head.shipped, head.classes)) == head.classes
                 named += 1
@@ -503,7 +504,7 @@ def test_a_mistake_is_told(main, tiny, filled, drawn, videos, tmp_path, words, s
 
     def predict() -> None:
         options = parser.parse([*required, *words])[2]
-        main("tsm", load(tiny), **{"out": tmp_path / "out", **options})
+        main(find_network("tsm"), load(tiny), **{"out": tmp_path / "out", **options})
 
     with pytest.raises(ValueError, match=said):
         predict()
@@ -543,7 +544,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_rooms_without_a_stream_say_so(main, tmp_path):
+def test_networks_without_a_stream_say_so(main, tmp_path):
     cfg = load(["", ROOT / "x3d" / "configs" / "x3d_smoke.yaml"], network="x3d")
     with pytest.raises(ValueError, match="x3d has no form that takes frame after frame"):
-        main("x3d", cfg, checkpoint_path="none.ckpt", videos=["0"], stream=True)
+        main(find_network("x3d"), cfg, checkpoint_path="none.ckpt", videos=["0"], stream=True)

@@ -3,13 +3,13 @@
 tests/test_documents.py runs them.
 """
 
-import importlib
 import re
 import shlex
 
 import pytest
 
-from utils.config import ROOT, list_networks, list_settings, load_config, load_config_class
+from utils.config import ROOT, list_settings, load_config
+from utils.networks import find_network, list_networks
 
 DOCUMENTS = [ROOT / "README.md", *(ROOT / network / "README.md" for network in list_networks())]
 DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
@@ -47,15 +47,14 @@ def test_a_documented_command_is_real(line, yamls):
     assert (ROOT / words[1]).is_file(), line
     overrides = [w[2:] for w in words if re.match(r"--\w+\.\w+=", w)]
     for name in [w for w in words if w.endswith(".yaml")]:
-        config = importlib.import_module(f"{name.split('/')[0]}.config").Config
+        config = find_network(name.split("/")[0]).config
         load_config(config, yamls.get(name, ROOT / name), overrides)
 
 
 def test_every_network_has_the_six_headings():
     for network in list_networks():
-        headings = re.findall(
-            r"^## (.*)$", (ROOT / network / "README.md").read_text(), re.MULTILINE
-        )
+        text = (ROOT / network / "README.md").read_text()
+        headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
         assert headings == ["What", "Run", "Data", "Results", "Departures", "Notes"]
 
 
@@ -65,7 +64,7 @@ def test_what_a_document_names_is_there(document):
     text = document.read_text()
     networks = list_networks()
     own = [name for name in networks if document.parent == ROOT / name] or networks
-    known = {setting for network in own for setting in list_settings(load_config_class(network))}
+    known = {setting for network in own for setting in list_settings(find_network(network).config)}
     named = re.findall(r"(?<![\w/.])(?:run|data|model|train|eval)\.\w+", text)
     files = re.compile(r"\.(py|csv|txt|log|json|bin|mindrecord\d?)$")
     assert not {name for name in named if not files.search(name)} - known

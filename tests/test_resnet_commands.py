@@ -28,7 +28,7 @@ from tests.helpers import (
 )
 from utils.config import ROOT, load_config
 from utils.data.synthetic.pattern_images import PATTERNS, draw_image
-from utils.testing.filling import fill
+from utils.testing.golden import fill
 
 CONFIGS = ROOT / "resnet50" / "configs"
 SMOKE = CONFIGS / "resnet50_smoke.yaml"

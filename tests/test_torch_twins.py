@@ -8,8 +8,9 @@ import pytest
 from mindspore import Tensor
 
 from tests.test_every_yaml import YAMLS, toy
-from utils.config import ROOT, list_networks
-from utils.networks import made_up_batch, one_clip
+from utils.build_networks import make_dummy_batch
+from utils.config import ROOT
+from utils.networks import find_network, list_networks
 from utils.testing.golden import evaluation, put_state, spread
 from utils.weights.convert import read_source
 
@@ -34,9 +35,8 @@ def test_a_twin_knows_nothing_of_what_it_is_compared_with(path):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module] if isinstance(node, ast.ImportFrom) else []
         for name in names:
-            assert name.split(".")[0] not in ("mindspore", "utils", "scripts", *list_networks()), (
-                name
-            )
+            top = name.split(".")[0]
+            assert top not in ("mindspore", "utils", "scripts", *list_networks()), name
 
 
 def cases():
@@ -53,11 +53,10 @@ def test_a_twin_evaluates_like_the_network(path, tmp_path):
     twin = importlib.import_module(f"benchmarks.torch.{network}").build_network(**cfg.network())
     shake(torch, twin)
     torch.save(twin.state_dict(), tmp_path / "twin.pth")
-    net = importlib.import_module(f"{network}.model").build_network(**cfg.network())
-    put_state(
-        net, read_source(tmp_path / "twin.pth"), importlib.import_module(f"{network}.convert")
-    )
-    clip, shape = made_up_batch(network, cfg)[0].asnumpy(), one_clip(network, cfg.data)
+    net = find_network(network).model.build_network(**cfg.network())
+    put_state(net, read_source(tmp_path / "twin.pth"), find_network(network))
+    clip = make_dummy_batch(network, cfg)[0].asnumpy()
+    shape = find_network(network).dataset.one_clip(cfg.data)
     clip = clip.reshape(-1, *shape)
     with torch.no_grad():
         found = twin.eval()(torch.from_numpy(clip))

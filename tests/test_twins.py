@@ -6,7 +6,7 @@ from mindspore import Tensor
 
 from resnet50.model import build_network as build_resnet
 from tsm.model import TSM
-from utils.testing.filling import fill, fill_input
+from utils.testing.golden import fill, fill_input
 from utils.weights.checkpoint import weights_of
 
 

@@ -13,8 +13,9 @@ import pytest
 from scripts.zoo import COMMANDS
 from tests.helpers import call, environment
 from tests.test_readme import DOCUMENTS
-from utils.config import ROOT, list_networks
+from utils.config import ROOT
 from utils.messages import LINE
+from utils.networks import list_networks
 
 INTERNAL = {"zoo.py", "worker.py", "env.sh"}  # started by the others
 SCRIPTS = sorted(

@@ -5,14 +5,12 @@ torchvision's ImageNet ResNets, mmaction2's TSM (its MobileNetV2 by its document
 checked against a file), and this zoo's own names.
 
 Two names mean the same weight when `canonical` gives the same text for both. It leaves out `.net`,
-so that shifted and unshifted networks can load each other, and calls every classifier `head`.
+so that shifted and unshifted networks can load each other, and calls every classifier `new_fc`.
 """
 
 import re
 from collections.abc import Iterable
 from typing import Optional
-
-HEAD = r"^head\."
 
 MOBILE_BLOCK = r"^backbone\.layer(\d)\.(\d+)\.conv\.(\d)\.(conv|bn)\.(.*)$"
 # First features index of each stage of mmaction2's MobileNetV2.
@@ -26,7 +24,7 @@ MMACTION2_MOBILE = [
     (r"^backbone\.conv2\.bn\.", "base_model.features.18.1."),
 ]
 MMACTION2 = [
-    (r"^cls_head\.fc_cls\.", "head."),
+    (r"^cls_head\.fc_cls\.", "new_fc."),
     (r"\.non_local_block\.(g|phi)\.0\.conv\.", r".nl.\1.0."),
     (r"\.non_local_block\.theta\.conv\.", ".nl.theta."),
     (r"\.non_local_block\.conv_out\.conv\.", ".nl.W.0."),
@@ -67,7 +65,7 @@ def canonical(name: str, spoken: str = "tsm") -> Optional[str]:
     elif spoken.startswith("mmaction2"):
         rules = MMACTION2_MOBILE if spoken.endswith("mobilenet") else []
         name = from_mmaction2(name.replace(".net.", "."), rules + MMACTION2)
-    name = re.sub(r"^(new_fc|classifier|base_model\.(fc|classifier))\.", "head.", name)
+    name = re.sub(r"^(new_fc|classifier|base_model\.(fc|classifier))\.", "new_fc.", name)
     return name.replace(".net.", ".")
 
 

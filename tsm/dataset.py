@@ -15,7 +15,7 @@ from tsm import sampling, transforms
 from utils.data import video_dataset
 from utils.data.annotation_file import ListFile, Record, swapped
 from utils.data.packed import reader
-from utils.data.sampler import Order, sample_rng
+from utils.data.sampler import TrainSampler, sample_rng
 from utils.runtime import Runtime
 from utils.video.decoders import FrameFolder, FrameSource
 
@@ -36,8 +36,8 @@ def list_files(cfg) -> list[ListFile]:
     return [ListFile(name, data.root / name, *form) for name in names]
 
 
-def train_order(cfg, records: list[Record], rt: Runtime) -> Order:
-    return video_dataset.train_order(cfg, records, rt)
+def train_sampler(cfg, records: list[Record], rt: Runtime) -> TrainSampler:
+    return video_dataset.train_sampler(cfg, records, rt)
 
 
 def open_record(record: Record, data):
@@ -60,6 +60,9 @@ def frame_numbers(
 
 class TrainSource(video_dataset.TrainVideos):
     """One random clip of a video."""
+
+    def list_class_settings(self) -> list:
+        return [(list_files(self.cfg)[0], self.data)]
 
     def frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
         dense = self.data.sampling == "dense"
@@ -121,3 +124,13 @@ def clip_shape(data, size: int) -> tuple[int, int, int, int]:
 def eval_data(cfg, rt: Runtime):
     """The evaluation of the yaml's test list."""
     return EvalVideos(read_records(cfg, "test"), cfg, rt).dataset()
+
+
+def one_clip(data) -> tuple[int, ...]:
+    """A training sample is one clip."""
+    return clip_shape(data, data.crop)
+
+
+def targets_of(cfg, labels: np.ndarray) -> np.ndarray:
+    """Labels are the targets."""
+    return labels

@@ -15,8 +15,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its
 
 from tsm.config import Config
 from tsm.dataset import EvalVideos, list_files, read_records
-from tsm.lr_generator import HEAD
 from tsm.model import TSM
+from tsm.network import NETWORK
 from tsm.predict import heads
 from utils import cli, log, runtime
 from utils.evaluate.metrics import evaluate, print_result, sum_unreadable, write_beside
@@ -29,7 +29,7 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     log.start_log(rt)
     videos = EvalVideos(read_records(cfg, "test"), cfg, rt)
     pages = report_videos(report, videos, list_files(cfg)[1], heads(cfg)[0], rt)
-    net = inference.load(TSM, cfg, checkpoint_path, HEAD)
+    net = inference.load(TSM, cfg, checkpoint_path, NETWORK.classifier)
     result = evaluate(net, videos.dataset(), cfg.model.num_classes, rt, pages.add)
     unreadable = sum_unreadable(videos.bad, rt)
     views = f"{cfg.eval.clips}x{cfg.eval.crops}"

@@ -17,8 +17,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its
 
 from tsm.config import Config
 from tsm.dataset import clip_shape
-from tsm.lr_generator import HEAD
 from tsm.model import TSM
+from tsm.network import NETWORK
 from utils import cli, log, runtime
 from utils.evaluate.metrics import print_result
 from utils.export import export, inference
@@ -28,7 +28,7 @@ def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     want = export.wanted(cfg.eval.batch, **options)
-    load = partial(inference.network, TSM, cfg, checkpoint_path, HEAD)
+    load = partial(inference.network, TSM, cfg, checkpoint_path, NETWORK.classifier)
     shape = clip_shape(cfg.data, cfg.test_crop)
     print_result(export.export(load, shape, "scores", want, {"network": "tsm"}), rt)
 

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from tsm import convert
 from tsm.loss import build_loss
 from tsm.lr_generator import parameter_groups
 from tsm.model import TSM, freeze_batch_norms
+from tsm.network import NETWORK
 from utils.config import Run
 from utils.runtime import Runtime
 from utils.testing.golden import case_state, put_state
@@ -45,7 +45,7 @@ def network(case: dict, training: bool = False) -> TSM:
     state = case_state(case, net)
     for part, factor in case.get("scale", {}).items():
         state.update({k: v * np.float32(factor) for k, v in state.items() if part in k})
-    put_state(net, state, convert)
+    put_state(net, state, NETWORK)
     if training:
         freeze_batch_norms(net, "partial" if case["config"]["partial_bn"] else "trained")
     return net.set_train(training)
@@ -80,3 +80,8 @@ def cell_name(point: str) -> str:
     point = point.replace("conv1 (input after", "conv1.net (input after")
     point = point.replace("conv.0 (input after", "conv.0.net (input after")
     return point.replace("layer2 (input after the pool)", "layer2.net (input)")
+
+
+def target(case: dict) -> np.ndarray:
+    """Labels, int32 (N,)."""
+    return np.array(case["labels"], np.int32)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from tsm.network import NETWORK
 from utils.train import lr_schedules
 
-HEAD = r"(new_fc|base_model\.fc|base_model\.classifier)\."  # names of the classifier
 # name: (lr multiplier, weight-decay multiplier)
 GROUPS = {
     "first_conv_weight": (1, 1),
@@ -66,7 +66,7 @@ def group_of(name: str, first_conv: str, fast_head: bool) -> str:
 
 
 def is_head(name: str) -> bool:
-    return re.match(HEAD, name) is not None
+    return re.match(NETWORK.classifier, name) is not None
 
 
 def parameter_groups(parameters: list, train: Any, lr: np.ndarray, flow: bool) -> list[dict]:

@@ -27,8 +27,8 @@ import numpy as np
 from mindspore import Tensor
 
 from tsm import sampling, transforms
-from tsm.lr_generator import HEAD
 from tsm.model import TSM
+from tsm.network import NETWORK
 from tsm.online import OnlineTSM
 from tsm.predict import open_source
 from utils import signals
@@ -79,7 +79,7 @@ def run(
     check(cfg)
     stream = open_stream(video, cfg, fps)
     cfg = replace(cfg, run=replace(cfg.run, amp="O0"))
-    net = inference.load(TSM, cfg, checkpoint_path, HEAD)
+    net = inference.load(TSM, cfg, checkpoint_path, NETWORK.classifier)
     if not isinstance(net, TSM):
         raise ValueError(f"--stream needs a checkpoint, not {checkpoint_path}")
     scorer, stop = Scorer(net, cfg), threading.Event()

@@ -16,63 +16,46 @@ from tsm.dataset import (
     EvalVideos,
     TrainSource,
     clip_shape,
-    list_files,
     read_records,
-    train_order,
+    train_sampler,
 )
 from tsm.loss import build_loss
-from tsm.lr_generator import HEAD, get_lr, parameter_groups
+from tsm.lr_generator import get_lr, parameter_groups
 from tsm.model import TSM, freeze_batch_norms
-from utils import cli, log, runtime
-from utils.data.class_names import advise
-from utils.data.sampler import Order
-from utils.distributed import gradient_fusion
-from utils.evaluate.metrics import evaluate, print_result
-from utils.train import amp, optimizers, trainer
-from utils.train.train_step import TrainStep
+from tsm.network import NETWORK
+from utils import cli, runtime
+from utils.data.sampler import TrainSampler
+from utils.evaluate.metrics import evaluate
+from utils.train import optimizers
+from utils.train.train_setup import TrainSetup, build_setup
+from utils.train.trainer import Trainer
 from utils.weights import checkpoint
 
 
 def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
-    folder = checkpoint.RunFolder(cfg, rt)
-    log.start_log(rt, folder.path)
-    advise(list_files(cfg)[0], cfg.data)
+    trainer = Trainer(cfg, rt)  # run directory, log, resume point
     records = read_records(cfg, "train")
-    order = folder.continued(train_order(cfg, records, rt), cfg.train.accumulate)
-    step, lr, segments = build(cfg, rt, order)
-    done = folder.restore(step, order)
-    log.announce(cfg.train, order, segments, done)
-    clips = TrainSource(records, cfg, order, cfg.train.epochs, done)
-    plan = trainer.Plan(
-        run=cfg.run,
-        epochs=cfg.train.epochs,
-        order=order,
-        rates=lr,
-        too_many_bad=lambda: clips.bad.over(cfg.data.bad_limit),
-        evaluate=validation(cfg, step.net, rt),
-    )
-    print_result(trainer.fit(step, clips.dataset(step.dropout), plan, rt, folder), rt)
+    sampler = trainer.resume(train_sampler(cfg, records, rt))
+    setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
+    train_set = TrainSource(records, cfg, sampler, cfg.train.epochs, trainer.start_step)
+    trainer.fit(setup, train_set, evaluate=validation(cfg, setup.step.net, rt))
 
 
-def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
-    """The train step, the learning rate of every update, and the AllReduce segments."""
-    net = TSM(**cfg.network())
-    if cfg.train.pretrained:
-        checkpoint.load(net, cfg.train.pretrained, cfg.train.new_head, HEAD)
-    freeze_batch_norms(net, cfg.train.batch_norm)
-    many = cfg.train.accumulate
-    lr = get_lr(cfg.train, order.updates_per_epoch(many), order.per_update(many))
+def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
+    """Model, optimizer and train step of a run over the samples of `sampler`."""
+    net, train = TSM(**cfg.network()), cfg.train
+    if train.pretrained:
+        checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
+    freeze_batch_norms(net, train.batch_norm)
+    updates = sampler.updates_per_epoch(train.accumulate)
+    lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulate))
     weights = net.trainable_params()
-    groups = parameter_groups(weights, cfg.train, lr, cfg.data.modality == "flow")
-    opt = optimizers.SGD(weights, groups, cfg.train.momentum, cfg.train.nesterov)
+    groups = parameter_groups(weights, train, lr, cfg.data.modality == "flow")
+    opt = optimizers.SGD(weights, groups, train.momentum, train.nesterov)
     clips = (cfg.data.batch, *clip_shape(cfg.data, cfg.data.crop))
-    segments = gradient_fusion.split_all_reduce(net, opt, cfg.run, rt, clips)  # read by TrainStep
-    net, loss = amp.cast(net, cfg.run.amp), build_loss(cfg.model.before_softmax)
-    step = TrainStep(
-        net, loss, opt, cfg.run, cfg.train, rt, order.steps_per_epoch, samples=clips[0]
-    )
-    return step, lr, segments
+    loss = build_loss(cfg.model.before_softmax)
+    return build_setup(cfg, rt, sampler, net, loss, opt, lr, clips)
 
 
 def validation(cfg: Config, net, rt: runtime.Runtime):

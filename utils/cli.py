@@ -29,22 +29,10 @@ from pathlib import Path
 from typing import Annotated, Any, Callable, NoReturn
 
 from utils import signals
-from utils.build_settings import nearest
-from utils.messages import VALUE, cut, cut_errors, to_line
+from utils.messages import VALUE, Failed, Interrupted, cut, cut_errors, nearest, to_line
 from utils.processes import record_completion
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-
-
-class Interrupted(Exception):
-    """Stopped by ctrl-C; the message says what is safe and how to go on."""
-
-
-class Failed(RuntimeError):
-    """The machine failed, not the user and not this code; the message is one line.
-
-    MindData passes on the text of an error in a data pipeline, in a RuntimeError of its own.
-    """
 
 
 def run(main: Callable, config_class: type, usage: str, *options_of: Callable) -> NoReturn:
@@ -54,13 +42,12 @@ def run(main: Callable, config_class: type, usage: str, *options_of: Callable) -
     """
 
     def work() -> Any:
-        from utils import config
+        from utils import config, networks
 
         parser = Parser(usage, config.list_settings(config_class), main, *options_of)
         path, settings, options = parser.parse(sys.argv[1:])
-        remedy = f"{{}}/{Path(sys.argv[0]).name}"
-        cfg = config.load_for_script(config_class, config.locate(path), settings, remedy)
-        return main(cfg, **options)
+        path, remedy = config.locate(path), f"{{}}/{Path(sys.argv[0]).name}"
+        return main(networks.load_for_script(config_class, path, settings, remedy), **options)
 
     main_guard(usage, work)
 
@@ -72,16 +59,16 @@ def run_for_network(main: Callable, usage: str, *options_of: Callable) -> NoRetu
     """
 
     def work() -> Any:
-        from utils import config
+        from utils import config, networks
 
-        classes = {name: config.load_config_class(name) for name in config.list_networks()}
-        names = [name for each in classes.values() for name in config.list_settings(each)]
+        every = {name: networks.find_network(name) for name in networks.list_networks()}
+        names = [name for each in every.values() for name in config.list_settings(each.config)]
         parser = Parser(usage, names, main, *options_of)
-        parser.add_argument("--network", choices=tuple(classes))
+        parser.add_argument("--network", choices=tuple(every))
         path, settings, options = parser.parse(sys.argv[1:])
-        path = config.locate(path)
-        network = options.pop("network", None) or config.find_network_of_yaml(path)
-        cfg = config.load_for_script(classes[network], path, settings, "--network={}")
+        path, name = config.locate(path), options.pop("network", None)
+        network = every[name] if name else networks.find_network_of_yaml(path)
+        cfg = networks.load_for_script(network.config, path, settings, "--network={}")
         return main(network, cfg, **options)
 
     main_guard(usage, work)

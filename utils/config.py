@@ -10,7 +10,6 @@ Installed as a package there is no checkout, and both start at the current folde
 
 import dataclasses
 import difflib
-import importlib
 import os
 import sys
 from importlib.util import find_spec
@@ -25,12 +24,102 @@ if not find_spec("mindspore"):  # the commonest first error: a shell without the
     )
     sys.exit(2)
 
+import math
+from typing import get_origin
+
 import yaml
 
-from utils.build_settings import build, check_choice
 from utils.distributed.cost_model import Cluster
-from utils.messages import cut_errors, to_line
+from utils.messages import check_choice, cut_errors, quote, to_line
 from utils.yaml_text import load_yaml, load_yaml_file
+
+
+def build(cls: type, values: dict, prefix: str) -> Any:
+    """An instance of the dataclass `cls` from a dict, every value checked against its type."""
+    hints, arguments = get_type_hints(cls), {}
+    for key in values:
+        check_choice(key, hints, f"setting {prefix}" if prefix else "section")
+    for field in dataclasses.fields(cls):
+        name, kind = prefix + field.name, hints[field.name]
+        if dataclasses.is_dataclass(kind):
+            arguments[field.name] = build(kind, values.get(field.name, {}), name + ".")
+        elif field.name in values:
+            arguments[field.name] = convert(values[field.name], kind, name)
+        elif is_required(field):
+            raise ValueError(f"missing setting {name}")
+    return cls(**arguments)
+
+
+def is_required(field: dataclasses.Field) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing
+
+
+def convert(value: Any, kind: Any, name: str) -> Any:
+    """The value as the type `kind`; ValueError that names the setting where it is not one."""
+    origin, args = get_origin(kind), get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise ValueError(f"{name} must be settings, {{name: value}}, not {quote(value)}")
+        return build(kind, value, f"{name}.")
+    if origin is Literal:
+        if value not in args:
+            words = ", ".join(map(str, args))
+            raise ValueError(f"{name} must be one of {words}, not {quote(value)}")
+        return value
+    if origin is Union:
+        return convert_union(value, args, name)
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"{name} must be a list, not {quote(value)}")
+        inner = args[0] if len(args) == 2 and args[1] is Ellipsis else None
+        if inner is None and len(value) != len(args):
+            raise ValueError(f"{name} must have {len(args)} entries, not {len(value)}")
+        kinds = [inner] * len(value) if inner else args
+        return tuple(convert(v, k, f"{name}[{i}]") for i, (v, k) in enumerate(zip(value, kinds)))
+    return convert_scalar(value, kind, name)
+
+
+def convert_union(value: Any, kinds: tuple, name: str) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    for kind in kinds:
+        words = get_args(kind) if get_origin(kind) is Literal else ()
+        if type(value) is kind or value in words:
+            return convert(value, kind, name)
+    if value == "" and type(None) in kinds:
+        raise ValueError(f"{name} is empty; null is none")
+    choices = [kind for kind in kinds if kind is not type(None)]
+    lists = [kind for kind in choices if get_origin(kind) is tuple]
+    if lists and len(choices) > 1:  # a list, or else one of the words
+        words = [kind for kind in choices if kind not in lists]
+        return convert(value, (lists if isinstance(value, (list, tuple)) else words)[0], name)
+    if len(choices) > 1:
+        words = [WORDS.get(kind) or ", ".join(get_args(kind)) for kind in choices]
+        raise ValueError(f"{name} must be {' or '.join(words)}, not {quote(value)}")
+    return convert(value, choices[0], name)
+
+
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def convert_scalar(value: Any, kind: type, name: str) -> Any:
+    if kind is Path and isinstance(value, str) and value and "\0" not in value:
+        return Path(value)
+    if kind is float:
+        # YAML 1.1 reads 1e-4, without a dot, as a text; and nan and inf.
+        try:
+            number = float(value) if not isinstance(value, bool) else math.nan
+        except (OverflowError, TypeError, ValueError):
+            number = math.nan
+        if math.isfinite(number):
+            return number
+    elif type(value) is kind:
+        if kind is not int or abs(value) < 2**63:
+            return value
+        raise ValueError(f"{name} must be a whole number below 2^63, not {quote(value)}")
+    raise ValueError(f"{name} must be {WORDS.get(kind, 'a path')}, not {quote(value)}")
+
 
 ROOT = Path(__file__).resolve().parents[1]  # of the code: a checkout, or an installed package
 Level = Literal["O0", "O1", "O2", "O3"]
@@ -128,49 +217,6 @@ def load_config(cls: type, path: Path, overrides: list[str] = ()) -> Any:
     return build(cls, values, "")
 
 
-def load_for_script(config_class: type, path: Path, overrides: list[str], remedy: str) -> Any:
-    """The same, for a script that takes the settings of one network.
-
-    If that fails and the yaml lies in another network's folder, the ValueError says so: `remedy` is
-    what takes the yaml, with {} for that network.
-    """
-    try:
-        return load_config(config_class, path, overrides)
-    except ValueError as error:
-        network = path.resolve().parent.parent.name
-        if network not in list_networks() or network == config_class.__module__.partition(".")[0]:
-            raise
-        owner = f"The yaml lies in {network}'s folder and is {network}'s"
-        raise ValueError(f"{error}. {owner}: {remedy.format(network)} takes it") from None
-
-
-def list_networks() -> list[str]:
-    """The networks of this zoo: folders with a model and a config."""
-    return sorted(file.parent.name for file in ROOT.glob("*/model.py"))
-
-
-def load_config_class(network: str) -> type:
-    return importlib.import_module(f"{network}.config").Config
-
-
-def list_settings(config_class: type) -> list[str]:
-    """`section.key` of every setting."""
-    sections = get_type_hints(config_class).items()
-    return [f"{name}.{key}" for name, section in sections for key in get_type_hints(section)]
-
-
-def find_network_of_yaml(path: Path) -> str:
-    """The network in whose folder a yaml lies."""
-    read_yaml(path)
-    network = path.resolve().parent.parent.name
-    if network not in list_networks():
-        raise ValueError(
-            f"--network is missing: {path} lies in no network's folder; add --network="
-            + "|".join(list_networks())
-        )
-    return network
-
-
 def read_yaml(path: Path) -> dict:
     if not os.path.isfile(path):
         raise ValueError(f"{path}: no such config file{nearest_yaml(Path(path))}")
@@ -204,6 +250,12 @@ def check_names(cls: type, values: dict, path: Path) -> None:
     except ValueError as error:
         network = cls.__module__.partition(".")[0]
         raise ValueError(f"{path}, read as a yaml of {network}: {error}") from None
+
+
+def list_settings(cls: type) -> list[str]:
+    """`section.key` of every setting."""
+    sections = get_type_hints(cls).items()
+    return [f"{name}.{key}" for name, section in sections for key in get_type_hints(section)]
 
 
 def one_line(error: Exception) -> str:

@@ -3,29 +3,24 @@
 import json
 import logging
 import sys
-import time
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 from tqdm import tqdm
 
 from utils import files
-from utils.data.sampler import Order
 from utils.runtime import Runtime
-from utils.train import lr_schedules
 
 log = logging.getLogger("zoo")
-
-DEVICE_COUNTS = (1, 8, 32, 48, 96, 128, 192, 384, 768, 1536)  # in the table of rates
 
 
 def start_log(rt: Runtime, folder: Optional[Path] = None) -> None:
     """Rank 0 speaks to stderr and into `folder/run.log`; the others keep to warnings."""
     log.handlers.clear()
     log.propagate = False
-    log.setLevel(logging.INFO if rt.is_first else logging.WARNING)
+    log.setLevel(logging.INFO if rt.is_main_process else logging.WARNING)
     handlers = [TqdmHandler()]
-    if folder is not None and rt.is_first:
+    if folder is not None and rt.is_main_process:
         with files.explained(folder):
             handlers.append(FileHandler(Path(folder) / "run.log"))
     for handler in handlers:
@@ -57,7 +52,7 @@ class FileHandler(logging.FileHandler):
 
 def progress(total: int, unit: str, rt: Runtime, initial: int = 0) -> tqdm:
     """A bar on rank 0's terminal; nothing where stderr is none."""
-    hidden = None if rt.is_first else True  # None: tqdm looks whether stderr is a terminal
+    hidden = None if rt.is_main_process else True  # None: tqdm looks whether stderr is a terminal
     return tqdm(total=total, initial=initial, unit=unit, disable=hidden, leave=False)
 
 
@@ -81,56 +76,3 @@ def sentence(values: dict) -> str:
         else:
             words.append(f"{name} {value}")
     return "  ".join(words)
-
-
-def announce(train: Any, order: Order, segments: list, done: int) -> None:
-    """Says at the start what the run is made of: sizes, learning rate, AllReduce segments."""
-    together = order.per_update(train.accumulate)
-    log.info(
-        "%d samples; %d steps an epoch; %d a device x %d devices x %d accumulated = %d an update",
-        *(order.samples, order.steps_per_epoch, order.batch, order.size, train.accumulate),
-        together,
-    )
-    if train.base_batch:
-        peak = lr_schedules.peak_lr(train.lr, train.base_batch, together)
-        log.info("lr %g for %d samples -> %g for %d", train.lr, train.base_batch, peak, together)
-    else:
-        log.info("lr %g as it is: train.base_batch is 0, so it does not scale", train.lr)
-    log.info("%s", per_device_count(train, order))
-    parts = [f"{tensors} tensors {size / 1e6:.2f} MB" for _, tensors, size in segments]
-    log.info("gradients travel in %d segments: %s", len(parts), " | ".join(parts))
-    if done:
-        log.info("going on from step %d", done)
-
-
-def per_device_count(train: Any, order: Order) -> str:
-    """Samples an update and peak rate of the same yaml on other numbers of devices, in one line.
-
-    `here` stands before the number in use; numbers that the data cannot feed are left out.
-    """
-    fed = [n for n in DEVICE_COUNTS if order.batch * n <= order.samples]
-    parts = []
-    for n in sorted({order.size, *fed}):
-        together = order.batch * n * train.accumulate
-        peak = lr_schedules.peak_lr(train.lr, train.base_batch, together)
-        parts.append(f"{'here ' if n == order.size else ''}{n}: {together}, lr {peak:g}")
-    return f"devices: samples an update, peak lr | {' | '.join(parts)}"
-
-
-class Window:
-    """Sums between two log lines."""
-
-    def __init__(self):
-        self.began = self.since = time.monotonic()
-        self.steps = self.waited = 0
-        self.loss = self.top1 = 0.0
-
-    def add(self, steps: int, loss: float, top1: float) -> None:
-        """`loss` and `top1` of the last of `steps` steps stand for all of them."""
-        self.steps += steps
-        self.loss += steps * loss
-        self.top1 += steps * top1
-
-    @property
-    def seconds(self) -> float:
-        return max(time.monotonic() - self.began, 1e-9)

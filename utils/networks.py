@@ -1,60 +1,201 @@
-"""A room's network on made-up clips: for commands that measure it or plan for it."""
+"""What a network folder provides, and how to find it.
+
+Each network folder has a `network.py` with one record `NETWORK`. Scripts, benchmarks and tests
+reach a network through this record only. docs/adding_a_network.md walks through it.
+
+The parts of a network are modules of its folder. A part is imported when it is first used, so a
+process that needs only settings or videos does not import MindSpore.
+"""
 
 import importlib
-import time
-from dataclasses import replace
-from typing import Any, Callable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol
 
 import numpy as np
-from mindspore import Tensor, nn
 
-from utils.data.sampler import Order
-from utils.export import inference
-from utils.runtime import Runtime
-from utils.train.train_step import TrainStep
+from utils.config import ROOT, load_config, read_yaml
 
+if TYPE_CHECKING:
+    from mindspore import nn
 
-def without_checkpoint(cfg: Any) -> Any:
-    """The same settings with fresh weights: speed and plans need no checkpoint."""
-    return replace(cfg, train=replace(cfg.train, pretrained=None, new_head=False))
-
-
-def build_step(room: str, cfg: Any, rt: Runtime) -> TrainStep:
-    """The room's train step, for an epoch of a thousand steps."""
-    order = Order(1000 * cfg.data.batch * rt.size, cfg.data.batch, rt.rank, rt.size, 0)
-    return importlib.import_module(f"{room}.train").build(cfg, rt, order)[0].set_train()
+    from utils.data.annotation_file import ListFile
+    from utils.data.sampler import TrainSampler
+    from utils.evaluate.video_inference import Head
+    from utils.runtime import Runtime
+    from utils.train.train_setup import TrainSetup
+    from utils.train.train_step import TrainStep
+    from utils.video.reader import FrameSource
 
 
-def evaluated(room: str, cfg: Any) -> nn.Cell:
-    """The network as eval.py runs it, with fresh weights."""
-    model = importlib.import_module(f"{room}.model")
-    return inference.ready(model.build_network(**cfg.network()), cfg.run.amp)
+class ModelPart(Protocol):
+    """`model.py`."""
+
+    def build_network(self, **settings: Any) -> "nn.Cell":
+        """The network of `cfg.network()`. An unknown setting is a TypeError."""
 
 
-def made_up_batch(room: str, cfg: Any, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """(clips uint8, target) of the shapes of a training batch."""
-    dataset, videos = importlib.import_module(f"{room}.dataset"), cfg.data.batch
-    shape = (videos, *dataset.clip_shape(cfg.data, cfg.data.crop))
-    clips = np.random.RandomState(seed).randint(0, 255, shape).astype(np.uint8)
-    target = np.zeros(videos, np.int32)
-    if hasattr(dataset, "targets_of"):  # more than labels
-        target = dataset.targets_of(cfg, target)
-    return Tensor(clips), Tensor(target)
+class TrainPart(Protocol):
+    """`train.py`."""
+
+    def build(self, cfg: Any, rt: "Runtime", sampler: "TrainSampler") -> "TrainSetup":
+        """Model, optimizer and train step."""
 
 
-def one_clip(room: str, data: Any) -> tuple[int, ...]:
-    """The shape of one clip as the network takes it, of which a video may have several."""
-    dataset = importlib.import_module(f"{room}.dataset")
-    if hasattr(dataset, "one_clip"):
-        return tuple(dataset.one_clip(data))
-    return tuple(dataset.clip_shape(data, data.crop))
+class DatasetPart(Protocol):
+    """`dataset.py`. `records` is what `read_records` returns: something with a length."""
+
+    TrainSource: Callable[..., Any]  # (records, cfg, sampler, epochs, first step)
+
+    def read_records(self, cfg: Any, split: str) -> Any:
+        """The checked samples of a split. Raises ValueError for bad lines."""
+
+    def list_files(self, cfg: Any) -> "list[ListFile]":
+        """The annotation files, training first; empty if the network reads images."""
+
+    def train_sampler(self, cfg: Any, records: Any, rt: "Runtime") -> "TrainSampler":
+        """Which sample comes when."""
+
+    def eval_data(self, cfg: Any, rt: "Runtime") -> Any:
+        """The batches of an evaluation: (clips, labels, valid)."""
+
+    def clip_shape(self, data: Any, size: int) -> tuple[int, ...]:
+        """The shape of one sample of a training batch, with crops of `size` pixels."""
+
+    def one_clip(self, data: Any) -> tuple[int, ...]:
+        """The shape of one clip as the network takes it."""
+
+    def targets_of(self, cfg: Any, labels: np.ndarray) -> np.ndarray:
+        """What a training batch with `labels` (N,) has as its target."""
 
 
-def median_seconds(work: Callable[[], Any], repeats: int, warm_up: int = 1) -> float:
-    """Median of several timed runs, after `warm_up` that are not timed."""
-    times = []
-    for _ in range(warm_up + repeats):
-        began = time.monotonic()
-        work()
-        times.append(time.monotonic() - began)
-    return float(np.median(times[warm_up:]))
+class ConvertPart(Protocol):
+    """`convert.py`: names of other code bases' weights. Two names with the same canonical name
+    mean the same weight.
+    """
+
+    def dialect(self, names: Iterable[str]) -> str:
+        """The code base that wrote the file. Raises ValueError if it is unknown."""
+
+    def canonical(self, name: str, spoken: str = ...) -> Optional[str]:
+        """The canonical name; None for a weight that is dropped on purpose."""
+
+    def fit_shape(self, name: str, shape: tuple, wanted: tuple) -> Optional[str]:
+        """How an array of another shape can be used; None: it cannot."""
+
+    def implied(self, name: str, spoken: str) -> Optional[float]:
+        """The value of a weight that the file leaves out; None: it must be there."""
+
+
+class PredictPart(Protocol):
+    """`predict.py`: views of one video at inference."""
+
+    def heads(self, cfg: Any) -> "Sequence[Head]":
+        """One for each label space of the network."""
+
+    def open_source(self, path: str, cfg: Any) -> "FrameSource":
+        """A video (or image) as frames. Raises VideoError."""
+
+
+class GoldenPart(Protocol):
+    """`golden_case.py`: replays what the published original computed (tests/golden/*.json)."""
+
+    RECIPE: dict[str, Any]  # settings that a replay may change
+
+    def network(self, case: dict, training: bool = False) -> "nn.Cell":
+        """The network of a case with its weights."""
+
+    def train_step(self, case: dict, part: str) -> "TrainStep":
+        """The train step of a case."""
+
+    def target(self, case: dict) -> np.ndarray:
+        """The target of a training batch."""
+
+    def cell_name(self, point: str) -> str:
+        """The cell whose output the original recorded under the name `point`."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """The record of a network folder.
+
+    `config` is the dataclass of its yaml files. `classifier` is a regular expression: parameters
+    whose names match stay fresh with `new_head`, and get `fast_head`'s learning rate where a
+    network has that setting. `streams`: the folder has `streaming.py`, which labels a live video.
+    """
+
+    name: str
+    config: type
+    classifier: str
+    streams: bool = False
+
+    @property
+    def model(self) -> ModelPart:
+        return self.load_part("model")
+
+    @property
+    def train(self) -> TrainPart:
+        return self.load_part("train")
+
+    @property
+    def dataset(self) -> DatasetPart:
+        return self.load_part("dataset")
+
+    @property
+    def convert(self) -> ConvertPart:
+        return self.load_part("convert")
+
+    @property
+    def predict(self) -> PredictPart:
+        return self.load_part("predict")
+
+    @property
+    def golden_case(self) -> GoldenPart:
+        return self.load_part("golden_case")
+
+    @property
+    def streaming(self) -> Any:
+        """`streaming.py`: `run(cfg, checkpoint_path, video, head, top, fps, folder)`."""
+        return self.load_part("streaming")
+
+    def load_part(self, part: str) -> Any:
+        return importlib.import_module(f"{self.name}.{part}")
+
+
+def list_networks() -> list[str]:
+    """The names of the network folders."""
+    return sorted(path.parent.name for path in ROOT.glob("*/network.py"))
+
+
+def find_network(name: str) -> Network:
+    """The record of a network folder; the name must be one of `list_networks()`."""
+    return importlib.import_module(f"{name}.network").NETWORK
+
+
+def find_network_of_yaml(path: Path) -> Network:
+    """The network whose folder holds a yaml file, `<network>/configs/<name>.yaml`."""
+    read_yaml(path)
+    name = path.resolve().parent.parent.name
+    if name not in list_networks():
+        raise ValueError(
+            f"--network is missing: {path} lies in no network's folder; add --network="
+            + "|".join(list_networks())
+        )
+    return find_network(name)
+
+
+def load_for_script(config_class: type, path: Path, overrides: list[str], remedy: str) -> Any:
+    """`load_config` for a script that takes the yaml files of one network.
+
+    If that fails and the yaml lies in another network's folder, the ValueError says so: `remedy` is
+    what takes the yaml, with {} for that network.
+    """
+    try:
+        return load_config(config_class, path, overrides)
+    except ValueError as error:
+        name = path.resolve().parent.parent.name
+        if name not in list_networks() or name == config_class.__module__.partition(".")[0]:
+            raise
+        owner = f"The yaml lies in {name}'s folder and is {name}'s"
+        raise ValueError(f"{error}. {owner}: {remedy.format(name)} takes it") from None

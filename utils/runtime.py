@@ -26,7 +26,7 @@ class Runtime:
     seed: int = 0
 
     @property
-    def is_first(self) -> bool:
+    def is_main_process(self) -> bool:
         return self.rank == 0
 
 
@@ -109,7 +109,7 @@ def cap_instruction_set() -> None:
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 
 
-def give_back_memory() -> None:
+def release_memory() -> None:
     """What a compilation has freed goes back to the system; glibc would keep 150 MB of it."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable
 from typing import Optional
 
-HEAD = r"^head\.projection\."
 # pytorchvideo crosses the stem's two names: its conv_t is the spatial one.
 PYTORCHVIDEO = [
     (r"^model\.", ""),

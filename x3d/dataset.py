@@ -11,7 +11,7 @@ import numpy as np
 from utils.data import video_dataset
 from utils.data.annotation_file import ListFile, Record, swapped
 from utils.data.packed import reader
-from utils.data.sampler import Order
+from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
 from utils.video.decoders import FrameSource
 from utils.video.transforms import test_views
@@ -34,8 +34,8 @@ def list_files(cfg) -> list[ListFile]:
     return [ListFile(name, data.root / name, *form, **limit) for name in names]
 
 
-def train_order(cfg, records: list[Record], rt: Runtime) -> Order:
-    return video_dataset.train_order(cfg, records, rt)
+def train_sampler(cfg, records: list[Record], rt: Runtime) -> TrainSampler:
+    return video_dataset.train_sampler(cfg, records, rt)
 
 
 def clip_indices(video: FrameSource, data, share_of_room: float) -> np.ndarray:
@@ -48,6 +48,9 @@ def clip_indices(video: FrameSource, data, share_of_room: float) -> np.ndarray:
 
 class TrainSource(video_dataset.TrainVideos):
     """One random clip of a video."""
+
+    def list_class_settings(self) -> list:
+        return [(list_files(self.cfg)[0], self.data)]
 
     def frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
         with reader.open_record(record, self.data) as video:
@@ -97,3 +100,13 @@ def clip_shape(data, size: int) -> tuple[int, int, int, int]:
 def eval_data(cfg, rt: Runtime):
     """The evaluation of the yaml's test list."""
     return EvalVideos(read_records(cfg, "test"), cfg, rt).dataset()
+
+
+def one_clip(data) -> tuple[int, ...]:
+    """A training sample is one clip."""
+    return clip_shape(data, data.crop)
+
+
+def targets_of(cfg, labels: np.ndarray) -> np.ndarray:
+    """Labels are the targets."""
+    return labels

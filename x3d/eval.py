@@ -19,8 +19,8 @@ from utils.evaluate.report import report_videos
 from utils.export import inference
 from x3d.config import Config
 from x3d.dataset import EvalVideos, list_files, read_records
-from x3d.lr_generator import HEAD
 from x3d.model import X3D
+from x3d.network import NETWORK
 from x3d.predict import heads
 
 
@@ -29,7 +29,7 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     log.start_log(rt)
     videos = EvalVideos(read_records(cfg, "test"), cfg, rt)
     pages = report_videos(report, videos, list_files(cfg)[1], heads(cfg)[0], rt)
-    net = inference.load(X3D, cfg, checkpoint_path, HEAD)
+    net = inference.load(X3D, cfg, checkpoint_path, NETWORK.classifier)
     result = evaluate(net, videos.dataset(), cfg.model.num_classes, rt, pages.add)
     unreadable = sum_unreadable(videos.bad, rt)
     views = f"{cfg.eval.clips}x{cfg.eval.crops}"

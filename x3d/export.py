@@ -20,15 +20,15 @@ from utils.evaluate.metrics import print_result
 from utils.export import export, inference
 from x3d.config import Config
 from x3d.dataset import clip_shape
-from x3d.lr_generator import HEAD
 from x3d.model import X3D
+from x3d.network import NETWORK
 
 
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     want = export.wanted(cfg.eval.batch, **options)
-    load = partial(inference.network, X3D, cfg, checkpoint_path, HEAD)
+    load = partial(inference.network, X3D, cfg, checkpoint_path, NETWORK.classifier)
     shape = clip_shape(cfg.data, cfg.test_crop)
     forms = {name: "grouped" for name in ("form", "stem_form") if cfg.network()[name] != "dense"}
     result = export.export(load, shape, "probabilities", want, {"network": "x3d"}, **forms)

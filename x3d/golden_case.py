@@ -10,10 +10,10 @@ from utils.runtime import Runtime
 from utils.testing.golden import case_state, put_state
 from utils.train import optimizers
 from utils.train.train_step import TrainStep
-from x3d import convert
 from x3d.loss import build_loss
 from x3d.lr_generator import parameter_groups
 from x3d.model import X3D
+from x3d.network import NETWORK
 
 RECIPE: dict = {}  # the settings that a replay may change: the optimizer's are in the case
 
@@ -30,7 +30,7 @@ def network(case: dict, training: bool = False, form: str = "frames") -> X3D:
         form=form if config["channelwise_3x3x3"] else "dense",
         stem_form=form if config["stem_temporal_conv_grouped"] else "dense",
     )
-    put_state(net, case_state(case, net), convert)
+    put_state(net, case_state(case, net), NETWORK)
     return net.set_train(training)
 
 
@@ -53,3 +53,8 @@ def train_step(case: dict, part: str) -> TrainStep:
 def cell_name(point: str) -> str:
     """Where a tap of the original is taken here; its pool is no cell of ours."""
     return "" if point == "head.avg_pool" else point
+
+
+def target(case: dict) -> np.ndarray:
+    """Labels, int32 (N,)."""
+    return np.array(case["labels"], np.int32)

@@ -9,8 +9,6 @@ import numpy as np
 
 from utils.train import lr_schedules
 
-HEAD = r"head\.projection\."  # names of the classifier
-
 
 def get_lr(train: Any, updates_per_epoch: int, global_batch: int) -> np.ndarray:
     """The rate of every update of the run, float64 (epochs * updates_per_epoch,).

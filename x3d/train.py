@@ -14,92 +14,80 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its
 
 from mindspore import nn
 
-from utils import cli, log, runtime
-from utils.data.class_names import advise
-from utils.data.sampler import Order
-from utils.distributed import gradient_fusion
-from utils.evaluate.metrics import evaluate, print_result
+from utils import cli, runtime
+from utils.data.sampler import TrainSampler
+from utils.evaluate.metrics import evaluate
+from utils.log import log
 from utils.nn.layers import freeze
-from utils.train import amp, optimizers, trainer
-from utils.train.train_step import TrainStep
+from utils.train import optimizers
+from utils.train.train_setup import TrainSetup, build_setup
+from utils.train.trainer import Trainer
 from utils.weights import checkpoint
 from x3d.config import Config
 from x3d.dataset import (
     TrainSource,
     clip_shape,
     eval_data,
-    list_files,
     read_records,
-    train_order,
+    train_sampler,
 )
 from x3d.loss import build_loss
-from x3d.lr_generator import HEAD, get_lr, parameter_groups
+from x3d.lr_generator import get_lr, parameter_groups
 from x3d.model import X3D
+from x3d.network import NETWORK
 from x3d.precise_bn import PreciseBatchNorms
 
 
 def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
-    folder = checkpoint.RunFolder(cfg, rt)
-    log.start_log(rt, folder.path)
-    advise(list_files(cfg)[0], cfg.data)
+    trainer = Trainer(cfg, rt)  # run directory, log, resume point
     records = read_records(cfg, "train")
-    order = folder.continued(train_order(cfg, records, rt), cfg.train.accumulate)
-    step, lr, segments = build(cfg, rt, order)
-    done = folder.restore(step, order)
-    log.announce(cfg.train, order, segments, done)
-    clips = TrainSource(records, cfg, order, cfg.train.epochs, done)
-    plan = trainer.Plan(
-        run=cfg.run,
-        epochs=cfg.train.epochs,
-        order=order,
-        rates=lr,
-        too_many_bad=lambda: clips.bad.over(cfg.data.bad_limit),
-        evaluate=validation(cfg, step.net, rt),
-        prepare=precise(cfg, step.net, records, order),
+    sampler = trainer.resume(train_sampler(cfg, records, rt))
+    setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
+    train_set = TrainSource(records, cfg, sampler, cfg.train.epochs, trainer.start_step)
+    net = setup.step.net
+    trainer.fit(
+        setup,
+        train_set,
+        evaluate=validation(cfg, net, rt),
+        before_saving=precise_batch_norm(cfg, net, records, sampler),
     )
-    print_result(trainer.fit(step, clips.dataset(step.dropout), plan, rt, folder), rt)
 
 
-def build(cfg: Config, rt: runtime.Runtime, order: Order) -> tuple:
-    """The train step, the learning rate of every update, and the AllReduce segments."""
+def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
+    """Model, optimizer and train step of a run over the samples of `sampler`."""
     train = cfg.train
     net = X3D(**cfg.network())
     if train.pretrained:
-        checkpoint.load(net, train.pretrained, train.new_head, HEAD)
+        checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
     if train.batch_norm == "frozen":
         freeze(cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d))
-    many = train.accumulate
-    lr = get_lr(train, order.updates_per_epoch(many), order.per_update(many))
+    updates = sampler.updates_per_epoch(train.accumulate)
+    lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulate))
     weights = net.trainable_params()
     opt = optimizers.SGD(
         weights, parameter_groups(weights, train, lr), train.momentum, train.nesterov
     )
     clips = (cfg.data.batch, *clip_shape(cfg.data, cfg.data.crop))
-    segments = gradient_fusion.split_all_reduce(net, opt, cfg.run, rt, clips)  # read by TrainStep
-    net = amp.cast(net, cfg.run.amp)
-    step = TrainStep(
-        net, build_loss(), opt, cfg.run, train, rt, order.steps_per_epoch, samples=clips[0]
-    )
-    return step, lr, segments
+    return build_setup(cfg, rt, sampler, net, build_loss(), opt, lr, clips)
 
 
-def precise(cfg: Config, net, records: list, order: Order):
-    """Precise batch norm over batches of the epoch that comes next; None where it is off."""
+def precise_batch_norm(cfg: Config, net, records: list, sampler: TrainSampler):
+    """A function that computes precise BN over batches of the next epoch; None if it is off."""
     if not cfg.train.precise_bn or cfg.train.batch_norm == "frozen":
         return None
     norms = PreciseBatchNorms(net)  # keeps its compiled graph from one call to the next
 
-    def prepare(position: int) -> None:
-        epoch = position // order.steps_per_epoch
-        skip = epoch * order.steps_per_epoch
-        source = TrainSource(records, cfg, order, epoch + 1, skip)
+    def update_statistics(position: int) -> None:
+        epoch = position // sampler.steps_per_epoch
+        skip = epoch * sampler.steps_per_epoch
+        source = TrainSource(records, cfg, sampler, epoch + 1, skip)
         batches = source.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
-        count = min(cfg.train.precise_bn, order.steps_per_epoch)
-        log.log.info("precise batch norm over %d batches ...", count)
+        count = min(cfg.train.precise_bn, sampler.steps_per_epoch)
+        log.info("precise batch norm over %d batches ...", count)
         norms.update(clip for clip, _ in islice(batches, count))
 
-    return prepare
+    return update_statistics
 
 
 def validation(cfg: Config, net, rt: runtime.Runtime):

@@ -28,12 +28,13 @@ from scipy.optimize import nnls
 
 from benchmarks.scaling import netns
 from utils import cli
+from utils.build_networks import without_checkpoint
 from utils.config import ROOT, to_yaml
 from utils.distributed.cost_model import GIGA, MICRO, Cluster
 from utils.distributed.fusion_planner import MOST_SEGMENTS, predict
 from utils.distributed.gradient_timing import Backward
 from utils.files import explained, write_text
-from utils.networks import without_checkpoint
+from utils.networks import Network
 
 PORT, LIMIT = 8118, 900  # of the scheduler; seconds for everything
 MOST_WORKERS = 16
@@ -52,7 +53,7 @@ def read_splits(text: str) -> list[int]:
 
 
 def main(
-    network: str,
+    network: Network,
     cfg,
     *,
     workers: Annotated[int, cli.whole_number(2, MOST_WORKERS)] = 2,
@@ -88,12 +89,14 @@ def main(
             write_text(out, json.dumps(result) + "\n")
 
 
-def measure(network: str, cfg, workers: int, rate: str, options: list[str], folder: str) -> dict:
+def measure(
+    network: Network, cfg, workers: int, rate: str, options: list[str], folder: str
+) -> dict:
     """Runs the workers, each in its own namespace, and reads what the first one wrote."""
     config, result = Path(folder) / "config.yaml", Path(folder) / "result.json"
     config.write_text(to_yaml(cfg))
     script = [str(ROOT / "benchmarks" / "scaling" / "worker.py"), "--config_path", str(config)]
-    script += ["--network", network, *options, "--out", str(result)]
+    script += ["--network", network.name, *options, "--out", str(result)]
     with netns.hosts(workers, rate) as hosts:
         jobs = [start(i, name, hosts, script, folder) for i, (name, _) in enumerate(hosts)]
         for job in jobs:

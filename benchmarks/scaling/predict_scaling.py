@@ -21,8 +21,9 @@ import numpy as np
 
 from resnet50.model import build_network
 from tsm.model import TSM
-from utils import cli, plotting, runtime
+from utils import cli, runtime
 from utils.config import Run
+from utils.distributed import plan_plots
 from utils.distributed.cost_model import GIGA, Cluster, expected_maximum
 from utils.distributed.fusion_planner import layer_ends, predict, segments_of
 from utils.distributed.gradient_timing import Backward, count_backward
@@ -275,7 +276,7 @@ def draw(folder: Path, resnet: Network, jitter: float) -> None:
         known[name] = [(8, series.efficiency(1)), (32, series.efficiency(2))]
     with explained(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
-    plotting.draw_scaling(folder / "foretold.png", curves, known)
+    plan_plots.draw_scaling(folder / "foretold.png", curves, known)
 
 
 def published_efficiency() -> float:

@@ -18,29 +18,31 @@ import numpy as np
 from mindspore import Tensor
 
 from utils import cli, runtime
+from utils.build_networks import build_train_step, make_dummy_batch, measure_median_seconds
 from utils.distributed.fusion_planner import even_ends
 from utils.evaluate.metrics import SumRanks
 from utils.files import write_text
-from utils.networks import build_step, made_up_batch, median_seconds
+from utils.networks import Network
 from utils.runtime import Runtime
 
 PROBES = 2**10, 2**16, 2**18, 2**20  # elements of float32
 
 
-def main(network: str, cfg, *, splits: str, steps: int, out: Path) -> None:
+def main(network: Network, cfg, *, splits: str, steps: int, out: Path) -> None:
     rt = runtime.start(cfg.run)
     found = {"ranks": rt.size, "probes": probe(steps), "steps": {}}
     alone = Runtime(rt.rank, 1, rt.device, rt.seed)  # the same step, but nothing is exchanged
-    step, batch = build_step(network, cfg, alone), made_up_batch(network, cfg, rt.rank)
+    step = build_train_step(network.name, cfg, alone)
+    batch = make_dummy_batch(network.name, cfg, rt.rank)
     found["compute"] = step_seconds(step, batch, steps)
     weights = step.optimizer.parameters
     names, sizes = [p.name for p in weights], [p.size * p.itemsize for p in weights]
     for count in map(int, splits.split(",")):
         ends = even_ends(names, sizes, count)
         run = replace(cfg.run, all_reduce=tuple(ends))
-        step = build_step(network, replace(cfg, run=run), rt)
+        step = build_train_step(network.name, replace(cfg, run=run), rt)
         found["steps"][count] = {"ends": ends, "seconds": step_seconds(step, batch, steps)}
-    if rt.is_first:
+    if rt.is_main_process:
         write_text(out, json.dumps({**found, "names": names, "sizes": sizes}))
 
 
@@ -49,14 +51,14 @@ def probe(repeats: int) -> list[tuple[int, float]]:
     reduce, found = SumRanks(), []
     for count in PROBES:
         values = Tensor(np.ones(count, np.float32))
-        seconds = median_seconds(lambda v=values: reduce(v).asnumpy(), repeats, warm_up=2)
+        seconds = measure_median_seconds(lambda v=values: reduce(v).asnumpy(), repeats, warm_up=2)
         found.append((4 * count, seconds))
     return found
 
 
 def step_seconds(step, batch: tuple, repeats: int) -> float:
     inputs = (*batch, *step.draw_factors())
-    return median_seconds(lambda: step(*inputs).asnumpy(), repeats, warm_up=2)
+    return measure_median_seconds(lambda: step(*inputs).asnumpy(), repeats, warm_up=2)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
+from utils.build_networks import measure_median_seconds
 from utils.config import ROOT
 from utils.data.loader import cores
-from utils.networks import median_seconds
 
 WORKER = ROOT / "benchmarks" / "torch" / "worker.py"
 TURN = 2.0  # seconds
@@ -84,7 +84,7 @@ def medians(
     The first step of either is not timed.
     """
     if twin is None:
-        return median_seconds(ours, repeats), 0.0
+        return measure_median_seconds(ours, repeats), 0.0
     ours()
     twin.run(work, 0)
     here, there = [], []

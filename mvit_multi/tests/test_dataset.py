@@ -9,7 +9,7 @@ import pytest
 from mvit_multi import dataset
 from mvit_multi.config import Set
 from utils.data.packed import reader as packed
-from utils.data.sampler import Order
+from utils.data.sampler import TrainSampler
 from utils.data.synthetic.motion_videos import read_number, write_numbered_video, write_video
 from utils.runtime import Runtime
 
@@ -50,7 +50,7 @@ def root(tmp_path_factory) -> Path:
 def source_of(cfg, epochs: int = 20) -> dataset.TrainSource:
     samples = dataset.read_records(cfg, "train")
     return dataset.TrainSource(
-        samples, cfg, dataset.train_order(cfg, samples, Runtime()), epochs, 0
+        samples, cfg, dataset.train_sampler(cfg, samples, Runtime()), epochs, 0
     )
 
 
@@ -109,7 +109,7 @@ def test_a_batch_is_mixed_alike_on_all_ranks_and_batches_differ(root):
     shares = []
     for rank in (0, 1):
         cfg.data.batch = 1
-        order = Order(len(samples), 1, rank, 2, 0)
+        order = TrainSampler(len(samples), 1, rank, 2, 0)
         source = dataset.TrainSource(samples, cfg, order, 5, 0)
         shares.append([source[i][1][0, 2:].tolist() for i in range(8)])
     assert shares[0] == shares[1]
@@ -119,7 +119,7 @@ def test_a_batch_is_mixed_alike_on_all_ranks_and_batches_differ(root):
 def test_a_resumed_tape_goes_on_with_the_same_mixes(root):
     cfg = config(root)
     samples = dataset.read_records(cfg, "train")
-    order = dataset.train_order(cfg, samples, Runtime())
+    order = dataset.train_sampler(cfg, samples, Runtime())
     late = dataset.TrainSource(samples, cfg, order, 20, 3)
     for index in range(4):
         for mine, other in zip(late[index], source_of(cfg)[index + 6]):

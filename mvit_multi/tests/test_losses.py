@@ -10,8 +10,7 @@ from mindspore import Parameter, Tensor, nn
 from mvit_multi.heads import Mlp, MultiHead, pairs
 from mvit_multi.loss import Informative, build_loss
 from mvit_multi.mixup import target_row
-from utils.testing.filling import fill, fill_input
-from utils.testing.golden import load_case, torch_names
+from utils.testing.golden import fill, fill_input, load_case, torch_names
 
 CASES = load_case(Path(__file__).parent / "golden" / "mvit_multi_losses.json")
 

@@ -4,19 +4,17 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from mvit_multi import convert as room
 from mvit_multi.config import Config
 from mvit_multi.mixup import MixClips, cutmix_box, target_row
 from mvit_multi.model import MEAN, STD_OF_PIXELS, MViT
+from mvit_multi.network import NETWORK
 from mvit_multi.tests.formula import multiply_adds
 from utils.config import ROOT, load_config
 from utils.nn.dropout import Dropout
-from utils.nn.layers import Normalize
-from utils.testing.filling import fill, fill_input
-from utils.testing.golden import torch_names
+from utils.nn.layers import Normalize, resize_rows
+from utils.testing.golden import fill, fill_input, torch_names
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert
-from utils.weights.tables import resize_rows
 
 CONFIGS = ROOT / "mvit_multi" / "configs"
 TOY = {"frames": 4, "crop": 32, "depth": 3, "dim": 8, "grow": (1,), "kv_stride": 4}
@@ -54,26 +52,26 @@ def test_published_counts(yaml, tensors, parameters, giga):
 def test_a_start_from_kinetics_takes_all_but_the_head():
     """Of the released networks that is 516 of 518 tensors; names are the same at any size."""
     one, three = MViT(**TOY, **ONE), MViT(**TOY, **THREE)
-    done = convert(source_of(one), wanted_by(three), room, new_head=True)
+    done = convert(source_of(one), wanted_by(three), NETWORK, new_head=True)
     assert sorted(done.dropped) == ["head.projection.bias", "head.projection.weight"]
     assert len(done.arrays) == len(one.trainable_params()) - 2
     assert len(done.missing) == 22  # 12 of heads, 6 projections, 4 of the expander
     with pytest.raises(ValueError, match="--new_head"):
-        convert(source_of(one), wanted_by(three), room)
+        convert(source_of(one), wanted_by(three), NETWORK)
 
 
 def test_conversion_is_strict_on_both_sides():
     net = MViT(**TOY, **THREE)
     source = source_of(net)
-    assert convert(source, wanted_by(net), room).missing == []
+    assert convert(source, wanted_by(net), NETWORK).missing == []
     more = {**source, "blocks.9.norm1.weight": np.zeros(8)}
     with pytest.raises(ValueError, match=r"unknown blocks.9.norm1.weight"):
-        convert(more, wanted_by(net), room)
+        convert(more, wanted_by(net), NETWORK)
     source.pop("blocks.0.attn.norm_q.weight")
     with pytest.raises(ValueError, match=r"missing blocks.0.attn.norm_q.gamma"):
-        convert(source, wanted_by(net), room)
+        convert(source, wanted_by(net), NETWORK)
     with pytest.raises(ValueError, match="neither"):
-        convert({"conv1.weight": np.zeros(1)}, wanted_by(net), room)
+        convert({"conv1.weight": np.zeros(1)}, wanted_by(net), NETWORK)
 
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "module.model.", "backbone."])
@@ -81,14 +79,14 @@ def test_conversion_is_strict_on_both_sides():
 def test_a_wrappers_prefix_may_stand_before_every_name(prefix, plain):
     net = MViT(**TOY, **ONE, plain=plain)
     source = {prefix + name: value for name, value in source_of(net).items()}
-    done = convert(source, wanted_by(net), room)
+    done = convert(source, wanted_by(net), NETWORK)
     assert (done.missing, set(done.arrays)) == ([], set(wanted_by(net)))
 
 
 def test_relative_tables_of_another_crop_are_resized():
     """Half-pixel centres, ends repeated: values of PyTorch's linear interpolation of 0, 1, 2."""
     small, large = (MViT(**{**TOY, "crop": crop}, **ONE, plain=True) for crop in (32, 48))
-    done = convert(source_of(small), wanted_by(large), room)
+    done = convert(source_of(small), wanted_by(large), NETWORK)
     name = "blocks.0.attn.rel_pos_h"
     assert done.arrays[name].shape == (23, 8)
     np.testing.assert_allclose(done.arrays[name][[0, -1]], source_of(small)[name][[0, -1]])
@@ -103,12 +101,12 @@ def test_a_table_of_endless_repeated_rows_takes_no_memory():
     net = MViT(**TOY, **ONE, plain=True)
     name, source = "blocks.0.attn.rel_pos_h", source_of(net)
     source[name] = np.broadcast_to(np.arange(8, dtype=np.float32), (1 << 40, 8))
-    table = convert(source, wanted_by(net), room).arrays[name]
+    table = convert(source, wanted_by(net), NETWORK).arrays[name]
     np.testing.assert_array_equal(table, [np.arange(8)] * len(table))
     for shape in ((1 << 40, 9), (0, 8)):
         source[name] = np.broadcast_to(np.float32(0), shape)
         with pytest.raises(ValueError, match=rf"rel_pos_h is \[{shape[0]}, {shape[1]}\] instead"):
-            convert(source, wanted_by(net), room)
+            convert(source, wanted_by(net), NETWORK)
 
 
 def test_the_start_of_training():

@@ -11,10 +11,10 @@ from mvit_multi.attention import ChannelsFirst
 from mvit_multi.golden_case import loss as case_loss
 from mvit_multi.golden_case import network, target, train_step
 from mvit_multi.heads import pairs
-from utils.testing.filling import fill_input
 from utils.testing.golden import (
     evaluation,
     expected_evaluation,
+    fill_input,
     load_case,
     record_taps,
     torch_names,

@@ -10,7 +10,7 @@ from mindspore.mindrecord import FileWriter
 from PIL import Image
 
 from resnet50.config import Config
-from resnet50.dataset import EvalSource, TrainSource, read_records, train_order
+from resnet50.dataset import EvalSource, TrainSource, read_records, train_sampler
 from resnet50.images import center_view, placement
 from resnet50.predict import heads
 from resnet50.readers import describe, open_reader
@@ -71,7 +71,7 @@ def settings(root: Path, *more: str, path: Path = FOLDER) -> Config:
 
 def batches(cfg: Config, rt: Runtime = ALONE, epochs: int = 2, skip: int = 0) -> list:
     samples = read_records(cfg, "train")
-    order = train_order(cfg, samples, rt)
+    order = train_sampler(cfg, samples, rt)
     rows = TrainSource(samples, cfg, order, epochs, skip).dataset()
     return list(rows.create_tuple_iterator(num_epochs=1, output_numpy=True))
 
@@ -175,16 +175,16 @@ def test_cifar_images_are_padded_cropped_and_flipped(cifar):
     cfg = settings(cifar, "data.resize=32", path=SMOKE)
     samples = read_records(cfg, "train")
     assert samples == 50_000
-    source = TrainSource(samples, cfg, train_order(cfg, samples, ALONE), 1, 0)
+    source = TrainSource(samples, cfg, train_sampler(cfg, samples, ALONE), 1, 0)
     image, label = next(iter(source))
     assert image.shape == (4, 3, 32, 32)
     assert label.max() < 10
     reader = ds.Cifar10Dataset(str(cifar), "train", shuffle=False)
     plain = next(reader.create_dict_iterator(num_epochs=1, output_numpy=True))["image"]
     cfg = settings(cifar, "data.resize=32", "data.augment=none", path=SMOKE)
-    order = train_order(cfg, samples, ALONE)
+    order = train_sampler(cfg, samples, ALONE)
     image, _ = next(iter(TrainSource(samples, cfg, order, 1, 0)))
-    first = order.at(0)[0] % 20  # twenty distinct images, again and again
+    first = order.sample_at(0)[0] % 20  # twenty distinct images, again and again
     if first == 0:
         np.testing.assert_array_equal(image[0], plain.transpose(2, 0, 1))
     assert {im.tobytes() for im, _ in distinct(cifar)} >= {im.tobytes() for im in image}
@@ -210,9 +210,9 @@ def damaged(root: Path, folder: Path, kept: int) -> Config:
 
 def test_an_image_cut_in_its_pixels_is_named(tmp_path, folder):
     cfg = damaged(tmp_path, folder, 900)
-    source = TrainSource(read_records(cfg, "train"), cfg, train_order(cfg, 4, ALONE), 1, 0)
+    source = TrainSource(read_records(cfg, "train"), cfg, train_sampler(cfg, 4, ALONE), 1, 0)
     assert len(list(source)) == 2
-    assert "class_0/0.JPEG" in source.over()
+    assert "class_0/0.JPEG" in source.find_fault()
     with pytest.raises(ValueError, match="class_0/0.JPEG"):
         evaluated(cfg)
 

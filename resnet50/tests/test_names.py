@@ -5,8 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from resnet50 import convert as room
+from resnet50 import convert as names
 from resnet50.model import build_network
+from resnet50.network import NETWORK
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert
 
@@ -59,13 +60,13 @@ def test_a_published_naming_is_consumed_on_both_sides(arch, spell):
     }
     source = {spell(name): value for name, value in values.items()}
     assert len(source) == len(wanted)
-    converted = convert(source, wanted, room)
+    converted = convert(source, wanted, NETWORK)
     assert converted.missing == []
     for name, value in values.items():
         np.testing.assert_array_equal(converted.arrays[name], value, name)
     source["layer5.0.conv1.weight"] = np.zeros(1, np.float32)
     with pytest.raises(ValueError, match=r"layer5\.0\.conv1\.weight"):
-        convert(source, wanted, room)
+        convert(source, wanted, NETWORK)
 
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "module.model.", "backbone."])
@@ -74,10 +75,10 @@ def test_a_wrappers_prefix_may_stand_before_every_naming(prefix, spell):
     net = build_network("resnet18", num_classes=5, mean=(0.5,) * 3, std=(0.5,) * 3)
     wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
     source = {prefix + spell(name): np.zeros(shape) for name, shape in wanted.items()}
-    converted = convert(source, wanted, room)
+    converted = convert(source, wanted, NETWORK)
     assert (converted.missing, set(converted.arrays)) == ([], set(wanted))
 
 
 def test_names_of_another_network_are_told():
     with pytest.raises(ValueError, match="not a ResNet's"):
-        room.dialect(["blocks.0.weight"])
+        names.dialect(["blocks.0.weight"])

@@ -15,8 +15,7 @@ from resnet50.golden_case import MEAN, STD, network, train_step
 from resnet50.golden_case import loss as case_loss
 from resnet50.loss import build_loss
 from resnet50.model import build_network
-from utils.testing.filling import fill_input
-from utils.testing.golden import load_case, record_taps, spread, torch_names
+from utils.testing.golden import fill_input, load_case, record_taps, spread, torch_names
 from utils.testing.step_comparison import off
 
 GOLDEN = Path(__file__).parent / "golden"

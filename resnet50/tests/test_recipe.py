@@ -14,7 +14,7 @@ from resnet50.mixup import MixUp, mix_targets
 from resnet50.model import build_network
 from resnet50.train import build
 from utils.config import ROOT, load_config
-from utils.data.sampler import Order
+from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import segment_ends
 from utils.nn.layers import Normalize
 from utils.runtime import Runtime
@@ -92,8 +92,8 @@ def test_a_curve_may_be_longer_than_the_run():
 def test_the_lars_yamls_rates_are_mlperfs():
     """32,768 images an update on 128 devices: 39 updates an epoch, 2,267 in all."""
     cfg = load_config(Config, CONFIGS / "resnet50_r50_imagenet_lars.yaml")
-    order = Order(1_281_167, cfg.data.batch, 0, 128, 0)
-    assert (order.per_update(1), order.steps_per_epoch) == (32_768, 39)
+    order = TrainSampler(1_281_167, cfg.data.batch, 0, 128, 0)
+    assert (order.effective_batch_size(1), order.steps_per_epoch) == (32_768, 39)
     lr = get_lr(cfg.train, 39, 32_768)
     assert len(lr) == pytest.approx(2267, abs=39)
     warm = 16 * 39
@@ -108,7 +108,7 @@ def test_the_optimizer_is_the_one_that_the_settings_name(name):
     path, small = CONFIGS / "resnet50_smoke.yaml", ["model.first_width=2", "train.nesterov=false"]
     asked = [f"train.optimizer={name}", "train.trust_coefficient=0.02", "train.epsilon=0.5"]
     cfg = load_config(Config, path, [*small, *asked])
-    step, lr, _ = build(cfg, Runtime(), Order(1000, 128, 0, 1, 0))
+    step, lr, _ = build(cfg, Runtime(), TrainSampler(1000, 128, 0, 1, 0))
     assert type(step.optimizer) is {"sgd": SGD, "lars": LARS}[name]
     if name == "lars":
         assert (step.optimizer.trust, step.optimizer.eps) == (0.02, 0.5)

@@ -18,7 +18,6 @@ object: first (stage, name and error of the first beyond the tolerance, or null)
 stage), tolerance.
 """
 
-import importlib
 import json
 import sys
 from dataclasses import replace
@@ -31,12 +30,13 @@ import numpy as np
 from mindspore import Tensor
 
 from utils import cli, log, runtime
+from utils.networks import Network
 from utils.testing.golden import load_case, step_comparison
 from utils.weights import checkpoint
 
 
 def main(
-    network: str,
+    network: Network,
     cfg,
     *,
     record: Optional[Path] = None,
@@ -55,7 +55,7 @@ def main(
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     if case:
-        golden = importlib.import_module(f"{network}.golden_case")
+        golden = network.golden_case
         changed = step_comparison.change_recipe(read_case(case), golden, recipe)
         return report(step_comparison.against_case(changed, golden), tolerance)
     step, clip, target = first_step(network, cfg, rt, checkpoint_path)
@@ -79,15 +79,14 @@ def read_case(path: Path) -> dict:
         raise ValueError(f"--case: {path} is no golden case: {error}") from None
 
 
-def first_step(network: str, cfg, rt: runtime.Runtime, path: Optional[Path]) -> tuple:
+def first_step(network: Network, cfg, rt: runtime.Runtime, path: Optional[Path]) -> tuple:
     """(train step, clip, target): the yaml's network and the first batch of its data."""
-    dataset = importlib.import_module(f"{network}.dataset")
-    train = importlib.import_module(f"{network}.train")
+    dataset = network.dataset
     records = dataset.read_records(cfg, "train")
-    order = dataset.train_order(cfg, records, rt)
+    order = dataset.train_sampler(cfg, records, rt)
     if path:
         cfg = replace(cfg, train=replace(cfg.train, pretrained=path))
-    step = train.build(cfg, rt, order)[0]
+    step = network.train.build(cfg, rt, order).step
     source = dataset.TrainSource(records, cfg, order, 1, 0)
     rows = source.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
     clip, target = next(iter(rows))

@@ -13,7 +13,6 @@ parameters, float32. The columns `per ...` are multiply-adds for every such byte
 stdout is one JSON object with all numbers.
 """
 
-import importlib
 import json
 import sys
 import time
@@ -28,8 +27,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 import numpy as np
 
 from utils import cli, runtime
-from utils.config import ROOT, Run, list_networks, load_config, load_config_class
-from utils.networks import one_clip
+from utils.config import ROOT, Run, load_config
+from utils.networks import Network, find_network_of_yaml, list_networks
 from utils.nn.complexity import Layer, count_layers
 
 COMPUTING = {  # kind of operator: its name among the shares
@@ -51,12 +50,12 @@ TEXTS = ("network", "clip", "layer", "kind", "% of multiply-adds")  # to the lef
 SUMS = ("macs", "parameters", "inputs", "outputs")  # of a layer, and over the layers of a kind
 
 
-def main(network: str, cfg: Any, *, layers: bool = False) -> None:
+def main(network: Network, cfg: Any, *, layers: bool = False) -> None:
     """One network: its row, its kinds, its layers."""
     runtime.start(Run(device="CPU"))
     cfg = on_cpu(cfg)
     found, name = run_once(network, cfg), cfg.run.out.name
-    row = figures(one_clip(network, cfg.data), found)
+    row = figures(network.dataset.one_clip(cfg.data), found)
     result = {"network": name, **row}
     show_table(COLUMNS, [[name, *cells(row)]])
     lines = [[kind, *(f"{n:,}" for n in sums.values())] for kind, sums in row["kinds"].items()]
@@ -77,7 +76,7 @@ def every_network() -> None:
     show_line(COLUMNS, COLUMNS, widths)
     for paths in groups:
         began, (network, cfg) = time.monotonic(), opened(paths[0])
-        row = figures(one_clip(network, cfg.data), run_once(network, cfg))
+        row = figures(network.dataset.one_clip(cfg.data), run_once(network, cfg))
         show_line([paths[0].stem, *cells(row)], COLUMNS, widths)
         seconds, names = round(time.monotonic() - began, 1), [path.stem for path in paths]
         rows.append({"network": names[0], "yamls": names, "seconds": seconds, **row})
@@ -90,21 +89,22 @@ def alike() -> list[list[Path]]:
     First comes the one whose classes are as many as most yaml files of its network have.
     """
     groups, classes = defaultdict(list), {}
-    for network in list_networks():
-        for path in sorted((ROOT / network / "configs").glob("*.yaml")):
-            _, cfg = opened(path)
+    for name in list_networks():
+        for path in sorted((ROOT / name / "configs").glob("*.yaml")):
+            network, cfg = opened(path)
             arguments = cfg.network()
-            classes[path] = (network, arguments["num_classes"])
+            classes[path] = (name, arguments["num_classes"])
             arguments = {k: v for k, v in sorted(arguments.items()) if k not in UNCOUNTED}
-            groups[repr((network, one_clip(network, cfg.data), arguments))].append(path)
+            clip = network.dataset.one_clip(cfg.data)
+            groups[repr((network.name, clip, arguments))].append(path)
     common = Counter(classes.values())
     return [sorted(paths, key=lambda p: -common[classes[p]]) for paths in groups.values()]
 
 
 def opened(path: Path) -> tuple[str, Any]:
     """(network, configuration) of a yaml file in its network's folder."""
-    network = path.parents[1].name
-    return network, on_cpu(load_config(load_config_class(network), path))
+    network = find_network_of_yaml(path)
+    return network, on_cpu(load_config(network.config, path))
 
 
 def on_cpu(cfg: Any) -> Any:
@@ -112,9 +112,9 @@ def on_cpu(cfg: Any) -> Any:
     return replace(cfg, run=replace(cfg.run, device="CPU"))
 
 
-def run_once(network: str, cfg: Any) -> list[Layer]:
-    net = importlib.import_module(f"{network}.model").build_network(**cfg.network())
-    return count_layers(net, one_clip(network, cfg.data))
+def run_once(network: Network, cfg: Any) -> list[Layer]:
+    net = network.model.build_network(**cfg.network())
+    return count_layers(net, network.dataset.one_clip(cfg.data))
 
 
 def figures(clip: tuple[int, ...], layers: Sequence[Layer]) -> dict:

@@ -25,6 +25,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli
 from utils.config import home, to_yaml
+from utils.networks import Network
 from utils.simulation.dry_run import CORES, MODES, dry_run
 from utils.simulation.reading import DryRun
 
@@ -32,7 +33,7 @@ MOST = 16  # kernels by name in the table
 
 
 def main(
-    network: str,
+    network: Network,
     cfg: Any,
     *,
     chip: str,
@@ -47,7 +48,7 @@ def main(
         config = Path(folder) / "config.yaml"
         config.write_text(to_yaml(cfg))
         cache = home() / ".cache" / "dry_run"
-        result = dry_run(network, config, [], chip, cache, mode, ranks, cores, cann, keep)
+        result = dry_run(network.name, config, [], chip, cache, mode, ranks, cores, cann, keep)
     name = cfg.run.out.name
     if result.finished:
         print(f"{name}: {mode} step for {chip}, rank 0 of {ranks}, {cores} cores\n")

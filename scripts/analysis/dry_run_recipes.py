@@ -19,15 +19,10 @@ from typing import Any
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli
-from utils.config import (
-    ROOT,
-    check_choice,
-    find_network_of_yaml,
-    home,
-    load_config,
-    load_config_class,
-)
+from utils.config import ROOT, home, load_config
 from utils.files import explained, write_text
+from utils.messages import check_choice
+from utils.networks import find_network_of_yaml
 from utils.simulation.dry_run import choose_ranks, dry_run
 
 SMOKE = "_smoke"
@@ -75,10 +70,10 @@ def list_recipes() -> list[Path]:
 def run_recipe(path: Path, chip: str, ranks: int) -> dict[str, Any]:
     """The row of a recipe: the summary of its dry run, and what the table says beside it."""
     network = find_network_of_yaml(path)
-    cfg = load_config(load_config_class(network), path)
+    cfg = load_config(network.config, path)
     cache = home() / ".cache" / "dry_run"
     simulated = choose_ranks(cfg.run.cluster, ranks)
-    result = dry_run(network, path, [], chip, cache, ranks=simulated)
+    result = dry_run(network.name, path, [], chip, cache, ranks=simulated)
     clips = cfg.data.batch * getattr(cfg.data, "copies", 1)
     row = {"recipe": path.stem, "ranks": ranks, "amp": cfg.run.amp, "clips": clips}
     return {**row, "device_memory_gb": cfg.run.device_memory, **result.summary()}

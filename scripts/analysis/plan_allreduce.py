@@ -28,14 +28,16 @@ from typing import Annotated, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils import cli, plotting, runtime
+from utils import cli, runtime
+from utils.build_networks import build_train_step, without_checkpoint
 from utils.config import home
+from utils.distributed import plan_plots
 from utils.distributed.cost_model import Cluster
 from utils.distributed.fusion_planner import Prediction, layer_ends, layer_of, plan, predict
 from utils.distributed.gradient_fusion import backward_of, layer_names, segment_ends
 from utils.distributed.gradient_timing import Backward, write_backward
 from utils.files import explained
-from utils.networks import build_step, one_clip, without_checkpoint
+from utils.networks import Network
 from utils.simulation.gradient_order import order_gradients, time_positions
 
 BEST, ONE, HAND, LAYERS = "best", "one segment", "yaml's own", "one a layer"
@@ -57,7 +59,7 @@ def read_counts(text: str) -> list[int]:
 
 
 def main(
-    network: str,
+    network: Network,
     cfg,
     *,
     devices: Annotated[list[int], read_counts],
@@ -98,7 +100,7 @@ def main(
     print(json.dumps({**summary(plans), "yaml": line, "folder": str(folder)}))
 
 
-def simulate_order(network: str, cfg, cluster: Cluster, chip: str, folder: Path) -> Backward:
+def simulate_order(network: Network, cfg, cluster: Cluster, chip: str, folder: Path) -> Backward:
     """When each gradient is complete: the order of a dry run, counted times.
 
     Writes gradients.json into the folder.
@@ -106,7 +108,7 @@ def simulate_order(network: str, cfg, cluster: Cluster, chip: str, folder: Path)
     path = folder / "gradients.json"
     with explained(folder, "--out"):  # before the dry run, which takes a minute
         folder.mkdir(parents=True, exist_ok=True)
-    positions = order_gradients(network, cfg, chip, home() / ".cache" / "dry_run")
+    positions = order_gradients(network.name, cfg, chip, home() / ".cache" / "dry_run")
     cfg = replace(cfg, run=replace(cfg.run, backward=None))
     backward = time_positions(positions, find_ready_times(network, cfg, cluster, None), chip)
     with explained(path, "--out"):
@@ -114,16 +116,16 @@ def simulate_order(network: str, cfg, cluster: Cluster, chip: str, folder: Path)
     return backward
 
 
-def find_ready_times(network: str, cfg, cluster: Cluster, profile: Optional[Path]) -> Backward:
+def find_ready_times(network: Network, cfg, cluster: Cluster, profile: Optional[Path]) -> Backward:
     """When each gradient of a network is complete on one device: from a file, or counted."""
     run = replace(cfg.run, device="CPU", amp="O0", all_reduce="none", cluster=cluster)
     run = replace(run, backward=profile or cfg.run.backward)
     cfg = without_checkpoint(replace(cfg, run=run))
-    step = build_step(network, cfg, runtime.start(cfg.run))
+    step = build_train_step(network.name, cfg, runtime.start(cfg.run))
     names = [p.name for p in step.optimizer.parameters]
     sizes = [p.size * p.itemsize for p in step.optimizer.parameters]
     clips = cfg.data.batch * getattr(cfg.data, "copies", 1)  # several of a video count as several
-    shape = (clips, *one_clip(network, cfg.data))
+    shape = (clips, *network.dataset.one_clip(cfg.data))
     return backward_of(step.net, names, sizes, cfg.run, shape)
 
 
@@ -171,9 +173,9 @@ def write(folder: Path, backward: Backward, plans: dict) -> None:
             write_csv(file, backward, plans)
     # One segment a layer is a hundred bars, which say nothing in a picture.
     last = {name: each for name, each in plans[max(plans)].items() if name != LAYERS}
-    plotting.draw_timeline(folder / "timeline.png", backward, last)
+    plan_plots.draw_timeline(folder / "timeline.png", backward, last)
     curves = {name: [each[name] for each in plans.values()] for name in plans[max(plans)]}
-    plotting.draw_scaling(folder / "scaling.png", curves)
+    plan_plots.draw_scaling(folder / "scaling.png", curves)
 
 
 def write_csv(file, backward: Backward, plans: dict) -> None:

@@ -21,11 +21,17 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from utils import cli, log, runtime
+from utils.build_networks import (
+    build_train_step,
+    make_dummy_batch,
+    measure_median_seconds,
+    without_checkpoint,
+)
 from utils.distributed.cost_model import Cluster
 from utils.distributed.fusion_planner import layer_ends, segments_of
 from utils.distributed.gradient_timing import count_backward
 from utils.files import explained, write_text
-from utils.networks import build_step, made_up_batch, median_seconds, without_checkpoint
+from utils.networks import Network
 from utils.nn.complexity import count_layers
 
 
@@ -51,14 +57,14 @@ class Forward(nn.Cell):
 
 
 def main(
-    network: str, cfg, *, out: Path, points: cli.PositiveInt = 6, repeats: cli.PositiveInt = 7
+    network: Network, cfg, *, out: Path, points: cli.PositiveInt = 6, repeats: cli.PositiveInt = 7
 ) -> None:
     with explained(out, "--out"):  # before the measuring
         out.parent.mkdir(parents=True, exist_ok=True)
     cfg = without_checkpoint(replace(cfg, run=replace(cfg.run, all_reduce="none")))
     rt = runtime.start(cfg.run)
     log.start_log(rt)
-    step, batch = build_step(network, cfg, rt), made_up_batch(network, cfg)
+    step, batch = build_train_step(network.name, cfg, rt), make_dummy_batch(network.name, cfg)
     measured = measure(step, *batch, points, repeats)
     found = {"config": cfg.run.out.name, "device": rt.device, "batch": cfg.data.batch, **measured}
     with explained(out, "--out"):
@@ -82,7 +88,9 @@ def measure(step: nn.Cell, clip: Tensor, target: Tensor, points: int, repeats: i
         times.append(seconds(cell, shown, target, repeats))
         shares.append(over[first:].max())
         log.log.info("gradients from %s on: %.1f ms", weights[first].name, 1e3 * times[-1])
-    whole = median_seconds(lambda: step(clip, target, *factors).asnumpy(), repeats, warm_up=2)
+    whole = measure_median_seconds(
+        lambda: step(clip, target, *factors).asnumpy(), repeats, warm_up=2
+    )
     ready = np.interp(over, shares, np.maximum.accumulate(times))  # noise makes no time run back
     return {
         "forward_seconds": round(forward, 6),
@@ -109,7 +117,9 @@ def chosen(over: np.ndarray, names: list[str], points: int) -> list[int]:
 
 
 def seconds(cell: nn.Cell, clip: Tensor, target: Tensor, repeats: int) -> float:
-    return median_seconds(lambda: first_array(cell(clip, target)).asnumpy(), repeats, warm_up=2)
+    return measure_median_seconds(
+        lambda: first_array(cell(clip, target)).asnumpy(), repeats, warm_up=2
+    )
 
 
 def first_array(outputs) -> Tensor:

@@ -32,9 +32,10 @@ from typing import Literal, Optional
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli
-from utils.config import check_choice, home
+from utils.config import home
 from utils.distributed.devices import check_devices
 from utils.files import explained
+from utils.messages import check_choice
 from utils.processes import adopt_orphans
 from utils.simulation.dry_run import CHIPS, check_chip
 from utils.verify.machine import Plan, choose_device, describe_machine

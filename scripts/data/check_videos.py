@@ -15,7 +15,6 @@ Videos of the kind `damaged` can be decoded, and FFmpeg marks some of their fram
 are left out as all bad ones are; `--keep_damaged` leaves them in the list, and in `NAME.bad.tsv`.
 """
 
-import importlib
 import json
 import os
 import sys
@@ -31,6 +30,7 @@ from tqdm import tqdm
 from utils import cli
 from utils.data.annotation_file import ListFile, entries, names_of
 from utils.files import escape_control, explained, write_text
+from utils.networks import Network
 from utils.process_pool import Crashed, run_all
 from utils.video.integrity import DAMAGED, GOOD, Finding, Job, examine, table_row
 
@@ -38,7 +38,7 @@ SHOWN = 5  # bad videos named on stderr
 
 
 def main(
-    network: str,
+    network: Network,
     cfg,
     *,
     out: Path,
@@ -47,10 +47,9 @@ def main(
     workers: Optional[cli.PositiveInt] = None,
 ) -> None:
     workers = workers or os.cpu_count() or 1
-    dataset = importlib.import_module(f"{network}.dataset")
-    if not hasattr(dataset, "list_files"):
-        raise ValueError(f"{network} has no lists of videos; there is nothing to scan")
-    began, files = time.monotonic(), dataset.list_files(cfg)
+    began, files = time.monotonic(), network.dataset.list_files(cfg)
+    if not files:
+        raise ValueError(f"{network.name} has no lists of videos; there is nothing to scan")
     kinds, read = Counter(), 0
     for file, name in zip(files, names_of(files)):
         if file.path.resolve() == (out / name).resolve():

@@ -18,7 +18,6 @@ stdout is one JSON object: of packing videos, bad, shards, bytes, original_bytes
 (in this run), seconds; of `--verify` videos, compared, psnr.
 """
 
-import importlib
 import json
 import os
 import sys
@@ -34,11 +33,12 @@ from utils import cli
 from utils.data.annotation_file import ListFile, names_of
 from utils.data.packed.encoder import Form, form_of
 from utils.data.packed.reader import pack_folder
+from utils.networks import Network
 from utils.video.integrity import Finding, read_table
 
 
 def main(
-    network: str,
+    network: Network,
     cfg,
     *,
     out: Path,
@@ -53,11 +53,10 @@ def main(
     )
     from utils.data.packed.verify import verify_list
 
-    dataset = importlib.import_module(f"{network}.dataset")
-    if not hasattr(dataset, "list_files"):
+    began, files, reader = time.monotonic(), network.dataset.list_files(cfg), cfg.data.reader
+    if not files:
         advice = "scripts/data/pack_images.py packs images"
-        raise ValueError(f"{network} has no lists of videos; {advice}")
-    began, files, reader = time.monotonic(), dataset.list_files(cfg), cfg.data.reader
+        raise ValueError(f"{network.name} has no lists of videos; {advice}")
     if verify:
         found = [verify_list(file, out, reader) for file in files]
     else:

@@ -17,8 +17,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli
-from utils.data.synthetic.label_sets import draw_sets
-from utils.data.synthetic.motion_videos import MOTIONS, draw_dataset
+from utils.data.synthetic.motion_videos import MOTIONS, draw_dataset, draw_sets
 from utils.files import explained
 
 

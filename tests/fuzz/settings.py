@@ -10,7 +10,8 @@ from typing import get_type_hints
 
 import yaml
 
-from utils.config import ROOT, list_networks
+from utils.config import ROOT
+from utils.networks import list_networks
 
 YAMLS = {
     network: sorted((ROOT / network / "configs").glob("*.yaml")) for network in list_networks()

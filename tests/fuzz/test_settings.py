@@ -11,17 +11,14 @@ import pytest
 
 from tests.fuzz import settings
 from utils import cli, log, runtime, signals
-from utils.config import ROOT, list_networks, load_config, load_config_class, to_dict, to_yaml
+from utils.config import ROOT, load_config, to_dict, to_yaml
 from utils.distributed.launch_config import read_job
 from utils.messages import LINE, SETTINGS_LINE
+from utils.networks import find_network, list_networks
 
 SECONDS = 5  # of computing for one case
 SCRIPTS = [
-    *(
-        f"{network}/{name}.py"
-        for network in list_networks()
-        for name in ("train", "eval", "export")
-    ),
+    *(f"{net}/{name}.py" for net in list_networks() for name in ("train", "eval", "export")),
     *(f"scripts/{name}.py" for name in ("predict", "convert_checkpoint", "launch")),
     *(f"scripts/data/{name}.py" for name in ("check_videos", "pack_videos", "make_lists")),
     *(f"scripts/analysis/{name}.py" for name in ("complexity", "compare_step", "plan_allreduce")),
@@ -45,7 +42,7 @@ def assert_loads_or_is_refused(network: str, path: Path, overrides=()) -> bool:
     """Returns whether it loads."""
     began = time.process_time()
     try:
-        config = load_config(load_config_class(network), path, list(overrides))
+        config = load_config(find_network(network).config, path, list(overrides))
     except ValueError as error:
         message = str(error)
         assert len(message) <= SETTINGS_LINE
@@ -56,7 +53,7 @@ def assert_loads_or_is_refused(network: str, path: Path, overrides=()) -> bool:
     assert all(map(math.isfinite, numbers(to_dict(config))))
     copy = path.with_name("copy.yaml")
     copy.write_text(to_yaml(config), encoding="utf-8", errors="surrogateescape")
-    assert to_dict(load_config(load_config_class(network), copy)) == to_dict(config)
+    assert to_dict(load_config(find_network(network).config, copy)) == to_dict(config)
     return True
 
 
@@ -78,7 +75,7 @@ def try_overrides(folder: Path, seeds: range) -> None:
     loaded = 0
     for seed in seeds:
         network = list_networks()[seed % len(list_networks())]
-        override = settings.make_override(seed, load_config_class(network))
+        override = settings.make_override(seed, find_network(network).config)
         path = folder / "shipped.yaml"
         path.write_bytes(settings.YAMLS[network][0].read_bytes())
         try:
@@ -137,7 +134,7 @@ def try_command_lines(run, folder: Path, seeds: range) -> None:
     for seed in seeds:
         script = SCRIPTS[seed % len(SCRIPTS)]
         network = script.partition("/")[0].replace("scripts", "tsm")
-        arguments = settings.make_command_line(seed, load_config_class(network), folder)
+        arguments = settings.make_command_line(seed, find_network(network).config, folder)
         try:
             status, errors = run(script, arguments)
             assert status in (0, 2, None)

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from mindspore import Tensor, ops
 
-from tsm import convert
 from tsm.model import TSM
+from tsm.network import NETWORK
 from tsm.online import OnlineTSM
 from tsm.shift import shift, shift_past, temporal_max_pool
-from utils.testing.filling import fill, fill_input
-from utils.testing.golden import load_case, put_state, torch_names
+from utils.testing.golden import fill, fill_input, load_case, put_state, torch_names
 from utils.train import amp
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -60,7 +59,7 @@ def test_frame_by_frame_equals_the_clip(name):
     net = TSM(config["num_class"], 8, arch=config["base_model"], online=True)
     shapes = {n: tuple(p.shape) for n, p in net.parameters_dict().items()}
     state = {theirs: fill(theirs, shapes[ours]) for ours, theirs in torch_names(net).items()}
-    put_state(net, state, convert)
+    put_state(net, state, NETWORK)
     clips = fill_input(case["input_seed"], case["input_shape"])  # (N, T, 3, H, W)
     online = OnlineTSM(net).set_train(False)
     for clip, expected in zip(clips, np.array(case["eval"]["frame_scores64"])):

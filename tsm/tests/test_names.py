@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tsm import convert as room
 from tsm.convert import canonical, dialect
 from tsm.model import TSM
-from utils.testing.filling import fill
-from utils.testing.golden import load_case, torch_names
+from tsm.network import NETWORK
+from utils.testing.golden import fill, load_case, torch_names
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert, read_naming
 
@@ -99,7 +98,7 @@ def test_published_names_are_consumed_on_both_sides(source, settings, new_head):
     shapes = manifest(source)
     net = TSM(segments=8, **settings)
     wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
-    done = convert(state(shapes), wanted, room, new_head)
+    done = convert(state(shapes), wanted, NETWORK, new_head)
     assert set(done.arrays) | set(done.missing) == set(wanted)
     assert all(done.arrays[name].shape == wanted[name] for name in done.arrays)
     assert done.missing == ([n for n in wanted if "fc." in n] if new_head else [])
@@ -112,14 +111,17 @@ def test_published_names_are_consumed_on_both_sides(source, settings, new_head):
 @pytest.mark.parametrize("source", sorted({source for source, _, _ in SOURCES}))
 def test_a_wrappers_prefix_may_stand_before_every_naming(source, prefix):
     names = [name.removeprefix("module.") for name in manifest(source)]
-    shown, spoken = read_naming([prefix + name for name in names], room)
+    shown, spoken = read_naming([prefix + name for name in names], NETWORK.convert)
     assert (shown, spoken) == (prefix, dialect(names))
 
 
 def test_a_backbone_alone_keeps_the_naming_of_mmaction2():
     names = [name for name in manifest("mmaction2_tsm_r50") if name.startswith("backbone.")]
-    assert read_naming(names, room) == ("", "mmaction2")
-    assert read_naming([f"module.{name}" for name in names], room) == ("module.", "mmaction2")
+    assert read_naming(names, NETWORK.convert) == ("", "mmaction2")
+    assert read_naming([f"module.{name}" for name in names], NETWORK.convert) == (
+        "module.",
+        "mmaction2",
+    )
 
 
 def test_every_array_lands_on_its_own_name():
@@ -128,7 +130,7 @@ def test_every_array_lands_on_its_own_name():
     source = state(shapes)
     net = TSM(400, 8)
     wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
-    arrays = convert(source, wanted, room).arrays
+    arrays = convert(source, wanted, NETWORK).arrays
     norm = "base_model.layer2.0.downsample.1.moving_mean"
     expected = {
         "base_model.layer3.1.conv1.net.weight": "backbone.layer3.1.conv1.conv.net.weight",
@@ -144,7 +146,7 @@ def test_our_own_names_pass_through():
     net = TSM(5, 8, arch="resnet18")
     source = {name: p.asnumpy() for name, p in weights_of(net).items()}
     wanted = {name: value.shape for name, value in source.items()}
-    arrays = convert(source, wanted, room).arrays
+    arrays = convert(source, wanted, NETWORK).arrays
     for name, value in source.items():
         np.testing.assert_array_equal(arrays[name], value)
 
@@ -153,7 +155,7 @@ def test_a_flow_network_starts_from_the_mean_over_rgb():
     net = TSM(9, 8, arch="resnet18", modality="flow", frames_per_segment=5)
     wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
     source = state(manifest("torchvision_resnet18"))
-    kernel = convert(source, wanted, room, new_head=True).arrays["base_model.conv1.weight"]
+    kernel = convert(source, wanted, NETWORK, new_head=True).arrays["base_model.conv1.weight"]
     assert kernel.shape == (64, 10, 7, 7)
     mean = source["conv1.weight"].mean(axis=1)
     for channel in range(10):
@@ -182,7 +184,7 @@ def test_what_does_not_fit_is_told(change, words):
     change(source)
     wanted = {name: tuple(p.shape) for name, p in weights_of(TSM(400, 8)).items()}
     with pytest.raises(ValueError, match=words):
-        convert(source, wanted, room)
+        convert(source, wanted, NETWORK)
 
 
 def test_dialects_are_told_apart():

@@ -13,8 +13,7 @@ from mindspore import Tensor
 
 from tsm.golden_case import cell_name, network, train_step
 from tsm.golden_case import loss as case_loss
-from utils.testing.filling import fill_input
-from utils.testing.golden import load_case, record_taps, spread, torch_names
+from utils.testing.golden import fill_input, load_case, record_taps, spread, torch_names
 from utils.testing.step_comparison import off
 
 GOLDEN = Path(__file__).parent / "golden"

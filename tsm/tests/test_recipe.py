@@ -10,7 +10,7 @@ from tsm.config import Config
 from tsm.lr_generator import FLOW_FIRST_CONV, GROUPS, get_lr, parameter_groups
 from tsm.model import TSM, freeze_batch_norms
 from utils.config import ROOT, load_config
-from utils.data.sampler import Order
+from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import segment_ends
 from utils.testing.golden import load_case, torch_names
 from utils.train import lr_schedules
@@ -72,8 +72,8 @@ SUMMIT = load_config(Config, ROOT / "tsm" / "configs" / "tsm_r50_k400_8f_summit.
 
 def summit_rates(devices: int) -> tuple:
     """(rates of the whole run, updates an epoch) of the one yaml on so many devices."""
-    order = Order(240_000, SUMMIT.data.batch, 0, devices, 0)
-    lr = get_lr(SUMMIT.train, order.updates_per_epoch(1), order.per_update(1))
+    order = TrainSampler(240_000, SUMMIT.data.batch, 0, devices, 0)
+    lr = get_lr(SUMMIT.train, order.updates_per_epoch(1), order.effective_batch_size(1))
     return lr, order.steps_per_epoch
 
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Optional, Union
 
 from tqdm import tqdm
 
+from utils.files import read_text
 from utils.messages import cut, quote
-from utils.text_files import read_text
 from utils.video.reader import MAX_PIXELS
 
 FIELDS = {"video": "path label", "frames": "path num_frames label"}

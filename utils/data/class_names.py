@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from utils.config import ROOT, check_choice
+from utils.config import ROOT
 from utils.data.annotation_file import ListFile
+from utils.files import read_text
 from utils.log import log
-from utils.text_files import read_text
+from utils.messages import check_choice
 
 SHIPPED = ROOT / "utils" / "labels"
 TURNED = re.compile("(counter|anti)[- _]?clockwise")

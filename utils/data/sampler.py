@@ -1,27 +1,30 @@
-"""Which sample comes when: a pure function of seed, epoch and position.
+"""Deterministic, resumable sampling: which sample comes when.
 
-The whole run is one long tape of samples. Epoch e is a permutation drawn from (seed, e); every
-global batch takes the next `size * batch` of it, rank r the r-th part. So the order is the same for
-any number of workers, a resumed run starts in the middle of the tape, and two ranks at batch B see
-what one rank sees at 2B. A run that goes on with another number of ranks keeps its epochs (`used`).
+The samples of a whole run are one global sequence, a pure function of seed, epoch and position.
+Epoch e is a permutation drawn from (seed, e). A global batch takes the next `size * batch` samples
+of it, and rank r takes the r-th part. Therefore the sequence is the same for any number of workers,
+a resumed run starts in the middle of it, and two ranks at batch size B see what one rank sees at
+2B. A run that resumes with another number of ranks keeps the length of its epochs
+(`epoch_samples`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Optional
 
 import numpy as np
 
 
 @dataclass
-class Order:
-    """The training order of `samples` samples for one rank; positions count local samples."""
+class TrainSampler:
+    """The training sequence of `samples` samples for one rank; a position counts local samples."""
 
     samples: int
     batch: int  # per rank
     rank: int
     size: int
     seed: int
-    used: int = 0  # samples of an epoch; 0: as many as fill whole global batches
+    epoch_samples: int = 0  # samples of an epoch; 0: as many as fill whole global batches
     cache: dict = field(default_factory=dict, repr=False)
 
     def __post_init__(self):
@@ -32,43 +35,43 @@ class Order:
             )
 
     @property
-    def per_step(self) -> int:
-        """Samples of all ranks in one step, a global batch."""
+    def global_batch_size(self) -> int:
+        """Samples of all ranks in one step."""
         return self.batch * self.size
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole global batches; what is left over takes its turn in another epoch's permutation."""
-        return (self.used or self.samples) // self.per_step
+        """Whole global batches; the rest of the permutation is not used in this epoch."""
+        return (self.epoch_samples or self.samples) // self.global_batch_size
 
     @property
-    def per_epoch(self) -> int:
+    def samples_per_epoch(self) -> int:
         """Samples of all ranks in one epoch."""
-        return self.steps_per_epoch * self.per_step
+        return self.steps_per_epoch * self.global_batch_size
 
     def updates_per_epoch(self, accumulate: int) -> int:
-        """The remainder of an epoch makes an update of its own."""
+        """Updates; the remaining steps of an epoch make an update of their own."""
         return -(-self.steps_per_epoch // accumulate)
 
-    def per_update(self, accumulate: int) -> int:
+    def effective_batch_size(self, accumulate: int) -> int:
         """Samples of all ranks in one update of the weights."""
-        return self.per_step * accumulate
+        return self.global_batch_size * accumulate
 
-    def at(self, position: int) -> tuple[int, int]:
-        """(sample, epoch) at a position of this rank's tape."""
-        step, place = divmod(position, self.batch)
+    def sample_at(self, position: int) -> tuple[int, int]:
+        """(sample, epoch) at a position of this rank."""
+        step, offset = divmod(position, self.batch)
         epoch, step = divmod(step, self.steps_per_epoch)
-        index = (step * self.size + self.rank) * self.batch + place
+        index = (step * self.size + self.rank) * self.batch + offset
         return int(self.permutation(epoch)[index]), epoch
 
     def global_position(self, position: int) -> int:
         """A position of this rank, counted over the samples of all ranks from the run's start."""
-        step, place = divmod(position, self.batch)
-        return (step * self.size + self.rank) * self.batch + place
+        step, offset = divmod(position, self.batch)
+        return (step * self.size + self.rank) * self.batch + offset
 
     def epoch(self, epoch: int) -> np.ndarray:
-        """The samples of this rank in one epoch, in order: (steps_per_epoch * batch,)."""
-        drawn = self.permutation(epoch)[: self.per_epoch]
+        """The samples of this rank in one epoch: int (steps_per_epoch * batch,)."""
+        drawn = self.permutation(epoch)[: self.samples_per_epoch]
         return drawn.reshape(-1, self.size, self.batch)[:, self.rank].reshape(-1)
 
     def permutation(self, epoch: int) -> np.ndarray:
@@ -79,24 +82,26 @@ class Order:
         return self.cache[epoch]
 
     def draw(self, epoch: int) -> np.ndarray:
-        """The samples of an epoch in their order, all ranks'."""
+        """The permutation of an epoch, for all ranks."""
         return np.random.RandomState([self.seed, epoch]).permutation(self.samples)
 
 
 def sample_rng(seed: int, epoch: int, sample: int) -> np.random.RandomState:
-    """The source of all randomness of one sample in one epoch."""
+    """The random generator of one sample in one epoch."""
     return np.random.RandomState([seed, epoch, sample])
 
 
-def share(samples: int, batch: int, rank: int, size: int, stored: Sequence[int] = ()) -> list:
+def shard_for_eval(
+    samples: int, batch: int, rank: int, size: int, stored: Sequence[int] = ()
+) -> list[Optional[int]]:
     """The samples of one rank in an evaluation, padded with None to whole batches.
 
-    Every sample belongs to exactly one rank, and every rank has as many batches. `stored` is the
-    order in which packed samples lie: each rank reads a part of that from end to end.
+    Every sample belongs to exactly one rank, and all ranks have the same number of batches.
+    `stored` is the storage order of packed samples: a rank then reads one contiguous part of it.
     """
     longest = -(-samples // size)
     length = -(-longest // batch) * batch
-    mine = list(range(rank, samples, size))
+    shard = list(range(rank, samples, size))
     if len(stored):
-        mine = list(stored[samples * rank // size : samples * (rank + 1) // size])
-    return mine + [None] * (length - len(mine))
+        shard = list(stored[samples * rank // size : samples * (rank + 1) // size])
+    return shard + [None] * (length - len(shard))

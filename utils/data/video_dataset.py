@@ -5,15 +5,15 @@ A room says what one row is; here stands what all rooms do alike.
 
 import abc
 from collections.abc import Sequence
-from typing import Optional
+from typing import Any, Optional
 
 import mindspore.dataset as ds
 import numpy as np
 
-from utils.data.annotation_file import Record
+from utils.data.annotation_file import ListFile, Record
 from utils.data.loader import generator
-from utils.data.packed.sampler import PackedOrder, shards_of, stored_order
-from utils.data.sampler import Order, sample_rng, share
+from utils.data.packed.sampler import PackedSampler, shards_of, storage_order
+from utils.data.sampler import TrainSampler, sample_rng, shard_for_eval
 from utils.data.unreadable_videos import BadVideos
 from utils.log import log
 from utils.nn.dropout import DropoutFactors
@@ -23,20 +23,22 @@ from utils.video.decoders import VideoError
 TRIES = 100  # other videos tried in place of one that cannot be read
 
 
-def train_order(cfg, records: Sequence, rt: Runtime) -> Order:
+def train_sampler(cfg, records: Sequence, rt: Runtime) -> TrainSampler:
     """The order of a run over these records; that of packed ones reads shards from end to end."""
     form = (len(records), cfg.data.batch, rt.rank, rt.size, rt.seed)
     if cfg.data.packed is None:
-        return Order(*form)
+        return TrainSampler(*form)
     parts = rt.size * cfg.train.accumulate
     shards = shards_of(records)
-    order = PackedOrder(*form, group=cfg.data.batch * parts, shards=shards)
+    sampler = PackedSampler(*form, group=cfg.data.batch * parts, shards=shards)
     for count in {len(each) for each in shards}:
         if count % parts:
             log.info("data.packed: %d shards for %d parts: ranks share some of them", count, parts)
-    if order.used < 0.98 * order.samples:
-        log.info("data.packed: an epoch takes %d of %d samples", order.used, order.samples)
-    return order
+    if sampler.epoch_samples < 0.98 * sampler.samples:
+        log.info(
+            "data.packed: an epoch takes %d of %d samples", sampler.epoch_samples, sampler.samples
+        )
+    return sampler
 
 
 class TrainVideos(abc.ABC):
@@ -48,10 +50,10 @@ class TrainVideos(abc.ABC):
 
     columns = ("clip", "label")
 
-    def __init__(self, records: list[Record], cfg, order: Order, epochs: int, skip: int):
-        self.records, self.data, self.order = records, cfg.data, order
-        self.first = skip * order.batch
-        self.length = epochs * order.steps_per_epoch * order.batch - self.first
+    def __init__(self, records: list[Record], cfg, sampler: TrainSampler, epochs: int, skip: int):
+        self.records, self.cfg, self.data, self.sampler = records, cfg, cfg.data, sampler
+        self.first = skip * sampler.batch
+        self.length = epochs * sampler.steps_per_epoch * sampler.batch - self.first
         self.bad = BadVideos([record.path for record in records])
 
     def __len__(self) -> int:
@@ -75,8 +77,12 @@ class TrainVideos(abc.ABC):
 
     def draw(self, index: int) -> tuple[int, np.random.RandomState]:
         """The sample at a place of the tape, and its source of chance."""
-        sample, epoch = self.order.at(self.first + int(index))
-        return sample, sample_rng(self.order.seed, epoch, sample)
+        sample, epoch = self.sampler.sample_at(self.first + int(index))
+        return sample, sample_rng(self.sampler.seed, epoch, sample)
+
+    def find_fault(self) -> str:
+        """Why the training must stop, or an empty string: too many videos are unreadable."""
+        return self.bad.over(self.data.bad_limit)
 
     def dataset(self, dropout: Optional[DropoutFactors] = None) -> Optional[ds.Dataset]:
         """The rest of the run in batches; None if nothing is left.
@@ -89,6 +95,10 @@ class TrainVideos(abc.ABC):
         if dropout is not None and dropout.size:
             rows, columns = RowsWithDropout(self, dropout), (*columns, "dropout")
         return generator(rows, columns, rows.blank(), self.data, self.data.batch)
+
+    def list_class_settings(self) -> list[tuple[ListFile, Any]]:
+        """Annotation files of the training, each with the settings that mirror its clips."""
+        return []
 
     @abc.abstractmethod
     def frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
@@ -114,7 +124,7 @@ class RowsWithDropout:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> tuple:
-        position = self.rows.order.global_position(self.rows.first + int(index))
+        position = self.rows.sampler.global_position(self.rows.first + int(index))
         return (*self.rows[index], self.dropout.draw(position, self.copies))
 
     def blank(self) -> tuple:
@@ -127,8 +137,8 @@ class EvalVideos(abc.ABC):
     def __init__(self, records: list[Record], cfg, rt: Runtime, shape: tuple[int, ...]):
         """`shape` is that of a video's views, (V, ...)."""
         self.records, self.cfg, self.shape = records, cfg, shape
-        stored = stored_order(records)
-        self.mine = share(len(records), cfg.eval.batch, rt.rank, rt.size, stored)
+        stored = storage_order(records)
+        self.mine = shard_for_eval(len(records), cfg.eval.batch, rt.rank, rt.size, stored)
         self.bad = BadVideos([record.path for record in records])
 
     def __len__(self) -> int:

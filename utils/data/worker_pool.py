@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from utils.cli import Failed
+from utils.messages import Failed
 from utils.processes import end_with
 
 NUMBER = struct.Struct("q")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from utils.text_files import read_text
+from utils.files import read_text
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def share_statistics(net: nn.Cell, rt: Runtime) -> None:
     found = [p for p in net.get_parameters() if not p.requires_grad and "moving_" in p.name]
     if rt.size == 1 or not found:
         return
-    mine = np.concatenate([p.asnumpy().ravel() for p in found]) * np.float32(rt.is_first)
+    mine = np.concatenate([p.asnumpy().ravel() for p in found]) * np.float32(rt.is_main_process)
     shared = SumRanks()(Tensor(mine, mstype.float32)).asnumpy()
     for parameter, part in zip(found, np.split(shared, np.cumsum([p.size for p in found])[:-1])):
         parameter.set_data(Tensor(part.reshape(parameter.shape), parameter.dtype))
@@ -195,7 +195,7 @@ def sum_count(count: int, rt: Runtime) -> int:
 
 def write_beside(checkpoint: str, values: dict, rt: Runtime) -> None:
     """`<checkpoint>.json`; a folder that cannot be written costs a warning, not the result."""
-    if not rt.is_first:
+    if not rt.is_main_process:
         return
     target = Path(checkpoint).with_suffix(".json")
     try:
@@ -206,5 +206,5 @@ def write_beside(checkpoint: str, values: dict, rt: Runtime) -> None:
 
 def print_result(values: dict, rt: Runtime) -> None:
     """The last line of stdout: one JSON object, from rank 0."""
-    if rt.is_first:
+    if rt.is_main_process:
         print(json.dumps(values), flush=True)

@@ -16,7 +16,6 @@ import numpy as np
 from mindspore import Tensor
 
 from utils.data.annotation_file import ListFile
-from utils.evaluate.calibration import bins, expected_error
 from utils.evaluate.metrics import SumRanks
 from utils.evaluate.video_inference import Head
 from utils.files import explained, write_text
@@ -62,7 +61,7 @@ class Report:
         self.softmax, self.rt = softmax, rt
         width = len(samples.classes) + 2  # the label, and 1 for seen
         self.numbers, self.rows = [], [np.zeros((0, width), np.float32)]
-        if folder and rt.is_first:
+        if folder and rt.is_main_process:
             with explained(self.folder, "--report"):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 tempfile.TemporaryFile(dir=self.folder).close()
@@ -79,7 +78,7 @@ class Report:
         if not self.folder:
             return
         rows = over_ranks(self.numbers, np.concatenate(self.rows), len(self.samples.paths), self.rt)
-        if not self.rt.is_first:
+        if not self.rt.is_main_process:
             return
         found = outcome(rows, self.samples.labels, self.softmax)
         names = [f"{k} {name}".strip() for k, name in enumerate(self.samples.classes)]
@@ -242,3 +241,29 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Iterable]) -> No
             os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+BINS = 15
+ROW = [("from", float), ("to", float), ("videos", int), ("confidence", float), ("accuracy", float)]
+
+
+def bins(confidence: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """(BINS,) rows of equal parts of (0, 1]: how many videos, their mean confidence and accuracy.
+
+    `confidence` (n,) is the probability of what was predicted, `right` (n,) whether it was true.
+    An empty bin has zeros.
+    """
+    which = np.clip(np.ceil(np.nan_to_num(confidence) * BINS).astype(int) - 1, 0, BINS - 1)
+    table = np.zeros(BINS, ROW)
+    table["from"], table["to"] = np.arange(BINS) / BINS, np.arange(1, BINS + 1) / BINS
+    table["videos"] = np.bincount(which, minlength=BINS)
+    videos = np.maximum(table["videos"], 1)
+    table["confidence"] = np.bincount(which, confidence, BINS) / videos
+    table["accuracy"] = np.bincount(which, right, BINS) / videos
+    return table
+
+
+def expected_error(table: np.ndarray) -> float:
+    """The mean over videos of the distance between confidence and accuracy of their bin."""
+    gaps = np.abs(table["confidence"] - table["accuracy"])
+    return float((gaps * table["videos"]).sum() / max(table["videos"].sum(), 1))

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from utils.config import Run, load_config, load_config_class
+from utils.config import Run, load_config
 from utils.distributed.cost_model import Cluster
 from utils.files import explained
+from utils.networks import find_network
 from utils.processes import die_with_parent
 from utils.signals import end_command, reacting
 from utils.simulation.reading import DryRun, read_run
@@ -117,7 +118,7 @@ def dry_run(
     if mode not in MODES:
         raise ValueError(f"--mode must be {' or '.join(MODES)}, not {mode}")
     overrides = [*overrides, f"run.device={machine.device}"]
-    cfg = load_config(load_config_class(network), config, overrides)
+    cfg = load_config(find_network(network).config, config, overrides)
     check_compiler(cfg.run, machine)
     request = {
         "network": network,

@@ -18,9 +18,10 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import mindspore as ms
 
-from utils import networks, runtime
-from utils.config import load_config, load_config_class
+from utils import build_networks, runtime
+from utils.config import load_config
 from utils.distributed import gradient_fusion
+from utils.networks import find_network
 
 # Where MindSpore's messages go on with what a user cannot use.
 DEVELOPERS = re.compile(r"C\+\+ Call Stack|Ascend Error Message|The Traceback of Net Construct")
@@ -30,24 +31,24 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     """Runs one step; the JSON object of the process."""
     network, ranks = request["network"], request["ranks"]
     config = Path(request["config"])
-    cfg = load_config(load_config_class(network), config, request["overrides"])
-    cfg = networks.without_checkpoint(cfg)
+    cfg = load_config(find_network(network).config, config, request["overrides"])
+    cfg = build_networks.without_checkpoint(cfg)
     rt = runtime.start(cfg.run)
     if ranks > 1:
         rt = replace(rt, size=runtime.start_data_parallel()[1])
     size = {}
     if request["mode"] == "train":
-        step = networks.build_step(network, cfg, rt)
+        step = build_networks.build_train_step(network, cfg, rt)
         if request.get("separate_gradients"):
             step.reducer = gradient_fusion.reduce_separately(step.optimizer.parameters)
             size["gradients"] = [p.name for p in step.optimizer.parameters]
-        outputs = step(*networks.made_up_batch(network, cfg), *step.draw_factors())
+        outputs = step(*build_networks.make_dummy_batch(network, cfg), *step.draw_factors())
         size["parameters"] = len(step.optimizer.parameters)
     else:
-        net = networks.evaluated(network, cfg)
-        clips = networks.made_up_batch(network, cfg)[0]
+        net = build_networks.build_eval_network(network, cfg)
+        clips = build_networks.make_dummy_batch(network, cfg)[0]
         # Several clips of a video count as several.
-        outputs = net(clips.reshape(-1, *networks.one_clip(network, cfg.data)))
+        outputs = net(clips.reshape(-1, *find_network(network).dataset.one_clip(cfg.data)))
     for output in outputs if isinstance(outputs, tuple) else (outputs,):
         output.asnumpy()
     return {"finished": True, "peak_bytes": ms.runtime.max_memory_allocated(), **size}

@@ -4,6 +4,7 @@ A case stores no weights. Every array is a pure function of its PyTorch name and
 network under test gets the same checkpoint, bit for bit, as the implementation that was recorded.
 """
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -11,9 +12,32 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from utils.testing.filling import fill
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import NORM, convert
+
+
+def fill(name: str, shape: tuple) -> np.ndarray:
+    """One array of a PyTorch state dict: float32, or int64 for `num_batches_tracked`."""
+    digest = hashlib.sha256(name.encode()).digest()
+    generator = np.random.Generator(np.random.PCG64(int.from_bytes(digest[:8], "little")))
+    leaf = name.rsplit(".", 1)[-1]
+    if leaf == "num_batches_tracked":
+        return np.zeros(shape, np.int64)
+    if leaf == "running_var" or (leaf == "weight" and len(shape) == 1):
+        value = generator.uniform(0.5, 1.5, shape)
+    elif leaf in ("running_mean", "bias"):
+        value = generator.standard_normal(shape) * 0.1
+    elif leaf == "weight":
+        value = generator.standard_normal(shape) * np.sqrt(1.0 / np.prod(shape[1:]))
+    else:  # tokens, positional embeddings and the like
+        value = generator.standard_normal(shape) * 0.02
+    return np.asarray(value, np.float32)
+
+
+def fill_input(seed: int, shape: tuple) -> np.ndarray:
+    """A standard-normal network input, float32."""
+    generator = np.random.Generator(np.random.PCG64(int(seed)))
+    return generator.standard_normal(tuple(shape)).astype(np.float32)
 
 
 def load_case(path: Path) -> dict:
@@ -55,10 +79,10 @@ def expected_evaluation(case: dict) -> np.ndarray:
     return np.concatenate([np.array(part) for part in parts], axis=-1)
 
 
-def put_state(net, state: dict, room) -> None:
-    """Gives a network the weights of a PyTorch state dict, through the converter."""
+def put_state(net, state: dict, network) -> None:
+    """Loads the weights of a PyTorch state dict, through the converter of `network`, its record."""
     wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
-    arrays = convert(state, wanted, room).arrays
+    arrays = convert(state, wanted, network).arrays
     for name, parameter in weights_of(net).items():
         parameter.set_data(Tensor(arrays[name], parameter.dtype))
 

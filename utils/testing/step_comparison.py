@@ -15,8 +15,13 @@ import numpy as np
 from mindspore import Tensor
 
 from utils.files import explained
-from utils.testing.filling import fill_input
-from utils.testing.golden import evaluation, expected_evaluation, record_taps, torch_names
+from utils.testing.golden import (
+    evaluation,
+    expected_evaluation,
+    fill_input,
+    record_taps,
+    torch_names,
+)
 from utils.train.train_step import TrainStep
 from utils.weights.checkpoint import weights_of
 
@@ -124,7 +129,7 @@ def change_recipe(case: dict, room, text: str) -> dict:
 
     Raises ValueError for another name, or a value of another type.
     """
-    known, changes = getattr(room, "RECIPE", {}), {}
+    known, changes = room.RECIPE, {}
     for pair in text.split():
         name, _, value = pair.partition("=")
         if name not in known:
@@ -143,7 +148,7 @@ def change_recipe(case: dict, room, text: str) -> dict:
 def against_case(case: dict, room) -> list[Difference]:
     """A golden case: activations in evaluation, loss, gradients, statistics, updates."""
     clip = fill_input(case["input_seed"], case["input_shape"])
-    label = Tensor(labels(case, room)) if "labels" in case else None
+    label = Tensor(room.target(case)) if "labels" in case else None
     net = room.network(case)
     taps = {room.cell_name(point): tap for point, tap in case["eval"]["taps"].items()}
     seen = record_taps(net, [point for point in taps if point], clip)
@@ -176,13 +181,6 @@ def against_case(case: dict, room) -> list[Difference]:
         if off(rounded, sure) < 0.02:  # the others are rounding, in the original too
             found.append(Difference("updates", name, off(length, sure)))
     return found
-
-
-def labels(case: dict, room) -> np.ndarray:
-    """As the train step takes them: class numbers, where the room says no more."""
-    if hasattr(room, "target"):
-        return room.target(case)
-    return np.array(case["labels"], np.int32)
 
 
 def weights_values(net) -> dict[str, np.ndarray]:

@@ -4,21 +4,22 @@ from types import SimpleNamespace
 
 import pytest
 
-from utils.data.sampler import Order
-from utils.log import FileHandler, announce, log, per_device_count, start_log
+from utils.data.sampler import TrainSampler
+from utils.log import FileHandler, log, start_log
 from utils.runtime import Runtime
+from utils.train.trainer import describe_device_counts, log_start
 
 
 def recipe(lr: float, base_batch: int, accumulate: int = 1) -> SimpleNamespace:
     return SimpleNamespace(lr=lr, base_batch=base_batch, accumulate=accumulate)
 
 
-def order(samples: int, batch: int, size: int) -> Order:
-    return Order(samples, batch, rank=0, size=size, seed=0)
+def order(samples: int, batch: int, size: int) -> TrainSampler:
+    return TrainSampler(samples, batch, rank=0, size=size, seed=0)
 
 
 def test_the_table_scales_batch_and_rate_and_marks_the_number_in_use():
-    line = per_device_count(recipe(0.00125, 8), order(240_000, 8, 48))
+    line = describe_device_counts(recipe(0.00125, 8), order(240_000, 8, 48))
     assert line == (
         "devices: samples an update, peak lr | 1: 8, lr 0.00125 | 8: 64, lr 0.01 | "
         "32: 256, lr 0.04 | here 48: 384, lr 0.06 | 96: 768, lr 0.12 | 128: 1024, lr 0.16 | "
@@ -29,7 +30,7 @@ def test_the_table_scales_batch_and_rate_and_marks_the_number_in_use():
 @pytest.mark.parametrize(("base_batch", "peak"), [(0, 0.1), (16, 0.2)])
 def test_the_table_knows_accumulation_an_uncommon_number_and_small_data(base_batch, peak):
     """100 samples cannot feed 32 devices with 4 each; without a base batch the rate stays."""
-    line = per_device_count(recipe(0.1, base_batch, accumulate=4), order(100, 4, 2))
+    line = describe_device_counts(recipe(0.1, base_batch, accumulate=4), order(100, 4, 2))
     first, here, last = (f"{0.1 if not base_batch else peak * n / 2:g}" for n in (1, 2, 8))
     assert line.split(" | ")[1:] == [
         f"1: 16, lr {first}",
@@ -43,7 +44,7 @@ def test_the_table_knows_accumulation_an_uncommon_number_and_small_data(base_bat
     [(128, "lr 0.02 for 128 samples -> 0.04 for 256"), (0, "lr 0.02 as it is")],
 )
 def test_a_run_announces_its_batch_and_rate(told, base_batch, words):
-    announce(recipe(0.02, base_batch), order(10_000, 16, 16), [(9, 10, 4_000_000)], 0)
+    log_start(recipe(0.02, base_batch), order(10_000, 16, 16), [(9, 10, 4_000_000)], 0)
     text = "\n".join(told)
     assert "16 a device x 16 devices x 1 accumulated = 256 an update" in text
     assert words in text

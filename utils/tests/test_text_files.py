@@ -11,8 +11,8 @@ from utils.data.annotation_file import ListFile, entries, read_list
 from utils.data.class_names import read_names
 from utils.data.prepare.public_annotations import read
 from utils.distributed.rank_table import read_rank_table
+from utils.files import read_text
 from utils.messages import LINE, to_line
-from utils.text_files import read_text
 
 NAMES = ["café", "naïve", "日本"]
 TEXT = "".join(f"{name}\n" for name in NAMES)

@@ -6,8 +6,7 @@ import time
 import pytest
 
 from tsm.config import Config
-from utils.build_settings import convert
-from utils.config import ROOT, load_config, read_yaml
+from utils.config import ROOT, convert, load_config, read_yaml
 from utils.messages import SETTINGS_LINE, cut, quote, to_line
 from utils.yaml_text import LONGEST, load_yaml, load_yaml_file
 

@@ -22,7 +22,7 @@ from mindspore import Parameter, Tensor, amp, nn, ops
 from mindspore import dtype as mstype
 
 from utils.config import Run
-from utils.nn.dropout import FACTORS, DropoutFactors
+from utils.nn.dropout import DropoutFactors
 from utils.runtime import Runtime
 from utils.train.amp import loss_scaler
 from utils.train.gradients import (
@@ -34,6 +34,7 @@ from utils.train.gradients import (
     clip_factor,
     has_status_flags,
 )
+from utils.weights.checkpoint import is_state
 
 # The elements of what a step returns; the last two are requests of a rank, as means over the ranks.
 OUTPUTS = ("loss", "top1", "loss_scale", "overflows", "stop", "bad_data")
@@ -254,11 +255,6 @@ def counter(name: str) -> Parameter:
 
 def request(name: str) -> Parameter:
     return Parameter(Tensor(0.0, mstype.float32), name=name, requires_grad=False)
-
-
-def is_state(parameter: Parameter) -> bool:
-    """Whether a parameter of a network is saved; dropout factors follow from the position."""
-    return parameter.name != FACTORS
 
 
 def fold_scale(optimizer: nn.Optimizer, scale: float) -> bool:

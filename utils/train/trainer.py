@@ -1,7 +1,9 @@
-"""What happens around the train step: the line every N steps, saving, stopping, evaluating.
+"""Training: from the start or from where a run stopped to the last epoch.
 
-`fit` runs the step through `mindspore.train.Model` over one long sequence of batches, from the
-position of a resumed run to the end; epochs are counted here.
+`Trainer` is what `main` of a network's train.py uses: run directory, log, resume point, and `fit`,
+which runs the train step through `mindspore.train.Model` over one long sequence of batches. Epochs
+are counted here. `TrainingLoop` is the callback between the steps: it logs every N steps, saves,
+evaluates and stops.
 
 The host reads the values of a step (one small array) when the next one is launched, so a device
 never waits for the host. It reads them at once only if this step is logged, saved or evaluated.
@@ -9,89 +11,165 @@ never waits for the host. It reads them at once only if this step is logged, sav
 
 import signal
 import time
+from dataclasses import dataclass
+from typing import Any, Callable, Optional
 
 import numpy as np
+from mindspore import Tensor
 from mindspore.train import Callback, Model
 
-from utils.cli import Interrupted
-from utils.evaluate.metrics import check_same_step, share_statistics
-from utils.log import Window, log, progress, write_line
-from utils.runtime import Runtime
+from utils.data.class_names import advise
+from utils.data.sampler import TrainSampler
+from utils.distributed.gradient_fusion import Segments
+from utils.evaluate.metrics import check_same_step, print_result, share_statistics
+from utils.log import log, progress, start_log, write_line
+from utils.messages import Interrupted
+from utils.runtime import Runtime, release_memory
 from utils.signals import Stopped, reacting
-from utils.train.first_step import choose_sink_size, compile_step
+from utils.train import lr_schedules
 from utils.train.profiler import Profiling
+from utils.train.run_dir import RunDirectory, write_state
 from utils.train.tensorboard import EventFiles
-from utils.train.train_plan import Plan
+from utils.train.train_setup import TrainSetup
 from utils.train.train_step import OUTPUTS, TrainStep
 from utils.weights import checkpoint
-from utils.weights.checkpoint import RunFolder
 
-MUCH_WAITING = 0.1  # a share of the time
+MUCH_WAITING = 0.1  # fraction of the time
+DEVICE_COUNTS = (1, 8, 32, 48, 96, 128, 192, 384, 768, 1536)  # in the table of rates
 
 
-def fit(step: TrainStep, data, plan: Plan, rt: Runtime, folder: RunFolder) -> dict:
-    """Trains to the end of the plan; returns what the last line of stdout says.
+class Trainer:
+    """One training run of this process: the steps of `main` in a network's train.py, in order.
 
-    `data` is the rest of the tape, None where nothing is left. Raises ValueError where the run
-    failed (too many overflows or unreadable videos), Interrupted after ctrl-C.
+    Raises ValueError if the run directory is in use or holds a run with other settings.
     """
-    trainer = Trainer(step, plan, rt, folder)
-    check_same_step(trainer.position, rt, folder.path)
-    if data is None:
-        log.info("nothing left to train: %d epochs are done", plan.epochs)
-        return trainer.result()
-    step.set_train()
-    batches = data.get_dataset_size()
-    sink = plan.run.sink and rt.device != "CPU"
-    size = choose_sink_size(batches, plan.run.log_every) if sink else -1
-    if sink:  # the graph that reads from the device's queue is another one
-        log.info("compiling the graph during the first steps (run.sink) ...")
-        trainer.steps_per_call = size
-    else:
-        trainer.compile_seconds = compile_step(step, data, rt)
-    with reacting(trainer.ask_to_stop):
-        Model(step).train(
-            batches // size if sink else 1,
-            data,
-            callbacks=[trainer],
-            dataset_sink_mode=sink,
-            sink_size=size,
-        )
-    trainer.finish()
-    return trainer.result()
+
+    def __init__(self, cfg: Any, rt: Runtime):
+        self.cfg, self.rt = cfg, rt
+        self.directory = RunDirectory(cfg, rt)
+        self.sampler: Optional[TrainSampler] = None
+        start_log(rt, self.directory.path)
+
+    def resume(self, sampler: TrainSampler) -> TrainSampler:
+        """The sampler of this run: `sampler`, or if a run was stopped, the one that continues it.
+
+        Raises ValueError if the stopped run had another effective batch size or other samples.
+        """
+        self.sampler = self.directory.resume(sampler, self.cfg.train.accumulate)
+        check_same_step(self.start_step, self.rt, self.directory.path)
+        return self.sampler
+
+    @property
+    def start_step(self) -> int:
+        """Steps that are done; valid after `resume`."""
+        return self.directory.start_step
+
+    def fit(
+        self,
+        setup: TrainSetup,
+        train_set: Any,
+        evaluate: Optional[Callable[[], dict]] = None,
+        before_saving: Optional[Callable[[int], None]] = None,
+    ) -> None:
+        """Trains to the last epoch and prints the result as the last line of stdout.
+
+        `train_set` is a network's `TrainSource` from `start_step` on. `evaluate()` returns metrics,
+        every `run.eval_every` epochs; `before_saving(position)` runs before an epoch is saved or
+        evaluated. Raises ValueError if the run failed (too many overflows or unreadable samples),
+        Interrupted after ctrl-C.
+        """
+        cfg, step = self.cfg, setup.step
+        self.directory.restore(step)
+        for file, settings in train_set.list_class_settings():
+            advise(file, settings)
+        log_start(cfg.train, self.sampler, setup.segments, self.start_step)
+        hooks = Hooks(train_set.find_fault, evaluate, before_saving)
+        loop = TrainingLoop(cfg, self.rt, setup, self.sampler, self.directory, hooks)
+        batches = train_set.dataset(step.dropout)
+        if batches is None:
+            log.info("nothing left to train: %d epochs are done", cfg.train.epochs)
+        else:
+            self.run_steps(setup, batches, loop)
+        print_result(loop.result(), self.rt)
+
+    def run_steps(self, setup: TrainSetup, data: Any, loop: "TrainingLoop") -> None:
+        """Compiles the step and runs it over `data`, a MindData data set of batches."""
+        step, run = setup.step.set_train(), self.cfg.run
+        batches = data.get_dataset_size()
+        sink = run.sink and self.rt.device != "CPU"
+        size = choose_sink_size(batches, run.log_every) if sink else -1
+        if sink:  # the graph that reads from the device's queue is another one
+            log.info("compiling the graph during the first steps (run.sink) ...")
+            loop.steps_per_call = size
+        else:
+            loop.compile_seconds = compile_step(step, data, self.rt)
+        with reacting(loop.request_stop):
+            Model(step).train(
+                batches // size if sink else 1,
+                data,
+                callbacks=[loop],
+                dataset_sink_mode=sink,
+                sink_size=size,
+            )
+        loop.finish()
 
 
-class Trainer(Callback):
-    """Follows the run from step to step. All ranks decide alike: they read the same numbers."""
+@dataclass(frozen=True)
+class Hooks:
+    """Functions that the training loop calls; those of `Trainer.fit`.
 
-    def __init__(self, step: TrainStep, plan: Plan, rt: Runtime, folder: RunFolder):
-        self.step, self.plan, self.run, self.rt, self.folder = step, plan, plan.run, rt, folder
-        self.per_epoch = step.steps_per_epoch
-        self.total = plan.epochs * self.per_epoch
-        self.begun = self.position = int(step.micro_step.asnumpy())
-        self.settled = self.position  # the position at which saving was last considered
+    `find_data_fault()` returns why the data must stop the training, or an empty string.
+    """
+
+    find_data_fault: Callable[[], str] = str
+    evaluate: Optional[Callable[[], dict]] = None
+    before_saving: Optional[Callable[[int], None]] = None
+
+
+class TrainingLoop(Callback):
+    """Follows the run from step to step. All ranks decide alike: they read the same numbers.
+
+    Positions count steps since the start of the run.
+    """
+
+    def __init__(
+        self,
+        cfg: Any,
+        rt: Runtime,
+        setup: TrainSetup,
+        sampler: TrainSampler,
+        directory: RunDirectory,
+        hooks: Hooks,
+    ):
+        self.run, self.epochs, self.rt = cfg.run, cfg.train.epochs, rt
+        self.step, self.lr, self.sampler = setup.step, setup.lr, sampler
+        self.directory, self.hooks = directory, hooks
+        self.steps_per_epoch = self.step.steps_per_epoch
+        self.last_position = self.epochs * self.steps_per_epoch
+        self.start_position = self.position = int(self.step.micro_step.asnumpy())
+        self.checked_position = self.position  # at which saving was last considered
         self.steps_per_call = 1  # several if the device is fed many steps at a time
         self.unread: list = []  # (outputs, steps) of the newest call, whose values are not read yet
         self.values = dict.fromkeys(OUTPUTS, 0.0)  # the newest ones that were read
-        self.profiling = Profiling(plan.run.profile, rt)
-        events = folder.path / "tensorboard" if plan.run.tensorboard else None
-        self.events = EventFiles(events, self.begun)
-        self.signal = 0  # the one that asked to stop
-        self.unfinished = ""  # what a signal has ended before its end, for the last line
+        self.profiling = Profiling(self.run.profile, rt)
+        events = directory.path / "tensorboard" if self.run.tensorboard else None
+        self.events = EventFiles(events, self.position)
+        self.stop_signal = 0  # the signal that asked to stop
+        self.unfinished = ""  # an evaluation that a signal has stopped, for the last line
         self.failure = ""  # why the run stops before its end
         self.unsaved = ""  # why the newest state could not be saved
-        self.advised = False
-        self.last: dict = {}
+        self.has_advised = False
+        self.last: dict = {}  # the newest log line
         self.compile_seconds = self.seconds = 0.0
 
-    def ask_to_stop(self, number: int) -> None:
-        self.signal = number
+    def request_stop(self, number: int) -> None:
+        self.stop_signal = number
         log.info("stopping after this step, or this batch of a validation ...")
         self.step.request("stop")
 
     def on_train_begin(self, run_context) -> None:
         self.window = Window()
-        self.bar = progress(self.total, "step", self.rt, self.position)
+        self.bar = progress(self.last_position, "step", self.rt, self.position)
         self.profiling.start()
 
     def on_train_step_begin(self, run_context) -> None:
@@ -102,15 +180,15 @@ class Trainer(Callback):
         before, self.position = self.position, self.position + self.steps_per_call
         self.read_values()  # of the step before
         self.unread = [(run_context.original_args().net_outputs, self.steps_per_call)]
-        log_is_due = self.passed(before, self.run.log_every) or self.position == self.total
-        if log_is_due or self.is_due(self.settled):
+        log_is_due = self.crossed(before, self.run.log_every) or self.position == self.last_position
+        if log_is_due or self.is_due(self.checked_position):
             self.read_values()
         self.bar.update(self.position - before)
         if log_is_due:
-            self.report()
-        self.report_bad_data()
+            self.log_window()
+        self.check_data()
         if self.between_updates():
-            self.settle()
+            self.save_and_evaluate()
             if self.failure or self.values["stop"] or self.unfinished:
                 run_context.request_stop()
         self.window.since = time.monotonic()
@@ -127,20 +205,20 @@ class Trainer(Callback):
         """Whether this position saves, evaluates or ends the run."""
         return self.between_updates() and (
             self.epoch_is_saved(before)
-            or self.passed(before, self.run.save_steps)
+            or self.crossed(before, self.run.save_steps)
             or self.evaluation_is_due(before)
         )
 
     def between_updates(self) -> bool:
         """Whether no micro-batch waits for the others of its group."""
-        return self.position % self.per_epoch % self.step.accumulate == 0
+        return self.position % self.steps_per_epoch % self.step.accumulate == 0
 
-    def settle(self) -> None:
+    def save_and_evaluate(self) -> None:
         """Saves and evaluates if, since the last time, that has become due."""
-        before, self.settled = self.settled, self.position
+        before, self.checked_position = self.checked_position, self.position
         if self.failure or not self.is_due(before):
             return
-        self.prepare_if_due(before)
+        self.call_before_saving(before)
         self.save_if_due(before)
         self.evaluate_if_due(before)
 
@@ -148,9 +226,9 @@ class Trainer(Callback):
         self.bar.close()
         shares = self.profiling.stop()
         if shares:
-            self.write({"traced_steps": list(self.profiling.steps), **shares})
+            self.write_values({"traced_steps": list(self.profiling.steps), **shares})
 
-    def passed(self, before: int, every: int) -> bool:
+    def crossed(self, before: int, every: int) -> bool:
         """Whether a multiple of `every` steps was reached since `before`."""
         return every > 0 and self.position // every > before // every
 
@@ -160,13 +238,13 @@ class Trainer(Callback):
         if overflows >= self.run.max_overflows:
             self.failure = (
                 f"train.lr: {overflows} updates in a row were not finite, loss "
-                f"{self.values['loss']} (run.max_overflows); {self.kept()}; lower the rate or "
-                "the scale"
+                f"{self.values['loss']} (run.max_overflows); {self.describe_saved()}; "
+                "lower the rate or the scale"
             )
 
-    def report_bad_data(self) -> None:
+    def check_data(self) -> None:
         """Fails the run if a rank has too many unreadable videos, as soon as all ranks know."""
-        mine = self.plan.too_many_bad()
+        mine = self.hooks.find_data_fault()
         if mine:
             self.step.request("bad_data")
         if mine and self.rt.size == 1:
@@ -174,93 +252,96 @@ class Trainer(Callback):
         elif self.values["bad_data"]:
             self.failure = mine or "data.bad_limit: another rank has too many unreadable videos"
 
-    def kept(self) -> str:
-        saved = self.folder.resume_file.exists()
+    def describe_saved(self) -> str:
+        saved = self.directory.resume_file.exists()
         return "the last checkpoint is intact" if saved else "nothing was saved"
 
-    def is_sound(self) -> bool:
+    def state_is_finite(self) -> bool:
         """Whether weights, statistics and the optimizer's state are finite: those of this rank."""
         return all(np.isfinite(p.asnumpy()).all() for p in self.step.state().values())
 
-    def prepare_if_due(self, before: int) -> None:
-        if self.plan.prepare and (self.epoch_is_saved(before) or self.evaluation_is_due(before)):
-            self.plan.prepare(self.position)
+    def call_before_saving(self, before: int) -> None:
+        due = self.epoch_is_saved(before) or self.evaluation_is_due(before)
+        if self.hooks.before_saving and due:
+            self.hooks.before_saving(self.position)
             self.step.set_train()
 
     def epoch_is_saved(self, before: int) -> bool:
-        epochs = self.position // self.per_epoch
-        due = epochs % self.run.save_every == 0 or self.position == self.total
-        return self.passed(before, self.per_epoch) and due
+        epochs = self.position // self.steps_per_epoch
+        due = epochs % self.run.save_every == 0 or self.position == self.last_position
+        return self.crossed(before, self.steps_per_epoch) and due
 
     def evaluation_is_due(self, before: int) -> bool:
         every = self.run.eval_every
-        due = self.passed(before, every * self.per_epoch) or every and self.position == self.total
-        return bool(self.plan.evaluate and due)
+        is_last = every > 0 and self.position == self.last_position
+        due = self.crossed(before, every * self.steps_per_epoch) or is_last
+        return bool(self.hooks.evaluate and due)
 
     def save_if_due(self, before: int) -> None:
         if self.epoch_is_saved(before):
-            self.save(f"epoch_{self.position // self.per_epoch:03d}")
-        elif self.passed(before, self.run.save_steps):
+            self.save(f"epoch_{self.position // self.steps_per_epoch:03d}")
+        elif self.crossed(before, self.run.save_steps):
             self.save()
 
     def evaluate_if_due(self, before: int) -> None:
         if self.evaluation_is_due(before):
             share_statistics(self.step.net, self.rt)
-            epoch = self.position // self.per_epoch
+            epoch = self.position // self.steps_per_epoch
             try:
-                result = self.plan.evaluate()
+                result = self.hooks.evaluate()
             except Stopped:
                 self.unfinished = f"; the validation of epoch {epoch} is left to eval.py"
                 return
             self.step.set_train()
-            self.write({"epoch": epoch, **result})
+            self.write_values({"epoch": epoch, **result})
             self.window = Window()
 
     def save(self, name: str = "") -> None:
         """Writes the resume file and, with a name, the weights of an epoch; both only if finite."""
-        if not self.rt.is_first:
+        if not self.rt.is_main_process:
             return
-        if not self.is_sound():
+        if not self.state_is_finite():
             log.warning("step %d is not saved: its state is not finite", self.position)
             self.unsaved = "train.lr: the run ended with weights or statistics that are not finite"
             return
         self.unsaved = ""
-        folder = self.folder.path
+        folder = self.directory.path
         if name:
             checkpoint.save(folder / f"{name}.ckpt", checkpoint.weights_of(self.step.net))
         if name and self.step.ema:
             checkpoint.save(folder / f"{name}_ema.ckpt", self.step.averaged())
-        self.folder.save(self.step, self.plan.order)
-        epoch, place = divmod(self.position, self.per_epoch)
-        where = {"epoch": epoch, "step_in_epoch": place, "step": self.position}
-        settings = {"epochs": self.plan.epochs, "seed": self.rt.seed, "devices": self.rt.size}
-        newest = self.folder.newest()
-        checkpoint.write_state(folder, {**where, **settings, "checkpoint": newest, "version": 1})
-        self.folder.drop_old(self.run.keep)
+        self.directory.save(self.step, self.sampler)
+        epoch, step_in_epoch = divmod(self.position, self.steps_per_epoch)
+        where = {"epoch": epoch, "step_in_epoch": step_in_epoch, "step": self.position}
+        settings = {"epochs": self.epochs, "seed": self.rt.seed, "devices": self.rt.size}
+        newest = self.directory.newest()
+        write_state(folder, {**where, **settings, "checkpoint": newest, "version": 1})
+        self.directory.delete_old_epochs(self.run.keep)
 
-    def report(self) -> None:
-        window, clips = self.window, self.plan.order.per_step
+    def log_window(self) -> None:
+        window, clips = self.window, self.sampler.global_batch_size
         self.seconds += window.seconds
+        steps_left = self.last_position - self.position
         self.last = {
-            "epoch": round(self.position / self.per_epoch, 3),
+            "epoch": round(self.position / self.steps_per_epoch, 3),
             "step": self.position,
             "loss": round(window.loss / window.steps, 6),
             "top1": round(window.top1 / window.steps, 4),
-            "lr": float(self.plan.rates[self.last_update()]),
+            "lr": float(self.lr[self.last_update()]),
             "loss_scale": self.values["loss_scale"],
             "overflows": int(self.values["overflows"]),
             "clips_per_second": round(clips * window.steps / window.seconds, 2),
             "waiting": round(window.waited / window.seconds, 3),
-            "seconds_left": round((self.total - self.position) * window.seconds / window.steps),
+            "seconds_left": round(steps_left * window.seconds / window.steps),
         }
-        self.write(self.last)
-        self.advise(self.last["waiting"])
+        self.write_values(self.last)
+        self.advise_on_data(self.last["waiting"])
         self.window = Window()
 
-    def advise(self, waiting: float) -> None:
+    def advise_on_data(self, waiting: float) -> None:
         """Says once what to do where the device starves; the first window fills the pipeline."""
-        if waiting > MUCH_WAITING and self.seconds > self.window.seconds and not self.advised:
-            self.advised = True
+        if waiting > MUCH_WAITING and self.seconds > self.window.seconds and not self.has_advised:
+            self.has_advised = True
             log.info(
                 "steps wait %.0f %% of the time for data: raise data.workers where cores are idle; "
                 "benchmarks/benchmark.py data says what a clip costs",
@@ -269,40 +350,120 @@ class Trainer(Callback):
 
     def last_update(self) -> int:
         """Index of the update that the last batch belonged to."""
-        epoch, place = divmod(self.position - 1, self.per_epoch)
-        groups = -(-self.per_epoch // self.step.accumulate)
-        return epoch * groups + place // self.step.accumulate
+        epoch, step = divmod(self.position - 1, self.steps_per_epoch)
+        groups = -(-self.steps_per_epoch // self.step.accumulate)
+        return epoch * groups + step // self.step.accumulate
 
-    def write(self, values: dict) -> None:
-        if self.rt.is_first:
-            write_line(self.folder.path, values)
+    def write_values(self, values: dict) -> None:
+        if self.rt.is_main_process:
+            write_line(self.directory.path, values)
             self.events.write(self.position, values)
 
     def finish(self) -> None:
         """Raises what stopped the run, or saves at the step at which it was asked to stop."""
         self.read_values()
-        if (self.position < self.total or self.unfinished) and not self.failure:
+        if (self.position < self.last_position or self.unfinished) and not self.failure:
             self.save()
         if self.unsaved and not self.failure:
-            self.failure = f"{self.unsaved}; {self.kept()}; lower the rate or the loss scale"
+            advice = "lower the rate or the loss scale"
+            self.failure = f"{self.unsaved}; {self.describe_saved()}; {advice}"
         if self.failure:
             raise ValueError(self.failure)
-        if self.position < self.total or self.unfinished:
-            rest = "; the same command goes on from there" if self.position < self.total else ""
+        is_incomplete = self.position < self.last_position
+        if is_incomplete or self.unfinished:
+            rest = "; the same command goes on from there" if is_incomplete else ""
             how = f"stopped at step {self.position}, saved{rest}{self.unfinished}"
-            if self.signal == signal.SIGINT:
+            if self.stop_signal == signal.SIGINT:
                 raise Interrupted(f"interrupted: {how}")
             log.info("SIGTERM: %s", how)
 
     def result(self) -> dict:
-        newest = self.folder.newest()
-        clips = (self.position - self.begun) * self.plan.order.per_step
+        newest = self.directory.newest()
+        clips = (self.position - self.start_position) * self.sampler.global_batch_size
         return {
-            "checkpoint": str(self.folder.path / newest) if newest else None,
-            "epochs": round(self.position / self.per_epoch, 3),
+            "checkpoint": str(self.directory.path / newest) if newest else None,
+            "epochs": round(self.position / self.steps_per_epoch, 3),
             "steps": self.position,
             "loss": self.last.get("loss"),
             "top1": self.last.get("top1"),
             "clips_per_second": round(clips / self.seconds, 2) if self.seconds else None,
             "compile_seconds": round(self.compile_seconds, 1),
         }
+
+
+class Window:
+    """Sums between two log lines."""
+
+    def __init__(self):
+        self.began = self.since = time.monotonic()
+        self.steps = self.waited = 0
+        self.loss = self.top1 = 0.0
+
+    def add(self, steps: int, loss: float, top1: float) -> None:
+        """`loss` and `top1` of the last of `steps` steps stand for all of them."""
+        self.steps += steps
+        self.loss += steps * loss
+        self.top1 += steps * top1
+
+    @property
+    def seconds(self) -> float:
+        return max(time.monotonic() - self.began, 1e-9)
+
+
+def log_start(train: Any, sampler: TrainSampler, segments: Segments, start_step: int) -> None:
+    """Logs sizes, learning rate and AllReduce segments before the first step."""
+    effective = sampler.effective_batch_size(train.accumulate)
+    log.info(
+        "%d samples; %d steps an epoch; %d a device x %d devices x %d accumulated = %d an update",
+        *(sampler.samples, sampler.steps_per_epoch, sampler.batch, sampler.size, train.accumulate),
+        effective,
+    )
+    if train.base_batch:
+        peak = lr_schedules.peak_lr(train.lr, train.base_batch, effective)
+        log.info("lr %g for %d samples -> %g for %d", train.lr, train.base_batch, peak, effective)
+    else:
+        log.info("lr %g as it is: train.base_batch is 0, so it does not scale", train.lr)
+    log.info("%s", describe_device_counts(train, sampler))
+    parts = [f"{tensors} tensors {size / 1e6:.2f} MB" for _, tensors, size in segments]
+    log.info("gradients travel in %d segments: %s", len(parts), " | ".join(parts))
+    if start_step:
+        log.info("going on from step %d", start_step)
+
+
+def describe_device_counts(train: Any, sampler: TrainSampler) -> str:
+    """Samples an update and peak rate of the same yaml on other numbers of devices, in one line.
+
+    `here` stands before the number in use; numbers that the data cannot feed are left out.
+    """
+    fed = [n for n in DEVICE_COUNTS if sampler.batch * n <= sampler.samples]
+    parts = []
+    for n in sorted({sampler.size, *fed}):
+        effective = sampler.batch * n * train.accumulate
+        peak = lr_schedules.peak_lr(train.lr, train.base_batch, effective)
+        parts.append(f"{'here ' if n == sampler.size else ''}{n}: {effective}, lr {peak:g}")
+    return f"devices: samples an update, peak lr | {' | '.join(parts)}"
+
+
+def choose_sink_size(batches: int, most: int) -> int:
+    """Steps at a time: as many as there may be, so that no batch is left over."""
+    return next(size for size in range(min(most, batches), 0, -1) if batches % size == 0)
+
+
+def compile_step(step: TrainStep, data, rt: Runtime) -> float:
+    """Builds the graph for the shapes of a data set, with a log line before and after; seconds."""
+    log.info("compiling the graph ...")
+    began = time.monotonic()
+    inputs = [
+        Tensor(np.zeros(shape, kind))
+        for shape, kind in zip(data.output_shapes(), data.output_types())
+    ]
+    step.compile(*inputs)
+    release_memory()
+    seconds = time.monotonic() - began
+    log.info("compiled in %.1f s", seconds)
+    if rt.device == "Ascend":
+        log.info(
+            "the first step also compiles the device's kernels, which can take minutes "
+            "(run.op_compile: prebuilt uses CANN's own)"
+        )
+    return seconds

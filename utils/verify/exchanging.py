@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from utils import networks, runtime
+from utils import build_networks, runtime
 from utils.config import Run
 from utils.distributed.fusion_planner import even_ends
 from utils.runtime import Runtime
@@ -44,7 +44,7 @@ def measure_all_reduce(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def time_exchange(cell: nn.Cell, values: Tensor, repeats: int) -> float:
-    return networks.median_seconds(lambda: cell(values).asnumpy(), repeats, warm_up=2)
+    return build_networks.measure_median_seconds(lambda: cell(values).asnumpy(), repeats, warm_up=2)
 
 
 def measure_overlap(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -55,7 +55,7 @@ def measure_overlap(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """
     cfg = load_settings(request)
     rt, network, repeats = runtime.start(cfg.run), request["network"], request["repeats"]
-    batch = networks.made_up_batch(network, cfg, rt.rank)
+    batch = build_networks.make_dummy_batch(network, cfg, rt.rank)
     step = build(network, cfg, "none", Runtime(rt.rank, 1, rt.device, rt.seed))
     weights = step.optimizer.parameters
     names, sizes = [p.name for p in weights], [p.size * p.itemsize for p in weights]
@@ -70,7 +70,7 @@ def measure_overlap(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def build(network: str, cfg: Any, all_reduce: Any, rt: Runtime) -> nn.Cell:
-    return networks.build_step(
+    return build_networks.build_train_step(
         network, replace(cfg, run=replace(cfg.run, all_reduce=all_reduce)), rt
     )
 

@@ -4,7 +4,6 @@ A request is a dict of plain values; every result is one, too.
 """
 
 import csv
-import importlib
 import inspect
 import json
 import time
@@ -17,21 +16,22 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from utils import networks, runtime
-from utils.config import Run, load_config, load_config_class
+from utils import build_networks, runtime
+from utils.config import Run, load_config
+from utils.networks import find_network
 from utils.nn.conv3d import DepthwiseConv3d
-from utils.testing.filling import fill_input
 from utils.testing.golden import (
     evaluation,
     expected_evaluation,
+    fill_input,
     load_case,
     spread,
     step_comparison,
     torch_names,
 )
-from utils.testing.graph_costs import compile_seconds
 from utils.train import amp
 from utils.train.profiler import RECORDED, SKIPPED, WARM_UP, Profiling
+from utils.verify.graph_costs import compile_seconds
 from utils.weights import checkpoint_file
 
 LOSS_SCALE = 1024.0  # of the float16 levels of parity
@@ -50,7 +50,7 @@ def measure_parity(request: dict[str, Any]) -> Iterator[dict[str, float]]:
     of their lengths.
     """
     runtime.start(Run(device=request["device"], tf32=False))
-    golden = importlib.import_module(f"{request['network']}.golden_case")
+    golden = find_network(request["network"]).golden_case
     case = read_case(Path(request["case"]), request["name"])
     clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
     options = {}
@@ -82,7 +82,7 @@ def measure_gradients(golden, case: dict, clip: Tensor, level: str, options: dic
         value = loss(net(x), y)
         return value * scale, value
 
-    label = Tensor(step_comparison.labels(case, golden))
+    label = Tensor(golden.target(case))
     step = ms.jit(ms.value_and_grad(forward, None, weights, has_aux=True))
     (_, value), gradients = step(clip, label)
     train = case["train"]
@@ -107,8 +107,8 @@ def measure_step(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """
     cfg = load_settings(request)
     rt = runtime.start(cfg.run)
-    step = networks.build_step(request["network"], cfg, rt)
-    inputs = (*networks.made_up_batch(request["network"], cfg), *step.draw_factors())
+    step = build_networks.build_train_step(request["network"], cfg, rt)
+    inputs = (*build_networks.make_dummy_batch(request["network"], cfg), *step.draw_factors())
     found = {"batch": cfg.data.batch, "compile": compile_seconds(step, *inputs)}
     began = time.monotonic()
     loss = float(step(*inputs).asnumpy()[0])
@@ -128,10 +128,11 @@ def measure_step(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def load_settings(request: dict[str, Any]) -> Any:
     """The settings of a request, with fresh weights."""
-    config_class = load_config_class(request["network"])
+    config = find_network(request["network"]).config
     overrides = [*request["overrides"], f"run.device={request['device']}"]
-    cfg = load_config(config_class, Path(request["config"]), overrides)
-    return networks.without_checkpoint(cfg)
+    return build_networks.without_checkpoint(
+        load_config(config, Path(request["config"]), overrides)
+    )
 
 
 def measure_pipelined(step: nn.Cell, inputs: tuple, repeats: int) -> float:
@@ -191,7 +192,7 @@ def measure_form(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
         yield {
             "shape": name,
-            "seconds": networks.median_seconds(run, request["repeats"], warm_up=2),
+            "seconds": build_networks.measure_median_seconds(run, request["repeats"], warm_up=2),
         }
 
 

@@ -13,7 +13,7 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, Union
@@ -49,10 +49,11 @@ class Entry(NamedTuple):
     content: memoryview
 
 
-def read(path: Path, only: str = "") -> dict[str, np.ndarray]:
-    """The arrays in a checkpoint, or only one; ValueError where the file is no sound checkpoint.
+def read(path: Path, only: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """The arrays in a checkpoint, or `only` those of some names. Texts are left out.
 
-    Texts are left out. A file without a checksum costs a warning, unless `only` one is read.
+    Raises ValueError if the file is no intact checkpoint. A file without a checksum is read with a
+    warning; without one if `only` some arrays are read.
     """
     path = Path(path)
     check_kind(path)
@@ -64,7 +65,7 @@ def read(path: Path, only: str = "") -> dict[str, np.ndarray]:
         raise ValueError(f"{path}: not a readable checkpoint ({error}); {advise(path)}") from None
     if not has_checksum and not only:
         log.warning("%s has no checksum, so damage to its numbers would not be noticed", path)
-    return {name: array for name, array in arrays.items() if only in ("", name)}
+    return {name: array for name, array in arrays.items() if not only or name in only}
 
 
 def check_kind(path: Path) -> None:

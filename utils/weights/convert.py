@@ -1,20 +1,19 @@
 """From a PyTorch state dict to this zoo's parameters, strict on both sides.
 
-A room's `convert.py` says how names are spelled; the rules that hold for every network are here:
+A network's `convert.py` says how names are spelled; the rules for all networks are here:
 norms change their leaf names, counters are dropped, everything else keeps its layout.
 """
 
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, Optional, Protocol
 
 import numpy as np
 
+from utils.nn.layers import resize_table
 from utils.weights import checkpoint, torch_reader
 from utils.weights.checkpoint import listing
-from utils.weights.tables import resize_table
 
 NORM = {
     "weight": "gamma",
@@ -25,6 +24,22 @@ NORM = {
 
 
 PREFIXES = ("module.", "model.", "backbone.", "_orig_mod.")  # which wrappers put before names
+
+
+class Naming(Protocol):
+    """A network's convert.py; `utils.networks.ConvertPart` documents it."""
+
+    def dialect(self, names: Iterable[str]) -> str: ...
+    def canonical(self, name: str, spoken: str = ...) -> Optional[str]: ...
+    def fit_shape(self, name: str, shape: tuple, wanted: tuple) -> Optional[str]: ...
+    def implied(self, name: str, spoken: str) -> Optional[float]: ...
+
+
+class NamedWeights(Protocol):
+    """What is read of a network's record, `utils.networks.Network`."""
+
+    convert: Naming
+    classifier: str
 
 
 class Converted(NamedTuple):
@@ -48,38 +63,39 @@ def read_source(path: Path) -> dict[str, np.ndarray]:
 def convert(
     source: dict[str, np.ndarray],
     wanted: dict[str, tuple[int, ...]],
-    room: ModuleType,
+    network: NamedWeights,
     new_head: bool = False,
 ) -> Converted:
     """Puts the arrays of `source` under the names of `wanted`, {our name: shape}.
 
-    With `new_head` the classifier is dropped on both sides. Raises ValueError where anything else
-    is left over on either side, twice there, or of another shape.
+    With `new_head` the classifier of `network` is dropped on both sides. Raises ValueError where
+    anything else is left over on either side, twice there, or of another shape.
     """
-    prefix, spoken = read_naming(source, room)
+    naming, classifier = network.convert, network.classifier
+    prefix, spoken = read_naming(source, naming)
     bare = {name[len(prefix) :]: array for name, array in source.items()}
-    targets = {room.canonical(name): name for name in wanted}
+    targets = {naming.canonical(name): name for name in wanted}
     norms = {key[: -len(".gamma")] for key in targets if key.endswith(".gamma")}
-    arrays, dropped = spell(bare, room, spoken, new_head, norms)
-    head = [name for key, name in targets.items() if new_head and re.search(room.HEAD, key)]
+    arrays, dropped = spell(bare, naming, spoken, classifier if new_head else "$^", norms)
+    head = [name for name in wanted if new_head and re.search(classifier, name)]
     found, missing, shapes = {}, [], []
     for key, name in targets.items():
         if name in head:
             continue
         if key in arrays:
-            array = fit(key, arrays.pop(key), wanted[name], room)
+            array = fit(key, arrays.pop(key), wanted[name], naming)
             if array.shape == tuple(wanted[name]):
                 found[name] = array.astype(np.float32)
             else:
                 shapes.append(f"{name} is {list(array.shape)} instead of {list(wanted[name])}")
-        elif room.implied(key, spoken) is not None:
-            found[name] = np.full(wanted[name], room.implied(key, spoken), np.float32)
+        elif naming.implied(key, spoken) is not None:
+            found[name] = np.full(wanted[name], naming.implied(key, spoken), np.float32)
         else:
             missing.append(name)
     parts = [listing("missing", missing), listing("unknown", sorted(arrays))]
     report = "; ".join(part for part in [*parts, listing("shape", shapes)] if part)
     if report:
-        wrong = [name for name, key in zip(targets.values(), targets) if re.search(room.HEAD, key)]
+        wrong = [name for name in wanted if re.search(classifier, name)]
         advice = "; is it of another network, or of other settings under model?"
         if any(name in report for name in wrong):
             advice = (
@@ -89,7 +105,7 @@ def convert(
     return Converted(found, [prefix + name for name in dropped], head)
 
 
-def read_naming(source: Iterable[str], room: ModuleType) -> tuple[str, str]:
+def read_naming(source: Iterable[str], naming: Naming) -> tuple[str, str]:
     """(prefix of all names, naming of what follows it).
 
     A wrapper's word may belong to a naming, so that of the shortest names that are known counts.
@@ -102,13 +118,13 @@ def read_naming(source: Iterable[str], room: ModuleType) -> tuple[str, str]:
         prefixes.insert(0, prefixes[0] + found[0])
     for prefix in prefixes:
         try:
-            return prefix, room.dialect([name[len(prefix) :] for name in source])
+            return prefix, naming.dialect([name[len(prefix) :] for name in source])
         except ValueError as error:
             reason = error
     raise reason
 
 
-def spell(source: dict, room: ModuleType, spoken: str, new_head: bool, norms: set) -> tuple:
+def spell(source: dict, naming: Naming, spoken: str, dropped_head: str, norms: set) -> tuple:
     """The arrays of a source under canonical names, and the source's names that are dropped.
 
     `norms` are the batch and layer norms of the network; the source's own batch norms are seen.
@@ -117,8 +133,8 @@ def spell(source: dict, room: ModuleType, spoken: str, new_head: bool, norms: se
     arrays, dropped = {}, []
     for name, array in source.items():
         module, _, leaf = name.rpartition(".")
-        key = room.canonical(name, spoken)
-        if key is None or leaf == "num_batches_tracked" or new_head and re.search(room.HEAD, key):
+        key = naming.canonical(name, spoken)
+        if key is None or leaf == "num_batches_tracked" or re.search(dropped_head, key):
             dropped.append(name)
             continue
         inside = key.rpartition(".")[0]
@@ -130,11 +146,11 @@ def spell(source: dict, room: ModuleType, spoken: str, new_head: bool, norms: se
     return arrays, dropped
 
 
-def fit(key: str, array: np.ndarray, wanted: tuple, room: ModuleType) -> np.ndarray:
-    """The array, made to fit where the room knows a way."""
+def fit(key: str, array: np.ndarray, wanted: tuple, naming: Naming) -> np.ndarray:
+    """The array, made to fit if the network's `fit_shape` knows how."""
     if array.shape == tuple(wanted):
         return array
-    way = room.fit_shape(key, array.shape, tuple(wanted))
+    way = naming.fit_shape(key, array.shape, tuple(wanted))
     if way == "mean_channels":
         return np.repeat(array.mean(axis=1, keepdims=True), wanted[1], axis=1)
     if way == "diagonal":  # one kernel a channel, in a dense one that is 0 elsewhere

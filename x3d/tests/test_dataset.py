@@ -7,7 +7,7 @@ import pytest
 
 from utils.data.annotation_file import Record
 from utils.data.packed import reader as packed
-from utils.data.sampler import Order
+from utils.data.sampler import TrainSampler
 from utils.data.synthetic.motion_videos import read_number, write_numbered_video, write_video
 from utils.runtime import Runtime
 from x3d import dataset, sampling
@@ -77,7 +77,7 @@ def test_a_mirrored_clip_changes_a_label_that_names_a_direction(tmp_path):
         reader="auto", frames=2, stride=1, fps=30.0, scales=(SIDE, SIDE), crop=SIDE, flip=True,
         swap_labels=((0, 1),), batch=1, max_pixels=1 << 24,
     )  # fmt: skip
-    order = Order(1, 1, 0, 1, seed=0)
+    order = TrainSampler(1, 1, 0, 1, seed=0)
     source = dataset.TrainSource(
         [Record(str(path), None, 1, 1)], SimpleNamespace(data=data), order, 20, 0
     )

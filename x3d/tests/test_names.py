@@ -6,12 +6,12 @@ import pytest
 from mindspore import Tensor, ops
 
 from utils.nn.conv3d import FORMS, DepthwiseConv3d
-from utils.testing.filling import fill, fill_input
-from utils.testing.golden import torch_names
+from utils.testing.golden import fill, fill_input, torch_names
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert
-from x3d import convert as room
+from x3d import convert as names
 from x3d.model import X3D
+from x3d.network import NETWORK
 
 SMALL = {"num_classes": 5, "frames": 3, "crop": 40, "dropout": 0.0}
 
@@ -62,7 +62,7 @@ def test_pytorchvideos_names_and_its_missing_norm():
         if "s2.pathway0_res0.branch1_bn" not in name
     }
     assert "blocks.0.conv.conv_t.weight" in crossed
-    found = convert(crossed, wanted, room)
+    found = convert(crossed, wanted, NETWORK)
     assert found.missing == []
     for ours, theirs in names.items():
         if "s2.pathway0_res0.branch1_bn" not in ours:
@@ -80,8 +80,8 @@ def test_a_wrappers_prefix_may_stand_before_either_naming(prefix, spell):
     source = {spell(theirs): fill(theirs, wanted[ours]) for ours, theirs in names.items()}
     if spell is pytorchvideo:
         source = {n: v for n, v in source.items() if "blocks.1.res_blocks.0.branch1_norm" not in n}
-    plain = convert(source, wanted, room).arrays
-    found = convert({prefix + name: value for name, value in source.items()}, wanted, room)
+    plain = convert(source, wanted, NETWORK).arrays
+    found = convert({prefix + name: value for name, value in source.items()}, wanted, NETWORK)
     assert found.missing == []
     for name, value in plain.items():
         np.testing.assert_array_equal(found.arrays[name], value, name)
@@ -105,7 +105,7 @@ def test_the_start_of_training(zero_init):
 
 def test_caffe2_pickles_are_refused():
     with pytest.raises(ValueError, match="Caffe2"):
-        room.dialect(["conv1_xy_w", "pred_w"])
+        names.dialect(["conv1_xy_w", "pred_w"])
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_channelwise_weights_fit_into_the_dense_network():
     outputs = []
     for net in (channelwise, dense):
         wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
-        arrays = convert(dict(source), wanted, room).arrays
+        arrays = convert(dict(source), wanted, NETWORK).arrays
         for name, parameter in weights_of(net).items():
             parameter.set_data(Tensor(arrays[name]))
         outputs.append(net.set_train(False)(clip).asnumpy())

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from utils.testing.filling import fill_input
-from utils.testing.golden import load_case, record_taps, spread, torch_names
+from utils.testing.golden import fill_input, load_case, record_taps, spread, torch_names
 from x3d.golden_case import cell_name, network, train_step
 from x3d.golden_case import loss as case_loss
 from x3d.precise_bn import PreciseBatchNorms

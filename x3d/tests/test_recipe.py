@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor
 
-from utils.testing.filling import fill_input
-from utils.testing.golden import load_case
+from utils.testing.golden import fill_input, load_case
 from utils.train import optimizers
 from utils.video import transforms as views
 from x3d import sampling

@@ -4,7 +4,7 @@
 
 The networks below are written from the published definitions (JunweiLiang/MultiTrain 16723114,
 facebookresearch/SlowFast 287ec007) with PyTorch's own layers; they first have to reproduce the
-recorded cases. A case holds no weights: `utils.testing.filling.fill` makes them from names and
+recorded cases. A case holds no weights: `utils.testing.golden.fill` makes them from names and
 shapes.
 """
 
@@ -21,7 +21,7 @@ from torch.nn import functional as F
 HERE = Path(__file__).resolve().parent
 sys.path[0] = str(HERE.parents[2])
 
-from utils.testing.filling import fill, fill_input
+from utils.testing.golden import fill, fill_input
 
 
 class Attention(nn.Module):

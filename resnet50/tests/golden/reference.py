@@ -4,7 +4,7 @@ And `resnet18_w2.pth`, a narrow network as `torch.save` writes it.
 
     python reference.py       needs PyTorch and torchvision; the tests read only its result
 
-A case holds no weights: `utils.testing.filling.fill` makes every array from its name and shape.
+A case holds no weights: `utils.testing.golden.fill` makes every array from its name and shape.
 `names` is the SHA-256 of the state dict's lines `name shape`, in order.
 """
 
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 HERE = Path(__file__).resolve().parent
 sys.path[0] = str(HERE.parents[2])
 
-from utils.testing.filling import fill, fill_input
+from utils.testing.golden import fill, fill_input
 
 CLASSES, SHAPE, LABELS = 7, (4, 3, 64, 64), [3, 5, 0, 6]
 ARCHITECTURES = {"resnet18": 1, "resnet34": 2, "resnet101": 3, "resnet152": 4}  # input seeds

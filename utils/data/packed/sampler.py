@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from utils.data.sampler import Order
+from utils.data.sampler import TrainSampler
 
 WINDOW = 32  # samples; a few dozen MB of a shard
 
 
 @dataclass
-class PackedOrder(Order):
+class PackedSampler(TrainSampler):
     """`shards` has, for each list, the samples of each of its shards as they are stored.
 
     An epoch takes equally many of every shard of a list, and whole updates only; what is left over,
@@ -31,7 +31,7 @@ class PackedOrder(Order):
 
     def __post_init__(self):
         lanes = sum(self.even(shards) * len(shards) for shards in self.shards) // self.group
-        self.used = self.used or lanes * self.group
+        self.epoch_samples = self.epoch_samples or lanes * self.group
         if not lanes:
             raise ValueError(
                 f"data.batch: {self.samples} packed samples do not fill one update of {self.group}"
@@ -94,7 +94,7 @@ def shards_of(records: Sequence) -> list[list[np.ndarray]]:
     ]
 
 
-def stored_order(records: Sequence) -> list[int]:
+def storage_order(records: Sequence) -> list[int]:
     """The samples as they lie in their shards; empty for a list that is not packed."""
     if not records or records[0].place is None:
         return []

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from utils.files import read_text
 from utils.messages import quote
-from utils.text_files import read_text
 
 KINETICS_SPLITS = {"train": "train", "val": "val", "validate": "val"}
 

@@ -21,7 +21,7 @@ from utils.cli import find_failure
 from utils.config import ROOT
 from utils.cpu_cores import LAUNCHER_CORES
 from utils.data import loader
-from utils.data.sampler import Order
+from utils.data.sampler import TrainSampler
 from utils.data.synthetic.motion_videos import write_numbered_video
 from utils.data.video_dataset import TrainVideos
 from utils.data.worker_pool import Batches, shared_rows
@@ -169,7 +169,7 @@ def test_batches_are_the_same_for_any_workers(monkeypatch):
     found = []
     for data in (settings(1, False), settings(2, False), settings(2, True, 1), settings()):
         records = [SimpleNamespace(path=f"{k}.mp4", label=k) for k in range(21)]
-        clips = Clips(records, SimpleNamespace(data=data), Order(21, 4, 0, 1, 5), 3, 2)
+        clips = Clips(records, SimpleNamespace(data=data), TrainSampler(21, 4, 0, 1, 5), 3, 2)
         batches = clips.dataset()
         assert batches.get_dataset_size() == 13
         found.append(list(batches.create_tuple_iterator(num_epochs=1, output_numpy=True)))

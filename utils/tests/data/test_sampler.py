@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from utils.data.sampler import Order, sample_rng, share
+from utils.data.sampler import TrainSampler, sample_rng, shard_for_eval
 
 
 def tape(samples, batch, rank, size, epochs=2, seed=3):
-    order = Order(samples, batch, rank, size, seed)
-    return [order.at(i) for i in range(epochs * order.steps_per_epoch * batch)]
+    order = TrainSampler(samples, batch, rank, size, seed)
+    return [order.sample_at(i) for i in range(epochs * order.steps_per_epoch * batch)]
 
 
 def test_ranks_share_an_epoch_without_overlap():
@@ -31,9 +31,9 @@ def test_two_ranks_see_the_global_batches_of_one():
 def test_a_run_that_goes_on_with_other_ranks_leaves_out_and_repeats_no_sample(batch, size, done):
     """101 samples on 2 ranks x 4, then on others after `done` steps of 8, through two epochs."""
     before = [tape(101, 4, rank, 2)[: 4 * done] for rank in range(2)]
-    orders = [Order(101, batch, rank, size, 3, used=96) for rank in range(size)]
+    orders = [TrainSampler(101, batch, rank, size, 3, epoch_samples=96) for rank in range(size)]
     first, last = 8 * done // size, 2 * 96 // size
-    after = [[order.at(i) for i in range(first, last)] for order in orders]
+    after = [[order.sample_at(i) for i in range(first, last)] for order in orders]
     seen = [row for part in before + after for row in part]
     for epoch in range(2):
         samples = [sample for sample, e in seen if e == epoch]
@@ -54,14 +54,15 @@ def test_what_an_epoch_leaves_out_comes_in_others():
 
 
 def test_positions_may_be_asked_in_any_order():
-    order = Order(16, 4, 0, 1, 0)
-    late, early = order.at(40), order.at(2)
-    assert (early, late) == (Order(16, 4, 0, 1, 0).at(2), Order(16, 4, 0, 1, 0).at(40))
+    order = TrainSampler(16, 4, 0, 1, 0)
+    late, early = order.sample_at(40), order.sample_at(2)
+    fresh = [TrainSampler(16, 4, 0, 1, 0).sample_at(position) for position in (2, 40)]
+    assert [early, late] == fresh
 
 
 def test_too_few_samples_are_told():
     with pytest.raises(ValueError, match="data.batch: 5 samples do not fill one batch of 3"):
-        Order(5, 3, 0, 2, 0)
+        TrainSampler(5, 3, 0, 2, 0)
 
 
 def test_randomness_of_a_sample_depends_on_all_three():
@@ -74,15 +75,15 @@ def test_randomness_of_a_sample_depends_on_all_three():
 @pytest.mark.parametrize("samples", [1, 7, 8, 9])
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_an_evaluation_counts_every_sample_once(samples, size):
-    parts = [share(samples, 2, rank, size) for rank in range(size)]
+    parts = [shard_for_eval(samples, 2, rank, size) for rank in range(size)]
     assert len({len(part) for part in parts}) == 1
     assert all(len(part) % 2 == 0 for part in parts)
     assert sorted(s for part in parts for s in part if s is not None) == list(np.arange(samples))
 
 
 def test_global_positions_are_the_same_for_any_number_of_ranks():
-    whole = [Order(40, 4, 0, 1, 0).global_position(k) for k in range(24)]
-    halves = [Order(40, 2, rank, 2, 0) for rank in (0, 1)]
+    whole = [TrainSampler(40, 4, 0, 1, 0).global_position(k) for k in range(24)]
+    halves = [TrainSampler(40, 2, rank, 2, 0) for rank in (0, 1)]
     for step in range(6):
         ours = [half.global_position(2 * step + k) for half in halves for k in range(2)]
         assert ours == whole[4 * step : 4 * step + 4] == list(range(4 * step, 4 * step + 4))

@@ -17,8 +17,7 @@ from utils.evaluate.metrics import (
 )
 from utils.runtime import Runtime
 from utils.signals import Stopped
-from utils.testing.filling import fill_input
-from utils.testing.golden import load_case
+from utils.testing.golden import fill_input, load_case
 
 CASES = load_case(ROOT / "tsm" / "tests" / "golden" / "tsm_data.json")["test_aggregation"]
 

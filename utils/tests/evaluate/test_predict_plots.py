@@ -6,7 +6,6 @@ from PIL import Image
 
 from utils.evaluate import predict_plots as pictures
 from utils.evaluate import report_plots
-from utils.evaluate.calibration import bins
 from utils.evaluate.predict import sheet_row
 from utils.evaluate.predict_plots import (
     EDGE,
@@ -18,6 +17,7 @@ from utils.evaluate.predict_plots import (
     draw_sheet,
     fitted,
 )
+from utils.evaluate.report import bins
 from utils.evaluate.video_inference import Head, Part
 
 ENTRIES = [{"label": k, "name": f"a ${k}", "probability": 0.5 - 0.1 * k} for k in range(3)]

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from utils.evaluate import report
-from utils.evaluate.calibration import BINS, bins, expected_error
-from utils.evaluate.report import Report, Samples, in_list
+from utils.evaluate.report import BINS, Report, Samples, bins, expected_error, in_list
 from utils.runtime import Runtime
 
 SCORES = np.array([[9, 1, 2, 3, 4, 5], [9, 8, 7, 6, 5, 4], [0, 9, 1, 2, 3, 4]], np.float32)

@@ -1,6 +1,5 @@
 """Counting by one run: every kind of layer by hand, and every network of the zoo in small."""
 
-import importlib
 from collections import Counter
 
 import numpy as np
@@ -8,7 +7,8 @@ import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
 from mvit_multi.tests.formula import multiply_adds
-from utils.config import ROOT, list_networks, load_config
+from utils.config import ROOT, load_config
+from utils.networks import find_network, list_networks
 from utils.nn.complexity import Layer, count_layers, kind_of_kernel
 from utils.nn.conv3d import FORMS, Conv3d, DepthwiseConv3d
 from utils.nn.dropout import Dropout
@@ -115,16 +115,12 @@ SMALL = {
 }
 
 
-def small(network: str, name: str, *overrides: str) -> tuple:
+def small(folder: str, name: str, *overrides: str) -> tuple:
     """(network, shape of a clip) of a yaml, in small."""
-    config = importlib.import_module(f"{network}.config").Config
-    path = ROOT / network / "configs" / f"{name}.yaml"
-    cfg = load_config(config, path, ["run.device=CPU", "run.all_reduce=[]", *overrides])
-    dataset = importlib.import_module(f"{network}.dataset")
-    shape = getattr(dataset, "one_clip", lambda data: dataset.clip_shape(data, data.crop))
-    return importlib.import_module(f"{network}.model").build_network(**cfg.network()), shape(
-        cfg.data
-    )
+    network = find_network(folder)
+    path = ROOT / folder / "configs" / f"{name}.yaml"
+    cfg = load_config(network.config, path, ["run.device=CPU", "run.all_reduce=[]", *overrides])
+    return network.model.build_network(**cfg.network()), network.dataset.one_clip(cfg.data)
 
 
 @pytest.mark.parametrize("network", list_networks())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from utils.train.trace import of_kernels, of_table
+from utils.train.profiler import of_kernels, of_table
 
 
 def kernel(name: str, begin: float, length: float) -> dict:

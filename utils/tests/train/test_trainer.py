@@ -9,23 +9,31 @@ from mindspore import dtype as mstype
 
 from utils.config import Run
 from utils.runtime import Runtime
-from utils.train.first_step import choose_sink_size
-from utils.train.trainer import Plan, Trainer
+from utils.train.train_setup import TrainSetup
+from utils.train.trainer import Hooks, TrainingLoop, choose_sink_size
 
 
 def trainer(**fields) -> SimpleNamespace:
-    return SimpleNamespace(advised=False, window=SimpleNamespace(seconds=1.0), **fields)
+    return SimpleNamespace(has_advised=False, window=SimpleNamespace(seconds=1.0), **fields)
+
+
+def training_loop(step, run: Run, directory) -> TrainingLoop:
+    """One of one epoch."""
+    cfg = SimpleNamespace(run=run, train=SimpleNamespace(epochs=1))
+    sampler = SimpleNamespace(global_batch_size=4)
+    setup = TrainSetup(step, [0.1] * 8, [])
+    return TrainingLoop(cfg, Runtime(), setup, sampler, directory, Hooks())
 
 
 def test_advice_comes_once_where_the_device_starves(told):
     run = trainer(seconds=1.0)
-    Trainer.advise(run, 0.9)
+    TrainingLoop.advise_on_data(run, 0.9)
     assert not told, "the first window fills the pipeline"
     run.seconds = 2.0
-    Trainer.advise(run, 0.05)
+    TrainingLoop.advise_on_data(run, 0.05)
     assert not told
-    Trainer.advise(run, 0.4)
-    Trainer.advise(run, 0.5)
+    TrainingLoop.advise_on_data(run, 0.4)
+    TrainingLoop.advise_on_data(run, 0.5)
     assert len(told) == 1
     assert "wait 40 % of the time for data: raise data.workers" in told[0]
 
@@ -42,8 +50,8 @@ def test_steps_fed_together_leave_no_batch_over(batches, size):
 def test_a_run_is_saved_only_between_updates(position, accumulate, whole):
     """7 steps an epoch; the last one, alone, makes an update of its own."""
     step = SimpleNamespace(accumulate=accumulate)
-    run = SimpleNamespace(position=position, per_epoch=7, step=step)
-    assert Trainer.between_updates(run) == whole
+    run = SimpleNamespace(position=position, steps_per_epoch=7, step=step)
+    assert TrainingLoop.between_updates(run) == whole
 
 
 class Outputs:
@@ -62,9 +70,7 @@ def test_the_values_of_a_step_are_read_once_and_a_step_late(log_every, tmp_path,
     """At once only if the step is logged, saved or the last."""
     step = SimpleNamespace(steps_per_epoch=8, accumulate=1, micro_step=Tensor(0, mstype.int32))
     run = Run(device="CPU", log_every=log_every, save_every=1)
-    order = SimpleNamespace(per_step=4)
-    plan = Plan(run, 1, order, [0.1] * 8, too_many_bad=lambda: "")
-    trainer = Trainer(step, plan, Runtime(), SimpleNamespace(path=tmp_path))
+    trainer = training_loop(step, run, SimpleNamespace(path=tmp_path))
     monkeypatch.setattr(trainer, "save", lambda name="": None)
     trainer.on_train_begin(None)
     reads, after = [], []
@@ -80,7 +86,7 @@ def test_the_values_of_a_step_are_read_once_and_a_step_late(log_every, tmp_path,
     assert trainer.last["step"] == 8
 
 
-class Folder:
+class Directory:
     """As much of a run folder as is asked whether something was saved."""
 
     def __init__(self, path):
@@ -95,15 +101,13 @@ def test_a_state_that_is_not_finite_is_not_saved_and_fails_the_run(spoilt, end, 
     state[spoilt] = Tensor(np.array([1, np.inf, 1], np.float32))
     counter = Tensor(3 if end == "signal" else 8, mstype.int32)
     step = SimpleNamespace(steps_per_epoch=8, accumulate=1, micro_step=counter, state=lambda: state)
-    order = SimpleNamespace(per_step=4)
-    plan = Plan(Run(device="CPU", save_steps=1), 1, order, [0.1] * 8, too_many_bad=lambda: "")
-    trainer = Trainer(step, plan, Runtime(), Folder(tmp_path))
+    trainer = training_loop(step, Run(device="CPU", save_steps=1), Directory(tmp_path))
     trainer.values["stop"] = float(end == "signal")
-    trainer.settled = trainer.position - 1
-    trainer.settle()
+    trainer.checked_position = trainer.position - 1
+    trainer.save_and_evaluate()
     with pytest.raises(ValueError, match="ended with weights .* not finite; nothing was saved"):
         trainer.finish()
     (tmp_path / "resume.ckpt").touch()
-    assert trainer.kept() == "the last checkpoint is intact"
+    assert trainer.describe_saved() == "the last checkpoint is intact"
     assert [path.name for path in tmp_path.iterdir()] == ["resume.ckpt"]
     assert told[0] == f"step {trainer.position} is not saved: its state is not finite"

@@ -14,12 +14,12 @@ from mindspore import Tensor, nn
 from mindspore.train import serialization
 
 from utils.config import ROOT, Run
-from utils.data.sampler import Order
+from utils.data.sampler import TrainSampler
 from utils.files import write_text
 from utils.runtime import Runtime
+from utils.train.run_dir import RunDirectory
 from utils.train.train_step import counter
-from utils.weights import checkpoint
-from utils.weights.checkpoint import RunFolder, load, save, weights_of
+from utils.weights.checkpoint import load, save, weights_of
 
 
 @dataclass(frozen=True)
@@ -169,59 +169,60 @@ def test_a_disk_that_has_become_read_only_is_told_in_one_line(failing, tmp_path,
 
 
 def test_a_resume_file_of_something_else_is_told(tmp_path):
-    folder = RunFolder(config(tmp_path), Runtime())
+    folder = RunDirectory(config(tmp_path), Runtime())
     for counts in (None, np.zeros(4, np.int32), np.ones(3, np.int32), np.float32(1)):
         arrays = {"w": Tensor(np.ones(2))}
         if counts is not None:
-            arrays["order"] = Tensor(counts)
+            arrays["sampler"] = Tensor(counts)
         save(folder.resume_file, arrays)
         with pytest.raises(ValueError, match="resume.ckpt is no resume file of this zoo"):
-            folder.continued(Order(100, 4, 0, 1, 0), 1)
+            folder.resume(TrainSampler(100, 4, 0, 1, 0), 1)
     folder.lock.close()
 
 
 def test_a_folder_belongs_to_one_run_at_a_time(tmp_path):
-    first = RunFolder(config(tmp_path), Runtime())
+    first = RunDirectory(config(tmp_path), Runtime())
     with pytest.raises(ValueError, match="in use by another run"):
-        RunFolder(config(tmp_path), Runtime())
+        RunDirectory(config(tmp_path), Runtime())
     first.lock.close()
-    RunFolder(config(tmp_path), Runtime()).lock.close()
+    RunDirectory(config(tmp_path), Runtime()).lock.close()
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="run.out: cannot write"):
-        RunFolder(config(tmp_path / "file" / "out"), Runtime())
+        RunDirectory(config(tmp_path / "file" / "out"), Runtime())
 
 
 def test_a_run_goes_on_only_as_itself(tmp_path):
     cfg = config(tmp_path)
-    folder = RunFolder(cfg, Runtime())
-    folder.continued(Order(100, 4, 0, 1, 0), 1)
+    folder = RunDirectory(cfg, Runtime())
+    folder.resume(TrainSampler(100, 4, 0, 1, 0), 1)
     folder.lock.close()
-    save(tmp_path / checkpoint.RESUME, weights_of(network()))
-    RunFolder(replace(cfg, data=Data(workers=7)), Runtime()).lock.close()
+    save(folder.resume_file, weights_of(network()))
+    RunDirectory(replace(cfg, data=Data(workers=7)), Runtime()).lock.close()
     with pytest.raises(ValueError, match="holds a run with data.frames 8, not 4"):
-        RunFolder(replace(cfg, data=Data(frames=4)), Runtime())
+        RunDirectory(replace(cfg, data=Data(frames=4)), Runtime())
     with pytest.raises(ValueError, match="already holds a run and run.resume is false"):
-        RunFolder(config(tmp_path, resume=False), Runtime())
+        RunDirectory(config(tmp_path, resume=False), Runtime())
 
 
 def test_a_run_goes_on_with_other_ranks_where_an_update_keeps_its_samples(tmp_path):
     """2 devices x 4, 100 samples: 12 steps of 8, 96 samples an epoch; 5 steps are done."""
-    folder = RunFolder(config(tmp_path), Runtime())
-    folder.save(Step(5), Order(100, 4, 0, 2, 0))
-    assert folder.continued(Order(100, 8, 0, 1, 0), 1).per_epoch == 96
-    one, step = folder.continued(Order(100, 4, 0, 1, 0), 2), Step(0)
-    assert (one.steps_per_epoch, folder.restore(step, one)) == (24, 10)
+    folder = RunDirectory(config(tmp_path), Runtime())
+    folder.save(Step(5), TrainSampler(100, 4, 0, 2, 0))
+    assert folder.resume(TrainSampler(100, 8, 0, 1, 0), 1).samples_per_epoch == 96
+    one, step = folder.resume(TrainSampler(100, 4, 0, 1, 0), 2), Step(0)
+    assert (one.steps_per_epoch, folder.start_step) == (24, 10)
+    folder.restore(step)
     assert int(step.micro_step.asnumpy()) == 10
     with pytest.raises(ValueError, match="8 samples an update, and 4 a device x 3 devices x 1"):
-        folder.continued(Order(100, 4, 0, 3, 0), 1)
+        folder.resume(TrainSampler(100, 4, 0, 3, 0), 1)
     with pytest.raises(ValueError, match="over 100 samples, and the list now has 103"):
-        folder.continued(Order(103, 4, 0, 2, 0), 1)
-    folder.save(Accumulating(5), Order(100, 4, 0, 1, 0))
+        folder.resume(TrainSampler(103, 4, 0, 2, 0), 1)
+    folder.save(Accumulating(5), TrainSampler(100, 4, 0, 1, 0))
     with pytest.raises(ValueError, match="100 samples an epoch, which are no whole steps of 8"):
-        folder.continued(Order(100, 8, 0, 1, 0), 1)
+        folder.resume(TrainSampler(100, 8, 0, 1, 0), 1)
     folder.lock.close()
 
 
@@ -244,16 +245,16 @@ class Accumulating(Step):
 
 def test_what_a_killed_process_left_is_swept_up(tmp_path):
     (tmp_path / "epoch_001.ckpt.tmp.ckpt").write_text("half")
-    RunFolder(config(tmp_path), Runtime()).lock.close()
+    RunDirectory(config(tmp_path), Runtime()).lock.close()
     assert not list(tmp_path.glob("*.tmp*"))
 
 
 def test_old_epochs_are_dropped_with_their_averages(tmp_path):
-    folder = RunFolder(config(tmp_path), Runtime())
+    folder = RunDirectory(config(tmp_path), Runtime())
     for epoch in (1, 2, 10):
         for name in (f"epoch_{epoch:03d}.ckpt", f"epoch_{epoch:03d}_ema.ckpt"):
             (tmp_path / name).write_text("")
-    folder.drop_old(2)
+    folder.delete_old_epochs(2)
     assert sorted(p.name for p in tmp_path.glob("*.ckpt")) == [
         "epoch_002.ckpt",
         "epoch_002_ema.ckpt",

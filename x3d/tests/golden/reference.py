@@ -4,7 +4,7 @@
 
 The network below is written from the published definition (facebookresearch/SlowFast 287ec007,
 facebookresearch/pytorchvideo f3142bb) with PyTorch's own layers; it first has to reproduce
-`x3d_s_small.json`. A case holds no weights: `utils.testing.filling.fill` makes them from names and
+`x3d_s_small.json`. A case holds no weights: `utils.testing.golden.fill` makes them from names and
 shapes.
 """
 
@@ -21,7 +21,7 @@ from torch.nn import functional as F
 HERE = Path(__file__).resolve().parent
 sys.path[0] = str(HERE.parents[2])
 
-from utils.testing.filling import fill, fill_input
+from utils.testing.golden import fill, fill_input
 
 WIDTHS, BLOCKS = (24, 48, 96, 192), (1, 2, 5, 3)
 INNER, SQUEEZED = (54, 108, 216, 432), (8, 8, 16, 32)

@@ -7,8 +7,8 @@ import pytest
 
 from utils.data.annotation_file import Record
 from utils.data.packed.reader import Place
-from utils.data.packed.sampler import WINDOW, PackedOrder, shards_of, stored_order
-from utils.data.sampler import Order, share
+from utils.data.packed.sampler import WINDOW, PackedSampler, shards_of, storage_order
+from utils.data.sampler import TrainSampler, shard_for_eval
 
 
 def cut(samples: int, shards: int, first: int = 0) -> list[np.ndarray]:
@@ -17,15 +17,15 @@ def cut(samples: int, shards: int, first: int = 0) -> list[np.ndarray]:
     return [drawn[samples * k // shards : samples * (k + 1) // shards] for k in range(shards)]
 
 
-def order(lists, batch=4, rank=0, size=1, accumulate=1, seed=3) -> PackedOrder:
+def order(lists, batch=4, rank=0, size=1, accumulate=1, seed=3) -> PackedSampler:
     samples = sum(len(shard) for shards in lists for shard in shards)
     group = batch * size * accumulate
-    return PackedOrder(samples, batch, rank, size, seed, group=group, shards=lists)
+    return PackedSampler(samples, batch, rank, size, seed, group=group, shards=lists)
 
 
 def test_an_epoch_takes_no_sample_twice_and_all_come_in_their_turn():
     one, seen = order([cut(103, 8)]), set()
-    assert one.per_epoch == 12 * 8  # eight shards of 12 or 13
+    assert one.samples_per_epoch == 12 * 8  # eight shards of 12 or 13
     for epoch in range(8):
         samples = one.epoch(epoch)
         assert len(set(samples)) == len(samples) == 96
@@ -75,14 +75,14 @@ def test_a_shard_is_read_from_end_to_end_but_for_a_small_window():
 def test_it_shuffles_about_as_well_as_a_permutation_of_all():
     """How often two samples of one batch meet again in the next epoch."""
 
-    def again(each: Order) -> int:
+    def again(each: TrainSampler) -> int:
         def pairs(epoch: int) -> set:
             batches = np.sort(each.epoch(epoch).reshape(-1, each.batch), axis=1)
             return {pair for batch in batches.tolist() for pair in combinations(batch, 2)}
 
         return len(pairs(0) & pairs(1))
 
-    expected = again(Order(6400, 16, 0, 1, 3))
+    expected = again(TrainSampler(6400, 16, 0, 1, 3))
     assert expected > 90
     for shards, times in ((4, 3), (16, 1.5), (32, 1.5)):
         assert again(order([cut(6400, shards)], batch=16)) < times * expected
@@ -117,17 +117,17 @@ def test_shards_list_their_samples_as_they_are_stored_and_replicas_behind():
 
 def test_an_evaluation_reads_parts_of_what_is_stored():
     listed = records(("0", 50), ("1", 7), ("0", 10), ("1", 3), ("2", 0))
-    stored = stored_order(listed)
+    stored = storage_order(listed)
     assert stored == [2, 0, 3, 1, 4]
-    parts = [share(5, 2, rank, 2, stored) for rank in range(2)]
+    parts = [shard_for_eval(5, 2, rank, 2, stored) for rank in range(2)]
     assert parts == [[2, 0, None, None], [3, 1, 4, None]]
-    assert stored_order([Record("v", None, 0, 1)]) == []
+    assert storage_order([Record("v", None, 0, 1)]) == []
 
 
 def test_a_list_that_is_smaller_than_an_update_comes_too():
     lists = [cut(960, 8), cut(40, 2, first=960)]
     one = order(lists, batch=64)
-    assert one.per_epoch == 960
+    assert one.samples_per_epoch == 960
     seen = [set(one.epoch(epoch).tolist()) for epoch in range(4)]
     assert all(len(epoch) == 960 for epoch in seen)
     assert all(len(epoch & set(range(960, 1000))) > 10 for epoch in seen)

@@ -7,8 +7,9 @@ import mindspore
 from mindspore import Tensor, nn
 
 from utils import log
-from utils.networks import build_step, evaluated, made_up_batch, one_clip
-from utils.runtime import Runtime, give_back_memory
+from utils.build_networks import build_eval_network, build_train_step, make_dummy_batch
+from utils.networks import find_network
+from utils.runtime import Runtime, release_memory
 
 # Graphs that are only compiled, and that are run as well.
 PARTS = ("train_compile", "eval_compile", "train", "eval")
@@ -26,13 +27,13 @@ def measure(network: str, cfg, rt: Runtime, part: str) -> dict:
 
     Seconds to compile it; the most memory of this process, and of a device that has its own, GB.
     """
-    inputs = made_up_batch(network, cfg)
+    inputs = make_dummy_batch(network, cfg)
     if part.startswith("train"):
-        cell = build_step(network, cfg, rt)
+        cell = build_train_step(network, cfg, rt)
         inputs = (*inputs, *cell.draw_factors())
     else:
-        cell = evaluated(network, cfg)
-        inputs = (inputs[0].reshape(-1, *one_clip(network, cfg.data)),)
+        cell = build_eval_network(network, cfg)
+        inputs = (inputs[0].reshape(-1, *find_network(network).dataset.one_clip(cfg.data)),)
     log.log.info("%s ...", part)
     found = {"seconds": round(compile_seconds(cell, *inputs), 2)}
     for _ in range(0 if part.endswith("compile") else STEPS):
@@ -48,7 +49,7 @@ def compile_seconds(cell: nn.Cell, *inputs: Tensor) -> float:
     cell.check_names_and_refresh_name()  # as the first call does: folded norms have a new weight
     began = time.monotonic()
     cell.compile(*inputs)
-    give_back_memory()
+    release_memory()
     return time.monotonic() - began
 
 

@@ -1,0 +1,11 @@
+"""What the folder of TSM provides: utils/networks.py documents each field."""
+
+from tsm.config import Config
+from utils.networks import Network
+
+NETWORK = Network(
+    name="tsm",
+    config=Config,
+    classifier=r"^(new_fc|base_model\.(fc|classifier))\.",
+    streams=True,
+)

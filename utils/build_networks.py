@@ -1,0 +1,50 @@
+"""Builds networks and train steps with random batches: for commands that measure or plan."""
+
+import time
+from dataclasses import replace
+from typing import Any, Callable
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from utils.data.sampler import TrainSampler
+from utils.export import inference
+from utils.networks import find_network
+from utils.runtime import Runtime
+from utils.train.train_step import TrainStep
+
+
+def without_checkpoint(cfg: Any) -> Any:
+    """The same settings with fresh weights: speed and plans need no checkpoint."""
+    return replace(cfg, train=replace(cfg.train, pretrained=None, new_head=False))
+
+
+def build_train_step(network: str, cfg: Any, rt: Runtime) -> TrainStep:
+    """The train step, for an epoch of a thousand steps."""
+    samples = 1000 * cfg.data.batch * rt.size
+    sampler = TrainSampler(samples, cfg.data.batch, rt.rank, rt.size, 0)
+    return find_network(network).train.build(cfg, rt, sampler).step.set_train()
+
+
+def build_eval_network(network: str, cfg: Any) -> nn.Cell:
+    """The network as eval.py runs it, with fresh weights."""
+    net = find_network(network).model.build_network(**cfg.network())
+    return inference.ready(net, cfg.run.amp)
+
+
+def make_dummy_batch(network: str, cfg: Any, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """(random clips uint8, target) of the shapes of a training batch."""
+    dataset, videos = find_network(network).dataset, cfg.data.batch
+    shape = (videos, *dataset.clip_shape(cfg.data, cfg.data.crop))
+    clips = np.random.RandomState(seed).randint(0, 255, shape).astype(np.uint8)
+    return Tensor(clips), Tensor(dataset.targets_of(cfg, np.zeros(videos, np.int32)))
+
+
+def measure_median_seconds(work: Callable[[], Any], repeats: int, warm_up: int = 1) -> float:
+    """Median of several timed runs, after `warm_up` that are not timed."""
+    times = []
+    for _ in range(warm_up + repeats):
+        start = time.monotonic()
+        work()
+        times.append(time.monotonic() - start)
+    return float(np.median(times[warm_up:]))

@@ -1,0 +1,80 @@
+"""Plots of AllReduce plans: the timeline of a step, and efficiency over the number of devices."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from matplotlib.figure import Figure  # draws into files; no screen is needed
+from matplotlib.patches import Patch
+
+from utils.distributed.fusion_planner import Prediction
+from utils.distributed.gradient_timing import Backward
+from utils.plotting import save
+
+FORWARD, BACKWARD, TRAVEL, WAIT = "#9ecae1", "#3182bd", "#e6550d", "#bdbdbd"
+
+
+def draw_timeline(path: Path, backward: Backward, plans: Mapping[str, Prediction]) -> None:
+    """One pair of bars for each split: what the device computes, what the channel carries.
+
+    `path` ends in .png; times are in milliseconds. Raises ValueError where it cannot be written.
+    """
+    figure = Figure(figsize=(11, 1.2 + 1.1 * len(plans)), layout="constrained")
+    axes = figure.add_subplot()
+    for row, (name, found) in enumerate(plans.items()):
+        draw_step(axes, 2.6 * row, backward, found)
+        axes.text(0, 2.6 * row - 0.62, f"{name}: {1e3 * found.step:.1f} ms", fontsize=9)
+    axes.set_yticks(
+        [2.6 * row + offset for row in range(len(plans)) for offset in (0, 0.9)],
+        ["compute", "network"] * len(plans),
+    )
+    axes.set_ylim(2.6 * len(plans) - 0.9, -1.2)  # the first plan on top
+    axes.set_xlabel("milliseconds of a step")
+    devices = next(iter(plans.values())).devices
+    axes.set_title(f"A step on {devices} devices (gradients: {backward.source})")
+    bars = [("forward", FORWARD), ("backward", BACKWARD), ("AllReduce", TRAVEL), ("waiting", WAIT)]
+    handles = [Patch(color=color, label=label) for label, color in bars]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4)
+    save(figure, path)
+
+
+def draw_step(axes, place: float, backward: Backward, found: Prediction) -> None:
+    forward, end = 1e3 * backward.forward, 1e3 * backward.end
+    axes.broken_barh(
+        [(0, forward), (forward, end - forward)],
+        (place - 0.4, 0.8),
+        facecolors=(FORWARD, BACKWARD),
+    )
+    bars = [(1e3 * s.begin, 1e3 * (s.end - s.begin)) for s in found.segments]
+    axes.broken_barh(bars, (place + 0.5, 0.8), facecolors=TRAVEL, edgecolor="white", linewidth=0.8)
+    computed = 1e3 * (found.compute + found.exposed)
+    axes.broken_barh([(computed, 1e3 * found.waiting)], (place - 0.4, 0.8), facecolors=WAIT)
+
+
+def draw_scaling(
+    path: Path,
+    plans: Mapping[str, Sequence[Prediction]],
+    known: Mapping[str, Sequence[tuple[int, float]]] = MappingProxyType({}),
+) -> None:
+    """Efficiency over devices, a line for each plan; raises as `draw_timeline`.
+
+    `known` are measured (devices, efficiency), drawn as crosses in the colour of their plan.
+    """
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for i, (name, found) in enumerate(plans.items()):
+        shares = [100 * p.efficiency for p in found]
+        axes.plot([p.devices for p in found], shares, marker=".", label=name, color=f"C{i}")
+        for devices, efficiency in known.get(name, ()):
+            axes.plot(devices, 100 * efficiency, marker="x", markersize=9, color=f"C{i}")
+    counts = sorted({p.devices for found in plans.values() for p in found})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [str(count) for count in counts])
+    least = min(p.efficiency for found in plans.values() for p in found)
+    least = min([least, *(share for marks in known.values() for _, share in marks)])
+    axes.set_ylim(max(0, 10 * int(10 * least) - 10), 102)
+    axes.set_xlabel("devices")
+    axes.set_ylabel("efficiency, %")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    save(figure, path)

@@ -1,0 +1,202 @@
+"""The run directory: what one training writes, and how a stopped run continues.
+
+It holds `epoch_012.ckpt` (the network's weights; averaged ones beside them as
+`epoch_012_ema.ckpt`), `resume.ckpt` (all that a resumed run needs, positions included, in one file,
+so that a kill cannot separate them), and `config.yaml` and `state.json` for people and other tools.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from mindspore import Parameter, Tensor
+
+from utils.config import read_yaml, to_dict, to_yaml
+from utils.data.sampler import TrainSampler
+from utils.files import explained, locked, write_text
+from utils.runtime import Runtime
+from utils.train import tensorboard
+from utils.train.train_step import TrainStep
+from utils.weights import checkpoint
+from utils.weights.checkpoint_file import RESUME, list_epochs, read
+
+# Settings that may differ when a run is resumed: none of them changes a number.
+CHANGEABLE_ON_RESUME = {
+    "run": {
+        "device",
+        "log_every",
+        "save_every",
+        "save_steps",
+        "keep",
+        "eval_every",
+        "resume",
+        "out",
+        "all_reduce",
+        "cluster",
+        "backward",
+        "profile",
+        "tensorboard",
+    },
+    # Batch and accumulation may change with the number of devices: `RunDirectory.resume`.
+    "data": {"root", "labels", "reader", "workers", "processes", "prefetch", "bad_limit", "batch"},
+    "train": {"accumulate"},
+}
+# An array in the resume file: samples of a step, an update, an epoch, and of the annotation file.
+SAMPLER = "sampler"
+COUNTER = "micro_step"  # steps since the start of the run
+
+
+class RunDirectory:
+    """The output directory of one run, locked while the process lives. Rank 0 writes.
+
+    `start_step` is the step at which a resumed run starts, counted in steps of this run.
+    """
+
+    def __init__(self, config: Any, rt: Runtime):
+        """Raises ValueError if the directory is in use, not writable, or holds another run."""
+        self.path, self.config, self.rt = Path(config.run.out), config, rt
+        self.start_step = 0
+        if not rt.is_main_process:
+            return
+        if config.run.tensorboard:
+            tensorboard.require_package()
+        with explained(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.lock = locked(self.path)
+        if self.lock is None:
+            raise ValueError(
+                f"run.out: {self.path} is in use by another run; choose another --run.out"
+            )
+        if self.resume_file.exists():
+            self.check_same_run(config)
+        with explained(self.path):
+            checkpoint.remove_leftovers(self.path)
+
+    def check_same_run(self, config: Any) -> None:
+        """Raises ValueError if the run in the directory has other settings."""
+        advice = "choose another --run.out"
+        if not config.run.resume:
+            raise ValueError(
+                f"run.out: {self.path} already holds a run and run.resume is false; {advice}"
+            )
+        old, new = read_yaml(self.path / "config.yaml"), to_dict(config)
+        for section in new:
+            changeable = CHANGEABLE_ON_RESUME.get(section, ())
+            for key, value in new[section].items():
+                before = old.get(section, {}).get(key)
+                if section != "eval" and key not in changeable and before != value:
+                    raise ValueError(
+                        f"run.out: {self.path} holds a run with {section}.{key} {before}, "
+                        f"not {value}; {advice}"
+                    )
+
+    def resume(self, sampler: TrainSampler, accumulate: int) -> TrainSampler:
+        """The sampler with which the run in the directory continues; sets `start_step`.
+
+        The number of ranks, the batch size and the accumulation may have changed if an update still
+        takes as many samples and an epoch is still a whole number of steps; else ValueError.
+        Writes config.yaml.
+        """
+        if self.resume_file.exists():
+            sampler = self.check_sampler(sampler, accumulate)
+        if self.rt.is_main_process:
+            with explained(self.path):
+                write_text(self.path / "config.yaml", to_yaml(self.config))
+        return sampler
+
+    def check_sampler(self, sampler: TrainSampler, accumulate: int) -> TrainSampler:
+        """The sampler with the epochs of the run in the directory. Raises ValueError."""
+        state = read(self.resume_file, only=(SAMPLER, COUNTER))
+        before = read_sampler_state(state, self.resume_file)
+        if before.samples != sampler.samples:
+            raise ValueError(
+                f"run.out: {self.path} holds a run over {before.samples} samples, and the list now "
+                f"has {sampler.samples}; choose another --run.out"
+            )
+        effective = sampler.effective_batch_size(accumulate)
+        here = f"{sampler.batch} a device x {sampler.size} devices x {accumulate} accumulated"
+        if effective != before.effective_batch_size:
+            raise ValueError(
+                f"run.out: {self.path} holds a run of {before.effective_batch_size} samples an "
+                f"update, and {here} are {effective}; change data.batch or train.accumulate, or "
+                "choose another --run.out"
+            )
+        if before.samples_per_epoch % sampler.global_batch_size:
+            raise ValueError(
+                f"run.out: {self.path} holds a run of {before.samples_per_epoch} samples an epoch, "
+                f"which are no whole steps of {sampler.global_batch_size}; change data.batch and "
+                "train.accumulate, or choose another --run.out"
+            )
+        steps = int(state[COUNTER]) if COUNTER in state else 0
+        self.start_step = steps * before.global_batch_size // sampler.global_batch_size
+        return replace(sampler, epoch_samples=before.samples_per_epoch)
+
+    def restore(self, step: TrainStep) -> None:
+        """Loads the state of a stopped run, if there is one, into the train step.
+
+        Raises ValueError if names or shapes differ.
+        """
+        if not self.resume_file.exists():
+            return
+        arrays, state = read(self.resume_file), step.state()
+        read_sampler_state(arrays, self.resume_file)
+        report = checkpoint.compare(arrays, state)
+        if report:
+            raise ValueError(
+                f"{self.resume_file} is of another run: {report}; choose another --run.out"
+            )
+        for name, value in arrays.items():
+            state[name].set_data(Tensor(value, state[name].dtype))
+        step.micro_step.set_data(Tensor(self.start_step, step.micro_step.dtype))
+
+    def save(self, step: TrainStep, sampler: TrainSampler) -> None:
+        """Writes the resume file: the state of the train step and of the sampler."""
+        counts = SamplerState(
+            sampler.global_batch_size,
+            sampler.effective_batch_size(step.accumulate),
+            sampler.samples_per_epoch,
+            sampler.samples,
+        )
+        array = Parameter(Tensor(np.array(counts, np.int32)), name=SAMPLER, requires_grad=False)
+        checkpoint.save(self.resume_file, {**step.state(), SAMPLER: array})
+
+    @property
+    def resume_file(self) -> Path:
+        return self.path / RESUME
+
+    def newest(self) -> Optional[str]:
+        """The name of the newest epoch's weights."""
+        epochs = list_epochs(self.path)
+        return epochs[-1].name if epochs else None
+
+    def delete_old_epochs(self, keep: int) -> None:
+        """Deletes the weights of all but the newest `keep` epochs; 0 keeps all."""
+        for file in list_epochs(self.path)[:-keep] if keep else ():
+            with explained(file):
+                file.unlink()
+                file.with_name(f"{file.stem}_ema.ckpt").unlink(missing_ok=True)
+
+
+class SamplerState(NamedTuple):
+    """The sizes, in samples, that a resumed run must keep or convert."""
+
+    global_batch_size: int
+    effective_batch_size: int
+    samples_per_epoch: int
+    samples: int
+
+
+def read_sampler_state(arrays: dict[str, np.ndarray], path: Path) -> SamplerState:
+    """Removes from a resume file's arrays what `RunDirectory.save` adds. Raises ValueError."""
+    counts = arrays.pop(SAMPLER, np.zeros(0)).tolist()
+    if np.shape(counts) != (4,) or min(counts) < 1:
+        raise ValueError(f"{path} is no resume file of this zoo; choose another --run.out")
+    return SamplerState(*map(int, counts))
+
+
+def write_state(folder: Path, state: dict) -> None:
+    """Writes state.json, for people and other tools; nothing here reads it."""
+    with explained(folder):
+        write_text(folder / "state.json", json.dumps(state, indent=1) + "\n")

@@ -1,0 +1,10 @@
+"""What the folder of X3D provides: utils/networks.py documents each field."""
+
+from utils.networks import Network
+from x3d.config import Config
+
+NETWORK = Network(
+    name="x3d",
+    config=Config,
+    classifier=r"^head\.projection\.",
+)
