@@ -39,8 +39,8 @@ class PoisonedStep(TrainStep):
 class FlaggedStep(TrainStep):
     """Of one rank: an overflow that only its status flags show, as on an Ascend 910A."""
 
-    def check(self, grads, norm):
-        return ops.logical_and(super().check(grads, norm), self.micro_step != FLAGGED - 1)
+    def is_finite_here(self, grads, norm):
+        return ops.logical_and(super().is_finite_here(grads, norm), self.micro_step != FLAGGED - 1)
 
 
 class StoppedLoop(trainer.TrainingLoop):

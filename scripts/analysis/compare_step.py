@@ -31,7 +31,8 @@ from mindspore import Tensor
 
 from utils import cli, log, runtime
 from utils.networks import Network
-from utils.testing.golden import load_case, step_comparison
+from utils.testing import step_comparison
+from utils.testing.golden import load_case
 from utils.weights import checkpoint
 
 

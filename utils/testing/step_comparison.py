@@ -1,7 +1,7 @@
-"""One training step, stage by stage, and where two of them part.
+"""Records one training step, stage by stage, and compares it with another one.
 
-A record holds the batch and the weights whole, and of every activation, gradient and update a
-sample of elements at even distances, so that the record of a large network stays small.
+A record holds the complete batch and weights. Of every activation, gradient and update it holds
+elements at even distances, so that the record of a large network stays small.
 """
 
 import json
@@ -33,7 +33,7 @@ STAGES = ("data", "weights", "forward", "loss", "gradients", "updates")
 
 
 class Difference(NamedTuple):
-    """How far apart one thing is in two runs, relative to the recorded one."""
+    """How far difference one thing is in two runs, relative to the recorded one."""
 
     stage: str
     name: str
@@ -43,37 +43,37 @@ class Difference(NamedTuple):
 def take_step(step: TrainStep, clip: np.ndarray, target: np.ndarray) -> dict[str, np.ndarray]:
     """Runs one training step; {"stage/name": values}. The network is left as it was updated."""
     before = {name: p.asnumpy().copy() for name, p in weights_of(step.net).items()}
-    taken = {"data/clip": clip, "data/target": target}
-    taken.update({f"weights/{name}": value for name, value in before.items()})
+    record = {"data/clip": clip, "data/target": target}
+    record.update({f"weights/{name}": value for name, value in before.items()})
     inputs = Tensor(clip), Tensor(target)
     step.set_train()
     factors = step.draw_factors()
     for value in factors:
         step.set_factors(value)
-    shown = inputs[0] if step.mix is None else step.mix(*inputs)
-    # Cells without parameters only pass on what they are given.
+    network_input = inputs[0] if step.mix is None else step.mix(*inputs)
+    # Cells without parameters are left out: they only pass their input on.
     cells = [n for n, cell in step.net.cells_and_names() if n and list(cell.get_parameters())]
-    for name, value in record_taps(step.net, cells, shown.asnumpy()).items():
-        taken[f"forward/{plain(name)}"] = sample(value)
-    put_back(step, before)  # batch norms have moved
-    (_, loss, _), grads = ms.jit(step.gradients)(shown, inputs[1])
-    taken["loss/loss"] = np.array([float(loss.asnumpy())])
+    for name, value in record_taps(step.net, cells, network_input.asnumpy()).items():
+        record[f"forward/{strip_wrappers(name)}"] = sample(value)
+    restore_weights(step, before)  # batch norm statistics have changed
+    (_, loss, _), grads = ms.jit(step.gradients)(network_input, inputs[1])
+    record["loss/loss"] = np.array([float(loss.asnumpy())])
     for parameter, grad in zip(step.optimizer.parameters, step.scaler.unscale(grads)):
-        taken[f"gradients/{parameter.name}"] = sample(grad.asnumpy())
-    put_back(step, before)
+        record[f"gradients/{parameter.name}"] = sample(grad.asnumpy())
+    restore_weights(step, before)
     step(*inputs, *factors)
     for name, parameter in weights_of(step.net).items():
-        taken[f"updates/{name}"] = sample(parameter.asnumpy() - before[name])
-    return taken
+        record[f"updates/{name}"] = sample(parameter.asnumpy() - before[name])
+    return record
 
 
-def plain(name: str) -> str:
+def strip_wrappers(name: str) -> str:
     """The name of a cell without the wrappers of mixed precision."""
     parts = [part for part in name.split(".") if part != "_backbone"]
     return ".".join(parts[1:] if parts[:1] == ["net"] else parts) or "scores"
 
 
-def put_back(step: TrainStep, values: dict) -> None:
+def restore_weights(step: TrainStep, values: dict) -> None:
     for name, parameter in weights_of(step.net).items():
         parameter.set_data(Tensor(values[name], parameter.dtype))
 
@@ -84,12 +84,12 @@ def sample(values: np.ndarray) -> np.ndarray:
     return flat[:: -(-flat.size // SAMPLE)]
 
 
-def save_record(path: Path, taken: dict[str, np.ndarray]) -> None:
+def save_record(path: Path, record: dict[str, np.ndarray]) -> None:
     """Raises ValueError where the file cannot be written; no half of one is left."""
     temporary = path.with_name(path.name + ".tmp")
     with explained(path):
         with open(temporary, "wb") as file:
-            np.savez(file, **taken)
+            np.savez(file, **record)
         temporary.replace(path)
 
 
@@ -97,39 +97,41 @@ def load_record(path: Path) -> dict[str, np.ndarray]:
     """What `save_record` wrote. Raises ValueError for any other file."""
     try:
         with np.load(path) as file:
-            taken = {name: file[name] for name in file.files}
+            record = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, TypeError, AttributeError, *DAMAGED_ZIP) as error:
         raise ValueError(f"--against: {path} is no record: {str(error)[:200]}") from None
-    if not {"data/clip", "data/target", "loss/loss"} <= set(taken):
+    if not {"data/clip", "data/target", "loss/loss"} <= set(record):
         raise ValueError(f"--against: {path} is no record: it has no data or no loss")
-    return taken
+    return record
 
 
-def differences(taken: dict, recorded: dict) -> list[Difference]:
-    """Of everything that both have, stage by stage, in the order of the record."""
+def differences(record: dict, recorded: dict) -> list[Difference]:
+    """The errors of all arrays that both records have, stage by stage."""
     found = []
     for stage in STAGES:
-        for key, sure in recorded.items():
-            if key.startswith(stage + "/") and key in taken:
-                found.append(Difference(stage, key[len(stage) + 1 :], relative(taken[key], sure)))
+        for key, expected in recorded.items():
+            if key.startswith(stage + "/") and key in record:
+                found.append(
+                    Difference(stage, key[len(stage) + 1 :], relative(record[key], expected))
+                )
     return found
 
 
-def relative(value: np.ndarray, sure: np.ndarray) -> float:
-    """The length of the difference over that of the recorded; infinite where shapes differ."""
-    if value.shape != sure.shape:
+def relative(value: np.ndarray, expected: np.ndarray) -> float:
+    """The norm of the difference over the norm of `expected`; infinite if shapes differ."""
+    if value.shape != expected.shape:
         return float("inf")
-    value, sure = value.astype(np.float64), sure.astype(np.float64)
-    length, apart = np.linalg.norm(sure), np.linalg.norm(value - sure)
-    return float(apart / length) if length else float(apart > 0)
+    value, expected = value.astype(np.float64), expected.astype(np.float64)
+    norm, difference = np.linalg.norm(expected), np.linalg.norm(value - expected)
+    return float(difference / norm) if norm else float(difference > 0)
 
 
-def change_recipe(case: dict, room, text: str) -> dict:
-    """The golden case with other settings: "NAME=VALUE NAME=VALUE", names of `room.RECIPE`.
+def change_recipe(case: dict, golden, text: str) -> dict:
+    """The golden case with other settings: "NAME=VALUE NAME=VALUE", names of `golden.RECIPE`.
 
     Raises ValueError for another name, or a value of another type.
     """
-    known, changes = room.RECIPE, {}
+    known, changes = golden.RECIPE, {}
     for pair in text.split():
         name, _, value = pair.partition("=")
         if name not in known:
@@ -145,41 +147,41 @@ def change_recipe(case: dict, room, text: str) -> dict:
     return {**case, "train": {**case["train"], **changes}} if "train" in case else case
 
 
-def against_case(case: dict, room) -> list[Difference]:
+def against_case(case: dict, golden) -> list[Difference]:
     """A golden case: activations in evaluation, loss, gradients, statistics, updates."""
     clip = fill_input(case["input_seed"], case["input_shape"])
-    label = Tensor(room.target(case)) if "labels" in case else None
-    net = room.network(case)
-    taps = {room.cell_name(point): tap for point, tap in case["eval"]["taps"].items()}
+    label = Tensor(golden.target(case)) if "labels" in case else None
+    net = golden.network(case)
+    taps = {golden.cell_name(point): tap for point, tap in case["eval"]["taps"].items()}
     seen = record_taps(net, [point for point in taps if point], clip)
-    found = [Difference("forward", n, tap_error(x, taps[n])) for n, x in seen.items()]
-    scores, sure = evaluation(net, Tensor(clip)), expected_evaluation(case)
-    found.append(Difference("forward", "scores", relative(scores, sure)))
+    found = [Difference("forward", n, activation_error(x, taps[n])) for n, x in seen.items()]
+    scores, expected = evaluation(net, Tensor(clip)), expected_evaluation(case)
+    found.append(Difference("forward", "scores", relative(scores, expected)))
     if "train" not in case:
         return found
-    train, step = case["train"], room.train_step(case, "step")
+    train, step = case["train"], golden.train_step(case, "step")
     names, weights = torch_names(step.net), step.optimizer.parameters
     before = {p.name: p.asnumpy().copy() for p in weights}
     (_, loss, _), grads = ms.jit(step.gradients)(Tensor(clip), label)
     exact, recorded = train.get("grad_norm64", train["grad_norm"]), train["step"]
-    sure = train.get("loss64", train["loss"])
-    found.append(Difference("loss", "loss", off(float(loss.asnumpy()), sure)))
+    expected = train.get("loss64", train["loss"])
+    found.append(Difference("loss", "loss", off(float(loss.asnumpy()), expected)))
     for parameter, grad in zip(weights, grads):
         length = np.linalg.norm(grad.asnumpy())
         name = names[parameter.name]
         if exact[name] > NOISE:
             found.append(Difference("gradients", name, off(length, exact[name])))
-    put_back(step, weights_values(room.network(case)))
+    restore_weights(step, weights_values(golden.network(case)))
     losses = recorded.get("losses64", recorded["losses"])[:UPDATES]
-    for i, sure in enumerate(losses):
+    for i, expected in enumerate(losses):
         loss = float(step(Tensor(clip), label)[0].asnumpy())
-        found.append(Difference("updates", f"loss before update {i + 1}", off(loss, sure)))
+        found.append(Difference("updates", f"loss before update {i + 1}", off(loss, expected)))
     for parameter in weights if "delta_norm64" in recorded else ():
         length = np.linalg.norm(parameter.asnumpy() - before[parameter.name])
         name = names[parameter.name]
-        sure, rounded = (recorded[key][name] for key in ("delta_norm64", "delta_norm"))
-        if off(rounded, sure) < 0.02:  # the others are rounding, in the original too
-            found.append(Difference("updates", name, off(length, sure)))
+        expected, rounded = (recorded[key][name] for key in ("delta_norm64", "delta_norm"))
+        if off(rounded, expected) < 0.02:  # the others are rounding, in the original too
+            found.append(Difference("updates", name, off(length, expected)))
     return found
 
 
@@ -187,11 +189,11 @@ def weights_values(net) -> dict[str, np.ndarray]:
     return {name: p.asnumpy() for name, p in weights_of(net).items()}
 
 
-def off(value: float, sure: float) -> float:
-    return abs(value - sure) / max(abs(sure), 1e-30)
+def off(value: float, expected: float) -> float:
+    return abs(value - expected) / max(abs(expected), 1e-30)
 
 
-def tap_error(x: np.ndarray, tap: dict) -> float:
+def activation_error(x: np.ndarray, tap: dict) -> float:
     """The largest of three errors over the recorded deviation: mean, deviation, first elements."""
     first = np.abs(x.reshape(-1)[:8] - tap["first"]).max()
     errors = abs(x.mean() - tap["mean"]), abs(x.std() - tap["std"]), first

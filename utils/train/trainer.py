@@ -165,7 +165,7 @@ class TrainingLoop(Callback):
     def request_stop(self, number: int) -> None:
         self.stop_signal = number
         log.info("stopping after this step, or this batch of a validation ...")
-        self.step.request("stop")
+        self.step.make_request("stop")
 
     def on_train_begin(self, run_context) -> None:
         self.window = Window()
@@ -246,7 +246,7 @@ class TrainingLoop(Callback):
         """Fails the run if a rank has too many unreadable videos, as soon as all ranks know."""
         mine = self.hooks.find_data_fault()
         if mine:
-            self.step.request("bad_data")
+            self.step.make_request("bad_data")
         if mine and self.rt.size == 1:
             self.failure = mine
         elif self.values["bad_data"]:

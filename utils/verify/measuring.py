@@ -20,13 +20,13 @@ from utils import build_networks, runtime
 from utils.config import Run, load_config
 from utils.networks import find_network
 from utils.nn.conv3d import DepthwiseConv3d
+from utils.testing import step_comparison
 from utils.testing.golden import (
     evaluation,
     expected_evaluation,
     fill_input,
     load_case,
     spread,
-    step_comparison,
     torch_names,
 )
 from utils.train import amp

@@ -76,7 +76,8 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
     report = compare(found, {name: p for name, p in wanted.items() if name not in fresh})
     if report:
         advice = "; is it of another network, or of other settings under model?"
-        if not new_head and re.search(head or "$^", report):
+        has_other_head = any(re.search(head or "$^", name) and name in report for name in wanted)
+        if not new_head and has_other_head:
             advice = "; model.num_classes must be its own, or in training train.new_head=true"
         if Path(path).name == RESUME:
             advice = "; a run goes on from this file: give an epoch_*.ckpt beside it"

@@ -145,10 +145,10 @@ POISON = (np.full((4, 3), np.inf, np.float32), BATCHES[0][1])
 
 def test_an_overflow_leaves_the_update_out_and_is_counted():
     step = build(ema=0.5)
-    before, average = weight(step), step.averages[0].asnumpy().copy()
+    before, average = weight(step), step.ema_weights[0].asnumpy().copy()
     assert [row[3] for row in feed(step, [POISON, POISON])] == [1, 2]
     np.testing.assert_array_equal(weight(step), before)
-    np.testing.assert_array_equal(step.averages[0].asnumpy(), average)
+    np.testing.assert_array_equal(step.ema_weights[0].asnumpy(), average)
     assert feed(step, BATCHES[:1])[0][3] == 0
 
 

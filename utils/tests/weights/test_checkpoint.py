@@ -18,7 +18,7 @@ from utils.data.sampler import TrainSampler
 from utils.files import write_text
 from utils.runtime import Runtime
 from utils.train.run_dir import RunDirectory
-from utils.train.train_step import counter
+from utils.train.train_step import create_counter
 from utils.weights.checkpoint import load, save, weights_of
 
 
@@ -232,7 +232,7 @@ class Step:
     accumulate = 1
 
     def __init__(self, done: int):
-        self.micro_step = counter("micro_step")
+        self.micro_step = create_counter("micro_step")
         self.micro_step.set_data(Tensor(done, self.micro_step.dtype))
 
     def state(self) -> dict:
