@@ -27,7 +27,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Optional
+from typing import Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
@@ -47,13 +47,13 @@ from utils.build_networks import (
 from utils.data.loader import count_workers
 from utils.evaluate.metrics import video_scores
 from utils.files import explained, write_text
-from utils.networks import find_network
+from utils.networks import Network
 from utils.nn.complexity import count_multiply_adds
 from utils.testing.golden import evaluation as scores_of
 from utils.verify import graph_costs
 from utils.verify.graph_costs import compile_seconds, peak_gb
 
-# The rooms' own functions by parts, besides `data_timing.FUNCTIONS`.
+# The networks' own functions by parts, besides `data_timing.FUNCTIONS`.
 OWN = {
     "tsm": {
         "tsm.transforms:make_train_clip": "geometry",
@@ -68,19 +68,24 @@ OWN = {
 }
 
 
-KINDS = ("step", "compile", "memory", "data", "eval")
-
-
-def main(room: str, cfg, kind: str, repeats: str = "7", seconds: str = "20", **chosen) -> None:
-    repeats = cli.whole_number("repeats", repeats)
-    seconds = cli.whole_number("seconds", seconds)
+def main(
+    network: Network,
+    cfg,
+    kind: Literal["step", "compile", "memory", "data", "eval"],
+    *,
+    torch: bool = False,
+    repeats: cli.PositiveInt = 7,
+    seconds: cli.PositiveInt = 20,
+    out: Optional[Path] = None,
+    against: Optional[Path] = None,
+    part: Optional[Literal[graph_costs.PARTS]] = None,
+) -> None:
     result = {"benchmark": kind, "config": str(cfg.run.out.name)}
-    against, out, part = (chosen.get(name) for name in ("against", "out", "part"))
-    before = results.read(Path(against), **result) if against else None
-    if chosen["torch"]:
+    before = results.read(against, **result) if against else None
+    if torch:
         baseline.check(kind, cfg.run)
     if part:
-        graph_costs.check(kind, part)
+        graph_costs.check(kind)
     if kind in ("compile", "memory") and not part:
         result.update(measure_parts(kind, cfg.data.batch))
     else:
@@ -88,50 +93,48 @@ def main(room: str, cfg, kind: str, repeats: str = "7", seconds: str = "20", **c
         rt = runtime.start(cfg.run)
         log.start_log(rt)
         if part:
-            print(json.dumps(graph_costs.measure(room, without_checkpoint(cfg), rt, part)))
+            print(json.dumps(graph_costs.measure(network.name, without_checkpoint(cfg), rt, part)))
             return
         if kind == "eval":
-            result.update(measure_eval(room, cfg, rt, seconds))
+            result.update(measure_eval(network, cfg, rt, seconds))
         elif kind == "step":
-            environment = environment if chosen["torch"] else None
-            result.update(measure_step(room, without_checkpoint(cfg), rt, repeats, environment))
+            environment = environment if torch else None
+            result.update(measure_step(network, without_checkpoint(cfg), rt, repeats, environment))
         else:
-            result.update(measure_data(room, cfg, rt, seconds))
+            result.update(measure_data(network, cfg, rt, seconds))
     result["machine"] = results.machine(cfg.run.device)
     if before:
-        result.update(against=against, ratios=results.ratios(before, result))
+        result.update(against=str(against), ratios=results.ratios(before, result))
         for line in results.differences(before, result):
             print(f"warning: {line}", file=sys.stderr)
         for line in results.table(before, result):
             print(line)
     print(json.dumps(result))
     if out:
-        with explained(Path(out), "--out"):
-            Path(out).parent.mkdir(parents=True, exist_ok=True)
-            write_text(Path(out), json.dumps(result) + "\n")
+        with explained(out, "--out"):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_text(out, json.dumps(result) + "\n")
 
 
 def measure_step(
-    room: str, cfg, rt: runtime.Runtime, repeats: int, torch: Optional[dict] = None
+    network: Network, cfg, rt: runtime.Runtime, repeats: int, torch: Optional[dict] = None
 ) -> dict:
     """Training and evaluation steps on made-up clips of the yaml's shape and batch.
 
     `torch` is the environment in which PyTorch is to do the same, None: it is not.
     """
-    step, one = (
-        build_train_step(room, cfg, rt),
-        find_network(room).dataset.get_input_shape(cfg.data),
-    )
-    clip, label = make_dummy_batch(room, cfg)
+    step = build_train_step(network.name, cfg, rt)
+    one = network.dataset.get_input_shape(cfg.data)
+    clip, label = make_dummy_batch(network.name, cfg)
     inputs = (clip, label, *step.draw_factors())
     batch = clip.size // int(np.prod(one))  # several clips of a video count as several
-    twin = None if torch is None else baseline.TorchTwin(room, cfg, (batch, *one), torch)
+    twin = None if torch is None else baseline.TorchTwin(network.name, cfg, (batch, *one), torch)
     macs = count_multiply_adds(step.net, one)
     log.log.info("compiling the training graph ...")
     compiled = compile_seconds(step, *inputs)
     train = baseline.medians(lambda: step(*inputs).asnumpy(), repeats, twin, "train")
     peaks = peak_gb(), twin and twin.peak_gb
-    net, clip = build_eval_network(room, cfg), clip.reshape(batch, *one)
+    net, clip = build_eval_network(network.name, cfg), clip.reshape(batch, *one)
     log.log.info("compiling the evaluation graph ...")
     eval_compiled = compile_seconds(net, clip)
     evaluation = baseline.medians(lambda: scores_of(net, clip), repeats, twin, "evaluate")
@@ -188,15 +191,16 @@ def matmul_rate(repeats: int, size: int = 2048) -> float:
     return 2 * size**3 / measure_median_seconds(lambda: product(a, a).asnumpy(), repeats) / 1e9
 
 
-def measure_data(room: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
+def measure_data(network: Network, cfg, rt: runtime.Runtime, seconds: int) -> dict:
     """Clips taken apart one by one, then the training pipeline for some seconds."""
-    dataset = find_network(room).dataset
+    dataset = network.dataset
     records = dataset.read_records(cfg, "train")
     order = dataset.build_train_sampler(cfg, records, rt)
     clips = dataset.TrainSource(records, cfg, order, 10**6 // order.samples + 1, 0)
     if dataset.list_annotation_files(cfg):
         reader, read = data_profiler.reader_of(clips), round(data_profiler.bytes_read(clips))
-        floor, clip, parts = data_profiler.take_apart(clips, OWN.get(room, {}), seconds)
+        own = OWN.get(network.name, {})
+        floor, clip, parts = data_profiler.take_apart(clips, own, seconds)
     else:  # images, which MindData's own operators transform
         reader, read = cfg.data.source, None
         floor, clip, parts = operator_parts(dataset, cfg, order, clips, seconds)
@@ -246,10 +250,10 @@ def operator_parts(dataset, cfg, order, clips, seconds: int) -> tuple[float, flo
     return 1000 * floor, spent[1], parts
 
 
-def measure_eval(room: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
+def measure_eval(network: Network, cfg, rt: runtime.Runtime, seconds: int) -> dict:
     """Whole evaluation, data and network, of the first videos; the first batch is not timed."""
-    net = build_eval_network(room, cfg)
-    data = find_network(room).dataset.build_eval_dataset(cfg, rt)
+    net = build_eval_network(network.name, cfg)
+    data = network.dataset.build_eval_dataset(cfg, rt)
     if data.get_dataset_size() < 2:
         raise ValueError("eval.batch: all test videos fit into one batch, which is not timed")
     batches = iter(data.create_tuple_iterator(num_epochs=1, output_numpy=True))
@@ -274,10 +278,4 @@ def measure_eval(room: str, cfg, rt: runtime.Runtime, seconds: int) -> dict:
 
 
 if __name__ == "__main__":
-    cli.run_room(
-        main,
-        __doc__,
-        flags=["torch"],
-        optional=["repeats", "seconds", "out", "against", "part"],
-        words={"kind": KINDS},
-    )
+    cli.run_for_network(main, __doc__)

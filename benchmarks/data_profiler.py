@@ -1,9 +1,9 @@
 """Where the time of a training clip goes: milliseconds by part, measured from outside.
 
 What is measured has no timers: while single clips are made, in this process and one after the
-other, the functions of `FUNCTIONS`, and a room's own, are wrapped. A part is processor time without
-what a function of another part takes inside it, and with that of a decoder's own threads; decord's
-runs ahead into whatever comes next.
+other, the functions of `FUNCTIONS`, and a network's own, are wrapped. A part is processor time
+without what a function of another part takes inside it, and with that of a decoder's own threads;
+decord's runs ahead into whatever comes next.
 
     open      opening and closing files, reading what tells which packet is which frame
     seek      choosing and fetching packets; frames decoded in order only to be passed over
@@ -37,13 +37,13 @@ from typing import Any, Callable
 
 import psutil
 
-from utils.cli import rooms
+from utils.networks import list_networks
 from utils.video.reader import FrameSource, VideoError
 
 PARTS = ("open", "seek", "decode", "convert", "geometry", "augment", "copy", "other")
 
-# The part of each function, "module:function" or "module:Class.function". What it calls counts
-# with it, unless that stands here too. A reader or a room adds a line for whatever takes its time.
+# The part of each function, "module:function" or "module:Class.function". What it calls counts with
+# it, unless that stands here too. A reader or a network adds a line for whatever takes its time.
 FUNCTIONS = {
     "utils.video.decoders:open_video": "open",
     "utils.video.reader:FrameSource.close": "open",
@@ -151,7 +151,7 @@ def find(name: str) -> tuple[Any, str, Callable]:
 
 def names_in_modules() -> list[tuple[Any, str, Callable]]:
     """The same of every function that a module of the zoo defines or imports."""
-    zoo = {"utils", *rooms()}
+    zoo = {"utils", *list_networks()}
     modules = [module for name, module in list(sys.modules.items()) if name.split(".")[0] in zoo]
     return [(m, *item) for m in modules for item in vars(m).items() if inspect.isfunction(item[1])]
 
@@ -160,7 +160,7 @@ def take_apart(clips, own: dict[str, str], seconds: float) -> tuple[float, float
     """Milliseconds of processor time of a clip: bare decoding, all of it, and its parts.
 
     The same clips are decoded, made, and made again watched, some at a time, so that memory and
-    caches are as another clip of the kind left them. `own` are the room's functions. What cannot
+    caches are as another clip of the kind left them. `own` are the network's functions. What cannot
     be read is left out.
     """
     account, floor, whole, began = Account(), [], [], time.monotonic()

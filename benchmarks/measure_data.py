@@ -56,21 +56,26 @@ DEMAND = {"tsm": 22, "x3d": 367, "mvit_multi": 1.6, "resnet50": 176}
 DEVICES = (8, 64, 1536)
 
 
-def main(videos: str, out: str = "out/data_path", seconds: str = "10", clips: str = "32") -> None:
-    seconds, clips = cli.whole_number("seconds", seconds), cli.whole_number("clips", clips)
-    if not Path(videos).is_dir():
+def main(
+    *,
+    videos: Path,
+    out: Path = Path("out/data_path"),
+    seconds: cli.PositiveInt = 10,
+    clips: cli.PositiveInt = 32,
+) -> None:
+    if not videos.is_dir():
         raise ValueError(f"--videos: {videos} is no folder")
-    found = sorted(p for p in Path(videos).resolve().iterdir() if p.suffix.lower() in SUFFIXES)
+    found = sorted(p for p in videos.resolve().iterdir() if p.suffix.lower() in SUFFIXES)
     if not found:
         raise ValueError(f"--videos: {videos} has no video")
-    folder = Path(out).resolve()
+    folder = out.resolve()
     with explained(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
         prepare(found, folder, clips)
     packs = {codec: packed(folder, codec) for codec in ("video", "jpeg")}
     rows = [
-        {"network": room, "path": path, **benchmark(room, settings, folder, seconds)}
-        for room, path, settings in cases(folder)
+        {"network": network, "path": path, **benchmark(network, settings, folder, seconds)}
+        for network, path, settings in cases(folder)
     ]
     for line in [*table(rows), "", *advice(rows)]:
         print(line)
@@ -112,19 +117,19 @@ def write_frames(video: Path, folder: Path) -> int:
 
 def packed(folder: Path, codec: str) -> dict:
     """Packs the lists of TSM and of MViT, which X3D's are too."""
-    target = f"--out={folder / codec}"
+    options = [f"--out={folder / codec}", f"--codec={codec}"]
     found = [
-        run("scripts/data/pack_videos.py", *arguments(room, [], folder), target, f"--codec={codec}")
-        for room in ("tsm", "mvit_multi")
+        run("scripts/data/pack_videos.py", *arguments(network, [], folder), *options)
+        for network in ("tsm", "mvit_multi")
     ]
     return found[0]
 
 
 def cases(folder: Path) -> Iterator[tuple[str, str, list[str]]]:
     """(network, path, settings) of everything that is measured."""
-    for room in ("tsm", "x3d", "mvit_multi"):
+    for network in ("tsm", "x3d", "mvit_multi"):
         for path, settings in PATHS.items():
-            yield room, path, [setting.format(out=folder) for setting in settings]
+            yield network, path, [setting.format(out=folder) for setting in settings]
     for path in ("original, decord", "original, PyAV"):
         yield "mvit_multi", f"{path}, without RandAugment", [*PATHS[path], *PLAIN]
     frames = ["data.source=frames", "data.train_list=frames.txt", "data.test_list=frames.txt"]
@@ -132,15 +137,15 @@ def cases(folder: Path) -> Iterator[tuple[str, str, list[str]]]:
     yield "resnet50", "JPEG files", [f"data.root={folder / 'images'}"]
 
 
-def arguments(room: str, settings: list[str], folder: Path) -> list[str]:
-    yaml, *ours = YAMLS[room]
+def arguments(network: str, settings: list[str], folder: Path) -> list[str]:
+    yaml, *ours = YAMLS[network]
     given = [f"data.root={folder}", *ours, *settings, "run.device=CPU", "data.batch=8"]
     return ["--config_path", str(ROOT / yaml), *(f"--{setting}" for setting in given)]
 
 
-def benchmark(room: str, settings: list[str], folder: Path, seconds: int) -> dict:
+def benchmark(network: str, settings: list[str], folder: Path, seconds: int) -> dict:
     fixed = ["--data.workers=2", "--seconds", str(seconds)]
-    return run("benchmarks/benchmark.py", "data", *arguments(room, settings, folder), *fixed)
+    return run("benchmarks/benchmark.py", "data", *arguments(network, settings, folder), *fixed)
 
 
 def table(rows: list[dict]) -> Iterator[str]:
@@ -210,10 +215,5 @@ def rounded(value: float) -> str:
     return f"{int(np.ceil(value / 10**digits)) * 10**digits:,}"
 
 
-def start() -> None:
-    given, _ = cli.parse(sys.argv[1:], ["videos"], optional=["out", "seconds", "clips"])
-    main(**given)
-
-
 if __name__ == "__main__":
-    cli.enter(__doc__, start)
+    cli.run_command(main, __doc__)

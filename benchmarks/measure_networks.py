@@ -16,7 +16,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks.results import run
 from utils import cli
-from utils.config import ROOT, known
+from utils.config import ROOT
+from utils.messages import check_choice
 
 # Settings by yaml, besides FIXED: batches that a small machine holds.
 NETWORKS = {
@@ -48,11 +49,11 @@ COLUMNS = {
 }
 
 
-def main(torch: bool, repeats: str = "5", only: str = "") -> None:
-    repeats, rows = cli.whole_number("repeats", repeats), []
+def main(*, torch: bool = False, repeats: cli.PositiveInt = 5, only: str = "") -> None:
+    rows = []
     names = only.split(",") if only else list(NETWORKS)
     for name in names:
-        known(name, NETWORKS, "name of --only")
+        check_choice(name, NETWORKS, "name of --only")
     for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
         given = ["--config_path", str(next(ROOT.glob(f"*/configs/{name}.yaml")))]
@@ -77,10 +78,5 @@ def digits(value: float) -> str:
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 
-def start() -> None:
-    given, _ = cli.parse(sys.argv[1:], [], ["torch"], ["repeats", "only"])
-    main(**given)
-
-
 if __name__ == "__main__":
-    cli.enter(__doc__, start, bare=True)
+    cli.run_command(main, __doc__)

@@ -27,7 +27,7 @@ from utils.evaluate.report import report_videos
 from utils.export import inference
 
 
-def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
+def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     videos, heads = build_eval_videos(cfg, rt), build_heads(cfg)
@@ -65,4 +65,4 @@ def format_table(result: dict) -> str:
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__, ["checkpoint_path"], ["report"])
+    cli.run(main, Config, __doc__)

@@ -25,7 +25,7 @@ from utils.evaluate.report import Report, Samples
 from utils.export import inference
 
 
-def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
+def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     count = read_records(cfg, "test")
@@ -43,4 +43,4 @@ def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__, ["checkpoint_path"], ["report"])
+    cli.run(main, Config, __doc__)

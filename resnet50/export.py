@@ -24,7 +24,7 @@ from utils.evaluate.metrics import print_result
 from utils.export import export, inference
 
 
-def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
+def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     want = export.wanted(cfg.eval.batch, **options)
@@ -34,4 +34,4 @@ def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__, ["checkpoint_path", "format", "target"], export.OPTIONAL)
+    cli.run(main, Config, __doc__, export.wanted)

@@ -22,6 +22,7 @@ from typing import NamedTuple, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from utils import cli
 from utils.cpu_cores import LEAST_CORES
 from utils.distributed.devices import (
     FILES,
@@ -30,7 +31,6 @@ from utils.distributed.devices import (
     find_set_env,
     read_cann_version,
 )
-from utils.usage import quietly, take_nothing
 
 # What MindSpore 2.10 itself looks for, and has libraries for.
 CANN = ("8.2", "8.3", "8.5", "9.0", "9.1")
@@ -293,8 +293,7 @@ def home() -> Path:
     return root if (root / "pyproject.toml").is_file() else Path.cwd()
 
 
-def main() -> None:
-    take_nothing(__doc__)
+def main() -> int:
     shown = list(lines())
     for line in shown:
         mark = "!" if line.wrong else " "
@@ -302,9 +301,8 @@ def main() -> None:
         print(f"{mark} {line.name:15s} {found}{'  <- ' if line.wrong else ''}{line.wrong}")
     missing = [line.name for line in shown if line.wrong and line.fatal]
     print(json.dumps({"found": {line.name: line.found for line in shown}, "missing": missing}))
-    sys.exit(1 if missing else 0)
+    return 1 if missing else 0
 
 
 if __name__ == "__main__":
-    with quietly():
-        main()
+    cli.run_command(main, __doc__, watch_signals=False)

@@ -17,22 +17,20 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from mindspore import Parameter, Tensor
 
 from utils import cli, files
-from utils.networks import find_network
+from utils.networks import Network
 from utils.weights import checkpoint
 from utils.weights.convert import convert, read_source
 
 
-def main(room: str, cfg, source: str, target: str, new_head: bool) -> None:
-    network = find_network(room)
+def main(network: Network, cfg, *, source: Path, target: Path, new_head: bool = False) -> None:
     net = network.model.build_network(**cfg.model_arguments())
     wanted = {name: tuple(p.shape) for name, p in checkpoint.weights_of(net).items()}
     try:
-        arrays = read_source(Path(source))
-        done = convert(arrays, wanted, network, new_head)
+        done = convert(read_source(source), wanted, network, new_head)
     except ValueError as error:
         text = str(error)
-        raise ValueError(text if source in text else f"{source}: {text}") from None
-    target = Path(target if target.endswith(".ckpt") else target + ".ckpt")
+        raise ValueError(text if str(source) in text else f"{source}: {text}") from None
+    target = target if target.suffix == ".ckpt" else target.with_name(f"{target.name}.ckpt")
     with files.explained(target, "--target"):
         target.parent.mkdir(parents=True, exist_ok=True)
     arrays = {k: Parameter(Tensor(v), name=k) for k, v in done.arrays.items()}
@@ -42,4 +40,4 @@ def main(room: str, cfg, source: str, target: str, new_head: bool) -> None:
 
 
 if __name__ == "__main__":
-    cli.run_room(main, __doc__, ["source", "target"], flags=["new_head"])
+    cli.run_for_network(main, __doc__)

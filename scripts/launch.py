@@ -24,6 +24,7 @@ from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from utils.cli import fill_closed_streams, quietly, show_usage
 from utils.config import home
 from utils.distributed.launch_config import Job, read_job, script_file
 from utils.distributed.rendezvous import Meeting
@@ -32,7 +33,6 @@ from utils.distributed.worker_group import Failure, Workers
 from utils.messages import to_line
 from utils.processes import adopt_orphans
 from utils.signals import ECHO
-from utils.usage import fill_closed_streams, quietly, show_usage
 
 GRACE = 2  # seconds for those that fail with the first one: they may know better why
 

@@ -18,11 +18,11 @@ from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from utils.cli import show_usage
 from utils.config import home
 from utils.distributed.launch_config import listen, script_file
 from utils.distributed.mpi import Place, for_mindspore, read_place
 from utils.processes import die_with_parent
-from utils.usage import show_usage
 
 
 def main() -> int:

@@ -4,9 +4,9 @@
         [--labels FILE] [--top 5] [--out DIR] [--window SECONDS] [--step SECONDS]
         [--stream] [--fps N] [--section.key=value ...]
 
-Scores are those of the room's `eval.py` for the same views. A video longer than 30 seconds is cut
-into windows of 10, which --window changes for any video (0: one clip, however long); --step is from
-one window's start to the next, by default the window. --labels has a line for each class.
+Scores are those of the network's `eval.py` for the same views. A video longer than 30 seconds is
+cut into windows of 10, which --window changes for any video (0: one clip, however long); --step is
+from one window's start to the next, by default the window. --labels has a line for each class.
 
 Prints a table for every video. DIR, by default `predictions` beside the checkpoint, gets
 `predictions.jsonl`, a line a video, and `NAME.png`; of windows also `NAME.csv`, all classes over
@@ -21,7 +21,7 @@ many frames a second it takes. Docs: docs/predict.md.
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
@@ -30,53 +30,51 @@ from utils.evaluate import video_inference
 from utils.evaluate.metrics import print_result
 from utils.evaluate.predict import Predictor
 from utils.export import inference
-from utils.networks import find_network
+from utils.networks import Network
 from utils.video.integrity import SUFFIXES
-
-SECONDS = ("window", "step", "fps")
 
 
 def main(
-    room: str,
+    network: Network,
     cfg: Any,
-    checkpoint_path: str,
     videos: list[str],
-    stream: bool,
+    *,
+    checkpoint_path: str,
+    stream: bool = False,
+    fps: Optional[cli.NonNegativeFloat] = None,
+    window: Optional[cli.NonNegativeFloat] = None,
+    step: Optional[cli.NonNegativeFloat] = None,
     labels: str = "",
-    top: str = "5",
-    out: str = "",
-    **seconds: str,
+    top: cli.PositiveInt = 5,
+    out: Optional[Path] = None,
 ) -> int:
-    if not videos:
-        raise ValueError("name at least one video: scripts/predict.py ... VIDEO [VIDEO ...]")
-    top = cli.whole_number("top", top)
-    given = {name: cli.number(name, text) for name, text in seconds.items()}
-    streams = stream or "fps" in given
-    if given.get("step") == 0:
+    if step == 0:
         raise ValueError("--step must be above 0 seconds; leave it out for windows in a row")
-    if streams and (not stream or len(videos) > 1 or set(given) & {"window", "step"}):
+    windows = window is not None or step is not None
+    if (stream and (len(videos) > 1 or windows)) or (fps is not None and not stream):
         raise ValueError("--stream takes one VIDEO, --fps goes with it, --window and --step do not")
     for video in videos:
         if not (stream and video.isdecimal()) and not os.path.exists(video):
             raise ValueError(f"{video} does not exist")
         if any(file.suffix.lower() in SUFFIXES for file in Path(video).glob("*")):
             raise ValueError(f"{video} is a folder of videos; name them, as in {video}/*.mp4")
-    network = find_network(room)
     prediction = network.predict
     heads = prediction.build_heads(cfg)
     video_inference.name_classes(heads, labels)
-    folder = Path(out) if out else Path(checkpoint_path).parent / "predictions"
+    folder = out or Path(checkpoint_path).parent / "predictions"
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     if stream:
         if not network.streams:
-            raise ValueError(f"--stream: {room} has no form that takes frame after frame; tsm has")
-        rest = (heads[0], top, given.get("fps", 0.0), folder)
+            raise ValueError(
+                f"--stream: {network.name} has no form that takes frame after frame; tsm has"
+            )
+        rest = (heads[0], top, fps or 0.0, folder)
         print_result(network.streaming.run_stream(cfg, checkpoint_path, videos[0], *rest), rt)
         return 0
     build = network.model.build_network
     net = inference.load(build, cfg, checkpoint_path, network.classifier)
-    rest = (folder, top, given.get("window"), given.get("step"))
+    rest = (folder, top, window, step)
     predictor = Predictor(net, heads, lambda path: prediction.open_source(path, cfg), *rest)
     result = predictor.run(videos)
     print_result(result, rt)
@@ -84,11 +82,4 @@ def main(
 
 
 if __name__ == "__main__":
-    cli.run_room(
-        main,
-        __doc__,
-        ["checkpoint_path"],
-        flags=["stream"],
-        optional=["labels", "top", "out", *SECONDS],
-        free="videos",
-    )
+    cli.run_for_network(main, __doc__)

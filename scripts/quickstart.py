@@ -21,8 +21,8 @@ from tqdm import tqdm
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from utils import cli
 from utils.config import ROOT, home
-from utils.usage import quietly, take_nothing
 
 DATA, OUT = home() / "data" / "drawn", home() / "out"
 CONFIG = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
@@ -33,12 +33,7 @@ NETWORKS = {
 }
 
 
-class Failed(Exception):
-    """A script ended with this exit status; its own words are on stderr."""
-
-
 def main() -> None:
-    take_nothing(__doc__)
     say("drawing videos of 8 motions that no single frame can tell apart")
     call("", "scripts/data/synthesize_videos.py", "--out", str(DATA), *VIDEOS)
     say("training TSM and TSN, its twin without the shift, then evaluating both")
@@ -62,6 +57,7 @@ def train_and_evaluate(name: str) -> dict:
 def call(name: str, script: str, *arguments: str) -> dict:
     """Runs a script of the zoo; returns the JSON object in its last line of stdout.
 
+    If it fails, this script ends with its exit status; the reason is on stderr.
     With a name, the script's lines are shown behind it, and its epochs as a progress bar.
     """
     process = subprocess.Popen(
@@ -74,7 +70,7 @@ def call(name: str, script: str, *arguments: str) -> dict:
         follow(name, script, process.stderr)
     output = process.stdout.read()
     if process.wait():
-        raise Failed(process.returncode)
+        sys.exit(process.returncode)
     return json.loads(output.splitlines()[-1])
 
 
@@ -109,10 +105,4 @@ def table(results: dict, seconds: float) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        with quietly():
-            main()
-    except Failed as failure:
-        sys.exit(failure.args[0])
-    except KeyboardInterrupt:
-        sys.exit(130)
+    cli.run_command(main, __doc__, watch_signals=False)

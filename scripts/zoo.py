@@ -49,7 +49,7 @@ COMMANDS = {
 }
 sys.path[0] = str(ROOT)
 
-from utils.usage import quietly, show_usage
+from utils.cli import quietly, show_usage
 
 
 def main() -> None:

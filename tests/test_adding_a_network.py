@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import environment
-from utils.cli import rooms
 from utils.config import ROOT
+from utils.networks import list_networks
 
 PAGE = ROOT / "docs" / "adding_a_network.md"
 BLOCK = re.compile(
@@ -41,10 +41,10 @@ def targets(node: ast.AST) -> list:
 
 @pytest.fixture(scope="module")
 def added(drawn, tmp_path_factory) -> tuple:
-    """The copy with the new room in it, and the page's further commands, which are not run yet."""
+    """The copy with the new network, and the page's further commands, which are not run yet."""
     copy = tmp_path_factory.mktemp("copy") / "zoo"
     copy.mkdir()
-    for name in (*rooms(), "utils", "scripts", "benchmarks", "tests", "docs"):
+    for name in (*list_networks(), "utils", "scripts", "benchmarks", "tests", "docs"):
         shutil.copytree(ROOT / name, copy / name, ignore=LEFT_OUT)
     for name in ("README.md", "conftest.py", "pyproject.toml"):
         shutil.copy(ROOT / name, copy)
@@ -86,7 +86,7 @@ def test_the_new_room_trains_and_evaluates(added):
     assert sum(shares) == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.slow  # six more processes; what they run is tested in the rooms themselves
+@pytest.mark.slow  # six more processes; what they run is tested in the networks themselves
 def test_all_other_commands_of_the_page_serve_the_new_room(added):
     copy, (train, _, _, export, convert, complexity, scan, suite) = added
     result(copy, train)

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from utils.cli import rooms
 from utils.config import ROOT
+from utils.networks import list_networks
 
 SOURCES = sorted(
     path
-    for folder in [*rooms(), "utils", "scripts"]
+    for folder in [*list_networks(), "utils", "scripts"]
     for path in (ROOT / folder).rglob("*.py")
     if "tests" not in path.parts
 )
-# What a file of a room may import, besides the standard library and its own room.
+# What a file of a network may import, besides the standard library and its own network.
 ALLOWED = {
     "lr_generator.py": {"numpy", "utils"},
     "convert.py": {"re"},
@@ -66,7 +66,7 @@ def test_imports_go_down_never_sideways(path):
         top = name.split(".")[0]
         assert top not in ("torch", "scripts"), name
         assert not name.startswith("mindspore.mint"), name
-        if top in rooms():
+        if top in list_networks():
             assert top == home or home == "scripts", f"{path.name} imports {name}"
 
 
@@ -87,10 +87,10 @@ def test_a_module_of_utils_imports_from_its_own_layer_or_below(path):
             assert find_layer(name) >= find_layer(module), f"{module} imports {name}"
 
 
-@pytest.mark.parametrize("room", rooms())
+@pytest.mark.parametrize("network", list_networks())
 @pytest.mark.parametrize("name", ALLOWED)
-def test_a_file_of_a_room_knows_only_what_it_needs(room, name):
-    path = ROOT / room / name
+def test_a_file_of_a_room_knows_only_what_it_needs(network, name):
+    path = ROOT / network / name
     third_party = {"mindspore", "numpy", "cv2", "PIL", "yaml", "tqdm", "utils", "scipy"}
     used = {n.split(".")[0] for n in imports(path)} & third_party
     assert used <= ALLOWED[name] | ({"mindspore"} if name == "model.py" else set())
@@ -98,7 +98,7 @@ def test_a_file_of_a_room_knows_only_what_it_needs(room, name):
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_nothing_happens_at_import(path):
-    """Only definitions, constants, imports, and the line by which a script finds its room."""
+    """Only definitions, constants, imports, and the line by which a script finds its network."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Expr):
             assert isinstance(node.value, ast.Constant), ast.unparse(node)

@@ -21,13 +21,12 @@ from PIL import Image
 
 from tests.helpers import copy_checkout, environment, mark_installed
 from tests.test_official_lists import CASES, IMAGES, lay, lay_imagenet
-from utils.cli import rooms
 from utils.config import ROOT, load_config
-from utils.networks import find_network
+from utils.networks import find_network, list_networks
 from utils.weights import checkpoint
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-DOCUMENTS += [ROOT / room / "README.md" for room in rooms()]
+DOCUMENTS += [ROOT / network / "README.md" for network in list_networks()]
 MARK = "not run by the tests: "
 FILE = re.compile(r"```yaml file=(\S+)\n(.*?)```", re.DOTALL)  # what the reader writes
 BLOCK = re.compile(rf"(?:<!-- {MARK}(.+?) -->\n)?```bash\n(.*?)```", re.DOTALL)
@@ -159,10 +158,10 @@ def provide(command: str, folder: Path) -> None:
 
 def save_fresh(path: Path, yaml: Path, words: list[str]) -> None:
     """A network of fresh weights, as the yaml and the command's settings describe it."""
-    room = yaml.parent.parent.name
+    network = yaml.parent.parent.name
     overrides = [word[2:] for word in words if re.match(r"--\w+\.\w+=", word)]
-    cfg = load_config(find_network(room).config, yaml, overrides)
-    net = find_network(room).model.build_network(**cfg.model_arguments())
+    cfg = load_config(find_network(network).config, yaml, overrides)
+    net = find_network(network).model.build_network(**cfg.model_arguments())
     path.parent.mkdir(parents=True, exist_ok=True)
     checkpoint.save(path, checkpoint.weights_of(net))
 

@@ -14,8 +14,8 @@ from textwrap import dedent
 import pytest
 
 from tests.helpers import call, last_json
-from utils.cli import config_of, rooms
 from utils.config import ROOT, home, load_config
+from utils.networks import find_network, list_networks
 from utils.simulation import dry_run as dry_run_module
 from utils.simulation import stub_libraries
 from utils.simulation.dry_run import CHIPS, Machine, choose_ranks, dry_run, simulate
@@ -121,7 +121,7 @@ def list_smoke_runs() -> list:
     quick = {(network, "ascend910b", "train") for network in ("resnet50", "tsm", "x3d")}
     every = [
         (network, chip, kind)
-        for network in rooms()
+        for network in list_networks()
         for chip in ("ascend910b", "ascend910", "gpu")
         for kind in KINDS
     ]
@@ -175,7 +175,7 @@ def test_float32_needs_no_3d_convolution_on_a_910a(network, cache):
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_fits_into_the_memory_that_it_names(path, cache):
     network = path.parents[1].name
-    cfg = load_config(config_of(network), path)
+    cfg = load_config(find_network(network).config, path)
     ranks = choose_ranks(cfg.run.cluster, RANKS)
     result = dry_run(network, path, [], "ascend910b", cache, ranks=ranks)
     check_kernels(result)
@@ -190,14 +190,15 @@ BUILD = """
     root = Path(sys.argv[1])
     sys.path.insert(0, str(root))
     from mindspore.nn.utils import no_init_parameters
-    from utils import cli, runtime
-    from utils.config import Run
+    from utils import runtime
+    from utils.config import Run, load_config
+    from utils.networks import find_network_of_yaml
 
     runtime.start(Run(device="Ascend"))
     failed = {}
     for path in sorted(root.glob("*/configs/*.yaml")):
-        network = cli.room_of(path)
-        cfg = cli.load_config(command.config_of(network), path, ["run.device=Ascend"])
+        network = find_network_of_yaml(path)
+        cfg = load_config(network.config, path, ["run.device=Ascend"])
         try:
             with no_init_parameters():
                 find_network(network).model.build_network(**cfg.model_arguments())

@@ -1,4 +1,4 @@
-"""Every yaml of every room, found by glob: loads, builds, one forward and one training step.
+"""Every yaml of every network, found by glob: loads, builds, one forward and one training step.
 
 At toy size: images of 32 pixels, batches of two, four frames.
 """
@@ -10,26 +10,27 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from utils.cli import rooms
 from utils.config import ROOT, load_config
 from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import segment_ends
-from utils.networks import find_network
+from utils.networks import find_network, list_networks
 from utils.runtime import Runtime
 from utils.train.train_setup import TrainSetup
 
-YAMLS = sorted(path for room in rooms() for path in (ROOT / room / "configs").glob("*.yaml"))
+YAMLS = sorted(
+    path for network in list_networks() for path in (ROOT / network / "configs").glob("*.yaml")
+)
 NAME = {"tsm": ("tsm_", "tsn_")}
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda p: p.stem)
 def test_a_yaml_loads_and_says_how_to_run_it(path: Path):
-    room = path.parents[1].name
-    cfg = load_config(find_network(room).config, path)
-    assert path.stem.startswith(NAME.get(room, (room,)))
+    network = path.parents[1].name
+    cfg = load_config(find_network(network).config, path)
+    assert path.stem.startswith(NAME.get(network, (network,)))
     assert path.name in path.read_text().split("\nrun:")[0], "the head names the command"
     assert cfg.run.out == ROOT / "out" / path.stem
-    net = find_network(room).model.build_network(**cfg.model_arguments())
+    net = find_network(network).model.build_network(**cfg.model_arguments())
     names = [p.name for p in net.trainable_params()]
     assert segment_ends(names, cfg.run.all_reduce)[-1] == len(names) - 1
 
@@ -47,14 +48,14 @@ TOY = {
 
 def toy(path: Path):
     """The yaml's configuration on the CPU with a small network, small images, a short run."""
-    room = path.parents[1].name
-    config = find_network(room).config
+    network = path.parents[1].name
+    config = find_network(network).config
     overrides = ["run.device=CPU", "run.all_reduce=[]", "train.epochs=9"]
-    overrides += ["train.pretrained=null", *TOY[room]]
+    overrides += ["train.pretrained=null", *TOY[network]]
     cfg = load_config(config, path)
     if not cfg.run.dynamic_loss_scale:
         overrides.append("run.loss_scale=1")  # two small images have wild gradients
-    if room == "x3d":
+    if network == "x3d":
         overrides.append("model.depth_factor=0.4")
     elif getattr(cfg.model, "arch", "").startswith("resnet") and not getattr(
         cfg.model, "non_local", False

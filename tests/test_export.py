@@ -1,4 +1,4 @@
-"""Exported networks of every room at toy size, run again: MINDIR, and ONNX where it is installed.
+"""Toy sizes of all networks, exported and run again: MINDIR, and ONNX where it is installed.
 
 The weights are those of the golden cases: functions of names, far from zero.
 """
@@ -6,6 +6,7 @@ The weights are those of the golden cases: functions of names, far from zero.
 import importlib
 import importlib.util
 import json
+import re
 import zlib
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from mindspore import Tensor, nn
 
 from mvit_multi.model import ConcatHeads
 from tsm.config import Config
+from utils import cli
 from utils.config import ROOT, load_config
 from utils.evaluate.metrics import video_scores
 from utils.export import export, inference, mindir
@@ -35,7 +37,7 @@ ONE = {"datasets": ("a",), "num_classes": (5,), "single": True, "expander": Fals
 TAPS, FRAMES = ({"form": form, "stem_form": form} for form in ("taps", "frames"))
 GROUPED = {"x3d": {"form": "grouped", "stem_form": "grouped"}, "mvit_multi": {"form": "grouped"}}
 
-# room, arguments, clip
+# network, arguments, clip
 SLOW = pytest.mark.slow
 TOYS = {
     "tsm": ("tsm", TSM, (4, 3, 32, 32)),
@@ -72,22 +74,22 @@ MORE = {
 }
 
 
-def network(room: str, arguments: dict, level: str, **changes: str) -> nn.Cell:
+def build_toy(network: str, arguments: dict, level: str, **changes: str) -> nn.Cell:
     arguments = {name: value for name, value in arguments.items() if value is not None}
-    net = find_network(room).model.build_network(**{**arguments, **changes})
+    net = find_network(network).model.build_network(**{**arguments, **changes})
     state = case_state({}, net)
     # Not scaled, the attention of a non-local block makes any rounding large.
     state.update({name: value / 8 for name, value in state.items() if ".nl.theta." in name})
-    put_state(net, state, find_network(room))
+    put_state(net, state, find_network(network))
     net = inference.ready(net, level)
-    return ConcatHeads(net) if room == "mvit_multi" else net
+    return ConcatHeads(net) if network == "mvit_multi" else net
 
 
-def exported(toy: tuple, target, kind: str, **options: str) -> dict:
-    room, arguments, clip = toy
-    want = export.wanted(2, kind, str(target), **options)
-    load, info = partial(network, room, arguments), {"network": room}
-    return export.export(load, clip, "scores", want, info, **GROUPED.get(room, {}))
+def exported(toy: tuple, target, kind: str, **options) -> dict:
+    network, arguments, clip = toy
+    want = export.wanted(2, format=kind, target=Path(target), **options)
+    load, info = partial(build_toy, network, arguments), {"network": network}
+    return export.export(load, clip, "scores", want, info, **GROUPED.get(network, {}))
 
 
 def kinds(path) -> set:
@@ -97,13 +99,13 @@ def kinds(path) -> set:
     return {node.op_type for node in importlib.import_module("onnx").load(path).graph.node}
 
 
-def check(toy: tuple, folder, kind: str, **options: str) -> dict:
+def check(toy: tuple, folder, kind: str, **options) -> dict:
     told = exported(toy, folder / "net", kind, **options)
     file = folder / f"net.{kind}"
     assert list(folder.iterdir()) == [file]
     assert told["bytes"] == file.stat().st_size
     assert told["input"]["dtype"] == options.get("input", "uint8")
-    batch = None if options.get("batch") == "free" else int(options.get("batch", 2))
+    batch = options.get("batch", 2) or None
     assert told["input"]["shape"] == [batch, *toy[2]]
     (scores,) = told["outputs"]
     assert (scores["name"], scores["dtype"]) == ("scores", "float32")
@@ -115,30 +117,31 @@ def check(toy: tuple, folder, kind: str, **options: str) -> dict:
 
 @pytest.mark.parametrize("name", TOYS)
 def test_a_mindir_of_any_batch_gives_the_scores_of_the_network(name, tmp_path):
-    assert check(TOYS[name], tmp_path, "mindir", batch="free")["relative_difference"] < 1e-6
+    assert check(TOYS[name], tmp_path, "mindir", batch=0)["relative_difference"] < 1e-6
 
 
 @pytest.mark.parametrize(
-    ("room", "setting"),
+    ("network", "setting"),
     [
         ("x3d", "model.groups=taps"),
         pytest.param("mvit_multi", "model.pooling=taps", marks=SLOW),
     ],
 )
-def test_a_cpu_writes_the_mindir_for_an_ascend(room, setting, tmp_path):
+def test_a_cpu_writes_the_mindir_for_an_ascend(network, setting, tmp_path):
     """The network is that of device Ascend, and the file has no grouped 3-D convolution.
 
     With taps a channel has a kernel for each frame; `frames`, the form for a CPU, has one kernel
     for all frames of a channel.
     """
-    config = find_network(room).config
-    path = ROOT / room / "configs" / f"{room}_smoke.yaml"
+    config = find_network(network).config
+    path = ROOT / network / "configs" / f"{network}_smoke.yaml"
     toy = ["data.frames=4", "data.crop=32"]
-    toy += {"x3d": ["data.scales=[32,36]"], "mvit_multi": ["model.depth=2", "model.grow=[1]"]}[room]
+    own = {"x3d": ["data.scales=[32,36]"], "mvit_multi": ["model.depth=2", "model.grow=[1]"]}
+    toy += own[network]
     ascend = load_config(config, path, [*toy, "run.device=Ascend"]).model_arguments()
     arguments = load_config(config, path, [*toy, "run.device=CPU", setting]).model_arguments()
     assert arguments == ascend
-    told = exported((room, arguments, (3, 4, 32, 32)), tmp_path / "net", "mindir")
+    told = exported((network, arguments, (3, 4, 32, 32)), tmp_path / "net", "mindir")
     assert told["relative_difference"] < 1e-6
     nodes = mindir.read(tmp_path / "net.mindir").nodes
     groups = [(node.kind, node.settings["group"]) for node in nodes if "Conv" in node.kind]
@@ -151,7 +154,7 @@ def test_a_cpu_writes_the_mindir_for_an_ascend(room, setting, tmp_path):
 def test_a_mindir_of_one_batch_for_normalised_clips(tmp_path):
     folder = tmp_path / "größer als"  # MindSpore itself writes to no such path
     folder.mkdir()
-    check(TOYS["tsm"], folder, "mindir", batch="3", input="float32")
+    check(TOYS["tsm"], folder, "mindir", batch=3, input="float32")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +162,7 @@ def test_a_mindir_of_one_batch_for_normalised_clips(tmp_path):
 )
 def test_an_onnx_file_of_any_batch_gives_the_scores_of_the_network(name, tmp_path):
     needs_onnx()
-    told = check(TOYS[name], tmp_path, "onnx", batch="free")
+    told = check(TOYS[name], tmp_path, "onnx", batch=0)
     assert told["opset"] == 18
     check_onnx_checksum(tmp_path / "net.onnx")
     assert told["relative_difference"] < 1e-5
@@ -190,7 +193,7 @@ def test_half_precision_halves_the_file(kind, tmp_path):
 def test_every_variant_can_be_exported(name, precision, kind, tmp_path):
     if kind == "onnx":
         needs_onnx()
-    told = check({**TOYS, **MORE}[name], tmp_path, kind, batch="free", precision=precision)
+    told = check({**TOYS, **MORE}[name], tmp_path, kind, batch=0, precision=precision)
     print(json.dumps({"name": name, **told}))
 
 
@@ -208,7 +211,7 @@ def settings(*overrides: str):
 
 
 def test_a_mindir_is_called_with_pixels_as_its_network_is(normalised):
-    cell = network("tsm", TSM, "O0")
+    cell = build_toy("tsm", TSM, "O0")
     net = exported_network.load(cell, settings(), normalised)
     clips = np.random.RandomState(1).randint(0, 256, (2, 4, 3, 32, 32)).astype(np.uint8)
     expected = cell(Tensor(clips)).asnumpy()
@@ -222,7 +225,7 @@ def test_a_mindir_is_called_with_pixels_as_its_network_is(normalised):
 
 def test_the_views_of_a_video_fill_the_fixed_batch_of_a_mindir(normalised):
     """Five views in a file for two clips: three passes, whatever number is asked for."""
-    cell = network("tsm", TSM, "O0")
+    cell = build_toy("tsm", TSM, "O0")
     net = exported_network.load(cell, settings(), normalised)
     views = np.random.RandomState(1).randint(0, 256, (1, 5, 4, 3, 32, 32)).astype(np.uint8)
     expected = video_scores(cell, views)
@@ -234,7 +237,7 @@ def test_the_views_of_a_video_fill_the_fixed_batch_of_a_mindir(normalised):
 @pytest.mark.slow
 def test_a_mindir_of_several_heads_gives_each_its_scores(tmp_path):
     file = Path(exported(TOYS["mvit_multi"], tmp_path / "net", "mindir")["file"])
-    net = network("mvit_multi", TOYS["mvit_multi"][1], "O0").net
+    net = build_toy("mvit_multi", TOYS["mvit_multi"][1], "O0").net
     clips = Tensor(np.random.RandomState(1).randint(0, 256, (2, 3, 4, 32, 32)).astype(np.uint8))
     found = exported_network.Exported(file, mindir.read(file), net.normalize, (5, 4))(clips)
     assert [each.shape for each in found] == [(2, 5), (2, 4)]
@@ -267,7 +270,7 @@ def test_one_flipped_bit_in_a_mindir_is_refused(normalised, tmp_path, told):
 
 def test_a_mindir_without_a_checksum_costs_a_warning(normalised, tmp_path, told):
     (tmp_path / "old.mindir").write_bytes(normalised.read_bytes()[:-SIZE])
-    cell = network("tsm", TSM, "O0")
+    cell = build_toy("tsm", TSM, "O0")
     clips = Tensor(np.ones((2, 4, 3, 32, 32), np.uint8))
     files = (normalised, tmp_path / "old.mindir")
     new, old = (exported_network.load(cell, settings(), file)(clips) for file in files)
@@ -295,20 +298,25 @@ def test_what_is_no_mindir_of_this_room_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("option", "words"),
     [
-        ({"format": "air"}, "--format is air; offered: mindir, onnx"),
-        ({"target": "net.onnx"}, "net.onnx ends in .onnx and --format is mindir"),
-        ({"batch": "0"}, "--batch must be a whole number"),
-        ({"batch": "any"}, "--batch must be a whole number"),
-        ({"input": "int8"}, "--input is int8; offered: uint8, float32"),
-        ({"precision": "int8"}, "--precision is int8; offered: fp32, fp16"),
+        ("--format=air", "--format: invalid choice: 'air' (choose from "),
+        ("--target=net.onnx", "net.onnx ends in .onnx and --format is mindir"),
+        ("--batch=0", "--batch: must be a whole number above 0, or free, not 0"),
+        ("--batch=any", "--batch: must be a whole number above 0, or free, not any"),
+        ("--input=int8", "--input: invalid choice: 'int8' (choose from "),
+        ("--precision=int8", "--precision: invalid choice: 'int8' (choose from "),
     ],
 )
-def test_an_option_that_is_not_offered_is_told(options, words, tmp_path):
-    given = {"format": "mindir", "target": str(tmp_path / "net"), **options}
-    with pytest.raises(ValueError, match=words):
-        export.wanted(2, **given)
+def test_an_option_that_is_not_offered_is_told(option, words, tmp_path):
+    parser = cli.Parser("", [], lambda: None, export.wanted)
+
+    def check_options() -> None:
+        arguments = ["--format=mindir", f"--target={tmp_path / 'net'}", option]
+        export.wanted(2, **parser.parse(arguments)[2])
+
+    with pytest.raises(ValueError, match=re.escape(words)):
+        check_options()
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
@@ -318,16 +326,17 @@ def test_a_missing_package_is_told(package, monkeypatch, tmp_path):
     without = lambda name: None if name == package else find("json")  # noqa: E731
     monkeypatch.setattr(importlib.util, "find_spec", without)
     with pytest.raises(ValueError, match=f"needs the package {package}: pip install"):
-        export.wanted(2, "onnx", str(tmp_path / "net"))
+        export.wanted(2, format="onnx", target=tmp_path / "net")
 
 
 def test_a_target_that_cannot_be_written_is_told_before_the_network_is_built(tmp_path):
     (tmp_path / "file").touch()
+    want = export.wanted(2, format="mindir", target=tmp_path / "file/x")
     with pytest.raises(ValueError, match="--target: cannot write .*a file is in the way"):
-        export.export(None, (), "scores", export.wanted(2, "mindir", str(tmp_path / "file/x")), {})
+        export.export(None, (), "scores", want, {})
     (tmp_path / "net.mindir").mkdir()
     with pytest.raises(ValueError, match="net.mindir is a folder"):
-        export.wanted(2, "mindir", str(tmp_path / "net"))
+        export.wanted(2, format="mindir", target=tmp_path / "net")
 
 
 def test_a_file_that_computes_something_else_is_not_delivered(tmp_path):
@@ -335,13 +344,13 @@ def test_a_file_that_computes_something_else_is_not_delivered(tmp_path):
     (tmp_path / ".net.mindir.tmp").mkdir()
 
     def load(level: str) -> nn.Cell:
-        net = network(*TOYS["resnet50"][:2], level)
+        net = build_toy(*TOYS["resnet50"][:2], level)
         if level == "O2":
             bias = list(net.get_parameters())[-1]
             bias.set_data(bias + Tensor([9, 0, 0, 0, 0], ms.float32))
         return net
 
-    want = export.wanted(2, "mindir", str(tmp_path / "net"), precision="fp16")
+    want = export.wanted(2, format="mindir", target=tmp_path / "net", precision="fp16")
     with pytest.raises(RuntimeError, match="is not written: it would differ"):
         export.export(load, TOYS["resnet50"][2], "scores", want, {})
     assert not list(tmp_path.iterdir())
@@ -350,7 +359,7 @@ def test_a_file_that_computes_something_else_is_not_delivered(tmp_path):
 def test_an_operator_without_a_translation_is_named(tmp_path):
     needs_onnx()
     net = nn.SequentialCell(nn.Dense(3, 3), nn.Tanh())
-    want = export.wanted(2, "onnx", str(tmp_path / "net"), input="float32")
+    want = export.wanted(2, format="onnx", target=tmp_path / "net", input="float32")
     with pytest.raises(ValueError, match="the operator Tanh has no translation to ONNX"):
         export.export(lambda level: net, (3,), "scores", want, {})
     assert not list(tmp_path.iterdir())

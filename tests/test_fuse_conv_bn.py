@@ -4,17 +4,16 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from utils.cli import rooms
 from utils.config import ROOT
-from utils.networks import find_network
+from utils.networks import find_network, list_networks
 from utils.nn.fuse_conv_bn import fuse_conv_bn
 from utils.testing.golden import evaluation, expected_evaluation, fill_input, load_case, spread
 
 
-@pytest.mark.parametrize("room", rooms())
-def test_fused_networks_meet_the_golden_scores(room):
-    case = load_case(sorted((ROOT / room / "tests" / "golden").glob("*_small.json"))[0])
-    net = fuse_conv_bn(find_network(room).golden_case.build_network(case))
+@pytest.mark.parametrize("network", list_networks())
+def test_fused_networks_meet_the_golden_scores(network):
+    case = load_case(sorted((ROOT / network / "tests" / "golden").glob("*_small.json"))[0])
+    net = fuse_conv_bn(find_network(network).golden_case.build_network(case))
     assert not [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
     clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
     found, expected = evaluation(net.set_train(False), clip), expected_evaluation(case)

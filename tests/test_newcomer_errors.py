@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from tsm.config import Config
-from utils import cli, log, signals
+from utils import cli, log, networks, signals
 from utils.config import ROOT
 from utils.files import locked
+from utils.networks import load_for_script
 
 TRAIN, EVAL = "tsm/train.py {tiny} --run.out={new}", "tsm/eval.py {tiny} --checkpoint_path"
 CONVERT = "scripts/convert_checkpoint.py --target {new} --config_path tsm/configs/tsm_smoke.yaml"
@@ -36,15 +37,15 @@ YAML = {
     "folder for a yaml": ("tsm/train.py --config_path tsm/configs", "no such config file; nearest"),
     "yaml without its option": (
         "tsm/train.py tsm/configs/tsm_smoke.yaml",
-        "expected --name=value; --config_path tsm/configs/tsm_smoke.yaml?",
+        "unexpected argument: did you mean --config_path tsm/configs/tsm_smoke.yaml?",
     ),
     "misspelt option": (
         "tsm/train.py --config tsm/configs/tsm_smoke.yaml",
-        "unknown option --config; nearest: config_path",
+        "unknown option --config; did you mean --config_path?",
     ),
     "setting without its section": (
         "tsm/train.py --config_path tsm/configs/tsm_smoke.yaml --epochs=3",
-        "unknown option --epochs; settings are --section.key=value: did you mean --train.epochs?",
+        "unknown option --epochs; did you mean --train.epochs?",
     ),
     "key of two sections": (
         "scripts/predict.py --config_path tsm/configs/tsm_smoke.yaml --batch 3",
@@ -55,7 +56,7 @@ YAML = {
         "unknown option --epcohs; ",
         "did you mean --train.epochs?",
     ),
-    "no yaml": ("tsm/train.py --run.device=CPU", "missing --config_path; --help shows the usage"),
+    "no yaml": ("tsm/train.py --run.device=CPU", "required: --config_path; --help shows the usage"),
     "tab in a yaml": ("tsm/train.py --config_path tab.yaml", "not a readable yaml", "line 2"),
     "empty yaml": ("tsm/train.py --config_path empty.yaml", "empty.yaml: expected sections"),
     "yaml of another network": (
@@ -77,7 +78,8 @@ YAML = {
     ),
     "misspelt network": (
         "scripts/analysis/complexity.py --config_path mine.yaml --network tms",
-        "unknown network tms; nearest: tsm",
+        "--network: invalid choice: 'tms' (choose from ",
+        "tsm",
     ),
 }
 SETTINGS = {
@@ -90,8 +92,11 @@ SETTINGS = {
         f"{TRAIN} --train.epochs=1",
         "train.warmup_epochs must be below train.epochs 1, not 1.0",
     ),
-    "no value": (f"{TRAIN} --data.flip", "--data.flip needs a value: --data.flip=VALUE"),
-    "no dashes": (f"{TRAIN} train.lr=3", "train.lr=3: expected --name=value"),
+    "no value": (f"{TRAIN} --data.flip", "--data.flip: expected one argument; --help"),
+    "no dashes": (
+        f"{TRAIN} train.lr=3",
+        "unexpected argument train.lr=3; did you mean --train.lr=3?",
+    ),
     "no device of that name": (f"{TRAIN} --run.device=cuda", "one of Ascend, GPU, CPU, not 'cuda'"),
     "no GPU": (
         f"{TRAIN} --run.device=GPU",
@@ -110,7 +115,7 @@ SETTINGS = {
     "crop above the frame": (f"{TRAIN} --data.crop=64", "data.crop 64 is larger than data.resize"),
     "no share of a frame": (
         f"{TRAIN} --data.scales=[0]",
-        "data.scales: [0.0] must be shares of the frame",
+        "data.scales: [0.0] must be fractions of the frame",
     ),
     "dropout of everything": (f"{TRAIN} --model.dropout=1", "model.dropout must lie in [0, 1)"),
     "less than never": (f"{TRAIN} --run.eval_every=-2", "run.eval_every must not be negative"),
@@ -186,7 +191,7 @@ DATA = {
 }
 WEIGHTS = {
     "no checkpoint": (f"{EVAL} none.ckpt", "none.ckpt: no such checkpoint"),
-    "no checkpoint named": ("tsm/eval.py {tiny}", "missing --checkpoint_path"),
+    "no checkpoint named": ("tsm/eval.py {tiny}", "required: --checkpoint_path"),
     "another epoch": (
         f"{EVAL} {{run}}/epoch_009.ckpt",
         "epoch_009.ckpt: no such checkpoint; ",
@@ -247,12 +252,12 @@ WEIGHTS = {
     "no room for a trace": (f"{TRAIN} --run.profile=/proc/none", "run.profile: cannot write"),
     "no such format": (
         "tsm/export.py {tiny} --checkpoint_path {trained} --format onx --target {new}",
-        "--format is onx; offered: ",
+        "--format: invalid choice: 'onx' (choose from ",
     ),
     "no number of clips": (
         "tsm/export.py {tiny} --checkpoint_path {trained} --format mindir --target {new} "
         "--batch many",
-        "--batch must be a whole number above 0, or free, not many",
+        "--batch: must be a whole number above 0, or free, not many",
     ),
     "a target of another format": (
         "tsm/export.py {tiny} --checkpoint_path {trained} --format mindir --target a.onnx",
@@ -271,7 +276,7 @@ WEIGHTS = {
 }
 CONVERSION = {
     "no source": (f"{CONVERT} --source none.pth", "none.pth: no such file"),
-    "no source named": (CONVERT, "missing --source"),
+    "no source named": (CONVERT, "required: --source"),
     "web page": (f"{CONVERT} --source page.pth", "is a web page, not a checkpoint; download it"),
     "pointer": (f"{CONVERT} --source pointer.pth", "is a git-lfs pointer", "git lfs pull"),
     "source cut off": (f"{CONVERT} --source cut.pth", "cut.pth: is cut off or damaged"),
@@ -315,7 +320,7 @@ TOOLS = {
     ),
     "blanks in a path": (
         f"{LISTS} --out {{new}} --videos a path/with blanks",
-        "path/with: expected --name=value; a path with blanks needs quotes",
+        "unexpected argument path/with; a path with blanks needs quotes",
     ),
     "argument to the quickstart": (
         "scripts/quickstart.py now",
@@ -335,7 +340,10 @@ TOOLS = {
         "none/train.txt does not exist",
     ),
     "pack over the videos": (f"{PACK} {SMOKE} --out {{drawn}}", "--out: cannot write"),
-    "no such codec": (f"{PACK} {SMOKE} --out {{new}} --codec avi", "choose one of video, jpeg"),
+    "no such codec": (
+        f"{PACK} {SMOKE} --out {{new}} --codec avi",
+        "--codec: invalid choice: 'avi' (choose from ",
+    ),
     "no such quality": (f"{PACK} {SMOKE} --out {{new}} --quality 99", "--quality of video is 0 to"),
     "verify nothing": (f"{PACK} {SMOKE} --out {{new}} --verify", "run scripts/data/pack_videos.py"),
     "no scan": (
@@ -352,7 +360,7 @@ TOOLS = {
     ),
     "nothing to measure": (
         f"benchmarks/benchmark.py {SMOKE}",
-        "must be one of step, compile, memory, data, eval",
+        "the following arguments are required: step|compile|memory|data|eval",
     ),
     "no profile": (
         f"scripts/analysis/plan_allreduce.py {SMOKE} --devices 8 --profile none.json",
@@ -361,7 +369,7 @@ TOOLS = {
     ),
     "devices in words": (
         f"scripts/analysis/plan_allreduce.py {SMOKE} --devices many",
-        "--devices must be numbers above 0, as in 8,64,512, not many",
+        "--devices: must be numbers above 0, as in 8,64,512, not many",
     ),
     "nothing to compare": (
         f"scripts/analysis/compare_step.py {SMOKE}",
@@ -373,7 +381,7 @@ TOOLS = {
     ),
     "no number of videos": (
         "scripts/data/synthesize_videos.py --out {new} --train x",
-        "argument --train: invalid int value: 'x'; --help shows the usage",
+        "--train: invalid int value: 'x'; --help shows the usage",
     ),
     "no room for images": (
         "scripts/data/synthesize_images.py --out /proc/none",
@@ -447,7 +455,7 @@ class Left(BaseException):
 def told(monkeypatch, capsys, places):
     """Runs a command in this process and its folder; its status and last line on stderr."""
 
-    def leave(status: int, line: str) -> None:
+    def exit_now(status: int, line: str) -> None:
         print(line, file=sys.stderr)
         raise Left(status)
 
@@ -461,7 +469,7 @@ def told(monkeypatch, capsys, places):
             status = end.args[0] if end.args else 0
         return status, (capsys.readouterr().err.strip().splitlines() or [""])[-1]
 
-    monkeypatch.setattr(cli, "leave", leave)
+    monkeypatch.setattr(cli, "exit_now", exit_now)
     monkeypatch.setattr(signals, "watch", lambda: None)
     monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
     monkeypatch.chdir(places["bad"])
@@ -486,12 +494,12 @@ def test_a_mistake_is_told_in_one_line(name, told, places, tmp_path):
 def test_a_yaml_in_the_folder_of_another_network_is_read_where_it_fits(monkeypatch, tmp_path):
     file = tmp_path / "x3d" / "configs" / "mine.yaml"
     file.parent.mkdir(parents=True)
-    (tmp_path / "x3d" / "model.py").touch()
+    (tmp_path / "x3d" / "network.py").touch()
     shutil.copy(ROOT / "tsm" / "configs" / "tsm_smoke.yaml", file)
-    monkeypatch.setattr(cli, "ROOT", tmp_path)
-    assert cli.load(Config, file, ["train.epochs=3"], "{}").train.epochs == 3
+    monkeypatch.setattr(networks, "ROOT", tmp_path)
+    assert load_for_script(Config, file, ["train.epochs=3"], "{}").train.epochs == 3
     with pytest.raises(ValueError, match="lies in x3d's folder and is x3d's: x3d/eval.py takes"):
-        cli.load(Config, file, ["train.epochs=x"], "{}/eval.py")
+        load_for_script(Config, file, ["train.epochs=x"], "{}/eval.py")
 
 
 def test_a_folder_in_use_is_told(told, places):

@@ -16,8 +16,8 @@ from tests.conftest import TINY
 from tests.helpers import copy_checkout, environment
 from tsm.config import Config
 from utils import config
-from utils.cli import rooms
 from utils.config import ROOT
+from utils.networks import list_networks
 
 NAME = "mindspore_video_zoo"
 TSM = ["--config_path", "tsm/configs/tsm_smoke.yaml", *TINY]
@@ -48,7 +48,7 @@ def test_the_wheel_holds_the_code_and_the_yamls_under_one_name(wheel):
         names = set(file.namelist())
     files = {
         path
-        for name in [*rooms(), "utils", "scripts", "benchmarks"]
+        for name in [*list_networks(), "utils", "scripts", "benchmarks"]
         for path in (ROOT / name).rglob("*.py")
     }
     expected = {path for path in files if "tests" not in path.parts}

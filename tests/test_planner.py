@@ -13,7 +13,8 @@ from scripts.analysis import plan_allreduce
 from tests.helpers import call, run
 from tsm.config import Config
 from utils import cli
-from utils.config import load_config
+from utils.config import list_settings, load_config
+from utils.networks import find_network
 
 PLAN, PROFILE = "scripts/analysis/plan_allreduce.py", "scripts/analysis/profile_backward.py"
 SLOW = ["--bandwidth=0.01", "--latency=20", "--topology=64x4"]
@@ -75,11 +76,11 @@ def test_a_measured_profile_takes_the_place_of_counts(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ("--devices=eight", "--devices must be numbers above 0, as in 8,64,512, not eight"),
+        ("--devices=eight", "--devices: must be numbers above 0, as in 8,64,512, not eight"),
         ("--devices=12", "12 devices are not whole nodes of 8"),
-        ("--topology=8", "--topology must be NODESxDEVICES, as in 256x6, not 8"),
+        ("--topology=8", "--topology: must be NODESxDEVICES, as in 256x6, not 8"),
         ("--topology=1x4", "8 devices are more than --topology 1x4 has"),
-        ("--bandwidth=fast", "--bandwidth must be a number, not fast"),
+        ("--bandwidth=fast", "--bandwidth: invalid float value: 'fast'"),
         ("--bandwidth=0", "run.cluster.bandwidth must be above 0, not 0"),
         ("--profile=none.json", "none.json: not a profile of a backward pass"),
         ("--chip=ascend911b", "--chip: ascend911b is not known; nearest: ascend910b"),
@@ -89,21 +90,22 @@ def test_a_measured_profile_takes_the_place_of_counts(tiny, tmp_path):
     ],
 )
 def test_a_mistake_is_told(tiny, option, words):
-    options = ["bandwidth", "topology", "profile", "chip", "out"]
-    needed = ["config_path", "devices"]
-    arguments = [*tiny, "--devices=8", option]
-    given, overrides = cli.parse(
-        arguments, needed, optional=options, settings=lambda: cli.settings_of(Config)
-    )
-    path = given.pop("config_path")
+    parser = cli.Parser("", list_settings(Config), plan_allreduce.main)
+
+    def plan() -> None:
+        path, settings, options = parser.parse([*tiny, "--devices=8", option])
+        plan_allreduce.main(find_network("tsm"), load_config(Config, path, settings), **options)
+
     with pytest.raises(ValueError, match=re.escape(words)):
-        plan_allreduce.main("tsm", load_config(Config, path, overrides), **given)
+        plan()
 
 
 def test_a_profile_and_a_chip_exclude_each_other(tiny):
     cfg = load_config(Config, Path(tiny[1]), [])
     with pytest.raises(ValueError, match="--chip and --profile exclude each other"):
-        plan_allreduce.main("tsm", cfg, "8", chip="ascend910b", profile="profile.json")
+        plan_allreduce.main(
+            find_network("tsm"), cfg, devices=[8], chip="ascend910b", profile=Path("a.json")
+        )
 
 
 def test_known_results_are_foretold():

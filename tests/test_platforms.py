@@ -11,8 +11,8 @@ import re
 import pytest
 from mindspore import nn, ops
 
-from utils.cli import rooms
 from utils.config import ROOT
+from utils.networks import list_networks
 
 # Documented for fewer, or for none; why it is used all the same.
 REASONS = {
@@ -40,7 +40,7 @@ GENERATED = {
 }
 FILES = [
     path
-    for folder in [*rooms(), "utils"]
+    for folder in [*list_networks(), "utils"]
     for path in (ROOT / folder).rglob("*.py")
     if "tests" not in path.parts
 ]

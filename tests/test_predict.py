@@ -19,7 +19,6 @@ from PIL import Image
 
 from tests.helpers import call
 from utils import signals
-from utils.cli import rooms
 from utils.config import ROOT, load_config
 from utils.data.class_names import BUILTIN_NAMES, find_class_names
 from utils.data.synthetic.motion_videos import (
@@ -35,7 +34,7 @@ from utils.evaluate.metrics import video_scores
 from utils.evaluate.predict import Predictor, file_names
 from utils.evaluate.video_inference import Head, Part, parts_of, softmax
 from utils.export import inference
-from utils.networks import find_network
+from utils.networks import find_network, list_networks
 from utils.runtime import Runtime
 from utils.testing.golden import case_state, put_state
 from utils.video.decoders import count_frames, open_video
@@ -51,26 +50,26 @@ TINY["mvit_multi"].append("model.dim=8")
 ONLINE = ["--model.online=true", "--data.segments=4"]
 
 
-def load(arguments: list, more: list = (), room: str = "tsm"):
+def load(arguments: list, more: list = (), network: str = "tsm"):
     overrides = [word[2:] for word in [*arguments[2:], *more]]
-    config = find_network(room).config
+    config = find_network(network).config
     return load_config(config, Path(arguments[1]), overrides)
 
 
-def save(cfg, path: Path, room: str = "tsm") -> Path:
+def save(cfg, path: Path, network: str = "tsm") -> Path:
     """A checkpoint of the network of `cfg` whose scores lie apart."""
-    net = find_network(room).model.build_network(**cfg.model_arguments())
-    put_state(net, case_state({}, net), find_network(room))
+    net = find_network(network).model.build_network(**cfg.model_arguments())
+    put_state(net, case_state({}, net), find_network(network))
     checkpoint.save(path, checkpoint.weights_of(net))
     return path
 
 
-def predictor(cfg, room: str, path: Path, out: Path, **settings) -> Predictor:
-    prediction = find_network(room).predict
+def predictor(cfg, network: str, path: Path, out: Path, **settings) -> Predictor:
+    prediction = find_network(network).predict
     heads = prediction.build_heads(cfg)
     video_inference.name_classes(heads, "")
-    build = find_network(room).model.build_network
-    classifier = find_network(room).classifier
+    build = find_network(network).model.build_network
+    classifier = find_network(network).classifier
     net = inference.load(build, cfg, path, classifier)
     top = max(head.classes for head in heads)
     return Predictor(net, heads, lambda p: prediction.open_source(p, cfg), out, top, **settings)
@@ -95,22 +94,22 @@ def videos(drawn) -> list:
     return sorted((drawn / "videos" / "test").glob("*.mp4"))
 
 
-@pytest.mark.parametrize("room", ["tsm", "x3d"])
-def test_scores_are_those_of_an_evaluation(room, tiny, drawn, tmp_path):
+@pytest.mark.parametrize("network", ["tsm", "x3d"])
+def test_scores_are_those_of_an_evaluation(network, tiny, drawn, tmp_path):
     """The same views, one compilation for videos of different lengths."""
-    if room == "x3d":
+    if network == "x3d":
         config = ROOT / "x3d" / "configs" / "x3d_smoke.yaml"
         tiny = ["", config, f"--data.root={drawn}", *(f"--{word}" for word in TINY["x3d"])]
-    cfg = load(tiny, room=room)
-    dataset = find_network(room).dataset
+    cfg = load(tiny, network=network)
+    dataset = find_network(network).dataset
     rows = dataset.EvalVideos(dataset.read_records(cfg, "test"), cfg, Runtime())
-    found = predictor(cfg, room, save(cfg, tmp_path / "net.ckpt", room), tmp_path)
+    found = predictor(cfg, network, save(cfg, tmp_path / "net.ckpt", network), tmp_path)
     for index in (0, 3):
         views, _, valid = rows[index]
         assert valid
         record = found.predict(rows.records[rows.mine[index]].path, f"video{index}")
         scores = video_scores(found.net, views[None])[0]
-        expected = softmax(scores) if room == "tsm" else scores
+        expected = softmax(scores) if network == "tsm" else scores
         assert np.ptp(expected) > 0.01
         np.testing.assert_allclose(by_label(record["top"]), expected, atol=1e-6)
         assert [e["name"] for e in sorted(record["top"], key=lambda e: e["label"])] == [*MOTIONS]
@@ -124,7 +123,7 @@ def test_every_set_has_the_scores_of_its_evaluation(tmp_path):
     draw_sets(tmp_path, train_per_motion=1, test_per_motion=1, seed=1)
     config = ROOT / "mvit_multi" / "configs" / "mvit_multi_smoke.yaml"
     words = ["", config, f"--data.root={tmp_path}", *(f"--{word}" for word in TINY["mvit_multi"])]
-    cfg = load(words, room="mvit_multi")
+    cfg = load(words, network="mvit_multi")
     path = save(cfg, tmp_path / "net.ckpt", "mvit_multi")
     found = predictor(cfg, "mvit_multi", path, tmp_path, window=0.5)
     whole = Predictor(found.net, found.heads, found.open, tmp_path, 8, window=0)
@@ -150,7 +149,7 @@ def test_an_image(tmp_path):
             image.save(tmp_path / split / name / "0.jpg")
     config = ROOT / "resnet50" / "configs" / "resnet50_smoke.yaml"
     words = ["", config, f"--data.root={tmp_path}", *(f"--{word}" for word in TINY["resnet50"])]
-    cfg = load([*words, "--eval.batch=1"], room="resnet50")
+    cfg = load([*words, "--eval.batch=1"], network="resnet50")
     from resnet50.dataset import build_eval_dataset
 
     path = save(cfg, tmp_path / "net.ckpt", "resnet50")
@@ -452,12 +451,12 @@ def test_shipped_names():
         assert swapped == names[b]
 
 
-@pytest.mark.parametrize("room", rooms())
-def test_a_yaml_names_a_list_that_fits(room):
+@pytest.mark.parametrize("network", list_networks())
+def test_a_yaml_names_a_list_that_fits(network):
     named = 0
-    for path in (ROOT / room / "configs").glob("*.yaml"):
-        cfg = load_config(find_network(room).config, path)
-        for head in find_network(room).predict.build_heads(cfg):
+    for path in (ROOT / network / "configs").glob("*.yaml"):
+        cfg = load_config(find_network(network).config, path)
+        for head in find_network(network).predict.build_heads(cfg):
             if head.shipped:
                 assert len(find_class_names(None, head.shipped, head.classes)) == head.classes
                 named += 1
@@ -479,11 +478,11 @@ def main():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "name at least one video"),
+        ([], "the following arguments are required: videos"),
         (["none.mp4"], "none.mp4 does not exist"),
-        (["VIDEO", "--top=0"], "--top must be a whole number above 0"),
-        (["VIDEO", "--window=-1"], "--window must be a number from 0 on"),
-        (["VIDEO", "--step=x"], "--step must be a number"),
+        (["VIDEO", "--top=0"], "--top: must be a whole number of at least 1"),
+        (["VIDEO", "--window=-1"], "--window: must be a number of at least 0"),
+        (["VIDEO", "--step=x"], "--step: must be a number"),
         (["VIDEO", "--step=0"], "--step must be above 0"),
         (["FOLDER"], "is a folder of videos; name them"),
         (["VIDEO", "--labels=none.txt"], "--labels: none.txt does not exist"),
@@ -503,18 +502,21 @@ def test_a_mistake_is_told(main, tiny, filled, drawn, videos, tmp_path, words, s
     real["FOLDER"] = videos[0].parent
     for name, path in real.items():
         words = [word.replace(name, str(path)) for word in words]
-    options = ["labels", "top", "out", "window", "step", "fps"]
-    given, _ = cli.parse(words, [], ["stream"], options, "videos")
-    given = {"out": str(tmp_path / "out"), **given}
+    parser, required = cli.Parser("", [], main), ["--checkpoint_path", str(filled)]
+
+    def predict() -> None:
+        options = parser.parse([*required, *words])[2]
+        main(find_network("tsm"), load(tiny), **{"out": tmp_path / "out", **options})
+
     with pytest.raises(ValueError, match=said):
-        main("tsm", load(tiny), checkpoint_path=str(filled), **given)
+        predict()
     assert not list((tmp_path / "out").glob("*"))
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--topp=3", "video.mp4"], "unknown option --topp; nearest: top"),
+        (["--topp=3", "video.mp4"], "unknown option --topp; did you mean --top?"),
         (["BROKEN"], "broken.mp4 with pyav: it does not open"),
     ],
 )
@@ -533,7 +535,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
         "def work():\n"
         "    with files.explained(Path('out')):\n"
         "        print('x' * 10**6, flush=True)\n"
-        "cli.enter('', work, bare=True)"
+        "cli.main_guard('', work)"
     )
     reading, writing = os.pipe()
     os.close(reading)
@@ -544,7 +546,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_rooms_without_a_stream_say_so(main, tmp_path):
-    cfg = load(["", ROOT / "x3d" / "configs" / "x3d_smoke.yaml"], room="x3d")
+def test_networks_without_a_stream_say_so(main, tmp_path):
+    cfg = load(["", ROOT / "x3d" / "configs" / "x3d_smoke.yaml"], network="x3d")
     with pytest.raises(ValueError, match="x3d has no form that takes frame after frame"):
-        main("x3d", cfg, checkpoint_path="none.ckpt", videos=["0"], stream=True)
+        main(find_network("x3d"), cfg, checkpoint_path="none.ckpt", videos=["0"], stream=True)

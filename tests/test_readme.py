@@ -8,11 +8,10 @@ import shlex
 
 import pytest
 
-from utils.cli import config_of, rooms, settings_of
-from utils.config import ROOT, load_config
-from utils.networks import find_network
+from utils.config import ROOT, list_settings, load_config
+from utils.networks import find_network, list_networks
 
-DOCUMENTS = [ROOT / "README.md", *(ROOT / room / "README.md" for room in rooms())]
+DOCUMENTS = [ROOT / "README.md", *(ROOT / network / "README.md" for network in list_networks())]
 DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
 FILE = re.compile(r"```yaml file=(\S+)\n(.*?)```", re.DOTALL)
 
@@ -52,18 +51,20 @@ def test_a_documented_command_is_real(line, yamls):
         load_config(config, yamls.get(name, ROOT / name), overrides)
 
 
-def test_every_room_has_the_six_headings():
-    for room in rooms():
-        headings = re.findall(r"^## (.*)$", (ROOT / room / "README.md").read_text(), re.MULTILINE)
+def test_every_network_has_the_six_headings():
+    for network in list_networks():
+        text = (ROOT / network / "README.md").read_text()
+        headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
         assert headings == ["What", "Run", "Data", "Results", "Departures", "Notes"]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_what_a_document_names_is_there(document):
-    """Settings, in a room's own README those of that room, and files that are linked."""
+    """Settings, in a network's own README those of that network, and files that are linked."""
     text = document.read_text()
-    own = [room for room in rooms() if document.parent == ROOT / room] or rooms()
-    known = {setting for room in own for setting in settings_of(config_of(room))}
+    networks = list_networks()
+    own = [name for name in networks if document.parent == ROOT / name] or networks
+    known = {setting for network in own for setting in list_settings(find_network(network).config)}
     named = re.findall(r"(?<![\w/.])(?:run|data|model|train|eval)\.\w+", text)
     files = re.compile(r"\.(py|csv|txt|log|json|bin|mindrecord\d?)$")
     assert not {name for name in named if not files.search(name)} - known

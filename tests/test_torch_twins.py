@@ -1,4 +1,4 @@
-"""The PyTorch twins of `benchmarks/` are the networks of the rooms, shown by converting weights."""
+"""The PyTorch twins of `benchmarks/` are the networks, shown by converting weights."""
 
 import ast
 import importlib
@@ -9,9 +9,8 @@ from mindspore import Tensor
 
 from tests.test_every_yaml import YAMLS, toy
 from utils.build_networks import make_dummy_batch
-from utils.cli import rooms
 from utils.config import ROOT
-from utils.networks import find_network
+from utils.networks import find_network, list_networks
 from utils.testing.golden import evaluation, put_state, spread
 from utils.weights.convert import read_source
 
@@ -36,7 +35,8 @@ def test_a_twin_knows_nothing_of_what_it_is_compared_with(path):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module] if isinstance(node, ast.ImportFrom) else []
         for name in names:
-            assert name.split(".")[0] not in ("mindspore", "utils", "scripts", *rooms()), name
+            top = name.split(".")[0]
+            assert top not in ("mindspore", "utils", "scripts", *list_networks()), name
 
 
 def cases():
@@ -49,18 +49,16 @@ def cases():
 @pytest.mark.parametrize("path", cases())
 def test_a_twin_evaluates_like_the_network(path, tmp_path):
     torch = pytest.importorskip("torch")
-    cfg, room = toy(path), path.parents[1].name
-    twin = importlib.import_module(f"benchmarks.torch.{room}").build_network(
+    cfg, network = toy(path), path.parents[1].name
+    twin = importlib.import_module(f"benchmarks.torch.{network}").build_network(
         **cfg.model_arguments()
     )
     shake(torch, twin)
     torch.save(twin.state_dict(), tmp_path / "twin.pth")
-    net = find_network(room).model.build_network(**cfg.model_arguments())
-    put_state(net, read_source(tmp_path / "twin.pth"), find_network(room))
-    clip, shape = (
-        make_dummy_batch(room, cfg)[0].asnumpy(),
-        find_network(room).dataset.get_input_shape(cfg.data),
-    )
+    net = find_network(network).model.build_network(**cfg.model_arguments())
+    put_state(net, read_source(tmp_path / "twin.pth"), find_network(network))
+    clip = make_dummy_batch(network, cfg)[0].asnumpy()
+    shape = find_network(network).dataset.get_input_shape(cfg.data)
     clip = clip.reshape(-1, *shape)
     with torch.no_grad():
         found = twin.eval()(torch.from_numpy(clip))

@@ -13,9 +13,9 @@ import pytest
 from scripts.zoo import COMMANDS
 from tests.helpers import call, environment, mark_installed
 from tests.test_readme import DOCUMENTS
-from utils.cli import rooms
 from utils.config import ROOT
 from utils.messages import LINE
+from utils.networks import list_networks
 
 INTERNAL = {"zoo.py", "worker.py", "env.sh", "compare_versions.py"}  # started by the others
 SCRIPTS = sorted(
@@ -24,9 +24,9 @@ SCRIPTS = sorted(
     if path.suffix in (".py", ".sh") and path.name not in INTERNAL
     if path.suffix == ".sh" or "__main__" in path.read_text()
 )
-OF_ROOMS = [f"{room}/{name}.py" for room in rooms() for name in ("train", "eval", "export")]
-PYTHON = [*OF_ROOMS, *(script for script in SCRIPTS if script.endswith(".py"))]
 OF_A_NETWORK = ("train", "eval", "export")
+OF_NETWORKS = [f"{network}/{name}.py" for network in list_networks() for name in OF_A_NETWORK]
+PYTHON = [*OF_NETWORKS, *(script for script in SCRIPTS if script.endswith(".py"))]
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_a_shell_script_shows_its_usage_and_does_nothing(script):
 
 
 def test_every_script_is_a_command_of_the_package():
-    scripts = [script for script in PYTHON if script not in OF_ROOMS]
+    scripts = [script for script in PYTHON if script not in OF_NETWORKS]
     assert sorted(COMMANDS.values()) == sorted(scripts)
     for name, script in COMMANDS.items():
         assert name.replace("-", "_") == Path(script).stem
@@ -96,7 +96,7 @@ def test_an_installed_command_shows_its_usage(name, typed):
     status, out, err = typed(f"zoo {name} --help")
     assert (status, err) == (0, "")
     if name in OF_A_NETWORK:
-        assert f"NETWORK is one of {', '.join(rooms())}" in out
+        assert f"NETWORK is one of {', '.join(list_networks())}" in out
         status, out, err = typed(f"zoo {name} tsm --help")
         assert (status, err) == (0, "")
         assert f"python tsm/{name}.py" in out
@@ -122,7 +122,7 @@ def test_a_usage_needs_no_framework():
 def test_a_command_of_the_networks_offers_networks_only(line, typed):
     status, out, err = typed(f"zoo {line}")
     assert (status, out) == (2, "")
-    assert f"NETWORK must be one of {', '.join(rooms())}" in err
+    assert f"NETWORK must be one of {', '.join(list_networks())}" in err
 
 
 def test_the_quickstart_takes_no_arguments():
@@ -174,7 +174,7 @@ def test_a_full_disk_below_stdout_is_told_in_one_line(line, drawn, tmp_path):
 
 def test_a_file_never_takes_the_place_of_a_closed_stream(drawn, tmp_path):
     code = (
-        "import os, sys; from utils.usage import fill_closed_streams;"
+        "import os, sys; from utils.cli import fill_closed_streams;"
         "[os.close(number) for number in (0, 1, 2)]; fill_closed_streams();"
         f"os.write(os.open({str(tmp_path / 'number')!r}, os.O_CREAT | os.O_WRONLY), b'x');"
         "os._exit(os.open(os.devnull, os.O_RDONLY))"
@@ -240,7 +240,7 @@ def test_launch_scripts_find_their_checkout_whatever_cdpath_says(tmp_path):
         cwd=ROOT, env={**environment(), "CDPATH": str(tmp_path)}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 2
-    assert f"there are: {' '.join(rooms())}" in done.stderr
+    assert f"there are: {' '.join(list_networks())}" in done.stderr
 
 
 @pytest.mark.parametrize("devices", ["00", "99999999999999999999", "1e3", " 2"])

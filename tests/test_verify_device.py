@@ -57,13 +57,13 @@ def ended(*lines: dict) -> Ended:
     ("arguments", "reason"),
     [
         (["--only", "parity,sped"], "unknown part sped; nearest: speed"),
-        (["--devices", "none"], "--devices must be a whole number above 0, not none"),
-        (["--timeout", "0"], "--timeout must be a whole number above 0, not 0"),
+        (["--devices", "none"], "--devices: must be a whole number of at least 1, not none"),
+        (["--timeout", "0"], "--timeout: must be a whole number of at least 1, not 0"),
         (["--chip", "ascend911"], "--chip: ascend911 is not known"),
         (["--rehearse", "--device", "Ascend"], "--rehearse goes with a CPU"),
         (["--device", "TPU"], "invalid choice: 'TPU'"),
         (["--devices"], "--devices: expected one argument"),
-        (["now"], "unrecognized arguments: now"),
+        (["now"], "unexpected argument now"),
     ],
 )
 def test_a_wrong_argument_ends_the_command_with_one_line(arguments, reason, tmp_path):

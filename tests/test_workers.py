@@ -82,7 +82,7 @@ def test_each_rank_on_ascend_has_cores_of_its_own(show, tmp_path, binds):
 # A worker without the framework whose process is killed while it works, or after that.
 CRASH = """
 import atexit, os, signal, sys, time
-from utils.cli import enter
+from utils.cli import main_guard
 
 def work():
     print('{"done": true}')
@@ -92,7 +92,7 @@ def work():
 if os.environ["MS_ROLE"] == "MS_SCHED":
     time.sleep(100)
 atexit.register(os.kill, os.getpid(), signal.SIGSEGV)
-enter("usage", work)
+main_guard("usage", work)
 """
 
 

@@ -1,241 +1,205 @@
-"""The door of every entry script: arguments in, exit status out.
+"""Entry points of scripts: the command line by argparse, errors as one line and an exit status.
 
-    python <net>/train.py --config_path Y [--section.key=value ...]
+    def main(cfg: Config, *, checkpoint_path: str, batch: cli.PositiveInt = 1) -> None: ...
 
-Exit status 0: done; 2: the user's mistake, told in one line; 130: interrupted; 1: ours, or a part
-of the machine's, which is told in one line too.
+    if __name__ == "__main__":
+        cli.run(main, Config, __doc__)  # --config_path Y --checkpoint_path C [--batch 1]
+
+The parameters of `main`, but for `network` and `cfg`, are the arguments of the command. A keyword-
+only one is an option, required if it has no default; another one is a positional argument, a list
+several of them. `bool` is a flag, `Literal` lists the choices, and `Annotated[type, convert]` names
+the function that converts the text.
+
+Exit status 0: done; 2: user error; 130: interrupted; 1: internal error, or the machine failed.
+Neither this module nor `--help` needs MindSpore: what does is imported where it is used.
 """
 
+import argparse
 import contextlib
 import errno
+import inspect
 import math
 import os
 import re
+import signal
 import sys
-from collections.abc import Mapping, Sequence
-from functools import partial
+import typing
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Callable, get_type_hints
+from typing import Annotated, Any, Callable, NoReturn
 
 from utils import signals
-from utils.config import ROOT, known, load_config, locate, nearest, read_yaml
-from utils.messages import VALUE, Failed, Interrupted, cut, cut_errors, to_line
-from utils.networks import find_network
+from utils.messages import VALUE, Failed, Interrupted, cut, cut_errors, nearest, to_line
 from utils.processes import record_completion
-from utils.usage import fill_closed_streams, quietly, show_usage
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-
-
-def run(
-    main: Callable,
-    config_class: type,
-    usage: str,
-    options: Sequence[str] = (),
-    optional: Sequence[str] = (),
-) -> None:
-    """Parses the command line, calls `main(config, **options)` and exits.
-
-    `options` are further required arguments: `--name VALUE` or `--name=VALUE`; `optional` ones may
-    be left out.
-    """
-    enter(usage, lambda: start(main, config_class, options, optional))
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
-def start(
-    main: Callable, config_class: type, options: Sequence[str], optional: Sequence[str]
-) -> Any:
-    needed, settings = ["config_path", *options], partial(settings_of, config_class)
-    given, overrides = parse(sys.argv[1:], needed, optional=optional, settings=settings)
-    path = locate(Path(given.pop("config_path")))
-    config = load(config_class, path, overrides, f"{{}}/{Path(sys.argv[0]).name}")
-    return main(config, **given)
+def run(main: Callable, config_class: type, usage: str, *options_of: Callable) -> NoReturn:
+    """Calls `main(cfg, **options)` and exits; `usage` is the docstring of the script.
 
-
-def settings_of(config_class: type) -> list[str]:
-    """`section.key` of every setting."""
-    sections = get_type_hints(config_class).items()
-    return [f"{name}.{key}" for name, kind in sections for key in get_type_hints(kind)]
-
-
-def load(config_class: type, path: Path, overrides: list[str], taker: str) -> Any:
-    """The settings; of a yaml in another network's folder that fails, who takes it is told."""
-    try:
-        return load_config(config_class, path, overrides)
-    except ValueError as error:
-        room = path.resolve().parent.parent.name
-        if room not in rooms() or room == config_class.__module__.partition(".")[0]:
-            raise
-        whose = f"The yaml lies in {room}'s folder and is {room}'s"
-        raise ValueError(f"{error}. {whose}: {taker.format(room)} takes it") from None
-
-
-def run_room(
-    main: Callable,
-    usage: str,
-    options: Sequence[str] = (),
-    flags: Sequence[str] = (),
-    optional: Sequence[str] = (),
-    words: Mapping[str, Sequence[str]] = MappingProxyType({}),
-    free: str = "",
-) -> None:
-    """The same for a script that serves every room: `main(room, config, **options)`.
-
-    The room is named by `--network`, or by the yaml's folder. `options` are required,
-    `optional` ones are not, `flags` have no value, `words` {name: choices} come first, unnamed;
-    `free` is as in `parse`.
+    The keyword-only parameters of `options_of` are options too, which `main` passes on.
     """
 
     def work() -> Any:
-        rest = list(sys.argv[1:])
-        chosen = {name: choose(name, choices, rest) for name, choices in words.items()}
-        needed, others = ["config_path", *options], ["network", *optional]
-        given, overrides = parse(rest, needed, flags, others, free, every_setting)
-        path = locate(Path(given.pop("config_path")))
-        room = given.pop("network", None) or room_of(path)
-        known(room, rooms(), "network")
-        config = load(config_of(room), path, overrides, "--network={}")
-        return main(room, config, **chosen, **given)
+        from utils import config, networks
 
-    enter(usage, work)
+        parser = Parser(usage, config.list_settings(config_class), main, *options_of)
+        path, settings, options = parser.parse(sys.argv[1:])
+        path, remedy = config.locate(path), f"{{}}/{Path(sys.argv[0]).name}"
+        return main(networks.load_for_script(config_class, path, settings, remedy), **options)
+
+    main_guard(usage, work)
 
 
-def config_of(room: str) -> type:
-    return find_network(room).config
+def run_for_network(main: Callable, usage: str, *options_of: Callable) -> NoReturn:
+    """Calls `main(network, cfg, **options)` of a script that serves every network, and exits.
 
-
-def every_setting() -> list[str]:
-    return [setting for room in rooms() for setting in settings_of(config_of(room))]
-
-
-def room_of(path: Path) -> str:
-    """The network in whose folder a yaml lies."""
-    read_yaml(path)
-    room = path.resolve().parent.parent.name
-    if room not in rooms():
-        raise ValueError(
-            f"--network is missing: {path} lies in no network's folder; add --network="
-            + "|".join(rooms())
-        )
-    return room
-
-
-def choose(name: str, choices: Sequence[str], rest: list[str]) -> str:
-    """Takes the first argument, which must be one of the choices."""
-    if not rest or rest[0] not in choices:
-        raise ValueError(f"{name}: the first argument must be one of {', '.join(choices)}")
-    return rest.pop(0)
-
-
-def whole_number(name: str, text: str, otherwise: str = "") -> int:
-    """The value of the option `name`; ValueError where it is none above 0.
-
-    `otherwise` is what else the caller takes, for the message.
+    The network is named by `--network`, or by the folder of the yaml.
     """
-    if not text.isdecimal() or len(text) > 18 or int(text) == 0:
-        raise ValueError(
-            f"--{name} must be a whole number above 0{otherwise}, not {cut(text, VALUE)}"
-        )
-    return int(text)
+
+    def work() -> Any:
+        from utils import config, networks
+
+        every = {name: networks.find_network(name) for name in networks.list_networks()}
+        names = [name for each in every.values() for name in config.list_settings(each.config)]
+        parser = Parser(usage, names, main, *options_of)
+        parser.add_argument("--network", choices=tuple(every))
+        path, settings, options = parser.parse(sys.argv[1:])
+        path, name = config.locate(path), options.pop("network", None)
+        network = every[name] if name else networks.find_network_of_yaml(path)
+        cfg = networks.load_for_script(network.config, path, settings, "--network={}")
+        return main(network, cfg, **options)
+
+    main_guard(usage, work)
 
 
-def number(name: str, text: str, least: float = 0.0) -> float:
-    """The value of the option `name`; ValueError where it is no number, or below `least`."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not least <= value < math.inf:
-        raise ValueError(f"--{name} must be a number from {least:g} on, not {cut(text, VALUE)}")
-    return value
+def run_command(
+    main: Callable, usage: str, *options_of: Callable, watch_signals: bool = True
+) -> NoReturn:
+    """Calls `main(**options)` of a script without settings, and exits."""
+    parser = Parser(usage, [], main, *options_of)
+    main_guard(usage, lambda: main(**parser.parse(sys.argv[1:])[2]), watch_signals)
 
 
-def rooms() -> list[str]:
-    """The networks of this zoo: folders with a model and a config."""
-    return sorted(file.parent.name for file in ROOT.glob("*/model.py"))
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser made from the parameters of `main` and `options_of`.
 
-
-@cut_errors()
-def parse(
-    arguments: list[str],
-    names: Sequence[str],
-    flags: Sequence[str] = (),
-    optional: Sequence[str] = (),
-    free: str = "",
-    settings: Callable[[], Sequence[str]] = list,
-) -> tuple[dict[str, Any], list[str]]:
-    """Sorts the arguments into named ones and setting overrides; all `names` are required.
-
-    Unnamed ones are a mistake, or, with `free`, the list of that name. `settings` are those that
-    an unknown name may mean.
+    With `settings`, which are all names `section.key`, it also takes `--config_path` and
+    `--section.key=value`. Wrong arguments are ValueErrors, with the nearest option or setting.
     """
-    given: dict[str, Any] = {**dict.fromkeys(flags, False), **({free: []} if free else {})}
-    overrides, rest, value = [], list(arguments), ""
-    while rest:
-        word, after = rest.pop(0), value
-        value = ""
-        if free and not word.startswith("-"):
-            given[free].append(word)
-            continue
-        if not word.startswith("--"):
-            hint = ""
-            if after and "=" not in word:
-                hint = "; a path with blanks needs quotes"
-            elif word.endswith(".yaml"):
-                hint = f"; --config_path {word}?"
-            raise ValueError(f"{word}: expected --name=value{hint}")
-        name, equals, value = word[2:].partition("=")
-        if name in flags and not equals:
-            given[name] = True
-            continue
-        if "." not in name:
-            known_option(name, [*names, *flags, *optional], settings)
-        if not equals:
-            if not rest or rest[0].startswith("--"):
-                raise ValueError(f"{word} needs a value: {word}=VALUE")
-            value = rest.pop(0)
-        if "." in name:
-            overrides.append(f"{name}={value}")
-        else:
-            given[name] = value
-    for name in names:
-        if name not in given:
-            raise ValueError(f"missing --{name}; --help shows the usage")
-    if overrides and settings is list:
-        raise ValueError(f"--{overrides[0]}: this command takes no settings")
-    return given, overrides
+
+    def __init__(self, usage: str, settings: Sequence[str], main: Callable, *options_of: Callable):
+        super().__init__(
+            usage=usage, add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS
+        )
+        self.settings = settings
+        if settings:
+            self.add_argument("--config_path", type=Path, required=True)
+        for function in (main, *options_of):
+            hints = typing.get_type_hints(function, include_extras=True)
+            for name, parameter in inspect.signature(function).parameters.items():
+                positional = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+                if parameter.kind is parameter.KEYWORD_ONLY:
+                    required = parameter.default is parameter.empty
+                    self.add_argument(f"--{name}", required=required, **describe_type(hints[name]))
+                elif positional and function is main and name not in ("network", "cfg"):
+                    self.add_argument(name, **describe_type(hints[name]))
+
+    @cut_errors()
+    def parse(self, arguments: Sequence[str]) -> tuple[Path, list[str], dict[str, Any]]:
+        """(path of the yaml, settings as `section.key=value`, options by name).
+
+        Without arguments, prints the usage and exits if one is required.
+        """
+        if not arguments and any(action.required for action in self._actions):
+            print(self.usage.strip(), file=sys.stderr)
+            sys.exit(2)
+        if arguments and not self._actions:
+            raise ValueError(f"{arguments[0]}: this command takes no arguments")
+        for word in arguments:
+            name = word.partition("=")[0]
+            if name.startswith("--") and name not in self._option_string_actions:
+                if "." not in name:
+                    self.refuse_option(name)
+                if not self.settings:
+                    raise ValueError(f"{word}: this command takes no settings")
+                self.add_argument(name, dest=name[2:])  # load_config checks the names of settings
+        if arguments and arguments[0].endswith(".yaml"):
+            self.error(f"unexpected argument: did you mean --config_path {arguments[0]}?")
+        namespace, strays = self.parse_known_intermixed_args(arguments)
+        if strays:
+            dashes, blanks = f"did you mean --{strays[0]}?", "a path with blanks needs quotes"
+            self.error(f"unexpected argument {strays[0]}; {dashes if '=' in strays[0] else blanks}")
+        options = vars(namespace)
+        settings = [f"{name}={options.pop(name)}" for name in list(options) if "." in name]
+        return options.pop("config_path", None), settings, options
+
+    def refuse_option(self, name: str) -> NoReturn:
+        """Raises ValueError with the nearest option, or the settings of the nearest key."""
+        keys: dict[str, list[str]] = {}
+        settings = (f"--{setting}" for setting in self.settings)
+        for option in dict.fromkeys([*self._option_string_actions, *settings]):
+            keys.setdefault(option[2:].rpartition(".")[2], []).append(option)
+        near = " or ".join(keys[nearest(name[2:], keys)])
+        raise ValueError(f"unknown option {cut(name, VALUE)}; did you mean {near}?")
+
+    def error(self, message: str) -> NoReturn:
+        """Raises ValueError; argparse would print the usage and exit."""
+        raise ValueError(f"{message.removeprefix('argument ')}; --help shows the usage")
 
 
-def known_option(name: str, options: Sequence[str], settings: Callable[[], Sequence[str]]) -> None:
-    """Raises where `name` is no option, with the nearest option or setting of that key."""
-    if name in options:
-        return
-    keys: dict[str, list[str]] = {}
-    for setting in dict.fromkeys(settings()):
-        keys.setdefault(setting.partition(".")[2], []).append(f"--{setting}")
-    near = nearest(name, [*keys, *options])
-    if near in options:
-        known(name, options, "option --")
-    raise ValueError(
-        f"unknown option --{cut(name, VALUE)}; settings are --section.key=value: "
-        f"did you mean {' or '.join(keys[near])}?"
-    )
+def describe_type(hint: Any) -> dict[str, Any]:
+    """What add_argument takes for a parameter of this type."""
+    kind, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is bool:
+        return {"action": "store_true"}
+    if kind is typing.Union:  # Optional
+        return describe_type(arguments[0])
+    if kind is Annotated:
+        return {"type": arguments[1]}
+    if kind is typing.Literal:
+        metavar = "|".join(map(str, arguments))  # what errors call a positional argument
+        return {"type": type(arguments[0]), "choices": arguments, "metavar": metavar}
+    return {"type": arguments[0], "nargs": "+"} if kind is list else {"type": hint}
 
 
-def enter(usage: str, work: Callable, bare: bool = False) -> None:
-    """Shows the usage where it is asked for, else runs `work` and exits.
+def whole_number(least: int, most: int = 10**18 - 1) -> Callable[[str], int]:
+    """A function that converts a text, for Annotated."""
 
-    No argument at all asks for it too, except from a command that is `bare`. What `work` raises
-    becomes an exit status and one line on stderr.
+    def convert(text: str) -> int:
+        if text.isdecimal() and len(text) <= 18 and least <= int(text) <= most:
+            return int(text)
+        bounds = f"of at least {least}" if most == 10**18 - 1 else f"from {least} to {most}"
+        raise argparse.ArgumentTypeError(f"must be a whole number {bounds}, not {cut(text, VALUE)}")
+
+    return convert
+
+
+def non_negative(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"must be a number of at least 0, not {cut(text, VALUE)}")
+
+
+PositiveInt = Annotated[int, whole_number(1)]
+NonNegativeInt = Annotated[int, whole_number(0)]
+NonNegativeFloat = Annotated[float, non_negative]
+Seed = Annotated[int, whole_number(0, 2**32 - 1)]  # NumPy takes no other
+
+
+def main_guard(usage: str, work: Callable[[], Any], watch_signals: bool = True) -> NoReturn:
+    """Runs `work` and exits: what it raises becomes an exit status and one line on stderr.
+
+    `--help` prints the usage instead. With `watch_signals`, ctrl-C and SIGTERM end the process also
+    while the framework is busy; without, they are as Python has them.
     """
     fill_closed_streams()
     try:
         show_usage(usage)
-        if not (sys.argv[1:] or bare):
-            print(usage.strip(), file=sys.stderr)
-            sys.exit(2)
-        signals.watch()
+        if watch_signals:
+            signals.watch()
         with quietly():
             status = work()
         status = status if isinstance(status, int) else 0
@@ -244,38 +208,83 @@ def enter(usage: str, work: Callable, bare: bool = False) -> None:
     except (OSError, ValueError) as error:
         if "ZOO_TRACEBACK" in os.environ:
             raise
-        leave(2, to_line(f"error: {explain(error)}"))
+        exit_now(2, to_line(f"error: {explain(error)}"))
     except Interrupted as error:
-        leave(130, to_line(error))
+        exit_now(130, to_line(error))
+    except KeyboardInterrupt:
+        exit_now(128 + signal.SIGINT, "interrupted")
     except RuntimeError as error:
         line = find_failure(error)
         if not line or "ZOO_TRACEBACK" in os.environ:
             raise
-        leave(1, to_line(f"error: {line}"))
+        exit_now(1, to_line(f"error: {line}"))
     sys.exit(status)
 
 
 def find_failure(error: RuntimeError) -> str:
-    """The message of a Failed, also of one that MindData hands on; empty for other errors."""
+    """The message of a Failed, also of one that MindData passes on; empty for other errors."""
     if isinstance(error, Failed):
         return str(error)
-    found = re.search(r"^(?:\w+\.)*Failed: (.*)", str(error), re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(r"^(?:\w+\.)*Failed: (.*)", str(error), re.MULTILINE)
+    return match[1] if match else ""
 
 
 def explain(error: Exception) -> str:
-    """What to tell of an error of the user; raises any other, which is ours."""
+    """The message of a user error; raises any other error, which is internal."""
     if not isinstance(error, OSError):
         return str(error)
     if error.filename is not None:  # the system refuses a file that the user named
         return f"{error.filename}: {error.strerror}"
-    if error.errno in FULL:
+    if error.errno in DISK_FULL:
         return f"{error.strerror}, while writing to stdout or to a file"
     raise error
 
 
-def leave(status: int, line: str) -> None:
+def exit_now(status: int, line: str) -> NoReturn:
     """Ends at once: threads of the framework and of the data pipeline need not be waited for."""
     with contextlib.suppress(ValueError), quietly():
         print(line, file=sys.stderr, flush=True)
     os._exit(status)
+
+
+def show_usage(usage: str) -> None:
+    """Prints the usage and exits if the command line asks for it."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        with quietly():
+            print(usage.strip())
+        sys.exit(0)
+
+
+def fill_closed_streams() -> None:
+    """Opens /dev/null as each of stdin, stdout and stderr that the caller has closed.
+
+    Else the next file, perhaps a checkpoint, would get its number and what libraries print.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Inside, a reader of our output who has gone, as `head` does, ends the process in silence."""
+    try:
+        try:
+            yield
+        finally:
+            flush_stdout()  # here, and not when the interpreter ends
+    except BrokenPipeError:
+        os._exit(141)
+
+
+def flush_stdout() -> None:
+    """Raises ValueError if the disk below stdout takes no more."""
+    try:
+        if sys.stdout:  # None if the caller closed it
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ValueError(f"cannot write to stdout: {error.strerror}") from None

@@ -1,8 +1,8 @@
 """YAML and command line to one frozen dataclass, checked at the door.
 
-A room's `Config` has the sections `run`, `data`, `model`, `train`, `eval`, each a frozen dataclass.
-An unknown key, a missing key or a value of the wrong type is a ValueError that names the setting
-and, for an unknown one, the nearest real one.
+The `Config` of a network has the sections `run`, `data`, `model`, `train`, `eval`, each a frozen
+dataclass. An unknown key, a missing key or a value of the wrong type is a ValueError that names the
+setting and, for an unknown one, the nearest real one.
 
 Paths: in a yaml they are relative to the checkout, on the command line to the current folder.
 Installed as a package there is no checkout, and both start at the current folder.
@@ -25,37 +25,21 @@ if not find_spec("mindspore"):  # the commonest first error: a shell without the
     sys.exit(2)
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import get_origin
 
 import yaml
 
 from utils.distributed.cost_model import Cluster
-from utils.messages import cut, cut_errors, quote, to_line
+from utils.messages import check_choice, cut_errors, quote, to_line
 from utils.yaml_text import load_yaml, load_yaml_file
-
-LONGEST_NAME = 100  # characters of an unknown name that are compared with the real ones
-
-
-def known(name: str, names: Any, what: str) -> None:
-    """Raises where `name` is none of `names`, with the nearest that is."""
-    if name in names:
-        return
-    gap = "" if what[-1] in ".-" else " "  # "setting data." and "option --" end in half a name
-    name = cut(name, LONGEST_NAME)
-    raise ValueError(f"unknown {what}{gap}{name}; nearest: {nearest(name, names)}")
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """The most similar of `names`, by the first characters of `name`."""
-    return difflib.get_close_matches(name[:LONGEST_NAME], list(names), 1, 0.0)[0]
 
 
 def build(cls: type, values: dict, prefix: str) -> Any:
     """An instance of the dataclass `cls` from a dict, every value checked against its type."""
     hints, arguments = get_type_hints(cls), {}
     for key in values:
-        known(key, hints, f"setting {prefix}" if prefix else "section")
+        check_choice(key, hints, f"setting {prefix}" if prefix else "section")
     for field in dataclasses.fields(cls):
         name, kind = prefix + field.name, hints[field.name]
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
@@ -144,7 +128,7 @@ Level = Literal["O0", "O1", "O2", "O3"]
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What is the same in every room: device, precision, splits, where the results go."""
+    """What is the same in every network: device, precision, splits, where the results go."""
 
     device: Literal["Ascend", "GPU", "CPU"] = "Ascend"
     device_memory: int = 32  # GB that a device needs for the recipe, by a dry run
@@ -261,12 +245,18 @@ def check_names(cls: type, values: dict, path: Path) -> None:
     sections = get_type_hints(cls)
     try:
         for section in values:
-            known(section, sections, "section")
+            check_choice(section, sections, "section")
             for key in values[section] if dataclasses.is_dataclass(sections[section]) else ():
-                known(key, get_type_hints(sections[section]), f"setting {section}.")
+                check_choice(key, get_type_hints(sections[section]), f"setting {section}.")
     except ValueError as error:
-        room = cls.__module__.partition(".")[0]
-        raise ValueError(f"{path}, read as a yaml of {room}: {error}") from None
+        network = cls.__module__.partition(".")[0]
+        raise ValueError(f"{path}, read as a yaml of {network}: {error}") from None
+
+
+def list_settings(cls: type) -> list[str]:
+    """`section.key` of every setting."""
+    sections = get_type_hints(cls).items()
+    return [f"{name}.{key}" for name, section in sections for key in get_type_hints(section)]
 
 
 def one_line(error: Exception) -> str:
@@ -303,8 +293,8 @@ def apply_override(cls: type, values: dict, override: str) -> None:
     except ValueError:
         value = text
     sections = get_type_hints(cls)
-    known(section, sections, "section")
-    known(key, get_type_hints(sections[section]), f"setting {section}.")
+    check_choice(section, sections, "section")
+    check_choice(key, get_type_hints(sections[section]), f"setting {section}.")
     values.setdefault(section, {})[key] = value
     resolve_paths(cls, {section: values[section]}, Path.cwd())
 

@@ -1,7 +1,8 @@
 """Messages for the terminal: one printable line of bounded length, whatever is quoted in them."""
 
 import contextlib
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from utils.files import escape_control
@@ -9,6 +10,7 @@ from utils.files import escape_control
 LINE = 1000  # characters of any message
 SETTINGS_LINE = 300  # of one about a yaml or the command line, whose values may be anything
 VALUE = 80  # of a value quoted in a message
+LONGEST_NAME = 100  # characters of an unknown name that are compared with the real ones
 
 
 class Interrupted(Exception):
@@ -36,6 +38,20 @@ def quote(value: Any) -> str:
         return cut(repr(value), VALUE)
     except ValueError:  # Python writes whole numbers of at most 4300 digits
         return "a number of thousands of digits"
+
+
+def check_choice(name: str, names: Any, what: str) -> None:
+    """Raises ValueError if `name` is none of `names`, with the nearest that is."""
+    if name in names:
+        return
+    gap = "" if what[-1] in ".-" else " "  # "setting data." and "option --" end in half a name
+    name = cut(name, LONGEST_NAME)
+    raise ValueError(f"unknown {what}{gap}{name}; nearest: {nearest(name, names)}")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The most similar of `names`, by the first characters of `name`."""
+    return difflib.get_close_matches(name[:LONGEST_NAME], list(names), 1, 0.0)[0]
 
 
 def to_line(message: object, most: int = LINE) -> str:

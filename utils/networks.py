@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol
 
 import numpy as np
 
-from utils.config import ROOT
+from utils.config import ROOT, load_config, read_yaml
 
 if TYPE_CHECKING:
     from mindspore import nn
@@ -176,6 +176,29 @@ def find_network(name: str) -> Network:
     return importlib.import_module(f"{name}.network").NETWORK
 
 
-def find_network_of(path: Path) -> Network:
+def find_network_of_yaml(path: Path) -> Network:
     """The network whose folder holds a yaml file, `<network>/configs/<name>.yaml`."""
-    return find_network(Path(path).resolve().parents[1].name)
+    read_yaml(path)
+    name = path.resolve().parent.parent.name
+    if name not in list_networks():
+        raise ValueError(
+            f"--network is missing: {path} lies in no network's folder; add --network="
+            + "|".join(list_networks())
+        )
+    return find_network(name)
+
+
+def load_for_script(config_class: type, path: Path, overrides: list[str], remedy: str) -> Any:
+    """`load_config` for a script that takes the yaml files of one network.
+
+    If that fails and the yaml lies in another network's folder, the ValueError says so: `remedy` is
+    what takes the yaml, with {} for that network.
+    """
+    try:
+        return load_config(config_class, path, overrides)
+    except ValueError as error:
+        name = path.resolve().parent.parent.name
+        if name not in list_networks() or name == config_class.__module__.partition(".")[0]:
+            raise
+        owner = f"The yaml lies in {name}'s folder and is {name}'s"
+        raise ValueError(f"{error}. {owner}: {remedy.format(name)} takes it") from None

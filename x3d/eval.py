@@ -24,7 +24,7 @@ from x3d.network import NETWORK
 from x3d.predict import build_heads
 
 
-def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
+def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     videos = EvalVideos(read_records(cfg, "test"), cfg, rt)
@@ -41,4 +41,4 @@ def main(cfg: Config, checkpoint_path: str, report: str = "") -> int:
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__, ["checkpoint_path"], ["report"])
+    cli.run(main, Config, __doc__)

@@ -24,7 +24,7 @@ from x3d.model import X3D
 from x3d.network import NETWORK
 
 
-def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
+def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     want = export.wanted(cfg.eval.batch, **options)
@@ -38,4 +38,4 @@ def main(cfg: Config, checkpoint_path: str, **options: str) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__, ["checkpoint_path", "format", "target"], export.OPTIONAL)
+    cli.run(main, Config, __doc__, export.wanted)

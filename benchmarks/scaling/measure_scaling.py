@@ -9,14 +9,17 @@ exchange nothing; from these alone the step with each number of segments is fore
 Needs Linux, root and iproute2. The last line of stdout is one JSON object.
 """
 
+import argparse
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
@@ -31,38 +34,48 @@ from utils.distributed.cost_model import GIGA, MICRO, Cluster
 from utils.distributed.fusion_planner import MOST_SEGMENTS, predict
 from utils.distributed.gradient_timing import Backward
 from utils.files import explained, write_text
+from utils.networks import Network
 
 PORT, LIMIT = 8118, 900  # of the scheduler; seconds for everything
 MOST_WORKERS = 16
 SIGNALS = 16  # bytes: loss, top-1 and two signals have an AllReduce of their own
-WORDS = "workers", "rate", "splits", "steps", "out"
+
+
+def read_rate(text: str) -> str:
+    if not re.fullmatch(r"[1-9]\d*[kmg]bit", text):
+        raise argparse.ArgumentTypeError(f"must be as tc spells it, 100mbit, not {text}")
+    return text
+
+
+def read_splits(text: str) -> list[int]:
+    """Numbers of segments, separated by commas."""
+    return [cli.whole_number(1, MOST_SEGMENTS)(count) for count in text.split(",")]
 
 
 def main(
-    room: str,
+    network: Network,
     cfg,
-    workers: str = "2",
-    rate: str = "100mbit",
-    splits: str = "1,2,4",
-    steps: str = "20",
-    out: str = "",
+    *,
+    workers: Annotated[int, cli.whole_number(2, MOST_WORKERS)] = 2,
+    rate: Annotated[str, read_rate] = "100mbit",
+    splits: Annotated[Sequence[int], read_splits] = (1, 2, 4),
+    steps: cli.PositiveInt = 20,
+    out: Optional[Path] = None,
 ) -> None:
-    check(workers, rate, splits, steps)
     reason = netns.why_not()
     if reason:
         raise ValueError(f"a limited network cannot be made: {reason}")
     cfg = without_checkpoint(replace(cfg, run=replace(cfg.run, device="CPU")))
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(
-            room, cfg, int(workers), rate, ["--splits", splits, "--steps", steps], folder
-        )
-    cluster = fitted(found["probes"], int(workers))
+        options = ["--splits", ",".join(map(str, splits)), "--steps", str(steps)]
+        found = measure(network, cfg, workers, rate, options, folder)
+    cluster = fitted(found["probes"], workers)
     rows = [compared(found, cluster, int(count)) for count in found["steps"]]
     for line in told(rate, found, cluster, rows):
         print(line)
     result = {
         "config": cfg.run.out.name,
-        "workers": int(workers),
+        "workers": workers,
         "rate": rate,
         "latency_us": round(cluster.latency, 1),
         "gigabytes_per_second": round(cluster.bandwidth, 6),
@@ -71,28 +84,19 @@ def main(
     }
     print(json.dumps(result))
     if out:
-        with explained(Path(out), "--out"):
-            Path(out).parent.mkdir(parents=True, exist_ok=True)
-            write_text(Path(out), json.dumps(result) + "\n")
+        with explained(out, "--out"):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_text(out, json.dumps(result) + "\n")
 
 
-def check(workers: str, rate: str, splits: str, steps: str) -> None:
-    cli.whole_number("steps", steps)
-    if not 2 <= cli.whole_number("workers", workers) <= MOST_WORKERS:
-        raise ValueError(f"--workers must be from 2 to {MOST_WORKERS}, not {workers}")
-    if not re.fullmatch(r"[1-9]\d*[kmg]bit", rate):
-        raise ValueError(f"--rate must be as tc spells it, 100mbit, not {rate}")
-    for text in splits.split(","):
-        if cli.whole_number("splits", text) > MOST_SEGMENTS:
-            raise ValueError(f"--splits: {text} segments; at most {MOST_SEGMENTS}")
-
-
-def measure(room: str, cfg, workers: int, rate: str, options: list[str], folder: str) -> dict:
+def measure(
+    network: Network, cfg, workers: int, rate: str, options: list[str], folder: str
+) -> dict:
     """Runs the workers, each in its own namespace, and reads what the first one wrote."""
     config, result = Path(folder) / "config.yaml", Path(folder) / "result.json"
     config.write_text(to_yaml(cfg))
     script = [str(ROOT / "benchmarks" / "scaling" / "worker.py"), "--config_path", str(config)]
-    script += ["--network", room, *options, "--out", str(result)]
+    script += ["--network", network.name, *options, "--out", str(result)]
     with netns.hosts(workers, rate) as hosts:
         jobs = [start(i, name, hosts, script, folder) for i, (name, _) in enumerate(hosts)]
         for job in jobs:
@@ -173,4 +177,4 @@ def told(rate: str, found: dict, cluster: Cluster, rows: list[dict]) -> list[str
 
 
 if __name__ == "__main__":
-    cli.run_room(main, __doc__, optional=WORDS)
+    cli.run_for_network(main, __doc__)

@@ -129,7 +129,7 @@ def convolution(name: str, time: int, size: int, cin: int, cout: int, kernel: in
     return LayerCost(name, "convolution", outputs * cin * kernel, 0, outputs, parameters)
 
 
-def main(out: str = "") -> None:
+def main(*, out: Optional[Path] = None) -> None:
     runtime.start(Run(device="CPU"))
     plain = {"mean": (0, 0, 0), "std": (1, 1, 1)}
     net = build_network("resnet50", num_classes=1000, **plain)
@@ -143,7 +143,7 @@ def main(out: str = "") -> None:
     for name, (foretold, published) in ratios.items():
         print(f"throughput of TSM over {name}: foretold {foretold:.2f}, published {published}")
     if out:
-        draw(Path(out), resnet, jitter)
+        draw(out, resnet, jitter)
     result = {"jitter": round(jitter, 4), "efficiency": rows + summit, "ratios": ratios}
     print(json.dumps({**result, **facts}))
 
@@ -284,9 +284,5 @@ def published_efficiency() -> float:
     return SECONDS_ON_ONE_NODE / SECONDS_ON_SUMMIT / 256
 
 
-def start() -> None:
-    main(**cli.parse(sys.argv[1:], [], optional=["out"])[0])
-
-
 if __name__ == "__main__":
-    cli.enter(__doc__, start, bare=True)
+    cli.run_command(main, __doc__)

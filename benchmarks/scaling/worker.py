@@ -22,26 +22,28 @@ from utils.build_networks import build_train_step, make_dummy_batch, measure_med
 from utils.distributed.fusion_planner import even_ends
 from utils.evaluate.metrics import SumRanks
 from utils.files import write_text
+from utils.networks import Network
 from utils.runtime import Runtime
 
 PROBES = 2**10, 2**16, 2**18, 2**20  # elements of float32
 
 
-def main(room: str, cfg, splits: str, steps: str, out: str) -> None:
-    rt, many = runtime.start(cfg.run), int(steps)
-    found = {"ranks": rt.size, "probes": probe(many), "steps": {}}
+def main(network: Network, cfg, *, splits: str, steps: int, out: Path) -> None:
+    rt = runtime.start(cfg.run)
+    found = {"ranks": rt.size, "probes": probe(steps), "steps": {}}
     alone = Runtime(rt.rank, 1, rt.device, rt.seed)  # the same step, but nothing is exchanged
-    step, batch = build_train_step(room, cfg, alone), make_dummy_batch(room, cfg, rt.rank)
-    found["compute"] = step_seconds(step, batch, many)
+    step = build_train_step(network.name, cfg, alone)
+    batch = make_dummy_batch(network.name, cfg, rt.rank)
+    found["compute"] = step_seconds(step, batch, steps)
     weights = step.optimizer.parameters
     names, sizes = [p.name for p in weights], [p.size * p.itemsize for p in weights]
     for count in map(int, splits.split(",")):
         ends = even_ends(names, sizes, count)
         run = replace(cfg.run, all_reduce=tuple(ends))
-        step = build_train_step(room, replace(cfg, run=run), rt)
-        found["steps"][count] = {"ends": ends, "seconds": step_seconds(step, batch, many)}
+        step = build_train_step(network.name, replace(cfg, run=run), rt)
+        found["steps"][count] = {"ends": ends, "seconds": step_seconds(step, batch, steps)}
     if rt.is_main_process:
-        write_text(Path(out), json.dumps({**found, "names": names, "sizes": sizes}))
+        write_text(out, json.dumps({**found, "names": names, "sizes": sizes}))
 
 
 def probe(repeats: int) -> list[tuple[int, float]]:
@@ -60,4 +62,4 @@ def step_seconds(step, batch: tuple, repeats: int) -> float:
 
 
 if __name__ == "__main__":
-    cli.run_room(main, __doc__, options=["splits", "steps", "out"])
+    cli.run_for_network(main, __doc__)

@@ -88,6 +88,6 @@ def test_a_processor_without_a_name_is_told_by_its_kind(tmp_path, monkeypatch):
 
 def test_a_command_that_fails_is_told_by_its_last_line():
     with pytest.raises(
-        ValueError, match="benchmarks/benchmark.py: error: kind: the first argument"
+        ValueError, match="benchmarks/benchmark.py: error: the following arguments are required"
     ):
         results.run("benchmarks/benchmark.py", "speed")

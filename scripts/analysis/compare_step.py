@@ -10,7 +10,7 @@
 from the seed; and writes batch, weights, activations, loss, gradients and update. --against takes
 the same step again, on another device, with other settings, after a change: batch and weights are
 compared, and then taken from the record, so that every later stage is judged alone. --case compares
-with a golden case (yaml and settings say only which room and device); --recipe replays it with
+with a golden case (yaml and settings say only which network and device); --recipe replays it with
 other settings, named in RECIPE of the network's golden.py, so that what they change stands out.
 
 Prints a line for everything: stage, name, relative error. The last line of stdout is one JSON
@@ -30,72 +30,64 @@ import numpy as np
 from mindspore import Tensor
 
 from utils import cli, log, runtime
-from utils.networks import find_network
+from utils.networks import Network
 from utils.testing import step_comparison
 from utils.testing.golden import load_case
 from utils.weights import checkpoint
 
 
 def main(
-    room: str,
+    network: Network,
     cfg,
-    record: Optional[str] = None,
-    against: Optional[str] = None,
-    case: Optional[str] = None,
-    checkpoint_path: Optional[str] = None,
-    tolerance: str = "1e-4",
-    recipe: Optional[str] = None,
+    *,
+    record: Optional[Path] = None,
+    against: Optional[Path] = None,
+    case: Optional[Path] = None,
+    checkpoint_path: Optional[Path] = None,
+    tolerance: float = 1e-4,
+    recipe: str = "",
 ) -> None:
-    if sum(name is not None for name in (record, against, case)) != 1:
+    if sum(path is not None for path in (record, against, case)) != 1:
         raise ValueError("give one of --record, --against, --case")
     if recipe and not case:
         raise ValueError("--recipe changes a golden case: it needs --case")
-    limit = number(tolerance)
     # A difference of 1e-4 would otherwise be that of HF32 or TF32, which devices use by default.
     cfg = replace(cfg, run=replace(cfg.run, tf32=False))
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     if case:
-        golden = find_network(room).golden_case
-        changed = step_comparison.change_recipe(read_case(case), golden, recipe or "")
-        return report(step_comparison.against_case(changed, golden), limit)
-    step, clip, target = first_step(room, cfg, rt, checkpoint_path)
+        golden = network.golden_case
+        changed = step_comparison.change_recipe(read_case(case), golden, recipe)
+        return report(step_comparison.against_case(changed, golden), tolerance)
+    step, clip, target = first_step(network, cfg, rt, checkpoint_path)
     if record:
         taken = step_comparison.take_step(step, clip, target)
-        step_comparison.save_record(Path(record), taken)
-        print(json.dumps({"record": record, "entries": len(taken)}))
+        step_comparison.save_record(record, taken)
+        print(json.dumps({"record": str(record), "entries": len(taken)}))
         return None
-    recorded = step_comparison.load_record(Path(against))
+    recorded = step_comparison.load_record(against)
     own = {"data/clip": clip, "data/target": target}
     own.update({f"weights/{n}": v for n, v in step_comparison.weights_values(step.net).items()})
     put_weights(step, recorded)
     taken = step_comparison.take_step(step, recorded["data/clip"], recorded["data/target"])
-    return report(step_comparison.differences({**taken, **own}, recorded), limit)
+    return report(step_comparison.differences({**taken, **own}, recorded), tolerance)
 
 
-def number(text: str) -> float:
+def read_case(path: Path) -> dict:
     try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"--tolerance must be a number, not {text}") from None
-
-
-def read_case(path: str) -> dict:
-    try:
-        return load_case(Path(path))
+        return load_case(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"--case: {path} is no golden case: {error}") from None
 
 
-def first_step(room: str, cfg, rt: runtime.Runtime, path: Optional[str]) -> tuple:
+def first_step(network: Network, cfg, rt: runtime.Runtime, path: Optional[Path]) -> tuple:
     """(train step, clip, target): the yaml's network and the first batch of its data."""
-    dataset = find_network(room).dataset
-    train = find_network(room).train
+    dataset = network.dataset
     records = dataset.read_records(cfg, "train")
     order = dataset.build_train_sampler(cfg, records, rt)
     if path:
-        cfg = replace(cfg, train=replace(cfg.train, pretrained=Path(path)))
-    step = train.build(cfg, rt, order).step
+        cfg = replace(cfg, train=replace(cfg.train, pretrained=path))
+    step = network.train.build(cfg, rt, order).step
     source = dataset.TrainSource(records, cfg, order, 1, 0)
     rows = source.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
     clip, target = next(iter(rows))
@@ -132,8 +124,4 @@ def rounded(error: float) -> Optional[float]:
 
 
 if __name__ == "__main__":
-    cli.run_room(
-        main,
-        __doc__,
-        optional=["record", "against", "case", "checkpoint_path", "tolerance", "recipe"],
-    )
+    cli.run_for_network(main, __doc__)

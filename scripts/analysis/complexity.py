@@ -28,7 +28,7 @@ import numpy as np
 
 from utils import cli, runtime
 from utils.config import ROOT, Run, load_config
-from utils.networks import find_network
+from utils.networks import Network, find_network_of_yaml, list_networks
 from utils.nn.complexity import LayerCost, count_layers
 
 COMPUTING = {  # kind of operator: its name among the shares
@@ -50,12 +50,12 @@ TEXTS = ("network", "clip", "layer", "kind", "% of multiply-adds")  # to the lef
 SUMS = ("macs", "parameters", "inputs", "outputs")  # of a layer, and over the layers of a kind
 
 
-def main(room: str, cfg: Any, layers: bool = False) -> None:
+def main(network: Network, cfg: Any, *, layers: bool = False) -> None:
     """One network: its row, its kinds, its layers."""
     runtime.start(Run(device="CPU"))
     cfg = on_cpu(cfg)
-    found, name = run_once(room, cfg), cfg.run.out.name
-    row = figures(find_network(room).dataset.get_input_shape(cfg.data), found)
+    found, name = run_once(network, cfg), cfg.run.out.name
+    row = figures(network.dataset.get_input_shape(cfg.data), found)
     result = {"network": name, **row}
     show_table(COLUMNS, [[name, *cells(row)]])
     lines = [[kind, *(f"{n:,}" for n in sums.values())] for kind, sums in row["kinds"].items()]
@@ -75,8 +75,8 @@ def every_network() -> None:
     widths[:2] = max(len(paths[0].stem) for paths in groups), 14
     show_line(COLUMNS, COLUMNS, widths)
     for paths in groups:
-        began, (room, cfg) = time.monotonic(), opened(paths[0])
-        row = figures(find_network(room).dataset.get_input_shape(cfg.data), run_once(room, cfg))
+        began, (network, cfg) = time.monotonic(), opened(paths[0])
+        row = figures(network.dataset.get_input_shape(cfg.data), run_once(network, cfg))
         show_line([paths[0].stem, *cells(row)], COLUMNS, widths)
         seconds, names = round(time.monotonic() - began, 1), [path.stem for path in paths]
         rows.append({"network": names[0], "yamls": names, "seconds": seconds, **row})
@@ -84,28 +84,27 @@ def every_network() -> None:
 
 
 def alike() -> list[list[Path]]:
-    """The yaml files of all rooms, those of one network and shape of clip together.
+    """The yaml files of all networks, those of one model and shape of clip together.
 
-    First comes the one whose classes are as many as most yaml files of its room have.
+    First comes the one whose classes are as many as most yaml files of its network have.
     """
     groups, classes = defaultdict(list), {}
-    for room in cli.rooms():
-        for path in sorted((ROOT / room / "configs").glob("*.yaml")):
-            _, cfg = opened(path)
+    for name in list_networks():
+        for path in sorted((ROOT / name / "configs").glob("*.yaml")):
+            network, cfg = opened(path)
             arguments = cfg.model_arguments()
-            classes[path] = (room, arguments["num_classes"])
+            classes[path] = (name, arguments["num_classes"])
             arguments = {k: v for k, v in sorted(arguments.items()) if k not in UNCOUNTED}
-            groups[
-                repr((room, find_network(room).dataset.get_input_shape(cfg.data), arguments))
-            ].append(path)
+            clip = network.dataset.get_input_shape(cfg.data)
+            groups[repr((network.name, clip, arguments))].append(path)
     common = Counter(classes.values())
     return [sorted(paths, key=lambda p: -common[classes[p]]) for paths in groups.values()]
 
 
 def opened(path: Path) -> tuple[str, Any]:
-    """(room, configuration) of a yaml file in its room."""
-    room = path.parents[1].name
-    return room, on_cpu(load_config(find_network(room).config, path))
+    """(network, configuration) of a yaml file in its network's folder."""
+    network = find_network_of_yaml(path)
+    return network, on_cpu(load_config(network.config, path))
 
 
 def on_cpu(cfg: Any) -> Any:
@@ -113,9 +112,9 @@ def on_cpu(cfg: Any) -> Any:
     return replace(cfg, run=replace(cfg.run, device="CPU"))
 
 
-def run_once(room: str, cfg: Any) -> list[LayerCost]:
-    net = find_network(room).model.build_network(**cfg.model_arguments())
-    return count_layers(net, find_network(room).dataset.get_input_shape(cfg.data))
+def run_once(network: Network, cfg: Any) -> list[LayerCost]:
+    net = network.model.build_network(**cfg.model_arguments())
+    return count_layers(net, network.dataset.get_input_shape(cfg.data))
 
 
 def figures(clip: tuple[int, ...], layers: Sequence[LayerCost]) -> dict:
@@ -125,7 +124,7 @@ def figures(clip: tuple[int, ...], layers: Sequence[LayerCost]) -> dict:
     return {
         "clip": list(clip),
         "parameters": parameters,
-        "multiply_adds": macs,
+        "count_multiply_adds": macs,
         **{f"{name}_bytes": size for name, size in sizes.items()},
         **{f"per_{name}_byte": round(macs / size, 2) for name, size in sizes.items()},
         "kinds": by_kind(layers),
@@ -146,14 +145,14 @@ def by_kind(layers: Sequence[LayerCost]) -> dict[str, dict[str, int]]:
 def cells(row: dict) -> list[str]:
     """A row as COLUMNS show it, after the name."""
     shares = {
-        COMPUTING[kind]: 100 * sums["macs"] / row["multiply_adds"]
+        COMPUTING[kind]: 100 * sums["macs"] / row["count_multiply_adds"]
         for kind, sums in row["kinds"].items()
         if kind in COMPUTING
     }
     return [
         "x".join(str(size) for size in row["clip"]),
         f"{row['parameters']:,}",
-        f"{row['multiply_adds'] / 1e9:,.3f}",
+        f"{row['count_multiply_adds'] / 1e9:,.3f}",
         *(f"{row[f'{name}_bytes'] / 1e6:,.3f}" for name in SIZES),
         *(f"{row[f'per_{name}_byte']:,.1f}" for name in SIZES),
         ", ".join(f"{name} {share:.1f}" for name, share in shares.items() if share >= 0.05),
@@ -179,6 +178,5 @@ def show_line(line: Sequence[str], heading: Sequence[str], widths: Sequence[int]
 
 if __name__ == "__main__":
     if sys.argv[1:]:
-        cli.run_room(main, __doc__, flags=["layers"])
-    else:
-        cli.enter(__doc__, every_network, bare=True)
+        cli.run_for_network(main, __doc__)
+    cli.run_command(every_network, __doc__)

@@ -19,12 +19,13 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli
 from utils.config import home, to_yaml
+from utils.networks import Network
 from utils.simulation.dry_run import CORES, MODES, dry_run
 from utils.simulation.reading import DryRun
 
@@ -32,31 +33,22 @@ MOST = 16  # kernels by name in the table
 
 
 def main(
-    network: str,
+    network: Network,
     cfg: Any,
+    *,
     chip: str,
-    ranks: str = "1",
-    mode: str = MODES[0],
-    cores: str = str(CORES),
-    cann: str = "",
-    keep: str = "",
+    ranks: cli.PositiveInt = 1,
+    mode: Literal[MODES] = MODES[0],
+    cores: cli.PositiveInt = CORES,
+    cann: Optional[Path] = None,
+    keep: Optional[Path] = None,
 ) -> int:
     """Prints the table and the JSON object; returns the exit status."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.yaml"
         config.write_text(to_yaml(cfg))
-        result = dry_run(
-            network,
-            config,
-            [],
-            chip,
-            home() / ".cache" / "dry_run",
-            mode,
-            cli.whole_number("ranks", ranks),
-            cli.whole_number("cores", cores),
-            Path(cann) if cann else None,
-            Path(keep) if keep else None,
-        )
+        cache = home() / ".cache" / "dry_run"
+        result = dry_run(network.name, config, [], chip, cache, mode, ranks, cores, cann, keep)
     name = cfg.run.out.name
     if result.finished:
         print(f"{name}: {mode} step for {chip}, rank 0 of {ranks}, {cores} cores\n")
@@ -91,9 +83,4 @@ def list_rows(result: DryRun, device_memory: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    cli.run_room(
-        main,
-        __doc__,
-        options=["chip"],
-        optional=["ranks", "mode", "cores", "cann", "keep"],
-    )
+    cli.run_for_network(main, __doc__)

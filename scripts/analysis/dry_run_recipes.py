@@ -19,8 +19,10 @@ from typing import Any
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli
-from utils.config import ROOT, home, known
+from utils.config import ROOT, home, load_config
 from utils.files import explained, write_text
+from utils.messages import check_choice
+from utils.networks import find_network_of_yaml
 from utils.simulation.dry_run import choose_ranks, dry_run
 
 SMOKE = "_smoke"
@@ -34,27 +36,26 @@ HEAD = (
 ) + ("AllReduces", "backward kernels after the first AllReduce")
 
 
-def main(out: str, chip: str = "ascend910b", ranks: str = "8", only: str = "") -> int:
-    count, table = cli.whole_number("ranks", ranks), Path(out)
+def main(*, out: Path, chip: str = "ascend910b", ranks: cli.PositiveInt = 8, only: str = "") -> int:
     paths = {path.stem: path for path in list_recipes()}
     names = only.split(",") if only else list(paths)
     for name in names:
-        known(name, paths, "name of --only ")
+        check_choice(name, paths, "name of --only ")
     rows = {}
-    with explained(table, "--out"):
-        table.parent.mkdir(parents=True, exist_ok=True)
-        for row in read_rows(table.with_suffix(".jsonl")):
-            if (row["chip"], row["ranks"]) == (chip, count):
+    with explained(out, "--out"):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        for row in read_rows(out.with_suffix(".jsonl")):
+            if (row["chip"], row["ranks"]) == (chip, ranks):
                 rows[row["recipe"]] = row
     for name in names:
         if name in rows:
             continue
         print(f"{name} ...", file=sys.stderr, flush=True)
-        rows[name] = run_recipe(paths[name], chip, count)
-        with explained(table, "--out"):
-            with open(table.with_suffix(".jsonl"), "a") as file:
+        rows[name] = run_recipe(paths[name], chip, ranks)
+        with explained(out, "--out"):
+            with open(out.with_suffix(".jsonl"), "a") as file:
                 file.write(json.dumps(rows[name]) + "\n")
-            write_text(table, "\n".join(list_lines(rows)) + "\n")
+            write_text(out, "\n".join(list_lines(rows)) + "\n")
     failed = [name for name in names if not rows[name]["finished"]]
     print("\n".join(list_lines(rows)))
     print(json.dumps({"recipes": len(names), "failed": failed}))
@@ -68,11 +69,11 @@ def list_recipes() -> list[Path]:
 
 def run_recipe(path: Path, chip: str, ranks: int) -> dict[str, Any]:
     """The row of a recipe: the summary of its dry run, and what the table says beside it."""
-    network = cli.room_of(path)
-    cfg = cli.load_config(cli.config_of(network), path)
+    network = find_network_of_yaml(path)
+    cfg = load_config(network.config, path)
     cache = home() / ".cache" / "dry_run"
     simulated = choose_ranks(cfg.run.cluster, ranks)
-    result = dry_run(network, path, [], chip, cache, ranks=simulated)
+    result = dry_run(network.name, path, [], chip, cache, ranks=simulated)
     clips = cfg.data.batch * getattr(cfg.data, "copies", 1)
     row = {"recipe": path.stem, "ranks": ranks, "amp": cfg.run.amp, "clips": clips}
     return {**row, "device_memory_gb": cfg.run.device_memory, **result.summary()}
@@ -100,10 +101,5 @@ def list_lines(rows: dict[str, dict[str, Any]]) -> Iterator[str]:
         yield f"| {' | '.join(shown)} |"
 
 
-def start() -> int:
-    options, _ = cli.parse(sys.argv[1:], ["out"], [], ["chip", "ranks", "only"])
-    return main(**options)
-
-
 if __name__ == "__main__":
-    cli.enter(__doc__, start)
+    cli.run_command(main, __doc__)

@@ -17,12 +17,14 @@ segment a layer; writes plan.csv, timeline.png and scaling.png into FOLDER; and 
 to paste. docs/scaling.md explains the model. The last line of stdout is one JSON object.
 """
 
+import argparse
 import csv
 import json
 import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
@@ -35,16 +37,48 @@ from utils.distributed.fusion_planner import Prediction, layer_ends, layer_of, p
 from utils.distributed.gradient_fusion import backward_of, layer_names, segment_ends
 from utils.distributed.gradient_timing import Backward, write_backward
 from utils.files import explained
-from utils.networks import find_network
+from utils.networks import Network
 from utils.simulation.gradient_order import order_gradients, time_positions
 
 BEST, ONE, HAND, LAYERS = "best", "one segment", "yaml's own", "one a layer"
 
 
-def main(network: str, cfg, devices: str, out: str = "", chip: str = "", **given: str) -> None:
-    cluster = described(cfg.run.cluster or Cluster(), given)
-    counts = device_counts(devices, cluster, given.get("topology", ""))
-    profile, folder = given.get("profile", ""), Path(out) if out else cfg.run.out / "plan"
+def read_topology(text: str) -> tuple[int, int]:
+    """(nodes, devices of a node)."""
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"must be NODESxDEVICES, as in 256x6, not {text}")
+    return int(match[1]), int(match[2])
+
+
+def read_counts(text: str) -> list[int]:
+    words = text.split(",")
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise argparse.ArgumentTypeError(f"must be numbers above 0, as in 8,64,512, not {text}")
+    return sorted({int(word) for word in words})
+
+
+def main(
+    network: Network,
+    cfg,
+    *,
+    devices: Annotated[list[int], read_counts],
+    bandwidth: Optional[float] = None,
+    latency: Optional[float] = None,
+    topology: Optional[Annotated[tuple[int, int], read_topology]] = None,
+    profile: Optional[Path] = None,
+    chip: str = "",
+    out: Optional[Path] = None,
+) -> None:
+    nodes, per_node = topology or (max(devices), None)
+    changes = {"bandwidth": bandwidth, "latency": latency, "devices_per_node": per_node}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    cluster = replace(cfg.run.cluster or Cluster(), **changes)
+    for count in devices:
+        if cluster.nodes(count) > nodes:
+            shape = "x".join(map(str, topology))
+            raise ValueError(f"--devices: {count} devices are more than --topology {shape} has")
+    folder = out or cfg.run.out / "plan"
     if chip and profile:
         raise ValueError(
             "--chip and --profile exclude each other: each sets when gradients are ready"
@@ -53,7 +87,7 @@ def main(network: str, cfg, devices: str, out: str = "", chip: str = "", **given
         backward = simulate_order(network, cfg, cluster, chip, folder)
     else:
         backward = find_ready_times(network, cfg, cluster, profile)
-    plans = {count: compare(backward, cluster, count, cfg.run.all_reduce) for count in counts}
+    plans = {count: compare(backward, cluster, count, cfg.run.all_reduce) for count in devices}
     size, tensors = backward.sizes.sum() / 1e6, len(backward.names)
     print(f"{cfg.run.out.name}: a step of {1e3 * backward.step:.1f} ms on one device,")
     print(f"gradients of {size:.2f} MB in {tensors} tensors; {backward.source}\n")
@@ -66,43 +100,7 @@ def main(network: str, cfg, devices: str, out: str = "", chip: str = "", **given
     print(json.dumps({**summary(plans), "yaml": line, "folder": str(folder)}))
 
 
-def described(cluster: Cluster, given: dict) -> Cluster:
-    """The yaml's cluster with what the command line says on top."""
-    for name in ("bandwidth", "latency"):
-        if name in given:
-            cluster = replace(cluster, **{name: number(name, given[name])})
-    if "topology" in given:
-        cluster = replace(cluster, devices_per_node=topology(given["topology"])[1])
-    return cluster
-
-
-def number(name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"--{name} must be a number, not {text}") from None
-
-
-def topology(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
-    if not found:
-        raise ValueError(f"--topology must be NODESxDEVICES, as in 256x6, not {text}")
-    return int(found[1]), int(found[2])
-
-
-def device_counts(text: str, cluster: Cluster, shape: str) -> list[int]:
-    words = text.split(",")
-    if not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise ValueError(f"--devices must be numbers above 0, as in 8,64,512, not {text}")
-    counts = sorted({int(word) for word in words})
-    nodes = topology(shape)[0] if shape else 0
-    for count in counts:
-        if cluster.nodes(count) > nodes > 0:
-            raise ValueError(f"--devices: {count} devices are more than --topology {shape} has")
-    return counts
-
-
-def simulate_order(network: str, cfg, cluster: Cluster, chip: str, folder: Path) -> Backward:
+def simulate_order(network: Network, cfg, cluster: Cluster, chip: str, folder: Path) -> Backward:
     """When each gradient is complete: the order of a dry run, counted times.
 
     Writes gradients.json into the folder.
@@ -110,24 +108,24 @@ def simulate_order(network: str, cfg, cluster: Cluster, chip: str, folder: Path)
     path = folder / "gradients.json"
     with explained(folder, "--out"):  # before the dry run, which takes a minute
         folder.mkdir(parents=True, exist_ok=True)
-    positions = order_gradients(network, cfg, chip, home() / ".cache" / "dry_run")
+    positions = order_gradients(network.name, cfg, chip, home() / ".cache" / "dry_run")
     cfg = replace(cfg, run=replace(cfg.run, backward=None))
-    backward = time_positions(positions, find_ready_times(network, cfg, cluster, ""), chip)
+    backward = time_positions(positions, find_ready_times(network, cfg, cluster, None), chip)
     with explained(path, "--out"):
         write_backward(path, backward, cfg.data.batch, chip)
     return backward
 
 
-def find_ready_times(network: str, cfg, cluster: Cluster, profile: str) -> Backward:
+def find_ready_times(network: Network, cfg, cluster: Cluster, profile: Optional[Path]) -> Backward:
     """When each gradient of a network is complete on one device: from a file, or counted."""
-    measured = Path(profile) if profile else cfg.run.backward
     run = replace(cfg.run, device="CPU", amp="O0", all_reduce="none", cluster=cluster)
-    cfg = without_checkpoint(replace(cfg, run=replace(run, backward=measured)))
-    step = build_train_step(network, cfg, runtime.start(cfg.run))
+    run = replace(run, backward=profile or cfg.run.backward)
+    cfg = without_checkpoint(replace(cfg, run=run))
+    step = build_train_step(network.name, cfg, runtime.start(cfg.run))
     names = [p.name for p in step.optimizer.parameters]
     sizes = [p.size * p.itemsize for p in step.optimizer.parameters]
     clips = cfg.data.batch * getattr(cfg.data, "copies", 1)  # several of a video count as several
-    shape = (clips, *find_network(network).dataset.get_input_shape(cfg.data))
+    shape = (clips, *network.dataset.get_input_shape(cfg.data))
     return backward_of(step.net, names, sizes, cfg.run, shape)
 
 
@@ -213,9 +211,4 @@ def summary(plans: dict) -> dict:
 
 
 if __name__ == "__main__":
-    cli.run_room(
-        main,
-        __doc__,
-        options=["devices"],
-        optional=["bandwidth", "latency", "topology", "profile", "chip", "out"],
-    )
+    cli.run_for_network(main, __doc__)

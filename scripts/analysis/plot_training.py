@@ -10,6 +10,7 @@ is one JSON object: file, runs, and the last line of each run's log.
 import json
 import sys
 from pathlib import Path
+from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
@@ -31,11 +32,9 @@ FEW = 40  # points that are marked
 FORMATS = (".png", ".svg")
 
 
-def main(folders: list[str], out: str = "") -> None:
-    if not folders:
-        raise ValueError("name at least one run: the folder a training wrote into")
+def main(folders: list[str], *, out: Optional[Path] = None) -> None:
     runs = {folder: read_log(Path(folder)) for folder in folders}
-    target = Path(out or Path(folders[0]) / "curves.png")
+    target = out or Path(folders[0]) / "curves.png"
     if target.suffix not in FORMATS:
         raise ValueError(f"--out: {target} must end in {' or '.join(FORMATS)}")
     save(drawn(runs), target)
@@ -115,10 +114,5 @@ def is_point(line: dict, name: str, tests: bool) -> bool:
     return name in line and ("videos" in line) == tests
 
 
-def start() -> None:
-    given, _ = cli.parse(sys.argv[1:], [], optional=["out"], free="folders")
-    main(**given)
-
-
 if __name__ == "__main__":
-    cli.enter(__doc__, start)
+    cli.run_command(main, __doc__)

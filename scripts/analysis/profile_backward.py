@@ -31,6 +31,7 @@ from utils.distributed.cost_model import Cluster
 from utils.distributed.fusion_planner import layer_ends, segments_of
 from utils.distributed.gradient_timing import count_backward
 from utils.files import explained, write_text
+from utils.networks import Network
 from utils.nn.complexity import count_layers
 
 
@@ -55,23 +56,21 @@ class Forward(nn.Cell):
         return self.step.scaled_loss(clip, target)
 
 
-def main(room: str, cfg, out: str, points: str = "6", repeats: str = "7") -> None:
-    points = cli.whole_number("points", points)
-    repeats = cli.whole_number("repeats", repeats)
-    path = Path(out)
-    with explained(path, "--out"):  # told now, not after the measuring
-        path.parent.mkdir(parents=True, exist_ok=True)
+def main(
+    network: Network, cfg, *, out: Path, points: cli.PositiveInt = 6, repeats: cli.PositiveInt = 7
+) -> None:
+    with explained(out, "--out"):  # before the measuring
+        out.parent.mkdir(parents=True, exist_ok=True)
     cfg = without_checkpoint(replace(cfg, run=replace(cfg.run, all_reduce="none")))
     rt = runtime.start(cfg.run)
     log.start_log(rt)
-    measured = measure(
-        build_train_step(room, cfg, rt), *make_dummy_batch(room, cfg), points, repeats
-    )
+    step, batch = build_train_step(network.name, cfg, rt), make_dummy_batch(network.name, cfg)
+    measured = measure(step, *batch, points, repeats)
     found = {"config": cfg.run.out.name, "device": rt.device, "batch": cfg.data.batch, **measured}
-    with explained(path, "--out"):
-        write_text(path, json.dumps(found, indent=1) + "\n")
+    with explained(out, "--out"):
+        write_text(out, json.dumps(found, indent=1) + "\n")
     times = {name: found[name] for name in ("forward_seconds", "step_seconds")}
-    print(json.dumps({"profile": str(path), **times, "gradients": len(found["ready_seconds"])}))
+    print(json.dumps({"profile": str(out), **times, "gradients": len(found["ready_seconds"])}))
 
 
 def measure(step: nn.Cell, clip: Tensor, target: Tensor, points: int, repeats: int) -> dict:
@@ -128,4 +127,4 @@ def first_array(outputs) -> Tensor:
 
 
 if __name__ == "__main__":
-    cli.run_room(main, __doc__, options=["out"], optional=["points", "repeats"])
+    cli.run_for_network(main, __doc__)

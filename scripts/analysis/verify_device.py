@@ -19,7 +19,6 @@ logs/. The last line of stdout is one JSON object: report, device, verdicts. Exi
 failed; 1: a part failed; 2: wrong arguments; 130: interrupted, with a report of what was done.
 """
 
-import argparse
 import importlib
 import json
 import os
@@ -28,16 +27,17 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils.cli import whole_number
-from utils.config import home, known
+from utils import cli
+from utils.config import home
 from utils.distributed.devices import check_devices
 from utils.files import explained
+from utils.messages import check_choice
 from utils.processes import adopt_orphans
 from utils.simulation.dry_run import CHIPS, check_chip
-from utils.usage import Parser, quietly, show_usage
 from utils.verify.machine import Plan, choose_device, describe_machine
 from utils.verify.processes import Runner
 from utils.verify.report import FAILED, MARKDOWN, Finding, PartResult, Report, write_report
@@ -56,30 +56,12 @@ PARTS = {
 LIMITS = {"CPU": 900, "GPU": 3600, "Ascend": 3600}  # seconds of one process
 
 
-def parse_arguments() -> argparse.Namespace:
-    show_usage(__doc__)
-    parser = Parser(description=__doc__.splitlines()[0])
-    parser.add_argument("--devices", help="of this host; default: all, one CPU")
-    parser.add_argument("--only", help="parts, separated by commas")
-    parser.add_argument("--out", type=Path, help="folder of the report")
-    parser.add_argument("--device", choices=list(LIMITS), help="default: the best that is there")
-    parser.add_argument("--rehearse", action="store_true", help="dry runs instead of a device")
-    parser.add_argument("--chip", default=next(iter(CHIPS)), help="that dry runs simulate")
-    parser.add_argument("--timeout", help="seconds of one process")
-    return parser.parse_args()
-
-
-def main() -> int:
-    arguments = parse_arguments()
-    try:
-        parts, out = choose_parts(arguments.only), arguments.out or home() / "out/verify_device"
-        plan = make_plan(arguments, out.resolve())
-        adopt_orphans()
-        signal.signal(signal.SIGTERM, interrupt)
-        report, status = run_parts(plan, parts, out)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+def main(*, only: str = ",".join(PARTS), out: Optional[Path] = None, **options) -> int:
+    parts, out = choose_parts(only), out or home() / "out/verify_device"
+    plan = make_plan(out.resolve(), **options)
+    adopt_orphans()
+    signal.signal(signal.SIGTERM, interrupt)
+    report, status = run_parts(plan, parts, out)
     shutil.rmtree(plan.work, ignore_errors=True)
     verdicts = {part.name: part.verdict for part in report.parts}
     result = {"report": str(out / MARKDOWN), "device": plan.device, "verdicts": verdicts}
@@ -92,37 +74,42 @@ def interrupt(number: int, _) -> None:
 
 
 def choose_parts(text: str) -> list[str]:
-    """The parts of --only, in the order of PARTS; all without it. Raises ValueError."""
-    if text is None:
-        return list(PARTS)
+    """The parts of --only, in the order of PARTS. Raises ValueError."""
     chosen = text.split(",")
     for name in chosen:
-        known(name, PARTS, "part")
+        check_choice(name, PARTS, "part")
     return [name for name in PARTS if name in chosen]
 
 
-def make_plan(arguments: argparse.Namespace, out: Path) -> Plan:
-    """The plan of a call, with fresh folders. Raises ValueError for wrong arguments."""
-    check_chip(arguments.chip)
-    device, count = choose_device(os.environ)
-    if arguments.rehearse and (arguments.device or "CPU") != "CPU":
+def make_plan(
+    out: Path,
+    *,
+    device: Optional[Literal[tuple(LIMITS)]] = None,
+    devices: Optional[cli.PositiveInt] = None,
+    rehearse: bool = False,
+    chip: str = next(iter(CHIPS)),
+    timeout: Optional[cli.PositiveInt] = None,
+) -> Plan:
+    """The plan of a call, with fresh folders. Raises ValueError for wrong arguments.
+
+    `device` and `devices` are by default the best ones of this host, `timeout` depends on them.
+    """
+    check_chip(chip)
+    best, count = choose_device(os.environ)
+    if rehearse and (device or "CPU") != "CPU":
         raise ValueError("--rehearse goes with a CPU: leave out --device")
-    if arguments.rehearse:
-        device, count = "CPU", 1
-    elif arguments.device and arguments.device != device:
-        device, count = arguments.device, 1
-    if arguments.devices:
-        count = whole_number("devices", arguments.devices)
+    device = "CPU" if rehearse else device or best
+    if rehearse or device != best:
+        count = 1
+    if devices:
+        count = devices
         check_devices(count, [f"--run.device={device}"], os.environ)
-    limit = LIMITS[device]
-    if arguments.timeout:
-        limit = whole_number("timeout", arguments.timeout)
     with explained(out, "--out"):
         shutil.rmtree(out / "logs", ignore_errors=True)
         shutil.rmtree(out / "work", ignore_errors=True)
         (out / "work").mkdir(parents=True)
-    runner = Runner(out / "logs", limit)
-    return Plan(device, count, arguments.chip, arguments.rehearse, out / "work", runner)
+    runner = Runner(out / "logs", timeout or LIMITS[device])
+    return Plan(device, count, chip, rehearse, out / "work", runner)
 
 
 def run_parts(plan: Plan, names: list[str], out: Path) -> tuple[Report, int]:
@@ -163,5 +150,4 @@ def say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    with quietly():
-        sys.exit(main())
+    cli.run_command(main, __doc__, make_plan, watch_signals=False)

@@ -21,6 +21,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
@@ -29,35 +30,35 @@ from tqdm import tqdm
 from utils import cli
 from utils.data.annotation_file import AnnotationFile, choose_output_names, iterate_lines
 from utils.files import escape_control, explained, write_text
-from utils.networks import find_network
+from utils.networks import Network
 from utils.process_pool import Crashed, run_all
 from utils.video.integrity import DAMAGED, GOOD, Finding, Job, examine, table_row
 
-DEPTHS = ("all", "ends")
 SHOWN = 5  # bad videos named on stderr
 
 
 def main(
-    room: str, cfg, out: str, keep_damaged: bool, frames: str = "all", workers: str = ""
+    network: Network,
+    cfg,
+    *,
+    out: Path,
+    keep_damaged: bool = False,
+    frames: Literal["all", "ends"] = "all",
+    workers: Optional[cli.PositiveInt] = None,
 ) -> None:
-    workers, folder = workers or str(os.cpu_count() or 1), Path(out)
-    if frames not in DEPTHS:
-        raise ValueError(f"--frames is {frames}; choose one of {', '.join(DEPTHS)}")
-    if not workers.isdigit() or int(workers) == 0:
-        raise ValueError(f"--workers must be a whole number above 0, not {workers}")
-    dataset = find_network(room).dataset
-    began, files = time.monotonic(), dataset.list_annotation_files(cfg)
+    workers = workers or os.cpu_count() or 1
+    began, files = time.monotonic(), network.dataset.list_annotation_files(cfg)
     if not files:
-        raise ValueError(f"{room} has no lists of videos; there is nothing to scan")
+        raise ValueError(f"{network.name} has no lists of videos; there is nothing to scan")
     kinds, read = Counter(), 0
     for file, name in zip(files, choose_output_names(files)):
-        if file.path.resolve() == (folder / name).resolve():
+        if file.path.resolve() == (out / name).resolve():
             raise ValueError(f"--out {out} is the folder of {file.path}, which would be replaced")
-    with explained(folder, "--out"):
-        targets = [folder / name for name in choose_output_names(files)]
+    with explained(out, "--out"):
+        targets = [out / name for name in choose_output_names(files)]
         for file, target in zip(files, targets):
             target.parent.mkdir(parents=True, exist_ok=True)
-            lines, new = scan(file, cfg.data.reader, frames, int(workers), target)
+            lines, new = scan(file, cfg.data.reader, frames, workers, target)
             left_out = write_lists(target, lines, {GOOD, DAMAGED} if keep_damaged else {GOOD})
             tell_bad(target, left_out, len(lines))
             copy_names(file.path, target)
@@ -156,4 +157,4 @@ def copy_names(source: Path, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    cli.run_room(main, __doc__, ["out"], ["keep_damaged"], ["frames", "workers"])
+    cli.run_for_network(main, __doc__)

@@ -23,6 +23,7 @@ Where the data sets come from and how they lie: docs/data_preparation.md.
 import json
 import sys
 from pathlib import Path
+from typing import Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
@@ -40,34 +41,44 @@ SHOWN = 5  # files named that are no videos
 OPTIONS = {"with": ("annotations", "split"), "without": ("test", "seed")}
 
 
-def main(videos: str, out: str, names: str = "txt", dataset: str = "", **options: str) -> None:
-    one_of("names", names, OWN)
+def main(
+    *,
+    videos: Path,
+    out: Path,
+    names: Literal["txt", "csv"] = "txt",
+    dataset: Optional[Literal[tuple(READERS)]] = None,
+    **options,
+) -> None:
     for word, known in OPTIONS.items():
         if (word == "with") != bool(dataset) and set(known) & set(options):
             raise ValueError(f"--{' and --'.join(known)} go {word} --dataset")
-    root, folder = Path(videos).resolve(), Path(out)
+    root = videos.resolve()
     if dataset:
-        result, files = official(root, folder, dataset, names, **options)
+        result, files = official(root, out, dataset, names, **options)
     else:
         result, files = own(root, names, **options)
-    with explained(folder, "--out"):
-        folder.mkdir(parents=True, exist_ok=True)
+    with explained(out, "--out"):
+        out.mkdir(parents=True, exist_ok=True)
         for name, lines in files.items():
-            write_text(folder / name, "".join(f"{line}\n" for line in lines))
+            write_text(out / name, "".join(f"{line}\n" for line in lines))
     named = (OFFICIAL if dataset else OWN)[names]
-    lists = [str((folder / name).resolve()) for name in named]
+    lists = [str((out / name).resolve()) for name in named]
     print(json.dumps({"root": str(root), **result, "lists": lists}))
 
 
 def official(
-    root: Path, folder: Path, dataset: str, names: str, annotations: str = "", split: str = "1"
+    root: Path,
+    folder: Path,
+    dataset: str,
+    names: str,
+    *,
+    annotations: Optional[Path] = None,
+    split: Literal[1, 2, 3] = 1,
 ) -> tuple[dict, dict]:
     """What to tell, and {file: lines}."""
-    one_of("dataset", dataset, READERS)
-    one_of("split", split, ("1", "2", "3"))
     if not annotations:
         raise ValueError("missing --annotations: the folder of the official annotation files")
-    given = read(dataset, Path(annotations), int(split))
+    given = read(dataset, annotations, split)
     found = match(given, root, dataset in FRAMES)
     parts = {name: found.train if "train" in name else found.val for name in OFFICIAL[names]}
     files = {**parts, "labels.txt": given.names}
@@ -85,12 +96,12 @@ def tell(line: str) -> None:
     print(escape_control(line), file=sys.stderr)
 
 
-def own(root: Path, names: str, test: str = "0.2", seed: str = "0") -> tuple[dict, dict]:
+def own(root: Path, names: str, *, test: float = 0.2, seed: cli.Seed = 0) -> tuple[dict, dict]:
     """What to tell, and {file: lines}."""
-    if not seed.isdecimal() or len(seed) > 18 or int(seed) >= 2**32:
-        raise ValueError(f"--seed must be a whole number below 2^32, not {seed}")
+    if not 0 < test < 1:
+        raise ValueError(f"--test must lie between 0 and 1, not {test}")
     found = look(root)
-    train, tested = split(found, share_of(test), int(seed))
+    train, tested = split(found, test, seed)
     files = {name: train if "train" in name else tested for name in OWN[names]}
     for group in found.twins:
         tell(f"equal files, listed once: {', '.join(group)}")
@@ -104,26 +115,5 @@ def own(root: Path, names: str, test: str = "0.2", seed: str = "0") -> tuple[dic
     return counts, {**files, "labels.txt": sorted(found.classes)}
 
 
-def one_of(name: str, value: str, choices: object) -> None:
-    if value not in choices:
-        raise ValueError(f"--{name} is {value}; choose one of {', '.join(choices)}")
-
-
-def share_of(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = 0.0
-    if not 0 < share < 1:
-        raise ValueError(f"--test must lie between 0 and 1, not {text}")
-    return share
-
-
-def start() -> None:
-    optional = ["names", "dataset", *OPTIONS["with"], *OPTIONS["without"]]
-    given, _ = cli.parse(sys.argv[1:], ["videos", "out"], optional=optional)
-    main(**given)
-
-
 if __name__ == "__main__":
-    cli.enter(__doc__, start)
+    cli.run_command(main, __doc__, official, own)

@@ -9,7 +9,6 @@ yaml names the first. An existing target is never overwritten. The last line of 
 object: target, shards, classes, images.
 """
 
-import argparse
 import json
 import re
 import sys
@@ -20,20 +19,11 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 from mindspore.mindrecord import FileWriter
 from tqdm import tqdm
 
-from utils.files import escape_control
-from utils.usage import Parser, quietly
+from utils import cli
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 SCHEMA = {"image": {"type": "bytes"}, "label": {"type": "int32"}, "file": {"type": "string"}}
 AT_ONCE = 256  # images per write
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = Parser(description=__doc__.splitlines()[0])
-    parser.add_argument("--source", type=Path, required=True, help="folder of class folders")
-    parser.add_argument("--target", type=Path, required=True, help="file to write")
-    parser.add_argument("--shards", type=int, default=1, help="files to spread the images over")
-    return parser.parse_args()
 
 
 def list_images(source: Path) -> list[tuple[Path, int]]:
@@ -64,27 +54,21 @@ def write(images: list[tuple[Path, int]], target: Path, shards: int) -> None:
     writer.commit()
 
 
-def main() -> None:
-    arguments = parse_arguments()
-    target, shards = arguments.target, arguments.shards
+def main(*, source: Path, target: Path, shards: cli.PositiveInt = 1) -> None:
+    old = re.compile(rf"{re.escape(target.name)}\d*(\.db)?")
+    for file in target.parent.glob("*"):
+        if old.fullmatch(file.name):
+            raise ValueError(f"--target: {file} exists; remove it first, with its .db file")
+    images = list_images(source)
     try:
-        if shards < 1:
-            raise ValueError(f"--shards must be above 0, not {shards}")
-        old = re.compile(rf"{re.escape(target.name)}\d*(\.db)?")
-        for file in target.parent.glob("*"):
-            if old.fullmatch(file.name):
-                raise ValueError(f"--target: {file} exists; remove it first, with its .db file")
-        images = list_images(arguments.source)
         target.parent.mkdir(parents=True, exist_ok=True)
         write(images, target, shards)
-    except (ValueError, OSError, RuntimeError) as error:
-        print(f"error: {escape_control(' '.join(str(error).split()))}", file=sys.stderr)
-        sys.exit(2)
+    except (OSError, RuntimeError) as error:  # RuntimeError: MindRecord's writer
+        raise ValueError(str(error)) from None
     classes = images[-1][1] + 1
     result = {"target": str(target), "shards": shards, "classes": classes, "images": len(images)}
     print(json.dumps(result))
 
 
 if __name__ == "__main__":
-    with quietly():
-        main()
+    cli.run_command(main, __doc__)

@@ -23,6 +23,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
@@ -30,57 +31,62 @@ import numpy as np
 
 from utils import cli
 from utils.data.annotation_file import AnnotationFile, choose_output_names
-from utils.data.packed.encoder import form_of
+from utils.data.packed.encoder import Form, form_of
 from utils.data.packed.reader import pack_folder
-from utils.networks import find_network
+from utils.networks import Network
 from utils.video.integrity import Finding, read_table
 
 
-def main(room: str, cfg, out: str, verify: bool, workers: str = "", **options: str) -> None:
+def main(
+    network: Network,
+    cfg,
+    *,
+    out: Path,
+    verify: bool = False,
+    shards: cli.NonNegativeInt = 0,
+    bad: Optional[Path] = None,
+    workers: Optional[cli.PositiveInt] = None,
+    **form,
+) -> None:
     from utils.data.packed.pack import (
         pack_lists,  # not above: workers import this file, not MindSpore
     )
     from utils.data.packed.verify import verify_list
 
-    dataset = find_network(room).dataset
-    began, files, reader = time.monotonic(), dataset.list_annotation_files(cfg), cfg.data.reader
+    began, files, reader = (
+        time.monotonic(),
+        network.dataset.list_annotation_files(cfg),
+        cfg.data.reader,
+    )
     if not files:
-        raise ValueError(f"{room} has no lists of videos; scripts/data/pack_images.py packs images")
-    workers = cli.whole_number("workers", workers or str(len(os.sched_getaffinity(0))))
+        advice = "scripts/data/pack_images.py packs images"
+        raise ValueError(f"{network.name} has no lists of videos; {advice}")
     if verify:
-        found = [verify_list(file, Path(out), reader) for file in files]
+        found = [verify_list(file, out, reader) for file in files]
     else:
         flow = getattr(cfg.data, "modality", "rgb") == "flow"
-        found = pack_lists(planned(files, Path(out), flow, **options), reader, workers)
+        plans = planned(files, out, form_of(flow, **form), shards, bad)
+        found = pack_lists(plans, reader, workers or len(os.sched_getaffinity(0)))
     values = np.concatenate([each.pop("psnr") for each in found])
     values = values[np.isfinite(values)]  # frames that were taken as they are, are infinitely near
     result = {key: sum(each[key] for each in found) for key in found[0]}
     if len(values):
         result["psnr"] = {"median": float(np.median(values)), "lowest": float(values.min())}
         result["psnr"] = {key: round(value, 1) for key, value in result["psnr"].items()}
-    print(json.dumps({"out": out, **result, "seconds": round(time.monotonic() - began, 1)}))
+    print(json.dumps({"out": str(out), **result, "seconds": round(time.monotonic() - began, 1)}))
 
 
 def planned(
-    files: list[AnnotationFile],
-    out: Path,
-    flow: bool,
-    shards: str = "0",
-    bad: str = "",
-    **form: str,
+    files: list[AnnotationFile], out: Path, form: Form, shards: int, bad: Optional[Path]
 ) -> list:
     """A plan for each list; the train and the test list may be one."""
     from utils.data.packed.pack import plan_of
 
-    form = form_of(flow, **form)
-    if not shards.isdecimal():
-        raise ValueError(f"--shards must be a whole number, not {shards}")
     known = [
-        read_bad(Path(bad) / f"{name}.bad.tsv") if bad else {}
-        for name in choose_output_names(files)
+        read_bad(bad / f"{name}.bad.tsv") if bad else {} for name in choose_output_names(files)
     ]
     plans = {
-        pack_folder(out, file): plan_of(file, pack_folder(out, file), form, int(shards), known_bad)
+        pack_folder(out, file): plan_of(file, pack_folder(out, file), form, shards, known_bad)
         for file, known_bad in zip(files, known)
     }
     return list(plans.values())
@@ -96,5 +102,4 @@ def read_bad(path: Path) -> dict[str, Finding]:
 
 
 if __name__ == "__main__":
-    options = ["codec", "short_side", "gop", "quality", "shards", "bad", "workers"]
-    cli.run_room(main, __doc__, ["out"], flags=["verify"], optional=options)
+    cli.run_for_network(main, __doc__, form_of)

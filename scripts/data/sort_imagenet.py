@@ -27,18 +27,17 @@ from utils.files import explained
 TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 
 
-def main(annotations: str, images: str, out: str) -> None:
-    given, folder, target = Path(annotations), Path(images), Path(out)
-    classes = from_kit(given) if given.is_dir() else from_csv(given)
-    there = {name: kind for name, kind in classes.items() if (folder / name).is_file()}
+def main(*, annotations: Path, images: Path, out: Path) -> None:
+    classes = from_kit(annotations) if annotations.is_dir() else from_csv(annotations)
+    there = {name: kind for name, kind in classes.items() if (images / name).is_file()}
     if not there:
-        raise ValueError(f"--images: {folder} has none of the images; one is {min(classes)}")
-    with explained(target, "--out"):
+        raise ValueError(f"--images: {images} has none of the images; one is {min(classes)}")
+    with explained(out, "--out"):
         for kind in set(there.values()):
-            (target / kind).mkdir(parents=True, exist_ok=True)
+            (out / kind).mkdir(parents=True, exist_ok=True)
         for name, kind in there.items():
-            if not (target / kind / name).exists():
-                os.link(folder / name, target / kind / name)
+            if not (out / kind / name).exists():
+                os.link(images / name, out / kind / name)
     result = {"classes": len(set(there.values())), "images": len(there)}
     print(json.dumps({**result, "missing": len(classes) - len(there)}))
 
@@ -77,9 +76,5 @@ def from_kit(folder: Path) -> dict[str, str]:
     return found
 
 
-def start() -> None:
-    main(**cli.parse(sys.argv[1:], ["annotations", "images", "out"])[0])
-
-
 if __name__ == "__main__":
-    cli.enter(__doc__, start)
+    cli.run_command(main, __doc__)

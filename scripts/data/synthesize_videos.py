@@ -9,7 +9,6 @@ completed. The last line of stdout is one JSON object: root, classes, train, tes
 split), drawn (by this call), seconds; with --sets, `sets` has the counts of each.
 """
 
-import argparse
 import json
 import sys
 import time
@@ -17,37 +16,21 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from utils import cli
 from utils.data.synthetic.motion_videos import MOTIONS, draw_dataset, draw_sets
-from utils.usage import Parser, quietly
+from utils.files import explained
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = Parser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder of the data set")
-    parser.add_argument("--train", type=int, default=40, help="training videos per class")
-    parser.add_argument("--test", type=int, default=10, help="test videos per class")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed draws the same videos")
-    parser.add_argument("--sets", action="store_true", help="three sets with labels of their own")
-    return parser.parse_args()
-
-
-def main() -> None:
-    arguments = parse_arguments()
+def main(*, out: Path, train: int = 40, test: int = 10, seed: int = 0, sets: bool = False) -> None:
     start = time.time()
-    numbers = arguments.out, arguments.train, arguments.test, arguments.seed
-    try:
-        if arguments.sets:
-            counts = {"sets": draw_sets(*numbers)}
+    with explained(out, "--out"):
+        if sets:
+            counts = {"sets": draw_sets(out, train, test, seed)}
         else:
-            counts = {"classes": len(MOTIONS), **draw_dataset(*numbers)}
-    except (ValueError, OSError) as error:
-        reason = f"--out: cannot write {arguments.out}: " if isinstance(error, OSError) else ""
-        print(f"error: {reason}{getattr(error, 'strerror', error)}", file=sys.stderr)
-        sys.exit(2)
-    result = {"root": str(arguments.out), **counts}
+            counts = {"classes": len(MOTIONS), **draw_dataset(out, train, test, seed)}
+    result = {"root": str(out), **counts}
     print(json.dumps({**result, "seconds": round(time.time() - start, 1)}))
 
 
 if __name__ == "__main__":
-    with quietly():
-        main()
+    cli.run_command(main, __doc__)

@@ -10,10 +10,12 @@ from typing import get_type_hints
 
 import yaml
 
-from utils.cli import rooms
 from utils.config import ROOT
+from utils.networks import list_networks
 
-YAMLS = {room: sorted((ROOT / room / "configs").glob("*.yaml")) for room in rooms()}
+YAMLS = {
+    network: sorted((ROOT / network / "configs").glob("*.yaml")) for network in list_networks()
+}
 WORDS = [
     *("{", "}", "[", "]", ", ", ": ", "- ", "? ", "\n", "\n  ", "\n    ", " ", "\t", "#", "---\n"),
     *(
@@ -112,8 +114,8 @@ OPTIONS = [
 def make_yaml(seed: int) -> tuple[str, bytes]:
     """(the network that it is for, the file's contents)."""
     draw = random.Random(seed)
-    room = draw.choice(sorted(YAMLS))
-    text = draw.choice(YAMLS[room]).read_text()
+    network = draw.choice(sorted(YAMLS))
+    text = draw.choice(YAMLS[network]).read_text()
     kind = draw.randrange(3)
     if kind == 0:
         text = draw.choice([mutate_lines, mutate_letters])(draw, text)
@@ -122,8 +124,8 @@ def make_yaml(seed: int) -> tuple[str, bytes]:
     else:
         text = replace_value(draw, text)
     if draw.random() < 0.2:
-        return room, text.encode(draw.choice(ENCODINGS), "replace")
-    return room, text.encode("utf-8", "surrogateescape" if kind == 2 else "replace")
+        return network, text.encode(draw.choice(ENCODINGS), "replace")
+    return network, text.encode("utf-8", "surrogateescape" if kind == 2 else "replace")
 
 
 def mutate_letters(draw: random.Random, text: str) -> str:
@@ -178,7 +180,7 @@ def make_override(seed: int, config: type) -> str:
 def make_command_line(seed: int, config: type, folder: Path) -> list[str]:
     """Arguments of a script: options, overrides and loose words; files are of `folder`."""
     draw = random.Random(seed)
-    room = config.__module__.partition(".")[0]
+    network = config.__module__.partition(".")[0]
     files = [
         *map(str, folder.iterdir()),
         "",
@@ -191,7 +193,7 @@ def make_command_line(seed: int, config: type, folder: Path) -> list[str]:
     ]
     arguments = []
     if draw.random() < 0.8:
-        path = draw.choice(files) if draw.random() < 0.2 else str(draw.choice(YAMLS[room]))
+        path = draw.choice(files) if draw.random() < 0.2 else str(draw.choice(YAMLS[network]))
         arguments += ["--config_path", path]
     for _ in range(draw.randrange(5)):
         kind, option = draw.randrange(4), draw.choice(OPTIONS)

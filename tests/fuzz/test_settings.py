@@ -14,11 +14,11 @@ from utils import cli, log, runtime, signals
 from utils.config import ROOT, load_config, to_dict, to_yaml
 from utils.distributed.launch_config import read_job
 from utils.messages import LINE, SETTINGS_LINE
-from utils.networks import find_network
+from utils.networks import find_network, list_networks
 
 SECONDS = 5  # of computing for one case
 SCRIPTS = [
-    *(f"{room}/{name}.py" for room in cli.rooms() for name in ("train", "eval", "export")),
+    *(f"{net}/{name}.py" for net in list_networks() for name in ("train", "eval", "export")),
     *(f"scripts/{name}.py" for name in ("predict", "convert_checkpoint", "launch")),
     *(f"scripts/data/{name}.py" for name in ("check_videos", "pack_videos", "make_lists")),
     *(f"scripts/analysis/{name}.py" for name in ("complexity", "compare_step", "plan_allreduce")),
@@ -27,10 +27,6 @@ SCRIPTS = [
 ]
 VARIABLES = ["NODES", "NODE_RANK", "MASTER_PORT", "MASTER_TIMEOUT", "MASTER_ADDR", "ZOO_JOB_TOKEN"]
 VARIABLES += ["RANK_TABLE_FILE", "ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"]
-
-
-def config_of(room: str) -> type:
-    return find_network(room).config
 
 
 def numbers(values) -> list:
@@ -42,11 +38,11 @@ def numbers(values) -> list:
     return [values] if isinstance(values, (int, float)) else []
 
 
-def assert_loads_or_is_refused(room: str, path: Path, overrides=()) -> bool:
+def assert_loads_or_is_refused(network: str, path: Path, overrides=()) -> bool:
     """Returns whether it loads."""
     began = time.process_time()
     try:
-        config = load_config(config_of(room), path, list(overrides))
+        config = load_config(find_network(network).config, path, list(overrides))
     except ValueError as error:
         message = str(error)
         assert len(message) <= SETTINGS_LINE
@@ -57,7 +53,7 @@ def assert_loads_or_is_refused(room: str, path: Path, overrides=()) -> bool:
     assert all(map(math.isfinite, numbers(to_dict(config))))
     copy = path.with_name("copy.yaml")
     copy.write_text(to_yaml(config), encoding="utf-8", errors="surrogateescape")
-    assert to_dict(load_config(config_of(room), copy)) == to_dict(config)
+    assert to_dict(load_config(find_network(network).config, copy)) == to_dict(config)
     return True
 
 
@@ -65,10 +61,10 @@ def try_yamls(folder: Path, seeds: range) -> None:
     path = folder / "random.yaml"
     loaded = 0
     for seed in seeds:
-        room, content = settings.make_yaml(seed)
+        network, content = settings.make_yaml(seed)
         path.write_bytes(content)
         try:
-            loaded += assert_loads_or_is_refused(room, path)
+            loaded += assert_loads_or_is_refused(network, path)
         except BaseException as error:
             raise AssertionError(f"seed {seed}: {content[:300]!r}") from error
     assert 0 < loaded < len(seeds)
@@ -78,12 +74,12 @@ def try_yamls(folder: Path, seeds: range) -> None:
 def try_overrides(folder: Path, seeds: range) -> None:
     loaded = 0
     for seed in seeds:
-        room = cli.rooms()[seed % len(cli.rooms())]
-        override = settings.make_override(seed, config_of(room))
+        network = list_networks()[seed % len(list_networks())]
+        override = settings.make_override(seed, find_network(network).config)
         path = folder / "shipped.yaml"
-        path.write_bytes(settings.YAMLS[room][0].read_bytes())
+        path.write_bytes(settings.YAMLS[network][0].read_bytes())
         try:
-            loaded += assert_loads_or_is_refused(room, path, [override])
+            loaded += assert_loads_or_is_refused(network, path, [override])
         except BaseException as error:
             raise AssertionError(f"seed {seed}: {override[:300]!r}") from error
     assert 0 < loaded < len(seeds)
@@ -97,7 +93,7 @@ class Ended(BaseException):
 def end_of(monkeypatch, capsys, tmp_path):
     """Runs a script in this process until it begins to work: status (None if it does), stderr."""
 
-    def leave(status: int, line: str) -> None:
+    def exit_now(status: int, line: str) -> None:
         print(line, file=sys.stderr)
         raise Ended(status)
 
@@ -113,7 +109,7 @@ def end_of(monkeypatch, capsys, tmp_path):
             status = end.args[0] if end.args else 0
         return status, capsys.readouterr().err
 
-    monkeypatch.setattr(cli, "leave", leave)
+    monkeypatch.setattr(cli, "exit_now", exit_now)
     monkeypatch.setattr(signals, "watch", lambda: None)
     monkeypatch.setattr(runtime, "start", work)
     monkeypatch.setattr("utils.distributed.worker_group.Workers", work)
@@ -137,8 +133,8 @@ def try_command_lines(run, folder: Path, seeds: range) -> None:
     statuses = []
     for seed in seeds:
         script = SCRIPTS[seed % len(SCRIPTS)]
-        room = script.partition("/")[0].replace("scripts", "tsm")
-        arguments = settings.make_command_line(seed, config_of(room), folder)
+        network = script.partition("/")[0].replace("scripts", "tsm")
+        arguments = settings.make_command_line(seed, find_network(network).config, folder)
         try:
             status, errors = run(script, arguments)
             assert status in (0, 2, None)

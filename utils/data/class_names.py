@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from utils.config import ROOT, known
+from utils.config import ROOT
 from utils.data.annotation_file import AnnotationFile
 from utils.files import read_text
 from utils.log import log
+from utils.messages import check_choice
 
 BUILTIN_NAMES = ROOT / "utils" / "labels"
 COUNTERCLOCKWISE = re.compile("(counter|anti)[- _]?clockwise")
@@ -39,7 +40,7 @@ def find_class_names(names_file: Optional[Path], builtin: str, classes: int) -> 
         return read_class_names(names_file, classes, f"{names_file}")
     if not builtin:
         return []
-    known(
+    check_choice(
         builtin, [file.stem for file in sorted(BUILTIN_NAMES.glob("*.txt"))], "list of data.labels"
     )
     names = (BUILTIN_NAMES / f"{builtin}.txt").read_text(encoding="utf-8").splitlines()

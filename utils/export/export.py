@@ -1,5 +1,6 @@
 """Export, then reload and compare: a file nobody has run again is not delivered."""
 
+import argparse
 import contextlib
 import importlib.util
 import json
@@ -8,15 +9,15 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Callable, NamedTuple
+from typing import Annotated, Any, Callable, Literal, NamedTuple, Optional
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from utils.cli import whole_number
 from utils.export import mindir, onnx_graph
 from utils.files import explained
+from utils.messages import VALUE, cut
 from utils.testing.golden import spread
 from utils.train import amp
 from utils.weights.model_checksum import append_checksum
@@ -26,7 +27,6 @@ from utils.weights.model_checksum import append_checksum
 TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2}
 LEVEL = {"fp32": "O0", "fp16": "O2"}
 INPUT = "input"  # its name in an ONNX file
-OPTIONAL = ("batch", "input", "precision")
 TRACED = 2, 3  # batches from which the graph with a free one is made
 
 
@@ -45,33 +45,34 @@ class Wanted(NamedTuple):
         return (self.batch,) if self.batch else (2, 1)
 
 
+def read_batch(text: str) -> int:
+    """The number of clips; 0 is a free one."""
+    if text != "free" and not (text.isdecimal() and len(text) <= 18 and int(text) > 0):
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number above 0, or free, not {cut(text, VALUE)}"
+        )
+    return 0 if text == "free" else int(text)
+
+
 def wanted(
     eval_batch: int,
-    format: str,
-    target: str,
-    batch: str = "",
-    input: str = "uint8",
-    precision: str = "fp32",
+    *,
+    format: Literal["mindir", "onnx"],
+    target: Path,
+    batch: Optional[Annotated[int, read_batch]] = None,
+    input: Literal["uint8", "float32"] = "uint8",
+    precision: Literal["fp32", "fp16"] = "fp32",
 ) -> Wanted:
-    """Checks the options; ValueError for one that is not offered or a package that is missing."""
-    offered("format", format, ("mindir", "onnx"))
-    offered("input", input, ("uint8", "float32"))
-    offered("precision", precision, tuple(LEVEL))
+    """Checks the options; ValueError for a target that does not fit or a missing package."""
     if format == "onnx":
         require("onnx", "onnxruntime")
-    size = 0 if batch == "free" else whole_number("batch", batch or str(eval_batch), ", or free")
-    path = Path(target)
-    if path.suffix in {f".{kind}" for kind in WAYS} - {f".{format}"}:
-        raise ValueError(f"--target {target} ends in {path.suffix} and --format is {format}")
-    path = path if path.suffix == f".{format}" else path.with_name(f"{path.name}.{format}")
-    if path.is_dir():
-        raise ValueError(f"--target: {path} is a folder")
-    return Wanted(format, path, size, input, precision)
-
-
-def offered(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"--{name} is {value}; offered: {', '.join(choices)}")
+    if target.suffix in {f".{kind}" for kind in WAYS} - {f".{format}"}:
+        raise ValueError(f"--target {target} ends in {target.suffix} and --format is {format}")
+    if target.suffix != f".{format}":
+        target = target.with_name(f"{target.name}.{format}")
+    if target.is_dir():
+        raise ValueError(f"--target: {target} is a folder")
+    return Wanted(format, target, eval_batch if batch is None else batch, input, precision)
 
 
 def require(*packages: str) -> None:

@@ -8,7 +8,6 @@ from mindspore import Tensor, nn
 
 from utils import log
 from utils.build_networks import build_eval_network, build_train_step, make_dummy_batch
-from utils.config import known
 from utils.networks import find_network
 from utils.runtime import Runtime, release_memory
 
@@ -17,27 +16,24 @@ PARTS = ("train_compile", "eval_compile", "train", "eval")
 STEPS = 2
 
 
-def check(kind: str, part: str) -> None:
-    """ValueError for a part that a kind of measurement does not have."""
+def check(kind: str) -> None:
+    """ValueError for a kind of measurement that has no parts."""
     if kind not in ("compile", "memory"):
         raise ValueError(f"--part goes with compile and memory, not with {kind}")
-    known(part, PARTS, "--part")
 
 
-def measure(room: str, cfg, rt: Runtime, part: str) -> dict:
+def measure(network: str, cfg, rt: Runtime, part: str) -> dict:
     """The training or the evaluation graph of a batch of made-up clips.
 
     Seconds to compile it; the most memory of this process, and of a device that has its own, GB.
     """
-    inputs = make_dummy_batch(room, cfg)
+    inputs = make_dummy_batch(network, cfg)
     if part.startswith("train"):
-        cell = build_train_step(room, cfg, rt)
+        cell = build_train_step(network, cfg, rt)
         inputs = (*inputs, *cell.draw_factors())
     else:
-        cell, inputs = (
-            build_eval_network(room, cfg),
-            (inputs[0].reshape(-1, *find_network(room).dataset.get_input_shape(cfg.data)),),
-        )
+        cell = build_eval_network(network, cfg)
+        inputs = (inputs[0].reshape(-1, *find_network(network).dataset.get_input_shape(cfg.data)),)
     log.log.info("%s ...", part)
     found = {"seconds": round(compile_seconds(cell, *inputs), 2)}
     for _ in range(0 if part.endswith("compile") else STEPS):

@@ -6,7 +6,7 @@ No MindSpore here: worker processes start fast and stay small.
 import zlib
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Literal, NamedTuple, Optional, Union
 
 import av
 import cv2
@@ -37,22 +37,24 @@ class Form(NamedTuple):
 
 
 def form_of(
-    flow: bool, codec: str = "video", short_side: str = "256", gop: str = "12", quality: str = ""
+    flow: bool,
+    *,
+    codec: Literal[CODECS] = "video",
+    short_side: int = 256,
+    gop: int = 12,
+    quality: Optional[int] = None,
 ) -> Form:
     """The form that options on a command line ask for, of optical flow or of pictures."""
-    if codec not in CODECS:
-        raise ValueError(f"--codec is {codec}; choose one of {', '.join(CODECS)}")
     if codec == "video" and flow:
         raise ValueError("--codec video: optical flow is no video; take --codec jpeg")
     lowest, highest, usual = (0, 51, CRF) if codec == "video" else (1, 100, JPEG)
-    quality = quality or str(usual)
-    if not quality.isdecimal() or not lowest <= int(quality) <= highest:
+    quality = usual if quality is None else quality
+    if not lowest <= quality <= highest:
         raise ValueError(f"--quality of {codec} is {lowest} to {highest}, not {quality}")
-    if not short_side.isdecimal():
-        raise ValueError(f"--short_side must be a whole number, not {short_side}")
-    if not gop.isdecimal() or int(gop) == 0:
-        raise ValueError(f"--gop must be a whole number above 0, not {gop}")
-    return Form(codec, int(short_side), int(gop) if codec == "video" else 1, int(quality))
+    for name, value, least in (("short_side", short_side, 0), ("gop", gop, 1)):
+        if value < least:
+            raise ValueError(f"--{name} must be at least {least}, not {value}")
+    return Form(codec, short_side, gop if codec == "video" else 1, quality)
 
 
 class Packed(NamedTuple):

@@ -7,9 +7,8 @@ import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
 from mvit_multi.tests.formula import multiply_adds
-from utils.cli import rooms
 from utils.config import ROOT, load_config
-from utils.networks import find_network
+from utils.networks import find_network, list_networks
 from utils.nn.complexity import LayerCost, classify_kernel, count_layers
 from utils.nn.conv3d import FORMS, Conv3d, DepthwiseConv3d
 from utils.nn.dropout import Dropout
@@ -116,20 +115,19 @@ SMALL = {
 }
 
 
-def small(room: str, name: str, *overrides: str) -> tuple:
+def small(folder: str, name: str, *overrides: str) -> tuple:
     """(network, shape of a clip) of a yaml, in small."""
-    config = find_network(room).config
-    path = ROOT / room / "configs" / f"{name}.yaml"
-    cfg = load_config(config, path, ["run.device=CPU", "run.all_reduce=[]", *overrides])
-    network = find_network(room)
+    network = find_network(folder)
+    path = ROOT / folder / "configs" / f"{name}.yaml"
+    cfg = load_config(network.config, path, ["run.device=CPU", "run.all_reduce=[]", *overrides])
     return network.model.build_network(**cfg.model_arguments()), network.dataset.get_input_shape(
         cfg.data
     )
 
 
-@pytest.mark.parametrize("room", rooms())
-def test_every_parameter_belongs_to_one_layer(room):
-    net, shape = small(room, *SMALL[room])
+@pytest.mark.parametrize("network", list_networks())
+def test_every_parameter_belongs_to_one_layer(network):
+    net, shape = small(network, *SMALL[network])
     layers = count_layers(net, shape)
     assert sum(layer.parameters for layer in layers) == sum(p.size for p in net.trainable_params())
     holders = [layer.name for layer in layers if layer.parameters]

@@ -275,11 +275,10 @@ def test_shards_may_move_while_they_are_open(original, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"codec": "gif"}, "--codec is gif; choose one of video, jpeg"),
-        ({"quality": "52"}, "--quality of video is 0 to 51, not 52"),
-        ({"codec": "jpeg", "quality": "0"}, "--quality of jpeg is 1 to 100, not 0"),
-        ({"gop": "0"}, "--gop must be a whole number above 0, not 0"),
-        ({"short_side": "-3"}, "--short_side must be a whole number, not -3"),
+        ({"quality": 52}, "--quality of video is 0 to 51, not 52"),
+        ({"codec": "jpeg", "quality": 0}, "--quality of jpeg is 1 to 100, not 0"),
+        ({"gop": 0}, "--gop must be at least 1, not 0"),
+        ({"short_side": -3}, "--short_side must be at least 0, not -3"),
         ({"flow": True}, "optical flow is no video"),
     ],
 )
