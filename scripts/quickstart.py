@@ -41,7 +41,7 @@ def main() -> None:
     take_nothing(__doc__)
     say("drawing videos of 8 motions that no single frame can tell apart")
     call("", "scripts/data/synthesize_videos.py", "--out", str(DATA), *VIDEOS)
-    say("training TSM and TSN, its twin without the shift, then evaluating both")
+    say("training TSM and TSN, the same network without the shift, then evaluating both")
     began = time.monotonic()
     with ThreadPoolExecutor(len(NETWORKS)) as pool:
         results = dict(zip(NETWORKS, pool.map(train_and_evaluate, NETWORKS)))
