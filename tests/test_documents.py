@@ -26,7 +26,7 @@ from utils.config import ROOT, load_config
 from utils.networks import find_network
 from utils.weights import checkpoint
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 DOCUMENTS += [ROOT / room / "README.md" for room in rooms()]
 MARK = "not run by the tests: "
 FILE = re.compile(r"```yaml file=(\S+)\n(.*?)```", re.DOTALL)  # what the reader writes

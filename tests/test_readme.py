@@ -12,7 +12,8 @@ from utils.cli import config_of, rooms, settings_of
 from utils.config import ROOT, load_config
 from utils.networks import find_network
 
-DOCUMENTS = [ROOT / "README.md", *(ROOT / room / "README.md" for room in rooms())]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+DOCUMENTS += [ROOT / room / "README.md" for room in rooms()]
 DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
 FILE = re.compile(r"```yaml file=(\S+)\n(.*?)```", re.DOTALL)
 
