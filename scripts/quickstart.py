@@ -36,7 +36,7 @@ NETWORKS = {
 def main() -> None:
     say("drawing videos of 8 motions that no single frame can tell apart")
     call("", "scripts/data/synthesize_videos.py", "--out", str(DATA), *VIDEOS)
-    say("training TSM and TSN, its twin without the shift, then evaluating both")
+    say("training TSM and TSN, the same network without the shift, then evaluating both")
     began = time.monotonic()
     with ThreadPoolExecutor(len(NETWORKS)) as pool:
         results = dict(zip(NETWORKS, pool.map(train_and_evaluate, NETWORKS)))

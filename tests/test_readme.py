@@ -11,7 +11,8 @@ import pytest
 from utils.config import ROOT, list_settings, load_config
 from utils.networks import find_network, list_networks
 
-DOCUMENTS = [ROOT / "README.md", *(ROOT / network / "README.md" for network in list_networks())]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+DOCUMENTS += [ROOT / network / "README.md" for network in list_networks()]
 DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
 FILE = re.compile(r"```yaml file=(\S+)\n(.*?)```", re.DOTALL)
 
