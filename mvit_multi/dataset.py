@@ -66,6 +66,7 @@ def read_records(cfg, split: str) -> list[Sample]:
 
 
 def build_train_sampler(cfg, samples: list[Sample], rt: Runtime) -> TrainSampler:
+    """The sampler of this rank: the sample of every position of the training run."""
     return video_dataset.train_sampler(cfg, samples, rt)
 
 

@@ -153,11 +153,13 @@ class Config:
 
     @property
     def dense_test(self) -> bool:
+        """Whether evaluation uses dense sampling."""
         sampling = self.eval.sampling
         return (self.data.sampling if sampling == "as_data" else sampling) == "dense"
 
     @property
     def test_crop(self) -> int:
+        """The crop size in evaluation."""
         return self.eval.crop or self.data.crop
 
     def model_arguments(self) -> dict:

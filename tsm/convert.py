@@ -80,8 +80,8 @@ def rename_from_mmaction2(name: str, rules: list) -> str:
         stage, block, step, kind, leaf = mobile.groups()
         index, layer = MOBILE_STAGES[int(stage)] + int(block), 3 * int(step) + (kind == "bn")
         return f"base_model.features.{index}.conv.{layer}.{leaf}"
-    for pattern, ours in rules:
-        name = re.sub(pattern, ours, name)
+    for pattern, replacement in rules:
+        name = re.sub(pattern, replacement, name)
     return name
 
 

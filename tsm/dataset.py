@@ -37,6 +37,7 @@ def list_annotation_files(cfg) -> list[AnnotationFile]:
 
 
 def build_train_sampler(cfg, records: list[Record], rt: Runtime) -> TrainSampler:
+    """The sampler of this rank: the sample of every position of the training run."""
     return video_dataset.train_sampler(cfg, records, rt)
 
 

@@ -116,6 +116,7 @@ class Config:
 
     @property
     def test_crop(self) -> int:
+        """The crop size in evaluation."""
         return self.eval.crop or (self.data.crop if self.eval.crops == 1 else self.data.scales[0])
 
     def model_arguments(self) -> dict:

@@ -48,8 +48,8 @@ def canonical_name(name: str, source_format: str = "slowfast") -> Optional[str]:
     """The canonical name."""
     if source_format != "pytorchvideo":
         return re.sub(r"^module\.", "", name)
-    for pattern, ours in PYTORCHVIDEO:
-        name = re.sub(pattern, ours, name)
+    for pattern, replacement in PYTORCHVIDEO:
+        name = re.sub(pattern, replacement, name)
     return re.sub(STAGE, lambda m: f"s{int(m[1]) + 1}.pathway0_res{m[2]}.", name)
 
 
