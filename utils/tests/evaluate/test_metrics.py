@@ -183,7 +183,7 @@ def test_data_sets_with_other_views_have_one_shape(monkeypatch):
             set=SimpleNamespace(name=name, num_classes=classes),
             clips=views,
             crops=1,
-            bad=SimpleNamespace(count=0),
+            unreadable=SimpleNamespace(count=0),
             dataset=lambda: Rows(views),
         )
 
