@@ -19,7 +19,7 @@ def cpu():
 
 
 @pytest.fixture
-def told(monkeypatch):
+def log_messages(monkeypatch):
     """What is logged from now on; unlike caplog's, the same whoever set the log up before."""
     lines, level = [], log.level
     handler = logging.Handler()

@@ -170,13 +170,13 @@ def measure_step(
 
 def measure_parts(kind: str, batch: int) -> dict:
     """This command once for each part, in a process of its own: the peak of memory never falls."""
-    found = {"batch": batch}
+    result = {"batch": batch}
     for part in graph_costs.PARTS[:2] if kind == "compile" else graph_costs.PARTS:
         costs = results.run("benchmarks/benchmark.py", *sys.argv[1:], f"--part={part}")
         for name in ("seconds",) if kind == "compile" else ("peak_gb", "device_peak_gb"):
             if name in costs:
-                found[f"{part}_{name}"] = costs[name]
-    return found
+                result[f"{part}_{name}"] = costs[name]
+    return result
 
 
 class Product(nn.Cell):

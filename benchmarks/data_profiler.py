@@ -124,19 +124,19 @@ def timed(function: Callable, part: str, account: Account) -> Callable:
 @contextlib.contextmanager
 def watched(functions: dict[str, str], account: Account) -> Iterator[None]:
     """Everything in the table timed, by whatever name a module of ours calls it."""
-    wrapped, places = {}, []
+    wrapped, positions = {}, []
     for name, part in functions.items():
         owner, attribute, function = find(name)
         wrapped[function] = timed(function, part, account)
-        places.append((owner, attribute, function))
-    places += [place for place in names_in_modules() if place[2] in wrapped]
+        positions.append((owner, attribute, function))
+    positions += [position for position in names_in_modules() if position[2] in wrapped]
     try:
-        for owner, attribute, function in places:
+        for owner, attribute, function in positions:
             setattr(owner, attribute, wrapped[function])
         yield
     finally:
-        for place in places:
-            setattr(*place)
+        for position in positions:
+            setattr(*position)
 
 
 def find(name: str) -> tuple[Any, str, Callable]:

@@ -65,13 +65,13 @@ def main(
 ) -> None:
     if not videos.is_dir():
         raise ValueError(f"--videos: {videos} is no folder")
-    found = sorted(p for p in videos.resolve().iterdir() if p.suffix.lower() in SUFFIXES)
-    if not found:
+    result = sorted(p for p in videos.resolve().iterdir() if p.suffix.lower() in SUFFIXES)
+    if not result:
         raise ValueError(f"--videos: {videos} has no video")
     folder = out.resolve()
     with explained(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
-        prepare(found, folder, clips)
+        prepare(result, folder, clips)
     packs = {codec: packed(folder, codec) for codec in ("video", "jpeg")}
     rows = [
         {"network": network, "path": path, **benchmark(network, settings, folder, seconds)}
@@ -118,11 +118,11 @@ def write_frames(video: Path, folder: Path) -> int:
 def packed(folder: Path, codec: str) -> dict:
     """Packs the lists of TSM and of MViT, which X3D's are too."""
     options = [f"--out={folder / codec}", f"--codec={codec}"]
-    found = [
+    result = [
         run("scripts/data/pack_videos.py", *arguments(network, [], folder), *options)
         for network in ("tsm", "mvit_multi")
     ]
-    return found[0]
+    return result[0]
 
 
 def cases(folder: Path) -> Iterator[tuple[str, str, list[str]]]:
@@ -185,8 +185,8 @@ COLUMNS = (
 
 
 def part_of(parts: dict[str, float], *names: str) -> str:
-    found = [parts[name] for name in names if name in parts]
-    return f"{sum(found):.1f}" if found else "–"
+    result = [parts[name] for name in names if name in parts]
+    return f"{sum(result):.1f}" if result else "–"
 
 
 def advice(rows: list[dict]) -> Iterator[str]:

@@ -45,10 +45,10 @@ def run(script: str, *given: str) -> dict:
     line = [sys.executable, str(ROOT / script), *given]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     if done.returncode:
-        told = [f"ended with status {done.returncode}"]
+        messages = [f"ended with status {done.returncode}"]
         if done.returncode > 0:  # else the system has killed it
-            told += done.stderr.strip().splitlines()
-        raise ValueError(f"{script}: {told[-1]}")
+            messages += done.stderr.strip().splitlines()
+        raise ValueError(f"{script}: {messages[-1]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -63,27 +63,27 @@ def read(path: Path, benchmark: str, config: str) -> dict:
         reason = getattr(error, "strerror", None) or "no text"
         raise ValueError(f"--against: cannot read {path}: {reason}") from None
     try:
-        found = json.loads([line for line in lines if line.strip()][-1])
+        result = json.loads([line for line in lines if line.strip()][-1])
     except (IndexError, json.JSONDecodeError):
-        found = None
-    if not isinstance(found, dict) or not set(SAME) <= set(found):
+        result = None
+    if not isinstance(result, dict) or not set(SAME) <= set(result):
         raise ValueError(f"--against: the last line of {path} is no result of a benchmark")
     for name, wanted in zip(SAME, (benchmark, config)):
-        if found[name] != wanted:
-            raise ValueError(f"--against: {path} has {name} {found[name]}, this run {wanted}")
-    return found
+        if result[name] != wanted:
+            raise ValueError(f"--against: {path} has {name} {result[name]}, this run {wanted}")
+    return result
 
 
 def numbers(result: dict) -> dict[str, float]:
     """What was measured, by name; parts of a part are `name.part`."""
-    found = {}
+    results = {}
     for name, value in result.items():
         inner = value.items() if isinstance(value, dict) else ()
         for key, each in [(name, value), *((f"{name}.{part}", each) for part, each in inner)]:
             number = isinstance(each, (int, float)) and not isinstance(each, bool)
             if number and name not in (*FACTS, "ratios"):
-                found[key] = each
-    return found
+                results[key] = each
+    return results
 
 
 def ratios(before: dict, now: dict) -> dict[str, float]:

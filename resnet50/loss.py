@@ -25,9 +25,9 @@ class SmoothedCrossEntropy(nn.Cell):
         log_p = ops.log_softmax(scores.astype(mstype.float32), -1)
         if target.ndim == 1:
             return self.loss(log_p, target).mean()
-        first, second, share = target[:, 0], target[:, 1], target[:, 2]
-        mixed = share * self.loss(log_p, first.astype(mstype.int32))
-        mixed = mixed + (1 - share) * self.loss(log_p, second.astype(mstype.int32))
+        first, second, fraction = target[:, 0], target[:, 1], target[:, 2]
+        mixed = fraction * self.loss(log_p, first.astype(mstype.int32))
+        mixed = mixed + (1 - fraction) * self.loss(log_p, second.astype(mstype.int32))
         return mixed.mean()
 
     def loss(self, log_p: Tensor, label: Tensor) -> Tensor:

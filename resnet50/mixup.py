@@ -11,8 +11,8 @@ def mix_targets(label: np.ndarray, alpha: float, rng: np.random.RandomState) -> 
     The share comes from Beta(alpha, alpha), the partners from a permutation of the batch.
     """
     partner = rng.permutation(len(label))
-    share = np.full(len(label), rng.beta(alpha, alpha))
-    return np.stack([label, label[partner], share, partner], axis=1).astype(np.float32)
+    fraction = np.full(len(label), rng.beta(alpha, alpha))
+    return np.stack([label, label[partner], fraction, partner], axis=1).astype(np.float32)
 
 
 class MixUp(nn.Cell):
@@ -25,5 +25,5 @@ class MixUp(nn.Cell):
     def construct(self, image: Tensor, target: Tensor) -> Tensor:
         x = self.normalize(image)
         partner = target[:, 3].astype(mstype.int32)
-        share = target[:, 2].reshape(-1, 1, 1, 1)
-        return share * x + (1 - share) * ops.gather(x, partner, 0)
+        fraction = target[:, 2].reshape(-1, 1, 1, 1)
+        return fraction * x + (1 - fraction) * ops.gather(x, partner, 0)

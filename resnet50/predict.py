@@ -40,7 +40,7 @@ class ImageHead(Head):
     def numbers(self, part: Part) -> np.ndarray:
         return np.zeros(1, np.int64)
 
-    def cut(self, frames: np.ndarray, places: np.ndarray) -> np.ndarray:
+    def cut(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
         return centered(frames[0], self.data.resize, self.data.crop)[None]
 
     def pictures(self, views: np.ndarray) -> np.ndarray:

@@ -59,10 +59,10 @@ def count_samples(data, split: str, num_classes: int) -> int:
     folders = sum(folder.is_dir() for folder in path.iterdir())
     if folders > num_classes:
         raise ValueError(f"{setting} has {folders} classes, model.num_classes is {num_classes}")
-    found = images_in(path)
-    if not found:
+    result = images_in(path)
+    if not result:
         raise ValueError(f"{setting} has no class folder with images")
-    return found
+    return result
 
 
 class Images:

@@ -92,15 +92,15 @@ def python() -> Line:
 
 
 def mindspore() -> Line:
-    found, wanted = version("mindspore"), "2.9" if sys.version_info < (3, 10) else "2.10"
-    wrong = "" if found.startswith(f"{wanted}.") else f"pip install 'mindspore=={wanted}.*'"
-    return Line("MindSpore", found or "not installed", wrong, fatal=not found)
+    result, wanted = version("mindspore"), "2.9" if sys.version_info < (3, 10) else "2.10"
+    wrong = "" if result.startswith(f"{wanted}.") else f"pip install 'mindspore=={wanted}.*'"
+    return Line("MindSpore", result or "not installed", wrong, fatal=not result)
 
 
 def numpy() -> Line:
-    found = version("numpy")
-    wrong = "" if found.startswith("1.") else "pip install 'numpy>=1.26,<2': MindSpore needs it"
-    return Line("NumPy", found or "not installed", wrong, fatal=True)
+    result = version("numpy")
+    wrong = "" if result.startswith("1.") else "pip install 'numpy>=1.26,<2': MindSpore needs it"
+    return Line("NumPy", result or "not installed", wrong, fatal=True)
 
 
 def decoders() -> Iterator[Line]:
@@ -116,8 +116,8 @@ def decoders() -> Iterator[Line]:
 def others() -> Line:
     lacking = [name for name in OTHERS if not version(name)]
     wrong = f"pip install {' '.join(lacking)}" if lacking else ""
-    found = ", ".join(f"{name} {version(name) or '–'}" for name in OTHERS)
-    return Line("packages", found, wrong, fatal=True)
+    result = ", ".join(f"{name} {version(name) or '–'}" for name in OTHERS)
+    return Line("packages", result, wrong, fatal=True)
 
 
 def extras() -> Line:
@@ -151,11 +151,11 @@ def find_usable_devices(level: Optional[str]) -> tuple[list[str], list[str]]:
         "print('kinds', *kinds, flush=True)"
     )
     text = run_python(code, {"GLOG_v": level} if level else {})
-    found = re.search("^kinds (.*)$", text, re.MULTILINE)
+    result = re.search("^kinds (.*)$", text, re.MULTILINE)
     # [WARNING] ME(process,...):time [file:line] message, with a function before it in C++
     lines = re.findall(r"^\[(?:WARNING|ERROR|CRITICAL)\] .*?:\d+\] (?:\w+\] )?(.*)", text, re.M)
     messages = [line[:LOG_WIDTH] for line in lines if not re.match(r"Backend \w+ is not", line)]
-    return found[1].split() if found else [], list(dict.fromkeys(messages))[:LOGGED]
+    return result[1].split() if result else [], list(dict.fromkeys(messages))[:LOGGED]
 
 
 def run_python(code: str, variables: Mapping[str, str]) -> str:
@@ -204,8 +204,8 @@ def check_ascend() -> Iterator[Line]:
             f"give each rank {LEAST_CORES} cores or more, by fewer DEVICES or a larger container: "
             "with fewer, decoding and the launch of kernels compete"
         )
-        found = f"{each} for each of {count} devices"
-        yield Line("cores", found, wrong if each < LEAST_CORES else "")
+        result = f"{each} for each of {count} devices"
+        yield Line("cores", result, wrong if each < LEAST_CORES else "")
 
 
 def cuda() -> Line:
@@ -214,12 +214,12 @@ def cuda() -> Line:
     names = os.path.realpath(library[1]) if library else ""
     compilers = [output(name, "--version") for name in (find_nvcc(), "nvcc")]
     text = f"{compilers[0]} {names} {compilers[1]}"
-    found = re.search(r"(?:libcudart\.so\.|release )(\d+\.\d+)", text)
-    if not found:
+    result = re.search(r"(?:libcudart\.so\.|release )(\d+\.\d+)", text)
+    if not result:
         return Line("CUDA", f"not found (for GPUs only: {', '.join(CUDA)})")
     if not shutil.which("nvidia-smi"):  # a library alone, with some other package
-        return Line("CUDA", f"{found[1]}, and no nvidia-smi (for GPUs only: {', '.join(CUDA)})")
-    return Line("CUDA", found[1], unexpected(found[1], CUDA))
+        return Line("CUDA", f"{result[1]}, and no nvidia-smi (for GPUs only: {', '.join(CUDA)})")
+    return Line("CUDA", result[1], unexpected(result[1], CUDA))
 
 
 def find_nvcc() -> str:
@@ -248,8 +248,8 @@ def find_library(name: str) -> str:
     for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep):
         if folder and os.path.isfile(os.path.join(folder, name)):
             return os.path.join(folder, name)
-    found = re.search(rf"{re.escape(name)} .*=> (\S+)", output("ldconfig", "-p"))
-    return found[1] if found else ""
+    result = re.search(rf"{re.escape(name)} .*=> (\S+)", output("ldconfig", "-p"))
+    return result[1] if result else ""
 
 
 def output(*command: str) -> str:
@@ -282,9 +282,9 @@ def memory() -> Iterator[Line]:
     free = int(re.search(r"MemAvailable:\s*(\d+)", meminfo)[1]) * 1024
     wrong = "" if free > 2 * GIGA else "the smallest recipe takes about 2 GB"
     yield Line("free memory", f"{free / GIGA:.1f} GB", wrong)
-    for name, place in (("shared memory", Path("/dev/shm")), ("free disk", home())):
-        if place.exists():
-            yield Line(name, f"{shutil.disk_usage(place).free / GIGA:.2f} GB in {place}")
+    for name, position in (("shared memory", Path("/dev/shm")), ("free disk", home())):
+        if position.exists():
+            yield Line(name, f"{shutil.disk_usage(position).free / GIGA:.2f} GB in {position}")
 
 
 def home() -> Path:
@@ -297,8 +297,8 @@ def main() -> int:
     shown = list(lines())
     for line in shown:
         mark = "!" if line.wrong else " "
-        found = line.found.replace("\n", INDENT)
-        print(f"{mark} {line.name:15s} {found}{'  <- ' if line.wrong else ''}{line.wrong}")
+        result = line.found.replace("\n", INDENT)
+        print(f"{mark} {line.name:15s} {result}{'  <- ' if line.wrong else ''}{line.wrong}")
     missing = [line.name for line in shown if line.wrong and line.fatal]
     print(json.dumps({"found": {line.name: line.found for line in shown}, "missing": missing}))
     return 1 if missing else 0

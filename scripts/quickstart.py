@@ -77,13 +77,13 @@ def call(name: str, script: str, *arguments: str) -> dict:
 def follow(name: str, script: str, lines) -> None:
     epochs = yaml.safe_load(CONFIG.read_text())["train"]["epochs"]
     hidden = True if "eval" in script else None  # None: tqdm looks whether stderr is a terminal
-    place = list(NETWORKS).index(name)
-    with tqdm(total=epochs, desc=name, unit="epoch", disable=hidden, position=place) as bar:
+    position = list(NETWORKS).index(name)
+    with tqdm(total=epochs, desc=name, unit="epoch", disable=hidden, position=position) as bar:
         for line in lines:
             tqdm.write(f"[{name}] {line.rstrip()}", file=sys.stderr)
-            found = re.search(r"epoch ([\d.]+) ", line)
-            if found:
-                bar.update(float(found.group(1)) - bar.n)
+            result = re.search(r"epoch ([\d.]+) ", line)
+            if result:
+                bar.update(float(result.group(1)) - bar.n)
 
 
 def say(line: str) -> None:

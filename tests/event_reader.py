@@ -10,15 +10,15 @@ def events(path: Path) -> list:
     """The records of a file, their check sums too."""
     proto = pytest.importorskip("tensorboardX.proto.event_pb2")
     crc = pytest.importorskip("tensorboardX.record_writer").masked_crc32c
-    content, found = path.read_bytes(), []
+    content, result = path.read_bytes(), []
     while content:
         (size,) = struct.unpack("<Q", content[:8])
         body = content[12 : 12 + size]
         assert struct.unpack("<I", content[8:12]) == (crc(content[:8]),)
         assert content[12 + size : 16 + size] == struct.pack("<I", crc(body))
-        found.append(proto.Event.FromString(body))
+        result.append(proto.Event.FromString(body))
         content = content[16 + size :]
-    return found
+    return result
 
 
 def curves(folder: Path) -> dict[str, dict[int, float]]:

@@ -151,25 +151,25 @@ def assert_report(folder: Path, result: dict) -> list[dict]:
         rows = list(csv.DictReader(file))
     names = list(rows[0])[5:]
     seen = [row for row in rows if row["predicted"] != "unreadable"]
-    shares = np.array([[float(row[name]) for name in names] for row in seen])
+    fractions = np.array([[float(row[name]) for name in names] for row in seen])
     labels = np.array([int(row["label"]) for row in seen])
-    np.testing.assert_allclose(shares.sum(1), 1, atol=1e-5)
-    ranked = np.argsort(-shares, axis=1, kind="stable")
+    np.testing.assert_allclose(fractions.sum(1), 1, atol=1e-5)
+    ranked = np.argsort(-fractions, axis=1, kind="stable")
     right = ranked[:, 0] == labels
     assert [row["correct"] for row in seen] == [str(int(each)) for each in right]
     assert [row["predicted"] for row in seen] == [str(each) for each in ranked[:, 0]]
-    found = {
+    results = {
         "videos": len(seen),
         "top1": right.mean(),
         "top5": (ranked[:, :5] == labels[:, None]).any(1).mean(),
         "mean_class_accuracy": np.mean([right[labels == k].mean() for k in set(labels)]),
     }
-    told = json.loads((folder / "report.json").read_text())
-    assert {name: told[name] for name in found} == {name: result[name] for name in found}
-    for name, value in found.items():
-        assert told[name] == pytest.approx(value, abs=1e-6), name
-    own = np.maximum(shares[np.arange(len(seen)), labels], np.finfo(np.float32).tiny)
-    assert told["nll"] == pytest.approx(-np.log(own).mean(), abs=1e-5)
+    messages = json.loads((folder / "report.json").read_text())
+    assert {name: messages[name] for name in results} == {name: result[name] for name in results}
+    for name, value in results.items():
+        assert messages[name] == pytest.approx(value, abs=1e-6), name
+    own = np.maximum(fractions[np.arange(len(seen)), labels], np.finfo(np.float32).tiny)
+    assert messages["nll"] == pytest.approx(-np.log(own).mean(), abs=1e-5)
     assert {path.name for path in folder.iterdir()} == REPORT
     return rows
 
@@ -180,11 +180,11 @@ def assert_predicted(arguments, checkpoint, rows: list[dict], root: Path, out: P
     videos = [root / row["path"] for row in rows]
     rest = ["--checkpoint_path", checkpoint, f"--out={out}", f"--top={len(names)}", "--window=0"]
     result = run("scripts/predict.py", *arguments, *rest, *videos)
-    for row, found in zip(rows, result["predictions"]):
-        for entry in found["top"]:
-            told = float(row[names[entry["label"]]])
-            assert entry["probability"] == pytest.approx(told, abs=2e-6)
-        assert str(found["top"][0]["label"]) == row["predicted"]
+    for row, results in zip(rows, result["predictions"]):
+        for entry in results["top"]:
+            messages = float(row[names[entry["label"]]])
+            assert entry["probability"] == pytest.approx(messages, abs=2e-6)
+        assert str(results["top"][0]["label"]) == row["predicted"]
 
 
 def assert_stands_in(room: str, arguments, checkpoint, shown, folder: Path, *options) -> None:
@@ -232,14 +232,14 @@ def launch(*arguments, inside=(), **variables: str) -> subprocess.Popen:
 
 def members(launcher: subprocess.Popen) -> dict:
     """The processes of a job that have begun: rank, or "scheduler", -> process."""
-    found = {}
+    result = {}
     for process in psutil.Process(launcher.pid).children():
         with contextlib.suppress(psutil.Error):
             given = process.environ()
             if "MS_ROLE" in given:
                 scheduler = given["MS_ROLE"] == "MS_SCHED"
-                found["scheduler" if scheduler else int(given["MS_NODE_ID"])] = process
-    return found
+                result["scheduler" if scheduler else int(given["MS_NODE_ID"])] = process
+    return result
 
 
 def free_port() -> str:
@@ -259,25 +259,25 @@ def saving_graphs(folder: Path) -> dict[str, str]:
 
 def all_reduces(folder: Path) -> dict[int, list[int]]:
     """{fusion: arrays that travel together}, of every AllReduce in the compiled graphs."""
-    found: dict[int, list[int]] = {}
+    result: dict[int, list[int]] = {}
     call = r"= AllReduce\((.*?)\).*?fusion: I64\((\d+)\)"
     for graph in folder.glob("hwopt_common_final_graph_*.ir"):
         for inputs, fusion in re.findall(call, graph.read_text()):
-            found.setdefault(int(fusion), []).append(inputs.count("%"))
-    return found
+            result.setdefault(int(fusion), []).append(inputs.count("%"))
+    return result
 
 
 def assert_segments(done, folder: Path) -> list[int]:
     """What the log says of segments is what every rank's graph has; returns their tensors."""
-    told = [int(tensors) for tensors in re.findall(r"(\d+) tensors [\d.]+ MB", done.stderr)]
+    messages = [int(tensors) for tensors in re.findall(r"(\d+) tensors [\d.]+ MB", done.stderr)]
     ranks = sorted(folder.glob("rank_*"))
     assert len(ranks) > 1
     for rank in ranks:
-        found = all_reduces(rank)
+        result = all_reduces(rank)
         # What is summed besides: loss, top-1 and the signals in one array, and counts.
-        assert set(found.pop(0)) == {1}
-        assert [found[fusion] for fusion in sorted(found)] == [[tensors] for tensors in told]
-    return told
+        assert set(result.pop(0)) == {1}
+        assert [result[fusion] for fusion in sorted(result)] == [[tensors] for tensors in messages]
+    return messages
 
 
 def rank_table(servers: int = 2, devices: int = 1, address: str = "127.0.0.1") -> dict:

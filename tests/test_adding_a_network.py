@@ -78,12 +78,12 @@ def test_the_new_room_trains_and_evaluates(added):
     copy, (train, evaluate, predict, *_) = added
     assert train.startswith("python c3d/train.py")
     assert result(copy, train)["steps"] == 6
-    told = result(copy, evaluate)
-    assert (told["videos"], told["views"]) == (8, "2x1")
+    messages = result(copy, evaluate)
+    assert (messages["videos"], messages["views"]) == (8, "2x1")
     perform(copy, predict)
     (line,) = (copy / "out/c3d_smoke/predictions/predictions.jsonl").read_text().splitlines()
-    shares = [each["probability"] for each in json.loads(line)["top"]]
-    assert sum(shares) == pytest.approx(1, abs=1e-5)
+    fractions = [each["probability"] for each in json.loads(line)["top"]]
+    assert sum(fractions) == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.slow  # six more processes; what they run is tested in the networks themselves
@@ -94,6 +94,6 @@ def test_all_other_commands_of_the_page_serve_the_new_room(added):
     assert result(copy, convert)["missing"] == []
     assert result(copy, complexity)["parameters"] == 18_304
     assert result(copy, scan)["good"] == 32
-    told = perform(copy, suite)
-    assert int(re.search(r"(\d+) passed", told)[1]) > 50
-    assert "failed" not in told
+    messages = perform(copy, suite)
+    assert int(re.search(r"(\d+) passed", messages)[1]) > 50
+    assert "failed" not in messages

@@ -34,10 +34,10 @@ def test_both_ranks_end_with_the_same_state(poisoned):
 
 
 def test_an_overflow_on_one_rank_is_left_out_and_lowers_the_scale_on_both(poisoned):
-    (first, second), told = poisoned
+    (first, second), messages = poisoned
     assert first["scale_value"] == second["scale_value"] == 512
     assert first["global_step"] == second["global_step"] == 11, "12 steps, one without an update"
-    assert "overflows 0" in told
+    assert "overflows 0" in messages
 
 
 def test_an_overflow_that_one_rank_alone_finds_is_left_out_on_both(tiny, tmp_path):

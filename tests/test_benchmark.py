@@ -58,11 +58,11 @@ def test_every_room_compiles_and_weighs(room, kind):
         (["step", "--against=/no/such/file"], "--against: cannot read /no/such/file"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(arguments, told, tiny):
+def test_a_mistake_is_told_in_one_line(arguments, log_messages, tiny):
     kind, *given = arguments
     done = call(BENCHMARK, kind, *tiny, *given)
     assert done.returncode == 2
-    assert told in done.stderr
+    assert log_messages in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -74,9 +74,9 @@ def test_a_mistake_is_told_in_one_line(arguments, told, tiny):
         ("eval", {"torch": True}, "--torch goes with step, not with eval"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(kind, given, told):
+def test_options_that_do_not_go_together_are_refused(kind, given, log_messages):
     cfg = load_config(Config, ROOT / "tsm" / "configs" / "tsm_smoke.yaml")
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=log_messages):
         benchmark.main("tsm", cfg, kind, **{"torch": False, **given})
 
 
@@ -116,12 +116,12 @@ def test_pytorch_takes_turns_in_every_room(room):
 
 def test_what_the_twin_does_not_know_is_told(tiny):
     pytest.importorskip("torch")
-    for given, told in [
+    for given, messages in [
         ("--train.ema=0.9", "error: --torch: train.optimizer, train.ema"),
         ("--run.amp=O2", "error: --torch compares float32"),
     ]:
         done = call(BENCHMARK, "step", *tiny, "--torch", given)
-        assert (done.returncode, done.stderr[: len(told)]) == (2, told)
+        assert (done.returncode, done.stderr[: len(messages)]) == (2, messages)
 
 
 def test_the_table_of_networks_has_a_dash_for_what_was_not_measured():

@@ -178,9 +178,9 @@ def test_a_mindspore_that_hangs_or_crashes_is_reported(check_env, host, monkeypa
     monkeypatch.setattr(check_env, "PATIENCE", 1)
     for text in ("import time; time.sleep(100)", "import os; os.abort()"):
         write(tmp_path / "mindspore.py", text)
-        found = [line[:3] for line in check_env.devices()]
-        assert found[0] == ("devices", "unknown", "MindSpore fails")
-        assert found[1][2].startswith("MindSpore cannot use them")
+        result = [line[:3] for line in check_env.devices()]
+        assert result[0] == ("devices", "unknown", "MindSpore fails")
+        assert result[1][2].startswith("MindSpore cannot use them")
 
 
 def test_a_gpu_needs_cuda_home_its_compiler_and_cudnn(check_env, host, monkeypatch, tmp_path):
@@ -273,10 +273,10 @@ def test_another_cuda_matters_where_a_gpu_is_to_be_used(check_env, monkeypatch):
 def test_cuda_is_what_this_mindspore_has_libraries_for(check_env):
     assert f"CUDA {' and '.join(check_env.CUDA)}" in (ROOT / "README.md").read_text()
     package = Path(importlib.util.find_spec("mindspore").origin).parent
-    found = sorted(path.name[len("gpu") :] for path in package.glob("lib/plugin/gpu[0-9]*"))
-    if not found:
+    result = sorted(path.name[len("gpu") :] for path in package.glob("lib/plugin/gpu[0-9]*"))
+    if not result:
         pytest.skip("this wheel is for CPUs or NPUs only")
-    assert tuple(found) == check_env.CUDA
+    assert tuple(result) == check_env.CUDA
 
 
 def test_the_disk_is_that_of_the_results(check_env, monkeypatch, tmp_path):

@@ -128,16 +128,16 @@ def damaged(tmp_path_factory, sound_video) -> tuple[Path, dict]:
 @pytest.mark.parametrize("reader", ["auto", "opencv"])
 def test_every_kind_of_damage(damaged, reader):
     folder, kinds = damaged
-    found = {name: examine(Job(str(folder / name), reader)) for name in kinds}
-    assert {name: finding.kind for name, finding in found.items()} == kinds
-    assert found["good.mp4"].frames == FRAMES
-    assert all(finding.reason for finding in found.values() if finding.kind != "good")
+    result = {name: examine(Job(str(folder / name), reader)) for name in kinds}
+    assert {name: finding.kind for name, finding in result.items()} == kinds
+    assert result["good.mp4"].frames == FRAMES
+    assert all(finding.reason for finding in result.values() if finding.kind != "good")
 
 
 def test_the_ends_alone_find_all_but_damage_between_them(damaged):
     folder, kinds = damaged
-    found = {name: examine(Job(str(folder / name), depth="ends")).kind for name in kinds}
-    assert {name for name in kinds if found[name] != kinds[name]} <= {"spoilt.mp4"}
+    result = {name: examine(Job(str(folder / name), depth="ends")).kind for name in kinds}
+    assert {name for name in kinds if result[name] != kinds[name]} <= {"spoilt.mp4"}
 
 
 def arguments(folder: Path, out: Path, room: str = "x3d") -> list:

@@ -121,9 +121,9 @@ def test_an_exported_network_evaluates_as_its_checkpoint(tiny, trained, tmp_path
     result = run("tsm/export.py", *tiny, "--checkpoint_path", trained, *arguments)
     assert Path(result["file"]) == target
     assert result["max_abs_difference"] < 1e-5
-    found = [run("tsm/eval.py", *tiny, "--checkpoint_path", f) for f in (trained, target)]
+    results = [run("tsm/eval.py", *tiny, "--checkpoint_path", f) for f in (trained, target)]
     same = ("top1", "top5", "mean_class_accuracy", "videos", "unreadable", "views")
-    assert [found[0][key] for key in same] == [found[1][key] for key in same]
+    assert [results[0][key] for key in same] == [results[1][key] for key in same]
     assert target.with_suffix(".json").is_file()
 
 

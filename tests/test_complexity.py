@@ -82,9 +82,9 @@ def whole_table() -> list:
 
 def operations(row: dict, classifier: bool, norms: bool) -> float:
     """1e9 operations, counted as the publication does; each element of a norm takes two."""
-    found, kinds = row["multiply_adds"], row["kinds"]
-    found -= 0 if classifier else kinds["dense"]["macs"]
-    return (found + (2 * kinds["batch norm"]["outputs"] if norms else 0)) / 1e9
+    result, kinds = row["multiply_adds"], row["kinds"]
+    result -= 0 if classifier else kinds["dense"]["macs"]
+    return (result + (2 * kinds["batch norm"]["outputs"] if norms else 0)) / 1e9
 
 
 def check(row: dict, published: Published) -> None:
@@ -92,9 +92,9 @@ def check(row: dict, published: Published) -> None:
     assert row["parameters"] == published.parameters
     if published.giga is not None:
         digits = len(str(published.giga).partition(".")[2])
-        found = operations(row, published.classifier, published.norms)
+        result = operations(row, published.classifier, published.norms)
         off = 2e-4 * published.giga if published.norms else 0.5 * 10**-digits
-        assert abs(found - published.giga) <= off, found
+        assert abs(result - published.giga) <= off, result
 
 
 @pytest.mark.parametrize("yaml", QUICK)
@@ -111,8 +111,8 @@ def test_published_figures_of_the_whole_table(yaml):
 @pytest.mark.slow
 @pytest.mark.parametrize("yaml", X3D_WITH_ALL)
 def test_published_figures_with_norms_and_classifier(yaml):
-    found = operations(table_row(yaml), classifier=True, norms=True)
-    assert found == pytest.approx(X3D_WITH_ALL[yaml], abs=0.0005)
+    result = operations(table_row(yaml), classifier=True, norms=True)
+    assert result == pytest.approx(X3D_WITH_ALL[yaml], abs=0.0005)
 
 
 @pytest.mark.slow
@@ -158,8 +158,8 @@ def test_the_table_is_aligned_and_ends_in_json():
     done = call("scripts/analysis/complexity.py", f"--config_path={path}", "--layers")
     assert done.returncode == 0, done.stderr
     head, row, empty, *rest = done.stdout.splitlines()
-    place = head.index("parameters") + len("parameters")
-    assert row[:place].endswith("177,362")
+    position = head.index("parameters") + len("parameters")
+    assert row[:position].endswith("177,362")
     assert empty == ""
     assert any(line.startswith("layer1.0.conv1 ") for line in rest)
     assert json.loads(rest[-1])["network"] == "resnet50_smoke"
@@ -168,9 +168,9 @@ def test_the_table_is_aligned_and_ends_in_json():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--layers"], "missing --config_path"),
-        (["--layer", "--config_path=a/b/c.yaml"], "unknown option --layer; nearest: layers"),
-        (["tsm"], "expected --name=value"),
+        (["--layers"], "required: --config_path"),
+        (["--layer", "--config_path=a/b/c.yaml"], "unknown option --layer; did you mean --layers?"),
+        (["tsm"], "required: --config_path"),
         (["--config_path=tsm/configs/none.yaml", "--network=tsm"], "none.yaml"),
     ],
 )

@@ -29,7 +29,7 @@ def converted(tmp_path_factory) -> Path:
 
 
 def test_every_array_is_where_it_belongs(converted):
-    found = read(converted)
+    result = read(converted)
     expected = {
         "base_model.conv1.weight": ("base_model.conv1.weight", (2, 3, 7, 7)),
         "base_model.layer1.0.conv1.net.weight": (
@@ -43,7 +43,7 @@ def test_every_array_is_where_it_belongs(converted):
         "new_fc.bias": ("new_fc.bias", (7,)),
     }
     for ours, (theirs, shape) in expected.items():
-        np.testing.assert_array_equal(found[ours], fill(theirs, shape), ours)
+        np.testing.assert_array_equal(result[ours], fill(theirs, shape), ours)
 
 
 def test_the_converted_checkpoint_evaluates(converted, drawn):

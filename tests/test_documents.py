@@ -78,13 +78,13 @@ class Line(NamedTuple):
 
 
 def lines_of(document: Path) -> list[Line]:
-    found = []
+    result = []
     for reason, block in BLOCK.findall(document.read_text()):
         for line in block.replace("\\\n", " ").splitlines():
             command, _, own = line.partition(f"# {MARK}")
             if command.strip():
-                found.append(Line(command.strip(), own.strip() or reason))
-    return found
+                result.append(Line(command.strip(), own.strip() or reason))
+    return result
 
 
 @pytest.fixture
@@ -115,9 +115,9 @@ def furnish(folder: Path, drawn: Path) -> None:
         Image.fromarray(image).save(path / f"{number}.jpg")
     lay_imagenet(folder, "ILSVRC2012_devkit_t12/data")
     for name in IMAGES:
-        for place in ("ILSVRC/Data/CLS-LOC/val", "ILSVRC2012_img_val"):
-            (folder / place).mkdir(parents=True, exist_ok=True)
-            shutil.copy(folder / "data/imagenet/train/a/0.jpg", folder / place / name)
+        for position in ("ILSVRC/Data/CLS-LOC/val", "ILSVRC2012_img_val"):
+            (folder / position).mkdir(parents=True, exist_ok=True)
+            shutil.copy(folder / "data/imagenet/train/a/0.jpg", folder / position / name)
     tsm = "TSM_kinetics_RGB_resnet50_shift8_blockres_avg_segment8_e50.pth"
     shutil.copy(folder / "tsm/tests/golden/tsm_r18_w2.pth.tar", folder / tsm)
     resnet = folder / "resnet50" / "tests" / "golden" / "resnet18_w2.pth"

@@ -100,19 +100,19 @@ def kinds(path) -> set:
 
 
 def check(toy: tuple, folder, kind: str, **options) -> dict:
-    told = exported(toy, folder / "net", kind, **options)
+    messages = exported(toy, folder / "net", kind, **options)
     file = folder / f"net.{kind}"
     assert list(folder.iterdir()) == [file]
-    assert told["bytes"] == file.stat().st_size
-    assert told["input"]["dtype"] == options.get("input", "uint8")
+    assert messages["bytes"] == file.stat().st_size
+    assert messages["input"]["dtype"] == options.get("input", "uint8")
     batch = options.get("batch", 2) or None
-    assert told["input"]["shape"] == [batch, *toy[2]]
-    (scores,) = told["outputs"]
+    assert messages["input"]["shape"] == [batch, *toy[2]]
+    (scores,) = messages["outputs"]
     assert (scores["name"], scores["dtype"]) == ("scores", "float32")
     assert scores["shape"][0] == batch
     assert scores["shape"][-1] in (5, 9)
     assert not [name for name in kinds(file) if "BatchNorm" in name]
-    return told
+    return messages
 
 
 @pytest.mark.parametrize("name", TOYS)
@@ -141,8 +141,8 @@ def test_a_cpu_writes_the_mindir_for_an_ascend(network, setting, tmp_path):
     ascend = load_config(config, path, [*toy, "run.device=Ascend"]).model_arguments()
     arguments = load_config(config, path, [*toy, "run.device=CPU", setting]).model_arguments()
     assert arguments == ascend
-    told = exported((network, arguments, (3, 4, 32, 32)), tmp_path / "net", "mindir")
-    assert told["relative_difference"] < 1e-6
+    messages = exported((network, arguments, (3, 4, 32, 32)), tmp_path / "net", "mindir")
+    assert messages["relative_difference"] < 1e-6
     nodes = mindir.read(tmp_path / "net.mindir").nodes
     groups = [(node.kind, node.settings["group"]) for node in nodes if "Conv" in node.kind]
     assert not [group for kind, group in groups if kind == "Conv3D" and group != 1]
@@ -162,10 +162,10 @@ def test_a_mindir_of_one_batch_for_normalised_clips(tmp_path):
 )
 def test_an_onnx_file_of_any_batch_gives_the_scores_of_the_network(name, tmp_path):
     needs_onnx()
-    told = check(TOYS[name], tmp_path, "onnx", batch=0)
-    assert told["opset"] == 18
+    messages = check(TOYS[name], tmp_path, "onnx", batch=0)
+    assert messages["opset"] == 18
     check_onnx_checksum(tmp_path / "net.onnx")
-    assert told["relative_difference"] < 1e-5
+    assert messages["relative_difference"] < 1e-5
 
 
 @pytest.mark.slow
@@ -193,8 +193,8 @@ def test_half_precision_halves_the_file(kind, tmp_path):
 def test_every_variant_can_be_exported(name, precision, kind, tmp_path):
     if kind == "onnx":
         needs_onnx()
-    told = check({**TOYS, **MORE}[name], tmp_path, kind, batch=0, precision=precision)
-    print(json.dumps({"name": name, **told}))
+    messages = check({**TOYS, **MORE}[name], tmp_path, kind, batch=0, precision=precision)
+    print(json.dumps({"name": name, **messages}))
 
 
 @pytest.fixture(scope="module")
@@ -239,9 +239,9 @@ def test_a_mindir_of_several_heads_gives_each_its_scores(tmp_path):
     file = Path(exported(TOYS["mvit_multi"], tmp_path / "net", "mindir")["file"])
     net = build_toy("mvit_multi", TOYS["mvit_multi"][1], "O0").net
     clips = Tensor(np.random.RandomState(1).randint(0, 256, (2, 3, 4, 32, 32)).astype(np.uint8))
-    found = exported_network.Exported(file, mindir.read(file), net.normalize, (5, 4))(clips)
-    assert [each.shape for each in found] == [(2, 5), (2, 4)]
-    for one, other in zip(found, net(clips)):
+    result = exported_network.Exported(file, mindir.read(file), net.normalize, (5, 4))(clips)
+    assert [each.shape for each in result] == [(2, 5), (2, 4)]
+    for one, other in zip(result, net(clips)):
         np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=0, atol=1e-5)
 
 
@@ -257,25 +257,25 @@ def test_a_mindir_that_does_not_fit_the_yaml_is_refused(normalised, override, wo
         exported_network.load(nn.Cell(), settings(override), normalised)
 
 
-def test_one_flipped_bit_in_a_mindir_is_refused(normalised, tmp_path, told):
+def test_one_flipped_bit_in_a_mindir_is_refused(normalised, tmp_path, log_messages):
     content, file = normalised.read_bytes(), tmp_path / "net.mindir"
-    for place in (0, *range(7, len(content) - SIZE, len(content) // 20), len(content) - 1):
+    for position in (0, *range(7, len(content) - SIZE, len(content) // 20), len(content) - 1):
         damaged = bytearray(content)
-        damaged[place] ^= 1 << place % 8
+        damaged[position] ^= 1 << position % 8
         file.write_bytes(damaged)
         with pytest.raises(ValueError, match="net.mindir: its checksum differs from its content"):
             exported_network.load(nn.Cell(), settings(), file)
-    assert not told
+    assert not log_messages
 
 
-def test_a_mindir_without_a_checksum_costs_a_warning(normalised, tmp_path, told):
+def test_a_mindir_without_a_checksum_costs_a_warning(normalised, tmp_path, log_messages):
     (tmp_path / "old.mindir").write_bytes(normalised.read_bytes()[:-SIZE])
     cell = build_toy("tsm", TSM, "O0")
     clips = Tensor(np.ones((2, 4, 3, 32, 32), np.uint8))
     files = (normalised, tmp_path / "old.mindir")
     new, old = (exported_network.load(cell, settings(), file)(clips) for file in files)
     np.testing.assert_array_equal(new.asnumpy(), old.asnumpy())
-    (line,) = told
+    (line,) = log_messages
     assert "old.mindir has no checksum" in line
 
 

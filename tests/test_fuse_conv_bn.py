@@ -16,8 +16,8 @@ def test_fused_networks_meet_the_golden_scores(network):
     net = fuse_conv_bn(find_network(network).golden_case.build_network(case))
     assert not [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
     clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
-    found, expected = evaluation(net.set_train(False), clip), expected_evaluation(case)
-    assert np.abs(found - expected).max() <= 1e-4 * spread(expected)
+    result, expected = evaluation(net.set_train(False), clip), expected_evaluation(case)
+    assert np.abs(result - expected).max() <= 1e-4 * spread(expected)
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

@@ -16,14 +16,14 @@ SETTING = re.compile(r"(run|data|model|train|eval)\.(\w+)(?:\.(\w+))?(?:: (.+))?
 
 def rows() -> list:
     """(room, yaml, last cell of a row) of the sections that name a yaml of ours."""
-    found = []
+    result = []
     for section in TEXT.split("\n## ")[1:]:
         if named := OURS.search(section):
             lines = [line for line in section.splitlines() if line.startswith("| `")]
             cells = [line.strip("|").split("|") for line in lines]
             assert {len(row) for row in cells} == {3}, section.splitlines()[0]
-            found += [(named[2], named[1], row[2].strip()) for row in cells]
-    return found
+            result += [(named[2], named[1], row[2].strip()) for row in cells]
+    return result
 
 
 def config_class(room: str) -> type:
@@ -47,8 +47,10 @@ def check(room: str, path: str, term: str) -> bool:
         assert inner in get_type_hints(get_args(kinds[key])[0]), f"{room} has no {term}"
         value = value[0][inner]
     if text is not None:
-        told = yaml.safe_load(text)
-        assert value == (told if isinstance(told, (bool, list)) else type(value)(told)), term
+        messages = yaml.safe_load(text)
+        assert value == (
+            messages if isinstance(messages, (bool, list)) else type(value)(messages)
+        ), term
     return True
 
 

@@ -439,12 +439,12 @@ def spoil(folder: Path, drawn: Path, trained: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def places(drawn, tiny, trained, tmp_path_factory) -> dict[str, str]:
+def positions(drawn, tiny, trained, tmp_path_factory) -> dict[str, str]:
     """What the rows name in braces."""
     bad = tmp_path_factory.mktemp("bad")
     spoil(bad, drawn, trained)
-    found = {"bad": bad, "drawn": drawn, "trained": trained, "run": trained.parent}
-    return {**{name: str(path) for name, path in found.items()}, "tiny": shlex.join(tiny)}
+    result = {"bad": bad, "drawn": drawn, "trained": trained, "run": trained.parent}
+    return {**{name: str(path) for name, path in result.items()}, "tiny": shlex.join(tiny)}
 
 
 class Left(BaseException):
@@ -452,7 +452,7 @@ class Left(BaseException):
 
 
 @pytest.fixture
-def told(monkeypatch, capsys, places):
+def run_messages(monkeypatch, capsys, positions):
     """Runs a command in this process and its folder; its status and last line on stderr."""
 
     def exit_now(status: int, line: str) -> None:
@@ -460,7 +460,7 @@ def told(monkeypatch, capsys, places):
         raise Left(status)
 
     def run(line: str, **more: str) -> tuple[int, str]:
-        script, *arguments = shlex.split(line.format(**places, **more))
+        script, *arguments = shlex.split(line.format(**positions, **more))
         monkeypatch.setattr(sys, "argv", [str(ROOT / script), *arguments])
         try:
             runpy.run_path(str(ROOT / script), run_name="__main__")
@@ -472,22 +472,22 @@ def told(monkeypatch, capsys, places):
     monkeypatch.setattr(cli, "exit_now", exit_now)
     monkeypatch.setattr(signals, "watch", lambda: None)
     monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
-    monkeypatch.chdir(places["bad"])
+    monkeypatch.chdir(positions["bad"])
     handlers, propagate = list(log.log.handlers), log.log.propagate
     yield run
     log.log.handlers[:], log.log.propagate = handlers, propagate
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_mistake_is_told_in_one_line(name, told, places, tmp_path):
+def test_a_mistake_is_told_in_one_line(name, run_messages, positions, tmp_path):
     line, *words = ROWS[name]
-    before = sorted(Path(places["bad"]).rglob("*"))
-    status, said = told(line, new=str(tmp_path / "new"))
+    before = sorted(Path(positions["bad"]).rglob("*"))
+    status, said = run_messages(line, new=str(tmp_path / "new"))
     assert status == 2, said
     assert said.startswith("error: ")
     for word in words:
         assert word in said
-    assert sorted(Path(places["bad"]).rglob("*")) == before
+    assert sorted(Path(positions["bad"]).rglob("*")) == before
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (".ckpt", ".mindir")]
 
 
@@ -502,16 +502,16 @@ def test_a_yaml_in_the_folder_of_another_network_is_read_where_it_fits(monkeypat
         load_for_script(Config, file, ["train.epochs=x"], "{}/eval.py")
 
 
-def test_a_folder_in_use_is_told(told, places):
-    lock = locked(Path(places["run"]))
+def test_a_folder_in_use_is_told(run_messages, positions):
+    lock = locked(Path(positions["run"]))
     try:
-        status, said = told("tsm/train.py {tiny} --run.out={run}")
+        status, said = run_messages("tsm/train.py {tiny} --run.out={run}")
     finally:
         lock.close()
     assert (status, "is in use by another run; choose another --run.out" in said) == (2, True)
 
 
-def test_files_that_are_no_videos_are_told_whatever_their_names_say(told, drawn, tmp_path):
+def test_files_that_are_no_videos_are_told_whatever_their_names_say(run_messages, drawn, tmp_path):
     (tmp_path / "text.mp4").write_text("no video\n")
     (tmp_path / "zero.mp4").touch()
     with wave.open(str(tmp_path / "song.mp4"), "wb") as sound:
@@ -523,21 +523,23 @@ def test_files_that_are_no_videos_are_told_whatever_their_names_say(told, drawn,
     scan = (
         f"scripts/data/check_videos.py {SMOKE} --data.train_list={{list}} --data.test_list={{list}}"
     )
-    told(f"{scan} --out {{new}} --workers 1", list=f"{tmp_path}/l.txt", new=f"{tmp_path}/good")
+    run_messages(
+        f"{scan} --out {{new}} --workers 1", list=f"{tmp_path}/l.txt", new=f"{tmp_path}/good"
+    )
     assert (tmp_path / "good" / "l.txt").read_text() == good
     rows = (tmp_path / "good" / "l.txt.bad.tsv").read_text().splitlines()
     assert [row.split("\t")[1] for row in rows] == ["broken", "empty", "audio only"]
 
 
-def test_packing_by_another_codec_is_told(told, tmp_path):
+def test_packing_by_another_codec_is_told(run_messages, tmp_path):
     line = f"{PACK} {SMOKE} --data.train_list=test.txt --out {{new}} --workers 1"
-    assert told(line, new=f"{tmp_path}/packed")[0] == 0
-    status, said = told(f"{line} --codec jpeg", new=f"{tmp_path}/packed")
+    assert run_messages(line, new=f"{tmp_path}/packed")[0] == 0
+    status, said = run_messages(f"{line} --codec jpeg", new=f"{tmp_path}/packed")
     assert status == 2
     assert "another codec (video, now jpeg); remove the folder or choose another" in said
 
 
-def test_a_package_that_is_missing_is_told(told, monkeypatch, capsys):
+def test_a_package_that_is_missing_is_told(run_messages, monkeypatch, capsys):
     from importlib import metadata
 
     version = metadata.version

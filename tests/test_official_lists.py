@@ -164,10 +164,10 @@ def test_official_annotations_become_lists(dataset, tmp_path):
     lay(tmp_path / "videos", dict.fromkeys(videos, "-"))
     given = read(dataset, tmp_path / "annotations", 1)
     frames = dataset in ("sthv1", "jester")
-    found = match(given, tmp_path / "videos", frames)
+    result = match(given, tmp_path / "videos", frames)
     assert given.names == names
-    assert (found.train, found.val) == (train, val)
-    assert (len(found.missing), len(found.others), found.doubles) == (missing, others, [])
+    assert (result.train, result.val) == (train, val)
+    assert (len(result.missing), len(result.others), result.doubles) == (missing, others, [])
     (tmp_path / "list.txt").write_text("\n".join(train))
     source = "frames" if frames else "video"
     file = AnnotationFile(
@@ -183,26 +183,26 @@ def make(folder, *more, dataset="kinetics"):
 
 def test_the_command_lists_real_videos_and_tells_what_is_missing(drawn, tmp_path):
     """One video is there twice, two are missing, one is unknown."""
-    place = tmp_path / "videos" / "abseiling"
-    place.mkdir(parents=True)
+    position = tmp_path / "videos" / "abseiling"
+    position.mkdir(parents=True)
     real = sorted((drawn / "videos").rglob("*.mp4"))[0]
     names = ["0347ZoDXyP0_000095_000105", "__7xYvk5ZzA_000002_000012", "unknown"]
     for name in names:
-        shutil.copy(real, place / f"{name}.mp4")
+        shutil.copy(real, position / f"{name}.mp4")
     shutil.copy(real, tmp_path / "videos" / f"{names[0]}.mp4")
     lay(tmp_path / "annotations", CASES["kinetics"][0])
     done = make(tmp_path, "--annotations", tmp_path / "annotations", "--names", "csv")
-    told = last_json(done)
-    assert [told[key] for key in ("classes", "train", "val", "missing", "others", "doubles")] == [
-        *(2, 1, 1, 2, 1, 1)
-    ]
+    messages = last_json(done)
+    assert [
+        messages[key] for key in ("classes", "train", "val", "missing", "others", "doubles")
+    ] == [*(2, 1, 1, 2, 1, 1)]
     assert f"a second file of one video, not listed: abseiling/{names[0]}.mp4" in done.stderr
     lists = tmp_path / "lists"
     assert (lists / "test.csv").read_text() == (lists / "val.csv").read_text()
     assert (lists / "train.csv").read_text() == f"{names[0]}.mp4 0\n"
     assert (lists / "missing.txt").read_text().splitlines()[0].startswith("train -0A2-mhWuYk_")
     assert (lists / "unlisted.txt").read_text() == "abseiling/unknown.mp4\n"
-    assert told["lists"] == [str(lists / name) for name in ("train.csv", "test.csv", "val.csv")]
+    assert messages["lists"] == [str(lists / name) for name in ("train.csv", "test.csv", "val.csv")]
 
 
 @pytest.mark.parametrize(
@@ -289,9 +289,9 @@ def test_imagenets_validation_images_go_into_class_folders(tmp_path):
     for source, missing in (("LOC_val_solution.csv", 0), ("kit", 1)):
         out = tmp_path / f"val_{missing}"
         given = ["--annotations", tmp_path / source, "--images", tmp_path / "images", "--out", out]
-        told = last_json(call("scripts/data/sort_imagenet.py", *given))
-        assert told == {"classes": 2, "images": 2, "missing": missing}
-        places = sorted(str(path.relative_to(out)) for path in out.rglob("*.JPEG"))
-        assert places == [f"{KINDS[1]}/{IMAGES[1]}", f"{KINDS[0]}/{IMAGES[0]}"]
+        messages = last_json(call("scripts/data/sort_imagenet.py", *given))
+        assert messages == {"classes": 2, "images": 2, "missing": missing}
+        positions = sorted(str(path.relative_to(out)) for path in out.rglob("*.JPEG"))
+        assert positions == [f"{KINDS[1]}/{IMAGES[1]}", f"{KINDS[0]}/{IMAGES[0]}"]
     done = call("scripts/data/sort_imagenet.py", *given[:2], "--images", tmp_path, "--out", out)
     assert (done.returncode, "has none of the images" in done.stderr) == (2, True)

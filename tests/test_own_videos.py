@@ -19,8 +19,8 @@ def folder(tmp_path) -> Path:
     for name, count in (("run far", 10), ("jump", 5)):
         (tmp_path / name / "more").mkdir(parents=True)
         for k in range(count):
-            place = "more" if k % 2 else "."
-            (tmp_path / name / place / f"{k} ü.mp4").write_text(f"{name} {k}")
+            position = "more" if k % 2 else "."
+            (tmp_path / name / position / f"{k} ü.mp4").write_text(f"{name} {k}")
     (tmp_path / "jump" / "notes.txt").write_text("no video")
     (tmp_path / ".cache").mkdir()
     return tmp_path
@@ -44,21 +44,21 @@ def test_every_class_gives_its_share_and_nothing_is_in_both(folder, tmp_path):
 
 
 def test_the_seed_draws_the_split(folder):
-    found = look(folder)
-    assert split(found, 0.4, 0) == split(found, 0.4, 0) != split(found, 0.4, 1)
-    for share in (0.01, 0.99):
-        train, test = split(found, share, 0)
+    result = look(folder)
+    assert split(result, 0.4, 0) == split(result, 0.4, 0) != split(result, 0.4, 1)
+    for fraction in (0.01, 0.99):
+        train, test = split(result, fraction, 0)
         assert {line[-1] for line in train} == {line[-1] for line in test} == {"0", "1"}
 
 
 def test_equal_files_are_listed_once(folder):
     (folder / "jump" / "again.mp4").write_text("jump 0")
     (folder / "run far" / "again.mp4").write_text("jump 0")
-    found = look(folder)
-    assert [len(group) for group in found.twins] == [3]
-    listed = sum(split(found, 0.2, 0), [])
+    result = look(folder)
+    assert [len(group) for group in result.twins] == [3]
+    listed = sum(split(result, 0.2, 0), [])
     assert len(listed) == 15
-    assert sum(line.rsplit(" ", 1)[0] in found.twins[0] for line in listed) == 1
+    assert sum(line.rsplit(" ", 1)[0] in result.twins[0] for line in listed) == 1
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,11 @@ def test_a_strangers_videos_are_listed_scanned_and_trained(drawn, tiny, tmp_path
     short = ["--train.epochs=1", "--train.warmup_epochs=0"]
     done = call("tsm/train.py", *own, *short, out)
     assert last_json(done)["steps"] == 6
-    told = done.stderr
-    assert "those of 'left' then show 'right': swap_labels must be [[0, 1], [4, 5]], or " in told
-    assert "swap_labels takes 'up' for a mirrored 'shrink'" in told
+    messages = done.stderr
+    assert (
+        "those of 'left' then show 'right': swap_labels must be [[0, 1], [4, 5]], or " in messages
+    )
+    assert "swap_labels takes 'up' for a mirrored 'shrink'" in messages
     other = call("tsm/train.py", *own, *short, f"{out}s", "--model.num_classes=9")
     assert "labels.txt has 8 names, the network 9 classes; set num_classes" in other.stderr
 

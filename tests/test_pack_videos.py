@@ -49,12 +49,12 @@ def test_mind_data_reads_the_shards(near, drawn):
     columns = ["path", "label", "frames", "video"]
     rows = ds.MindDataset(files, columns_list=columns, shuffle=False)
     listed = [line.rsplit(" ", 1) for line in (drawn / "train.txt").read_text().splitlines()]
-    found = {}
+    result = {}
     for path, label, frames, video in rows.create_tuple_iterator(output_numpy=True, num_epochs=1):
-        found[str(path)] = int(label)
+        result[str(path)] = int(label)
         assert frames > 0
         assert video.tobytes()[:4] == b"zoo2"
-    assert found == {str(drawn / path): int(label) for path, label in listed}
+    assert result == {str(drawn / path): int(label) for path, label in listed}
 
 
 def test_pages_have_room_and_are_alike_for_a_list():
@@ -99,13 +99,13 @@ def test_damage_is_found_named_and_repaired(drawn, tmp_path):
     assert verified["psnr"]["lowest"] > 30
     shards = sorted((tmp_path / "train.txt").glob("*.mindrecord"))
     data = bytearray(shards[1].read_bytes())
-    places = np.load(tmp_path / "train.txt" / PLACES)
-    data[int(places[places["shard"] == 1]["offset"][0]) + 3000] ^= 1
+    positions = np.load(tmp_path / "train.txt" / PLACES)
+    data[int(positions[positions["shard"] == 1]["offset"][0]) + 3000] ^= 1
     shards[1].write_bytes(data)
-    found = pack(drawn, tmp_path, "--verify")
-    assert found.returncode == 2
-    assert found.stderr.splitlines()[-1].startswith("error: ")
-    assert f"{shards[1]}: check sums differ" in found.stderr
+    result = pack(drawn, tmp_path, "--verify")
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith("error: ")
+    assert f"{shards[1]}: check sums differ" in result.stderr
     shards[1].write_bytes(data[:-100])
     config = load_config(
         TsmConfig, yaml_of("tsm"), [f"data.packed={tmp_path}", f"data.root={drawn}"]
@@ -154,8 +154,8 @@ def test_what_cannot_be_read_is_left_out(drawn, tmp_path):
     ],
 )
 def test_mistakes_are_told_in_one_line(more, message, drawn, tmp_path):
-    room = "resnet50" if "resnet50" in more else "tsm"
-    done = pack(drawn, tmp_path / "out", *more, room=room)
+    network = "resnet50" if "resnet50" in more else "tsm"
+    done = pack(drawn, tmp_path / "out", *more, room=network)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -173,10 +173,10 @@ def test_training_and_evaluation_need_nothing_but_the_pack(near, tiny, trained, 
     arguments = [a for a in tiny if not str(a).startswith("--data.root")]
     arguments += [f"--data.root={tmp_path / 'nothing'}", f"--data.packed={near}"]
     checkpoint = f"--checkpoint_path={trained}"
-    found = last_json(call("tsm/eval.py", *arguments, checkpoint))
+    results = last_json(call("tsm/eval.py", *arguments, checkpoint))
     expected = last_json(call("tsm/eval.py", *tiny, checkpoint))
     for key in ("top1", "top5", "videos"):
-        assert found[key] == expected[key]
+        assert results[key] == expected[key]
     out = f"--run.out={tmp_path / 'run'}"
     result = last_json(
         call("tsm/train.py", *arguments, out, "--train.epochs=1", "--train.warmup_epochs=0")
@@ -214,8 +214,8 @@ def test_a_sample_is_cut_alike_from_the_pack(room, kind, near, drawn, tmp_path):
     lists = ["data.train_list=train.txt", "data.test_list=test.txt", f"data.root={drawn}"]
     plain = load_config(kind, yaml_of(name), [*lists, "data.batch=4"])
     packed = load_config(kind, yaml_of(name), [*lists, "data.batch=4", f"data.packed={near}"])
-    expected, found = rows_of(room, plain, 0), rows_of(room, packed)
-    for key, (clip, label) in found.items():
+    expected, result = rows_of(room, plain, 0), rows_of(room, packed)
+    for key, (clip, label) in result.items():
         assert label == expected[key][1]
         assert np.abs(clip.astype(int) - expected[key][0]).mean() < 3
     views = [room.EvalVideos(room.read_records(c, "test"), c, Runtime()) for c in (plain, packed)]
@@ -238,9 +238,9 @@ def test_several_data_sets_are_packed_and_mixed(tmp_path):
     settings += ["data.replicas=2", "data.rand_augment="]
     packed = load_config(MvitConfig, yaml_of("mvit_multi"), settings)
     plain = load_config(MvitConfig, yaml_of("mvit_multi"), [f"data.root={root}", *settings[2:]])
-    expected, found = rows_of(mvit, plain, 0), rows_of(mvit, packed)
+    expected, result = rows_of(mvit, plain, 0), rows_of(mvit, packed)
     assert done["bad"] == 0
-    for key, (clip, target) in found.items():
+    for key, (clip, target) in result.items():
         np.testing.assert_array_equal(target[:, :2], expected[key][1][:, :2])
         assert np.abs(clip.astype(int) - expected[key][0]).mean() < 3
     assert json.loads((tmp_path / "packed" / "eight" / "train.csv" / "pack.json").read_text())

@@ -62,10 +62,10 @@ def test_the_package_asks_for_what_requirements_txt_lists(wheel):
     """decord aside, which is an extra of the package."""
     with zipfile.ZipFile(wheel) as file:
         (name,) = [name for name in file.namelist() if name.endswith("/METADATA")]
-        told = message_from_bytes(file.read(name)).get_all("Requires-Dist")
+        messages = message_from_bytes(file.read(name)).get_all("Requires-Dist")
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     listed = {str(Requirement(line)) for line in lines if line and not line.startswith("#")}
-    asked = {str(Requirement(line)) for line in told if "extra ==" not in line}
+    asked = {str(Requirement(line)) for line in messages if "extra ==" not in line}
     assert {line for line in listed if not line.startswith("decord")} == asked
 
 
@@ -81,8 +81,8 @@ def test_without_a_checkout_data_and_results_lie_in_the_current_folder(
     cfg = config.load_config(Config, config.locate(yaml))
     assert cfg.data.root == tmp_path / "data" / "drawn"
     assert cfg.run.out == tmp_path / "out" / "tsm_smoke"
-    told = f"reading {tmp_path / NAME / yaml}, of the installed package\n"
-    assert capsys.readouterr().err == told
+    messages = f"reading {tmp_path / NAME / yaml}, of the installed package\n"
+    assert capsys.readouterr().err == messages
     (tmp_path / "mine.yaml").touch()
     config.locate(Path("mine.yaml"))
     assert capsys.readouterr().err == ""

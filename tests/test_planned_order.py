@@ -40,10 +40,10 @@ def folder(tmp_path_factory) -> Path:
     """The folder of a plan of the smoke recipe for 8 devices, in the order of a dry run."""
     folder = tmp_path_factory.mktemp("planned")
     arguments = ["--config_path", CONFIG, "--run.amp=O2", f"--out={folder}", *NETWORK]
-    found = run(
+    result = run(
         "scripts/analysis/plan_allreduce.py", *arguments, f"--devices={RANKS}", f"--chip={CHIP}"
     )
-    (folder / "split.yaml").write_text(found["yaml"])
+    (folder / "split.yaml").write_text(result["yaml"])
     return folder
 
 
@@ -70,14 +70,14 @@ def started(folder) -> list[Start]:
     asked = yaml.safe_load((folder / "split.yaml").read_text())["run"]["all_reduce"]
     split = f"run.all_reduce=[{', '.join(asked)}]"
     overrides, cache, kept = ["run.amp=O2", split], home() / ".cache" / "dry_run", folder / "kept"
-    found = dry_run("tsm", CONFIG, overrides, CHIP, cache, ranks=RANKS, keep=kept)
-    assert found.finished, found.reason
+    result = dry_run("tsm", CONFIG, overrides, CHIP, cache, ranks=RANKS, keep=kept)
+    assert result.finished, result.reason
     table = next(kept.rglob("comm_execute_order.csv")).read_text().splitlines()
     rows = [row for row in csv.DictReader(table) if row["primitive"] == "AllReduce"]
     counts = [re.search(r"\*(\d+)\]$", row["output_type"]) for row in rows]
     return [
-        Start(1 - found.backward_after(row), int(count[1]) if count else 1)
-        for row, count in zip(found.all_reduces, counts)
+        Start(1 - result.backward_after(row), int(count[1]) if count else 1)
+        for row, count in zip(result.all_reduces, counts)
     ]
 
 
@@ -147,11 +147,11 @@ def test_an_order_gets_the_times_of_the_counted_step_and_is_read_back(tmp_path):
     names, sizes = ["a.w", "b.w"], [4, 4]
     layers = [LayerCost(name, "dense", 1, 1, 1, 1) for name in "ab"]
     counted = count_backward(names, sizes, layers, 1, Cluster(step_seconds=3.0))
-    found = time_positions({"a.w": 1.0, "b.w": 0.25}, counted, CHIP)
-    np.testing.assert_allclose(found.ready, [3.0, 1.5])
-    write_backward(tmp_path / "gradients.json", found, 16, CHIP)
+    result = time_positions({"a.w": 1.0, "b.w": 0.25}, counted, CHIP)
+    np.testing.assert_allclose(result.ready, [3.0, 1.5])
+    write_backward(tmp_path / "gradients.json", result, 16, CHIP)
     again = read_backward(tmp_path / "gradients.json", names, sizes)
-    np.testing.assert_array_equal(again.ready, found.ready)
+    np.testing.assert_array_equal(again.ready, result.ready)
     assert again.source.startswith("in the order of a dry run for ascend910b")
     with pytest.raises(ValueError, match="--chip ascend910b: b.w is trained either"):
         time_positions({"a.w": 1.0}, counted, CHIP)

@@ -31,10 +31,10 @@ def planned(tiny, tmp_path_factory):
 
 def test_the_best_split_is_at_least_as_good_as_the_others(planned):
     result, _ = planned
-    for found in result["devices"].values():
-        assert set(found) == {"best", "one segment", "yaml's own", "one a layer"}
-        least = min(each["exposed_ms"] for each in found.values() if each["segments"] <= 8)
-        assert found["best"]["exposed_ms"] == least
+    for results in result["devices"].values():
+        assert set(results) == {"best", "one segment", "yaml's own", "one a layer"}
+        least = min(each["exposed_ms"] for each in results.values() if each["segments"] <= 8)
+        assert results["best"]["exposed_ms"] == least
     best, one = (result["devices"]["64"][name] for name in ("best", "one segment"))
     assert best["exposed_ms"] < 0.8 * one["exposed_ms"]
     assert best["segments"] > 1
@@ -64,13 +64,13 @@ def test_a_plan_leaves_a_table_and_two_pictures(planned):
 def test_a_measured_profile_takes_the_place_of_counts(tiny, tmp_path):
     path = tmp_path / "profile.json"
     run(PROFILE, *tiny, f"--out={path}", "--points=1", "--repeats=3")
-    found = json.loads(path.read_text())
-    ready = list(found["ready_seconds"].values())
-    assert 0 < found["forward_seconds"] <= min(ready) <= max(ready) <= found["step_seconds"]
+    result = json.loads(path.read_text())
+    ready = list(result["ready_seconds"].values())
+    assert 0 < result["forward_seconds"] <= min(ready) <= max(ready) <= result["step_seconds"]
     assert ready[0] == max(ready), "the first layer's gradients are the last"
     done = call(PLAN, *tiny, "--devices=8", f"--profile={path}", f"--out={tmp_path}")
     assert f"measured, {path}" in done.stdout
-    assert f"a step of {1e3 * found['step_seconds']:.1f} ms" in done.stdout
+    assert f"a step of {1e3 * result['step_seconds']:.1f} ms" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -71,11 +71,11 @@ def documented_devices(name: str) -> set[str]:
     """The devices of "Supported Platforms", also if another function's documentation names them."""
     module, _, attribute = name.partition(".")
     documentation = inspect.getdoc(getattr({"nn": nn, "ops": ops}[module], attribute)) or ""
-    found = re.search(r"Supported Platforms:\s*\n(.*)", documentation)
+    result = re.search(r"Supported Platforms:\s*\n(.*)", documentation)
     other = re.search(r"Refer to :func:`mindspore\.((?:nn|ops)\.\w+)`", documentation)
-    if other and not found:
+    if other and not result:
         return documented_devices(other[1])
-    return set(re.findall(r"``(\w+)``", found[1])) if found else set()
+    return set(re.findall(r"``(\w+)``", result[1])) if result else set()
 
 
 @pytest.mark.parametrize("name", used())

@@ -103,17 +103,17 @@ def test_scores_are_those_of_an_evaluation(network, tiny, drawn, tmp_path):
     cfg = load(tiny, network=network)
     dataset = find_network(network).dataset
     rows = dataset.EvalVideos(dataset.read_records(cfg, "test"), cfg, Runtime())
-    found = predictor(cfg, network, save(cfg, tmp_path / "net.ckpt", network), tmp_path)
+    result = predictor(cfg, network, save(cfg, tmp_path / "net.ckpt", network), tmp_path)
     for index in (0, 3):
         views, _, valid = rows[index]
         assert valid
-        record = found.predict(rows.records[rows.mine[index]].path, f"video{index}")
-        scores = video_scores(found.net, views[None])[0]
+        record = result.predict(rows.records[rows.mine[index]].path, f"video{index}")
+        scores = video_scores(result.net, views[None])[0]
         expected = softmax(scores) if network == "tsm" else scores
         assert np.ptp(expected) > 0.01
         np.testing.assert_allclose(by_label(record["top"]), expected, atol=1e-6)
         assert [e["name"] for e in sorted(record["top"], key=lambda e: e["label"])] == [*MOTIONS]
-    assert len(found.net.compile_cache) == 1
+    assert len(result.net.compile_cache) == 1
     assert record["views"] == "2x3"
 
 
@@ -125,14 +125,14 @@ def test_every_set_has_the_scores_of_its_evaluation(tmp_path):
     words = ["", config, f"--data.root={tmp_path}", *(f"--{word}" for word in TINY["mvit_multi"])]
     cfg = load(words, network="mvit_multi")
     path = save(cfg, tmp_path / "net.ckpt", "mvit_multi")
-    found = predictor(cfg, "mvit_multi", path, tmp_path, window=0.5)
-    whole = Predictor(found.net, found.heads, found.open, tmp_path, 8, window=0)
+    result = predictor(cfg, "mvit_multi", path, tmp_path, window=0.5)
+    whole = Predictor(result.net, result.heads, result.open, tmp_path, 8, window=0)
     for which, rows in build_eval_videos(cfg, Runtime()).items():
         record = whole.predict(rows.records[0].path, "video")
-        expected = video_scores(HeadSelector(found.net, which), rows[0][0][None])[0]
+        expected = video_scores(HeadSelector(result.net, which), rows[0][0][None])[0]
         np.testing.assert_allclose(by_label(record["sets"][rows.set.name]), expected, atol=1e-6)
     assert np.ptp(expected) > 0.01
-    cut = found.predict(rows.records[0].path, "cut")
+    cut = result.predict(rows.records[0].path, "cut")
     heading, *lines = csv.reader((tmp_path / "cut.csv").read_text().splitlines())
     assert heading[:3] == ["start", "end", "eight/left"]
     assert heading[-1] == "moves/left"
@@ -153,19 +153,19 @@ def test_an_image(tmp_path):
     from resnet50.dataset import build_eval_dataset
 
     path = save(cfg, tmp_path / "net.ckpt", "resnet50")
-    found = predictor(cfg, "resnet50", path, tmp_path)
+    result = predictor(cfg, "resnet50", path, tmp_path)
     names = sorted(PATTERNS[:4])
-    assert list(found.heads[0].names) == names, "the class folders' names"
+    assert list(result.heads[0].names) == names, "the class folders' names"
     for views, label, _ in build_eval_dataset(cfg, Runtime()).create_tuple_iterator(
         output_numpy=True
     ):
         name = names[int(label[0])]
-        record = found.predict(str(tmp_path / "val" / name / "0.jpg"), name)
-        expected = softmax(video_scores(found.net, views)[0])
+        record = result.predict(str(tmp_path / "val" / name / "0.jpg"), name)
+        expected = softmax(video_scores(result.net, views)[0])
         np.testing.assert_allclose(by_label(record["top"]), expected, atol=1e-6)
     assert np.ptp(expected) > 0.02
     with pytest.raises(VideoError, match="not a readable image"):
-        found.predict(str(config), "yaml")
+        result.predict(str(config), "yaml")
 
 
 def test_one_broken_video_among_others(tiny, filled, videos, tmp_path):
@@ -214,8 +214,8 @@ class Reading(Head):
     def numbers(self, part: Part) -> np.ndarray:
         return np.arange(self.offset, len(part), self.step)
 
-    def cut(self, frames: np.ndarray, places: np.ndarray) -> np.ndarray:
-        return np.array([read_number(frames[place]) for place in places])
+    def cut(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        return np.array([read_number(frames[position]) for position in positions])
 
     def pictures(self, views: np.ndarray) -> np.ndarray:
         return views
@@ -255,7 +255,7 @@ def test_odd_names_of_videos_get_their_files(tmp_path, capsys):
     for video in videos:
         shutil.copy(tmp_path / "plain.mp4", video)
     shown = Reading(10)
-    shown.cut = lambda frames, places: frames[:3, None]
+    shown.cut = lambda frames, positions: frames[:3, None]
     shown.pictures = lambda views: views.transpose(1, 0, 2, 3, 4)
     shown.clips = 1
     predictor = Predictor(None, [shown], open_video, tmp_path / "out", 2, window=2.0)
@@ -301,7 +301,7 @@ def test_memory_does_not_grow_with_the_length(tmp_path):
     write_video(tmp_path / "long.mp4", frames, 30)
 
     class Every(Reading):
-        def cut(self, frames, places):
+        def cut(self, frames, positions):
             return frames[:1]
 
     process, sizes = psutil.Process(), []
@@ -317,10 +317,10 @@ def test_a_stream_equals_the_offline_network_frame_by_frame(tiny, online, videos
     arguments = [*tiny, *ONLINE, "--checkpoint_path", online, "--stream", videos[0]]
     done = call("scripts/predict.py", *arguments, "--fps", "1000", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
-    *told, last = map(json.loads, done.stdout.splitlines())
+    *messages, last = map(json.loads, done.stdout.splitlines())
     heading, *rows = csv.reader(Path(last["csv"]).read_text().splitlines())
     assert heading == ["time", *MOTIONS]
-    found = np.array(rows, float)[:, 1:]
+    result = np.array(rows, float)[:, 1:]
 
     from tsm.model import TSM
     from tsm.network import NETWORK
@@ -328,18 +328,18 @@ def test_a_stream_equals_the_offline_network_frame_by_frame(tiny, online, videos
 
     with open_video(videos[0]) as source:
         frames, fps = source.frames(range(len(source))), source.fps
-    assert last["frames"] == len(frames) == len(found) == len(told)
+    assert last["frames"] == len(frames) == len(result) == len(messages)
     whole = [f"--data.segments={len(frames)}", "--model.consensus=identity"]
     cfg = load(tiny, ["--model.online=true", *whole])
     net = inference.load(TSM, cfg, online, NETWORK.classifier)
     clip = make_test_views(frames, 1, len(frames), cfg.data.resize, cfg.test_crop, 1)
     scores = net(Tensor(clip)).asnumpy()[0].astype(np.float64)  # (T, classes)
-    for k, share in enumerate(found):
+    for k, fraction in enumerate(result):
         expected = softmax(scores[max(k - 3, 0) : k + 1].mean(axis=0))
-        np.testing.assert_allclose(share, expected, atol=1e-5)
-        assert told[k]["label"] == share.argmax()
-        assert told[k]["time"] == pytest.approx(k / fps, abs=1e-3)
-    assert np.ptp(found, axis=0).max() > 0.01
+        np.testing.assert_allclose(fraction, expected, atol=1e-5)
+        assert messages[k]["label"] == fraction.argmax()
+        assert messages[k]["time"] == pytest.approx(k / fps, abs=1e-3)
+    assert np.ptp(result, axis=0).max() > 0.01
     assert Image.open(last["picture"]).size[0] > 500
 
 

@@ -30,13 +30,13 @@ def commands() -> list:
 @pytest.fixture(scope="module")
 def yamls(tmp_path_factory) -> dict:
     """Those that a document asks its reader to write: {name: file}."""
-    folder, found = tmp_path_factory.mktemp("yamls"), {}
+    folder, result = tmp_path_factory.mktemp("yamls"), {}
     for document in DOCUMENTS:
         for name, text in FILE.findall(document.read_text()):
-            found[name] = folder / name
-            found[name].parent.mkdir(parents=True, exist_ok=True)
-            found[name].write_text(text)
-    return found
+            result[name] = folder / name
+            result[name].parent.mkdir(parents=True, exist_ok=True)
+            result[name].write_text(text)
+    return result
 
 
 @pytest.mark.parametrize("line", commands())

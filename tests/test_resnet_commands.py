@@ -140,12 +140,12 @@ def test_kill_9_changes_no_bit(small, broken, tmp_path):
 def assert_curves(out: Path) -> None:
     """TensorBoard shows what the log says, each step once."""
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    told = {line["step"]: line for line in lines if "step" in line}
+    messages = {line["step"]: line for line in lines if "step" in line}
     shown = curves(out / "tensorboard")
     for name in ("loss", "top1", "lr", "loss_scale", "clips_per_second", "waiting"):
         points = shown[f"train/{name}"]
-        assert points == pytest.approx({step: line[name] for step, line in told.items()}), name
-    assert sorted(told) == [2, 4, 6, 8, 10, 12]
+        assert points == pytest.approx({step: line[name] for step, line in messages.items()}), name
+    assert sorted(messages) == [2, 4, 6, 8, 10, 12]
 
 
 def test_a_missing_package_is_told_before_anything_is_written(small, tmp_path):
@@ -246,10 +246,10 @@ def test_torchvisions_file_is_converted(tmp_path):
     arguments = ["--config_path", SMOKE, "--source", source, "--target", target, *fits]
     result = run("scripts/convert_checkpoint.py", *arguments)
     assert (result["matched"], result["missing"]) == (102, [])
-    found = weights(target)
-    np.testing.assert_array_equal(found["fc.weight"], fill("fc.weight", (10, 16)))
+    results = weights(target)
+    np.testing.assert_array_equal(results["fc.weight"], fill("fc.weight", (10, 16)))
     statistics = fill("layer2.0.downsample.1.running_mean", (4,))
-    np.testing.assert_array_equal(found["layer2.0.downsample.1.moving_mean"], statistics)
+    np.testing.assert_array_equal(results["layer2.0.downsample.1.moving_mean"], statistics)
     wrong = call("scripts/convert_checkpoint.py", *arguments, "--model.num_classes=11")
     assert wrong.returncode == 2
     assert "fc.weight is [10, 16] instead of [11, 16]" in wrong.stderr

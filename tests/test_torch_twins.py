@@ -61,8 +61,8 @@ def test_a_twin_evaluates_like_the_network(path, tmp_path):
     shape = find_network(network).dataset.get_input_shape(cfg.data)
     clip = clip.reshape(-1, *shape)
     with torch.no_grad():
-        found = twin.eval()(torch.from_numpy(clip))
-    expected = np.concatenate([part.numpy() for part in listed(found)], -1)
+        result = twin.eval()(torch.from_numpy(clip))
+    expected = np.concatenate([part.numpy() for part in listed(result)], -1)
     ours = evaluation(net.set_train(False), Tensor(clip))
     assert spread(expected) > 1e-3
     np.testing.assert_allclose(ours, expected, atol=2e-5 * spread(expected) + 1e-7)

@@ -184,15 +184,15 @@ def test_names_of_this_user_and_host_are_replaced(monkeypatch):
 
 def test_a_process_that_fails_is_described_by_its_last_error(tmp_path):
     code = "import sys; print('{\"a\": 1}'); print('error: bad', file=sys.stderr); sys.exit(3)"
-    found = Runner(tmp_path, 60).run("name", [sys.executable, "-c", code])
-    assert (found.status, found.last) == (3, {"a": 1})
-    assert found.reason == "ended with status 3: error: bad"
+    result = Runner(tmp_path, 60).run("name", [sys.executable, "-c", code])
+    assert (result.status, result.last) == (3, {"a": 1})
+    assert result.reason == "ended with status 3: error: bad"
 
 
 def test_a_process_beyond_its_time_limit_is_ended_with_its_children(tmp_path):
     code = "import subprocess; subprocess.run(['sleep', '123456'])"
-    found = Runner(tmp_path, 2).run("name", [sys.executable, "-c", code])
-    assert found.reason == "not finished after 2 s"
+    result = Runner(tmp_path, 2).run("name", [sys.executable, "-c", code])
+    assert result.reason == "not finished after 2 s"
     sleeping = [
         p for p in psutil.process_iter(["cmdline"]) if "123456" in (p.info["cmdline"] or [])
     ]
@@ -221,10 +221,10 @@ def test_names_of_ascend_devices_are_read_from_npu_smi():
 
 
 def test_an_environment_without_the_device_fails():
-    found = ended({"found": {"devices": "CPU"}, "missing": []})
-    assert assess_environment(found, "CPU", [])[0].verdict == OK
-    assert assess_environment(found, "Ascend", [])[0].verdict == FAILED
-    assert assess_environment(found, "CPU", ["PyAV not installed"])[0].verdict == SLOW
+    result = ended({"found": {"devices": "CPU"}, "missing": []})
+    assert assess_environment(result, "CPU", [])[0].verdict == OK
+    assert assess_environment(result, "Ascend", [])[0].verdict == FAILED
+    assert assess_environment(result, "CPU", ["PyAV not installed"])[0].verdict == SLOW
     missing = Ended(1, ({"found": {"devices": "CPU"}, "missing": ["OpenCV"]},), "", 1.0)
     assert assess_environment(missing, "CPU", ["x"])[0].text == "missing: OpenCV"
     assert assess_environment(CRASH, "CPU", [])[0].verdict == FAILED
@@ -252,8 +252,8 @@ def test_the_limits_of_float16_are_looser():
 
 
 def rows(*losses: float, waiting: float = 0.0) -> list:
-    found = {"step": 10, "clips_per_second": 50.0, "waiting": waiting}
-    return [{**found, "loss": loss} for loss in losses]
+    result = {"step": 10, "clips_per_second": 50.0, "waiting": waiting}
+    return [{**result, "loss": loss} for loss in losses]
 
 
 @pytest.mark.parametrize(
@@ -291,8 +291,8 @@ SHARES = {"computing": 0.9, "communication": 0.0, "waiting": 0.1}
     ],
 )
 def test_a_step_is_slow_if_the_device_waits_or_starts_late(changed, device, verdict):
-    found = ended({**STEP, "shares": SHARES, "launches": 2000, **changed})
-    assert assess_speed("tsm", device, found).verdict == verdict
+    result = ended({**STEP, "shares": SHARES, "launches": 2000, **changed})
+    assert assess_speed("tsm", device, result).verdict == verdict
 
 
 def test_a_step_without_a_trace_is_slow_and_one_without_a_time_fails():
@@ -301,11 +301,11 @@ def test_a_step_without_a_trace_is_slow_and_one_without_a_time_fails():
 
 
 def test_a_dry_run_must_compile_without_python_and_ai_cpu():
-    found = {"finished": True, "chip": "ascend910b", "launches": 900, "peak_gb": 2.5}
-    found.update(python=0, ai_cpu=[])
-    assert assess_dry_run("tsm", ended(found)).verdict == OK
-    assert assess_dry_run("tsm", ended({**found, "python": 2})).verdict == SLOW
-    assert assess_dry_run("tsm", ended({**found, "ai_cpu": ["MaxPool3D"]})).verdict == SLOW
+    result = {"finished": True, "chip": "ascend910b", "launches": 900, "peak_gb": 2.5}
+    result.update(python=0, ai_cpu=[])
+    assert assess_dry_run("tsm", ended(result)).verdict == OK
+    assert assess_dry_run("tsm", ended({**result, "python": 2})).verdict == SLOW
+    assert assess_dry_run("tsm", ended({**result, "ai_cpu": ["MaxPool3D"]})).verdict == SLOW
     failed = Ended(1, ({"finished": False, "reason": "ValueError: group"},), "", 1.0)
     assert assess_dry_run("x3d", failed).text == "x3d: ValueError: group"
     assert assess_dry_run("x3d", CRASH).verdict == FAILED
@@ -349,7 +349,7 @@ def test_latency_and_bandwidth_are_found_from_the_times_of_a_ring():
 
 
 @pytest.mark.parametrize(
-    ("found", "device", "verdict"),
+    ("result", "device", "verdict"),
     [
         (probes(12.0, 25.0), "Ascend", OK),
         (probes(12.0, 1.0), "Ascend", SLOW),
@@ -358,8 +358,8 @@ def test_latency_and_bandwidth_are_found_from_the_times_of_a_ring():
         ({**probes(12.0, 25.0), "correct": False}, "Ascend", FAILED),
     ],
 )
-def test_all_reduce_must_be_right_and_fast(found, device, verdict):
-    assert assess_communication(device, ended(found)).verdict == verdict
+def test_all_reduce_must_be_right_and_fast(result, device, verdict):
+    assert assess_communication(device, ended(result)).verdict == verdict
 
 
 def test_all_reduce_that_crashes_fails():
@@ -377,8 +377,8 @@ def test_all_reduce_that_crashes_fails():
 )
 def test_overlap_is_found_from_the_times_of_steps(times, device, verdict, words):
     names = ("alone", "one", "several", "exchange")
-    found = {**dict(zip(names, times)), "segments": 4, "bytes": 10**8}
-    finding = assess_overlap(device, ended(found))
+    result = {**dict(zip(names, times)), "segments": 4, "bytes": 10**8}
+    finding = assess_overlap(device, ended(result))
     assert finding.verdict == verdict
     assert words in finding.text
 
@@ -389,8 +389,8 @@ def test_overlap_without_a_result_fails():
 
 @pytest.mark.parametrize(("after", "verdict"), [([0.9, 0.5, 0.0], OK), ([0.0], SLOW), ([], SLOW)])
 def test_all_reduces_must_come_before_the_end_of_the_backward_pass(after, verdict):
-    found = {"finished": True, "all_reduces": [{"row": 1, "backward_after": x} for x in after]}
-    assert assess_order(ended(found)).verdict == verdict
+    result = {"finished": True, "all_reduces": [{"row": 1, "backward_after": x} for x in after]}
+    assert assess_order(ended(result)).verdict == verdict
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ class Parser(argparse.ArgumentParser):
                 if not self.settings:
                     raise ValueError(f"{word}: this command takes no settings")
                 self.add_argument(name, dest=name[2:])  # load_config checks the names of settings
-        if arguments and arguments[0].endswith(".yaml"):
+        if arguments and re.fullmatch(r"[^-].*\.yaml", arguments[0]):
             self.error(f"unexpected argument: did you mean --config_path {arguments[0]}?")
         namespace, strays = self.parse_known_intermixed_args(arguments)
         if strays:

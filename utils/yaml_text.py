@@ -56,8 +56,8 @@ def load_yaml(text: Union[str, bytes]) -> Any:
         return yaml.load(text, Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ValueError(f"{place}{error.problem or error.context}") from None
+        position = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ValueError(f"{position}{error.problem or error.context}") from None
     except yaml.reader.ReaderError as error:
         raise ValueError(f"character {error.position}: {error.reason}") from None
     except Exception as error:  # PyYAML lets errors of conversions out: `!!bool x` is a KeyError

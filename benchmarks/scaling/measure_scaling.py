@@ -68,10 +68,10 @@ def main(
     cfg = without_checkpoint(replace(cfg, run=replace(cfg.run, device="CPU")))
     with tempfile.TemporaryDirectory() as folder:
         options = ["--splits", ",".join(map(str, splits)), "--steps", str(steps)]
-        found = measure(network, cfg, workers, rate, options, folder)
-    cluster = fitted(found["probes"], workers)
-    rows = [compared(found, cluster, int(count)) for count in found["steps"]]
-    for line in told(rate, found, cluster, rows):
+        results = measure(network, cfg, workers, rate, options, folder)
+    cluster = fitted(results["probes"], workers)
+    rows = [compared(results, cluster, int(count)) for count in results["steps"]]
+    for line in told(rate, results, cluster, rows):
         print(line)
     result = {
         "config": cfg.run.out.name,
@@ -79,7 +79,7 @@ def main(
         "rate": rate,
         "latency_us": round(cluster.latency, 1),
         "gigabytes_per_second": round(cluster.bandwidth, 6),
-        "compute_ms": round(1e3 * found["compute"], 2),
+        "compute_ms": round(1e3 * results["compute"], 2),
         "steps": rows,
     }
     print(json.dumps(result))
@@ -145,27 +145,27 @@ def fitted(probes: list, workers: int) -> Cluster:
     )
 
 
-def compared(found: dict, cluster: Cluster, count: int) -> dict:
+def compared(result: dict, cluster: Cluster, count: int) -> dict:
     """Measured and foretold, in milliseconds, of a step with so many segments."""
-    sizes, compute = np.array(found["sizes"]), found["compute"]
+    sizes, compute = np.array(result["sizes"]), result["compute"]
     backward = Backward(
-        tuple(found["names"]), sizes, np.full(len(sizes), compute), 0.0, compute, "measured"
+        tuple(result["names"]), sizes, np.full(len(sizes), compute), 0.0, compute, "measured"
     )
-    each = found["steps"][str(count)]
-    foretold = predict(backward, cluster, found["ranks"], each["ends"]).step
-    foretold += cluster.all_reduce_seconds(SIGNALS, found["ranks"])
+    each = result["steps"][str(count)]
+    predicted = predict(backward, cluster, result["ranks"], each["ends"]).step
+    predicted += cluster.all_reduce_seconds(SIGNALS, result["ranks"])
     return {
         "segments": len(each["ends"]),
         "measured_ms": round(1e3 * each["seconds"], 2),
-        "foretold_ms": round(1e3 * foretold, 2),
-        "error": round(foretold / each["seconds"] - 1, 4),
+        "foretold_ms": round(1e3 * predicted, 2),
+        "error": round(predicted / each["seconds"] - 1, 4),
     }
 
 
-def told(rate: str, found: dict, cluster: Cluster, rows: list[dict]) -> list[str]:
+def told(rate: str, result: dict, cluster: Cluster, rows: list[dict]) -> list[str]:
     lines = [
-        f"{found['ranks']} workers, {rate}: {cluster.latency:.0f} us a message, "
-        f"{1e3 * cluster.bandwidth:.2f} MB/s, {1e3 * found['compute']:.1f} ms of computing",
+        f"{result['ranks']} workers, {rate}: {cluster.latency:.0f} us a message, "
+        f"{1e3 * cluster.bandwidth:.2f} MB/s, {1e3 * result['compute']:.1f} ms of computing",
         f"{'segments':>8} {'measured ms':>12} {'foretold ms':>12} {'error':>8}",
     ]
     for row in rows:

@@ -108,13 +108,13 @@ def inflated(name: str, frames: int, strides: tuple[int, int, int], kernel: str,
         for block in range(depth):
             length = 3 if blocks[stage][block % len(blocks[stage])] else 1
             first, second = (length, 9) if kernel == "3x1x1" else (1, 9 * length)
-            place = f"layer{stage + 1}.{block}"
+            position = f"layer{stage + 1}.{block}"
             before = 2 * size if stage and block == 0 else size  # the second convolution strides
-            layers.append(convolution(f"{place}.conv1", time, before, cin, width, first))
-            layers.append(convolution(f"{place}.conv2", time, size, width, width, second))
-            layers.append(convolution(f"{place}.conv3", time, size, width, 4 * width, 1))
+            layers.append(convolution(f"{position}.conv1", time, before, cin, width, first))
+            layers.append(convolution(f"{position}.conv2", time, size, width, width, second))
+            layers.append(convolution(f"{position}.conv3", time, size, width, 4 * width, 1))
             if block == 0:
-                layers.append(convolution(f"{place}.shortcut", time, size, cin, 4 * width, 1))
+                layers.append(convolution(f"{position}.shortcut", time, size, cin, 4 * width, 1))
             cin = 4 * width
         time //= strides[2] if stage == 0 else 1
     layers.append(LayerCost("fc", "dense", 2048 * 400, 2048, 400, 2049 * 400))
@@ -140,8 +140,8 @@ def main(*, out: Optional[Path] = None) -> None:
     summit, ratios, facts = summit_rows(resnet, jitter)
     for line in table(rows + summit):
         print(line)
-    for name, (foretold, published) in ratios.items():
-        print(f"throughput of TSM over {name}: foretold {foretold:.2f}, published {published}")
+    for name, (predicted, published) in ratios.items():
+        print(f"throughput of TSM over {name}: foretold {predicted:.2f}, published {published}")
     if out:
         draw(out, resnet, jitter)
     result = {"jitter": round(jitter, 4), "efficiency": rows + summit, "ratios": ratios}
@@ -157,17 +157,19 @@ def fitted_jitter() -> float:
 def paddle_rows(series: Series, resnet: Network, jitter: float) -> list[dict]:
     cluster, backward = replace(PADDLE, jitter=jitter), resnet.backward(series.step)
     rows = []
-    for place, devices in ((1, 8), (2, 32)):
-        found = predict(backward, cluster, devices, bucket_ends(backward, BUCKET))
+    for position, devices in ((1, 8), (2, 32)):
+        result = predict(backward, cluster, devices, bucket_ends(backward, BUCKET))
         rows.append(
-            row(f"ResNet-50, {series.name}", devices, found.efficiency, series.efficiency(place))
+            row(
+                f"ResNet-50, {series.name}", devices, result.efficiency, series.efficiency(position)
+            )
         )
     return rows
 
 
-def row(name: str, devices: int, foretold: float, published: Optional[float]) -> dict:
+def row(name: str, devices: int, predicted: float, published: Optional[float]) -> dict:
     known = None if published is None else round(published, 4)
-    return {"run": name, "devices": devices, "foretold": round(foretold, 4), "published": known}
+    return {"run": name, "devices": devices, "foretold": round(predicted, 4), "published": known}
 
 
 def bucket_ends(backward: Backward, size: float) -> list[int]:
@@ -186,11 +188,11 @@ def summit_rows(resnet: Network, jitter: float) -> tuple[list[dict], dict, dict]
     tsm, pooled, plain = summit_networks()
     cluster = replace(SUMMIT, jitter=jitter)
     steps = {n.name: summit_step(n, tsm, resnet, cluster) for n in (tsm, pooled, plain)}
-    found = {n.name: predict_summit(n, steps[n.name], cluster, 1536) for n in (tsm, pooled, plain)}
+    result = {n.name: predict_summit(n, steps[n.name], cluster, 1536) for n in (tsm, pooled, plain)}
     node = predict_summit(tsm, steps[tsm.name], cluster, 6)
-    efficiency = node.step / found[tsm.name].step
+    efficiency = node.step / result[tsm.name].step
     steps_per_epoch = CLIPS / CLIPS_PER_GPU / 1536
-    seconds = found[tsm.name].step * steps_per_epoch * EPOCHS
+    seconds = result[tsm.name].step * steps_per_epoch * EPOCHS
     frame = loading_seconds(tsm, computing_seconds(tsm, resnet), cluster)
     print(f"fitted: a frame takes {1e3 * frame:.2f} ms to load, from TSM on one node of Summit")
     for n in (tsm, pooled, plain):
@@ -199,7 +201,7 @@ def summit_rows(resnet: Network, jitter: float) -> tuple[list[dict], dict, dict]
     facts = {"networks": sizes, "frame_ms": round(1e3 * frame, 3)}
     print(f"TSM on 1,536 GPUs: {seconds:.0f} s foretold, {SECONDS_ON_SUMMIT} s published\n")
     ratios = {
-        name: (round(found[name].step / found[tsm.name].step, 3), known)
+        name: (round(result[name].step / result[tsm.name].step, 3), known)
         for name, known in ((pooled.name, 1.6), (plain.name, 2.9))
     }
     return (
@@ -266,8 +268,8 @@ def draw(folder: Path, resnet: Network, jitter: float) -> None:
     step = summit_step(tsm, tsm, resnet, cluster)
     summit = [predict_summit(tsm, step, cluster, n) for n in (6, 48, 192, 384, 768, 1536)]
     # Published is the efficiency of one node's rate, not of one device's.
-    name, share = "TSM 8f on Summit", published_efficiency() * summit[0].efficiency
-    curves, known = {name: summit}, {name: [(1536, share)]}
+    name, fraction = "TSM 8f on Summit", published_efficiency() * summit[0].efficiency
+    curves, known = {name: summit}, {name: [(1536, fraction)]}
     paddle = replace(PADDLE, jitter=jitter)
     for series in FLOAT32:
         backward = resnet.backward(series.step)

@@ -30,30 +30,30 @@ PROBES = 2**10, 2**16, 2**18, 2**20  # elements of float32
 
 def main(network: Network, cfg, *, splits: str, steps: int, out: Path) -> None:
     rt = runtime.start(cfg.run)
-    found = {"ranks": rt.size, "probes": probe(steps), "steps": {}}
+    result = {"ranks": rt.size, "probes": probe(steps), "steps": {}}
     alone = Runtime(rt.rank, 1, rt.device, rt.seed)  # the same step, but nothing is exchanged
     step = build_train_step(network.name, cfg, alone)
     batch = make_dummy_batch(network.name, cfg, rt.rank)
-    found["compute"] = step_seconds(step, batch, steps)
+    result["compute"] = step_seconds(step, batch, steps)
     weights = step.optimizer.parameters
     names, sizes = [p.name for p in weights], [p.size * p.itemsize for p in weights]
     for count in map(int, splits.split(",")):
         ends = even_ends(names, sizes, count)
         run = replace(cfg.run, all_reduce=tuple(ends))
         step = build_train_step(network.name, replace(cfg, run=run), rt)
-        found["steps"][count] = {"ends": ends, "seconds": step_seconds(step, batch, steps)}
+        result["steps"][count] = {"ends": ends, "seconds": step_seconds(step, batch, steps)}
     if rt.is_main_process:
-        write_text(out, json.dumps({**found, "names": names, "sizes": sizes}))
+        write_text(out, json.dumps({**result, "names": names, "sizes": sizes}))
 
 
 def probe(repeats: int) -> list[tuple[int, float]]:
     """(bytes, median seconds) of AllReduces of several sizes."""
-    reduce, found = SumRanks(), []
+    reduce, result = SumRanks(), []
     for count in PROBES:
         values = Tensor(np.ones(count, np.float32))
         seconds = measure_median_seconds(lambda v=values: reduce(v).asnumpy(), repeats, warm_up=2)
-        found.append((4 * count, seconds))
-    return found
+        result.append((4 * count, seconds))
+    return result
 
 
 def step_seconds(step, batch: tuple, repeats: int) -> float:

@@ -54,7 +54,7 @@ def test_a_result_is_the_last_line_of_its_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (None, "No such file"),
         (b"\xff\xfe", "no text"),
@@ -66,11 +66,11 @@ def test_a_result_is_the_last_line_of_its_file(tmp_path):
         (b'{"benchmark": "step", "config": "x3d_smoke"}', "has config x3d_smoke, this run tsm"),
     ],
 )
-def test_another_file_is_refused(content, told, tmp_path):
+def test_another_file_is_refused(content, message, tmp_path):
     path = tmp_path / "file.json"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(ValueError, match=told) as caught:
+    with pytest.raises(ValueError, match=message) as caught:
         results.read(path, "step", "tsm_smoke")
     assert str(path) in str(caught.value)
 

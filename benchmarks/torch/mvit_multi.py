@@ -98,8 +98,8 @@ def rows(table: Tensor, queries: int, keys: int) -> Tensor:
     if len(table) != length:
         table = F.interpolate(table.T[None], size=length, mode="linear")[0].T
     wide, tall = max(keys / queries, 1.0), max(queries / keys, 1.0)
-    place = torch.arange(queries)[:, None] * wide - torch.arange(keys)[None] * tall
-    return table[(place + (keys - 1) * tall).long()]
+    position = torch.arange(queries)[:, None] * wide - torch.arange(keys)[None] * tall
+    return table[(position + (keys - 1) * tall).long()]
 
 
 class Mlp(nn.Module):
@@ -255,17 +255,17 @@ def table(*shape: int) -> nn.Parameter:
     return nn.Parameter(nn.init.trunc_normal_(torch.empty(shape), std=0.02))
 
 
-def loss_of(outputs: dict, labels: Tensor, share: float, train: dict) -> Tensor:
+def loss_of(outputs: dict, labels: Tensor, fraction: float, train: dict) -> Tensor:
     """Classification, projections, and the spread and covariances of the embeddings.
 
     The clips belong to the data sets in turn; labels int (N,) count modulo a set's classes.
     """
     names, total = [key for key in outputs if isinstance(key, str) and key != "embedding"], 0.0
-    place, smoothing = torch.arange(len(labels)) % len(names), train["smoothing"]
+    position, smoothing = torch.arange(len(labels)) % len(names), train["smoothing"]
     for k, name in enumerate(names):
-        own, classes = (place == k).float(), outputs[name].shape[1]
+        own, classes = (position == k).float(), outputs[name].shape[1]
         hot = own[:, None] * F.one_hot(labels % classes, classes)
-        target = mixed(hot * (1 - smoothing) + smoothing / classes, share)
+        target = mixed(hot * (1 - smoothing) + smoothing / classes, fraction)
         loss = entropy(outputs[name], target)
         others = [scores for key, scores in outputs.items() if key[1:] == (name,)]
         for scores in others:

@@ -23,12 +23,14 @@ class Normalize(nn.Module):
         return x if x.is_floating_point() else x.float().div_(255).sub_(self.mean).div_(self.std)
 
 
-def mixed(x: Tensor, share: float) -> Tensor:
+def mixed(x: Tensor, fraction: float) -> Tensor:
     """Mixup with the batch backwards."""
-    return x if share == 1 else share * x + (1 - share) * x.flip(0)
+    return x if fraction == 1 else fraction * x + (1 - fraction) * x.flip(0)
 
 
-def cross_entropy(scores: Tensor, labels: Tensor, share: float, train: dict) -> Tensor:
+def cross_entropy(scores: Tensor, labels: Tensor, fraction: float, train: dict) -> Tensor:
     """Mean over a batch of scores (N, K) that was `mixed`; labels are int (N,)."""
-    target = labels if share == 1 else mixed(F.one_hot(labels, scores.shape[1]).float(), share)
+    target = (
+        labels if fraction == 1 else mixed(F.one_hot(labels, scores.shape[1]).float(), fraction)
+    )
     return F.cross_entropy(scores, target, label_smoothing=train.get("smoothing", 0.0))

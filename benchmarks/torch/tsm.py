@@ -61,8 +61,8 @@ class NonLocal(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         theta, phi, g = self.theta(x).flatten(2), self.phi(x).flatten(2), self.g(x).flatten(2)
-        share = (theta.transpose(1, 2) @ phi).softmax(-1)
-        y = (share @ g.transpose(1, 2)).transpose(1, 2)
+        fraction = (theta.transpose(1, 2) @ phi).softmax(-1)
+        y = (fraction @ g.transpose(1, 2)).transpose(1, 2)
         return self.W(y.reshape(len(x), -1, *x.shape[2:])) + x
 
 
@@ -165,8 +165,8 @@ class TSM(nn.Module):
             if shift_div:
                 shift_resnet(net, arch, frames, shift_div, shift_place, online)
             if non_local:
-                for layer, places in ((net.layer2, (0, 2)), (net.layer3, (0, 2, 4))):
-                    for i in places:
+                for layer, positions in ((net.layer2, (0, 2)), (net.layer3, (0, 2, 4))):
+                    for i in positions:
                         layer[i] = WithNonLocal(layer[i], self.segments)
             if temporal_pool:
                 net.layer2 = TemporalPool(net.layer2, segments)

@@ -121,10 +121,10 @@ def test_images_are_called_by_their_files_in_minddatas_order(tmp_path):
     known = describe(cfg.data, "test", count, build_heads(cfg)[0])
     assert known.classes == ["Z", "b", "é", ""]
     rows = open_reader(cfg.data, "test", range(count), 1)
-    found = list(rows.create_tuple_iterator(num_epochs=1, output_numpy=True))
-    assert len(found) == len(known.paths) == 15
+    result = list(rows.create_tuple_iterator(num_epochs=1, output_numpy=True))
+    assert len(result) == len(known.paths) == 15
     images = Images(cfg.data, "test", count)
-    for k, (image, label) in enumerate(found):
+    for k, (image, label) in enumerate(result):
         assert image.tobytes() == (tmp_path / "val" / known.paths[k]).read_bytes()
         assert images.locate(k) == (tmp_path / "val" / known.paths[k], label)
         assert known.labels[k] == label
@@ -150,9 +150,9 @@ def test_two_ranks_see_what_one_sees_with_twice_the_batch(folder):
 
 def evaluated(cfg: Config, rt: Runtime = ALONE) -> list:
     source = EvalSource(read_records(cfg, "test"), cfg, rt)
-    found = list(source.create_tuple_iterator(num_epochs=1, output_numpy=True))
-    assert len(found) == source.get_dataset_size()
-    return [(image[valid], label[valid]) for image, label, valid in found if valid.any()]
+    result = list(source.create_tuple_iterator(num_epochs=1, output_numpy=True))
+    assert len(result) == source.get_dataset_size()
+    return [(image[valid], label[valid]) for image, label, valid in result if valid.any()]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -167,8 +167,10 @@ def test_every_test_image_counts_once_on_any_number_of_ranks(folder, size):
 @pytest.mark.parametrize("case", CASES, ids=lambda c: str(c["resize_short_side"]))
 def test_evaluation_looks_where_the_original_looks(case):
     for each in case["cases"]:
-        place = placement(each["image_w"], each["image_h"], case["resize_short_side"], case["crop"])
-        assert place == (each["scaled_w"], each["scaled_h"], each["crop_x"], each["crop_y"])
+        position = placement(
+            each["image_w"], each["image_h"], case["resize_short_side"], case["crop"]
+        )
+        assert position == (each["scaled_w"], each["scaled_h"], each["crop_x"], each["crop_y"])
 
 
 def test_evaluation_has_pils_pixels():
@@ -202,11 +204,11 @@ def test_cifar_images_are_padded_cropped_and_flipped(cifar):
 
 def distinct(cifar: Path) -> list:
     """The distinct training images: (3, 32, 32) and label, straight from the files."""
-    found = []
+    result = []
     for i in range(1, 6):
         records = np.frombuffer((cifar / f"data_batch_{i}.bin").read_bytes()[: 20 * 3073], np.uint8)
-        found += [(row[1:].reshape(3, 32, 32), row[0]) for row in records.reshape(20, 3073)]
-    return found
+        result += [(row[1:].reshape(3, 32, 32), row[0]) for row in records.reshape(20, 3073)]
+    return result
 
 
 # Data of five images a class, and the numbers of those that are broken, in two classes.
@@ -251,7 +253,7 @@ def source_of(cfg: Config, epochs: int = 2) -> TrainSource:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_broken_image_is_replaced_counted_and_named_once(folder, broken, form, told):
+def test_a_broken_image_is_replaced_counted_and_named_once(folder, broken, form, log_messages):
     plain = ["data.augment=none", "data.batch=5", *RARE, *FORMS[form]]
     sound = {}
     for images, labels in batches(settings(folder, "data.augment=none", "data.batch=5"), epochs=1):
@@ -262,16 +264,20 @@ def test_a_broken_image_is_replaced_counted_and_named_once(folder, broken, form,
     assert [sound[image.tobytes()] for image, _ in rows] == [label for _, label in rows]
     assert len({image.tobytes() for image, _ in rows}) == 13, "the others all come"
     assert (source.unreadable.count, source.find_fault()) == (2, "")
-    assert len(told) == 2
+    assert len(log_messages) == 2
     for name in ("class_0/2.JPEG", "class_2/3.JPEG"):
-        (line,) = [line for line in told if name in line]
+        (line,) = [line for line in log_messages if name in line]
         assert "not a readable image" in line
 
 
-def test_an_image_of_a_mindrecord_without_names_is_named_by_its_number(folder, tmp_path, told):
+def test_an_image_of_a_mindrecord_without_names_is_named_by_its_number(
+    folder, tmp_path, log_messages
+):
     save_broken(tmp_path, folder, {2: 900}, column=False)
     assert len(list(source_of(settings(tmp_path, *FORMS["mindrecord"], *RARE)))) == 6
-    assert [f"image 2 in {tmp_path / 'train.mindrecord'}" in line for line in told] == [True]
+    assert [f"image 2 in {tmp_path / 'train.mindrecord'}" in line for line in log_messages] == [
+        True
+    ]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -355,13 +361,13 @@ def test_class_folders_that_have_changed_are_told(folder, tmp_path):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_broken_image_counts_in_no_evaluation(broken, form, told):
+def test_a_broken_image_counts_in_no_evaluation(broken, form, log_messages):
     cfg = settings(broken, *FORMS[form])
     source = EvalSource(read_records(cfg, "test"), cfg, ALONE)
     rows = list(source.create_tuple_iterator(num_epochs=1, output_numpy=True))
     valid = np.concatenate([row[2] for row in rows])
     assert np.flatnonzero(~valid).tolist() == [*BROKEN, 15]
-    assert source.unreadable.count == len(told) == 2
+    assert source.unreadable.count == len(log_messages) == 2
     known = describe(cfg.data, "test", 15, build_heads(cfg)[0])
     assert known.labels == [0] * 5 + [1] * 5 + [2] * 5
     assert known.paths[13] == "class_2/3.JPEG"

@@ -42,17 +42,17 @@ def rates(schedule: str, case: dict, per_epoch: int, **changes) -> np.ndarray:
     return get_lr(train, per_epoch, 1)
 
 
-def assert_points(found: np.ndarray, points: list) -> None:
+def assert_points(result: np.ndarray, points: list) -> None:
     for index, expected in points:
-        assert found[index] == pytest.approx(expected, rel=1e-6, abs=1e-12), index
+        assert result[index] == pytest.approx(expected, rel=1e-6, abs=1e-12), index
 
 
 @pytest.mark.parametrize("case", CASES["tutorial_cosine"] + CASES["tutorial_cosine_short"])
 def test_the_tutorials_cosine(case):
-    found = rates("tutorial_cosine", case, case["steps_per_epoch"])
-    assert len(found) == case["total_epochs"] * case["steps_per_epoch"]
+    result = rates("tutorial_cosine", case, case["steps_per_epoch"])
+    assert len(result) == case["total_epochs"] * case["steps_per_epoch"]
     whole = list(enumerate(case.get("all_values_float32", [])))
-    assert_points(found, case.get("values_float32", whole))
+    assert_points(result, case.get("values_float32", whole))
 
 
 @pytest.mark.parametrize("case", CASES["zoo_other_modes"], ids=lambda case: case["mode"])
@@ -68,15 +68,15 @@ def test_warm_up_and_cosine(case):
 
 @pytest.mark.parametrize("case", CASES["nvidia_per_epoch"])
 def test_nvidias_rate_changes_from_epoch_to_epoch(case):
-    found = rates("cosine", case, 3, lr_changes="epoch")
-    assert_points(found[::3], case["values"])
-    assert (found[::3] == found[2::3]).all()
+    result = rates("cosine", case, 3, lr_changes="epoch")
+    assert_points(result[::3], case["values"])
+    assert (result[::3] == result[2::3]).all()
 
 
 def test_torchvisions_rate_falls_every_thirty_epochs():
     case = {"lr_max": 0.1, "lr_end": 0.0, "total_epochs": 90}
-    found = rates("thirds", case, 2)
-    assert_points(found[::2], [(0, 0.1), (29, 0.1), (30, 0.01), (59, 0.01), (60, 0.001)])
+    result = rates("thirds", case, 2)
+    assert_points(result[::2], [(0, 0.1), (29, 0.1), (30, 0.01), (59, 0.01), (60, 0.001)])
 
 
 def test_a_curve_may_be_longer_than_the_run():
@@ -194,18 +194,18 @@ def test_mixup_mixes_images_and_losses_alike():
     rng = np.random.RandomState(3)
     label, scores = np.array([2, 0, 1, 2], np.int32), rng.standard_normal((4, 5)).astype("f4")
     target = mix_targets(label, 0.2, rng)
-    share, partner = target[0, 2], target[:, 3].astype(int)
-    assert (target[:, 2] == share).all()
+    fraction, partner = target[0, 2], target[:, 3].astype(int)
+    assert (target[:, 2] == fraction).all()
     assert sorted(partner) == [0, 1, 2, 3]
     image = rng.randint(0, 256, (4, 3, 2, 2)).astype(np.uint8)
     normalize = Normalize(MEAN, STD, 3, axis=1, rank=4)
     x = (image / 255 - np.reshape(MEAN, (3, 1, 1))) / np.reshape(STD, (3, 1, 1))
     mixed = MixUp(normalize)(Tensor(image), Tensor(target)).asnumpy()
-    np.testing.assert_allclose(mixed, share * x + (1 - share) * x[partner], atol=1e-5)
+    np.testing.assert_allclose(mixed, fraction * x + (1 - fraction) * x[partner], atol=1e-5)
     loss = build_loss(0.1, "included")
 
     def value(wanted: np.ndarray) -> float:
         return float(loss(Tensor(scores), Tensor(wanted)).asnumpy())
 
-    parts = share * value(label) + (1 - share) * value(label[partner])
+    parts = fraction * value(label) + (1 - fraction) * value(label[partner])
     assert value(target) == pytest.approx(parts, rel=1e-5)

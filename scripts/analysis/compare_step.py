@@ -97,18 +97,18 @@ def first_step(network: Network, cfg, rt: runtime.Runtime, path: Optional[Path])
 def put_weights(step, recorded: dict) -> None:
     """The recorded weights; ValueError where they are another network's."""
     wanted = checkpoint.weights_of(step.net)
-    found = {n[len("weights/") :]: v for n, v in recorded.items() if n.startswith("weights/")}
+    result = {n[len("weights/") :]: v for n, v in recorded.items() if n.startswith("weights/")}
     shapes = {name: tuple(p.shape) for name, p in wanted.items()}
-    if {name: v.shape for name, v in found.items()} != shapes:
+    if {name: v.shape for name, v in result.items()} != shapes:
         raise ValueError("--against: the record is of another network, or of other classes")
     for name, parameter in wanted.items():
-        parameter.set_data(Tensor(found[name], parameter.dtype))
+        parameter.set_data(Tensor(result[name], parameter.dtype))
 
 
-def report(found: list[step_comparison.Difference], limit: float) -> None:
+def report(result: list[step_comparison.Difference], limit: float) -> None:
     """A line for everything, then the JSON line."""
     first, largest = None, {}
-    for each in found:
+    for each in result:
         beyond = not each.error <= limit
         first = first or (each if beyond else None)
         largest[each.stage] = max(largest.get(each.stage, 0.0), each.error)

@@ -54,16 +54,16 @@ def main(network: Network, cfg: Any, *, layers: bool = False) -> None:
     """One network: its row, its kinds, its layers."""
     runtime.start(Run(device="CPU"))
     cfg = on_cpu(cfg)
-    found, name = run_once(network, cfg), cfg.run.out.name
-    row = figures(network.dataset.get_input_shape(cfg.data), found)
+    results, name = run_once(network, cfg), cfg.run.out.name
+    row = figures(network.dataset.get_input_shape(cfg.data), results)
     result = {"network": name, **row}
     show_table(COLUMNS, [[name, *cells(row)]])
     lines = [[kind, *(f"{n:,}" for n in sums.values())] for kind, sums in row["kinds"].items()]
     show_table(("kind", "layers", *SUMS), lines)
     if layers:
-        lines = [[e.name, e.kind, *(f"{getattr(e, key):,}" for key in SUMS)] for e in found]
+        lines = [[e.name, e.kind, *(f"{getattr(e, key):,}" for key in SUMS)] for e in results]
         show_table(("layer", "kind", *SUMS), lines)
-        result["layers"] = [asdict(layer) for layer in found]
+        result["layers"] = [asdict(layer) for layer in results]
     print(json.dumps(result))
 
 
@@ -135,16 +135,16 @@ def by_kind(layers: Sequence[LayerCost]) -> dict[str, dict[str, int]]:
     """{kind: how many layers, and the sums over them}; the kinds that compute come first."""
     order = [*COMPUTING, *(layer.kind for layer in layers)]
     kinds = sorted({layer.kind for layer in layers}, key=order.index)
-    found = {kind: [layer for layer in layers if layer.kind == kind] for kind in kinds}
+    result = {kind: [layer for layer in layers if layer.kind == kind] for kind in kinds}
     return {
         kind: {"layers": len(own), **{key: sum(getattr(e, key) for e in own) for key in SUMS}}
-        for kind, own in found.items()
+        for kind, own in result.items()
     }
 
 
 def cells(row: dict) -> list[str]:
     """A row as COLUMNS show it, after the name."""
-    shares = {
+    fractions = {
         COMPUTING[kind]: 100 * sums["macs"] / row["count_multiply_adds"]
         for kind, sums in row["kinds"].items()
         if kind in COMPUTING
@@ -155,7 +155,9 @@ def cells(row: dict) -> list[str]:
         f"{row['count_multiply_adds'] / 1e9:,.3f}",
         *(f"{row[f'{name}_bytes'] / 1e6:,.3f}" for name in SIZES),
         *(f"{row[f'per_{name}_byte']:,.1f}" for name in SIZES),
-        ", ".join(f"{name} {share:.1f}" for name, share in shares.items() if share >= 0.05),
+        ", ".join(
+            f"{name} {fraction:.1f}" for name, fraction in fractions.items() if fraction >= 0.05
+        ),
     ]
 
 

@@ -91,8 +91,8 @@ def main(
     size, tensors = backward.sizes.sum() / 1e6, len(backward.names)
     print(f"{cfg.run.out.name}: a step of {1e3 * backward.step:.1f} ms on one device,")
     print(f"gradients of {size:.2f} MB in {tensors} tensors; {backward.source}\n")
-    for count, found in plans.items():
-        print(told(backward, cluster, count, found))
+    for count, result in plans.items():
+        print(told(backward, cluster, count, result))
     write(folder, backward, plans)
     largest = plans[max(plans)][BEST]
     line = yaml_line(backward, largest)
@@ -139,19 +139,19 @@ def compare(backward: Backward, cluster: Cluster, devices: int, asked) -> dict[s
     return {BEST: plan(backward, cluster, devices), **others}
 
 
-def told(backward: Backward, cluster: Cluster, devices: int, found: dict) -> str:
+def told(backward: Backward, cluster: Cluster, devices: int, result: dict) -> str:
     """The lines for one number of devices."""
     lines = [
         f"{devices} devices ({cluster.nodes(devices)} x {devices // cluster.nodes(devices)})",
         f"  {'split':12} {'segments':>8} {'exposed ms':>11} {'step ms':>9} {'efficiency':>11}",
     ]
-    for name, each in found.items():
+    for name, each in result.items():
         lines.append(
             f"  {name:12} {len(each.segments):8} {1e3 * each.exposed:11.2f} "
             f"{1e3 * each.step:9.1f} {each.efficiency:11.1%}"
         )
     lines += ["  the best split, in the order in which it travels:"]
-    for each in found[BEST].segments:
+    for each in result[BEST].segments:
         first, last = (layer_of(backward.names[i]) for i in (each.first, each.last))
         ready, begin, end = (1e3 * v for v in (each.ready, each.begin, each.end))
         lines.append(
@@ -183,8 +183,8 @@ def write_csv(file, backward: Backward, plans: dict) -> None:
     rows = csv.writer(file)
     head = "devices split segment first_layer last_layer tensors bytes ready_ms begin_ms end_ms"
     rows.writerow([*head.split(), "exposed_ms", "step_ms", "efficiency"])
-    for count, found in plans.items():
-        for name, each in found.items():
+    for count, result in plans.items():
+        for name, each in result.items():
             whole = [round(1e3 * v, 4) for v in (each.exposed, each.step)]
             for i, s in enumerate(each.segments):
                 ends = [layer_of(backward.names[k]) for k in (s.first, s.last)]
@@ -203,9 +203,9 @@ def summary(plans: dict) -> dict:
                     "step_ms": round(1e3 * each.step, 3),
                     "efficiency": round(each.efficiency, 4),
                 }
-                for name, each in found.items()
+                for name, each in result.items()
             }
-            for count, found in plans.items()
+            for count, result in plans.items()
         }
     }
 

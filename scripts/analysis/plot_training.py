@@ -86,9 +86,9 @@ def drawn(runs: dict[str, list[dict]]) -> Figure:
             highest = axes.get_ylim()[1]
             axes.set_ylim(-0.05 * highest, 1.05 * highest)  # points at 0 are seen whole
     panels[-1].set_xlabel("epoch")
-    found = dict(zip(*reversed(panels[1].get_legend_handles_labels())))
-    columns = min(max(len(found), 1), 4)
-    figure.legend(found.values(), found, loc="outside lower center", ncols=columns)
+    result = dict(zip(*reversed(panels[1].get_legend_handles_labels())))
+    columns = min(max(len(result), 1), 4)
+    figure.legend(result.values(), result, loc="outside lower center", ncols=columns)
     return figure
 
 

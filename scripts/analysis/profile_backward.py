@@ -66,11 +66,11 @@ def main(
     log.start_log(rt)
     step, batch = build_train_step(network.name, cfg, rt), make_dummy_batch(network.name, cfg)
     measured = measure(step, *batch, points, repeats)
-    found = {"config": cfg.run.out.name, "device": rt.device, "batch": cfg.data.batch, **measured}
+    result = {"config": cfg.run.out.name, "device": rt.device, "batch": cfg.data.batch, **measured}
     with explained(out, "--out"):
-        write_text(out, json.dumps(found, indent=1) + "\n")
-    times = {name: found[name] for name in ("forward_seconds", "step_seconds")}
-    print(json.dumps({"profile": str(out), **times, "gradients": len(found["ready_seconds"])}))
+        write_text(out, json.dumps(result, indent=1) + "\n")
+    times = {name: result[name] for name in ("forward_seconds", "step_seconds")}
+    print(json.dumps({"profile": str(out), **times, "gradients": len(result["ready_seconds"])}))
 
 
 def measure(step: nn.Cell, clip: Tensor, target: Tensor, points: int, repeats: int) -> dict:
@@ -82,16 +82,16 @@ def measure(step: nn.Cell, clip: Tensor, target: Tensor, points: int, repeats: i
     weights = list(step.optimizer.parameters)
     over = counted(step, weights, shown)  # the share of the backward pass, 0..1
     forward = seconds(Forward(step).set_train(), shown, target, repeats)
-    shares, times = [0.0], [forward]
+    fractions, times = [0.0], [forward]
     for first in chosen(over, [p.name for p in weights], points):
         cell = Gradients(step, ms.ParameterTuple(weights[first:])).set_train()
         times.append(seconds(cell, shown, target, repeats))
-        shares.append(over[first:].max())
+        fractions.append(over[first:].max())
         log.log.info("gradients from %s on: %.1f ms", weights[first].name, 1e3 * times[-1])
     whole = measure_median_seconds(
         lambda: step(clip, target, *factors).asnumpy(), repeats, warm_up=2
     )
-    ready = np.interp(over, shares, np.maximum.accumulate(times))  # noise makes no time run back
+    ready = np.interp(over, fractions, np.maximum.accumulate(times))  # noise makes no time run back
     return {
         "forward_seconds": round(forward, 6),
         "step_seconds": round(max(whole, float(ready.max())), 6),
@@ -104,15 +104,15 @@ def counted(step: nn.Cell, weights: list, shown: Tensor) -> np.ndarray:
     clip = shown.shape[-4:] if shown.ndim > 4 else shown.shape[1:]
     layers = count_layers(step.net, tuple(clip))
     names = [p.name for p in weights]
-    found = count_backward(names, [0] * len(names), layers, 1, Cluster(step_seconds=3.0))
-    return (found.ready - found.forward) / 2
+    result = count_backward(names, [0] * len(names), layers, 1, Cluster(step_seconds=3.0))
+    return (result.ready - result.forward) / 2
 
 
 def chosen(over: np.ndarray, names: list[str], points: int) -> list[int]:
     """The first weights of layers, from the last layers to the first, at even shares."""
     firsts = [first for first, _ in segments_of(layer_ends(names))]
     wanted = np.linspace(0, 1, points + 1)[1:-1]
-    near = [min(firsts, key=lambda first: abs(over[first] - share)) for share in wanted]
+    near = [min(firsts, key=lambda first: abs(over[first] - fraction)) for fraction in wanted]
     return sorted({*near, 0}, reverse=True)
 
 

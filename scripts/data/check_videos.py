@@ -75,18 +75,18 @@ def scan(
     file: AnnotationFile, reader: str, depth: str, workers: int, target: Path
 ) -> tuple[list[tuple[int, str, str, Finding]], int]:
     """(line number, line, path, finding) of every line, and how many videos were read for it."""
-    found, jobs, lines = {}, {}, list(iterate_lines(file))
+    matches, jobs, lines = {}, {}, list(iterate_lines(file))
     journal = target.with_name(f"{target.name}.scan.jsonl")
     known = read_journal(journal)
     for number, _, record in lines:
         if isinstance(record, str):
-            found[number] = Finding("bad line", record)
+            matches[number] = Finding("bad line", record)
             continue
         frames = record.num_frames if file.source == "frames" else 0
         form = (frames, file.image_tmpl, file.flow, file.max_pixels)
         job = Job(record.path, reader, depth, *form)
         if (key := state_of(job)) in known:
-            found[number] = known[key]
+            matches[number] = known[key]
         else:
             jobs.setdefault(job, []).append(number)
     with open(journal, "a", encoding="utf-8", errors="surrogateescape") as notes:
@@ -97,9 +97,9 @@ def scan(
                 result = Finding("broken", str(result))
             notes.write(json.dumps([state_of(job), result]) + "\n")
             notes.flush()
-            found.update(dict.fromkeys(jobs[job], result))
+            matches.update(dict.fromkeys(jobs[job], result))
     paths = {number: getattr(record, "path", "") for number, _, record in lines}
-    return [(n, text, paths[n], found[n]) for n, text, _ in lines], len(jobs)
+    return [(n, text, paths[n], matches[n]) for n, text, _ in lines], len(jobs)
 
 
 def state_of(job: Job) -> str:

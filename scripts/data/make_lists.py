@@ -79,16 +79,16 @@ def official(
     if not annotations:
         raise ValueError("missing --annotations: the folder of the official annotation files")
     given = read(dataset, annotations, split)
-    found = match(given, root, dataset in FRAMES)
-    parts = {name: found.train if "train" in name else found.val for name in OFFICIAL[names]}
+    result = match(given, root, dataset in FRAMES)
+    parts = {name: result.train if "train" in name else result.val for name in OFFICIAL[names]}
     files = {**parts, "labels.txt": given.names}
-    files.update({"missing.txt": found.missing, "unlisted.txt": found.others})
+    files.update({"missing.txt": result.missing, "unlisted.txt": result.others})
     for file in given.files:
         if file.resolve().parent == folder.resolve() and file.name in files:
             raise ValueError(f"--out: {file} is one of the annotations; choose another folder")
-    for path in found.doubles:
+    for path in result.doubles:
         tell(f"a second file of one video, not listed: {path}")
-    counts = {name: len(getattr(found, name)) for name in found._fields}
+    counts = {name: len(getattr(result, name)) for name in result._fields}
     return {"classes": len(given.names), **counts}, files
 
 
@@ -100,19 +100,19 @@ def own(root: Path, names: str, *, test: float = 0.2, seed: cli.Seed = 0) -> tup
     """What to tell, and {file: lines}."""
     if not 0 < test < 1:
         raise ValueError(f"--test must lie between 0 and 1, not {test}")
-    found = look(root)
-    train, tested = split(found, test, seed)
+    result = look(root)
+    train, tested = split(result, test, seed)
     files = {name: train if "train" in name else tested for name in OWN[names]}
-    for group in found.twins:
+    for group in result.twins:
         tell(f"equal files, listed once: {', '.join(group)}")
-    if found.others:
-        tell(f"no videos, left out: {first_of(found.others, SHOWN)}")
-    for name in found.nested:
-        told = f"all videos of class {name} lie in folders below it; is --videos one too high?"
-        tell(told)
-    counts = {"classes": len(found.classes), "train": len(train), "test": len(tested)}
-    counts.update(others=len(found.others), twins=len(found.twins))
-    return counts, {**files, "labels.txt": sorted(found.classes)}
+    if result.others:
+        tell(f"no videos, left out: {first_of(result.others, SHOWN)}")
+    for name in result.nested:
+        messages = f"all videos of class {name} lie in folders below it; is --videos one too high?"
+        tell(messages)
+    counts = {"classes": len(result.classes), "train": len(train), "test": len(tested)}
+    counts.update(others=len(result.others), twins=len(result.twins))
+    return counts, {**files, "labels.txt": sorted(result.classes)}
 
 
 if __name__ == "__main__":

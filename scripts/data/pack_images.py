@@ -31,15 +31,15 @@ def list_images(source: Path) -> list[tuple[Path, int]]:
     if not source.is_dir():
         raise ValueError(f"--source: {source} is not a folder")
     classes = sorted(folder for folder in source.iterdir() if folder.is_dir())
-    found = [
+    result = [
         (file, label)
         for label, folder in enumerate(classes)
         for file in sorted(folder.iterdir())
         if file.suffix.lower() in SUFFIXES
     ]
-    if not found:
+    if not result:
         raise ValueError(f"--source: {source} has no class folder with images")
-    return found
+    return result
 
 
 def write(images: list[tuple[Path, int]], target: Path, shards: int) -> None:

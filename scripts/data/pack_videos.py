@@ -62,14 +62,14 @@ def main(
         advice = "scripts/data/pack_images.py packs images"
         raise ValueError(f"{network.name} has no lists of videos; {advice}")
     if verify:
-        found = [verify_list(file, out, reader) for file in files]
+        results = [verify_list(file, out, reader) for file in files]
     else:
         flow = getattr(cfg.data, "modality", "rgb") == "flow"
         plans = planned(files, out, form_of(flow, **form), shards, bad)
-        found = pack_lists(plans, reader, workers or len(os.sched_getaffinity(0)))
-    values = np.concatenate([each.pop("psnr") for each in found])
+        results = pack_lists(plans, reader, workers or len(os.sched_getaffinity(0)))
+    values = np.concatenate([each.pop("psnr") for each in results])
     values = values[np.isfinite(values)]  # frames that were taken as they are, are infinitely near
-    result = {key: sum(each[key] for each in found) for key in found[0]}
+    result = {key: sum(each[key] for each in results) for key in results[0]}
     if len(values):
         result["psnr"] = {"median": float(np.median(values)), "lowest": float(values.min())}
         result["psnr"] = {key: round(value, 1) for key, value in result["psnr"].items()}

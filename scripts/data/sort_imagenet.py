@@ -44,13 +44,13 @@ def main(*, annotations: Path, images: Path, out: Path) -> None:
 
 def from_csv(file: Path) -> dict[str, str]:
     """{file name: WordNet id}; a line is `ILSVRC2012_val_00000001,n01751748 111 108 230 366`."""
-    found = {}
+    result = {}
     for number, row in rows(file, csv.DictReader(lines(file))):
         with told(file, number):
-            found[f"{plain(row['ImageId'])}.JPEG"] = plain(row["PredictionString"].split()[0])
-    if not found:
+            result[f"{plain(row['ImageId'])}.JPEG"] = plain(row["PredictionString"].split()[0])
+    if not result:
         raise ValueError(f"--annotations: {file} names no images")
-    return found
+    return result
 
 
 def plain(name: str) -> str:
@@ -68,12 +68,12 @@ def from_kit(folder: Path) -> dict[str, str]:
     with told(file):
         synsets = loadmat(str(file), squeeze_me=True)["synsets"]
         names = {int(one["ILSVRC2012_ID"]): plain(str(one["WNID"])) for one in synsets}
-    found = {}
+    result = {}
     for number, line in enumerate(lines(truth), 1):
         with told(truth, number):
             if line:
-                found[f"ILSVRC2012_val_{number:08d}.JPEG"] = names[int(line)]
-    return found
+                result[f"ILSVRC2012_val_{number:08d}.JPEG"] = names[int(line)]
+    return result
 
 
 if __name__ == "__main__":

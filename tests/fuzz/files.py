@@ -27,8 +27,8 @@ def moving_picture(number: int, side: int = 64) -> np.ndarray:
     random_bytes = np.random.RandomState(number)
     pixels = random_bytes.randint(0, 40, (side, side, 3), np.uint8)
     pixels[..., 0] += np.linspace(0, 200, side).astype(np.uint8)
-    place = number * 2 % (side - 16)
-    pixels[place : place + 16, place : place + 16] = 255
+    position = number * 2 % (side - 16)
+    pixels[position : position + 16, position : position + 16] = 255
     return pixels
 
 
@@ -61,24 +61,24 @@ def mutated(data: bytes, seed: int) -> bytes:
     for _ in range(dice.randint(1, 4)):
         size = len(changed)
         near = dice.choice((size, min(size, 1024)))
-        place = dice.randrange(near)
-        place = size - 1 - place if dice.random() < 0.3 else place
-        length = min(dice.choice((1, 2, 8, 64, 512)), size - place)
+        position = dice.randrange(near)
+        position = size - 1 - position if dice.random() < 0.3 else position
+        length = min(dice.choice((1, 2, 8, 64, 512)), size - position)
         kind = dice.randrange(7)
         if kind == 0:
-            changed[place] ^= 1 << dice.randrange(8)
+            changed[position] ^= 1 << dice.randrange(8)
         elif kind == 1:
-            changed[place : place + length] = dice.randbytes(length)
+            changed[position : position + length] = dice.randbytes(length)
         elif kind == 2:
-            changed[place : place + length] = bytes(length)
+            changed[position : position + length] = bytes(length)
         elif kind == 3:
-            changed[place : place + 4] = dice.choice(NUMBERS).to_bytes(4, "big")
+            changed[position : position + 4] = dice.choice(NUMBERS).to_bytes(4, "big")
         elif kind == 4:
-            changed[place : place + 4] = dice.choice(NUMBERS).to_bytes(4, "little")
+            changed[position : position + 4] = dice.choice(NUMBERS).to_bytes(4, "little")
         elif kind == 5:
-            changed[place:place] = changed[place : place + length]
+            changed[position:position] = changed[position : position + length]
         else:
-            del changed[max(place, 64) :]
+            del changed[max(position, 64) :]
     return bytes(changed)
 
 

@@ -20,15 +20,15 @@ def flip_bit(content: bytes, seed: int, first: int = 0, end: int = 0) -> bytes:
 def change_bytes(content: bytes, seed: int) -> bytes:
     """A few bytes flipped, cut off, overwritten, added or taken away."""
     chance = random.Random(seed)
-    place, length = chance.randrange(len(content)), chance.choice([1, 4, 32])
-    noise, rest = chance.randbytes(length), content[place + length :]
+    position, length = chance.randrange(len(content)), chance.choice([1, 4, 32])
+    noise, rest = chance.randbytes(length), content[position + length :]
     return chance.choice(
         [
             flip_bit(content, seed),
-            content[:place],
-            content[:place] + noise + rest,
-            content[:place] + noise + content[place:],
-            content[:place] + rest,
+            content[:position],
+            content[:position] + noise + rest,
+            content[:position] + noise + content[position:],
+            content[:position] + rest,
             b"",
             content + noise,
         ]
@@ -38,17 +38,17 @@ def change_bytes(content: bytes, seed: int) -> bytes:
 def change_json(content: bytes, seed: int) -> bytes:
     """The text with one value, at any depth, that is another one or missing."""
     chance, values = random.Random(seed), json.loads(content)
-    places: list[tuple[Any, Any]] = []
+    positions: list[tuple[Any, Any]] = []
 
     def walk(node: Any) -> None:
         keys = node if isinstance(node, dict) else range(len(node))
         for key in keys:
-            places.append((node, key))
+            positions.append((node, key))
             if isinstance(node[key], (dict, list)):
                 walk(node[key])
 
     walk(values)
-    node, key = chance.choice(places)
+    node, key = chance.choice(positions)
     if chance.random() < 0.2:
         del node[key]
     else:

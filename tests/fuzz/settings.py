@@ -131,8 +131,8 @@ def make_yaml(seed: int) -> tuple[str, bytes]:
 def mutate_letters(draw: random.Random, text: str) -> str:
     letters = list(text)
     for _ in range(draw.randrange(1, 9)):
-        place = draw.randrange(len(letters))
-        letters[place : place + draw.randrange(3)] = draw.choice(WORDS)
+        position = draw.randrange(len(letters))
+        letters[position : position + draw.randrange(3)] = draw.choice(WORDS)
     return "".join(letters)
 
 

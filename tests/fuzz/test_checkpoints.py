@@ -60,9 +60,9 @@ def assert_as_the_protobuf_class_reads(path) -> None:
     """What was taken is in the file: names, sizes and every byte."""
     entries = Checkpoint.FromString(path.read_bytes()).value
     expected = {each.tag: each.tensor for each in entries if each.tensor.tensor_type != "str"}
-    found = read(path)
-    assert list(found) == list(expected)
-    for name, array in found.items():
+    result = read(path)
+    assert list(result) == list(expected)
+    for name, array in result.items():
         assert list(array.shape) == [*expected[name].dims]
         assert array.tobytes() == expected[name].tensor_content
 

@@ -81,10 +81,12 @@ class FlippedBit:
     """One bit of a packed video, by the seed: of its head, its table or its packets."""
 
     def __init__(self, record: Record, part: str, seed: int):
-        place = record.place
-        first, end = {"head": (0, 25), "table": (25, place.head), "packets": (place.head, 0)}[part]
-        self.before, self.path = place.read(), place.shard
-        self.content, self.offset = flip_bit(self.before, seed, first, end), place.offset
+        position = record.place
+        first, end = {"head": (0, 25), "table": (25, position.head), "packets": (position.head, 0)}[
+            part
+        ]
+        self.before, self.path = position.read(), position.shard
+        self.content, self.offset = flip_bit(self.before, seed, first, end), position.offset
 
     def write(self, content: bytes) -> None:
         with open(self.path, "r+b") as file:
@@ -169,14 +171,14 @@ def test_a_missing_file_of_a_pack_is_named(pack, name, tmp_path):
 
 @pytest.mark.parametrize("pack", ["video"], indirect=True)
 @pytest.mark.parametrize("name", FILES)
-def test_a_pack_without_checksums_is_read_or_refused(pack, name, seed, told):
+def test_a_pack_without_checksums_is_read_or_refused(pack, name, seed, log_messages):
     """As they were written once: nothing but the values themselves can be looked at."""
     index = pack.folder / "list.txt" / INDEX
-    found = json.loads(index.read_bytes())
-    del found["places"], found["checksum"]
-    with Damage(index, json.dumps(found).encode()):
+    result = json.loads(index.read_bytes())
+    del result["places"], result["checksum"]
+    with Damage(index, json.dumps(result).encode()):
         assert read_records(pack.file, pack.folder) == pack.records
-        assert [line for line in told if "was packed without checksums" in line]
+        assert [line for line in log_messages if "was packed without checksums" in line]
         path = pack.folder / "list.txt" / name
         content = path.read_bytes()
         for change in FILES[name]:

@@ -53,22 +53,22 @@ def read_all(folder: Path, reader: str, seconds: float) -> dict:
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=seconds)
     *files, last = done.stdout.splitlines()
     assert done.returncode == 0, f"{last or files[-1:]} {done.stderr[-2000:]}"
-    memory, found = json.loads(last)
-    print(f"{reader}: {memory} MB, {Counter(map(str, found.values()))}")
+    memory, result = json.loads(last)
+    print(f"{reader}: {memory} MB, {Counter(map(str, result.values()))}")
     assert memory < MEMORY
-    return found
+    return result
 
 
-def check_found(found: dict, count: int) -> None:
+def check_found(result: dict, count: int) -> None:
     """The sound ones are read and good, and the damage did something."""
-    sound = {name: each for name, each in found.items() if name.startswith("sound")}
+    sound = {name: each for name, each in result.items() if name.startswith("sound")}
     assert {tuple(each) for each in sound.values()} <= SOUND
     assert sum(each[0] == "read" for each in sound.values()) >= len(sound) - 1
-    assert len(found) == count + len(sound)
-    kinds = Counter(kind for _, kind, _ in found.values())
+    assert len(result) == count + len(sound)
+    kinds = Counter(kind for _, kind, _ in result.values())
     assert set(kinds) <= {"good", *KINDS}
-    assert kinds["good"] < len(found) * 0.8
-    assert Counter(each[0] for each in found.values())["refused"] > count * 0.1
+    assert kinds["good"] < len(result) * 0.8
+    assert Counter(each[0] for each in result.values())["refused"] > count * 0.1
 
 
 def test_some_damaged_videos_are_read_or_refused(tmp_path, seed):
@@ -94,7 +94,7 @@ class ThreeColours(Head):
     def numbers(self, part):
         return np.array([len(part) // 2])
 
-    def cut(self, frames, places):
+    def cut(self, frames, positions):
         return resize(frames[:1], 32, 32).transpose(0, 3, 1, 2)
 
     def pictures(self, views):

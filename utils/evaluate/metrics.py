@@ -74,12 +74,12 @@ def share_statistics(net: nn.Cell, rt: Runtime) -> None:
 
     So all parts of an evaluation are of one network, that of the checkpoint.
     """
-    found = [p for p in net.get_parameters() if not p.requires_grad and "moving_" in p.name]
-    if rt.size == 1 or not found:
+    result = [p for p in net.get_parameters() if not p.requires_grad and "moving_" in p.name]
+    if rt.size == 1 or not result:
         return
-    mine = np.concatenate([p.asnumpy().ravel() for p in found]) * np.float32(rt.is_main_process)
+    mine = np.concatenate([p.asnumpy().ravel() for p in result]) * np.float32(rt.is_main_process)
     shared = SumRanks()(Tensor(mine, mstype.float32)).asnumpy()
-    for parameter, part in zip(found, np.split(shared, np.cumsum([p.size for p in found])[:-1])):
+    for parameter, part in zip(result, np.split(shared, np.cumsum([p.size for p in result])[:-1])):
         parameter.set_data(Tensor(part.reshape(parameter.shape), parameter.dtype))
 
 

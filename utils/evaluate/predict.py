@@ -66,20 +66,20 @@ class Predictor:
         """One video's record; its pictures are written."""
         with self.open(video) as source:
             parts = video_inference.parts_of(source, self.window, self.step)
-            best, shares = None, []
+            best, fractions = None, []
             for seen in video_inference.look(self.net, source, parts, self.heads):
-                shares.append(seen.shares)
+                fractions.append(seen.shares)
                 if best is None or surest(seen) > surest(best):
                     best = seen
             fps = source.fps
             record = {"video": video, "frames": len(source), "fps": round(fps, 3)}
         record["views"] = ", ".join(f"{head.clips}x{head.crops}" for head in self.heads)
-        shares = [np.stack(own) for own in zip(*shares)]  # of each head (parts, classes)
-        means = [own.mean(axis=0) for own in shares]
+        fractions = [np.stack(own) for own in zip(*fractions)]  # of each head (parts, classes)
+        means = [own.mean(axis=0) for own in fractions]
         record.update(video_inference.ranking(self.heads, means, self.top))
         record["picture"] = self.draw(video, name, best, len(parts), fps)
         if len(parts) > 1:
-            record.update(self.over_time(video, name, parts, shares))
+            record.update(self.over_time(video, name, parts, fractions))
         return record
 
     def draw(self, video: str, name: str, seen: Seen, windows: int, fps: float) -> str:
@@ -88,28 +88,28 @@ class Predictor:
             start, end = span(seen.part)
             title += f", {start:.1f} to {end:.1f} s, the surest of {windows} windows"
         rows = [
-            sheet_row(head, seen.part, views, video_inference.entries(head, share, self.top))
-            for head, views, share in zip(self.heads, seen.views, seen.shares)
+            sheet_row(head, seen.part, views, video_inference.entries(head, fraction, self.top))
+            for head, views, fraction in zip(self.heads, seen.views, seen.shares)
         ]
         path = self.folder / f"{name}.png"
         draw_sheet(path, title, rows)
         return str(path)
 
-    def over_time(self, video: str, name: str, parts: list, shares: list[np.ndarray]) -> dict:
+    def over_time(self, video: str, name: str, parts: list, fractions: list[np.ndarray]) -> dict:
         """The windows' best classes; all classes go into a table, the first into a picture."""
         spans = [span(part) for part in parts]
-        rows = np.concatenate((spans, *shares), axis=1)
+        rows = np.concatenate((spans, *fractions), axis=1)
         text = io.StringIO()
         csv.writer(text).writerow(["start", "end", *video_inference.columns(self.heads)])
         csv.writer(text).writerows([f"{value:.7g}" for value in row] for row in rows)
         write_text(self.folder / f"{name}.csv", text.getvalue())
-        panels = [(h.name, h.names, own) for h, own in zip(self.heads, shares)]
+        panels = [(h.name, h.names, own) for h, own in zip(self.heads, fractions)]
         path = self.folder / f"{name}_timeline.png"
         draw_classes(path, shortened(Path(video).name, LONGEST), np.array(spans), panels)
         windows = []
-        for (start, end), *each in zip(spans, *shares):
-            found = video_inference.ranking(self.heads, each, 1)
-            best = (found.get("joint") or found["top"])[0]
+        for (start, end), *each in zip(spans, *fractions):
+            result = video_inference.ranking(self.heads, each, 1)
+            best = (result.get("joint") or result["top"])[0]
             windows.append({"start": round(start, 3), "end": round(end, 3), **best})
         files = {"csv": str(self.folder / f"{name}.csv"), "timeline": str(path)}
         return {**files, "windows": windows}
@@ -132,7 +132,7 @@ def file_names(videos: list[str]) -> list[str]:
 
 
 def surest(seen: Seen) -> float:
-    return max(float(share.max()) for share in seen.shares)
+    return max(float(fraction.max()) for fraction in seen.shares)
 
 
 def span(part: Part) -> tuple[float, float]:
@@ -163,9 +163,9 @@ def table(record: dict) -> str:
     blocks = (
         {"": record["top"]} if "top" in record else {"joint": record["joint"], **record["sets"]}
     )
-    for title, found in blocks.items():
+    for title, result in blocks.items():
         lines += [f" {title}"] if title else []
-        for rank, entry in enumerate(found, 1):
+        for rank, entry in enumerate(result, 1):
             where = f"{entry['set']}: " if title == "joint" else ""
             name = escape_control(f"{where}{entry['name'] or '-'}")
             lines.append(

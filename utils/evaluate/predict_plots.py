@@ -117,12 +117,12 @@ def draw_classes(
     """
     figure = Figure(figsize=(12, 0.6 + 3.2 * len(panels)), layout="constrained")
     figure.suptitle(title, fontsize=11, parse_math=False)
-    for axes, (caption, names, shares) in zip(
+    for axes, (caption, names, fractions) in zip(
         figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0], panels
     ):
-        best = np.argsort(-shares.max(axis=0), kind="stable")[:SHOWN]
+        best = np.argsort(-fractions.max(axis=0), kind="stable")[:SHOWN]
         for number, label in enumerate(best):
-            values = 100 * shares[:, label]
+            values = 100 * fractions[:, label]
             style = {"color": f"C{number}", "zorder": 10 - number}  # the highest covers the others
             axes.plot(spans.mean(axis=1), values, ".-", linewidth=0.8, **style)
             name = title_of({"name": names[label] if len(names) else "", "label": label})

@@ -71,8 +71,8 @@ class Report:
         """float32 scores (k, classes) and labels (k,) of some rows of this rank."""
         if self.folder:
             self.numbers += [self.mine[row] for row in rows]
-            told = np.column_stack([scores, labels, np.ones(len(rows))])
-            self.rows.append(told.astype(np.float32))
+            messages = np.column_stack([scores, labels, np.ones(len(rows))])
+            self.rows.append(messages.astype(np.float32))
 
     def write(self, result: dict) -> None:
         """All files, from rank 0; `result` is the last line of stdout. All ranks must call it."""
@@ -81,16 +81,16 @@ class Report:
         rows = over_ranks(self.numbers, np.concatenate(self.rows), len(self.samples.paths), self.rt)
         if not self.rt.is_main_process:
             return
-        found = outcome(rows, self.samples.labels, self.softmax)
+        results = outcome(rows, self.samples.labels, self.softmax)
         names = [f"{k} {name}".strip() for k, name in enumerate(self.samples.classes)]
-        write_csv(self.folder / "scores.csv", *scores_table(self.samples.paths, found, names))
-        counts, table = confusion(found), bins(*of_seen(found))
+        write_csv(self.folder / "scores.csv", *scores_table(self.samples.paths, results, names))
+        counts, table = confusion(results), bins(*of_seen(results))
         write_csv(self.folder / "confusion.csv", ["true"] + names, with_names(names, counts))
-        classes = per_class(found, self.samples.classes)
+        classes = per_class(results, self.samples.classes)
         write_csv(self.folder / "classes.csv", list(classes[0]), (row.values() for row in classes))
         write_csv(self.folder / "confused_pairs.csv", *confused_pairs(counts, self.samples.classes))
         write_csv(self.folder / "calibration.csv", table.dtype.names, rounded(table))
-        more = {**losses(found), "worst_classes": worst(classes)}
+        more = {**losses(results), "worst_classes": worst(classes)}
         with explained(self.folder, "--report"):
             write_text(self.folder / "report.json", json.dumps({**result, **more}, indent=1) + "\n")
         self.draw(counts, names, classes, table, more["ece"])
@@ -125,14 +125,14 @@ def over_ranks(numbers: Sequence[int], rows: np.ndarray, count: int, rt: Runtime
 
     Every sample is on one rank only, so float32 sums are exact. All blocks have one shape.
     """
-    found = np.zeros((-(-count // BLOCK) * BLOCK, rows.shape[1]), np.float32)
-    found[np.asarray(numbers, np.int64)] = rows
+    result = np.zeros((-(-count // BLOCK) * BLOCK, rows.shape[1]), np.float32)
+    result[np.asarray(numbers, np.int64)] = rows
     if rt.size > 1:
         add = SumRanks()
-        for start in range(0, len(found), BLOCK):
+        for start in range(0, len(result), BLOCK):
             block = slice(start, start + BLOCK)
-            found[block] = add(Tensor(found[block])).asnumpy()
-    return found[:count]
+            result[block] = add(Tensor(result[block])).asnumpy()
+    return result[:count]
 
 
 def outcome(rows: np.ndarray, known: Sequence[int], softmax: bool) -> Outcome:
@@ -142,42 +142,42 @@ def outcome(rows: np.ndarray, known: Sequence[int], softmax: bool) -> Outcome:
     ranked = np.nan_to_num(scores, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
     own = np.take_along_axis(ranked, labels[:, None], 1)
     before = np.arange(ranked.shape[1]) < labels[:, None]
-    places = (ranked > own).sum(1) + ((ranked == own) & before).sum(1)
-    shares = scores.astype(np.float64)
+    positions = (ranked > own).sum(1) + ((ranked == own) & before).sum(1)
+    fractions = scores.astype(np.float64)
     if softmax:
         with np.errstate(invalid="ignore"):
-            shares = np.exp(shares - ranked.max(1, keepdims=True))
-            shares /= shares.sum(1, keepdims=True)
+            fractions = np.exp(fractions - ranked.max(1, keepdims=True))
+            fractions /= fractions.sum(1, keepdims=True)
     predicted = ranked.argmax(1)
-    confidence = np.take_along_axis(shares, predicted[:, None], 1)[:, 0]
-    return Outcome(seen, labels, predicted, places, shares, confidence)
+    confidence = np.take_along_axis(fractions, predicted[:, None], 1)[:, 0]
+    return Outcome(seen, labels, predicted, positions, fractions, confidence)
 
 
-def of_seen(found: Outcome) -> tuple[np.ndarray, np.ndarray]:
+def of_seen(result: Outcome) -> tuple[np.ndarray, np.ndarray]:
     """Confidence of the videos that were seen, and whether they were told right."""
-    return found.confidence[found.seen], found.places[found.seen] == 0
+    return result.confidence[result.seen], result.places[result.seen] == 0
 
 
-def scores_table(paths: Sequence[str], found: Outcome, names: list[str]) -> tuple[list, Iterator]:
+def scores_table(paths: Sequence[str], result: Outcome, names: list[str]) -> tuple[list, Iterator]:
     """A header, and a row for every sample."""
     header = ["path", "label", "predicted", "correct", "probability", *names]
 
     def row(k: int) -> list:
-        label = int(found.labels[k])
-        if not found.seen[k]:
+        label = int(result.labels[k])
+        if not result.seen[k]:
             return [paths[k], label, "unreadable", *[""] * (2 + len(names))]
-        shares = [f"{share:.9g}" for share in found.probabilities[k].tolist()]
-        right = int(found.places[k] == 0)
-        return [paths[k], label, int(found.predicted[k]), right, shares[label], *shares]
+        fractions = [f"{fraction:.9g}" for fraction in result.probabilities[k].tolist()]
+        right = int(result.places[k] == 0)
+        return [paths[k], label, int(result.predicted[k]), right, fractions[label], *fractions]
 
     return header, map(row, range(len(paths)))
 
 
-def confusion(found: Outcome) -> np.ndarray:
+def confusion(result: Outcome) -> np.ndarray:
     """int64 (true classes, predicted classes): how many videos."""
-    classes = found.probabilities.shape[1]
+    classes = result.probabilities.shape[1]
     counts = np.zeros((classes, classes), np.int64)
-    np.add.at(counts, (found.labels[found.seen], found.predicted[found.seen]), 1)
+    np.add.at(counts, (result.labels[result.seen], result.predicted[result.seen]), 1)
     return counts
 
 
@@ -185,14 +185,16 @@ def with_names(names: list[str], counts: np.ndarray) -> Iterator[list]:
     return ([name, *row] for name, row in zip(names, counts.tolist()))
 
 
-def per_class(found: Outcome, names: Sequence[str]) -> list[dict]:
+def per_class(result: Outcome, names: Sequence[str]) -> list[dict]:
     """A row for every class; shares are None where it has no video."""
     rows = []
     for label, name in enumerate(names):
-        places = found.places[found.seen & (found.labels == label)]
-        shares = [round(float((places < k).mean()), 6) if len(places) else None for k in (1, 5)]
-        row = {"class": label, "name": name, "videos": len(places)}
-        rows.append({**row, "top1": shares[0], "top5": shares[1]})
+        positions = result.places[result.seen & (result.labels == label)]
+        fractions = [
+            round(float((positions < k).mean()), 6) if len(positions) else None for k in (1, 5)
+        ]
+        row = {"class": label, "name": name, "videos": len(positions)}
+        rows.append({**row, "top1": fractions[0], "top5": fractions[1]})
     return rows
 
 
@@ -215,15 +217,15 @@ def confused_pairs(counts: np.ndarray, names: Sequence[str]) -> tuple[list[str],
 def rounded(table: np.ndarray) -> Iterator[list]:
     """The rows of `calibration.bins`; an empty bin has neither confidence nor accuracy."""
     for low, high, videos, confidence, accuracy in table.tolist():
-        shares = [round(confidence, 6), round(accuracy, 6)] if videos else ["", ""]
-        yield [round(low, 6), round(high, 6), videos, *shares]
+        fractions = [round(confidence, 6), round(accuracy, 6)] if videos else ["", ""]
+        yield [round(low, 6), round(high, 6), videos, *fractions]
 
 
-def losses(found: Outcome) -> dict[str, Optional[float]]:
+def losses(result: Outcome) -> dict[str, Optional[float]]:
     """The mean of -log of the label's probability, and the expected calibration error."""
-    own = np.take_along_axis(found.probabilities, found.labels[:, None], 1)[found.seen]
+    own = np.take_along_axis(result.probabilities, result.labels[:, None], 1)[result.seen]
     nll = float(-np.log(np.maximum(own, LEAST)).mean()) if len(own) else np.nan
-    error = expected_error(bins(*of_seen(found)))
+    error = expected_error(bins(*of_seen(result)))
     return {
         name: round(value, 6) if np.isfinite(value) else None
         for name, value in (("nll", nll), ("ece", error))

@@ -28,8 +28,10 @@ def draw_confusion(path: Path, counts: np.ndarray, names: Sequence[str]) -> None
     side = min(max(4.5, 2.2 + 0.45 * classes), 11)
     figure = Figure(figsize=(side + 1, side), layout="constrained")
     axes = figure.add_subplot()
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(BOOST, 0, 1), interpolation="nearest")
+    fractions = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    image = axes.imshow(
+        fractions, cmap="Blues", norm=PowerNorm(BOOST, 0, 1), interpolation="nearest"
+    )
     figure.colorbar(image, ax=axes, label="share of the true class (not linear)", shrink=0.8)
     if classes <= LINED:
         axes.set_xticks(np.arange(classes + 1) - 0.5, minor=True)
@@ -43,7 +45,7 @@ def draw_confusion(path: Path, counts: np.ndarray, names: Sequence[str]) -> None
         axes.set_yticklabels(short(names), fontsize=8, parse_math=False)
     if classes <= NUMBERED:
         for (row, column), count in np.ndenumerate(counts):
-            color = "white" if shares[row, column] > 0.2 else "black"
+            color = "white" if fractions[row, column] > 0.2 else "black"
             if count:
                 axes.text(column, row, count, ha="center", va="center", color=color, fontsize=8)
     axes.set_xlabel("predicted")
@@ -61,15 +63,15 @@ def draw_classes(path: Path, classes: Sequence[tuple[str, float]]) -> None:
     if len(ranked) > len(named):
         figure = Figure(figsize=(8, below + 3), layout="constrained")
         above, axes = figure.subplots(2, 1, height_ratios=[3, below])
-        draw_curve(above, 100 * np.array([share for _, share in ranked]))
+        draw_curve(above, 100 * np.array([fraction for _, fraction in ranked]))
         title = f"the worst {len(named)} of {len(ranked)} classes"
     else:
         figure = Figure(figsize=(8, below), layout="constrained")
         axes, title = figure.add_subplot(), "top-1 of every class"
-    shares = [100 * share for _, share in named]
-    axes.barh(range(len(named)), shares, color=BAR)
-    for row, share in enumerate(shares):
-        axes.text(share + 0.8, row, f"{share:.1f}", va="center", fontsize=7)
+    fractions = [100 * fraction for _, fraction in named]
+    axes.barh(range(len(named)), fractions, color=BAR)
+    for row, fraction in enumerate(fractions):
+        axes.text(fraction + 0.8, row, f"{fraction:.1f}", va="center", fontsize=7)
     axes.set_yticks(range(len(named)))
     axes.set_yticklabels(short([name for name, _ in named]), fontsize=8, parse_math=False)
     axes.set_ylim(len(named) - 0.4, -0.6)
@@ -79,16 +81,16 @@ def draw_classes(path: Path, classes: Sequence[tuple[str, float]]) -> None:
     save(figure, path, "--report")
 
 
-def draw_curve(axes: Axes, shares: np.ndarray) -> None:
+def draw_curve(axes: Axes, fractions: np.ndarray) -> None:
     """Of all classes, the worst first, and their mean."""
-    edges = np.arange(len(shares) + 1)
-    axes.fill_between(edges, [*shares, shares[-1]], step="post", color=BAR)
-    axes.axhline(shares.mean(), color=SURE, linewidth=1)
-    axes.set_xlim(0, len(shares))
+    edges = np.arange(len(fractions) + 1)
+    axes.fill_between(edges, [*fractions, fractions[-1]], step="post", color=BAR)
+    axes.axhline(fractions.mean(), color=SURE, linewidth=1)
+    axes.set_xlim(0, len(fractions))
     axes.set_ylim(0, 102)
     axes.set_xlabel("classes, the worst first")
     axes.set_ylabel("top-1, %")
-    title = f"top-1 of {len(shares)} classes; the line is their mean, {shares.mean():.1f}"
+    title = f"top-1 of {len(fractions)} classes; the line is their mean, {fractions.mean():.1f}"
     axes.set_title(title, fontsize=10, loc="left")
 
 
@@ -107,13 +109,13 @@ def draw_calibration(path: Path, table: np.ndarray, error: Optional[float]) -> N
         bar.set_alpha(FADED if row["videos"] < DOUBTFUL else 1)
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.4}  # numbers lie on the dashed line
     for row, top in zip(some, np.maximum(sure, right) + 0.012):
-        place = ((row["from"] + row["to"]) / 2, top)
-        axes.text(*place, row["videos"], ha="center", va="bottom", fontsize=6.5, bbox=box)
+        position = ((row["from"] + row["to"]) / 2, top)
+        axes.text(*position, row["videos"], ha="center", va="bottom", fontsize=6.5, bbox=box)
     axes.plot((0, 1), (0, 1), "--", color="black", linewidth=1)
     axes.set_ylim(0, 1.05)
     axes.set_ylabel("share that is right")
-    told = "–" if error is None else f"{error:.3f}"
-    axes.set_title(f"expected calibration error {told}", fontsize=10)
+    messages = "–" if error is None else f"{error:.3f}"
+    axes.set_title(f"expected calibration error {messages}", fontsize=10)
     words = ((BAR, "right"), (SURE, "surer than right"), (MODEST, "right, but less sure"))
     handles = [Patch(color=color, label=label) for color, label in words]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8)

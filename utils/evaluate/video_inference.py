@@ -50,8 +50,8 @@ class Head(abc.ABC):
         """The frames of all clips, counted from the part's first; any shape."""
 
     @abc.abstractmethod
-    def cut(self, frames: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """The views uint8 (V, ...); `places`, of that shape, says which frame stands where."""
+    def cut(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """The views uint8 (V, ...); `positions`, of that shape, says which frame stands where."""
 
     def pictures(self, views: np.ndarray) -> np.ndarray:
         """What is to be seen in the middle crop of each clip: uint8 (clips, T, H, W, 3).
@@ -137,10 +137,10 @@ def look(
     for part, plan, wanted, frames in zip(parts, plans, needed, read_forward(source, needed)):
         views = []
         for head, numbers in zip(heads, plan):
-            own, places = np.unique(numbers, return_inverse=True)
+            own, positions = np.unique(numbers, return_inverse=True)
             chosen = np.searchsorted(wanted, part.first + own)
             part_frames = frames if len(chosen) == len(frames) else frames[chosen]
-            views.append(head.cut(part_frames, places.reshape(numbers.shape)))
+            views.append(head.cut(part_frames, positions.reshape(numbers.shape)))
         yield Seen(part, views, [head.shares(net, v) for head, v in zip(heads, views)])
 
 
@@ -163,25 +163,25 @@ def read_forward(source: FrameSource, needed: Sequence[np.ndarray]) -> Iterator[
         held = {number: frame for number, frame in held.items() if number >= later[0]}
 
 
-def entries(head: Head, shares: np.ndarray, top: int) -> list[dict]:
+def entries(head: Head, fractions: np.ndarray, top: int) -> list[dict]:
     """The classes of one head, the most probable first."""
     return [
         {
             **({"set": head.name} if head.name else {}),
             "label": int(label),
             "name": head.names[label] if head.names else "",
-            "probability": round(float(shares[label]), 6),
+            "probability": round(float(fractions[label]), 6),
         }
-        for label in np.argsort(-shares, kind="stable")[:top]
+        for label in np.argsort(-fractions, kind="stable")[:top]
     ]
 
 
-def ranking(heads: Sequence[Head], shares: Sequence[np.ndarray], top: int) -> dict:
+def ranking(heads: Sequence[Head], fractions: Sequence[np.ndarray], top: int) -> dict:
     """`top`; of several heads `joint`, all classes of all sets, each set with the same weight."""
     if len(heads) == 1:
-        return {"top": entries(heads[0], shares[0], top)}
-    own = {head.name: entries(head, share, top) for head, share in zip(heads, shares)}
-    parts = (entries(head, s / len(heads), top) for head, s in zip(heads, shares))
+        return {"top": entries(heads[0], fractions[0], top)}
+    own = {head.name: entries(head, fraction, top) for head, fraction in zip(heads, fractions)}
+    parts = (entries(head, s / len(heads), top) for head, s in zip(heads, fractions))
     joint = sorted((e for each in parts for e in each), key=lambda e: -e["probability"])
     return {"joint": joint[:top], "sets": own}
 

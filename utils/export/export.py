@@ -149,9 +149,9 @@ def scratch(target: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def distance(found: np.ndarray, expected: np.ndarray) -> float:
-    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-    return float(np.abs(found - expected).max())
+def distance(result: np.ndarray, expected: np.ndarray) -> float:
+    assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
+    return float(np.abs(result - expected).max())
 
 
 def some_clips(shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -216,8 +216,8 @@ WAYS = {"mindir": (write_mindir, run_mindir), "onnx": (write_onnx, run_onnx)}
 
 def columns(sets: Iterable[Any]) -> str:
     """Which columns of the output are of which data set: {name: [first, last + 1]} as JSON."""
-    found, begin = {}, 0
+    result, begin = {}, 0
     for each in sets:
-        found[each.name] = [begin, begin + each.num_classes]
+        result[each.name] = [begin, begin + each.num_classes]
         begin += each.num_classes
-    return json.dumps(found)
+    return json.dumps(result)

@@ -56,11 +56,11 @@ class Exported:
         """The graph's scores; ValueError where its operators or its scores do not fit."""
         try:
             scores = self.net(clips)
-            found = scores.asnumpy().shape  # waits for the kernels, which may fail
+            result = scores.asnumpy().shape  # waits for the kernels, which may fail
         except Exception as error:  # noqa: BLE001 of several kinds, as above
             raise ValueError(f"{self.path}: cannot run: {mindir.reason_of(error)}") from None
-        if len(found) < 2 or (found[0], found[-1]) != (len(clips), np.sum(self.counts)):
-            raise ValueError(f"{self.path} gives scores {list(found)}; export it again")
+        if len(result) < 2 or (result[0], result[-1]) != (len(clips), np.sum(self.counts)):
+            raise ValueError(f"{self.path} gives scores {list(result)}; export it again")
         return scores
 
 
@@ -73,15 +73,15 @@ def load(net: nn.Cell, cfg: Any, path: Path) -> Exported:
     has_checksum, graph = check_checksum(path), mindir.read(path)
     if not has_checksum:
         log.warning("%s has no checksum, so damage to its numbers would not be noticed", path)
-    room, made = type(cfg).__module__.partition(".")[0], graph.info.get("network")
-    if made and made != room:
-        raise ValueError(f"{path} holds a network of {escape_control(made)[:80]}, not of {room}")
+    network, made = type(cfg).__module__.partition(".")[0], graph.info.get("network")
+    if made and made != network:
+        raise ValueError(f"{path} holds a network of {escape_control(made)[:80]}, not of {network}")
     counts = cfg.model_arguments()["num_classes"]
     classes = int(np.sum(counts))
-    found = graph.info.get("classes", str(graph.outputs[0].shape[-1]))
-    if found != str(classes):
-        found = escape_control(found)[:20]
-        raise ValueError(f"{path} knows {found} classes, and the yaml has {classes}")
+    result = graph.info.get("classes", str(graph.outputs[0].shape[-1]))
+    if result != str(classes):
+        result = escape_control(result)[:20]
+        raise ValueError(f"{path} knows {result} classes, and the yaml has {classes}")
     batch = graph.inputs[0].shape[0]
     if batch > 0 and batch != cfg.eval.batch:
         raise ValueError(

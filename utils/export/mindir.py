@@ -175,8 +175,8 @@ def array(name: str, tensor: Any) -> Array:
 
 
 def numbers(tensor: Any) -> np.ndarray:
-    found = np.frombuffer(tensor.raw_data, DTYPES[tensor.data_type])
-    return found.reshape(tuple(tensor.dims))
+    result = np.frombuffer(tensor.raw_data, DTYPES[tensor.data_type])
+    return result.reshape(tuple(tensor.dims))
 
 
 def operator(node: Any, primitive: Any) -> Node:

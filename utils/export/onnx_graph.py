@@ -40,9 +40,9 @@ class Builder:
 
     def constant(self, values: Any, dtype: Any = np.int64) -> str:
         """The name of a constant array."""
-        found = np.asarray(values, dtype)
-        key = (found.dtype.str, found.shape, found.tobytes())
-        return self.constants.setdefault(key, (f"constant_{len(self.constants)}", found))[0]
+        result = np.asarray(values, dtype)
+        key = (result.dtype.str, result.shape, result.tobytes())
+        return self.constants.setdefault(key, (f"constant_{len(self.constants)}", result))[0]
 
     def tensor(self, value: Union[np.ndarray, Repeated]) -> str:
         """The name of an array, or of one that is repeated for every sample."""
@@ -96,7 +96,7 @@ def translate(graph: Graph, names: tuple[str, str], info: dict[str, str]) -> Any
     build.add("Identity", values[given.name])
     build.nodes[-1].output[0] = output
     arrays = dict(build.constants.values())
-    arrays.update({weights[name]: found for name, found in graph.weights.items()})
+    arrays.update({weights[name]: result for name, result in graph.weights.items()})
     nodes = needed(build.nodes, output)
     read = {name for node in nodes for name in node.input}
     made = helper.make_graph(
@@ -104,7 +104,7 @@ def translate(graph: Graph, names: tuple[str, str], info: dict[str, str]) -> Any
         "network",
         [described(input, taken)],
         [described(output, given)],
-        [stored(name, found) for name, found in arrays.items() if name in read],
+        [stored(name, result) for name, result in arrays.items() if name in read],
     )
     opset = [helper.make_opsetid("", OPSET)]
     model = helper.make_model(made, opset_imports=opset, ir_version=IR)
@@ -139,7 +139,7 @@ def described(name: str, array: Array) -> Any:
     return helper.make_tensor_value_info(name, array.dtype, shape)
 
 
-def stored(name: str, found: np.ndarray) -> Any:
+def stored(name: str, result: np.ndarray) -> Any:
     from onnx import numpy_helper
 
-    return numpy_helper.from_array(np.ascontiguousarray(found), name)
+    return numpy_helper.from_array(np.ascontiguousarray(result), name)

@@ -45,12 +45,12 @@ def order_gradients(network: str, cfg: Any, chip: str, cache: Path) -> dict[str,
     with tempfile.TemporaryDirectory() as temporary:
         config, kept = Path(temporary, "config.yaml"), Path(temporary, "kept")
         config.write_text(to_yaml(cfg))
-        found = dry_run(
+        result = dry_run(
             network, config, [], chip, cache, ranks=RANKS, keep=kept, separate_gradients=True
         )
-        if not found.finished:
-            raise ValueError(f"--chip {chip}: the train step does not compile: {found.reason}")
-        return read_positions(kept, found.details["gradients"])
+        if not result.finished:
+            raise ValueError(f"--chip {chip}: the train step does not compile: {result.reason}")
+        return read_positions(kept, result.details["gradients"])
 
 
 def read_positions(folder: Path, names: Sequence[str]) -> dict[str, float]:
@@ -93,7 +93,7 @@ def time_positions(positions: Mapping[str, float], counted: Backward, chip: str)
     if set(positions) != set(counted.names):
         (name, *_) = set(positions) ^ set(counted.names)
         raise ValueError(f"--chip {chip}: {name} is trained either there or on a CPU, not on both")
-    shares = np.array([positions[name] for name in counted.names])
-    ready = counted.forward + shares * (counted.step - counted.forward)
+    fractions = np.array([positions[name] for name in counted.names])
+    ready = counted.forward + fractions * (counted.step - counted.forward)
     source = f"in the order of a dry run for {chip}, times from counted operations"
     return replace(counted, ready=np.minimum(ready, counted.step), source=source)

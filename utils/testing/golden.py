@@ -67,15 +67,15 @@ def spread(values: np.ndarray) -> float:
 
 def evaluation(net: nn.Cell, clip: Tensor) -> np.ndarray:
     """What a network gives in evaluation; of several heads, side by side."""
-    found = net(clip)
-    parts = found if isinstance(found, tuple) else (found,)
+    result = net(clip)
+    parts = result if isinstance(result, tuple) else (result,)
     return np.concatenate([part.asnumpy() for part in parts], axis=-1)
 
 
 def expected_evaluation(case: dict) -> np.ndarray:
     """The same of the original."""
-    found = case["eval"].get("output", case["eval"]["logits"])
-    parts = found.values() if isinstance(found, dict) else (found,)
+    result = case["eval"].get("output", case["eval"]["logits"])
+    parts = result.values() if isinstance(result, dict) else (result,)
     return np.concatenate([np.array(part) for part in parts], axis=-1)
 
 

@@ -107,14 +107,14 @@ def load_record(path: Path) -> dict[str, np.ndarray]:
 
 def differences(record: dict, recorded: dict) -> list[Difference]:
     """The errors of all arrays that both records have, stage by stage."""
-    found = []
+    result = []
     for stage in STAGES:
         for key, expected in recorded.items():
             if key.startswith(stage + "/") and key in record:
-                found.append(
+                result.append(
                     Difference(stage, key[len(stage) + 1 :], relative(record[key], expected))
                 )
-    return found
+    return result
 
 
 def relative(value: np.ndarray, expected: np.ndarray) -> float:
@@ -154,35 +154,35 @@ def against_case(case: dict, golden) -> list[Difference]:
     net = golden.build_network(case)
     taps = {golden.cell_name(point): tap for point, tap in case["eval"]["taps"].items()}
     seen = record_taps(net, [point for point in taps if point], clip)
-    found = [Difference("forward", n, activation_error(x, taps[n])) for n, x in seen.items()]
+    result = [Difference("forward", n, activation_error(x, taps[n])) for n, x in seen.items()]
     scores, expected = evaluation(net, Tensor(clip)), expected_evaluation(case)
-    found.append(Difference("forward", "scores", relative(scores, expected)))
+    result.append(Difference("forward", "scores", relative(scores, expected)))
     if "train" not in case:
-        return found
+        return result
     train, step = case["train"], golden.build_train_step(case, "step")
     names, weights = torch_names(step.net), step.optimizer.parameters
     before = {p.name: p.asnumpy().copy() for p in weights}
     (_, loss, _), grads = ms.jit(step.gradients)(Tensor(clip), label)
     exact, recorded = train.get("grad_norm64", train["grad_norm"]), train["step"]
     expected = train.get("loss64", train["loss"])
-    found.append(Difference("loss", "loss", off(float(loss.asnumpy()), expected)))
+    result.append(Difference("loss", "loss", off(float(loss.asnumpy()), expected)))
     for parameter, grad in zip(weights, grads):
         length = float(np.linalg.norm(grad.asnumpy()))
         name = names[parameter.name]
         if exact[name] > NOISE:
-            found.append(Difference("gradients", name, off(length, exact[name])))
+            result.append(Difference("gradients", name, off(length, exact[name])))
     restore_weights(step, weights_values(golden.build_network(case)))
     losses = recorded.get("losses64", recorded["losses"])[:UPDATES]
     for i, expected in enumerate(losses):
         loss = float(step(Tensor(clip), label)[0].asnumpy())
-        found.append(Difference("updates", f"loss before update {i + 1}", off(loss, expected)))
+        result.append(Difference("updates", f"loss before update {i + 1}", off(loss, expected)))
     for parameter in weights if "delta_norm64" in recorded else ():
         length = float(np.linalg.norm(parameter.asnumpy() - before[parameter.name]))
         name = names[parameter.name]
         expected, rounded = (recorded[key][name] for key in ("delta_norm64", "delta_norm"))
         if off(rounded, expected) < 0.02:  # the others are rounding, in the original too
-            found.append(Difference("updates", name, off(length, expected)))
-    return found
+            result.append(Difference("updates", name, off(length, expected)))
+    return result
 
 
 def weights_values(net) -> dict[str, np.ndarray]:

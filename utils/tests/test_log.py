@@ -43,21 +43,21 @@ def test_the_table_knows_accumulation_an_uncommon_number_and_small_data(base_bat
     ("base_batch", "words"),
     [(128, "lr 0.02 for 128 samples -> 0.04 for 256"), (0, "lr 0.02 as it is")],
 )
-def test_a_run_announces_its_batch_and_rate(told, base_batch, words):
+def test_a_run_announces_its_batch_and_rate(log_messages, base_batch, words):
     log_start(recipe(0.02, base_batch), order(10_000, 16, 16), [(9, 10, 4_000_000)], 0)
-    text = "\n".join(told)
+    text = "\n".join(log_messages)
     assert "16 a device x 16 devices x 1 accumulated = 256 an update" in text
     assert words in text
     assert "here 16: 256, lr " in text
 
 
-def test_a_log_file_on_a_full_disk_costs_one_line(told, capsys):
+def test_a_log_file_on_a_full_disk_costs_one_line(log_messages, capsys):
     file = FileHandler("/dev/full")
     log.addHandler(file)
     for line in ("first", "second"):
         log.info(line)
     full = "no more lines in /dev/full: [Errno 28] No space left on device"
-    assert told == ["first", full, "second"]
+    assert log_messages == ["first", full, "second"]
     assert file not in log.handlers
     assert capsys.readouterr().err == ""
 

@@ -34,15 +34,15 @@ class SGD(nn.Optimizer):
         super().__init__(0.1, parameters)  # the rate given here is never looked at
         groups = [group for group in groups if group["params"]]
         group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
-        places = [group_of[id(parameter)] for parameter in self._parameters]
+        positions = [group_of[id(parameter)] for parameter in self._parameters]
         rates = np.array([group["lr"] for group in groups], np.float32)  # (groups, updates)
         if (rates == rates[0]).all():
             rates = rates[:1]
-        self.places = tuple(places) if len(rates) > 1 else ()
+        self.places = tuple(positions) if len(rates) > 1 else ()
         self.rates = Tensor(rates)
         self.momentum = Tensor(momentum, mstype.float32)
         self.buffers = self._parameters.clone(prefix="momentum", init="zeros")
-        self.nesterov, self.group_of_each = nesterov, places
+        self.nesterov, self.group_of_each = nesterov, positions
         self.decays = [float(group["weight_decay"]) for group in groups]
         self.kernels = self.build_kernels(1.0)
         # 1 where the kernel meets a parameter for the first time: with buffers from zero, and no
@@ -105,11 +105,11 @@ class LARS(nn.Optimizer):
     ):
         super().__init__(0.1, parameters)  # the rate given here is never looked at
         group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
-        places = [group_of[id(parameter)] for parameter in self._parameters]
-        self.decays = tuple(float(groups[k]["weight_decay"]) for k in places)
+        positions = [group_of[id(parameter)] for parameter in self._parameters]
+        self.decays = tuple(float(groups[k]["weight_decay"]) for k in positions)
         self.decay = Tensor(self.decays, mstype.float32)  # (P,), P parameters
-        self.adapted = Tensor([bool(groups[k]["adapted"]) for k in places])  # (P,)
-        self.places = Tensor(places, mstype.int32)  # (P,)
+        self.adapted = Tensor([bool(groups[k]["adapted"]) for k in positions])  # (P,)
+        self.places = Tensor(positions, mstype.int32)  # (P,)
         self.rates = Tensor(np.array([group["lr"] for group in groups], np.float32))
         self.momentum, self.trust, self.eps = Tensor(momentum, mstype.float32), trust, eps
         self.buffers = self._parameters.clone(prefix="momentum", init="zeros")

@@ -72,10 +72,10 @@ COLUMNS = {
 
 def time_shares(folder: Path) -> dict[str, float]:
     """Shares of the traced time by this process's newest trace in `folder`; {} without one."""
-    found = sorted(Path(folder).glob(f"*_{os.getpid()}_*/ASCEND_PROFILER_OUTPUT"))
-    if not found:
+    result = sorted(Path(folder).glob(f"*_{os.getpid()}_*/ASCEND_PROFILER_OUTPUT"))
+    if not result:
         return {}
-    table, trace = found[-1] / "step_trace_time.csv", found[-1] / "trace_view.json"
+    table, trace = result[-1] / "step_trace_time.csv", result[-1] / "trace_view.json"
     if table.exists():
         return of_table(table)
     return of_kernels(json.loads(trace.read_text())) if trace.exists() else {}

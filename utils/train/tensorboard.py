@@ -25,12 +25,12 @@ class EventFiles:
 
     def write(self, step: int, values: dict) -> None:
         """A line of the log; an error of the disk is told, and ends the writing, not the run."""
-        found = scalars(values)
-        if self.folder is None or not found:
+        result = scalars(values)
+        if self.folder is None or not result:
             return
         try:
             self.writer = self.writer or open_file(self.folder, self.done)
-            self.writer.write_event(event(step, found))
+            self.writer.write_event(event(step, result))
             self.writer.flush()
         except OSError as error:
             log.warning("run.tensorboard: no more events in %s: %s", self.folder, error)
@@ -79,5 +79,5 @@ def event(step: int, values: dict[str, float]):
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.proto.summary_pb2 import Summary
 
-    found = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-    return Event(wall_time=time.time(), step=step, summary=Summary(value=found))
+    result = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+    return Event(wall_time=time.time(), step=step, summary=Summary(value=result))

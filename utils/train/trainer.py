@@ -224,9 +224,9 @@ class TrainingLoop(Callback):
 
     def on_train_end(self, run_context) -> None:
         self.bar.close()
-        shares = self.profiling.stop()
-        if shares:
-            self.write_values({"traced_steps": list(self.profiling.steps), **shares})
+        fractions = self.profiling.stop()
+        if fractions:
+            self.write_values({"traced_steps": list(self.profiling.steps), **fractions})
 
     def crossed(self, before: int, every: int) -> bool:
         """Whether a multiple of `every` steps was reached since `before`."""

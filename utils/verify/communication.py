@@ -36,10 +36,10 @@ def verify_communication(plan: Plan) -> tuple[list[Finding], dict]:
         "repeats": TOY_REPEATS if plan.is_toy else REPEATS,
     }
     ended = plan.runner.run_worker("communication", "all_reduce", request, plan.devices)
-    found = dict(ended.last)
-    if "probes" in found:
-        found["cluster"] = format_cluster(found, plan.device)
-    return [assess_communication(plan.device, ended)], found
+    result = dict(ended.last)
+    if "probes" in result:
+        result["cluster"] = format_cluster(result, plan.device)
+    return [assess_communication(plan.device, ended)], result
 
 
 def fit_ring(probes: Sequence, ranks: int) -> tuple[float, float]:
@@ -55,27 +55,27 @@ def fit_ring(probes: Sequence, ranks: int) -> tuple[float, float]:
     return latency / MICRO, 1 / slowness / GIGA if slowness else math.inf
 
 
-def format_cluster(found: dict[str, Any], device: str) -> str:
+def format_cluster(result: dict[str, Any], device: str) -> str:
     """The line for the section `run` of a yaml: of one host, the network is not measured."""
-    latency, bandwidth = fit_ring(found["probes"], found["ranks"])
+    latency, bandwidth = fit_ring(result["probes"], result["ranks"])
     overlap = ", overlap: false" if device == "CPU" else ""
     return (
-        f"cluster: {{devices_per_node: {found['ranks']}, local_latency: {latency:.1f}, "
+        f"cluster: {{devices_per_node: {result['ranks']}, local_latency: {latency:.1f}, "
         f"local_bandwidth: {min(bandwidth, 1e4):.4g}{overlap}}}"
     )
 
 
 def assess_communication(device: str, ended: Ended) -> Finding:
     """FAILED for wrong sums or none; SLOW, on a device, below the limits."""
-    found, log = ended.last, LOG.format("communication")
-    if ended.status or "probes" not in found:
+    result, log = ended.last, LOG.format("communication")
+    if ended.status or "probes" not in result:
         return Finding(FAILED, f"AllReduce: {ended.reason or 'no result'}", log)
-    if not found["correct"]:
+    if not result["correct"]:
         return Finding(FAILED, "AllReduce returns wrong sums", "check the collective library")
-    latency, bandwidth = fit_ring(found["probes"], found["ranks"])
+    latency, bandwidth = fit_ring(result["probes"], result["ranks"])
     text = (
-        f"{found['ranks']} devices: {latency:.0f} us a message, {bandwidth:.3g} GB/s; for section "
-        f"run of a yaml: `{format_cluster(found, device)}`"
+        f"{result['ranks']} devices: {latency:.0f} us a message, {bandwidth:.3g} GB/s; for section "
+        f"run of a yaml: `{format_cluster(result, device)}`"
     )
     if device != "CPU" and (bandwidth < LEAST_BANDWIDTH or latency > MOST_LATENCY):
         tool = "npu-smi info -t topo" if device == "Ascend" else "nvidia-smi topo -m"
@@ -99,14 +99,14 @@ def verify_overlap(plan: Plan) -> tuple[list[Finding], dict]:
 
 def assess_overlap(device: str, ended: Ended) -> Finding:
     """SLOW if most of the AllReduces' time adds to the step; a CPU cannot overlap."""
-    found = ended.last
-    if ended.status or "several" not in found:
+    result = ended.last
+    if ended.status or "several" not in result:
         return Finding(FAILED, ended.reason or "no result", LOG.format("overlap"))
     names = ("alone", "one", "several", "exchange")
-    alone, one, several, exchange = (1e3 * found[name] for name in names)
+    alone, one, several, exchange = (1e3 * result[name] for name in names)
     text = (
         f"a step: {alone:.1f} ms without AllReduce, {one:.1f} with one segment, {several:.1f} with "
-        f"{found['segments']}; one AllReduce of all {found['bytes'] / 1e6:.1f} MB: {exchange:.1f}"
+        f"{result['segments']}; one AllReduce of all {result['bytes'] / 1e6:.1f} MB: {exchange:.1f}"
     )
     hidden = 1 - (min(several, one) - alone) / exchange
     if exchange < LITTLE * alone:
@@ -121,11 +121,11 @@ def assess_overlap(device: str, ended: Ended) -> Finding:
 
 def assess_order(ended: Ended) -> Finding:
     """SLOW unless half of the backward pass comes after the first AllReduce."""
-    found = ended.last
-    if not found.get("finished"):
-        reason = found.get("reason") or ended.reason
+    result = ended.last
+    if not result.get("finished"):
+        reason = result.get("reason") or ended.reason
         return Finding(FAILED, reason, LOG.format("dry_run_tsm_ranks"))
-    after = [each["backward_after"] for each in found["all_reduces"]]
+    after = [each["backward_after"] for each in result["all_reduces"]]
     text = (
         f"tsm, rank 0 of {DRY_RANKS}: {len(after)} AllReduces; after each, of the backward pass: "
         + ", ".join(f"{part:.0%}" for part in after)

@@ -21,14 +21,14 @@ def list_warnings(plan: Plan) -> list[str]:
 
 def assess_environment(ended: Ended, device: str, warnings: list[str]) -> list[Finding]:
     """FAILED for what makes every run fail, SLOW for other warnings."""
-    found, missing = ended.last.get("found"), ended.last.get("missing", [])
-    if found is None:
+    result, missing = ended.last.get("found"), ended.last.get("missing", [])
+    if result is None:
         return [Finding(FAILED, f"check_env {ended.reason}", "run python scripts/check_env.py")]
     findings = []
     if missing:
         findings.append(Finding(FAILED, f"missing: {', '.join(missing)}", ADVICE))
-    if device not in found.get("devices", ""):
-        text = f"MindSpore can use {found.get('devices') or 'no device'}, not {device}"
+    if device not in result.get("devices", ""):
+        text = f"MindSpore can use {result.get('devices') or 'no device'}, not {device}"
         findings.append(Finding(FAILED, text, ADVICE))
     findings += [Finding(SLOW, line, ADVICE) for line in warnings if not missing]
-    return findings or [Finding(OK, f"all found; MindSpore can use {found['devices']}")]
+    return findings or [Finding(OK, f"all found; MindSpore can use {result['devices']}")]

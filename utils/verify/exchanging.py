@@ -59,14 +59,14 @@ def measure_overlap(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     step = build(network, cfg, "none", Runtime(rt.rank, 1, rt.device, rt.seed))
     weights = step.optimizer.parameters
     names, sizes = [p.name for p in weights], [p.size * p.itemsize for p in weights]
-    found = {"ranks": rt.size, "bytes": sum(sizes), "alone": time_step(step, batch, repeats)}
-    found["one"] = time_step(build(network, cfg, "none", rt), batch, repeats)
+    result = {"ranks": rt.size, "bytes": sum(sizes), "alone": time_step(step, batch, repeats)}
+    result["one"] = time_step(build(network, cfg, "none", rt), batch, repeats)
     ends = even_ends(names, sizes, request["segments"])
-    found["several"] = time_step(build(network, cfg, tuple(ends), rt), batch, repeats)
-    found["segments"] = len(ends)
+    result["several"] = time_step(build(network, cfg, tuple(ends), rt), batch, repeats)
+    result["segments"] = len(ends)
     values = Tensor(np.ones(sum(sizes) // 4, np.float32))
-    found["exchange"] = time_exchange(FirstOfSum(), values, repeats)
-    yield found
+    result["exchange"] = time_exchange(FirstOfSum(), values, repeats)
+    yield result
 
 
 def build(network: str, cfg: Any, all_reduce: Any, rt: Runtime) -> nn.Cell:

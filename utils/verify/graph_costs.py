@@ -35,14 +35,14 @@ def measure(network: str, cfg, rt: Runtime, part: str) -> dict:
         cell = build_eval_network(network, cfg)
         inputs = (inputs[0].reshape(-1, *find_network(network).dataset.get_input_shape(cfg.data)),)
     log.log.info("%s ...", part)
-    found = {"seconds": round(compile_seconds(cell, *inputs), 2)}
+    result = {"seconds": round(compile_seconds(cell, *inputs), 2)}
     for _ in range(0 if part.endswith("compile") else STEPS):
         outputs = cell(*inputs)
         (outputs[0] if isinstance(outputs, tuple) else outputs).asnumpy()
-    found["peak_gb"] = round(peak_gb(), 3)
+    result["peak_gb"] = round(peak_gb(), 3)
     if rt.device != "CPU":
-        found["device_peak_gb"] = round(mindspore.runtime.max_memory_allocated() / 1e9, 3)
-    return found
+        result["device_peak_gb"] = round(mindspore.runtime.max_memory_allocated() / 1e9, 3)
+    return result
 
 
 def compile_seconds(cell: nn.Cell, *inputs: Tensor) -> float:

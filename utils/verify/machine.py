@@ -105,8 +105,8 @@ def find_ascend_names(table: str) -> list[str]:
 
 def read_driver_version(device: str) -> str:
     if device == "Ascend":
-        found = re.search(r"npu-smi\s+(\S+)", run_tool("npu-smi", "info"))
-        return found[1] if found else "unknown"
+        result = re.search(r"npu-smi\s+(\S+)", run_tool("npu-smi", "info"))
+        return result[1] if result else "unknown"
     if device == "GPU":
         query = run_tool("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
         return (query.strip().splitlines() or ["unknown"])[0]
@@ -116,8 +116,8 @@ def read_driver_version(device: str) -> str:
 def read_cuda_version(environ: Mapping[str, str]) -> str:
     home = environ.get("CUDA_HOME", "")
     text = run_tool(str(Path(home, "bin", "nvcc")) if home else "nvcc", "--version")
-    found = re.search(r"release (\d+\.\d+)", text)
-    return found[1] if found else "not found"
+    result = re.search(r"release (\d+\.\d+)", text)
+    return result[1] if result else "not found"
 
 
 def run_tool(*command: str) -> str:

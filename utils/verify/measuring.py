@@ -60,10 +60,10 @@ def measure_parity(request: dict[str, Any]) -> Iterator[dict[str, float]]:
         net = amp.cast(golden.build_network(case, **options), level).set_train(False)
         expected = expected_evaluation(case)
         error = np.abs(evaluation(net, clip) - expected).max() / spread(expected)
-        found = {"level": level, "scores": float(error)}
+        result = {"level": level, "scores": float(error)}
         if level in request["gradients"]:
-            found.update(measure_gradients(golden, case, clip, level, options))
-        yield found
+            result.update(measure_gradients(golden, case, clip, level, options))
+        yield result
 
 
 def read_case(path: Path, name: str) -> dict:
@@ -103,27 +103,27 @@ def measure_step(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Train steps on synthetic clips: first their times, then, in a second result, a trace.
 
     `request`: device, network, config, overrides, repeats, trace (a folder). Seconds; launches are
-    kernels of one step; `shares` are fractions of the traced time, empty if the back end has none.
+    kernels of one step; `fractions` are parts of the traced time, empty if the back end has none.
     """
     cfg = load_settings(request)
     rt = runtime.start(cfg.run)
     step = build_networks.build_train_step(request["network"], cfg, rt)
     inputs = (*build_networks.make_dummy_batch(request["network"], cfg), *step.draw_factors())
-    found = {"batch": cfg.data.batch, "compile": compile_seconds(step, *inputs)}
+    result = {"batch": cfg.data.batch, "compile": compile_seconds(step, *inputs)}
     began = time.monotonic()
     loss = float(step(*inputs).asnumpy()[0])
-    found.update(first_step=time.monotonic() - began, loss=loss)
-    found["step"] = measure_pipelined(step, inputs, request["repeats"])
+    result.update(first_step=time.monotonic() - began, loss=loss)
+    result["step"] = measure_pipelined(step, inputs, request["repeats"])
     if rt.device != "CPU":
-        found["peak_gb"] = ms.runtime.max_memory_allocated() / 2**30
-    yield found
+        result["peak_gb"] = ms.runtime.max_memory_allocated() / 2**30
+    yield result
     profiling = Profiling(Path(request["trace"]), rt)
     profiling.start()
     for _ in range(SKIPPED + WARM_UP + RECORDED + 1):
         step(*inputs).asnumpy()
         profiling.step()
-    shares = profiling.stop()
-    yield {**found, "shares": shares, "launches": count_launches(Path(request["trace"]))}
+    fractions = profiling.stop()
+    yield {**result, "shares": fractions, "launches": count_launches(Path(request["trace"]))}
 
 
 def load_settings(request: dict[str, Any]) -> Any:

@@ -135,12 +135,12 @@ def stop_tree(process: subprocess.Popen, others: set[psutil.Process]) -> None:
 
 
 def read_json_lines(path: Path) -> tuple[dict[str, Any], ...]:
-    found = []
+    result = []
     for line in path.read_text(errors="replace").splitlines():
         if line.startswith("{"):
             with contextlib.suppress(json.JSONDecodeError):
-                found.append(json.loads(line))
-    return tuple(found)
+                result.append(json.loads(line))
+    return tuple(result)
 
 
 def describe_failure(status: int, log: Path) -> str:

@@ -112,7 +112,7 @@ def redact(value: Any) -> Any:
         return [redact(inner) for inner in value]
     if not isinstance(value, str):
         return value
-    text = PATH.sub(lambda found: f".../{found[1]}", value)
+    text = PATH.sub(lambda result: f".../{result[1]}", value)
     for name, substitute in private_names().items():
         text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", substitute, text)
     return text

@@ -69,23 +69,23 @@ def simulate_step(plan: Plan, network: str, *options: str) -> Ended:
 
 def assess_speed(network: str, device: str, ended: Ended) -> Finding:
     """SLOW if the device waits or the first step takes minutes; FAILED without a step time."""
-    found, log = ended.last, f"the log is logs/speed_{network}.log"
-    if "step" not in found:
+    result, log = ended.last, f"the log is logs/speed_{network}.log"
+    if "step" not in result:
         return Finding(FAILED, f"{network}: {ended.reason}", log)
     text = (
-        f"{network}: {1e3 * found['step']:.1f} ms a step of {found['batch']} clips, "
-        f"compiled in {found['compile']:.0f} s, first step {found['first_step']:.1f} s"
+        f"{network}: {1e3 * result['step']:.1f} ms a step of {result['batch']} clips, "
+        f"compiled in {result['compile']:.0f} s, first step {result['first_step']:.1f} s"
     )
-    shares = found.get("shares") or {}
-    if ended.status or "shares" not in found:
+    fractions = result.get("shares") or {}
+    if ended.status or "shares" not in result:
         return Finding(SLOW, f"{text}; no trace: {ended.reason}", log)
-    text += f", {found['launches'] or 'an unknown number of'} launches"
-    if shares:
-        text += f", waiting {shares['waiting']:.0%}"
-    if found["first_step"] > FIRST_STEP:
+    text += f", {result['launches'] or 'an unknown number of'} launches"
+    if fractions:
+        text += f", waiting {fractions['waiting']:.0%}"
+    if result["first_step"] > FIRST_STEP:
         advice = "try --run.op_compile=prebuilt" if device == "Ascend" else "run it a second time"
         return Finding(SLOW, text, f"{network}: the first step compiles kernels: {advice}")
-    if device != "CPU" and shares.get("waiting", 0) > WAITING:
+    if device != "CPU" and fractions.get("waiting", 0) > WAITING:
         advice = "the host launches too slowly: try --run.jit_level=O1 or a larger data.batch"
         return Finding(SLOW, text, f"{network}: {advice}; each rank needs 12 cores or more")
     return Finding(OK, text)
@@ -93,15 +93,16 @@ def assess_speed(network: str, device: str, ended: Ended) -> Finding:
 
 def assess_dry_run(network: str, ended: Ended) -> Finding:
     """FAILED if the graph cannot be built; SLOW if part of it runs in Python or on an AI CPU."""
-    found, log = ended.last, f"the log is logs/dry_run_{network}.log"
-    if not found.get("finished"):
-        return Finding(FAILED, f"{network}: {found.get('reason') or ended.reason}", log)
+    result, log = ended.last, f"the log is logs/dry_run_{network}.log"
+    if not result.get("finished"):
+        return Finding(FAILED, f"{network}: {result.get('reason') or ended.reason}", log)
     text = (
-        f"{network}, smoke yaml at O2 for {found['chip']}: compiles, {found['launches']} launches, "
-        f"{found['peak_gb']} GB"
+        f"{network}, smoke yaml at O2 for {result['chip']}: compiles, "
+        f"{result['launches']} launches, "
+        f"{result['peak_gb']} GB"
     )
-    slow = [f"{found['python']} calls of Python"] if found["python"] else []
-    slow += [f"AI CPU: {', '.join(found['ai_cpu'])}"] if found["ai_cpu"] else []
+    slow = [f"{result['python']} calls of Python"] if result["python"] else []
+    slow += [f"AI CPU: {', '.join(result['ai_cpu'])}"] if result["ai_cpu"] else []
     if slow:
         return Finding(SLOW, f"{text}; {'; '.join(slow)}", f"{network}: report this as an issue")
     return Finding(OK, text)

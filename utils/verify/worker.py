@@ -31,9 +31,9 @@ def main() -> None:
     task, request = sys.argv[1], json.loads(sys.argv[2])
     module, function = TASKS[task]
     run = getattr(importlib.import_module(f"utils.verify.{module}"), function)
-    for found in run(request):
+    for result in run(request):
         if os.environ.get("MS_NODE_ID", "0") == "0":
-            print(json.dumps(found), flush=True)
+            print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

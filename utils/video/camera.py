@@ -20,8 +20,8 @@ def camera_frames(number: int) -> tuple[float, Iterator[np.ndarray]]:
 def _captured(capture) -> Iterator[np.ndarray]:
     try:
         while True:
-            found, pixels = capture.read()
-            if not found:
+            result, pixels = capture.read()
+            if not result:
                 return
             yield pixels[:, :, ::-1]
     finally:

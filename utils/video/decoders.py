@@ -92,8 +92,8 @@ class _OpenCVVideo(VideoFile):
         return length
 
     def _read(self, keep: bool) -> Optional[np.ndarray]:
-        found, pixels = self._handle.read() if keep else (self._handle.grab(), None)
-        if not found:
+        result, pixels = self._handle.read() if keep else (self._handle.grab(), None)
+        if not result:
             raise self._error(f"frame {self._next} of {len(self)} cannot be decoded")
         return pixels[:, :, ::-1] if keep else None
 

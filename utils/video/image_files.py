@@ -22,15 +22,15 @@ def jpeg_size(data: bytes) -> Optional[tuple[int, int]]:
 
     In a fifth of the time that PIL takes for it.
     """
-    place, end = 2, len(data) - 9
-    while data[:2] == b"\xff\xd8" and place <= end and data[place] == 0xFF:
-        marker = data[place + 1]
+    position, end = 2, len(data) - 9
+    while data[:2] == b"\xff\xd8" and position <= end and data[position] == 0xFF:
+        marker = data[position + 1]
         if marker in SIZES:
-            height, width = data[place + 5 : place + 7], data[place + 7 : place + 9]
+            height, width = data[position + 5 : position + 7], data[position + 7 : position + 9]
             return int.from_bytes(width, "big"), int.from_bytes(height, "big")
         if marker in BARE:
             return None
-        place += 2 + max(int.from_bytes(data[place + 2 : place + 4], "big"), 2)
+        position += 2 + max(int.from_bytes(data[position + 2 : position + 4], "big"), 2)
     return None
 
 

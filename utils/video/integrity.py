@@ -69,13 +69,13 @@ def table_row(number: int, finding: Finding, place: str) -> str:
 
 def read_table(path: Path) -> dict[str, Finding]:
     """{path or line: finding} of such rows."""
-    found = {}
+    result = {}
     for row in path.read_text("utf-8", "surrogateescape").split("\n"):
         if row:
             _, kind, rest = row.split("\t", 2)  # a bad line may have tabs of its own
-            place, _, reason = rest.rpartition("\t")
-            found[place] = Finding(kind, reason)
-    return found
+            position, _, reason = rest.rpartition("\t")
+            result[position] = Finding(kind, reason)
+    return result
 
 
 class _Found(Exception):
@@ -179,20 +179,20 @@ def ends_early(path: Path) -> str:
     with open(path, "rb") as file:
         head = file.read(16)
         if head[:4] == b"RIFF" and len(head) >= 8:
-            told = struct.unpack("<I", head[4:8])[0] + 8
-            return f"{size} of {told} bytes are there" if told > size else ""
+            messages = struct.unpack("<I", head[4:8])[0] + 8
+            return f"{size} of {messages} bytes are there" if messages > size else ""
         if head[4:8] not in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
             return ""
-        place, kinds = 0, set()
-        while place < size:
-            file.seek(place)
-            box = next_box(file.read(16), size - place)
+        position, kinds = 0, set()
+        while position < size:
+            file.seek(position)
+            box = next_box(file.read(16), size - position)
             if box is None:
                 break
             kinds.add(box[0])
-            place += box[1]
-    if place > size:
-        return f"{size} of at least {place} bytes are there"
+            position += box[1]
+    if position > size:
+        return f"{size} of at least {position} bytes are there"
     return "" if kinds & {"moov", "moof"} else f"it ends after {size} bytes, before its index"
 
 
@@ -237,12 +237,14 @@ def decode_ends(job: Job) -> int:
         stream = video_stream(container)
         stream.codec_context.options = {"max_pixels": str(job.max_pixels)}
         length = stream.duration or 0
-        for share in (0.0, 0.5, 1.0):
-            stamp = (stream.start_time or 0) + int(share * length) if share and length else None
-            first, count = len(marks), None if share == 1.0 else 1
+        for fraction in (0.0, 0.5, 1.0):
+            stamp = (
+                (stream.start_time or 0) + int(fraction * length) if fraction and length else None
+            )
+            first, count = len(marks), None if fraction == 1.0 else 1
             marks += islice(read_marks(container, stream, stamp), count)
             if len(marks) == first:
-                raise bad("broken", f"no frame can be decoded at {share:.0%}")
+                raise bad("broken", f"no frame can be decoded at {fraction:.0%}")
         check_damaged(sum(marks), len(marks))
         return stream.frames
 

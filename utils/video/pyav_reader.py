@@ -115,10 +115,10 @@ class ExactVideo(VideoFile):
         if self._handle is None:
             raise ValueError(f"{self.path} was closed")
         with reading(self.path, self.reader):
-            found = self._decode_parts(wanted) if self._packets else None
-        if found is None:  # each frame in its turn
+            result = self._decode_parts(wanted) if self._packets else None
+        if result is None:  # each frame in its turn
             return super()._decode(wanted)
-        return iter(found)
+        return iter(result)
 
     def in_order(self) -> Iterator[np.ndarray]:
         return super()._decode(list(range(len(self))))
@@ -127,16 +127,16 @@ class ExactVideo(VideoFile):
         """The wanted frames by way of the index; None where one does not come."""
         numbers = {self._packets[self._shown[k]].pts: k for k in wanted}
         context = self._handle.streams.video[0].codec_context
-        found: dict[int, np.ndarray] = {}
+        result: dict[int, np.ndarray] = {}
         try:
             for start, needed in self._parts(wanted):
                 for frame in decode_part(context, self._packets, start, needed):
                     if frame.pts in numbers:
-                        found[numbers[frame.pts]] = self._pixels(frame)
+                        result[numbers[frame.pts]] = self._pixels(frame)
         except av.error.FFmpegError:
-            found = {}
+            result = {}
         self._next = len(self)  # the decoder stands nowhere: a decoding in order begins anew
-        return [found[k] for k in wanted] if len(found) == len(wanted) else None
+        return [result[k] for k in wanted] if len(result) == len(wanted) else None
 
     def _parts(self, wanted: list[int]) -> list[tuple[int, list[int]]]:
         """(start, wanted packets from there on, ascending), of every start that is needed."""
@@ -212,14 +212,14 @@ def decode_h264(
     """
     decoder, to_rgb = av.CodecContext.create("h264", "r"), VideoReformatter()
     decoder.thread_count, decoder.options = 1, {"max_pixels": str(max_pixels)}
-    numbers, missing, found = set(wanted), iter(wanted), {}
+    numbers, missing, result = set(wanted), iter(wanted), {}
     expected = next(missing)
     try:
         for picture in decode_all(decoder, packets):
             if picture.pts in numbers:
-                found[picture.pts] = to_array(to_rgb, picture)
-            while expected in found:
-                yield found.pop(expected)
+                result[picture.pts] = to_array(to_rgb, picture)
+            while expected in result:
+                yield result.pop(expected)
                 expected = next(missing, None)
     except av.error.FFmpegError as error:
         check_size(decoder.width, decoder.height, max_pixels)
@@ -262,8 +262,8 @@ def is_clean_start(stream, packet: av.Packet) -> bool:
 
 def slice_kinds(data: bytes, size: int) -> set[int]:
     """The types of a packet's NAL units, each behind its length in `size` bytes."""
-    kinds, place = set(), 0
-    while place + size < len(data):
-        kinds.add(data[place + size] & 31)
-        place += size + int.from_bytes(data[place : place + size], "big")
+    kinds, position = set(), 0
+    while position + size < len(data):
+        kinds.add(data[position + size] & 31)
+        position += size + int.from_bytes(data[position : position + size], "big")
     return kinds

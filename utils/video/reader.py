@@ -140,7 +140,7 @@ class FrameSource(abc.ABC):
         numbers = np.array([operator.index(index) for index in indices], np.int64)
         if not numbers.size:
             raise ValueError(f"no frames of {self.path} were asked for")
-        wanted, place = np.unique(numbers, return_inverse=True)
+        wanted, position = np.unique(numbers, return_inverse=True)
         for index in (wanted[0], wanted[-1]):
             if not 0 <= index < len(self):
                 raise self._error(f"frame {index} was asked for, of {len(self)} counted from 0")
@@ -150,13 +150,13 @@ class FrameSource(abc.ABC):
                 out = np.empty((numbers.size, *frame.shape), np.uint8)
             if frame.shape != out.shape[1:]:
                 raise self._error(f"frame {wanted[k]} is {frame.shape}, others {out.shape[1:]}")
-            out[place == k] = frame
+            out[position == k] = frame
         return out
 
     def frames_once(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The frames that an array names, each once, and, in its shape, which of them is where."""
-        needed, places = np.unique(numbers, return_inverse=True)
-        return self.frames(needed), places.reshape(numbers.shape)
+        needed, positions = np.unique(numbers, return_inverse=True)
+        return self.frames(needed), positions.reshape(numbers.shape)
 
     def in_order(self) -> Iterator[np.ndarray]:
         """All frames (H, W, C), one after the other. Raises VideoError."""

@@ -69,7 +69,7 @@ def test_views(
     height, width = frames.shape[1:3]
     size = scaled(width, height, side)
     (whole,) = cut_clips(frames, size, [(0, 0, *size)])
-    boxes = [test_box(*size, crop, place) for place in ((0, 1, 2) if crops == 3 else (1,))]
+    boxes = [test_box(*size, crop, position) for position in ((0, 1, 2) if crops == 3 else (1,))]
     views = np.empty((len(clips), len(boxes), 3, clips.shape[1], crop, crop), np.uint8)
     for k, b, t in np.ndindex(len(clips), len(boxes), clips.shape[1]):
         x, y, _, _ = boxes[b]

@@ -55,11 +55,11 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
 
     No network here has a weight without axes. Raises ValueError where the file is no checkpoint.
     """
-    found = read(path)
-    notes = [escape_control(name) for name, value in found.items() if not value.ndim]
+    result = read(path)
+    notes = [escape_control(name) for name, value in result.items() if not value.ndim]
     if notes:
         log.info("%s: left out what is no weight: %s", path, first_of(notes, 3))
-    return {name: value for name, value in found.items() if value.ndim}
+    return {name: value for name, value in result.items() if value.ndim}
 
 
 def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> list[str]:
@@ -69,11 +69,11 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
     values. Returns the names that stayed fresh. Raises ValueError otherwise, before anything of
     the network has changed.
     """
-    found, wanted = read_weights(path), weights_of(net)
+    result, wanted = read_weights(path), weights_of(net)
     fresh = [name for name in wanted if new_head and re.search(head, name)]
     if new_head:
-        found = {name: value for name, value in found.items() if not re.search(head, name)}
-    report = compare(found, {name: p for name, p in wanted.items() if name not in fresh})
+        result = {name: value for name, value in result.items() if not re.search(head, name)}
+    report = compare(result, {name: p for name, p in wanted.items() if name not in fresh})
     if report:
         advice = "; is it of another network, or of other settings under model?"
         has_other_head = any(re.search(head or "$^", name) and name in report for name in wanted)
@@ -82,14 +82,14 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
         if Path(path).name == RESUME:
             advice = "; a run goes on from this file: give an epoch_*.ckpt beside it"
         raise ValueError(f"{path} does not fit this network: {report}{advice}")
-    for name, value in found.items():
+    for name, value in result.items():
         wanted[name].set_data(Tensor(value, wanted[name].dtype))
     return fresh
 
 
-def compare(found: dict[str, np.ndarray], wanted: dict[str, Parameter]) -> str:
+def compare(result: dict[str, np.ndarray], wanted: dict[str, Parameter]) -> str:
     """What differs in names, shapes and kinds of numbers, in one line; empty if nothing does."""
-    both = [(name, found[name], wanted[name]) for name in wanted if name in found]
+    both = [(name, result[name], wanted[name]) for name in wanted if name in result]
     shapes = [
         f"{name} is {list(array.shape)} instead of {list(p.shape)}"
         for name, array, p in both
@@ -100,8 +100,8 @@ def compare(found: dict[str, np.ndarray], wanted: dict[str, Parameter]) -> str:
         for name, array, p in both
         if np.issubdtype(array.dtype, np.floating) != p.is_floating_point()
     ]
-    missing = [name for name in wanted if name not in found]
-    extra = [name for name in found if name not in wanted]
+    missing = [name for name in wanted if name not in result]
+    extra = [name for name in result if name not in wanted]
     parts = [listing("missing", missing), listing("unknown", extra), listing("shape", shapes)]
     return "; ".join(part for part in [*parts, listing("type", kinds)] if part)
 

@@ -99,8 +99,8 @@ def list_epochs(folder: Path) -> list[Path]:
         names = os.listdir(folder)
     except OSError:
         names = []
-    found = {name: re.fullmatch(r"epoch_(\d+)\.ckpt", name) for name in names}
-    ordered = sorted((name for name in names if found[name]), key=lambda n: int(found[n][1]))
+    result = {name: re.fullmatch(r"epoch_(\d+)\.ckpt", name) for name in names}
+    ordered = sorted((name for name in names if result[name]), key=lambda n: int(result[n][1]))
     return [folder / name for name in ordered]
 
 
@@ -168,14 +168,14 @@ def collect(
     fields: Iterable[tuple[int, Union[int, memoryview]]], numbers: set[int], name: str
 ) -> dict[int, memoryview]:
     """The fields of these numbers, in their order; each must be there once and hold bytes."""
-    found = {}
+    result = {}
     for number, value in fields:
-        if number in found or number not in numbers or isinstance(value, int):
+        if number in result or number not in numbers or isinstance(value, int):
             raise Refusal(f"{name} is no array")
-        found[number] = value
-    if len(found) < len(numbers):
+        result[number] = value
+    if len(result) < len(numbers):
         raise Refusal(f"{name} is no array")
-    return dict(sorted(found.items()))
+    return dict(sorted(result.items()))
 
 
 def join(parts: list[Entry]) -> np.ndarray:

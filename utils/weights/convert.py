@@ -78,18 +78,18 @@ def convert(
     norms = {key[: -len(".gamma")] for key in targets if key.endswith(".gamma")}
     arrays, dropped = spell(bare, naming, source_format, classifier if new_head else "$^", norms)
     head = [name for name in wanted if new_head and re.search(classifier, name)]
-    found, missing, shapes = {}, [], []
+    result, missing, shapes = {}, [], []
     for key, name in targets.items():
         if name in head:
             continue
         if key in arrays:
             array = fit(key, arrays.pop(key), wanted[name], naming)
             if array.shape == tuple(wanted[name]):
-                found[name] = array.astype(np.float32)
+                result[name] = array.astype(np.float32)
             else:
                 shapes.append(f"{name} is {list(array.shape)} instead of {list(wanted[name])}")
         elif naming.default_value(key, source_format) is not None:
-            found[name] = np.full(
+            result[name] = np.full(
                 wanted[name], naming.default_value(key, source_format), np.float32
             )
         else:
@@ -104,7 +104,7 @@ def convert(
                 "; model.num_classes must be its own, or --new_head leaves the classifier fresh"
             )
         raise ValueError(f"the file does not fit this network: {report}{advice}")
-    return Converted(found, [prefix + name for name in dropped], head)
+    return Converted(result, [prefix + name for name in dropped], head)
 
 
 def read_naming(source: Iterable[str], naming: Naming) -> tuple[str, str]:
@@ -114,10 +114,10 @@ def read_naming(source: Iterable[str], naming: Naming) -> tuple[str, str]:
     Raises ValueError where none is.
     """
     prefixes = [""]
-    while found := [p for p in PREFIXES if all(n.startswith(prefixes[0] + p) for n in source)]:
+    while result := [p for p in PREFIXES if all(n.startswith(prefixes[0] + p) for n in source)]:
         if not source:
             break
-        prefixes.insert(0, prefixes[0] + found[0])
+        prefixes.insert(0, prefixes[0] + result[0])
     for prefix in prefixes:
         try:
             return prefix, naming.detect_format([name[len(prefix) :] for name in source])

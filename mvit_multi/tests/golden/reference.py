@@ -229,13 +229,13 @@ def clip_of(case, dtype=torch.float32):
     return torch.from_numpy(fill_input(case["input_seed"], case["input_shape"])).to(dtype)
 
 
-def soft(labels, name, classes, share, smoothing, over):
+def soft(labels, name, classes, fraction, smoothing, over):
     """Smoothed, then mixed with the batch backwards."""
     rows = torch.full((len(labels), classes), smoothing / over, dtype=torch.float64)
     for row, (which, label) in zip(rows, labels):
         if which == name:
             row[label] += 1 - smoothing
-    return share * rows + (1 - share) * rows.flip(0)
+    return fraction * rows + (1 - fraction) * rows.flip(0)
 
 
 def entropy(target, scores):

@@ -79,11 +79,11 @@ def train_numbers(arch: str, image: torch.Tensor, label: torch.Tensor) -> dict:
     numbers = {}
     for suffix, kind in (("64", torch.float64), ("", torch.float32)):
         net = build(arch, kind).train()
-        found = losses(net(image.to(kind)), label)
-        loss = found["label_smoothing_0.1_over_K-1 (MindSpore tutorial)"]
+        result = losses(net(image.to(kind)), label)
+        loss = result["label_smoothing_0.1_over_K-1 (MindSpore tutorial)"]
         loss.backward()
         numbers[f"loss{suffix}"] = loss.item()
-        numbers[f"other_losses{suffix}"] = {name: v.item() for name, v in found.items()}
+        numbers[f"other_losses{suffix}"] = {name: v.item() for name, v in result.items()}
         norms = {name: p.grad.norm().item() for name, p in net.named_parameters()}
         numbers[f"grad_norm{suffix}"] = norms
         buffers = {n: b.norm().item() for n, b in net.named_buffers() if "num_" not in n}

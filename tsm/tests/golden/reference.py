@@ -319,9 +319,9 @@ def extend_resnet(net, config):
     if config["is_shift"]:
         shift_resnet(net, segments, config)
     if config["non_local"]:
-        for stage, places in ((2, (0, 2)), (3, (0, 2, 4))):
+        for stage, positions in ((2, (0, 2)), (3, (0, 2, 4))):
             blocks = getattr(net, f"layer{stage}")
-            for index in places:
+            for index in positions:
                 blocks[index] = NonLocalAfter(blocks[index], 128 * 2**stage, segments[stage - 1])
     if config["temporal_pool"]:
         net.layer2 = TemporalPool(net.layer2, first)

@@ -203,10 +203,10 @@ def described(packet: av.Packet) -> tuple[bytes, int, int]:
 
 def is_reference(data: bytes) -> bool:
     """Whether other pictures are made from this one, by the head of its first slice."""
-    place = data.find(b"\0\0\1") + 3
-    while data[place] & 31 not in SLICES:
-        place = data.index(b"\0\0\1", place) + 3
-    return bool(data[place] & 0x60)
+    position = data.find(b"\0\0\1") + 3
+    while data[position] & 31 not in SLICES:
+        position = data.index(b"\0\0\1", position) + 3
+    return bool(data[position] & 0x60)
 
 
 def jpegs(
@@ -256,9 +256,9 @@ class InMemory(Place):
     data: bytes
 
     def __new__(cls, data: bytes, head: int):
-        place = super().__new__(cls, "memory", 0, head, len(data), 0)
-        place.data = data
-        return place
+        position = super().__new__(cls, "memory", 0, head, len(data), 0)
+        position.data = data
+        return position
 
     def read(self, start: int = 0, length: Optional[int] = None) -> bytes:
         return self.data[start : self.size if length is None else start + length]

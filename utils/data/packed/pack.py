@@ -67,13 +67,13 @@ class Plan(NamedTuple):
 
     def bad(self) -> dict[int, Finding]:
         """The lines that are bad before anything is read."""
-        found = {}
+        result = {}
         for k, record in enumerate(self.lines):
             if isinstance(record, str):
-                found[k] = Finding("bad line", record)
+                result[k] = Finding("bad line", record)
             elif record.path in self.known_bad:
-                found[k] = self.known_bad[record.path]
-        return found
+                result[k] = self.known_bad[record.path]
+        return result
 
     def page_size(self) -> int:
         return page_size(size_of(says) for says in self.lines if isinstance(says, Record))
@@ -172,14 +172,14 @@ def begin(plan: Plan) -> IO:
 def read_settings(path: Path) -> dict:
     """What a folder was begun with; ValueError where the file is damaged."""
     try:
-        found = json.loads(path.read_bytes())
+        result = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not isinstance(found.get("list"), str):
+        result = None
+    if not isinstance(result, dict) or not isinstance(result.get("list"), str):
         raise ValueError(
             f"--out: {path} is damaged; remove the folder, or choose another, and pack again"
         )
-    return found
+    return result
 
 
 def pack_shards(
@@ -209,32 +209,32 @@ def pack_shards(
 def finish(plan: Plan, names: list[str]) -> dict:
     """Writes what readers need, the index last."""
     folder, bad = plan.folder, plan.bad()
-    places = np.zeros(len(plan.lines), PLACE)
-    places["shard"] = NOWHERE
+    positions = np.zeros(len(plan.lines), PLACE)
+    positions["shard"] = NOWHERE
     shards = []
     for shard, name in enumerate(names):
         note = read_note(folder / name)
         shards.append((name, note["bytes"]))
         bad.update({line: Finding(*finding) for line, finding in note["bad"]})
         for line, *row in note["rows"]:
-            places[line] = (shard, *row)
+            positions[line] = (shard, *row)
     write_text(folder / BAD, "".join(f"{row}\n" for row in table_of(plan, bad)))
-    lost = [k for k in np.flatnonzero(places["shard"] == NOWHERE) if k not in bad]
+    lost = [k for k in np.flatnonzero(positions["shard"] == NOWHERE) if k not in bad]
     begun = read_settings(folder / "settings.json")["list"]
     if lost or compute_sha256(plan.file.path) != begun:
         raise ValueError(f"{plan.file.path} has changed while it was packed; remove {folder}")
-    good = places[places["shard"] != NOWHERE]
+    good = positions[positions["shard"] != NOWHERE]
     if not len(good):
         raise ValueError(f"{plan.file.path} has no video that can be packed; see {folder / BAD}")
     shutil.copyfile(plan.file.path, folder / f"{LIST}.tmp")
-    np.save(folder / f"tmp.{PLACES}", places)
+    np.save(folder / f"tmp.{PLACES}", positions)
     for temporary, name in ((f"{LIST}.tmp", LIST), (f"tmp.{PLACES}", PLACES)):
         settle(str(folder / temporary))
         os.replace(folder / temporary, folder / name)
     index = {**plan.form._asdict(), "list": begun, "shards": shards}
     index["places"] = compute_sha256(folder / PLACES)
     write_text(folder / INDEX, json.dumps(sealed(index)))
-    original = np.flatnonzero(places["shard"] != NOWHERE)
+    original = np.flatnonzero(positions["shard"] != NOWHERE)
     return {
         "videos": len(good),
         "bad": len(bad),

@@ -183,8 +183,8 @@ def read_packed(
         elif file.source == "frames" and record.num_frames < min_frames:
             left_out += 1
         else:
-            place = Place(shards[row["shard"]], *(int(row[name]) for name in Place._fields[1:]))
-            records.append(record._replace(place=place))
+            position = Place(shards[row["shard"]], *(int(row[name]) for name in Place._fields[1:]))
+            records.append(record._replace(place=position))
     if not records:
         raise ValueError(f"data.packed: {folder} has no video that can be read")
     return records, left_out
@@ -231,25 +231,25 @@ def sealed(values: dict) -> dict:
 
 def read_places(folder: Path, index: dict, lines: int) -> np.ndarray:
     """PLACE (lines,): where the video of each line is; ValueError where the file is damaged."""
-    path, places = folder / PLACES, None
+    path, positions = folder / PLACES, None
     with contextlib.suppress(Exception):  # NumPy's parser of a damaged header raises many kinds
         if index.get("places") in (None, compute_sha256(path)):
-            places = np.load(path)
-    if not are_places(places, [size for _, size in index["shards"]], lines):
+            positions = np.load(path)
+    if not are_places(positions, [size for _, size in index["shards"]], lines):
         raise ValueError(f"data.packed: {path} is damaged; {REPAIR}")
-    return places
+    return positions
 
 
-def are_places(places: Any, shards: list[int], lines: int) -> bool:
+def are_places(positions: Any, shards: list[int], lines: int) -> bool:
     """Whether all places are within shards of these sizes, in bytes."""
-    if getattr(places, "dtype", None) != PLACE or places.shape != (lines,):
+    if getattr(positions, "dtype", None) != PLACE or positions.shape != (lines,):
         return False
-    good = places[places["shard"] != NOWHERE]
+    good = positions[positions["shard"] != NOWHERE]
     if not ((good["shard"] >= 0) & (good["shard"] < len(shards))).all():
         return False
-    room = np.array(shards, np.uint64)[good["shard"]]
+    network = np.array(shards, np.uint64)[good["shard"]]
     heads = (good["head"] >= HEAD.size) & (good["head"] <= good["size"])
-    within = (good["offset"] <= room) & (good["size"] <= room - good["offset"])
+    within = (good["offset"] <= network) & (good["size"] <= network - good["offset"])
     return bool((heads & within).all())
 
 

@@ -65,8 +65,8 @@ class PackedSampler(TrainSampler):
         length = max(len(drawn) // self.group - spare, 0)
         starts = np.arange(self.group) * len(drawn) // self.group
         windows = np.arange(length) // WINDOW + rng.random_sample((self.group, length))
-        places = starts[:, None] + np.argsort(windows, axis=1)
-        return drawn[places], np.delete(drawn, places)
+        positions = starts[:, None] + np.argsort(windows, axis=1)
+        return drawn[positions], np.delete(drawn, positions)
 
     @staticmethod
     def merge(parts: list[np.ndarray], rng: np.random.RandomState) -> np.ndarray:
@@ -83,11 +83,11 @@ def shards_of(records: Sequence) -> list[list[np.ndarray]]:
     lists: dict[str, dict[str, list]] = {}
     seen: dict[tuple, int] = {}
     for sample, record in enumerate(records):
-        place = record.place
-        key = (place.shard, place.offset)
+        position = record.place
+        key = (position.shard, position.offset)
         seen[key] = seen.get(key, -1) + 1
-        folder = lists.setdefault(place.shard.rpartition("/")[0], {})
-        folder.setdefault(place.shard, []).append((seen[key], place.offset, sample))
+        folder = lists.setdefault(position.shard.rpartition("/")[0], {})
+        folder.setdefault(position.shard, []).append((seen[key], position.offset, sample))
     return [
         [np.array([sample for *_, sample in sorted(rows)]) for _, rows in sorted(shards.items())]
         for shards in lists.values()

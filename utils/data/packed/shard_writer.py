@@ -64,10 +64,10 @@ class Spool:
         return len(self.videos) + len(self.bad)
 
     def add(self, line: int, result: Union[Packed, Finding]) -> None:
-        room = self.page - 1024  # MindRecord has something to note too
-        if isinstance(result, Packed) and len(result.head) + len(result.payload) > room:
+        network = self.page - 1024  # MindRecord has something to note too
+        if isinstance(result, Packed) and len(result.head) + len(result.payload) > network:
             size = len(result.payload)
-            result = Finding("too large", f"{size} bytes packed, and there is room for {room}")
+            result = Finding("too large", f"{size} bytes packed, and there is room for {network}")
         if isinstance(result, Finding):
             self.bad[line] = result
             return
@@ -110,16 +110,16 @@ class Spool:
 
     def located(self, path: Path, lines: list[int]) -> list[Row]:
         """Where each video is, found by its head; it must be there to the last byte."""
-        rows, place = [], 0
+        rows, position = [], 0
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             for line in lines:
                 video = self.videos[line]
-                place, size = data.find(video.head, place), len(video.head) + video.size
-                if place < 0 or zlib.crc32(data[place : place + size]) != video.crc:
+                position, size = data.find(video.head, position), len(video.head) + video.size
+                if position < 0 or zlib.crc32(data[position : position + size]) != video.crc:
                     raise OSError(f"{path} does not hold what was written to it")
                 about = len(video.head), size, video.crc, video.frames, video.psnr
-                rows.append(Row(line, place, *about))
-                place += size
+                rows.append(Row(line, position, *about))
+                position += size
         return rows
 
 

@@ -28,8 +28,8 @@ def verify_list(file: AnnotationFile, packed: Path, reader: str) -> dict:
         )
     form = Form(*(read_index(pack_folder(packed, file))[name] for name in Form._fields))
     drawn = np.random.RandomState(0).permutation(len(records))[:SAMPLE]
-    found = [compare(records[k], file, reader, form) for k in drawn]
-    values = [value for value in found if value is not None]
+    result = [compare(records[k], file, reader, form) for k in drawn]
+    values = [value for value in result if value is not None]
     return {"videos": len(records), "compared": len(values), "psnr": np.array(values)}
 
 
@@ -38,13 +38,13 @@ def compare(record: Record, file: AnnotationFile, reader: str, form: Form) -> Op
     if not os.path.exists(record.path):
         return None
     job = job_of(record, file, reader)
-    place = record.place
-    with PackedVideo(record.path, place, job.max_pixels) as copy, open_job(job) as source:
+    position = record.place
+    with PackedVideo(record.path, position, job.max_pixels) as copy, open_job(job) as source:
         if len(copy) != len(source):
             raise ValueError(f"{record.path}: {len(source)} frames, its copy has {len(copy)}")
         numbers = looked_at(len(source))
         frames = [shrunk(frame, form) for frame in source.frames(numbers)]
         value = psnr(copy.frames(numbers), np.stack(frames))
     if value < LEAST:
-        raise ValueError(f"{record.path}: its copy in {place.shard} shows something else")
+        raise ValueError(f"{record.path}: its copy in {position.shard} shows something else")
     return value

@@ -61,17 +61,17 @@ def twins_of(folder: Path, classes: dict[str, list[str]]) -> list[list[str]]:
     return [videos for videos in by_content.values() if len(videos) > 1]
 
 
-def split(found: Found, share: float, seed: int) -> tuple[list[str], list[str]]:
+def split(result: Found, fraction: float, seed: int) -> tuple[list[str], list[str]]:
     """Lines `path label` to train and to test with: a share of every class, at least one.
 
     Of equal files the first alone is listed: a test must not ask for what was trained on.
     """
     train, test = [], []
-    twins = {video: group[0] for group in found.twins for video in group}
-    for label, (_, videos) in enumerate(sorted(found.classes.items())):
+    twins = {video: group[0] for group in result.twins for video in group}
+    for label, (_, videos) in enumerate(sorted(result.classes.items())):
         alone = [video for video in videos if twins.get(video, video) == video]
         drawn = np.random.RandomState([seed, label]).permutation(len(alone))
-        count = max(0, min(max(1, round(share * len(alone))), len(alone) - 1))
+        count = max(0, min(max(1, round(fraction * len(alone))), len(alone) - 1))
         test += [f"{alone[k]} {label}" for k in sorted(drawn[:count])]
         train += [f"{alone[k]} {label}" for k in sorted(drawn[count:])]
     return train, test

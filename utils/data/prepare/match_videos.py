@@ -27,16 +27,16 @@ class Listed(NamedTuple):
     doubles: list[str]
 
 
-def match(found: Annotations, root: Path, frames: bool) -> Listed:
+def match(result: Annotations, root: Path, frames: bool) -> Listed:
     """Raises ValueError where `root` holds none of the annotated videos."""
     if not root.is_dir():
         raise ValueError(f"--videos: {root} is no folder")
-    keys = {**found.train, **found.val}
+    keys = {**result.train, **result.val}
     deep = any("/" in key for key in keys)
     here = frame_folders(root) if frames else video_files(root, deep)
     train, val = (
         [f"{here[key][0]} {label}" for key, label in part.items() if key in here]
-        for part in (found.train, found.val)
+        for part in (result.train, result.val)
     )
     if not train and not val:
         wanted = next(iter(keys), "nothing")
@@ -50,35 +50,37 @@ def match(found: Annotations, root: Path, frames: bool) -> Listed:
         raise ValueError(f"--videos: {quote(odd)} has a line break in its name; rename it")
     missing = [
         f"{name} {key} {label}"
-        for name, part in (("train", found.train), ("val", found.val))
+        for name, part in (("train", result.train), ("val", result.val))
         for key, label in part.items()
         if key not in here
     ]
-    others = sorted(place for key, places in here.items() if key not in keys for place in places)
-    doubles = sorted(place for key in keys for place in here.get(key, ())[1:])
+    others = sorted(
+        position for key, positions in here.items() if key not in keys for position in positions
+    )
+    doubles = sorted(position for key in keys for position in here.get(key, ())[1:])
     return Listed(train, val, missing, others, doubles)
 
 
 def video_files(root: Path, deep: bool) -> dict[str, list[str]]:
     """{key: paths below `root`} of all videos; of a `deep` key the last folder is a part."""
-    found: dict[str, list[str]] = defaultdict(list)
+    result: dict[str, list[str]] = defaultdict(list)
     for folder, inner, names in os.walk(root, followlinks=True):
         inner.sort()
-        place = Path(folder).relative_to(root)
+        position = Path(folder).relative_to(root)
         for name in sorted(names):
             if os.path.splitext(name)[1].lower() in SUFFIXES:
-                key = f"{place.name}/{name}" if deep else name
-                found[key_of(key)].append(str(place / name))
-    return found
+                key = f"{position.name}/{name}" if deep else name
+                result[key_of(key)].append(str(position / name))
+    return result
 
 
 def frame_folders(root: Path) -> dict[str, list[str]]:
     """{name: [`path num_frames`]} of all folders whose JPEG frames count up from 1."""
-    found: dict[str, list[str]] = defaultdict(list)
+    result: dict[str, list[str]] = defaultdict(list)
     for folder, inner, names in os.walk(root, followlinks=True):
         inner.sort()
         numbers = {int(hit.group(1)) for hit in map(FRAME.fullmatch, names) if hit}
         if numbers and numbers == set(range(1, len(numbers) + 1)):
-            place = Path(folder).relative_to(root)
-            found[place.name].append(f"{place} {len(numbers)}")
-    return found
+            position = Path(folder).relative_to(root)
+            result[position.name].append(f"{position} {len(numbers)}")
+    return result

@@ -30,7 +30,7 @@ class Annotations(NamedTuple):
 
 def kinetics(folder: Path, split: int) -> Annotations:
     """CSV files with the columns label, youtube_id, time_start, time_end, split; sorted classes."""
-    found: dict[str, dict[str, str]] = {"train": {}, "val": {}}
+    result: dict[str, dict[str, str]] = {"train": {}, "val": {}}
     columns = {"label", "youtube_id", "time_start", "time_end", "split"}
     files = [file for file in sorted(folder.glob("*.csv")) if columns <= set(header(file))]
     for file in files:
@@ -40,10 +40,10 @@ def kinetics(folder: Path, split: int) -> Annotations:
             with told(file, number):
                 span = int(float(row["time_start"])), int(float(row["time_end"]))
                 key = f"{row['youtube_id']}_{span[0]:06d}_{span[1]:06d}"
-                found[KINETICS_SPLITS[row["split"]]][key] = filled(row["label"])
+                result[KINETICS_SPLITS[row["split"]]][key] = filled(row["label"])
     if not files:
         raise ValueError(f"--annotations: {folder} has no csv with {', '.join(sorted(columns))}")
-    return by_name(found["train"], found["val"], files)
+    return by_name(result["train"], result["val"], files)
 
 
 def sthv2(folder: Path, split: int) -> Annotations:
@@ -52,13 +52,13 @@ def sthv2(folder: Path, split: int) -> Annotations:
     given, *parts = map(read_json, files)
     with told(files[0]):
         labels = {name: int(str(label)) for name, label in given.items()}
-    found = []
+    result = []
     for file, part in zip(files[1:], parts):
         with told(file):
             videos = [(row["id"], row["template"]) for row in part]
             plain = str.maketrans("", "", "[]")
-            found.append({str(name): labels[text.translate(plain)] for name, text in videos})
-    return Annotations(ordered(labels, files[0]), found[0], found[1], files)
+            result.append({str(name): labels[text.translate(plain)] for name, text in videos})
+    return Annotations(ordered(labels, files[0]), result[0], result[1], files)
 
 
 def sthv1(folder: Path, split: int) -> Annotations:
@@ -75,14 +75,14 @@ def moments(folder: Path, split: int) -> Annotations:
     with told(files[0]):
         given = [row for row in csv.reader(lines(files[0])) if row]
         labels = {name: int(label) for name, label in given}
-    found: list[dict[str, int]] = []
+    result: list[dict[str, int]] = []
     for file in files[1:]:
-        found.append({})
+        result.append({})
         for number, row in rows(file, csv.reader(lines(file))):
             with told(file, number):
                 if row:
-                    found[-1][key_of(row[0])] = labels[row[0].rpartition("/")[0]]
-    return Annotations(ordered(labels, files[0]), found[0], found[1], files)
+                    result[-1][key_of(row[0])] = labels[row[0].rpartition("/")[0]]
+    return Annotations(ordered(labels, files[0]), result[0], result[1], files)
 
 
 def ucf101(folder: Path, split: int) -> Annotations:
@@ -92,14 +92,14 @@ def ucf101(folder: Path, split: int) -> Annotations:
     with told(files[0]):
         given = [line.split() for line in lines(files[0]) if line]
         labels = {name: int(label) - 1 for label, name in given}
-    found: list[dict[str, int]] = []
+    result: list[dict[str, int]] = []
     for file in files[1:]:
-        found.append({})
+        result.append({})
         for number, line in enumerate(lines(file), 1):
             with told(file, number):
                 if line:
-                    found[-1][key_of(line.split()[0])] = labels[line.split("/")[0]]
-    return Annotations(ordered(labels, files[0]), found[0], found[1], files)
+                    result[-1][key_of(line.split()[0])] = labels[line.split("/")[0]]
+    return Annotations(ordered(labels, files[0]), result[0], result[1], files)
 
 
 def hmdb51(folder: Path, split: int) -> Annotations:
@@ -108,15 +108,15 @@ def hmdb51(folder: Path, split: int) -> Annotations:
     files = sorted(folder.glob(f"*{end}"))
     if not files:
         raise ValueError(f"--annotations: {folder} has no CLASS{end}")
-    found: dict[str, dict[str, int]] = {"0": {}, "1": {}, "2": {}}
+    result: dict[str, dict[str, int]] = {"0": {}, "1": {}, "2": {}}
     names = [file.name[: -len(end)] for file in files]
     for label, (name, file) in enumerate(zip(names, files)):
         for number, line in enumerate(lines(file), 1):
             with told(file, number):
                 if line:
                     video, part = line.split()
-                    found[part][key_of(f"{name}/{video}")] = label
-    return Annotations(names, found["1"], found["2"], files)
+                    result[part][key_of(f"{name}/{video}")] = label
+    return Annotations(names, result["1"], result["2"], files)
 
 
 READERS = {
@@ -135,11 +135,13 @@ def read(dataset: str, folder: Path, split: int) -> Annotations:
     """Raises ValueError, naming file and line, where a file is missing or not as distributed."""
     if not folder.is_dir():
         raise ValueError(f"--annotations: {folder} is no folder")
-    found = READERS[dataset](folder, split)
-    odd = next((name for name in found.names if not name.isprintable()), None)
+    result = READERS[dataset](folder, split)
+    odd = next((name for name in result.names if not name.isprintable()), None)
     if odd is not None:
-        raise ValueError(f"--annotations: class {quote(odd)} of {found.files[0]} cannot be printed")
-    return found
+        raise ValueError(
+            f"--annotations: class {quote(odd)} of {result.files[0]} cannot be printed"
+        )
+    return result
 
 
 def key_of(path: str) -> str:
@@ -167,13 +169,13 @@ def ordered(labels: dict[str, int], file: Path) -> list[str]:
 
 
 def pairs(file: Path, mark: str) -> dict[str, str]:
-    found = {}
+    result = {}
     for number, line in enumerate(lines(file), 1):
         if line:
             with told(file, number):
                 key, name = line.split(mark)
-                found[key] = filled(name)
-    return found
+                result[key] = filled(name)
+    return result
 
 
 def filled(text: Any) -> str:
@@ -184,10 +186,10 @@ def filled(text: Any) -> str:
 
 def one(folder: Path, pattern: str) -> Path:
     """The one file of the folder with such a name."""
-    found = sorted(folder.glob(pattern))
-    if len(found) != 1:
-        raise ValueError(f"--annotations: {folder} must have one {pattern}, not {len(found)}")
-    return found[0]
+    result = sorted(folder.glob(pattern))
+    if len(result) != 1:
+        raise ValueError(f"--annotations: {folder} must have one {pattern}, not {len(result)}")
+    return result[0]
 
 
 def read_json(file: Path) -> Any:
@@ -226,6 +228,6 @@ def told(file: Path, number: int = 0) -> Iterator[None]:
     except Exception as error:  # a file can make Python and its readers raise almost anything
         if str(error).startswith("--annotations"):
             raise
-        place = f"{file}, line {number}" if number else str(file)
+        position = f"{file}, line {number}" if number else str(file)
         why = f": {error} is unknown" if isinstance(error, KeyError) else ""
-        raise ValueError(f"--annotations: {place} is not in the official form{why}") from None
+        raise ValueError(f"--annotations: {position} is not in the official form{why}") from None

@@ -64,10 +64,10 @@ def draw_clip(
     ground = _draw_ground(rng, width, height)
     parts = _draw_shape(rng)
     clip = np.empty((frames, height, width, 3), np.uint8)
-    for frame, place in zip(clip, _places(motion, rng, frames)):
+    for frame, position in zip(clip, _places(motion, rng, frames)):
         picture = ground
         for outline, color in parts:
-            picture = picture + _coverage(outline, place, width, height) * (color - picture)
+            picture = picture + _coverage(outline, position, width, height) * (color - picture)
         frame[:] = np.rint(picture)
     return clip
 
@@ -78,12 +78,12 @@ def _places(motion: str, rng: np.random.Generator, frames: int) -> np.ndarray:
     start, stray, pace = rng.random(4), rng.uniform(-WOBBLE, WOBBLE, 4), rng.random()
     # Odd about the middle, and the wobble even: backwards is exactly the opposite motion.
     time = (np.arange(frames) - (frames - 1) / 2) / max(frames - 1, 1)
-    places = start + stray * (1 - np.cos(2 * np.pi * np.abs(time)))[:, None] / 2
+    positions = start + stray * (1 - np.cos(2 * np.pi * np.abs(time)))[:, None] / 2
     # A resting size turns back at the ends: jumps belong to growing and shrinking alone.
-    places[:, 2] = 1 - np.abs(1 - np.abs(places[:, 2]))
+    positions[:, 2] = 1 - np.abs(1 - np.abs(positions[:, 2]))
     slow, fast = TURNS[axis]
-    places[:, axis] = start[axis] + sign * (slow + pace * (fast - slow)) * time
-    return places % 1.0
+    positions[:, axis] = start[axis] + sign * (slow + pace * (fast - slow)) * time
+    return positions % 1.0
 
 
 def _draw_ground(rng: np.random.Generator, width: int, height: int) -> np.ndarray:
@@ -191,7 +191,7 @@ def write_numbered_video(
 
 
 def _draw_number(number: int, width: int, height: int) -> np.ndarray:
-    digits = [number >> place & 1 for place in range(DIGITS)]
+    digits = [number >> position & 1 for position in range(DIGITS)]
     cells = np.array([1, *digits, 0], np.uint8).reshape(GRID) * 255
     gray = cv2.resize(cells, (width, height), interpolation=cv2.INTER_NEAREST)
     return np.repeat(gray[..., None], 3, axis=2)
@@ -208,7 +208,7 @@ def read_number(frame: np.ndarray) -> int:
     levels = (np.array(digits) - black) / max(white - black, 1e-6)
     if white - black < 0.1 or np.any(np.abs(np.abs(levels - 0.5) - 0.5) > 0.3):
         raise ValueError("the frame shows no single number")
-    return sum(1 << place for place, level in enumerate(levels) if level > 0.5)
+    return sum(1 << position for position, level in enumerate(levels) if level > 0.5)
 
 
 class _Video(NamedTuple):
@@ -241,11 +241,11 @@ def draw_dataset(
     recipe = {"edition": EDITION, "seed": seed}
     videos = {
         split: [
-            _Video(f"videos/{split}/{motion}_{number:03d}.mp4", motion, (seed, place, number))
+            _Video(f"videos/{split}/{motion}_{number:03d}.mp4", motion, (seed, position, number))
             for number in range(count)
             for motion in MOTIONS
         ]
-        for place, (split, count) in enumerate(splits.items())
+        for position, (split, count) in enumerate(splits.items())
     }
     missing = [v for v in chain(*videos.values()) if not (root / v.path).exists()]
     if missing or _read_json(root / "drawn.json") != {**recipe, **splits}:
@@ -261,12 +261,12 @@ def draw_dataset(
 
 def _claim(root: Path, recipe: dict[str, int]) -> None:
     """Says in the folder, before the first video, what is being drawn there."""
-    found = _read_json(root / "recipe.json")
+    result = _read_json(root / "recipe.json")
     foreign = [name for name in ("videos", "train.txt", "test.txt") if (root / name).exists()]
-    if found is None and foreign:
+    if result is None and foreign:
         raise ValueError(f"{root} holds {', '.join(foreign)} of another origin; name a new folder")
-    if found not in (None, recipe):
-        raise ValueError(f"{root} was drawn with {found}, not {recipe}; delete it or name another")
+    if result not in (None, recipe):
+        raise ValueError(f"{root} was drawn with {result}, not {recipe}; delete it or name another")
     for split in ("train", "test"):
         (root / "videos" / split).mkdir(parents=True, exist_ok=True)
     write_text(root / "recipe.json", json.dumps(recipe))
@@ -328,7 +328,7 @@ def draw_sets(
     Raises:
         ValueError: as `draw_dataset`.
     """
-    found = {}
+    result = {}
     for number, (name, classes) in enumerate(SETS.items()):
         home = Path(root) / name
         counts = draw_dataset(home, train_per_motion, test_per_motion, len(SETS) * seed + number)
@@ -341,5 +341,5 @@ def draw_sets(
             for target in ("train",) if split == "train" else ("val", "test"):
                 write_text(home / f"{target}.csv", "".join(lines))
         write_text(home / "labels.txt", "".join(f"{each}\n" for each in classes))
-        found[name] = counts
-    return found
+        result[name] = counts
+    return result

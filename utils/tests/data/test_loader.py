@@ -169,15 +169,15 @@ print(next(taken)[0].shape)
 
 def test_batches_are_the_same_for_any_workers(monkeypatch):
     monkeypatch.setattr(loader, "count_usable_cores", lambda: 3)
-    found = []
+    result = []
     for data in (settings(1, False), settings(2, False), settings(2, True, 1), settings()):
         records = [SimpleNamespace(path=f"{k}.mp4", label=k) for k in range(21)]
         clips = Clips(records, SimpleNamespace(data=data), TrainSampler(21, 4, 0, 1, 5), 3, 2)
         batches = clips.dataset()
         assert batches.get_dataset_size() == 13
-        found.append(list(batches.create_tuple_iterator(num_epochs=1, output_numpy=True)))
+        result.append(list(batches.create_tuple_iterator(num_epochs=1, output_numpy=True)))
     rows = [clips[k] for k in range(52)]
-    for batches in found:
+    for batches in result:
         for column in (0, 1):
             values = np.concatenate([batch[column] for batch in batches])
             assert values.dtype == rows[0][column].dtype
@@ -243,8 +243,8 @@ def iterate_slowly(processes, batch, prefetch):
 @pytest.mark.parametrize(("batch", "prefetch"), [(40_000, 1), (4_000, 10), (10_000, 8)])
 def test_any_number_of_rows_may_be_in_flight(batch, prefetch, processes, live_workers):
     with time_limit(30):
-        found = np.concatenate(list(iterate_slowly(processes, batch, prefetch)))
-    assert np.array_equal(found, np.arange(80_000))
+        result = np.concatenate(list(iterate_slowly(processes, batch, prefetch)))
+    assert np.array_equal(result, np.arange(80_000))
     assert becomes_true(lambda: not live_workers()), live_workers()
 
 
@@ -252,8 +252,8 @@ def test_any_number_of_rows_may_be_in_flight(batch, prefetch, processes, live_wo
 @pytest.mark.usefixtures("small_pipes")
 def test_any_number_of_rows_may_be_in_flight_through_small_pipes(processes, live_workers):
     with time_limit(30):
-        found = np.concatenate(list(iterate_slowly(processes, 20_000, 2)))
-    assert np.array_equal(found, np.arange(80_000))
+        result = np.concatenate(list(iterate_slowly(processes, 20_000, 2)))
+    assert np.array_equal(result, np.arange(80_000))
     assert becomes_true(lambda: not live_workers()), live_workers()
 
 
@@ -356,7 +356,7 @@ def test_processes_need_no_space_in_dev_shm():
     assert out.split()[2:] == ["49"], err
 
 
-def test_workers_fit_the_cores_of_a_rank(monkeypatch, told):
+def test_workers_fit_the_cores_of_a_rank(monkeypatch, log_messages):
     monkeypatch.setattr(loader, "count_usable_cores", lambda: 8)
     monkeypatch.setattr(loader, "get_local_rank_size", lambda: 3)
     assert loader.count_workers("auto") == 2
@@ -365,12 +365,12 @@ def test_workers_fit_the_cores_of_a_rank(monkeypatch, told):
     assert loader.count_workers("auto") == 1
     loader.log_workers(64, False, "; more")
     loader.log_workers(64, False, "; more")
-    assert told == [
+    assert log_messages == [
         "data: worker threads: 8 (data.workers 64; cores: 8, ranks on this node: 16); more"
     ]
 
 
-def test_a_bound_rank_does_not_divide_its_cores_again(tmp_path, monkeypatch, told):
+def test_a_bound_rank_does_not_divide_its_cores_again(tmp_path, monkeypatch, log_messages):
     """A rank of 8, with 24 of 192 cores; a container's CPU quota is for all ranks together."""
     monkeypatch.setattr(loader, "CGROUP", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(24))
@@ -382,7 +382,7 @@ def test_a_bound_rank_does_not_divide_its_cores_again(tmp_path, monkeypatch, tol
     assert loader.count_workers("auto") == 24
     assert (loader.count_workers(5), loader.count_workers(64)) == (5, 24)
     loader.log_workers("auto", note="; of a bound rank")
-    assert told[0].startswith(
+    assert log_messages[0].startswith(
         "data: worker threads: 24 (data.workers auto; cores: 24, ranks on this node: 8, each bound"
     )
     (tmp_path / "cpu.max").write_text("9600000 100000\n")
@@ -392,7 +392,7 @@ def test_a_bound_rank_does_not_divide_its_cores_again(tmp_path, monkeypatch, tol
 
 
 @pytest.mark.parametrize("device", ["Ascend", "GPU"])
-def test_nothing_is_forked_after_a_device_is_opened(monkeypatch, told, device):
+def test_nothing_is_forked_after_a_device_is_opened(monkeypatch, log_messages, device):
     monkeypatch.setattr(loader, "count_usable_cores", lambda: 24)
     monkeypatch.setattr(loader, "get_device", lambda: device)
 
@@ -404,7 +404,7 @@ def test_nothing_is_forked_after_a_device_is_opened(monkeypatch, told, device):
 
     loader.log_workers.cache_clear()
     assert choose("auto", "auto") == (16, False)
-    assert told[0].startswith("data: worker threads: 16 (data.workers auto; cores: 24, ")
+    assert log_messages[0].startswith("data: worker threads: 16 (data.workers auto; cores: 24, ")
     assert choose("auto", False) == (16, False)
     assert choose(20, "auto") == (20, False)
     with pytest.raises(ValueError, match=f"data.processes: true .* {device}, .* auto or false"):

@@ -77,11 +77,11 @@ def test_auto_splits_where_the_planner_does(asked):
 @pytest.fixture
 def asked(monkeypatch) -> list:
     """What MindSpore is told."""
-    told = []
+    log_messages = []
     monkeypatch.setattr(
-        ms, "set_auto_parallel_context", lambda **given: told.append(*given.values())
+        ms, "set_auto_parallel_context", lambda **given: log_messages.append(*given.values())
     )
-    return told
+    return log_messages
 
 
 def test_an_optimizer_in_another_order_is_an_error():

@@ -63,8 +63,8 @@ def test_scores_do_not_depend_on_the_clips_in_a_pass(size):
     net, clips = Scores(), make_clips(3, 5)
     expected = [net(Tensor(video)).asnumpy().mean(0) for video in clips]
     net.shapes.clear()
-    found = video_scores(net, clips, size)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    result = video_scores(net, clips, size)
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
     assert net.shapes == [(size, 3, 8, 8)] * -(-15 // size)
 
 
@@ -199,11 +199,11 @@ def test_top_k_counts_per_class():
     scores = np.array([[9, 1, 2, 3, 4, 5], [9, 8, 7, 6, 5, 4], [0, 9, 1, 2, 3, 4]], float)
     counts.add(scores, np.array([0, 5, 1]))
     counts.add(scores[:1], np.array([1]))
-    shares = counts.shares()
-    assert shares["videos"] == 4
-    assert shares["top1"] == 0.5
-    assert shares["top5"] == 0.5, "label 5 is sixth, label 1 of the last is sixth too"
-    assert shares["mean_class_accuracy"] == pytest.approx((1 + 0.5 + 0) / 3)
+    fractions = counts.shares()
+    assert fractions["videos"] == 4
+    assert fractions["top1"] == 0.5
+    assert fractions["top5"] == 0.5, "label 5 is sixth, label 1 of the last is sixth too"
+    assert fractions["mean_class_accuracy"] == pytest.approx((1 + 0.5 + 0) / 3)
 
 
 def test_nothing_to_count_is_no_error():

@@ -28,11 +28,11 @@ def test_frames_are_enlarged_pixel_by_pixel(tmp_path, side, factor):
     frames = np.random.RandomState(0).randint(0, 256, (2, 8, side, side, 3)).astype(np.uint8)
     times = np.arange(16).reshape(2, 8) / 4
     draw_sheet(tmp_path / "a.png", "a$b$ $", [Row("", frames, ENTRIES, times)])
-    found = np.asarray(Image.open(tmp_path / "a.png").convert("RGB"))
+    result = np.asarray(Image.open(tmp_path / "a.png").convert("RGB"))
     left = EDGE + (factor * side + GAP)  # of the second frame
-    seen = found[2 * HEAD :, left:][: factor * side, : factor * side]
+    seen = result[2 * HEAD :, left:][: factor * side, : factor * side]
     np.testing.assert_array_equal(seen, frames[0, 1].repeat(factor, 0).repeat(factor, 1))
-    below = found[2 * HEAD + factor * side :, left : left + factor * side]
+    below = result[2 * HEAD + factor * side :, left : left + factor * side]
     assert below[: pictures.BELOW].min() < 100, "the frame's time"
 
 
@@ -52,7 +52,7 @@ class Spread(Head):
     def numbers(self, part: Part) -> np.ndarray:
         return np.array([0, 1, 10, 11, 20, 21, 30, 31])  # two of two frames in each clip
 
-    def cut(self, frames: np.ndarray, places: np.ndarray) -> np.ndarray:
+    def cut(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
         return frames
 
     def pictures(self, views: np.ndarray) -> np.ndarray:
@@ -68,8 +68,8 @@ def test_times_are_those_in_the_video():
 def test_one_window_is_a_piece_from_its_start_to_its_end(tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr(pictures, "save", lambda figure, path: figures.append(figure))
-    shares = np.array([[1.0, 0.0]])
-    draw_classes(tmp_path / "a.png", "a", np.array([[2.0, 12.0]]), [("", ["x", "y"], shares)])
+    fractions = np.array([[1.0, 0.0]])
+    draw_classes(tmp_path / "a.png", "a", np.array([[2.0, 12.0]]), [("", ["x", "y"], fractions)])
     (axes,) = figures[0].axes
     pieces = [lines.get_segments()[0].tolist() for lines in axes.collections]
     assert pieces == [[[2, 100], [12, 100]], [[2, 0], [12, 0]]]

@@ -31,28 +31,28 @@ def written(folder, scores=SCORES, softmax=True, mine=(2, 0, 1, None)) -> dict:
 
 
 def test_every_video_stands_where_the_list_has_it(tmp_path):
-    found = written(tmp_path / "new" / "report")
+    result = written(tmp_path / "new" / "report")
     rows = rows_of(tmp_path / "new" / "report" / "scores.csv")
     assert [row["path"] for row in rows] == list(SAMPLES.paths)
     assert [row["label"] for row in rows] == ["0", "5", "2", "1"]
     assert [row["predicted"] for row in rows] == ["0", "0", "1", "unreadable"]
     assert [row["correct"] for row in rows] == ["1", "0", "0", ""]
-    shares = np.exp(SCORES.astype(np.float64))
-    shares /= shares.sum(1, keepdims=True)
+    fractions = np.exp(SCORES.astype(np.float64))
+    fractions /= fractions.sum(1, keepdims=True)
     names = [f"{k} {name}" for k, name in enumerate("uvwxyz")]
-    told = [[float(row[name]) for name in names] for row in rows[:3]]
-    np.testing.assert_allclose(told, shares, rtol=1e-8)
+    messages = [[float(row[name]) for name in names] for row in rows[:3]]
+    np.testing.assert_allclose(messages, fractions, rtol=1e-8)
     assert [row["probability"] for row in rows[:2]] == [rows[0]["0 u"], rows[1]["5 z"]]
-    assert found["top1"] == 0.333333
-    own = shares[[0, 1, 2], LABELS]
-    assert found["nll"] == pytest.approx(-np.log(own).mean(), abs=1e-6)
-    sure = shares.max(1)  # the first and the last are in one bin
+    assert result["top1"] == 0.333333
+    own = fractions[[0, 1, 2], LABELS]
+    assert result["nll"] == pytest.approx(-np.log(own).mean(), abs=1e-6)
+    sure = fractions.max(1)  # the first and the last are in one bin
     gaps = 2 * abs(0.5 - (sure[0] + sure[2]) / 2) + sure[1]
-    assert found["ece"] == pytest.approx(gaps / 3, abs=1e-6)
+    assert result["ece"] == pytest.approx(gaps / 3, abs=1e-6)
 
 
 def test_tables_of_classes_and_of_confusion(tmp_path):
-    found = written(tmp_path)
+    result = written(tmp_path)
     classes = rows_of(tmp_path / "classes.csv")
     assert [row["videos"] for row in classes] == ["1", "0", "1", "0", "0", "1"]
     assert [(row["top1"], row["top5"]) for row in classes if row["videos"] == "1"] == [
@@ -64,32 +64,32 @@ def test_tables_of_classes_and_of_confusion(tmp_path):
     assert matrix[5][0] == matrix[2][1] == matrix[0][0] == 1
     pairs = [tuple(row.values()) for row in rows_of(tmp_path / "confused_pairs.csv")]
     assert pairs == [("2", "1", "1", "1.0", "w", "v"), ("5", "0", "1", "1.0", "z", "u")]
-    assert [row["class"] for row in found["worst_classes"]] == [2, 5, 0]
+    assert [row["class"] for row in result["worst_classes"]] == [2, 5, 0]
     for name in ("confusion", "classes", "calibration"):
         assert (tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
     assert not list(tmp_path.glob("*.tmp"))
 
 
 def test_probabilities_are_not_softened_twice(tmp_path):
-    shares = (SCORES / SCORES.sum(1, keepdims=True)).astype(np.float32)
-    written(tmp_path, shares, softmax=False)
+    fractions = (SCORES / SCORES.sum(1, keepdims=True)).astype(np.float32)
+    written(tmp_path, fractions, softmax=False)
     row = rows_of(tmp_path / "scores.csv")[0]
-    assert np.float32(row["0 u"]) == shares[0, 0]
+    assert np.float32(row["0 u"]) == fractions[0, 0]
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_network_that_has_diverged_still_gets_its_report(tmp_path, value):
-    found = written(tmp_path, np.full((3, 6), value, np.float32))
-    assert found["nll"] is None
+    result = written(tmp_path, np.full((3, 6), value, np.float32))
+    assert result["nll"] is None
     assert [row["predicted"] for row in rows_of(tmp_path / "scores.csv")][:3] == ["0"] * 3
 
 
 def test_nothing_that_could_be_read_is_a_report_too(tmp_path):
     page = Report(str(tmp_path), [0, 1, 2, 3], SAMPLES, Runtime())
     page.write({"videos": 0})
-    found = json.loads((tmp_path / "report.json").read_text())
-    assert (found["nll"], found["worst_classes"]) == (None, [])
+    result = json.loads((tmp_path / "report.json").read_text())
+    assert (result["nll"], result["worst_classes"]) == (None, [])
     assert [row["predicted"] for row in rows_of(tmp_path / "scores.csv")] == ["unreadable"] * 4
 
 
@@ -118,8 +118,8 @@ def test_blocks_of_ranks_have_one_shape_and_add_up(monkeypatch):
             return type(block)(block.asnumpy() + next(blocks))
 
     monkeypatch.setattr(report, "SumRanks", Add)
-    found = report.over_ranks([4, 0, 2], np.full((3, 3), 5, np.float32), 5, Runtime(0, 2))
-    assert found[:, 0].tolist() == [5, 7, 5, 7, 5]
+    result = report.over_ranks([4, 0, 2], np.full((3, 3), 5, np.float32), 5, Runtime(0, 2))
+    assert result[:, 0].tolist() == [5, 7, 5, 7, 5]
     assert shapes == [(2, 3)] * 3
 
 

@@ -70,10 +70,10 @@ class Blend(nn.Cell):
 
 
 def test_attention_counts_its_two_products_where_they_are():
-    found = count_layers(Blend(), (7, 3))
+    result = count_layers(Blend(), (7, 3))
     read, written = 2 * 7 * 5 + 7 * 7 + 7 * 3, 7 * 7 + 7 * 3
-    assert [layer.name for layer in found] == ["before", "", "after"]
-    assert found[1] == LayerCost("", "attention", 2 * 7 * 7 * 3, read, written, 3)
+    assert [layer.name for layer in result] == ["before", "", "after"]
+    assert result[1] == LayerCost("", "attention", 2 * 7 * 7 * 3, read, written, 3)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -138,13 +138,13 @@ def test_every_parameter_belongs_to_one_layer(network):
 def test_non_local_blocks_count_their_products():
     net, shape = small("tsm", *SMALL["tsm"])
     layers = count_layers(net, shape)
-    found = [layer.macs for layer in layers if layer.kind == "attention"]
+    result = [layer.macs for layer in layers if layer.kind == "attention"]
     queries = {256: 2 * 8 * 8, 512: 2 * 4 * 4}  # of a clip of 2 frames of 64 pixels
     one = {width: 2 * n * (n // 4) * width for width, n in queries.items()}
-    assert found == [one[256]] * 2 + [one[512]] * 3
+    assert result == [one[256]] * 2 + [one[512]] * 3
     names = [layer.name for layer in layers]
-    place = names.index("base_model.layer2.0.nl")
-    assert names[place + 1 : place + 3] == [f"base_model.layer2.0.nl.W.{i}" for i in (0, 1)]
+    position = names.index("base_model.layer2.0.nl")
+    assert names[position + 1 : position + 3] == [f"base_model.layer2.0.nl.W.{i}" for i in (0, 1)]
 
 
 @pytest.mark.parametrize("yaml", ["mvit_multi_plain_s_k400_16x4", "mvit_multi_smoke"])
@@ -155,8 +155,8 @@ def test_attention_is_counted_as_by_its_formula(yaml):
     layers = count_layers(net, shape)
     assert sum(layer.macs for layer in layers) == multiply_adds(net)
     names = [layer.name for layer in layers]
-    place = names.index("blocks.0.attn")
-    assert names.index("blocks.0.attn.norm_v") < place < names.index("blocks.0.attn.proj")
+    position = names.index("blocks.0.attn")
+    assert names.index("blocks.0.attn.norm_v") < position < names.index("blocks.0.attn.proj")
     own = {layer.name for layer in layers if layer.name.endswith("attn") and layer.parameters}
     assert bool(own) == ("plain" in yaml)
 

@@ -38,8 +38,8 @@ def test_an_array_or_another_archive_is_no_record(tmp_path):
 def test_a_golden_case_can_have_another_smoothing():
     scores, label = Tensor(np.float32([[1, 2, 4], [0, 1, 0]])), Tensor(np.int32([2, 0]))
     changed = change_recipe(CASE, resnet50, "smoothing=0.3 smoothed=included")
-    found = float(resnet50.build_loss(changed)(scores, label).asnumpy())
-    assert found == float(build_loss(0.3, "included")(scores, label).asnumpy())
+    result = float(resnet50.build_loss(changed)(scores, label).asnumpy())
+    assert result == float(build_loss(0.3, "included")(scores, label).asnumpy())
     first = float(resnet50.build_loss(CASE)(scores, label).asnumpy())
     assert first == float(build_loss(0.1, "excluded")(scores, label).asnumpy())
     assert CASE == {"train": {"loss64": 1.0}}
@@ -55,8 +55,8 @@ def test_a_golden_case_can_have_a_slow_head(text, factors, monkeypatch):
     optimizer = tsm.build_train_step(change_recipe(case, tsm, text), "step").optimizer
     names = [parameter.name for parameter in optimizer.parameters]
     rates = optimizer.rates.asnumpy()[:, 0][list(optimizer.places)]
-    found = dict(zip(names, rates))
-    assert (found["new_fc.weight"], found["new_fc.bias"]) == factors
+    result = dict(zip(names, rates))
+    assert (result["new_fc.weight"], result["new_fc.bias"]) == factors
 
 
 @pytest.mark.parametrize(

@@ -50,9 +50,9 @@ def gradients(update: int) -> dict:
 
 def run(optimizer: LARS, update: int, **changes) -> dict:
     """One update; the gradients it had."""
-    found = {**gradients(update), **changes}
-    optimizer(tuple(Tensor(value) for value in found.values()))
-    return found
+    result = {**gradients(update), **changes}
+    optimizer(tuple(Tensor(value) for value in result.values()))
+    return result
 
 
 def values(optimizer: LARS) -> dict:
@@ -65,10 +65,10 @@ def test_updates_equal_written_out_ones(spared_decay):
     assert [p.name for p in optimizer.parameters] == list(SHAPES), "the network's order"
     expected = {name: (value.astype(float), 0.0) for name, value in START.items()}
     for update, rate in enumerate(RATES):
-        found = run(optimizer, update)
+        result = run(optimizer, update)
         for name in SHAPES:
             own = (rate, DECAY, True) if name in ADAPTED else (3 * rate, spared_decay, False)
-            expected[name] = written_out(*expected[name], found[name].astype(float), *own)
+            expected[name] = written_out(*expected[name], result[name].astype(float), *own)
         for name, value in values(optimizer).items():
             np.testing.assert_allclose(value, expected[name][0], rtol=2e-5, atol=2e-6, err_msg=name)
     for parameter, buffer in zip(optimizer.parameters, optimizer.buffers):
@@ -79,10 +79,10 @@ def test_updates_equal_written_out_ones(spared_decay):
 def test_the_local_rate_is_1_where_a_norm_is_0():
     start = {**START, "conv.weight": np.zeros(SHAPES["conv.weight"], np.float32)}
     optimizer = build(start, eps=0.0)
-    found = run(optimizer, 0, **{"fc.weight": np.zeros(SHAPES["fc.weight"], np.float32)})
+    result = run(optimizer, 0, **{"fc.weight": np.zeros(SHAPES["fc.weight"], np.float32)})
     after = values(optimizer)
     # Of zero weights the plain step, of a zero gradient the plain decay.
-    np.testing.assert_allclose(after["conv.weight"], -RATES[0] * found["conv.weight"], rtol=1e-6)
+    np.testing.assert_allclose(after["conv.weight"], -RATES[0] * result["conv.weight"], rtol=1e-6)
     expected = START["fc.weight"] * (1 - RATES[0] * DECAY)
     np.testing.assert_allclose(after["fc.weight"], expected, rtol=1e-6)
     both = build({name: np.zeros_like(value) for name, value in START.items()}, eps=0.0)

@@ -46,23 +46,23 @@ def test_without_a_folder_nothing_is_imported(monkeypatch):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
-def test_a_full_disk_is_told_once_and_ends_the_writing(tmp_path, told, monkeypatch):
+def test_a_full_disk_is_told_once_and_ends_the_writing(tmp_path, log_messages, monkeypatch):
     record_writer = pytest.importorskip("tensorboardX.record_writer")
     full = open("/dev/full", "wb")  # noqa: SIM115 - EventFiles lets it go
     monkeypatch.setattr(record_writer, "open_file", lambda path: full)
     files = EventFiles(tmp_path, 0)
     for step in (1, 2, 3):
         files.write(step, LINE)
-    (line,) = told
+    (line,) = log_messages
     assert line.startswith("run.tensorboard: no more events in")
     assert "No space left on device" in line
 
 
-def test_a_folder_that_cannot_be_made_is_told_once(tmp_path, told):
+def test_a_folder_that_cannot_be_made_is_told_once(tmp_path, log_messages):
     pytest.importorskip("tensorboardX")
     (tmp_path / "file").touch()
     files = EventFiles(tmp_path / "file", 0)
     for step in (1, 2):
         files.write(step, LINE)
-    (line,) = told
+    (line,) = log_messages
     assert line.startswith("run.tensorboard: no more events in")

@@ -19,8 +19,8 @@ def test_kernels_are_computing_communication_or_nothing():
         kernel("Default/Add-op0", 180, 10),
         kernel("Default/AllReduce-op1", 180, 20),
     ]
-    found = of_kernels(events)
-    assert found == {"computing": 0.4, "communication": 0.3, "waiting": 0.3}
+    result = of_kernels(events)
+    assert result == {"computing": 0.4, "communication": 0.3, "waiting": 0.3}
 
 
 def test_a_run_too_short_for_a_trace_has_no_shares():

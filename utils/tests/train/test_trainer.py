@@ -25,17 +25,17 @@ def training_loop(step, run: Run, directory) -> TrainingLoop:
     return TrainingLoop(cfg, Runtime(), setup, sampler, directory, Hooks())
 
 
-def test_advice_comes_once_where_the_device_starves(told):
+def test_advice_comes_once_where_the_device_starves(log_messages):
     run = trainer(seconds=1.0)
     TrainingLoop.advise_on_data(run, 0.9)
-    assert not told, "the first window fills the pipeline"
+    assert not log_messages, "the first window fills the pipeline"
     run.seconds = 2.0
     TrainingLoop.advise_on_data(run, 0.05)
-    assert not told
+    assert not log_messages
     TrainingLoop.advise_on_data(run, 0.4)
     TrainingLoop.advise_on_data(run, 0.5)
-    assert len(told) == 1
-    assert "wait 40 % of the time for data: raise data.workers" in told[0]
+    assert len(log_messages) == 1
+    assert "wait 40 % of the time for data: raise data.workers" in log_messages[0]
 
 
 @pytest.mark.parametrize(("batches", "size"), [(100, 20), (50, 10), (7, 7), (97, 1), (19, 19)])
@@ -95,7 +95,9 @@ class Directory:
 
 @pytest.mark.parametrize("spoilt", ["weight", "moment"])
 @pytest.mark.parametrize("end", ["last step", "signal"])
-def test_a_state_that_is_not_finite_is_not_saved_and_fails_the_run(spoilt, end, told, tmp_path):
+def test_a_state_that_is_not_finite_is_not_saved_and_fails_the_run(
+    spoilt, end, log_messages, tmp_path
+):
     """Whether or not an update has overflowed: the last one may have done it."""
     state = {name: Tensor(np.ones(3, np.float32)) for name in ("weight", "moment")}
     state[spoilt] = Tensor(np.array([1, np.inf, 1], np.float32))
@@ -110,4 +112,4 @@ def test_a_state_that_is_not_finite_is_not_saved_and_fails_the_run(spoilt, end, 
     (tmp_path / "resume.ckpt").touch()
     assert trainer.describe_saved() == "the last checkpoint is intact"
     assert [path.name for path in tmp_path.iterdir()] == ["resume.ckpt"]
-    assert told[0] == f"step {trainer.position} is not saved: its state is not finite"
+    assert log_messages[0] == f"step {trainer.position} is not saved: its state is not finite"

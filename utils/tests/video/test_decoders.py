@@ -76,9 +76,9 @@ def files(tmp_path_factory):
 def real_videos():
     """Videos beside the checkout, where there are some."""
     for parent in Path(__file__).resolve().parents:
-        found = sorted((parent / "shared" / "data").glob("*.mp4"))
-        if found:
-            return found
+        result = sorted((parent / "shared" / "data").glob("*.mp4"))
+        if result:
+            return result
     return []
 
 
@@ -160,8 +160,8 @@ def test_pixels_are_red_green_blue(tmp_path, reader):
 def turned(path, matrix):
     """Writes a rotation into an MP4's track header."""
     data = bytearray(path.read_bytes())
-    place = data.index(b"tkhd") + 44
-    data[place : place + 20] = b"".join(
+    position = data.index(b"tkhd") + 44
+    data[position : position + 20] = b"".join(
         (value << 16).to_bytes(4, "big", signed=True) for value in matrix
     )
     path.write_bytes(data)
@@ -282,8 +282,8 @@ def test_damage_in_the_middle_is_no_crash(tmp_path, reader):
     path = draw(tmp_path / "video.mp4", count=90, gop=250)
     data = bytearray(path.read_bytes())
     start = data.index(b"mdat") + 1500
-    for place in np.random.RandomState(0).randint(start, start + 4000, 60):
-        data[place] ^= 255
+    for position in np.random.RandomState(0).randint(start, start + 4000, 60):
+        data[position] ^= 255
     path.write_bytes(data)
     with open_video(path, reader) as source, pytest.raises(VideoError):
         source.frames([len(source) - 1])

@@ -166,13 +166,13 @@ def test_odd_names_are_read_and_scanned(tmp_path, name):
     assert examine(Job(str(path))).kind == "good"
 
 
-def test_names_are_escaped_in_errors_and_in_the_log(tmp_path, told):
+def test_names_are_escaped_in_errors_and_in_the_log(tmp_path, log_messages):
     path = tmp_path / os.fsdecode(b"\x1b[2J" + LATIN + b"\xc2\x9b.mp4")
     path.write_bytes(b"no video")
     with pytest.raises(VideoError) as caught:
         open_video(path)
     UnreadableVideos([str(path)]).add(0, str(caught.value))
-    for text in (str(caught.value), *told):
+    for text in (str(caught.value), *log_messages):
         assert r"\x1b[2Jcaf\xe9\xe8\xfc\xdf\xff\x9b.mp4" in text
         assert text.isprintable()
 
@@ -223,8 +223,8 @@ def jpeg_bomb(tmp_path, side: int, **options) -> bytes:
     """A JPEG file of 16 x 16 that says it is `side` x `side`."""
     Image.fromarray(picture(1, 16, 16)).save(tmp_path / "small.jpg", **options)
     data = bytearray((tmp_path / "small.jpg").read_bytes())
-    place = data.index(b"\xff\xc2" if options.get("progressive") else b"\xff\xc0") + 5
-    data[place : place + 4] = struct.pack(">HH", side, side)
+    position = data.index(b"\xff\xc2" if options.get("progressive") else b"\xff\xc0") + 5
+    data[position : position + 4] = struct.pack(">HH", side, side)
     return bytes(data)
 
 

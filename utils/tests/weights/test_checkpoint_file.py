@@ -31,11 +31,11 @@ def test_arrays_of_every_type_and_shape_come_back(tmp_path):
     }
     arrays["number"] = Tensor(7.5, mstype.float32)
     save(tmp_path / "a.ckpt", {k: Parameter(v, name=k) for k, v in arrays.items()})
-    found = read(tmp_path / "a.ckpt")
-    assert list(found) == list(arrays)
+    result = read(tmp_path / "a.ckpt")
+    assert list(result) == list(arrays)
     for name, array in arrays.items():
         expected = array.astype(mstype.float32) if name == "BFloat16" else array
-        np.testing.assert_array_equal(found[name], expected.asnumpy(), strict=True)
+        np.testing.assert_array_equal(result[name], expected.asnumpy(), strict=True)
     assert list(read(tmp_path / "a.ckpt", "Int8")) == ["Int8"]
 
 
@@ -59,23 +59,25 @@ def test_a_large_array_comes_back_from_its_parts(tmp_path, monkeypatch):
         read(tmp_path / "a.ckpt")
 
 
-def test_texts_and_numbers_of_append_dict_are_left_out(tmp_path, told):
+def test_texts_and_numbers_of_append_dict_are_left_out(tmp_path, log_messages):
     source, net = network(), network()
     notes = {"epoch_num": 3, "rate": 0.5, "is_best": True, "note": "of last night"}
     ms.save_checkpoint(source, str(tmp_path / "a.ckpt"), append_dict=notes)
     load(net, tmp_path / "a.ckpt")
     np.testing.assert_array_equal(net[0].weight.asnumpy(), source[0].weight.asnumpy())
-    assert told[-1].endswith("a.ckpt: left out what is no weight: epoch_num, rate, is_best")
+    assert log_messages[-1].endswith("a.ckpt: left out what is no weight: epoch_num, rate, is_best")
 
 
-def test_a_file_without_a_checksum_loads_with_one_warning(tmp_path, told):
+def test_a_file_without_a_checksum_loads_with_one_warning(tmp_path, log_messages):
     net, path = network(), tmp_path / "a.ckpt"
     save(path, weights_of(net))
     load(net, path)
-    assert not told
+    assert not log_messages
     ms.save_checkpoint(net, str(path))
     load(net, path)
-    assert told == [f"{path} has no checksum, so damage to its numbers would not be noticed"]
+    assert log_messages == [
+        f"{path} has no checksum, so damage to its numbers would not be noticed"
+    ]
 
 
 @pytest.mark.parametrize("position", [40, -1, -14])

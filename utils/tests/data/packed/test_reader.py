@@ -40,8 +40,8 @@ def opened(result: Packed, folder: Path, gap: int = 7, max_pixels: int = MAX_PIX
     shard = folder / "shard"
     shard.write_bytes(b"x" * gap + result.head + result.payload + b"y")
     size = len(result.head) + len(result.payload)
-    place = Place(str(shard), gap, len(result.head), size, result.crc)
-    return PackedVideo("original", place, max_pixels)
+    position = Place(str(shard), gap, len(result.head), size, result.crc)
+    return PackedVideo("original", position, max_pixels)
 
 
 @pytest.fixture(scope="module", params=["video", "jpeg"])
@@ -61,8 +61,8 @@ def test_frames_are_as_near_to_the_original_as_it_says(original, tmp_path):
         expected = video.frames(range(FRAMES))
     for form in FORMS.values():
         result = packed(original, form)
-        found = opened(result, tmp_path).frames(range(FRAMES)).astype(np.float32)
-        whole = 10 * np.log10(255**2 / np.mean((found - expected) ** 2))
+        results = opened(result, tmp_path).frames(range(FRAMES)).astype(np.float32)
+        whole = 10 * np.log10(255**2 / np.mean((results - expected) ** 2))
         assert result.psnr > 35
         assert abs(whole - result.psnr) < 3, "three frames speak for all"
     nearer = packed(original, FORMS["video"]._replace(quality=1))
@@ -191,19 +191,19 @@ def test_flow_keeps_its_two_planes(template, tmp_path):
     folder_of_frames(tmp_path / "flow", "RGB" if one else "L", names)
     listed = {"num_frames": 3, "image_tmpl": template, "flow": True}
     result = packed(tmp_path / "flow", FORMS["jpeg"]._replace(quality=100), **listed)
-    found = opened(result, tmp_path).frames([2, 0]).astype(int)
+    results = opened(result, tmp_path).frames([2, 0]).astype(int)
     expected = FrameFolder(tmp_path / "flow", **listed).frames([2, 0])
-    assert found.shape == (2, 33, 47, 2)
-    assert np.abs(found - expected).max() <= 2
+    assert results.shape == (2, 33, 47, 2)
+    assert np.abs(results - expected).max() <= 2
 
 
 def test_what_cannot_be_read_is_told(original, tmp_path):
     cut = tmp_path / "cut.mp4"
     cut.write_bytes(original.read_bytes()[:2000])
     for path, kind in ((cut, "truncated"), (tmp_path / "none.mp4", "missing")):
-        found = pack((0, Job(str(path), "auto", "ends"), FORMS["video"]))
-        assert isinstance(found, Finding)
-        assert found.kind == kind
+        result = pack((0, Job(str(path), "auto", "ends"), FORMS["video"]))
+        assert isinstance(result, Finding)
+        assert result.kind == kind
 
 
 @pytest.mark.parametrize("codec", ["video", "jpeg"])

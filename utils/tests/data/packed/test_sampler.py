@@ -43,8 +43,8 @@ def test_updates_have_the_same_samples_for_any_ranks(batch, size, accumulate):
     lists = [cut(200, 8), cut(50, 4, first=200)]
     expected = order(lists, batch=8).permutation(2).reshape(-1, 8)
     ranks = [order(lists, batch, rank, size, accumulate) for rank in range(size)]
-    found = np.stack([r.epoch(2).reshape(-1, accumulate, batch) for r in ranks], axis=2)
-    np.testing.assert_array_equal(found.reshape(len(expected), 8), expected)
+    result = np.stack([r.epoch(2).reshape(-1, accumulate, batch) for r in ranks], axis=2)
+    np.testing.assert_array_equal(result.reshape(len(expected), 8), expected)
 
 
 @pytest.mark.parametrize(("size", "accumulate"), [(2, 1), (4, 1), (8, 1), (2, 4), (4, 2)])
@@ -60,12 +60,12 @@ def test_ranks_read_disjoint_shards(size, accumulate):
 def test_a_shard_is_read_from_end_to_end_but_for_a_small_window():
     """Every place of the batch goes forward through a shard, which it may begin in the middle."""
     shards = cut(6400, 8)
-    place = {
+    position = {
         int(sample): (k, i) for k, shard in enumerate(shards) for i, sample in enumerate(shard)
     }
     lanes = order([shards], batch=8).epoch(0).reshape(-1, 8).T
     for lane in lanes:
-        at = [place[int(sample)] for sample in lane]
+        at = [position[int(sample)] for sample in lane]
         assert len({shard for shard, _ in at}) == 1
         steps = np.diff([i for _, i in at]) % 800  # round the end
         forward = np.minimum(steps, 800 - steps)
@@ -102,8 +102,8 @@ def test_too_few_samples_are_told():
         order([cut(8, 2)], batch=16)
 
 
-def records(*places: tuple[str, int]) -> list[Record]:
-    return [Record("v", None, 0, 1, Place(shard, offset, 1, 1, 0)) for shard, offset in places]
+def records(*positions: tuple[str, int]) -> list[Record]:
+    return [Record("v", None, 0, 1, Place(shard, offset, 1, 1, 0)) for shard, offset in positions]
 
 
 def test_shards_list_their_samples_as_they_are_stored_and_replicas_behind():

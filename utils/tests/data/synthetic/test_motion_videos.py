@@ -75,28 +75,28 @@ def test_places_in_any_frame_are_uniform_for_every_motion(at):
     draws = 4000
     for motion in MOTIONS:
         rngs = (np.random.default_rng([seed, MOTIONS.index(motion)]) for seed in range(draws))
-        places = np.stack([motion_videos._places(motion, rng, 8)[at] for rng in rngs])
+        positions = np.stack([motion_videos._places(motion, rng, 8)[at] for rng in rngs])
         for harmonic in (1, 2):
-            means = np.abs(np.exp(2j * np.pi * harmonic * places).mean(axis=0))
+            means = np.abs(np.exp(2j * np.pi * harmonic * positions).mean(axis=0))
             assert np.all(means < 4 / np.sqrt(draws)), (motion, harmonic, means)
-        np.testing.assert_allclose(places[:, 2].mean(), 0.5, atol=4 / np.sqrt(12 * draws))
-        correlations = np.corrcoef(np.cos(2 * np.pi * places.T)) - np.eye(4)
+        np.testing.assert_allclose(positions[:, 2].mean(), 0.5, atol=4 / np.sqrt(12 * draws))
+        correlations = np.corrcoef(np.cos(2 * np.pi * positions.T)) - np.eye(4)
         assert np.all(np.abs(correlations) < 5 / np.sqrt(draws)), (motion, correlations)
 
 
 def find_shape(frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Columns and rows of the pixels of the shape, as shares of the side, and its centre (2,)."""
-    places = np.stack(np.nonzero(frame.max(axis=2) > 132))[::-1] / len(frame)
-    return places, np.angle(np.exp(2j * np.pi * places).mean(axis=1)) / (2 * np.pi)
+    positions = np.stack(np.nonzero(frame.max(axis=2) > 132))[::-1] / len(frame)
+    return positions, np.angle(np.exp(2j * np.pi * positions).mean(axis=1)) / (2 * np.pi)
 
 
 def shape_statistics(frame: np.ndarray) -> tuple[float, ...]:
     """Area, torus moments of the centre, doubled-angle moments of the axis, mean brightness."""
-    places, centre = find_shape(frame)
-    x, y = (places - centre[:, None] + 0.5) % 1 - 0.5
+    positions, centre = find_shape(frame)
+    x, y = (positions - centre[:, None] + 0.5) % 1 - 0.5
     axis = np.array(((x**2 - y**2).mean(), 2 * (x * y).mean())) / (x**2 + y**2).mean()
     turns = 2 * np.pi * centre
-    return (places.shape[1], *np.cos(turns), *np.sin(turns), *axis, frame.mean())
+    return (positions.shape[1], *np.cos(turns), *np.sin(turns), *axis, frame.mean())
 
 
 def test_first_frames_of_all_motions_look_alike():
@@ -113,8 +113,8 @@ def test_first_frames_of_all_motions_look_alike():
 
 def shape_steps(clip: np.ndarray) -> np.ndarray:
     """Steps from frame to frame of x and y, in sides, and of the logarithm of the area."""
-    found = [find_shape(frame) for frame in clip]
-    steps = np.diff([(*centre, np.log(places.shape[1])) for places, centre in found], axis=0)
+    result = [find_shape(frame) for frame in clip]
+    steps = np.diff([(*centre, np.log(positions.shape[1])) for positions, centre in result], axis=0)
     steps[:, :2] = (steps[:, :2] + 0.5) % 1 - 0.5
     return steps
 
