@@ -52,31 +52,37 @@ def test_every_room_compiles_and_weighs(room, kind):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
-        (["speed"], "kind: the first argument must be one of step, compile, memory, data, eval"),
+        (
+            ["speed"],
+            "invalid choice: 'speed' (choose from 'step', 'compile', 'memory', 'data', 'eval')",
+        ),
+        (
+            ["memory", "--part=trian"],
+            "--part: invalid choice: 'trian' (choose from 'train', 'eval')",
+        ),
         (["step", "--against=/no/such/file"], "--against: cannot read /no/such/file"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(arguments, log_messages, tiny):
+def test_a_mistake_is_told_in_one_line(arguments, message, tiny):
     kind, *given = arguments
     done = call(BENCHMARK, kind, *tiny, *given)
     assert done.returncode == 2
-    assert log_messages in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "told"),
+    ("kind", "given", "message"),
     [
         ("step", {"part": "train"}, "--part goes with compile and memory, not with step"),
-        ("memory", {"part": "trian"}, "unknown --part trian; nearest: train"),
         ("eval", {"torch": True}, "--torch goes with step, not with eval"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(kind, given, log_messages):
+def test_options_that_do_not_go_together_are_refused(kind, given, message):
     cfg = load_config(Config, ROOT / "tsm" / "configs" / "tsm_smoke.yaml")
-    with pytest.raises(ValueError, match=log_messages):
+    with pytest.raises(ValueError, match=message):
         benchmark.main("tsm", cfg, kind, **{"torch": False, **given})
 
 

@@ -22,8 +22,8 @@ import numpy as np
 
 from utils.files import escape_control
 from utils.log import log
+from utils.weights.dtypes import DTYPES, get_itemsize
 from utils.weights.model_checksum import check_checksum
-from utils.weights.torch_storage import KINDS, width
 
 RESUME = "resume.ckpt"
 # MindSpore's names of types; in lower case they are PyTorch's. bfloat16 becomes float32.
@@ -189,11 +189,11 @@ def join(parts: list[Entry]) -> np.ndarray:
     if shape == (0,):
         shape = ()  # older MindSpore writes a number so
     size = sum(len(part.content) for part in parts)
-    if not size or math.prod(shape) * width(kind.lower()) != size:
+    if not size or math.prod(shape) * get_itemsize(kind.lower()) != size:
         sizes = escape_control(str(list(shape)))[:80]
         raise Refusal(f"{name} has {size} bytes for the sizes {sizes} of {kind}")
     content = bytearray().join(part.content for part in parts)
-    raw, _, widen = KINDS[kind.lower()]
+    raw, _, widen = DTYPES[kind.lower()]
     return widen(np.frombuffer(content, np.dtype(raw).newbyteorder("<"))).reshape(shape)
 
 

@@ -1,10 +1,18 @@
-"""Reads PyTorch and safetensors files, without PyTorch and without executing what is in them.
+"""Reads PyTorch and safetensors files without PyTorch and without executing what is in them.
 
-    load("model.pth")        everything torch.save put there; each tensor is a numpy array
-    load_state("model.pth")  the state dict in it: name -> array
+    load("model.pth")        the saved object; every tensor in it is a numpy array
+    load_state("model.pth")  the state dict in it: {name: array}
 
-It reads the zip that torch.save writes since 1.6, the pickles that it wrote before, and
-safetensors. Storages stream into their arrays, so memory stays near the size of the tensors.
+Formats: the zip that torch.save writes since PyTorch 1.6, the row of pickles that it wrote before,
+and safetensors. A pickle is read in three steps:
+
+1. `PickleReader.scan` walks over its opcodes with pickletools. It refuses those that torch.save
+   does not write and gaps in the memo, and counts the steps.
+2. `Unpickler` lets Python's unpickler build objects, but imports nothing: a global becomes a
+   `Name`, and a call of a name runs the function that CALLS lists for it.
+3. `PickleReader.resolve` turns the objects into plain values, and counts them too.
+
+The tensors' bytes are read last and in pieces, so memory stays near the size of the tensors.
 
 Differences from torch.load: bfloat16 and float8 become float32, complex32 complex64; OrderedDict
 and argparse.Namespace become dict, Parameter its array, torch.Size a tuple, bytearray bytes;
@@ -16,21 +24,50 @@ import io
 import json
 import math
 import os
+import pickle
+import pickletools
 import re
+import reprlib
 import struct
 import zipfile
 from typing import BinaryIO, Optional, Union
 
 import numpy as np
 
-from utils.weights.torch_pickle import DAMAGE, Pickles
-from utils.weights.torch_storage import SAFETENSORS, Storage, TorchFileError, are_counts, need
+from utils.weights.dtypes import DTYPES, get_itemsize
 
-MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # at the start of a file before PyTorch 1.6
+CHUNK = 1 << 20  # bytes read at once; a multiple of every item size
 MAX_PICKLE = 1 << 24  # bytes of a zip's pickle or directory, or of all pickles of an older file
-MAX_HEADER = 1 << 23  # bytes of JSON, enough for 80,000 tensors
+MAX_HEADER = 1 << 23  # bytes of a safetensors header, enough for 80,000 tensors
+MAX_STEPS = 500_000  # opcodes of a file, or its arguments and values; large ones have 200,000
+MAX_DEPTH = 100  # containers inside each other
+MAX_AXES = 32  # numpy's limit
+MAX_DTYPES = 4  # as which tensors view one storage; every one costs an array
+MAX_EXPANDED = 1 << 28  # elements that strides of 0 may repeat
+OPCODES = """PROTO FRAME MARK STOP NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT
+    SHORT_BINSTRING BINSTRING SHORT_BINUNICODE BINUNICODE SHORT_BINBYTES BINBYTES EMPTY_TUPLE TUPLE
+    TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS BINPUT LONG_BINPUT
+    MEMOIZE BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD BINPERSID"""
+REWRITTEN = {  # opcode: what Python's unpickler reads instead
+    "FRAME": b"",  # across whose end it and pickletools would read differently
+    "EMPTY_DICT": b"cbuiltins\ndict\n)R",  # a `Dict`, which checks its keys
+    "NEWOBJ": b"R",  # a name is called, whatever the pickle takes it for
+    "STOP": b"t.",  # closes the tuple that `scan` opens
+}
+ENDLESS = "refused: its pickle has more than {} steps, nests too deeply, contains itself, "
+ENDLESS += "repeats itself or copies its own parts"
+STORAGE_TYPES = """torch.BoolStorage:bool torch.ByteStorage:uint8 torch.CharStorage:int8
+    torch.ShortStorage:int16 torch.IntStorage:int32 torch.LongStorage:int64
+    torch.HalfStorage:float16 torch.FloatStorage:float32 torch.DoubleStorage:float64
+    torch.BFloat16Storage:bfloat16 torch.ComplexFloatStorage:complex64
+    torch.ComplexDoubleStorage:complex128 torch.storage.UntypedStorage:uint8"""
+STORAGE_TYPES = dict(pair.split(":") for pair in STORAGE_TYPES.split())
+HEADER_TYPES = """BOOL:bool U8:uint8 U16:uint16 U32:uint32 U64:uint64 I8:int8 I16:int16 I32:int32
+    I64:int64 F16:float16 F32:float32 F64:float64 BF16:bfloat16 F8_E4M3:float8_e4m3fn"""
+HEADER_TYPES = dict(pair.split(":") for pair in HEADER_TYPES.split())
 STATE_KEYS = ("state_dict", "model_state", "model")
-OTHER_KINDS = (
+OTHER_KINDS = (  # the start of a file, and what it is
     (rb"\Z", "is empty; copy or download it again"),
     (rb".{257}ustar", "is a tar of PyTorch before 0.1.10; load it there and save it again"),
     (rb"version https://git-lfs", "is a git-lfs pointer; fetch the file with git lfs pull"),
@@ -41,196 +78,505 @@ OTHER_KINDS = (
 )
 
 
-def load(path: Union[str, os.PathLike]) -> object:
-    """The object graph in a file; every tensor is an array, views of one storage share memory.
+class TorchFileError(ValueError):
+    """One line that names the file, what is wrong with it and, where possible, what to do."""
 
-    Raises TorchFileError when the file is missing, damaged, hostile or of another kind.
+
+def check(holds: object, text: str, *values: object) -> None:
+    """Raises TorchFileError of `text` unless `holds`; long values in it are cut."""
+    if not holds:
+        texts = (value if isinstance(value, str) else reprlib.repr(value) for value in values)
+        raise TorchFileError(text.format(*(value[:200] for value in texts)))
+
+
+def are_counts(*values: object) -> bool:
+    """Whether values out of a file are whole numbers from 0 to 2^63 - 1."""
+    return all(type(value) is int and 0 <= value < 1 << 63 for value in values)
+
+
+def load(path: Union[str, os.PathLike]) -> object:
+    """The saved object; every tensor is an array, and views of one storage share memory.
+
+    Raises TorchFileError if the file is missing, damaged, hostile or of another kind.
     """
     try:
-        with _File(io.FileIO(path)) as file:
-            return _read(file, os.fstat(file.fileno()).st_size)
+        with CappedFile(io.FileIO(path)) as file:
+            return read_file(file, os.fstat(file.fileno()).st_size)
     except TorchFileError as error:
-        raise _error(path, error) from error
+        raise make_error(path, str(error)) from error
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        raise _error(path, f"cannot be opened: {error.strerror}") from error
-    except DAMAGE as error:
+        raise make_error(path, f"cannot be opened: {error.strerror}") from error
+    except Exception as error:  # zipfile, json and numpy raise nearly every kind
         what = f"is cut off or damaged ({type(error).__name__}: {str(error)[:200]})"
-        raise _error(path, f"{what}; copy or download it again") from error
+        raise make_error(path, f"{what}; copy or download it again") from error
 
 
-def load_state(path: Union[str, os.PathLike], key: Optional[str] = None) -> dict[str, np.ndarray]:
-    """The state dict in a checkpoint: the one under `key`, else the first one found.
-
-    Without `key` it is the whole file if that is a dictionary of arrays, else the first of
-    STATE_KEYS that holds arrays, itself or in turn under one of those keys.
-    Raises TorchFileError as `load` does, and when there is none or it holds other things.
-    """
-    checkpoint = load(path)
-    if key is None:
-        state = _find_state(checkpoint)
-    else:
-        state = checkpoint.get(key) if isinstance(checkpoint, dict) else None
-    top = f"at the top it has {_outline(checkpoint)}"
-    if not isinstance(state, dict) or not state:
-        raise _error(path, f"holds no state dict{f' under {key!r}' if key else ''}; {top}")
-    for name, value in state.items():
-        if not isinstance(name, str) or not isinstance(value, np.ndarray):
-            what = f"entry {str(name)[:100]!r} of the state dict is a {type(value).__name__}"
-            raise _error(path, f"{what}, not a named tensor; {top}")
-    return state
-
-
-def _error(path: Union[str, os.PathLike], what: object) -> TorchFileError:
-    line = "".join(c if c.isprintable() else "?" for c in str(what)[:500])
+def make_error(path: Union[str, os.PathLike], what: str) -> TorchFileError:
+    line = "".join(c if c.isprintable() else "?" for c in what[:500])
     return TorchFileError(f"{os.fspath(path)}: {line}")
 
 
-def _find_state(tree: object) -> Optional[dict]:
-    """A dictionary with at least one array; which others it holds is checked later."""
+def load_state(path: Union[str, os.PathLike], key: Optional[str] = None) -> dict[str, np.ndarray]:
+    """The state dict in a checkpoint: the one under `key`, or the first one in it.
+
+    Without `key` it is the whole file if that is a dictionary of arrays, else the first of
+    STATE_KEYS that holds arrays, itself or in turn under one of those keys.
+    Raises TorchFileError as `load` does, and if there is none or it holds other things.
+    """
+    tree, top = load(path), "nothing"
+    if not isinstance(tree, dict):
+        tree, top = {}, f"a {type(tree).__name__}"
+    elif tree:
+        names = ", ".join(str(name)[:40] for name in list(tree)[:12])
+        top = f"the keys: {names}{', ...' if len(tree) > 12 else ''}"
+    state = find_state(tree) if key is None else tree.get(key)
+    if not isinstance(state, dict) or not state:
+        what = f"holds no state dict{f' under {key!r}' if key else ''}"
+        raise make_error(path, f"{what}; at the top it has {top}")
+    for name, value in state.items():
+        if not isinstance(name, str) or not isinstance(value, np.ndarray):
+            what = f"entry {str(name)[:100]!r} of the state dict is a {type(value).__name__}"
+            raise make_error(path, f"{what}, not a named tensor; at the top it has {top}")
+    return state
+
+
+def find_state(tree: object) -> Optional[dict]:
+    """A dictionary with at least one array; `load_state` checks its other values."""
     if not isinstance(tree, dict):
         return None
-    arrays = [isinstance(value, np.ndarray) for value in tree.values()]
-    if arrays and all(arrays):
+    is_array = [isinstance(value, np.ndarray) for value in tree.values()]
+    if is_array and all(is_array):
         return tree
-    for key in STATE_KEYS:
-        state = _find_state(tree.get(key))
-        if state is not None:
-            return state
-    return tree if any(arrays) else None
+    states = (find_state(tree.get(key)) for key in STATE_KEYS)
+    return next((state for state in states if state is not None), tree if any(is_array) else None)
 
 
-def _outline(tree: object) -> str:
-    if not isinstance(tree, dict):
-        return f"a {type(tree).__name__}"
-    names = ", ".join(str(key)[:40] for key in list(tree)[:12])
-    return f"the keys: {names}{', ...' if len(tree) > 12 else ''}" if tree else "nothing"
+# The formats.
 
 
-class _File(io.BufferedReader):
-    """A file of which no single read, as zipfile's of a directory, takes much memory."""
+class CappedFile(io.BufferedReader):
+    """A file of which zipfile cannot read a large directory or pickle into memory."""
 
     def read(self, size: int = -1) -> bytes:
-        need(size <= MAX_PICKLE, "asks for {} bytes at once; {} are allowed", size, MAX_PICKLE)
+        check(size <= MAX_PICKLE, "asks for {} bytes at once; {} are allowed", size, MAX_PICKLE)
         return super().read(size)
 
 
-def _read(file: BinaryIO, size: int) -> object:
+def read_file(file: BinaryIO, size: int) -> object:
+    """The object in a file of `size` bytes, of any format."""
     head = file.read(512)
     file.seek(0)
     if head.startswith(b"PK\x03\x04"):
-        return _read_zip(file, size)
+        return read_zip(file, size)
     if MAGIC.to_bytes(10, "little") in head[:32]:
-        return _read_legacy(file, size)
+        return read_legacy(file, size)
     if head[8:9] == b"{":
-        return _read_safetensors(file, size)
+        return read_safetensors(file, size)
     kind = next(text for start, text in OTHER_KINDS if re.match(start, head, re.DOTALL))
     raise TorchFileError(f"{kind}; it starts with {head[:8]}")
 
 
-def _read_zip(file: BinaryIO, size: int) -> object:
+def read_zip(file: BinaryIO, size: int) -> object:
+    """A folder of records: data.pkl, data/KEY for every storage, and since 2.1 byteorder."""
     with zipfile.ZipFile(file) as archive:
-        folder = _check_entries(archive.infolist(), size)
-        word = b"little"  # older files have no mark
-        if f"{folder}/byteorder" in archive.NameToInfo:
-            word = archive.open(f"{folder}/byteorder").read(10)
-        need(word in (b"little", b"big"), "has an unknown byte order: {}", word)
-        tree, storages = Pickles(archive.read(f"{folder}/data.pkl")).load(size)
-        for storage in storages.values():
-            entry = archive.NameToInfo.get(f"{folder}/data/{storage.key}")
-            found = entry.file_size if entry else "no record"
+        folder, entries = check_entries(archive.infolist(), size), archive.NameToInfo
+        marker = f"{folder}/byteorder"
+        order = archive.read(marker) if marker in entries else b"little"
+        check(order in (b"little", b"big"), "has an unknown byte order: {}", order)
+        pickles = PickleReader(archive.read(f"{folder}/data.pkl"), size)
+        tree = pickles.load_next()
+        for storage in pickles.storages.values():
+            entry = entries.get(f"{folder}/data/{storage.key}")
+            nbytes = entry.file_size if entry else "no record"
             text = "wants {} bytes for storage {}: {}"
-            need(found == storage.nbytes, text, storage.nbytes, storage.key, found)
+            check(nbytes == storage.nbytes, text, storage.nbytes, storage.key, nbytes)
             with archive.open(entry) as stream:  # which checks the CRC at the record's end
-                storage.fill(stream, "<" if word == b"little" else ">")
+                storage.fill(stream, order.decode())
     return tree
 
 
-def _check_entries(entries: list, size: int) -> str:
+def check_entries(entries: list[zipfile.ZipInfo], size: int) -> str:
     """The archive's one folder. Nothing is ever extracted, yet odd names are refused."""
     names = [entry.orig_filename for entry in entries]
-    script = any(name.split("/", 1)[1:] == ["constants.pkl"] for name in names)
-    need(not script, "is a TorchScript archive, which is a program; save model.state_dict()")
-    folders = {name.split("/")[0] for name in names}
-    one = len(folders) == 1 and f"{min(folders)}/data.pkl" in names
-    need(one, "is a zip, but not one that torch.save wrote: it has no single data.pkl")
-    need(len(set(names)) == len(names), "refused: its zip has two entries of one name")
+    is_script = any(name.split("/", 1)[1:] == ["constants.pkl"] for name in names)
+    check(not is_script, "is a TorchScript archive, which is a program; save model.state_dict()")
+    folder = names[0].split("/")[0] if names else ""
+    valid = f"{folder}/data.pkl" in names and all(n.split("/")[0] == folder for n in names)
+    check(valid, "is a zip, but not one that torch.save wrote: it has no single data.pkl")
+    check(len(set(names)) == len(names), "refused: its zip has two entries of one name")
     for name, entry in zip(names, entries):
-        odd = name.startswith("/") or "\\" in name or "\0" in name or ".." in name.split("/")
-        need(not odd, "refused: its zip has an entry named {}", name)
-        stored = entry.compress_type == zipfile.ZIP_STORED
-        need(stored, "refused: its {} is compressed, which torch.save never does", name)
-        true = entry.compress_size == entry.file_size <= size - entry.header_offset
-        need(true, "refused: its {} claims more bytes than the file has", name)
-        large = name.endswith("/data.pkl") and entry.file_size > MAX_PICKLE
-        need(not large, "refused: its {} is larger than {} bytes", name, MAX_PICKLE)
-    return folders.pop()
+        is_odd = name.startswith("/") or "\\" in name or "\0" in name or ".." in name.split("/")
+        check(not is_odd, "refused: its zip has an entry named {}", name)
+        is_stored = entry.compress_type == zipfile.ZIP_STORED
+        check(is_stored, "refused: its {} is compressed, which torch.save never does", name)
+        fits = entry.compress_size == entry.file_size <= size - entry.header_offset
+        check(fits, "refused: its {} claims more bytes than the file has", name)
+    return folder
 
 
-def _read_legacy(file: BinaryIO, size: int) -> object:
-    """Five pickles (magic, protocol, system, object, keys), then each storage: count, bytes."""
-    pickles = Pickles(file.read(MAX_PICKLE))
-    magic, protocol, system = (pickles.load(0)[0] for _ in range(3))
-    same = magic == MAGIC and protocol == PROTOCOL and isinstance(system, dict)
-    need(same, "is no PyTorch file of protocol {}", PROTOCOL)
-    (tree, storages), keys = pickles.load(size), pickles.load(0)[0]
-    need(all(isinstance(key, str) for key in keys), "has no list of its storages")
+def read_legacy(file: BinaryIO, size: int) -> object:
+    """Five pickles (magic, protocol, system, object, keys), then every storage: count, bytes."""
+    pickles = PickleReader(file.read(MAX_PICKLE), size)
+    magic, protocol, system = (pickles.load_next() for _ in range(3))
+    valid = magic == MAGIC and protocol == PROTOCOL and isinstance(system, dict)
+    check(valid, "is no PyTorch file of protocol {}", PROTOCOL)
+    tree, keys, storages = pickles.load_next(), pickles.load_next(), pickles.storages
+    check(all(isinstance(key, str) for key in keys), "has no list of its storages")
     file.seek(pickles.tell())
+    # The elements are little-endian in every file. The count was first written in the order of
+    # the machine, so it may be big-endian in a file that such a machine marked.
+    orders = "<" if system.get("little_endian", True) else "<>"
     for key in keys:
         text = "has bytes for a storage {} that no tensor uses, or has them twice"
-        need(key in storages, text, key)
-        storage = storages.pop(key)
-        # Elements are little-endian in every file. Older versions wrote the count as the machine
-        # has it, which the mark of a big-endian machine says.
-        orders = "<" if system.get("little_endian", True) else "<>"
-        data = file.read(8)
+        check(key in storages, text, key)
+        storage, data = storages.pop(key), file.read(8)
         counts = [struct.unpack(f"{order}q", data)[0] for order in orders]
         text = "has {} elements for storage {}, not {}"
-        need(storage.count in counts, text, counts[0], key, storage.count)
-        storage.fill(file, "<")
-    need(not storages, "has no bytes for storage {}", next(iter(storages), ""))
+        check(storage.count in counts, text, counts[0], key, storage.count)
+        storage.fill(file, "little")
+    check(not storages, "has no bytes for storage {}", next(iter(storages), ""))
     return tree
 
 
-def _read_safetensors(file: BinaryIO, size: int) -> dict[str, np.ndarray]:
+def read_safetensors(file: BinaryIO, size: int) -> dict[str, np.ndarray]:
     """A little-endian length, a JSON header of that many bytes, then the tensors without gaps."""
     (length,) = struct.unpack("<Q", file.read(8))
-    short = length <= min(size - 8, MAX_HEADER)
-    need(short, "claims a safetensors header of {} bytes; is it cut off?", length)
-    # 19 digits hold every count; reading a number of many takes time.
-    options = {"object_pairs_hook": _unique, "parse_int": lambda text: int(text[:20])}
+    fits = length <= min(size - 8, MAX_HEADER)
+    check(fits, "claims a safetensors header of {} bytes; is it cut off?", length)
+    # 19 digits hold every count; reading a number of thousands takes time.
+    options = {"object_pairs_hook": make_unique, "parse_int": lambda text: int(text[:20])}
     header = json.loads(file.read(length).decode("utf-8"), **options)
     header.pop("__metadata__", None)
-    for name, entry in header.items():
-        _check_entry(name, entry)
-    tensors, position = {}, 8 + length
-    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        storage = Storage(name, SAFETENSORS[entry["dtype"]], math.prod(entry["shape"]))
-        begin, end = (8 + length + offset for offset in entry["data_offsets"])
+    tensors, position = dict.fromkeys(header), 8 + length
+    for offsets, name, shape, dtype in sorted(parse_tensor(*item) for item in header.items()):
+        storage = Storage(name, dtype, math.prod(shape))
+        begin, end = (8 + length + offset for offset in offsets)
         text = "puts tensor {} at bytes {} to {}, not {} bytes from {}"
-        good = begin == position and end - begin == storage.nbytes
-        need(good, text, name, begin, end, storage.nbytes, position)
-        need(end <= size, "ends before tensor {} does; copy or download it again", name)
-        tensors[name] = storage.array(storage.kind).reshape(entry["shape"])
-        storage.fill(file, "<")
+        valid = begin == position and end - begin == storage.nbytes
+        check(valid, text, name, begin, end, storage.nbytes, position)
+        check(end <= size, "ends before tensor {} does; copy or download it again", name)
+        tensors[name] = storage.get_array(dtype, 0, storage.count).reshape(shape)
+        storage.fill(file, "little")
         position = end
-    need(position == size, "has {} bytes behind its last tensor", size - position)
-    return {name: tensors[name] for name in header}
+    check(position == size, "has {} bytes behind its last tensor", size - position)
+    return tensors
 
 
-def _unique(pairs: list) -> dict:
-    """A JSON object, which json would let name a thing twice."""
-    entries = dict(pairs)
-    need(len(entries) == len(pairs), "names something twice in its safetensors header")
-    return entries
+def make_unique(pairs: list) -> dict:
+    """A JSON object; json itself lets it name a thing twice."""
+    check(len(dict(pairs)) == len(pairs), "names something twice in its safetensors header")
+    return dict(pairs)
 
 
-def _check_entry(name: str, entry: object) -> None:
-    """A tensor's {"dtype", "shape", "data_offsets"} in a safetensors header."""
-    good = isinstance(entry, dict) and set(entry) == {"dtype", "shape", "data_offsets"}
-    need(good, "describes tensor {} by something else than dtype, shape and offsets", name)
+def parse_tensor(name: str, entry: object) -> tuple[list, str, list, str]:
+    """(offsets, name, shape, key of DTYPES) of a tensor in a safetensors header."""
+    valid = isinstance(entry, dict) and set(entry) == {"dtype", "shape", "data_offsets"}
+    check(valid, "describes tensor {} by something else than dtype, shape and offsets", name)
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    known = isinstance(dtype, str) and dtype in SAFETENSORS
-    need(known, "has tensor {} of dtype {}, which is not read", name, dtype)
-    good = isinstance(shape, list) and isinstance(offsets, list)
-    good = good and len(shape) <= 32 and len(offsets) == 2 and are_counts(*shape, *offsets)
-    need(good, "has tensor {} of an impossible shape or place", name)
+    valid = isinstance(dtype, str) and dtype in HEADER_TYPES
+    check(valid, "has tensor {} of dtype {}, which is not read", name, dtype)
+    valid = isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2
+    valid = valid and len(shape) <= MAX_AXES and are_counts(*shape, *offsets)
+    check(valid, "has tensor {} of an impossible shape or position", name)
+    return offsets, name, shape, HEADER_TYPES[dtype]
+
+
+class Storage:
+    """`count` elements of `dtype`, a key of DTYPES, which the file keeps under `key`."""
+
+    def __init__(self, key: str, dtype: str, count: int):
+        self.key, self.dtype, self.count = key, dtype, count
+        self.nbytes = count * get_itemsize(dtype)
+        self.arrays: dict[str, np.ndarray] = {}
+
+    def get_array(self, dtype: str, start: int, count: int) -> np.ndarray:
+        """`count` elements from `start`, as a flat array of `dtype`; `fill` reads its values."""
+        stored, size = get_itemsize(self.dtype), get_itemsize(dtype)
+        check(start * stored % size == 0, "views storage {} at an odd byte", self.key)
+        if dtype not in self.arrays:
+            fits = len(self.arrays) < MAX_DTYPES
+            check(fits, "views storage {} as more than {} dtypes", self.key, MAX_DTYPES)
+            self.arrays[dtype] = np.empty(self.nbytes // size, DTYPES[dtype][1])
+        return self.arrays[dtype][start * stored // size : (start + count) * stored // size]
+
+    def fill(self, stream: BinaryIO, order: str) -> None:
+        """Reads the bytes, in the `order` little or big, from `stream` into the arrays."""
+        for start in range(0, self.nbytes, CHUNK):
+            length = min(CHUNK, self.nbytes - start)
+            data = stream.read(length)
+            check(
+                len(data) == length, "ends inside storage {}; copy or download it again", self.key
+            )
+            for dtype, array in self.arrays.items():
+                raw, _, widen = DTYPES[dtype]
+                begin, count = start // get_itemsize(dtype), length // get_itemsize(dtype)
+                part = np.frombuffer(data, np.dtype(raw).newbyteorder(order), count)
+                array[begin : begin + count] = widen(part)
+
+
+# What a pickle may build. It can set items and the state of every object that it has, so these
+# classes refuse that or obey without harm; every other value is `Held` or cannot change.
+
+
+class Name(str):
+    """A global of a pickle: its dotted name. A call of it runs a function of CALLS."""
+
+    def __call__(self, *args: object) -> object:
+        check(self in CALLS, "calls '{}', which this reader does not build", self)
+        function, *types = CALLS[self]
+        self.pickles.spend(None, *args)
+        wrong = [type(arg).__name__ for arg in args if not isinstance(arg, tuple(types))]
+        check(not wrong, "calls {} with a {}", self, *wrong[:1])
+        return function(*args)
+
+    def __setstate__(self, state: object) -> None:
+        check(False, "sets the state of a Name, {}", self)
+
+
+class Dict(dict):
+    """A dictionary whose keys are quick to hash; an OrderedDict's attributes are left out."""
+
+    def __init__(self, items: Union[list, tuple] = ()):
+        for key, value in items:
+            self[key] = value
+
+    def __setitem__(self, key: object, value: object) -> None:
+        # A tuple may nest without end, and longer numbers may all have the same hash.
+        valid = type(key) in (str, bytes, int, float, bool, NONE)
+        valid = valid and (type(key) is not int or key.bit_length() <= 64)
+        check(valid, "has a {} as the key of a dictionary or set", type(key).__name__)
+        super().__setitem__(key, value)
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+class Held:
+    """A value that the pickle cannot change; or a numpy array or Namespace before its state."""
+
+    def __init__(self, value: object = None):
+        self.value = value
+
+    def __setstate__(self, state: Union[tuple, Dict]) -> None:
+        # A Parameter of PyTorch 0.3 has a state of 3, which is not needed.
+        check(self.value is None or len(state) != 5, "fills a numpy array which is no blank one")
+        self.value = state if self.value is None else self.value
+
+
+class Dtype:
+    """A numpy dtype of numbers; its state has the byte order."""
+
+    def __init__(self, code: str, *flags: object):
+        valid = isinstance(code, str) and re.fullmatch("b1|[iufc][0-9]{1,2}", code)
+        check(valid, "holds numpy values of dtype '{}'; only numbers are read", code)
+        self.value = np.dtype(code)
+
+    def __setstate__(self, state: tuple) -> None:
+        check(state[1] in list("<>|="), "holds a numpy dtype of an unknown byte order")
+        self.value = self.value.newbyteorder(state[1])
+
+
+def build_tensor(part, offset, shape, strides, *rest) -> Held:
+    """An array of `shape` over a part of a storage: (storage, start, count).
+
+    `rest` has requires_grad, hooks, from version 3 on a dtype (else it is the storage's), and what
+    is lazily conjugated or negated. `offset` and `strides` count elements of the dtype.
+    """
+    storage, start, count = part if isinstance(part, tuple) and len(part) == 3 else (None, 0, 0)
+    dtypes = [item[len("torch.") :] for item in rest if isinstance(item, Name)]
+    dtype = dtypes[0] if dtypes else getattr(storage, "dtype", None)
+    valid = isinstance(storage, Storage) and dtype in DTYPES
+    check(valid, "has a tensor without a storage or without a dtype")
+    is_lazy = any(isinstance(item, dict) and item for item in rest[2:])
+    check(not is_lazy, "has a lazy conjugate; save tensor.resolve_conj().resolve_neg()")
+    text, values = "has a tensor of shape {}, strides {}, offset {}, ", (shape, strides, offset)
+    valid = isinstance(shape, tuple) and isinstance(strides, tuple)
+    check(valid, text + "one of which is no tuple", *values)
+    valid = len(shape) == len(strides) <= MAX_AXES
+    check(valid, text + "and the shape does not fit its strides", *values)
+    valid = are_counts(offset, *shape, *strides)
+    check(valid, text + "some of which are negative or no numbers", *values)
+    flat = storage.get_array(dtype, start, count)
+    fits = math.prod(n for n in shape if n) <= max(flat.size, MAX_EXPANDED)
+    check(fits, text + "an absurd size", *values)
+    if 0 in shape:
+        return Held(np.empty(shape, flat.dtype))
+    fits = offset + sum((n - 1) * stride for n, stride in zip(shape, strides)) < flat.size
+    text += "that reaches outside the {} elements of storage {}"
+    check(fits, text, *values, flat.size, storage.key)
+    item = flat.itemsize
+    return Held(np.ndarray(shape, flat.dtype, flat, offset * item, [n * item for n in strides]))
+
+
+def build_subclass(function: Name, subclass: Name, args: tuple, state: object) -> Held:
+    """A tensor with attributes, which are left out."""
+    check(subclass in TENSOR_CLASSES, "has a tensor of class '{}'", subclass)
+    check(CALLS.get(function) is TENSOR, "makes a tensor by '{}'", function)
+    return build_tensor(*args)
+
+
+def build_size(sizes: tuple) -> tuple:
+    check(are_counts(*sizes), "has a torch.Size of something else than sizes")
+    return sizes
+
+
+def build_device(kind: str, *index: int) -> str:
+    check(isinstance(kind, str) and are_counts(*index), "has a torch.device without a name")
+    return ":".join([kind, *map(str, index)])
+
+
+def build_bytes(text: Union[str, bytes] = "", encoding: str = "latin1") -> bytes:
+    """Bytes, which protocol 2 spells as text of one character for every byte."""
+    check(encoding in ("latin1", "latin-1"), "makes bytes in {}", encoding)
+    return text.encode("latin-1") if isinstance(text, str) else text
+
+
+def build_array(dtype: Dtype, data: object, shape: tuple = (), fortran: bool = False) -> np.ndarray:
+    """A numpy array that views `data`; it is in the order of columns if `fortran`."""
+    valid = len(shape) <= MAX_AXES and are_counts(*shape)
+    valid = valid and len(data) == math.prod(shape) * dtype.value.itemsize
+    check(valid, "has a numpy array {} of {} bytes, of the wrong length", shape, len(data))
+    return np.ndarray(shape, dtype.value, build_bytes(data), order="F" if fortran else "C")
+
+
+NONE = type(None)
+TENSOR = (build_tensor, tuple, list, int, Name, Dict, NONE)
+PARAMETER = (lambda data, *about: data, Held, int, tuple, Dict, NONE)
+TENSOR_CLASSES = ("torch.Tensor", "torch.nn.parameter.Buffer", "torch.nn.parameter.Parameter")
+CALLS = {  # a name: the function that a call of it runs, and the types that its arguments may have
+    "torch._utils._rebuild_tensor": TENSOR,
+    "torch._utils._rebuild_tensor_v2": TENSOR,
+    "torch._utils._rebuild_tensor_v3": TENSOR,
+    "torch._utils._rebuild_parameter": PARAMETER,
+    "torch._utils._rebuild_parameter_with_state": PARAMETER,
+    "torch._tensor._rebuild_from_type_v2": (build_subclass, Name, tuple, Dict, NONE),
+    "torch.nn.parameter.Parameter": PARAMETER,
+    "torch.autograd.variable.Variable": PARAMETER,
+    "torch.Size": (build_size, tuple),
+    "torch.device": (build_device, str, int),
+    "collections.OrderedDict": (Dict, list, tuple),
+    "collections.Counter": (lambda items: items, Dict),
+    "argparse.Namespace": (Held,),
+    "builtins.dict": (Dict,),
+    "builtins.set": (lambda items: Held(set(Dict([(item, 0) for item in items]))), list, tuple),
+    "builtins.slice": (lambda *ends: Held(slice(*ends)), int, NONE),
+    "builtins.complex": (complex, int, float),
+    "builtins.bytes": (build_bytes, str, bytes),
+    "builtins.bytearray": (build_bytes, str, bytes),
+    "_codecs.encode": (build_bytes, str, bytes),
+    "numpy.dtype": (Dtype, str, int),
+    "numpy.core.multiarray._reconstruct": (lambda *about: Held(), Name, tuple, str, bytes, int),
+    "numpy.core.multiarray.scalar": (lambda *args: build_array(*args)[()], Dtype, str, bytes),
+}
+NAMES = {*CALLS, *TENSOR_CLASSES, *STORAGE_TYPES, "numpy.ndarray"}
+NAMES |= {f"torch.{dtype}" for dtype in DTYPES}
+RENAMED = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.core.multiarray"}
+VALUES = (str, bytes, int, float, complex, NONE, slice, set, np.generic, np.ndarray)
+
+
+class PickleReader(io.BytesIO):
+    """The pickles of one file, in a row, and the work that they may still take.
+
+    `storages` is {key: Storage} of what they name, which has at most `max_bytes` bytes.
+    """
+
+    def __init__(self, data: bytes, max_bytes: int):
+        super().__init__(data)
+        self.opcodes_left, self.steps_left, self.bytes_left = MAX_STEPS, MAX_STEPS, max_bytes
+        self.storages: dict[str, Storage] = {}
+
+    def load_next(self) -> object:
+        """The object in the next pickle; its arrays lack their values until `Storage.fill`."""
+        try:
+            (tree,) = Unpickler(self).load()
+            return self.resolve(tree)
+        except TorchFileError:
+            raise
+        except Exception as error:  # pickle and pickletools raise nearly every kind
+            text = "has a damaged pickle, or ends inside its pickle ({}: {}); download it again"
+            raise TorchFileError(text.format(type(error).__name__, str(error)[:200])) from error
+
+    def readline(self, size: int = -1) -> bytes:
+        """For pickletools, which would take long to read a number of a million digits."""
+        return super().readline(1000)
+
+    def scan(self) -> bytes:
+        """The next pickle, checked and rewritten; it makes a tuple of all that it leaves."""
+        data, done, pieces = self.getbuffer(), self.tell(), [b"("]
+        opcodes = set(OPCODES.split())
+        for opcode, argument, position in pickletools.genops(self):
+            self.opcodes_left -= 1
+            check(self.opcodes_left >= 0, ENDLESS, MAX_STEPS)
+            name = opcode.name
+            is_known = name in opcodes
+            check(is_known, "refused: its pickle uses opcode {}, which is not followed", name)
+            if name in ("BINPUT", "LONG_BINPUT"):
+                check(argument <= MAX_STEPS, "refused: its memo has a gap")
+            elif name in REWRITTEN:
+                pieces += [data[done:position], REWRITTEN[name]]
+                done = position + (9 if name == "FRAME" else 1)
+        return b"".join(pieces)
+
+    def spend(self, *values: object, depth: int = 0) -> None:
+        """Counts the steps that it takes to copy values, None for a single step."""
+        for value in values:
+            length = len(value) if hasattr(value, "__len__") else 1
+            self.steps_left -= length // 64 if isinstance(value, (str, bytes)) else length
+        check(self.steps_left >= 0 and depth <= MAX_DEPTH, ENDLESS, MAX_STEPS)
+
+    def resolve(self, node: object, depth: int = 0) -> object:
+        """The plain value of what the unpickler made."""
+        self.spend(None, depth=depth)
+        if isinstance(node, Held):
+            if isinstance(node.value, tuple):
+                _, shape, dtype, fortran, data = node.value
+                self.spend(shape, data)
+                node.value = build_array(dtype, data, shape, fortran)
+            node = node.value
+        if isinstance(node, (list, tuple)):
+            return type(node)([self.resolve(value, depth + 1) for value in node])
+        if isinstance(node, dict):
+            return {key: self.resolve(value, depth + 1) for key, value in node.items()}
+        check(not isinstance(node, Storage), "holds a bare storage; save the tensor")
+        check(isinstance(node, VALUES), "holds a {}, which is no plain value", type(node).__name__)
+        return str(node) if isinstance(node, Name) else node
+
+
+class Unpickler(pickle.Unpickler):
+    """Python's unpickler, which may import nothing, of the next pickle of a `PickleReader`."""
+
+    def __init__(self, pickles: PickleReader):
+        super().__init__(io.BytesIO(pickles.scan()), encoding="latin-1")
+        self.pickles = pickles
+
+    def find_class(self, module: str, name: str) -> Name:
+        symbol = Name(f"{RENAMED.get(module, module)}.{name}")
+        text = "refused: it names {}, which this reader does not build; save dense tensors only"
+        check(symbol in NAMES, text, symbol)
+        self.pickles.spend(None, None)  # it takes longer than other objects
+        symbol.pickles = self.pickles
+        return symbol
+
+    def persistent_load(self, identity: tuple) -> tuple[Storage, int, int]:
+        """(storage, start, count), in elements, of what the pickle calls a storage."""
+        valid = isinstance(identity, tuple) and len(identity) in (5, 6)
+        check(valid, "has a persistent id of an unknown form")
+        word, name, key, _, count, *view = identity
+        valid = word == "storage" and isinstance(name, Name) and name in STORAGE_TYPES
+        valid = valid and isinstance(key, str) and are_counts(count)
+        check(valid, "has a persistent id that names no storage")
+        dtype, pickles = STORAGE_TYPES[name], self.pickles
+        if key not in pickles.storages:
+            pickles.storages[key] = Storage(key, dtype, count)
+            pickles.bytes_left -= pickles.storages[key].nbytes
+            text = "claims more bytes for storage {} than the file has"
+            check(pickles.bytes_left >= 0, text, key)
+        storage = pickles.storages[key]
+        valid = (storage.dtype, storage.count) == (dtype, count)
+        check(valid, "gives storage {} two sizes or dtypes", key)
+        if not view or view[0] is None:
+            return storage, 0, count
+        _, start, count = view[0]  # a storage within another, as PyTorch 0.3 wrote it
+        valid = are_counts(start, count) and start + count <= storage.count
+        check(valid, "has a view outside storage {}", key)
+        return storage, start, count

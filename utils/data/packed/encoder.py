@@ -14,7 +14,7 @@ import numpy as np
 from av.video.reformatter import VideoReformatter
 
 from utils.data.annotation_file import AnnotationFile, Record
-from utils.data.packed.format import CODECS, EXTRA, KEY, REFERENCE, Table
+from utils.data.packed.format import EXTRA, KEY, REFERENCE, Table
 from utils.data.packed.reader import PackedVideo, Place
 from utils.video.decoders import FrameFolder, open_video
 from utils.video.integrity import DAMAGED, GOOD, Finding, Job, examine
@@ -39,7 +39,7 @@ class Form(NamedTuple):
 def form_of(
     flow: bool,
     *,
-    codec: Literal[CODECS] = "video",
+    codec: Literal["video", "jpeg"] = "video",
     short_side: int = 256,
     gop: int = 12,
     quality: Optional[int] = None,

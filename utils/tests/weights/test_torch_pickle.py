@@ -228,7 +228,7 @@ def test_a_hostile_pickle_is_refused_in_one_line(body, words, tmp_path):
 
 
 def test_a_pickle_of_endless_steps_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("utils.weights.torch_pickle.MAX_STEPS", 1000)
+    monkeypatch.setattr("utils.weights.torch_reader.MAX_STEPS", 1000)
     assert "more than 1000 steps" in refusal(write_zip(tmp_path / "a", b"(" + b"N" * 1000 + b"t"))
 
 

@@ -91,7 +91,7 @@ def test_views_share_their_storage_and_keep_their_strides(file):
 
 @pytest.mark.parametrize("file", ["views.pt", "views_legacy.pt"])
 def test_storages_arrive_whole_in_many_chunks(file, monkeypatch):
-    monkeypatch.setattr("utils.weights.torch_storage.CHUNK", 16)
+    monkeypatch.setattr("utils.weights.torch_reader.CHUNK", 16)
     assert load(FILES / file)["base"].ravel().tolist() == list(range(24))
 
 
