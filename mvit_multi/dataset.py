@@ -31,7 +31,7 @@ class Sample(NamedTuple):
     path: str
     dataset_index: int
     label: int
-    place: Any = None  # of a packed list: the `utils.data.packed.reader.Place`
+    location: Any = None  # of a packed list: the `utils.data.packed.reader.Place`
 
 
 def get_annotation_file(cfg, dataset_index: int, split: str) -> AnnotationFile:
@@ -54,7 +54,7 @@ def list_annotation_files(cfg) -> list[AnnotationFile]:
 def read_dataset_records(cfg, dataset_index: int, split: str) -> list[Sample]:
     """The samples of one split of one data set. Raises ValueError for bad lines."""
     records = reader.read_records(get_annotation_file(cfg, dataset_index, split), cfg.data.packed)
-    return [Sample(record.path, dataset_index, record.label, record.place) for record in records]
+    return [Sample(record.path, dataset_index, record.label, record.location) for record in records]
 
 
 def read_records(cfg, split: str) -> list[Sample]:

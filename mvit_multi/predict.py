@@ -30,8 +30,8 @@ class DatasetHead(Head):
     def cut(self, frames: np.ndarray, order: np.ndarray) -> np.ndarray:
         return cut_views(frames, order, self.data, self.settings, self.crops)
 
-    def shares(self, net: nn.Cell, views: np.ndarray) -> np.ndarray:
-        return super().shares(HeadSelector(net, self.dataset_index), views)
+    def probabilities(self, net: nn.Cell, views: np.ndarray) -> np.ndarray:
+        return super().probabilities(HeadSelector(net, self.dataset_index), views)
 
 
 def build_heads(cfg: Any) -> list[Head]:

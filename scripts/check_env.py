@@ -53,7 +53,7 @@ class Line(NamedTuple):
     """One line of the screen; `wrong` says what to do, and `fatal` that nothing runs without."""
 
     name: str
-    found: str
+    result: str
     wrong: str = ""
     fatal: bool = False
 
@@ -297,10 +297,10 @@ def main() -> int:
     shown = list(lines())
     for line in shown:
         mark = "!" if line.wrong else " "
-        result = line.found.replace("\n", INDENT)
+        result = line.result.replace("\n", INDENT)
         print(f"{mark} {line.name:15s} {result}{'  <- ' if line.wrong else ''}{line.wrong}")
     missing = [line.name for line in shown if line.wrong and line.fatal]
-    print(json.dumps({"found": {line.name: line.found for line in shown}, "missing": missing}))
+    print(json.dumps({"found": {line.name: line.result for line in shown}, "missing": missing}))
     return 1 if missing else 0
 
 

@@ -21,31 +21,34 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from utils.cli import show_usage
 from utils.config import home
 from utils.distributed.launch_config import listen, script_file
-from utils.distributed.mpi import Place, for_mindspore, read_place
+from utils.distributed.mpi import RankPosition, for_mindspore, read_rank_position
 from utils.processes import die_with_parent
 
 
 def main() -> int:
     show_usage(__doc__)
     try:
-        place = read_place(os.environ)
+        position = read_rank_position(os.environ)
         if not sys.argv[1:]:
             raise ValueError("expected SCRIPT [arguments]")
         command = [sys.executable, script_file(sys.argv[1]), *sys.argv[2:]]
-        if place.rank == 0:
-            check_port(place)
+        if position.rank == 0:
+            check_port(position)
     except ValueError as error:
         say(f"error: {error}")
         return 2
-    if place.rank == 0 and len(os.sched_getaffinity(0)) == 1 < os.cpu_count():
+    if position.rank == 0 and len(os.sched_getaffinity(0)) == 1 < os.cpu_count():
         say("mpirun has bound this rank to one core; --bind-to none gives it all of them")
     logs = home() / "out" / "logs" / f"mpi-{os.environ.get('PMIX_NAMESPACE', os.getppid())}"
     logs.mkdir(parents=True, exist_ok=True)
     scheduler = None
-    if place.rank == 0:
-        scheduler = start(command, place, "MS_SCHED", logs / "scheduler.log")
+    if position.rank == 0:
+        scheduler = start(command, position, "MS_SCHED", logs / "scheduler.log")
     worker = start(
-        command, place, "MS_WORKER", logs / f"worker_{place.rank}.log" if place.rank else None
+        command,
+        position,
+        "MS_WORKER",
+        logs / f"worker_{position.rank}.log" if position.rank else None,
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: worker.send_signal(number))
@@ -56,9 +59,9 @@ def main() -> int:
         time.sleep(0.1)
     status = worker.returncode
     if status < 0:
-        say(f"rank {place.rank} was killed by {signal.Signals(-status).name}")
+        say(f"rank {position.rank} was killed by {signal.Signals(-status).name}")
     elif status:
-        say(f"rank {place.rank} ended with status {status}; the logs are in {logs}")
+        say(f"rank {position.rank} ended with status {status}; the logs are in {logs}")
     if scheduler and status == 0:
         with contextlib.suppress(subprocess.TimeoutExpired):
             scheduler.wait(timeout=60)  # it ends when all ranks have left it
@@ -69,24 +72,26 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def check_port(place: Place) -> None:
+def check_port(location: RankPosition) -> None:
     try:
-        listen(place.master, place.port).close()
+        listen(location.master, location.port).close()
     except OSError as error:
         raise ValueError(
-            f"MASTER_ADDR={place.master} MASTER_PORT={place.port}: {error.strerror}; "
+            f"MASTER_ADDR={location.master} MASTER_PORT={location.port}: {error.strerror}; "
             "rank 0 must be able to listen there"
         ) from None
 
 
-def start(command: list[str], place: Place, role: str, log: Optional[Path]) -> subprocess.Popen:
+def start(
+    command: list[str], location: RankPosition, role: str, log: Optional[Path]
+) -> subprocess.Popen:
     """The script in a process of its own, which dies with this one."""
     with open(log, "w") if log else contextlib.nullcontext() as target:
         return subprocess.Popen(
             command,
             stdout=target,
             stderr=target,
-            env=for_mindspore(place, os.environ, role),
+            env=for_mindspore(location, os.environ, role),
             preexec_fn=die_with_parent,
         )
 

@@ -187,17 +187,21 @@ def assert_predicted(arguments, checkpoint, rows: list[dict], root: Path, out: P
         assert str(results["top"][0]["label"]) == row["predicted"]
 
 
-def assert_stands_in(room: str, arguments, checkpoint, shown, folder: Path, *options) -> None:
+def assert_stands_in(
+    network_name: str, arguments, checkpoint, shown, folder: Path, *options
+) -> None:
     """A MINDIR evaluates as its checkpoint does, and says the same of a video or an image."""
     files = checkpoint, folder / "net.mindir"
     wanted = ["--format", "mindir", "--target", files[1], *options]
-    exported = run(f"{room}/export.py", *arguments, "--checkpoint_path", checkpoint, *wanted)
+    exported = run(
+        f"{network_name}/export.py", *arguments, "--checkpoint_path", checkpoint, *wanted
+    )
     assert exported["max_abs_difference"] < 1e-4
     rest = [shown, "--window=0", "--top=100"]
     metrics, said = [], []
     for file in files:
         given = [*arguments, "--checkpoint_path", file]
-        metrics.append(run(f"{room}/eval.py", *given))
+        metrics.append(run(f"{network_name}/eval.py", *given))
         out = f"--out={folder / file.stem}"
         (record,) = run("scripts/predict.py", *given, out, *rest)["predictions"]
         best = record.get("top") or record["joint"]

@@ -74,7 +74,7 @@ def result(copy: Path, line: str) -> dict:
     return json.loads(perform(copy, line).splitlines()[-1])
 
 
-def test_the_new_room_trains_and_evaluates(added):
+def test_the_new_network_trains_and_evaluates(added):
     copy, (train, evaluate, predict, *_) = added
     assert train.startswith("python c3d/train.py")
     assert result(copy, train)["steps"] == 6
@@ -87,7 +87,7 @@ def test_the_new_room_trains_and_evaluates(added):
 
 
 @pytest.mark.slow  # six more processes; what they run is tested in the networks themselves
-def test_all_other_commands_of_the_page_serve_the_new_room(added):
+def test_all_other_commands_of_the_page_serve_the_new_network(added):
     copy, (train, _, _, export, convert, complexity, scan, suite) = added
     result(copy, train)
     assert result(copy, export)["max_abs_difference"] < 1e-4

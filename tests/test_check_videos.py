@@ -140,17 +140,21 @@ def test_the_ends_alone_find_all_but_damage_between_them(damaged):
     assert {name for name in kinds if result[name] != kinds[name]} <= {"spoilt.mp4"}
 
 
-def arguments(folder: Path, out: Path, room: str = "x3d") -> list:
-    config = {"x3d": "x3d/configs/x3d_smoke.yaml", "tsm": "tsm/configs/tsm_smoke.yaml"}[room]
+def arguments(folder: Path, out: Path, network_name: str = "x3d") -> list:
+    config = {"x3d": "x3d/configs/x3d_smoke.yaml", "tsm": "tsm/configs/tsm_smoke.yaml"}[
+        network_name
+    ]
     lists = ["--data.train_list=train.txt", "--data.test_list=test.txt", "--model.num_classes=8"]
     root = Path(__file__).resolve().parents[1]
     return [f"--config_path={root / config}", f"--out={out}", f"--data.root={folder}", *lists]
 
 
-@pytest.mark.parametrize("room", ["x3d", "tsm"])
-def test_lists_of_the_good_and_the_bad(damaged, tmp_path, room):
+@pytest.mark.parametrize("network_name", ["x3d", "tsm"])
+def test_lists_of_the_good_and_the_bad(damaged, tmp_path, network_name):
     folder, kinds = damaged
-    result = last_json(call("scripts/data/check_videos.py", *arguments(folder, tmp_path, room)))
+    result = last_json(
+        call("scripts/data/check_videos.py", *arguments(folder, tmp_path, network_name))
+    )
     good = [name for name, kind in kinds.items() if kind == "good"]
     lines = (tmp_path / "train.txt").read_text().splitlines()
     assert [line.rpartition(" ")[0] for line in lines] == good
@@ -163,7 +167,9 @@ def test_lists_of_the_good_and_the_bad(damaged, tmp_path, room):
     assert result["videos"] == len(kinds) + 3
     assert result["good"] == len(good) + 1
     assert result["bad"] == sum(result["kinds"].values()) == result["videos"] - result["good"]
-    again = last_json(call("scripts/data/check_videos.py", *arguments(folder, tmp_path, room)))
+    again = last_json(
+        call("scripts/data/check_videos.py", *arguments(folder, tmp_path, network_name))
+    )
     assert again["read"] == 0
     assert {**again, "read": 0, "seconds": 0} == {**result, "read": 0, "seconds": 0}
 

@@ -191,9 +191,9 @@ def test_the_benchmark_measures_a_step(tiny):
     assert result["train_clips_per_second"] > 0
 
 
-@pytest.mark.parametrize(("room", "reader"), [("tsm", "auto"), ("x3d", "opencv")])
-def test_the_benchmark_takes_clips_apart(drawn, room, reader):
-    config = ROOT / room / "configs" / f"{room}_smoke.yaml"
+@pytest.mark.parametrize(("network_name", "reader"), [("tsm", "auto"), ("x3d", "opencv")])
+def test_the_benchmark_takes_clips_apart(drawn, network_name, reader):
+    config = ROOT / network_name / "configs" / f"{network_name}_smoke.yaml"
     arguments = ["--config_path", config, f"--data.root={drawn}", f"--data.reader={reader}"]
     arguments += ["--data.batch=4", "--data.workers=1", "--data.processes=false", "--seconds=1"]
     result = run("benchmarks/benchmark.py", "data", *arguments)

@@ -284,7 +284,7 @@ def test_weights_cannot_be_taken_from_a_mindir(normalised):
         checkpoint.read(normalised)
 
 
-def test_what_is_no_mindir_of_this_room_is_refused(tmp_path):
+def test_a_mindir_of_another_network_is_refused(tmp_path):
     file = tmp_path / "net.mindir"
     for content, words in ((b"", "no input"), (b"nonsense", "not a readable MINDIR")):
         file.write_bytes(content)

@@ -21,13 +21,13 @@ TRAIN = ROOT / "tsm" / "train.py"
 def await_members(job, count: int) -> dict:
     """The processes of a job once there are so many."""
     deadline = time.monotonic() + 60
-    found = members(job)
-    while len(found) < count:
+    result = members(job)
+    while len(result) < count:
         assert job.poll() is None, job.stderr.read()
         assert time.monotonic() < deadline
         time.sleep(0.02)
-        found = members(job)
-    return found
+        result = members(job)
+    return result
 
 
 def await_step(job, out, step: int) -> None:

@@ -26,25 +26,25 @@ def rows() -> list:
     return result
 
 
-def config_class(room: str) -> type:
-    return find_network(room).config
+def config_class(network_name: str) -> type:
+    return find_network(network_name).config
 
 
-def check(room: str, path: str, term: str) -> bool:
+def check(network_name: str, path: str, term: str) -> bool:
     """Whether a term is a setting of ours; it must then be a real one, with its value."""
     if term.startswith("--") and "." in term.split("=")[0]:
         given = [word[2:] for word in term.split()]
-        load_config(config_class(room), ROOT / path, given)
+        load_config(config_class(network_name), ROOT / path, given)
         return True
     named = SETTING.fullmatch(term)
     if not named or named[2] in ("py", "csv", "txt"):
         return False
     section, key, inner, text = named.groups()
-    kinds = get_type_hints(get_type_hints(config_class(room))[section])
-    assert key in kinds, f"{room} has no {section}.{key}"
-    value = to_dict(load_config(config_class(room), ROOT / path))[section][key]
+    kinds = get_type_hints(get_type_hints(config_class(network_name))[section])
+    assert key in kinds, f"{network_name} has no {section}.{key}"
+    value = to_dict(load_config(config_class(network_name), ROOT / path))[section][key]
     if inner:
-        assert inner in get_type_hints(get_args(kinds[key])[0]), f"{room} has no {term}"
+        assert inner in get_type_hints(get_args(kinds[key])[0]), f"{network_name} has no {term}"
         value = value[0][inner]
     if text is not None:
         messages = yaml.safe_load(text)
@@ -54,10 +54,10 @@ def check(room: str, path: str, term: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("room", "path", "cell"), rows())
-def test_ours_exists_and_has_the_value_that_is_told(room, path, cell):
+@pytest.mark.parametrize(("network_name", "path", "cell"), rows())
+def test_ours_exists_and_has_the_value_that_is_told(network_name, path, cell):
     terms = re.findall(r"`([^`]+)`", cell)
-    settings = [check(room, path, term) for term in terms]
+    settings = [check(network_name, path, term) for term in terms]
     assert any(settings) or cell.startswith(("not needed: ", "not here: "))
     for term in terms:
         assert "/" not in term or (ROOT / term).is_file(), term

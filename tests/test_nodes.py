@@ -62,23 +62,23 @@ def test_a_node_that_never_comes_is_waited_for_so_long(node, words):
 
 def meet(*jobs: Job) -> list:
     """Opens the meetings of several nodes at once; the plan or the error of each."""
-    found = [None] * len(jobs)
+    result = [None] * len(jobs)
 
-    def open_one(place: int) -> None:
-        meeting = Meeting(jobs[place], lambda: False)
+    def open_one(location: int) -> None:
+        meeting = Meeting(jobs[location], lambda: False)
         try:
-            found[place] = meeting.open(f"folder{place}")
+            result[location] = meeting.open(f"folder{location}")
         except ValueError as error:
-            found[place] = str(error)
+            result[location] = str(error)
         time.sleep(0.5)
         meeting.close()
 
-    threads = [threading.Thread(target=open_one, args=[place]) for place in range(len(jobs))]
+    threads = [threading.Thread(target=open_one, args=[location]) for location in range(len(jobs))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return found
+    return result
 
 
 def test_nodes_agree_on_a_plan():

@@ -65,7 +65,7 @@ def test_equal_files_are_listed_once(folder):
     ("spoil", "more", "message"),
     [
         (lambda f: None, ["--test", "1"], "--test must lie between 0 and 1, not 1"),
-        (lambda f: None, ["--names", "tsv"], "--names is tsv; choose one of txt, csv"),
+        (lambda f: None, ["--names", "tsv"], "--names: invalid choice: 'tsv'"),
         (lambda f: (f / "jump").rename(f / ".jump"), [], "has 1 class folders with videos"),
         (
             lambda f: [(f / "one").mkdir(), (f / "one" / "a.mp4").touch()],
@@ -154,7 +154,9 @@ def test_curves_of_runs_are_drawn(tmp_path):
     result = last_json(done)
     assert result["file"] == str(runs[0] / "curves.png")
     assert result["last"][str(runs[1])]["epoch"] == 3
-    read = runpy.run_path(str(ROOT / "scripts" / "plot_training.py"))["read_log"](runs[0])
+    read = runpy.run_path(str(ROOT / "scripts" / "analysis" / "plot_training.py"))["read_log"](
+        runs[0]
+    )
     assert [line.get("step") for line in read] == [2, 4, 6]
     assert (runs[0] / "curves.png").read_bytes()[:4] == b"\x89PNG"
     last_json(call("scripts/analysis/plot_training.py", runs[0], "--out", tmp_path / "a.svg"))
@@ -176,7 +178,7 @@ def test_curves_show_every_point_whole():
         for e, rate in ((1, 0.1), (2, 0.05), (3, 4e-6))
     ]
     lines = [{**line, "waiting": 0.0} for line in lines]
-    drawn = runpy.run_path(str(ROOT / "scripts" / "plot_training.py"))["drawn"]
+    drawn = runpy.run_path(str(ROOT / "scripts" / "analysis" / "plot_training.py"))["drawn"]
     panels = drawn({"run": lines}).axes
     for axes in panels[2:]:
         values = axes.lines[0].get_ydata()

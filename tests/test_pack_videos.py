@@ -15,7 +15,7 @@ from tests.helpers import call, last_json, start, weights
 from tsm import dataset as tsm
 from tsm.config import Config as TsmConfig
 from utils.config import ROOT, load_config
-from utils.data.packed.reader import PLACES
+from utils.data.packed.reader import LOCATIONS_FILE
 from utils.data.packed.shard_writer import page_size
 from utils.data.synthetic.motion_videos import draw_sets
 from utils.runtime import Runtime
@@ -25,12 +25,14 @@ from x3d.config import Config as X3dConfig
 SCRIPT = "scripts/data/pack_videos.py"
 
 
-def yaml_of(room: str) -> Path:
-    return ROOT / room / "configs" / f"{room}_smoke.yaml"
+def yaml_of(network_name: str) -> Path:
+    return ROOT / network_name / "configs" / f"{network_name}_smoke.yaml"
 
 
-def pack(root: Path, out: Path, *more: str, room: str = "tsm"):
-    return call(SCRIPT, "--config_path", yaml_of(room), f"--data.root={root}", "--out", out, *more)
+def pack(root: Path, out: Path, *more: str, network_name: str = "tsm"):
+    return call(
+        SCRIPT, "--config_path", yaml_of(network_name), f"--data.root={root}", "--out", out, *more
+    )
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +59,7 @@ def test_mind_data_reads_the_shards(near, drawn):
     assert result == {str(drawn / path): int(label) for path, label in listed}
 
 
-def test_pages_have_room_and_are_alike_for_a_list():
+def test_pages_are_large_enough_and_equal_for_a_list():
     assert page_size([1000]) == page_size([4_000_000]) == 2**25
     assert page_size([1000, 5_000_000]) == 2**26
     assert page_size([2**40]) == 2**28
@@ -85,7 +87,9 @@ def test_an_interrupted_packing_goes_on_and_ends_as_an_undisturbed_one(drawn, tm
     for key in ("videos", "bytes", "shards", "psnr"):
         assert resumed[key] == undisturbed[key]
     for name in ("train.txt", "test.txt"):
-        cut, whole = (np.load(tmp_path / folder / name / PLACES) for folder in ("cut", "whole"))
+        cut, whole = (
+            np.load(tmp_path / folder / name / LOCATIONS_FILE) for folder in ("cut", "whole")
+        )
         np.testing.assert_array_equal(cut, whole)
     assert not list((tmp_path / "cut").rglob("unfinished"))
 
@@ -99,7 +103,7 @@ def test_damage_is_found_named_and_repaired(drawn, tmp_path):
     assert verified["psnr"]["lowest"] > 30
     shards = sorted((tmp_path / "train.txt").glob("*.mindrecord"))
     data = bytearray(shards[1].read_bytes())
-    positions = np.load(tmp_path / "train.txt" / PLACES)
+    positions = np.load(tmp_path / "train.txt" / LOCATIONS_FILE)
     data[int(positions[positions["shard"] == 1]["offset"][0]) + 3000] ^= 1
     shards[1].write_bytes(data)
     result = pack(drawn, tmp_path, "--verify")
@@ -145,8 +149,8 @@ def test_what_cannot_be_read_is_left_out(drawn, tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--codec", "gif"], "--codec is gif; choose one of video, jpeg"),
-        (["--shards", "x"], "--shards must be a whole number, not x"),
+        (["--codec", "gif"], "--codec: invalid choice: 'gif'"),
+        (["--shards", "x"], "--shards: must be a whole number of at least 0, not x"),
         (["--bad", "/nowhere"], "--bad: /nowhere/train.txt.bad.tsv is not there"),
         (["--verify"], "is not there; run scripts/data/pack_videos.py"),
         (["--data.source=frames", "--data.modality=flow"], "optical flow is no video"),
@@ -155,7 +159,7 @@ def test_what_cannot_be_read_is_left_out(drawn, tmp_path):
 )
 def test_mistakes_are_told_in_one_line(more, message, drawn, tmp_path):
     network = "resnet50" if "resnet50" in more else "tsm"
-    done = pack(drawn, tmp_path / "out", *more, room=network)
+    done = pack(drawn, tmp_path / "out", *more, network_name=network)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -199,26 +203,29 @@ def test_two_workers_on_a_pack_equal_one_with_twice_the_batch(near, tiny, two, t
         np.testing.assert_allclose(value, second[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
-def rows_of(room, config, count: int = 4) -> dict[tuple, tuple]:
+def rows_of(network_name, config, count: int = 4) -> dict[tuple, tuple]:
     """{(sample, epoch): row} of the first places of the tape; of the whole epoch, where count 0."""
-    records = room.read_records(config, "train")
-    order = room.build_train_sampler(config, records, Runtime())
-    source = room.TrainSource(records, config, order, 1, 0)
+    records = network_name.read_records(config, "train")
+    order = network_name.build_train_sampler(config, records, Runtime())
+    source = network_name.TrainSource(records, config, order, 1, 0)
     return {order.sample_at(k): source[k] for k in range(count or order.samples_per_epoch)}
 
 
-@pytest.mark.parametrize(("room", "kind"), [(tsm, TsmConfig), (x3d, X3dConfig)])
-def test_a_sample_is_cut_alike_from_the_pack(room, kind, near, drawn, tmp_path):
+@pytest.mark.parametrize(("network_name", "kind"), [(tsm, TsmConfig), (x3d, X3dConfig)])
+def test_a_sample_is_cut_alike_from_the_pack(network_name, kind, near, drawn, tmp_path):
     """The same frames, crop and flip: chance is of seed, epoch and sample alone."""
-    name = room.__name__.partition(".")[0]
+    name = network_name.__name__.partition(".")[0]
     lists = ["data.train_list=train.txt", "data.test_list=test.txt", f"data.root={drawn}"]
     plain = load_config(kind, yaml_of(name), [*lists, "data.batch=4"])
     packed = load_config(kind, yaml_of(name), [*lists, "data.batch=4", f"data.packed={near}"])
-    expected, result = rows_of(room, plain, 0), rows_of(room, packed)
+    expected, result = rows_of(network_name, plain, 0), rows_of(network_name, packed)
     for key, (clip, label) in result.items():
         assert label == expected[key][1]
         assert np.abs(clip.astype(int) - expected[key][0]).mean() < 3
-    views = [room.EvalVideos(room.read_records(c, "test"), c, Runtime()) for c in (plain, packed)]
+    views = [
+        network_name.EvalVideos(network_name.read_records(c, "test"), c, Runtime())
+        for c in (plain, packed)
+    ]
     by_label = [
         {int(label): clips for clips, label, _ in map(each.__getitem__, range(8))} for each in views
     ]
@@ -229,7 +236,7 @@ def test_a_sample_is_cut_alike_from_the_pack(room, kind, near, drawn, tmp_path):
 def test_several_data_sets_are_packed_and_mixed(tmp_path):
     root = tmp_path / "sets"
     draw_sets(root, train_per_motion=2, test_per_motion=1, seed=1)
-    done = last_json(pack(root, tmp_path / "packed", "--quality", "1", room="mvit_multi"))
+    done = last_json(pack(root, tmp_path / "packed", "--quality", "1", network_name="mvit_multi"))
     settings = [
         f"data.root={tmp_path / 'gone'}",
         f"data.packed={tmp_path / 'packed'}",

@@ -130,7 +130,9 @@ def test_every_set_has_the_scores_of_its_evaluation(tmp_path):
     for which, rows in build_eval_videos(cfg, Runtime()).items():
         record = whole.predict(rows.records[0].path, "video")
         expected = video_scores(HeadSelector(result.net, which), rows[0][0][None])[0]
-        np.testing.assert_allclose(by_label(record["sets"][rows.set.name]), expected, atol=1e-6)
+        np.testing.assert_allclose(
+            by_label(record["sets"][rows.settings.name]), expected, atol=1e-6
+        )
     assert np.ptp(expected) > 0.01
     cut = result.predict(rows.records[0].path, "cut")
     heading, *lines = csv.reader((tmp_path / "cut.csv").read_text().splitlines())
@@ -220,7 +222,7 @@ class Reading(Head):
     def pictures(self, views: np.ndarray) -> np.ndarray:
         return views
 
-    def shares(self, net, views: np.ndarray) -> np.ndarray:
+    def probabilities(self, net, views: np.ndarray) -> np.ndarray:
         return np.array([0.25, 0.75])
 
 

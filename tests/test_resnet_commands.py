@@ -278,11 +278,11 @@ def test_a_step_is_recorded_and_compared_layer_by_layer(small, trained, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("room", ["resnet50", "tsm"])
-def test_a_golden_case_is_compared(room):
-    golden = ROOT / room / "tests" / "golden"
-    case = {"resnet50": "resnet50_small.json", "tsm": "tsm_r50_8f_small.json"}[room]
-    config = ROOT / room / "configs" / f"{room}_smoke.yaml"
+@pytest.mark.parametrize("network_name", ["resnet50", "tsm"])
+def test_a_golden_case_is_compared(network_name):
+    golden = ROOT / network_name / "tests" / "golden"
+    case = {"resnet50": "resnet50_small.json", "tsm": "tsm_r50_8f_small.json"}[network_name]
+    config = ROOT / network_name / "configs" / f"{network_name}_smoke.yaml"
     arguments = ["--config_path", config, "--case", golden / case, "--tolerance", "0.05"]
     result = run("scripts/analysis/compare_step.py", *arguments)
     assert result["first"] is None

@@ -184,11 +184,11 @@ def link_pair(key: bytes) -> Iterator[tuple]:
 
 def receive(link: Link) -> list:
     """What comes within a moment."""
-    deadline, found = time.monotonic() + 0.3, []
-    while not found and not link.lost and time.monotonic() < deadline:
-        found = link.receive()
+    deadline, result = time.monotonic() + 0.3, []
+    while not result and not link.lost and time.monotonic() < deadline:
+        result = link.receive()
         time.sleep(0.01)
-    return found
+    return result
 
 
 def test_lines_that_were_recorded_cannot_be_sent_again():

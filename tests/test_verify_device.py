@@ -277,21 +277,21 @@ def test_training_that_crashes_fails():
 
 
 STEP = {"batch": 8, "compile": 20.0, "first_step": 30.0, "step": 0.05, "loss": 1.0}
-SHARES = {"computing": 0.9, "communication": 0.0, "waiting": 0.1}
+FRACTIONS = {"computing": 0.9, "communication": 0.0, "waiting": 0.1}
 
 
 @pytest.mark.parametrize(
     ("changed", "device", "verdict"),
     [
         ({}, "Ascend", OK),
-        ({"shares": {**SHARES, "waiting": 0.6}}, "Ascend", SLOW),
-        ({"shares": {**SHARES, "waiting": 0.6}}, "CPU", OK),
+        ({"shares": {**FRACTIONS, "waiting": 0.6}}, "Ascend", SLOW),
+        ({"shares": {**FRACTIONS, "waiting": 0.6}}, "CPU", OK),
         ({"shares": {}, "launches": 0}, "GPU", OK),
         ({"first_step": 900.0}, "Ascend", SLOW),
     ],
 )
 def test_a_step_is_slow_if_the_device_waits_or_starts_late(changed, device, verdict):
-    result = ended({**STEP, "shares": SHARES, "launches": 2000, **changed})
+    result = ended({**STEP, "shares": FRACTIONS, "launches": 2000, **changed})
     assert assess_speed("tsm", device, result).verdict == verdict
 
 

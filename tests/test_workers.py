@@ -48,9 +48,9 @@ def show(tmp_path) -> Path:
 def test_hccl_waits_longer_unless_the_user_says_how_long(show):
     here = {"PYTHONPATH": str(ROOT), "ZOO_BIND_CORE": ""}
     for own, expected in (({}, "600"), ({"HCCL_CONNECT_TIMEOUT": "1200"}, "1200")):
-        found = last_json(call("scripts/launch.py", "1", show, environment={**here, **own}))
-        assert (found["HCCL_CONNECT_TIMEOUT"], found["HCCL_EXEC_TIMEOUT"]) == (expected, "3672")
-        assert (found[LAUNCHER_CORES], found["bound"]) == (None, False)
+        result = last_json(call("scripts/launch.py", "1", show, environment={**here, **own}))
+        assert (result["HCCL_CONNECT_TIMEOUT"], result["HCCL_EXEC_TIMEOUT"]) == (expected, "3672")
+        assert (result[LAUNCHER_CORES], result["bound"]) == (None, False)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
@@ -70,13 +70,13 @@ def test_each_rank_on_ascend_has_cores_of_its_own(show, tmp_path, binds):
         env={**environment(), "PYTHONPATH": str(ROOT), "ZOO_BIND_CORE": "" if binds else "0"},
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["bound"] == binds
+    result = json.loads(done.stdout)
+    assert result["bound"] == binds
     if binds:
-        assert found[LAUNCHER_CORES] == list_affinity()
-        assert set(found["cores"].split(",")) < set(list_affinity().split(","))
+        assert result[LAUNCHER_CORES] == list_affinity()
+        assert set(result["cores"].split(",")) < set(list_affinity().split(","))
     else:
-        assert found["cores"] == list_affinity()
+        assert result["cores"] == list_affinity()
 
 
 # A worker without the framework whose process is killed while it works, or after that.

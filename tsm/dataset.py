@@ -43,7 +43,7 @@ def build_train_sampler(cfg, records: list[Record], rt: Runtime) -> TrainSampler
 
 def open_record(record: Record, data):
     """Opens a record as frames: a video file, a frame folder or a packed video."""
-    if data.source == "frames" and record.place is None:
+    if data.source == "frames" and record.location is None:
         arguments = (data.image_tmpl, data.modality == "flow", data.max_pixels)
         return FrameFolder(record.path, record.num_frames, *arguments)
     return reader.open_record(record, data)

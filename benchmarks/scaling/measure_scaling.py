@@ -71,7 +71,7 @@ def main(
         results = measure(network, cfg, workers, rate, options, folder)
     cluster = fitted(results["probes"], workers)
     rows = [compared(results, cluster, int(count)) for count in results["steps"]]
-    for line in told(rate, results, cluster, rows):
+    for line in format_lines(rate, results, cluster, rows):
         print(line)
     result = {
         "config": cfg.run.out.name,
@@ -162,7 +162,7 @@ def compared(result: dict, cluster: Cluster, count: int) -> dict:
     }
 
 
-def told(rate: str, result: dict, cluster: Cluster, rows: list[dict]) -> list[str]:
+def format_lines(rate: str, result: dict, cluster: Cluster, rows: list[dict]) -> list[str]:
     lines = [
         f"{result['ranks']} workers, {rate}: {cluster.latency:.0f} us a message, "
         f"{1e3 * cluster.bandwidth:.2f} MB/s, {1e3 * result['compute']:.1f} ms of computing",

@@ -50,8 +50,8 @@ class Series:
     batch: int
     rates: tuple[float, float, float]
 
-    def efficiency(self, place: int) -> float:
-        return self.rates[place] / self.rates[0] / (1, 8, 32)[place]
+    def efficiency(self, location: int) -> float:
+        return self.rates[location] / self.rates[0] / (1, 8, 32)[location]
 
     @property
     def step(self) -> float:

@@ -25,10 +25,10 @@ class TorchTwin:
     ValueError where PyTorch is not installed or the twin does not know a setting.
     """
 
-    def __init__(self, room: str, cfg: Any, shape: tuple, environment: Mapping[str, str]):
+    def __init__(self, network_name: str, cfg: Any, shape: tuple, environment: Mapping[str, str]):
         mixes = getattr(cfg.data, "mixes", getattr(cfg.data, "mixup", 0))
         job = {
-            "room": room,
+            "network_name": network_name,
             "network": cfg.model_arguments(),
             "train": vars(cfg.train),
             "shape": shape,

@@ -115,12 +115,14 @@ class MobileNetV2(nn.Module):
         return self.classifier(self.features(x).mean((2, 3)))
 
 
-def shift_resnet(net: ResNet, arch: str, segments: list[int], div: int, place: str, online: bool):
+def shift_resnet(
+    net: ResNet, arch: str, segments: list[int], div: int, location: str, online: bool
+):
     """Shifts every block, or every second of a deep network, of the four stages."""
-    every = 2 if DEPTHS[arch][2] >= 23 and place == "blockres" else 1
+    every = 2 if DEPTHS[arch][2] >= 23 and location == "blockres" else 1
     for layer, frames in zip((net.layer1, net.layer2, net.layer3, net.layer4), segments):
         for i, block in enumerate(layer):
-            if place == "block":
+            if location == "block":
                 layer[i] = Shift(block, frames, div, online)
             elif i % every == 0:
                 block.conv1 = Shift(block.conv1, frames, div, online)

@@ -27,8 +27,8 @@ class Trial:
     """A twin, and one batch of made-up clips."""
 
     def __init__(self, job: dict):
-        self.twin = importlib.import_module(f"benchmarks.torch.{job['room']}")
-        self.train, self.share, self.count = job["train"], job["share"], 0
+        self.twin = importlib.import_module(f"benchmarks.torch.{job['network_name']}")
+        self.train, self.fraction, self.count = job["train"], job["share"], 0
         self.net = self.twin.build_network(**job["network"])
         self.clips = torch.randint(0, 255, job["shape"], dtype=torch.uint8)
         self.labels = torch.arange(job["shape"][0]) % 2
@@ -37,8 +37,8 @@ class Trial:
         self.weights, self.optimizer = weights, optimizer(weights, self.train)
 
     def train_step(self) -> None:
-        x = mixed(self.net.normalize(self.clips), self.share)
-        loss = self.twin.loss_of(self.net(x), self.labels, self.share, self.train)
+        x = mixed(self.net.normalize(self.clips), self.fraction)
+        loss = self.twin.loss_of(self.net(x), self.labels, self.fraction, self.train)
         many = self.train["accumulate"]
         (loss / many).backward()
         self.count += 1

@@ -92,7 +92,7 @@ def main(
     print(f"{cfg.run.out.name}: a step of {1e3 * backward.step:.1f} ms on one device,")
     print(f"gradients of {size:.2f} MB in {tensors} tensors; {backward.source}\n")
     for count, result in plans.items():
-        print(told(backward, cluster, count, result))
+        print(format_plan(backward, cluster, count, result))
     write(folder, backward, plans)
     largest = plans[max(plans)][BEST]
     line = yaml_line(backward, largest)
@@ -139,7 +139,7 @@ def compare(backward: Backward, cluster: Cluster, devices: int, asked) -> dict[s
     return {BEST: plan(backward, cluster, devices), **others}
 
 
-def told(backward: Backward, cluster: Cluster, devices: int, result: dict) -> str:
+def format_plan(backward: Backward, cluster: Cluster, devices: int, result: dict) -> str:
     """The lines for one number of devices."""
     lines = [
         f"{devices} devices ({cluster.nodes(devices)} x {devices // cluster.nodes(devices)})",

@@ -53,20 +53,16 @@ def main(
     )
     from utils.data.packed.verify import verify_list
 
-    began, files, reader = (
-        time.monotonic(),
-        network.dataset.list_annotation_files(cfg),
-        cfg.data.reader,
-    )
+    began, files = time.monotonic(), network.dataset.list_annotation_files(cfg)
     if not files:
         advice = "scripts/data/pack_images.py packs images"
         raise ValueError(f"{network.name} has no lists of videos; {advice}")
     if verify:
-        results = [verify_list(file, out, reader) for file in files]
+        results = [verify_list(file, out, cfg.data.reader) for file in files]
     else:
         flow = getattr(cfg.data, "modality", "rgb") == "flow"
         plans = planned(files, out, form_of(flow, **form), shards, bad)
-        results = pack_lists(plans, reader, workers or len(os.sched_getaffinity(0)))
+        results = pack_lists(plans, cfg.data.reader, workers or len(os.sched_getaffinity(0)))
     values = np.concatenate([each.pop("psnr") for each in results])
     values = values[np.isfinite(values)]  # frames that were taken as they are, are infinitely near
     result = {key: sum(each[key] for each in results) for key in results[0]}

@@ -21,7 +21,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 from scipy.io import loadmat
 
 from utils import cli
-from utils.data.prepare.public_annotations import lines, rows, told
+from utils.data.prepare.public_annotations import annotation_errors, lines, rows
 from utils.files import explained
 
 TRUTH = "ILSVRC2012_validation_ground_truth.txt"
@@ -46,7 +46,7 @@ def from_csv(file: Path) -> dict[str, str]:
     """{file name: WordNet id}; a line is `ILSVRC2012_val_00000001,n01751748 111 108 230 366`."""
     result = {}
     for number, row in rows(file, csv.DictReader(lines(file))):
-        with told(file, number):
+        with annotation_errors(file, number):
             result[f"{plain(row['ImageId'])}.JPEG"] = plain(row["PredictionString"].split()[0])
     if not result:
         raise ValueError(f"--annotations: {file} names no images")
@@ -65,12 +65,12 @@ def from_kit(folder: Path) -> dict[str, str]:
     file, truth = folder / "meta.mat", folder / TRUTH
     if not file.is_file():
         raise ValueError(f"--annotations: {file} does not exist")
-    with told(file):
+    with annotation_errors(file):
         synsets = loadmat(str(file), squeeze_me=True)["synsets"]
         names = {int(one["ILSVRC2012_ID"]): plain(str(one["WNID"])) for one in synsets}
     result = {}
     for number, line in enumerate(lines(truth), 1):
-        with told(truth, number):
+        with annotation_errors(truth, number):
             if line:
                 result[f"ILSVRC2012_val_{number:08d}.JPEG"] = names[int(line)]
     return result

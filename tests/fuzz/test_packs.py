@@ -13,14 +13,14 @@ from tests.fuzz.packs import change_bytes, change_json, flip_bit
 from utils.data.annotation_file import AnnotationFile, Record
 from utils.data.packed.encoder import Form
 from utils.data.packed.pack import pack_lists, plan_of, read_settings
-from utils.data.packed.reader import INDEX, LIST, PLACES, PackedVideo, read_records
+from utils.data.packed.reader import INDEX, LIST, LOCATIONS_FILE, PackedVideo, read_records
 from utils.data.packed.shard_writer import note_of, read_note
 from utils.data.synthetic.motion_videos import write_numbered_video
 from utils.video.reader import VideoError
 
 FRAMES = 30
 FORMS = {"video": Form("video", 256, 6, 18), "jpeg": Form("jpeg", 256, 1, 80)}
-FILES = {INDEX: (change_bytes, change_json), PLACES: (change_bytes,), LIST: (change_bytes,)}
+FILES = {INDEX: (change_bytes, change_json), LOCATIONS_FILE: (change_bytes,), LIST: (change_bytes,)}
 
 
 class Pack(NamedTuple):
@@ -52,7 +52,7 @@ def seed(request) -> int:
 
 
 def read_frames(record: Record, wanted: list[int]) -> np.ndarray:
-    return PackedVideo(record.path, record.place).frames(wanted)
+    return PackedVideo(record.path, record.location).frames(wanted)
 
 
 class Damage:
@@ -81,7 +81,7 @@ class FlippedBit:
     """One bit of a packed video, by the seed: of its head, its table or its packets."""
 
     def __init__(self, record: Record, part: str, seed: int):
-        position = record.place
+        position = record.location
         first, end = {"head": (0, 25), "table": (25, position.head), "packets": (position.head, 0)}[
             part
         ]
@@ -111,7 +111,7 @@ def check_flipped_bits(pack: Pack, seed: int, count: int) -> None:
             with FlippedBit(record, part, each):
                 frames, line = attempt(read_frames, record, wanted)
             if line:
-                assert record.place.shard in line
+                assert record.location.shard in line
                 refused[part] += 1
             else:
                 assert np.array_equal(frames, pack.frames[k][wanted]), (part, each)
@@ -192,7 +192,7 @@ def test_a_pack_without_checksums_is_read_or_refused(pack, name, seed, log_messa
 
 @pytest.mark.parametrize("pack", ["video"], indirect=True)
 def test_damaged_notes_of_a_packing_are_made_anew_or_named(pack, seed):
-    shard = Path(pack.records[0].place.shard)
+    shard = Path(pack.records[0].location.shard)
     settings = pack.folder / "list.txt" / "settings.json"
     expected = json.loads(note_of(shard).read_bytes())
     for path, change in ((p, c) for p in (note_of(shard), settings) for c in FILES[INDEX]):

@@ -33,7 +33,7 @@ class Record(NamedTuple):
     num_frames: Optional[int]
     label: int
     line: int
-    place: Any = None  # of a packed video: its `utils.data.packed.reader.Place`
+    location: Any = None  # of a packed video: its `utils.data.packed.reader.Place`
 
 
 class AnnotationFile(NamedTuple):

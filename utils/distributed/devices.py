@@ -111,7 +111,7 @@ def read_cann_version(cann: Path) -> str:
     """Two numbers such as 8.5, of the first file that has them; empty if there is none."""
     for pattern in CANN_VERSIONS:
         for file in sorted(cann.glob(pattern)):
-            found = re.search(r"^version=(\d+\.\d+)", file.read_text(), re.I | re.M)
-            if found:
-                return found[1]
+            result = re.search(r"^version=(\d+\.\d+)", file.read_text(), re.I | re.M)
+            if result:
+                return result[1]
     return ""

@@ -59,9 +59,9 @@ def count_backward(
     # The share of the backward pass that is over when a layer's part of it is.
     over = macs[::-1].cumsum()[::-1] / total
     done: dict[str, float] = {}
-    for layer, share in zip(layers, over):
+    for layer, fraction in zip(layers, over):
         # The first call of a layer is the last in the backward pass.
-        done.setdefault(layer.name, float(share))
+        done.setdefault(layer.name, float(fraction))
     ready = [step / 3 + 2 * step / 3 * done[owner(name, done)] for name in names]
     return Backward(
         tuple(names), np.array(sizes), np.array(ready), step / 3, step, "counted operations"
@@ -84,9 +84,9 @@ def read_backward(path: Path, names: Sequence[str], sizes: Sequence[int]) -> Bac
     and `device` are optional.
     """
     try:
-        found = json.loads(Path(path).read_text())
-        ready = {name: float(seconds) for name, seconds in found["ready_seconds"].items()}
-        forward, step = float(found["forward_seconds"]), float(found["step_seconds"])
+        result = json.loads(Path(path).read_text())
+        ready = {name: float(seconds) for name, seconds in result["ready_seconds"].items()}
+        forward, step = float(result["forward_seconds"]), float(result["step_seconds"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path}: not a profile of a backward pass ({one_line(error)}); "
@@ -102,14 +102,14 @@ def read_backward(path: Path, names: Sequence[str], sizes: Sequence[int]) -> Bac
     times = np.array([ready[name] for name in names])
     if not (0 < forward <= times.min() and times.max() <= step < np.inf):
         raise ValueError(f"{path}: times that are no profile: not 0 < forward <= ready <= step")
-    source = found.get("source", "measured")
-    source = f"{source}, {path}, batch {found.get('batch')} on {found.get('device')}"
+    source = result.get("source", "measured")
+    source = f"{source}, {path}, batch {result.get('batch')} on {result.get('device')}"
     return Backward(tuple(names), np.array(sizes), times, forward, step, source)
 
 
 def write_backward(path: Path, backward: Backward, batch: int, device: str) -> None:
     """Writes a file that `read_backward` reads; OSError if the disk refuses it."""
-    found = {
+    result = {
         "source": backward.source,
         "device": device,
         "batch": batch,
@@ -117,4 +117,4 @@ def write_backward(path: Path, backward: Backward, batch: int, device: str) -> N
         "step_seconds": backward.step,
         "ready_seconds": {n: float(t) for n, t in zip(backward.names, backward.ready)},
     }
-    write_text(path, json.dumps(found, indent=1) + "\n")
+    write_text(path, json.dumps(result, indent=1) + "\n")

@@ -120,8 +120,8 @@ def master_address(nodes: int, environ: Mapping[str, str]) -> str:
 
 def address_of(name: str) -> str:
     """The IP address of a host, of version 4 where it has one; raises OSError for an unknown."""
-    found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
+    result = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    return str(min(result, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
 
 
 def check_port(job: Job) -> None:

@@ -17,7 +17,7 @@ FOREIGN = ("OMPI_", "PMIX_", "PMI_")  # MindSpore would look for an MPI library 
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPosition:
     """Who this process is, and where the scheduler listens."""
 
     rank: int
@@ -27,7 +27,7 @@ class Place:
     port: int
 
 
-def read_place(environ: Mapping[str, str]) -> Place:
+def read_rank_position(environ: Mapping[str, str]) -> RankPosition:
     """Raises ValueError where mpirun did not start this process, or did not say enough."""
     names = next((n for n in NAMES if environ.get(n[0])), None)
     if names is None:
@@ -44,25 +44,25 @@ def read_place(environ: Mapping[str, str]) -> Place:
     except OSError as error:
         raise ValueError(f"MASTER_ADDR={master}: {error.strerror or error}") from None
     port = whole("MASTER_PORT", environ.get("MASTER_PORT") or str(PORT), 1, 65535)
-    return Place(rank, size, local_rank, master, port)
+    return RankPosition(rank, size, local_rank, master, port)
 
 
-def for_mindspore(place: Place, environ: Mapping[str, str], role: str) -> dict[str, str]:
+def for_mindspore(location: RankPosition, environ: Mapping[str, str], role: str) -> dict[str, str]:
     """The environment of a process of MindSpore: `role` is MS_WORKER or MS_SCHED.
 
     HCCL's time limits are set here only if the user has not set them.
     """
     kept = {name: value for name, value in environ.items() if not name.startswith(FOREIGN)}
-    own = {"MS_NODE_ID": str(place.rank), "DEVICE_ID": str(place.local_rank)}
+    own = {"MS_NODE_ID": str(location.rank), "DEVICE_ID": str(location.local_rank)}
     return {
         **HCCL_TIMEOUTS,
         **kept,
         **(own if role == "MS_WORKER" else {}),
         "MS_ROLE": role,
-        "MS_WORKER_NUM": str(place.size),
-        "MS_SCHED_HOST": place.master,
-        "MS_SCHED_PORT": str(place.port),
+        "MS_WORKER_NUM": str(location.size),
+        "MS_SCHED_HOST": location.master,
+        "MS_SCHED_PORT": str(location.port),
         "MS_TOPO_TIMEOUT": environ.get("MASTER_TIMEOUT") or "300",
-        "RANK_SIZE": str(place.size),
-        "RANK_ID": str(place.rank),
+        "RANK_SIZE": str(location.size),
+        "RANK_ID": str(location.rank),
     }

@@ -21,9 +21,9 @@ def draw_timeline(path: Path, backward: Backward, plans: Mapping[str, Prediction
     """
     figure = Figure(figsize=(11, 1.2 + 1.1 * len(plans)), layout="constrained")
     axes = figure.add_subplot()
-    for row, (name, found) in enumerate(plans.items()):
-        draw_step(axes, 2.6 * row, backward, found)
-        axes.text(0, 2.6 * row - 0.62, f"{name}: {1e3 * found.step:.1f} ms", fontsize=9)
+    for row, (name, result) in enumerate(plans.items()):
+        draw_step(axes, 2.6 * row, backward, result)
+        axes.text(0, 2.6 * row - 0.62, f"{name}: {1e3 * result.step:.1f} ms", fontsize=9)
     axes.set_yticks(
         [2.6 * row + offset for row in range(len(plans)) for offset in (0, 0.9)],
         ["compute", "network"] * len(plans),
@@ -38,17 +38,19 @@ def draw_timeline(path: Path, backward: Backward, plans: Mapping[str, Prediction
     save(figure, path)
 
 
-def draw_step(axes, place: float, backward: Backward, found: Prediction) -> None:
+def draw_step(axes, location: float, backward: Backward, result: Prediction) -> None:
     forward, end = 1e3 * backward.forward, 1e3 * backward.end
     axes.broken_barh(
         [(0, forward), (forward, end - forward)],
-        (place - 0.4, 0.8),
+        (location - 0.4, 0.8),
         facecolors=(FORWARD, BACKWARD),
     )
-    bars = [(1e3 * s.begin, 1e3 * (s.end - s.begin)) for s in found.segments]
-    axes.broken_barh(bars, (place + 0.5, 0.8), facecolors=TRAVEL, edgecolor="white", linewidth=0.8)
-    computed = 1e3 * (found.compute + found.exposed)
-    axes.broken_barh([(computed, 1e3 * found.waiting)], (place - 0.4, 0.8), facecolors=WAIT)
+    bars = [(1e3 * s.begin, 1e3 * (s.end - s.begin)) for s in result.segments]
+    axes.broken_barh(
+        bars, (location + 0.5, 0.8), facecolors=TRAVEL, edgecolor="white", linewidth=0.8
+    )
+    computed = 1e3 * (result.compute + result.exposed)
+    axes.broken_barh([(computed, 1e3 * result.waiting)], (location - 0.4, 0.8), facecolors=WAIT)
 
 
 def draw_scaling(
@@ -62,16 +64,16 @@ def draw_scaling(
     """
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    for i, (name, found) in enumerate(plans.items()):
-        shares = [100 * p.efficiency for p in found]
-        axes.plot([p.devices for p in found], shares, marker=".", label=name, color=f"C{i}")
+    for i, (name, result) in enumerate(plans.items()):
+        fractions = [100 * p.efficiency for p in result]
+        axes.plot([p.devices for p in result], fractions, marker=".", label=name, color=f"C{i}")
         for devices, efficiency in known.get(name, ()):
             axes.plot(devices, 100 * efficiency, marker="x", markersize=9, color=f"C{i}")
-    counts = sorted({p.devices for found in plans.values() for p in found})
+    counts = sorted({p.devices for result in plans.values() for p in result})
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(count) for count in counts])
-    least = min(p.efficiency for found in plans.values() for p in found)
-    least = min([least, *(share for marks in known.values() for _, share in marks)])
+    least = min(p.efficiency for result in plans.values() for p in result)
+    least = min([least, *(fraction for marks in known.values() for _, fraction in marks)])
     axes.set_ylim(max(0, 10 * int(10 * least) - 10), 102)
     axes.set_xlabel("devices")
     axes.set_ylabel("efficiency, %")

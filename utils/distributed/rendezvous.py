@@ -73,7 +73,7 @@ class Meeting:
                     missing = sorted(set(range(1, self.job.nodes)) - set(came))
                     raise ValueError(
                         f"NODES={self.job.nodes}: node {', '.join(map(str, missing))} did not come "
-                        f"to {self.place} within {self.job.patience:.0f} s (MASTER_TIMEOUT)"
+                        f"to {self.location} within {self.job.patience:.0f} s (MASTER_TIMEOUT)"
                         f"{'; ' if self.dropped else ''}{self.dropped[-1] if self.dropped else ''}"
                     )
         for link in visitors:
@@ -84,8 +84,8 @@ class Meeting:
     def dismiss(self, visitors: list[Link]) -> list[Link]:
         """Drops those who say nothing for too long, and the oldest if there are too many."""
         old = time.monotonic() - PATIENCE
-        for place, link in enumerate(visitors):
-            if link.began < old or place < len(visitors) - MOST_VISITORS:
+        for position, link in enumerate(visitors):
+            if link.began < old or position < len(visitors) - MOST_VISITORS:
                 link.give_up("it says nothing")
                 self.drop(link)
         return [link for link in visitors if not link.lost]
@@ -137,12 +137,12 @@ class Meeting:
                 link.close()
                 if link.fault and link.fault != fault:
                     fault = link.fault
-                    self.log(f"no plan from {self.place}: {fault}")
+                    self.log(f"no plan from {self.location}: {fault}")
             time.sleep(0.2)
         if self.stopped():
             return None
         raise ValueError(
-            f"MASTER_ADDR: node 0 did not answer at {self.place} within "
+            f"MASTER_ADDR: node 0 did not answer at {self.location} within "
             f"{self.job.patience:.0f} s (MASTER_TIMEOUT){'; ' if fault else ''}{fault}"
         )
 
@@ -162,7 +162,7 @@ class Meeting:
         return None
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.job.master}:{self.job.port}"
 
     def tell(self, message: dict[str, Any]) -> None:

@@ -43,7 +43,7 @@ class Workers:
         self.job, self.logs = job, logs
         self.binds_cores = should_bind_cores(job.arguments, os.environ)
         self.ended: dict[int, int] = {}  # process -> exit status, negative for a signal
-        self.told: set[int] = set()  # those of them whose failure was told
+        self.reported: set[int] = set()  # those of them whose failure was told
         self.asked: set[int] = set()  # processes that were asked to stop
         self.first = Tail(self.log(f"worker_{job.ranks[0]}"))
         with open(self.log(f"msrun_{job.node}"), "w") as log:
@@ -94,12 +94,12 @@ class Workers:
 
     def names(self) -> dict[int, str]:
         """Process -> worker_0, ... or scheduler, of those that have begun."""
-        found = {self.starter: f"msrun_{self.job.node}"}
+        result = {self.starter: f"msrun_{self.job.node}"}
         ours = {*(f"worker_{rank}" for rank in self.job.ranks), SCHEDULER}
         for path in self.logs.glob("*.pid"):
             if path.stem in ours and (self.job.node == 0 or path.stem != SCHEDULER):
-                found[int(path.read_text())] = path.stem
-        return found
+                result[int(path.read_text())] = path.stem
+        return result
 
     def reap(self) -> None:
         """Learns who has ended."""
@@ -114,16 +114,16 @@ class Workers:
         """Those that have not been told yet."""
         self.reap()
         names = self.names()
-        found = []
+        result = []
         for process, status in self.ended.items():
             if status < 0 and self.has_completed(names.get(process, "")):
                 self.ended[process] = status = 0
-            if status and process in names and process not in self.told:
-                self.told.add(process)
-                found.append(self.explain(names[process], status))
-        if not self.told and not self.done() and self.is_empty():
-            found.append(Failure(f"no worker is left; their logs are in {self.logs}"))
-        return found
+            if status and process in names and process not in self.reported:
+                self.reported.add(process)
+                result.append(self.explain(names[process], status))
+        if not self.reported and not self.done() and self.is_empty():
+            result.append(Failure(f"no worker is left; their logs are in {self.logs}"))
+        return result
 
     def has_completed(self, name: str) -> bool:
         """Whether the worker of this name had done its work before a signal ended it."""
@@ -145,9 +145,9 @@ class Workers:
             return Failure(f"{who} was killed by {signal.Signals(-status).name}; see {path}", 1, 2)
         if status in INTERRUPTED:
             return Failure(f"{who} was interrupted", status, 1)
-        told = re.findall(r"^error: .*$", path.read_text(errors="replace"), re.MULTILINE)
-        if status in (1, 2) and told:
-            return Failure(f"{who}: {told[-1]}", status, 3)
+        messages = re.findall(r"^error: .*$", path.read_text(errors="replace"), re.MULTILINE)
+        if status in (1, 2) and messages:
+            return Failure(f"{who}: {messages[-1]}", status, 3)
         return Failure(f"{who} ended with status {status}; see {path}")
 
     def stop(self) -> None:

@@ -49,7 +49,7 @@ class Counts:
             self.videos, self.top1, self.top5 = sum_over_ranks(mine)
         return self
 
-    def shares(self) -> dict[str, float]:
+    def accuracies(self) -> dict[str, float]:
         videos, seen = max(self.videos.sum(), 1), self.videos > 0
         per_class = self.top1[seen] / self.videos[seen]
         return {
@@ -139,7 +139,7 @@ def evaluate(
     if sum_count(stopped, rt):
         raise Stopped("a signal came before the evaluation was done")
     counts.over_ranks(rt)
-    return {**counts.shares(), "seconds": round(time.monotonic() - began, 2)}
+    return {**counts.accuracies(), "seconds": round(time.monotonic() - began, 2)}
 
 
 def video_scores(net: nn.Cell, clips: np.ndarray, clips_per_pass: int = 0) -> np.ndarray:

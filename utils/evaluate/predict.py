@@ -68,7 +68,7 @@ class Predictor:
             parts = video_inference.parts_of(source, self.window, self.step)
             best, fractions = None, []
             for seen in video_inference.look(self.net, source, parts, self.heads):
-                fractions.append(seen.shares)
+                fractions.append(seen.probabilities)
                 if best is None or surest(seen) > surest(best):
                     best = seen
             fps = source.fps
@@ -89,7 +89,7 @@ class Predictor:
             title += f", {start:.1f} to {end:.1f} s, the surest of {windows} windows"
         rows = [
             sheet_row(head, seen.part, views, video_inference.entries(head, fraction, self.top))
-            for head, views, fraction in zip(self.heads, seen.views, seen.shares)
+            for head, views, fraction in zip(self.heads, seen.views, seen.probabilities)
         ]
         path = self.folder / f"{name}.png"
         draw_sheet(path, title, rows)
@@ -132,7 +132,7 @@ def file_names(videos: list[str]) -> list[str]:
 
 
 def surest(seen: Seen) -> float:
-    return max(float(fraction.max()) for fraction in seen.shares)
+    return max(float(fraction.max()) for fraction in seen.probabilities)
 
 
 def span(part: Part) -> tuple[float, float]:

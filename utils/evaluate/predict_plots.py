@@ -36,7 +36,7 @@ def draw_sheet(path: Path, title: str, rows: Sequence[Row]) -> None:
     """
     pages = [page(fitted(row.pictures), row.times) for row in rows]  # (picture, texts)
     left = max(picture.shape[1] for picture, _ in pages)
-    right = 20 + 9 * max(len(told(entry)) for row in rows for entry in row.entries)
+    right = 20 + 9 * max(len(named(entry)) for row in rows for entry in row.entries)
     bars = [BAR * len(row.entries) for row in rows]
     heights = [max(picture.shape[0], bar) for (picture, _), bar in zip(pages, bars)]
     width, height = max(left + right + 3 * EDGE, LEAST), HEAD + sum(heights) + HEAD * len(rows)
@@ -91,11 +91,11 @@ def page(frames: np.ndarray, times: Optional[np.ndarray]) -> tuple[np.ndarray, l
 def draw_bars(axes, entries: Sequence[dict]) -> None:
     axes.barh(range(len(entries)), [e["probability"] for e in entries], color="#9ecae1")
     for k, entry in enumerate(entries):
-        axes.text(0.02, k, told(entry), va="center", fontsize=9, parse_math=False)
+        axes.text(0.02, k, named(entry), va="center", fontsize=9, parse_math=False)
     axes.set(xlim=(0, 1), ylim=(len(entries) - 0.5, -0.5), xticks=[], yticks=[])
 
 
-def told(entry: dict) -> str:
+def named(entry: dict) -> str:
     return f"{title_of(entry)}  {100 * entry['probability']:.1f} %"
 
 

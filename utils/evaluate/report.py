@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
     seen: np.ndarray
     labels: np.ndarray
     predicted: np.ndarray
-    places: np.ndarray
+    positions: np.ndarray
     probabilities: np.ndarray
     confidence: np.ndarray
 
@@ -155,7 +155,7 @@ def outcome(rows: np.ndarray, known: Sequence[int], softmax: bool) -> Outcome:
 
 def of_seen(result: Outcome) -> tuple[np.ndarray, np.ndarray]:
     """Confidence of the videos that were seen, and whether they were told right."""
-    return result.confidence[result.seen], result.places[result.seen] == 0
+    return result.confidence[result.seen], result.positions[result.seen] == 0
 
 
 def scores_table(paths: Sequence[str], result: Outcome, names: list[str]) -> tuple[list, Iterator]:
@@ -167,7 +167,7 @@ def scores_table(paths: Sequence[str], result: Outcome, names: list[str]) -> tup
         if not result.seen[k]:
             return [paths[k], label, "unreadable", *[""] * (2 + len(names))]
         fractions = [f"{fraction:.9g}" for fraction in result.probabilities[k].tolist()]
-        right = int(result.places[k] == 0)
+        right = int(result.positions[k] == 0)
         return [paths[k], label, int(result.predicted[k]), right, fractions[label], *fractions]
 
     return header, map(row, range(len(paths)))
@@ -189,7 +189,7 @@ def per_class(result: Outcome, names: Sequence[str]) -> list[dict]:
     """A row for every class; shares are None where it has no video."""
     rows = []
     for label, name in enumerate(names):
-        positions = result.places[result.seen & (result.labels == label)]
+        positions = result.positions[result.seen & (result.labels == label)]
         fractions = [
             round(float((positions < k).mean()), 6) if len(positions) else None for k in (1, 5)
         ]

@@ -68,7 +68,7 @@ class Head(abc.ABC):
         """A name for each class, empty where nobody says."""
         return list(self.own_names()) or [""] * self.classes
 
-    def shares(self, net: nn.Cell, views: np.ndarray) -> np.ndarray:
+    def probabilities(self, net: nn.Cell, views: np.ndarray) -> np.ndarray:
         """Probabilities (classes,), the mean over views; of raw scores the mean's softmax."""
         scores = video_scores(net, views[None], self.clips_per_pass)[0].astype(np.float64)
         return softmax(scores) if self.raw else scores
@@ -79,7 +79,7 @@ class Seen(NamedTuple):
 
     part: Part
     views: list[np.ndarray]
-    shares: list[np.ndarray]
+    probabilities: list[np.ndarray]
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
@@ -141,7 +141,7 @@ def look(
             chosen = np.searchsorted(wanted, part.first + own)
             part_frames = frames if len(chosen) == len(frames) else frames[chosen]
             views.append(head.cut(part_frames, positions.reshape(numbers.shape)))
-        yield Seen(part, views, [head.shares(net, v) for head, v in zip(heads, views)])
+        yield Seen(part, views, [head.probabilities(net, v) for head, v in zip(heads, views)])
 
 
 def read_forward(source: FrameSource, needed: Sequence[np.ndarray]) -> Iterator[np.ndarray]:

@@ -63,7 +63,7 @@ class Packing(nn.Cell):
         self.sizes = tuple(tuple(weights[i].size for i in group) for group in self.groups)
         self.large = tuple(i for i in range(len(weights)) if i not in small)
         packed = (*small, *self.large)
-        self.places = tuple(packed.index(i) for i in range(len(weights)))
+        self.positions = tuple(packed.index(i) for i in range(len(weights)))
         # Loops, also those in ops.cat and ops.split, would nest functions too deeply to compile.
         self.map, self.concat, self.split = ops.HyperMap(), ops.Concat(0), SplitWithSize()
 
@@ -85,7 +85,7 @@ class Packing(nn.Cell):
         for k, sizes in enumerate(self.sizes):
             grads += tuple(self.split(packed[k], sizes, 0))
         grads += packed[len(self.groups) :]
-        return self.map(ops.partial(take_element, grads), self.places)
+        return self.map(ops.partial(take_element, grads), self.positions)
 
 
 class SegmentReducer(nn.Cell):

@@ -38,7 +38,7 @@ class SGD(nn.Optimizer):
         rates = np.array([group["lr"] for group in groups], np.float32)  # (groups, updates)
         if (rates == rates[0]).all():
             rates = rates[:1]
-        self.places = tuple(positions) if len(rates) > 1 else ()
+        self.positions = tuple(positions) if len(rates) > 1 else ()
         self.rates = Tensor(rates)
         self.momentum = Tensor(momentum, mstype.float32)
         self.buffers = self._parameters.clone(prefix="momentum", init="zeros")
@@ -72,13 +72,13 @@ class SGD(nn.Optimizer):
         rates = ops.gather(self.rates, self.global_step, 1)  # (groups, 1)
         ops.assign_add(self.global_step, self.global_step_increase_tensor)
         arrays = (gradients, self._parameters, self.buffers, self.met, self.kernels)
-        if self.places == ():
+        if self.positions == ():
             rate = ops.reshape(rates[0], ())
             return self.hyper_map(ops.partial(update, self.momentum, rate), *arrays)
         of_groups = ()
         for k in range(len(self.decays)):
             of_groups += (ops.reshape(rates[k], ()),)
-        each = self.hyper_map(ops.partial(take_element, of_groups), self.places)
+        each = self.hyper_map(ops.partial(take_element, of_groups), self.positions)
         return self.hyper_map(ops.partial(update, self.momentum), each, *arrays)
 
 
@@ -109,14 +109,14 @@ class LARS(nn.Optimizer):
         self.decays = tuple(float(groups[k]["weight_decay"]) for k in positions)
         self.decay = Tensor(self.decays, mstype.float32)  # (P,), P parameters
         self.adapted = Tensor([bool(groups[k]["adapted"]) for k in positions])  # (P,)
-        self.places = Tensor(positions, mstype.int32)  # (P,)
+        self.positions = Tensor(positions, mstype.int32)  # (P,)
         self.rates = Tensor(np.array([group["lr"] for group in groups], np.float32))
         self.momentum, self.trust, self.eps = Tensor(momentum, mstype.float32), trust, eps
         self.buffers = self._parameters.clone(prefix="momentum", init="zeros")
 
     def construct(self, gradients: tuple) -> tuple:
         of_group = ops.gather(self.rates, self.global_step, 1)  # (groups, 1)
-        rates = ops.gather(of_group.reshape(-1), self.places, 0) * self.local_rates(gradients)
+        rates = ops.gather(of_group.reshape(-1), self.positions, 0) * self.local_rates(gradients)
         ops.assign_add(self.global_step, self.global_step_increase_tensor)
         arrays = (gradients, self._parameters, self.buffers, self.decays)
         return self.hyper_map(ops.partial(lars, self.momentum), ops.unbind(rates), *arrays)
@@ -173,7 +173,7 @@ class AdamW(nn.Optimizer):
         decays = [group["weight_decay"] / factors for group in groups]
         self.decays = tuple(Tensor(decay, mstype.float32) for decay in decays)
         group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
-        self.places = tuple(group_of[id(parameter)] for parameter in self._parameters)
+        self.positions = tuple(group_of[id(parameter)] for parameter in self._parameters)
         self.moment1 = self._parameters.clone(prefix="moment1", init="zeros")
         self.moment2 = self._parameters.clone(prefix="moment2", init="zeros")
         self.betas, self.kernel = betas, ops.AdamWeightDecay()
@@ -196,7 +196,7 @@ class AdamW(nn.Optimizer):
         of_groups = ()
         for decay in self.decays:
             of_groups += (ops.reshape(ops.gather(decay, step, 0), ()),)
-        decays = self.hyper_map(ops.partial(take_element, of_groups), self.places)
+        decays = self.hyper_map(ops.partial(take_element, of_groups), self.positions)
         move = ops.partial(adam, self.kernel, rate, self.betas, epsilon)
         arrays = (gradients, self._parameters, self.moment1, self.moment2, decays)
         moved = self.hyper_map(move, *arrays)

@@ -62,9 +62,9 @@ class Finding(NamedTuple):
     frames: int = 0
 
 
-def table_row(number: int, finding: Finding, place: str) -> str:
+def table_row(number: int, finding: Finding, location: str) -> str:
     """A row of `NAME.bad.tsv`: line number, kind, path or line, reason."""
-    return f"{number}\t{finding.kind}\t{place}\t{finding.reason}"
+    return f"{number}\t{finding.kind}\t{location}\t{finding.reason}"
 
 
 def read_table(path: Path) -> dict[str, Finding]:

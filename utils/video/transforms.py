@@ -24,13 +24,13 @@ def scaled(width: int, height: int, side: int) -> tuple[int, int]:
     return int(math.floor(float(width) / height * side)), side
 
 
-def test_box(width: int, height: int, crop: int, place: int) -> Box:
+def test_box(width: int, height: int, crop: int, location: int) -> Box:
     """Place 0, 1, 2 along the longer side: left (top), centre, right (bottom)."""
     y, x = math.ceil((height - crop) / 2), math.ceil((width - crop) / 2)
     if height > width:
-        y = (0, y, height - crop)[place]
+        y = (0, y, height - crop)[location]
     else:
-        x = (0, x, width - crop)[place]
+        x = (0, x, width - crop)[location]
     return x, y, crop, crop
 
 

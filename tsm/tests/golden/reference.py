@@ -547,8 +547,8 @@ NL_GRADS = [
     "base_model.layer2.0.block.conv1.net.weight",
     "base_model.layer2.0.block.bn3.weight",
     *(
-        f"base_model.layer{place}.nl.{leaf}.weight"
-        for place in ("2.0", "3.4")
+        f"base_model.layer{location}.nl.{leaf}.weight"
+        for location in ("2.0", "3.4")
         for leaf in ("g.0", "theta", "phi.0", "W.0", "W.1")
     ),
     "base_model.layer2.0.nl.theta.bias",

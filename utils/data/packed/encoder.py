@@ -15,7 +15,7 @@ from av.video.reformatter import VideoReformatter
 
 from utils.data.annotation_file import AnnotationFile, Record
 from utils.data.packed.format import EXTRA, KEY, REFERENCE, Table
-from utils.data.packed.reader import PackedVideo, Place
+from utils.data.packed.reader import PackedVideo, PackLocation
 from utils.video.decoders import FrameFolder, open_video
 from utils.video.integrity import DAMAGED, GOOD, Finding, Job, examine
 from utils.video.pyav_reader import converted
@@ -250,7 +250,7 @@ def psnr(a: np.ndarray, b: Union[np.ndarray, Sequence[np.ndarray]]) -> float:
     return float(10 * np.log10(255**2 / error)) if error else float("inf")
 
 
-class InMemory(Place):
+class InMemory(PackLocation):
     """A packed video that is not in a shard yet."""
 
     data: bytes

@@ -23,9 +23,9 @@ from utils.data.packed.reader import (
     BAD,
     INDEX,
     LIST,
+    LOCATION_DTYPE,
+    LOCATIONS_FILE,
     NOWHERE,
-    PLACE,
-    PLACES,
     compute_sha256,
     sealed,
 )
@@ -209,7 +209,7 @@ def pack_shards(
 def finish(plan: Plan, names: list[str]) -> dict:
     """Writes what readers need, the index last."""
     folder, bad = plan.folder, plan.bad()
-    positions = np.zeros(len(plan.lines), PLACE)
+    positions = np.zeros(len(plan.lines), LOCATION_DTYPE)
     positions["shard"] = NOWHERE
     shards = []
     for shard, name in enumerate(names):
@@ -227,12 +227,12 @@ def finish(plan: Plan, names: list[str]) -> dict:
     if not len(good):
         raise ValueError(f"{plan.file.path} has no video that can be packed; see {folder / BAD}")
     shutil.copyfile(plan.file.path, folder / f"{LIST}.tmp")
-    np.save(folder / f"tmp.{PLACES}", positions)
-    for temporary, name in ((f"{LIST}.tmp", LIST), (f"tmp.{PLACES}", PLACES)):
+    np.save(folder / f"tmp.{LOCATIONS_FILE}", positions)
+    for temporary, name in ((f"{LIST}.tmp", LIST), (f"tmp.{LOCATIONS_FILE}", LOCATIONS_FILE)):
         settle(str(folder / temporary))
         os.replace(folder / temporary, folder / name)
     index = {**plan.form._asdict(), "list": begun, "shards": shards}
-    index["places"] = compute_sha256(folder / PLACES)
+    index["places"] = compute_sha256(folder / LOCATIONS_FILE)
     write_text(folder / INDEX, json.dumps(sealed(index)))
     original = np.flatnonzero(positions["shard"] != NOWHERE)
     return {

@@ -33,10 +33,10 @@ from utils.data.packed.format import EXTRA, HEAD, KEY, decode_table
 from utils.video.decoders import open_video, read_jpeg
 from utils.video.reader import MAX_PIXELS, FrameSource, VideoError, check_size
 
-INDEX, LIST, PLACES, BAD = "pack.json", "list.txt", "places.npy", "bad.tsv"
+INDEX, LIST, LOCATIONS_FILE, BAD = "pack.json", "list.txt", "places.npy", "bad.tsv"
 log = logging.getLogger("zoo")
 OPEN_SHARDS = 256  # files a process keeps open
-PLACE = np.dtype(
+LOCATION_DTYPE = np.dtype(
     [("shard", "<i4"), ("offset", "<u8"), ("head", "<u4"), ("size", "<u4"), ("crc", "<u4")]
     + [("frames", "<u4"), ("psnr", "<f4")]
 )
@@ -45,7 +45,7 @@ KEYS = {"codec", "short_side", "gop", "quality", "list", "shards"}  # of an inde
 REPAIR = "copy it again, or run scripts/data/pack_videos.py"
 
 
-class Place(NamedTuple):
+class PackLocation(NamedTuple):
     """Where a packed video is: bytes [offset, offset + size) of a shard, its table's first."""
 
     shard: str
@@ -72,18 +72,20 @@ def opened(shard: str):
 class PackedVideo(FrameSource):
     """A `FrameSource` out of a shard; `path` is the file that was packed."""
 
-    def __init__(self, path: Union[str, Path], place: Place, max_pixels: int = MAX_PIXELS):
+    def __init__(
+        self, path: Union[str, Path], location: PackLocation, max_pixels: int = MAX_PIXELS
+    ):
         super().__init__(Path(path), "packed")
-        self._place, self._max_pixels = place, max_pixels
+        self._place, self._max_pixels = location, max_pixels
         try:
-            self._table = decode_table(place.read(0, place.head))
-            if place.head + int(self._table.sizes.sum(dtype=np.int64)) != place.size:
+            self._table = decode_table(location.read(0, location.head))
+            if location.head + int(self._table.sizes.sum(dtype=np.int64)) != location.size:
                 raise ValueError("the table is damaged: its packets are not as long as the video")
             check_size(self._table.width, self._table.height, max_pixels)
         except (OSError, ValueError) as error:
             raise self._damaged(error) from None
         self._length, self.fps = self._table.frames, self._table.fps
-        self._ends = place.head + np.cumsum(self._table.sizes, dtype=np.int64)
+        self._ends = location.head + np.cumsum(self._table.sizes, dtype=np.int64)
 
     def _decode(self, wanted: list[int]) -> Iterator[np.ndarray]:
         try:
@@ -138,8 +140,8 @@ def open_record(record, data) -> FrameSource:
 
     `data` has the settings `reader` and `max_pixels`.
     """
-    if record.place is not None:
-        return PackedVideo(record.path, record.place, data.max_pixels)
+    if record.location is not None:
+        return PackedVideo(record.path, record.location, data.max_pixels)
     return open_video(record.path, data.reader, data.max_pixels)
 
 
@@ -183,8 +185,10 @@ def read_packed(
         elif file.source == "frames" and record.num_frames < min_frames:
             left_out += 1
         else:
-            position = Place(shards[row["shard"]], *(int(row[name]) for name in Place._fields[1:]))
-            records.append(record._replace(place=position))
+            position = PackLocation(
+                shards[row["shard"]], *(int(row[name]) for name in PackLocation._fields[1:])
+            )
+            records.append(record._replace(location=position))
     if not records:
         raise ValueError(f"data.packed: {folder} has no video that can be read")
     return records, left_out
@@ -231,7 +235,7 @@ def sealed(values: dict) -> dict:
 
 def read_places(folder: Path, index: dict, lines: int) -> np.ndarray:
     """PLACE (lines,): where the video of each line is; ValueError where the file is damaged."""
-    path, positions = folder / PLACES, None
+    path, positions = folder / LOCATIONS_FILE, None
     with contextlib.suppress(Exception):  # NumPy's parser of a damaged header raises many kinds
         if index.get("places") in (None, compute_sha256(path)):
             positions = np.load(path)
@@ -242,7 +246,7 @@ def read_places(folder: Path, index: dict, lines: int) -> np.ndarray:
 
 def are_places(positions: Any, shards: list[int], lines: int) -> bool:
     """Whether all places are within shards of these sizes, in bytes."""
-    if getattr(positions, "dtype", None) != PLACE or positions.shape != (lines,):
+    if getattr(positions, "dtype", None) != LOCATION_DTYPE or positions.shape != (lines,):
         return False
     good = positions[positions["shard"] != NOWHERE]
     if not ((good["shard"] >= 0) & (good["shard"] < len(shards))).all():
@@ -265,9 +269,9 @@ def check_shards(folder: Path, index: dict) -> list[str]:
     return [str(folder / name) for name, _ in index["shards"]]
 
 
-def is_whole(place: Place) -> bool:
+def is_whole(location: PackLocation) -> bool:
     """Whether a packed video still has its check sum."""
     try:
-        return zlib.crc32(place.read()) == place.crc
+        return zlib.crc32(location.read()) == location.crc
     except OSError:
         return False

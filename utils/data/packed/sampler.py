@@ -83,7 +83,7 @@ def shards_of(records: Sequence) -> list[list[np.ndarray]]:
     lists: dict[str, dict[str, list]] = {}
     seen: dict[tuple, int] = {}
     for sample, record in enumerate(records):
-        position = record.place
+        position = record.location
         key = (position.shard, position.offset)
         seen[key] = seen.get(key, -1) + 1
         folder = lists.setdefault(position.shard.rpartition("/")[0], {})
@@ -96,6 +96,6 @@ def shards_of(records: Sequence) -> list[list[np.ndarray]]:
 
 def storage_order(records: Sequence) -> list[int]:
     """The samples as they lie in their shards; empty for a list that is not packed."""
-    if not records or records[0].place is None:
+    if not records or records[0].location is None:
         return []
-    return sorted(range(len(records)), key=lambda k: records[k].place[:2])
+    return sorted(range(len(records)), key=lambda k: records[k].location[:2])

@@ -19,7 +19,7 @@ def verify_list(file: AnnotationFile, packed: Path, reader: str) -> dict:
     """ValueError names what is damaged; originals that are gone are not compared."""
     records, _ = read_packed(file, packed, min_frames=1)
     damaged = {
-        r.place.shard for r in tqdm(records, file.name, disable=None) if not is_whole(r.place)
+        r.location.shard for r in tqdm(records, file.name, disable=None) if not is_whole(r.location)
     }
     if damaged:
         raise ValueError(
@@ -38,7 +38,7 @@ def compare(record: Record, file: AnnotationFile, reader: str, form: Form) -> Op
     if not os.path.exists(record.path):
         return None
     job = job_of(record, file, reader)
-    position = record.place
+    position = record.location
     with PackedVideo(record.path, position, job.max_pixels) as copy, open_job(job) as source:
         if len(copy) != len(source):
             raise ValueError(f"{record.path}: {len(source)} frames, its copy has {len(copy)}")

@@ -10,7 +10,7 @@ from utils.data.annotation_file import compute_sha256
 from utils.video.integrity import SUFFIXES
 
 
-class Found(NamedTuple):
+class FoundFolders(NamedTuple):
     """Videos by class, relative to the folder; other files; groups of equal files.
 
     `nested` are the classes with several folders of videos in theirs, and no video beside them.
@@ -22,7 +22,7 @@ class Found(NamedTuple):
     nested: list[str]
 
 
-def look(folder: Path) -> Found:
+def look(folder: Path) -> FoundFolders:
     """Raises ValueError where there are not two classes of two videos each."""
     if not folder.is_dir():
         raise ValueError(f"--videos: {folder} is no folder")
@@ -46,7 +46,7 @@ def look(folder: Path) -> Found:
         raise ValueError(f"--videos: {odd!r} has a line break in its name; rename it")
     folders = {name: {Path(v).parts[1:-1][:1] for v in videos} for name, videos in classes.items()}
     nested = [name for name, inner in folders.items() if len(inner) > 1 and () not in inner]
-    return Found(classes, others, twins_of(folder, classes), nested)
+    return FoundFolders(classes, others, twins_of(folder, classes), nested)
 
 
 def twins_of(folder: Path, classes: dict[str, list[str]]) -> list[list[str]]:
@@ -61,7 +61,7 @@ def twins_of(folder: Path, classes: dict[str, list[str]]) -> list[list[str]]:
     return [videos for videos in by_content.values() if len(videos) > 1]
 
 
-def split(result: Found, fraction: float, seed: int) -> tuple[list[str], list[str]]:
+def split(result: FoundFolders, fraction: float, seed: int) -> tuple[list[str], list[str]]:
     """Lines `path label` to train and to test with: a share of every class, at least one.
 
     Of equal files the first alone is listed: a test must not ask for what was trained on.

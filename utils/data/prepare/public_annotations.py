@@ -37,7 +37,7 @@ def kinetics(folder: Path, split: int) -> Annotations:
         for number, row in rows(file, csv.DictReader(lines(file))):
             if row["split"] == "test":  # not every release has its labels
                 continue
-            with told(file, number):
+            with annotation_errors(file, number):
                 span = int(float(row["time_start"])), int(float(row["time_end"]))
                 key = f"{row['youtube_id']}_{span[0]:06d}_{span[1]:06d}"
                 result[KINETICS_SPLITS[row["split"]]][key] = filled(row["label"])
@@ -50,11 +50,11 @@ def sthv2(folder: Path, split: int) -> Annotations:
     """labels.json, train.json, validation.json, with or without `something-something-v2-`."""
     files = [one(folder, f"*{name}.json") for name in ("labels", "train", "validation")]
     given, *parts = map(read_json, files)
-    with told(files[0]):
+    with annotation_errors(files[0]):
         labels = {name: int(str(label)) for name, label in given.items()}
     result = []
     for file, part in zip(files[1:], parts):
-        with told(file):
+        with annotation_errors(file):
             videos = [(row["id"], row["template"]) for row in part]
             plain = str.maketrans("", "", "[]")
             result.append({str(name): labels[text.translate(plain)] for name, text in videos})
@@ -72,14 +72,14 @@ def sthv1(folder: Path, split: int) -> Annotations:
 def moments(folder: Path, split: int) -> Annotations:
     """moments_categories.txt, `class,label`; trainingSet.csv, `class/video,class,...`."""
     files = [folder / n for n in ("moments_categories.txt", "trainingSet.csv", "validationSet.csv")]
-    with told(files[0]):
+    with annotation_errors(files[0]):
         given = [row for row in csv.reader(lines(files[0])) if row]
         labels = {name: int(label) for name, label in given}
     result: list[dict[str, int]] = []
     for file in files[1:]:
         result.append({})
         for number, row in rows(file, csv.reader(lines(file))):
-            with told(file, number):
+            with annotation_errors(file, number):
                 if row:
                     result[-1][key_of(row[0])] = labels[row[0].rpartition("/")[0]]
     return Annotations(ordered(labels, files[0]), result[0], result[1], files)
@@ -89,14 +89,14 @@ def ucf101(folder: Path, split: int) -> Annotations:
     """classInd.txt, `label class` from 1; trainlist01.txt and testlist01.txt, `class/video ...`."""
     lists = (f"{name}list{split:02d}.txt" for name in ("train", "test"))
     files = [folder / name for name in ("classInd.txt", *lists)]
-    with told(files[0]):
+    with annotation_errors(files[0]):
         given = [line.split() for line in lines(files[0]) if line]
         labels = {name: int(label) - 1 for label, name in given}
     result: list[dict[str, int]] = []
     for file in files[1:]:
         result.append({})
         for number, line in enumerate(lines(file), 1):
-            with told(file, number):
+            with annotation_errors(file, number):
                 if line:
                     result[-1][key_of(line.split()[0])] = labels[line.split("/")[0]]
     return Annotations(ordered(labels, files[0]), result[0], result[1], files)
@@ -112,7 +112,7 @@ def hmdb51(folder: Path, split: int) -> Annotations:
     names = [file.name[: -len(end)] for file in files]
     for label, (name, file) in enumerate(zip(names, files)):
         for number, line in enumerate(lines(file), 1):
-            with told(file, number):
+            with annotation_errors(file, number):
                 if line:
                     video, part = line.split()
                     result[part][key_of(f"{name}/{video}")] = label
@@ -172,7 +172,7 @@ def pairs(file: Path, mark: str) -> dict[str, str]:
     result = {}
     for number, line in enumerate(lines(file), 1):
         if line:
-            with told(file, number):
+            with annotation_errors(file, number):
                 key, name = line.split(mark)
                 result[key] = filled(name)
     return result
@@ -193,7 +193,7 @@ def one(folder: Path, pattern: str) -> Path:
 
 
 def read_json(file: Path) -> Any:
-    with told(file):
+    with annotation_errors(file):
         return json.loads("\n".join(lines(file)))
 
 
@@ -202,7 +202,7 @@ def lines(file: Path) -> list[str]:
 
 
 def header(file: Path) -> list[str]:
-    with told(file, 1):
+    with annotation_errors(file, 1):
         return next(csv.reader(lines(file)), [])
 
 
@@ -221,7 +221,7 @@ def rows(file: Path, reader: Any) -> Iterator[tuple[int, Any]]:
 
 
 @contextmanager
-def told(file: Path, number: int = 0) -> Iterator[None]:
+def annotation_errors(file: Path, number: int = 0) -> Iterator[None]:
     """What is not as distributed becomes a ValueError that names the file, and the line."""
     try:
         yield

@@ -110,12 +110,12 @@ def _draw_shape(rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray]]
     return list(zip((body, mark), colors))
 
 
-def _coverage(outline: np.ndarray, place: np.ndarray, width: int, height: int) -> np.ndarray:
+def _coverage(outline: np.ndarray, location: np.ndarray, width: int, height: int) -> np.ndarray:
     """The share of each pixel inside the outline: float32 (height, width, 1) in [0, 1]."""
     small, large = RADII
-    radius = small * (large / small) ** place[2] * min(width, height)
-    cos, sin = np.cos(2 * np.pi * place[3]), np.sin(2 * np.pi * place[3])
-    points = radius * outline @ np.array(((cos, sin), (-sin, cos))) + place[:2] * (width, height)
+    radius = small * (large / small) ** location[2] * min(width, height)
+    cos, sin = np.cos(2 * np.pi * location[3]), np.sin(2 * np.pi * location[3])
+    points = radius * outline @ np.array(((cos, sin), (-sin, cos))) + location[:2] * (width, height)
     # Drawn whole on a canvas of twice the sides, then folded: what crosses an edge comes in at the
     # opposite one, without the seam that clipping an antialiased outline leaves.
     half = np.array((width // 2, height // 2))

@@ -6,21 +6,21 @@ import pytest
 from utils.data.sampler import TrainSampler, sample_rng, shard_for_eval
 
 
-def tape(samples, batch, rank, size, epochs=2, seed=3):
+def sequence(samples, batch, rank, size, epochs=2, seed=3):
     order = TrainSampler(samples, batch, rank, size, seed)
     return [order.sample_at(i) for i in range(epochs * order.steps_per_epoch * batch)]
 
 
 def test_ranks_share_an_epoch_without_overlap():
-    parts = [tape(23, 3, rank, 2, epochs=1) for rank in range(2)]
+    parts = [sequence(23, 3, rank, 2, epochs=1) for rank in range(2)]
     seen = [sample for part in parts for sample, _ in part]
     assert len(seen) == len(set(seen)) == 18
     assert {epoch for part in parts for _, epoch in part} == {0}
 
 
 def test_two_ranks_see_the_global_batches_of_one():
-    whole = [s for s, _ in tape(24, 4, 0, 1)]
-    halves = [[s for s, _ in tape(24, 2, rank, 2)] for rank in range(2)]
+    whole = [s for s, _ in sequence(24, 4, 0, 1)]
+    halves = [[s for s, _ in sequence(24, 2, rank, 2)] for rank in range(2)]
     for step in range(12):
         mine = set(whole[4 * step : 4 * step + 4])
         assert mine == {s for half in halves for s in half[2 * step : 2 * step + 2]}
@@ -30,7 +30,7 @@ def test_two_ranks_see_the_global_batches_of_one():
 @pytest.mark.parametrize("done", [0, 1, 5, 12, 17])
 def test_a_run_that_goes_on_with_other_ranks_leaves_out_and_repeats_no_sample(batch, size, done):
     """101 samples on 2 ranks x 4, then on others after `done` steps of 8, through two epochs."""
-    before = [tape(101, 4, rank, 2)[: 4 * done] for rank in range(2)]
+    before = [sequence(101, 4, rank, 2)[: 4 * done] for rank in range(2)]
     orders = [TrainSampler(101, batch, rank, size, 3, epoch_samples=96) for rank in range(size)]
     first, last = 8 * done // size, 2 * 96 // size
     after = [[order.sample_at(i) for i in range(first, last)] for order in orders]
@@ -42,14 +42,14 @@ def test_a_run_that_goes_on_with_other_ranks_leaves_out_and_repeats_no_sample(ba
 
 
 def test_epochs_are_shuffled_anew_and_seeds_differ():
-    samples = [s for s, _ in tape(16, 4, 0, 1)]
+    samples = [s for s, _ in sequence(16, 4, 0, 1)]
     assert sorted(samples[:16]) == sorted(samples[16:]) == list(range(16))
     assert samples[:16] != samples[16:]
-    assert samples != [s for s, _ in tape(16, 4, 0, 1, seed=4)]
+    assert samples != [s for s, _ in sequence(16, 4, 0, 1, seed=4)]
 
 
 def test_what_an_epoch_leaves_out_comes_in_others():
-    seen = {s for s, _ in tape(10, 4, 0, 1, epochs=30)}
+    seen = {s for s, _ in sequence(10, 4, 0, 1, epochs=30)}
     assert seen == set(range(10))
 
 

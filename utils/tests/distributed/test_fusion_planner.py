@@ -37,13 +37,13 @@ CLUSTERS = [
 def test_the_plan_is_the_best_of_all_splits(seed, cluster):
     backward = random_backward(seed)
     *inner, last = layer_ends(backward.names)
-    found = plan(backward, cluster, 64, most=5)
+    result = plan(backward, cluster, 64, most=5)
     best = min(
         (predict(backward, cluster, 64, [*chosen, last]) for chosen in every_choice(inner, 4)),
         key=lambda p: p.exposed,
     )
-    assert found.exposed == pytest.approx(best.exposed, rel=1e-9, abs=1e-12)
-    assert len(found.segments) <= 5
+    assert result.exposed == pytest.approx(best.exposed, rel=1e-9, abs=1e-12)
+    assert len(result.segments) <= 5
 
 
 def every_choice(ends, most):
@@ -87,9 +87,9 @@ def test_a_hierarchical_ring_crosses_the_network_once():
 
 
 def test_one_device_has_nothing_to_exchange():
-    found = predict(random_backward(2), Cluster(jitter=0.1), 1, [0, 3])
-    assert found.exposed == found.waiting == 0
-    assert found.efficiency == 1
+    result = predict(random_backward(2), Cluster(jitter=0.1), 1, [0, 3])
+    assert result.exposed == result.waiting == 0
+    assert result.efficiency == 1
 
 
 @pytest.mark.parametrize(("count", "mean"), [(1, 0), (2, 0.5642), (8, 1.4236), (1000, 3.2414)])
@@ -112,20 +112,20 @@ def test_counted_gradients_are_complete_from_the_last_layer_on():
     layers = [layer("a", 100), layer("b.c", 200), layer("d", 100)]
     names = ["a.weight", "b.c.weight", "b.c.norm.gamma", "d.weight", "d.bias"]
     cluster = Cluster(step_seconds=1.2)
-    found = count_backward(names, [4] * 5, layers, 8, cluster)
-    assert found.forward == pytest.approx(0.4)
-    np.testing.assert_allclose(found.ready, [1.2, 1.0, 1.0, 0.6, 0.6])
+    result = count_backward(names, [4] * 5, layers, 8, cluster)
+    assert result.forward == pytest.approx(0.4)
+    np.testing.assert_allclose(result.ready, [1.2, 1.0, 1.0, 0.6, 0.6])
 
 
 def test_the_rate_gives_the_time_of_a_step():
-    found = count_backward(["a.weight"], [4], [layer("a", 10**9)], 10, Cluster(tflops=6))
-    assert found.step == pytest.approx(3 * 2 * 1e9 * 10 / 6e12)
+    result = count_backward(["a.weight"], [4], [layer("a", 10**9)], 10, Cluster(tflops=6))
+    assert result.step == pytest.approx(3 * 2 * 1e9 * 10 / 6e12)
 
 
 def test_a_layer_that_is_called_twice_is_complete_at_its_first_call():
     layers = [layer("a", 100), layer("b", 100), layer("a", 100)]
-    found = count_backward(["a.weight", "b.weight"], [4, 4], layers, 1, Cluster(step_seconds=3))
-    np.testing.assert_allclose(found.ready, [3, 1 + 2 * 2 / 3])
+    result = count_backward(["a.weight", "b.weight"], [4, 4], layers, 1, Cluster(step_seconds=3))
+    np.testing.assert_allclose(result.ready, [3, 1 + 2 * 2 / 3])
 
 
 def test_a_profile_of_another_network_is_refused(tmp_path):

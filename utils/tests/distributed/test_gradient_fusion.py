@@ -69,8 +69,8 @@ def test_auto_is_one_segment_on_one_device_and_needs_a_cluster():
 def test_auto_splits_where_the_planner_does(asked):
     """So slow a network that what the first layer computes hides all of the second's AllReduce."""
     cluster = Cluster(devices_per_node=1, latency=0, bandwidth=1e-6, tflops=1e-11)
-    found = split(two_layers(), Runtime(0, 2), all_reduce="auto", cluster=cluster)
-    assert found == [(1, 2, 64), (3, 2, 40)]
+    result = split(two_layers(), Runtime(0, 2), all_reduce="auto", cluster=cluster)
+    assert result == [(1, 2, 64), (3, 2, 40)]
     assert asked == [[1, 3]]
 
 

@@ -9,7 +9,7 @@ from tests.helpers import free_port, rank_table, write_json
 from utils.distributed import devices
 from utils.distributed.devices import check_devices, should_bind_cores
 from utils.distributed.launch_config import listen, read_job, reserve_port
-from utils.distributed.mpi import for_mindspore, read_place
+from utils.distributed.mpi import for_mindspore, read_rank_position
 from utils.distributed.rank_table import read_rank_table
 
 DEVICE = ("server_list", 1, "device", 0)  # the first one of the second server
@@ -118,11 +118,11 @@ def test_ranks_are_bound_only_on_ascend_with_cores_enough(tmp_path, monkeypatch)
 def test_hccl_waits_longer_under_mpirun_unless_the_user_says_how_long(role):
     openmpi = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
     openmpi |= {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
-    found = for_mindspore(read_place(openmpi), openmpi, role)
-    assert (found["HCCL_CONNECT_TIMEOUT"], found["HCCL_EXEC_TIMEOUT"]) == ("600", "3672")
+    result = for_mindspore(read_rank_position(openmpi), openmpi, role)
+    assert (result["HCCL_CONNECT_TIMEOUT"], result["HCCL_EXEC_TIMEOUT"]) == ("600", "3672")
     own = {**openmpi, "HCCL_CONNECT_TIMEOUT": "120", "HCCL_EXEC_TIMEOUT": "68"}
-    found = for_mindspore(read_place(own), own, role)
-    assert (found["HCCL_CONNECT_TIMEOUT"], found["HCCL_EXEC_TIMEOUT"]) == ("120", "68")
+    result = for_mindspore(read_rank_position(own), own, role)
+    assert (result["HCCL_CONNECT_TIMEOUT"], result["HCCL_EXEC_TIMEOUT"]) == ("120", "68")
 
 
 def test_a_rank_table_says_nodes_master_and_rank(tmp_path):
@@ -140,10 +140,10 @@ def test_a_rank_table_says_nodes_master_and_rank(tmp_path):
 
 
 def change(content: dict, *keys, value) -> dict:
-    place = content
+    position = content
     for key in keys[:-1]:
-        place = place[key]
-    place[keys[-1]] = value
+        position = position[key]
+    position[keys[-1]] = value
     return content
 
 
@@ -190,14 +190,19 @@ def test_mpirun_is_read_as_its_makers_spell_it():
     openmpi = {"OMPI_COMM_WORLD_RANK": "9", "OMPI_COMM_WORLD_SIZE": "16"}
     openmpi |= {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}
     with pytest.raises(ValueError, match="MASTER_ADDR is missing"):
-        read_place(openmpi)
-    place = read_place({**openmpi, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9000"})
-    assert (place.rank, place.size, place.local_rank, place.port) == (9, 16, 1, 9000)
+        read_rank_position(openmpi)
+    position = read_rank_position({**openmpi, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9000"})
+    assert (position.rank, position.size, position.local_rank, position.port) == (9, 16, 1, 9000)
     slurm = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1"}
-    place = read_place({**slurm, "SLURM_NTASKS_PER_NODE": "2"})
-    assert (place.rank, place.size, place.local_rank, place.master) == (1, 2, 1, "127.0.0.1")
+    position = read_rank_position({**slurm, "SLURM_NTASKS_PER_NODE": "2"})
+    assert (position.rank, position.size, position.local_rank, position.master) == (
+        1,
+        2,
+        1,
+        "127.0.0.1",
+    )
     with pytest.raises(ValueError, match="OMPI_COMM_WORLD_RANK is missing"):
-        read_place({})
+        read_rank_position({})
 
 
 def test_a_reserved_port_is_kept_for_the_scheduler():

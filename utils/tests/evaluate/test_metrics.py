@@ -199,7 +199,7 @@ def test_top_k_counts_per_class():
     scores = np.array([[9, 1, 2, 3, 4, 5], [9, 8, 7, 6, 5, 4], [0, 9, 1, 2, 3, 4]], float)
     counts.add(scores, np.array([0, 5, 1]))
     counts.add(scores[:1], np.array([1]))
-    fractions = counts.shares()
+    fractions = counts.accuracies()
     assert fractions["videos"] == 4
     assert fractions["top1"] == 0.5
     assert fractions["top5"] == 0.5, "label 5 is sixth, label 1 of the last is sixth too"
@@ -207,4 +207,4 @@ def test_top_k_counts_per_class():
 
 
 def test_nothing_to_count_is_no_error():
-    assert Counts(3).shares()["videos"] == 0
+    assert Counts(3).accuracies()["videos"] == 0

@@ -130,12 +130,12 @@ def test_without_a_folder_nothing_is_kept(tmp_path):
     assert page.numbers == []
 
 
-@pytest.mark.parametrize("place", ["file", "file/below"])
-def test_a_folder_that_cannot_be_written_is_told_at_the_start(tmp_path, place):
+@pytest.mark.parametrize("location", ["file", "file/below"])
+def test_a_folder_that_cannot_be_written_is_told_at_the_start(tmp_path, location):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"^--report: cannot write .*file"):
-        Report(str(tmp_path / place), [], SAMPLES, Runtime())
-    Report(str(tmp_path / place), [], SAMPLES, Runtime(1, 2))  # another rank does not write
+        Report(str(tmp_path / location), [], SAMPLES, Runtime())
+    Report(str(tmp_path / location), [], SAMPLES, Runtime(1, 2))  # another rank does not write
 
 
 def test_a_full_disk_leaves_the_old_table(tmp_path):

@@ -54,7 +54,7 @@ def test_a_golden_case_can_have_a_slow_head(text, factors, monkeypatch):
     case = {"config": {"before_softmax": True}, "train": {"step": {"optimizer": sgd}}}
     optimizer = tsm.build_train_step(change_recipe(case, tsm, text), "step").optimizer
     names = [parameter.name for parameter in optimizer.parameters]
-    rates = optimizer.rates.asnumpy()[:, 0][list(optimizer.places)]
+    rates = optimizer.rates.asnumpy()[:, 0][list(optimizer.positions)]
     result = dict(zip(names, rates))
     assert (result["new_fc.weight"], result["new_fc.bias"]) == factors
 

@@ -87,8 +87,8 @@ def write_legacy(path: Path, body: bytes, tail: bytes, keys=("0",), **system) ->
 def test_python_2_text_and_storages_within_storages_are_read(tmp_path):
     over = storage(view=part(2, 2))
     body = b"}U\x03key" + tensor(over, shape=(2,)) + b"s"
-    found = load(write_legacy(tmp_path / "a", body, struct.pack("<q", 4) + RAMP))
-    assert found["key"].tolist() == [2, 3]
+    result = load(write_legacy(tmp_path / "a", body, struct.pack("<q", 4) + RAMP))
+    assert result["key"].tolist() == [2, 3]
 
 
 def test_a_big_endian_count_is_read_only_under_its_mark(tmp_path):
@@ -105,8 +105,8 @@ def test_one_untyped_storage_may_be_seen_as_two_dtypes(tmp_path):
 
 def test_numpy_numbers_of_both_numpy_generations_are_read(tmp_path):
     scalar = call("numpy._core.multiarray.scalar", dtype("i2"), plain(b"\x01\x02"))
-    found = load(write_zip(tmp_path / "a", b"(" + scalar + array("u1", (2,), b"\x07\x08") + b"t"))
-    assert (found[0], found[0].dtype, found[1].tolist()) == (513, "int16", [7, 8])
+    result = load(write_zip(tmp_path / "a", b"(" + scalar + array("u1", (2,), b"\x07\x08") + b"t"))
+    assert (result[0], result[0].dtype, result[1].tolist()) == (513, "int16", [7, 8])
 
 
 # Hostile pickles.

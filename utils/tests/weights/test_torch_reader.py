@@ -52,11 +52,11 @@ def refusal(path: Path) -> str:
 
 @pytest.mark.parametrize("file", [file for file in GOOD if file.startswith("dtypes")])
 def test_every_dtype_arrives_as_itself_or_widened(file):
-    found = load(FILES / file)
-    assert len(found) == {"dtypes_legacy_big.pt": 12, "dtypes.safetensors": 13}.get(file, 20)
+    result = load(FILES / file)
+    assert len(result) == {"dtypes_legacy_big.pt": 12, "dtypes.safetensors": 13}.get(file, 20)
     if file == "dtypes.safetensors":
-        assert (found.pop("scalar").tolist(), found.pop("empty").shape) == (2.5, (0, 2))
-    for kind, array in found.items():
+        assert (result.pop("scalar").tolist(), result.pop("empty").shape) == (2.5, (0, 2))
+    for kind, array in result.items():
         dtype = "float32" if kind.startswith("float8") else WIDENED.get(kind, kind)
         ramp = np.arange(6).reshape(2, 3) + (0.5j if "complex" in kind else 0)
         assert array.dtype == dtype
@@ -65,9 +65,9 @@ def test_every_dtype_arrives_as_itself_or_widened(file):
 
 
 def test_all_float8_codes_and_odd_bfloat16_bits_widen_as_in_pytorch():
-    found, wanted = load(FILES / "bits.pt"), np.load(FILES / "bits.npz")
-    assert set(found) == set(wanted)
-    for kind, array in found.items():
+    result, wanted = load(FILES / "bits.pt"), np.load(FILES / "bits.npz")
+    assert set(result) == set(wanted)
+    for kind, array in result.items():
         ours, theirs = array.view("f4"), wanted[kind].view("f4")
         np.testing.assert_array_equal(ours, theirs, err_msg=kind)
         number = ~np.isnan(theirs)
@@ -76,17 +76,21 @@ def test_all_float8_codes_and_odd_bfloat16_bits_widen_as_in_pytorch():
 
 @pytest.mark.parametrize("file", ["views.pt", "views_legacy.pt", "views_protocol4.pt"])
 def test_views_share_their_storage_and_keep_their_strides(file):
-    found = load(FILES / file)
+    result = load(FILES / file)
     base = np.arange(24, dtype=np.float32).reshape(4, 6)
     wanted = {"base": base, "row": base[1], "columns": base[:, 1::2], "transposed": base.T}
     for key, array in wanted.items():
-        np.testing.assert_array_equal(found[key], array)
-        assert found[key].strides == array.strides
-        assert np.shares_memory(found[key], found["base"])
-    assert found["expanded"].tolist() == [[7.0] * 4] * 3
-    assert found["expanded"].strides == (0, 0)
-    assert (found["scalar"].shape, found["scalar"].dtype, int(found["scalar"])) == ((), "int64", 3)
-    assert (found["empty"].shape, found["flat"].shape) == ((0,), (2, 0, 3))
+        np.testing.assert_array_equal(result[key], array)
+        assert result[key].strides == array.strides
+        assert np.shares_memory(result[key], result["base"])
+    assert result["expanded"].tolist() == [[7.0] * 4] * 3
+    assert result["expanded"].strides == (0, 0)
+    assert (result["scalar"].shape, result["scalar"].dtype, int(result["scalar"])) == (
+        (),
+        "int64",
+        3,
+    )
+    assert (result["empty"].shape, result["flat"].shape) == ((0,), (2, 0, 3))
 
 
 @pytest.mark.parametrize("file", ["views.pt", "views_legacy.pt"])
@@ -97,8 +101,8 @@ def test_storages_arrive_whole_in_many_chunks(file, monkeypatch):
 
 @pytest.mark.parametrize("file", ["checkpoint.pt", "checkpoint_legacy.pt"])
 def test_a_checkpoint_becomes_plain_data(file):
-    found = load(FILES / file)
-    state = found.pop("state_dict")
+    result = load(FILES / file)
+    state = result.pop("state_dict")
     assert list(load_state(FILES / file)) == list(state)
     assert type(state) is dict
     assert {key: array.tolist() for key, array in state.items()} == {
@@ -106,12 +110,12 @@ def test_a_checkpoint_becomes_plain_data(file):
         "module.fc.bias": [0, 1],
         "module.mean": [0, 1, 2],
     }
-    assert found.pop("best_prec1").shape == ()
-    assert found.pop("history").tolist() == [[0, 3], [1, 4], [2, 5]]
-    assert found.pop("swapped").tolist() == [0, 1, 2]
-    assert found["optimizer"]["state"][0].pop("momentum_buffer").tolist() == [[1] * 3] * 2
+    assert result.pop("best_prec1").shape == ()
+    assert result.pop("history").tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert result.pop("swapped").tolist() == [0, 1, 2]
+    assert result["optimizer"]["state"][0].pop("momentum_buffer").tolist() == [[1] * 3] * 2
     groups = [{"lr": 0.1, "betas": (0.9, 0.999), "params": [0], "nesterov": True}]
-    assert found == {
+    assert result == {
         "epoch": 3,
         "arch": "tsm_resnet50",
         "best_prec5": 88.25,

@@ -11,7 +11,7 @@ from PIL import Image
 
 from utils.data.packed.encoder import Form, Packed, compare, form_of, pack
 from utils.data.packed.format import EXTRA, HEAD, KEY, decode_table
-from utils.data.packed.reader import PackedVideo, Place
+from utils.data.packed.reader import PackedVideo, PackLocation
 from utils.data.packed.shard_writer import Spool
 from utils.data.synthetic.motion_videos import read_number, write_numbered_video
 from utils.video.decoders import FrameFolder, open_video
@@ -40,7 +40,7 @@ def opened(result: Packed, folder: Path, gap: int = 7, max_pixels: int = MAX_PIX
     shard = folder / "shard"
     shard.write_bytes(b"x" * gap + result.head + result.payload + b"y")
     size = len(result.head) + len(result.payload)
-    position = Place(str(shard), gap, len(result.head), size, result.crc)
+    position = PackLocation(str(shard), gap, len(result.head), size, result.crc)
     return PackedVideo("original", position, max_pixels)
 
 
@@ -289,7 +289,7 @@ def test_a_form_that_there_is_not(options, message):
     assert form_of(True, codec="jpeg") == Form("jpeg", 256, 1, 90)
 
 
-def test_a_video_that_no_page_has_room_for_is_left_out(original, tmp_path):
+def test_a_video_larger_than_any_page_is_left_out(original, tmp_path):
     spool = Spool(tmp_path, "shard", page=4096)
     spool.add(3, packed(original, FORMS["jpeg"]))
     assert spool.bad[3].kind == "too large"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from utils.data.annotation_file import Record
-from utils.data.packed.reader import Place
+from utils.data.packed.reader import PackLocation
 from utils.data.packed.sampler import WINDOW, PackedSampler, shards_of, storage_order
 from utils.data.sampler import TrainSampler, shard_for_eval
 
@@ -103,7 +103,9 @@ def test_too_few_samples_are_told():
 
 
 def records(*positions: tuple[str, int]) -> list[Record]:
-    return [Record("v", None, 0, 1, Place(shard, offset, 1, 1, 0)) for shard, offset in positions]
+    return [
+        Record("v", None, 0, 1, PackLocation(shard, offset, 1, 1, 0)) for shard, offset in positions
+    ]
 
 
 def test_shards_list_their_samples_as_they_are_stored_and_replicas_behind():
