@@ -83,19 +83,19 @@ def test_a_cann_that_is_not_sourced_is_named_with_what_to_source(
     write(root / folder / "compiler" / "version.info", "Version=8.5.0\nversion_dir=cann-8.5.0\n")
     write(root / script)
     line = check_env.cann()
-    assert line.found == f"8.5 in {root / folder}"
+    assert line.result == f"8.5 in {root / folder}"
     assert line.wrong == f"source {root / script} first: ASCEND_HOME_PATH is not set"
     monkeypatch.setenv("ASCEND_HOME_PATH", str(root / folder))
     assert check_env.cann() == ("CANN", f"8.5 in {root / folder}", "", False)
     monkeypatch.setenv("ASCEND_HOME_PATH", "/no/cann")
-    assert check_env.cann().found == "not found in ASCEND_HOME_PATH=/no/cann"
+    assert check_env.cann().result == "not found in ASCEND_HOME_PATH=/no/cann"
 
 
 def test_the_newer_cann_is_taken(check_env, host):
     root = host() / "Ascend"
     for folder, number in (("ascend-toolkit/latest", "8.2"), ("cann", "9.1")):
         write(root / folder / "compiler" / "version.info", f"Version={number}.0\n")
-    assert check_env.cann().found == f"9.1 in {root / 'cann'}"
+    assert check_env.cann().result == f"9.1 in {root / 'cann'}"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_the_wheels_of_cann_are_tried_by_another_process(check_env, host, monkey
             write(packages / name / "__init__.py", text if name == "te" else "")
         (line,) = check_env.check_ascend()
         assert line.name == "te, hccl"
-        assert line.found == (problem or "can be imported")
+        assert line.result == (problem or "can be imported")
         folder = root / "Ascend" / "cann" / "lib64"
         wanted = f"pip install '.[ascend]' {folder}/te-*.whl {folder}/hccl-*.whl"
         assert line.wrong == (wanted if problem else "")
@@ -141,7 +141,7 @@ def test_cores_are_counted_for_each_npu(check_env, host, monkeypatch):
     for cores, wrong in ((96, ""), (95, "give each rank 12 cores or more")):
         monkeypatch.setattr(os, "sched_getaffinity", lambda process, cores=cores: range(cores))
         line = list(check_env.check_ascend())[-1]
-        assert line.found == f"{cores // 8} for each of 8 devices"
+        assert line.result == f"{cores // 8} for each of 8 devices"
         assert line.wrong.startswith(wrong)
         assert bool(line.wrong) == bool(wrong)
 
@@ -157,7 +157,7 @@ def test_mindspores_warnings_are_shown_once_beside_an_npu(
     host("davinci", 2)
     *_, kind, log = check_env.devices()
     assert kind == ("Ascend devices", "2", "", False)
-    messages = sorted(log.found.splitlines())
+    messages = sorted(log.result.splitlines())
     assert [message[:10] for message in messages] == [
         "CheckFailed"[:10], "no 406 ...", "no 417 ...", "too many"
     ]  # fmt: skip
@@ -166,9 +166,9 @@ def test_mindspores_warnings_are_shown_once_beside_an_npu(
     with pytest.raises(SystemExit):
         check_env.main()
     *screen, last = capsys.readouterr().out.splitlines()
-    assert json.loads(last)["found"]["MindSpore's log"] == log.found
+    assert json.loads(last)["found"]["MindSpore's log"] == log.result
     first = next(i for i, line in enumerate(screen) if "MindSpore's log" in line)
-    assert [line[18:] for line in screen[first : first + 4]] == log.found.splitlines()
+    assert [line[18:] for line in screen[first : first + 4]] == log.result.splitlines()
     assert {line[2:18].strip() for line in screen[first + 1 : first + 4]} == {""}
 
 
@@ -191,7 +191,7 @@ def test_a_gpu_needs_cuda_home_its_compiler_and_cudnn(check_env, host, monkeypat
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))  # an ldconfig that knows no library
     write(tmp_path / "bin" / "ldconfig", "#!/bin/sh\n").chmod(0o755)
     home, cudnn = check_env.check_gpu()
-    assert home.found == "not set"
+    assert home.result == "not set"
     assert home.wrong.startswith("export CUDA_HOME=")
     assert cudnn.wrong == "install cuDNN 8, and add its folder to LD_LIBRARY_PATH"
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
@@ -204,11 +204,11 @@ def test_a_gpu_needs_cuda_home_its_compiler_and_cudnn(check_env, host, monkeypat
         ("CUDA_HOME", str(tmp_path / "cuda"), "", False),
         ("cuDNN", str(library), "", False),
     ]
-    assert check_env.cuda().found.startswith("11.6")
+    assert check_env.cuda().result.startswith("11.6")
     monkeypatch.delenv("LD_LIBRARY_PATH")
     text = "libcudnn.so.8 (libc6,x86-64) => /usr/lib/libcudnn.so.8"
     write(tmp_path / "bin" / "ldconfig", f"#!/bin/sh\necho '        {text}'\n")
-    assert list(check_env.check_gpu())[1].found == "/usr/lib/libcudnn.so.8"
+    assert list(check_env.check_gpu())[1].result == "/usr/lib/libcudnn.so.8"
 
 
 def test_the_help_says_how_to_choose_a_device(check_env):
@@ -265,7 +265,7 @@ def test_another_cuda_matters_where_a_gpu_is_to_be_used(check_env, monkeypatch):
     for there, wrong in ((None, ""), ("/usr/bin/nvidia-smi", "MindSpore expects one of 11.1, ")):
         monkeypatch.setattr(check_env.shutil, "which", lambda name, there=there: there)
         line = check_env.cuda()
-        assert line.found.startswith("13.0")
+        assert line.result.startswith("13.0")
         assert line.wrong.startswith(wrong)
         assert bool(line.wrong) == bool(wrong)
 
