@@ -201,7 +201,7 @@ BUILD = """
         cfg = load_config(network.config, path, ["run.device=Ascend"])
         try:
             with no_init_parameters():
-                find_network(network).model.build_network(**cfg.model_arguments())
+                network.model.build_network(**cfg.model_arguments())
         except Exception as error:
             failed[path.stem] = str(error)
     print(json.dumps({"finished": True, "failed": failed}), flush=True)
@@ -329,11 +329,11 @@ def name_config(network: str) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("", "missing --chip"),
+        ("", "required: --chip"),
         ("--chip=ascend910b1", "--chip: ascend910b1 is not known; nearest: ascend910b;"),
-        ("--chip=ascend910b --ranks=0", "--ranks must be a whole number above 0, not 0"),
-        ("--chip=ascend910b --cores=few", "--cores must be a whole number above 0, not few"),
-        ("--chip=ascend910b --mode=trian", "--mode must be train or eval, not trian"),
+        ("--chip=ascend910b --ranks=0", "--ranks: must be a whole number of at least 1, not 0"),
+        ("--chip=ascend910b --cores=few", "--cores: must be a whole number of at least 1, not few"),
+        ("--chip=ascend910b --mode=trian", "--mode: invalid choice: 'trian'"),
         ("--chip=ascend910b --cann=/none", "--cann: /none has no lib64/libascendcl.so"),
         ("--chip=ascend910b --run.jit_level=O3", "run.jit_level must be one of auto, O0, O1, O2"),
         ("--chip=ascend910 --run.jit_level=auto", "a dry run needs --cann for it"),

@@ -14,7 +14,7 @@ from utils.networks import find_network, list_networks
 from utils.testing.golden import evaluation, put_state, spread
 from utils.weights.convert import read_source
 
-TWINS = sorted((ROOT / "benchmarks").glob("*.py"))
+TWINS = sorted((ROOT / "benchmarks" / "torch").glob("*.py"))
 FEW = (
     "tsm_smoke",
     "resnet50_smoke",

@@ -124,7 +124,7 @@ def figures(clip: tuple[int, ...], layers: Sequence[LayerCost]) -> dict:
     return {
         "clip": list(clip),
         "parameters": parameters,
-        "count_multiply_adds": macs,
+        "multiply_adds": macs,
         **{f"{name}_bytes": size for name, size in sizes.items()},
         **{f"per_{name}_byte": round(macs / size, 2) for name, size in sizes.items()},
         "kinds": by_kind(layers),
@@ -145,14 +145,14 @@ def by_kind(layers: Sequence[LayerCost]) -> dict[str, dict[str, int]]:
 def cells(row: dict) -> list[str]:
     """A row as COLUMNS show it, after the name."""
     fractions = {
-        COMPUTING[kind]: 100 * sums["macs"] / row["count_multiply_adds"]
+        COMPUTING[kind]: 100 * sums["macs"] / row["multiply_adds"]
         for kind, sums in row["kinds"].items()
         if kind in COMPUTING
     }
     return [
         "x".join(str(size) for size in row["clip"]),
         f"{row['parameters']:,}",
-        f"{row['count_multiply_adds'] / 1e9:,.3f}",
+        f"{row['multiply_adds'] / 1e9:,.3f}",
         *(f"{row[f'{name}_bytes'] / 1e6:,.3f}" for name in SIZES),
         *(f"{row[f'per_{name}_byte']:,.1f}" for name in SIZES),
         ", ".join(

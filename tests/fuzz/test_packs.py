@@ -163,7 +163,7 @@ def test_a_missing_file_of_a_pack_is_named(pack, name, tmp_path):
     path = pack.folder / "list.txt" / name
     path.rename(tmp_path / "away")
     try:
-        with pytest.raises(ValueError, match="data.packed: .*list.txt.*pack_dataset"):
+        with pytest.raises(ValueError, match="data.packed: .*list.txt.*pack_videos"):
             read_records(pack.file, pack.folder)
     finally:
         (tmp_path / "away").rename(path)
