@@ -14,7 +14,10 @@ from utils.networks import find_network, list_networks
 from utils.testing.golden import evaluation, put_state, spread
 from utils.weights.convert import read_source
 
-TWINS = sorted((ROOT / "benchmarks" / "torch").glob("*.py"))
+# baseline.py runs the twins beside the networks, so it imports both.
+TWINS = sorted(
+    path for path in (ROOT / "benchmarks" / "torch").glob("*.py") if path.name != "baseline.py"
+)
 FEW = (
     "tsm_smoke",
     "resnet50_smoke",
