@@ -49,7 +49,7 @@ PATHS = {
     "packed, video": ["data.packed={out}/video"],
     "packed, jpeg": ["data.packed={out}/jpeg"],
 }
-PLAIN = ["data.rand_augment=", "data.copies=1"]  # MViT without RandAugment
+PLAIN = ["data.rand_augment=", "data.repeated_aug=1"]  # MViT without RandAugment
 # Clips a second that a device takes: TSM's of a V100 (49.9 hours on 6 for 100 epochs of 240,000
 # clips, arXiv:1910.00932), the others by their multiply-adds: 720 thousand million a second.
 DEMAND = {"tsm": 22, "x3d": 367, "mvit_multi": 1.6, "resnet50": 176}

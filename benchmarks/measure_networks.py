@@ -26,7 +26,7 @@ NETWORKS = {
     "x3d_s_k400_13x6": ["--data.batch=2"],
     "x3d_m_k400_16x5": ["--data.batch=2"],
     "mvit_multi_plain_s_k400_16x4": [
-        *("--data.batch=1", "--data.copies=1", "--data.mixup=0", "--data.cutmix=0"),
+        *("--data.batch=1", "--data.repeated_aug=1", "--data.mixup=0", "--data.cutmix=0"),
     ],
     "tsm_smoke": [],
     "resnet50_smoke": [],

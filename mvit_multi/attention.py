@@ -76,14 +76,14 @@ class Attention(nn.Cell):
     token is a class token, which has neither pooling nor relative positions.
     """
 
-    def __init__(self, plan: BlockPlan, eps: float, relative: bool, token: bool, form: str):
+    def __init__(self, plan: BlockPlan, eps: float, relative: bool, token: bool, impl: str):
         super().__init__()
         self.heads, self.size, self.grid = plan.heads, plan.dim_out // plan.heads, plan.grid
         self.token, self.out_grid = token, pool_grid(plan.grid, plan.stride_q)
         self.qkv = ChannelsFirstDense(plan.dim, 3 * plan.dim_out)
         self.proj = Dense(plan.dim_out, plan.dim_out, weight_init=Normal(STD))
         strides = (plan.stride_q, plan.stride_kv, plan.stride_kv)
-        pools = [DepthwiseConv3d(self.size, (3, 3, 3), stride, form) for stride in strides]
+        pools = [DepthwiseConv3d(self.size, (3, 3, 3), stride, impl) for stride in strides]
         norms = [LayerNorm(self.size, eps) for _ in strides]
         self.pool_q, self.pool_k, self.pool_v = pools
         self.norm_q, self.norm_k, self.norm_v = norms
@@ -117,7 +117,7 @@ class Attention(nn.Cell):
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Computes pooled queries, keys and values of tokens, each (B, h, N', d)."""
-        if on_ascend() and self.pool_k.form == "taps":
+        if on_ascend() and self.pool_k.impl == "taps":
             return self.project_at_once(x)
         parts = ()
         for i, pool in enumerate((self.pool_q, self.pool_k, self.pool_v)):

@@ -54,8 +54,8 @@ class Data:
     stride: int = 3  # distance of two frames of a clip, in frames of a video with rate `fps`
     fps: float = 30.0
     crop: int = 224
-    copies: int = 2  # repeated augmentation: clips of one decoded video
-    replicas: int = 1  # how often an epoch contains each video
+    repeated_aug: int = 2  # repeated augmentation: clips of one decoded video
+    dataset_repeats: int = 1  # how often an epoch contains each video
     rand_augment: str = "rand-m7-n4-mstd0.5-inc1"  # empty: off
     area: tuple[float, float] = (0.08, 1.0)  # of a random crop, as a fraction of the frame
     erase: float = 0.25  # probability of random erasing
@@ -67,10 +67,19 @@ class Data:
     workers: Union[int, Literal["auto"]] = "auto"  # auto: this device's share of the CPU cores
     processes: Union[bool, Literal["auto"]] = "auto"  # auto: true on a CPU with more than 8 workers
     prefetch: Union[int, Literal["auto"]] = "auto"  # batches prepared in advance; auto: 2 to 8
-    bad_limit: float = 0.01  # the run stops above this fraction of unreadable videos
+    max_unreadable: float = 0.01  # the run stops above this fraction of unreadable videos
 
     def __post_init__(self):
-        numbers = ("frames", "stride", "fps", "crop", "copies", "replicas", "batch", "workers")
+        numbers = (
+            "frames",
+            "stride",
+            "fps",
+            "crop",
+            "repeated_aug",
+            "dataset_repeats",
+            "batch",
+            "workers",
+        )
         positive(self, "data", *numbers, "prefetch", "max_pixels")
         names = [dataset.name for dataset in self.sets]
         if not names or len(set(names)) < len(names):
@@ -85,9 +94,9 @@ class Data:
             raise ValueError("data.mixup and cutmix must not be negative, area within (0, 1]")
         if self.rand_augment:
             parse_policy(self.rand_augment)
-        if not 0 <= self.bad_limit < 1:
-            raise ValueError(f"data.bad_limit must lie in [0, 1), not {self.bad_limit}")
-        if self.copies * self.batch < 2 and self.mixes:
+        if not 0 <= self.max_unreadable < 1:
+            raise ValueError(f"data.max_unreadable must lie in [0, 1), not {self.max_unreadable}")
+        if self.repeated_aug * self.batch < 2 and self.mixes:
             raise ValueError("data.mixup and cutmix need two clips a batch")
 
     @property
@@ -103,22 +112,32 @@ class Model:
     depth: int = 24
     dim: int = 96  # channels of the first block
     heads: int = 1  # of the first block
-    grow: tuple[int, ...] = (2, 5, 21)  # blocks that double channels and heads and halve the grid
+    stage_starts: tuple[int, ...] = (
+        2,
+        5,
+        21,
+    )  # blocks that double channels and heads and halve the grid
     kv_stride: int = 8  # stride of keys and values in the first block
     drop_path: float = 0.1
     dropout: float = 0.5
-    plain: bool = False  # PySlowFast's MViTv2: class token, relative positions
+    # pyslowfast: plain MViTv2, with a class token and relative positions
+    variant: Literal["multitrain", "pyslowfast"] = "multitrain"
     relative: bool = False  # relative positions instead of absolute ones
-    single: bool = False  # one linear head, for one data set
-    cross: bool = True  # projections between the heads' classes
+    single_head: bool = False  # one linear head, for one data set
+    cross_projections: bool = True  # projections between the heads' classes
     expander: bool = True  # the MLP of the embedding for the informative loss
-    pooling: Literal["auto", "taps", "grouped", "frames"] = "auto"  # utils/nn/conv3d.py
+    depthwise_impl: Literal["auto", "taps", "grouped", "frames"] = "auto"  # utils/nn/conv3d.py
     recompute: bool = False  # recompute activations: less memory, more time in training
 
     def __post_init__(self):
         positive(self, "model", "depth", "dim", "heads", "kv_stride")
-        if self.grow and not 0 <= min(self.grow) <= max(self.grow) < self.depth:
-            raise ValueError(f"model.grow: {list(self.grow)} are not blocks of {self.depth}")
+        if (
+            self.stage_starts
+            and not 0 <= min(self.stage_starts) <= max(self.stage_starts) < self.depth
+        ):
+            raise ValueError(
+                f"model.stage_starts: {list(self.stage_starts)} are not blocks of {self.depth}"
+            )
 
 
 @dataclass(frozen=True)
@@ -135,8 +154,8 @@ class Train:
     eps: float = 1e-8
     weight_decay: float = 0.05
     clip_norm: float = 1.0  # 0: off
-    accumulate: int = 1  # micro-batches per update
-    ema: float = 0.0  # decay of the exponential moving average of weights; 0: off
+    accumulation_steps: int = 1  # micro-batches per update
+    ema_decay: float = 0.0  # decay of the exponential moving average of weights; 0: off
     smoothing: float = 0.1
     smoothing_classes: int = 0  # classes that smoothing spreads over; 0: those of each set
     set_weights: tuple[float, ...] = ()  # weights of the losses of the data sets; empty: all 1
@@ -150,9 +169,9 @@ class Train:
     new_head: bool = False  # fresh heads, projections and expander
 
     def __post_init__(self):
-        positive(self, "train", "epochs", "lr", "accumulate", "eps")
-        if not 0 <= self.ema < 1:
-            raise ValueError(f"train.ema must lie in [0, 1), not {self.ema}")
+        positive(self, "train", "epochs", "lr", "accumulation_steps", "eps")
+        if not 0 <= self.ema_decay < 1:
+            raise ValueError(f"train.ema_decay must lie in [0, 1), not {self.ema_decay}")
         if not 0 <= self.smoothing < 1:
             raise ValueError(f"train.smoothing must lie in [0, 1), not {self.smoothing}")
 
@@ -180,8 +199,8 @@ class Config:
 
     def __post_init__(self):
         names, model, train = [dataset.name for dataset in self.data.sets], self.model, self.train
-        if model.single and len(names) > 1:
-            raise ValueError("model.single: one linear head serves one data set; give one")
+        if model.single_head and len(names) > 1:
+            raise ValueError("model.single_head: one linear head serves one data set; give one")
         if train.informative_weight and not model.expander:
             raise ValueError("train.informative_weight needs model.expander")
         if train.set_weights and len(train.set_weights) != len(names):
@@ -193,14 +212,16 @@ class Config:
     @property
     def crosses(self) -> bool:
         """Whether the network has projections between the classes of data sets."""
-        return self.model.cross and len(self.data.sets) > 1
+        return self.model.cross_projections and len(self.data.sets) > 1
 
     def model_arguments(self) -> dict:
-        """The arguments of mvit_multi.model.MViT; `model.pooling` auto chooses by device."""
+        """The arguments of mvit_multi.model.MViT; `model.depthwise_impl` auto chooses by device."""
         model, sets = self.model, self.data.sets
         auto = {"Ascend": "taps", "GPU": "grouped", "CPU": "frames"}[self.run.device]
         arguments = {
-            key: value for key, value in vars(model).items() if key not in ("pooling", "cross")
+            key: value
+            for key, value in vars(model).items()
+            if key not in ("cross_projections", "depthwise_impl")
         }
         return {
             **arguments,
@@ -208,6 +229,6 @@ class Config:
             "num_classes": tuple(dataset.num_classes for dataset in sets),
             "frames": self.data.frames,
             "crop": self.data.crop,
-            "cross": self.crosses,
-            "form": auto if model.pooling == "auto" else model.pooling,
+            "cross_projections": self.crosses,
+            "depthwise_impl": auto if model.depthwise_impl == "auto" else model.depthwise_impl,
         }

@@ -58,11 +58,11 @@ def read_dataset_records(cfg, dataset_index: int, split: str) -> list[Sample]:
 
 
 def read_records(cfg, split: str) -> list[Sample]:
-    """The samples of all data sets in order; in training repeated `data.replicas` times."""
+    """The samples of all data sets in order; in training repeated `data.dataset_repeats` times."""
     samples = [
         sample for k in range(len(cfg.data.sets)) for sample in read_dataset_records(cfg, k, split)
     ]
-    return samples * (cfg.data.replicas if split == "train" else 1)
+    return samples * (cfg.data.dataset_repeats if split == "train" else 1)
 
 
 def build_train_sampler(cfg, samples: list[Sample], rt: Runtime) -> TrainSampler:
@@ -111,7 +111,7 @@ class TrainSource(video_dataset.TrainVideos):
     def make_row(self, sample: Sample, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
         data, settings = self.data, self.data.sets[sample.dataset_index]
         frames, clips, targets = self.read_frames(sample, rng), [], []
-        for _ in range(data.copies):
+        for _ in range(data.repeated_aug):
             clip, mirrored = transforms.make_train_clip(
                 frames, data.crop, data.area, self.policy, data.erase, settings.flip, rng
             )
@@ -121,7 +121,7 @@ class TrainSource(video_dataset.TrainVideos):
         return np.stack(clips), np.stack(targets)
 
     def make_blank_row(self) -> tuple[np.ndarray, np.ndarray]:
-        copies = self.data.copies
+        copies = self.data.repeated_aug
         clips = np.zeros((copies, *get_input_shape(self.data)), np.uint8)
         return clips, np.stack([build_target_row(0, 0, 1.0)] * copies)
 
@@ -189,10 +189,10 @@ def get_input_shape(data) -> tuple[int, int, int, int]:
 
 def get_clip_shape(data, size: int) -> tuple[int, ...]:
     """The shape of one sample of a training batch: (S, 3, T, size, size)."""
-    return data.copies, 3, data.frames, size, size
+    return data.repeated_aug, 3, data.frames, size, size
 
 
 def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
     """Targets float32 (B, S, 7) of clips of the first data set with labels (B,), not mixed."""
-    rows = [[build_target_row(0, int(label), 1.0)] * cfg.data.copies for label in labels]
+    rows = [[build_target_row(0, int(label), 1.0)] * cfg.data.repeated_aug for label in labels]
     return np.array(rows, np.float32)

@@ -34,7 +34,7 @@ def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
         return ConcatHeads(net)
 
     result = export.export(
-        load, get_input_shape(cfg.data), "probabilities", want, info, form="grouped"
+        load, get_input_shape(cfg.data), "probabilities", want, info, depthwise_impl="grouped"
     )
     print_result(result, rt)
 

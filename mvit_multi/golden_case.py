@@ -24,7 +24,7 @@ from utils.train.train_step import TrainStep
 RECIPE = {"label_smoothing": 0.0, "smoothing_classes": 0}
 
 
-def list_model_arguments(case: dict, form: str = "frames") -> dict:
+def list_model_arguments(case: dict, depthwise_impl: str = "frames") -> dict:
     """The arguments of `MViT` for a golden case."""
     config = case["config"]
     plain = config["MVIT.CLS_EMBED_ON"]
@@ -39,22 +39,22 @@ def list_model_arguments(case: dict, form: str = "frames") -> dict:
         "depth": config["MVIT.DEPTH"],
         "dim": config["MVIT.EMBED_DIM"],
         "heads": config["MVIT.NUM_HEADS"],
-        "grow": tuple(block for block, _ in config["MVIT.DIM_MUL"]),
+        "stage_starts": tuple(block for block, _ in config["MVIT.DIM_MUL"]),
         "kv_stride": config["MVIT.POOL_KV_STRIDE_ADAPTIVE"][1],
         "drop_path": 0.0,
         "dropout": 0.0,
-        "plain": plain,
+        "variant": "pyslowfast" if plain else "multitrain",
         "relative": config.get("MVIT.REL_POS_EMBED", plain),
-        "single": single,
-        "cross": config.get("MODEL.MULTI_ADD_CROSS_PROJ", False),
+        "single_head": single,
+        "cross_projections": config.get("MODEL.MULTI_ADD_CROSS_PROJ", False),
         "expander": config.get("MODEL.USE_INF_EXPANDER", False),
-        "form": form,
+        "depthwise_impl": depthwise_impl,
     }
 
 
-def build_network(case: dict, training: bool = False, form: str = "frames") -> MViT:
+def build_network(case: dict, training: bool = False, depthwise_impl: str = "frames") -> MViT:
     """The network of a case with its weights."""
-    net = MViT(**list_model_arguments(case, form))
+    net = MViT(**list_model_arguments(case, depthwise_impl))
     put_state(net, case_state(case, net), NETWORK)
     return net.set_train(training)
 
@@ -68,7 +68,7 @@ def build_loss(case: dict) -> nn.Cell:
         informative = loss.VarianceCovarianceLoss(*weights, gather=None)
     return loss.build_loss(
         arguments["num_classes"],
-        arguments["cross"],
+        arguments["cross_projections"],
         smoothing=train.get("label_smoothing", RECIPE["label_smoothing"]),
         smoothing_classes=train.get("smoothing_classes", RECIPE["smoothing_classes"]),
         projection_weight=config.get("MODEL.MULTI_PROJ_LOSS_WEIGHT", 1.0),
@@ -89,9 +89,9 @@ def build_train_step(case: dict, part: str) -> TrainStep:
     """The train step of the recorded updates; `part` is `step`."""
     net, recipe = build_network(case, training=True), case["train"][part]["optimizer"]
     train = SimpleNamespace(
-        accumulate=1,
+        accumulation_steps=1,
         clip_norm=recipe["clip_grad_l2norm"],
-        ema=0.0,
+        ema_decay=0.0,
         weight_decay=recipe["weight_decay"],
     )
     weights, lr = net.trainable_params(), np.full(5, recipe["lr"])

@@ -68,12 +68,12 @@ class MultiHead(nn.Cell):
         names: Sequence[str],
         num_classes: Sequence[int],
         dropout: float,
-        cross: bool,
+        cross_projections: bool,
     ):
         super().__init__()
         heads = [Mlp(cin, HEAD_WIDTH, count, dropout) for count in num_classes]
         self.heads = nn.SequentialCell(OrderedDict(zip(names, heads)))
-        self.pairs = tuple(list_projection_pairs(names)) if cross else ()
+        self.pairs = tuple(list_projection_pairs(names)) if cross_projections else ()
         self.count = len(heads)
         if self.pairs:
             projections = OrderedDict(

@@ -35,7 +35,7 @@ class MultiLoss(nn.Cell):
     def __init__(
         self,
         num_classes: tuple[int, ...],
-        cross: bool,
+        cross_projections: bool,
         smoothing: float = 0.1,
         smoothing_classes: int = 0,
         weights: tuple[float, ...] = (),
@@ -47,7 +47,7 @@ class MultiLoss(nn.Cell):
     ):
         super().__init__()
         self.num_classes, self.count = num_classes, len(num_classes)
-        self.others = self.count - 1 if cross else 0
+        self.others = self.count - 1 if cross_projections else 0
         self.weights = weights or (1.0,) * self.count
         self.projection_weight, self.add_to_scores = projection_weight, add_to_scores
         self.informative, self.informative_weight = informative, informative_weight

@@ -17,7 +17,11 @@ def get_lr(train: Any, steps_per_epoch: int, global_batch: int) -> np.ndarray:
     `warmup_lr` and `end_lr` scale with the global batch.
     """
     factor = lr_schedules.peak_lr(1.0, train.base_batch, global_batch)
-    ends = np.arange(train.accumulate, steps_per_epoch + train.accumulate, train.accumulate)
+    ends = np.arange(
+        train.accumulation_steps,
+        steps_per_epoch + train.accumulation_steps,
+        train.accumulation_steps,
+    )
     last = np.minimum(ends, steps_per_epoch) - 1
     epoch = np.arange(train.epochs)[:, None] + last[None] / steps_per_epoch
     return factor * compute_lr_at(epoch.reshape(-1), train)

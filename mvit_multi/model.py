@@ -28,13 +28,19 @@ MLP_RATIO = 4
 
 
 def plan_blocks(
-    frames: int, crop: int, depth: int, dim: int, heads: int, grow: Sequence[int], kv_stride: int
+    frames: int,
+    crop: int,
+    depth: int,
+    dim: int,
+    heads: int,
+    stage_starts: Sequence[int],
+    kv_stride: int,
 ) -> list[BlockPlan]:
-    """The plans of all blocks. Blocks in `grow` double channels and heads and halve the grid."""
+    """The plans of all blocks. `stage_starts` double channels and heads and halve the grid."""
     grid, table_grid = compute_patch_grid(frames, crop), (frames // 2, crop // 4, crop // 4)
     plans, dim_in = [], dim
     for i in range(depth):
-        stride = 2 if i in grow else 1
+        stride = 2 if i in stage_starts else 1
         dim, heads, kv_stride = dim * stride, heads * stride, max(kv_stride // stride, 1)
         plans.append(BlockPlan(dim_in, dim, heads, grid, table_grid, stride, kv_stride))
         grid, dim_in = pool_grid(grid, stride), dim
@@ -120,12 +126,12 @@ class Block(nn.Cell):
         relative: bool,
         token: bool,
         on_normed: bool,
-        form: str,
+        depthwise_impl: str,
     ):
         super().__init__()
         dim, cout = plan.dim, plan.dim_out
         self.norm1 = LayerNorm(dim, eps)
-        self.attn = Attention(plan, eps if on_normed else 1e-5, relative, token, form)
+        self.attn = Attention(plan, eps if on_normed else 1e-5, relative, token, depthwise_impl)
         self.drop1, self.drop2 = DropPath(drop_path), DropPath(drop_path)
         self.norm2 = LayerNorm(cout, eps)
         self.mlp = Mlp(cout, MLP_RATIO * cout, cout)
@@ -169,14 +175,15 @@ class Block(nn.Cell):
 class MViT(nn.Cell):
     """Clips (B, 3, frames, crop, crop), uint8 or normalised float32; see the module for outputs.
 
-    `datasets` are the names, `num_classes` the numbers of classes of the data sets. `plain` is
-    PySlowFast's MViTv2, with a class token and relative positions; otherwise MultiTrain's, with
-    position embeddings in space and in time, or with relative positions (`relative`). `single`: one
-    linear head; otherwise one MLP head for each data set, with projections between them (`cross`).
+    `datasets` are the names, `num_classes` the numbers of classes of the data sets. `variant`
+    pyslowfast is the plain MViTv2, with a class token and relative positions; multitrain has
+    position embeddings in space and in time, or relative positions (`relative`). `single_head`: one
+    linear head; otherwise one MLP head for each data set, with projections between them
+    (`cross_projections`).
     `expander`: the MLP of the embedding for the informative loss. `drop_path` increases from 0 in
-    the first block to its value in the last one. `form` is the form of the pooling convolutions
-    (`utils.nn.conv3d.FORMS`). `recompute`: the backward pass recomputes the activations of a block
-    instead of storing them.
+    the first block to its value in the last one. `depthwise_impl` is that of the
+    pooling convolutions (`utils.nn.conv3d.FORMS`). `recompute`: the backward pass recomputes the
+    activations of a block instead of storing them.
     """
 
     def __init__(
@@ -188,20 +195,21 @@ class MViT(nn.Cell):
         depth: int = 24,
         dim: int = 96,
         heads: int = 1,
-        grow: Sequence[int] = (2, 5, 21),
+        stage_starts: Sequence[int] = (2, 5, 21),
         kv_stride: int = 8,
         drop_path: float = 0.1,
         dropout: float = 0.5,
-        plain: bool = False,
+        variant: str = "multitrain",
         relative: bool = False,
-        single: bool = False,
-        cross: bool = True,
+        single_head: bool = False,
+        cross_projections: bool = True,
         expander: bool = True,
-        form: str = "taps",
+        depthwise_impl: str = "taps",
         recompute: bool = False,
     ):
         super().__init__()
-        plans = self.plans = plan_blocks(frames, crop, depth, dim, heads, grow, kv_stride)
+        plain = variant == "pyslowfast"
+        plans = self.plans = plan_blocks(frames, crop, depth, dim, heads, stage_starts, kv_stride)
         rates = np.linspace(0, drop_path, depth)
         grid, width = plans[0].grid, plans[-1].dim_out
         self.token = plain
@@ -214,15 +222,15 @@ class MViT(nn.Cell):
         self.patch_embed = PatchEmbed(dim)
         self.blocks = nn.SequentialCell(
             [
-                Block(plan, float(rate), 1e-6, plain or relative, plain, plain, form)
+                Block(plan, float(rate), 1e-6, plain or relative, plain, plain, depthwise_impl)
                 for plan, rate in zip(plans, rates)
             ]
         )
         self.norm = LayerNorm(width, 1e-6)
-        if single:
+        if single_head:
             self.head = SingleHead(width, num_classes[0], dropout)
         else:
-            self.head = MultiHead(width, datasets, num_classes, dropout, cross)
+            self.head = MultiHead(width, datasets, num_classes, dropout, cross_projections)
         self.expander = Mlp(width, EXPANDER_WIDTH, width) if expander else None
         if plain:
             initialize_like_pyslowfast(self)

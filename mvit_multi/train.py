@@ -3,7 +3,7 @@
     python mvit_multi/train.py --config_path mvit_multi/configs/mvit_multi_smoke.yaml [--train.lr=1]
 
 The last line of stdout is one JSON object: checkpoint, epochs, steps, loss, top1,
-clips_per_second (here videos, with data.copies clips each), compile_seconds.
+clips_per_second (here videos, with data.repeated_aug clips each), compile_seconds.
 """
 
 import sys
@@ -43,11 +43,13 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     net = MViT(**cfg.model_arguments())
     if train.pretrained:
         checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
-    lr = get_lr(train, sampler.steps_per_epoch, sampler.effective_batch_size(train.accumulate))
+    lr = get_lr(
+        train, sampler.steps_per_epoch, sampler.effective_batch_size(train.accumulation_steps)
+    )
     weights = net.trainable_params()
     groups = build_parameter_groups(weights, train, lr)
     opt = optimizers.AdamW(weights, groups, train.betas, train.eps)
-    clips = (cfg.data.batch * cfg.data.copies, *get_input_shape(cfg.data))
+    clips = (cfg.data.batch * cfg.data.repeated_aug, *get_input_shape(cfg.data))
     mix = MixClips(net.normalize, cfg.data.mixes)
     return build_setup(cfg, rt, sampler, net, build_training_loss(cfg, rt), opt, lr, clips, mix)
 

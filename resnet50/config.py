@@ -31,7 +31,7 @@ class Data:
     batch: int = 256  # images per device
     workers: Union[int, Literal["auto"]] = "auto"  # this device's share of the cores
     prefetch: Union[int, Literal["auto"]] = "auto"  # batches made ahead; auto: 2 to 8, as fits
-    bad_limit: float = 0.01  # share of unreadable training images that stops the run
+    max_unreadable: float = 0.01  # share of unreadable training images that stops the run
 
     def __post_init__(self):
         positive(self, "data", "resize", "crop", "batch", "workers", "prefetch", "min_area")
@@ -43,8 +43,8 @@ class Data:
             raise ValueError("data.augment pad_crop is for CIFAR's images of 32 pixels")
         if self.mixup < 0 or self.min_area > 1 or min(self.std) <= 0:
             raise ValueError("data.mixup must not be negative, min_area not above 1, std above 0")
-        if not 0 <= self.bad_limit < 1:
-            raise ValueError(f"data.bad_limit must lie in [0, 1), not {self.bad_limit}")
+        if not 0 <= self.max_unreadable < 1:
+            raise ValueError(f"data.max_unreadable must lie in [0, 1), not {self.max_unreadable}")
 
     @property
     def is_cifar(self) -> bool:
@@ -93,17 +93,17 @@ class Train:
     smoothed: Literal["excluded", "included"] = "included"  # whether the label shares in smoothing
     batch_norm: Literal["trained", "frozen"] = "trained"
     clip_norm: float = 0.0  # 0: off
-    accumulate: int = 1  # micro-batches per update
-    ema: float = 0.0  # decay of the average of the weights; 0: off
+    accumulation_steps: int = 1  # micro-batches per update
+    ema_decay: float = 0.0  # decay of the average of the weights; 0: off
     pretrained: Optional[Path] = None  # a converted checkpoint
     new_head: bool = False  # the classifier starts fresh
 
     def __post_init__(self):
-        positive(self, "train", "epochs", "lr", "accumulate", "trust_coefficient")
+        positive(self, "train", "epochs", "lr", "accumulation_steps", "trust_coefficient")
         if self.optimizer == "lars" and (self.nesterov or self.epsilon < 0):
             raise ValueError("train.optimizer lars: nesterov must be false, epsilon not negative")
-        if not 0 <= self.ema < 1 or not 0 <= self.smoothing < 1:
-            raise ValueError("train.ema and train.smoothing must lie in [0, 1)")
+        if not 0 <= self.ema_decay < 1 or not 0 <= self.smoothing < 1:
+            raise ValueError("train.ema_decay and train.smoothing must lie in [0, 1)")
         if self.warmup_epochs >= self.epochs:
             raise ValueError(
                 f"train.warmup_epochs must be below train.epochs {self.epochs}, "

@@ -114,7 +114,7 @@ class TrainSource:
                 except VideoError as error:
                     self.unreadable.add(sample, str(error))
             sample = rng.randint(self.samples)
-        # Nothing is readable: the run is about to stop (data.bad_limit).
+        # Nothing is readable: the run is about to stop (data.max_unreadable).
         return np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8), 0
 
     def target(self, label: np.ndarray, step: int) -> np.ndarray:
@@ -136,7 +136,7 @@ class TrainSource:
 
     def find_fault(self) -> str:
         """Why the training must stop, or an empty string."""
-        return self.error or self.unreadable.describe_excess(self.data.bad_limit)
+        return self.error or self.unreadable.describe_excess(self.data.max_unreadable)
 
     def list_class_settings(self) -> list:
         """None: images have no settings that depend on names of classes."""

@@ -36,9 +36,9 @@ def build_train_step(case: dict, part: str) -> TrainStep:
     """The recorded updates' optimizer; `part` is `step` or `step_decay`."""
     net, recipe = build_network(case, training=True), case["train"][part]["optimizer"]
     train = SimpleNamespace(
-        accumulate=1,
+        accumulation_steps=1,
         clip_norm=0.0,
-        ema=0.0,
+        ema_decay=0.0,
         weight_decay=recipe["weight_decay"],
         decay={**RECIPE, **case["train"]}["decay"],
     )

@@ -55,8 +55,8 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     if train.batch_norm == "frozen":
         freeze_norms(cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d))
     mix = MixUp(net.normalize) if cfg.data.mixup else None
-    updates = sampler.updates_per_epoch(train.accumulate)
-    lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulate))
+    updates = sampler.updates_per_epoch(train.accumulation_steps)
+    lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulation_steps))
     weights = net.trainable_params()
     groups = parameter_groups(weights, train, lr)
     if train.optimizer == "lars":

@@ -14,7 +14,7 @@ RANKS = Path(__file__).parent / "distributed_train_worker.py"
 def poisoned(tiny, tmp_path_factory):
     """Two ranks with averages and a dynamic loss scale; the last one has an overflow in step 3."""
     folder = tmp_path_factory.mktemp("poisoned")
-    arguments = [*tiny, "--data.batch=2", "--train.ema=0.9", "--run.dynamic_loss_scale=true"]
+    arguments = [*tiny, "--data.batch=2", "--train.ema_decay=0.9", "--run.dynamic_loss_scale=true"]
     arguments += ["--run.loss_scale=1024", "--run.eval_every=2", f"--run.out={folder / 'run'}"]
     done = call("scripts/launch.py", "2", RANKS, *arguments, environment={"POISONED_STEP": "3"})
     assert done.returncode == 0, done.stderr
@@ -82,7 +82,7 @@ def test_a_run_of_two_devices_goes_on_with_one(stopped, two, pair):
     Up to the rounding of another order of additions, it ends where two undisturbed ranks do.
     """
     out, _ = stopped
-    result = run("tsm/train.py", *two, "--train.accumulate=2", f"--run.out={out}")
+    result = run("tsm/train.py", *two, "--train.accumulation_steps=2", f"--run.out={out}")
     assert result["steps"] == 24
     first, second = weights(result["checkpoint"]), weights(pair[1]["checkpoint"])
     for name, value in first.items():

@@ -123,7 +123,7 @@ def test_pytorch_takes_turns_for_every_network(network_name):
 def test_what_the_twin_does_not_know_is_told(tiny):
     pytest.importorskip("torch")
     for given, messages in [
-        ("--train.ema=0.9", "error: --torch: train.optimizer, train.ema"),
+        ("--train.ema_decay=0.9", "error: --torch: train.optimizer, train.ema_decay"),
         ("--run.amp=O2", "error: --torch compares float32"),
     ]:
         done = call(BENCHMARK, "step", *tiny, "--torch", given)

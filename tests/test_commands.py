@@ -54,7 +54,12 @@ def test_evaluation_counts_every_video_once_and_writes_its_result(tiny, trained)
 
 def test_kill_9_at_any_moment_changes_no_bit(tiny, tmp_path):
     """Everything that has a state is on: averages, sums, dropout, a dynamic loss scale."""
-    state = ["--train.ema=0.9", "--model.dropout=0.5", "--train.accumulate=4", "--run.seed=3"]
+    state = [
+        "--train.ema_decay=0.9",
+        "--model.dropout=0.5",
+        "--train.accumulation_steps=4",
+        "--run.seed=3",
+    ]
     state += ["--run.amp=O2", "--run.loss_scale=8", "--run.dynamic_loss_scale=true"]
     arguments = [*tiny, *state, "--run.save_steps=1"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -139,9 +144,9 @@ def test_a_video_that_cannot_be_read_is_replaced_counted_and_named_once(drawn, t
     stopped = call("tsm/train.py", *arguments, f"--run.out={tmp_path / 'a'}")
     assert stopped.returncode == 2
     assert stopped.stderr.count("cannot read") == 1
-    assert "data.bad_limit: 1 of 24 videos could not be read" in stopped.stderr
+    assert "data.max_unreadable: 1 of 24 videos could not be read" in stopped.stderr
     allowed = call(
-        "tsm/train.py", *arguments, f"--run.out={tmp_path / 'b'}", "--data.bad_limit=0.1"
+        "tsm/train.py", *arguments, f"--run.out={tmp_path / 'b'}", "--data.max_unreadable=0.1"
     )
     assert allowed.returncode == 0, allowed.stderr
     assert allowed.stderr.count("cannot read") == 1

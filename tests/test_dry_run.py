@@ -35,12 +35,12 @@ SPLIT = {
 }
 SEGMENTS = 3
 GATHERS = {"mvit_multi": 2}  # AllReduces of a loss that gathers the batch, and of its gradient
-KINDS = {"train": (), "accumulate": ("train.accumulate=2",), "eval": ()}
+KINDS = {"train": (), "accumulate": ("train.accumulation_steps=2",), "eval": ()}
 # Networks besides the smoke yamls: name -> (network, yaml, overrides).
 OTHERS = {
     "non_local": ("tsm", "tsm_r50_k400_8f_nl", ()),
     "mobilenetv2": ("tsm", "tsm_mobilenetv2_k400_8f", ()),
-    "dense": ("x3d", "x3d_smoke", ("model.groups=none",)),
+    "dense": ("x3d", "x3d_smoke", ("model.depthwise_impl=dense",)),
     "plain": ("mvit_multi", "mvit_multi_plain_s_k400_16x4", ()),
 }
 # Kernels of a training step of a recipe at its full size, rank 0 of 8: may only go down.
@@ -316,7 +316,7 @@ def test_a_process_that_hangs_is_ended(printed, reason, monkeypatch, tmp_path):
 
 
 def test_a_graph_that_cannot_be_built_is_one_line_and_status_1(cache):
-    done = call(COMMAND, *name_config("x3d"), "--chip=ascend910b", "--model.groups=grouped")
+    done = call(COMMAND, *name_config("x3d"), "--chip=ascend910b", "--model.depthwise_impl=grouped")
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert "On Ascend platform, group = 1 must be satisfied" in done.stderr

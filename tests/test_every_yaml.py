@@ -41,7 +41,7 @@ TOY = {
     "resnet50": ["data.resize=64", "data.crop=64", "data.batch=2", "train.warmup_epochs=2"],
     "mvit_multi": [
         *("data.crop=32", "data.batch=2", "data.frames=4", "model.dim=8", "model.depth=3"),
-        *("model.grow=[1]", "model.kv_stride=4"),
+        *("model.stage_starts=[1]", "model.kv_stride=4"),
     ],
 }
 
@@ -73,9 +73,9 @@ def graph_of(path: Path) -> str:
     switches = {
         key: value if isinstance(value, (bool, str)) else bool(value)
         for key, value in vars(cfg.train).items()
-        if key not in no_part | {"accumulate", "end_lr", "schedule_epochs", "new_head"}
+        if key not in no_part | {"accumulation_steps", "end_lr", "schedule_epochs", "new_head"}
     }
-    run = (cfg.run.amp, cfg.run.dynamic_loss_scale, cfg.train.accumulate > 1)
+    run = (cfg.run.amp, cfg.run.dynamic_loss_scale, cfg.train.accumulation_steps > 1)
     return repr((path.parents[1].name, network, run, switches, getattr(cfg.data, "mixup", 0) > 0))
 
 
@@ -96,7 +96,9 @@ def build(path: Path) -> TrainSetup:
 @pytest.mark.parametrize("path", YAMLS, ids=lambda p: p.stem)
 def test_a_yaml_builds_its_optimizer(path: Path):
     lr = build(path).lr
-    assert len(lr) == 9 * TrainSampler(4, 2, 0, 1, 0).updates_per_epoch(toy(path).train.accumulate)
+    assert len(lr) == 9 * TrainSampler(4, 2, 0, 1, 0).updates_per_epoch(
+        toy(path).train.accumulation_steps
+    )
     assert (lr >= 0).all()
     assert lr.max() > 0
 

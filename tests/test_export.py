@@ -32,10 +32,13 @@ TSM = {"num_classes": 5, "segments": 4, "arch": "resnet18", "first_width": 8}
 PIXELS = {"mean": (0.4, 0.5, 0.6), "std": (0.2, 0.2, 0.3)}
 X3D = {"num_classes": 5, "frames": 4, "crop": 32, "depth_factor": 0.4}
 MVIT = {"datasets": ("a", "b"), "num_classes": (5, 4), "frames": 4, "crop": 32, "depth": 2}
-MVIT.update(dim=16, grow=(1,), kv_stride=2)
-ONE = {"datasets": ("a",), "num_classes": (5,), "single": True, "expander": False}
-TAPS, FRAMES = ({"form": form, "stem_form": form} for form in ("taps", "frames"))
-GROUPED = {"x3d": {"form": "grouped", "stem_form": "grouped"}, "mvit_multi": {"form": "grouped"}}
+MVIT.update(dim=16, stage_starts=(1,), kv_stride=2)
+ONE = {"datasets": ("a",), "num_classes": (5,), "single_head": True, "expander": False}
+TAPS, FRAMES = ({"depthwise_impl": impl, "stem_impl": impl} for impl in ("taps", "frames"))
+GROUPED = {
+    "x3d": {"depthwise_impl": "grouped", "stem_impl": "grouped"},
+    "mvit_multi": {"depthwise_impl": "grouped"},
+}
 
 # network, arguments, clip
 SLOW = pytest.mark.slow
@@ -43,7 +46,7 @@ TOYS = {
     "tsm": ("tsm", TSM, (4, 3, 32, 32)),
     "x3d": ("x3d", {**X3D, **FRAMES}, (3, 4, 32, 32)),
     "resnet50": ("resnet50", {**PIXELS, **TSM, "segments": None}, (3, 64, 64)),
-    "mvit_multi": ("mvit_multi", {**MVIT, "form": "frames"}, (3, 4, 32, 32)),
+    "mvit_multi": ("mvit_multi", {**MVIT, "depthwise_impl": "frames"}, (3, 4, 32, 32)),
 }
 MORE = {
     "tsm_bottleneck": ("tsm", {**TSM, "arch": "resnet50", "dropout": 0}, (4, 3, 32, 32)),
@@ -68,9 +71,17 @@ MORE = {
     ),
     "x3d_taps": ("x3d", {**X3D, **TAPS}, (3, 4, 32, 32)),
     "x3d_windows": ("x3d", {**X3D, **FRAMES}, (3, 4, 64, 64)),
-    "mvit_taps": ("mvit_multi", {**MVIT, "form": "taps"}, (3, 4, 32, 32)),
-    "mvit_relative": ("mvit_multi", {**MVIT, "form": "taps", "relative": True}, (3, 4, 32, 32)),
-    "mvit_plain": ("mvit_multi", {**MVIT, **ONE, "form": "taps", "plain": True}, (3, 4, 32, 32)),
+    "mvit_taps": ("mvit_multi", {**MVIT, "depthwise_impl": "taps"}, (3, 4, 32, 32)),
+    "mvit_relative": (
+        "mvit_multi",
+        {**MVIT, "depthwise_impl": "taps", "relative": True},
+        (3, 4, 32, 32),
+    ),
+    "mvit_plain": (
+        "mvit_multi",
+        {**MVIT, **ONE, "depthwise_impl": "taps", "variant": "pyslowfast"},
+        (3, 4, 32, 32),
+    ),
 }
 
 
@@ -123,8 +134,8 @@ def test_a_mindir_of_any_batch_gives_the_scores_of_the_network(name, tmp_path):
 @pytest.mark.parametrize(
     ("network", "setting"),
     [
-        ("x3d", "model.groups=taps"),
-        pytest.param("mvit_multi", "model.pooling=taps", marks=SLOW),
+        ("x3d", "model.depthwise_impl=taps"),
+        pytest.param("mvit_multi", "model.depthwise_impl=taps", marks=SLOW),
     ],
 )
 def test_a_cpu_writes_the_mindir_for_an_ascend(network, setting, tmp_path):
@@ -136,7 +147,10 @@ def test_a_cpu_writes_the_mindir_for_an_ascend(network, setting, tmp_path):
     config = find_network(network).config
     path = ROOT / network / "configs" / f"{network}_smoke.yaml"
     toy = ["data.frames=4", "data.crop=32"]
-    own = {"x3d": ["data.scales=[32,36]"], "mvit_multi": ["model.depth=2", "model.grow=[1]"]}
+    own = {
+        "x3d": ["data.scales=[32,36]"],
+        "mvit_multi": ["model.depth=2", "model.stage_starts=[1]"],
+    }
     toy += own[network]
     ascend = load_config(config, path, [*toy, "run.device=Ascend"]).model_arguments()
     arguments = load_config(config, path, [*toy, "run.device=CPU", setting]).model_arguments()

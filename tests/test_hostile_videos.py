@@ -57,7 +57,11 @@ def hostile(drawn, tmp_path_factory):
 
 def test_a_training_and_an_evaluation_leave_out_what_cannot_be_read(tiny, hostile, tmp_path):
     shared = [*tiny, f"--data.root={hostile}"]
-    more = [f"--run.out={tmp_path / 'run'}", "--data.bad_limit=0.5", "--eval.allow_unreadable=true"]
+    more = [
+        f"--run.out={tmp_path / 'run'}",
+        "--data.max_unreadable=0.5",
+        "--eval.allow_unreadable=true",
+    ]
     done = call("tsm/train.py", *shared, *more)
     checkpoint = last_json(done)["checkpoint"]
     assert done.stderr.count("unreadable video: ") >= len(REFUSED)

@@ -37,9 +37,9 @@ def small(tmp_path_factory) -> list:
         "--data.frames=4",
         "--data.crop=32",
         "--data.batch=4",
-        "--data.copies=2",
+        "--data.repeated_aug=2",
         "--model.depth=2",
-        "--model.grow=[1]",
+        "--model.stage_starts=[1]",
         "--model.dim=8",
         "--train.epochs=2",
         "--train.warmup_epochs=1",
@@ -133,14 +133,18 @@ def test_a_golden_case_layer_by_layer():
 def test_a_start_from_another_sets_network(small, trained, tmp_path):
     """The trunk is taken, heads and projections are fresh; two of the three sets are enough."""
     sets = "[{name: axes, num_classes: 4, videos: axes, lists: axes}]"
-    single = [f"--data.sets={sets}", "--model.single=true", "--model.cross=false"]
+    single = [f"--data.sets={sets}", "--model.single_head=true", "--model.cross_projections=false"]
     single += ["--model.expander=false", "--train.informative_weight=0", "--train.epochs=1"]
     single += ["--train.warmup_epochs=0", "--data.batch=2"]
     first = run("mvit_multi/train.py", *small, *single, f"--run.out={tmp_path / 'one'}")
     begin = [f"--train.pretrained={first['checkpoint']}", "--train.lr=1e-12", "--train.epochs=1"]
     begin += ["--train.warmup_epochs=0", "--train.end_lr=0", "--train.weight_decay=0"]
     begin += ["--run.amp=O2", "--run.loss_scale=1024", "--run.dynamic_loss_scale=true"]
-    begin += ["--model.recompute=true", "--train.accumulate=2", f"--run.out={tmp_path / 'two'}"]
+    begin += [
+        "--model.recompute=true",
+        "--train.accumulation_steps=2",
+        f"--run.out={tmp_path / 'two'}",
+    ]
     done = call("mvit_multi/train.py", *small, *begin)
     assert done.returncode == 2
     assert "head" in done.stderr
@@ -179,10 +183,14 @@ def test_two_workers_equal_one_that_accumulates_twice_as_much(small, tmp_path):
     """
     plain = ["--train.informative_weight=0", "--train.epochs=1", "--train.warmup_epochs=0"]
     plain += ["--train.eps=1e-2", "--train.end_lr=1e-3"]  # the rate differs by half a micro-batch
-    plain += ["--data.batch=2", "--data.replicas=4"]  # whole groups of batches
-    once = ["--train.accumulate=2", "--run.all_reduce=[blocks.0, blocks.1]"]
+    plain += ["--data.batch=2", "--data.dataset_repeats=4"]  # whole groups of batches
+    once = ["--train.accumulation_steps=2", "--run.all_reduce=[blocks.0, blocks.1]"]
     alone = run(
-        "mvit_multi/train.py", *small, *plain, "--train.accumulate=4", f"--run.out={tmp_path / 'a'}"
+        "mvit_multi/train.py",
+        *small,
+        *plain,
+        "--train.accumulation_steps=4",
+        f"--run.out={tmp_path / 'a'}",
     )
     done = call(
         "scripts/run_distribute_train.sh", "mvit_multi", "2", SMOKE, *small[2:], *plain, *once,
@@ -225,11 +233,11 @@ def test_gradients_of_two_workers(small, tmp_path):
         ("data.sets=[{name: a}]", "data.sets[0].num_classes"),
         ("data.sets=[{name: a, num_classes: 2, flops: 1}]", "flops"),
         ("data.rand_augment=rand-m7", "data.rand_augment"),
-        ("model.single=true", "model.single"),
+        ("model.single_head=true", "model.single_head"),
         ("model.expander=false", "train.informative_weight"),
         ("eval.sets=[nine]", "nine is none of eight, axes, moves"),
         ("train.set_weights=[1]", "train.set_weights"),
-        ("model.grow=[7]", "model.grow"),
+        ("model.stage_starts=[7]", "model.stage_starts"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(small, tmp_path, setting, words):

@@ -242,7 +242,7 @@ def test_several_data_sets_are_packed_and_mixed(tmp_path):
         f"data.packed={tmp_path / 'packed'}",
         "data.batch=2",
     ]
-    settings += ["data.replicas=2", "data.rand_augment="]
+    settings += ["data.dataset_repeats=2", "data.rand_augment="]
     packed = load_config(MvitConfig, yaml_of("mvit_multi"), settings)
     plain = load_config(MvitConfig, yaml_of("mvit_multi"), [f"data.root={root}", *settings[2:]])
     expected, result = rows_of(mvit, plain, 0), rows_of(mvit, packed)

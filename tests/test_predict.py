@@ -43,7 +43,7 @@ from utils.weights import checkpoint
 
 TINY = {
     "x3d": ["model.depth_factor=0.4", "data.frames=4", "data.scales=[32,36]", "data.crop=32"],
-    "mvit_multi": ["data.frames=4", "data.crop=32", "model.depth=2", "model.grow=[1]"],
+    "mvit_multi": ["data.frames=4", "data.crop=32", "model.depth=2", "model.stage_starts=[1]"],
     "resnet50": ["data.source=folder", "data.augment=crop", "model.num_classes=4"],
 }
 TINY["mvit_multi"].append("model.dim=8")

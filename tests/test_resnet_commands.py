@@ -120,9 +120,9 @@ def test_a_mindir_stands_in_for_its_checkpoint(small, pictures, trained, tmp_pat
 @pytest.mark.slow
 def test_kill_9_changes_no_bit(small, broken, tmp_path):
     """With a broken image, random crops, mixup, LARS, averages and a dynamic loss scale."""
-    state = [f"--data.root={broken}", "--data.bad_limit=0.1"]
+    state = [f"--data.root={broken}", "--data.max_unreadable=0.1"]
     state += ["--train.optimizer=lars", "--train.nesterov=false", "--train.lr=2"]
-    state += ["--train.ema=0.9", "--data.mixup=0.2"]
+    state += ["--train.ema_decay=0.9", "--data.mixup=0.2"]
     state += ["--run.amp=O2", "--run.dynamic_loss_scale=true"]
     if find_spec("tensorboardX"):
         state += ["--run.tensorboard=true"]
@@ -202,9 +202,9 @@ def test_a_broken_image_is_replaced_counted_and_named_once(small, broken, tmp_pa
     stopped = call("resnet50/train.py", *arguments, f"--run.out={tmp_path / 'a'}")
     assert stopped.returncode == 2, stopped.stderr
     line = stopped.stderr.splitlines()[-1]
-    assert line.startswith("error: data.bad_limit: 1 of 24 images could not be read")
+    assert line.startswith("error: data.max_unreadable: 1 of 24 images could not be read")
     assert f"train/{max(PATTERNS[:4])}" in line
-    more = [f"--run.out={tmp_path / 'b'}", "--data.bad_limit=0.1"]
+    more = [f"--run.out={tmp_path / 'b'}", "--data.max_unreadable=0.1"]
     allowed = call("resnet50/train.py", *arguments, *more)
     assert allowed.returncode == 0, allowed.stderr
     assert last_json(allowed)["steps"] == 12

@@ -324,7 +324,7 @@ def test_the_best_depthwise_form_is_named():
     assert (missing.verdict, missing.text[:22]) == (OK, "grouped: not available")
     assert x3d.verdict == SLOW
     assert x3d.text == "x3d: taps 900.0 ms, frames 300.0 ms; best: frames"
-    assert x3d.advice == "train x3d with --model.groups=frames, not taps"
+    assert x3d.advice == "train x3d with --model.depthwise_impl=frames, not taps"
     assert (mvit.verdict, mvit.advice) == (OK, "")
 
 

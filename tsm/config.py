@@ -38,7 +38,7 @@ class Data:
     workers: Union[int, Literal["auto"]] = "auto"  # auto: this device's share of the CPU cores
     processes: Union[bool, Literal["auto"]] = "auto"  # auto: true on a CPU with more than 8 workers
     prefetch: Union[int, Literal["auto"]] = "auto"  # batches prepared in advance; auto: 2 to 8
-    bad_limit: float = 0.01  # the run stops above this fraction of unreadable videos
+    max_unreadable: float = 0.01  # the run stops above this fraction of unreadable videos
 
     def __post_init__(self):
         numbers = ("segments", "frames_per_segment", "resize", "crop", "batch", "workers")
@@ -51,8 +51,8 @@ class Data:
             raise ValueError(
                 f"data.scales: {list(self.scales)} must be fractions of the frame, above 0 up to 1"
             )
-        if not 0 <= self.bad_limit < 1:
-            raise ValueError(f"data.bad_limit must lie in [0, 1), not {self.bad_limit}")
+        if not 0 <= self.max_unreadable < 1:
+            raise ValueError(f"data.max_unreadable must lie in [0, 1), not {self.max_unreadable}")
 
 
 @dataclass(frozen=True)
@@ -93,18 +93,18 @@ class Train:
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 1e-4
-    fast_head: bool = True  # rates of the classifier: 5 times (weight), 10 times (bias)
+    head_lr_mult: float = 5.0  # of the classifier's weight; its bias has twice this
     batch_norm: Literal["trained", "partial", "frozen"] = "trained"
     clip_norm: float = 20.0  # 0: off
-    accumulate: int = 1  # micro-batches per update
-    ema: float = 0.0  # decay of the exponential moving average of weights; 0: off
+    accumulation_steps: int = 1  # micro-batches per update
+    ema_decay: float = 0.0  # decay of the exponential moving average of weights; 0: off
     pretrained: Optional[Path] = None  # a converted checkpoint
     new_head: bool = False  # the classifier starts fresh
 
     def __post_init__(self):
-        positive(self, "train", "epochs", "lr", "accumulate")
-        if not 0 <= self.ema < 1:
-            raise ValueError(f"train.ema must lie in [0, 1), not {self.ema}")
+        positive(self, "train", "epochs", "lr", "accumulation_steps", "head_lr_mult")
+        if not 0 <= self.ema_decay < 1:
+            raise ValueError(f"train.ema_decay must lie in [0, 1), not {self.ema_decay}")
         if self.warmup_epochs >= self.epochs:
             raise ValueError(
                 f"train.warmup_epochs must be below train.epochs {self.epochs}, "

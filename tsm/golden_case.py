@@ -17,7 +17,9 @@ from utils.testing.golden import case_state, put_state
 from utils.train import optimizers
 from utils.train.train_step import TrainStep
 
-RECIPE = {"fast_head": True}  # settings of case["train"] that `compare_step.py --recipe` may change
+RECIPE = {
+    "head_lr_mult": 5.0
+}  # settings of case["train"] that `compare_step.py --recipe` may change
 
 
 def list_model_arguments(case: dict, dropout: float) -> dict:
@@ -63,11 +65,11 @@ def build_train_step(case: dict, part: str) -> TrainStep:
     """The train step of the recorded updates; `part` is `step` or `step_decay`."""
     net, recipe = build_network(case, training=True), case["train"][part]["optimizer"]
     train = SimpleNamespace(
-        accumulate=1,
+        accumulation_steps=1,
         clip_norm=recipe["clip_total_norm"],
-        ema=0.0,
+        ema_decay=0.0,
         weight_decay=recipe["weight_decay"],
-        fast_head=case["train"].get("fast_head", RECIPE["fast_head"]),
+        head_lr_mult=case["train"].get("head_lr_mult", RECIPE["head_lr_mult"]),
     )
     weights, lr = net.trainable_params(), np.full(5, recipe["lr"])
     opt = optimizers.SGD(

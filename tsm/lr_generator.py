@@ -20,7 +20,7 @@ GROUPS = {
     "normal_bias": (2, 0),
     "BN scale/shift": (1, 0),
     "custom_ops": (1, 1),
-    "lr5_weight": (5, 1),
+    "lr5_weight": (5, 1),  # of the classifier; its rates follow train.head_lr_mult
     "lr10_bias": (10, 0),
 }
 FLOW_FIRST_CONV = {"first_conv_weight": (5, 1), "first_conv_bias": (10, 0)}
@@ -77,10 +77,12 @@ def build_parameter_groups(parameters: list, train: Any, lr: np.ndarray, flow: b
     `get_lr`. `flow`: the network reads optical flow; its first convolution learns faster.
     """
     first_conv = parameters[0].name.rpartition(".")[0]
+    head_mult = train.head_lr_mult
     members: dict[str, list] = {name: [] for name in GROUPS}
     for parameter in parameters:
-        members[find_group(parameter.name, first_conv, train.fast_head)].append(parameter)
-    multipliers = {**GROUPS, **(FLOW_FIRST_CONV if flow else {})}
+        members[find_group(parameter.name, first_conv, head_mult != 1)].append(parameter)
+    head = {"lr5_weight": (head_mult, 1), "lr10_bias": (2 * head_mult, 0)}
+    multipliers = {**GROUPS, **head, **(FLOW_FIRST_CONV if flow else {})}
     return [
         {
             "name": name,

@@ -48,8 +48,8 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     if train.pretrained:
         checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
     freeze_batch_norms(net, train.batch_norm)
-    updates = sampler.updates_per_epoch(train.accumulate)
-    lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulate))
+    updates = sampler.updates_per_epoch(train.accumulation_steps)
+    lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulation_steps))
     weights = net.trainable_params()
     groups = build_parameter_groups(weights, train, lr, cfg.data.modality == "flow")
     opt = optimizers.SGD(weights, groups, train.momentum, train.nesterov)

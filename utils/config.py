@@ -149,14 +149,14 @@ class Run:
     # Where AllReduce segments end: layer names, last indices, auto (planned) or none (one segment).
     all_reduce: Union[Literal["auto", "none"], tuple[Union[int, str], ...]] = "none"
     cluster: Optional[Cluster] = None  # the machines, for `auto`
-    backward: Optional[Path] = (
+    gradient_profile: Optional[Path] = (
         None  # for `auto`: of profile_backward.py, or plan_allreduce.py --chip
     )
     sink: bool = False  # feed the device many steps at a time; no effect on CPU
     log_every: int = 20  # steps
     save_every: int = 1  # epochs
     save_steps: int = 0  # also save each so many steps; 0: at epoch ends only
-    keep: int = 3  # epoch checkpoints kept; 0: all
+    keep_checkpoints: int = 3  # epoch checkpoints kept; 0: all
     eval_every: int = 0  # epochs; 0: never while training
     profile: Optional[Path] = None  # a folder for the trace of a few steps
     tensorboard: bool = False  # also write the log's values for TensorBoard, into `out`
@@ -168,7 +168,7 @@ class Run:
             raise ValueError(f"run.seed must lie in [0, 2^32), not {self.seed}")
         positive(self, "run", "device_memory", "loss_scale", "max_overflows")
         positive(self, "run", "log_every", "save_every")
-        not_negative(self, "run", "save_steps", "keep", "eval_every")
+        not_negative(self, "run", "save_steps", "keep_checkpoints", "eval_every")
         if self.all_reduce == "auto" and self.cluster is None:
             raise ValueError(
                 "run.all_reduce auto needs run.cluster: "

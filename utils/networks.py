@@ -124,7 +124,7 @@ class Network:
     """The record of a network folder.
 
     `config` is the dataclass of its yaml files. `classifier` is a regular expression: parameters
-    whose names match stay fresh with `new_head`, and get the learning rate of `fast_head` if the
+    whose names match stay fresh with `new_head`, and get the learning rate of `head_lr_mult` if the
     network has that setting. `streams`: the folder has `streaming.py`, which labels a live video.
     """
 

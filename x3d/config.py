@@ -29,7 +29,7 @@ class Data:
     workers: Union[int, Literal["auto"]] = "auto"  # auto: this device's share of the CPU cores
     processes: Union[bool, Literal["auto"]] = "auto"  # auto: true on a CPU with more than 8 workers
     prefetch: Union[int, Literal["auto"]] = "auto"  # batches prepared in advance; auto: 2 to 8
-    bad_limit: float = 0.01  # the run stops above this fraction of unreadable videos
+    max_unreadable: float = 0.01  # the run stops above this fraction of unreadable videos
 
     def __post_init__(self):
         positive(self, "data", "frames", "stride", "fps", "crop", "batch", "workers", "prefetch")
@@ -38,8 +38,8 @@ class Data:
             raise ValueError(
                 f"data.scales: {list(self.scales)} must ascend from data.crop {self.crop} or more"
             )
-        if not 0 <= self.bad_limit < 1:
-            raise ValueError(f"data.bad_limit must lie in [0, 1), not {self.bad_limit}")
+        if not 0 <= self.max_unreadable < 1:
+            raise ValueError(f"data.max_unreadable must lie in [0, 1), not {self.max_unreadable}")
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,16 @@ class Model:
     depth_factor: float = 2.2  # 5.0: X3D-L
     dropout: float = 0.5
     zero_init: bool = True  # blocks start as the identity; false learns faster for some epochs
-    groups: Literal["auto", "taps", "grouped", "frames", "none"] = "auto"  # utils/nn/conv3d.py
+    depthwise_impl: Literal["auto", "taps", "grouped", "frames", "dense"] = (
+        "auto"  # utils/nn/conv3d.py
+    )
     stem_groups: bool = True  # false, with groups none: the Ascend port
     recompute: bool = True  # recompute activations: less memory in training, more kernels
 
     def __post_init__(self):
         positive(self, "model", "num_classes", "depth_factor")
-        if not self.stem_groups and self.groups != "none":
-            raise ValueError("model.stem_groups false needs model.groups none")
+        if not self.stem_groups and self.depthwise_impl != "dense":
+            raise ValueError("model.stem_groups false needs model.depthwise_impl dense")
 
 
 @dataclass(frozen=True)
@@ -75,16 +77,16 @@ class Train:
     weight_decay: float = 5e-5
     precise_bn: int = 200  # batches of precise batch norm before every evaluation and save; 0: off
     clip_norm: float = 0.0  # 0: off
-    accumulate: int = 1  # micro-batches per update
-    ema: float = 0.0  # decay of the exponential moving average of weights; 0: off
+    accumulation_steps: int = 1  # micro-batches per update
+    ema_decay: float = 0.0  # decay of the exponential moving average of weights; 0: off
     batch_norm: Literal["trained", "frozen"] = "trained"
     pretrained: Optional[Path] = None  # a converted checkpoint
     new_head: bool = False  # the classifier starts fresh
 
     def __post_init__(self):
-        positive(self, "train", "epochs", "lr", "accumulate")
-        if not 0 <= self.ema < 1:
-            raise ValueError(f"train.ema must lie in [0, 1), not {self.ema}")
+        positive(self, "train", "epochs", "lr", "accumulation_steps")
+        if not 0 <= self.ema_decay < 1:
+            raise ValueError(f"train.ema_decay must lie in [0, 1), not {self.ema_decay}")
 
 
 @dataclass(frozen=True)
@@ -122,12 +124,12 @@ class Config:
     def model_arguments(self) -> dict:
         """The arguments of x3d.model.X3D.
 
-        `model.groups` auto: Ascend documents no grouped 3-D kernel, so it uses `taps`; a CPU uses
-        `frames`, the fastest form there.
+        `model.depthwise_impl` auto: Ascend documents no grouped 3-D kernel, so it uses `taps`; a
+        CPU uses `frames`, the fastest form there.
         """
         model = self.model
         auto = {"Ascend": "taps", "GPU": "grouped", "CPU": "frames"}[self.run.device]
-        form = {"auto": auto, "none": "dense"}.get(model.groups, model.groups)
+        impl = auto if model.depthwise_impl == "auto" else model.depthwise_impl
         return {
             "num_classes": model.num_classes,
             "frames": self.data.frames,
@@ -136,6 +138,6 @@ class Config:
             "dropout": model.dropout,
             "zero_init": model.zero_init,
             "recompute": model.recompute,
-            "form": form,
-            "stem_form": form if form != "dense" or not model.stem_groups else auto,
+            "depthwise_impl": impl,
+            "stem_impl": impl if impl != "dense" or not model.stem_groups else auto,
         }

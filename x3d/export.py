@@ -31,7 +31,9 @@ def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
     load = partial(inference.network, X3D, cfg, checkpoint_path, NETWORK.classifier)
     shape = get_clip_shape(cfg.data, cfg.test_crop)
     forms = {
-        name: "grouped" for name in ("form", "stem_form") if cfg.model_arguments()[name] != "dense"
+        name: "grouped"
+        for name in ("depthwise_impl", "stem_impl")
+        if cfg.model_arguments()[name] != "dense"
     }
     result = export.export(load, shape, "probabilities", want, {"network": "x3d"}, **forms)
     print_result(result, rt)

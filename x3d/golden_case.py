@@ -21,8 +21,8 @@ from x3d.network import NETWORK
 RECIPE: dict = {}  # no setting may change: those of the optimizer are in the case
 
 
-def build_network(case: dict, training: bool = False, form: str = "frames") -> X3D:
-    """The network of a case with its weights; `form` is that of its depthwise convolutions."""
+def build_network(case: dict, training: bool = False, depthwise_impl: str = "frames") -> X3D:
+    """The network of a case with its weights; `depthwise_impl` is an argument of `X3D`."""
     config = case["config"]
     net = X3D(
         num_classes=config["num_classes"],
@@ -30,8 +30,8 @@ def build_network(case: dict, training: bool = False, form: str = "frames") -> X
         crop=config["train_crop_size"],
         depth_factor=config["variant_factors"]["depth_factor"],
         dropout=0.0,
-        form=form if config["channelwise_3x3x3"] else "dense",
-        stem_form=form if config["stem_temporal_conv_grouped"] else "dense",
+        depthwise_impl=depthwise_impl if config["channelwise_3x3x3"] else "dense",
+        stem_impl=depthwise_impl if config["stem_temporal_conv_grouped"] else "dense",
     )
     put_state(net, case_state(case, net), NETWORK)
     return net.set_train(training)
@@ -46,7 +46,7 @@ def build_train_step(case: dict, part: str) -> TrainStep:
     """The train step of the recorded updates; `part` is `step`."""
     net, recipe = build_network(case, training=True), case["train"][part]["optimizer"]
     train = SimpleNamespace(
-        accumulate=1, clip_norm=0.0, ema=0.0, weight_decay=recipe["weight_decay"]
+        accumulation_steps=1, clip_norm=0.0, ema_decay=0.0, weight_decay=recipe["weight_decay"]
     )
     weights, lr = net.trainable_params(), np.full(5, recipe["lr"])
     groups = build_parameter_groups(weights, train, lr)

@@ -6,7 +6,7 @@ the names of PySlowFast.
 Source: facebookresearch/SlowFast, commit 287ec007.
 
 Departures from the source: uint8 clips are normalised in the network; drop-connect, which no
-recipe of the source uses, is left out. `form: dense` is the network of the Ascend port.
+recipe of the source uses, is left out. `depthwise_impl: dense` is the network of the Ascend port.
 
 Between its depthwise convolutions the network merges time and height, (N, C, T*H, W): all other
 operators are 2-D, and no data is copied.
@@ -91,11 +91,11 @@ class Branch(nn.Cell):
     """1x1x1, depthwise 3x3x3, [SE], Swish, 1x1x1; input and output are (N, C, T*H, W)."""
 
     def __init__(
-        self, cin: int, inner: int, cout: int, stride: int, excite: bool, form: str, recompute: bool
+        self, cin: int, inner: int, cout: int, stride: int, excite: bool, impl: str, recompute: bool
     ):
         super().__init__()
         self.a, self.a_bn = PointwiseConv3d(cin, inner), BatchNorm2d(inner)
-        self.b, self.b_bn = build_depthwise_conv(inner, (3, 3, 3), stride, form), BatchNorm2d(inner)
+        self.b, self.b_bn = build_depthwise_conv(inner, (3, 3, 3), stride, impl), BatchNorm2d(inner)
         self.se = SE(inner) if excite else None
         self.c, self.c_bn = PointwiseConv3d(inner, cout), BatchNorm2d(cout, gamma="zeros")
         self.a_relu, self.b_relu = nn.ReLU(), nn.SiLU()
@@ -121,7 +121,7 @@ class Block(nn.Cell):
         stride: int,
         excite: bool,
         frames: int,
-        form: str,
+        impl: str,
         recompute: bool,
     ):
         super().__init__()
@@ -131,7 +131,7 @@ class Block(nn.Cell):
             self.branch1 = PointwiseConv3d(cin, cout, stride=stride)
             self.branch1_bn = BatchNorm2d(cout)
         inner = int(BOTTLENECK * cout)
-        self.branch2 = Branch(cin, inner, cout, stride, excite, form, recompute)
+        self.branch2 = Branch(cin, inner, cout, stride, excite, impl, recompute)
         self.relu = nn.ReLU()
 
     def construct(self, x: Tensor) -> Tensor:
@@ -141,20 +141,20 @@ class Block(nn.Cell):
         return self.relu(shortcut + self.branch2(x, self.frames))
 
 
-def build_depthwise_conv(channels: int, kernel: tuple, stride: int, form: str) -> nn.Cell:
-    """A depthwise convolution; with `form` dense the full convolution of the Ascend port."""
-    if form == "dense":
+def build_depthwise_conv(channels: int, kernel: tuple, stride: int, impl: str) -> nn.Cell:
+    """A depthwise convolution; with `impl` dense the full convolution of the Ascend port."""
+    if impl == "dense":
         return Conv3d(channels, channels, kernel, stride)
-    return DepthwiseConv3d(channels, kernel, stride, form)
+    return DepthwiseConv3d(channels, kernel, stride, impl)
 
 
 class Stem(nn.Cell):
     """A spatial 3x3, then a depthwise temporal 5x1x1; (N, 3, T, H, W) to (N, C, T*H, W)."""
 
-    def __init__(self, width: int, form: str):
+    def __init__(self, width: int, impl: str):
         super().__init__()
         self.conv_xy = FrameConv(3, width, 3, 2)
-        self.conv = build_depthwise_conv(width, (5, 1, 1), 1, form)
+        self.conv = build_depthwise_conv(width, (5, 1, 1), 1, impl)
         self.bn, self.relu = BatchNorm2d(width), nn.ReLU()
 
     def construct(self, x: Tensor) -> Tensor:
@@ -209,14 +209,14 @@ def average_along_axis(x: Tensor, axis: int, size: int) -> Tensor:
 
 
 def build_stage(
-    cin: int, cout: int, depth: int, frames: int, form: str, recompute: bool
+    cin: int, cout: int, depth: int, frames: int, impl: str, recompute: bool
 ) -> nn.SequentialCell:
     """Blocks `pathway0_res0`, `pathway0_res1`, ...; every second has squeeze and excitation."""
     blocks = OrderedDict()
     for i in range(depth):
         stride = 2 if i == 0 else 1
         blocks[f"pathway0_res{i}"] = Block(
-            cin if i == 0 else cout, cout, stride, i % 2 == 0, frames, form, recompute
+            cin if i == 0 else cout, cout, stride, i % 2 == 0, frames, impl, recompute
         )
     return nn.SequentialCell(blocks)
 
@@ -224,11 +224,11 @@ def build_stage(
 class X3D(nn.Cell):
     """Clips (N, 3, T, H, W), uint8 or normalised float32; the module documents the outputs.
 
-    `frames` and `crop` are those of training: they fix the window of the head. `form` is the form
-    of the depthwise convolutions: one of `utils.nn.conv3d.FORMS`, or `dense`: no groups, which is
-    another network. `stem_form` is the same for the stem. `zero_init`: the scale of the last norm
-    of a block is initialised to zero, so the block starts as its shortcut. `recompute`: the
-    backward pass recomputes squeeze and excitation and the Swish instead of storing their
+    `frames` and `crop` are those of training: they fix the window of the head. `depthwise_impl` is
+    the form of the depthwise convolutions: one of `utils.nn.conv3d.FORMS`, or `dense`: no groups,
+    which is another network. `stem_impl` is the same for the stem. `zero_init`: the scale of the
+    last norm of a block is initialised to zero, so the block starts as its shortcut. `recompute`:
+    the backward pass recomputes squeeze and excitation and the Swish instead of storing their
     activations.
     """
 
@@ -239,19 +239,20 @@ class X3D(nn.Cell):
         crop: int,
         depth_factor: float = 2.2,
         dropout: float = 0.5,
-        form: str = "grouped",
-        stem_form: str = "grouped",
+        depthwise_impl: str = "grouped",
+        stem_impl: str = "grouped",
         zero_init: bool = True,
         recompute: bool = True,
     ):
         super().__init__()
         widths, stem = compute_stage_widths(), round_width(FIRST_WIDTH, WIDTH_FACTOR)
         self.normalize = Normalize(MEAN, STD, 3, axis=1, rank=5)
-        self.s1 = nn.SequentialCell(OrderedDict(pathway0_stem=Stem(stem, stem_form)))
+        self.s1 = nn.SequentialCell(OrderedDict(pathway0_stem=Stem(stem, stem_impl)))
         before = [stem, *widths[:-1]]
         depths = [round_repeats(count, depth_factor) for count in BLOCKS]
         stages = [
-            build_stage(*sizes, frames, form, recompute) for sizes in zip(before, widths, depths)
+            build_stage(*sizes, frames, depthwise_impl, recompute)
+            for sizes in zip(before, widths, depths)
         ]
         self.s2, self.s3, self.s4, self.s5 = stages
         side = math.ceil(crop / 32)

@@ -62,8 +62,8 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
         checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
     if train.batch_norm == "frozen":
         freeze_norms(cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d))
-    updates = sampler.updates_per_epoch(train.accumulate)
-    lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulate))
+    updates = sampler.updates_per_epoch(train.accumulation_steps)
+    lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulation_steps))
     weights = net.trainable_params()
     opt = optimizers.SGD(
         weights, build_parameter_groups(weights, train, lr), train.momentum, train.nesterov

@@ -153,11 +153,11 @@ class Block(nn.Module):
 class MultiHead(nn.Module):
     """A head for each data set, and projections of its scores to the others' classes."""
 
-    def __init__(self, width: int, names, classes, dropout: float, cross: bool):
+    def __init__(self, width: int, names, classes, dropout: float, cross_projections: bool):
         super().__init__()
         count = dict(zip(names, classes))
         self.heads = nn.ModuleDict({n: Mlp(width, 2048, count[n], dropout) for n in names})
-        pairs = [(s, t) for t in names for s in names if cross and s != t]
+        pairs = [(s, t) for t in names for s in names if cross_projections and s != t]
         self.cross_dataset_heads = nn.ModuleDict(
             {f"{s}_{t}": nn.Linear(count[s], count[t], bias=False) for s, t in pairs}
         )
@@ -182,7 +182,7 @@ class SingleHead(nn.Module):
 
 
 class MViT(nn.Module):
-    """Takes the settings of `mvit_multi.model.MViT`; `form` plays no part."""
+    """Takes the settings of `mvit_multi.model.MViT`; `depthwise_impl` plays no part."""
 
     def __init__(
         self,
@@ -193,21 +193,22 @@ class MViT(nn.Module):
         depth: int = 24,
         dim: int = 96,
         heads: int = 1,
-        grow: Sequence[int] = (2, 5, 21),
+        stage_starts: Sequence[int] = (2, 5, 21),
         kv_stride: int = 8,
         drop_path: float = 0.1,
         dropout: float = 0.5,
-        plain: bool = False,
+        variant: str = "multitrain",
         relative: bool = False,
-        single: bool = False,
-        cross: bool = True,
+        single_head: bool = False,
+        cross_projections: bool = True,
         expander: bool = True,
-        form: str = "taps",
+        depthwise_impl: str = "taps",
         recompute: bool = False,
     ):
         super().__init__()
         if recompute:
             raise ValueError("model.recompute: the twin keeps all activations")
+        plain = variant == "pyslowfast"
         self.datasets, self.plain = tuple(datasets), plain
         self.normalize = Normalize((0.45,) * 3, (0.225,) * 3, 3, axes=3)
         self.patch_embed = nn.Module()
@@ -220,16 +221,16 @@ class MViT(nn.Module):
             self.pos_embed_temporal = table(1, (frames - 1) // 2 + 1, dim)
         rates, blocks = torch.linspace(0, drop_path, depth).tolist(), []
         for i in range(depth):
-            stride, before = 2 if i in grow else 1, dim
+            stride, before = 2 if i in stage_starts else 1, dim
             dim, heads, kv_stride = dim * stride, heads * stride, max(kv_stride // stride, 1)
             plan = Plan(before, dim, heads, frames // 2, side, stride, kv_stride)
             blocks.append(Block(plan, rates[i], plain, not self.absolute))
             side //= stride
         self.blocks, self.norm = nn.ModuleList(blocks), nn.LayerNorm(dim, eps=1e-6)
-        if single:
+        if single_head:
             self.head = SingleHead(dim, datasets[0], num_classes[0], dropout)
         else:
-            self.head = MultiHead(dim, datasets, num_classes, dropout, cross)
+            self.head = MultiHead(dim, datasets, num_classes, dropout, cross_projections)
         self.expander = Mlp(dim, 4096, dim) if expander else None
 
     def forward(self, clip: Tensor):

@@ -39,7 +39,7 @@ class Trial:
     def train_step(self) -> None:
         x = mixed(self.net.normalize(self.clips), self.fraction)
         loss = self.twin.loss_of(self.net(x), self.labels, self.fraction, self.train)
-        many = self.train["accumulate"]
+        many = self.train["accumulation_steps"]
         (loss / many).backward()
         self.count += 1
         if self.count % many == 0:
@@ -86,8 +86,10 @@ def freeze_norms(net: nn.Module, how: str) -> None:
 
 def optimizer(weights: list, train: dict) -> torch.optim.Optimizer:
     """AdamW where the settings have its betas, else SGD with momentum; ValueError for others."""
-    if train.get("optimizer", "sgd") != "sgd" or train["ema"]:
-        raise ValueError("train.optimizer, train.ema: the twins have SGD and AdamW, no averages")
+    if train.get("optimizer", "sgd") != "sgd" or train["ema_decay"]:
+        raise ValueError(
+            "train.optimizer, train.ema_decay: the twins have SGD and AdamW, no averages"
+        )
     rest = {"lr": 1e-4, "weight_decay": train["weight_decay"]}
     if "betas" in train:
         return torch.optim.AdamW(weights, betas=train["betas"], eps=train["eps"], **rest)

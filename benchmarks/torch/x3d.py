@@ -103,20 +103,20 @@ class X3D(nn.Module):
         crop: int,
         depth_factor: float = 2.2,
         dropout: float = 0.5,
-        form: str = "grouped",
-        stem_form: str = "grouped",
+        depthwise_impl: str = "grouped",
+        stem_impl: str = "grouped",
         zero_init: bool = True,
     ):
         super().__init__()
         self.normalize = Normalize((0.45,) * 3, (0.225,) * 3, 3, axes=3)
         self.s1 = nn.Sequential()
-        self.s1.add_module("pathway0_stem", Stem(stem_form == "dense"))
+        self.s1.add_module("pathway0_stem", Stem(stem_impl == "dense"))
         cin = 24
         for k, cout in enumerate(WIDTHS):
             stage = nn.Sequential()
             for i in range(math.ceil(depth_factor * BLOCKS[k])):
                 squeezed, stride = 0 if i % 2 else SQUEEZED[k], 1 if i else 2
-                block = Block(cin, INNER[k], cout, stride, squeezed, form == "dense")
+                block = Block(cin, INNER[k], cout, stride, squeezed, depthwise_impl == "dense")
                 stage.add_module(f"pathway0_res{i}", block)
                 cin = cout
             setattr(self, f"s{k + 2}", stage)

@@ -24,7 +24,8 @@ def make_config(root: Path, **more) -> SimpleNamespace:
     )
     data = {
         "root": root, "lists": None, "packed": None, "sets": sets, "reader": "auto", "frames": 5,
-        "stride": 3, "fps": 30.0, "crop": SIDE, "copies": 2, "replicas": 1, "rand_augment": "",
+        "stride": 3, "fps": 30.0, "crop": SIDE, "repeated_aug": 2, "dataset_repeats": 1,
+        "rand_augment": "",
         "area": (1.0, 1.0), "erase": 0.0, "mixup": 0.8, "cutmix": 1.0, "mix_prob": 1.0,
         "mix_switch": 0.5, "batch": 2, "max_pixels": 1 << 24,
     }  # fmt: skip
@@ -57,8 +58,8 @@ def build_source(cfg, epochs: int = 20) -> dataset.TrainSource:
 def test_sets_are_one_list_and_replicas_repeat_it(root):
     samples = dataset.read_records(make_config(root), "train")
     assert [(s.dataset_index, s.label) for s in samples] == [(0, 4), (0, 1), (0, 0), (1, 2)]
-    assert len(dataset.read_records(make_config(root, replicas=3), "train")) == 12
-    assert len(dataset.read_records(make_config(root, replicas=3), "test")) == 4
+    assert len(dataset.read_records(make_config(root, dataset_repeats=3), "train")) == 12
+    assert len(dataset.read_records(make_config(root, dataset_repeats=3), "test")) == 4
 
 
 def test_copies_share_one_decode_and_are_augmented_by_themselves(root, monkeypatch):

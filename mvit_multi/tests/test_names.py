@@ -17,8 +17,8 @@ from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert
 
 CONFIGS = ROOT / "mvit_multi" / "configs"
-TOY = {"frames": 4, "crop": 32, "depth": 3, "dim": 8, "grow": (1,), "kv_stride": 4}
-ONE = {"datasets": ("kinetics",), "num_classes": (5,), "single": True, "expander": False}
+TOY = {"frames": 4, "crop": 32, "depth": 3, "dim": 8, "stage_starts": (1,), "kv_stride": 4}
+ONE = {"datasets": ("kinetics",), "num_classes": (5,), "single_head": True, "expander": False}
 THREE = {"datasets": ("kinetics", "mit", "ssv2"), "num_classes": (5, 4, 3)}
 
 
@@ -75,9 +75,9 @@ def test_conversion_is_strict_on_both_sides():
 
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "module.model.", "backbone."])
-@pytest.mark.parametrize("plain", [False, True])
-def test_both_formats_may_have_the_prefix_of_a_wrapper(prefix, plain):
-    net = MViT(**TOY, **ONE, plain=plain)
+@pytest.mark.parametrize("variant", ["multitrain", "pyslowfast"])
+def test_both_formats_may_have_the_prefix_of_a_wrapper(prefix, variant):
+    net = MViT(**TOY, **ONE, variant=variant)
     source = {prefix + name: value for name, value in make_state_dict(net).items()}
     done = convert(source, get_shapes(net), NETWORK)
     assert (done.missing, set(done.arrays)) == ([], set(get_shapes(net)))
@@ -85,7 +85,7 @@ def test_both_formats_may_have_the_prefix_of_a_wrapper(prefix, plain):
 
 def test_relative_tables_of_another_crop_are_resized():
     """Half-pixel centres, ends repeated: values of PyTorch's linear interpolation of 0, 1, 2."""
-    small, large = (MViT(**{**TOY, "crop": crop}, **ONE, plain=True) for crop in (32, 48))
+    small, large = (MViT(**{**TOY, "crop": crop}, **ONE, variant="pyslowfast") for crop in (32, 48))
     done = convert(make_state_dict(small), get_shapes(large), NETWORK)
     name = "blocks.0.attn.rel_pos_h"
     assert done.arrays[name].shape == (23, 8)
@@ -98,7 +98,7 @@ def test_relative_tables_of_another_crop_are_resized():
 
 def test_a_table_of_endless_repeated_rows_takes_no_memory():
     """A file of 1 kB can contain such a table, with strides of 0."""
-    net = MViT(**TOY, **ONE, plain=True)
+    net = MViT(**TOY, **ONE, variant="pyslowfast")
     name, source = "blocks.0.attn.rel_pos_h", make_state_dict(net)
     source[name] = np.broadcast_to(np.arange(8, dtype=np.float32), (1 << 40, 8))
     table = convert(source, get_shapes(net), NETWORK).arrays[name]
@@ -115,7 +115,7 @@ def test_the_initialisation():
     assert np.abs(net.patch_embed.proj.weight.asnumpy()).max() <= 441**-0.5
     assert np.abs(net.blocks[0].attn.pool_q.weight.asnumpy()).max() <= 27**-0.5
     assert not net.blocks[0].mlp.fc1.bias.asnumpy().any()
-    plain = MViT(**{**TOY, "dim": 64}, **ONE, plain=True)
+    plain = MViT(**{**TOY, "dim": 64}, **ONE, variant="pyslowfast")
     assert (plain.blocks[0].norm1.beta.asnumpy() == np.float32(0.02)).all()
     assert plain.patch_embed.proj.weight.asnumpy().std() == pytest.approx(0.02, rel=0.05)
 

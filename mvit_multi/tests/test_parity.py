@@ -38,9 +38,9 @@ def make_clip(case: dict) -> Tensor:
     return Tensor(fill_input(case["input_seed"], case["input_shape"]))
 
 
-def assert_probabilities(case: dict, form: str = "frames") -> None:
+def assert_probabilities(case: dict, depthwise_impl: str = "frames") -> None:
     """All probabilities within 1e-5; a missing part of the network changes them by 1e-3."""
-    result = evaluation(build_network(case, form=form), make_clip(case))
+    result = evaluation(build_network(case, depthwise_impl=depthwise_impl), make_clip(case))
     expected = expected_evaluation(case)
     assert result.shape == expected.shape
     assert np.abs(result - expected).max() < 1e-5
@@ -52,9 +52,9 @@ def test_probabilities_equal_the_originals(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["taps", "grouped"])
-def test_every_form_of_the_pooling(form):
-    assert_probabilities(SMALL[0], form)
+@pytest.mark.parametrize("depthwise_impl", ["taps", "grouped"])
+def test_every_form_of_the_pooling(depthwise_impl):
+    assert_probabilities(SMALL[0], depthwise_impl)
 
 
 @pytest.mark.slow

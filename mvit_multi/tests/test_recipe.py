@@ -154,7 +154,13 @@ def test_rates(case):
 
 def test_an_update_has_the_rate_of_its_last_micro_batch():
     train = SimpleNamespace(
-        lr=1.0, warmup_lr=0.0, end_lr=0.0, warmup_epochs=0, epochs=2, accumulate=4, base_batch=0
+        lr=1.0,
+        warmup_lr=0.0,
+        end_lr=0.0,
+        warmup_epochs=0,
+        epochs=2,
+        accumulation_steps=4,
+        base_batch=0,
     )
     result = get_lr(train, steps_per_epoch=10, global_batch=1)
     last = np.array([3, 7, 9, 13, 17, 19]) / 10

@@ -221,7 +221,7 @@ FORMS = {
     ],
 }
 BROKEN = {2: 900, 13: 0}  # the bytes that are kept
-RARE = ["data.bad_limit=0.2"]
+RARE = ["data.max_unreadable=0.2"]
 
 
 def save_broken(root: Path, folder: Path, broken: dict[int, int], column: bool = True) -> None:
@@ -317,7 +317,7 @@ def test_too_many_broken_images_are_told_in_a_line(broken):
     source = source_of(settings(broken))
     assert len(list(source)) == 6
     assert source.find_fault() == (
-        "data.bad_limit: 2 of 15 images could not be read, more than 1.00% (the first: "
+        "data.max_unreadable: 2 of 15 images could not be read, more than 1.00% (the first: "
         f"{broken / 'train' / 'class_0' / '2.JPEG'}); remove them, or raise the limit"
     )
 

@@ -4,7 +4,7 @@
     python scripts/analysis/compare_step.py --config_path Y --against F.npz [--checkpoint_path C]
     python scripts/analysis/compare_step.py --config_path Y --case
         tsm/tests/golden/tsm_r50_8f_small.json
-        [--recipe "fast_head=false"] [--tolerance 1e-4] [--section.key=value ...]
+        [--recipe "head_lr_mult=1"] [--tolerance 1e-4] [--section.key=value ...]
 
 --record takes one step of the yaml: the first batch of its data, weights from the checkpoint, or
 from the seed; and writes batch, weights, activations, loss, gradients and update. --against takes

@@ -74,7 +74,7 @@ def run_recipe(path: Path, chip: str, ranks: int) -> dict[str, Any]:
     cache = home() / ".cache" / "dry_run"
     simulated = choose_ranks(cfg.run.cluster, ranks)
     result = dry_run(network.name, path, [], chip, cache, ranks=simulated)
-    clips = cfg.data.batch * getattr(cfg.data, "copies", 1)
+    clips = cfg.data.batch * getattr(cfg.data, "repeated_aug", 1)
     row = {"recipe": path.stem, "ranks": ranks, "amp": cfg.run.amp, "clips": clips}
     return {**row, "device_memory_gb": cfg.run.device_memory, **result.summary()}
 

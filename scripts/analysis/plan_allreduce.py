@@ -10,7 +10,7 @@ those between nodes, --topology says how many devices a node has. Others are des
 the yaml's, as --run.cluster='{local_bandwidth: 50, tflops: 8, ...}'. Gradients are complete when
 FILE says (scripts/analysis/profile_backward.py), or as counted from the network's operations. With
 --chip, a dry run shows the order in which that Ascend completes them; only the times are counted.
-The order is saved as gradients.json in FOLDER, for --profile and run.backward.
+The order is saved as gradients.json in FOLDER, for --profile and run.gradient_profile.
 
 Prints, for every number of devices, the best split against one segment, the yaml's own and one
 segment a layer; writes plan.csv, timeline.png and scaling.png into FOLDER; and prints the yaml line
@@ -119,12 +119,14 @@ def simulate_order(network: Network, cfg, cluster: Cluster, chip: str, folder: P
 def find_ready_times(network: Network, cfg, cluster: Cluster, profile: Optional[Path]) -> Backward:
     """When each gradient of a network is complete on one device: from a file, or counted."""
     run = replace(cfg.run, device="CPU", amp="O0", all_reduce="none", cluster=cluster)
-    run = replace(run, backward=profile or cfg.run.backward)
+    run = replace(run, backward=profile or cfg.run.gradient_profile)
     cfg = without_checkpoint(replace(cfg, run=run))
     step = build_train_step(network.name, cfg, runtime.start(cfg.run))
     names = [p.name for p in step.optimizer.parameters]
     sizes = [p.size * p.itemsize for p in step.optimizer.parameters]
-    clips = cfg.data.batch * getattr(cfg.data, "copies", 1)  # several of a video count as several
+    clips = cfg.data.batch * getattr(
+        cfg.data, "repeated_aug", 1
+    )  # several of a video count as several
     shape = (clips, *network.dataset.get_input_shape(cfg.data))
     return backward_of(step.net, names, sizes, cfg.run, shape)
 

@@ -6,7 +6,7 @@
 The step is compiled again with gradients of the last layers only, down to POINTS layers that share
 the counted operations evenly: the time that takes is when these gradients are complete. Between the
 points the counted operations decide. For scripts/analysis/plan_allreduce.py --profile, and
-run.backward. The last line of stdout is one JSON object.
+run.gradient_profile. The last line of stdout is one JSON object.
 """
 
 import json

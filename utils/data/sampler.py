@@ -49,13 +49,13 @@ class TrainSampler:
         """Samples of all ranks in one epoch."""
         return self.steps_per_epoch * self.global_batch_size
 
-    def updates_per_epoch(self, accumulate: int) -> int:
+    def updates_per_epoch(self, accumulation_steps: int) -> int:
         """Updates; the remaining steps of an epoch make an update of their own."""
-        return -(-self.steps_per_epoch // accumulate)
+        return -(-self.steps_per_epoch // accumulation_steps)
 
-    def effective_batch_size(self, accumulate: int) -> int:
+    def effective_batch_size(self, accumulation_steps: int) -> int:
         """Samples of all ranks in one update of the weights."""
-        return self.global_batch_size * accumulate
+        return self.global_batch_size * accumulation_steps
 
     def sample_at(self, position: int) -> tuple[int, int]:
         """(sample, epoch) at a position of this rank."""

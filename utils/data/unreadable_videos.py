@@ -46,6 +46,7 @@ class UnreadableVideos:
             return ""
         example = self.names[int(np.argmax(self.view_flags()))]
         return (
-            f"data.bad_limit: {count} of {len(self.names)} {self.kind}s could not be read, more "
-            f"than {limit:.2%} (the first: {example}); {REMEDIES[self.kind]}, or raise the limit"
+            f"data.max_unreadable: {count} of {len(self.names)} {self.kind}s could not be read, "
+            f"more than {limit:.2%} (the first: {example}); {REMEDIES[self.kind]}, or raise "
+            "the limit"
         )

@@ -33,7 +33,7 @@ def train_sampler(cfg, records: Sequence, rt: Runtime) -> TrainSampler:
     common = (len(records), cfg.data.batch, rt.rank, rt.size, rt.seed)
     if cfg.data.packed is None:
         return TrainSampler(*common)
-    parts = rt.size * cfg.train.accumulate
+    parts = rt.size * cfg.train.accumulation_steps
     shards = shards_of(records)
     sampler = PackedSampler(*common, group=cfg.data.batch * parts, shards=shards)
     for count in {len(data_set) for data_set in shards}:
@@ -82,7 +82,7 @@ class TrainVideos(abc.ABC):
                 except VideoError as error:
                     self.unreadable.add(sample, str(error))
             sample = rng.randint(len(self.records))
-        return self.make_blank_row()  # the run is about to stop (data.bad_limit)
+        return self.make_blank_row()  # the run is about to stop (data.max_unreadable)
 
     def decode(self, index: int) -> np.ndarray:
         """Only the decoded frames of a row: the lower bound of the cost of `self[index]`."""
@@ -96,7 +96,7 @@ class TrainVideos(abc.ABC):
 
     def find_fault(self) -> str:
         """Why the training must stop (too many unreadable videos), or an empty string."""
-        return self.unreadable.describe_excess(self.data.bad_limit)
+        return self.unreadable.describe_excess(self.data.max_unreadable)
 
     def dataset(self, dropout: Optional[DropoutFactors] = None) -> Optional[ds.Dataset]:
         """The remaining batches of the run; None if none remain.
@@ -132,7 +132,7 @@ class RowsWithDropout:
 
     def __init__(self, rows: TrainVideos, dropout: DropoutFactors):
         self.rows, self.dropout = rows, dropout
-        self.copies = getattr(rows.data, "copies", 1)  # clips of a video
+        self.copies = getattr(rows.data, "repeated_aug", 1)  # clips of a video
 
     def __len__(self) -> int:
         return len(self.rows)

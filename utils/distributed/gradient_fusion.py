@@ -56,8 +56,8 @@ def backward_of(
     net: nn.Cell, names: Sequence[str], sizes: Sequence[int], run: Run, clips: tuple[int, ...]
 ) -> Backward:
     """When gradients are complete: as measured, or else as counted from the operations."""
-    if run.backward:
-        return read_backward(run.backward, names, sizes)
+    if run.gradient_profile:
+        return read_backward(run.gradient_profile, names, sizes)
     batch, *clip = clips
     return count_backward(names, sizes, count_layers(net, tuple(clip)), batch, run.cluster)
 

@@ -89,21 +89,21 @@ class DepthwiseConv3d(nn.Cell):
     """A depthwise 3-D convolution of (N, C, T, H, W): one kernel per channel.
 
     Zero padding (k - 1) / 2; `stride` applies to height and width. Weight
-    (channels, 1, kt, kh, kw), odd sizes. `form` is one of FORMS; all give the same result.
+    (channels, 1, kt, kh, kw), odd sizes. `impl` is one of FORMS; all give the same result.
     """
 
     def __init__(
-        self, channels: int, kernel: tuple[int, int, int], stride: int = 1, form: str = "taps"
+        self, channels: int, kernel: tuple[int, int, int], stride: int = 1, impl: str = "taps"
     ):
         super().__init__()
-        if form not in FORMS:
-            raise ValueError(f"form must be one of {', '.join(FORMS)}, not {form}")
-        self.channels, self.kernel, self.stride, self.form = channels, kernel, stride, form
+        if impl not in FORMS:
+            raise ValueError(f"impl must be one of {', '.join(FORMS)}, not {impl}")
+        self.channels, self.kernel, self.stride, self.impl = channels, kernel, stride, impl
         self.weight = Parameter(init_kaiming_normal((channels, 1, *kernel)), name="weight")
         self.padding = tuple(k // 2 for k in kernel)
         self.spread = ops.BatchMatMul()
         self.grouped = None
-        if form == "grouped":  # on Ascend even constructing the operator fails
+        if impl == "grouped":  # on Ascend even constructing the operator fails
             self.grouped = ops.Conv3D(
                 out_channel=channels,
                 kernel_size=kernel,
@@ -115,9 +115,9 @@ class DepthwiseConv3d(nn.Cell):
 
     def construct(self, x: Tensor) -> Tensor:
         weight = ops.cast(self.weight, x.dtype)
-        if self.form == "grouped":
+        if self.impl == "grouped":
             return self.grouped(x, weight)
-        if self.form == "taps":
+        if self.impl == "taps":
             return self.convolve_taps(x, weight)
         n, c, t, h, w = x.shape
         return self.convolve_frames(ops.reshape(x, (n, c * t, h, w)), weight, t)

@@ -14,6 +14,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
+from utils.config import convert_scalar
 from utils.files import explained
 from utils.testing.golden import (
     evaluation,
@@ -131,19 +132,17 @@ def change_recipe(case: dict, golden, text: str) -> dict:
 
     Raises ValueError for another name, or a value of another type.
     """
-    known, changes = golden.RECIPE, {}
+    changes: dict = {}
     for pair in text.split():
         name, _, value = pair.partition("=")
-        if name not in known:
-            names = ", ".join(known) or "nothing"
+        if name not in golden.RECIPE:
+            names = ", ".join(golden.RECIPE) or "nothing"
             raise ValueError(f"--recipe: {name!r} cannot be changed in this network; {names} can")
-        wanted = type(known[name])
         try:
-            changes[name] = value if wanted is str else json.loads(value)
+            parsed = json.loads(value)
         except ValueError:
-            changes[name] = None
-        if type(changes[name]) is not wanted:
-            raise ValueError(f"--recipe: {name} must be a {wanted.__name__}, not {value!r}")
+            parsed = value
+        changes[name] = convert_scalar(parsed, type(golden.RECIPE[name]), f"--recipe: {name}")
     return {**case, "train": {**case["train"], **changes}} if "train" in case else case
 
 

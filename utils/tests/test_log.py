@@ -10,8 +10,8 @@ from utils.runtime import Runtime
 from utils.train.trainer import describe_device_counts, log_start
 
 
-def recipe(lr: float, base_batch: int, accumulate: int = 1) -> SimpleNamespace:
-    return SimpleNamespace(lr=lr, base_batch=base_batch, accumulate=accumulate)
+def recipe(lr: float, base_batch: int, accumulation_steps: int = 1) -> SimpleNamespace:
+    return SimpleNamespace(lr=lr, base_batch=base_batch, accumulation_steps=accumulation_steps)
 
 
 def order(samples: int, batch: int, size: int) -> TrainSampler:
@@ -30,7 +30,7 @@ def test_the_table_scales_batch_and_rate_and_marks_the_number_in_use():
 @pytest.mark.parametrize(("base_batch", "peak"), [(0, 0.1), (16, 0.2)])
 def test_the_table_knows_accumulation_an_uncommon_number_and_small_data(base_batch, peak):
     """100 samples cannot feed 32 devices with 4 each; without a base batch the rate stays."""
-    line = describe_device_counts(recipe(0.1, base_batch, accumulate=4), order(100, 4, 2))
+    line = describe_device_counts(recipe(0.1, base_batch, accumulation_steps=4), order(100, 4, 2))
     first, here, last = (f"{0.1 if not base_batch else peak * n / 2:g}" for n in (1, 2, 8))
     assert line.split(" | ")[1:] == [
         f"1: 16, lr {first}",

@@ -29,7 +29,7 @@ CHANGEABLE_ON_RESUME = {
         "log_every",
         "save_every",
         "save_steps",
-        "keep",
+        "keep_checkpoints",
         "eval_every",
         "resume",
         "out",
@@ -40,8 +40,17 @@ CHANGEABLE_ON_RESUME = {
         "tensorboard",
     },
     # Batch and accumulation may change with the number of devices: `RunDirectory.resume`.
-    "data": {"root", "labels", "reader", "workers", "processes", "prefetch", "bad_limit", "batch"},
-    "train": {"accumulate"},
+    "data": {
+        "root",
+        "labels",
+        "reader",
+        "workers",
+        "processes",
+        "prefetch",
+        "max_unreadable",
+        "batch",
+    },
+    "train": {"accumulation_steps"},
 }
 # An array in the resume file: samples of a step, an update, an epoch, and of the annotation file.
 SAMPLER = "sampler"
@@ -92,7 +101,7 @@ class RunDirectory:
                         f"not {value}; {advice}"
                     )
 
-    def resume(self, sampler: TrainSampler, accumulate: int) -> TrainSampler:
+    def resume(self, sampler: TrainSampler, accumulation_steps: int) -> TrainSampler:
         """The sampler with which the run in the directory continues; sets `start_step`.
 
         The number of ranks, the batch size and the accumulation may have changed if an update still
@@ -100,13 +109,13 @@ class RunDirectory:
         Writes config.yaml.
         """
         if self.resume_file.exists():
-            sampler = self.check_sampler(sampler, accumulate)
+            sampler = self.check_sampler(sampler, accumulation_steps)
         if self.rt.is_main_process:
             with explained(self.path):
                 write_text(self.path / "config.yaml", to_yaml(self.config))
         return sampler
 
-    def check_sampler(self, sampler: TrainSampler, accumulate: int) -> TrainSampler:
+    def check_sampler(self, sampler: TrainSampler, accumulation_steps: int) -> TrainSampler:
         """The sampler with the epochs of the run in the directory. Raises ValueError."""
         state = read(self.resume_file, only=(SAMPLER, COUNTER))
         before = read_sampler_state(state, self.resume_file)
@@ -115,19 +124,21 @@ class RunDirectory:
                 f"run.out: {self.path} holds a run over {before.samples} samples, and the list now "
                 f"has {sampler.samples}; choose another --run.out"
             )
-        effective = sampler.effective_batch_size(accumulate)
-        here = f"{sampler.batch} a device x {sampler.size} devices x {accumulate} accumulated"
+        effective = sampler.effective_batch_size(accumulation_steps)
+        here = (
+            f"{sampler.batch} a device x {sampler.size} devices x {accumulation_steps} accumulated"
+        )
         if effective != before.effective_batch_size:
             raise ValueError(
                 f"run.out: {self.path} holds a run of {before.effective_batch_size} samples an "
-                f"update, and {here} are {effective}; change data.batch or train.accumulate, or "
-                "choose another --run.out"
+                f"update, and {here} are {effective}; change data.batch or "
+                "train.accumulation_steps, or choose another --run.out"
             )
         if before.samples_per_epoch % sampler.global_batch_size:
             raise ValueError(
                 f"run.out: {self.path} holds a run of {before.samples_per_epoch} samples an epoch, "
                 f"which are no whole steps of {sampler.global_batch_size}; change data.batch and "
-                "train.accumulate, or choose another --run.out"
+                "train.accumulation_steps, or choose another --run.out"
             )
         steps = int(state[COUNTER]) if COUNTER in state else 0
         self.start_step = steps * before.global_batch_size // sampler.global_batch_size
@@ -155,7 +166,7 @@ class RunDirectory:
         """Writes the resume file: the state of the train step and of the sampler."""
         counts = SamplerState(
             sampler.global_batch_size,
-            sampler.effective_batch_size(step.accumulate),
+            sampler.effective_batch_size(step.accumulation_steps),
             sampler.samples_per_epoch,
             sampler.samples,
         )

@@ -6,9 +6,10 @@ forward -> scaled backward -> [accumulate] -> AllReduce -> finite? -> clip -> up
 * Loss scale, number of ranks, micro-batches and clipping are one factor. It is applied to the
   gradients once; if it is constant, the optimizer applies it.
 * Overflow check: a flag is reduced over all ranks, so either all ranks update or none does.
-* Accumulation averages `accumulate` micro-batches per update. The remaining micro-batches at the
-  end of an epoch make an update of their own, averaged over their number. Accumulated gradients are
-  local to a rank and are not saved, so a run is saved, and stops, only between updates.
+* Accumulation averages `accumulation_steps` micro-batches per update. The remaining micro-batches
+  at the end of an epoch make an update of their own, averaged over their number. Accumulated
+  gradients are local to a rank and are not saved, so a run is saved, and stops, only between
+  updates.
 * Clipping is by the total L2 norm of the averaged gradients, before weight decay is added.
 * The host reads one small array per step: OUTPUTS.
 """
@@ -48,8 +49,8 @@ class TrainStep(nn.Cell):
     (N, copies, K).
 
     loss and top1 are means over all ranks; `overflows` counts the consecutive updates that were not
-    finite. Every returned value is the same on every rank. `train` has `accumulate`, `clip_norm`
-    (0: do not clip) and `ema` (decay; 0: no average).
+    finite. Every returned value is the same on every rank. `train` has `accumulation_steps`,
+    `clip_norm` (0: do not clip) and `ema_decay` (decay; 0: no average).
     """
 
     def __init__(
@@ -69,27 +70,27 @@ class TrainStep(nn.Cell):
         self.net, self.loss, self.optimizer, self.mix = net, loss, optimizer, mix
         self.has_own_top1 = hasattr(loss, "top1")  # a loss of several score arrays
         self.scaler = loss_scaler(run.loss_scale, run.dynamic_loss_scale)
-        self.steps_per_epoch, self.accumulate = steps_per_epoch, train.accumulate
-        self.clip_norm, self.ema = train.clip_norm, train.ema
+        self.steps_per_epoch, self.accumulation_steps = steps_per_epoch, train.accumulation_steps
+        self.clip_norm, self.ema_decay = train.clip_norm, train.ema_decay
         self.micro_step = create_counter("micro_step")  # batches seen since the start of the run
         self.overflows = create_counter("overflows")  # non-finite updates in a row
         self.stop, self.bad_data = (create_request(name) for name in REQUESTS)
         weights = optimizer.parameters
-        self.sums = weights.clone("grad_sum", "zeros") if train.accumulate > 1 else ()
+        self.sums = weights.clone("grad_sum", "zeros") if train.accumulation_steps > 1 else ()
         averaged = ms.ParameterTuple(p for p in net.get_parameters() if is_state(p))
-        self.ema_sources = averaged if train.ema else ()
-        self.ema_weights = averaged.clone("ema", "same") if train.ema else ()
+        self.ema_sources = averaged if train.ema_decay else ()
+        self.ema_weights = averaged.clone("ema", "same") if train.ema_decay else ()
         self.dropout = DropoutFactors(net, rt.seed)
         self.factors = self.dropout.connect(samples) if self.dropout.size else None
         self.size = rt.size
-        self.reducer = choose_reducer(weights, train.accumulate) if rt.size > 1 else None
+        self.reducer = choose_reducer(weights, train.accumulation_steps) if rt.size > 1 else None
         self.sum_ranks = ops.AllReduce() if rt.size > 1 else None
         self.norm = VectorNorm(rt.device)
         self.status = OverflowStatus() if has_status_flags(rt.device) else None
         self.all_finite = choose_all_finite(rt.device)
         # In MindSpore 2.10's CPU back end, a kernel that writes its gradient directly into a fused
         # AllReduce fails with "Memory isn't enough": there the factor is applied before AllReduce.
-        self.scale_first = train.accumulate > 1 or (rt.device == "CPU" and rt.size > 1)
+        self.scale_first = train.accumulation_steps > 1 or (rt.device == "CPU" and rt.size > 1)
         self.scale = None if run.dynamic_loss_scale else run.loss_scale * rt.size
         foldable = self.scale is not None and not (self.scale_first or train.clip_norm > 0)
         self.is_folded = foldable and fold_scale(optimizer, self.scale)
@@ -111,7 +112,7 @@ class TrainStep(nn.Cell):
         clip = clip if self.mix is None else self.mix(clip, target)
         (_, loss, scores), grads = self.gradients(clip, target)
         top1 = self.loss.top1(scores, target) if self.has_own_top1 else top1_mean(scores, target)
-        if self.accumulate == 1:
+        if self.accumulation_steps == 1:
             factor = self.compute_factor(1.0)
             if self.scale_first:
                 grads, factor = self.map(ops.partial(multiply, factor), grads), None
@@ -146,8 +147,8 @@ class TrainStep(nn.Cell):
         """Adds a micro-batch; updates after the last one of a group or of the epoch."""
         self.map(ops.assign_add, self.sums, grads)
         position = self.micro_step % self.steps_per_epoch
-        count = position % self.accumulate + 1
-        if count == self.accumulate or position + 1 == self.steps_per_epoch:
+        count = position % self.accumulation_steps + 1
+        if count == self.accumulation_steps or position + 1 == self.steps_per_epoch:
             # A copy: without it the sums would be zero when the optimizer reads them.
             factor = self.compute_factor(1.0 / count.astype(mstype.float32))
             means = self.map(ops.partial(multiply, factor), self.sums)
@@ -213,8 +214,8 @@ class TrainStep(nn.Cell):
         if factor is not None:
             grads = self.map(ops.partial(multiply, factor), grads)
         self.optimizer(self.pack.unpack(grads))
-        if self.ema > 0:
-            self.map(ops.partial(move_average, self.ema), self.ema_weights, self.ema_sources)
+        if self.ema_decay > 0:
+            self.map(ops.partial(move_average, self.ema_decay), self.ema_weights, self.ema_sources)
 
     def average_over_ranks(self, *values: Tensor) -> tuple:
         """The means of scalars over the ranks; a request of any rank gives more than 0."""
@@ -242,11 +243,11 @@ class TrainStep(nn.Cell):
         return {source.name: mean for source, mean in zip(self.ema_sources, self.ema_weights)}
 
 
-def choose_reducer(weights: ms.ParameterTuple, accumulate: int) -> nn.Cell:
+def choose_reducer(weights: ms.ParameterTuple, accumulation_steps: int) -> nn.Cell:
     """Sums gradients over the ranks in the segments of
     `utils.distributed.gradient_fusion.split_all_reduce`.
     """
-    if accumulate == 1:
+    if accumulation_steps == 1:
         return nn.DistributedGradReducer(weights, mean=False)
     ends = ms.get_auto_parallel_context("all_reduce_fusion_config")
     return SegmentReducer(weights, ends or [len(weights) - 1])

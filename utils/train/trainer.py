@@ -55,7 +55,7 @@ class Trainer:
 
         Raises ValueError if the stopped run had another effective batch size or other samples.
         """
-        self.sampler = self.directory.resume(sampler, self.cfg.train.accumulate)
+        self.sampler = self.directory.resume(sampler, self.cfg.train.accumulation_steps)
         check_same_step(self.start_step, self.rt, self.directory.path)
         return self.sampler
 
@@ -211,7 +211,7 @@ class TrainingLoop(Callback):
 
     def between_updates(self) -> bool:
         """Whether no micro-batch waits for the others of its group."""
-        return self.position % self.steps_per_epoch % self.step.accumulate == 0
+        return self.position % self.steps_per_epoch % self.step.accumulation_steps == 0
 
     def save_and_evaluate(self) -> None:
         """Saves and evaluates if, since the last time, that has become due."""
@@ -250,7 +250,7 @@ class TrainingLoop(Callback):
         if mine and self.rt.size == 1:
             self.failure = mine
         elif self.values["bad_data"]:
-            self.failure = mine or "data.bad_limit: another rank has too many unreadable files"
+            self.failure = mine or "data.max_unreadable: another rank has too many unreadable files"
 
     def describe_saved(self) -> str:
         saved = self.directory.resume_file.exists()
@@ -308,7 +308,7 @@ class TrainingLoop(Callback):
         folder = self.directory.path
         if name:
             checkpoint.save(folder / f"{name}.ckpt", checkpoint.weights_of(self.step.net))
-        if name and self.step.ema:
+        if name and self.step.ema_decay:
             checkpoint.save(folder / f"{name}_ema.ckpt", self.step.averaged())
         self.directory.save(self.step, self.sampler)
         epoch, step_in_epoch = divmod(self.position, self.steps_per_epoch)
@@ -316,7 +316,7 @@ class TrainingLoop(Callback):
         settings = {"epochs": self.epochs, "seed": self.rt.seed, "devices": self.rt.size}
         newest = self.directory.newest()
         write_state(folder, {**where, **settings, "checkpoint": newest, "version": 1})
-        self.directory.delete_old_epochs(self.run.keep)
+        self.directory.delete_old_epochs(self.run.keep_checkpoints)
 
     def log_window(self) -> None:
         window, clips = self.window, self.sampler.global_batch_size
@@ -351,8 +351,8 @@ class TrainingLoop(Callback):
     def last_update(self) -> int:
         """Index of the update that the last batch belonged to."""
         epoch, step = divmod(self.position - 1, self.steps_per_epoch)
-        groups = -(-self.steps_per_epoch // self.step.accumulate)
-        return epoch * groups + step // self.step.accumulate
+        groups = -(-self.steps_per_epoch // self.step.accumulation_steps)
+        return epoch * groups + step // self.step.accumulation_steps
 
     def write_values(self, values: dict) -> None:
         if self.rt.is_main_process:
@@ -412,10 +412,16 @@ class Window:
 
 def log_start(train: Any, sampler: TrainSampler, segments: Segments, start_step: int) -> None:
     """Logs sizes, learning rate and AllReduce segments before the first step."""
-    effective = sampler.effective_batch_size(train.accumulate)
+    effective = sampler.effective_batch_size(train.accumulation_steps)
     log.info(
         "%d samples; %d steps an epoch; %d a device x %d devices x %d accumulated = %d an update",
-        *(sampler.samples, sampler.steps_per_epoch, sampler.batch, sampler.size, train.accumulate),
+        *(
+            sampler.samples,
+            sampler.steps_per_epoch,
+            sampler.batch,
+            sampler.size,
+            train.accumulation_steps,
+        ),
         effective,
     )
     if train.base_batch:
@@ -438,7 +444,7 @@ def describe_device_counts(train: Any, sampler: TrainSampler) -> str:
     fed = [n for n in DEVICE_COUNTS if sampler.batch * n <= sampler.samples]
     parts = []
     for n in sorted({sampler.size, *fed}):
-        effective = sampler.batch * n * train.accumulate
+        effective = sampler.batch * n * train.accumulation_steps
         peak = lr_schedules.peak_lr(train.lr, train.base_batch, effective)
         parts.append(f"{'here ' if n == sampler.size else ''}{n}: {effective}, lr {peak:g}")
     return f"devices: samples an update, peak lr | {' | '.join(parts)}"

@@ -13,8 +13,8 @@ from utils.verify.report import FAILED, OK, SLOW, Finding
 
 FORMS = ("taps", "grouped", "frames")
 DEFAULTS = {"Ascend": "taps", "GPU": "grouped", "CPU": "frames"}
-SETTINGS = {"x3d": "model.groups", "mvit_multi": "model.pooling"}
-MUCH_SLOWER = 1.2  # than the best form
+SETTINGS = {"x3d": "model.depthwise_impl", "mvit_multi": "model.depthwise_impl"}
+MUCH_SLOWER = 1.2  # than the best impl
 REPEATS, TOY_REPEATS = 20, 3
 # Name, (N, C, T, H, W), kernel, stride of height and width, layers of a network.
 SHAPES = [
@@ -37,35 +37,35 @@ TOY_SHAPES = [
 
 
 def verify_convolutions(plan: Plan) -> tuple[list[Finding], dict]:
-    """One process for each form: a device that lacks one may end it."""
+    """One process for each impl: a device that lacks one may end it."""
     shapes = TOY_SHAPES if plan.is_toy else SHAPES
     repeats = TOY_REPEATS if plan.is_toy else REPEATS
     request = {"device": plan.device, "shapes": shapes, "repeats": repeats}
     ended = {
-        form: plan.runner.run_worker(f"convolutions_{form}", "form", {**request, "form": form})
-        for form in FORMS
+        impl: plan.runner.run_worker(f"convolutions_{impl}", "impl", {**request, "impl": impl})
+        for impl in FORMS
     }
     values = {
-        form: {line["shape"]: line["seconds"] for line in e.lines} for form, e in ended.items()
+        impl: {line["shape"]: line["seconds"] for line in e.lines} for impl, e in ended.items()
     }
     return assess_convolutions(plan.device, shapes, ended), values
 
 
 def assess_convolutions(device: str, shapes: list, ended: Mapping[str, Ended]) -> list[Finding]:
-    """A finding for each network, and one for each form that this device cannot compute.
+    """A finding for each network, and one for each impl that this device cannot compute.
 
-    FAILED if the form that the networks take on this device fails, SLOW if another is much faster.
+    FAILED if the impl that the networks take on this device fails, SLOW if another is much faster.
     """
     findings, default = [], DEFAULTS[device]
-    for form, each in ended.items():
+    for impl, each in ended.items():
         if each.status:
-            verdict = FAILED if form == default else OK  # Ascend has no grouped one
-            advice = f"the log is logs/convolutions_{form}.log" if verdict == FAILED else ""
-            findings.append(Finding(verdict, f"{form}: not available: {each.reason}", advice))
+            verdict = FAILED if impl == default else OK  # Ascend has no grouped one
+            advice = f"the log is logs/convolutions_{impl}.log" if verdict == FAILED else ""
+            findings.append(Finding(verdict, f"{impl}: not available: {each.reason}", advice))
     for network, setting in SETTINGS.items():
         own = [row for row in shapes if row[0].startswith(network)]
-        totals = {form: total_seconds(own, each) for form, each in ended.items()}
-        totals = {form: total for form, total in totals.items() if total is not None}
+        totals = {impl: total_seconds(own, each) for impl, each in ended.items()}
+        totals = {impl: total for impl, total in totals.items() if total is not None}
         if totals:
             findings.append(compare_forms(network, setting, default, totals))
     return findings
@@ -81,7 +81,7 @@ def total_seconds(shapes: list, ended: Ended) -> Optional[float]:
 
 def compare_forms(network: str, setting: str, default: str, totals: dict[str, float]) -> Finding:
     best = min(totals, key=totals.get)
-    shown = ", ".join(f"{form} {1e3 * total:.1f} ms" for form, total in totals.items())
+    shown = ", ".join(f"{impl} {1e3 * total:.1f} ms" for impl, total in totals.items())
     text = f"{network}: {shown}; best: {best}"
     if default in totals and totals[default] > MUCH_SLOWER * totals[best]:
         return Finding(SLOW, text, f"train {network} with --{setting}={best}, not {default}")

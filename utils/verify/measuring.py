@@ -54,8 +54,8 @@ def measure_parity(request: dict[str, Any]) -> Iterator[dict[str, float]]:
     case = read_case(Path(request["case"]), request["name"])
     clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
     options: dict[str, Any] = {}
-    if "form" in inspect.signature(golden.build_network).parameters:
-        options = {"form": FORMS[request["device"]]}
+    if "depthwise_impl" in inspect.signature(golden.build_network).parameters:
+        options = {"depthwise_impl": FORMS[request["device"]]}
     for level in request["levels"]:
         net = amp.cast(golden.build_network(case, **options), level).set_train(False)
         expected = expected_evaluation(case)
@@ -164,24 +164,24 @@ def count_launches(folder: Path) -> int:
 class DepthwiseSum(nn.Cell):
     """The sum of a depthwise convolution's output, whose gradients are timed."""
 
-    def __init__(self, channels: int, kernel: tuple, stride: int, form: str):
+    def __init__(self, channels: int, kernel: tuple, stride: int, impl: str):
         super().__init__()
-        self.conv = DepthwiseConv3d(channels, kernel, stride, form)
+        self.conv = DepthwiseConv3d(channels, kernel, stride, impl)
 
     def construct(self, x: Tensor) -> Tensor:
         return ops.cast(self.conv(x), mstype.float32).sum()
 
 
-def measure_form(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Forward and backward of one depthwise form at several shapes.
+def measure_impl(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Forward and backward of one depthwise impl at several shapes.
 
-    `request`: device, form, shapes ([name, (N, C, T, H, W), kernel, stride, count]), repeats.
+    `request`: device, impl, shapes ([name, (N, C, T, H, W), kernel, stride, count]), repeats.
     Seconds of one layer; float16 on a device, float32 on a CPU.
     """
     runtime.start(Run(device=request["device"]))
     kind = np.float32 if request["device"] == "CPU" else np.float16
     for name, shape, kernel, stride, _ in request["shapes"]:
-        cell = DepthwiseSum(shape[1], tuple(kernel), stride, request["form"])
+        cell = DepthwiseSum(shape[1], tuple(kernel), stride, request["impl"])
         weights = ms.ParameterTuple(cell.trainable_params())
         step = ms.jit(ms.value_and_grad(cell, 0, weights))
         x = Tensor(np.random.RandomState(0).standard_normal(shape).astype(kind))

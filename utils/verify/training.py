@@ -33,7 +33,7 @@ TOY = {
         "data.frames=4",
         "model.dim=8",
         "model.depth=2",
-        "model.grow=[1]",
+        "model.stage_starts=[1]",
     ],
 }
 

@@ -19,7 +19,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 TASKS = {
     "parity": ("measuring", "measure_parity"),
     "step": ("measuring", "measure_step"),
-    "form": ("measuring", "measure_form"),
+    "impl": ("measuring", "measure_impl"),
     "all_reduce": ("exchanging", "measure_all_reduce"),
     "overlap": ("exchanging", "measure_overlap"),
     "difference": ("measuring", "measure_difference"),

@@ -21,8 +21,8 @@ SMALL = {"num_classes": 5, "frames": 3, "crop": 40, "dropout": 0.0}
     [
         ({}, 3_794_322, 316),
         ({"depth_factor": 5.0}, 6_153_432, 633),
-        ({"form": "dense", "stem_form": "dense"}, 54_571_932, 316),
-        ({"form": "dense"}, 54_569_172, 316),
+        ({"depthwise_impl": "dense", "stem_impl": "dense"}, 54_571_932, 316),
+        ({"depthwise_impl": "dense"}, 54_569_172, 316),
     ],
     ids=["xs-s-m", "l", "ascend-port", "dense-blocks"],
 )
@@ -113,7 +113,7 @@ def test_caffe2_pickles_are_refused():
 @pytest.mark.slow
 def test_depthwise_weights_fit_into_the_dense_network():
     """The embedded network gives the same probabilities."""
-    depthwise, dense = X3D(**SMALL), X3D(**SMALL, form="dense", stem_form="dense")
+    depthwise, dense = X3D(**SMALL), X3D(**SMALL, depthwise_impl="dense", stem_impl="dense")
     names = torch_names(depthwise)
     shapes = {n: tuple(p.shape) for n, p in weights_of(depthwise).items()}
     source = {theirs: fill(theirs, shapes[ours]) for ours, theirs in names.items()}

@@ -31,11 +31,12 @@ def assert_probabilities(net, seed: int, shape: list, expected: np.ndarray) -> N
 
 
 @pytest.mark.parametrize(
-    "form", ["frames", *(pytest.param(f, marks=pytest.mark.slow) for f in ("grouped", "taps"))]
+    "depthwise_impl",
+    ["frames", *(pytest.param(f, marks=pytest.mark.slow) for f in ("grouped", "taps"))],
 )
-def test_probabilities_equal_the_originals(form):
+def test_probabilities_equal_the_originals(depthwise_impl):
     expected = softmax(np.array(SMALL["eval"]["logits"]))
-    net = build_network(SMALL, form=form)
+    net = build_network(SMALL, depthwise_impl=depthwise_impl)
     assert_probabilities(net, SMALL["input_seed"], SMALL["input_shape"], expected)
 
 

@@ -76,9 +76,9 @@ def test_attention_counts_its_two_products_where_they_are():
     assert result[1] == LayerCost("", "attention", 2 * 7 * 7 * 3, read, written, 3)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_depthwise_convolution_counts_the_same_in_every_form(form):
-    layer = count_layers(DepthwiseConv3d(4, (3, 3, 3), 2, form), (4, 2, 6, 6))[0]
+@pytest.mark.parametrize("impl", FORMS)
+def test_a_depthwise_convolution_counts_the_same_in_every_form(impl):
+    layer = count_layers(DepthwiseConv3d(4, (3, 3, 3), 2, impl), (4, 2, 6, 6))[0]
     assert layer == LayerCost("", "depthwise convolution", 4 * 2 * 9 * 27, 288, 72, 108)
 
 
@@ -110,7 +110,7 @@ SMALL = {
     "resnet50": ["resnet50_se50_imagenet_zoo", "data.resize=64", "data.crop=64"],
     "mvit_multi": [
         *("mvit_multi_plain_s_k400_16x4", "data.crop=32", "data.frames=4", "model.dim=8"),
-        *("model.depth=3", "model.grow=[1]", "model.kv_stride=4"),
+        *("model.depth=3", "model.stage_starts=[1]", "model.kv_stride=4"),
     ],
 }
 

@@ -45,7 +45,7 @@ def test_a_golden_case_can_have_another_smoothing():
     assert CASE == {"train": {"loss64": 1.0}}
 
 
-@pytest.mark.parametrize(("text", "factors"), [("", (5, 10)), ("fast_head=false", (1, 2))])
+@pytest.mark.parametrize(("text", "factors"), [("", (5, 10)), ("head_lr_mult=1", (1, 2))])
 def test_a_golden_case_can_have_a_slow_head(text, factors, monkeypatch):
     """The original's classifier has 5 times the base rate, and 10 times for its bias."""
     net = TSM(5, 2, arch="resnet18", first_width=8)
@@ -62,10 +62,10 @@ def test_a_golden_case_can_have_a_slow_head(text, factors, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("slow_head=1", "'slow_head' cannot be changed in this network; fast_head can"),
-        ("fast_head", "fast_head must be a bool, not ''"),
-        ("fast_head=3", "fast_head must be a bool, not '3'"),
-        ("fast_head=[", "fast_head must be a bool"),
+        ("slow_head=1", "'slow_head' cannot be changed in this network; head_lr_mult can"),
+        ("head_lr_mult", "head_lr_mult must be a number, not ''"),
+        ("head_lr_mult=a", "head_lr_mult must be a number, not 'a'"),
+        ("head_lr_mult=[", "head_lr_mult must be a number"),
     ],
 )
 def test_a_recipe_that_is_none_is_refused(text, words):

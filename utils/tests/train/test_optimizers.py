@@ -124,7 +124,7 @@ def train_step(**settings) -> TrainStep:
         {"params": weights[:1], "lr": RATES, "weight_decay": DECAY, "adapted": True},
         {"params": weights[1:], "lr": RATES, "weight_decay": 0.0, "adapted": False},
     ]
-    train = SimpleNamespace(accumulate=1, clip_norm=0.0, ema=0.0)
+    train = SimpleNamespace(accumulation_steps=1, clip_norm=0.0, ema_decay=0.0)
     run, optimizer = Run(device="CPU", **settings), LARS(weights, groups, MOMENTUM, TRUST)
     return TrainStep(net, Squares(), optimizer, run, train, Runtime(), 5).set_train()
 

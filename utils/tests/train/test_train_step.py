@@ -39,10 +39,12 @@ def gradient(weight, x):
     return 2 * (x @ weight.T).T @ x / len(x)
 
 
-def build(accumulate=1, clip_norm=0.0, ema=0.0, steps_per_epoch=7, p=0.0, **run):
+def build(accumulation_steps=1, clip_norm=0.0, ema_decay=0.0, steps_per_epoch=7, p=0.0, **run):
     net = Linear(p)
     opt = nn.SGD(net.trainable_params(), 0.1)
-    train = SimpleNamespace(accumulate=accumulate, clip_norm=clip_norm, ema=ema)
+    train = SimpleNamespace(
+        accumulation_steps=accumulation_steps, clip_norm=clip_norm, ema_decay=ema_decay
+    )
     run = Run(device="CPU", **run)
     step = TrainStep(net, SquaredError(), opt, run, train, Runtime(), steps_per_epoch, samples=4)
     return step.set_train()
@@ -113,7 +115,7 @@ def test_the_loss_scale_cancels_out():
 
 def test_accumulation_averages_and_the_remainder_of_an_epoch_updates_alone():
     """Seven batches by three: updates after 3, 6 and 7, the last from one batch; then anew."""
-    step, expected = build(accumulate=3), START.copy()
+    step, expected = build(accumulation_steps=3), START.copy()
     for epoch in range(2):
         for group in ([0, 1, 2], [3, 4, 5], [6]):
             mean = np.mean([gradient(expected, BATCHES[i][0]) for i in group], axis=0)
@@ -144,7 +146,7 @@ POISON = (np.full((4, 3), np.inf, np.float32), BATCHES[0][1])
 
 
 def test_an_overflow_leaves_the_update_out_and_is_counted():
-    step = build(ema=0.5)
+    step = build(ema_decay=0.5)
     before, average = weight(step), step.ema_weights[0].asnumpy().copy()
     assert [row[3] for row in feed(step, [POISON, POISON])] == [1, 2]
     np.testing.assert_array_equal(weight(step), before)
@@ -153,7 +155,7 @@ def test_an_overflow_leaves_the_update_out_and_is_counted():
 
 
 def test_an_overflow_in_one_micro_batch_skips_its_group_only():
-    step = build(accumulate=3)
+    step = build(accumulation_steps=3)
     before = weight(step)
     feed(step, [BATCHES[0], POISON, BATCHES[1]])
     np.testing.assert_array_equal(weight(step), before)
@@ -168,7 +170,7 @@ def test_a_dynamic_loss_scale_halves_at_overflow():
 
 
 def test_the_average_of_the_weights_moves_once_per_update():
-    step, mean = build(accumulate=2, ema=0.9, steps_per_epoch=6), START.copy()
+    step, mean = build(accumulation_steps=2, ema_decay=0.9, steps_per_epoch=6), START.copy()
     for i in (0, 2):
         feed(step, BATCHES[i : i + 2])
         mean = 0.9 * mean + 0.1 * weight(step)
@@ -177,8 +179,8 @@ def test_the_average_of_the_weights_moves_once_per_update():
 
 def test_state_brings_a_run_back_bit_for_bit():
     settings = {
-        "accumulate": 2,
-        "ema": 0.9,
+        "accumulation_steps": 2,
+        "ema_decay": 0.9,
         "p": 0.5,
         "dynamic_loss_scale": True,
         "loss_scale": 8.0,

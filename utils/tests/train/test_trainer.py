@@ -44,12 +44,12 @@ def test_steps_fed_together_leave_no_batch_over(batches, size):
 
 
 @pytest.mark.parametrize(
-    ("position", "accumulate", "whole"),
+    ("position", "accumulation_steps", "whole"),
     [(4, 1, True), (4, 2, True), (5, 2, False), (7, 2, True), (9, 2, True), (8, 2, False)],
 )
-def test_a_run_is_saved_only_between_updates(position, accumulate, whole):
+def test_a_run_is_saved_only_between_updates(position, accumulation_steps, whole):
     """7 steps an epoch; the last one, alone, makes an update of its own."""
-    step = SimpleNamespace(accumulate=accumulate)
+    step = SimpleNamespace(accumulation_steps=accumulation_steps)
     run = SimpleNamespace(position=position, steps_per_epoch=7, step=step)
     assert TrainingLoop.between_updates(run) == whole
 
@@ -68,7 +68,9 @@ class Outputs:
 @pytest.mark.parametrize("log_every", [100, 3])
 def test_the_values_of_a_step_are_read_once_and_a_step_late(log_every, tmp_path, monkeypatch):
     """At once only if the step is logged, saved or the last."""
-    step = SimpleNamespace(steps_per_epoch=8, accumulate=1, micro_step=Tensor(0, mstype.int32))
+    step = SimpleNamespace(
+        steps_per_epoch=8, accumulation_steps=1, micro_step=Tensor(0, mstype.int32)
+    )
     run = Run(device="CPU", log_every=log_every, save_every=1)
     trainer = training_loop(step, run, SimpleNamespace(path=tmp_path))
     monkeypatch.setattr(trainer, "save", lambda name="": None)
@@ -102,7 +104,9 @@ def test_a_state_that_is_not_finite_is_not_saved_and_fails_the_run(
     state = {name: Tensor(np.ones(3, np.float32)) for name in ("weight", "moment")}
     state[spoilt] = Tensor(np.array([1, np.inf, 1], np.float32))
     counter = Tensor(3 if end == "signal" else 8, mstype.int32)
-    step = SimpleNamespace(steps_per_epoch=8, accumulate=1, micro_step=counter, state=lambda: state)
+    step = SimpleNamespace(
+        steps_per_epoch=8, accumulation_steps=1, micro_step=counter, state=lambda: state
+    )
     trainer = training_loop(step, Run(device="CPU", save_steps=1), Directory(tmp_path))
     trainer.values["stop"] = float(end == "signal")
     trainer.checked_position = trainer.position - 1

@@ -229,7 +229,7 @@ def test_a_run_goes_on_with_other_ranks_where_an_update_keeps_its_samples(tmp_pa
 class Step:
     """As much of a train step as is saved: the counter."""
 
-    accumulate = 1
+    accumulation_steps = 1
 
     def __init__(self, done: int):
         self.micro_step = create_counter("micro_step")
@@ -240,7 +240,7 @@ class Step:
 
 
 class Accumulating(Step):
-    accumulate = 2
+    accumulation_steps = 2
 
 
 def test_what_a_killed_process_left_is_swept_up(tmp_path):

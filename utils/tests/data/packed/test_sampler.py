@@ -17,9 +17,9 @@ def cut(samples: int, shards: int, first: int = 0) -> list[np.ndarray]:
     return [drawn[samples * k // shards : samples * (k + 1) // shards] for k in range(shards)]
 
 
-def order(lists, batch=4, rank=0, size=1, accumulate=1, seed=3) -> PackedSampler:
+def order(lists, batch=4, rank=0, size=1, accumulation_steps=1, seed=3) -> PackedSampler:
     samples = sum(len(shard) for shards in lists for shard in shards)
-    group = batch * size * accumulate
+    group = batch * size * accumulation_steps
     return PackedSampler(samples, batch, rank, size, seed, group=group, shards=lists)
 
 
@@ -37,21 +37,21 @@ def test_an_epoch_takes_no_sample_twice_and_all_come_in_their_turn():
 
 
 @pytest.mark.parametrize(
-    ("batch", "size", "accumulate"), [(8, 1, 1), (4, 2, 1), (4, 1, 2), (1, 4, 2)]
+    ("batch", "size", "accumulation_steps"), [(8, 1, 1), (4, 2, 1), (4, 1, 2), (1, 4, 2)]
 )
-def test_updates_have_the_same_samples_for_any_ranks(batch, size, accumulate):
+def test_updates_have_the_same_samples_for_any_ranks(batch, size, accumulation_steps):
     lists = [cut(200, 8), cut(50, 4, first=200)]
     expected = order(lists, batch=8).permutation(2).reshape(-1, 8)
-    ranks = [order(lists, batch, rank, size, accumulate) for rank in range(size)]
-    result = np.stack([r.epoch(2).reshape(-1, accumulate, batch) for r in ranks], axis=2)
+    ranks = [order(lists, batch, rank, size, accumulation_steps) for rank in range(size)]
+    result = np.stack([r.epoch(2).reshape(-1, accumulation_steps, batch) for r in ranks], axis=2)
     np.testing.assert_array_equal(result.reshape(len(expected), 8), expected)
 
 
-@pytest.mark.parametrize(("size", "accumulate"), [(2, 1), (4, 1), (8, 1), (2, 4), (4, 2)])
-def test_ranks_read_disjoint_shards(size, accumulate):
+@pytest.mark.parametrize(("size", "accumulation_steps"), [(2, 1), (4, 1), (8, 1), (2, 4), (4, 2)])
+def test_ranks_read_disjoint_shards(size, accumulation_steps):
     shards = cut(1000, 8)
     home = {int(sample): k for k, shard in enumerate(shards) for sample in shard}
-    ranks = [order([shards], 5, rank, size, accumulate) for rank in range(size)]
+    ranks = [order([shards], 5, rank, size, accumulation_steps) for rank in range(size)]
     read = [{home[int(sample)] for sample in each.epoch(1)} for each in ranks]
     assert all(a.isdisjoint(b) for a, b in combinations(read, 2))
     assert set.union(*read) == set(range(8))
