@@ -34,7 +34,16 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from benchmarks import data_profiler, results
+from benchmarks import results
+from benchmarks.data_profiler import (
+    MOST_CLIPS,
+    build_idle_source,
+    find_reader,
+    measure_bytes,
+    measure_cpu_seconds,
+    measure_throughput,
+    profile_clips,
+)
 from benchmarks.torch import baseline
 from utils import cli, log, runtime
 from utils.build_networks import (
@@ -198,17 +207,17 @@ def measure_data(network: Network, cfg, rt: runtime.Runtime, seconds: int) -> di
     order = dataset.build_train_sampler(cfg, records, rt)
     clips = dataset.TrainSource(records, cfg, order, 10**6 // order.samples + 1, 0)
     if dataset.list_annotation_files(cfg):
-        reader, read = data_profiler.reader_of(clips), round(data_profiler.bytes_read(clips))
+        reader, read = find_reader(clips), round(measure_bytes(clips))
         own = OWN.get(network.name, {})
-        floor, clip, parts = data_profiler.take_apart(clips, own, seconds)
+        floor, clip, parts = profile_clips(clips, own, seconds)
     else:  # images, which MindData's own operators transform
         reader, read = cfg.data.source, None
         floor, clip, parts = operator_parts(dataset, cfg, order, clips, seconds)
     batch, workers = cfg.data.batch, count_workers(cfg.data.workers)
-    done, _, cpu = data_profiler.flat_out(data_profiler.idle(clips).dataset(), batch, seconds / 4)
+    done, _, cpu = measure_throughput(build_idle_source(clips).dataset(), batch, seconds / 4)
     parts["copy"] += 1000 * cpu / done
     clip += 1000 * cpu / done
-    done, wall, cpu = data_profiler.flat_out(clips.dataset(), batch, seconds)
+    done, wall, cpu = measure_throughput(clips.dataset(), batch, seconds)
     parts["wait"] = max(1000 * (workers * wall - cpu) / done, 0)
     return {
         "clips": done,
@@ -238,14 +247,12 @@ def operator_parts(dataset, cfg, order, clips, seconds: int) -> tuple[float, flo
     read = dataset.open_reader(data, "train", samples, workers).project(["label"])
     for pipeline in (read.batch(data.batch, True), whole):
         try:
-            done, _, cpu = data_profiler.flat_out(pipeline.repeat(), data.batch, seconds / 2)
+            done, _, cpu = measure_throughput(pipeline.repeat(), data.batch, seconds / 2)
         except RuntimeError as error:
             raise ValueError(dataset.reason_of(error)) from None
         spent.append(1000 * cpu / done)
     clips.decode(0)  # reads the first images
-    floor = np.mean(
-        [data_profiler.cost(clips.decode, index) for index in range(data_profiler.MOST)]
-    )
+    floor = np.mean([measure_cpu_seconds(clips.decode, index) for index in range(MOST_CLIPS)])
     parts = {"open": spent[0], "operators": max(spent[1] - spent[0], 0), "copy": 0.0}
     return 1000 * floor, spent[1], parts
 

@@ -7,7 +7,7 @@ scores of heads and projections, and the embedding; evaluation the list of all h
 
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import torch
 from torch import Tensor, nn
@@ -256,21 +256,30 @@ def table(*shape: int) -> nn.Parameter:
     return nn.Parameter(nn.init.trunc_normal_(torch.empty(shape), std=0.02))
 
 
-def loss_of(outputs: dict, labels: Tensor, fraction: float, train: dict) -> Tensor:
-    """Classification, projections, and the spread and covariances of the embeddings.
+def loss_of(
+    outputs: dict, labels: Tensor, fraction: float, train: dict, datasets: Optional[Tensor] = None
+) -> Tensor:
+    """The sum of the classification, projection and informative losses.
 
-    The clips belong to the data sets in turn; labels int (N,) count modulo a set's classes.
+    `labels`, int (N,), count modulo the classes of a data set. `datasets`, int (N,), are the data
+    sets of the clips; by default the clips belong to the data sets in turn.
     """
     names, total = [key for key in outputs if isinstance(key, str) and key != "embedding"], 0.0
-    position, smoothing = torch.arange(len(labels)) % len(names), train["smoothing"]
+    if datasets is None:
+        datasets = torch.arange(len(labels)) % len(names)
+    smoothing, weight = train["smoothing"], train["projection_weight"]
     for k, name in enumerate(names):
-        own, classes = (position == k).float(), outputs[name].shape[1]
-        hot = own[:, None] * F.one_hot(labels % classes, classes)
-        target = mixed(hot * (1 - smoothing) + smoothing / classes, fraction)
-        loss = entropy(outputs[name], target)
-        others = [scores for key, scores in outputs.items() if key[1:] == (name,)]
-        for scores in others:
-            loss = loss + train["projection_weight"] / len(others) * entropy(scores, target)
+        own, scores, classes = datasets == k, outputs[name], outputs[name].shape[1]
+        hot = (own[:, None] * F.one_hot(labels % classes, classes)).to(scores.dtype)
+        smooth = hot * (1 - smoothing) + smoothing / (train["smoothing_classes"] or classes)
+        target = mixed(smooth, fraction)
+        others = [projected for key, projected in outputs.items() if key[1:] == (name,)]
+        if train["add_to_scores"]:
+            loss = entropy(scores + weight * sum(others), target)
+        else:
+            loss = entropy(scores, target)
+            for projected in others:
+                loss = loss + weight / len(others) * entropy(projected, target)
         total = total + (own * loss).mean()
     if train["informative_weight"]:
         total = total + train["informative_weight"] * spread_loss(outputs["embedding"], train)

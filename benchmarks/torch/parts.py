@@ -34,3 +34,23 @@ def cross_entropy(scores: Tensor, labels: Tensor, fraction: float, train: dict) 
         labels if fraction == 1 else mixed(F.one_hot(labels, scores.shape[1]).float(), fraction)
     )
     return F.cross_entropy(scores, target, label_smoothing=train.get("smoothing", 0.0))
+
+
+def list_norms(net: nn.Module) -> list:
+    return [m for m in net.modules() if isinstance(m, (nn.BatchNorm2d, nn.BatchNorm3d))]
+
+
+def freeze_norms(net: nn.Module, batch_norm: str) -> None:
+    """`batch_norm`: freezes none (`trained`), all (`frozen`), or all 2-D ones but the first
+    (`partial`).
+    """
+    flat = [norm for norm in list_norms(net) if isinstance(norm, nn.BatchNorm2d)]
+    for norm in {"trained": [], "frozen": list_norms(net), "partial": flat[1:]}[batch_norm]:
+        norm.requires_grad_(False)
+
+
+def set_training(net: nn.Module, training: bool) -> None:
+    """Switches to training or evaluation; frozen batch norms keep their statistics."""
+    net.train(training)
+    for norm in list_norms(net):
+        norm.train(training and norm.weight.requires_grad)

@@ -53,11 +53,11 @@ class NonLocal(nn.Module):
     def __init__(self, channels: int):
         super().__init__()
         inner = channels // 2
-        self.g, self.phi = (
-            nn.Sequential(nn.Conv3d(channels, inner, 1), nn.MaxPool3d((1, 2, 2))) for _ in range(2)
-        )
-        self.theta = nn.Conv3d(channels, inner, 1)
+        # In the order of the original.
+        self.g = nn.Sequential(nn.Conv3d(channels, inner, 1), nn.MaxPool3d((1, 2, 2)))
         self.W = nn.Sequential(nn.Conv3d(inner, channels, 1), nn.BatchNorm3d(channels))
+        self.theta = nn.Conv3d(channels, inner, 1)
+        self.phi = nn.Sequential(nn.Conv3d(channels, inner, 1), nn.MaxPool3d((1, 2, 2)))
 
     def forward(self, x: Tensor) -> Tensor:
         theta, phi, g = self.theta(x).flatten(2), self.phi(x).flatten(2), self.g(x).flatten(2)
@@ -129,7 +129,7 @@ def shift_resnet(
 
 
 class TSM(nn.Module):
-    """Takes the settings of `tsm.model.TSM`; raises ValueError for those that no yaml uses."""
+    """Takes the settings of `tsm.model.TSM`."""
 
     def __init__(
         self,
@@ -149,8 +149,7 @@ class TSM(nn.Module):
         first_width: int = 64,
     ):
         super().__init__()
-        if consensus != "avg" or not before_softmax:
-            raise ValueError("model.consensus, model.before_softmax: the twin averages scores only")
+        self.consensus, self.before_softmax = consensus, before_softmax
         rgb = modality == "rgb"
         channels = (3 if rgb else 2) * frames_per_segment
         mean, std = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)) if rgb else ((0.5,), (0.226,))
@@ -181,9 +180,19 @@ class TSM(nn.Module):
             self.new_fc = nn.Identity()
 
     def forward(self, clip: Tensor) -> Tensor:
+        scores = self.score_frames(clip)
+        if not self.before_softmax:
+            scores = scores.softmax(-1)
+        if self.consensus == "identity":
+            return scores
+        scores = scores.mean(1)
+        # The cross entropy of logarithms of probabilities is their negative log likelihood.
+        return scores.log() if self.training and not self.before_softmax else scores
+
+    def score_frames(self, clip: Tensor) -> Tensor:
+        """Scores (N, T, classes) of each frame."""
         frames = self.normalize(clip).flatten(0, 1)
-        scores = self.new_fc(self.base_model(frames))
-        return scores.view(len(clip), self.segments, -1).mean(1)
+        return self.new_fc(self.base_model(frames)).view(len(clip), self.segments, -1)
 
 
 build_network = TSM

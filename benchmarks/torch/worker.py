@@ -20,7 +20,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 import torch
 from torch import nn
 
-from benchmarks.torch.parts import mixed
+from benchmarks.torch.parts import freeze_norms, mixed, set_training
 
 
 class Trial:
@@ -55,9 +55,7 @@ class Trial:
     def run(self, work: str, seconds: float) -> dict:
         training = work == "train"
         if self.net.training != training or not self.count:
-            self.net.train(training)
-            for norm in norms(self.net):
-                norm.train(training and norm.weight.requires_grad)
+            set_training(self.net, training)
         times = timed(self.train_step if training else self.evaluate, seconds)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
         return {"seconds": times, "peak_gb": peak}
@@ -71,17 +69,6 @@ def timed(work: Callable[[], None], seconds: float) -> list[float]:
         work()
         times.append(time.monotonic() - began)
     return times
-
-
-def norms(net: nn.Module) -> list:
-    return [m for m in net.modules() if isinstance(m, (nn.BatchNorm2d, nn.BatchNorm3d))]
-
-
-def freeze_norms(net: nn.Module, how: str) -> None:
-    """`trained`, `frozen`, or `partial`: all 2-D ones but the first."""
-    flat = [norm for norm in norms(net) if isinstance(norm, nn.BatchNorm2d)]
-    for norm in {"trained": [], "frozen": norms(net), "partial": flat[1:]}[how]:
-        norm.requires_grad_(False)
 
 
 def optimizer(weights: list, train: dict) -> torch.optim.Optimizer:
