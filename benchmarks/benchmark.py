@@ -92,7 +92,7 @@ def main(
     result = {"benchmark": kind, "config": str(cfg.run.out.name)}
     before = results.read(against, **result) if against else None
     if torch:
-        baseline.check(kind, cfg.run)
+        baseline.check_torch(kind, cfg.run)
     if part:
         graph_costs.check(kind)
     if kind in ("compile", "memory") and not part:
@@ -141,12 +141,12 @@ def measure_step(
     macs = count_multiply_adds(step.net, one)
     log.log.info("compiling the training graph ...")
     compiled = compile_seconds(step, *inputs)
-    train = baseline.medians(lambda: step(*inputs).asnumpy(), repeats, twin, "train")
+    train = baseline.measure_medians(lambda: step(*inputs).asnumpy(), repeats, twin, "train")
     peaks = peak_gb(), twin and twin.peak_gb
     net, clip = build_eval_network(network.name, cfg), clip.reshape(batch, *one)
     log.log.info("compiling the evaluation graph ...")
     eval_compiled = compile_seconds(net, clip)
-    evaluation = baseline.medians(lambda: scores_of(net, clip), repeats, twin, "evaluate")
+    evaluation = baseline.measure_medians(lambda: scores_of(net, clip), repeats, twin, "evaluate")
     peak = matmul_rate(repeats)
     # A training step counts three forward passes: forward, and gradients of inputs and weights.
     rate = 2 * 3 * macs * batch / train[0] / 1e9

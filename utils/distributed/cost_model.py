@@ -1,4 +1,4 @@
-"""What an AllReduce costs on a cluster, and what waiting for the slowest device costs.
+"""The cost model of AllReduce on a cluster, and of waiting for the slowest device.
 
 The latency-bandwidth model: a message of n bytes takes latency + n / bandwidth. A ring of P devices
 sends 2 (P - 1) messages of n / P bytes, one after the other (Patarasuk and Yuan, 2009). In a
@@ -12,7 +12,7 @@ from typing import Literal, Union
 
 import numpy as np
 
-Sizes = Union[float, np.ndarray]  # bytes in, seconds out, of one AllReduce or of many
+Sizes = Union[float, np.ndarray]  # bytes, or seconds, of one AllReduce or of several
 
 GIGA, MICRO, TERA = 1e9, 1e-6, 1e12
 
@@ -27,8 +27,8 @@ class Cluster:
     local_bandwidth: float = 100.0  # GB/s of a device to the next one in its node
     local_latency: float = 3.0  # microseconds
     algorithm: Literal["hierarchical", "ring"] = "hierarchical"
-    overlap: bool = True  # whether gradients travel while others are computed
-    tflops: float = 10.0  # what a device reaches in training, a multiply-add counted as two
+    overlap: bool = True  # whether gradients are sent while others are computed
+    tflops: float = 10.0  # of a device in training; a multiply-add counts as two
     step_seconds: float = 0.0  # measured on one device at the yaml's batch; 0: from tflops
     jitter: float = 0.0  # standard deviation of a device's step, as a share of it
 
@@ -43,7 +43,7 @@ class Cluster:
                 )
 
     def nodes(self, devices: int) -> int:
-        """Raises ValueError where the devices are neither whole nodes nor a part of one."""
+        """Raises ValueError if the devices are neither whole nodes nor a part of one node."""
         if devices <= self.devices_per_node:
             return 1
         if devices % self.devices_per_node:
@@ -63,17 +63,17 @@ class Cluster:
         if self.algorithm == "ring":
             slower = max(inside[0], between[0]), min(inside[1], between[1])
             return ring_seconds(size, devices, *slower)
-        # Half a ring inside the nodes (everyone ends with a share of the node's sum), a ring of
-        # nodes for every share at once, which divide the network among them, and the other half.
+        # Half a ring inside the nodes gives each device a part of the node's sum. Rings between the
+        # nodes, one for each part, divide the network among them. Then the other half of the ring.
         return ring_seconds(size, devices // nodes, *inside) + ring_seconds(size, nodes, *between)
 
     def slowdown(self, devices: int) -> float:
-        """How many times as long as one device's step the slowest of `devices` takes."""
+        """The step of the slowest of `devices` devices, relative to that of one device."""
         return 1 + self.jitter * expected_maximum(devices)
 
 
-def ring_seconds(size: Sizes, members: int, latency: float, bandwidth: float) -> Sizes:
-    return 2 * (members - 1) * (latency + size / members / bandwidth)
+def ring_seconds(size: Sizes, devices: int, latency: float, bandwidth: float) -> Sizes:
+    return 2 * (devices - 1) * (latency + size / devices / bandwidth)
 
 
 def expected_maximum(count: int) -> float:

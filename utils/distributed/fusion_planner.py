@@ -1,10 +1,10 @@
-"""The split of gradients into AllReduce segments that ends the step soonest.
+"""Plans the split of gradients into AllReduce segments that ends the step soonest.
 
 Segments are runs of neighbouring layers in the network's order. The backward pass completes them
-from the last to the first; one channel carries one segment at a time, in that order; a segment
-leaves when all its gradients are complete and the channel is free. Sending the later ones sooner
-never harms the earlier ones, so the best split of a network is made of best splits of its ends, and
-dynamic programming finds it exactly.
+from the last to the first. One channel sends one segment at a time, in that order. A segment starts
+when all its gradients are complete and the channel is free. To send the later segments sooner never
+delays the earlier ones. So the best split of a network contains the best splits of its last layers,
+and dynamic programming finds it exactly.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Prediction:
-    """One step on `devices` devices, segments in the order in which they travel."""
+    """One step on `devices` devices, segments in the order in which they are sent."""
 
     devices: int
     segments: tuple[Segment, ...]
@@ -46,7 +46,7 @@ class Prediction:
 
     @property
     def efficiency(self) -> float:
-        """Of the throughput of as many devices alone."""
+        """Throughput, relative to that of the same number of devices without communication."""
         return self.compute / self.step
 
     @property
@@ -57,10 +57,10 @@ class Prediction:
 
 def predict(backward: Backward, cluster: Cluster, devices: int, ends: Sequence[int]) -> Prediction:
     """The step with segments that end at the indices `ends`, ascending, the last one n - 1."""
-    free, segments = 0.0, []
+    free, segments, complete = 0.0, [], list_ready_seconds(backward, cluster)
     for first, last in reversed(segments_of(ends)):
         part = slice(first, last + 1)
-        size, ready = int(backward.sizes[part].sum()), leaves(backward, cluster, part)
+        size, ready = int(backward.sizes[part].sum()), float(complete[part].max())
         begin = max(free, ready)
         free = begin + float(cluster.all_reduce_seconds(size, devices))
         segments.append(Segment(first, last, size, ready, begin, free))
@@ -74,9 +74,9 @@ def segments_of(ends: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip([0, *(end + 1 for end in ends[:-1])], ends))
 
 
-def leaves(backward: Backward, cluster: Cluster, part: slice) -> float:
-    """When a segment may leave: complete, and, without overlap, nothing left to compute."""
-    return float(backward.ready[part].max()) if cluster.overlap else backward.end
+def list_ready_seconds(backward: Backward, cluster: Cluster) -> np.ndarray:
+    """When each gradient can be sent; without overlap only when the backward pass has ended."""
+    return backward.ready if cluster.overlap else np.full_like(backward.ready, backward.end)
 
 
 def plan(
@@ -86,22 +86,23 @@ def plan(
     layers = layer_ends(backward.names)
     firsts = np.array([0] + [end + 1 for end in layers])  # where a segment may begin; then n
     before = np.concatenate([[0], backward.sizes.cumsum()])  # bytes ahead of an index
-    count = len(layers)
-    # done[k, i]: when the channel is free of layers i.., sent in k segments; cut[k, i]: where the
-    # first of these segments ends.
-    done = np.full((most + 1, count + 1), np.inf)
+    count, complete = len(layers), list_ready_seconds(backward, cluster)
+    # free[k, i]: when the channel has sent layers i.. in k segments; cut[k, i]: where the first of
+    # these segments ends.
+    free = np.full((most + 1, count + 1), np.inf)
     cut = np.zeros((most + 1, count + 1), int)
-    done[0, count] = 0.0
+    free[0, count] = 0.0
     for i in range(count - 1, -1, -1):
         sizes = before[firsts[i + 1 :]] - before[firsts[i]]
         costs = cluster.all_reduce_seconds(sizes, devices)
-        ready = segments_ready(backward, cluster, firsts[i:])
+        latest = np.maximum.accumulate(complete[firsts[i] :])
+        ready = latest[firsts[i + 1 :] - firsts[i] - 1]  # of segments that begin with layer i
         for k in range(1, most + 1):
-            ended = np.maximum(done[k - 1, i + 1 :], ready) + costs
+            ended = np.maximum(free[k - 1, i + 1 :], ready) + costs
             best = int(ended.argmin())
-            done[k, i], cut[k, i] = ended[best], i + 1 + best
-    # A later end counts only where it is later than the backward pass itself.
-    exposed = np.maximum(done[1:, 0], backward.end)
+            free[k, i], cut[k, i] = ended[best], i + 1 + best
+    # An end counts only if it is later than the end of the backward pass.
+    exposed = np.maximum(free[1:, 0], backward.end)
     k = 1 + int((exposed <= exposed.min() * (1 + 1e-9)).argmax())
     ends, i = [], 0
     while k:
@@ -110,23 +111,15 @@ def plan(
     return predict(backward, cluster, devices, ends)
 
 
-def segments_ready(backward: Backward, cluster: Cluster, firsts: np.ndarray) -> np.ndarray:
-    """When the segments that begin at firsts[0] and end before firsts[1], firsts[2], ... leave."""
-    if not cluster.overlap:
-        return np.full(len(firsts) - 1, backward.end)
-    latest = np.maximum.accumulate(backward.ready[firsts[0] :])
-    return latest[firsts[1:] - firsts[0] - 1]
-
-
 def even_ends(names: Sequence[str], sizes: Sequence[int], count: int) -> list[int]:
     """Ends of `count` segments of about as many bytes each, between layers."""
     sums, layers = np.cumsum(sizes), layer_ends(names)
-    wanted = [sums[-1] * (i + 1) / count for i in range(count)]
-    return sorted({min(layers, key=lambda end: abs(sums[end] - size)) for size in wanted})
+    targets = [sums[-1] * (i + 1) / count for i in range(count)]
+    return sorted({min(layers, key=lambda end: abs(sums[end] - size)) for size in targets})
 
 
 def layer_of(name: str) -> str:
-    """The layer of a parameter; one that hangs on the network itself is a layer of its own."""
+    """The layer of a parameter; a parameter of the network itself is its own layer."""
     return name.rpartition(".")[0] or name
 
 

@@ -1,16 +1,15 @@
-"""When each gradient is complete, in seconds from the start of the step: counted or from a file.
+"""The times at which gradients are complete, in seconds from the start of the step.
 
-Counted: a layer's backward pass is twice the work of its forward pass, in the reverse order, and
-every multiply-add takes the same time. A file is a measured profile
-(scripts/analysis/profile_backward.py) or holds the order of a dry run
+They are counted or read from a file. To count them, a layer's backward pass is taken as twice the
+work of its forward pass, in the reverse order, with the same time for each multiply-add. A file is
+a measured profile (scripts/analysis/profile_backward.py) or holds the order of a dry run
 (scripts/analysis/plan_allreduce.py --chip).
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,8 +23,8 @@ from utils.nn.complexity import LayerCost
 class Backward:
     """One device's step: gradients of `names`, of `sizes` bytes, complete at `ready` seconds.
 
-    In the network's order. `forward` is where the backward pass begins, `step` where the device is
-    done, both in seconds; `source` says where the times come from.
+    In the network's order. `forward` is when the backward pass begins and `step` when the device
+    has finished, both in seconds; `source` describes the origin of the times.
     """
 
     names: tuple[str, ...]
@@ -37,7 +36,7 @@ class Backward:
 
     @property
     def end(self) -> float:
-        """Where the last gradient is complete."""
+        """When the last gradient is complete."""
         return float(self.ready.max())
 
 
@@ -50,35 +49,33 @@ def count_backward(
 ) -> Backward:
     """From counted operations: a step is three forward passes at the cluster's rate.
 
-    Where `step_seconds` was measured, it is that long; the counts then say only where in it a
-    gradient is complete.
+    If `step_seconds` was measured, the step takes that long; the counts then give only the fraction
+    of it after which a gradient is complete.
     """
     macs = np.array([layer.macs for layer in layers], np.float64)
     total = max(macs.sum(), 1.0)
     step = cluster.step_seconds or 3 * 2 * total * batch / (cluster.tflops * TERA)
-    # The share of the backward pass that is over when a layer's part of it is.
-    over = macs[::-1].cumsum()[::-1] / total
-    done: dict[str, float] = {}
-    for layer, fraction in zip(layers, over):
-        # The first call of a layer is the last in the backward pass.
-        done.setdefault(layer.name, float(fraction))
-    ready = [step / 3 + 2 * step / 3 * done[owner(name, done)] for name in names]
+    # The fraction of the backward pass that has passed when the gradients of a layer are complete.
+    # The first call of a layer is the last in the backward pass, so it replaces later ones.
+    passed = macs[::-1].cumsum()[::-1] / total
+    fractions = {layer.name: part for layer, part in zip(reversed(layers), passed[::-1])}
+    ready = [step / 3 + 2 * step / 3 * fractions[find_layer(name, fractions)] for name in names]
     return Backward(
         tuple(names), np.array(sizes), np.array(ready), step / 3, step, "counted operations"
     )
 
 
-def owner(name: str, layers: Any) -> str:
-    """The layer that a parameter belongs to: the longest whose name its own begins with."""
-    parts = name.split(".")
-    for count in range(len(parts) - 1, -1, -1):
-        if ".".join(parts[:count]) in layers:
-            return ".".join(parts[:count])
-    raise AssertionError(f"{name} belongs to no counted layer")
+def find_layer(name: str, layers: Container[str]) -> str:
+    """The counted layer of a parameter: the longest one that the parameter's name begins with."""
+    layer = name
+    while layer not in layers:
+        assert layer, f"{name} belongs to no counted layer"
+        layer = layer.rpartition(".")[0]
+    return layer
 
 
 def read_backward(path: Path, names: Sequence[str], sizes: Sequence[int]) -> Backward:
-    """The profile in a JSON file; ValueError if it is none, or of another network.
+    """Reads a profile; ValueError if the file holds none, or that of another network.
 
     The file has `forward_seconds`, `step_seconds` and `ready_seconds` by name; `source`, `batch`
     and `device` are optional.
@@ -108,7 +105,7 @@ def read_backward(path: Path, names: Sequence[str], sizes: Sequence[int]) -> Bac
 
 
 def write_backward(path: Path, backward: Backward, batch: int, device: str) -> None:
-    """Writes a file that `read_backward` reads; OSError if the disk refuses it."""
+    """Writes a file that `read_backward` reads; OSError if it cannot be written."""
     result = {
         "source": backward.source,
         "device": device,

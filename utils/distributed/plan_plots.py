@@ -1,4 +1,4 @@
-"""Plots of AllReduce plans: the timeline of a step, and efficiency over the number of devices."""
+"""Plots AllReduce plans: the timeline of a step, and efficiency over the number of devices."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,13 +11,13 @@ from utils.distributed.fusion_planner import Prediction
 from utils.distributed.gradient_timing import Backward
 from utils.plotting import save
 
-FORWARD, BACKWARD, TRAVEL, WAIT = "#9ecae1", "#3182bd", "#e6550d", "#bdbdbd"
+FORWARD, BACKWARD, ALL_REDUCE, WAIT = "#9ecae1", "#3182bd", "#e6550d", "#bdbdbd"
 
 
 def draw_timeline(path: Path, backward: Backward, plans: Mapping[str, Prediction]) -> None:
-    """One pair of bars for each split: what the device computes, what the channel carries.
+    """Draws two bars for each split: computation of the device, and AllReduces in the network.
 
-    `path` ends in .png; times are in milliseconds. Raises ValueError where it cannot be written.
+    `path` ends in .png; times are in milliseconds. Raises ValueError if it cannot be written.
     """
     figure = Figure(figsize=(11, 1.2 + 1.1 * len(plans)), layout="constrained")
     axes = figure.add_subplot()
@@ -32,7 +32,12 @@ def draw_timeline(path: Path, backward: Backward, plans: Mapping[str, Prediction
     axes.set_xlabel("milliseconds of a step")
     devices = next(iter(plans.values())).devices
     axes.set_title(f"A step on {devices} devices (gradients: {backward.source})")
-    bars = [("forward", FORWARD), ("backward", BACKWARD), ("AllReduce", TRAVEL), ("waiting", WAIT)]
+    bars = [
+        ("forward", FORWARD),
+        ("backward", BACKWARD),
+        ("AllReduce", ALL_REDUCE),
+        ("waiting", WAIT),
+    ]
     handles = [Patch(color=color, label=label) for label, color in bars]
     figure.legend(handles=handles, loc="outside lower center", ncols=4)
     save(figure, path)
@@ -47,7 +52,7 @@ def draw_step(axes, location: float, backward: Backward, result: Prediction) -> 
     )
     bars = [(1e3 * s.begin, 1e3 * (s.end - s.begin)) for s in result.segments]
     axes.broken_barh(
-        bars, (location + 0.5, 0.8), facecolors=TRAVEL, edgecolor="white", linewidth=0.8
+        bars, (location + 0.5, 0.8), facecolors=ALL_REDUCE, edgecolor="white", linewidth=0.8
     )
     computed = 1e3 * (result.compute + result.exposed)
     axes.broken_barh([(computed, 1e3 * result.waiting)], (location - 0.4, 0.8), facecolors=WAIT)
@@ -56,24 +61,24 @@ def draw_step(axes, location: float, backward: Backward, result: Prediction) -> 
 def draw_scaling(
     path: Path,
     plans: Mapping[str, Sequence[Prediction]],
-    known: Mapping[str, Sequence[tuple[int, float]]] = MappingProxyType({}),
+    published: Mapping[str, Sequence[tuple[int, float]]] = MappingProxyType({}),
 ) -> None:
-    """Efficiency over devices, a line for each plan; raises as `draw_timeline`.
+    """Draws efficiency over devices, a line for each plan; raises as `draw_timeline`.
 
-    `known` are measured (devices, efficiency), drawn as crosses in the colour of their plan.
+    `published` are measured (devices, efficiency), drawn as crosses in the colour of their plan.
     """
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for i, (name, result) in enumerate(plans.items()):
         fractions = [100 * p.efficiency for p in result]
         axes.plot([p.devices for p in result], fractions, marker=".", label=name, color=f"C{i}")
-        for devices, efficiency in known.get(name, ()):
+        for devices, efficiency in published.get(name, ()):
             axes.plot(devices, 100 * efficiency, marker="x", markersize=9, color=f"C{i}")
     counts = sorted({p.devices for result in plans.values() for p in result})
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(count) for count in counts])
     least = min(p.efficiency for result in plans.values() for p in result)
-    least = min([least, *(fraction for marks in known.values() for _, fraction in marks)])
+    least = min([least, *(fraction for marks in published.values() for _, fraction in marks)])
     axes.set_ylim(max(0, 10 * int(10 * least) - 10), 102)
     axes.set_xlabel("devices")
     axes.set_ylabel("efficiency, %")
