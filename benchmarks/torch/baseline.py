@@ -1,4 +1,4 @@
-"""The same network in eager PyTorch: a process of its own that works in turns with this one."""
+"""Times the PyTorch twin of a network, in another process that alternates with this one."""
 
 import importlib.util
 import json
@@ -15,14 +15,14 @@ from utils.config import ROOT
 from utils.data.loader import count_usable_cores
 
 WORKER = ROOT / "benchmarks" / "torch" / "worker.py"
-TURN = 2.0  # seconds
+TURN_SECONDS = 2.0
 
 
 class TorchTwin:
-    """The twin of a room's network with a batch of made-up clips of one shape.
+    """The twin of a network with a batch of synthetic clips of one shape.
 
-    `environment` is that of before MindSpore was set up: its settings are not PyTorch's. Raises
-    ValueError where PyTorch is not installed or the twin does not know a setting.
+    `environment` is the one from before MindSpore was set up, whose settings PyTorch must not have.
+    Raises ValueError if PyTorch is not installed or the twin does not support a setting.
     """
 
     def __init__(self, network_name: str, cfg: Any, shape: tuple, environment: Mapping[str, str]):
@@ -32,7 +32,7 @@ class TorchTwin:
             "network": cfg.model_arguments(),
             "train": vars(cfg.train),
             "shape": shape,
-            "share": 0.7 if mixes else 1.0,
+            "fraction": 0.7 if mixes else 1.0,
             "threads": count_usable_cores(),
         }
         self.process = subprocess.Popen(
@@ -43,21 +43,22 @@ class TorchTwin:
             env=dict(environment),
         )
         self.peak_gb = 0.0
-        self.version = self.ask(job)["torch"]
+        self.version = self.send(job)["torch"]
 
-    def ask(self, message: dict) -> dict:
+    def send(self, message: dict) -> dict:
+        """The answer of the worker; ValueError with its error."""
         try:
             print(json.dumps(message, default=str), file=self.process.stdin, flush=True)
             answer = json.loads(self.process.stdout.readline())
         except (OSError, json.JSONDecodeError):
-            raise ValueError("--torch: PyTorch's process has ended; it has told why") from None
+            raise ValueError("--torch: PyTorch's process has ended; its error is above") from None
         if "error" in answer:
             raise ValueError(f"--torch: {answer['error']}")
         return answer
 
-    def run(self, work: str, seconds: float = TURN) -> list[float]:
-        """Seconds of each step of `work`, `train` or `evaluate`, in a turn of so many seconds."""
-        answer = self.ask({"work": work, "seconds": seconds})
+    def run(self, work: str, seconds: float = TURN_SECONDS) -> list[float]:
+        """Seconds of each step of `work`, `train` or `evaluate`, in a turn of `seconds`."""
+        answer = self.send({"work": work, "seconds": seconds})
         self.peak_gb = answer["peak_gb"]
         return answer["seconds"]
 
@@ -66,8 +67,8 @@ class TorchTwin:
         self.process.wait()
 
 
-def check(kind: str, run: Any) -> None:
-    """ValueError where there is no fair comparison to be had."""
+def check_torch(kind: str, run: Any) -> None:
+    """ValueError if --torch cannot be compared fairly."""
     if kind != "step":
         raise ValueError(f"--torch goes with step, not with {kind}")
     if importlib.util.find_spec("torch") is None:
@@ -76,29 +77,21 @@ def check(kind: str, run: Any) -> None:
         raise ValueError("--torch compares float32 on the CPU: --run.device=CPU --run.amp=O0")
 
 
-def medians(
-    ours: Callable[[], Any], repeats: int, twin: Optional[TorchTwin], work: str
+def measure_medians(
+    step: Callable[[], Any], repeats: int, twin: Optional[TorchTwin], work: str
 ) -> tuple[float, float]:
-    """Median seconds of a step here and there, in `repeats` turns; 0 there without a twin.
+    """Median seconds of a step in MindSpore and in PyTorch, in `repeats` turns; 0 without a twin.
 
-    The first step of either is not timed.
+    The first step of both is not timed.
     """
     if twin is None:
-        return measure_median_seconds(ours, repeats), 0.0
-    ours()
+        return measure_median_seconds(step, repeats), 0.0
+    step()
     twin.run(work, 0)
-    here, there = [], []
+    mindspore_seconds, torch_seconds = [], []
     for _ in range(repeats):
-        here += turn(ours)
-        there += twin.run(work)
-    return float(np.median(here)), float(np.median(there))
-
-
-def turn(work: Callable[[], Any]) -> list[float]:
-    """Seconds of each run in a turn; at least one."""
-    times = []
-    while not times or sum(times) < TURN:
-        began = time.monotonic()
-        work()
-        times.append(time.monotonic() - began)
-    return times
+        turn_end = time.monotonic() + TURN_SECONDS
+        while not mindspore_seconds or time.monotonic() < turn_end:
+            mindspore_seconds.append(measure_median_seconds(step, 1, warm_up=0))
+        torch_seconds += twin.run(work)
+    return float(np.median(mindspore_seconds)), float(np.median(torch_seconds))

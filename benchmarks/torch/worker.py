@@ -1,10 +1,10 @@
-"""Runs a network's twin in eager PyTorch, a few steps at a time, for `benchmarks/benchmark.py`.
+"""Runs the PyTorch twin of a network, a few steps at a time, for `benchmarks/benchmark.py`.
 
-Lines of JSON on stdin, each answered by one on stdout. The first is the job: room, network (the
-settings of its model), train (of its training), shape of a batch, share (of mixup, 1 for none),
-threads; the answer is {"torch": version}. Each further one, {"work": "train" or "evaluate",
-"seconds": s}, runs one step, and more until so many seconds have passed; the answer is {"seconds":
-[of each step], "peak_gb": of this process so far}. {"error": text} answers what cannot be.
+It reads lines of JSON and answers each with a line. The first line is the job: network_name,
+network (settings of the model), train (settings of the training), shape of a batch, fraction (of
+mixup, 1 for none), threads; the answer is {"torch": version}. Each further line, {"work": "train"
+or "evaluate", "seconds": s}, runs steps, at least one, until s seconds have passed; the answer is
+{"seconds": [of each step], "peak_gb": of this process so far}. An error is {"error": text}.
 """
 
 import importlib
@@ -13,7 +13,6 @@ import resource
 import sys
 import time
 from pathlib import Path
-from typing import Callable
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
@@ -24,25 +23,25 @@ from benchmarks.torch.parts import freeze_norms, mixed, set_training
 
 
 class Trial:
-    """A twin, and one batch of made-up clips."""
+    """A twin, and one batch of synthetic clips."""
 
     def __init__(self, job: dict):
         self.twin = importlib.import_module(f"benchmarks.torch.{job['network_name']}")
-        self.train, self.fraction, self.count = job["train"], job["share"], 0
+        self.train, self.fraction, self.count = job["train"], job["fraction"], 0
         self.net = self.twin.build_network(**job["network"])
         self.clips = torch.randint(0, 255, job["shape"], dtype=torch.uint8)
         self.labels = torch.arange(job["shape"][0]) % 2
         freeze_norms(self.net, self.train.get("batch_norm", "trained"))
         weights = [weight for weight in self.net.parameters() if weight.requires_grad]
-        self.weights, self.optimizer = weights, optimizer(weights, self.train)
+        self.weights, self.optimizer = weights, build_optimizer(weights, self.train)
 
     def train_step(self) -> None:
         x = mixed(self.net.normalize(self.clips), self.fraction)
         loss = self.twin.loss_of(self.net(x), self.labels, self.fraction, self.train)
-        many = self.train["accumulation_steps"]
-        (loss / many).backward()
+        accumulation_steps = self.train["accumulation_steps"]
+        (loss / accumulation_steps).backward()
         self.count += 1
-        if self.count % many == 0:
+        if self.count % accumulation_steps == 0:
             if self.train["clip_norm"]:
                 nn.utils.clip_grad_norm_(self.weights, self.train["clip_norm"])
             self.optimizer.step()
@@ -56,23 +55,17 @@ class Trial:
         training = work == "train"
         if self.net.training != training or not self.count:
             set_training(self.net, training)
-        times = timed(self.train_step if training else self.evaluate, seconds)
+        step, times = self.train_step if training else self.evaluate, []
+        while not times or sum(times) < seconds:
+            began = time.monotonic()
+            step()
+            times.append(time.monotonic() - began)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
         return {"seconds": times, "peak_gb": peak}
 
 
-def timed(work: Callable[[], None], seconds: float) -> list[float]:
-    """Seconds of each run; at least one, and more until `seconds` have passed."""
-    times = []
-    while not times or sum(times) < seconds:
-        began = time.monotonic()
-        work()
-        times.append(time.monotonic() - began)
-    return times
-
-
-def optimizer(weights: list, train: dict) -> torch.optim.Optimizer:
-    """AdamW where the settings have its betas, else SGD with momentum; ValueError for others."""
+def build_optimizer(weights: list, train: dict) -> torch.optim.Optimizer:
+    """AdamW if the settings have its betas, else SGD with momentum; ValueError for others."""
     if train.get("optimizer", "sgd") != "sgd" or train["ema_decay"]:
         raise ValueError(
             "train.optimizer, train.ema_decay: the twins have SGD and AdamW, no averages"

@@ -32,13 +32,9 @@ def draw_timeline(path: Path, backward: Backward, plans: Mapping[str, Prediction
     axes.set_xlabel("milliseconds of a step")
     devices = next(iter(plans.values())).devices
     axes.set_title(f"A step on {devices} devices (gradients: {backward.source})")
-    bars = [
-        ("forward", FORWARD),
-        ("backward", BACKWARD),
-        ("AllReduce", ALL_REDUCE),
-        ("waiting", WAIT),
-    ]
-    handles = [Patch(color=color, label=label) for label, color in bars]
+    colors = (FORWARD, BACKWARD, ALL_REDUCE, WAIT)
+    labels = ("forward", "backward", "AllReduce", "waiting")
+    handles = [Patch(color=color, label=label) for color, label in zip(colors, labels)]
     figure.legend(handles=handles, loc="outside lower center", ncols=4)
     save(figure, path)
 
