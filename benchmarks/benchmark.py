@@ -7,19 +7,19 @@
     python benchmarks/benchmark.py eval    --config_path Y [--section.key=value ...]
         [--repeats 7] [--seconds 20] [--network tsm] [--out FILE] [--against FILE]
 
-`step`: clips/s of training and evaluation, compile seconds, peak memory, GFLOP/s, and that as a
-share of this machine's own matrix products, timed in the same run. With --torch the same network
-in eager PyTorch takes turns with ours; `_over_torch` is how many times as many clips we do.
-`compile`: seconds to compile the training and the evaluation graph. `memory`: the most memory that
-compiling, training and evaluation take, GB; of the host (framework and compiler included), and of a
-device that has its own. For both, each graph has a fresh process; --part NAME is one alone.
-`data`: clips/s and clips per CPU-second of the pipeline alone, against bare decoding of the same
-frames, the floor; and where the milliseconds of a clip go, as `benchmarks/data_profiler.py`
-explains. It takes up to three times --seconds. `eval`: videos/s of an evaluation, data and network.
+`step`: clips/s of training and evaluation, compile seconds, peak memory, GFLOP/s, and their ratio
+to those of a matrix product on this machine, timed in the same run. With --torch the same network
+in eager PyTorch alternates with MindSpore; `_over_torch` is the ratio of clips/s, MindSpore over
+PyTorch. `compile`: seconds to compile the training and the evaluation graph. `memory`: the peak
+memory of compiling, training and evaluation, GB; of the host (framework and compiler included), and
+of a device that has its own. For both, each graph has a new process; --part NAME measures only one.
+`data`: clips/s and clips per CPU-second of the pipeline alone, compared with only decoding the same
+frames; and the milliseconds of the parts of a clip, which `benchmarks/data_profiler.py` explains.
+It takes up to three times --seconds. `eval`: videos/s of an evaluation, data and network.
 
---out writes the result to a file; --against compares with one that an earlier run has written, and
-prints now / before. --network may be left out where the yaml lies in the network's folder. The last
-line of stdout is one JSON object.
+--out writes the result to a file; --against compares with the file of an earlier run, and prints
+now / before. --network is not needed if the yaml is in the network's folder. The last line of
+stdout is one JSON object.
 """
 
 import json
@@ -32,7 +32,7 @@ from typing import Literal, Optional
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, ops
 
 from benchmarks import results
 from benchmarks.data_profiler import (
@@ -55,15 +55,14 @@ from utils.build_networks import (
 )
 from utils.data.loader import count_workers
 from utils.evaluate.metrics import video_scores
-from utils.files import explained, write_text
 from utils.networks import Network
 from utils.nn.complexity import count_multiply_adds
 from utils.testing.golden import evaluation as scores_of
 from utils.verify import graph_costs
 from utils.verify.graph_costs import compile_seconds, peak_gb
 
-# The networks' own functions by parts, besides `data_timing.FUNCTIONS`.
-OWN = {
+# The part of functions of the networks, besides `data_profiler.FUNCTIONS`.
+NETWORK_FUNCTIONS = {
     "tsm": {
         "tsm.transforms:make_train_clip": "geometry",
         "tsm.transforms:stack_frames": "copy",
@@ -90,7 +89,7 @@ def main(
     part: Optional[Literal[graph_costs.PARTS]] = None,
 ) -> None:
     result = {"benchmark": kind, "config": str(cfg.run.out.name)}
-    before = results.read(against, **result) if against else None
+    before = results.read_result(against, **result) if against else None
     if torch:
         baseline.check_torch(kind, cfg.run)
     if part:
@@ -111,48 +110,44 @@ def main(
             result.update(measure_step(network, without_checkpoint(cfg), rt, repeats, environment))
         else:
             result.update(measure_data(network, cfg, rt, seconds))
-    result["machine"] = results.machine(cfg.run.device)
+    result["machine"] = results.describe_machine(cfg.run.device)
     if before:
-        result.update(against=str(against), ratios=results.ratios(before, result))
-        for line in results.differences(before, result):
+        result.update(against=str(against), ratios=results.compute_ratios(before, result))
+        for line in results.list_differences(before, result):
             print(f"warning: {line}", file=sys.stderr)
-        for line in results.table(before, result):
+        for line in results.format_comparison(before, result):
             print(line)
-    print(json.dumps(result))
-    if out:
-        with explained(out, "--out"):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            write_text(out, json.dumps(result) + "\n")
+    results.print_result(result, out)
 
 
 def measure_step(
     network: Network, cfg, rt: runtime.Runtime, repeats: int, torch: Optional[dict] = None
 ) -> dict:
-    """Training and evaluation steps on made-up clips of the yaml's shape and batch.
+    """Training and evaluation steps on synthetic clips of the yaml's shape and batch.
 
-    `torch` is the environment in which PyTorch is to do the same, None: it is not.
+    `torch` is the environment of the same steps in PyTorch; None: only MindSpore.
     """
     step = build_train_step(network.name, cfg, rt)
-    one = network.dataset.get_input_shape(cfg.data)
+    shape = network.dataset.get_input_shape(cfg.data)
     clip, label = make_dummy_batch(network.name, cfg)
     inputs = (clip, label, *step.draw_factors())
-    batch = clip.size // int(np.prod(one))  # several clips of a video count as several
-    twin = None if torch is None else baseline.TorchTwin(network.name, cfg, (batch, *one), torch)
-    macs = count_multiply_adds(step.net, one)
+    batch = clip.size // int(np.prod(shape))  # several clips of a video count as several
+    twin = None if torch is None else baseline.TorchTwin(network.name, cfg, (batch, *shape), torch)
+    macs = count_multiply_adds(step.net, shape)
     log.log.info("compiling the training graph ...")
     compiled = compile_seconds(step, *inputs)
     train = baseline.measure_medians(lambda: step(*inputs).asnumpy(), repeats, twin, "train")
     peaks = peak_gb(), twin and twin.peak_gb
-    net, clip = build_eval_network(network.name, cfg), clip.reshape(batch, *one)
+    net, clip = build_eval_network(network.name, cfg), clip.reshape(batch, *shape)
     log.log.info("compiling the evaluation graph ...")
     eval_compiled = compile_seconds(net, clip)
     evaluation = baseline.measure_medians(lambda: scores_of(net, clip), repeats, twin, "evaluate")
-    peak = matmul_rate(repeats)
+    peak = measure_matmul_gflops(repeats)
     # A training step counts three forward passes: forward, and gradients of inputs and weights.
     rate = 2 * 3 * macs * batch / train[0] / 1e9
     result = {
         "batch": batch,
-        "clip": list(one),
+        "clip": list(shape),
         "train_clips_per_second": round(batch / train[0], 3),
         "eval_clips_per_second": round(batch / evaluation[0], 3),
         "compile_seconds": round(compiled, 1),
@@ -178,41 +173,36 @@ def measure_step(
 
 
 def measure_parts(kind: str, batch: int) -> dict:
-    """This command once for each part, in a process of its own: the peak of memory never falls."""
+    """Runs this command once for each part: the peak memory of a process never falls."""
     result = {"batch": batch}
     for part in graph_costs.PARTS[:2] if kind == "compile" else graph_costs.PARTS:
-        costs = results.run("benchmarks/benchmark.py", *sys.argv[1:], f"--part={part}")
+        costs = results.run_script("benchmarks/benchmark.py", *sys.argv[1:], f"--part={part}")
         for name in ("seconds",) if kind == "compile" else ("peak_gb", "device_peak_gb"):
             if name in costs:
                 result[f"{part}_{name}"] = costs[name]
     return result
 
 
-class Product(nn.Cell):
-    def construct(self, a, b):
-        return ops.matmul(a, b)
-
-
-def matmul_rate(repeats: int, size: int = 2048) -> float:
+def measure_matmul_gflops(repeats: int, size: int = 2048) -> float:
     """GFLOP/s of a float32 matrix product in MindSpore on this machine."""
     a = Tensor(np.random.RandomState(0).standard_normal((size, size)).astype(np.float32))
-    product = Product()
+    product = ops.MatMul()
     return 2 * size**3 / measure_median_seconds(lambda: product(a, a).asnumpy(), repeats) / 1e9
 
 
 def measure_data(network: Network, cfg, rt: runtime.Runtime, seconds: int) -> dict:
-    """Clips taken apart one by one, then the training pipeline for some seconds."""
+    """Profiles single clips, then runs the training pipeline for some seconds."""
     dataset = network.dataset
     records = dataset.read_records(cfg, "train")
     order = dataset.build_train_sampler(cfg, records, rt)
     clips = dataset.TrainSource(records, cfg, order, 10**6 // order.samples + 1, 0)
     if dataset.list_annotation_files(cfg):
         reader, read = find_reader(clips), round(measure_bytes(clips))
-        own = OWN.get(network.name, {})
+        own = NETWORK_FUNCTIONS.get(network.name, {})
         floor, clip, parts = profile_clips(clips, own, seconds)
     else:  # images, which MindData's own operators transform
         reader, read = cfg.data.source, None
-        floor, clip, parts = operator_parts(dataset, cfg, order, clips, seconds)
+        floor, clip, parts = measure_operators(dataset, cfg, order, clips, seconds)
     batch, workers = cfg.data.batch, count_workers(cfg.data.workers)
     done, _, cpu = measure_throughput(build_idle_source(clips).dataset(), batch, seconds / 4)
     parts["copy"] += 1000 * cpu / done
@@ -236,13 +226,13 @@ def measure_data(network: Network, cfg, rt: runtime.Runtime, seconds: int) -> di
     }
 
 
-def operator_parts(dataset, cfg, order, clips, seconds: int) -> tuple[float, float, dict]:
-    """The same of images that MindData's own operators make: of these only the sum is known.
+def measure_operators(dataset, cfg, order, clips, seconds: int) -> tuple[float, float, dict]:
+    """As `profile_clips`, for images that MindData's own operators transform.
 
-    Reading is what a pipeline costs that drops the images it has read.
+    Only two parts are known: the time to read is that of a pipeline that drops the images.
     """
     data, spent = cfg.data, []
-    whole = dataset.epoch_pipeline(data, order, 0)  # sets how far pipelines work ahead
+    whole = dataset.epoch_pipeline(data, order, 0)  # sets the prefetch of pipelines
     samples, workers = order.epoch(0).tolist(), count_workers(data.workers)
     read = dataset.open_reader(data, "train", samples, workers).project(["label"])
     for pipeline in (read.batch(data.batch, True), whole):

@@ -1,9 +1,10 @@
-"""Measures the data paths of all networks on videos of yours: the tables of docs/data_path.md.
+"""Measures the data paths of all networks on a folder of videos: the tables of docs/data_path.md.
 
     python benchmarks/measure_data.py --videos DIR [--out out/data_path] [--seconds 10] [--clips 32]
 
-The videos of DIR, repeated, become lists, frame folders, images and packs in --out; then
-`benchmarks/benchmark.py data` runs once for each network and path, on the CPU, with two workers.
+From the videos of DIR, repeated, it makes annotation files, frame folders, images and packs in
+--out. Then `benchmarks/benchmark.py data` runs once for each network and path, on the CPU, with two
+workers.
 Prints the tables. The last line of stdout is one JSON object: rows, packs.
 """
 
@@ -17,7 +18,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np
 
-from benchmarks.results import run
+from benchmarks.results import format_table, run_script
 from utils import cli
 from utils.config import ROOT
 from utils.data.packed.encoder import JPEG, to_jpeg
@@ -49,11 +50,19 @@ PATHS = {
     "packed, video": ["data.packed={out}/video"],
     "packed, jpeg": ["data.packed={out}/jpeg"],
 }
-PLAIN = ["data.rand_augment=", "data.repeated_aug=1"]  # MViT without RandAugment
-# Clips a second that a device takes: TSM's of a V100 (49.9 hours on 6 for 100 epochs of 240,000
-# clips, arXiv:1910.00932), the others by their multiply-adds: 720 thousand million a second.
+WITHOUT_RAND_AUGMENT = ["data.rand_augment=", "data.repeated_aug=1"]  # of MViT
+# Clips a second that a device trains: TSM's on a V100 (49.9 hours on 6 for 100 epochs of 240,000
+# clips, arXiv:1910.00932); for the other networks the same multiply-adds a second, 720e9.
 DEMAND = {"tsm": 22, "x3d": 367, "mvit_multi": 1.6, "resnet50": 176}
 DEVICES = (8, 64, 1536)
+COLUMNS = {  # of the table: parts of a clip
+    "open/seek": ("open", "seek"),
+    "decode": ("decode", "operators"),
+    "convert": ("convert",),
+    "geometry": ("geometry",),
+    "augment": ("augment",),
+    "copy/other": ("copy", "other"),
+}
 
 
 def main(
@@ -65,25 +74,27 @@ def main(
 ) -> None:
     if not videos.is_dir():
         raise ValueError(f"--videos: {videos} is no folder")
-    result = sorted(p for p in videos.resolve().iterdir() if p.suffix.lower() in SUFFIXES)
-    if not result:
+    files = sorted(p for p in videos.resolve().iterdir() if p.suffix.lower() in SUFFIXES)
+    if not files:
         raise ValueError(f"--videos: {videos} has no video")
     folder = out.resolve()
     with explained(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
-        prepare(result, folder, clips)
-    packs = {codec: packed(folder, codec) for codec in ("video", "jpeg")}
-    rows = [
-        {"network": network, "path": path, **benchmark(network, settings, folder, seconds)}
-        for network, path, settings in cases(folder)
-    ]
-    for line in [*table(rows), "", *advice(rows)]:
+        prepare_data(files, folder, clips)
+    packs = {codec: pack_videos(folder, codec) for codec in ("video", "jpeg")}
+    options = ["--data.workers=2", "--seconds", str(seconds)]
+    rows = []
+    for network, path, settings in list_cases(folder):
+        arguments = ["data", *list_arguments(network, settings, folder), *options]
+        result = run_script("benchmarks/benchmark.py", *arguments)
+        rows.append({"network": network, "path": path, **result})
+    for line in [*format_costs(rows), "", *format_needs(rows)]:
         print(line)
     print(json.dumps({"rows": rows, "packs": packs}))
 
 
-def prepare(videos: list[Path], folder: Path, clips: int) -> None:
-    """Lists, frame folders and images of the videos, each repeated so that there are `clips`."""
+def prepare_data(videos: list[Path], folder: Path, clips: int) -> None:
+    """Writes annotation files, frame folders and images; the videos repeat until `clips` clips."""
     lines, frames = [], []
     for k, path in enumerate(islice(cycle(videos), clips)):
         name = f"clip_{k:03d}{path.suffix}"
@@ -104,7 +115,7 @@ def prepare(videos: list[Path], folder: Path, clips: int) -> None:
 
 
 def write_frames(video: Path, folder: Path) -> int:
-    """All frames as JPEG files, once; their number."""
+    """Writes all frames as JPEG files, if they are not there; returns their number."""
     if folder.is_dir():
         return len(list(folder.iterdir()))
     folder.mkdir(parents=True)
@@ -115,104 +126,86 @@ def write_frames(video: Path, folder: Path) -> int:
         return len(source)
 
 
-def packed(folder: Path, codec: str) -> dict:
-    """Packs the lists of TSM and of MViT, which X3D's are too."""
+def pack_videos(folder: Path, codec: str) -> dict:
+    """Packs the videos of TSM, and of MViT, whose annotation files X3D uses too; TSM's result."""
     options = [f"--out={folder / codec}", f"--codec={codec}"]
-    result = [
-        run("scripts/data/pack_videos.py", *arguments(network, [], folder), *options)
+    results = [
+        run_script("scripts/data/pack_videos.py", *list_arguments(network, [], folder), *options)
         for network in ("tsm", "mvit_multi")
     ]
-    return result[0]
+    return results[0]
 
 
-def cases(folder: Path) -> Iterator[tuple[str, str, list[str]]]:
-    """(network, path, settings) of everything that is measured."""
+def list_cases(folder: Path) -> Iterator[tuple[str, str, list[str]]]:
+    """(network, path, settings) of each measurement."""
     for network in ("tsm", "x3d", "mvit_multi"):
         for path, settings in PATHS.items():
             yield network, path, [setting.format(out=folder) for setting in settings]
     for path in ("original, decord", "original, PyAV"):
-        yield "mvit_multi", f"{path}, without RandAugment", [*PATHS[path], *PLAIN]
+        yield "mvit_multi", f"{path}, without RandAugment", [*PATHS[path], *WITHOUT_RAND_AUGMENT]
     frames = ["data.source=frames", "data.train_list=frames.txt", "data.test_list=frames.txt"]
     yield "tsm", "folders of JPEG frames", frames
     yield "resnet50", "JPEG files", [f"data.root={folder / 'images'}"]
 
 
-def arguments(network: str, settings: list[str], folder: Path) -> list[str]:
-    yaml, *ours = YAMLS[network]
-    given = [f"data.root={folder}", *ours, *settings, "run.device=CPU", "data.batch=8"]
-    return ["--config_path", str(ROOT / yaml), *(f"--{setting}" for setting in given)]
+def list_arguments(network: str, settings: list[str], folder: Path) -> list[str]:
+    yaml, *lists = YAMLS[network]
+    settings = [f"data.root={folder}", *lists, *settings, "run.device=CPU", "data.batch=8"]
+    return ["--config_path", str(ROOT / yaml), *(f"--{setting}" for setting in settings)]
 
 
-def benchmark(network: str, settings: list[str], folder: Path, seconds: int) -> dict:
-    fixed = ["--data.workers=2", "--seconds", str(seconds)]
-    return run("benchmarks/benchmark.py", "data", *arguments(network, settings, folder), *fixed)
-
-
-def table(rows: list[dict]) -> Iterator[str]:
-    """Costs of a clip, and how many times as many clips a processor makes as by decord."""
-    yield (
-        "| network | path | clips per CPU-second | by decord: 1 | ms a clip | floor ms | ratio | "
-        "open, seek | decode | convert | geometry | augment | copy, other | KB read |"
-    )
-    yield "|" + " --- |" * 14
+def format_costs(rows: list[dict]) -> Iterator[str]:
+    """The costs of a clip; clips per CPU-second also relative to those with decord."""
+    header = ["network", "path", "clips per CPU-second", "by decord: 1", "ms a clip", "floor ms"]
+    header += ["ratio", *(", ".join(name.split("/")) for name in COLUMNS), "KB read"]
+    cells = []
     for row in rows:
+        decord = [
+            r["clips_per_cpu_second"]
+            for r in rows
+            if r["network"] == row["network"]
+            and "decord" in r["path"]
+            and ("without" in r["path"]) == ("without" in row["path"])
+        ]
         parts = row["milliseconds"]
-        same = [r for r in rows if r["network"] == row["network"] and "decord" in r["path"]]
-        same = [r for r in same if ("without" in r["path"]) == ("without" in row["path"])]
-        times = same and row["clips_per_cpu_second"] / same[0]["clips_per_cpu_second"]
-        shown = [
-            NAMES[row["network"]],
-            row["path"],
-            f"{row['clips_per_cpu_second']:.1f}",
-            f"{times:.1f}" if times else "–",
-            f"{row['clip_milliseconds']:.1f}",
-            f"{row['floor_milliseconds']:.1f}",
-            f"{row['clip_over_floor']:.2f}",
-            *(part_of(parts, *names) for names in COLUMNS),
-            f"{row['bytes_read'] / 1e3:.0f}" if row["bytes_read"] else "–",
-        ]
-        yield f"| {' | '.join(shown)} |"
+        columns = [[parts[part] for part in names if part in parts] for names in COLUMNS.values()]
+        cells.append(
+            [
+                NAMES[row["network"]],
+                row["path"],
+                f"{row['clips_per_cpu_second']:.1f}",
+                f"{row['clips_per_cpu_second'] / decord[0]:.1f}" if decord else "–",
+                f"{row['clip_milliseconds']:.1f}",
+                f"{row['floor_milliseconds']:.1f}",
+                f"{row['clip_over_floor']:.2f}",
+                *(f"{sum(column):.1f}" if column else "–" for column in columns),
+                f"{row['bytes_read'] / 1e3:.0f}" if row["bytes_read"] else "–",
+            ]
+        )
+    return format_table(header, cells)
 
 
-COLUMNS = (
-    ("open", "seek"),
-    ("decode", "operators"),
-    ("convert",),
-    ("geometry",),
-    ("augment",),
-    ("copy", "other"),
-)
-
-
-def part_of(parts: dict[str, float], *names: str) -> str:
-    result = [parts[name] for name in names if name in parts]
-    return f"{sum(result):.1f}" if result else "–"
-
-
-def advice(rows: list[dict]) -> Iterator[str]:
-    """Cores, and megabytes a second from disks or over the network, for so many devices."""
-    yield (
-        "| network, clips a second a device | path | "
-        + " | ".join(f"{count} devices: cores, MB/s" for count in DEVICES)
-        + " |"
-    )
-    yield "|" + " --- |" * (2 + len(DEVICES))
+def format_needs(rows: list[dict]) -> Iterator[str]:
+    """Cores, and megabytes a second from disks or over the network, by the number of devices."""
+    header = ["network, clips a second a device", "path"]
+    header += [f"{count} devices: cores, MB/s" for count in DEVICES]
+    cells = []
     for row in rows:
-        if "without" in row["path"] or "decord" in row["path"] or "OpenCV" in row["path"]:
+        if any(word in row["path"] for word in ("without", "decord", "OpenCV")):
             continue
-        rate, cost = DEMAND[row["network"]], 1 / row["clips_per_cpu_second"]
-        needs = [
-            f"{rounded(count * rate * cost)}, "
-            + (rounded(count * rate * row["bytes_read"] / 1e6) if row["bytes_read"] else "–")
-            for count in DEVICES
-        ]
-        yield f"| {NAMES[row['network']]}, {rate} | {row['path']} | {' | '.join(needs)} |"
+        demand, read = DEMAND[row["network"]], row["bytes_read"]
+        line = [f"{NAMES[row['network']]}, {demand}", row["path"]]
+        for rate in (count * demand for count in DEVICES):
+            megabytes = round_up(rate * read / 1e6) if read else "–"
+            line.append(f"{round_up(rate / row['clips_per_cpu_second'])}, {megabytes}")
+        cells.append(line)
+    return format_table(header, cells)
 
 
-def rounded(value: float) -> str:
-    """Two digits, never less than is needed."""
-    digits = max(0, int(np.floor(np.log10(max(value, 1)))) - 1)
-    return f"{int(np.ceil(value / 10**digits)) * 10**digits:,}"
+def round_up(value: float) -> str:
+    """Two digits, rounded up."""
+    unit = 10 ** max(0, int(np.log10(max(value, 1))) - 1)
+    return f"{int(np.ceil(value / unit)) * unit:,}"
 
 
 if __name__ == "__main__":

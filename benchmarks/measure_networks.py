@@ -1,9 +1,9 @@
-"""Measures all networks on this machine's processor: the table of docs/benchmarks.md.
+"""Measures all networks on the processor of this machine: the table of docs/benchmarks.md.
 
     python benchmarks/measure_networks.py [--torch] [--repeats 5] [--only NAME,NAME]
 
 Runs `benchmarks/benchmark.py step` once for each network, in float32; with --torch also in eager
-PyTorch, where that is installed. --only takes names of yamls. Prints the table. The last line of
+PyTorch, if that is installed. --only takes names of yamls. Prints the table. The last line of
 stdout is one JSON object: rows.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from benchmarks.results import run
+from benchmarks.results import format_table, run_script
 from utils import cli
 from utils.config import ROOT
 from utils.messages import check_choice
@@ -56,25 +56,27 @@ def main(*, torch: bool = False, repeats: cli.PositiveInt = 5, only: str = "") -
         check_choice(name, NETWORKS, "name of --only")
     for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        given = ["--config_path", str(next(ROOT.glob(f"*/configs/{name}.yaml")))]
-        given += [*FIXED, *NETWORKS[name], f"--repeats={repeats}"]
-        rows.append(run("benchmarks/benchmark.py", "step", *given, *["--torch"] * torch))
-    for line in table(rows):
+        arguments = ["--config_path", str(next(ROOT.glob(f"*/configs/{name}.yaml")))]
+        arguments += [*FIXED, *NETWORKS[name], f"--repeats={repeats}", *["--torch"] * torch]
+        rows.append(run_script("benchmarks/benchmark.py", "step", *arguments))
+    for line in format_rows(rows):
         print(line)
     print(json.dumps({"rows": rows}))
 
 
-def table(rows: list[dict]) -> Iterator[str]:
-    yield f"| config | batch of clips | {' | '.join(name.strip() for name in COLUMNS)} |"
-    yield "|" + " --- |" * (2 + len(COLUMNS))
+def format_rows(rows: list[dict]) -> Iterator[str]:
+    """The lines of the table."""
+    header = ["config", "batch of clips", *(name.strip() for name in COLUMNS)]
+    cells = []
     for row in rows:
         batch = f"{row['batch']} of {' x '.join(map(str, row['clip']))}"
-        shown = [digits(row[key]) if key in row else "–" for key in COLUMNS.values()]
-        yield f"| `{row['config']}` | {batch} | {' | '.join(shown)} |"
+        numbers = [format_number(row[key]) if key in row else "–" for key in COLUMNS.values()]
+        cells.append([f"`{row['config']}`", batch, *numbers])
+    return format_table(header, cells)
 
 
-def digits(value: float) -> str:
-    """Three of them, or all in front of the point."""
+def format_number(value: float) -> str:
+    """A number with three digits, or all digits before the point."""
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 

@@ -1,28 +1,29 @@
-"""Results of measurements: of commands, on what machine, against an earlier one."""
+"""Results of measurements: runs commands, describes the machine, compares with an earlier run."""
 
 import json
 import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Optional
 
 import mindspore
 
 from utils.config import ROOT
 from utils.data.loader import count_usable_cores
+from utils.files import explained, read_text, write_text
 
 CPU_INFO = Path("/proc/cpuinfo")
-# What a result says of its circumstances, and should be alike in two that are compared.
+# Circumstances in a result; those of two results that are compared should be equal.
 FACTS = ("batch", "clip", "views", "reader", "workers", "processes", "torch", "machine")
-SAME = ("benchmark", "config")  # what has to be
 
 
-def machine(device: str) -> dict:
+def describe_machine(device: str) -> dict:
     """What numbers depend on besides the code: processor, cores of this process, versions."""
     return {
-        "processor": processor(),
+        "processor": read_processor(),
         "cores": count_usable_cores(),
         "device": device,
         "python": platform.python_version(),
@@ -30,79 +31,88 @@ def machine(device: str) -> dict:
     }
 
 
-def processor() -> str:
-    """The model's name; of processors that tell none, the architecture."""
+def read_processor() -> str:
+    """The name of the processor's model, or its architecture if it has no name."""
     text = CPU_INFO.read_text() if CPU_INFO.exists() else ""
     name = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
     return name[1] if name else platform.machine()
 
 
-def run(script: str, *given: str) -> dict:
+def run_script(script: str, *arguments: str) -> dict:
     """Runs a command of this checkout; the JSON object in its last line.
 
-    Raises ValueError with what it has told last.
+    Raises ValueError with the last line of its errors.
     """
-    line = [sys.executable, str(ROOT / script), *given]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    if done.returncode:
-        messages = [f"ended with status {done.returncode}"]
-        if done.returncode > 0:  # else the system has killed it
-            messages += done.stderr.strip().splitlines()
+    command = [sys.executable, str(ROOT / script), *arguments]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        messages = [f"ended with status {process.returncode}"]
+        if process.returncode > 0:  # else the system has killed it
+            messages += process.stderr.strip().splitlines()
         raise ValueError(f"{script}: {messages[-1]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(process.stdout.splitlines()[-1])
 
 
-def read(path: Path, benchmark: str, config: str) -> dict:
-    """An earlier result of the same kind and yaml; the last line of the file holds it.
+def print_result(result: dict, out: Optional[Path]) -> None:
+    """Prints a result as the last line, and writes it to the file `out` if there is one."""
+    print(json.dumps(result))
+    if out:
+        with explained(out, "--out"):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_text(out, json.dumps(result) + "\n")
 
-    Raises ValueError.
-    """
+
+def read_result(path: Path, benchmark: str, config: str) -> dict:
+    """The earlier result in the last line of a file; ValueError if its kind or yaml is another."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "no text"
-        raise ValueError(f"--against: cannot read {path}: {reason}") from None
-    try:
-        result = json.loads([line for line in lines if line.strip()][-1])
+        result = json.loads(read_text(path, f"--against: {path}").strip().splitlines()[-1])
     except (IndexError, json.JSONDecodeError):
         result = None
-    if not isinstance(result, dict) or not set(SAME) <= set(result):
+    if not isinstance(result, dict) or not {"benchmark", "config"} <= set(result):
         raise ValueError(f"--against: the last line of {path} is no result of a benchmark")
-    for name, wanted in zip(SAME, (benchmark, config)):
-        if result[name] != wanted:
-            raise ValueError(f"--against: {path} has {name} {result[name]}, this run {wanted}")
+    for name, expected in (("benchmark", benchmark), ("config", config)):
+        if result[name] != expected:
+            raise ValueError(f"--against: {path} has {name} {result[name]}, this run {expected}")
     return result
 
 
-def numbers(result: dict) -> dict[str, float]:
-    """What was measured, by name; parts of a part are `name.part`."""
-    results = {}
+def list_numbers(result: dict) -> dict[str, float]:
+    """The measured numbers by name; those of a dict `name` are `name.key`."""
+    numbers = {}
     for name, value in result.items():
         inner = value.items() if isinstance(value, dict) else ()
-        for key, each in [(name, value), *((f"{name}.{part}", each) for part, each in inner)]:
-            number = isinstance(each, (int, float)) and not isinstance(each, bool)
-            if number and name not in (*FACTS, "ratios"):
-                results[key] = each
-    return results
+        for key, number in [(name, value), *((f"{name}.{part}", v) for part, v in inner)]:
+            if type(number) in (int, float) and name not in (*FACTS, "ratios"):
+                numbers[key] = number
+    return numbers
 
 
-def ratios(before: dict, now: dict) -> dict[str, float]:
-    """Now over before, of every number that both have and that was not 0."""
-    old, new = numbers(before), numbers(now)
+def compute_ratios(before: dict, now: dict) -> dict[str, float]:
+    """Now over before, of each number that both have and that was not 0."""
+    old, new = list_numbers(before), list_numbers(now)
     return {name: round(new[name] / old[name], 3) for name in new if old.get(name)}
 
 
-def table(before: dict, now: dict) -> Iterator[str]:
-    old, new = numbers(before), numbers(now)
-    yield "| name | before | now | now / before |"
-    yield "| --- | --- | --- | --- |"
-    for name, ratio in ratios(before, now).items():
-        yield f"| {name} | {old[name]:g} | {new[name]:g} | {ratio:.3f} |"
+def format_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table in Markdown."""
+    for cells in (header, ["---"] * len(header), *rows):
+        yield f"| {' | '.join(cells)} |"
 
 
-def differences(before: dict, now: dict) -> Iterator[str]:
-    """What the two were not taken alike in."""
+def format_comparison(before: dict, now: dict) -> Iterator[str]:
+    old, new = list_numbers(before), list_numbers(now)
+    return format_table(
+        ("name", "before", "now", "now / before"),
+        (
+            (name, f"{old[name]:g}", f"{new[name]:g}", f"{ratio:.3f}")
+            for name, ratio in compute_ratios(before, now).items()
+        ),
+    )
+
+
+def list_differences(before: dict, now: dict) -> Iterator[str]:
+    """The circumstances in which two results differ."""
     old, new = ({**result, **result.get("machine", {})} for result in (before, now))
     for name in (*FACTS, *now["machine"]):
         if name != "machine" and old.get(name) != new.get(name):
-            yield f"{name} was {old.get(name, 'not told')}, now it is {new.get(name, 'not told')}"
+            yield f"{name} was {old.get(name, 'unknown')}, now it is {new.get(name, 'unknown')}"

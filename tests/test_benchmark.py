@@ -62,7 +62,7 @@ def test_every_network_compiles_and_weighs(network_name, kind):
             ["memory", "--part=trian"],
             "--part: invalid choice: 'trian'",
         ),
-        (["step", "--against=/no/such/file"], "--against: cannot read /no/such/file"),
+        (["step", "--against=/no/such/file"], "--against: /no/such/file does not exist"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(arguments, message, tiny):
@@ -132,7 +132,7 @@ def test_what_the_twin_does_not_know_is_told(tiny):
 
 def test_the_table_of_networks_has_a_dash_for_what_was_not_measured():
     row = {"config": "tsm_smoke", "batch": 2, "clip": [8, 3, 64, 64], "train_gflops": 1054.47}
-    head, _, line = measure_networks.table([row])
+    head, _, line = measure_networks.format_rows([row])
     assert line.startswith("| `tsm_smoke` | 2 of 8 x 3 x 64 x 64 | – |")
     assert line.count("|") == head.count("|")
     assert "| 1054 |" in line

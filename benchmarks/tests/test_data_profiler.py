@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from benchmarks.benchmark import OWN
+from benchmarks.benchmark import NETWORK_FUNCTIONS
 from benchmarks.data_profiler import (
     FUNCTIONS,
     PARTS,
@@ -91,7 +91,9 @@ def test_a_skipped_frame_is_seeking_and_an_exception_leaves_its_part(timer):
     assert list_spent(timer) == {"seek": 1, "decode": 2, "open": 8, "other": 16}
 
 
-@pytest.mark.parametrize("table", [FUNCTIONS, *OWN.values()], ids=["all", *OWN])
+@pytest.mark.parametrize(
+    "table", [FUNCTIONS, *NETWORK_FUNCTIONS.values()], ids=["all", *NETWORK_FUNCTIONS]
+)
 def test_every_function_of_the_tables_exists(table):
     assert set(table.values()) <= set(PARTS)
     for name in table:

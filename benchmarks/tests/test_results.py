@@ -1,4 +1,4 @@
-"""What is read of an earlier result, and how two are compared."""
+"""Reading an earlier result, and comparing two results."""
 
 import json
 import platform
@@ -21,43 +21,43 @@ BEFORE = {
 }
 
 
-def test_every_number_that_both_have_is_compared():
+def test_numbers_of_both_results_are_compared():
     now = {**BEFORE, "train_clips_per_second": 30.0, "milliseconds": {"open": 1.0, "copy": 4.0}}
     del now["gone"]
-    ratios = results.ratios(BEFORE, {**now, "new": 3, "processes": True})
+    ratios = results.compute_ratios(BEFORE, {**now, "new": 3, "processes": True})
     assert ratios == {
         "train_clips_per_second": 1.5,
         "milliseconds.open": 0.5,
         "milliseconds.copy": 1.0,
     }
-    assert list(results.table(BEFORE, now))[2:4] == [
+    assert list(results.format_comparison(BEFORE, now))[2:4] == [
         "| train_clips_per_second | 20 | 30 | 1.500 |",
         "| milliseconds.open | 2 | 1 | 0.500 |",
     ]
 
 
-def test_what_was_not_alike_is_told():
+def test_different_circumstances_are_listed():
     now = {**BEFORE, "batch": 8, "machine": {**MACHINE, "mindspore": "2.11.0"}}
-    assert list(results.differences(BEFORE, BEFORE)) == []
-    assert list(results.differences(BEFORE, now)) == [
+    assert list(results.list_differences(BEFORE, BEFORE)) == []
+    assert list(results.list_differences(BEFORE, now)) == [
         "batch was 4, now it is 8",
         "mindspore was 2.10.0, now it is 2.11.0",
     ]
     old = {key: value for key, value in BEFORE.items() if key != "machine"}
-    assert "processor was not told, now it is A" in results.differences(old, BEFORE)
+    assert "processor was unknown, now it is A" in results.list_differences(old, BEFORE)
 
 
 def test_a_result_is_the_last_line_of_its_file(tmp_path):
     path = tmp_path / "step.json"
     path.write_text(f"| a table |\n{json.dumps(BEFORE)}\n\n")
-    assert results.read(path, "step", "tsm_smoke") == BEFORE
+    assert results.read_result(path, "step", "tsm_smoke") == BEFORE
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "No such file"),
-        (b"\xff\xfe", "no text"),
+        (None, "does not exist"),
+        (b"\xff", "line 1 is not UTF-8"),
         (b"", "no result"),
         (b"12:00 a log\n", "no result"),
         (b'["benchmark", "config"]', "no result"),
@@ -66,28 +66,28 @@ def test_a_result_is_the_last_line_of_its_file(tmp_path):
         (b'{"benchmark": "step", "config": "x3d_smoke"}', "has config x3d_smoke, this run tsm"),
     ],
 )
-def test_another_file_is_refused(content, message, tmp_path):
+def test_a_file_without_the_expected_result_is_an_error(content, message, tmp_path):
     path = tmp_path / "file.json"
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ValueError, match=message) as caught:
-        results.read(path, "step", "tsm_smoke")
+        results.read_result(path, "step", "tsm_smoke")
     assert str(path) in str(caught.value)
 
 
-def test_a_processor_without_a_name_is_told_by_its_kind(tmp_path, monkeypatch):
+def test_a_processor_without_a_name_has_its_architecture(tmp_path, monkeypatch):
     for text, name in [
         ("processor\t: 0\nmodel name\t: Fast 9000\nmodel name\t: Slow\n", "Fast 9000"),
         ("processor\t: 0\nCPU part\t: 0xd01\n", platform.machine()),
     ]:
         (tmp_path / "cpuinfo").write_text(text)
         monkeypatch.setattr(results, "CPU_INFO", tmp_path / "cpuinfo")
-        assert results.processor() == name
-    assert results.machine("CPU")["cores"] >= 1
+        assert results.read_processor() == name
+    assert results.describe_machine("CPU")["cores"] >= 1
 
 
-def test_a_command_that_fails_is_told_by_its_last_line():
+def test_the_error_of_a_failed_command_is_its_last_line():
     with pytest.raises(
         ValueError, match="benchmarks/benchmark.py: error: the following arguments are required"
     ):
-        results.run("benchmarks/benchmark.py", "speed")
+        results.run_script("benchmarks/benchmark.py", "speed")

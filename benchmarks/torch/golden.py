@@ -167,6 +167,9 @@ def list_differences(recorded, computed, key: str = "", floor: float = 0.0):
         floor = max((1e-4 * v for v in recorded.values() if isinstance(v, float)), default=0.0)
         for name, value in recorded.items():
             yield from list_differences(value, computed[name], f"{key}/{name}", floor)
+    elif isinstance(recorded, list) and recorded and isinstance(recorded[0], str):
+        if sorted(recorded) != sorted(computed):  # names, in any order
+            yield key, np.inf
     elif recorded != computed:
         expected, result = np.array(recorded), np.array(computed)
         if expected.dtype.kind == "f" and expected.shape == result.shape:
