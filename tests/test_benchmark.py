@@ -11,7 +11,7 @@ from utils.config import ROOT, load_config
 from utils.verify.graph_costs import PARTS
 
 BENCHMARK = "benchmarks/benchmark.py"
-SMALL = ["--data.batch=2"]  # to the other rooms' smoke yamls
+SMALL = ["--data.batch=2"]  # for the smoke yamls of the other networks
 NETWORKS = ("x3d", "mvit_multi", "resnet50")
 
 

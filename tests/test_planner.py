@@ -1,4 +1,4 @@
-"""The planner's commands, from a measured profile to the yaml line; known runs, foretold."""
+"""The planner's commands, from a measured profile to the yaml line; predictions of known runs."""
 
 import csv
 import json
@@ -108,7 +108,7 @@ def test_a_profile_and_a_chip_exclude_each_other(tiny):
         )
 
 
-def test_known_results_are_foretold():
+def test_published_results_are_predicted():
     """Within what the document claims; published numbers from the two sources it names."""
     result = run("benchmarks/scaling/predict_scaling.py")
     for row in result["efficiency"]:
@@ -125,8 +125,8 @@ def test_known_results_are_foretold():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(netns.why_not()), reason=netns.why_not() or "permitted")
-def test_steps_over_a_slow_network_are_foretold(tiny):
+@pytest.mark.skipif(bool(netns.explain_missing()), reason=netns.explain_missing() or "permitted")
+def test_steps_over_a_slow_network_are_predicted(tiny):
     """Two hosts, 50 Mb/s: the network takes most of the step."""
     arguments = [*tiny, "--model.first_width=16", "--rate=50mbit", "--steps=9"]
     result = run("benchmarks/scaling/measure_scaling.py", *arguments)

@@ -1,4 +1,4 @@
-"""Code that two rooms repeat on purpose computes the same."""
+"""Code that two networks repeat on purpose computes the same."""
 
 import numpy as np
 import pytest

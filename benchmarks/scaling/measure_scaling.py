@@ -1,11 +1,11 @@
-"""Measures train steps over a slow network and compares them with what the planner foretells.
+"""Measures train steps over a slow network and compares them with the planner's predictions.
 
     python benchmarks/scaling/measure_scaling.py --config_path Y [--workers 2] [--rate 100mbit]
         [--splits 1,2,4] [--steps 20] [--out FILE] [--network tsm] [--section.key=value ...]
 
-Every worker, on the CPU, is a host of its own: a network namespace on a bridge, that sends at most
-RATE. Latency and bandwidth come from AllReduces of four sizes, the computation from steps that
-exchange nothing; from these alone the step with each number of segments is foretold, and measured.
+Each worker, on the CPU, is a separate host: a network namespace on a bridge, which sends at most
+RATE. Latency and bandwidth come from AllReduces of four sizes, the computation from steps without
+communication. The step with each number of segments is predicted from these alone, and measured.
 Needs Linux, root and iproute2. The last line of stdout is one JSON object.
 """
 
@@ -26,6 +26,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 import numpy as np
 from scipy.optimize import nnls
 
+from benchmarks.results import print_result
 from benchmarks.scaling import netns
 from utils import cli
 from utils.build_networks import without_checkpoint
@@ -33,17 +34,16 @@ from utils.config import ROOT, to_yaml
 from utils.distributed.cost_model import GIGA, MICRO, Cluster
 from utils.distributed.fusion_planner import MOST_SEGMENTS, predict
 from utils.distributed.gradient_timing import Backward
-from utils.files import explained, write_text
 from utils.networks import Network
 
-PORT, LIMIT = 8118, 900  # of the scheduler; seconds for everything
+PORT, TIMEOUT = 8118, 900  # of the scheduler; seconds for everything
 MOST_WORKERS = 16
 SIGNALS = 16  # bytes: loss, top-1 and two signals have an AllReduce of their own
 
 
 def read_rate(text: str) -> str:
     if not re.fullmatch(r"[1-9]\d*[kmg]bit", text):
-        raise argparse.ArgumentTypeError(f"must be as tc spells it, 100mbit, not {text}")
+        raise argparse.ArgumentTypeError(f"must be a rate of tc, as in 100mbit, not {text}")
     return text
 
 
@@ -62,15 +62,15 @@ def main(
     steps: cli.PositiveInt = 20,
     out: Optional[Path] = None,
 ) -> None:
-    reason = netns.why_not()
+    reason = netns.explain_missing()
     if reason:
         raise ValueError(f"a limited network cannot be made: {reason}")
     cfg = without_checkpoint(replace(cfg, run=replace(cfg.run, device="CPU")))
     with tempfile.TemporaryDirectory() as folder:
         options = ["--splits", ",".join(map(str, splits)), "--steps", str(steps)]
         results = measure(network, cfg, workers, rate, options, folder)
-    cluster = fitted(results["probes"], workers)
-    rows = [compared(results, cluster, int(count)) for count in results["steps"]]
+    cluster = fit_cluster(results["probes"], workers)
+    rows = [compare_step(results, cluster, int(count)) for count in results["steps"]]
     for line in format_lines(rate, results, cluster, rows):
         print(line)
     result = {
@@ -82,11 +82,7 @@ def main(
         "compute_ms": round(1e3 * results["compute"], 2),
         "steps": rows,
     }
-    print(json.dumps(result))
-    if out:
-        with explained(out, "--out"):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            write_text(out, json.dumps(result) + "\n")
+    print_result(result, out)
 
 
 def measure(
@@ -98,21 +94,23 @@ def measure(
     script = [str(ROOT / "benchmarks" / "scaling" / "worker.py"), "--config_path", str(config)]
     script += ["--network", network.name, *options, "--out", str(result)]
     with netns.hosts(workers, rate) as hosts:
-        jobs = [start(i, name, hosts, script, folder) for i, (name, _) in enumerate(hosts)]
+        jobs = [start_host(i, name, hosts, script, folder) for i, (name, _) in enumerate(hosts)]
         for job in jobs:
             try:
-                job.wait(timeout=LIMIT)
+                job.wait(timeout=TIMEOUT)
             except subprocess.TimeoutExpired:
                 job.kill()
     if not result.exists():
         logs = sorted(Path(folder).glob("*/worker_*.log"))
         tail = logs[0].read_text(errors="replace")[-2000:] if logs else "no worker started"
-        raise RuntimeError(f"the workers did not end well:\n{tail}")
+        raise RuntimeError(f"the workers have failed:\n{tail}")
     return json.loads(result.read_text())
 
 
-def start(rank: int, name: str, hosts: list, script: list[str], folder: str) -> subprocess.Popen:
-    """msrun on one of the hosts."""
+def start_host(
+    rank: int, name: str, hosts: list, script: list[str], folder: str
+) -> subprocess.Popen:
+    """Starts msrun on one of the hosts."""
     msrun = ["msrun", f"--worker_num={len(hosts)}", "--local_worker_num=1", f"--node_rank={rank}"]
     msrun += [f"--master_addr={hosts[0][1]}", f"--master_port={PORT}", "--join=True"]
     msrun += [f"--log_dir={folder}/{rank}", *script]
@@ -127,10 +125,10 @@ def start(rank: int, name: str, hosts: list, script: list[str], folder: str) -> 
     )
 
 
-def fitted(probes: list, workers: int) -> Cluster:
-    """Latency and bandwidth that give the probes' times in a ring, by least relative squares.
+def fit_cluster(probes: list, workers: int) -> Cluster:
+    """Fits latency and bandwidth of a ring to the times of the probes, by least relative squares.
 
-    The CPU's collective computes nothing while it sends, so there is no overlap.
+    The collective of the CPU does not compute while it sends, so there is no overlap.
     """
     sizes, times = (np.array(v, float) for v in zip(*probes))
     messages = 2 * (workers - 1)
@@ -145,20 +143,20 @@ def fitted(probes: list, workers: int) -> Cluster:
     )
 
 
-def compared(result: dict, cluster: Cluster, count: int) -> dict:
-    """Measured and foretold, in milliseconds, of a step with so many segments."""
+def compare_step(result: dict, cluster: Cluster, count: int) -> dict:
+    """Measured and predicted milliseconds of a step with `count` segments."""
     sizes, compute = np.array(result["sizes"]), result["compute"]
     backward = Backward(
         tuple(result["names"]), sizes, np.full(len(sizes), compute), 0.0, compute, "measured"
     )
-    each = result["steps"][str(count)]
-    predicted = predict(backward, cluster, result["ranks"], each["ends"]).step
+    measured = result["steps"][str(count)]
+    predicted = predict(backward, cluster, result["ranks"], measured["ends"]).step
     predicted += cluster.all_reduce_seconds(SIGNALS, result["ranks"])
     return {
-        "segments": len(each["ends"]),
-        "measured_ms": round(1e3 * each["seconds"], 2),
+        "segments": len(measured["ends"]),
+        "measured_ms": round(1e3 * measured["seconds"], 2),
         "foretold_ms": round(1e3 * predicted, 2),
-        "error": round(predicted / each["seconds"] - 1, 4),
+        "error": round(predicted / measured["seconds"] - 1, 4),
     }
 
 
@@ -166,7 +164,7 @@ def format_lines(rate: str, result: dict, cluster: Cluster, rows: list[dict]) ->
     lines = [
         f"{result['ranks']} workers, {rate}: {cluster.latency:.0f} us a message, "
         f"{1e3 * cluster.bandwidth:.2f} MB/s, {1e3 * result['compute']:.1f} ms of computing",
-        f"{'segments':>8} {'measured ms':>12} {'foretold ms':>12} {'error':>8}",
+        f"{'segments':>8} {'measured ms':>12} {'predicted ms':>12} {'error':>8}",
     ]
     for row in rows:
         lines.append(

@@ -1,4 +1,4 @@
-"""Several hosts on one machine: network namespaces on a bridge, each behind a link of limited rate.
+"""Simulates hosts on one machine: network namespaces on a bridge, with links of limited rate.
 
 Linux, root, and iproute2 are needed. Traffic stays inside the namespaces.
 """
@@ -12,15 +12,15 @@ from collections.abc import Iterator
 SUBNET = "10.77.0"
 
 
-def why_not() -> str:
-    """Why there can be no namespaces here; empty where there can."""
+def explain_missing() -> str:
+    """Why network namespaces cannot be created here; empty if they can."""
     if not (shutil.which("ip") and shutil.which("tc")):
         return "ip and tc are not installed (iproute2)"
     probe = f"zoo{os.getpid()}p"
     try:
         with contextlib.ExitStack() as stack:
             add_namespace(probe, stack)
-            limit(probe, "lo", "1gbit")
+            limit_rate(probe, "lo", "1gbit")
     except OSError as error:
         return f"network namespaces are not permitted here: {error}"
     return ""
@@ -28,24 +28,24 @@ def why_not() -> str:
 
 @contextlib.contextmanager
 def hosts(count: int, rate: str) -> Iterator[list[tuple[str, str]]]:
-    """(namespace, address) of `count` hosts that send at most `rate`, as `tc` spells it: 100mbit.
+    """Creates `count` hosts: (namespace, address). Each sends at most `rate` of `tc`, as 100mbit.
 
-    Everything is taken down at the end. Raises OSError where that is not permitted.
+    All are deleted at the end. Raises OSError if that is not permitted.
     """
     hub = f"zoo{os.getpid()}h"
     with contextlib.ExitStack() as stack:
         add_namespace(hub, stack)
         run("ip", "-n", hub, "link", "add", "bridge", "type", "bridge")
         run("ip", "-n", hub, "link", "set", "bridge", "up")
-        made = []
+        created = []
         for i in range(count):
             name, address = f"zoo{os.getpid()}n{i}", f"{SUBNET}.{i + 1}"
             add_namespace(name, stack)
-            plug(name, address, hub, f"port{i}")
-            limit(name, "eth0", rate)
-            settle(name)
-            made.append((name, address))
-        yield made
+            connect_to_bridge(name, address, hub, f"port{i}")
+            limit_rate(name, "eth0", rate)
+            set_tcp_options(name)
+            created.append((name, address))
+        yield created
 
 
 def add_namespace(name: str, stack: contextlib.ExitStack) -> None:
@@ -53,7 +53,7 @@ def add_namespace(name: str, stack: contextlib.ExitStack) -> None:
     stack.callback(run, "ip", "netns", "delete", name)
 
 
-def plug(name: str, address: str, hub: str, port: str) -> None:
+def connect_to_bridge(name: str, address: str, hub: str, port: str) -> None:
     """Connects a namespace to the bridge of the hub."""
     ends = ["eth0", "netns", name, "type", "veth", "peer", "name", port, "netns", hub]
     run("ip", "link", "add", *ends)
@@ -64,24 +64,24 @@ def plug(name: str, address: str, hub: str, port: str) -> None:
     run("ip", "-n", hub, "link", "set", port, "up")
 
 
-def limit(name: str, device: str, rate: str) -> None:
-    """A token bucket: what leaves waits in line, for up to five seconds, and is not dropped."""
+def limit_rate(name: str, device: str, rate: str) -> None:
+    """Adds a token bucket: packets wait in a queue, for up to five seconds, and are not lost."""
     bucket = ["tbf", "rate", rate, "burst", "64kb", "latency", "5s"]
     run("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", device, "root", *bucket)
 
 
-# BBR, some systems' default, keeps trying the link with less and more; and a sender that has been
-# idle, as between two steps, would begin slowly again.
+# BBR, the default of some systems, varies its rate to probe the link. And without the second
+# option a sender that was idle, as between two steps, would start slowly again.
 TCP = "net.ipv4.tcp_congestion_control=reno", "net.ipv4.tcp_slow_start_after_idle=0"
 
 
-def settle(name: str) -> None:
-    """Lets TCP use the link evenly, so that what is measured is the link."""
+def set_tcp_options(name: str) -> None:
+    """Makes TCP use the link evenly, so that the link is measured and not TCP."""
     for setting in TCP:
         run("ip", "netns", "exec", name, "sysctl", "-q", "-w", setting)
 
 
 def run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise OSError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+    process = subprocess.run(command, capture_output=True, text=True)
+    if process.returncode:
+        raise OSError(f"{' '.join(command)}: {process.stderr.strip() or process.returncode}")

@@ -1,10 +1,10 @@
-"""Foretells published scaling results with the planner's model, and prints both side by side.
+"""Predicts published scaling results with the planner's model, and prints both side by side.
 
     python benchmarks/scaling/predict_scaling.py [--out FOLDER]
 
 Summit's TSM (arXiv:1910.00932) and ResNet-50 on V100 (Paddle's performance repository). Two numbers
-are fitted: how unequal the devices' steps are (from the two 8-GPU runs in float32) and what a frame
-costs to load on Summit (from TSM's rate on one node). Everything else is foretold; docs/scaling.md
+are fitted: how much the devices' steps differ (from the two 8-GPU runs in float32) and the time to
+load a frame on Summit (from TSM's rate on one node). Everything else is predicted; docs/scaling.md
 discusses it. With --out, foretold.png. The last line of stdout is one JSON object.
 """
 
@@ -50,8 +50,8 @@ class Series:
     batch: int
     rates: tuple[float, float, float]
 
-    def efficiency(self, location: int) -> float:
-        return self.rates[location] / self.rates[0] / (1, 8, 32)[location]
+    def efficiency(self, devices: int) -> float:
+        return self.rates[(1, 8, 32).index(devices)] / self.rates[0] / devices
 
     @property
     def step(self) -> float:
@@ -69,9 +69,9 @@ MIXED = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Network:
-    """What is foretold of a network: its layers, its gradients, the frames it reads."""
+    """What a prediction needs of a network: layers, gradients, and the frames of a clip."""
 
     name: str
     layers: Sequence[LayerCost]
@@ -84,37 +84,42 @@ class Network:
         return sum(layer.macs for layer in self.layers)
 
     def backward(self, step: float) -> Backward:
-        """With a step of so many seconds on one device."""
+        """The backward pass, for a step of `step` seconds on one device."""
         return count_backward(self.names, self.sizes, self.layers, 1, Cluster(step_seconds=step))
 
 
-def of_cells(name: str, net, clip: tuple, frames: int) -> Network:
+def count_network(name: str, net, clip: tuple, frames: int) -> Network:
     weights = net.trainable_params()
     names, sizes = [p.name for p in weights], [4 * p.size for p in weights]
     return Network(name, count_layers(net, clip), names, sizes, frames)
 
 
-def inflated(name: str, frames: int, strides: tuple[int, int, int], kernel: str, blocks) -> Network:
+def inflate_resnet(
+    name: str, frames: int, strides: tuple[int, int, int], kernel: str, blocks
+) -> Network:
     """ResNet-50 with kernels over time, for 400 classes, frames of 224 x 224.
 
-    `strides` in time are those of conv1, pool1 and pool2; `kernel` says which convolution of a
-    block is 3 long: "3x1x1" its first, "3x3x3" its second; `blocks` are 1 where it is, per stage.
+    `strides` in time are those of conv1, pool1 and pool2. `kernel` chooses the convolution of a
+    block that is 3 frames long: "3x1x1" the first, "3x3x3" the second. `blocks` are 1 for the
+    blocks of each stage that have it.
     """
     layers, time, cin, size = [], frames // strides[0], 64, 56
-    layers.append(convolution("conv1", time, 112, 3, 64, 5 * 49))
+    layers.append(convolution_cost("conv1", time, 112, 3, 64, 5 * 49))
     time //= strides[1]
     for stage, (depth, width) in enumerate(zip((3, 4, 6, 3), (64, 128, 256, 512))):
         size = 56 >> stage
         for block in range(depth):
             length = 3 if blocks[stage][block % len(blocks[stage])] else 1
             first, second = (length, 9) if kernel == "3x1x1" else (1, 9 * length)
-            position = f"layer{stage + 1}.{block}"
             before = 2 * size if stage and block == 0 else size  # the second convolution strides
-            layers.append(convolution(f"{position}.conv1", time, before, cin, width, first))
-            layers.append(convolution(f"{position}.conv2", time, size, width, width, second))
-            layers.append(convolution(f"{position}.conv3", time, size, width, 4 * width, 1))
-            if block == 0:
-                layers.append(convolution(f"{position}.shortcut", time, size, cin, 4 * width, 1))
+            convolutions = (
+                ("conv1", before, cin, width, first),
+                ("conv2", size, width, width, second),
+                ("conv3", size, width, 4 * width, 1),
+                ("shortcut", size, cin, 4 * width, 1),
+            )
+            for part, *shape in convolutions[: 4 if block == 0 else 3]:
+                layers.append(convolution_cost(f"layer{stage + 1}.{block}.{part}", time, *shape))
             cin = 4 * width
         time //= strides[2] if stage == 0 else 1
     layers.append(LayerCost("fc", "dense", 2048 * 400, 2048, 400, 2049 * 400))
@@ -122,8 +127,10 @@ def inflated(name: str, frames: int, strides: tuple[int, int, int], kernel: str,
     return Network(name, layers, names, [4 * layer.parameters for layer in layers], frames)
 
 
-def convolution(name: str, time: int, size: int, cin: int, cout: int, kernel: int) -> LayerCost:
-    """With its batch norm's parameters."""
+def convolution_cost(
+    name: str, time: int, size: int, cin: int, cout: int, kernel: int
+) -> LayerCost:
+    """The cost of a convolution, with the parameters of its batch norm."""
     outputs = time * size * size * cout
     parameters = cin * cout * kernel + 2 * cout
     return LayerCost(name, "convolution", outputs * cin * kernel, 0, outputs, parameters)
@@ -133,43 +140,40 @@ def main(*, out: Optional[Path] = None) -> None:
     runtime.start(Run(device="CPU"))
     plain = {"mean": (0, 0, 0), "std": (1, 1, 1)}
     net = build_network("resnet50", num_classes=1000, **plain)
-    resnet = of_cells("ResNet-50", net, (3, 224, 224), 1)
-    jitter = fitted_jitter()
+    resnet = count_network("ResNet-50", net, (3, 224, 224), 1)
+    jitter = fit_jitter()
     print(f"fitted: steps differ by {jitter:.1%} (standard deviation), from 8 GPUs in float32\n")
-    rows = [row for series in FLOAT32 + MIXED for row in paddle_rows(series, resnet, jitter)]
-    summit, ratios, facts = summit_rows(resnet, jitter)
-    for line in table(rows + summit):
+    rows = [row for series in FLOAT32 + MIXED for row in predict_paddle(series, resnet, jitter)]
+    summit, ratios, facts = predict_all_on_summit(resnet, jitter)
+    rows.append(summit)
+    for line in format_rows(rows):
         print(line)
     for name, (predicted, published) in ratios.items():
-        print(f"throughput of TSM over {name}: foretold {predicted:.2f}, published {published}")
+        print(f"throughput of TSM over {name}: predicted {predicted:.2f}, published {published}")
     if out:
-        draw(out, resnet, jitter)
-    result = {"jitter": round(jitter, 4), "efficiency": rows + summit, "ratios": ratios}
+        draw_efficiency(out, resnet, jitter)
+    result = {"jitter": round(jitter, 4), "efficiency": rows, "ratios": ratios}
     print(json.dumps({**result, **facts}))
 
 
-def fitted_jitter() -> float:
-    """What explains the loss on the 8 GPUs of one node, where the AllReduce is hidden, best."""
-    losses = [1 / series.efficiency(1) - 1 for series in FLOAT32]
+def fit_jitter() -> float:
+    """The jitter that best explains the loss on one node of 8 GPUs, which hides the AllReduce."""
+    losses = [1 / series.efficiency(8) - 1 for series in FLOAT32]
     return float(np.mean(losses) / expected_maximum(8))
 
 
-def paddle_rows(series: Series, resnet: Network, jitter: float) -> list[dict]:
+def predict_paddle(series: Series, resnet: Network, jitter: float) -> list[dict]:
     cluster, backward = replace(PADDLE, jitter=jitter), resnet.backward(series.step)
-    rows = []
-    for position, devices in ((1, 8), (2, 32)):
-        result = predict(backward, cluster, devices, bucket_ends(backward, BUCKET))
-        rows.append(
-            row(
-                f"ResNet-50, {series.name}", devices, result.efficiency, series.efficiency(position)
-            )
-        )
-    return rows
+    ends, name = bucket_ends(backward, BUCKET), f"ResNet-50, {series.name}"
+    return [
+        build_row(name, n, predict(backward, cluster, n, ends).efficiency, series.efficiency(n))
+        for n in (8, 32)
+    ]
 
 
-def row(name: str, devices: int, predicted: float, published: Optional[float]) -> dict:
-    known = None if published is None else round(published, 4)
-    return {"run": name, "devices": devices, "foretold": round(predicted, 4), "published": known}
+def build_row(name: str, devices: int, predicted: float, published: float) -> dict:
+    numbers = {"foretold": round(predicted, 4), "published": round(published, 4)}
+    return {"run": name, "devices": devices, **numbers}
 
 
 def bucket_ends(backward: Backward, size: float) -> list[int]:
@@ -183,31 +187,26 @@ def bucket_ends(backward: Backward, size: float) -> list[int]:
     return sorted(ends)
 
 
-def summit_rows(resnet: Network, jitter: float) -> tuple[list[dict], dict, dict]:
-    """TSM's efficiency, its throughput over the two I3D networks, and what they are made of."""
-    tsm, pooled, plain = summit_networks()
-    cluster = replace(SUMMIT, jitter=jitter)
-    steps = {n.name: summit_step(n, tsm, resnet, cluster) for n in (tsm, pooled, plain)}
-    result = {n.name: predict_summit(n, steps[n.name], cluster, 1536) for n in (tsm, pooled, plain)}
-    node = predict_summit(tsm, steps[tsm.name], cluster, 6)
-    efficiency = node.step / result[tsm.name].step
-    steps_per_epoch = CLIPS / CLIPS_PER_GPU / 1536
-    seconds = result[tsm.name].step * steps_per_epoch * EPOCHS
+def predict_all_on_summit(resnet: Network, jitter: float) -> tuple[dict, dict, dict]:
+    """The row of TSM, its throughput over the two I3D networks, and numbers of the networks."""
+    networks, cluster = summit_networks(), replace(SUMMIT, jitter=jitter)
+    tsm, published = networks[0], dict(zip(networks, (1.0, 1.6, 2.9)))
+    seconds, sizes = {}, {}
+    for network in networks:
+        step = summit_step(network, tsm, resnet, cluster)
+        seconds[network] = predict_summit(network, step, cluster, 1536).step
+        sizes[network.name] = round(network.macs / GIGA, 1)
+        print(f"{network.name}: {sizes[network.name]} G multiply-adds, {network.frames} frames")
     frame = loading_seconds(tsm, computing_seconds(tsm, resnet), cluster)
     print(f"fitted: a frame takes {1e3 * frame:.2f} ms to load, from TSM on one node of Summit")
-    for n in (tsm, pooled, plain):
-        print(f"{n.name}: {n.macs / GIGA:.1f} G multiply-adds, {n.frames} frames a clip")
-    sizes = {n.name: round(n.macs / GIGA, 1) for n in (tsm, pooled, plain)}
-    facts = {"networks": sizes, "frame_ms": round(1e3 * frame, 3)}
-    print(f"TSM on 1,536 GPUs: {seconds:.0f} s foretold, {SECONDS_ON_SUMMIT} s published\n")
-    ratios = {
-        name: (round(result[name].step / result[tsm.name].step, 3), known)
-        for name, known in ((pooled.name, 1.6), (plain.name, 2.9))
-    }
+    total = seconds[tsm] * CLIPS / CLIPS_PER_GPU / 1536 * EPOCHS
+    print(f"TSM on 1,536 GPUs: {total:.0f} s predicted, {SECONDS_ON_SUMMIT} s published\n")
+    node = predict_summit(tsm, summit_step(tsm, tsm, resnet, cluster), cluster, 6).step
+    name = "TSM 8f on Summit, of one node"
     return (
-        [row("TSM 8f on Summit, of one node", 1536, efficiency, published_efficiency())],
-        ratios,
-        facts,
+        build_row(name, 1536, node / seconds[tsm], published_efficiency()),
+        {n.name: (round(seconds[n] / seconds[tsm], 3), published[n]) for n in networks[1:]},
+        {"networks": sizes, "frame_ms": round(1e3 * frame, 3)},
     )
 
 
@@ -218,17 +217,17 @@ def summit_networks() -> tuple[Network, Network, Network]:
     are the usual ones of ResNet-50.
     """
     clip = (8, 3, 224, 224)
-    tsm = of_cells("TSM 8f", TSM(num_classes=400, segments=8), clip, 8)
+    tsm = count_network("TSM 8f", TSM(num_classes=400, segments=8), clip, 8)
     everywhere, other = ((1,),) * 4, ((1, 1, 1), (1, 0, 1, 0), (1, 0, 1, 0, 1, 0), (0, 1, 0))
-    pooled = inflated("I3D 3x3x3", 16, (2, 1, 2), "3x3x3", everywhere)
-    plain = inflated("I3D 3x1x1", 32, (2, 2, 2), "3x1x1", other)
+    pooled = inflate_resnet("I3D 3x3x3", 16, (2, 1, 2), "3x3x3", everywhere)
+    plain = inflate_resnet("I3D 3x1x1", 32, (2, 2, 2), "3x1x1", other)
     return tsm, pooled, plain
 
 
 def summit_step(network: Network, tsm: Network, resnet: Network, cluster: Cluster) -> float:
     """Seconds on one GPU: computing at ResNet-50's measured rate, then loading the frames.
 
-    What a frame costs follows from TSM's published time, taken to be that of one node.
+    The time to load a frame follows from TSM's published time, taken to be that of one node.
     """
     frame = loading_seconds(tsm, computing_seconds(tsm, resnet), cluster)
     return computing_seconds(network, resnet) + CLIPS_PER_GPU * network.frames * frame
@@ -240,7 +239,7 @@ def computing_seconds(network: Network, resnet: Network) -> float:
 
 
 def loading_seconds(tsm: Network, computing: float, cluster: Cluster) -> float:
-    """Seconds a frame that one node's 6 GPUs spend beyond computing, waiting and exchanging."""
+    """Seconds a frame that the 6 GPUs of a node need beyond computing, waiting and AllReduces."""
     step = SECONDS_ON_ONE_NODE / EPOCHS / (CLIPS / CLIPS_PER_GPU / 6)
     exposed = predict_summit(tsm, step, cluster, 6).exposed
     return ((step - exposed) / cluster.slowdown(6) - computing) / (CLIPS_PER_GPU * tsm.frames)
@@ -251,38 +250,39 @@ def predict_summit(network: Network, step: float, cluster: Cluster, devices: int
     return predict(backward, cluster, devices, bucket_ends(backward, HOROVOD_BUCKET))
 
 
-def table(rows: list[dict]) -> list[str]:
-    lines = [f"{'run':32} {'devices':>7} {'foretold':>9} {'published':>10} {'apart':>7}"]
-    for r in rows:
-        apart = f"{100 * (r['foretold'] - r['published']):+.1f}"
+def format_rows(rows: list[dict]) -> list[str]:
+    lines = [f"{'run':32} {'devices':>7} {'predicted':>9} {'published':>10} {'error':>7}"]
+    for row in rows:
+        predicted, published = row["foretold"], row["published"]
         lines.append(
-            f"{r['run']:32} {r['devices']:7} {r['foretold']:9.1%} {r['published']:10.1%} {apart:>7}"
+            f"{row['run']:32} {row['devices']:7} {predicted:9.1%} {published:10.1%} "
+            f"{100 * (predicted - published):+7.1f}"
         )
     return [*lines, ""]
 
 
-def draw(folder: Path, resnet: Network, jitter: float) -> None:
-    """foretold.png: efficiency over devices, curves foretold and crosses published."""
+def draw_efficiency(folder: Path, resnet: Network, jitter: float) -> None:
+    """foretold.png: efficiency over devices; predictions are curves, published values crosses."""
     tsm = summit_networks()[0]
     cluster = replace(SUMMIT, jitter=jitter)
     step = summit_step(tsm, tsm, resnet, cluster)
     summit = [predict_summit(tsm, step, cluster, n) for n in (6, 48, 192, 384, 768, 1536)]
     # Published is the efficiency of one node's rate, not of one device's.
     name, fraction = "TSM 8f on Summit", published_efficiency() * summit[0].efficiency
-    curves, known = {name: summit}, {name: [(1536, fraction)]}
+    curves, published = {name: summit}, {name: [(1536, fraction)]}
     paddle = replace(PADDLE, jitter=jitter)
     for series in FLOAT32:
         backward = resnet.backward(series.step)
         ends, name = bucket_ends(backward, BUCKET), f"ResNet-50, {series.name}"
         curves[name] = [predict(backward, paddle, n, ends) for n in (8, 32, 128)]
-        known[name] = [(8, series.efficiency(1)), (32, series.efficiency(2))]
+        published[name] = [(n, series.efficiency(n)) for n in (8, 32)]
     with explained(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
-    plan_plots.draw_scaling(folder / "foretold.png", curves, known)
+    plan_plots.draw_scaling(folder / "foretold.png", curves, published)
 
 
 def published_efficiency() -> float:
-    """Of 1,536 GPUs, if the slow run was on one node of 6, as the article does not say."""
+    """Of 1,536 GPUs, if the slow run was on one node of 6, which the article does not tell."""
     return SECONDS_ON_ONE_NODE / SECONDS_ON_SUMMIT / 256
 
 

@@ -4,7 +4,7 @@
         --out FILE [--section.key=value ...]
 
 Rank 0 writes FILE: seconds of AllReduces by size, of a step without one, and of a step with each
-number of segments, all while every worker does the same.
+number of segments, while all workers do the same.
 """
 
 import json
@@ -30,23 +30,23 @@ PROBES = 2**10, 2**16, 2**18, 2**20  # elements of float32
 
 def main(network: Network, cfg, *, splits: str, steps: int, out: Path) -> None:
     rt = runtime.start(cfg.run)
-    result = {"ranks": rt.size, "probes": probe(steps), "steps": {}}
-    alone = Runtime(rt.rank, 1, rt.device, rt.seed)  # the same step, but nothing is exchanged
+    result = {"ranks": rt.size, "probes": measure_all_reduces(steps), "steps": {}}
+    alone = Runtime(rt.rank, 1, rt.device, rt.seed)  # the same step without AllReduces
     step = build_train_step(network.name, cfg, alone)
     batch = make_dummy_batch(network.name, cfg, rt.rank)
-    result["compute"] = step_seconds(step, batch, steps)
+    result["compute"] = measure_step(step, batch, steps)
     weights = step.optimizer.parameters
     names, sizes = [p.name for p in weights], [p.size * p.itemsize for p in weights]
     for count in map(int, splits.split(",")):
         ends = even_ends(names, sizes, count)
         run = replace(cfg.run, all_reduce=tuple(ends))
         step = build_train_step(network.name, replace(cfg, run=run), rt)
-        result["steps"][count] = {"ends": ends, "seconds": step_seconds(step, batch, steps)}
+        result["steps"][count] = {"ends": ends, "seconds": measure_step(step, batch, steps)}
     if rt.is_main_process:
         write_text(out, json.dumps({**result, "names": names, "sizes": sizes}))
 
 
-def probe(repeats: int) -> list[tuple[int, float]]:
+def measure_all_reduces(repeats: int) -> list[tuple[int, float]]:
     """(bytes, median seconds) of AllReduces of several sizes."""
     reduce, result = SumRanks(), []
     for count in PROBES:
@@ -56,7 +56,7 @@ def probe(repeats: int) -> list[tuple[int, float]]:
     return result
 
 
-def step_seconds(step, batch: tuple, repeats: int) -> float:
+def measure_step(step, batch: tuple, repeats: int) -> float:
     inputs = (*batch, *step.draw_factors())
     return measure_median_seconds(lambda: step(*inputs).asnumpy(), repeats, warm_up=2)
 
