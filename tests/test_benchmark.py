@@ -1,4 +1,4 @@
-"""benchmarks/benchmark.py: compiling, memory, an earlier result, PyTorch's turn."""
+"""benchmarks/benchmark.py: compile, memory, an earlier result, PyTorch."""
 
 import json
 
@@ -15,7 +15,7 @@ SMALL = ["--data.batch=2"]  # for the smoke yamls of the other networks
 NETWORKS = ("x3d", "mvit_multi", "resnet50")
 
 
-def test_compiling_is_measured_and_compared_with_an_earlier_result(tiny, tmp_path):
+def test_compile_seconds_are_compared_with_an_earlier_result(tiny, tmp_path):
     before, out = tmp_path / "before.json", tmp_path / "new" / "now.json"
     earlier = {"benchmark": "compile", "config": "tsm_smoke", "batch": 4, "machine": {"cores": 99}}
     before.write_text(json.dumps({**earlier, "train_compile_seconds": 1e3}))
@@ -32,7 +32,7 @@ def test_compiling_is_measured_and_compared_with_an_earlier_result(tiny, tmp_pat
 
 
 @pytest.mark.slow
-def test_memory_is_measured_graph_by_graph(tiny):
+def test_memory_is_measured_for_each_graph(tiny):
     large = ["--data.batch=128", "--data.crop=64", "--data.resize=64"]
     result = run(BENCHMARK, "memory", *tiny, *large)
     peaks = {part: result[f"{part}_peak_gb"] for part in PARTS}
@@ -43,7 +43,7 @@ def test_memory_is_measured_graph_by_graph(tiny):
 @pytest.mark.slow
 @pytest.mark.parametrize("network_name", NETWORKS)
 @pytest.mark.parametrize("kind", ["compile", "memory"])
-def test_every_network_compiles_and_weighs(network_name, kind):
+def test_compile_and_memory_of_every_network(network_name, kind):
     yaml = ROOT / network_name / "configs" / f"{network_name}_smoke.yaml"
     result = run(BENCHMARK, kind, "--config_path", yaml, *SMALL)
     numbers = [value for name, value in result.items() if name.endswith(("seconds", "gb"))]
@@ -65,7 +65,7 @@ def test_every_network_compiles_and_weighs(network_name, kind):
         (["step", "--against=/no/such/file"], "--against: /no/such/file does not exist"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(arguments, message, tiny):
+def test_a_user_error_is_one_line(arguments, message, tiny):
     kind, *given = arguments
     done = call(BENCHMARK, kind, *tiny, *given)
     assert done.returncode == 2
@@ -80,20 +80,20 @@ def test_a_mistake_is_told_in_one_line(arguments, message, tiny):
         ("eval", {"torch": True}, "--torch goes with step, not with eval"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(kind, given, message):
+def test_options_that_exclude_each_other_are_an_error(kind, given, message):
     cfg = load_config(Config, ROOT / "tsm" / "configs" / "tsm_smoke.yaml")
     with pytest.raises(ValueError, match=message):
         benchmark.main("tsm", cfg, kind, **{"torch": False, **given})
 
 
-def test_a_part_that_fails_is_told_once(tiny):
+def test_the_error_of_a_part_is_printed_once(tiny):
     done = call(BENCHMARK, "compile", *tiny, "--run.device=Ascend")
     assert done.returncode == 2
     assert "run.device: Ascend is not available here" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_pytorch_that_is_missing_is_told(tiny, tmp_path):
+def test_missing_pytorch_is_an_error(tiny, tmp_path):
     """A `torch` that cannot be found stands in the way of one that is installed."""
     hidden = "import sys\nsys.modules['torch'] = None\n"
     (tmp_path / "sitecustomize.py").write_text(hidden)
@@ -102,7 +102,7 @@ def test_pytorch_that_is_missing_is_told(tiny, tmp_path):
     assert done.stderr == "error: --torch: PyTorch is not installed here (pip install torch)\n"
 
 
-def test_pytorch_takes_turns(tiny):
+def test_pytorch_alternates_with_mindspore(tiny):
     pytest.importorskip("torch")
     result = run(BENCHMARK, "step", *tiny, "--repeats=1", "--torch")
     for name in ("train", "eval"):
@@ -113,14 +113,14 @@ def test_pytorch_takes_turns(tiny):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("network_name", NETWORKS)
-def test_pytorch_takes_turns_for_every_network(network_name):
+def test_pytorch_alternates_with_every_network(network_name):
     pytest.importorskip("torch")
     yaml = ROOT / network_name / "configs" / f"{network_name}_smoke.yaml"
     result = run(BENCHMARK, "step", "--config_path", yaml, *SMALL, "--repeats=1", "--torch")
     assert result["eval_over_torch"] > 0
 
 
-def test_what_the_twin_does_not_know_is_told(tiny):
+def test_settings_that_the_twin_does_not_support_are_an_error(tiny):
     pytest.importorskip("torch")
     for given, messages in [
         ("--train.ema_decay=0.9", "error: --torch: train.optimizer, train.ema_decay"),

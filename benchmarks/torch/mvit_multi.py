@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.torch.parts import Normalize, mixed
+from benchmarks.torch.parts import Normalize, mix_batch
 
 
 class Plan(NamedTuple):
-    """What a block does; `side` is that of the grid by which its tables are sized."""
+    """The settings of a block; `side` is that of the grid, which gives the sizes of its tables."""
 
     dim: int
     out: int
@@ -62,7 +62,7 @@ class Attention(nn.Module):
         return self.proj(x.transpose(1, 2).reshape(b, -1, self.heads * self.size)), grid_q
 
     def pool(self, x: Tensor, grid: tuple, conv: nn.Conv3d, norm: nn.LayerNorm) -> tuple:
-        """Tokens (B, h, N, d) pooled head by head, and their grid; the class token stays."""
+        """Tokens (B, h, N, d) pooled head by head, and their grid; without the class token."""
         b, h, _, d = x.shape
         if self.plain:
             token, x = x[:, :, :1], x[:, :, 1:]
@@ -74,11 +74,11 @@ class Attention(nn.Module):
         return norm(x), grid
 
     def with_positions(self, scores: Tensor, q: Tensor, grid_q: tuple, grid_k: tuple) -> Tensor:
-        """Scores (B, h, Nq, Nk) plus each query's products with three tables of distances."""
+        """Scores (B, h, Nq, Nk) plus the products of each query with three tables of distances."""
         b, first = len(q), int(self.plain)
         inner = q[:, :, first:].reshape(b, self.heads, *grid_q, self.size)
         t, h, w = (
-            rows(getattr(self, f"rel_pos_{axis}"), *sizes)
+            lookup_positions(getattr(self, f"rel_pos_{axis}"), *sizes)
             for axis, *sizes in zip("thw", grid_q, grid_k)
         )
         whole = scores[:, :, first:, first:].view(b, self.heads, *grid_q, *grid_k)
@@ -92,8 +92,8 @@ class Attention(nn.Module):
         return scores
 
 
-def rows(table: Tensor, queries: int, keys: int) -> Tensor:
-    """The row of a table of distances for every query and key place: (queries, keys, d)."""
+def lookup_positions(table: Tensor, queries: int, keys: int) -> Tensor:
+    """The row of a table of distances for each query and key position: (queries, keys, d)."""
     length = 2 * max(queries, keys) - 1
     if len(table) != length:
         table = F.interpolate(table.T[None], size=length, mode="linear")[0].T
@@ -135,7 +135,7 @@ class Block(nn.Module):
         return x + self.drop(self.mlp(self.norm2(x))), after
 
     def pool(self, x: Tensor, grid: tuple) -> Tensor:
-        """Max pool of a shortcut's tokens; a class token is left alone."""
+        """Max pool of the tokens of a shortcut, without the class token."""
         s, token = self.stride, x[:, :1]
         x = (x[:, 1:] if self.plain else x).transpose(1, 2).unflatten(2, grid)
         x = F.max_pool3d(x, (1, s + 1, s + 1), (1, s, s), (0, (s + 1) // 2, (s + 1) // 2))
@@ -182,7 +182,7 @@ class SingleHead(nn.Module):
 
 
 class MViT(nn.Module):
-    """Takes the settings of `mvit_multi.model.MViT`; `depthwise_impl` plays no part."""
+    """Takes the settings of `mvit_multi.model.MViT`; `depthwise_impl` has no effect."""
 
     def __init__(
         self,
@@ -215,10 +215,10 @@ class MViT(nn.Module):
         self.patch_embed.proj = nn.Conv3d(3, dim, (3, 7, 7), (2, 4, 4), (1, 3, 3))
         side, self.absolute = crop // 4, not (plain or relative)
         if plain:
-            self.cls_token = table(1, 1, dim)
+            self.cls_token = create_table(1, 1, dim)
         if self.absolute:
-            self.pos_embed_spatial = table(1, ((crop - 1) // 4 + 1) ** 2, dim)
-            self.pos_embed_temporal = table(1, (frames - 1) // 2 + 1, dim)
+            self.pos_embed_spatial = create_table(1, ((crop - 1) // 4 + 1) ** 2, dim)
+            self.pos_embed_temporal = create_table(1, (frames - 1) // 2 + 1, dim)
         rates, blocks = torch.linspace(0, drop_path, depth).tolist(), []
         for i in range(depth):
             stride, before = 2 if i in stage_starts else 1, dim
@@ -252,7 +252,7 @@ class MViT(nn.Module):
         return outputs if self.expander is None else {**outputs, "embedding": self.expander(x)}
 
 
-def table(*shape: int) -> nn.Parameter:
+def create_table(*shape: int) -> nn.Parameter:
     return nn.Parameter(nn.init.trunc_normal_(torch.empty(shape), std=0.02))
 
 
@@ -272,31 +272,31 @@ def loss_of(
         own, scores, classes = datasets == k, outputs[name], outputs[name].shape[1]
         hot = (own[:, None] * F.one_hot(labels % classes, classes)).to(scores.dtype)
         smooth = hot * (1 - smoothing) + smoothing / (train["smoothing_classes"] or classes)
-        target = mixed(smooth, fraction)
+        target = mix_batch(smooth, fraction)
         others = [projected for key, projected in outputs.items() if key[1:] == (name,)]
         if train["add_to_scores"]:
-            loss = entropy(scores + weight * sum(others), target)
+            loss = soft_cross_entropy(scores + weight * sum(others), target)
         else:
-            loss = entropy(scores, target)
+            loss = soft_cross_entropy(scores, target)
             for projected in others:
-                loss = loss + weight / len(others) * entropy(projected, target)
+                loss = loss + weight / len(others) * soft_cross_entropy(projected, target)
         total = total + (own * loss).mean()
     if train["informative_weight"]:
-        total = total + train["informative_weight"] * spread_loss(outputs["embedding"], train)
+        total = total + train["informative_weight"] * informative_loss(outputs["embedding"], train)
     return total
 
 
-def entropy(scores: Tensor, target: Tensor) -> Tensor:
+def soft_cross_entropy(scores: Tensor, target: Tensor) -> Tensor:
     return -(target * scores.log_softmax(-1)).sum(-1)
 
 
-def spread_loss(x: Tensor, train: dict) -> Tensor:
-    """Of embeddings (N, D): how far deviations stay below 1, and the squared covariances."""
+def informative_loss(x: Tensor, train: dict) -> Tensor:
+    """Variance and covariance terms of embeddings (N, D), as in VICReg."""
     x = x - x.mean(0)
     spread = F.relu(1 - torch.sqrt(x.var(0) + 1e-4)).mean()
     covariance = x.T @ x / (len(x) - 1)
-    apart = (covariance**2).sum() - (torch.diagonal(covariance) ** 2).sum()
-    return train["std_weight"] * spread + train["covariance_weight"] * apart / x.shape[1]
+    others = (covariance**2).sum() - (torch.diagonal(covariance) ** 2).sum()
+    return train["std_weight"] * spread + train["covariance_weight"] * others / x.shape[1]
 
 
 build_network = MViT

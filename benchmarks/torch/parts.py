@@ -1,4 +1,4 @@
-"""What the PyTorch twins of this zoo's networks share: pixels in, loss out."""
+"""Parts that the PyTorch twins share: normalisation, mixup, cross entropy, frozen batch norms."""
 
 from collections.abc import Sequence
 
@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 
 class Normalize(nn.Module):
-    """uint8 pixels to (x / 255 - mean) / std along an axis; float input is normalised already.
+    """uint8 pixels to (x / 255 - mean) / std along an axis; float input is already normalised.
 
-    The state dict knows nothing of it. `channels` may be several images of `len(mean)` channels.
+    It has no entries in the state dict. `channels` may be several images of `len(mean)` channels.
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], channels: int, axes: int):
@@ -23,15 +23,15 @@ class Normalize(nn.Module):
         return x if x.is_floating_point() else x.float().div_(255).sub_(self.mean).div_(self.std)
 
 
-def mixed(x: Tensor, fraction: float) -> Tensor:
-    """Mixup with the batch backwards."""
+def mix_batch(x: Tensor, fraction: float) -> Tensor:
+    """Mixup with the batch in reverse order."""
     return x if fraction == 1 else fraction * x + (1 - fraction) * x.flip(0)
 
 
 def cross_entropy(scores: Tensor, labels: Tensor, fraction: float, train: dict) -> Tensor:
-    """Mean over a batch of scores (N, K) that was `mixed`; labels are int (N,)."""
+    """Mean over a batch of scores (N, K) after `mix_batch`; labels are int (N,)."""
     target = (
-        labels if fraction == 1 else mixed(F.one_hot(labels, scores.shape[1]).float(), fraction)
+        labels if fraction == 1 else mix_batch(F.one_hot(labels, scores.shape[1]).float(), fraction)
     )
     return F.cross_entropy(scores, target, label_smoothing=train.get("smoothing", 0.0))
 

@@ -30,7 +30,7 @@ class BasicBlock(nn.Module):
         super().__init__()
         self.conv1, self.bn1 = conv(cin, width, 3, stride), nn.BatchNorm2d(width)
         self.conv2, self.bn2 = conv(width, width, 3), nn.BatchNorm2d(width)
-        self.relu, self.downsample = nn.ReLU(inplace=True), shortcut(cin, width, stride)
+        self.relu, self.downsample = nn.ReLU(inplace=True), build_shortcut(cin, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.relu(self.bn1(self.conv1(x)))
@@ -47,7 +47,7 @@ class Bottleneck(nn.Module):
         self.conv1, self.bn1 = conv(cin, width, 1), nn.BatchNorm2d(width)
         self.conv2, self.bn2 = conv(width, width, 3, stride), nn.BatchNorm2d(width)
         self.conv3, self.bn3 = conv(width, 4 * width, 1), nn.BatchNorm2d(4 * width)
-        self.relu, self.downsample = nn.ReLU(inplace=True), shortcut(cin, 4 * width, stride)
+        self.relu, self.downsample = nn.ReLU(inplace=True), build_shortcut(cin, 4 * width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.relu(self.bn1(self.conv1(x)))
@@ -57,7 +57,7 @@ class Bottleneck(nn.Module):
         return self.relu(y)
 
 
-def shortcut(cin: int, cout: int, stride: int):
+def build_shortcut(cin: int, cout: int, stride: int):
     if stride == 1 and cin == cout:
         return None
     return nn.Sequential(conv(cin, cout, 1, stride), nn.BatchNorm2d(cout))
@@ -87,7 +87,7 @@ class ResNet(nn.Module):
 
 
 class Classifier(ResNet):
-    """The network from pixels on."""
+    """ResNet with normalisation of pixels."""
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], **trunk):
         super().__init__(**trunk)
@@ -98,7 +98,7 @@ class Classifier(ResNet):
 
 
 def build_network(arch: str, fan: str = "", zero_last: bool = False, **settings) -> nn.Module:
-    """Takes the settings of `resnet50.model.build_network`; those of the start play no part."""
+    """Takes the settings of `resnet50.model.build_network`; `fan`, `zero_last` have no effect."""
     if arch not in DEPTHS:
         raise ValueError(f"model.arch: {arch} was never published for PyTorch")
     return Classifier(arch=arch, **settings)

@@ -15,7 +15,7 @@ loss_of = cross_entropy
 
 
 class Shift(nn.Module):
-    """1/div of the channels from the next frame, 1/div from the one before; then `net`."""
+    """1/div of the channels from the next frame, 1/div from the previous frame; then `net`."""
 
     def __init__(self, net: nn.Module, segments: int, div: int, online: bool):
         super().__init__()
@@ -35,7 +35,7 @@ class Shift(nn.Module):
 
 
 class TemporalPool(nn.Module):
-    """Half the frames: a max pool over three, then `net`."""
+    """A max pool over three frames with stride two, then `net`."""
 
     def __init__(self, net: nn.Module, segments: int):
         super().__init__()
@@ -48,7 +48,7 @@ class TemporalPool(nn.Module):
 
 
 class NonLocal(nn.Module):
-    """Attention over all places of a clip (N, C, T, H, W)."""
+    """Attention over all positions of a clip (N, C, T, H, W)."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -82,16 +82,16 @@ class InvertedResidual(nn.Module):
     def __init__(self, cin: int, cout: int, stride: int, expansion: int):
         super().__init__()
         self.residual, inner = stride == 1 and cin == cout, cin * expansion
-        layers = unit(cin, inner, 1) if expansion > 1 else []
-        layers += unit(inner, inner, 3, stride, inner)
-        layers += unit(inner, cout, 1)[:2]
+        layers = conv_unit(cin, inner, 1) if expansion > 1 else []
+        layers += conv_unit(inner, inner, 3, stride, inner)
+        layers += conv_unit(inner, cout, 1)[:2]
         self.conv = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.conv(x) if self.residual else self.conv(x)
 
 
-def unit(cin: int, cout: int, kernel: int, stride: int = 1, groups: int = 1) -> list:
+def conv_unit(cin: int, cout: int, kernel: int, stride: int = 1, groups: int = 1) -> list:
     layer = nn.Conv2d(cin, cout, kernel, stride, kernel // 2, groups=groups, bias=False)
     return [layer, nn.BatchNorm2d(cout), nn.ReLU6(inplace=True)]
 
@@ -103,12 +103,12 @@ class MobileNetV2(nn.Module):
 
     def __init__(self, num_classes: int, channels: int):
         super().__init__()
-        cells, cin = [nn.Sequential(*unit(channels, 32, 3, 2))], 32
+        cells, cin = [nn.Sequential(*conv_unit(channels, 32, 3, 2))], 32
         for expansion, cout, repeats, stride in self.STAGES:
             for i in range(repeats):
                 cells.append(InvertedResidual(cin, cout, 1 if i else stride, expansion))
                 cin = cout
-        self.features = nn.Sequential(*cells, nn.Sequential(*unit(cin, 1280, 1)))
+        self.features = nn.Sequential(*cells, nn.Sequential(*conv_unit(cin, 1280, 1)))
         self.classifier = nn.Linear(1280, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 import torch
 from torch import nn
 
-from benchmarks.torch.parts import freeze_norms, mixed, set_training
+from benchmarks.torch.parts import freeze_norms, mix_batch, set_training
 
 
 class Trial:
@@ -36,7 +36,7 @@ class Trial:
         self.weights, self.optimizer = weights, build_optimizer(weights, self.train)
 
     def train_step(self) -> None:
-        x = mixed(self.net.normalize(self.clips), self.fraction)
+        x = mix_batch(self.net.normalize(self.clips), self.fraction)
         loss = self.twin.loss_of(self.net(x), self.labels, self.fraction, self.train)
         accumulation_steps = self.train["accumulation_steps"]
         (loss / accumulation_steps).backward()

@@ -31,7 +31,7 @@ class Branch(nn.Module):
         super().__init__()
         self.a, self.a_bn = nn.Conv3d(cin, inner, 1, bias=False), nn.BatchNorm3d(inner)
         self.a_relu = nn.ReLU(inplace=True)
-        self.b = channelwise(inner, 3, (1, stride, stride), 1, dense)
+        self.b = depthwise_conv(inner, 3, (1, stride, stride), 1, dense)
         self.b_bn = nn.BatchNorm3d(inner)
         self.se = SE(inner, squeezed) if squeezed else nn.Identity()
         self.b_relu = nn.SiLU()
@@ -43,8 +43,8 @@ class Branch(nn.Module):
         return self.c_bn(self.c(x))
 
 
-def channelwise(channels: int, kernel, stride, padding, dense: bool) -> nn.Conv3d:
-    """A kernel for each channel; `dense`, as in the Ascend port, for every pair of channels."""
+def depthwise_conv(channels: int, kernel, stride, padding, dense: bool) -> nn.Conv3d:
+    """A kernel for each channel; with `dense`, as in the Ascend port, for each pair of channels."""
     groups = 1 if dense else channels
     return nn.Conv3d(channels, channels, kernel, stride, padding, groups=groups, bias=False)
 
@@ -68,7 +68,7 @@ class Stem(nn.Module):
     def __init__(self, dense: bool):
         super().__init__()
         self.conv_xy = nn.Conv3d(3, 24, (1, 3, 3), (1, 2, 2), (0, 1, 1), bias=False)
-        self.conv = channelwise(24, (5, 1, 1), 1, (2, 0, 0), dense)
+        self.conv = depthwise_conv(24, (5, 1, 1), 1, (2, 0, 0), dense)
         self.bn, self.relu = nn.BatchNorm3d(24), nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -94,7 +94,10 @@ class Head(nn.Module):
 
 
 class X3D(nn.Module):
-    """Takes the settings of `x3d.model.X3D`; forms other than `dense` are one network."""
+    """Takes the settings of `x3d.model.X3D`; implementations other than `dense` are equal.
+
+    `recompute` has no effect: the twin keeps all activations.
+    """
 
     def __init__(
         self,
@@ -106,6 +109,7 @@ class X3D(nn.Module):
         depthwise_impl: str = "grouped",
         stem_impl: str = "grouped",
         zero_init: bool = True,
+        recompute: bool = True,
     ):
         super().__init__()
         self.normalize = Normalize((0.45,) * 3, (0.225,) * 3, 3, axes=3)
