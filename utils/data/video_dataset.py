@@ -27,10 +27,10 @@ MAX_TRIES = 100  # videos tried for one row, the one of the sample sequence incl
 def train_sampler(cfg, records: Sequence, rt: Runtime) -> TrainSampler:
     """The sampler of a training run over these records.
 
-    Packed videos (`data.packed`) have a sampler that reads each shard file from its beginning to its
-    end (`utils.data.packed.sampler`). It assigns the shard files to the micro-batches of all ranks.
-    Logs if a shard file is read by several of them, and if an epoch leaves out more than 2 % of the
-    samples.
+    Packed videos (`data.packed`) have a sampler that reads each shard file from its beginning to
+    its end (`utils.data.packed.sampler`). It assigns the shard files to the micro-batches of all
+    ranks. Logs if several of them read the same shard file, and if an epoch leaves out more than
+    2 % of the samples.
     """
     common = (len(records), cfg.data.batch, rt.rank, rt.size, rt.seed)
     if cfg.data.packed is None:
