@@ -10,8 +10,7 @@ from scipy.io import savemat
 
 from tests.helpers import call, last_json
 from utils.data.annotation_file import AnnotationFile, read_annotations
-from utils.data.prepare.match_videos import match
-from utils.data.prepare.public_annotations import read
+from utils.data.prepare.public_annotations import match_videos, read_public_annotations
 
 KINETICS = """label,youtube_id,time_start,time_end,split
 playing squash or racquetball,-0A2-mhWuYk,19,29,train
@@ -162,9 +161,9 @@ def test_official_annotations_become_lists(dataset, tmp_path):
     files, videos, names, train, val, (missing, others) = CASES[dataset]
     lay(tmp_path / "annotations", files)
     lay(tmp_path / "videos", dict.fromkeys(videos, "-"))
-    given = read(dataset, tmp_path / "annotations", 1)
+    given = read_public_annotations(dataset, tmp_path / "annotations", 1)
     frames = dataset in ("sthv1", "jester")
-    result = match(given, tmp_path / "videos", frames)
+    result = match_videos(given, tmp_path / "videos", frames)
     assert given.names == names
     assert (result.train, result.val) == (train, val)
     assert (len(result.missing), len(result.others), result.doubles) == (missing, others, [])
@@ -228,7 +227,7 @@ def test_spoilt_annotations_are_told_in_one_line(dataset, spoil, message, tmp_pa
     lay(tmp_path / "annotations", files)
     lay(tmp_path, {"a.mp4": "-"})
     with pytest.raises(ValueError) as caught:
-        match(read(dataset, tmp_path / "annotations", 1), tmp_path, False)
+        match_videos(read_public_annotations(dataset, tmp_path / "annotations", 1), tmp_path, False)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -254,8 +253,9 @@ def test_mistakes_are_told_in_one_line(more, message, tmp_path):
 def test_a_video_with_a_line_break_in_its_path_is_refused(tmp_path):
     lay(tmp_path / "annotations", CASES["sthv2"][0])
     lay(tmp_path / "videos", {"one\ntwo/78687.webm": "-"})
+    annotations = read_public_annotations("sthv2", tmp_path / "annotations", 1)
     with pytest.raises(ValueError, match="^--videos: 'one.*' has a line break in its name"):
-        match(read("sthv2", tmp_path / "annotations", 1), tmp_path / "videos", False)
+        match_videos(annotations, tmp_path / "videos", False)
 
 
 @pytest.mark.parametrize("row", ["../x,n01440764 1", "ILSVRC2012_val_00000001,../../x 1", '"a'])
