@@ -49,9 +49,10 @@ from utils.evaluate.metrics import video_scores
 from utils.files import explained, write_text
 from utils.networks import Network
 from utils.nn.complexity import count_multiply_adds
+from utils.processes import read_peak_memory
 from utils.testing.golden import evaluation as scores_of
 from utils.verify import graph_costs
-from utils.verify.graph_costs import compile_seconds, peak_gb
+from utils.verify.graph_costs import compile_seconds
 
 # The networks' own functions by parts, besides `data_timing.FUNCTIONS`.
 OWN = {
@@ -133,7 +134,7 @@ def measure_step(
     log.log.info("compiling the training graph ...")
     compiled = compile_seconds(step, *inputs)
     train = baseline.medians(lambda: step(*inputs).asnumpy(), repeats, twin, "train")
-    peaks = peak_gb(), twin and twin.peak_gb
+    peaks = read_peak_memory(), twin and twin.peak_gb
     net, clip = build_eval_network(network.name, cfg), clip.reshape(batch, *one)
     log.log.info("compiling the evaluation graph ...")
     eval_compiled = compile_seconds(net, clip)

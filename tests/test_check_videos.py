@@ -17,10 +17,10 @@ import pytest
 from PIL import Image
 
 from tests.helpers import call, last_json, start
-from utils.data.synthetic.motion_videos import write_numbered_video
+from tests.numbered_videos import write_numbered_video
 from utils.tests.video.test_hostile_files import spoil
 from utils.tests.video.test_odd_videos import pictures, write
-from utils.video.integrity import Job, examine
+from utils.video.integrity import VideoJob, examine
 
 FRAMES = 40
 
@@ -128,7 +128,7 @@ def damaged(tmp_path_factory, sound_video) -> tuple[Path, dict]:
 @pytest.mark.parametrize("reader", ["auto", "opencv"])
 def test_every_kind_of_damage(damaged, reader):
     folder, kinds = damaged
-    result = {name: examine(Job(str(folder / name), reader)) for name in kinds}
+    result = {name: examine(VideoJob(str(folder / name), reader)) for name in kinds}
     assert {name: finding.kind for name, finding in result.items()} == kinds
     assert result["good.mp4"].frames == FRAMES
     assert all(finding.reason for finding in result.values() if finding.kind != "good")
@@ -136,7 +136,7 @@ def test_every_kind_of_damage(damaged, reader):
 
 def test_the_ends_alone_find_all_but_damage_between_them(damaged):
     folder, kinds = damaged
-    result = {name: examine(Job(str(folder / name), depth="ends")).kind for name in kinds}
+    result = {name: examine(VideoJob(str(folder / name), depth="ends")).kind for name in kinds}
     assert {name for name in kinds if result[name] != kinds[name]} <= {"spoilt.mp4"}
 
 

@@ -16,7 +16,7 @@ from tsm import dataset as tsm
 from tsm.config import Config as TsmConfig
 from utils.config import ROOT, load_config
 from utils.data.packed.reader import LOCATIONS_FILE
-from utils.data.packed.shard_writer import page_size
+from utils.data.packed.shard_writer import choose_page_size
 from utils.data.synthetic.motion_videos import draw_sets
 from utils.runtime import Runtime
 from x3d import dataset as x3d
@@ -60,9 +60,9 @@ def test_mind_data_reads_the_shards(near, drawn):
 
 
 def test_pages_are_large_enough_and_equal_for_a_list():
-    assert page_size([1000]) == page_size([4_000_000]) == 2**25
-    assert page_size([1000, 5_000_000]) == 2**26
-    assert page_size([2**40]) == 2**28
+    assert choose_page_size([1000]) == choose_page_size([4_000_000]) == 2**25
+    assert choose_page_size([1000, 5_000_000]) == 2**26
+    assert choose_page_size([2**40]) == 2**28
 
 
 def test_an_interrupted_packing_goes_on_and_ends_as_an_undisturbed_one(drawn, tmp_path):

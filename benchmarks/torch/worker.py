@@ -9,7 +9,6 @@ threads; the answer is {"torch": version}. Each further one, {"work": "train" or
 
 import importlib
 import json
-import resource
 import sys
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ import torch
 from torch import nn
 
 from benchmarks.torch.parts import mixed
+from utils.processes import read_peak_memory
 
 
 class Trial:
@@ -59,8 +59,7 @@ class Trial:
             for norm in norms(self.net):
                 norm.train(training and norm.weight.requires_grad)
         times = timed(self.train_step if training else self.evaluate, seconds)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-        return {"seconds": times, "peak_gb": peak}
+        return {"seconds": times, "peak_gb": read_peak_memory()}
 
 
 def timed(work: Callable[[], None], seconds: float) -> list[float]:

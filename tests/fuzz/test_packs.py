@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from tests.fuzz.packs import change_bytes, change_json, flip_bit
+from tests.numbered_videos import write_numbered_video
 from utils.data.annotation_file import AnnotationFile, Record
-from utils.data.packed.encoder import Form
-from utils.data.packed.pack import pack_lists, plan_of, read_settings
+from utils.data.packed.encoder import EncodeOptions
+from utils.data.packed.pack import pack_lists, plan_packing, read_settings
 from utils.data.packed.reader import INDEX, LIST, LOCATIONS_FILE, PackedVideo, read_records
-from utils.data.packed.shard_writer import note_of, read_note
-from utils.data.synthetic.motion_videos import write_numbered_video
+from utils.data.packed.shard_writer import note_path, read_note
 from utils.video.reader import VideoError
 
 FRAMES = 30
-FORMS = {"video": Form("video", 256, 6, 18), "jpeg": Form("jpeg", 256, 1, 80)}
+OPTIONS = {"video": EncodeOptions("video", 256, 6, 18), "jpeg": EncodeOptions("jpeg", 256, 1, 80)}
 FILES = {INDEX: (change_bytes, change_json), LOCATIONS_FILE: (change_bytes,), LIST: (change_bytes,)}
 
 
@@ -39,7 +39,7 @@ def pack(request, tmp_path_factory) -> Pack:
         write_numbered_video(root / f"{k}.mp4", FRAMES, 96, 64, 25)
     (root / "list.txt").write_text("".join(f"{k}.mp4 {k}\n" for k in range(3)))
     file, folder = AnnotationFile("list.txt", root / "list.txt", root, "video", 3), root / "packed"
-    plan = plan_of(file, folder / "list.txt", FORMS[request.param], 2, {})
+    plan = plan_packing(file, folder / "list.txt", OPTIONS[request.param], 2, {})
     pack_lists([plan], "auto", 1)
     records = read_records(file, folder)
     frames = [read_frames(record, list(range(FRAMES))) for record in records]
@@ -194,8 +194,8 @@ def test_a_pack_without_checksums_is_read_or_refused(pack, name, seed, log_messa
 def test_damaged_notes_of_a_packing_are_made_anew_or_named(pack, seed):
     shard = Path(pack.records[0].location.shard)
     settings = pack.folder / "list.txt" / "settings.json"
-    expected = json.loads(note_of(shard).read_bytes())
-    for path, change in ((p, c) for p in (note_of(shard), settings) for c in FILES[INDEX]):
+    expected = json.loads(note_path(shard).read_bytes())
+    for path, change in ((p, c) for p in (note_path(shard), settings) for c in FILES[INDEX]):
         content = path.read_bytes()
         for each in range(seed, seed + 60):
             with Damage(path, change(content, each)):

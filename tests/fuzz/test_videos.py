@@ -27,7 +27,7 @@ SOUND = {("read", "good", "good"), ("refused", "broken", "good")}
 READ = """
 import json, re, sys
 from pathlib import Path
-from utils.video.integrity import Job, examine
+from utils.video.integrity import VideoJob, examine
 from utils.video.decoders import VideoError, open_video
 found = {}
 for path in sorted(Path(sys.argv[1]).iterdir()):
@@ -40,7 +40,7 @@ for path in sorted(Path(sys.argv[1]).iterdir()):
     except VideoError as error:
         assert str(path) in str(error)
         outcome = "refused"
-    kinds = [examine(Job(str(path), sys.argv[2], depth)).kind for depth in ("all", "ends")]
+    kinds = [examine(VideoJob(str(path), sys.argv[2], depth)).kind for depth in ("all", "ends")]
     found[path.name] = outcome, *kinds
 memory = re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]
 print(json.dumps([int(memory) // 1024, found]))

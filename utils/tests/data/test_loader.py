@@ -17,12 +17,12 @@ import numpy as np
 import psutil
 import pytest
 
+from tests.numbered_videos import write_numbered_video
 from utils.cli import find_failure
 from utils.config import ROOT
 from utils.cpu_cores import LAUNCHER_CORES
 from utils.data import loader
 from utils.data.sampler import TrainSampler
-from utils.data.synthetic.motion_videos import write_numbered_video
 from utils.data.video_dataset import TrainVideos
 from utils.data.worker_pool import PrefetchedBatches, allocate_shared_rows
 from utils.video.decoders import open_video

@@ -7,7 +7,7 @@ import pytest
 
 from utils.data.annotation_file import Record
 from utils.data.packed.reader import PackLocation
-from utils.data.packed.sampler import WINDOW, PackedSampler, shards_of, storage_order
+from utils.data.packed.sampler import WINDOW, PackedSampler, group_by_shard, storage_order
 from utils.data.sampler import TrainSampler, shard_for_eval
 
 
@@ -110,7 +110,7 @@ def records(*positions: tuple[str, int]) -> list[Record]:
 
 def test_shards_list_their_samples_as_they_are_stored_and_replicas_behind():
     rows = [("a/0", 50), ("a/1", 7), ("a/0", 10), ("b/0", 3)]
-    lists = shards_of(records(*rows, *rows))
+    lists = group_by_shard(records(*rows, *rows))
     assert [[shard.tolist() for shard in shards] for shards in lists] == [
         [[2, 0, 6, 4], [1, 5]],
         [[3, 7]],
