@@ -1,4 +1,4 @@
-"""Files that a stranger made: each is refused by name, or read, with little memory and soon."""
+"""Hostile files: each is refused with its name, or read, quickly and with little memory."""
 
 import os
 import re
@@ -27,7 +27,7 @@ PLAYLIST = "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXT-X-MEDIA-SEQUENCE:0\n#EXTINF:9
 LATIN = b"caf\xe9\xe8\xfc\xdf\xff"  # no UTF-8
 
 
-def replaced(path, old: bytes, new: bytes):
+def replace_bytes(path, old: bytes, new: bytes):
     data = path.read_bytes()
     assert old in data
     path.write_bytes(data.replace(old, new))
@@ -35,7 +35,7 @@ def replaced(path, old: bytes, new: bytes):
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".avi", ".mov"])
-def test_metadata_that_are_not_utf8_do_no_harm(tmp_path, suffix):
+def test_metadata_that_is_not_utf8_is_ignored(tmp_path, suffix):
     path = tmp_path / f"video{suffix}"
     with av.open(str(path), "w") as container:
         container.metadata["title"] = "cafeZZZZZ"[: len(LATIN)]
@@ -45,7 +45,7 @@ def test_metadata_that_are_not_utf8_do_no_harm(tmp_path, suffix):
             frame = av.VideoFrame.from_ndarray(picture(k, 64, 64), format="rgb24")
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
-    replaced(path, b"cafeZZZZZ"[: len(LATIN)], LATIN)
+    replace_bytes(path, b"cafeZZZZZ"[: len(LATIN)], LATIN)
     for reader in BACK_ENDS:
         with open_video(path, reader) as source:
             assert source.frames([0, 3]).shape == (2, 64, 64, 3)
@@ -54,7 +54,7 @@ def test_metadata_that_are_not_utf8_do_no_harm(tmp_path, suffix):
 
 
 def test_an_unknown_codec_is_a_video_error(tmp_path):
-    path = replaced(draw(tmp_path / "video.mp4", count=4), b"avc1", b"zzz1")
+    path = replace_bytes(draw(tmp_path / "video.mp4", count=4), b"avc1", b"zzz1")
     with pytest.raises(VideoError, match="video.mp4 with pyav: this FFmpeg has no decoder"):
         open_video(path)
     for depth in ("all", "ends"):
@@ -93,7 +93,7 @@ def test_frames_above_the_limit_are_refused_before_they_are_decoded(tmp_path, re
 
 
 @pytest.mark.parametrize(("size", "read"), [((4096, 16), True), ((4096, 8), False), ((1, 1), True)])
-def test_a_long_strip_counts_as_what_a_view_makes_of_it(tmp_path, size, read):
+def test_a_strip_counts_as_its_enlarged_test_view(tmp_path, size, read):
     path, (width, height) = tmp_path / "strip.avi", size
     with av.open(str(path), "w") as container:
         stream = container.add_stream("ffv1", rate=25)
@@ -110,8 +110,8 @@ def test_a_long_strip_counts_as_what_a_view_makes_of_it(tmp_path, size, read):
                 open_video(path, reader)
 
 
-def test_frames_that_grow_on_the_way_are_refused(tmp_path):
-    """The container says the size of its beginning only."""
+def test_frames_that_become_larger_are_refused(tmp_path):
+    """The container gives only the size of its first frames."""
     small, large = (
         draw(tmp_path / f"{side}.ts", count=4, gop=2, size=(side, side)) for side in (256, 512)
     )
@@ -250,7 +250,7 @@ def test_names_are_escaped_in_errors_and_in_the_log(tmp_path, log_messages):
         assert text.isprintable()
 
 
-def spoil(path):
+def damage_video(path):
     """Changes a byte in the middle of the pictures, so that they decode with errors."""
     data = bytearray(path.read_bytes())
     data[(data.index(b"mdat") + len(data)) // 2] ^= 0x5A
@@ -260,9 +260,9 @@ def spoil(path):
 
 @pytest.mark.parametrize("codec", ["libx264", "mpeg4"])
 def test_a_video_that_decodes_with_errors_is_damaged(tmp_path, codec):
-    path = write(tmp_path / "spoilt.mp4", pictures(40, 160, 128), codec, g="10")
+    path = write(tmp_path / "damaged.mp4", pictures(40, 160, 128), codec, g="10")
     assert examine(VideoJob(str(path))).kind == "good"
-    with open_video(spoil(path)) as source:
+    with open_video(damage_video(path)) as source:
         assert len(source.frames(range(len(source)))) == 40
         assert 0 < source.damaged < 40
     finding = examine(VideoJob(str(path)))
@@ -293,7 +293,7 @@ def png_bomb(width: int, height: int) -> bytes:
 
 
 def jpeg_bomb(tmp_path, side: int, **options) -> bytes:
-    """A JPEG file of 16 x 16 that says it is `side` x `side`."""
+    """A JPEG file of 16 x 16 with the size `side` x `side` in its header."""
     Image.fromarray(picture(1, 16, 16)).save(tmp_path / "small.jpg", **options)
     data = bytearray((tmp_path / "small.jpg").read_bytes())
     position = data.index(b"\xff\xc2" if options.get("progressive") else b"\xff\xc0") + 5
@@ -303,16 +303,16 @@ def jpeg_bomb(tmp_path, side: int, **options) -> bytes:
 
 @pytest.mark.parametrize("side", [5000, 30_000, 65_500])
 @pytest.mark.parametrize("kind", ["png", "jpeg", "progressive"])
-def test_pictures_above_the_limit_are_a_video_error(tmp_path, side, kind):
+def test_images_above_the_limit_are_a_video_error(tmp_path, side, kind):
     data = png_bomb(side, side)
     if kind != "png":
         data = jpeg_bomb(tmp_path, side, progressive=kind == "progressive")
     (tmp_path / "00001.jpg").write_bytes(data)
-    began = time.monotonic()
+    start = time.monotonic()
     with pytest.raises(VideoError, match=f"{tmp_path}/00001.jpg with PIL.*pixels"):
         FrameFolder(tmp_path, 1, "{:05d}.jpg").frames([0])
     assert examine(VideoJob(str(tmp_path), num_frames=1, image_tmpl="{:05d}.jpg")).kind == "broken"
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - start < 1
 
 
 @pytest.mark.parametrize("form", ["baseline", "progressive", "grey", "exif", "cmyk"])
