@@ -161,10 +161,10 @@ def test_official_annotations_become_lists(dataset, tmp_path):
     files, videos, names, train, val, (missing, others) = CASES[dataset]
     write_files(tmp_path / "annotations", files)
     write_files(tmp_path / "videos", dict.fromkeys(videos, "-"))
-    given = read_public_annotations(dataset, tmp_path / "annotations", 1)
+    annotations = read_public_annotations(dataset, tmp_path / "annotations", 1)
     frames = dataset in ("sthv1", "jester")
-    result = match_videos(given, tmp_path / "videos", frames)
-    assert given.names == names
+    result = match_videos(annotations, tmp_path / "videos", frames)
+    assert annotations.names == names
     assert (result.train, result.val) == (train, val)
     assert (len(result.missing), len(result.others), result.doubles) == (missing, others, [])
     (tmp_path / "list.txt").write_text("\n".join(train))
@@ -176,8 +176,8 @@ def test_official_annotations_become_lists(dataset, tmp_path):
 
 
 def make_lists(folder, *more, dataset="kinetics"):
-    given = ["--dataset", dataset, "--videos", folder / "videos"]
-    return call("scripts/data/make_lists.py", *given, "--out", folder / "lists", *more)
+    arguments = ["--dataset", dataset, "--videos", folder / "videos"]
+    return call("scripts/data/make_lists.py", *arguments, "--out", folder / "lists", *more)
 
 
 def test_the_command_lists_real_videos_and_counts_missing_ones(drawn, tmp_path):
@@ -263,8 +263,13 @@ def test_imagenet_annotations_cannot_name_another_folder(row, tmp_path):
     write_files(
         tmp_path, {"images/x.JPEG": "-", "solution.csv": f"ImageId,PredictionString\n{row}\n"}
     )
-    given = ["--annotations", tmp_path / "solution.csv", "--images", tmp_path / "images" / "deep"]
-    done = call("scripts/data/sort_imagenet.py", *given, "--out", tmp_path / "out")
+    arguments = [
+        "--annotations",
+        tmp_path / "solution.csv",
+        "--images",
+        tmp_path / "images" / "deep",
+    ]
+    done = call("scripts/data/sort_imagenet.py", *arguments, "--out", tmp_path / "out")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert re.search(r"solution.csv, line [23] is not in the official form", done.stderr)
     assert not (tmp_path / "out").exists()
@@ -290,10 +295,17 @@ def test_imagenet_validation_images_go_into_class_folders(tmp_path):
     write_imagenet(tmp_path, "kit")
     for source, missing in (("LOC_val_solution.csv", 0), ("kit", 1)):
         out = tmp_path / f"val_{missing}"
-        given = ["--annotations", tmp_path / source, "--images", tmp_path / "images", "--out", out]
-        messages = last_json(call("scripts/data/sort_imagenet.py", *given))
+        arguments = [
+            "--annotations",
+            tmp_path / source,
+            "--images",
+            tmp_path / "images",
+            "--out",
+            out,
+        ]
+        messages = last_json(call("scripts/data/sort_imagenet.py", *arguments))
         assert messages == {"classes": 2, "images": 2, "missing": missing}
         positions = sorted(str(path.relative_to(out)) for path in out.rglob("*.JPEG"))
         assert positions == [f"{KINDS[1]}/{IMAGES[1]}", f"{KINDS[0]}/{IMAGES[0]}"]
-    done = call("scripts/data/sort_imagenet.py", *given[:2], "--images", tmp_path, "--out", out)
+    done = call("scripts/data/sort_imagenet.py", *arguments[:2], "--images", tmp_path, "--out", out)
     assert (done.returncode, "has none of the images" in done.stderr) == (2, True)

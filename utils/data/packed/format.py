@@ -68,11 +68,10 @@ def decode_table(data: bytes) -> PacketTable:
     valid = codec < len(CODECS) and frames and packets in counts[CODECS[codec]]
     if not valid or not 0 <= fps < math.inf:
         raise ValueError("the head is damaged")
-    columns = [
-        np.frombuffer(data, dtype, packets, HEAD.size + offset * packets)
-        for dtype, offset in (("<u4", 0), ("<u4", 4), ("u1", 8))
-    ]
+    sizes = np.frombuffer(data, "<u4", packets, HEAD.size)
+    numbers = np.frombuffer(data, "<u4", packets, HEAD.size + 4 * packets)
+    kinds = np.frombuffer(data, "u1", packets, HEAD.size + 8 * packets)
     checksums = None
     if checksum_bytes:
         checksums = np.frombuffer(data, "<u4", packets, HEAD.size + 9 * packets)
-    return PacketTable(CODECS[codec], height, width, frames, fps, *columns, checksums)
+    return PacketTable(CODECS[codec], height, width, frames, fps, sizes, numbers, kinds, checksums)

@@ -246,8 +246,10 @@ def convert_names_to_labels(
     odd = next((n for n in (*train.values(), *val.values()) if n not in labels), None)
     if odd is not None:
         raise ValueError(f"--annotations: {odd!r} is no class of {files[0]}")
-    parts = [{key: labels[name] for key, name in part.items()} for part in (train, val)]
-    return Annotations(names, *parts, files)
+    train_labels, val_labels = (
+        {key: labels[name] for key, name in part.items()} for part in (train, val)
+    )
+    return Annotations(names, train_labels, val_labels, files)
 
 
 def order_names(labels: dict[str, int], file: Path) -> list[str]:

@@ -181,12 +181,13 @@ class _Video(NamedTuple):
     seed: tuple[int, int, int]
 
 
-LISTS = {"train": ("train.txt",), "test": ("test.txt",)}
-CSV_LISTS = {"train": ("train.csv",), "test": ("val.csv", "test.csv")}
-EIGHT_CLASSES: dict[str, tuple[str, ...]] = {motion: (motion,) for motion in MOTIONS}
+Names = dict[str, tuple[str, ...]]
+LISTS: Names = {"train": ("train.txt",), "test": ("test.txt",)}
+CSV_LISTS: Names = {"train": ("train.csv",), "test": ("val.csv", "test.csv")}
+EIGHT_CLASSES: Names = {motion: (motion,) for motion in MOTIONS}
 # {data set: {class: its motions}}: one class for each motion; one for each axis; without turns, in
 # another order.
-SETS = {
+SETS: dict[str, Names] = {
     "eight": EIGHT_CLASSES,
     "axes": {
         "horizontal": ("right", "left"),
@@ -203,8 +204,8 @@ def draw_dataset(
     train_per_motion: int = 40,
     test_per_motion: int = 10,
     seed: int = 0,
-    classes: dict[str, tuple[str, ...]] = EIGHT_CLASSES,
-    lists: dict[str, tuple[str, ...]] = LISTS,
+    classes: Names = EIGHT_CLASSES,
+    lists: Names = LISTS,
 ) -> dict[str, int]:
     """Writes root/videos/{train,test}/<motion>_<number>.mp4, the lists and labels.txt.
 

@@ -59,14 +59,14 @@ def copy(request, original, tmp_path_factory) -> PackedVideo:
     return open_pack(pack_copy(original, OPTIONS[request.param]), tmp_path_factory.mktemp("shards"))
 
 
-def test_frame_k_is_frame_k_in_any_order(copy):
+def test_frame_numbers_are_exact_in_any_order(copy):
     assert (len(copy), copy.fps) == (FRAMES, 25.0)
-    for wanted in (range(FRAMES), [49, 0, 0, 13, 12, 11], [24], [1, 47, 48]):
-        assert [read_number(frame) for frame in copy.frames(wanted)] == list(wanted)
+    for indices in (range(FRAMES), [49, 0, 0, 13, 12, 11], [24], [1, 47, 48]):
+        assert [read_number(frame) for frame in copy.frames(indices)] == list(indices)
     assert [read_number(frame) for frame in copy.in_order()] == list(range(FRAMES))
 
 
-def test_frames_are_as_near_to_the_original_as_it_says(original, tmp_path):
+def test_the_psnr_is_that_of_all_frames(original, tmp_path):
     with open_video(original) as video:
         expected = video.frames(range(FRAMES))
     for options in OPTIONS.values():
@@ -74,7 +74,7 @@ def test_frames_are_as_near_to_the_original_as_it_says(original, tmp_path):
         results = open_pack(result, tmp_path).frames(range(FRAMES)).astype(np.float32)
         whole = 10 * np.log10(255**2 / np.mean((results - expected) ** 2))
         assert result.psnr > 35
-        assert abs(whole - result.psnr) < 3, "three frames speak for all"
+        assert abs(whole - result.psnr) < 3, "three frames represent all"
     nearer = pack_copy(original, OPTIONS["video"]._replace(quality=1))
     assert nearer.psnr > pack_copy(original, OPTIONS["video"]._replace(quality=40)).psnr
 
@@ -85,8 +85,8 @@ def test_groups_are_closed_and_few_packets_are_decoded(original, tmp_path):
     keys = np.flatnonzero(table.kinds == KEY)
     assert sorted(table.numbers[keys]) == [0, 12, 24, 36, 48]
     assert np.mean(table.kinds == NON_REFERENCE) > 0.5
-    for wanted in range(FRAMES):
-        assert len(list(copy._needed({wanted}))) <= 6
+    for indices in range(FRAMES):
+        assert len(list(copy._needed({indices}))) <= 6
     intra = open_pack(pack_copy(original, OPTIONS["video"]._replace(gop=1)), tmp_path)
     assert set(intra._table.kinds) == {KEY}
     assert [read_number(frame) for frame in intra.frames([31, 7])] == [31, 7]
@@ -115,7 +115,7 @@ def test_sizes(codec, size, short_side, expected, tmp_path):
 
 @pytest.mark.parametrize("codec", OPTIONS)
 def test_pictures_above_the_limit_are_refused(codec, tmp_path):
-    """By the head, and where the head says less than there is, before they are decoded."""
+    """By the head; if the head has a smaller size than the frames, before they are decoded."""
     write_numbered_video(tmp_path / "a.mp4", 5, 320, 256, 25)
     whole, limit = pack_copy(tmp_path / "a.mp4", OPTIONS[codec]), 320 * 256
     assert open_pack(whole, tmp_path, max_pixels=limit).frames([4]).shape == (1, 256, 320, 3)
@@ -130,7 +130,7 @@ def test_pictures_above_the_limit_are_refused(codec, tmp_path):
 @pytest.mark.parametrize(
     "change", [{"frames": 0}, {"frames": 2**32 - 1}, {"fps": -1.0}, {"fps": float("nan")}]
 )
-def test_a_head_that_cannot_be_is_refused(original, change, tmp_path):
+def test_an_impossible_head_is_refused(original, change, tmp_path):
     result = pack_copy(original, OPTIONS["video"])
     table = decode_table(result.head)._replace(**change)
     with pytest.raises(VideoError, match="head is damaged"):
@@ -153,8 +153,8 @@ def folder_of_frames(folder: Path, mode: str, names: list[str], size=(47, 33)) -
         small.resize(size, Image.Resampling.BICUBIC).convert(mode).save(folder / name, quality=92)
 
 
-def test_frames_of_a_folder_are_taken_as_they_are(tmp_path):
-    """Of odd sizes too; by H.264 they become a video."""
+def test_jpeg_frames_of_a_folder_are_kept(tmp_path):
+    """Also with odd sizes; the codec H.264 encodes them."""
     names = [f"img_{k:05d}.jpg" for k in range(1, 6)]
     folder_of_frames(tmp_path / "rgb", "RGB", names)
     listed = {"num_frames": 5, "image_tmpl": TEMPLATE}
@@ -170,8 +170,8 @@ def test_frames_of_a_folder_are_taken_as_they_are(tmp_path):
     assert video.psnr > 25
 
 
-def test_a_fork_waits_for_no_thread_that_converted_colours(tmp_path):
-    """Encoding and decoding odd sizes, in a thread that is still there when another one forks."""
+def test_a_fork_does_not_wait_for_a_thread_that_converted_colours(tmp_path):
+    """Encodes and decodes odd sizes in a thread that is alive when another thread forks."""
     folder_of_frames(tmp_path / "rgb", "RGB", ["img_00001.jpg"])
     done, free = threading.Event(), threading.Event()
 
@@ -207,7 +207,7 @@ def test_flow_keeps_its_two_planes(template, tmp_path):
     assert np.abs(results - expected).max() <= 2
 
 
-def test_what_cannot_be_read_is_told(original, tmp_path):
+def test_an_unreadable_video_gives_a_finding(original, tmp_path):
     cut = tmp_path / "cut.mp4"
     cut.write_bytes(original.read_bytes()[:2000])
     for path, kind in ((cut, "truncated"), (tmp_path / "none.mp4", "missing")):
@@ -233,7 +233,7 @@ def test_damage_names_the_shard(codec, original, tmp_path):
 
 
 @pytest.mark.parametrize("codec", ["video", "jpeg"])
-def test_one_flipped_bit_of_a_packet_is_told_by_whoever_reads_it(codec, original, tmp_path):
+def test_reading_a_packet_with_a_flipped_bit_is_an_error(codec, original, tmp_path):
     result = pack_copy(original, OPTIONS[codec])
     payload = bytearray(result.payload)
     payload[-10] ^= 1
@@ -244,7 +244,7 @@ def test_one_flipped_bit_of_a_packet_is_told_by_whoever_reads_it(codec, original
 
 
 def without_checksums(result: EncodedVideo) -> EncodedVideo:
-    """As it was packed before there were checksums."""
+    """The video in the format before checksums."""
     columns = result.head[4 : HEAD.size + 9 * len(decode_table(result.head).sizes)]
     return result._replace(head=b"zoo1" + columns)
 
@@ -260,7 +260,7 @@ def test_a_video_without_checksums_is_read(codec, original, tmp_path):
         open_pack(old._replace(head=bytes(longer)), tmp_path)
 
 
-def test_a_table_that_is_cut_is_none(original):
+def test_a_table_that_is_cut_is_refused(original):
     head = pack_copy(original, OPTIONS["jpeg"]).head
     assert decode_table(head).frames == FRAMES
     for data in (b"", head[:20], head[:-1], b"no" + head[2:]):
@@ -268,8 +268,8 @@ def test_a_table_that_is_cut_is_none(original):
             decode_table(data)
 
 
-def test_another_picture_is_far_away(original):
-    """What tells a copy from its original must be able to fail."""
+def test_another_picture_has_a_low_psnr(original):
+    """The comparison of a copy with its original must be able to fail."""
     result = pack_copy(original, OPTIONS["jpeg"])
     originals = {3: np.zeros((64, 96, 3), np.uint8)}
     job = VideoJob(str(original))
@@ -293,7 +293,7 @@ def test_shards_may_move_while_they_are_open(original, tmp_path):
         ({"flow": True}, "optical flow is no video"),
     ],
 )
-def test_a_form_that_there_is_not(options, message):
+def test_impossible_encode_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         build_encode_options(**{"flow": False, **options})
     assert build_encode_options(False) == EncodeOptions("video", 256, 12, 18)
