@@ -18,7 +18,7 @@ from PIL import Image
 
 from tests.helpers import call, last_json, start
 from tests.numbered_videos import write_numbered_video
-from utils.tests.video.test_hostile_files import spoil
+from utils.tests.video.test_hostile_files import damage_video
 from utils.tests.video.test_odd_videos import pictures, write
 from utils.video.integrity import VideoJob, examine
 
@@ -179,7 +179,7 @@ def test_damaged_videos_stay_in_the_list_on_request(tmp_path):
     folder.mkdir()
     for name in ("sound", "spoilt \x1b[2J"):
         write(folder / f"{name}.mp4", pictures(40, 160, 128), g="10")
-    spoil(folder / "spoilt \x1b[2J.mp4")
+    damage_video(folder / "spoilt \x1b[2J.mp4")
     (folder / "train.txt").write_text("sound.mp4 0\nspoilt \x1b[2J.mp4 1\n")
     (folder / "test.txt").write_text("sound.mp4 0\n")
     for keep, lines in ((["--keep_damaged"], 2), ([], 1)):

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.test_official_lists import CASES, lay
+from tests.test_official_lists import CASES, write_files
 from utils.data.annotation_file import AnnotationFile, iterate_lines, read_annotations
 from utils.data.class_names import read_class_names
 from utils.data.prepare.public_annotations import read_public_annotations
@@ -145,7 +145,7 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.parametrize("dataset", FIRST)
 def test_hostile_annotations_are_named_in_one_line(dataset, kind, tmp_path, field_limit):
-    lay(tmp_path, CASES[dataset][0])
+    write_files(tmp_path, CASES[dataset][0])
     (tmp_path / FIRST[dataset]).write_bytes(HOSTILE[kind])
     try:
         read_public_annotations(dataset, tmp_path, 1)
@@ -161,7 +161,7 @@ def test_hostile_annotations_are_named_in_one_line(dataset, kind, tmp_path, fiel
 @pytest.mark.parametrize("dataset", FIRST)
 def test_annotations_are_read_in_every_encoding_that_names_itself(dataset, kind, tmp_path):
     files = CASES[dataset][0]
-    lay(tmp_path, files)
+    write_files(tmp_path, files)
     plain = read_public_annotations(dataset, tmp_path, 1)
     encoding = {"UTF-16": "utf-16"}.get(kind, "utf-8-sig")
     for name, text in files.items():
@@ -174,7 +174,7 @@ def test_a_class_of_two_lines_is_refused(tmp_path):
     name = "something-something-v2-labels.json"
     files[name] = files[name].replace("Tilting something up", "Tilting\\nsomething up")
     files["something-something-v2-validation.json"] = "[]"
-    lay(tmp_path, files)
+    write_files(tmp_path, files)
     with pytest.raises(ValueError, match="class 'Tilting.*' of .* cannot be printed"):
         read_public_annotations("sthv2", tmp_path, 1)
 
@@ -182,7 +182,7 @@ def test_a_class_of_two_lines_is_refused(tmp_path):
 def test_labels_of_json_are_whole_numbers(tmp_path):
     files = dict(CASES["sthv2"][0])
     files["something-something-v2-labels.json"] = json.dumps({"a": 0.5})
-    lay(tmp_path, files)
+    write_files(tmp_path, files)
     with pytest.raises(ValueError, match="labels.json is not in the official form"):
         read_public_annotations("sthv2", tmp_path, 1)
 
