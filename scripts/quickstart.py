@@ -34,7 +34,7 @@ NETWORKS = {
 
 
 def main() -> None:
-    print_step("making videos of 8 motions that no single frame can tell apart")
+    print_step("making videos of 8 motions that look alike in any single frame")
     run_script("", "scripts/data/synthesize_videos.py", "--out", str(DATA), *VIDEOS)
     print_step("training TSM and TSN, the same network without the shift, then evaluating both")
     start = time.monotonic()

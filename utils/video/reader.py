@@ -142,11 +142,11 @@ class FrameSource(abc.ABC):
         """
         numbers = np.array([operator.index(index) for index in indices], np.int64)
         if not numbers.size:
-            raise ValueError(f"no frames of {self.path} were asked for")
+            raise ValueError(f"no frames of {self.path} are requested")
         unique, inverse = np.unique(numbers, return_inverse=True)
         for index in (unique[0], unique[-1]):
             if not 0 <= index < len(self):
-                raise self._error(f"frame {index} was asked for, of {len(self)} counted from 0")
+                raise self._error(f"frame {index} is not one of its {len(self)} frames")
         out = None
         for k, frame in enumerate(self._decode(unique.tolist())):
             if out is None:
