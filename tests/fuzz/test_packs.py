@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from tests.fuzz.packs import change_bytes, change_json, flip_bit
+from tests.fuzz.damage import mutate
 from tests.numbered_videos import write_numbered_video
 from utils.data.annotation_file import AnnotationFile, Record
 from utils.data.packed.encoder import EncodeOptions
@@ -17,9 +17,43 @@ from utils.data.packed.pack import pack_lists, plan_packing, read_settings
 from utils.data.packed.reader import INDEX, LIST, LOCATIONS_FILE, PackedVideo, read_records
 from utils.data.packed.shard_writer import note_path, read_note
 
+# Replacements for a value; the last is nested deeper than Python's parser allows.
+NUMBERS = (True, -1, 0, 7, 2**70, 1.5, float("inf"))
+VALUES = (None, *NUMBERS, "", "x", "../x", "\0", [], {}, [[]], "deep")
+DEEP = "[" * 50_000
+
+
+def flip_bit(content: bytes, seed: int, first: int, end: int) -> bytes:
+    """Flips one bit of the bytes [first, end); end 0: to the end of the content."""
+    rng, data = random.Random(seed), bytearray(content)
+    data[rng.randrange(first, end or len(data))] ^= 1 << rng.randrange(8)
+    return bytes(data)
+
+
+def change_json(content: bytes, seed: int) -> bytes:
+    """Replaces or deletes one value at any depth."""
+    rng, values = random.Random(seed), json.loads(content)
+    positions: list[tuple[Any, Any]] = []
+
+    def walk(node: Any) -> None:
+        keys = node if isinstance(node, dict) else range(len(node))
+        for key in keys:
+            positions.append((node, key))
+            if isinstance(node[key], (dict, list)):
+                walk(node[key])
+
+    walk(values)
+    node, key = rng.choice(positions)
+    if rng.random() < 0.2:
+        del node[key]
+    else:
+        node[key] = rng.choice(VALUES)
+    return json.dumps(values).replace('"deep"', DEEP).encode()
+
+
 FRAMES = 30
 OPTIONS = {"video": EncodeOptions("video", 256, 6, 18), "jpeg": EncodeOptions("jpeg", 256, 1, 80)}
-FILES = {INDEX: (change_bytes, change_json), LOCATIONS_FILE: (change_bytes,), LIST: (change_bytes,)}
+FILES = {INDEX: (mutate, change_json), LOCATIONS_FILE: (mutate,), LIST: (mutate,)}
 
 
 class Pack(NamedTuple):
