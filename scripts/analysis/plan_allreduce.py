@@ -119,7 +119,7 @@ def simulate_order(network: Network, cfg, cluster: Cluster, chip: str, folder: P
 def find_ready_times(network: Network, cfg, cluster: Cluster, profile: Optional[Path]) -> Backward:
     """When each gradient of a network is complete on one device: from a file, or counted."""
     run = replace(cfg.run, device="CPU", amp="O0", all_reduce="none", cluster=cluster)
-    run = replace(run, backward=profile or cfg.run.gradient_profile)
+    run = replace(run, gradient_profile=profile or cfg.run.gradient_profile)
     cfg = without_checkpoint(replace(cfg, run=run))
     step = build_train_step(network.name, cfg, runtime.start(cfg.run))
     names = [p.name for p in step.optimizer.parameters]
