@@ -104,7 +104,7 @@ def test_a_mistake_is_told(tiny, option, words):
 def test_control_characters_in_a_profile_are_escaped(tiny, tmp_path, capsys):
     """And `$` in it is no mathematical formula in the title of the plot."""
     cfg = load_config(Config, Path(tiny[1]), [word[2:] for word in tiny[2:]])
-    ready = {weight.name: 2.0 for weight in TSM(**cfg.network()).trainable_params()}
+    ready = {weight.name: 2.0 for weight in TSM(**cfg.model_arguments()).trainable_params()}
     times = {"forward_seconds": 1.0, "ready_seconds": ready, "step_seconds": 3.0}
     path = tmp_path / "profile.json"
     path.write_text(json.dumps({**times, "source": "\x1b[2J $\\x$"}))
