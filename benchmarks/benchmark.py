@@ -57,9 +57,10 @@ from utils.data.loader import count_workers
 from utils.evaluate.metrics import video_scores
 from utils.networks import Network
 from utils.nn.complexity import count_multiply_adds
+from utils.processes import read_peak_memory
 from utils.testing.golden import evaluation as scores_of
 from utils.verify import graph_costs
-from utils.verify.graph_costs import compile_seconds, peak_gb
+from utils.verify.graph_costs import compile_seconds
 
 # The part of functions of the networks, besides `data_profiler.FUNCTIONS`.
 NETWORK_FUNCTIONS = {
@@ -137,7 +138,7 @@ def measure_step(
     log.log.info("compiling the training graph ...")
     compiled = compile_seconds(step, *inputs)
     train = baseline.measure_medians(lambda: step(*inputs).asnumpy(), repeats, twin, "train")
-    peaks = peak_gb(), twin and twin.peak_gb
+    peaks = read_peak_memory(), twin and twin.peak_gb
     net, clip = build_eval_network(network.name, cfg), clip.reshape(batch, *shape)
     log.log.info("compiling the evaluation graph ...")
     eval_compiled = compile_seconds(net, clip)

@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.results import format_table, run_script
 from utils import cli
 from utils.config import ROOT
-from utils.data.packed.encoder import JPEG, to_jpeg
+from utils.data.packed.encoder import DEFAULT_JPEG_QUALITY, to_jpeg
 from utils.files import explained, write_text
 from utils.video.decoders import open_video
 from utils.video.integrity import SUFFIXES
@@ -121,7 +121,7 @@ def write_frames(video: Path, folder: Path) -> int:
     folder.mkdir(parents=True)
     with open_video(video) as source:
         for number, frame in enumerate(source.in_order(), 1):
-            data = to_jpeg(frame[..., ::-1], JPEG)
+            data = to_jpeg(frame[..., ::-1], DEFAULT_JPEG_QUALITY)
             (folder / f"img_{number:05d}.jpg").write_bytes(data)
         return len(source)
 

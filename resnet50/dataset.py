@@ -10,8 +10,9 @@ on any machine where the number of workers is the same; `data.workers: auto` fol
 """
 
 import functools
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Optional
 
 import mindspore.dataset as ds
@@ -54,6 +55,7 @@ class TrainSource:
         self.length = epochs * sampler.steps_per_epoch - skip
         self.images = Images(cfg.data, "train", samples)
         self.unreadable = UnreadableVideos(self.images, "image")
+        self.unopenable: set[int] = set()  # samples whose files cannot be opened
         self.error = ""  # what ended the pipeline
 
     def __len__(self) -> int:
@@ -85,16 +87,42 @@ class TrainSource:
         epoch, skip = divmod(self.skip, self.sampler.steps_per_epoch)
         left = self.length
         while left:
-            pipeline = epoch_pipeline(self.data, self.sampler, epoch)
-            rows = pipeline.skip(skip) if skip else pipeline
             samples = self.sampler.epoch(epoch).reshape(-1, self.sampler.batch)[skip:]
-            batches = rows.create_tuple_iterator(num_epochs=1, output_numpy=True)
-            for (image, label), numbers in zip(batches, samples):
-                for row in blank_rows(image):
+            for (image, label), numbers in zip(self.epoch_batches(epoch, skip), samples):
+                replaced = np.isin(numbers, list(self.unopenable)).nonzero()[0]
+                for row in {*blank_rows(image), *replaced}:
                     image[row], label[row] = self.replace(int(numbers[row]), epoch)
                 yield image, label
             left -= self.sampler.steps_per_epoch - skip
             epoch, skip = epoch + 1, 0
+
+    def epoch_batches(self, epoch: int, skip: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The batches of an epoch after the first `skip`, as MindData reads them.
+
+        A file that cannot be opened ends MindData's pipeline. Then this marks all such files as
+        unreadable and starts the epoch's pipeline again, with a readable file in place of each;
+        `batches` replaces these rows. The pipeline processes the first batches of the epoch once
+        more, so its random crops are the same. A run pays for this once.
+        """
+        while True:
+            pipeline = epoch_pipeline(self.data, self.sampler, epoch, self.unopenable)
+            rows = pipeline.skip(skip) if skip else pipeline
+            try:
+                for batch in rows.create_tuple_iterator(num_epochs=1, output_numpy=True):
+                    yield batch
+                    skip += 1
+                return
+            except RuntimeError:
+                if not self.mark_unopenable():
+                    raise
+
+    def mark_unopenable(self) -> bool:
+        """Marks files that cannot be opened; whether there are new ones, and readable ones left."""
+        before = len(self.unopenable)
+        for sample, reason in self.images.find_unopenable():
+            self.unopenable.add(sample)
+            self.unreadable.add(sample, reason)
+        return before < len(self.unopenable) < self.samples
 
     def replace(self, sample: int, epoch: int) -> tuple[np.ndarray, int]:
         """An image and its label for a sample that could not be decoded.
@@ -108,6 +136,7 @@ class TrainSource:
                 try:
                     image, label = self.images.read(sample)
                     for operator in train_transforms(self.data):
+                        # With the same seed, the flip would depend on the size of the crop.
                         ds.config.set_seed(int(rng.randint(2**31)))
                         image = operator(image)
                     return image, label
@@ -150,12 +179,19 @@ def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
     return mix_targets(labels, cfg.data.mixup, np.random.RandomState(0))
 
 
-def epoch_pipeline(data, sampler: TrainSampler, epoch: int):
-    """(image, label) in batches: this rank's part of one epoch."""
+def epoch_pipeline(data, sampler: TrainSampler, epoch: int, unopenable: Container[int] = ()):
+    """(image, label) in batches: this rank's part of one epoch.
+
+    Reads the first openable sample of the split in place of each of `unopenable`.
+    """
     seed = np.random.RandomState([sampler.seed, epoch, sampler.rank]).randint(2**31)
     ds.config.set_seed(int(seed))
     workers = prepare(data, data.batch)
-    rows = open_reader(data, "train", sampler.epoch(epoch).tolist(), workers)
+    samples = sampler.epoch(epoch).tolist()
+    if unopenable:
+        substitute = next(k for k in itertools.count() if k not in unopenable)
+        samples = [substitute if sample in unopenable else sample for sample in samples]
+    rows = open_reader(data, "train", samples, workers)
     rows = rows.map(train_transforms(data), ["image"], num_parallel_workers=workers)
     return rows.batch(data.batch, drop_remainder=True)
 

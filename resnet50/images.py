@@ -6,8 +6,7 @@ PIL's antialiased bilinear filter, as torchvision resizes; OpenCV's would give o
 import numpy as np
 from PIL import Image
 
-from utils.video.decoders import read_jpeg
-from utils.video.image_files import read_picture
+from utils.video.decoders import read_image, read_jpeg
 
 # The colour of what stands for an image that cannot be decoded; crops, sizes and flips keep it.
 BLANK = np.array([3, 252, 5], np.uint8)
@@ -64,6 +63,6 @@ def decode(encoded: np.ndarray) -> np.ndarray:
     data = encoded.tobytes()
     try:
         pixels = read_jpeg(data, "RGB")
-        return read_picture(data, "RGB") if pixels is None else pixels
+        return read_image(data, "RGB") if pixels is None else pixels
     except Exception as error:  # PIL raises errors of many classes for damaged files
         raise RuntimeError(f"not a readable image: {error}") from None

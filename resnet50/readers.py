@@ -5,7 +5,8 @@ CIFAR, uint8 (32, 32, 3).
 """
 
 import functools
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import mindspore.dataset as ds
@@ -109,6 +110,19 @@ class Images:
         if len(files) != counts[label]:
             raise ValueError(f"data.{self.split}: {folders[label]} has changed during the run")
         return folders[label] / files[sample - ends[label]], label
+
+    def find_unopenable(self) -> Iterator[tuple[int, str]]:
+        """(sample, reason) of all files in class folders that cannot be opened.
+
+        MindData opens them itself, and one such file ends its pipeline: a dangling link, or a file
+        without read permission. This takes a system call per file.
+        """
+        if self.data.source != "folder":
+            return
+        files = (folder / name for folder in self.folders[0] for name in images_of(folder))
+        for sample, file in enumerate(files):
+            if not os.access(file, os.R_OK):
+                yield sample, str(VideoError(file, "MindData", "it cannot be opened"))
 
     @functools.cached_property
     def folders(self) -> tuple[list[Path], list[int]]:

@@ -1,11 +1,11 @@
-"""The main job, small: drawn videos, TSM against the same network without shift, a table.
+"""A small training from start to end: synthetic videos, TSM and the same network without shift.
 
     bash scripts/quickstart.sh        (makes the environment, then runs this)
 
-Draws real encoded videos whose class is their motion, trains both networks side by side with one
-recipe, evaluates them with 2 clips x 3 crops, and ends with TSM's metrics as one JSON line and a
+Makes encoded videos whose class is their motion, trains both networks at the same time with one
+recipe, evaluates them with 2 clips x 3 crops, and prints TSM's metrics as one JSON line and a
 table. Four to five minutes on two cores; takes no arguments. Writes data/drawn, out/quickstart_tsm
-and out/quickstart_tsn. What is done already is not done again.
+and out/quickstart_tsn. Complete steps are not repeated.
 """
 
 import json
@@ -26,7 +26,7 @@ from utils.config import ROOT, home
 
 DATA, OUT = home() / "data" / "drawn", home() / "out"
 CONFIG = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
-VIDEOS = ["--train", "60", "--test", "16"]  # a class
+VIDEOS = ["--train", "60", "--test", "16"]  # per class
 NETWORKS = {
     "TSM": [f"--run.out={OUT / 'quickstart_tsm'}"],
     "TSN": [f"--run.out={OUT / 'quickstart_tsn'}", "--model.shift_div=0"],
@@ -34,31 +34,31 @@ NETWORKS = {
 
 
 def main() -> None:
-    say("drawing videos of 8 motions that no single frame can tell apart")
-    call("", "scripts/data/synthesize_videos.py", "--out", str(DATA), *VIDEOS)
-    say("training TSM and TSN, the same network without the shift, then evaluating both")
-    began = time.monotonic()
+    print_step("making videos of 8 motions that look alike in any single frame")
+    run_script("", "scripts/data/synthesize_videos.py", "--out", str(DATA), *VIDEOS)
+    print_step("training TSM and TSN, the same network without the shift, then evaluating both")
+    start = time.monotonic()
     with ThreadPoolExecutor(len(NETWORKS)) as pool:
         results = dict(zip(NETWORKS, pool.map(train_and_evaluate, NETWORKS)))
     print(json.dumps(results["TSM"]))
-    print(table(results, time.monotonic() - began), flush=True)
+    print(format_table(results, time.monotonic() - start), flush=True)
 
 
 def train_and_evaluate(name: str) -> dict:
     """Trains with the smoke recipe, then evaluates the last checkpoint."""
-    began = time.monotonic()
+    start = time.monotonic()
     shared = ["--config_path", str(CONFIG), f"--data.root={DATA}", *NETWORKS[name]]
-    trained = call(name, "tsm/train.py", *shared)
-    trained_for = time.monotonic() - began
-    result = call(name, "tsm/eval.py", *shared, f"--checkpoint_path={trained['checkpoint']}")
-    return {**result, "train_seconds": round(trained_for, 1)}
+    trained = run_script(name, "tsm/train.py", *shared)
+    train_seconds = round(time.monotonic() - start, 1)
+    result = run_script(name, "tsm/eval.py", *shared, f"--checkpoint_path={trained['checkpoint']}")
+    return {**result, "train_seconds": train_seconds}
 
 
-def call(name: str, script: str, *arguments: str) -> dict:
+def run_script(name: str, script: str, *arguments: str) -> dict:
     """Runs a script of the zoo; returns the JSON object in its last line of stdout.
 
     If it fails, this script ends with its exit status; the reason is on stderr.
-    With a name, the script's lines are shown behind it, and its epochs as a progress bar.
+    With a name, each line of the script is printed after it, and its epochs are a progress bar.
     """
     process = subprocess.Popen(
         [sys.executable, str(ROOT / script), *arguments],
@@ -67,18 +67,19 @@ def call(name: str, script: str, *arguments: str) -> dict:
         text=True,
     )
     if name:
-        follow(name, script, process.stderr)
+        show_progress(name, script, process.stderr)
     output = process.stdout.read()
     if process.wait():
         sys.exit(process.returncode)
     return json.loads(output.splitlines()[-1])
 
 
-def follow(name: str, script: str, lines) -> None:
+def show_progress(name: str, script: str, lines) -> None:
+    """Prints the lines of a script after its name, and a progress bar of its epochs."""
     epochs = yaml.safe_load(CONFIG.read_text())["train"]["epochs"]
-    hidden = True if "eval" in script else None  # None: tqdm looks whether stderr is a terminal
+    disable = True if "eval" in script else None  # None: shown on a terminal
     position = list(NETWORKS).index(name)
-    with tqdm(total=epochs, desc=name, unit="epoch", disable=hidden, position=position) as bar:
+    with tqdm(total=epochs, desc=name, unit="epoch", disable=disable, position=position) as bar:
         for line in lines:
             tqdm.write(f"[{name}] {line.rstrip()}", file=sys.stderr)
             result = re.search(r"epoch ([\d.]+) ", line)
@@ -86,11 +87,11 @@ def follow(name: str, script: str, lines) -> None:
                 bar.update(float(result.group(1)) - bar.n)
 
 
-def say(line: str) -> None:
+def print_step(line: str) -> None:
     print(f"== {line}", file=sys.stderr, flush=True)
 
 
-def table(results: dict, seconds: float) -> str:
+def format_table(results: dict, seconds: float) -> str:
     rows = [f"{'network':<8}{'top-1':>8}{'top-5':>8}{'videos':>8}{'views':>7}{'train s':>9}"]
     for name, result in results.items():
         rows.append(
@@ -100,7 +101,7 @@ def table(results: dict, seconds: float) -> str:
     rows.append(
         f"Training and evaluation took {seconds:.0f} s. Both networks have the same layers and"
     )
-    rows.append("see the same frames; only the shift sees in which order they come.")
+    rows.append("the same frames as input; only the shift uses their order.")
     return "\n".join(rows)
 
 

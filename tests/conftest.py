@@ -50,7 +50,7 @@ def drawn(tmp_path_factory) -> Path:
     """A root with train.txt (24 videos), test.txt (8) and odd.txt (7)."""
 
     def make(folder: Path) -> None:
-        draw_dataset(folder, train_per_class=3, test_per_class=1, seed=1)
+        draw_dataset(folder, train_per_motion=3, test_per_motion=1, seed=1)
         lines = (folder / "test.txt").read_text().splitlines()
         (folder / "odd.txt").write_text("\n".join(lines[:7]) + "\n")
 

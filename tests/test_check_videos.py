@@ -17,10 +17,10 @@ import pytest
 from PIL import Image
 
 from tests.helpers import call, last_json, start
-from utils.data.synthetic.motion_videos import write_numbered_video
-from utils.tests.video.test_hostile_files import spoil
+from tests.numbered_videos import write_numbered_video
+from utils.tests.video.test_hostile_files import damage_video
 from utils.tests.video.test_odd_videos import pictures, write
-from utils.video.integrity import Job, examine
+from utils.video.integrity import VideoJob, examine
 
 FRAMES = 40
 
@@ -128,7 +128,7 @@ def damaged(tmp_path_factory, sound_video) -> tuple[Path, dict]:
 @pytest.mark.parametrize("reader", ["auto", "opencv"])
 def test_every_kind_of_damage(damaged, reader):
     folder, kinds = damaged
-    result = {name: examine(Job(str(folder / name), reader)) for name in kinds}
+    result = {name: examine(VideoJob(str(folder / name), reader)) for name in kinds}
     assert {name: finding.kind for name, finding in result.items()} == kinds
     assert result["good.mp4"].frames == FRAMES
     assert all(finding.reason for finding in result.values() if finding.kind != "good")
@@ -136,7 +136,7 @@ def test_every_kind_of_damage(damaged, reader):
 
 def test_the_ends_alone_find_all_but_damage_between_them(damaged):
     folder, kinds = damaged
-    result = {name: examine(Job(str(folder / name), depth="ends")).kind for name in kinds}
+    result = {name: examine(VideoJob(str(folder / name), depth="ends")).kind for name in kinds}
     assert {name for name in kinds if result[name] != kinds[name]} <= {"spoilt.mp4"}
 
 
@@ -179,7 +179,7 @@ def test_damaged_videos_stay_in_the_list_on_request(tmp_path):
     folder.mkdir()
     for name in ("sound", "spoilt \x1b[2J"):
         write(folder / f"{name}.mp4", pictures(40, 160, 128), g="10")
-    spoil(folder / "spoilt \x1b[2J.mp4")
+    damage_video(folder / "spoilt \x1b[2J.mp4")
     (folder / "train.txt").write_text("sound.mp4 0\nspoilt \x1b[2J.mp4 1\n")
     (folder / "test.txt").write_text("sound.mp4 0\n")
     for keep, lines in ((["--keep_damaged"], 2), ([], 1)):

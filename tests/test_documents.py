@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from tests.helpers import copy_checkout, environment, mark_installed
-from tests.test_official_lists import CASES, IMAGES, lay, lay_imagenet
+from tests.test_official_lists import CASES, IMAGES, write_files, write_imagenet
 from utils.config import ROOT, load_config
 from utils.networks import find_network, list_networks
 from utils.weights import checkpoint
@@ -113,7 +113,7 @@ def furnish(folder: Path, drawn: Path) -> None:
         path = folder / "data/imagenet" / ("train", "val")[number // 4] / "ab"[number % 2]
         path.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(path / f"{number}.jpg")
-    lay_imagenet(folder, "ILSVRC2012_devkit_t12/data")
+    write_imagenet(folder, "ILSVRC2012_devkit_t12/data")
     for name in IMAGES:
         for position in ("ILSVRC/Data/CLS-LOC/val", "ILSVRC2012_img_val"):
             (folder / position).mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ def provide(command: str, folder: Path) -> None:
     names = [word for word in words if word.endswith((".mp4", ".jpg"))]
     if "--dataset" in given:
         annotations, videos = CASES[given["--dataset"]][:2]
-        lay(folder / given["--annotations"], annotations)
+        write_files(folder / given["--annotations"], annotations)
         names += [f"{given['--videos']}/{video}" for video in videos]
     for name in [name for name in names if not (folder / name).exists()]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

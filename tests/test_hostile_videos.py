@@ -1,4 +1,4 @@
-"""Whole commands over lists that have videos of strangers among good ones."""
+"""Training, evaluation and scan with lists that contain hostile videos."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ REFUSED = ["codec.mp4", "large.avi", "list.mp4", "live.m3u8", r"\x1b[2J.mp4"]
 
 
 def write_videos(folder) -> list[bytes]:
-    """The names of videos that are refused, in the order of REFUSED, and then of those read."""
+    """Writes videos; returns the names of the refused ones (REFUSED), then of the readable ones."""
     data = draw(folder / "good.mp4", count=12).read_bytes()
     (folder / "codec.mp4").write_bytes(data.replace(b"avc1", b"zzz1"))
     with av.open(str(folder / "large.avi"), "w") as container:
@@ -46,7 +46,7 @@ def write_videos(folder) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def hostile(drawn, tmp_path_factory):
-    """The drawn videos in a root of their own, with five bad and three odd ones in each list."""
+    """A copy of the synthetic videos, with five bad and three unusual ones in each list."""
     root = tmp_path_factory.mktemp("hostile") / "root"
     shutil.copytree(drawn, root)
     lines = b"".join(name + b" 0\n" for name in write_videos(root))
@@ -55,7 +55,7 @@ def hostile(drawn, tmp_path_factory):
     return root
 
 
-def test_a_training_and_an_evaluation_leave_out_what_cannot_be_read(tiny, hostile, tmp_path):
+def test_training_and_evaluation_leave_out_unreadable_videos(tiny, hostile, tmp_path):
     shared = [*tiny, f"--data.root={hostile}"]
     more = [
         f"--run.out={tmp_path / 'run'}",
@@ -77,7 +77,7 @@ def test_a_training_and_an_evaluation_leave_out_what_cannot_be_read(tiny, hostil
     assert b"caf\xe9.mp4" in (report / "scores.csv").read_bytes()
 
 
-def test_a_scan_names_every_kind(tiny, hostile, tmp_path):
+def test_a_scan_counts_every_kind(tiny, hostile, tmp_path):
     done = call(
         "scripts/data/check_videos.py", *tiny, f"--data.root={hostile}", f"--out={tmp_path}"
     )

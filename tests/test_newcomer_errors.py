@@ -303,7 +303,7 @@ TOOLS = {
     "video for a folder": (f"{LISTS} --videos cut.mp4 --out {{new}}", "cut.mp4 is no folder"),
     "no class folders": (
         f"{LISTS} --videos {{drawn}}/videos/train --out {{new}}",
-        "0 class folders with videos; two are the least: ",
+        "0 class folders with videos, but a data set needs two: ",
         "CLASS/VIDEO.mp4",
     ),
     "class of one video": (

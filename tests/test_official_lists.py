@@ -1,4 +1,4 @@
-"""Lists from the annotation files of public data sets, each exactly as it is distributed."""
+"""Lists from annotation files in the formats in which public data sets distribute them."""
 
 import json
 import re
@@ -10,8 +10,7 @@ from scipy.io import savemat
 
 from tests.helpers import call, last_json
 from utils.data.annotation_file import AnnotationFile, read_annotations
-from utils.data.prepare.match_videos import match
-from utils.data.prepare.public_annotations import read
+from utils.data.prepare.public_annotations import match_videos, read_public_annotations
 
 KINETICS = """label,youtube_id,time_start,time_end,split
 playing squash or racquetball,-0A2-mhWuYk,19,29,train
@@ -151,7 +150,7 @@ CASES = {
 }
 
 
-def lay(folder, files: dict) -> None:
+def write_files(folder, files: dict) -> None:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(text.encode())
@@ -160,12 +159,12 @@ def lay(folder, files: dict) -> None:
 @pytest.mark.parametrize("dataset", CASES)
 def test_official_annotations_become_lists(dataset, tmp_path):
     files, videos, names, train, val, (missing, others) = CASES[dataset]
-    lay(tmp_path / "annotations", files)
-    lay(tmp_path / "videos", dict.fromkeys(videos, "-"))
-    given = read(dataset, tmp_path / "annotations", 1)
+    write_files(tmp_path / "annotations", files)
+    write_files(tmp_path / "videos", dict.fromkeys(videos, "-"))
+    annotations = read_public_annotations(dataset, tmp_path / "annotations", 1)
     frames = dataset in ("sthv1", "jester")
-    result = match(given, tmp_path / "videos", frames)
-    assert given.names == names
+    result = match_videos(annotations, tmp_path / "videos", frames)
+    assert annotations.names == names
     assert (result.train, result.val) == (train, val)
     assert (len(result.missing), len(result.others), result.doubles) == (missing, others, [])
     (tmp_path / "list.txt").write_text("\n".join(train))
@@ -176,13 +175,13 @@ def test_official_annotations_become_lists(dataset, tmp_path):
     assert len(read_annotations(file, min_frames=1)[0]) == len(train)
 
 
-def make(folder, *more, dataset="kinetics"):
-    given = ["--dataset", dataset, "--videos", folder / "videos"]
-    return call("scripts/data/make_lists.py", *given, "--out", folder / "lists", *more)
+def make_lists(folder, *more, dataset="kinetics"):
+    arguments = ["--dataset", dataset, "--videos", folder / "videos"]
+    return call("scripts/data/make_lists.py", *arguments, "--out", folder / "lists", *more)
 
 
-def test_the_command_lists_real_videos_and_tells_what_is_missing(drawn, tmp_path):
-    """One video is there twice, two are missing, one is unknown."""
+def test_the_command_lists_real_videos_and_counts_missing_ones(drawn, tmp_path):
+    """One video has two files, two are missing, one has no annotation."""
     position = tmp_path / "videos" / "abseiling"
     position.mkdir(parents=True)
     real = sorted((drawn / "videos").rglob("*.mp4"))[0]
@@ -190,8 +189,8 @@ def test_the_command_lists_real_videos_and_tells_what_is_missing(drawn, tmp_path
     for name in names:
         shutil.copy(real, position / f"{name}.mp4")
     shutil.copy(real, tmp_path / "videos" / f"{names[0]}.mp4")
-    lay(tmp_path / "annotations", CASES["kinetics"][0])
-    done = make(tmp_path, "--annotations", tmp_path / "annotations", "--names", "csv")
+    write_files(tmp_path / "annotations", CASES["kinetics"][0])
+    done = make_lists(tmp_path, "--annotations", tmp_path / "annotations", "--names", "csv")
     messages = last_json(done)
     assert [
         messages[key] for key in ("classes", "train", "val", "missing", "others", "doubles")
@@ -206,7 +205,7 @@ def test_the_command_lists_real_videos_and_tells_what_is_missing(drawn, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("dataset", "spoil", "message"),
+    ("dataset", "damage", "message"),
     [
         ("kinetics", ("train.csv", ",19,", ",soon,"), "train.csv, line 2 is not in the official"),
         ("kinetics", ("train.csv", "105,train", "105"), "train.csv, line 3 is not in the official"),
@@ -221,14 +220,14 @@ def test_the_command_lists_real_videos_and_tells_what_is_missing(drawn, tmp_path
         ("hmdb51", ("wave_test_split1.txt", ".avi 1", ".avi 7"), "line 1 is not in the official"),
     ],
 )
-def test_spoilt_annotations_are_told_in_one_line(dataset, spoil, message, tmp_path):
-    name, old, new = spoil
+def test_damaged_annotations_are_one_line(dataset, damage, message, tmp_path):
+    name, old, new = damage
     files = dict(CASES[dataset][0])
     files[name] = files[name].replace(old, new)
-    lay(tmp_path / "annotations", files)
-    lay(tmp_path, {"a.mp4": "-"})
+    write_files(tmp_path / "annotations", files)
+    write_files(tmp_path, {"a.mp4": "-"})
     with pytest.raises(ValueError) as caught:
-        match(read(dataset, tmp_path / "annotations", 1), tmp_path, False)
+        match_videos(read_public_annotations(dataset, tmp_path / "annotations", 1), tmp_path, False)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -242,27 +241,35 @@ def test_spoilt_annotations_are_told_in_one_line(dataset, spoil, message, tmp_pa
         (["--annotations", "{}", "--out", "{}", "--names", "csv"], "is one of the annotations"),
     ],
 )
-def test_mistakes_are_told_in_one_line(more, message, tmp_path):
-    lay(tmp_path, CASES["kinetics"][0])
-    lay(tmp_path / "videos", {"0347ZoDXyP0_000095_000105.mp4": "-"})
-    done = make(tmp_path, *(word.format(tmp_path) for word in more))
+def test_user_errors_are_one_line(more, message, tmp_path):
+    write_files(tmp_path, CASES["kinetics"][0])
+    write_files(tmp_path / "videos", {"0347ZoDXyP0_000095_000105.mp4": "-"})
+    done = make_lists(tmp_path, *(word.format(tmp_path) for word in more))
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert message in done.stderr
     assert not (tmp_path / "lists").exists()
 
 
 def test_a_video_with_a_line_break_in_its_path_is_refused(tmp_path):
-    lay(tmp_path / "annotations", CASES["sthv2"][0])
-    lay(tmp_path / "videos", {"one\ntwo/78687.webm": "-"})
+    write_files(tmp_path / "annotations", CASES["sthv2"][0])
+    write_files(tmp_path / "videos", {"one\ntwo/78687.webm": "-"})
+    annotations = read_public_annotations("sthv2", tmp_path / "annotations", 1)
     with pytest.raises(ValueError, match="^--videos: 'one.*' has a line break in its name"):
-        match(read("sthv2", tmp_path / "annotations", 1), tmp_path / "videos", False)
+        match_videos(annotations, tmp_path / "videos", False)
 
 
 @pytest.mark.parametrize("row", ["../x,n01440764 1", "ILSVRC2012_val_00000001,../../x 1", '"a'])
-def test_imagenets_annotations_lead_to_no_other_folder(row, tmp_path):
-    lay(tmp_path, {"images/x.JPEG": "-", "solution.csv": f"ImageId,PredictionString\n{row}\n"})
-    given = ["--annotations", tmp_path / "solution.csv", "--images", tmp_path / "images" / "deep"]
-    done = call("scripts/data/sort_imagenet.py", *given, "--out", tmp_path / "out")
+def test_imagenet_annotations_cannot_name_another_folder(row, tmp_path):
+    write_files(
+        tmp_path, {"images/x.JPEG": "-", "solution.csv": f"ImageId,PredictionString\n{row}\n"}
+    )
+    arguments = [
+        "--annotations",
+        tmp_path / "solution.csv",
+        "--images",
+        tmp_path / "images" / "deep",
+    ]
+    done = call("scripts/data/sort_imagenet.py", *arguments, "--out", tmp_path / "out")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert re.search(r"solution.csv, line [23] is not in the official form", done.stderr)
     assert not (tmp_path / "out").exists()
@@ -272,26 +279,33 @@ KINDS = ["n02119789", "n01440764"]
 IMAGES = [f"ILSVRC2012_val_{k:08d}.JPEG" for k in (1, 2)]
 
 
-def lay_imagenet(folder, kit: str) -> None:
-    """The classes of IMAGES, in Kaggle's file and in the development kit's, a third one there."""
+def write_imagenet(folder, kit: str) -> None:
+    """Writes the classes of IMAGES as Kaggle and the development kit do; the kit has a third."""
     rows = [f"{name[:-5]},{kind} 85 1 499 272 \n" for name, kind in zip(IMAGES, KINDS)]
-    lay(folder, {"LOC_val_solution.csv": "ImageId,PredictionString\n" + "".join(rows)})
-    lay(folder / kit, {"ILSVRC2012_validation_ground_truth.txt": "1\n2\n2\n"})
+    write_files(folder, {"LOC_val_solution.csv": "ImageId,PredictionString\n" + "".join(rows)})
+    write_files(folder / kit, {"ILSVRC2012_validation_ground_truth.txt": "1\n2\n2\n"})
     form = [("ILSVRC2012_ID", "O"), ("WNID", "O"), ("words", "O"), ("num_children", "O")]
     synsets = np.array([[(1, KINDS[0], "kit fox", 0)], [(2, KINDS[1], "tench", 0)]], form)
     savemat(str(folder / kit / "meta.mat"), {"synsets": synsets})
 
 
-def test_imagenets_validation_images_go_into_class_folders(tmp_path):
-    """By Kaggle's file and by the development kit's, whose numbers are not those of the folders."""
-    lay(tmp_path / "images", dict.fromkeys(IMAGES, "-"))
-    lay_imagenet(tmp_path, "kit")
+def test_imagenet_validation_images_go_into_class_folders(tmp_path):
+    """With Kaggle's file, and with the kit, whose numbers differ from those of the folders."""
+    write_files(tmp_path / "images", dict.fromkeys(IMAGES, "-"))
+    write_imagenet(tmp_path, "kit")
     for source, missing in (("LOC_val_solution.csv", 0), ("kit", 1)):
         out = tmp_path / f"val_{missing}"
-        given = ["--annotations", tmp_path / source, "--images", tmp_path / "images", "--out", out]
-        messages = last_json(call("scripts/data/sort_imagenet.py", *given))
+        arguments = [
+            "--annotations",
+            tmp_path / source,
+            "--images",
+            tmp_path / "images",
+            "--out",
+            out,
+        ]
+        messages = last_json(call("scripts/data/sort_imagenet.py", *arguments))
         assert messages == {"classes": 2, "images": 2, "missing": missing}
         positions = sorted(str(path.relative_to(out)) for path in out.rglob("*.JPEG"))
         assert positions == [f"{KINDS[1]}/{IMAGES[1]}", f"{KINDS[0]}/{IMAGES[0]}"]
-    done = call("scripts/data/sort_imagenet.py", *given[:2], "--images", tmp_path, "--out", out)
+    done = call("scripts/data/sort_imagenet.py", *arguments[:2], "--images", tmp_path, "--out", out)
     assert (done.returncode, "has none of the images" in done.stderr) == (2, True)

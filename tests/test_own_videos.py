@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers import call, last_json
 from utils.config import ROOT
-from utils.data.prepare.class_folders import look, split
+from utils.data.prepare.class_folders import scan_class_folders, split_classes
 
 
 @pytest.fixture
@@ -44,19 +44,23 @@ def test_every_class_gives_its_share_and_nothing_is_in_both(folder, tmp_path):
 
 
 def test_the_seed_draws_the_split(folder):
-    result = look(folder)
-    assert split(result, 0.4, 0) == split(result, 0.4, 0) != split(result, 0.4, 1)
+    result = scan_class_folders(folder)
+    assert (
+        split_classes(result, 0.4, 0)
+        == split_classes(result, 0.4, 0)
+        != split_classes(result, 0.4, 1)
+    )
     for fraction in (0.01, 0.99):
-        train, test = split(result, fraction, 0)
+        train, test = split_classes(result, fraction, 0)
         assert {line[-1] for line in train} == {line[-1] for line in test} == {"0", "1"}
 
 
 def test_equal_files_are_listed_once(folder):
     (folder / "jump" / "again.mp4").write_text("jump 0")
     (folder / "run far" / "again.mp4").write_text("jump 0")
-    result = look(folder)
+    result = scan_class_folders(folder)
     assert [len(group) for group in result.twins] == [3]
-    listed = sum(split(result, 0.2, 0), [])
+    listed = sum(split_classes(result, 0.2, 0), [])
     assert len(listed) == 15
     assert sum(line.rsplit(" ", 1)[0] in result.twins[0] for line in listed) == 1
 

@@ -1,4 +1,4 @@
-"""`scripts/data/pack_videos.py`, and training and evaluation out of what it makes."""
+"""`scripts/data/pack_videos.py`, and training and evaluation from its packs."""
 
 import json
 import signal
@@ -16,7 +16,7 @@ from tsm import dataset as tsm
 from tsm.config import Config as TsmConfig
 from utils.config import ROOT, load_config
 from utils.data.packed.reader import LOCATIONS_FILE
-from utils.data.packed.shard_writer import page_size
+from utils.data.packed.shard_writer import choose_page_size
 from utils.data.synthetic.motion_videos import draw_sets
 from utils.runtime import Runtime
 from x3d import dataset as x3d
@@ -29,7 +29,7 @@ def yaml_of(network_name: str) -> Path:
     return ROOT / network_name / "configs" / f"{network_name}_smoke.yaml"
 
 
-def pack(root: Path, out: Path, *more: str, network_name: str = "tsm"):
+def pack_lists_of(root: Path, out: Path, *more: str, network_name: str = "tsm"):
     return call(
         SCRIPT, "--config_path", yaml_of(network_name), f"--data.root={root}", "--out", out, *more
     )
@@ -37,9 +37,9 @@ def pack(root: Path, out: Path, *more: str, network_name: str = "tsm"):
 
 @pytest.fixture(scope="module")
 def near(drawn, tmp_path_factory) -> Path:
-    """The drawn lists in four shards, so near to the originals that results are the same."""
+    """The synthetic lists in four shards, at a quality that gives the same results."""
     out = tmp_path_factory.mktemp("near")
-    done = pack(drawn, out, "--quality", "1", "--shards", "4")
+    done = pack_lists_of(drawn, out, "--quality", "1", "--shards", "4")
     result = last_json(done)
     assert (result["videos"], result["bad"], result["shards"], result["packed"]) == (32, 0, 8, 32)
     assert result["psnr"]["median"] >= result["psnr"]["lowest"] > 40
@@ -59,15 +59,15 @@ def test_mind_data_reads_the_shards(near, drawn):
     assert result == {str(drawn / path): int(label) for path, label in listed}
 
 
-def test_pages_are_large_enough_and_equal_for_a_list():
-    assert page_size([1000]) == page_size([4_000_000]) == 2**25
-    assert page_size([1000, 5_000_000]) == 2**26
-    assert page_size([2**40]) == 2**28
+def test_pages_hold_the_largest_video_of_a_list():
+    assert choose_page_size([1000]) == choose_page_size([4_000_000]) == 2**25
+    assert choose_page_size([1000, 5_000_000]) == 2**26
+    assert choose_page_size([2**40]) == 2**28
 
 
-def test_an_interrupted_packing_goes_on_and_ends_as_an_undisturbed_one(drawn, tmp_path):
+def test_an_interrupted_packing_continues_to_the_same_result(drawn, tmp_path):
     options = ["--shards", "12", "--workers", "1"]
-    undisturbed = last_json(pack(drawn, tmp_path / "whole", *options))
+    undisturbed = last_json(pack_lists_of(drawn, tmp_path / "whole", *options))
     arguments = ["--config_path", yaml_of("tsm"), f"--data.root={drawn}"]
     process = start(SCRIPT, *arguments, "--out", tmp_path / "cut", *options)
     first = tmp_path / "cut" / "train.txt"
@@ -82,7 +82,7 @@ def test_an_interrupted_packing_goes_on_and_ends_as_an_undisturbed_one(drawn, tm
     config = load_config(TsmConfig, yaml_of("tsm"), [f"data.packed={tmp_path / 'cut'}"])
     with pytest.raises(ValueError, match=r"data\.packed: .*train\.txt was not packed to its end"):
         tsm.read_records(config, "train")
-    resumed = last_json(pack(drawn, tmp_path / "cut", *options))
+    resumed = last_json(pack_lists_of(drawn, tmp_path / "cut", *options))
     assert 0 < resumed.pop("packed") < undisturbed.pop("packed") == 32
     for key in ("videos", "bytes", "shards", "psnr"):
         assert resumed[key] == undisturbed[key]
@@ -95,10 +95,10 @@ def test_an_interrupted_packing_goes_on_and_ends_as_an_undisturbed_one(drawn, tm
 
 
 def test_damage_is_found_named_and_repaired(drawn, tmp_path):
-    """A shard that was cut, at the start of a run; one with another byte, by --verify."""
+    """The start of a run finds a shard that was cut; --verify finds a changed byte."""
     options = ["--codec", "jpeg", "--shards", "3"]
-    last_json(pack(drawn, tmp_path, *options))
-    verified = last_json(pack(drawn, tmp_path, "--verify"))
+    last_json(pack_lists_of(drawn, tmp_path, *options))
+    verified = last_json(pack_lists_of(drawn, tmp_path, "--verify"))
     assert (verified["videos"], verified["compared"]) == (32, 24)
     assert verified["psnr"]["lowest"] > 30
     shards = sorted((tmp_path / "train.txt").glob("*.mindrecord"))
@@ -106,7 +106,7 @@ def test_damage_is_found_named_and_repaired(drawn, tmp_path):
     positions = np.load(tmp_path / "train.txt" / LOCATIONS_FILE)
     data[int(positions[positions["shard"] == 1]["offset"][0]) + 3000] ^= 1
     shards[1].write_bytes(data)
-    result = pack(drawn, tmp_path, "--verify")
+    result = pack_lists_of(drawn, tmp_path, "--verify")
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1].startswith("error: ")
     assert f"{shards[1]}: check sums differ" in result.stderr
@@ -118,12 +118,12 @@ def test_damage_is_found_named_and_repaired(drawn, tmp_path):
         ValueError, match=rf"{shards[1]} has {len(data) - 100} of {len(data)} bytes"
     ):
         tsm.read_records(config, "train")
-    assert last_json(pack(drawn, tmp_path, *options))["packed"] == 8, "one shard of three"
+    assert last_json(pack_lists_of(drawn, tmp_path, *options))["packed"] == 8, "one shard of three"
     assert len(tsm.read_records(config, "train")) == 24
 
 
 def test_what_cannot_be_read_is_left_out(drawn, tmp_path):
-    """One video is found missing by a scan, another is cut short after that."""
+    """A scan finds one video missing; another is cut after the scan."""
     root = tmp_path / "root"
     root.mkdir()
     (root / "videos").symlink_to(drawn / "videos")
@@ -135,7 +135,7 @@ def test_what_cannot_be_read_is_left_out(drawn, tmp_path):
     last_json(call("scripts/data/check_videos.py", *scan))
     (root / "cut.mp4").write_bytes(whole[:3000])
     out = tmp_path / "out"
-    result = last_json(pack(root, out, "--codec", "jpeg", "--bad", tmp_path / "scan"))
+    result = last_json(pack_lists_of(root, out, "--codec", "jpeg", "--bad", tmp_path / "scan"))
     assert (result["videos"], result["bad"], result["packed"]) == (16, 4, 18)
     rows = (out / "train.txt" / "bad.tsv").read_text().splitlines()
     assert [row.split("\t")[:2] for row in rows] == [["9", "truncated"], ["10", "missing"]]
@@ -157,23 +157,23 @@ def test_what_cannot_be_read_is_left_out(drawn, tmp_path):
         (["--network", "resnet50"], "scripts/data/pack_images.py packs images"),
     ],
 )
-def test_mistakes_are_told_in_one_line(more, message, drawn, tmp_path):
+def test_user_errors_are_one_line(more, message, drawn, tmp_path):
     network = "resnet50" if "resnet50" in more else "tsm"
-    done = pack(drawn, tmp_path / "out", *more, network_name=network)
+    done = pack_lists_of(drawn, tmp_path / "out", *more, network_name=network)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_a_pack_is_not_mixed_of_two_qualities(near, drawn):
-    done = pack(drawn, near, "--quality", "2", "--shards", "4")
+def test_a_pack_has_one_quality(near, drawn):
+    done = pack_lists_of(drawn, near, "--quality", "2", "--shards", "4")
     assert done.returncode == 2
     assert "was begun with another quality (1, now 2)" in done.stderr
 
 
-def test_training_and_evaluation_need_nothing_but_the_pack(near, tiny, trained, tmp_path):
-    """No videos, no lists; the same scores."""
+def test_training_and_evaluation_need_only_the_pack(near, tiny, trained, tmp_path):
+    """Without videos and lists the scores are the same."""
     arguments = [a for a in tiny if not str(a).startswith("--data.root")]
     arguments += [f"--data.root={tmp_path / 'nothing'}", f"--data.packed={near}"]
     checkpoint = f"--checkpoint_path={trained}"
@@ -190,7 +190,7 @@ def test_training_and_evaluation_need_nothing_but_the_pack(near, tiny, trained, 
 
 @pytest.mark.slow
 def test_two_workers_on_a_pack_equal_one_with_twice_the_batch(near, tiny, two, tmp_path):
-    """Four shards, two of them each rank's."""
+    """Each rank reads two of four shards."""
     settings = [f"--data.packed={near}", f"--data.root={tmp_path / 'nothing'}"]
     out = [f"--run.out={tmp_path / name}" for name in ("pair", "alone")]
     frozen = "--train.batch_norm=frozen"
@@ -204,7 +204,7 @@ def test_two_workers_on_a_pack_equal_one_with_twice_the_batch(near, tiny, two, t
 
 
 def rows_of(network_name, config, count: int = 4) -> dict[tuple, tuple]:
-    """{(sample, epoch): row} of the first places of the tape; of the whole epoch, where count 0."""
+    """{(sample, epoch): row} of the first `count` samples of the sequence; 0: an epoch."""
     records = network_name.read_records(config, "train")
     order = network_name.build_train_sampler(config, records, Runtime())
     source = network_name.TrainSource(records, config, order, 1, 0)
@@ -212,8 +212,8 @@ def rows_of(network_name, config, count: int = 4) -> dict[tuple, tuple]:
 
 
 @pytest.mark.parametrize(("network_name", "kind"), [(tsm, TsmConfig), (x3d, X3dConfig)])
-def test_a_sample_is_cut_alike_from_the_pack(network_name, kind, near, drawn, tmp_path):
-    """The same frames, crop and flip: chance is of seed, epoch and sample alone."""
+def test_a_sample_has_the_same_crop_from_the_pack(network_name, kind, near, drawn, tmp_path):
+    """Frames, crop and flip are a function of seed, epoch and sample only."""
     name = network_name.__name__.partition(".")[0]
     lists = ["data.train_list=train.txt", "data.test_list=test.txt", f"data.root={drawn}"]
     plain = load_config(kind, yaml_of(name), [*lists, "data.batch=4"])
@@ -227,7 +227,8 @@ def test_a_sample_is_cut_alike_from_the_pack(network_name, kind, near, drawn, tm
         for c in (plain, packed)
     ]
     by_label = [
-        {int(label): clips for clips, label, _ in map(each.__getitem__, range(8))} for each in views
+        {int(label): clips for clips, label, _ in map(source.__getitem__, range(8))}
+        for source in views
     ]
     for label, clips in by_label[0].items():
         assert np.abs(clips.astype(int) - by_label[1][label]).mean() < 3
@@ -236,7 +237,9 @@ def test_a_sample_is_cut_alike_from_the_pack(network_name, kind, near, drawn, tm
 def test_several_data_sets_are_packed_and_mixed(tmp_path):
     root = tmp_path / "sets"
     draw_sets(root, train_per_motion=2, test_per_motion=1, seed=1)
-    done = last_json(pack(root, tmp_path / "packed", "--quality", "1", network_name="mvit_multi"))
+    done = last_json(
+        pack_lists_of(root, tmp_path / "packed", "--quality", "1", network_name="mvit_multi")
+    )
     settings = [
         f"data.root={tmp_path / 'gone'}",
         f"data.packed={tmp_path / 'packed'}",

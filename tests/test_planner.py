@@ -12,6 +12,7 @@ from benchmarks.scaling import netns
 from scripts.analysis import plan_allreduce
 from tests.helpers import call, run
 from tsm.config import Config
+from tsm.model import TSM
 from utils import cli
 from utils.config import list_settings, load_config
 from utils.networks import find_network
@@ -98,6 +99,20 @@ def test_a_mistake_is_told(tiny, option, words):
 
     with pytest.raises(ValueError, match=re.escape(words)):
         plan()
+
+
+def test_control_characters_in_a_profile_are_escaped(tiny, tmp_path, capsys):
+    """And `$` in it is no mathematical formula in the title of the plot."""
+    cfg = load_config(Config, Path(tiny[1]), [word[2:] for word in tiny[2:]])
+    ready = {weight.name: 2.0 for weight in TSM(**cfg.model_arguments()).trainable_params()}
+    times = {"forward_seconds": 1.0, "ready_seconds": ready, "step_seconds": 3.0}
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps({**times, "source": "\x1b[2J $\\x$"}))
+    options = {"devices": [8], "profile": path, "out": tmp_path / "plan"}
+    plan_allreduce.main(find_network("tsm"), cfg, **options)
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert any(r"\x1b[2J $\x$, " in line for line in lines)
 
 
 def test_a_profile_and_a_chip_exclude_each_other(tiny):

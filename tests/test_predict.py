@@ -18,16 +18,11 @@ from mindspore import Tensor
 from PIL import Image
 
 from tests.helpers import call
+from tests.numbered_videos import read_number, write_numbered_video
 from utils import signals
 from utils.config import ROOT, load_config
 from utils.data.class_names import BUILTIN_NAMES, find_class_names
-from utils.data.synthetic.motion_videos import (
-    MOTIONS,
-    draw_sets,
-    read_number,
-    write_numbered_video,
-    write_video,
-)
+from utils.data.synthetic.motion_videos import MOTIONS, draw_sets, write_video
 from utils.data.synthetic.pattern_images import PATTERNS, draw_image
 from utils.evaluate import video_inference
 from utils.evaluate.metrics import video_scores
@@ -282,6 +277,21 @@ def test_a_video_whose_name_is_too_long_is_a_mistake(tiny, filled):
     last = done.stderr.splitlines()[-1]
     assert last.startswith(r"error: \x1bnnn")
     assert last.endswith("does not exist")
+
+
+def test_control_characters_in_class_names_are_escaped(
+    main, tiny, filled, videos, tmp_path, capsys
+):
+    names = ["\x1b[2Jone", "two\x9b31m", "\u202ethree", "a\x0bb", "c\x85d", "e\u2028f", "\x07"]
+    (tmp_path / "names.txt").write_text("\n".join([*names, "n" * 100_000]), encoding="utf-8")
+    options = {"labels": tmp_path / "names.txt", "top": 8, "out": tmp_path / "out"}
+    options = {"checkpoint_path": filled, "videos": [str(videos[0])], **options}
+    assert main(find_network("tsm"), load(tiny), **options) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + 8 + 1
+    assert all(line.isprintable() for line in lines)
+    assert max(map(len, lines[:-1])) < 300
+    assert any(r"\x1b[2Jone" in line for line in lines)
 
 
 def test_which_videos_are_cut(tmp_path):

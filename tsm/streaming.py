@@ -38,7 +38,7 @@ from utils.evaluate.video_inference import FPS, Head, columns, entries, softmax
 from utils.export import inference
 from utils.files import explained
 from utils.plotting import shortened
-from utils.video.camera import camera_frames
+from utils.video.decoders import open_camera
 
 CLIP_SECONDS = 3.0  # assumed length of a clip of uniform sampling
 MAX_PLOTTED_FRAMES = 10_000  # the picture shows the last ones
@@ -153,7 +153,7 @@ def open_stream(video: str, cfg: Any, fps: float) -> Stream:
     Raises ValueError if it cannot be opened.
     """
     if video.isdecimal():
-        rate, frames = camera_frames(int(video))
+        rate, frames = open_camera(int(video))
         name, timed = f"camera_{video}", add_timestamps(frames)
     else:
         source = open_source(video, cfg)

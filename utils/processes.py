@@ -1,7 +1,8 @@
-"""Processes that do not outlive the one that started them, however that ended. Linux only."""
+"""Processes that end with the process that started them, and their memory. Linux only."""
 
 import ctypes
 import os
+import re
 import signal
 import threading
 import time
@@ -53,3 +54,13 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=look, daemon=True).start()
+
+
+def read_peak_memory() -> float:
+    """The largest memory that this program has held so far, in GB.
+
+    `ru_maxrss` of getrusage is kept across `exec`, so it includes the memory of the process that
+    started this program. VmHWM does not.
+    """
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024 / 1e9

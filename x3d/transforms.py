@@ -8,7 +8,7 @@ in `utils/video/transforms.py`. Source: facebookresearch/SlowFast, commit 287ec0
 import numpy as np
 
 from utils.video.decoders import Box
-from utils.video.transforms import cut_clips, scaled
+from utils.video.transforms import cut_clips, scale_short_side
 
 
 def make_train_clip(
@@ -30,7 +30,7 @@ def draw_scale_crop_flip(
     because the upper bound of the source is exclusive.
     """
     size = int(round(rng.uniform(low, high)))
-    scaled_w, scaled_h = scaled(width, height, size)
+    scaled_w, scaled_h = scale_short_side(width, height, size)
     y = int(rng.randint(0, scaled_h - crop)) if scaled_h > crop else 0
     x = int(rng.randint(0, scaled_w - crop)) if scaled_w > crop else 0
     return (scaled_w, scaled_h), (x, y, crop, crop), bool(rng.uniform() < 0.5)

@@ -9,7 +9,6 @@ or "evaluate", "seconds": s}, runs steps, at least one, until s seconds have pas
 
 import importlib
 import json
-import resource
 import sys
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ import torch
 from torch import nn
 
 from benchmarks.torch.parts import freeze_norms, mix_batch, set_training
+from utils.processes import read_peak_memory
 
 
 class Trial:
@@ -60,8 +60,7 @@ class Trial:
             began = time.monotonic()
             step()
             times.append(time.monotonic() - began)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-        return {"seconds": times, "peak_gb": peak}
+        return {"seconds": times, "peak_gb": read_peak_memory()}
 
 
 def build_optimizer(weights: list, train: dict) -> torch.optim.Optimizer:

@@ -57,7 +57,7 @@ def test_a_video_of_one_frame_repeats_it():
 @pytest.mark.parametrize("case", CASES["spatial_test"])
 def test_sizes_and_boxes_of_views(case):
     height, width, crop = case["height"], case["width"], case["crop_size"]
-    size = transforms.scaled(width, height, case["short_side"])
+    size = transforms.scale_short_side(width, height, case["short_side"])
     assert list(size[::-1]) == case["resized"]
     for box in case["boxes"]:
         result = transforms.test_box(*size, crop, box["spatial_index"])

@@ -351,6 +351,68 @@ def test_no_transform_changes_the_colour_of_broken_images():
             assert (view == BLANK[:, None, None]).all()
 
 
+def dangle(root: Path, *numbers: int) -> list[Path]:
+    """Replaces training images by links to files that do not exist."""
+    files = [root / "train" / f"class_{n // 5}" / f"{n % 5}.JPEG" for n in numbers]
+    for file in files:
+        file.unlink()
+        file.symlink_to("nothing")
+    return files
+
+
+def test_files_that_cannot_be_opened_are_replaced_counted_and_named_once(
+    folder, tmp_path, log_messages
+):
+    """As broken images are; MindData's pipeline ends at the first of them."""
+    save_broken(tmp_path, folder, {2: 900})
+    cfg = settings(tmp_path, "data.augment=none", "data.batch=5", "data.max_unreadable=0.5")
+    expected = list(source_of(cfg))
+    files = dangle(tmp_path, 4, 5, 13)
+    source = source_of(cfg)
+    result = list(source)
+    assert source.find_fault() == ""
+    assert source.unreadable.count == 4
+    assert sum("it cannot be opened" in line for line in log_messages) == 3
+    for file in files:
+        assert sum(str(file) in line for line in log_messages) == 1
+    samples = np.concatenate([source.sampler.epoch(epoch) for epoch in (0, 1)])
+    readable = {image.tobytes() for images, _ in expected for image in images}
+    for (images, labels), (old_images, old_labels), numbers in zip(
+        result, expected, samples.reshape(-1, 5)
+    ):
+        kept = ~np.isin(numbers, [2, 4, 5, 13])
+        np.testing.assert_array_equal(images[kept], old_images[kept])
+        np.testing.assert_array_equal(labels[kept], old_labels[kept])
+        assert {image.tobytes() for image in images} <= readable
+
+
+def test_a_resumed_run_replaces_files_that_cannot_be_opened_alike(folder, tmp_path):
+    save_broken(tmp_path, folder, {})
+    dangle(tmp_path, 6, 11)
+    cfg = settings(tmp_path, "data.max_unreadable=0.5")
+    whole = list(source_of(cfg))
+    samples = read_records(cfg, "train")
+    for skip in (2, 4):
+        order = build_train_sampler(cfg, samples, ALONE)
+        assert_same(list(TrainSource(samples, cfg, order, 2, skip)), whole[skip:])
+
+
+def test_too_many_files_that_cannot_be_opened_stop_the_run(folder, tmp_path):
+    save_broken(tmp_path, folder, {})
+    cfg = settings(tmp_path, "data.test=train")
+    files = dangle(tmp_path, 6)
+    source = source_of(cfg)
+    assert len(list(source)) == 6
+    assert source.find_fault().startswith("data.max_unreadable: 1 of 15 images could not be read")
+    with pytest.raises(ValueError, match="class_1/1.JPEG"):
+        evaluated(cfg)
+    dangle(tmp_path, *(n for n in range(15) if n != 6))
+    source = source_of(cfg)
+    assert len(list(source)) == 6
+    assert source.find_fault().startswith("data.root: cannot read")
+    assert files[0].is_symlink()
+
+
 def test_class_folders_that_have_changed_are_told(folder, tmp_path):
     save_broken(tmp_path, folder, {2: 900})
     source = source_of(settings(tmp_path))

@@ -1,18 +1,19 @@
-"""Reads every video of a network's lists, and writes lists of the good and of the bad ones.
+"""Reads every video of a network's lists; writes lists of the good and tables of the bad ones.
 
     python scripts/data/check_videos.py --config_path Y --out DIR [--section.key=value ...]
         [--frames all|ends] [--workers N] [--keep_damaged] [--network x3d]
 
-`all` decodes every frame with the reader of the yaml; `ends` the first, one in the middle and the
-last ones: several times as fast, and blind to damage elsewhere. For every list there will be, in
-DIR: the list of its good lines, under its own name, to be named in the yaml in its place; and
-`NAME.bad.tsv`: line number, kind, path, reason. Lists of one name keep the folders in which they
-differ, and `labels.txt` goes along. An interrupted scan, even a killed one, goes on where it was; a
-file that has changed is read again. The last line of stdout is one JSON object: videos, good, bad,
-kinds, lists, read (in this run), seconds.
+`all` decodes every frame with the reader of the yaml. `ends` decodes the first, one in the middle
+and the last ones: it is several times as fast, and does not find damage elsewhere. For every list
+the command writes into DIR: a list of its good lines under the same name, for the yaml; and
+`NAME.bad.tsv`: line number, kind, path, reason. Lists with the same name keep the folders in which
+they differ, and `labels.txt` is copied. An interrupted scan, even a killed one, continues when the
+command is run again; it reads a file again if the file has changed. The last line of stdout is one
+JSON object: videos, good, bad, kinds, lists, read (in this run), seconds.
 
-Videos of the kind `damaged` can be decoded, and FFmpeg marks some of their frames as damaged. They
-are left out as all bad ones are; `--keep_damaged` leaves them in the list, and in `NAME.bad.tsv`.
+Videos of the kind `damaged` can be decoded, but FFmpeg marks some of their frames as damaged. They
+are left out like all bad ones; with `--keep_damaged` they stay in the list, and are in
+`NAME.bad.tsv` as well.
 """
 
 import json
@@ -21,7 +22,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Literal, Optional
+from typing import Literal, NamedTuple, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
@@ -32,9 +33,16 @@ from utils.data.annotation_file import AnnotationFile, choose_output_names, iter
 from utils.files import escape_control, explained, write_text
 from utils.networks import Network
 from utils.process_pool import Crashed, run_all
-from utils.video.integrity import DAMAGED, GOOD, Finding, Job, examine, table_row
+from utils.video.integrity import DAMAGED, GOOD, Finding, VideoJob, examine, make_job, table_row
 
-SHOWN = 5  # bad videos named on stderr
+MAX_SHOWN = 5  # bad videos named on stderr
+
+
+class CheckedLine(NamedTuple):
+    number: int
+    text: str
+    path: str  # or the text, if the line has no path
+    finding: Finding
 
 
 def main(
@@ -47,63 +55,63 @@ def main(
     workers: Optional[cli.PositiveInt] = None,
 ) -> None:
     workers = workers or os.cpu_count() or 1
-    began, files = time.monotonic(), network.dataset.list_annotation_files(cfg)
+    start, files = time.monotonic(), network.dataset.list_annotation_files(cfg)
     if not files:
         raise ValueError(f"{network.name} has no lists of videos; there is nothing to scan")
-    kinds, read = Counter(), 0
-    for file, name in zip(files, choose_output_names(files)):
-        if file.path.resolve() == (out / name).resolve():
+    targets = [out / name for name in choose_output_names(files)]
+    for file, target in zip(files, targets):
+        if file.path.resolve() == target.resolve():
             raise ValueError(f"--out {out} is the folder of {file.path}, which would be replaced")
+    kinds, read = Counter(), 0
     with explained(out, "--out"):
-        targets = [out / name for name in choose_output_names(files)]
         for file, target in zip(files, targets):
             target.parent.mkdir(parents=True, exist_ok=True)
-            lines, new = scan(file, cfg.data.reader, frames, workers, target)
-            left_out = write_lists(target, lines, {GOOD, DAMAGED} if keep_damaged else {GOOD})
-            tell_bad(target, left_out, len(lines))
-            copy_names(file.path, target)
-            kinds.update(finding.kind for _, _, _, finding in lines)
-            read += new
+            lines, count = scan_list(file, cfg.data.reader, frames, workers, target)
+            write_results(target, lines, {GOOD, DAMAGED} if keep_damaged else {GOOD})
+            copy_class_names(file.path, target)
+            kinds.update(line.finding.kind for line in lines)
+            read += count
     good = kinds.pop(GOOD, 0)
-    result = {"videos": good + sum(kinds.values()), "good": good, "bad": sum(kinds.values())}
-    lists = [str(target) for target in targets]
-    seconds = round(time.monotonic() - began, 1)
-    print(json.dumps({**result, "kinds": kinds, "lists": lists, "read": read, "seconds": seconds}))
+    bad = sum(kinds.values())
+    result = {"videos": good + bad, "good": good, "bad": bad, "kinds": kinds}
+    lists, seconds = [str(target) for target in targets], round(time.monotonic() - start, 1)
+    print(json.dumps({**result, "lists": lists, "read": read, "seconds": seconds}))
 
 
-def scan(
+def scan_list(
     file: AnnotationFile, reader: str, depth: str, workers: int, target: Path
-) -> tuple[list[tuple[int, str, str, Finding]], int]:
-    """(line number, line, path, finding) of every line, and how many videos were read for it."""
-    matches, jobs, lines = {}, {}, list(iterate_lines(file))
+) -> tuple[list[CheckedLine], int]:
+    """All lines of a list, and the number of videos that were read now, not in an earlier run."""
+    findings, jobs, lines = {}, {}, list(iterate_lines(file))
     journal = target.with_name(f"{target.name}.scan.jsonl")
-    known = read_journal(journal)
+    earlier = read_journal(journal)
     for number, _, record in lines:
         if isinstance(record, str):
-            matches[number] = Finding("bad line", record)
+            findings[number] = Finding("bad line", record)
             continue
-        frames = record.num_frames if file.source == "frames" else 0
-        form = (frames, file.image_tmpl, file.flow, file.max_pixels)
-        job = Job(record.path, reader, depth, *form)
-        if (key := state_of(job)) in known:
-            matches[number] = known[key]
+        job = make_job(record, file, reader, depth)
+        if (key := journal_key(job)) in earlier:
+            findings[number] = earlier[key]
         else:
             jobs.setdefault(job, []).append(number)
     with open(journal, "a", encoding="utf-8", errors="surrogateescape") as notes:
-        notes.write("\n")  # what a kill has cut stays a line of its own
+        notes.write("\n")  # ends a line that a kill has cut
         results = run_all(examine, jobs, workers)
         for job, result in tqdm(results, file.path.name, len(jobs), disable=None):
             if isinstance(result, Crashed):
                 result = Finding("broken", str(result))
-            notes.write(json.dumps([state_of(job), result]) + "\n")
+            notes.write(json.dumps([journal_key(job), result]) + "\n")
             notes.flush()
-            matches.update(dict.fromkeys(jobs[job], result))
-    paths = {number: getattr(record, "path", "") for number, _, record in lines}
-    return [(n, text, paths[n], matches[n]) for n, text, _ in lines], len(jobs)
+            findings.update(dict.fromkeys(jobs[job], result))
+    checked = [
+        CheckedLine(number, text, getattr(record, "path", "") or text, findings[number])
+        for number, text, record in lines
+    ]
+    return checked, len(jobs)
 
 
-def state_of(job: Job) -> str:
-    """What a finding holds for: the job, and the size and age of the file."""
+def journal_key(job: VideoJob) -> str:
+    """The job, and the size and time of the file: a finding is valid until one of them changes."""
     try:
         stat = os.stat(job.path)
         return json.dumps([*job, stat.st_size, stat.st_mtime_ns])
@@ -112,44 +120,43 @@ def state_of(job: Job) -> str:
 
 
 def read_journal(path: Path) -> dict[str, Finding]:
-    """What earlier runs found; the last line may have been cut by a kill."""
-    known = {}
+    """The findings of earlier runs; skips a line that a kill has cut."""
+    findings = {}
     if path.is_file():
         for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
             try:
                 key, finding = json.loads(line)
-            except ValueError:  # cut
+            except ValueError:
                 continue
-            known[key] = Finding(*finding)
-    return known
+            findings[key] = Finding(*finding)
+    return findings
 
 
-def write_lists(target: Path, lines: list, kept: set) -> list[tuple[str, Finding]]:
-    """Writes the list of the lines of the kinds to keep, and the table of all that are not good.
+def write_results(target: Path, lines: list[CheckedLine], kept: set[str]) -> None:
+    """Writes the list of the lines with `kept` kinds and the table of all that are not good.
 
-    Returns (path or line, finding) of those left out.
+    Prints the first lines that are left out.
     """
-    good = [text for _, text, _, finding in lines if finding.kind in kept]
     rows = [
-        table_row(number, finding, path or text)
-        for number, text, path, finding in lines
-        if finding.kind != GOOD
+        table_row(line.number, line.finding, line.path)
+        for line in lines
+        if line.finding.kind != GOOD
     ]
-    write_text(target, "".join(line + "\n" for line in good))
-    write_text(target.with_name(f"{target.name}.bad.tsv"), "".join(row + "\n" for row in rows))
-    return [(path or text, finding) for _, text, path, finding in lines if finding.kind not in kept]
-
-
-def tell_bad(target: Path, bad: list[tuple[str, Finding]], lines: int) -> None:
-    for path, finding in bad[:SHOWN]:
-        text = escape_control(f"left out: {path}: {finding.kind}, {finding.reason}")
+    good = [line.text for line in lines if line.finding.kind in kept]
+    write_text(target, "".join(f"{text}\n" for text in good))
+    write_text(target.with_name(f"{target.name}.bad.tsv"), "".join(f"{row}\n" for row in rows))
+    left_out = [line for line in lines if line.finding.kind not in kept]
+    for line in left_out[:MAX_SHOWN]:
+        finding = line.finding
+        text = escape_control(f"left out: {line.path}: {finding.kind}, {finding.reason}")
         print(text, file=sys.stderr)
-    if bad:
-        print(f"{len(bad)} of {lines} left out, all in {target}.bad.tsv", file=sys.stderr)
+    if left_out:
+        total = f"{len(left_out)} of {len(lines)} left out"
+        print(f"{total}, all in {target}.bad.tsv", file=sys.stderr)
 
 
-def copy_names(source: Path, target: Path) -> None:
-    """The names of the classes beside a list stay beside it."""
+def copy_class_names(source: Path, target: Path) -> None:
+    """Copies the `labels.txt` beside a list to the folder of its new list."""
     names = source.with_name("labels.txt")
     if names.is_file():
         text = names.read_text(encoding="utf-8", errors="surrogateescape")

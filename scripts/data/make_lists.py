@@ -1,4 +1,4 @@
-"""Makes the lists of a data set: a public one's from its annotations, your own from class folders.
+"""Makes the lists of a data set: from the annotations of a public one, or from class folders.
 
     python scripts/data/make_lists.py --dataset NAME --annotations DIR --videos ROOT --out LISTS
                                  [--names txt|csv] [--split 1|2|3]
@@ -6,18 +6,18 @@
         [--seed 0]
 
 NAME: kinetics (400, 600, 700), sthv1, sthv2 (Something-Something), jester, moments, ucf101, hmdb51;
-the last two have three splits. DIR holds their annotations as distributed; the videos are looked
-for below ROOT, in whatever folders. Writes LISTS/train.txt and val.txt or, with `--names csv`,
-train.csv and val.csv, and as test.csv the latter again; missing.txt: what is annotated and not
-there; unlisted.txt: what is there and not annotated.
+the last two have three splits. DIR holds their annotations as distributed. The command looks for
+the videos in all folders below ROOT. It writes LISTS/train.txt and val.txt or, with `--names csv`,
+train.csv, val.csv and a copy of val.csv as test.csv; missing.txt: annotated videos that do not
+exist; unlisted.txt: videos without an annotation.
 
-Without NAME: DIR/CLASS/VIDEO gives train.txt and test.txt (or the same csv), a share of every class
-to test with. Of equal files (`twins` counts the groups) the first alone is listed; `others` are
-files that are no videos by their names.
+Without NAME: DIR/CLASS/VIDEO gives train.txt and test.txt (or the same csv); `--test` is the
+fraction of every class in the test list. Of equal files (`twins` counts the groups) only the first
+is listed; `others` are files without the extension of a video.
 
-labels.txt has the classes' names in the order of their labels. Nobody decodes anything here:
+labels.txt has the class names in the order of their labels. This command decodes no video:
 `scripts/data/check_videos.py` does. The last line of stdout is one JSON object of counts and lists.
-Where the data sets come from and how they lie: docs/data_preparation.md.
+Sources and folders of the data sets: docs/data_preparation.md.
 """
 
 import json
@@ -29,16 +29,18 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli
 from utils.config import first_of
-from utils.data.prepare.class_folders import look, split
-from utils.data.prepare.match_videos import match
-from utils.data.prepare.public_annotations import FRAMES, READERS, read
+from utils.data.prepare.class_folders import scan_class_folders, split_classes
+from utils.data.prepare.public_annotations import (
+    FRAMES,
+    READERS,
+    match_videos,
+    read_public_annotations,
+)
 from utils.files import escape_control, explained, write_text
 
-CSV = ("train.csv", "test.csv", "val.csv")
-OWN = {"txt": ("train.txt", "test.txt"), "csv": CSV}
-OFFICIAL = {"txt": ("train.txt", "val.txt"), "csv": CSV}
-SHOWN = 5  # files named that are no videos
-OPTIONS = {"with": ("annotations", "split"), "without": ("test", "seed")}
+CSV_NAMES = ("train.csv", "test.csv", "val.csv")
+MAX_SHOWN = 5  # files without the extension of a video that are named
+PUBLIC_OPTIONS, FOLDER_OPTIONS = ("annotations", "split"), ("test", "seed")
 
 
 def main(
@@ -49,71 +51,75 @@ def main(
     dataset: Optional[Literal[tuple(READERS)]] = None,
     **options,
 ) -> None:
-    for word, known in OPTIONS.items():
-        if (word == "with") != bool(dataset) and set(known) & set(options):
-            raise ValueError(f"--{' and --'.join(known)} go {word} --dataset")
+    word, refused = ("without", FOLDER_OPTIONS) if dataset else ("with", PUBLIC_OPTIONS)
+    if set(refused) & set(options):
+        raise ValueError(f"--{' and --'.join(refused)} go {word} --dataset")
     root = videos.resolve()
     if dataset:
-        result, files = official(root, out, dataset, names, **options)
+        lists = ("train.txt", "val.txt") if names == "txt" else CSV_NAMES
+        counts, files = list_public_data_set(root, out, lists, dataset, **options)
     else:
-        result, files = own(root, names, **options)
+        lists = ("train.txt", "test.txt") if names == "txt" else CSV_NAMES
+        counts, files = list_class_folders(root, lists, **options)
     with explained(out, "--out"):
         out.mkdir(parents=True, exist_ok=True)
         for name, lines in files.items():
             write_text(out / name, "".join(f"{line}\n" for line in lines))
-    named = (OFFICIAL if dataset else OWN)[names]
-    lists = [str((out / name).resolve()) for name in named]
-    print(json.dumps({"root": str(root), **result, "lists": lists}))
+    paths = [str((out / name).resolve()) for name in lists]
+    print(json.dumps({"root": str(root), **counts, "lists": paths}))
 
 
-def official(
+def list_public_data_set(
     root: Path,
-    folder: Path,
+    out: Path,
+    lists: tuple[str, ...],
     dataset: str,
-    names: str,
     *,
     annotations: Optional[Path] = None,
     split: Literal[1, 2, 3] = 1,
 ) -> tuple[dict, dict]:
-    """What to tell, and {file: lines}."""
+    """The counts for the last line of stdout, and {file: lines}."""
     if not annotations:
         raise ValueError("missing --annotations: the folder of the official annotation files")
-    given = read(dataset, annotations, split)
-    result = match(given, root, dataset in FRAMES)
-    parts = {name: result.train if "train" in name else result.val for name in OFFICIAL[names]}
-    files = {**parts, "labels.txt": given.names}
+    official = read_public_annotations(dataset, annotations, split)
+    result = match_videos(official, root, dataset in FRAMES)
+    files = {name: result.train if "train" in name else result.val for name in lists}
+    files["labels.txt"] = official.names
     files.update({"missing.txt": result.missing, "unlisted.txt": result.others})
-    for file in given.files:
-        if file.resolve().parent == folder.resolve() and file.name in files:
+    for file in official.files:
+        if file.resolve().parent == out.resolve() and file.name in files:
             raise ValueError(f"--out: {file} is one of the annotations; choose another folder")
     for path in result.doubles:
-        tell(f"a second file of one video, not listed: {path}")
+        print_note(f"a second file of one video, not listed: {path}")
     counts = {name: len(getattr(result, name)) for name in result._fields}
-    return {"classes": len(given.names), **counts}, files
+    return {"classes": len(official.names), **counts}, files
 
 
-def tell(line: str) -> None:
-    print(escape_control(line), file=sys.stderr)
-
-
-def own(root: Path, names: str, *, test: float = 0.2, seed: cli.Seed = 0) -> tuple[dict, dict]:
-    """What to tell, and {file: lines}."""
+def list_class_folders(
+    root: Path, lists: tuple[str, ...], *, test: float = 0.2, seed: cli.Seed = 0
+) -> tuple[dict, dict]:
+    """The counts for the last line of stdout, and {file: lines}."""
     if not 0 < test < 1:
         raise ValueError(f"--test must lie between 0 and 1, not {test}")
-    result = look(root)
-    train, tested = split(result, test, seed)
-    files = {name: train if "train" in name else tested for name in OWN[names]}
+    result = scan_class_folders(root)
+    train, tested = split_classes(result, test, seed)
+    files = {name: train if "train" in name else tested for name in lists}
     for group in result.twins:
-        tell(f"equal files, listed once: {', '.join(group)}")
+        print_note(f"equal files, listed once: {', '.join(group)}")
     if result.others:
-        tell(f"no videos, left out: {first_of(result.others, SHOWN)}")
+        print_note(f"no videos, left out: {first_of(result.others, MAX_SHOWN)}")
     for name in result.nested:
-        messages = f"all videos of class {name} lie in folders below it; is --videos one too high?"
-        tell(messages)
+        print_note(
+            f"all videos of class {name} are in folders below it; is --videos one folder too high?"
+        )
     counts = {"classes": len(result.classes), "train": len(train), "test": len(tested)}
     counts.update(others=len(result.others), twins=len(result.twins))
     return counts, {**files, "labels.txt": sorted(result.classes)}
 
 
+def print_note(line: str) -> None:
+    print(escape_control(line), file=sys.stderr)
+
+
 if __name__ == "__main__":
-    cli.run_command(main, __doc__, official, own)
+    cli.run_command(main, __doc__, list_public_data_set, list_class_folders)

@@ -1,12 +1,11 @@
-"""Packs a folder of class folders of images into MindRecord files, which read faster.
+"""Packs a folder of class folders of images into MindRecord files, for faster reading.
 
-    python scripts/data/pack_images.py --source data/imagenet/train --target
-        data/imagenet.mindrecord
-        [--shards 1]
+    python scripts/data/pack_images.py --source data/imagenet/train
+        --target data/imagenet.mindrecord [--shards 1]
 
-Labels count the class folders by name. With several shards the files are TARGET0, TARGET1, ...; a
-yaml names the first. An existing target is never overwritten. The last line of stdout is one JSON
-object: target, shards, classes, images.
+Labels count the class folders in the order of their names. With several shards the files are
+TARGET0, TARGET1, ...; a yaml names the first. The command never overwrites a target. The last line
+of stdout is one JSON object: target, shards, classes, images.
 """
 
 import json
@@ -23,11 +22,11 @@ from utils import cli
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 SCHEMA = {"image": {"type": "bytes"}, "label": {"type": "int32"}, "file": {"type": "string"}}
-AT_ONCE = 256  # images per write
+IMAGES_PER_WRITE = 256
 
 
 def list_images(source: Path) -> list[tuple[Path, int]]:
-    """(file, label) in the order of the names. Raises ValueError where there are none."""
+    """(file, label) in the order of the names. Raises ValueError if there is no image."""
     if not source.is_dir():
         raise ValueError(f"--source: {source} is not a folder")
     classes = sorted(folder for folder in source.iterdir() if folder.is_dir())
@@ -42,13 +41,15 @@ def list_images(source: Path) -> list[tuple[Path, int]]:
     return result
 
 
-def write(images: list[tuple[Path, int]], target: Path, shards: int) -> None:
+def write_shards(images: list[tuple[Path, int]], target: Path, shards: int) -> None:
     writer = FileWriter(str(target), shard_num=shards)
     writer.add_schema(SCHEMA, "images and labels")
-    for start in tqdm(range(0, len(images), AT_ONCE), unit="batch", disable=None, leave=False):
+    for start in tqdm(
+        range(0, len(images), IMAGES_PER_WRITE), unit="batch", disable=None, leave=False
+    ):
         rows = [
             {"image": file.read_bytes(), "label": label, "file": f"{file.parent.name}/{file.name}"}
-            for file, label in images[start : start + AT_ONCE]
+            for file, label in images[start : start + IMAGES_PER_WRITE]
         ]
         writer.write_raw_data(rows, parallel_writer=shards > 1)
     writer.commit()
@@ -62,7 +63,7 @@ def main(*, source: Path, target: Path, shards: cli.PositiveInt = 1) -> None:
     images = list_images(source)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        write(images, target, shards)
+        write_shards(images, target, shards)
     except (OSError, RuntimeError) as error:  # RuntimeError: MindRecord's writer
         raise ValueError(str(error)) from None
     classes = images[-1][1] + 1

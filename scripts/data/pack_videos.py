@@ -1,4 +1,4 @@
-"""Packs the videos of a network's lists into MindRecord shards, which are read many times as fast.
+"""Packs the videos of a network's lists into MindRecord shards, for faster reading.
 
     python scripts/data/pack_videos.py --config_path Y --out DIR [--section.key=value ...]
         [--codec video|jpeg] [--short_side 256] [--gop 12] [--quality Q] [--shards N]
@@ -6,16 +6,17 @@
     python scripts/data/pack_videos.py --config_path Y --out DIR --verify [--section.key=value ...]
 
 Then write `packed: DIR` under `data` in the yaml. `video`: H.264 with a key frame every `gop`
-pictures; `jpeg`: a file a frame, read faster still, at three to six times the bytes. Videos with a
-short side above `short_side` become smaller; 0 keeps all sizes. `quality`: JPEG's, 1 to 100 (90),
-or H.264's constant rate factor, 0 to 51, lower is better (18). Lines are dealt to shards by chance;
-the number of shards should divide by that of devices. What cannot be read is left out and told in
-`bad.tsv`; what `check_videos.py --out DIR` found bad is not even tried with `--bad DIR`.
+pictures; `jpeg`: one file for each frame, read faster still, with three to six times the bytes.
+Videos with a short side above `short_side` are downscaled; 0 keeps all sizes. `quality`: of JPEG, 1
+to 100 (90), or the constant rate factor of H.264, 0 to 51, lower is better (18). Lines are assigned
+to shards at random; the number of devices should divide the number of shards. Videos that cannot be
+read are left out and listed in `bad.tsv`. With `--bad DIR`, the command does not try the videos
+that `check_videos.py --out DIR` found bad.
 
-An interrupted packing, even a killed one, goes on where it was, shard by shard. `--verify` checks
-every check sum, and decodes some videos and compares them with the originals. The last line of
-stdout is one JSON object: of packing videos, bad, shards, bytes, original_bytes, psnr (dB), packed
-(in this run), seconds; of `--verify` videos, compared, psnr.
+An interrupted packing, even a killed one, continues when the command is run again, shard by shard.
+`--verify` compares every checksum; it decodes some videos and compares them with the originals. The
+last line of stdout is one JSON object: of packing videos, bad, shards, bytes, original_bytes, psnr
+(dB), packed (in this run), seconds; of `--verify` videos, compared, psnr.
 """
 
 import json
@@ -30,11 +31,11 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 import numpy as np
 
 from utils import cli
-from utils.data.annotation_file import AnnotationFile, choose_output_names
-from utils.data.packed.encoder import Form, form_of
+from utils.data.annotation_file import choose_output_names
+from utils.data.packed.encoder import build_encode_options
 from utils.data.packed.reader import pack_folder
 from utils.networks import Network
-from utils.video.integrity import Finding, read_table
+from utils.video.integrity import read_table
 
 
 def main(
@@ -46,50 +47,40 @@ def main(
     shards: cli.NonNegativeInt = 0,
     bad: Optional[Path] = None,
     workers: Optional[cli.PositiveInt] = None,
-    **form,
+    **encoding,
 ) -> None:
-    from utils.data.packed.pack import (
-        pack_lists,  # not above: workers import this file, not MindSpore
-    )
+    # Imported here: worker processes import this file, and must not load MindSpore.
+    from utils.data.packed.pack import pack_lists, plan_packing
     from utils.data.packed.verify import verify_list
 
-    began, files = time.monotonic(), network.dataset.list_annotation_files(cfg)
+    start, files = time.monotonic(), network.dataset.list_annotation_files(cfg)
     if not files:
         advice = "scripts/data/pack_images.py packs images"
         raise ValueError(f"{network.name} has no lists of videos; {advice}")
     if verify:
         results = [verify_list(file, out, cfg.data.reader) for file in files]
     else:
-        flow = getattr(cfg.data, "modality", "rgb") == "flow"
-        plans = planned(files, out, form_of(flow, **form), shards, bad)
-        results = pack_lists(plans, cfg.data.reader, workers or len(os.sched_getaffinity(0)))
-    values = np.concatenate([each.pop("psnr") for each in results])
-    values = values[np.isfinite(values)]  # frames that were taken as they are, are infinitely near
-    result = {key: sum(each[key] for each in results) for key in results[0]}
+        options = build_encode_options(getattr(cfg.data, "modality", "rgb") == "flow", **encoding)
+        plans = {}  # by folder: the train and the test list may be the same
+        for file, name in zip(files, choose_output_names(files)):
+            folder, known_bad = pack_folder(out, file), read_bad_videos(bad, name)
+            plans[folder] = plan_packing(file, folder, options, shards, known_bad)
+        workers = workers or len(os.sched_getaffinity(0))
+        results = pack_lists(list(plans.values()), cfg.data.reader, workers)
+    values = np.concatenate([counts.pop("psnr") for counts in results])
+    values = values[np.isfinite(values)]  # JPEG files that are kept have an infinite PSNR
+    result = {key: sum(counts[key] for counts in results) for key in results[0]}
     if len(values):
-        result["psnr"] = {"median": float(np.median(values)), "lowest": float(values.min())}
-        result["psnr"] = {key: round(value, 1) for key, value in result["psnr"].items()}
-    print(json.dumps({"out": str(out), **result, "seconds": round(time.monotonic() - began, 1)}))
+        psnr = {"median": float(np.median(values)), "lowest": float(values.min())}
+        result["psnr"] = {key: round(value, 1) for key, value in psnr.items()}
+    print(json.dumps({"out": str(out), **result, "seconds": round(time.monotonic() - start, 1)}))
 
 
-def planned(
-    files: list[AnnotationFile], out: Path, form: Form, shards: int, bad: Optional[Path]
-) -> list:
-    """A plan for each list; the train and the test list may be one."""
-    from utils.data.packed.pack import plan_of
-
-    known = [
-        read_bad(bad / f"{name}.bad.tsv") if bad else {} for name in choose_output_names(files)
-    ]
-    plans = {
-        pack_folder(out, file): plan_of(file, pack_folder(out, file), form, shards, known_bad)
-        for file, known_bad in zip(files, known)
-    }
-    return list(plans.values())
-
-
-def read_bad(path: Path) -> dict[str, Finding]:
-    """What `scripts/data/check_videos.py` found."""
+def read_bad_videos(folder: Optional[Path], name: Path) -> dict:
+    """The findings of `scripts/data/check_videos.py` in its --out folder, by path of the video."""
+    if folder is None:
+        return {}
+    path = folder / f"{name}.bad.tsv"
     if not path.is_file():
         raise ValueError(
             f"--bad: {path} is not there; name the --out of scripts/data/check_videos.py"
@@ -98,4 +89,4 @@ def read_bad(path: Path) -> dict[str, Finding]:
 
 
 if __name__ == "__main__":
-    cli.run_for_network(main, __doc__, form_of)
+    cli.run_for_network(main, __doc__, build_encode_options)

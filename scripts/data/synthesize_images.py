@@ -1,9 +1,9 @@
-"""Draws the small image data set of ResNet's smoke recipe, in CIFAR-10's binary format.
+"""Makes the synthetic image data set of ResNet's smoke recipe, in CIFAR-10's binary format.
 
     python scripts/data/synthesize_images.py --out data/drawn_images [--seed 0]
 
-The last line of stdout is one JSON object: root,
-classes, train, test (images of each split), seconds.
+The last line of stdout is one JSON object: root, classes, train, test (images of each split),
+seconds.
 """
 
 import json

@@ -1,12 +1,13 @@
-"""Draws the small video data set of the quickstart: real H.264 files, eight classes of motion.
+"""Makes the synthetic video data set of the quickstart: H.264 files, eight classes of motion.
 
     python scripts/data/synthesize_videos.py --out data/drawn [--train 40] [--test 10] [--seed 0]
         [--sets]
 
---train and --test count videos per class. --sets draws three data sets of the same motions with
-different labels, for training on several at once. A finished set is left alone, an interrupted one
-completed. The last line of stdout is one JSON object: root, classes, train, test (videos of each
-split), drawn (by this call), seconds; with --sets, `sets` has the counts of each.
+--train and --test count videos per class. --sets makes three data sets of the same motions with
+different labels, for training on several at once. The command does not change a complete set, and
+completes an interrupted one. The last line of stdout is one JSON object: root, classes, train, test
+(videos of each split), drawn (videos made by this call), seconds; with --sets, `sets` has the
+counts of each set.
 """
 
 import json

@@ -57,24 +57,24 @@ def sound_image(seed: int) -> bytes:
 
 def mutated(data: bytes, seed: int) -> bytes:
     """One to four changes at places that the seed draws, half of them near the ends."""
-    dice, changed = random.Random(seed), bytearray(data)
-    for _ in range(dice.randint(1, 4)):
+    rng, changed = random.Random(seed), bytearray(data)
+    for _ in range(rng.randint(1, 4)):
         size = len(changed)
-        near = dice.choice((size, min(size, 1024)))
-        position = dice.randrange(near)
-        position = size - 1 - position if dice.random() < 0.3 else position
-        length = min(dice.choice((1, 2, 8, 64, 512)), size - position)
-        kind = dice.randrange(7)
+        near = rng.choice((size, min(size, 1024)))
+        position = rng.randrange(near)
+        position = size - 1 - position if rng.random() < 0.3 else position
+        length = min(rng.choice((1, 2, 8, 64, 512)), size - position)
+        kind = rng.randrange(7)
         if kind == 0:
-            changed[position] ^= 1 << dice.randrange(8)
+            changed[position] ^= 1 << rng.randrange(8)
         elif kind == 1:
-            changed[position : position + length] = dice.randbytes(length)
+            changed[position : position + length] = rng.randbytes(length)
         elif kind == 2:
             changed[position : position + length] = bytes(length)
         elif kind == 3:
-            changed[position : position + 4] = dice.choice(NUMBERS).to_bytes(4, "big")
+            changed[position : position + 4] = rng.choice(NUMBERS).to_bytes(4, "big")
         elif kind == 4:
-            changed[position : position + 4] = dice.choice(NUMBERS).to_bytes(4, "little")
+            changed[position : position + 4] = rng.choice(NUMBERS).to_bytes(4, "little")
         elif kind == 5:
             changed[position:position] = changed[position : position + length]
         else:

@@ -9,7 +9,7 @@ import pytest
 from tests.fuzz.files import mutated, sound_image
 from utils.config import ROOT
 
-# Every folder of a folder through the pipeline of its own; the last line says what came of each.
+# Reads every folder of a folder by its own pipeline; the last line has the result of each.
 PIPELINE = """
 import json, sys
 from pathlib import Path
@@ -18,14 +18,14 @@ from resnet50.dataset import train_transforms
 from resnet50.images import blank_rows
 from resnet50.readers import open_reader
 data = SimpleNamespace(is_cifar=False, source="folder", train="", augment="crop", crop=32)
-data.min_area, found = 0.08, {}
+data.min_area, results = 0.08, {}
 for folder in sorted(Path(sys.argv[1]).iterdir()):
     data.root = folder
     print(folder, flush=True)
     rows = open_reader(data, "train", [0], 1).map(train_transforms(data), ["image"])
     ((image, _),) = rows.create_tuple_iterator(num_epochs=1, output_numpy=True)
-    found[folder.name] = len(blank_rows(image[None])) > 0 or list(image.shape)
-print(json.dumps(found))
+    results[folder.name] = len(blank_rows(image[None])) > 0 or list(image.shape)
+print(json.dumps(results))
 """
 
 
@@ -40,5 +40,5 @@ def test_damaged_images_do_not_end_the_process(tmp_path, seed, count):
     assert done.returncode == 0, done.stdout.splitlines()[-1:]
     outcomes = list(json.loads(done.stdout.splitlines()[-1]).values())
     assert len(outcomes) == count
-    assert all(each in (True, [3, 32, 32]) for each in outcomes)
+    assert all(outcome in (True, [3, 32, 32]) for outcome in outcomes)
     assert count * 0.2 < outcomes.count(True) < count * 0.8

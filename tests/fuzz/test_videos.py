@@ -23,13 +23,13 @@ MEMORY = 500  # MB
 MANY, FEW = 300, 32
 # decord loses the start of a transport stream, and the scan of the ends is not by decord.
 SOUND = {("read", "good", "good"), ("refused", "broken", "good")}
-# Reads every video of a folder by a reader, and scans it; the last line has what came of each.
+# Reads and scans every video of a folder; the last line has the result of each.
 READ = """
 import json, re, sys
 from pathlib import Path
-from utils.video.integrity import Job, examine
+from utils.video.integrity import VideoJob, examine
 from utils.video.decoders import VideoError, open_video
-found = {}
+outcomes = {}
 for path in sorted(Path(sys.argv[1]).iterdir()):
     print(path, flush=True)
     try:
@@ -40,10 +40,10 @@ for path in sorted(Path(sys.argv[1]).iterdir()):
     except VideoError as error:
         assert str(path) in str(error)
         outcome = "refused"
-    kinds = [examine(Job(str(path), sys.argv[2], depth)).kind for depth in ("all", "ends")]
-    found[path.name] = outcome, *kinds
+    kinds = [examine(VideoJob(str(path), sys.argv[2], depth)).kind for depth in ("all", "ends")]
+    outcomes[path.name] = outcome, *kinds
 memory = re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]
-print(json.dumps([int(memory) // 1024, found]))
+print(json.dumps([int(memory) // 1024, outcomes]))
 """
 
 
@@ -61,14 +61,14 @@ def read_all(folder: Path, reader: str, seconds: float) -> dict:
 
 def check_found(result: dict, count: int) -> None:
     """The sound ones are read and good, and the damage did something."""
-    sound = {name: each for name, each in result.items() if name.startswith("sound")}
-    assert {tuple(each) for each in sound.values()} <= SOUND
-    assert sum(each[0] == "read" for each in sound.values()) >= len(sound) - 1
+    sound = {name: outcome for name, outcome in result.items() if name.startswith("sound")}
+    assert {tuple(outcome) for outcome in sound.values()} <= SOUND
+    assert sum(outcome[0] == "read" for outcome in sound.values()) >= len(sound) - 1
     assert len(result) == count + len(sound)
     kinds = Counter(kind for _, kind, _ in result.values())
     assert set(kinds) <= {"good", *KINDS}
     assert kinds["good"] < len(result) * 0.8
-    assert Counter(each[0] for each in result.values())["refused"] > count * 0.1
+    assert Counter(outcome[0] for outcome in result.values())["refused"] > count * 0.1
 
 
 def test_some_damaged_videos_are_read_or_refused(tmp_path, seed):

@@ -41,7 +41,7 @@ class AnnotationFile(NamedTuple):
 
     Attributes:
         name: its name in the yaml.
-        path: where it is.
+        path: its path.
         root: folder of the videos; paths in the file start there.
         source: "video" or "frames".
         num_classes: labels are 0 to num_classes - 1.
@@ -114,7 +114,7 @@ def iterate_lines(file: AnnotationFile) -> Iterator[tuple[int, str, Union[Record
             record = _parse(number, text, file.source, file.num_classes, min_frames=1)
             yield number, text, _resolve(record, file.root, file.image_tmpl)
         except _TooShort:
-            yield number, text, "no frames, says the list"
+            yield number, text, "num_frames is 0"
         except ValueError as error:
             yield number, text, str(error)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from utils.data.annotation_file import AnnotationFile, Record
 from utils.data.loader import build_batch_dataset
-from utils.data.packed.sampler import PackedSampler, shards_of, storage_order
+from utils.data.packed.sampler import PackedSampler, group_by_shard, storage_order
 from utils.data.sampler import TrainSampler, sample_rng, shard_for_eval
 from utils.data.unreadable_videos import UnreadableVideos
 from utils.log import log
@@ -36,7 +36,7 @@ def train_sampler(cfg, records: Sequence, rt: Runtime) -> TrainSampler:
     if cfg.data.packed is None:
         return TrainSampler(*common)
     parts = rt.size * cfg.train.accumulation_steps  # micro-batches of an update, over all ranks
-    shards = shards_of(records)
+    shards = group_by_shard(records)
     sampler = PackedSampler(*common, group=cfg.data.batch * parts, shards=shards)
     for count in {len(data_set) for data_set in shards}:
         if count % parts:

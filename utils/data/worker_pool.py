@@ -14,6 +14,12 @@ the same reason nothing is forked after an Ascend or a GPU has been opened: util
 refuses it. Processes that do not fork (forkserver, spawn) would have to unpickle the source, but
 its counter of unreadable videos and the rows lie in memory that only a fork inherits. Each would
 also have to import MindSpore.
+
+Why not concurrent.futures: both of its executors finish all submitted rows before Python exits.
+With 512 rows of 0.1 s in flight and 8 workers, a program that ends in the middle exits after 5.7 s,
+with this pool after 0.2 s. ProcessPoolExecutor also does not report the signal that killed a
+worker, its queues need semaphores in /dev/shm, and up to Python 3.11 it forks while its own threads
+run.
 """
 
 import atexit

@@ -16,6 +16,7 @@ import numpy as np
 from utils.config import one_line
 from utils.distributed.cost_model import TERA, Cluster
 from utils.files import write_text
+from utils.messages import to_line
 from utils.nn.complexity import LayerCost
 
 
@@ -101,6 +102,7 @@ def read_backward(path: Path, names: Sequence[str], sizes: Sequence[int]) -> Bac
         raise ValueError(f"{path}: times that are no profile: not 0 < forward <= ready <= step")
     source = result.get("source", "measured")
     source = f"{source}, {path}, batch {result.get('batch')} on {result.get('device')}"
+    source = to_line(source)  # texts of the file are printed
     return Backward(tuple(names), np.array(sizes), times, forward, step, source)
 
 

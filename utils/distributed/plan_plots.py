@@ -31,7 +31,8 @@ def draw_timeline(path: Path, backward: Backward, plans: Mapping[str, Prediction
     axes.set_ylim(2.6 * len(plans) - 0.9, -1.2)  # the first plan on top
     axes.set_xlabel("milliseconds of a step")
     devices = next(iter(plans.values())).devices
-    axes.set_title(f"A step on {devices} devices (gradients: {backward.source})")
+    title = f"A step on {devices} devices (gradients: {backward.source})"
+    axes.set_title(title, parse_math=False)
     colors = (FORWARD, BACKWARD, ALL_REDUCE, WAIT)
     labels = ("forward", "backward", "AllReduce", "waiting")
     handles = [Patch(color=color, label=label) for color, label in zip(colors, labels)]

@@ -16,10 +16,12 @@ from utils.evaluate import video_inference
 from utils.evaluate.predict_plots import Row, draw_classes, draw_sheet
 from utils.evaluate.video_inference import Head, Part, Seen
 from utils.files import escape_control, explained, write_text
+from utils.messages import to_line
 from utils.plotting import shortened
 from utils.video.reader import FrameSource, VideoError
 
 LONGEST = 60  # letters of a file's name in a title
+MAX_CLASS_NAME = 200  # characters of a class name in a table
 NAME_BYTES = 255 - len("_timeline.png.tmp") - 5  # of 255 that a file's name may have; 5: a number
 
 
@@ -167,7 +169,7 @@ def table(record: dict) -> str:
         lines += [f" {title}"] if title else []
         for rank, entry in enumerate(result, 1):
             where = f"{entry['set']}: " if title == "joint" else ""
-            name = escape_control(f"{where}{entry['name'] or '-'}")
+            name = to_line(f"{where}{entry['name'] or '-'}", MAX_CLASS_NAME)
             lines.append(
                 f"{rank:4d}  {name:40s} {entry['label']:5d} {100 * entry['probability']:7.2f} %"
             )

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from tests.test_official_lists import CASES, lay
+from tests.test_official_lists import CASES, write_files
 from utils.data.annotation_file import AnnotationFile, iterate_lines, read_annotations
 from utils.data.class_names import read_class_names
-from utils.data.prepare.public_annotations import read
+from utils.data.prepare.public_annotations import read_public_annotations
 from utils.distributed.rank_table import read_rank_table
 from utils.files import read_text
 from utils.messages import LINE, to_line
@@ -145,10 +145,10 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.parametrize("dataset", FIRST)
 def test_hostile_annotations_are_named_in_one_line(dataset, kind, tmp_path, field_limit):
-    lay(tmp_path, CASES[dataset][0])
+    write_files(tmp_path, CASES[dataset][0])
     (tmp_path / FIRST[dataset]).write_bytes(HOSTILE[kind])
     try:
-        read(dataset, tmp_path, 1)
+        read_public_annotations(dataset, tmp_path, 1)
     except ValueError as error:
         message = to_line(error)
         assert message.startswith("--annotations: ")
@@ -161,12 +161,12 @@ def test_hostile_annotations_are_named_in_one_line(dataset, kind, tmp_path, fiel
 @pytest.mark.parametrize("dataset", FIRST)
 def test_annotations_are_read_in_every_encoding_that_names_itself(dataset, kind, tmp_path):
     files = CASES[dataset][0]
-    lay(tmp_path, files)
-    plain = read(dataset, tmp_path, 1)
+    write_files(tmp_path, files)
+    plain = read_public_annotations(dataset, tmp_path, 1)
     encoding = {"UTF-16": "utf-16"}.get(kind, "utf-8-sig")
     for name, text in files.items():
         (tmp_path / name).write_bytes(text.encode(encoding))
-    assert read(dataset, tmp_path, 1) == plain
+    assert read_public_annotations(dataset, tmp_path, 1) == plain
 
 
 def test_a_class_of_two_lines_is_refused(tmp_path):
@@ -174,17 +174,17 @@ def test_a_class_of_two_lines_is_refused(tmp_path):
     name = "something-something-v2-labels.json"
     files[name] = files[name].replace("Tilting something up", "Tilting\\nsomething up")
     files["something-something-v2-validation.json"] = "[]"
-    lay(tmp_path, files)
+    write_files(tmp_path, files)
     with pytest.raises(ValueError, match="class 'Tilting.*' of .* cannot be printed"):
-        read("sthv2", tmp_path, 1)
+        read_public_annotations("sthv2", tmp_path, 1)
 
 
 def test_labels_of_json_are_whole_numbers(tmp_path):
     files = dict(CASES["sthv2"][0])
     files["something-something-v2-labels.json"] = json.dumps({"a": 0.5})
-    lay(tmp_path, files)
+    write_files(tmp_path, files)
     with pytest.raises(ValueError, match="labels.json is not in the official form"):
-        read("sthv2", tmp_path, 1)
+        read_public_annotations("sthv2", tmp_path, 1)
 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b'{"status": 1e999}', b"\xff", b"\0", b"{}"])

@@ -1,6 +1,5 @@
 """What a graph costs to compile and to run: seconds, memory. One graph a process."""
 
-import resource
 import time
 
 import mindspore
@@ -9,6 +8,7 @@ from mindspore import Tensor, nn
 from utils import log
 from utils.build_networks import build_eval_network, build_train_step, make_dummy_batch
 from utils.networks import find_network
+from utils.processes import read_peak_memory
 from utils.runtime import Runtime, release_memory
 
 # Graphs that are only compiled, and that are run as well.
@@ -25,7 +25,8 @@ def check(kind: str) -> None:
 def measure(network: str, cfg, rt: Runtime, part: str) -> dict:
     """The training or the evaluation graph of a batch of made-up clips.
 
-    Seconds to compile it; the most memory of this process, and of a device that has its own, GB.
+    Seconds to compile it; the most memory of this process, framework and compiler included, and of
+    a device that has its own, GB.
     """
     inputs = make_dummy_batch(network, cfg)
     if part.startswith("train"):
@@ -39,7 +40,7 @@ def measure(network: str, cfg, rt: Runtime, part: str) -> dict:
     for _ in range(0 if part.endswith("compile") else STEPS):
         outputs = cell(*inputs)
         (outputs[0] if isinstance(outputs, tuple) else outputs).asnumpy()
-    result["peak_gb"] = round(peak_gb(), 3)
+    result["peak_gb"] = round(read_peak_memory(), 3)
     if rt.device != "CPU":
         result["device_peak_gb"] = round(mindspore.runtime.max_memory_allocated() / 1e9, 3)
     return result
@@ -51,8 +52,3 @@ def compile_seconds(cell: nn.Cell, *inputs: Tensor) -> float:
     cell.compile(*inputs)
     release_memory()
     return time.monotonic() - began
-
-
-def peak_gb() -> float:
-    """The most memory this process has held at once, framework and compiler included."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9  # Linux counts in KiB

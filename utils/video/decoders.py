@@ -1,22 +1,23 @@
-"""Frames out of video files and frame folders, and their resizing. No MindSpore here.
+"""Reads frames of video files, frame folders, image files and cameras. No MindSpore here.
 
-A `FrameSource` has `len(source)` frames and gives `source.frames(indices)`: uint8, channels last,
-RGB. Frames are counted from 0 in the order in which they are shown.
+A `FrameSource` has `len(source)` frames and `source.frames(indices)`: uint8, channels last, RGB.
+Frames are numbered from 0 in presentation order.
 
-By decord and OpenCV files are decoded from the first frame on, never by seeking: decord's
-`get_batch`, `seek_accurate` and `skip_frames` return other frames than asked for, without a word,
-when groups of pictures are open (H.264, HEVC), in MPEG-4 and MPEG-1/2 with B-frames, in WMV, and in
-H.264 in AVI. `utils.video.pyav_reader` says how PyAV decodes only what is needed.
+decord and OpenCV decode files from the first frame on and never seek. decord's `get_batch`,
+`seek_accurate` and `skip_frames` return wrong frames without an error for open groups of pictures
+(H.264, HEVC), MPEG-4 and MPEG-1/2 with B-frames, WMV, and H.264 in AVI. `utils.video.pyav_reader`
+explains how PyAV decodes only the frames that are needed.
 
-The back ends return the same bytes, with these exceptions. Interlaced and 10-bit video has other
-colours by each of them: their versions of FFmpeg differ, and OpenCV's garbles rows. decord loses
-the start of MPEG transport streams. decord and OpenCV count frames that an edit list hides, and
-refuse as many at the end. OpenCV 4.11 also takes BT.709 colours for BT.601 (39 levels apart at
-most, on a drawn chart), is 2 levels off in a few pixels of MPEG-4, does not decode AV1 and gives up
-where frames lie hours apart; such files FFmpeg 7 (PyAV 15, Python 3.9) misreads.
+All readers return the same bytes, with these exceptions. Interlaced and 10-bit video has other
+colours in each of them: their versions of FFmpeg differ, and OpenCV garbles rows. decord loses the
+start of MPEG transport streams. decord and OpenCV count frames that an edit list hides, and fail
+for as many frames at the end. OpenCV 4.11 also takes BT.709 colours for BT.601 (at most 39 levels
+apart, on a synthetic chart), is 2 levels off in a few pixels of MPEG-4, does not decode AV1 and
+stops if frames are hours apart; FFmpeg 7 (PyAV 15, Python 3.9) misreads such files.
 """
 
 import functools
+import io
 import itertools
 import os
 import re
@@ -28,7 +29,7 @@ from typing import Any, Optional, Union
 import numpy as np
 from PIL import Image
 
-from utils.video.image_files import PIL_PIXELS, jpeg_size, read_picture
+from utils.video.mp4_boxes import check_index_size
 from utils.video.reader import (
     MAX_PIXELS,
     NO_VIDEO,
@@ -43,6 +44,10 @@ from utils.video.reader import (
 )
 
 READERS = ("auto", "pyav", "decord", "opencv")
+PIL_PIXELS = 178_956_970  # PIL refuses larger images
+# JPEG markers of segments with the image size, and markers without a length.
+SIZE_MARKERS = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
+MARKERS_WITHOUT_LENGTH = {0x00, 0x01, *range(0xD0, 0xDA), 0xFF}
 _DECORD_PREFIX = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
 
 Box = tuple[int, int, int, int]  # x, y, width, height in pixels
@@ -51,14 +56,14 @@ Box = tuple[int, int, int, int]  # x, y, width, height in pixels
 class _DecordVideo(VideoFile):
     def _open(self) -> int:
         if not self._length and _opencv() is not None:
-            _capture_packets(self.path, self._max_pixels)  # decord decodes before it says the size
+            _open_packets(self.path, self._max_pixels)  # checks the size before decord decodes
         try:
-            # Where decord cannot decode a frame it repeats a neighbour; fault_tol makes it say so.
+            # decord replaces a frame that it cannot decode by a neighbour; fault_tol makes it fail.
             with plain_path(self.path) as path:
                 self._handle = _decord().VideoReader(path, num_threads=1, fault_tol=1e-9)
         except RuntimeError:
             raise self._error(NO_VIDEO) from None
-        except Exception as error:  # decord's errors have no class in common
+        except Exception as error:  # decord's errors have no common class
             raise self._error(_decord_reason(error)) from None
         self.fps = float(self._handle.get_avg_fps())
         return len(self._handle)
@@ -72,22 +77,22 @@ class _DecordVideo(VideoFile):
             return None
         rows = frame.asnumpy()
         height, width = rows.shape[:2]
-        # Where padding makes rows a third longer (144 wide), decord takes it for a fourth channel.
+        # If padding makes rows a third longer (144 wide), decord takes it for a fourth channel.
         return rows.reshape(height, -1)[:, : 3 * width].reshape(height, width, 3)
 
 
 class _OpenCVVideo(VideoFile):
     def _open(self) -> int:
-        packets = _capture_packets(self.path, self._max_pixels)
+        packets = _open_packets(self.path, self._max_pixels)
         if packets is None:
             raise self._error(NO_VIDEO)
-        # The count is a guess in MPEG, Matroska and FLV; only a picture has none at all.
+        # The count is an estimate for MPEG, Matroska and FLV; only an image has none.
         count = packets.get(_opencv().CAP_PROP_FRAME_COUNT)
         length = sum(1 for _ in iter(packets.grab, False)) if count > 0 else 0
         if not length:
             raise self._error("it has no video frames")
-        self._handle = _capture(self.path)
-        self._handle.set(_opencv().CAP_PROP_ORIENTATION_AUTO, 1)  # turned upright, as by decord
+        self._handle = _open_capture(self.path)
+        self._handle.set(_opencv().CAP_PROP_ORIENTATION_AUTO, 1)  # rotated upright, like decord
         self.fps = float(self._handle.get(_opencv().CAP_PROP_FPS))
         return length
 
@@ -98,13 +103,13 @@ class _OpenCVVideo(VideoFile):
         return pixels[:, :, ::-1] if keep else None
 
 
-def _capture_packets(path: Path, max_pixels: int) -> Any:
-    """An OpenCV capture that hands packets out undecoded; None where OpenCV opens no video.
+def _open_packets(path: Path, max_pixels: int) -> Any:
+    """An OpenCV capture that returns packets undecoded; None if OpenCV cannot open the video.
 
-    Raises ValueError where a frame has more than `max_pixels` pixels.
+    Raises ValueError if a frame has more than `max_pixels` pixels.
     """
     cv2 = _opencv()
-    capture = _capture(path, cv2.CAP_PROP_FORMAT, -1)
+    capture = _open_capture(path, cv2.CAP_PROP_FORMAT, -1)
     if not capture.isOpened():
         return None
     width, height = (capture.get(f) for f in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT))
@@ -112,18 +117,19 @@ def _capture_packets(path: Path, max_pixels: int) -> Any:
     return capture
 
 
-def _capture(path: Path, *settings: int) -> Any:
+def _open_capture(path: Path, *settings: int) -> Any:
     cv2 = _opencv()
     with plain_path(path) as plain:
         return cv2.VideoCapture(plain, cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1, *settings])
 
 
 class FrameFolder(FrameSource):
-    """A folder of JPEG frames numbered from 1; index 0 is file 1. Pixels are those of PIL.
+    """A folder of JPEG frames numbered from 1; index 0 is file 1. Pixels equal PIL's.
 
-    `image_tmpl` names a frame. RGB: one field, the number. Flow, read as (n, H, W, 2) for x and y:
-    two fields (x or y, number), three (the folder's name as an integer, x or y, number), or one
-    (number) with x and y in the first two colour channels. Another template is a ValueError.
+    `image_tmpl` is the template of file names. RGB: one field, the number. Optical flow, which is
+    read as (n, H, W, 2) for x and y: two fields (x or y, number); three (the folder's name as an
+    integer, x or y, number); or one (number) with x and y in the first two colour channels. Raises
+    ValueError for another template.
     """
 
     def __init__(
@@ -143,14 +149,14 @@ class FrameFolder(FrameSource):
             raise self._error(f"data.image_tmpl {image_tmpl!r} needs a number as folder name")
         self._load = self._flow if flow else functools.partial(self._image, "RGB")
 
-    def has(self, index: int) -> bool:
-        """Whether there is a file for a frame; of flow, that of x."""
+    def has_frame(self, index: int) -> bool:
+        """Whether the file of a frame exists; for flow, the file of x."""
         folder = (int(self.path.name),) if self._fields == 3 else ()
         fields = (*folder, "x", index + 1) if self._fields > 1 else (index + 1,)
         return (self.path / self._template.format(*fields)).is_file()
 
-    def _decode(self, wanted: list[int]) -> Iterator[np.ndarray]:
-        return (self._load(index + 1) for index in wanted)
+    def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
+        return (self._load(index + 1) for index in indices)
 
     def _flow(self, number: int) -> np.ndarray:
         if self._fields == 1:
@@ -166,26 +172,26 @@ class FrameFolder(FrameSource):
         with reading(path, self.reader):
             data = read_bytes(path)
             pixels = read_jpeg(data, mode, self._max_pixels)
-            return read_picture(data, mode, self._max_pixels) if pixels is None else pixels
+            return read_image(data, mode, self._max_pixels) if pixels is None else pixels
 
 
 def count_frames(folder: Path, image_tmpl: str, flow: bool = False) -> int:
-    """How many frames a `FrameFolder` has: files numbered from 1 without a gap.
+    """The number of frames of a folder: files numbered from 1 without a gap.
 
-    VideoError where there is none.
+    Raises VideoError if there is none.
     """
     source = FrameFolder(folder, 0, image_tmpl, flow)
-    count = next(k for k in itertools.count() if not source.has(k))
+    count = next(k for k in itertools.count() if not source.has_frame(k))
     if not count:
         raise VideoError(folder, source.reader, f"it has no frame named {image_tmpl}")
     return count
 
 
 def read_jpeg(data: bytes, mode: str, max_pixels: int = PIL_PIXELS) -> Optional[np.ndarray]:
-    """Pixels (H, W, 3), or grey (H, W), as PIL reads them and 1.3 times as fast.
+    """Pixels (H, W, 3), or grey (H, W), equal to PIL's and 1.3 times as fast.
 
-    None where PIL must be asked: for what is no JPEG file, is broken, or is grey by conversion.
-    Raises ValueError for more than `max_pixels` pixels.
+    None if PIL must read it: not a JPEG file, broken, or a colour image for mode "L". Raises
+    ValueError for more than `max_pixels` pixels.
     """
     cv2, size = _opencv(), jpeg_size(data)
     if size is None or cv2 is None:
@@ -196,13 +202,65 @@ def read_jpeg(data: bytes, mode: str, max_pixels: int = PIL_PIXELS) -> Optional[
     return pixels if pixels is None or mode == "RGB" or pixels.ndim == 2 else None
 
 
+def jpeg_size(data: bytes) -> Optional[tuple[int, int]]:
+    """Width and height of a JPEG file, as its decoder reads them; None if PIL must read it.
+
+    An image of a few bytes may declare thousands of millions of pixels, so the size is checked
+    before decoding. This takes a fifth of the time that PIL takes.
+    """
+    position, end = 2, len(data) - 9
+    while data[:2] == b"\xff\xd8" and position <= end and data[position] == 0xFF:
+        marker = data[position + 1]
+        if marker in SIZE_MARKERS:
+            height, width = data[position + 5 : position + 7], data[position + 7 : position + 9]
+            return int.from_bytes(width, "big"), int.from_bytes(height, "big")
+        if marker in MARKERS_WITHOUT_LENGTH:
+            return None
+        position += 2 + max(int.from_bytes(data[position + 2 : position + 4], "big"), 2)
+    return None
+
+
+def read_image(data: bytes, mode: str, max_pixels: int = PIL_PIXELS) -> np.ndarray:
+    """Pixels of an image file by PIL: uint8 (H, W, 3) for mode RGB, (H, W) for L.
+
+    Raises ValueError for more than `max_pixels` pixels, and errors of many classes for a damaged
+    image.
+    """
+    with Image.open(io.BytesIO(data)) as image:
+        check_size(*image.size, max_pixels)
+        return np.asarray(image.convert(mode))
+
+
+def open_camera(number: int) -> tuple[float, Iterator[np.ndarray]]:
+    """(frames per second, RGB frames) of a camera by OpenCV; the rate is 0 if unknown.
+
+    Raises ValueError if the camera cannot be opened. Closing the iterator releases it.
+    """
+    cv2 = _opencv()
+    capture = cv2.VideoCapture(number)
+    if not capture.isOpened():
+        raise ValueError(f"camera {number} cannot be opened: none is there, or it is in use")
+
+    def read_frames() -> Iterator[np.ndarray]:
+        try:
+            while True:
+                success, pixels = capture.read()
+                if not success:
+                    return
+                yield pixels[:, :, ::-1]
+        finally:
+            capture.release()
+
+    return float(capture.get(cv2.CAP_PROP_FPS)), read_frames()
+
+
 def open_video(
     path: Union[str, Path], reader: str = "auto", max_pixels: int = MAX_PIXELS
 ) -> FrameSource:
     """Opens a video with "pyav", "decord", "opencv", or "auto": the first that is installed.
 
-    VideoError: the file is missing, empty, no video in one file, or has frames of more than
-    `max_pixels` pixels. ValueError: no such reader here.
+    Raises VideoError if the file is missing, empty, damaged, no video, a playlist, or has frames of
+    more than `max_pixels` pixels; ValueError if the reader is unknown or not installed.
     """
     if reader not in READERS:
         raise ValueError(f"data.reader is {reader!r}; choose one of {', '.join(READERS)}")
@@ -217,26 +275,27 @@ def open_video(
     if not os.path.isfile(path) or not os.path.getsize(path):
         raise VideoError(path, reader, "no such file, or an empty one")
     refuse_playlist(path, reader)
-    _opencv()  # also where it only resizes and draws: one thread each
+    check_index_size(Path(path), reader)
+    _opencv()  # limits OpenCV to one thread, also if it only resizes
     if reader == "pyav":
-        from utils.video.pyav_reader import ExactVideo  # which needs the library
+        from utils.video.pyav_reader import ExactVideo  # needs PyAV
 
         return ExactVideo(Path(path), max_pixels)
     return (_DecordVideo if reader == "decord" else _OpenCVVideo)(Path(path), reader, max_pixels)
 
 
 def resize(frames: np.ndarray, width: int, height: int, box: Optional[Box] = None) -> np.ndarray:
-    """Resizes as PIL's crop and bilinear resize do, which average when shrinking.
+    """Crops and resizes as PIL does: bilinear, with antialiasing when shrinking.
 
-    Takes uint8 (n, H, W, 3 or 2) and a box to cut out first; a box that is empty or leaves the
-    frame is a ValueError. Without a change of size the result is a view of `frames`.
+    Takes uint8 (n, H, W, 3 or 2) and a box to crop first. Raises ValueError if the box is empty or
+    not inside the frame. If the size does not change, the result is a view of `frames`.
     """
     if box is not None:
         frames = _crop(frames, box)
     if frames.shape[1:3] == (height, width):
         return frames
     out = np.empty((len(frames), height, width, frames.shape[3]), np.uint8)
-    # Two channels PIL would take for grey and alpha, and weight one by the other.
+    # PIL would take two channels for grey and alpha, and multiply one by the other.
     parts = (slice(None),) if frames.shape[3] == 3 else range(frames.shape[3])
     for frame, target in zip(frames, out):
         for part in parts:
@@ -246,13 +305,13 @@ def resize(frames: np.ndarray, width: int, height: int, box: Optional[Box] = Non
 
 
 def short_side_size(width: int, height: int, side: int) -> tuple[int, int]:
-    """The (width, height) at which the short side is `side` and the long one is rounded down."""
+    """(width, height) with the short side `side`; the long side is rounded down."""
     short = min(width, height)
     return side * width // short, side * height // short
 
 
 def center_crop_box(width: int, height: int, size: int) -> Box:
-    """The square in the middle; half a pixel goes to the even corner. ValueError if too large."""
+    """The central square; half a pixel is rounded to even. ValueError if it is too large."""
     if size > min(width, height):
         raise ValueError(f"a crop of {size} does not fit into a frame of {width}x{height}")
     return round((width - size) / 2), round((height - size) / 2), size, size
@@ -276,7 +335,7 @@ def _decord_reason(error: Exception) -> str:
 def _decord() -> Any:
     try:
         import decord
-    except (ImportError, OSError):  # OSError: its library does not load
+    except (ImportError, OSError):  # OSError: its shared library does not load
         return None
     decord.logging.set_level(decord.logging.QUIET)
     return decord
@@ -284,14 +343,16 @@ def _decord() -> Any:
 
 @functools.cache
 def _opencv() -> Any:
-    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # quiet; read at the first opening
+    os.environ.setdefault(
+        "OPENCV_FFMPEG_LOGLEVEL", "-8"
+    )  # quiet; OpenCV reads it at the first opening
     try:
         import cv2
     except (ImportError, OSError):
         return None
-    # The function's name in OpenCV 4.11, and in 4.14.
+    # OpenCV 4.11 and 4.14 have it at different places.
     (getattr(cv2, "setLogLevel", None) or cv2.utils.logging.setLogLevel)(0)
-    cv2.setNumThreads(0)  # many workers decode at once; each stays on its core
+    cv2.setNumThreads(0)  # many workers decode at once, each on one core
     return cv2
 
 
@@ -305,7 +366,7 @@ def _pyav() -> object:
     return av
 
 
-# Called by name, so that a test can take one away.
+# Lambdas, so that a test can replace one of the functions.
 _LIBRARIES = {
     "pyav": lambda: _pyav(),
     "decord": lambda: _decord(),

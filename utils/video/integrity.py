@@ -1,17 +1,18 @@
-"""What is wrong with a video. No MindSpore here: worker processes start fast and stay small."""
+"""Finds out whether a video can be read, and why not.
 
-import os
-import string
-import struct
+No MindSpore here: worker processes start fast and stay small.
+"""
+
 from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import av
 from av.container import InputContainer
 
 from utils.video.decoders import FrameFolder, open_video
+from utils.video.mp4_boxes import check_index_size, find_truncation
 from utils.video.pyav_reader import open_container
 from utils.video.reader import (
     MAX_PIXELS,
@@ -26,13 +27,13 @@ GOOD, DAMAGED = "good", "damaged"
 KINDS = (
     "missing",  # no such file or folder
     "empty",  # a file of no bytes
-    "wrong extension",  # an image, a text, ...; or a name that no video has
+    "wrong extension",  # an image, a text, ...; or an extension that is not of a video
     "audio only",
-    "no frames",  # a video in name and form, with nothing to see
-    "truncated",  # ends before it says it does
+    "no frames",  # a video format without any frame
+    "truncated",  # ends before the end that its header declares
     "broken",  # cannot be decoded, or is larger than data.max_pixels
     DAMAGED,  # can be decoded, and FFmpeg marks some of the frames as damaged
-    "bad line",  # of the list: its label, its number of frames, its form
+    "bad line",  # of the list: its label, its number of frames, its format
 )
 # fmt: off
 SUFFIXES = (
@@ -40,11 +41,11 @@ SUFFIXES = (
     ".mpeg", ".mpg", ".mts", ".ogv", ".rm", ".rmvb", ".ts", ".vob", ".webm", ".wmv", ".y4m",
 )
 # fmt: on
-SLACK = 0.5  # seconds a stream may end before the container says
-MARGIN = 60  # seconds that a frame may be decoded before the first is shown
+DURATION_TOLERANCE = 0.5  # seconds by which a stream may end before the container's duration
+SEEK_MARGIN = 60  # seconds that a frame may be decoded before the first frame is shown
 
 
-class Job(NamedTuple):
+class VideoJob(NamedTuple):
     """One line of a list, and how its video is read."""
 
     path: str
@@ -55,6 +56,19 @@ class Job(NamedTuple):
     flow: bool = False
     max_pixels: int = MAX_PIXELS
 
+    def open(self) -> FrameSource:
+        if self.num_frames:
+            folder = self.num_frames, self.image_tmpl, self.flow, self.max_pixels
+            return FrameFolder(self.path, *folder)
+        return open_video(self.path, self.reader, self.max_pixels)
+
+
+def make_job(record: Any, file: Any, reader: str, depth: str = "ends") -> VideoJob:
+    """The job of a `Record` of an `AnnotationFile` (`utils.data.annotation_file`)."""
+    frames = record.num_frames if file.source == "frames" else 0
+    settings = frames, file.image_tmpl, file.flow, file.max_pixels
+    return VideoJob(record.path, reader, depth, *settings)
+
 
 class Finding(NamedTuple):
     kind: str  # GOOD or one of KINDS
@@ -62,9 +76,9 @@ class Finding(NamedTuple):
     frames: int = 0
 
 
-def table_row(number: int, finding: Finding, location: str) -> str:
+def table_row(number: int, finding: Finding, path: str) -> str:
     """A row of `NAME.bad.tsv`: line number, kind, path or line, reason."""
-    return f"{number}\t{finding.kind}\t{location}\t{finding.reason}"
+    return f"{number}\t{finding.kind}\t{path}\t{finding.reason}"
 
 
 def read_table(path: Path) -> dict[str, Finding]:
@@ -72,63 +86,67 @@ def read_table(path: Path) -> dict[str, Finding]:
     result = {}
     for row in path.read_text("utf-8", "surrogateescape").split("\n"):
         if row:
-            _, kind, rest = row.split("\t", 2)  # a bad line may have tabs of its own
-            position, _, reason = rest.rpartition("\t")
-            result[position] = Finding(kind, reason)
+            _, kind, rest = row.split("\t", 2)  # a bad line may contain tabs
+            video, _, reason = rest.rpartition("\t")
+            result[video] = Finding(kind, reason)
     return result
 
 
-class _Found(Exception):
-    """Carries a Finding out of the checks."""
+class _BadVideo(Exception):
+    """Ends the checks of a video; becomes a Finding."""
+
+    def __init__(self, kind: str, reason: object):
+        super().__init__(kind, " ".join(str(reason).split()))
 
 
-def examine(job: Job) -> Finding:
-    """Reads a video, or a folder of frames, as a run would, and says what is wrong with it."""
+def examine(job: VideoJob) -> Finding:
+    """Reads a video, or a folder of frames, as a run does; returns what is wrong with it."""
     try:
         return Finding(GOOD, "", check_folder(job) if job.num_frames else check_file(job))
-    except _Found as found:
-        return found.args[0]
-    except Exception as error:  # no file may end the scan of all others
-        return bad("broken", f"{type(error).__name__}: {error}").args[0]
+    except _BadVideo as bad:
+        return Finding(*bad.args)
+    except Exception as error:  # one file must not end the scan of all others
+        return Finding(*_BadVideo("broken", f"{type(error).__name__}: {error}").args)
 
 
-def bad(kind: str, reason: object) -> _Found:
-    return _Found(Finding(kind, " ".join(str(reason).split())))
-
-
-def check_file(job: Job) -> int:
-    """The number of frames of a good video file."""
+def check_file(job: VideoJob) -> int:
+    """The number of frames of a good video file; raises _BadVideo for a bad one."""
     path = Path(job.path)
     if not path.is_file():
-        raise bad("missing", "no such file")
+        raise _BadVideo("missing", "no such file")
     if not path.stat().st_size:
-        raise bad("empty", "0 bytes")
+        raise _BadVideo("empty", "0 bytes")
     try:
         refuse_playlist(path, job.reader)
+        check_index_size(path, job.reader)
         with open_container(path, job.max_pixels) as container:
             if path.suffix.lower() not in SUFFIXES:
                 content = f"{path.suffix or 'no extension'}, the content is {container.format.name}"
-                raise bad("wrong extension", content)
+                raise _BadVideo("wrong extension", content)
             check_streams(container, job.max_pixels)
             check_length(path, container)
-        return decode_all(job) if job.depth == "all" else decode_ends(job)
+        if job.depth == "ends":
+            return decode_ends(job)
+        with job.open() as video:
+            return read_all_frames(video)
     except (av.error.FFmpegError, OSError, ValueError) as error:  # also VideoError
-        raise unreadable(path, error) from None
+        raise classify_error(path, error) from None
 
 
 def check_streams(container: InputContainer, max_pixels: int) -> None:
-    stream = video_stream(container)
+    stream = find_video_stream(container)
     if stream is None:
         if container.streams.audio:
-            raise bad("audio only", f"{len(container.streams.audio)} audio streams, no video")
-        raise bad("no frames", "no video stream")
+            audio = f"{len(container.streams.audio)} audio streams, no video"
+            raise _BadVideo("audio only", audio)
+        raise _BadVideo("no frames", "no video stream")
     if stream.codec_context is None:
-        raise bad("broken", "this FFmpeg has no decoder for its codec")
+        raise _BadVideo("broken", "this FFmpeg has no decoder for its codec")
     check_size(stream.codec_context.width, stream.codec_context.height, max_pixels)
 
 
-def video_stream(container: InputContainer):
-    """The first that is no picture attached to a song."""
+def find_video_stream(container: InputContainer):
+    """The first video stream that is not a cover picture of a song."""
     for stream in container.streams.video:
         if not stream.disposition & av.stream.Disposition.attached_pic:
             return stream
@@ -136,88 +154,42 @@ def video_stream(container: InputContainer):
 
 
 def check_length(path: Path, container: InputContainer) -> None:
-    """Compares the packets there are with what the container promises."""
-    stream, packets, end = video_stream(container), 0, 0.0
+    """Compares the packets with the number of frames and the duration that the header declares."""
+    stream, packets, end = find_video_stream(container), 0, 0.0
     for packet in container.demux():
         if packet.size and packet.stream is stream:
             packets += 1
         if packet.pts is not None:
             end = max(end, float((packet.pts + (packet.duration or 0)) * packet.time_base))
-    cut = ends_early(path)
-    if cut:
-        raise bad("truncated", cut)
+    truncation = find_truncation(path)
+    if truncation:
+        raise _BadVideo("truncated", truncation)
     if not packets:
-        raise bad("no frames", "the video stream is empty")
+        raise _BadVideo("no frames", "the video stream is empty")
     # An AVI counts frames that were dropped in recording; FFmpeg gives no packets for them.
     if stream.frames > packets and container.format.name != "avi":
-        raise bad("truncated", f"{packets} of {stream.frames} frames are there")
+        raise _BadVideo("truncated", f"{packets} of {stream.frames} frames are there")
     start = (container.start_time or 0) / av.time_base
-    promised = (container.duration or 0) / av.time_base
-    if promised - (end - start) > max(SLACK, 0.05 * promised):
-        raise bad("truncated", f"{end - start:.1f} of {promised:.1f} seconds are there")
+    duration = (container.duration or 0) / av.time_base
+    if duration - (end - start) > max(DURATION_TOLERANCE, 0.05 * duration):
+        raise _BadVideo("truncated", f"{end - start:.1f} of {duration:.1f} seconds are there")
 
 
-def unreadable(path: Path, error: Exception) -> _Found:
-    """Truncated where the file itself says so, else of a wrong kind, else broken."""
-    cut = ends_early(path)
-    if cut:
-        return bad("truncated", cut)
+def classify_error(path: Path, error: Exception) -> _BadVideo:
+    """Truncated if the file's own sizes show it; else a wrong kind of file; else broken."""
+    truncation = find_truncation(path)
+    if truncation:
+        return _BadVideo("truncated", truncation)
     if isinstance(error, WrongContent):
-        return bad("wrong extension", error.args[-1])
+        return _BadVideo("wrong extension", error.args[-1])
     if path.suffix.lower() not in SUFFIXES:
-        return bad("wrong extension", f"{path.suffix or 'no extension'}, and no video inside")
+        return _BadVideo("wrong extension", f"{path.suffix or 'no extension'}, and no video inside")
     reason = error.args[-1] if isinstance(error, VideoError) else ""
-    return bad("broken", reason or getattr(error, "strerror", "") or error)
+    return _BadVideo("broken", reason or getattr(error, "strerror", "") or error)
 
 
-def ends_early(path: Path) -> str:
-    """A line where the outermost boxes of an MP4, or an AVI's frame, run past the end of the file.
-
-    An MP4 cut before its index is found by nothing else.
-    """
-    size = os.path.getsize(path)
-    with open(path, "rb") as file:
-        head = file.read(16)
-        if head[:4] == b"RIFF" and len(head) >= 8:
-            messages = struct.unpack("<I", head[4:8])[0] + 8
-            return f"{size} of {messages} bytes are there" if messages > size else ""
-        if head[4:8] not in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
-            return ""
-        position, kinds = 0, set()
-        while position < size:
-            file.seek(position)
-            box = next_box(file.read(16), size - position)
-            if box is None:
-                break
-            kinds.add(box[0])
-            position += box[1]
-    if position > size:
-        return f"{size} of at least {position} bytes are there"
-    return "" if kinds & {"moov", "moof"} else f"it ends after {size} bytes, before its index"
-
-
-def next_box(head: bytes, left: int) -> Optional[tuple[str, int]]:
-    """Kind and size of an MP4 box; None for what is none."""
-    if len(head) < 8:
-        return None
-    size, kind = struct.unpack(">I4s", head[:8])
-    name = kind.decode("latin-1")
-    if not set(name) <= set(string.ascii_letters + string.digits + " "):
-        return None
-    if size == 1 and len(head) == 16:
-        size = struct.unpack(">Q", head[8:])[0]
-    elif size == 0:
-        size = left
-    return (name, size) if size >= 8 else None
-
-
-def decode_all(job: Job) -> int:
-    """Every frame, by the reader of the run."""
-    with open_video(job.path, job.reader, job.max_pixels) as video:
-        return read_all(video)
-
-
-def read_all(source: FrameSource) -> int:
+def read_all_frames(source: FrameSource) -> int:
+    """Decodes every frame with the reader of the run; returns their number."""
     shapes = {frame.shape for frame in source.in_order()}
     if len(shapes) > 1:
         raise VideoError(source.path, source.reader, f"frames of several sizes: {sorted(shapes)}")
@@ -227,43 +199,45 @@ def read_all(source: FrameSource) -> int:
 
 def check_damaged(damaged: int, frames: int) -> None:
     if damaged:
-        raise bad(DAMAGED, f"the decoder marks {damaged} of {frames} frames as damaged")
+        raise _BadVideo(DAMAGED, f"the decoder marks {damaged} of {frames} frames as damaged")
 
 
-def decode_ends(job: Job) -> int:
-    """The first frame, one in the middle, and all from the last key frame on."""
+def decode_ends(job: VideoJob) -> int:
+    """Decodes the first frame, one in the middle, and all from the last key frame on."""
     marks = []
     with open_container(Path(job.path), job.max_pixels) as container:
-        stream = video_stream(container)
+        stream = find_video_stream(container)
         stream.codec_context.options = {"max_pixels": str(job.max_pixels)}
-        length = stream.duration or 0
+        start, length = stream.start_time or 0, stream.duration or 0
         for fraction in (0.0, 0.5, 1.0):
-            stamp = (
-                (stream.start_time or 0) + int(fraction * length) if fraction and length else None
-            )
-            first, count = len(marks), None if fraction == 1.0 else 1
-            marks += islice(read_marks(container, stream, stamp), count)
-            if len(marks) == first:
-                raise bad("broken", f"no frame can be decoded at {fraction:.0%}")
+            stamp = start + int(fraction * length) if fraction and length else None
+            before, count = len(marks), None if fraction == 1.0 else 1
+            marks += islice(read_damage_marks(container, stream, stamp), count)
+            if len(marks) == before:
+                raise _BadVideo("broken", f"no frame can be decoded at {fraction:.0%}")
         check_damaged(sum(marks), len(marks))
         return stream.frames
 
 
-def read_marks(container: InputContainer, stream, stamp: Optional[int]) -> Iterator[bool]:
-    """Whether frames are damaged: of those from the last key frame before a time stamp on.
+def read_damage_marks(container: InputContainer, stream, stamp: Optional[int]) -> Iterator[bool]:
+    """Whether each frame is damaged, from the last key frame before a time stamp on.
 
-    An MPEG stream has no index: a seek lands on any packet, and where no key frame follows, an
-    earlier stamp is tried. Without a stamp: the frames from where the container stands.
+    Without a stamp: the frames from the container's current position on.
     """
     packets = container.demux(stream)
     if stamp is not None:
-        packets = packets_from_key(container, stream, stamp)
+        packets = seek_key_frame(container, stream, stamp)
     return (frame.is_corrupt for packet in packets for frame in packet.decode())
 
 
-def packets_from_key(container: InputContainer, stream, stamp: int) -> Iterator[av.Packet]:
+def seek_key_frame(container: InputContainer, stream, stamp: int) -> Iterator[av.Packet]:
+    """The packets from the last key frame before a time stamp on.
+
+    An MPEG stream has no index, so a seek ends at any packet. If no key frame follows, this tries
+    earlier stamps.
+    """
     second, back = max(1, round(1 / stream.time_base)), 0
-    lowest = (stream.start_time or 0) - MARGIN * second
+    lowest = (stream.start_time or 0) - SEEK_MARGIN * second
     while True:
         container.seek(stamp - back, stream=stream)
         packets = container.demux(stream)
@@ -275,20 +249,20 @@ def packets_from_key(container: InputContainer, stream, stamp: int) -> Iterator[
         back = 4 * back or second
 
 
-def check_folder(job: Job) -> int:
-    """The number of frames of a good folder of images."""
+def check_folder(job: VideoJob) -> int:
+    """The number of frames of a good folder of images; raises _BadVideo for a bad one."""
     path = Path(job.path)
     if not path.is_dir():
-        raise bad("missing", "no such folder")
-    source = FrameFolder(path, job.num_frames, job.image_tmpl, job.flow, job.max_pixels)
+        raise _BadVideo("missing", "no such folder")
+    source = job.open()
     if not any(path.iterdir()) and "/" not in job.image_tmpl:
-        raise bad("no frames", "an empty folder")
+        raise _BadVideo("no frames", "an empty folder")
     try:
         if job.depth == "ends":
             source.frames({0, job.num_frames // 2, job.num_frames - 1})
         else:
-            read_all(source)
+            read_all_frames(source)
     except VideoError as error:
         missing = not Path(error.args[0]).exists()
-        raise bad("truncated" if missing else "broken", error.args[-1]) from None
+        raise _BadVideo("truncated" if missing else "broken", error.args[-1]) from None
     return job.num_frames

@@ -1,12 +1,13 @@
-"""The exact reader over PyAV: decodes only what the wanted frames depend on.
+"""The exact reader with PyAV: decodes only the packets that the requested frames depend on.
 
-A file's packets are read first, undecoded: their time stamps, sorted, say which one is shown as
-frame k. For a wanted frame the decoder is given the packets from the last clean start before it on,
-a key frame that nothing later looks behind; up to the last wanted frame that starts there; and of
-the others only those that more pictures are made from. Only wanted frames become RGB.
+It first reads all packets without decoding them. Their sorted time stamps give the presentation
+order: which packet is frame k. For a requested frame, decoding starts at the last random-access
+point before it, a key frame after which no frame refers to an earlier one. It ends at the last
+requested frame that uses the same random-access point. Non-reference frames between them are
+skipped, and only requested frames are converted to RGB.
 
-Where a file does not say all that reliably (`is_indexed`), and where a frame does not come as
-foretold, everything is decoded in order instead.
+If a file has no reliable time stamps (`is_indexed`), or if a frame does not arrive as predicted,
+all frames are decoded in order instead.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,7 @@ from av.container import InputContainer
 from av.video.reformatter import VideoReformatter
 
 from utils.video.reader import (
-    LARGEST,
+    MAX_FILE_BYTES,
     MAX_PIXELS,
     NO_VIDEO,
     VideoFile,
@@ -29,34 +30,35 @@ from utils.video.reader import (
     reading,
 )
 
-# FFmpeg's formats of one file; songs too, so that they are known as such. Playlists (hls, concat,
-# dash) name other files and may wait for them without an end, so they are not among them; nor are
-# pictures and texts.
+# FFmpeg's formats of a single file, with audio formats, so that these can be reported as audio.
+# Playlists (hls, concat, dash) are not among them: they name other files, and opening one may wait
+# for these for ever. Nor are images and texts.
 FORMATS = (
     "asf,av1,avi,dirac,dv,flic,flv,gif,gxf,h261,h263,h264,hevc,ivf,m4v,matroska,mjpeg,mov,mpeg,"
     "mpegts,mpegvideo,mxf,nut,obu,ogg,rm,swf,vc1,vvc,wtv,yuv4mpegpipe,"
     "aac,ac3,aiff,amr,au,flac,mp3,wav"
 )
-# Where one packet is one picture, in time stamps as they are shown.
+# Formats in which a packet is one picture and its time stamp gives the presentation order.
 CONTAINERS = {"mov", "mp4", "matroska", "webm"}
 CODECS = {"h264", "hevc", "mpeg4", "vp8", "vp9"}
-# From PyAV 17 on, colours would be converted by as many threads as there are cores. PyAV's short
-# forms (`frame.reformat`, `to_ndarray(format)`) keep such threads for later, and a process forked
-# after that waits for them for ever: the converter here is always one's own.
+# From PyAV 17 on, a converter starts one thread per core by default. The shorthands of PyAV
+# (`frame.reformat`, `to_ndarray(format)`) keep these threads in a converter of the frame, and a
+# process that is forked later waits for them for ever. So this module makes its own converters.
 ONE_THREAD = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
-IDR = 5  # the H.264 slice that forgets all pictures before it
+MAX_KEPT_PACKETS = 2**19  # packets of a file kept in memory: half a kB each beside their bytes
+IDR = 5  # H.264 slice type: no later picture refers to a picture before an IDR picture
 
 
 class ExactVideo(VideoFile):
-    """A `FrameSource`; raises VideoError as the others do."""
+    """Frames of a video file by PyAV."""
 
     def __init__(self, path: Path, max_pixels: int = MAX_PIXELS):
         self._handle = None
         super().__init__(path, "pyav", max_pixels)
-        self._next = len(self)  # reading in order begins with opening the file again
+        self._next = len(self)  # reading in order opens the file again
 
     def _open(self) -> int:
-        """Puts the container into `_handle`: at first to read the index, then before frame 0."""
+        """Opens the container; the first time it reads the index, later it starts at frame 0."""
         try:
             if self._handle is not None:
                 self._handle.close()
@@ -67,7 +69,7 @@ class ExactVideo(VideoFile):
                 raise self._error("this FFmpeg has no decoder for its codec")
             check_size(context.width, context.height, self._max_pixels)
             context.thread_count = 1  # many workers decode at once
-            # Also where the size changes later on.
+            # Also for frames after a change of size.
             context.options = {"max_pixels": str(self._max_pixels)}
             if self._length:
                 self._frames = self._handle.decode(stream)
@@ -80,25 +82,26 @@ class ExactVideo(VideoFile):
             raise self._error("it has no video frames") from None
 
     def _read_index(self, stream) -> int:
-        """Reads all packets; returns their number and keeps them if they tell what is where."""
-        keep = self.path.stat().st_size <= LARGEST
+        """Reads all packets; returns the number of frames. Keeps the packets if it can use them."""
+        keep = self.path.stat().st_size <= MAX_FILE_BYTES
         self.fps = float(stream.average_rate or 0)
         packets, count = [], 0
         for packet in self._handle.demux(stream):
             if packet.size:
-                count += not packet.is_discard  # decoded, but not shown: an edit list says so
+                count += not packet.is_discard  # an edit list hides such a frame
                 packets += [packet] if keep else []
+                keep = keep and len(packets) < MAX_KEPT_PACKETS
         self._packets = packets if keep and self.is_indexed(stream, packets) else []
         if self._packets:
             stamps = np.array([packet.pts for packet in packets])
-            self._shown = np.argsort(stamps)  # frame -> packet, which come in decoding order
-            self._starts = [i for i, p in enumerate(packets) if is_clean_start(stream, p)]
+            self._packet_of_frame = np.argsort(stamps)  # frame -> packet, in decoding order
+            self._starts = [i for i, p in enumerate(packets) if is_random_access_point(stream, p)]
         if not count:
             raise self._error("it has no video frames")
         return count
 
     def is_indexed(self, stream, packets: list) -> bool:
-        """Whether every packet is one picture, shown in the order of the time stamps."""
+        """Whether every packet is one picture and time stamps give the presentation order."""
         names = set(self._handle.format.name.split(","))
         stamps = [packet.pts for packet in packets]
         return (
@@ -108,41 +111,41 @@ class ExactVideo(VideoFile):
             and len(set(stamps)) == len(stamps)
             and not any(packet.is_discard or packet.is_corrupt for packet in packets)
             and packets[0].pts == min(stamps)
-            and is_clean_start(stream, packets[0])
+            and is_random_access_point(stream, packets[0])
         )
 
-    def _decode(self, wanted: list[int]) -> Iterator[np.ndarray]:
+    def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
         if self._handle is None:
             raise ValueError(f"{self.path} was closed")
         with reading(self.path, self.reader):
-            result = self._decode_parts(wanted) if self._packets else None
-        if result is None:  # each frame in its turn
-            return super()._decode(wanted)
+            result = self._decode_parts(indices) if self._packets else None
+        if result is None:
+            return super()._decode(indices)
         return iter(result)
 
     def in_order(self) -> Iterator[np.ndarray]:
         return super()._decode(list(range(len(self))))
 
-    def _decode_parts(self, wanted: list[int]) -> Optional[list[np.ndarray]]:
-        """The wanted frames by way of the index; None where one does not come."""
-        numbers = {self._packets[self._shown[k]].pts: k for k in wanted}
+    def _decode_parts(self, indices: list[int]) -> Optional[list[np.ndarray]]:
+        """The requested frames by the index; None if one does not arrive."""
+        numbers = {self._packets[self._packet_of_frame[k]].pts: k for k in indices}
         context = self._handle.streams.video[0].codec_context
         result: dict[int, np.ndarray] = {}
         try:
-            for start, needed in self._parts(wanted):
+            for start, needed in self._parts(indices):
                 for frame in decode_part(context, self._packets, start, needed):
                     if frame.pts in numbers:
                         result[numbers[frame.pts]] = self._pixels(frame)
         except av.error.FFmpegError:
             result = {}
-        self._next = len(self)  # the decoder stands nowhere: a decoding in order begins anew
-        return [result[k] for k in wanted] if len(result) == len(wanted) else None
+        self._next = len(self)  # decoding in order must start again
+        return [result[k] for k in indices] if len(result) == len(indices) else None
 
-    def _parts(self, wanted: list[int]) -> list[tuple[int, list[int]]]:
-        """(start, wanted packets from there on, ascending), of every start that is needed."""
+    def _parts(self, indices: list[int]) -> list[tuple[int, list[int]]]:
+        """(random-access point, ascending requested packets that start there), for all points."""
         parts: dict[int, list[int]] = {}
-        for packet in sorted(int(self._shown[k]) for k in wanted):
-            # A picture shown before the key frame it follows may be made from earlier ones.
+        for packet in sorted(int(self._packet_of_frame[k]) for k in indices):
+            # A picture presented before the key frame it follows may refer to earlier ones.
             stamp = self._packets[packet].pts
             before = (i for i in reversed(self._starts) if i <= packet)
             start = next(i for i in before if self._packets[i].pts <= stamp)
@@ -159,7 +162,7 @@ class ExactVideo(VideoFile):
         return self._pixels(frame) if keep else None
 
     def _pixels(self, frame: av.VideoFrame) -> np.ndarray:
-        """(H, W, 3), turned upright as the file asks for."""
+        """(H, W, 3), rotated upright as the file specifies."""
         self.damaged += frame.is_corrupt
         pixels = to_array(self._to_rgb, frame)
         return np.rot90(pixels, frame.rotation // 90) if frame.rotation else pixels
@@ -171,51 +174,52 @@ class ExactVideo(VideoFile):
         super().close()
 
     def __del__(self):
-        """PyAV's objects hold each other: left to themselves, they keep the file open for long."""
+        """PyAV's objects refer to each other: without this, the file stays open for long."""
         self.close()
 
 
 def open_container(path: Path, max_pixels: int = MAX_PIXELS) -> InputContainer:
     """Opens a video file with FFmpeg.
 
-    Raises WrongContent where the file is no video or names other files, else what FFmpeg raises.
+    Raises WrongContent if the file is no video or a playlist, otherwise FFmpeg's own errors.
     """
     options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
-    options["max_pixels"] = str(max_pixels)  # where FFmpeg decodes to learn the size
+    options["max_pixels"] = str(max_pixels)  # FFmpeg may decode to find the size
     try:
         with plain_path(path) as plain:
             return av.open(plain, metadata_errors="replace", options=options)
-    except av.error.ArgumentError:  # what FFmpeg says of a format that is not allowed
+    except av.error.ArgumentError:  # FFmpeg's error for a format that is not allowed
         raise WrongContent(path, "pyav", "its content is no video in one file") from None
 
 
 def decode_part(context, packets: list, start: int, needed: list[int]) -> Iterator[av.VideoFrame]:
-    """What comes of the packets from `start` to the last needed one.
+    """Decodes the packets from `start` to the last of `needed`, without non-reference frames.
 
-    Of those that are not needed, what nothing else is made from is left out.
+    Frames of other packets may come as well.
     """
-    wanted = set(needed)
+    requested = set(needed)
     context.flush_buffers()
     for i in range(start, needed[-1] + 1):
-        context.skip_frame = "DEFAULT" if i in wanted else "NONREF"
+        context.skip_frame = "DEFAULT" if i in requested else "NONREF"
         yield from context.decode(packets[i])
     context.skip_frame = "DEFAULT"
     yield from context.decode(None)
 
 
 def decode_h264(
-    packets: Iterable[tuple[int, bytes]], wanted: list[int], max_pixels: int
+    packets: Iterable[tuple[int, bytes]], indices: list[int], max_pixels: int
 ) -> Iterator[np.ndarray]:
-    """The wanted frames, ascending, of (number, packet) in decoding order: RGB (H, W, 3).
+    """Decodes (frame number, packet) in decoding order; yields the frames of `indices`, ascending.
 
-    Only wanted ones are converted. Raises ValueError where one does not come, or is larger.
+    A frame is RGB (H, W, 3); only these are converted. Raises ValueError if one does not arrive or
+    is larger than `max_pixels`.
     """
     decoder, to_rgb = av.CodecContext.create("h264", "r"), VideoReformatter()
     decoder.thread_count, decoder.options = 1, {"max_pixels": str(max_pixels)}
-    numbers, missing, result = set(wanted), iter(wanted), {}
+    numbers, missing, result = set(indices), iter(indices), {}
     expected = next(missing)
     try:
-        for picture in decode_all(decoder, packets):
+        for picture in decode_packets(decoder, packets):
             if picture.pts in numbers:
                 result[picture.pts] = to_array(to_rgb, picture)
             while expected in result:
@@ -228,7 +232,7 @@ def decode_h264(
         raise ValueError(f"frame {expected} cannot be decoded")
 
 
-def decode_all(decoder, packets: Iterable[tuple[int, bytes]]) -> Iterator[av.VideoFrame]:
+def decode_packets(decoder, packets: Iterable[tuple[int, bytes]]) -> Iterator[av.VideoFrame]:
     for number, data in packets:
         packet = av.Packet(data)
         packet.pts = packet.dts = number
@@ -237,33 +241,35 @@ def decode_all(decoder, packets: Iterable[tuple[int, bytes]]) -> Iterator[av.Vid
 
 
 def to_array(to_rgb: VideoReformatter, frame: av.VideoFrame) -> np.ndarray:
-    return converted(to_rgb, frame, "rgb24").to_ndarray()
+    return convert_format(to_rgb, frame, "rgb24").to_ndarray()
 
 
-def converted(converter: VideoReformatter, frame: av.VideoFrame, pix_fmt: str) -> av.VideoFrame:
+def convert_format(
+    converter: VideoReformatter, frame: av.VideoFrame, pix_fmt: str
+) -> av.VideoFrame:
     return converter.reformat(frame, format=pix_fmt, **ONE_THREAD)
 
 
-def is_clean_start(stream, packet: av.Packet) -> bool:
-    """Whether decoding may begin here for all that is shown from here on.
+def is_random_access_point(stream, packet: av.Packet) -> bool:
+    """Whether all frames presented from this packet on can be decoded from here.
 
-    H.264 also marks as key frames where a picture is built up little by little; only an IDR
-    picture forgets everything.
+    H.264 also marks recovery points as key frames, where a picture builds up gradually; only an IDR
+    picture is a random-access point.
     """
     if not packet.is_keyframe:
         return False
     extra = stream.codec_context.extradata or b""
     if stream.codec_context.name != "h264":
         return True
-    if extra[:1] != b"\x01":  # no lengths, but start codes
+    if extra[:1] != b"\x01":  # start codes instead of lengths
         return False
-    return IDR in slice_kinds(bytes(packet), 1 + (extra[4] & 3))
+    return IDR in read_nal_types(bytes(packet), 1 + (extra[4] & 3))
 
 
-def slice_kinds(data: bytes, size: int) -> set[int]:
-    """The types of a packet's NAL units, each behind its length in `size` bytes."""
-    kinds, position = set(), 0
+def read_nal_types(data: bytes, size: int) -> set[int]:
+    """The types of a packet's NAL units, each after its length in `size` bytes."""
+    types, position = set(), 0
     while position + size < len(data):
-        kinds.add(data[position + size] & 31)
+        types.add(data[position + size] & 31)
         position += size + int.from_bytes(data[position : position + size], "big")
-    return kinds
+    return types

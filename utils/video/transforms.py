@@ -1,8 +1,8 @@
-"""From the frames of a video to the views of a test, as PySlowFast takes them.
+"""Resizes and crops frames to clips and test views, like PySlowFast.
 
-Frames come as uint8 (n, H, W, 3); clips leave as uint8 (3, T, crop, crop). The source resizes
-normalised float32 frames, bilinear without antialiasing; a clip is at most half a level of 255
-away from those pixels, because clips travel as uint8.
+Input: frames as uint8 (n, H, W, 3). Output: clips as uint8 (3, T, crop, crop). The source resizes
+normalised float32 frames, bilinear without antialiasing. Clips are uint8, so a pixel differs from
+the source's by at most half a level of 255.
 Source: facebookresearch/SlowFast, commit 287ec007 (`datasets/transform.py`).
 """
 
@@ -15,8 +15,8 @@ import numpy as np
 from utils.video.decoders import Box
 
 
-def scaled(width: int, height: int, side: int) -> tuple[int, int]:
-    """Width and height at which the short side is `side`; the long one is rounded down."""
+def scale_short_side(width: int, height: int, side: int) -> tuple[int, int]:
+    """Width and height with the short side `side`, by floats; the long side is rounded down."""
     if min(width, height) == side:
         return width, height
     if width < height:
@@ -25,7 +25,7 @@ def scaled(width: int, height: int, side: int) -> tuple[int, int]:
 
 
 def test_box(width: int, height: int, crop: int, location: int) -> Box:
-    """Place 0, 1, 2 along the longer side: left (top), centre, right (bottom)."""
+    """Location 0, 1, 2 along the longer side: left (top), centre, right (bottom)."""
     y, x = math.ceil((height - crop) / 2), math.ceil((width - crop) / 2)
     if height > width:
         y = (0, y, height - crop)[location]
@@ -39,8 +39,8 @@ def cut_clips(
 ) -> list[np.ndarray]:
     """Boxes of all frames resized to (width, height): each uint8 (C, n, h, w), contiguous.
 
-    Bilinear with half-pixel centres, in float32, then rounded (halves to even). One frame at a
-    time passes through the same buffers, which so stay in the processor's cache.
+    Bilinear with half-pixel centres, in float32, then rounded (halves to even). All frames use the
+    same buffers, which therefore stay in the processor's cache.
     """
     count, *shape, channels = frames.shape
     clips = [np.empty((channels, count, h, w), np.uint8) for _, _, w, h in boxes]
@@ -63,11 +63,11 @@ def test_views(
 ) -> np.ndarray:
     """All views of a video: uint8 (clips * crops, 3, T, crop, crop), crop after crop of a clip.
 
-    `clips` (K, T) says which of the frames stand where, so that a frame that several clips share is
-    given, and resized, once.
+    `clips` (K, T) holds indices of `frames`, so that a frame in several clips is resized only
+    once.
     """
     height, width = frames.shape[1:3]
-    size = scaled(width, height, side)
+    size = scale_short_side(width, height, side)
     (whole,) = cut_clips(frames, size, [(0, 0, *size)])
     boxes = [test_box(*size, crop, position) for position in ((0, 1, 2) if crops == 3 else (1,))]
     views = np.empty((len(clips), len(boxes), 3, clips.shape[1], crop, crop), np.uint8)

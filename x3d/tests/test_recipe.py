@@ -59,7 +59,7 @@ def test_the_views_of_a_video_come_clip_after_clip():
 
 @pytest.mark.parametrize("case", CASES["uniform_crop"])
 def test_test_crops(case):
-    size = views.scaled(case["width"], case["height"], case["scale"])
+    size = views.scale_short_side(case["width"], case["height"], case["scale"])
     assert list(size[::-1]) == case["resized"]
     box = views.test_box(*size, case["crop"], case["spatial_idx"])
     assert box[:2] == (case["x0"], case["y0"])
@@ -79,7 +79,7 @@ def test_pixels(case):
     """The float pixels, rounded to a level."""
     draw = fill_input(case["input_seed"], case["input_shape_thwc"])
     frames = np.clip(np.rint(draw * 50 + 128), 0, 255).astype(np.uint8)
-    size = views.scaled(frames.shape[2], frames.shape[1], case["scale"])
+    size = views.scale_short_side(frames.shape[2], frames.shape[1], case["scale"])
     box = views.test_box(*size, case["crop"], case["spatial_idx"])
     (clip,) = views.cut_clips(frames, size, [box])
     levels = (np.array(case["output"]) * 0.225 + 0.45) * 255

@@ -1,8 +1,7 @@
-"""One packed video as bytes: a head, a table of its packets, a checksum of both, the packets.
+"""Byte format of one packed video: a header, a table of its packets, a checksum, the packets.
 
-A packet is an H.264 picture or a JPEG file. The head stands first so that a reader can fetch it
-alone, and then only the packets it needs; the table has a checksum of each. All numbers are
-little-endian.
+A packet is an H.264 picture or a JPEG file. A reader fetches header and table first, and then only
+the packets it needs; the table has a checksum of each. All numbers are little-endian.
 """
 
 import math
@@ -14,15 +13,16 @@ from typing import NamedTuple, Optional
 import numpy as np
 
 CODECS = ("video", "jpeg")
-# codec, height, width, frames, packets, frames per second
+# magic, codec, height, width, frames, packets, frames per second
 HEAD = struct.Struct("<4sBHHIId")
-MAGIC, PLAIN = b"zoo2", b"zoo1"  # PLAIN: written before there were checksums
+MAGIC, MAGIC_WITHOUT_CHECKSUMS = b"zoo2", b"zoo1"  # zoo1: the format before checksums
 CHECKSUM = struct.Struct("<I")  # CRC-32
-EXTRA, REFERENCE, KEY = 0, 1, 2  # nothing is made from it; something is; decoding may begin here
+# Kinds of packets: no other picture refers to it; some do; decoding can start here.
+NON_REFERENCE, REFERENCE, KEY = 0, 1, 2
 
 
-class Table(NamedTuple):
-    """What is where. Packets stand in the order in which they are decoded.
+class PacketTable(NamedTuple):
+    """The packets of a video in decoding order.
 
     A frame of optical flow is two JPEG packets, x and y.
     """
@@ -31,45 +31,47 @@ class Table(NamedTuple):
     height: int
     width: int
     frames: int
-    fps: float  # 0 where nobody says
+    fps: float  # 0 if unknown
     sizes: np.ndarray  # uint32 (packets,): bytes
-    shown: np.ndarray  # uint32 (packets,): the number of the frame
-    kinds: np.ndarray  # uint8 (packets,): EXTRA, REFERENCE or KEY
+    numbers: np.ndarray  # uint32 (packets,): the frame number
+    kinds: np.ndarray  # uint8 (packets,): NON_REFERENCE, REFERENCE or KEY
     checksums: Optional[np.ndarray]  # uint32 (packets,): CRC-32; None in a pack without them
 
     def encode(self) -> bytes:
         head = (MAGIC, CODECS.index(self.codec), self.height, self.width, self.frames)
-        kinds = {"sizes": "<u4", "shown": "<u4", "kinds": "u1", "checksums": "<u4"}
+        types = {"sizes": "<u4", "numbers": "<u4", "kinds": "u1", "checksums": "<u4"}
         data = HEAD.pack(*head, len(self.sizes), self.fps) + b"".join(
-            getattr(self, name).astype(kind).tobytes() for name, kind in kinds.items()
+            getattr(self, name).astype(dtype).tobytes() for name, dtype in types.items()
         )
         return data + CHECKSUM.pack(zlib.crc32(data))
 
-    def check(self, first: int, packets: Sequence[bytes]) -> None:
-        """Raises ValueError if the packets from number `first` on are not what was packed."""
+    def check_packets(self, start: int, packets: Sequence[bytes]) -> None:
+        """Raises ValueError if a checksum of the packets from number `start` on differs."""
         if self.checksums is None:
             return
-        for number, data in enumerate(packets, first):
+        for number, data in enumerate(packets, start):
             if zlib.crc32(data) != self.checksums[number]:
                 raise ValueError(f"packet {number} is damaged: its checksum differs")
 
 
-def decode_table(data: bytes) -> Table:
-    """The inverse of `Table.encode`; ValueError for other bytes, and for damaged ones."""
-    if len(data) < HEAD.size or data[:4] not in (MAGIC, PLAIN):
+def decode_table(data: bytes) -> PacketTable:
+    """The inverse of `PacketTable.encode`; ValueError for other or damaged bytes."""
+    if len(data) < HEAD.size or data[:4] not in (MAGIC, MAGIC_WITHOUT_CHECKSUMS):
         raise ValueError("no packed video begins here")
     magic, codec, height, width, frames, packets, fps = HEAD.unpack_from(data)
-    more = 0 if magic == PLAIN else 4 * packets + CHECKSUM.size
-    if len(data) != HEAD.size + 9 * packets + more:
+    checksum_bytes = 4 * packets + CHECKSUM.size if magic == MAGIC else 0
+    if len(data) != HEAD.size + 9 * packets + checksum_bytes:
         raise ValueError("the table of packets is cut short, or its head is damaged")
-    if more and CHECKSUM.pack(zlib.crc32(data[: -CHECKSUM.size])) != data[-CHECKSUM.size :]:
+    if checksum_bytes and CHECKSUM.pack(zlib.crc32(data[: -CHECKSUM.size])) != data[-4:]:
         raise ValueError("the head or the table is damaged: the checksum differs")
     counts = {"video": (frames,), "jpeg": (frames, 2 * frames)}
-    known = codec < len(CODECS) and frames and packets in counts[CODECS[codec]]
-    if not known or not 0 <= fps < math.inf:
+    valid = codec < len(CODECS) and frames and packets in counts[CODECS[codec]]
+    if not valid or not 0 <= fps < math.inf:
         raise ValueError("the head is damaged")
     sizes = np.frombuffer(data, "<u4", packets, HEAD.size)
-    shown = np.frombuffer(data, "<u4", packets, HEAD.size + 4 * packets)
+    numbers = np.frombuffer(data, "<u4", packets, HEAD.size + 4 * packets)
     kinds = np.frombuffer(data, "u1", packets, HEAD.size + 8 * packets)
-    checksums = np.frombuffer(data, "<u4", packets, HEAD.size + 9 * packets) if more else None
-    return Table(CODECS[codec], height, width, frames, fps, sizes, shown, kinds, checksums)
+    checksums = None
+    if checksum_bytes:
+        checksums = np.frombuffer(data, "<u4", packets, HEAD.size + 9 * packets)
+    return PacketTable(CODECS[codec], height, width, frames, fps, sizes, numbers, kinds, checksums)

@@ -1,24 +1,27 @@
-"""Packs a list, shard after shard; an interrupted packing goes on with the shards that are missing.
+"""Packs annotation files into shards; an interrupted packing continues with the missing shards.
 
-In the folder of a list: the shards, each with MindRecord's index (`.db`) and a note of what is in
-it (`.json`); `settings.json`, by what it was begun; and, when all is there, the list, `places.npy`
-with a row for each of its lines, `bad.tsv`, and last of all `pack.json`, without which nobody
-reads it.
+The folder of a list holds:
+    shard-*.mindrecord: the shards, each with MindRecord's index (`.db`) and a note of its rows
+        (`.json`);
+    settings.json: the settings with which the packing was started;
+    list.txt: a copy of the list; places.npy: a row for each of its lines; bad.tsv: the videos that
+        are left out; pack.json: the index. These four are written when all shards are complete,
+        pack.json last. Readers need it.
 """
 
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple, Union
 
 import numpy as np
 from tqdm import tqdm
 
-from utils.data.annotation_file import AnnotationFile, Record, iterate_lines
-from utils.data.packed.encoder import Form, job_of, pack
+from utils.data.annotation_file import AnnotationFile, Record, compute_sha256, iterate_lines
+from utils.data.packed.encoder import EncodeOptions, pack_video
 from utils.data.packed.reader import (
     BAD,
     INDEX,
@@ -26,47 +29,62 @@ from utils.data.packed.reader import (
     LOCATION_DTYPE,
     LOCATIONS_FILE,
     NOWHERE,
-    compute_sha256,
-    sealed,
+    add_checksum,
 )
-from utils.data.packed.shard_writer import UNFINISHED, Spool, page_size, read_note, settle
+from utils.data.packed.shard_writer import (
+    UNFINISHED,
+    Spool,
+    choose_page_size,
+    read_note,
+    sync_file,
+)
 from utils.files import explained, locked, write_text
 from utils.process_pool import Crashed, run_all
-from utils.video.integrity import Finding, table_row
+from utils.video.integrity import Finding, make_job, table_row
 
-READ_BY = ("root", "source", "num_classes", "image_tmpl", "flow")  # what says what lines mean
-MOST = 500  # videos of a shard, about
-FEWEST = 8
-EVEN = 48  # where there are that many shards, their number is a multiple of this: it divides well
+LIST_SETTINGS = ("root", "source", "num_classes", "image_tmpl", "flow")  # how lines are read
+MAX_SHARD_VIDEOS = 500  # about
+MIN_SHARD_VIDEOS = 8
+SHARD_MULTIPLE = 48  # large lists have a multiple of 48 shards: many numbers of ranks divide it
 
 
-class Plan(NamedTuple):
-    """What becomes of one list."""
+class PackPlan(NamedTuple):
+    """One list to pack.
+
+    Attributes:
+        file: the list.
+        folder: where its pack is written.
+        options: how its videos are encoded.
+        shards: their number; 0: by the number of videos.
+        texts: line number and text of each line.
+        lines: the record of each line; for a bad line, the reason.
+        known_bad: findings of an earlier scan, by path. These videos are not tried.
+    """
 
     file: AnnotationFile
     folder: Path
-    form: Form
-    shards: int  # 0: by the number of videos
-    texts: list[tuple[int, str]]  # the list's lines and their numbers
-    lines: list[Union[Record, str]]  # what each says, or what is wrong with it
-    known_bad: dict[str, Finding]  # by path; not even tried
+    options: EncodeOptions
+    shards: int
+    texts: list[tuple[int, str]]
+    lines: list[Union[Record, str]]
+    known_bad: dict[str, Finding]
 
-    def dealt(self) -> dict[str, list[int]]:
-        """The lines of every shard, in a drawn order, by the shard's name."""
-        bad = self.bad()
+    def assign_shards(self) -> dict[str, list[int]]:
+        """{name of a shard: its lines in random order}."""
+        bad = self.find_bad_lines()
         good = [k for k in range(len(self.lines)) if k not in bad]
         if not good:
             raise ValueError(f"{self.file.path} has no video to pack")
-        drawn = np.random.RandomState(0).permutation(good).tolist()
-        count = min(self.shards or usual_shards(len(drawn)), len(drawn))
-        ends = [len(drawn) * k // count for k in range(count + 1)]
+        shuffled = np.random.RandomState(0).permutation(good).tolist()
+        count = min(self.shards or choose_shard_count(len(shuffled)), len(shuffled))
+        ends = [len(shuffled) * k // count for k in range(count + 1)]
         return {
-            f"shard-{k:05d}-of-{count:05d}.mindrecord": drawn[ends[k] : ends[k + 1]]
+            f"shard-{k:05d}-of-{count:05d}.mindrecord": shuffled[ends[k] : ends[k + 1]]
             for k in range(count)
         }
 
-    def bad(self) -> dict[int, Finding]:
-        """The lines that are bad before anything is read."""
+    def find_bad_lines(self) -> dict[int, Finding]:
+        """The lines that are bad before any video is read."""
         result = {}
         for k, record in enumerate(self.lines):
             if isinstance(record, str):
@@ -75,80 +93,79 @@ class Plan(NamedTuple):
                 result[k] = self.known_bad[record.path]
         return result
 
-    def page_size(self) -> int:
-        return page_size(size_of(says) for says in self.lines if isinstance(says, Record))
-
     def record(self, line: int) -> Record:
         """The record of a line that is not bad."""
         record = self.lines[line]
         assert isinstance(record, Record), record
         return record
 
-    def described(self, lines: Sequence[int]) -> dict[int, dict]:
-        """What a shard says of its videos besides their pixels."""
-        return {
-            line: {
-                "path": os.fsencode(self.record(line).path).decode(errors="replace"),
-                "label": self.record(line).label,
-            }
-            for line in lines
-        }
+    def columns(self, line: int) -> dict:
+        """The columns of a line in a shard, without those of the encoded video."""
+        record = self.record(line)
+        path = os.fsencode(record.path).decode(errors="replace")
+        return {"path": path, "label": record.label}
 
 
-def plan_of(file: AnnotationFile, folder: Path, form: Form, shards: int, known_bad: dict) -> Plan:
-    read = list(iterate_lines(file))
-    texts, lines = [(number, text) for number, text, _ in read], [says for *_, says in read]
-    return Plan(file, folder, form, shards, texts, lines, known_bad)
+def plan_packing(
+    file: AnnotationFile, folder: Path, options: EncodeOptions, shards: int, known_bad: dict
+) -> PackPlan:
+    """Reads a list; the arguments are those of PackPlan."""
+    rows = list(iterate_lines(file))
+    texts, lines = [(number, text) for number, text, _ in rows], [record for *_, record in rows]
+    return PackPlan(file, folder, options, shards, texts, lines, known_bad)
 
 
-def usual_shards(videos: int) -> int:
-    """Numbers that divide well: of some hundred videos a shard or, of a few videos, some shards."""
-    if videos < FEWEST * EVEN:
-        return 2 ** max(0, (videos // FEWEST).bit_length() - 1)
-    return EVEN * -(-videos // (EVEN * MOST))
+def choose_shard_count(videos: int) -> int:
+    """A power of two of shards with 8 to 16 videos; for larger lists, a multiple of 48."""
+    if videos < MIN_SHARD_VIDEOS * SHARD_MULTIPLE:
+        return 2 ** max(0, (videos // MIN_SHARD_VIDEOS).bit_length() - 1)
+    return SHARD_MULTIPLE * -(-videos // (SHARD_MULTIPLE * MAX_SHARD_VIDEOS))
 
 
-def pack_lists(plans: list[Plan], reader: str, workers: int) -> list[dict]:
-    """Packs what is not packed yet; says of each list what there is then.
+def pack_lists(plans: list[PackPlan], reader: str, workers: int) -> list[dict]:
+    """Packs all shards that are not complete; returns the counts of each list.
 
-    Of that, `packed` videos in this run.
+    `packed` counts the videos of this run, the other counts are those of the whole pack.
     """
-    locks = []  # held until the end: nobody else may write here
+    locks = []  # held until the end, so that no other process writes into these folders
     for plan in plans:
         with explained(plan.folder, "--out"):
-            locks.append(begin(plan))
-    dealt = [plan.dealt() for plan in plans]
+            locks.append(start_packing(plan))
+    shards = [plan.assign_shards() for plan in plans]
     missing = [
-        {name: shards[name] for name in shards if not is_done(plan, name)}
-        for plan, shards in zip(plans, dealt)
+        {name: lines for name, lines in own.items() if not is_complete(plan, name)}
+        for plan, own in zip(plans, shards)
     ]
     pack_shards(plans, missing, reader, workers)
     results = []
-    for plan, shards, made in zip(plans, dealt, missing):
+    for plan, own, written in zip(plans, shards, missing):
         with explained(plan.folder, "--out"):
             shutil.rmtree(plan.folder / UNFINISHED, ignore_errors=True)
-            packed = sum(map(len, made.values()))
-            results.append({**finish(plan, list(shards)), "packed": packed})
+            packed = sum(map(len, written.values()))
+            results.append({**finish_packing(plan, list(own)), "packed": packed})
     return results
 
 
-def is_done(plan: Plan, name: str) -> bool:
-    """Whether a shard is there, and nothing that was missing then is there now."""
+def is_complete(plan: PackPlan, name: str) -> bool:
+    """Whether a shard is complete, and no video that was missing then exists now."""
     note = read_note(plan.folder / name)
     return note is not None and not any(
-        kind == "missing" and os.path.exists(plan.lines[line].path)
+        kind == "missing" and os.path.exists(plan.record(line).path)
         for line, (kind, *_) in note["bad"]
     )
 
 
-def begin(plan: Plan) -> IO:
-    """Notes what is being packed, so that nothing else goes on in the same folder; the lock."""
+def start_packing(plan: PackPlan) -> IO:
+    """Locks the folder and writes settings.json; returns the lock.
+
+    Raises ValueError if the folder is locked or was started with other settings.
+    """
     settings = {
-        **plan.form._asdict(),
+        **plan.options._asdict(),
         "shards": plan.shards,
         "list": compute_sha256(plan.file.path),
     }
-    settings.update({name: str(getattr(plan.file, name)) for name in READ_BY})
+    settings.update({name: str(getattr(plan.file, name)) for name in LIST_SETTINGS})
     settings["bad"] = hashlib.sha256(
         repr(sorted(plan.known_bad)).encode("utf-8", "replace")
     ).hexdigest()
@@ -156,21 +173,21 @@ def begin(plan: Plan) -> IO:
     lock = locked(plan.folder)
     if lock is None:
         raise ValueError(f"--out: {plan.folder} is being packed by another process")
-    begun = plan.folder / "settings.json"
-    if begun.is_file():
-        for key, value in read_settings(begun).items():
+    path = plan.folder / "settings.json"
+    if path.is_file():
+        for key, value in read_settings(path).items():
             if settings.get(key) != value:
                 raise ValueError(
                     f"--out: {plan.folder} was begun with another {key} ({value}, now "
                     f"{settings[key]}); remove the folder or choose another"
                 )
     shutil.rmtree(plan.folder / UNFINISHED, ignore_errors=True)
-    write_text(begun, json.dumps(settings))
+    write_text(path, json.dumps(settings))
     return lock
 
 
 def read_settings(path: Path) -> dict:
-    """What a folder was begun with; ValueError where the file is damaged."""
+    """Reads settings.json; ValueError if it is damaged."""
     try:
         result = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
@@ -183,18 +200,19 @@ def read_settings(path: Path) -> dict:
 
 
 def pack_shards(
-    plans: list[Plan], missing: list[dict[str, list[int]]], reader: str, workers: int
+    plans: list[PackPlan], missing: list[dict[str, list[int]]], reader: str, workers: int
 ) -> None:
-    """Packs in parallel; a shard is written when the last of its videos is done."""
+    """Encodes videos in parallel; writes a shard as soon as its last video is encoded."""
     jobs = [
-        ((which, name, line), job_of(plan.record(line), plan.file, reader), plan.form)
+        ((which, name, line), make_job(plan.record(line), plan.file, reader), plan.options)
         for which, plan in enumerate(plans)
         for name, lines in missing[which].items()
         for line in lines
     ]
     spools: dict[tuple, Spool] = {}
-    pages = [plan.page_size() for plan in plans]
-    results = run_all(pack, jobs, workers)
+    records = [[line for line in plan.lines if isinstance(line, Record)] for plan in plans]
+    pages = [choose_page_size(map(original_bytes, own)) for own in records]
+    results = run_all(pack_video, jobs, workers)
     for ((which, name, line), *_), result in tqdm(results, "packing", len(jobs), disable=None):
         plan, lines = plans[which], missing[which][name]
         with explained(plan.folder, "--out"):
@@ -202,59 +220,63 @@ def pack_shards(
             spools[which, name] = spool
             crashed = isinstance(result, Crashed)
             spool.add(line, Finding("broken", str(result)) if crashed else result)
-            if spool.done == len(lines):
-                spools.pop((which, name)).write_shard(lines, plan.described(lines))
+            if len(spool) == len(lines):
+                columns = {line: plan.columns(line) for line in lines}
+                spools.pop((which, name)).write_shard(lines, columns)
 
 
-def finish(plan: Plan, names: list[str]) -> dict:
-    """Writes what readers need, the index last."""
-    folder, bad = plan.folder, plan.bad()
-    positions = np.zeros(len(plan.lines), LOCATION_DTYPE)
-    positions["shard"] = NOWHERE
+def finish_packing(plan: PackPlan, names: list[str]) -> dict:
+    """Writes the files that readers need, the index last; returns the counts of the pack."""
+    folder, bad = plan.folder, plan.find_bad_lines()
+    locations = np.zeros(len(plan.lines), LOCATION_DTYPE)
+    locations["shard"] = NOWHERE
     shards = []
     for shard, name in enumerate(names):
         note = read_note(folder / name)
         shards.append((name, note["bytes"]))
         bad.update({line: Finding(*finding) for line, finding in note["bad"]})
         for line, *row in note["rows"]:
-            positions[line] = (shard, *row)
-    write_text(folder / BAD, "".join(f"{row}\n" for row in table_of(plan, bad)))
-    lost = [k for k in np.flatnonzero(positions["shard"] == NOWHERE) if k not in bad]
-    begun = read_settings(folder / "settings.json")["list"]
-    if lost or compute_sha256(plan.file.path) != begun:
+            locations[line] = (shard, *row)
+    write_text(folder / BAD, "".join(f"{row}\n" for row in list_bad_rows(plan, bad)))
+    is_packed = locations["shard"] != NOWHERE
+    lost = [k for k in np.flatnonzero(~is_packed) if k not in bad]
+    list_sha256 = read_settings(folder / "settings.json")["list"]
+    if lost or compute_sha256(plan.file.path) != list_sha256:
         raise ValueError(f"{plan.file.path} has changed while it was packed; remove {folder}")
-    good = positions[positions["shard"] != NOWHERE]
+    good = locations[is_packed]
     if not len(good):
         raise ValueError(f"{plan.file.path} has no video that can be packed; see {folder / BAD}")
     shutil.copyfile(plan.file.path, folder / f"{LIST}.tmp")
-    np.save(folder / f"tmp.{LOCATIONS_FILE}", positions)
+    np.save(folder / f"tmp.{LOCATIONS_FILE}", locations)
     for temporary, name in ((f"{LIST}.tmp", LIST), (f"tmp.{LOCATIONS_FILE}", LOCATIONS_FILE)):
-        settle(str(folder / temporary))
+        sync_file(folder / temporary)
         os.replace(folder / temporary, folder / name)
-    index = {**plan.form._asdict(), "list": begun, "shards": shards}
+    index = {**plan.options._asdict(), "list": list_sha256, "shards": shards}
     index["places"] = compute_sha256(folder / LOCATIONS_FILE)
-    write_text(folder / INDEX, json.dumps(sealed(index)))
-    original = np.flatnonzero(positions["shard"] != NOWHERE)
+    write_text(folder / INDEX, json.dumps(add_checksum(index)))
     return {
         "videos": len(good),
         "bad": len(bad),
         "shards": len(shards),
         "bytes": int(good["size"].sum(dtype=np.int64)),
-        "original_bytes": sum(size_of(plan.lines[k]) for k in original),
+        "original_bytes": sum(original_bytes(plan.record(k)) for k in np.flatnonzero(is_packed)),
         "psnr": good["psnr"],
     }
 
 
-def table_of(plan: Plan, bad: dict[int, Finding]) -> Iterator[str]:
-    """Rows as `scripts/data/check_videos.py` writes them."""
+def list_bad_rows(plan: PackPlan, bad: dict[int, Finding]) -> Iterator[str]:
+    """The rows of bad.tsv, in the format of `scripts/data/check_videos.py`."""
     for line in sorted(bad):
         number, text = plan.texts[line]
         record = plan.lines[line]
         yield table_row(number, bad[line], record.path if isinstance(record, Record) else text)
 
 
-def size_of(record: Record) -> int:
-    """Bytes of a video, or, about, of a folder of frames: looking at each takes hours."""
+def original_bytes(record: Record) -> int:
+    """Bytes of a video file; for a frame folder, the first frame times the number of frames.
+
+    Reading the size of every frame would take hours.
+    """
     if not os.path.isdir(record.path):
         return os.path.getsize(record.path) if os.path.isfile(record.path) else 0
     first = next(os.scandir(record.path), None)

@@ -1,12 +1,13 @@
-"""Reads packed lists: what `scripts/data/pack_videos.py` wrote, `data.packed: DIR` in a yaml.
+"""Reads packed lists, which `scripts/data/pack_videos.py` writes (`data.packed: DIR` in a yaml).
 
-Of every list there is a folder in DIR: MindRecord shards, and the list itself with a row of
-`places.npy` for each of its lines. A video is read by its place: its table first, then no more than
-the packets that the wanted frames need. MindData reads the same shards whole (`ds.MindDataset`).
+DIR has a folder for every list: MindRecord shards, and the list with a row of `places.npy` for each
+of its lines. A row gives the location of a video. The reader reads the video's table first, and
+then only the packets that the requested frames need. MindData can also read the shards
+(`ds.MindDataset`).
 
-Everything that is read has a checksum: the index and what it names when a list is opened, the head
-and table of a video when that is opened, its packets when they are read. Packs that were written
-before there were checksums still open, with a warning.
+All data have checksums. Those of the index and of the files that it names are compared when a list
+is opened, those of a video's head and table when the video is opened, and those of packets when
+they are read. Packs that were written before there were checksums still open, with a warning.
 """
 
 import contextlib
@@ -29,24 +30,34 @@ from utils.data.annotation_file import (
     iterate_lines,
     read_annotations,
 )
-from utils.data.packed.format import EXTRA, HEAD, KEY, decode_table
+from utils.data.packed.format import HEAD, KEY, NON_REFERENCE, decode_table
 from utils.video.decoders import open_video, read_jpeg
 from utils.video.reader import MAX_PIXELS, FrameSource, VideoError, check_size
 
 INDEX, LIST, LOCATIONS_FILE, BAD = "pack.json", "list.txt", "places.npy", "bad.tsv"
 log = logging.getLogger("zoo")
-OPEN_SHARDS = 256  # files a process keeps open
+MAX_OPEN_SHARDS = 256  # files that a process keeps open
 LOCATION_DTYPE = np.dtype(
     [("shard", "<i4"), ("offset", "<u8"), ("head", "<u4"), ("size", "<u4"), ("crc", "<u4")]
     + [("frames", "<u4"), ("psnr", "<f4")]
 )
 NOWHERE = -1  # shard of a line that could not be packed
-KEYS = {"codec", "short_side", "gop", "quality", "list", "shards"}  # of an index without checksums
+OLD_KEYS = {
+    "codec",
+    "short_side",
+    "gop",
+    "quality",
+    "list",
+    "shards",
+}  # of an index without checksums
 REPAIR = "copy it again, or run scripts/data/pack_videos.py"
 
 
 class PackLocation(NamedTuple):
-    """Where a packed video is: bytes [offset, offset + size) of a shard, its table's first."""
+    """A packed video: bytes [offset, offset + size) of a shard; its head and table come first.
+
+    `head` and `size` are bytes, `crc` is the CRC-32 of all bytes of the video.
+    """
 
     shard: str
     offset: int
@@ -55,28 +66,28 @@ class PackLocation(NamedTuple):
     crc: int
 
     def read(self, start: int = 0, length: Optional[int] = None) -> bytes:
-        """Bytes of the video from `start` on; OSError where the shard ends before."""
+        """Bytes of the video from `start` on; OSError if the shard is too short."""
         length = self.size - start if length is None else length
-        file = opened(self.shard)  # held: another thread may push it out of the cache, and close it
+        file = open_shard(self.shard)  # keep a reference: the cache of another thread may close it
         data = os.pread(file.fileno(), length, self.offset + start)
         if len(data) != length:
             raise OSError(f"{self.shard} is cut short")
         return data
 
 
-@functools.lru_cache(OPEN_SHARDS)
-def opened(shard: str):
+@functools.lru_cache(MAX_OPEN_SHARDS)
+def open_shard(shard: str):
     return open(shard, "rb", buffering=0)
 
 
 class PackedVideo(FrameSource):
-    """A `FrameSource` out of a shard; `path` is the file that was packed."""
+    """Frames of a packed video; `path` is the original file."""
 
     def __init__(
         self, path: Union[str, Path], location: PackLocation, max_pixels: int = MAX_PIXELS
     ):
         super().__init__(Path(path), "packed")
-        self._place, self._max_pixels = location, max_pixels
+        self._location, self._max_pixels = location, max_pixels
         try:
             self._table = decode_table(location.read(0, location.head))
             if location.head + int(self._table.sizes.sum(dtype=np.int64)) != location.size:
@@ -87,56 +98,57 @@ class PackedVideo(FrameSource):
         self._length, self.fps = self._table.frames, self._table.fps
         self._ends = location.head + np.cumsum(self._table.sizes, dtype=np.int64)
 
-    def _decode(self, wanted: list[int]) -> Iterator[np.ndarray]:
+    def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
         try:
-            yield from self._images(wanted) if self._table.codec == "jpeg" else self._video(wanted)
+            is_jpeg = self._table.codec == "jpeg"
+            yield from self._images(indices) if is_jpeg else self._video(indices)
         except (OSError, ValueError) as error:
             raise error if isinstance(error, VideoError) else self._damaged(error) from None
 
-    def _images(self, wanted: list[int]) -> Iterator[np.ndarray]:
-        """Frames of one JPEG file each, or, grey, of two: (H, W, 2)."""
-        each = len(self._table.sizes) // self._table.frames
-        for k in wanted:
-            packets = self._packets(each * k, each * (k + 1))
-            mode = "RGB" if each == 1 else "L"
+    def _images(self, indices: list[int]) -> Iterator[np.ndarray]:
+        """Frames of one RGB file (H, W, 3), or of two grey files for flow (H, W, 2)."""
+        files = len(self._table.sizes) // self._table.frames
+        for k in indices:
+            packets = self._packets(files * k, files * (k + 1))
+            mode = "RGB" if files == 1 else "L"
             parts = [read_jpeg(data, mode, self._max_pixels) for data in packets]
             if any(part is None for part in parts):
                 raise self._damaged(f"frame {k} is no JPEG file")
-            yield parts[0] if each == 1 else np.stack(parts, axis=2)
+            yield parts[0] if files == 1 else np.stack(parts, axis=2)
 
-    def _video(self, wanted: list[int]) -> Iterator[np.ndarray]:
+    def _video(self, indices: list[int]) -> Iterator[np.ndarray]:
         from utils.video.pyav_reader import decode_h264  # which needs PyAV
 
-        return decode_h264(self._needed(set(wanted)), wanted, self._max_pixels)
+        return decode_h264(self._needed(set(indices)), indices, self._max_pixels)
 
-    def _needed(self, numbers: set[int]) -> Iterator[tuple[int, bytes]]:
-        """(number of the frame, packet): of every group of pictures up to the last wanted one."""
-        shown, kinds = self._table.shown, self._table.kinds
-        starts = np.flatnonzero(kinds == KEY)
-        wanted = np.flatnonzero(np.isin(shown, list(numbers)))
-        groups = np.searchsorted(starts, wanted, "right") - 1
+    def _needed(self, frames: set[int]) -> Iterator[tuple[int, bytes]]:
+        """(frame number, packet) of every group of pictures, up to its last requested frame."""
+        numbers, kinds = self._table.numbers, self._table.kinds
+        keys = np.flatnonzero(kinds == KEY)
+        requested = np.flatnonzero(np.isin(numbers, list(frames)))
+        groups = np.searchsorted(keys, requested, "right") - 1
         for group in np.unique(groups):
-            first, last = starts[group], wanted[groups == group][-1]
-            for i, data in enumerate(self._packets(first, last + 1), first):
-                if kinds[i] != EXTRA or int(shown[i]) in numbers:
-                    yield int(shown[i]), data
+            start, last = keys[group], requested[groups == group][-1]
+            for i, data in enumerate(self._packets(start, last + 1), start):
+                if kinds[i] != NON_REFERENCE or int(numbers[i]) in frames:
+                    yield int(numbers[i]), data
 
-    def _packets(self, first: int, end: int) -> list[bytes]:
-        """The packets [first, end), read at once."""
-        sizes = self._table.sizes[first:end].astype(np.int64)
-        start = int(self._ends[first] - sizes[0])
-        data = self._place.read(start, int(sizes.sum()))
+    def _packets(self, start: int, end: int) -> list[bytes]:
+        """The packets [start, end) in one read."""
+        sizes = self._table.sizes[start:end].astype(np.int64)
+        offset = int(self._ends[start] - sizes[0])
+        data = self._location.read(offset, int(sizes.sum()))
         stops = np.cumsum(sizes)
         packets = [data[stop - size : stop] for stop, size in zip(stops, sizes)]
-        self._table.check(first, packets)
+        self._table.check_packets(start, packets)
         return packets
 
     def _damaged(self, reason: object) -> VideoError:
-        return self._error(f"its copy in {self._place.shard}: {reason}")
+        return self._error(f"its copy in {self._location.shard}: {reason}")
 
 
 def open_record(record, data) -> FrameSource:
-    """The video of a list's line, out of its shard where the list is packed.
+    """Opens the video of a record: from its shard if it is packed, else the original file.
 
     `data` has the settings `reader` and `max_pixels`.
     """
@@ -146,11 +158,11 @@ def open_record(record, data) -> FrameSource:
 
 
 def read_records(file: AnnotationFile, packed: Optional[Path]) -> list[Record]:
-    """The lines of a list, every one checked, or of its packed form, with every shard looked for.
+    """The records of a list; of a pack, if `packed` is its folder.
 
-    A packed list is complete without the original; where that is there too, it must not have
-    changed. Raises ValueError as `read_annotations` does, and for a pack that is missing,
-    unfinished, of another list, or is damaged.
+    Checks every line, or that every shard exists. A pack does not need the original list; if that
+    exists, it must not have changed. Raises ValueError as `read_annotations` does, and for a pack
+    that is missing, incomplete, damaged or of another list.
     """
     records, left_out = read_packed(file, Path(packed)) if packed else read_annotations(file)
     if left_out:
@@ -162,6 +174,7 @@ def read_records(file: AnnotationFile, packed: Optional[Path]) -> list[Record]:
 def read_packed(
     file: AnnotationFile, packed: Path, min_frames: int = 3
 ) -> tuple[list[Record], int]:
+    """The records of a pack, and the number of lines that are left out."""
     folder = pack_folder(packed, file)
     index = read_index(folder)
     if "places" not in index:
@@ -177,7 +190,7 @@ def read_packed(
         raise ValueError(f"data.packed: {folder / LIST} is damaged; {REPAIR}")
     lines = list(iterate_lines(file._replace(path=folder / LIST)))
     records, left_out = [], 0
-    for row, (number, _, record) in zip(read_places(folder, index, len(lines)), lines):
+    for row, (number, _, record) in zip(read_locations(folder, index, len(lines)), lines):
         if row["shard"] == NOWHERE:
             left_out += 1
         elif isinstance(record, str):
@@ -185,40 +198,40 @@ def read_packed(
         elif file.source == "frames" and record.num_frames < min_frames:
             left_out += 1
         else:
-            position = PackLocation(
-                shards[row["shard"]], *(int(row[name]) for name in PackLocation._fields[1:])
-            )
-            records.append(record._replace(location=position))
+            values = (int(row[name]) for name in PackLocation._fields[1:])
+            location = PackLocation(shards[row["shard"]], *values)
+            records.append(record._replace(location=location))
     if not records:
         raise ValueError(f"data.packed: {folder} has no video that can be read")
     return records, left_out
 
 
 def pack_folder(packed: Path, file: AnnotationFile) -> Path:
-    """Where in DIR a list is kept: under the name that the yaml gives it."""
+    """The folder of a list's pack: below `packed`, the name of the list in the yaml."""
     parts = [part for part in Path(file.name).parts if part not in ("/", "..")]
     return Path(packed).joinpath(*parts)
 
 
 def read_index(folder: Path) -> dict:
+    """Reads pack.json; ValueError if it is missing or damaged."""
     if not (folder / INDEX).is_file():
-        begun = "was not packed to its end" if folder.is_dir() else "is not there"
-        raise ValueError(f"data.packed: {folder} {begun}; run scripts/data/pack_videos.py")
+        reason = "was not packed to its end" if folder.is_dir() else "is not there"
+        raise ValueError(f"data.packed: {folder} {reason}; run scripts/data/pack_videos.py")
     try:
         index = json.loads((folder / INDEX).read_bytes())
-        sound = is_index(index)
+        valid = is_index(index)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        sound = False
-    if not sound:
+        valid = False
+    if not valid:
         raise ValueError(f"data.packed: {folder / INDEX} is damaged; {REPAIR}")
     return index
 
 
 def is_index(index: object) -> bool:
-    """Whether this is what `sealed` returned, or an index of before there were checksums."""
+    """Whether an index has its checksum (`add_checksum`), or is one from before checksums."""
     if not isinstance(index, dict):
         return False
-    if set(index) != KEYS and sealed(index) != index:
+    if set(index) != OLD_KEYS and add_checksum(index) != index:
         return False
     return isinstance(index["list"], str) and all(
         isinstance(name, str) and name == os.path.basename(name) and type(size) is int
@@ -226,51 +239,51 @@ def is_index(index: object) -> bool:
     )
 
 
-def sealed(values: dict) -> dict:
-    """The values with a checksum of all others."""
+def add_checksum(values: dict) -> dict:
+    """The values, and their SHA-256 as `checksum`."""
     rest = {name: value for name, value in values.items() if name != "checksum"}
     text = json.dumps(rest, sort_keys=True).encode()
     return {**rest, "checksum": hashlib.sha256(text).hexdigest()}
 
 
-def read_places(folder: Path, index: dict, lines: int) -> np.ndarray:
-    """PLACE (lines,): where the video of each line is; ValueError where the file is damaged."""
-    path, positions = folder / LOCATIONS_FILE, None
+def read_locations(folder: Path, index: dict, lines: int) -> np.ndarray:
+    """LOCATION_DTYPE (lines,), a row for each line of the list; ValueError if it is damaged."""
+    path, locations = folder / LOCATIONS_FILE, None
     with contextlib.suppress(Exception):  # NumPy's parser of a damaged header raises many kinds
         if index.get("places") in (None, compute_sha256(path)):
-            positions = np.load(path)
-    if not are_places(positions, [size for _, size in index["shards"]], lines):
+            locations = np.load(path)
+    if not are_locations(locations, [size for _, size in index["shards"]], lines):
         raise ValueError(f"data.packed: {path} is damaged; {REPAIR}")
-    return positions
+    return locations
 
 
-def are_places(positions: Any, shards: list[int], lines: int) -> bool:
-    """Whether all places are within shards of these sizes, in bytes."""
-    if getattr(positions, "dtype", None) != LOCATION_DTYPE or positions.shape != (lines,):
+def are_locations(locations: Any, shard_bytes: list[int], lines: int) -> bool:
+    """Whether an array has LOCATION_DTYPE and all videos are inside shards of these sizes."""
+    if getattr(locations, "dtype", None) != LOCATION_DTYPE or locations.shape != (lines,):
         return False
-    good = positions[positions["shard"] != NOWHERE]
-    if not ((good["shard"] >= 0) & (good["shard"] < len(shards))).all():
+    good = locations[locations["shard"] != NOWHERE]
+    if not ((good["shard"] >= 0) & (good["shard"] < len(shard_bytes))).all():
         return False
-    network = np.array(shards, np.uint64)[good["shard"]]
+    limits = np.array(shard_bytes, np.uint64)[good["shard"]]
     heads = (good["head"] >= HEAD.size) & (good["head"] <= good["size"])
-    within = (good["offset"] <= network) & (good["size"] <= network - good["offset"])
+    within = (good["offset"] <= limits) & (good["size"] <= limits - good["offset"])
     return bool((heads & within).all())
 
 
 def check_shards(folder: Path, index: dict) -> list[str]:
-    """The paths of all shards; ValueError for one that is missing or not as long as written."""
+    """The paths of all shards; ValueError if one is missing or has another size than written."""
     for name, size in index["shards"]:
-        there = os.path.getsize(folder / name) if (folder / name).is_file() else 0
-        if there != size:
+        actual = os.path.getsize(folder / name) if (folder / name).is_file() else 0
+        if actual != size:
             raise ValueError(
-                f"data.packed: {folder / name} has {there} of {size} bytes; copy it again, or "
+                f"data.packed: {folder / name} has {actual} of {size} bytes; copy it again, or "
                 "remove it and run scripts/data/pack_videos.py"
             )
     return [str(folder / name) for name, _ in index["shards"]]
 
 
-def is_whole(location: PackLocation) -> bool:
-    """Whether a packed video still has its check sum."""
+def is_intact(location: PackLocation) -> bool:
+    """Whether the checksum of a packed video is still right."""
     try:
         return zlib.crc32(location.read()) == location.crc
     except OSError:

@@ -1,4 +1,4 @@
-"""Writes the shards of packed lists: MindRecord files, each whole or not there at all."""
+"""Writes the shards of packed lists: complete MindRecord files, or none."""
 
 import json
 import mmap
@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Optional, Union
 
 from mindspore.mindrecord import FileWriter
 
-from utils.data.packed.encoder import Packed
-from utils.data.packed.reader import sealed
+from utils.data.packed.encoder import EncodedVideo
+from utils.data.packed.reader import add_checksum
 from utils.files import write_text
 from utils.video.integrity import Finding
 
@@ -21,13 +21,14 @@ SCHEMA = {
     "frames": {"type": "int32"},
     "video": {"type": "bytes"},  # utils/data/packed/format.py
 }
-HEADER = 2**20  # bytes before the first page
-PAGES = 2**25, 2**28  # bytes: MindRecord's usual page, and the largest; what is unused is a hole
+HEADER_BYTES = 2**20  # before the first page
+MIN_PAGE, MAX_PAGE = 2**25, 2**28  # bytes: MindRecord's default and its limit; unused: a hole
+PAGE_OVERHEAD = 1024  # bytes of a page that MindRecord uses itself
 UNFINISHED = "unfinished"  # a folder
 
 
-class Row(NamedTuple):
-    """One packed video in a shard; `line` counts the lines of the list from 0."""
+class ShardRow(NamedTuple):
+    """One packed video in a shard; `line` counts the lines of the list from 0; sizes in bytes."""
 
     line: int
     offset: int
@@ -38,118 +39,116 @@ class Row(NamedTuple):
     psnr: float
 
 
-class Waiting(NamedTuple):
-    """A packed video in the spool, where its payload is."""
-
-    offset: int
-    size: int  # of the payload
-    crc: int
-    head: bytes
-    frames: int
-    psnr: float
-
-
 class Spool:
-    """The videos of one shard, in the order in which they are done, until all are there."""
+    """Collects the videos of one shard in a temporary file, in any order, until all are there."""
 
     def __init__(self, folder: Path, name: str, page: int):
         self.folder, self.name, self.page = folder, name, page
-        self.videos: dict[int, Waiting] = {}  # by line
+        # By line: a row whose offset is that of the payload in the temporary file; the head.
+        self.videos: dict[int, tuple[ShardRow, bytes]] = {}
         self.bad: dict[int, Finding] = {}
         (folder / UNFINISHED).mkdir(parents=True, exist_ok=True)
         self.file = open(folder / UNFINISHED / f"{name}.spool", "w+b")  # noqa: SIM115 - held open
 
-    @property
-    def done(self) -> int:
+    def __len__(self) -> int:
         return len(self.videos) + len(self.bad)
 
-    def add(self, line: int, result: Union[Packed, Finding]) -> None:
-        network = self.page - 1024  # MindRecord has something to note too
-        if isinstance(result, Packed) and len(result.head) + len(result.payload) > network:
-            size = len(result.payload)
-            result = Finding("too large", f"{size} bytes packed, and there is room for {network}")
+    def add(self, line: int, result: Union[EncodedVideo, Finding]) -> None:
         if isinstance(result, Finding):
             self.bad[line] = result
             return
+        head, payload, frames, psnr = result
+        size, limit = len(head) + len(payload), self.page - PAGE_OVERHEAD
+        if size > limit:
+            reason = f"{len(payload)} bytes packed, and a page has {limit}"
+            self.bad[line] = Finding("too large", reason)
+            return
         offset = self.file.seek(0, os.SEEK_END)
-        self.file.write(result.payload)
-        of_file = offset, len(result.payload), result.crc
-        self.videos[line] = Waiting(*of_file, result.head, result.frames, result.psnr)
+        self.file.write(payload)
+        self.videos[line] = ShardRow(line, offset, len(head), size, result.crc, frames, psnr), head
 
-    def write_shard(self, lines: Sequence[int], described: dict[int, dict[str, Any]]) -> None:
-        """Writes the videos, in the order of `lines`, and last a note that the shard is done."""
+    def write_shard(self, lines: Sequence[int], columns: dict[int, dict[str, Any]]) -> None:
+        """Writes the videos in the order of `lines`, then the note that the shard is complete.
+
+        `columns` holds the path and label of each line.
+        """
         lines = [line for line in lines if line in self.videos]
         temporary, target = self.folder / UNFINISHED / self.name, self.folder / self.name
         for old in (temporary, Path(f"{temporary}.db")):
             old.unlink(missing_ok=True)
         try:
-            self.write(temporary, lines, described)
-        except RuntimeError as error:  # what MindRecord raises
+            self.write_mindrecord(temporary, lines, columns)
+        except RuntimeError as error:  # of MindRecord
             raise OSError(str(error).splitlines()[0]) from None
-        rows = self.located(temporary, lines)
-        note_of(target).unlink(missing_ok=True)
+        rows = self.locate_videos(temporary, lines)
+        note_path(target).unlink(missing_ok=True)
         for end in (".db", ""):
-            settle(f"{temporary}{end}")
+            sync_file(f"{temporary}{end}")
             os.replace(f"{temporary}{end}", f"{target}{end}")
         note = {"bytes": target.stat().st_size, "rows": rows, "bad": list(self.bad.items())}
-        write_text(note_of(target), json.dumps(sealed(note)))
+        write_text(note_path(target), json.dumps(add_checksum(note)))
         self.file.close()
         os.remove(self.file.name)
 
-    def write(self, path: Path, lines: Sequence[int], described: dict[int, dict[str, Any]]) -> None:
+    def write_mindrecord(
+        self, path: Path, lines: Sequence[int], columns: dict[int, dict[str, Any]]
+    ) -> None:
         writer = FileWriter(str(path))
-        writer.set_header_size(HEADER)
+        writer.set_header_size(HEADER_BYTES)
         writer.set_page_size(self.page)
         writer.add_schema(SCHEMA, "packed videos")
         for line in lines:
-            video = self.videos[line]
-            self.file.seek(video.offset)
-            data = video.head + self.file.read(video.size)
-            writer.write_raw_data([{**described[line], "frames": video.frames, "video": data}])
+            row, head = self.videos[line]
+            self.file.seek(row.offset)
+            data = head + self.file.read(row.size - row.head)
+            writer.write_raw_data([{**columns[line], "frames": row.frames, "video": data}])
         writer.commit()
 
-    def located(self, path: Path, lines: list[int]) -> list[Row]:
-        """Where each video is, found by its head; it must be there to the last byte."""
+    def locate_videos(self, path: Path, lines: list[int]) -> list[ShardRow]:
+        """The rows with their offsets in a MindRecord file.
+
+        MindRecord does not report offsets, so this searches for the head of each video. It then
+        compares the checksum of all bytes of the video.
+        """
         rows, position = [], 0
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             for line in lines:
-                video = self.videos[line]
-                position, size = data.find(video.head, position), len(video.head) + video.size
-                if position < 0 or zlib.crc32(data[position : position + size]) != video.crc:
+                row, head = self.videos[line]
+                position = data.find(head, position)
+                if position < 0 or zlib.crc32(data[position : position + row.size]) != row.crc:
                     raise OSError(f"{path} does not hold what was written to it")
-                about = len(video.head), size, video.crc, video.frames, video.psnr
-                rows.append(Row(line, position, *about))
-                position += size
+                rows.append(row._replace(offset=position))
+                position += row.size
         return rows
 
 
-def settle(path: str) -> None:
-    """On the disk before anything says so; and for all to read: MindRecord keeps files private."""
+def sync_file(path: Union[str, Path]) -> None:
+    """Makes a file durable, and readable for all users: MindRecord makes files private."""
     os.chmod(path, 0o644)
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 
 
-def page_size(originals: Iterable[int]) -> int:
-    """A power of two with room for the largest of a list's videos, once packed.
+def choose_page_size(originals: Iterable[int]) -> int:
+    """A power of two, in bytes, that holds the largest video of a list once it is packed.
 
-    It must be the same in all shards, so it goes by the sizes of the originals.
+    It must be the same in all shards, so it is chosen by the sizes of the original files.
     """
-    size, wanted = PAGES[0], min(8 * max(originals, default=0), PAGES[1])
-    while size < wanted:
+    size, needed = MIN_PAGE, min(8 * max(originals, default=0), MAX_PAGE)
+    while size < needed:
         size *= 2
     return size
 
 
-def note_of(shard: Path) -> Path:
+def note_path(shard: Path) -> Path:
     return shard.with_name(f"{shard.name}.json")
 
 
 def read_note(shard: Path) -> Optional[dict]:
-    """What was noted of a shard, where it is as long as noted; else None: to be written anew."""
+    """The note of a complete shard; None if the shard must be written again."""
     try:
-        note = json.loads(note_of(shard).read_bytes())
-        sound = set(note) == {"bytes", "rows", "bad"} or sealed(note) == note
-        return note if sound and shard.stat().st_size == note["bytes"] else None
+        note = json.loads(note_path(shard).read_bytes())
+        valid = set(note) == {"bytes", "rows", "bad"} or add_checksum(note) == note
+        return note if valid and shard.stat().st_size == note["bytes"] else None
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None

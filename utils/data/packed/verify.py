@@ -1,4 +1,4 @@
-"""Whether a pack is still what was packed: every check sum, and some videos' pixels."""
+"""Verifies a pack: the checksum of every video, and the pixels of some of them."""
 
 import os
 from pathlib import Path
@@ -8,43 +8,48 @@ import numpy as np
 from tqdm import tqdm
 
 from utils.data.annotation_file import AnnotationFile, Record
-from utils.data.packed.encoder import Form, job_of, looked_at, open_job, psnr, shrunk
-from utils.data.packed.reader import PackedVideo, is_whole, pack_folder, read_index, read_packed
+from utils.data.packed.encoder import EncodeOptions, compute_psnr, downscale, probe_frames
+from utils.data.packed.reader import PackedVideo, is_intact, pack_folder, read_index, read_packed
+from utils.video.integrity import make_job
 
-SAMPLE = 16  # videos of a list whose pixels are compared
-LEAST = 20.0  # dB; less is another picture
+COMPARED_VIDEOS = 16  # of a list
+LOWEST_PSNR = 20.0  # dB; below it, the copy shows another picture
 
 
 def verify_list(file: AnnotationFile, packed: Path, reader: str) -> dict:
-    """ValueError names what is damaged; originals that are gone are not compared."""
+    """Counts and PSNR of a packed list. Videos whose original is missing are not compared.
+
+    Raises ValueError that names damaged shards and videos.
+    """
     records, _ = read_packed(file, packed, min_frames=1)
-    damaged = {
-        r.location.shard for r in tqdm(records, file.name, disable=None) if not is_whole(r.location)
-    }
+    progress = tqdm(records, file.name, disable=None)
+    damaged = {record.location.shard for record in progress if not is_intact(record.location)}
     if damaged:
         raise ValueError(
             f"{', '.join(sorted(damaged))}: check sums differ; remove "
             f"{'it' if len(damaged) == 1 else 'them'} and run scripts/data/pack_videos.py again"
         )
-    form = Form(*(read_index(pack_folder(packed, file))[name] for name in Form._fields))
-    drawn = np.random.RandomState(0).permutation(len(records))[:SAMPLE]
-    result = [compare(records[k], file, reader, form) for k in drawn]
-    values = [value for value in result if value is not None]
+    index = read_index(pack_folder(packed, file))
+    options = EncodeOptions(*(index[name] for name in EncodeOptions._fields))
+    chosen = np.random.RandomState(0).permutation(len(records))[:COMPARED_VIDEOS]
+    results = [compare_with_copy(records[k], file, reader, options) for k in chosen]
+    values = [value for value in results if value is not None]
     return {"videos": len(records), "compared": len(values), "psnr": np.array(values)}
 
 
-def compare(record: Record, file: AnnotationFile, reader: str, form: Form) -> Optional[float]:
-    """The nearness of a copy, in dB; None where the original is gone."""
+def compare_with_copy(
+    record: Record, file: AnnotationFile, reader: str, options: EncodeOptions
+) -> Optional[float]:
+    """The PSNR of some frames of a packed video in dB; None if the original is missing."""
     if not os.path.exists(record.path):
         return None
-    job = job_of(record, file, reader)
-    position = record.location
-    with PackedVideo(record.path, position, job.max_pixels) as copy, open_job(job) as source:
+    job, location = make_job(record, file, reader), record.location
+    with PackedVideo(record.path, location, job.max_pixels) as copy, job.open() as source:
         if len(copy) != len(source):
             raise ValueError(f"{record.path}: {len(source)} frames, its copy has {len(copy)}")
-        numbers = looked_at(len(source))
-        frames = [shrunk(frame, form) for frame in source.frames(numbers)]
-        value = psnr(copy.frames(numbers), np.stack(frames))
-    if value < LEAST:
-        raise ValueError(f"{record.path}: its copy in {position.shard} shows something else")
+        numbers = probe_frames(len(source))
+        frames = [downscale(frame, options) for frame in source.frames(numbers)]
+        value = compute_psnr(copy.frames(numbers), np.stack(frames))
+    if value < LOWEST_PSNR:
+        raise ValueError(f"{record.path}: its copy in {location.shard} shows something else")
     return value

@@ -1,4 +1,4 @@
-"""A folder of class folders of videos: its classes, a split of each, files that are twice there."""
+"""Lists from a folder of class folders with videos (FOLDER/CLASS/VIDEO.mp4), split by class."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -10,10 +10,10 @@ from utils.data.annotation_file import compute_sha256
 from utils.video.integrity import SUFFIXES
 
 
-class FoundFolders(NamedTuple):
-    """Videos by class, relative to the folder; other files; groups of equal files.
+class ClassFolders(NamedTuple):
+    """Videos by class, relative to the folder; other files; groups of equal files (`twins`).
 
-    `nested` are the classes with several folders of videos in theirs, and no video beside them.
+    `nested` are classes whose videos are all in several folders below the class folder.
     """
 
     classes: dict[str, list[str]]
@@ -22,23 +22,23 @@ class FoundFolders(NamedTuple):
     nested: list[str]
 
 
-def look(folder: Path) -> FoundFolders:
-    """Raises ValueError where there are not two classes of two videos each."""
+def scan_class_folders(folder: Path) -> ClassFolders:
+    """Raises ValueError if there are fewer than two classes, or a class has only one video."""
     if not folder.is_dir():
         raise ValueError(f"--videos: {folder} is no folder")
     classes, others = {}, [str(p.name) for p in folder.iterdir() if p.is_file()]
-    for each in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
-        files = [p.relative_to(folder) for p in sorted(each.rglob("*")) if p.is_file()]
+    for inner in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
+        files = [p.relative_to(folder) for p in sorted(inner.rglob("*")) if p.is_file()]
         videos = [str(p) for p in files if p.suffix.lower() in SUFFIXES]
         others += [str(p) for p in files if p.suffix.lower() not in SUFFIXES]
         if videos:
-            classes[each.name] = videos
-    few = [name for name, videos in classes.items() if len(videos) < 2]
+            classes[inner.name] = videos
     if len(classes) < 2:
         raise ValueError(
-            f"--videos: {folder} has {len(classes)} class folders with videos; two are the least: "
-            f"{folder}/CLASS/VIDEO.mp4"
+            f"--videos: {folder} has {len(classes)} class folders with videos, but a data set "
+            f"needs two: {folder}/CLASS/VIDEO.mp4"
         )
+    few = [name for name, videos in classes.items() if len(videos) < 2]
     if few:
         raise ValueError(f"--videos: {folder / few[0]} has one video; a class needs two to split")
     odd = next((v for videos in classes.values() for v in videos if "\n" in v), None)
@@ -46,11 +46,11 @@ def look(folder: Path) -> FoundFolders:
         raise ValueError(f"--videos: {odd!r} has a line break in its name; rename it")
     folders = {name: {Path(v).parts[1:-1][:1] for v in videos} for name, videos in classes.items()}
     nested = [name for name, inner in folders.items() if len(inner) > 1 and () not in inner]
-    return FoundFolders(classes, others, twins_of(folder, classes), nested)
+    return ClassFolders(classes, others, find_twins(folder, classes), nested)
 
 
-def twins_of(folder: Path, classes: dict[str, list[str]]) -> list[list[str]]:
-    """Equal files: only those of one size are read."""
+def find_twins(folder: Path, classes: dict[str, list[str]]) -> list[list[str]]:
+    """Groups of equal files. Reads only files whose size occurs more than once."""
     by_size: dict[int, list[str]] = defaultdict(list)
     for video in (video for videos in classes.values() for video in videos):
         by_size[(folder / video).stat().st_size].append(video)
@@ -61,17 +61,17 @@ def twins_of(folder: Path, classes: dict[str, list[str]]) -> list[list[str]]:
     return [videos for videos in by_content.values() if len(videos) > 1]
 
 
-def split(result: FoundFolders, fraction: float, seed: int) -> tuple[list[str], list[str]]:
-    """Lines `path label` to train and to test with: a share of every class, at least one.
+def split_classes(folders: ClassFolders, fraction: float, seed: int) -> tuple[list[str], list[str]]:
+    """Lines `path label` for training and for the test: `fraction` of every class, at least one.
 
-    Of equal files the first alone is listed: a test must not ask for what was trained on.
+    Of equal files only the first is listed: the test must not contain training videos.
     """
     train, test = [], []
-    twins = {video: group[0] for group in result.twins for video in group}
-    for label, (_, videos) in enumerate(sorted(result.classes.items())):
-        alone = [video for video in videos if twins.get(video, video) == video]
-        drawn = np.random.RandomState([seed, label]).permutation(len(alone))
-        count = max(0, min(max(1, round(fraction * len(alone))), len(alone) - 1))
-        test += [f"{alone[k]} {label}" for k in sorted(drawn[:count])]
-        train += [f"{alone[k]} {label}" for k in sorted(drawn[count:])]
+    twins = {video: group[0] for group in folders.twins for video in group}
+    for label, (_, videos) in enumerate(sorted(folders.classes.items())):
+        distinct = [video for video in videos if twins.get(video, video) == video]
+        order = np.random.RandomState([seed, label]).permutation(len(distinct))
+        count = max(0, min(max(1, round(fraction * len(distinct))), len(distinct) - 1))
+        test += [f"{distinct[k]} {label}" for k in sorted(order[:count])]
+        train += [f"{distinct[k]} {label}" for k in sorted(order[count:])]
     return train, test

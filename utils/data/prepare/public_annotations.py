@@ -1,26 +1,32 @@
-"""The official annotation files of public data sets: which video is of which class.
+"""Annotation files of public video data sets, and lists of the annotated videos below a folder.
 
-Every reader takes the folder of the annotation files as they are distributed, and returns the
-classes' names in the order of their labels and, for `train` and `val`, each video's key and label.
-A key is the end of a video's path without its extension: `name`, or `folder/name` where names come
-twice.
+Every reader takes the folder of the annotation files as they are distributed. It returns the class
+names in the order of their labels and, for `train` and `val`, the key and label of each video. A
+key is the end of a video's path without its extension: `name`, or `folder/name` if the data set
+uses one name in several folders.
 """
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from utils.files import read_text
 from utils.messages import quote
+from utils.video.integrity import SUFFIXES
 
 KINETICS_SPLITS = {"train": "train", "val": "val", "validate": "val"}
+KINETICS_COLUMNS = {"label", "youtube_id", "time_start", "time_end", "split"}
+FRAME = re.compile(r"(?:.*\D)?([0-9]+)\.jpe?g", re.IGNORECASE)
 
 
 class Annotations(NamedTuple):
-    """`train`, `val`: {key: label}; `files`: what was read."""
+    """`train`, `val`: {key: label}; `files`: the annotation files."""
 
     names: list[str]
     train: dict[str, int]
@@ -28,82 +34,86 @@ class Annotations(NamedTuple):
     files: list[Path]
 
 
-def kinetics(folder: Path, split: int) -> Annotations:
+def read_kinetics(folder: Path, split: int) -> Annotations:
     """CSV files with the columns label, youtube_id, time_start, time_end, split; sorted classes."""
     result: dict[str, dict[str, str]] = {"train": {}, "val": {}}
-    columns = {"label", "youtube_id", "time_start", "time_end", "split"}
-    files = [file for file in sorted(folder.glob("*.csv")) if columns <= set(header(file))]
+    files = [file for file in sorted(folder.glob("*.csv")) if read_header(file) >= KINETICS_COLUMNS]
     for file in files:
-        for number, row in rows(file, csv.DictReader(lines(file))):
-            if row["split"] == "test":  # not every release has its labels
+        for number, row in iterate_csv(file, csv.DictReader(read_lines(file))):
+            if row["split"] == "test":  # some releases have no labels for it
                 continue
             with annotation_errors(file, number):
                 span = int(float(row["time_start"])), int(float(row["time_end"]))
                 key = f"{row['youtube_id']}_{span[0]:06d}_{span[1]:06d}"
-                result[KINETICS_SPLITS[row["split"]]][key] = filled(row["label"])
+                result[KINETICS_SPLITS[row["split"]]][key] = require_value(row["label"])
     if not files:
-        raise ValueError(f"--annotations: {folder} has no csv with {', '.join(sorted(columns))}")
-    return by_name(result["train"], result["val"], files)
+        columns = ", ".join(sorted(KINETICS_COLUMNS))
+        raise ValueError(f"--annotations: {folder} has no csv with {columns}")
+    return convert_names_to_labels(result["train"], result["val"], files)
 
 
-def sthv2(folder: Path, split: int) -> Annotations:
+def read_sthv2(folder: Path, split: int) -> Annotations:
     """labels.json, train.json, validation.json, with or without `something-something-v2-`."""
-    files = [one(folder, f"*{name}.json") for name in ("labels", "train", "validation")]
-    given, *parts = map(read_json, files)
+    files = [find_one(folder, f"*{name}.json") for name in ("labels", "train", "validation")]
+    label_texts, *parts = map(read_json, files)
     with annotation_errors(files[0]):
-        labels = {name: int(str(label)) for name, label in given.items()}
+        labels = {name: int(str(label)) for name, label in label_texts.items()}
     result = []
     for file, part in zip(files[1:], parts):
         with annotation_errors(file):
             videos = [(row["id"], row["template"]) for row in part]
-            plain = str.maketrans("", "", "[]")
-            result.append({str(name): labels[text.translate(plain)] for name, text in videos})
-    return Annotations(ordered(labels, files[0]), result[0], result[1], files)
+            brackets = str.maketrans("", "", "[]")
+            result.append({str(name): labels[text.translate(brackets)] for name, text in videos})
+    return Annotations(order_names(labels, files[0]), result[0], result[1], files)
 
 
-def sthv1(folder: Path, split: int) -> Annotations:
-    """`*-labels.csv`, a class a line; `*-train.csv`, `*-validation.csv`, `id;class`; sorted."""
-    files = [one(folder, f"*{name}.csv") for name in ("labels", "train", "validation")]
-    names = sorted(line for line in lines(files[0]) if line)
-    train, val = (pairs(file, ";") for file in files[1:])
-    return by_name(train, val, files, names)
+def read_sthv1(folder: Path, split: int) -> Annotations:
+    """`*-labels.csv`, one class a line; `*-train.csv`, `*-validation.csv`, `id;class`; sorted."""
+
+    def parse(line: str) -> tuple[str, str]:
+        key, name = line.split(";")
+        return key, require_value(name)
+
+    files = [find_one(folder, f"*{name}.csv") for name in ("labels", "train", "validation")]
+    names = sorted(line for line in read_lines(files[0]) if line)
+    train, val = (read_rows(file, number_lines(file), parse) for file in files[1:])
+    return convert_names_to_labels(train, val, files, names)
 
 
-def moments(folder: Path, split: int) -> Annotations:
+def read_moments(folder: Path, split: int) -> Annotations:
     """moments_categories.txt, `class,label`; trainingSet.csv, `class/video,class,...`."""
     files = [folder / n for n in ("moments_categories.txt", "trainingSet.csv", "validationSet.csv")]
     with annotation_errors(files[0]):
-        given = [row for row in csv.reader(lines(files[0])) if row]
-        labels = {name: int(label) for name, label in given}
-    result: list[dict[str, int]] = []
-    for file in files[1:]:
-        result.append({})
-        for number, row in rows(file, csv.reader(lines(file))):
-            with annotation_errors(file, number):
-                if row:
-                    result[-1][key_of(row[0])] = labels[row[0].rpartition("/")[0]]
-    return Annotations(ordered(labels, files[0]), result[0], result[1], files)
+        rows = [row for row in csv.reader(read_lines(files[0])) if row]
+        labels = {name: int(label) for name, label in rows}
+
+    def parse(row: list[str]) -> tuple[str, int]:
+        return strip_extension(row[0]), labels[row[0].rpartition("/")[0]]
+
+    train, val = (
+        read_rows(file, iterate_csv(file, csv.reader(read_lines(file))), parse)
+        for file in files[1:]
+    )
+    return Annotations(order_names(labels, files[0]), train, val, files)
 
 
-def ucf101(folder: Path, split: int) -> Annotations:
+def read_ucf101(folder: Path, split: int) -> Annotations:
     """classInd.txt, `label class` from 1; trainlist01.txt and testlist01.txt, `class/video ...`."""
     lists = (f"{name}list{split:02d}.txt" for name in ("train", "test"))
     files = [folder / name for name in ("classInd.txt", *lists)]
     with annotation_errors(files[0]):
-        given = [line.split() for line in lines(files[0]) if line]
-        labels = {name: int(label) - 1 for label, name in given}
-    result: list[dict[str, int]] = []
-    for file in files[1:]:
-        result.append({})
-        for number, line in enumerate(lines(file), 1):
-            with annotation_errors(file, number):
-                if line:
-                    result[-1][key_of(line.split()[0])] = labels[line.split("/")[0]]
-    return Annotations(ordered(labels, files[0]), result[0], result[1], files)
+        rows = [line.split() for line in read_lines(files[0]) if line]
+        labels = {name: int(label) - 1 for label, name in rows}
+
+    def parse(line: str) -> tuple[str, int]:
+        return strip_extension(line.split()[0]), labels[line.split("/")[0]]
+
+    train, val = (read_rows(file, number_lines(file), parse) for file in files[1:])
+    return Annotations(order_names(labels, files[0]), train, val, files)
 
 
-def hmdb51(folder: Path, split: int) -> Annotations:
-    """`CLASS_test_split1.txt`, `video 1` to train, `video 2` to test, 0 neither; sorted classes."""
+def read_hmdb51(folder: Path, split: int) -> Annotations:
+    """`CLASS_test_split1.txt`: `video 1` is train, `video 2` test, `video 0` neither; sorted."""
     end = f"_test_split{split}.txt"
     files = sorted(folder.glob(f"*{end}"))
     if not files:
@@ -111,28 +121,31 @@ def hmdb51(folder: Path, split: int) -> Annotations:
     result: dict[str, dict[str, int]] = {"0": {}, "1": {}, "2": {}}
     names = [file.name[: -len(end)] for file in files]
     for label, (name, file) in enumerate(zip(names, files)):
-        for number, line in enumerate(lines(file), 1):
+        for number, line in number_lines(file):
             with annotation_errors(file, number):
                 if line:
                     video, part = line.split()
-                    result[part][key_of(f"{name}/{video}")] = label
+                    result[part][strip_extension(f"{name}/{video}")] = label
     return Annotations(names, result["1"], result["2"], files)
 
 
 READERS = {
-    "kinetics": kinetics,
-    "sthv2": sthv2,
-    "sthv1": sthv1,
-    "jester": sthv1,
-    "moments": moments,
-    "ucf101": ucf101,
-    "hmdb51": hmdb51,
+    "kinetics": read_kinetics,
+    "sthv2": read_sthv2,
+    "sthv1": read_sthv1,
+    "jester": read_sthv1,
+    "moments": read_moments,
+    "ucf101": read_ucf101,
+    "hmdb51": read_hmdb51,
 }
 FRAMES = ("sthv1", "jester")  # distributed as folders of JPEG frames
 
 
-def read(dataset: str, folder: Path, split: int) -> Annotations:
-    """Raises ValueError, naming file and line, where a file is missing or not as distributed."""
+def read_public_annotations(dataset: str, folder: Path, split: int) -> Annotations:
+    """Reads the annotations of one of READERS; `split` counts from 1 (UCF101, HMDB51).
+
+    Raises ValueError with the file and line if a file is missing or not as distributed.
+    """
     if not folder.is_dir():
         raise ValueError(f"--annotations: {folder} is no folder")
     result = READERS[dataset](folder, split)
@@ -144,23 +157,102 @@ def read(dataset: str, folder: Path, split: int) -> Annotations:
     return result
 
 
-def key_of(path: str) -> str:
-    """`folder/name`, without the extension."""
+class VideoLists(NamedTuple):
+    """Lines of the lists, and what did not match.
+
+    `missing`: lines `split key label` of annotated videos that do not exist; `others`: paths
+    without an annotation; `doubles`: paths of further files of a listed video.
+    """
+
+    train: list[str]
+    val: list[str]
+    missing: list[str]
+    others: list[str]
+    doubles: list[str]
+
+
+def match_videos(annotations: Annotations, root: Path, frames: bool) -> VideoLists:
+    """Looks for the annotated videos (or, with `frames`, folders of JPEG frames) below `root`.
+
+    Raises ValueError if `root` has none of them.
+    """
+    if not root.is_dir():
+        raise ValueError(f"--videos: {root} is no folder")
+    keys = {**annotations.train, **annotations.val}
+    with_folder = any("/" in key for key in keys)
+    files = find_frame_folders(root) if frames else find_videos(root, with_folder)
+    train, val = (
+        [f"{files[key][0]} {label}" for key, label in part.items() if key in files]
+        for part in (annotations.train, annotations.val)
+    )
+    if not train and not val:
+        kind, example = "a folder" if frames else "a video", next(iter(keys), "nothing")
+        raise ValueError(
+            f"--videos: {root} has none of the {len(keys)} annotated videos; the first is "
+            f"{kind} {example}"
+        )
+    odd = next((line for line in (*train, *val) if "\n" in line), None)
+    if odd:
+        raise ValueError(f"--videos: {quote(odd)} has a line break in its name; rename it")
+    missing = [
+        f"{name} {key} {label}"
+        for name, part in (("train", annotations.train), ("val", annotations.val))
+        for key, label in part.items()
+        if key not in files
+    ]
+    others = sorted(path for key, paths in files.items() if key not in keys for path in paths)
+    doubles = sorted(path for key in keys for path in files.get(key, ())[1:])
+    return VideoLists(train, val, missing, others, doubles)
+
+
+def find_videos(root: Path, with_folder: bool) -> dict[str, list[str]]:
+    """{key: paths below `root`} of all videos; `with_folder`: a key includes the last folder."""
+    result: dict[str, list[str]] = defaultdict(list)
+    for folder, names in walk_sorted(root):
+        for name in sorted(names):
+            if os.path.splitext(name)[1].lower() in SUFFIXES:
+                key = f"{folder.name}/{name}" if with_folder else name
+                result[strip_extension(key)].append(str(folder / name))
+    return result
+
+
+def find_frame_folders(root: Path) -> dict[str, list[str]]:
+    """{name: [`path num_frames`]} of all folders whose JPEG frames count up from 1."""
+    result: dict[str, list[str]] = defaultdict(list)
+    for folder, names in walk_sorted(root):
+        numbers = {int(hit.group(1)) for hit in map(FRAME.fullmatch, names) if hit}
+        if numbers and numbers == set(range(1, len(numbers) + 1)):
+            result[folder.name].append(f"{folder} {len(numbers)}")
+    return result
+
+
+def walk_sorted(root: Path) -> Iterator[tuple[Path, list[str]]]:
+    """(folder below `root`, its file names) of all folders, in the order of their names."""
+    for folder, inner, names in os.walk(root, followlinks=True):
+        inner.sort()
+        yield Path(folder).relative_to(root), names
+
+
+def strip_extension(path: str) -> str:
     return path.rpartition(".")[0] or path
 
 
-def by_name(train: dict, val: dict, files: list[Path], names: Sequence[str] = ()) -> Annotations:
-    """From classes' names to labels, in the order given or else sorted."""
+def convert_names_to_labels(
+    train: dict[str, str], val: dict[str, str], files: list[Path], names: Sequence[str] = ()
+) -> Annotations:
+    """Annotations from {key: class name}; labels count `names`, or all class names sorted."""
     names = list(names) or sorted({*train.values(), *val.values()})
     labels = {name: label for label, name in enumerate(names)}
     odd = next((n for n in (*train.values(), *val.values()) if n not in labels), None)
     if odd is not None:
         raise ValueError(f"--annotations: {odd!r} is no class of {files[0]}")
-    train, val = ({key: labels[name] for key, name in part.items()} for part in (train, val))
-    return Annotations(names, train, val, files)
+    train_labels, val_labels = (
+        {key: labels[name] for key, name in part.items()} for part in (train, val)
+    )
+    return Annotations(names, train_labels, val_labels, files)
 
 
-def ordered(labels: dict[str, int], file: Path) -> list[str]:
+def order_names(labels: dict[str, int], file: Path) -> list[str]:
     """The names in the order of their labels, which must be 0, 1, 2, ..."""
     names = sorted(labels, key=labels.get)
     if not names or [labels[name] for name in names] != list(range(len(names))):
@@ -168,24 +260,26 @@ def ordered(labels: dict[str, int], file: Path) -> list[str]:
     return names
 
 
-def pairs(file: Path, mark: str) -> dict[str, str]:
+def read_rows(file: Path, rows: Iterable[tuple[int, Any]], parse: Callable) -> dict[str, Any]:
+    """{key: value} of numbered rows, each by `parse`; empty rows are skipped."""
     result = {}
-    for number, line in enumerate(lines(file), 1):
-        if line:
+    for number, row in rows:
+        if row:
             with annotation_errors(file, number):
-                key, name = line.split(mark)
-                result[key] = filled(name)
+                key, value = parse(row)
+                result[key] = value
     return result
 
 
-def filled(text: Any) -> str:
+def require_value(text: Any) -> str:
+    """The text of a field; ValueError if it is missing or empty."""
     if not text:
         raise ValueError
     return text
 
 
-def one(folder: Path, pattern: str) -> Path:
-    """The one file of the folder with such a name."""
+def find_one(folder: Path, pattern: str) -> Path:
+    """The only file of the folder whose name matches."""
     result = sorted(folder.glob(pattern))
     if len(result) != 1:
         raise ValueError(f"--annotations: {folder} must have one {pattern}, not {len(result)}")
@@ -194,35 +288,36 @@ def one(folder: Path, pattern: str) -> Path:
 
 def read_json(file: Path) -> Any:
     with annotation_errors(file):
-        return json.loads("\n".join(lines(file)))
+        return json.loads("\n".join(read_lines(file)))
 
 
-def lines(file: Path) -> list[str]:
+def read_lines(file: Path) -> list[str]:
     return [line.strip() for line in read_text(file, f"--annotations: {file}").split("\n")]
 
 
-def header(file: Path) -> list[str]:
+def number_lines(file: Path) -> Iterator[tuple[int, str]]:
+    return enumerate(read_lines(file), 1)
+
+
+def read_header(file: Path) -> set[str]:
     with annotation_errors(file, 1):
-        return next(csv.reader(lines(file)), [])
+        return set(next(csv.reader(read_lines(file)), []))
 
 
-def rows(file: Path, reader: Any) -> Iterator[tuple[int, Any]]:
-    """(number of the line, row) of a reader of the module csv."""
-    while True:
-        try:
-            row = next(reader, None)
-        except csv.Error as error:
-            raise ValueError(
-                f"--annotations: {file}, line {reader.line_num} is not csv: {error}"
-            ) from None
-        if row is None:
-            return
-        yield reader.line_num, row
+def iterate_csv(file: Path, reader: Any) -> Iterator[tuple[int, Any]]:
+    """(line number, row) of a reader of the module csv."""
+    try:
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise ValueError(
+            f"--annotations: {file}, line {reader.line_num} is not csv: {error}"
+        ) from None
 
 
 @contextmanager
 def annotation_errors(file: Path, number: int = 0) -> Iterator[None]:
-    """What is not as distributed becomes a ValueError that names the file, and the line."""
+    """Turns an error in a file that is not as distributed into a ValueError with file and line."""
     try:
         yield
     except Exception as error:  # a file can make Python and its readers raise almost anything

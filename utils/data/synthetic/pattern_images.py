@@ -1,7 +1,8 @@
-"""Draws a small image data set in CIFAR-10's binary format: ten patterns, any place, any colours.
+"""A small synthetic image data set in CIFAR-10's binary format: ten patterns as classes.
 
-Colour says nothing: two random colours, ground and body, are at least so far apart that the pattern
-shows. Files: `data_batch_1.bin` to `data_batch_5.bin`, `test_batch.bin`, `batches.meta.txt`.
+Position and colours are random. Colours do not depend on the class; ground and body differ enough
+for the pattern to be visible. Files: `data_batch_1.bin` to `data_batch_5.bin`, `test_batch.bin`,
+`batches.meta.txt`.
 """
 
 import os
@@ -27,14 +28,14 @@ PATTERNS = (
     "dots",
 )
 FILES = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
-PER_FILE = 10_000  # what readers of CIFAR-10 insist on
+PER_FILE = 10_000  # images; readers of CIFAR-10 require it
 SIZE = 32
-CONTRAST = 60  # least distance of the two colours, in levels of the grey image
-NOISE = 40
+CONTRAST = 60  # smallest difference of the two colours, in grey levels
+NOISE = 40  # standard deviation, in levels
 
 
 def draw_image(pattern: str, rng: np.random.RandomState) -> np.ndarray:
-    """uint8 (32, 32, 3), RGB."""
+    """An image of a pattern: uint8 (32, 32, 3), RGB."""
     mask = draw_mask(pattern, rng)[..., None] / 255
     ground, body = draw_colours(rng)
     image = ground + (body - ground) * mask + rng.normal(0, NOISE, (SIZE, SIZE, 3))
@@ -42,6 +43,7 @@ def draw_image(pattern: str, rng: np.random.RandomState) -> np.ndarray:
 
 
 def draw_colours(rng: np.random.RandomState) -> np.ndarray:
+    """The colours of ground and body: (2, 3)."""
     while True:
         colours = rng.uniform(0, 255, (2, 3))
         if abs(colours[0].mean() - colours[1].mean()) > CONTRAST:
@@ -49,7 +51,7 @@ def draw_colours(rng: np.random.RandomState) -> np.ndarray:
 
 
 def draw_mask(pattern: str, rng: np.random.RandomState) -> np.ndarray:
-    """Where the body is: uint8 (32, 32), 0 or 255, soft at the edges."""
+    """The mask of the body: uint8 (32, 32), 0 or 255, antialiased at the edges."""
     mask = np.zeros((SIZE, SIZE), np.uint8)
     x, y, r = (int(v) for v in rng.randint((12, 12, 7), (20, 20, 11)))
     period, phase = rng.uniform(6, 10), rng.uniform(0, 2 * np.pi)
@@ -89,9 +91,9 @@ def draw_records(count: int, rng: np.random.RandomState) -> bytes:
 
 
 def draw_cifar10(root: Path, seed: int, distinct: int = PER_FILE) -> dict[str, int]:
-    """Writes the data set: 10,000 images in each of six files, as readers of CIFAR-10 expect.
+    """Writes six files of 10,000 images, as readers of CIFAR-10 expect; returns the counts.
 
-    `distinct` below 10,000 repeats so many images in every file, for tests.
+    With `distinct` below 10,000, each file repeats that number of images, for tests.
     """
     root.mkdir(parents=True, exist_ok=True)
     (root / "batches.meta.txt").write_text("\n".join(PATTERNS) + "\n")

@@ -1,4 +1,4 @@
-"""Annotation files: what is read, what is refused and how the refusal reads."""
+"""Annotation files: accepted and refused lines, and the error messages."""
 
 import io
 import json
@@ -161,7 +161,7 @@ def test_an_unknown_source_is_named(read):
         read("a 1", "jpeg")
 
 
-def test_a_name_that_is_no_utf8_is_found(read, tmp_path):
+def test_a_name_that_is_not_utf8_is_read(read, tmp_path):
     name = b"caf\xe9.mp4"
     try:
         Path(str(tmp_path), name.decode(errors="surrogateescape")).touch()

@@ -17,12 +17,12 @@ import numpy as np
 import psutil
 import pytest
 
+from tests.numbered_videos import write_numbered_video
 from utils.cli import find_failure
 from utils.config import ROOT
 from utils.cpu_cores import LAUNCHER_CORES
 from utils.data import loader
 from utils.data.sampler import TrainSampler
-from utils.data.synthetic.motion_videos import write_numbered_video
 from utils.data.video_dataset import TrainVideos
 from utils.data.worker_pool import PrefetchedBatches, allocate_shared_rows
 from utils.video.decoders import open_video
@@ -453,6 +453,6 @@ def test_prefetched_batches_fit_the_free_memory(tmp_path, monkeypatch):
         assert loader.choose_prefetch("auto", size, 2) == expected
     assert loader.choose_prefetch(30, 100, 2) == 30
     assert loader.choose_prefetch("auto", 3000, 2, 1) == 1
-    for wanted, size in (("auto", 1001), (39, 100)):
-        with pytest.raises(ValueError, match=f"data.prefetch {wanted}: .* batches of .* are free"):
-            loader.choose_prefetch(wanted, size, 2)
+    for setting, size in (("auto", 1001), (39, 100)):
+        with pytest.raises(ValueError, match=f"data.prefetch {setting}: .* batches of .* are free"):
+            loader.choose_prefetch(setting, size, 2)

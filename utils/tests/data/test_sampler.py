@@ -1,4 +1,4 @@
-"""The order of samples: every sample at most once an epoch, the same for all who ask."""
+"""Sampling: every sample at most once per epoch, the same sequence for any number of ranks."""
 
 import numpy as np
 import pytest
@@ -11,14 +11,14 @@ def sequence(samples, batch, rank, size, epochs=2, seed=3):
     return [order.sample_at(i) for i in range(epochs * order.steps_per_epoch * batch)]
 
 
-def test_ranks_share_an_epoch_without_overlap():
+def test_ranks_divide_an_epoch_without_overlap():
     parts = [sequence(23, 3, rank, 2, epochs=1) for rank in range(2)]
-    seen = [sample for part in parts for sample, _ in part]
-    assert len(seen) == len(set(seen)) == 18
+    drawn_samples = [sample for part in parts for sample, _ in part]
+    assert len(drawn_samples) == len(set(drawn_samples)) == 18
     assert {epoch for part in parts for _, epoch in part} == {0}
 
 
-def test_two_ranks_see_the_global_batches_of_one():
+def test_two_ranks_have_the_global_batches_of_one():
     whole = [s for s, _ in sequence(24, 4, 0, 1)]
     halves = [[s for s, _ in sequence(24, 2, rank, 2)] for rank in range(2)]
     for step in range(12):
@@ -28,15 +28,15 @@ def test_two_ranks_see_the_global_batches_of_one():
 
 @pytest.mark.parametrize(("batch", "size"), [(8, 1), (4, 1), (2, 4), (1, 2)])
 @pytest.mark.parametrize("done", [0, 1, 5, 12, 17])
-def test_a_run_that_goes_on_with_other_ranks_leaves_out_and_repeats_no_sample(batch, size, done):
+def test_a_run_resumed_with_other_ranks_repeats_no_sample(batch, size, done):
     """101 samples on 2 ranks x 4, then on others after `done` steps of 8, through two epochs."""
     before = [sequence(101, 4, rank, 2)[: 4 * done] for rank in range(2)]
     orders = [TrainSampler(101, batch, rank, size, 3, epoch_samples=96) for rank in range(size)]
     first, last = 8 * done // size, 2 * 96 // size
     after = [[order.sample_at(i) for i in range(first, last)] for order in orders]
-    seen = [row for part in before + after for row in part]
+    drawn_samples = [row for part in before + after for row in part]
     for epoch in range(2):
-        samples = [sample for sample, e in seen if e == epoch]
+        samples = [sample for sample, e in drawn_samples if e == epoch]
         assert len(samples) == len(set(samples)) == 96
         assert set(samples) == set(orders[0].permutation(epoch)[:96])
 
@@ -48,24 +48,24 @@ def test_epochs_are_shuffled_anew_and_seeds_differ():
     assert samples != [s for s, _ in sequence(16, 4, 0, 1, seed=4)]
 
 
-def test_what_an_epoch_leaves_out_comes_in_others():
-    seen = {s for s, _ in sequence(10, 4, 0, 1, epochs=30)}
-    assert seen == set(range(10))
+def test_samples_that_an_epoch_leaves_out_appear_in_others():
+    drawn_samples = {s for s, _ in sequence(10, 4, 0, 1, epochs=30)}
+    assert drawn_samples == set(range(10))
 
 
-def test_positions_may_be_asked_in_any_order():
+def test_positions_may_be_read_in_any_order():
     order = TrainSampler(16, 4, 0, 1, 0)
     late, early = order.sample_at(40), order.sample_at(2)
     fresh = [TrainSampler(16, 4, 0, 1, 0).sample_at(position) for position in (2, 40)]
     assert [early, late] == fresh
 
 
-def test_too_few_samples_are_told():
+def test_too_few_samples_are_an_error():
     with pytest.raises(ValueError, match="data.batch: 5 samples do not fill one batch of 3"):
         TrainSampler(5, 3, 0, 2, 0)
 
 
-def test_randomness_of_a_sample_depends_on_all_three():
+def test_random_numbers_depend_on_seed_epoch_and_sample():
     draws = {
         sample_rng(*key).randint(2**31) for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
     }

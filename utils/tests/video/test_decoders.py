@@ -1,4 +1,4 @@
-"""Video files and frame folders: which frame comes, with which pixels, and what a bad file does."""
+"""Video files and frame folders: frame numbers, pixels, and errors for bad files."""
 
 import os
 import pickle
@@ -45,7 +45,7 @@ def picture(number, width, height):
     return pixels
 
 
-def numbers(frames):
+def read_bits(frames):
     """The numbers that `picture` drew."""
     field = frames.shape[2] // BITS
     middle = frames[:, frames.shape[1] // 4, field // 2 : BITS * field : field]
@@ -93,33 +93,19 @@ def read_all(path, reader):
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
 @pytest.mark.parametrize("name", FILES)
-def test_every_frame_comes_in_order(files, name, reader):
-    count = FILES[name][1]
+def test_frames_are_the_requested_ones_in_any_order(files, name, reader):
+    rng, count = np.random.RandomState(3), FILES[name][1]
+    requests = [range(count), [count - 1], [0], [5, 5, 5], [40, 2, 40, 7], range(0, count, 7)]
+    for k in range(8):
+        random = rng.randint(count, size=9)
+        requests.append(np.sort(random) if k % 2 else random)
     with open_video(files[name], reader) as source:
         assert len(source) == count
-        frames = source.frames(range(count))
-    assert frames.shape == (count, 120, 160, 3)
-    assert frames.dtype == np.uint8
-    assert numbers(frames) == list(range(count))
-
-
-@pytest.mark.parametrize("reader", BACK_ENDS)
-@pytest.mark.parametrize("name", FILES)
-def test_frames_are_the_ones_asked_for(files, name, reader):
-    dice = np.random.RandomState(3)
-    count = FILES[name][1]
-    with open_video(files[name], reader) as source:
-        for k in range(8):
-            wanted = dice.randint(count, size=9)
-            wanted = np.sort(wanted) if k % 2 else wanted
-            assert numbers(source.frames(wanted)) == wanted.tolist()
-
-
-@pytest.mark.parametrize("reader", BACK_ENDS)
-@pytest.mark.parametrize("wanted", [[59], [0], [5, 5, 5], [40, 2, 40, 7], list(range(0, 60, 7))])
-def test_single_repeated_and_backward_frames(files, wanted, reader):
-    with open_video(files["mpeg4.avi"], reader) as source:
-        assert numbers(source.frames(wanted)) == wanted
+        for indices in requests:
+            frames = source.frames(indices)
+            assert frames.shape == (len(indices), 120, 160, 3)
+            assert frames.dtype == np.uint8
+            assert read_bits(frames) == list(indices)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -143,7 +129,7 @@ def test_back_ends_agree_on_real_videos(path):
 
 
 @pytest.mark.parametrize("size", [(144, 176), (96, 64), (48, 50), (16, 16), (34, 34), (150, 102)])
-def test_padded_rows_are_understood(tmp_path, size):
+def test_padded_rows_are_read_correctly(tmp_path, size):
     path = draw(tmp_path / "narrow.mp4", count=3, size=size)
     one, *others = (read_all(path, reader) for reader in BACK_ENDS)
     assert one.shape == (3, size[1], size[0], 3)
@@ -157,7 +143,7 @@ def test_pixels_are_red_green_blue(tmp_path, reader):
     assert np.median(difference) < 8
 
 
-def turned(path, matrix):
+def write_rotation(path, matrix):
     """Writes a rotation into an MP4's track header."""
     data = bytearray(path.read_bytes())
     position = data.index(b"tkhd") + 44
@@ -171,10 +157,10 @@ def turned(path, matrix):
 @pytest.mark.parametrize(
     ("matrix", "turns"), [((0, 1, 0, -1, 0), 3), ((-1, 0, 0, 0, -1), 2), ((0, -1, 0, 1, 0), 1)]
 )
-def test_turned_videos_are_set_upright(tmp_path, matrix, turns):
+def test_rotated_videos_are_read_upright(tmp_path, matrix, turns):
     path = draw(tmp_path / "video.mp4", count=3)
     upright = np.rot90(read_all(path, "decord"), turns, axes=(1, 2))
-    turned(path, matrix)
+    write_rotation(path, matrix)
     for reader in BACK_ENDS:
         assert np.array_equal(read_all(path, reader), upright)
 
@@ -185,7 +171,7 @@ def test_an_index_outside_is_a_video_error(files, reader, index):
     with open_video(files["gop12.mp4"], reader) as source:
         with pytest.raises(VideoError, match=f"frame {index} .*60"):
             source.frames([3, index])
-        assert numbers(source.frames([3])) == [3]
+        assert read_bits(source.frames([3])) == [3]
 
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
@@ -233,7 +219,7 @@ def sound_only(path):
 
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
-def test_what_is_no_video_is_a_video_error(tmp_path, reader):
+def test_a_file_that_is_no_video_is_a_video_error(tmp_path, reader):
     for name in make_bad(tmp_path):
         with pytest.raises(VideoError) as caught:
             open_video(tmp_path / name, reader)
@@ -244,7 +230,7 @@ def test_what_is_no_video_is_a_video_error(tmp_path, reader):
 
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
-def test_a_damaged_video_never_repeats_frames_in_silence(tmp_path, reader):
+def test_a_damaged_video_is_an_error_and_repeats_no_frames(tmp_path, reader):
     path = draw(tmp_path / "video.mp4", count=40)
     with av.open(str(path)) as source, av.open(str(tmp_path / "cut.mp4"), "w") as target:
         stream = target.add_stream_from_template(source.streams.video[0])
@@ -255,15 +241,15 @@ def test_a_damaged_video_never_repeats_frames_in_silence(tmp_path, reader):
     with open_video(tmp_path / "cut.mp4", reader) as source:
         length = len(source)
         assert length == (35 if reader == "pyav" else 37)  # two packets are marked as not shown
-        assert numbers(source.frames(range(28))) == list(range(12, 40))
+        assert read_bits(source.frames(range(28))) == list(range(12, 40))
         with pytest.raises(VideoError, match="frame 28"):
             source.frames(range(length))
-        assert numbers(source.frames([0])) == [12]
+        assert read_bits(source.frames([0])) == [12]
 
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
-def test_frames_that_an_edit_list_hides_are_no_frames(tmp_path, reader):
-    """As a cut leaves them that copies the stream. Two back ends count them all the same."""
+def test_frames_hidden_by_an_edit_list_are_not_counted(tmp_path, reader):
+    """A cut that copies the stream hides frames. decord and OpenCV count them nevertheless."""
     path, hidden = draw(tmp_path / "video.mp4", count=40), 5
     with av.open(str(path)) as source, av.open(str(tmp_path / "cut.mp4"), "w") as target:
         stream = target.add_stream_from_template(source.streams.video[0])
@@ -274,7 +260,7 @@ def test_frames_that_an_edit_list_hides_are_no_frames(tmp_path, reader):
             target.mux(packet)
     with open_video(tmp_path / "cut.mp4", reader) as source:
         assert len(source) == (35 if reader == "pyav" else 40)
-        assert numbers(source.frames([34, *range(35)])) == [39, *range(5, 40)]
+        assert read_bits(source.frames([34, *range(35)])) == [39, *range(5, 40)]
 
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
@@ -305,7 +291,7 @@ def test_a_video_error_survives_pickling():
     assert str(copy) == str(error) == "cannot read a/b.mp4 with decord: two lines"
 
 
-def test_the_first_that_is_installed_is_taken(files, monkeypatch):
+def test_auto_uses_the_first_installed_reader(files, monkeypatch):
     assert open_video(files["gop12.mp4"]).reader == "pyav"
     monkeypatch.setattr(decoders, "_pyav", lambda: None)
     assert open_video(files["gop12.mp4"]).reader == "decord"
@@ -336,7 +322,7 @@ def test_closing_frees_the_file(files, reader):
         source.frames([2])
 
 
-def test_ffmpeg_does_not_chatter(tmp_path):
+def test_ffmpeg_prints_nothing(tmp_path):
     make_bad(tmp_path)
     data = draw(tmp_path / "whole.mp4", count=60, options=H264).read_bytes()
     (tmp_path / "damaged.mp4").write_bytes(data[:3000] + bytes(1500) + data[4500:])
@@ -371,10 +357,10 @@ def jpeg(path, pixels):
 
 
 def test_a_folder_counts_its_files_from_one(tmp_path):
-    want = [jpeg(tmp_path / f"img_{i:05d}.jpg", picture(i, 70, 40)) for i in range(1, 6)]
+    expected = [jpeg(tmp_path / f"img_{i:05d}.jpg", picture(i, 70, 40)) for i in range(1, 6)]
     with FrameFolder(tmp_path, 5, "img_{:05d}.jpg") as source:
         assert len(source) == 5
-        assert np.array_equal(source.frames([4, 0, 0, 2]), np.stack(want)[[4, 0, 0, 2]])
+        assert np.array_equal(source.frames([4, 0, 0, 2]), np.stack(expected)[[4, 0, 0, 2]])
 
 
 def test_grey_frames_of_a_colour_folder_become_rgb(tmp_path):
@@ -387,7 +373,7 @@ def test_grey_frames_of_a_colour_folder_become_rgb(tmp_path):
 def test_flow_in_two_files(tmp_path, template):
     folder = tmp_path / "123"
     fields = (123,) if template.startswith("{:06d}") else ()
-    want = [
+    expected = [
         [
             jpeg(folder / template.format(*fields, axis, i), picture(i, 70, 40)[..., k])
             for k, axis in enumerate("xy")
@@ -396,13 +382,13 @@ def test_flow_in_two_files(tmp_path, template):
     ]
     frames = FrameFolder(folder, 2, template, flow=True).frames([1, 0])
     assert frames.shape == (2, 40, 70, 2)
-    assert np.array_equal(frames, np.moveaxis(np.array(want)[::-1], 1, 3))
+    assert np.array_equal(frames, np.moveaxis(np.array(expected)[::-1], 1, 3))
 
 
 def test_flow_in_the_channels_of_one_file(tmp_path):
-    want = jpeg(tmp_path / "000001.jpg", picture(1, 70, 40))
+    expected = jpeg(tmp_path / "000001.jpg", picture(1, 70, 40))
     frames = FrameFolder(tmp_path, 1, "{:06d}.jpg", flow=True).frames([0])
-    assert np.array_equal(frames[0], want[..., :2])
+    assert np.array_equal(frames[0], expected[..., :2])
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "cut", "text"])

@@ -1,4 +1,4 @@
-"""Files that a stranger made: each is refused by name, or read, with little memory and soon."""
+"""Hostile files: each is refused with its name, or read, quickly and with little memory."""
 
 import os
 import re
@@ -17,10 +17,9 @@ from utils.config import ROOT
 from utils.data.unreadable_videos import UnreadableVideos
 from utils.tests.video.test_decoders import BACK_ENDS, draw, picture
 from utils.tests.video.test_odd_videos import pictures, write
-from utils.video import integrity
-from utils.video.decoders import FrameFolder, VideoError, open_video, read_jpeg
-from utils.video.image_files import jpeg_size
-from utils.video.integrity import Job, examine
+from utils.video import integrity, pyav_reader
+from utils.video.decoders import FrameFolder, VideoError, jpeg_size, open_video, read_jpeg
+from utils.video.integrity import VideoJob, examine
 from utils.video.pyav_reader import ExactVideo
 from utils.video.reader import WrongContent
 
@@ -28,7 +27,7 @@ PLAYLIST = "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXT-X-MEDIA-SEQUENCE:0\n#EXTINF:9
 LATIN = b"caf\xe9\xe8\xfc\xdf\xff"  # no UTF-8
 
 
-def replaced(path, old: bytes, new: bytes):
+def replace_bytes(path, old: bytes, new: bytes):
     data = path.read_bytes()
     assert old in data
     path.write_bytes(data.replace(old, new))
@@ -36,7 +35,7 @@ def replaced(path, old: bytes, new: bytes):
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".avi", ".mov"])
-def test_metadata_that_are_not_utf8_do_no_harm(tmp_path, suffix):
+def test_metadata_that_is_not_utf8_is_ignored(tmp_path, suffix):
     path = tmp_path / f"video{suffix}"
     with av.open(str(path), "w") as container:
         container.metadata["title"] = "cafeZZZZZ"[: len(LATIN)]
@@ -46,20 +45,20 @@ def test_metadata_that_are_not_utf8_do_no_harm(tmp_path, suffix):
             frame = av.VideoFrame.from_ndarray(picture(k, 64, 64), format="rgb24")
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
-    replaced(path, b"cafeZZZZZ"[: len(LATIN)], LATIN)
+    replace_bytes(path, b"cafeZZZZZ"[: len(LATIN)], LATIN)
     for reader in BACK_ENDS:
         with open_video(path, reader) as source:
             assert source.frames([0, 3]).shape == (2, 64, 64, 3)
     for depth in ("all", "ends"):
-        assert examine(Job(str(path), depth=depth)).kind == "good"
+        assert examine(VideoJob(str(path), depth=depth)).kind == "good"
 
 
 def test_an_unknown_codec_is_a_video_error(tmp_path):
-    path = replaced(draw(tmp_path / "video.mp4", count=4), b"avc1", b"zzz1")
+    path = replace_bytes(draw(tmp_path / "video.mp4", count=4), b"avc1", b"zzz1")
     with pytest.raises(VideoError, match="video.mp4 with pyav: this FFmpeg has no decoder"):
         open_video(path)
     for depth in ("all", "ends"):
-        finding = examine(Job(str(path), depth=depth))
+        finding = examine(VideoJob(str(path), depth=depth))
         assert finding == ("broken", "this FFmpeg has no decoder for its codec", 0)
 
 
@@ -68,7 +67,7 @@ def test_an_avi_with_dropped_frames_is_good(tmp_path):
     with av.open(str(path)) as container:
         assert container.streams.video[0].frames > 4
     for depth in ("all", "ends"):
-        assert examine(Job(str(path), depth=depth)).kind == "good"
+        assert examine(VideoJob(str(path), depth=depth)).kind == "good"
     with open_video(path) as source:
         assert len(source.frames(range(len(source)))) == 4
 
@@ -87,14 +86,14 @@ def test_frames_above_the_limit_are_refused_before_they_are_decoded(tmp_path, re
     with pytest.raises(VideoError, match="5120x3840 has more than 16777216 pixels.*max_pixels"):
         open_video(path, reader)
     for depth in ("all", "ends"):
-        finding = examine(Job(str(path), reader, depth))
+        finding = examine(VideoJob(str(path), reader, depth))
         assert (finding.kind, "data.max_pixels" in finding.reason) == ("broken", True)
     with open_video(path, reader, 5120 * 3840) as source:
         assert source.frames([0]).shape == (1, 3840, 5120, 3)
 
 
 @pytest.mark.parametrize(("size", "read"), [((4096, 16), True), ((4096, 8), False), ((1, 1), True)])
-def test_a_long_strip_counts_as_what_a_view_makes_of_it(tmp_path, size, read):
+def test_a_strip_counts_as_its_enlarged_test_view(tmp_path, size, read):
     path, (width, height) = tmp_path / "strip.avi", size
     with av.open(str(path), "w") as container:
         stream = container.add_stream("ffv1", rate=25)
@@ -111,8 +110,8 @@ def test_a_long_strip_counts_as_what_a_view_makes_of_it(tmp_path, size, read):
                 open_video(path, reader)
 
 
-def test_frames_that_grow_on_the_way_are_refused(tmp_path):
-    """The container says the size of its beginning only."""
+def test_frames_that_become_larger_are_refused(tmp_path):
+    """The container gives only the size of its first frames."""
     small, large = (
         draw(tmp_path / f"{side}.ts", count=4, gop=2, size=(side, side)) for side in (256, 512)
     )
@@ -122,6 +121,80 @@ def test_frames_that_grow_on_the_way_are_refused(tmp_path):
         assert {frame.shape for frame in source.in_order()} == {(256, 256, 3), (512, 512, 3)}
     with open_video(path, max_pixels=256 * 256) as source, pytest.raises(VideoError):
         list(source.in_order())
+
+
+def replace_box(data: bytes, kind: bytes, content: bytes) -> bytes:
+    """An MP4 with other content in the only box of a kind, and the sizes of its parents."""
+    start = data.index(kind) - 4
+    (size,) = struct.unpack_from(">I", data, start)
+    box = struct.pack(">I4s", 8 + len(content), kind) + content
+    changed = bytearray(data[:start] + box + data[start + size :])
+    for parent in (b"moov", b"trak", b"edts", b"mdia", b"minf", b"stbl", b"moof", b"traf"):
+        outer = data.find(parent) - 4
+        (length,) = struct.unpack_from(">I", data, max(outer, 0))
+        if 0 <= outer < start < outer + length:
+            struct.pack_into(">I", changed, outer, length + len(changed) - len(data))
+    return bytes(changed)
+
+
+def repeat_edit(data: bytes, count: int) -> bytes:
+    """`count` edits, each of which shows all 25 frames."""
+    edit = struct.pack(">IIHH", 1000, 0, 1, 0)
+    return replace_box(data, b"elst", struct.pack(">II", 0, count) + count * edit)
+
+
+def repeat_sample(data: bytes, count: int) -> bytes:
+    """`count` samples of one byte in one chunk."""
+    data = replace_box(data, b"stsz", struct.pack(">III", 0, 1, count))
+    return replace_box(data, b"stsc", struct.pack(">IIIII", 0, 1, 1, count, 1))
+
+
+def repeat_fragment_sample(data: bytes, count: int) -> bytes:
+    """A fragment of `count` samples with default sizes."""
+    return replace_box(data, b"trun", struct.pack(">II", 0, count))
+
+
+@pytest.mark.parametrize("reader", BACK_ENDS)
+@pytest.mark.parametrize(
+    ("change", "count", "entries"),
+    [
+        (repeat_edit, 10**6, 25 * 10**6),
+        (repeat_sample, 2**31 - 1, 2**31 - 1),
+        (repeat_fragment_sample, 2**31 - 1, 2**31 - 1),
+    ],
+)
+def test_an_mp4_with_millions_of_index_entries_is_refused(tmp_path, reader, change, count, entries):
+    """FFmpeg would be busy for minutes or hours, or fill the memory."""
+    fragmented = {"movflags": "frag_keyframe+empty_moov"} if "fragment" in change.__name__ else {}
+    path = tmp_path / "video.mp4"
+    with av.open(str(path), "w", options=fragmented) as container:
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.width = stream.height = 64
+        stream.codec_context.options = {"g": "100"}
+        for k in range(25):
+            frame = av.VideoFrame.from_ndarray(picture(k, 64, 64), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    with open_video(path, reader) as source:
+        assert len(source) == 25
+    path.write_bytes(change(path.read_bytes(), count))
+    start = time.monotonic()
+    with pytest.raises(VideoError, match=f"video.mp4 .*: its index has {entries} entries for"):
+        open_video(path, reader)
+    finding = examine(VideoJob(str(path), reader))
+    assert (finding.kind, "its index has" in finding.reason) == ("broken", True)
+    assert time.monotonic() - start < 10
+
+
+def test_packets_of_a_long_file_are_not_kept(tmp_path, monkeypatch):
+    """Then frames are decoded in order, to the same pixels."""
+    path = write(tmp_path / "video.mp4", pictures(25), bf="0")
+    with open_video(path, "pyav") as source:
+        expected = source.frames([3, 20])
+    monkeypatch.setattr(pyav_reader, "MAX_KEPT_PACKETS", 20)
+    with open_video(path, "pyav") as source:
+        assert source._packets == []
+        np.testing.assert_array_equal(source.frames([3, 20]), expected)
 
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
@@ -136,7 +209,7 @@ def test_playlists_are_refused_at_once(tmp_path, reader, name):
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=20)
     assert "WrongContent: cannot read" in done.stderr
-    assert examine(Job(str(tmp_path / name), reader)).kind == "wrong extension"
+    assert examine(VideoJob(str(tmp_path / name), reader)).kind == "wrong extension"
 
 
 def test_a_playlist_is_refused_by_its_format_too(tmp_path):
@@ -163,7 +236,7 @@ def test_odd_names_are_read_and_scanned(tmp_path, name):
     for reader in BACK_ENDS:
         with open_video(path, reader) as source:
             assert source.frames([3]).shape[0] == 1
-    assert examine(Job(str(path))).kind == "good"
+    assert examine(VideoJob(str(path))).kind == "good"
 
 
 def test_names_are_escaped_in_errors_and_in_the_log(tmp_path, log_messages):
@@ -177,7 +250,7 @@ def test_names_are_escaped_in_errors_and_in_the_log(tmp_path, log_messages):
         assert text.isprintable()
 
 
-def spoil(path):
+def damage_video(path):
     """Changes a byte in the middle of the pictures, so that they decode with errors."""
     data = bytearray(path.read_bytes())
     data[(data.index(b"mdat") + len(data)) // 2] ^= 0x5A
@@ -187,12 +260,12 @@ def spoil(path):
 
 @pytest.mark.parametrize("codec", ["libx264", "mpeg4"])
 def test_a_video_that_decodes_with_errors_is_damaged(tmp_path, codec):
-    path = write(tmp_path / "spoilt.mp4", pictures(40, 160, 128), codec, g="10")
-    assert examine(Job(str(path))).kind == "good"
-    with open_video(spoil(path)) as source:
+    path = write(tmp_path / "damaged.mp4", pictures(40, 160, 128), codec, g="10")
+    assert examine(VideoJob(str(path))).kind == "good"
+    with open_video(damage_video(path)) as source:
         assert len(source.frames(range(len(source)))) == 40
         assert 0 < source.damaged < 40
-    finding = examine(Job(str(path)))
+    finding = examine(VideoJob(str(path)))
     assert finding.kind == "damaged"
     assert re.fullmatch(r"the decoder marks \d+ of 40 frames as damaged", finding.reason)
 
@@ -202,7 +275,7 @@ def test_any_other_error_of_a_scan_is_broken(tmp_path, monkeypatch):
         raise ZeroDivisionError("of a library")
 
     monkeypatch.setattr(integrity, "check_length", fail)
-    finding = examine(Job(str(draw(tmp_path / "a.mp4", count=4))))
+    finding = examine(VideoJob(str(draw(tmp_path / "a.mp4", count=4))))
     assert finding == ("broken", "ZeroDivisionError: of a library", 0)
 
 
@@ -220,7 +293,7 @@ def png_bomb(width: int, height: int) -> bytes:
 
 
 def jpeg_bomb(tmp_path, side: int, **options) -> bytes:
-    """A JPEG file of 16 x 16 that says it is `side` x `side`."""
+    """A JPEG file of 16 x 16 with the size `side` x `side` in its header."""
     Image.fromarray(picture(1, 16, 16)).save(tmp_path / "small.jpg", **options)
     data = bytearray((tmp_path / "small.jpg").read_bytes())
     position = data.index(b"\xff\xc2" if options.get("progressive") else b"\xff\xc0") + 5
@@ -230,16 +303,16 @@ def jpeg_bomb(tmp_path, side: int, **options) -> bytes:
 
 @pytest.mark.parametrize("side", [5000, 30_000, 65_500])
 @pytest.mark.parametrize("kind", ["png", "jpeg", "progressive"])
-def test_pictures_above_the_limit_are_a_video_error(tmp_path, side, kind):
+def test_images_above_the_limit_are_a_video_error(tmp_path, side, kind):
     data = png_bomb(side, side)
     if kind != "png":
         data = jpeg_bomb(tmp_path, side, progressive=kind == "progressive")
     (tmp_path / "00001.jpg").write_bytes(data)
-    began = time.monotonic()
+    start = time.monotonic()
     with pytest.raises(VideoError, match=f"{tmp_path}/00001.jpg with PIL.*pixels"):
         FrameFolder(tmp_path, 1, "{:05d}.jpg").frames([0])
-    assert examine(Job(str(tmp_path), num_frames=1, image_tmpl="{:05d}.jpg")).kind == "broken"
-    assert time.monotonic() - began < 1
+    assert examine(VideoJob(str(tmp_path), num_frames=1, image_tmpl="{:05d}.jpg")).kind == "broken"
+    assert time.monotonic() - start < 1
 
 
 @pytest.mark.parametrize("form", ["baseline", "progressive", "grey", "exif", "cmyk"])
@@ -269,7 +342,7 @@ def test_a_scan_refuses_a_folder_a_pipe_and_a_device(tmp_path):
     os.mkfifo(tmp_path / "pipe.mp4")
     (tmp_path / "device.mp4").symlink_to("/dev/zero")
     for path in tmp_path.iterdir():
-        assert examine(Job(str(path))).kind == "missing"
+        assert examine(VideoJob(str(path))).kind == "missing"
         with pytest.raises(VideoError, match="no such file"):
             open_video(path)
 

@@ -1,7 +1,4 @@
-"""Videos as people have them: frame k is the one a full decode in order gives, by every reader.
-
-Each file is made here, and each reader is asked for frames in and out of order.
-"""
+"""Unusual videos: every reader returns the same frames as decoding the whole file in order."""
 
 from fractions import Fraction
 
@@ -38,18 +35,18 @@ def pictures(count=40, width=96, height=64):
 
 
 def variable_rate(folder):
-    """From 100 frames a second to 2, as phones and screens record."""
+    """From 100 to 2 frames per second, as in phone and screen recordings."""
     gaps = np.random.RandomState(0).choice([10, 33, 40, 100, 500], 40)
     return write(folder / "variable.mp4", pictures(), stamps=[int(s) for s in np.cumsum(gaps)])
 
 
 def ten_hours(folder):
-    """Three frames, hours apart: a header that promises nine hundred thousand."""
+    """Three frames, hours apart: the header declares nine hundred thousand."""
     return write(folder / "long.mp4", pictures(3), stamps=[0, 18_000_000, 36_000_000])
 
 
 def fragmented(folder):
-    """Without an index of frames: fragments, as streams are stored."""
+    """Fragments without an index of frames, as streams are stored."""
     path = folder / "fragments.mp4"
     with av.open(str(path), "w", options={"movflags": "frag_keyframe+empty_moov"}) as container:
         stream = container.add_stream("libx264", rate=25)
@@ -70,7 +67,7 @@ def avi_without_index(folder):
 
 
 def cut_open_group(folder):
-    """Begins with pictures whose references lie before the cut."""
+    """Begins with pictures that refer to pictures before the cut."""
     whole = write(folder / "whole.mkv", pictures(60), **{"x264-params": "open-gop=1:keyint=12"})
     path = folder / "cut.mkv"
     with av.open(str(whole)) as source, av.open(str(path), "w") as target:
@@ -85,7 +82,7 @@ def cut_open_group(folder):
 
 
 def intra_refresh(folder):
-    """Key frames that are none: the picture is renewed column by column."""
+    """Recovery points instead of IDR frames: the picture is refreshed column by column."""
     options = {"x264-params": "intra-refresh=1:keyint=20:bframes=0"}
     return write(folder / "refresh.mp4", pictures(60), **options)
 
@@ -117,7 +114,7 @@ ODD = {
     "spaces and letters": lambda f: write(f / "ein Bär – 熊 (1).mp4", pictures(20)),
     "ten bits": lambda f: write(f / "ten.mp4", pictures(20), pix_fmt="yuv420p10le"),
 }
-# Where the versions of FFmpeg in the three libraries make other colours of the same frame.
+# The three libraries' versions of FFmpeg give other colours for these.
 COLOURS = {"interlaced", "ten bits"}
 
 
@@ -127,8 +124,8 @@ def odd(tmp_path_factory):
     return {name: make(folder) for name, make in ODD.items()}
 
 
-def decoded_in_order(path):
-    """By FFmpeg, all of it."""
+def decode_in_order(path):
+    """All frames, by FFmpeg."""
     with av.open(str(path)) as container:
         to_rgb = VideoReformatter()
         return np.stack([to_array(to_rgb, frame) for frame in container.decode(video=0)])
@@ -136,49 +133,49 @@ def decoded_in_order(path):
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
 @pytest.mark.parametrize("name", ODD)
-def test_frame_k_is_the_one_a_full_decode_gives(odd, name, reader):
+def test_frames_equal_those_of_a_full_decode(odd, name, reader):
     if (name, reader) == ("ten hours", "opencv"):
         pytest.skip("OpenCV gives up between frames hours apart: the file goes on the bad list")
     if name == "ten hours" and av.library_versions["libavformat"] < (62,):
         pytest.skip("FFmpeg 7 misreads such a file itself")
-    sure, dice = decoded_in_order(odd[name]), np.random.RandomState(1)
+    expected, rng = decode_in_order(odd[name]), np.random.RandomState(1)
     with open_video(odd[name], reader) as video:
-        assert len(video) == len(sure)
-        draws = [np.sort(dice.randint(len(sure), size=count)) for count in (1, 3, 8)]
-        for wanted in (*draws, [len(sure) - 1, 0]):
-            frames = video.frames(wanted)
+        assert len(video) == len(expected)
+        draws = [np.sort(rng.randint(len(expected), size=count)) for count in (1, 3, 8)]
+        for indices in (*draws, [len(expected) - 1, 0]):
+            frames = video.frames(indices)
             if name in COLOURS and reader != "pyav":
-                assert nearest(frames, sure) == list(wanted)
+                assert find_nearest(frames, expected) == list(indices)
             else:
-                np.testing.assert_array_equal(frames, sure[wanted], f"{wanted}")
+                np.testing.assert_array_equal(frames, expected[indices], f"{indices}")
 
 
-def nearest(frames, sure):
-    """The frames of `sure` that are least far from each of `frames`."""
-    far = np.abs(frames[:, None].astype(int) - sure[None]).mean(axis=(2, 3, 4))
+def find_nearest(frames, expected):
+    """The index of the most similar frame of `expected` for each of `frames`."""
+    far = np.abs(frames[:, None].astype(int) - expected[None]).mean(axis=(2, 3, 4))
     assert far.min(axis=1).max() < 2
     return far.argmin(axis=1).tolist()
 
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
 def test_a_start_in_the_middle_of_an_open_group(tmp_path, reader):
-    """Frames that cannot be made are missing at the front: told, or left out by all alike."""
+    """All readers leave out the first frames, which cannot be decoded, or count and refuse them."""
     path = cut_open_group(tmp_path)
-    sure = decoded_in_order(path)
+    expected = decode_in_order(path)
     with open_video(path, reader) as video:
-        np.testing.assert_array_equal(video.frames(range(20)), sure[:20])
-        if len(video) > len(sure):
+        np.testing.assert_array_equal(video.frames(range(20)), expected[:20])
+        if len(video) > len(expected):
             with pytest.raises(VideoError):
                 video.frames([len(video) - 1])
 
 
-def test_the_exact_reader_leaves_out_what_it_can(odd):
-    """It starts at the key frame before, and reads no more than it is asked for."""
+def test_the_exact_reader_decodes_only_what_it_needs(odd):
+    """It starts at the previous random-access point and ends at the last requested frame."""
     with open_video(odd["no B-frames"], "pyav") as video:
         assert video._starts == [0, 8, 16, 24, 32]
         assert video._parts([9, 30, 31]) == [(8, [9]), (24, [30, 31])]
     with open_video(odd["intra refresh"], "pyav") as video:
-        assert video._starts == [0], "what only begins to be renewed is no start"
+        assert video._starts == [0], "a recovery point is no random-access point"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Packed videos: frame k is frame k, out of as few packets as can be, as near as they say."""
+"""Packed videos: frame numbers are exact, few packets are decoded, and the PSNR is right."""
 
 import multiprocessing
 import shutil
@@ -9,17 +9,27 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from utils.data.packed.encoder import Form, Packed, compare, form_of, pack
-from utils.data.packed.format import EXTRA, HEAD, KEY, decode_table
+from tests.numbered_videos import read_number, write_numbered_video
+from utils.data.packed.encoder import (
+    EncodedVideo,
+    EncodeOptions,
+    build_encode_options,
+    compare_with_original,
+    pack_video,
+)
+from utils.data.packed.format import HEAD, KEY, NON_REFERENCE, decode_table
 from utils.data.packed.reader import PackedVideo, PackLocation
 from utils.data.packed.shard_writer import Spool
-from utils.data.synthetic.motion_videos import read_number, write_numbered_video
 from utils.video.decoders import FrameFolder, open_video
-from utils.video.integrity import Finding, Job
+from utils.video.integrity import Finding, VideoJob
 from utils.video.reader import MAX_PIXELS, VideoError
 
 TEMPLATE = "img_{:05d}.jpg"
-FRAMES, FORMS = 50, {"video": Form("video", 256, 12, 10), "jpeg": Form("jpeg", 256, 1, 90)}
+FRAMES = 50
+OPTIONS = {
+    "video": EncodeOptions("video", 256, 12, 10),
+    "jpeg": EncodeOptions("jpeg", 256, 1, 90),
+}
 
 
 @pytest.fixture(scope="module")
@@ -29,55 +39,55 @@ def original(tmp_path_factory) -> Path:
     return path
 
 
-def packed(path: Path, form: Form, **more) -> Packed:
-    result = pack((0, Job(str(path), "auto", "ends", **more), form))
-    assert isinstance(result, Packed), result
+def pack_copy(path: Path, options: EncodeOptions, **more) -> EncodedVideo:
+    result = pack_video((0, VideoJob(str(path), "auto", "ends", **more), options))
+    assert isinstance(result, EncodedVideo), result
     return result
 
 
-def opened(result: Packed, folder: Path, gap: int = 7, max_pixels: int = MAX_PIXELS) -> PackedVideo:
-    """The packed video somewhere in a file."""
+def open_pack(result: EncodedVideo, folder: Path, max_pixels: int = MAX_PIXELS) -> PackedVideo:
+    """The packed video after 7 other bytes of a file."""
     shard = folder / "shard"
-    shard.write_bytes(b"x" * gap + result.head + result.payload + b"y")
+    shard.write_bytes(b"x" * 7 + result.head + result.payload + b"y")
     size = len(result.head) + len(result.payload)
-    position = PackLocation(str(shard), gap, len(result.head), size, result.crc)
+    position = PackLocation(str(shard), 7, len(result.head), size, result.crc)
     return PackedVideo("original", position, max_pixels)
 
 
 @pytest.fixture(scope="module", params=["video", "jpeg"])
 def copy(request, original, tmp_path_factory) -> PackedVideo:
-    return opened(packed(original, FORMS[request.param]), tmp_path_factory.mktemp("shards"))
+    return open_pack(pack_copy(original, OPTIONS[request.param]), tmp_path_factory.mktemp("shards"))
 
 
-def test_frame_k_is_frame_k_in_any_order(copy):
+def test_frame_numbers_are_exact_in_any_order(copy):
     assert (len(copy), copy.fps) == (FRAMES, 25.0)
-    for wanted in (range(FRAMES), [49, 0, 0, 13, 12, 11], [24], [1, 47, 48]):
-        assert [read_number(frame) for frame in copy.frames(wanted)] == list(wanted)
+    for indices in (range(FRAMES), [49, 0, 0, 13, 12, 11], [24], [1, 47, 48]):
+        assert [read_number(frame) for frame in copy.frames(indices)] == list(indices)
     assert [read_number(frame) for frame in copy.in_order()] == list(range(FRAMES))
 
 
-def test_frames_are_as_near_to_the_original_as_it_says(original, tmp_path):
+def test_the_psnr_is_that_of_all_frames(original, tmp_path):
     with open_video(original) as video:
         expected = video.frames(range(FRAMES))
-    for form in FORMS.values():
-        result = packed(original, form)
-        results = opened(result, tmp_path).frames(range(FRAMES)).astype(np.float32)
+    for options in OPTIONS.values():
+        result = pack_copy(original, options)
+        results = open_pack(result, tmp_path).frames(range(FRAMES)).astype(np.float32)
         whole = 10 * np.log10(255**2 / np.mean((results - expected) ** 2))
         assert result.psnr > 35
-        assert abs(whole - result.psnr) < 3, "three frames speak for all"
-    nearer = packed(original, FORMS["video"]._replace(quality=1))
-    assert nearer.psnr > packed(original, FORMS["video"]._replace(quality=40)).psnr
+        assert abs(whole - result.psnr) < 3, "three frames represent all"
+    nearer = pack_copy(original, OPTIONS["video"]._replace(quality=1))
+    assert nearer.psnr > pack_copy(original, OPTIONS["video"]._replace(quality=40)).psnr
 
 
 def test_groups_are_closed_and_few_packets_are_decoded(original, tmp_path):
-    copy = opened(packed(original, FORMS["video"]), tmp_path)
+    copy = open_pack(pack_copy(original, OPTIONS["video"]), tmp_path)
     table = copy._table
     keys = np.flatnonzero(table.kinds == KEY)
-    assert sorted(table.shown[keys]) == [0, 12, 24, 36, 48]
-    assert np.mean(table.kinds == EXTRA) > 0.5
-    for wanted in range(FRAMES):
-        assert len(list(copy._needed({wanted}))) <= 6
-    intra = opened(packed(original, FORMS["video"]._replace(gop=1)), tmp_path)
+    assert sorted(table.numbers[keys]) == [0, 12, 24, 36, 48]
+    assert np.mean(table.kinds == NON_REFERENCE) > 0.5
+    for indices in range(FRAMES):
+        assert len(list(copy._needed({indices}))) <= 6
+    intra = open_pack(pack_copy(original, OPTIONS["video"]._replace(gop=1)), tmp_path)
     assert set(intra._table.kinds) == {KEY}
     assert [read_number(frame) for frame in intra.frames([31, 7])] == [31, 7]
 
@@ -96,42 +106,42 @@ def test_groups_are_closed_and_few_packets_are_decoded(original, tmp_path):
 )
 def test_sizes(codec, size, short_side, expected, tmp_path):
     write_numbered_video(tmp_path / "a.mp4", 5, *size, 25)
-    form = FORMS[codec]._replace(short_side=short_side)
-    frames = opened(packed(tmp_path / "a.mp4", form), tmp_path).frames(range(5))
+    options = OPTIONS[codec]._replace(short_side=short_side)
+    frames = open_pack(pack_copy(tmp_path / "a.mp4", options), tmp_path).frames(range(5))
     expected = expected[codec] if isinstance(expected, dict) else expected
     assert frames.shape == (5, *expected[::-1], 3)
     assert [read_number(frame) for frame in frames] == list(range(5))
 
 
-@pytest.mark.parametrize("codec", FORMS)
+@pytest.mark.parametrize("codec", OPTIONS)
 def test_pictures_above_the_limit_are_refused(codec, tmp_path):
-    """By the head, and where the head says less than there is, before they are decoded."""
+    """By the head; if the head has a smaller size than the frames, before they are decoded."""
     write_numbered_video(tmp_path / "a.mp4", 5, 320, 256, 25)
-    whole, limit = packed(tmp_path / "a.mp4", FORMS[codec]), 320 * 256
-    assert opened(whole, tmp_path, max_pixels=limit).frames([4]).shape == (1, 256, 320, 3)
+    whole, limit = pack_copy(tmp_path / "a.mp4", OPTIONS[codec]), 320 * 256
+    assert open_pack(whole, tmp_path, max_pixels=limit).frames([4]).shape == (1, 256, 320, 3)
     line = rf"{tmp_path / 'shard'}: a frame of 320x256 has more than \d+ pixels, .*data.max_pixels"
     with pytest.raises(VideoError, match=line):
-        opened(whole, tmp_path, max_pixels=limit - 1)
+        open_pack(whole, tmp_path, max_pixels=limit - 1)
     less = whole._replace(head=decode_table(whole.head)._replace(width=256).encode())
     with pytest.raises(VideoError, match=line):
-        opened(less, tmp_path, max_pixels=limit - 1).frames([4])
+        open_pack(less, tmp_path, max_pixels=limit - 1).frames([4])
 
 
 @pytest.mark.parametrize(
     "change", [{"frames": 0}, {"frames": 2**32 - 1}, {"fps": -1.0}, {"fps": float("nan")}]
 )
-def test_a_head_that_cannot_be_is_refused(original, change, tmp_path):
-    result = packed(original, FORMS["video"])
+def test_an_impossible_head_is_refused(original, change, tmp_path):
+    result = pack_copy(original, OPTIONS["video"])
     table = decode_table(result.head)._replace(**change)
     with pytest.raises(VideoError, match="head is damaged"):
-        opened(result._replace(head=table.encode()), tmp_path)
+        open_pack(result._replace(head=table.encode()), tmp_path)
 
 
 @pytest.mark.parametrize("frames", [1, 2, 3])
 def test_short_videos(frames, tmp_path):
     write_numbered_video(tmp_path / "a.mp4", frames, 96, 64, 25)
-    for form in FORMS.values():
-        copy = opened(packed(tmp_path / "a.mp4", form), tmp_path)
+    for options in OPTIONS.values():
+        copy = open_pack(pack_copy(tmp_path / "a.mp4", options), tmp_path)
         assert [read_number(frame) for frame in copy.in_order()] == list(range(frames))
 
 
@@ -143,31 +153,31 @@ def folder_of_frames(folder: Path, mode: str, names: list[str], size=(47, 33)) -
         small.resize(size, Image.Resampling.BICUBIC).convert(mode).save(folder / name, quality=92)
 
 
-def test_frames_of_a_folder_are_taken_as_they_are(tmp_path):
-    """Of odd sizes too; by H.264 they become a video."""
+def test_jpeg_frames_of_a_folder_are_kept(tmp_path):
+    """Also with odd sizes; the codec H.264 encodes them."""
     names = [f"img_{k:05d}.jpg" for k in range(1, 6)]
     folder_of_frames(tmp_path / "rgb", "RGB", names)
     listed = {"num_frames": 5, "image_tmpl": TEMPLATE}
-    result = packed(tmp_path / "rgb", FORMS["jpeg"], **listed)
+    result = pack_copy(tmp_path / "rgb", OPTIONS["jpeg"], **listed)
     assert result.payload == b"".join((tmp_path / "rgb" / name).read_bytes() for name in names)
     assert result.psnr == float("inf")
     expected = FrameFolder(tmp_path / "rgb", **listed).frames(range(5))
-    np.testing.assert_array_equal(opened(result, tmp_path).frames(range(5)), expected)
-    smaller = packed(tmp_path / "rgb", FORMS["jpeg"]._replace(short_side=16), **listed)
-    assert opened(smaller, tmp_path).frames([4]).shape == (1, 16, 22, 3)
-    video = packed(tmp_path / "rgb", FORMS["video"], **listed)
-    assert opened(video, tmp_path).frames([4]).shape == (1, 33, 47, 3)
+    np.testing.assert_array_equal(open_pack(result, tmp_path).frames(range(5)), expected)
+    smaller = pack_copy(tmp_path / "rgb", OPTIONS["jpeg"]._replace(short_side=16), **listed)
+    assert open_pack(smaller, tmp_path).frames([4]).shape == (1, 16, 22, 3)
+    video = pack_copy(tmp_path / "rgb", OPTIONS["video"], **listed)
+    assert open_pack(video, tmp_path).frames([4]).shape == (1, 33, 47, 3)
     assert video.psnr > 25
 
 
-def test_a_fork_waits_for_no_thread_that_converted_colours(tmp_path):
-    """Encoding and decoding odd sizes, in a thread that is still there when another one forks."""
+def test_a_fork_does_not_wait_for_a_thread_that_converted_colours(tmp_path):
+    """Encodes and decodes odd sizes in a thread that is alive when another thread forks."""
     folder_of_frames(tmp_path / "rgb", "RGB", ["img_00001.jpg"])
     done, free = threading.Event(), threading.Event()
 
     def work() -> None:
-        result = packed(tmp_path / "rgb", FORMS["video"], num_frames=1, image_tmpl=TEMPLATE)
-        opened(result, tmp_path).frames([0])
+        result = pack_copy(tmp_path / "rgb", OPTIONS["video"], num_frames=1, image_tmpl=TEMPLATE)
+        open_pack(result, tmp_path).frames([0])
         done.set()
         free.wait()
 
@@ -190,32 +200,32 @@ def test_flow_keeps_its_two_planes(template, tmp_path):
     names = [template.format(*([k] if one else [axis, k])) for k in (1, 2, 3) for axis in "xy"]
     folder_of_frames(tmp_path / "flow", "RGB" if one else "L", names)
     listed = {"num_frames": 3, "image_tmpl": template, "flow": True}
-    result = packed(tmp_path / "flow", FORMS["jpeg"]._replace(quality=100), **listed)
-    results = opened(result, tmp_path).frames([2, 0]).astype(int)
+    result = pack_copy(tmp_path / "flow", OPTIONS["jpeg"]._replace(quality=100), **listed)
+    results = open_pack(result, tmp_path).frames([2, 0]).astype(int)
     expected = FrameFolder(tmp_path / "flow", **listed).frames([2, 0])
     assert results.shape == (2, 33, 47, 2)
     assert np.abs(results - expected).max() <= 2
 
 
-def test_what_cannot_be_read_is_told(original, tmp_path):
+def test_an_unreadable_video_gives_a_finding(original, tmp_path):
     cut = tmp_path / "cut.mp4"
     cut.write_bytes(original.read_bytes()[:2000])
     for path, kind in ((cut, "truncated"), (tmp_path / "none.mp4", "missing")):
-        result = pack((0, Job(str(path), "auto", "ends"), FORMS["video"]))
+        result = pack_video((0, VideoJob(str(path), "auto", "ends"), OPTIONS["video"]))
         assert isinstance(result, Finding)
         assert result.kind == kind
 
 
 @pytest.mark.parametrize("codec", ["video", "jpeg"])
 def test_damage_names_the_shard(codec, original, tmp_path):
-    result = packed(original, FORMS[codec])
+    result = pack_copy(original, OPTIONS[codec])
     for damaged in (
         result._replace(head=b"no" + result.head[2:]),
         result._replace(payload=bytes(len(result.payload))),
     ):
         with pytest.raises(VideoError, match=f"cannot read original with packed.*{tmp_path}/shard"):
-            opened(damaged, tmp_path).frames([20])
-    short = opened(result, tmp_path)
+            open_pack(damaged, tmp_path).frames([20])
+    short = open_pack(result, tmp_path)
     with open(tmp_path / "shard", "r+b") as file:
         file.truncate(len(result.head) + 20)
     with pytest.raises(VideoError, match="shard is cut short"):
@@ -223,51 +233,52 @@ def test_damage_names_the_shard(codec, original, tmp_path):
 
 
 @pytest.mark.parametrize("codec", ["video", "jpeg"])
-def test_one_flipped_bit_of_a_packet_is_told_by_whoever_reads_it(codec, original, tmp_path):
-    result = packed(original, FORMS[codec])
+def test_reading_a_packet_with_a_flipped_bit_is_an_error(codec, original, tmp_path):
+    result = pack_copy(original, OPTIONS[codec])
     payload = bytearray(result.payload)
     payload[-10] ^= 1
-    copy = opened(result._replace(payload=bytes(payload)), tmp_path)
+    copy = open_pack(result._replace(payload=bytes(payload)), tmp_path)
     assert read_number(copy.frames([20])[0]) == 20
     with pytest.raises(VideoError, match=f"packet {FRAMES - 1} is damaged: its checksum differs"):
         copy.frames(range(FRAMES))
 
 
-def without_checksums(result: Packed) -> Packed:
-    """As it was packed before there were checksums."""
+def without_checksums(result: EncodedVideo) -> EncodedVideo:
+    """The video in the format before checksums."""
     columns = result.head[4 : HEAD.size + 9 * len(decode_table(result.head).sizes)]
     return result._replace(head=b"zoo1" + columns)
 
 
 @pytest.mark.parametrize("codec", ["video", "jpeg"])
 def test_a_video_without_checksums_is_read(codec, original, tmp_path):
-    old = without_checksums(packed(original, FORMS[codec]))
-    frames = opened(old, tmp_path).frames([31, 7])
+    old = without_checksums(pack_copy(original, OPTIONS[codec]))
+    frames = open_pack(old, tmp_path).frames([31, 7])
     assert [read_number(frame) for frame in frames] == [31, 7]
     longer = bytearray(old.head)
     longer[HEAD.size + 3] ^= 128  # two gigabytes more in the first packet
     with pytest.raises(VideoError, match="the table is damaged: its packets are not as long"):
-        opened(old._replace(head=bytes(longer)), tmp_path)
+        open_pack(old._replace(head=bytes(longer)), tmp_path)
 
 
-def test_a_table_that_is_cut_is_none(original):
-    head = packed(original, FORMS["jpeg"]).head
+def test_a_table_that_is_cut_is_refused(original):
+    head = pack_copy(original, OPTIONS["jpeg"]).head
     assert decode_table(head).frames == FRAMES
     for data in (b"", head[:20], head[:-1], b"no" + head[2:]):
         with pytest.raises(ValueError, match="packed|cut short"):
             decode_table(data)
 
 
-def test_another_picture_is_far_away(original):
-    """What tells a copy from its original must be able to fail."""
-    result = packed(original, FORMS["jpeg"])
-    seen = {3: np.zeros((64, 96, 3), np.uint8)}
-    assert compare(Job(str(original)), result.head + result.payload, result.head, seen) < 15
+def test_another_picture_has_a_low_psnr(original):
+    """The comparison of a copy with its original must be able to fail."""
+    result = pack_copy(original, OPTIONS["jpeg"])
+    originals = {3: np.zeros((64, 96, 3), np.uint8)}
+    job = VideoJob(str(original))
+    assert compare_with_original(job, result.head, result.payload, originals) < 15
 
 
 def test_shards_may_move_while_they_are_open(original, tmp_path):
-    result = packed(original, FORMS["jpeg"])
-    copy = opened(result, tmp_path)
+    result = pack_copy(original, OPTIONS["jpeg"])
+    copy = open_pack(result, tmp_path)
     shutil.move(tmp_path / "shard", tmp_path / "elsewhere")
     assert read_number(copy.frames([5])[0]) == 5
 
@@ -282,15 +293,15 @@ def test_shards_may_move_while_they_are_open(original, tmp_path):
         ({"flow": True}, "optical flow is no video"),
     ],
 )
-def test_a_form_that_there_is_not(options, message):
+def test_impossible_encode_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        form_of(**{"flow": False, **options})
-    assert form_of(False) == Form("video", 256, 12, 18)
-    assert form_of(True, codec="jpeg") == Form("jpeg", 256, 1, 90)
+        build_encode_options(**{"flow": False, **options})
+    assert build_encode_options(False) == EncodeOptions("video", 256, 12, 18)
+    assert build_encode_options(True, codec="jpeg") == EncodeOptions("jpeg", 256, 1, 90)
 
 
 def test_a_video_larger_than_any_page_is_left_out(original, tmp_path):
     spool = Spool(tmp_path, "shard", page=4096)
-    spool.add(3, packed(original, FORMS["jpeg"]))
+    spool.add(3, pack_copy(original, OPTIONS["jpeg"]))
     assert spool.bad[3].kind == "too large"
     assert not spool.videos

@@ -1,4 +1,4 @@
-"""The order of packed samples: every one in its turn, for any ranks, shards read end to end."""
+"""Sampling of packed lists: every sample appears, for any ranks, and shards are read in order."""
 
 from itertools import combinations
 
@@ -7,12 +7,12 @@ import pytest
 
 from utils.data.annotation_file import Record
 from utils.data.packed.reader import PackLocation
-from utils.data.packed.sampler import WINDOW, PackedSampler, shards_of, storage_order
+from utils.data.packed.sampler import WINDOW, PackedSampler, group_by_shard, storage_order
 from utils.data.sampler import TrainSampler, shard_for_eval
 
 
 def cut(samples: int, shards: int, first: int = 0) -> list[np.ndarray]:
-    """Shards whose samples stand in a drawn order."""
+    """Shards with their samples in random order."""
     drawn = first + np.random.RandomState(5).permutation(samples)
     return [drawn[samples * k // shards : samples * (k + 1) // shards] for k in range(shards)]
 
@@ -23,14 +23,14 @@ def order(lists, batch=4, rank=0, size=1, accumulation_steps=1, seed=3) -> Packe
     return PackedSampler(samples, batch, rank, size, seed, group=group, shards=lists)
 
 
-def test_an_epoch_takes_no_sample_twice_and_all_come_in_their_turn():
-    one, seen = order([cut(103, 8)]), set()
+def test_no_sample_repeats_in_an_epoch_and_all_appear_over_epochs():
+    one, union = order([cut(103, 8)]), set()
     assert one.samples_per_epoch == 12 * 8  # eight shards of 12 or 13
     for epoch in range(8):
         samples = one.epoch(epoch)
         assert len(set(samples)) == len(samples) == 96
-        seen |= set(samples.tolist())
-    assert len(seen) == 103
+        union |= set(samples.tolist())
+    assert len(union) == 103
     assert (one.epoch(0) != one.epoch(1)).any()
     np.testing.assert_array_equal(one.epoch(1), order([cut(103, 8)]).epoch(1))
     assert (one.epoch(0) != order([cut(103, 8)], seed=4).epoch(0)).any()
@@ -52,32 +52,32 @@ def test_ranks_read_disjoint_shards(size, accumulation_steps):
     shards = cut(1000, 8)
     home = {int(sample): k for k, shard in enumerate(shards) for sample in shard}
     ranks = [order([shards], 5, rank, size, accumulation_steps) for rank in range(size)]
-    read = [{home[int(sample)] for sample in each.epoch(1)} for each in ranks]
+    read = [{home[int(sample)] for sample in sampler.epoch(1)} for sampler in ranks]
     assert all(a.isdisjoint(b) for a, b in combinations(read, 2))
     assert set.union(*read) == set(range(8))
 
 
-def test_a_shard_is_read_from_end_to_end_but_for_a_small_window():
-    """Every place of the batch goes forward through a shard, which it may begin in the middle."""
+def test_a_shard_is_read_in_order_within_a_small_window():
+    """Every position of the batch moves forward in a shard; it may start in the middle."""
     shards = cut(6400, 8)
     position = {
         int(sample): (k, i) for k, shard in enumerate(shards) for i, sample in enumerate(shard)
     }
-    lanes = order([shards], batch=8).epoch(0).reshape(-1, 8).T
-    for lane in lanes:
-        at = [position[int(sample)] for sample in lane]
+    streams = order([shards], batch=8).epoch(0).reshape(-1, 8).T
+    for stream in streams:
+        at = [position[int(sample)] for sample in stream]
         assert len({shard for shard, _ in at}) == 1
         steps = np.diff([i for _, i in at]) % 800  # round the end
         forward = np.minimum(steps, 800 - steps)
         assert forward.max() < 2 * WINDOW
 
 
-def test_it_shuffles_about_as_well_as_a_permutation_of_all():
+def test_it_shuffles_about_as_well_as_a_full_permutation():
     """How often two samples of one batch meet again in the next epoch."""
 
-    def again(each: TrainSampler) -> int:
+    def again(sampler: TrainSampler) -> int:
         def pairs(epoch: int) -> set:
-            batches = np.sort(each.epoch(epoch).reshape(-1, each.batch), axis=1)
+            batches = np.sort(sampler.epoch(epoch).reshape(-1, sampler.batch), axis=1)
             return {pair for batch in batches.tolist() for pair in combinations(batch, 2)}
 
         return len(pairs(0) & pairs(1))
@@ -88,14 +88,14 @@ def test_it_shuffles_about_as_well_as_a_permutation_of_all():
         assert again(order([cut(6400, shards)], batch=16)) < times * expected
 
 
-def test_several_lists_are_mixed_all_along():
+def test_several_lists_are_mixed_throughout():
     lists = [cut(3000, 8), cut(1000, 4, first=3000)]
     epoch = order(lists, batch=8).epoch(0)
     for part in np.array_split(epoch, 10):
         assert 0.17 < np.mean(part >= 3000) < 0.33
 
 
-def test_too_few_samples_are_told():
+def test_too_few_packed_samples_are_an_error():
     with pytest.raises(
         ValueError, match=r"data\.batch: 8 packed samples do not fill one update of 16"
     ):
@@ -108,16 +108,16 @@ def records(*positions: tuple[str, int]) -> list[Record]:
     ]
 
 
-def test_shards_list_their_samples_as_they_are_stored_and_replicas_behind():
+def test_samples_of_a_shard_are_in_stored_order_and_repeats_last():
     rows = [("a/0", 50), ("a/1", 7), ("a/0", 10), ("b/0", 3)]
-    lists = shards_of(records(*rows, *rows))
+    lists = group_by_shard(records(*rows, *rows))
     assert [[shard.tolist() for shard in shards] for shards in lists] == [
         [[2, 0, 6, 4], [1, 5]],
         [[3, 7]],
     ]
 
 
-def test_an_evaluation_reads_parts_of_what_is_stored():
+def test_an_evaluation_reads_contiguous_parts():
     listed = records(("0", 50), ("1", 7), ("0", 10), ("1", 3), ("2", 0))
     stored = storage_order(listed)
     assert stored == [2, 0, 3, 1, 4]
@@ -126,10 +126,10 @@ def test_an_evaluation_reads_parts_of_what_is_stored():
     assert storage_order([Record("v", None, 0, 1)]) == []
 
 
-def test_a_list_that_is_smaller_than_an_update_comes_too():
+def test_a_list_smaller_than_an_update_is_used():
     lists = [cut(960, 8), cut(40, 2, first=960)]
     one = order(lists, batch=64)
     assert one.samples_per_epoch == 960
-    seen = [set(one.epoch(epoch).tolist()) for epoch in range(4)]
-    assert all(len(epoch) == 960 for epoch in seen)
-    assert all(len(epoch & set(range(960, 1000))) > 10 for epoch in seen)
+    samples = [set(one.epoch(epoch).tolist()) for epoch in range(4)]
+    assert all(len(epoch) == 960 for epoch in samples)
+    assert all(len(epoch & set(range(960, 1000))) > 10 for epoch in samples)

@@ -1,4 +1,4 @@
-"""Drawn videos: real files in two decoders, and classes that only the order of frames tells apart.
+"""Synthetic videos: files read by two decoders, and classes that differ only in frame order.
 
 Shapes are found by their brightness: drawings are judged by what they show.
 """
@@ -13,15 +13,9 @@ import cv2
 import numpy as np
 import pytest
 
+from tests.numbered_videos import read_number, write_numbered_video
 from utils.data.synthetic import motion_videos
-from utils.data.synthetic.motion_videos import (
-    MOTIONS,
-    draw_clip,
-    draw_dataset,
-    read_number,
-    write_numbered_video,
-    write_video,
-)
+from utils.data.synthetic.motion_videos import MOTIONS, draw_clip, draw_dataset, write_video
 
 ROOT = Path(__file__).resolve().parents[4]
 OPPOSITES = list(zip(MOTIONS[::2], MOTIONS[1::2]))
@@ -70,12 +64,12 @@ def test_all_motions_share_the_middle_frame():
 
 
 @pytest.mark.parametrize("at", [0, 6])
-def test_places_in_any_frame_are_uniform_for_every_motion(at):
+def test_positions_in_any_frame_are_uniform_for_every_motion(at):
     """Means of the first two harmonics of each circle and of size vanish as for uniform draws."""
     draws = 4000
     for motion in MOTIONS:
         rngs = (np.random.default_rng([seed, MOTIONS.index(motion)]) for seed in range(draws))
-        positions = np.stack([motion_videos._places(motion, rng, 8)[at] for rng in rngs])
+        positions = np.stack([motion_videos._positions(motion, rng, 8)[at] for rng in rngs])
         for harmonic in (1, 2):
             means = np.abs(np.exp(2j * np.pi * harmonic * positions).mean(axis=0))
             assert np.all(means < 4 / np.sqrt(draws)), (motion, harmonic, means)
@@ -85,7 +79,7 @@ def test_places_in_any_frame_are_uniform_for_every_motion(at):
 
 
 def find_shape(frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Columns and rows of the pixels of the shape, as shares of the side, and its centre (2,)."""
+    """Columns and rows of the shape's pixels, as fractions of the side, and its centre (2,)."""
     positions = np.stack(np.nonzero(frame.max(axis=2) > 132))[::-1] / len(frame)
     return positions, np.angle(np.exp(2j * np.pi * positions).mean(axis=1)) / (2 * np.pi)
 
@@ -119,7 +113,7 @@ def shape_steps(clip: np.ndarray) -> np.ndarray:
     return steps
 
 
-def test_translations_and_growth_go_the_way_they_are_named():
+def test_translations_and_growth_have_the_named_direction():
     for seed in range(10):
         medians = {m: np.median(shape_steps(draw(m, seed, 8, 96)), axis=0) for m in MOTIONS}
         for axis, pair in enumerate((("left", "right"), ("up", "down"))):
@@ -130,8 +124,8 @@ def test_translations_and_growth_go_the_way_they_are_named():
         assert medians["shrink"][2] < -0.05
 
 
-def test_clockwise_turns_as_a_clock_does():
-    angles = motion_videos._places("clockwise", np.random.default_rng(0), 8)[:, 3]
+def test_clockwise_turns_clockwise():
+    angles = motion_videos._positions("clockwise", np.random.default_rng(0), 8)[:, 3]
     assert np.all(np.diff(angles) % 1 < 0.2)
     handle = np.array(((0.5, -0.1), (0.9, -0.1), (0.9, 0.1), (0.5, 0.1)))
     y, x, _ = np.nonzero(motion_videos._coverage(handle, np.array((0.5, 0.5, 1.0, 0.25)), 64, 64))
@@ -155,7 +149,7 @@ def test_drawing_is_deterministic_and_refuses_unknown_motions():
 
 @pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize(("width", "height"), [(64, 48), (130, 174), (320, 240)])
-def test_numbered_frames_come_back_in_order(tmp_path, read, width, height):
+def test_numbered_frames_are_read_in_order(tmp_path, read, width, height):
     path = tmp_path / "numbers.mp4"
     write_numbered_video(path, 70, width, height, 15, gop=16)
     frames = read(path)
@@ -177,7 +171,7 @@ def test_a_mixture_of_two_frames_has_no_number(tmp_path):
         write_numbered_video(path, 1025, 64, 64, 25)
 
 
-def test_files_are_h264_with_b_frames_and_the_asked_key_frames(tmp_path):
+def test_files_are_h264_with_b_frames_and_the_requested_key_frames(tmp_path):
     path = tmp_path / "clip.mp4"
     motion_videos.write_video(path, draw("left", 0, 40, 64), 29.97, gop=12)
     with av.open(str(path)) as container:
@@ -219,14 +213,14 @@ def test_lists_name_every_file_and_its_label(dataset):
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_both_decoders_see_what_was_drawn(dataset, monkeypatch, read):
+def test_both_decoders_read_the_drawn_pixels(dataset, monkeypatch, read):
     kept = {}
     monkeypatch.setattr(
         motion_videos, "write_video", lambda path, frames, rate: kept.update(c=frames)
     )
     for motion in ("left", "clockwise"):
         video = motion_videos._Video(f"videos/train/{motion}_001.mp4", motion, (5, 0, 1))
-        motion_videos._draw_video(dataset, video)
+        motion_videos._write_one(dataset, video)
         frames = read(dataset / video.path)
         assert frames.shape == kept["c"].shape
         difference = np.abs(frames.astype(int) - kept["c"])
@@ -234,7 +228,7 @@ def test_both_decoders_see_what_was_drawn(dataset, monkeypatch, read):
         assert difference.mean(axis=(1, 2, 3)).max() < 12, "a frame is out of place"
 
 
-def test_sizes_rates_and_lengths_differ_but_say_nothing_of_the_class(dataset):
+def test_sizes_rates_and_lengths_differ_but_not_between_classes(dataset):
     seen = {}
     for split in ("train", "test"):
         for path, label in read_list(dataset, split):
@@ -260,11 +254,12 @@ def test_a_second_call_writes_nothing(dataset, monkeypatch):
     assert snapshot(dataset) == before
 
 
-def test_a_half_written_set_is_completed_to_the_same_bytes(dataset):
+def test_an_incomplete_set_is_completed_to_the_same_bytes(dataset):
     before = snapshot(dataset)
-    lost = ["drawn.json", "test.txt", "videos/train/up_002.mp4", "videos/test/grow_000.mp4"]
+    lost = ["test.txt", "videos/train/up_002.mp4", "videos/test/grow_000.mp4"]
     for name in lost:
         (dataset / name).unlink()
+    (dataset / "recipe.json").write_text(json.dumps({"edition": 1, "seed": 5}))
     assert draw_dataset(dataset, 3, 1, seed=5)["drawn"] == 2
     after = snapshot(dataset)
     assert after.keys() == before.keys()
@@ -281,7 +276,7 @@ def test_a_smaller_set_is_a_shorter_list(dataset):
     assert read_list(dataset, "train") == full
 
 
-def test_folders_of_another_origin_are_left_alone(dataset, tmp_path):
+def test_folders_with_other_videos_are_not_changed(dataset, tmp_path):
     with pytest.raises(ValueError, match="drawn with.*'seed': 5"):
         draw_dataset(dataset, 3, 1, seed=6)
     (tmp_path / "videos").mkdir()
