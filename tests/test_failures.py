@@ -14,7 +14,7 @@ import pytest
 from tests.helpers import assert_same, call, last_json, launch, members, position, run, start
 from utils.config import ROOT
 
-PUPPET = ROOT / "tests" / "puppet.py"
+FAKE_WORKER = ROOT / "tests" / "fake_worker.py"
 TRAIN = ROOT / "tsm" / "train.py"
 
 
@@ -56,7 +56,7 @@ def end_of(job, processes) -> tuple:
     ],
 )
 def test_a_failed_worker_is_named_and_ends_the_others(action, status, line):
-    done = call("scripts/launch.py", "2", PUPPET, f"1:{action}")
+    done = call("scripts/launch.py", "2", FAKE_WORKER, f"1:{action}")
     assert done.returncode == status
     assert done.stderr.splitlines()[0] == "rank 0 of 2"
     assert line in done.stderr.splitlines()[-1]
@@ -65,7 +65,7 @@ def test_a_failed_worker_is_named_and_ends_the_others(action, status, line):
 
 @pytest.mark.parametrize("victim", [0, 1, "scheduler"])
 def test_whoever_is_killed_from_outside_is_named(victim):
-    job = launch("2", PUPPET, "all:wait")
+    job = launch("2", FAKE_WORKER, "all:wait")
     processes = await_members(job, 3)
     processes[victim].kill()
     _, line = end_of(job, processes.values())
@@ -75,7 +75,7 @@ def test_whoever_is_killed_from_outside_is_named(victim):
 
 
 def test_no_worker_outlives_a_killed_launcher():
-    job = launch("2", PUPPET, "all:wait")
+    job = launch("2", FAKE_WORKER, "all:wait")
     processes = await_members(job, 3)
     job.kill()
     seconds, _ = end_of(job, processes.values())
@@ -84,7 +84,7 @@ def test_no_worker_outlives_a_killed_launcher():
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_job_ends_and_does_not_begin_again(number, status):
-    job = launch("--restarts=3", "2", PUPPET, "all:wait")
+    job = launch("--restarts=3", "2", FAKE_WORKER, "all:wait")
     processes = await_members(job, 3)
     job.send_signal(number)
     end_of(job, processes.values())
@@ -92,7 +92,7 @@ def test_an_interrupted_job_ends_and_does_not_begin_again(number, status):
 
 
 def test_a_failed_job_begins_again_and_keeps_its_logs():
-    job = launch("--restarts", "2", "2", PUPPET, "0:fail")
+    job = launch("--restarts", "2", "2", FAKE_WORKER, "0:fail")
     output, errors = job.communicate(timeout=60)
     assert job.returncode == 0, errors
     assert output == '{"rank": 0}\n'
@@ -104,7 +104,7 @@ def test_a_failed_job_begins_again_and_keeps_its_logs():
 
 
 def test_a_mistake_is_not_tried_again():
-    done = call("scripts/launch.py", "--restarts=2", "2", PUPPET, "0:mistake")
+    done = call("scripts/launch.py", "--restarts=2", "2", FAKE_WORKER, "0:mistake")
     assert done.returncode == 2
     assert "restart" not in done.stderr
 

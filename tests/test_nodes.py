@@ -24,7 +24,7 @@ from utils.config import ROOT
 from utils.distributed.launch_config import Job
 from utils.distributed.rendezvous import Meeting
 
-PUPPET = ROOT / "tests" / "puppet.py"
+FAKE_WORKER = ROOT / "tests" / "fake_worker.py"
 TRAIN = ROOT / "tsm" / "train.py"
 HERE = {"NODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
 
@@ -41,7 +41,7 @@ def ends(nodes: list, seconds: int = 200) -> list:
 
 
 def test_a_mistake_is_one_line_and_status_2():
-    done = call("scripts/launch.py", "2", PUPPET, environment={"NODES": "two"})
+    done = call("scripts/launch.py", "2", FAKE_WORKER, environment={"NODES": "two"})
     assert done.returncode == 2
     assert done.stderr.startswith("error: NODES must be a whole number")
     assert len(done.stderr.splitlines()) == 1
@@ -53,7 +53,7 @@ def test_a_mistake_is_one_line_and_status_2():
 )
 def test_a_node_that_never_comes_is_waited_for_so_long(node, words):
     variables = {**HERE, "NODE_RANK": node, "MASTER_PORT": free_port(), "MASTER_TIMEOUT": "1"}
-    done = call("scripts/launch.py", "--restarts=1", "1", PUPPET, environment=variables)
+    done = call("scripts/launch.py", "--restarts=1", "1", FAKE_WORKER, environment=variables)
     assert done.returncode == 2
     assert words in done.stderr
     assert f"127.0.0.1:{variables['MASTER_PORT']}" in done.stderr
@@ -131,7 +131,7 @@ def test_a_stranger_at_the_port_does_no_harm():
 
 
 def test_a_failure_on_one_node_ends_the_other_and_names_the_rank():
-    nodes = launch_nodes("1", PUPPET, "1:kill")
+    nodes = launch_nodes("1", FAKE_WORKER, "1:kill")
     (output, first), (_, second) = ends(nodes)
     assert [node.returncode for node in nodes] == [1, 1]
     assert first.splitlines()[-1].startswith("node 1: rank 1 was killed by SIGKILL; see ")
@@ -140,7 +140,7 @@ def test_a_failure_on_one_node_ends_the_other_and_names_the_rank():
 
 
 def test_a_node_that_is_gone_is_named():
-    nodes = launch_nodes("1", PUPPET, "all:wait")
+    nodes = launch_nodes("1", FAKE_WORKER, "all:wait")
     deadline = time.monotonic() + 60
     while [len(members(node)) for node in nodes] != [2, 1] and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -153,7 +153,7 @@ def test_a_node_that_is_gone_is_named():
 
 
 def test_both_nodes_begin_again_and_one_speaks():
-    nodes = launch_nodes("--restarts=1", "1", PUPPET, "0:fail")
+    nodes = launch_nodes("--restarts=1", "1", FAKE_WORKER, "0:fail")
     (first, errors), (second, others) = ends(nodes)
     assert [node.returncode for node in nodes] == [0, 0], errors + others
     assert (first, second) == ('{"rank": 0}\n', "")

@@ -242,7 +242,7 @@ def test_a_job_with_strangers_at_its_port_all_the_time_ends_well():
     strangers.start()
     given = {"NODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ZOO_JOB_TOKEN": "s3"}
     try:
-        arguments = ["1", ROOT / "tests" / "puppet.py"]
+        arguments = ["1", ROOT / "tests" / "fake_worker.py"]
         first = launch(*arguments, **given, NODE_RANK="0")
         time.sleep(3)
         second = launch(*arguments, **given, NODE_RANK="1")
