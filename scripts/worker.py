@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from utils.processes import await_adoption
+from utils.processes import wait_until_reparented
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     part = file.with_suffix(f".{os.getpid()}")
     part.write_text(str(os.getpid()))
     part.replace(file)
-    await_adoption(int(os.environ["ZOO_LAUNCHER"]))
+    wait_until_reparented(int(os.environ["ZOO_LAUNCHER"]))
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 

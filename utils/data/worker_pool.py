@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from utils.cli import Failed
-from utils.processes import end_with
+from utils.processes import exit_when_parent_dies
 
 NUMBER = struct.Struct("q")
 AT_ONCE = 512 * NUMBER.size  # bytes
@@ -114,7 +114,7 @@ class Crew:
     def work_apart(self, parent: int) -> None:
         gc.freeze()  # what was inherited is not freed here: it may be memory of the device
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C is for the parent
-        end_with(parent)
+        exit_when_parent_dies(parent)
         self.work()
 
     def work(self) -> None:
