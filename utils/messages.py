@@ -1,6 +1,7 @@
 """Messages for the terminal: one printable line of bounded length, whatever is quoted in them."""
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +31,11 @@ def quote(value: Any) -> str:
 def to_line(message: object, most: int = LINE) -> str:
     """The message without line breaks and control characters, at most `most` characters."""
     return cut(escape_control(" ".join(str(message).split())), most)
+
+
+def print_line(message: object) -> None:
+    """Prints the message on stderr, in one printable line."""
+    print(to_line(message), file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
