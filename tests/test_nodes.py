@@ -1,5 +1,6 @@
 """Several nodes, as several launchers on this host."""
 
+import asyncio
 import json
 import socket
 import subprocess
@@ -22,7 +23,7 @@ from tests.helpers import (
 )
 from utils.config import ROOT
 from utils.distributed.launch_config import Job
-from utils.distributed.rendezvous import Meeting
+from utils.distributed.rendezvous import Rendezvous
 
 FAKE_WORKER = ROOT / "tests" / "fake_worker.py"
 TRAIN = ROOT / "tsm" / "train.py"
@@ -60,33 +61,27 @@ def test_a_node_that_never_comes_is_waited_for_so_long(node, words):
     assert len(done.stderr.splitlines()) == 1
 
 
-def meet(*jobs: Job) -> list:
-    """Opens the meetings of several nodes at once; the plan or the error of each."""
-    result = [None] * len(jobs)
+def open_all(*jobs: Job) -> list:
+    """Opens the rendezvous of several nodes at once; the plan of each, or its error message."""
 
-    def open_one(location: int) -> None:
-        meeting = Meeting(jobs[location], lambda: False)
-        try:
-            result[location] = meeting.open(f"folder{location}")
-        except ValueError as error:
-            result[location] = str(error)
-        time.sleep(0.5)
-        meeting.close()
+    async def run() -> list:
+        nodes = [Rendezvous(job, lambda: False) for job in jobs]
+        opening = [node.open(f"folder{number}") for number, node in enumerate(nodes)]
+        results = await asyncio.gather(*opening, return_exceptions=True)
+        for node in nodes:
+            node.close()
+        return results
 
-    threads = [threading.Thread(target=open_one, args=[location]) for location in range(len(jobs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return result
+    return [str(plan) if isinstance(plan, ValueError) else plan for plan in asyncio.run(run())]
 
 
-def test_nodes_agree_on_a_plan():
+def test_nodes_agree_on_a_plan(caplog):
     port = int(free_port())
-    plans = meet(*(Job(2, "x", nodes=3, node=node, port=port, patience=20) for node in range(3)))
+    plans = open_all(*(Job(2, "x", nodes=3, node=node, port=port, timeout=20) for node in range(3)))
     assert plans[0] == plans[1] == plans[2]
     assert plans[0]["logs"] == "folder0"
     assert plans[0]["port"] > port
+    assert caplog.messages == [], "asyncio reports errors of tasks that nobody awaits"
 
 
 @pytest.mark.parametrize(
@@ -98,11 +93,32 @@ def test_nodes_agree_on_a_plan():
     ],
 )
 def test_nodes_that_were_told_different_things_both_say_so(other, words):
-    shared = {"script": "x", "port": int(free_port()), "patience": 20}
+    shared = {"script": "x", "port": int(free_port()), "timeout": 20}
     first = Job(**{"devices": 2, "nodes": 2, "node": 0, **shared})
     second = Job(**{"devices": 2, "nodes": 2, "node": 1, **shared, **other})
-    for said in meet(first, second):
+    for said in open_all(first, second):
         assert said.startswith(words)
+
+
+def test_a_node_behind_a_dead_network_is_named():
+    """The system reports a TimeoutError for its connection, which in asyncio has other meanings."""
+    port = int(free_port())
+
+    async def run() -> list:
+        jobs = [Job(1, "x", nodes=3, node=node, port=port, timeout=20) for node in range(3)]
+        nodes = [Rendezvous(job, lambda: False) for job in jobs]
+        await asyncio.gather(*(node.open("logs") for node in nodes))
+        nodes[0].peers[1].reader.set_exception(TimeoutError(110, "Connection timed out"))
+        await asyncio.sleep(0.2)
+        messages = [node.poll() for node in nodes]
+        for node in nodes:
+            node.close()
+        return messages
+
+    lost = {"line": "node 1 (127.0.0.1) is gone: its launcher or host ended"}
+    lost |= {"status": 1, "severity": 0}
+    first, _, third = asyncio.run(run())
+    assert first == third == [lost]
 
 
 def test_a_stranger_at_the_port_does_no_harm():
@@ -119,12 +135,12 @@ def test_a_stranger_at_the_port_does_no_harm():
 
     def late() -> dict:
         time.sleep(2)
-        return meet(Job(1, "x", nodes=2, node=1, port=port, patience=20))[0]
+        return open_all(Job(1, "x", nodes=2, node=1, port=port, timeout=20))[0]
 
     plans = []
     second = threading.Thread(target=lambda: plans.append(late()))
     second.start()
-    plans += meet(Job(1, "x", nodes=2, node=0, port=port, patience=20))
+    plans += open_all(Job(1, "x", nodes=2, node=0, port=port, timeout=20))
     stranger.join()
     second.join()
     assert plans[0] == plans[1]

@@ -30,9 +30,9 @@ print(json.dumps({**found, "cores": cores, "bound": cpu_cores.is_bound()}))
 LAUNCH = """
 import runpy, sys
 from pathlib import Path
-from utils.distributed import devices
+from utils.distributed import devices, launch_config
 
-devices.DEVICE_FILES, devices.LEAST_CORES = Path(sys.argv[1]), 1
+devices.DEVICE_FILES, launch_config.LEAST_CORES = Path(sys.argv[1]), 1
 sys.argv[1:] = sys.argv[2:]
 runpy.run_path("scripts/launch.py", run_name="__main__")
 """

@@ -8,7 +8,7 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
 from typing import Any, Callable
 
-from utils.processes import end_with
+from utils.processes import exit_when_parent_dies
 
 WAITING = 4  # jobs in flight per worker
 
@@ -55,4 +55,4 @@ def alone(work: Callable, job: Any) -> Any:
 def executor(workers: int) -> ProcessPoolExecutor:
     """Fresh processes: a forked one would inherit the locks of the framework's threads."""
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, context, end_with, (os.getpid(),))
+    return ProcessPoolExecutor(workers, context, exit_when_parent_dies, (os.getpid(),))

@@ -20,10 +20,10 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def await_adoption(parent: int) -> None:
-    """Waits until `parent` is this process's parent, and ties this process to it.
+def wait_until_reparented(parent: int) -> None:
+    """Waits until `parent` is this process's parent; from then on its end kills this process.
 
-    Ends the process where `parent` is gone.
+    Ends the process if `parent` is gone.
     """
     while os.getppid() != parent and Path(f"/proc/{parent}").exists():
         time.sleep(0.01)
@@ -44,12 +44,12 @@ def record_completion() -> None:
         (Path(os.environ["ZOO_LOGS"]) / f"worker_{os.environ['MS_NODE_ID']}.completed").touch()
 
 
-def end_with(parent: int) -> None:
-    """Ends this worker soon after its parent, however that ended."""
+def exit_when_parent_dies(parent: int) -> None:
+    """Ends this process soon after its parent, however that ended."""
 
-    def look() -> None:
+    def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1)
         os._exit(1)
 
-    threading.Thread(target=look, daemon=True).start()
+    threading.Thread(target=watch, daemon=True).start()

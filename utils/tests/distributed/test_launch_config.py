@@ -7,9 +7,14 @@ import pytest
 
 from tests.helpers import free_port, rank_table, write_json
 from utils.distributed import devices
-from utils.distributed.devices import check_devices, should_bind_cores
-from utils.distributed.launch_config import listen, read_job, reserve_port
-from utils.distributed.mpi import for_mindspore, read_rank_position
+from utils.distributed.launch_config import (
+    check_devices,
+    listen,
+    read_job,
+    read_mpi_environment,
+    reserve_port,
+    should_bind_cores,
+)
 from utils.distributed.rank_table import read_rank_table
 
 DEVICE = ("server_list", 1, "device", 0)  # the first one of the second server
@@ -102,7 +107,7 @@ def test_more_devices_than_the_host_has_are_refused(tmp_path, monkeypatch):
 def test_ranks_are_bound_only_on_ascend_with_cores_enough(tmp_path, monkeypatch):
     """msrun divides the cores by the devices of the host, here 8."""
     monkeypatch.setattr(devices, "DEVICE_FILES", tmp_path)
-    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda process: range(96))
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: range(96))
     ascend = ["--run.device=Ascend"]
     assert not should_bind_cores(ascend, {}), "no device"
     for number in range(8):
@@ -110,7 +115,7 @@ def test_ranks_are_bound_only_on_ascend_with_cores_enough(tmp_path, monkeypatch)
     assert should_bind_cores(ascend, {})
     assert not should_bind_cores(ascend, {"ZOO_BIND_CORE": "0"})
     assert not should_bind_cores(["--run.device=CPU"], {})
-    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda process: range(95))
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: range(95))
     assert not should_bind_cores(ascend, {})
 
 
@@ -118,10 +123,10 @@ def test_ranks_are_bound_only_on_ascend_with_cores_enough(tmp_path, monkeypatch)
 def test_hccl_waits_longer_under_mpirun_unless_the_user_says_how_long(role):
     openmpi = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
     openmpi |= {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
-    result = for_mindspore(read_rank_position(openmpi), openmpi, role)
+    result = read_mpi_environment(openmpi, role)
     assert (result["HCCL_CONNECT_TIMEOUT"], result["HCCL_EXEC_TIMEOUT"]) == ("600", "3672")
     own = {**openmpi, "HCCL_CONNECT_TIMEOUT": "120", "HCCL_EXEC_TIMEOUT": "68"}
-    result = for_mindspore(read_rank_position(own), own, role)
+    result = read_mpi_environment(own, role)
     assert (result["HCCL_CONNECT_TIMEOUT"], result["HCCL_EXEC_TIMEOUT"]) == ("120", "68")
 
 
@@ -190,19 +195,19 @@ def test_mpirun_is_read_as_its_makers_spell_it():
     openmpi = {"OMPI_COMM_WORLD_RANK": "9", "OMPI_COMM_WORLD_SIZE": "16"}
     openmpi |= {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}
     with pytest.raises(ValueError, match="MASTER_ADDR is missing"):
-        read_rank_position(openmpi)
-    position = read_rank_position({**openmpi, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9000"})
-    assert (position.rank, position.size, position.local_rank, position.port) == (9, 16, 1, 9000)
+        read_mpi_environment(openmpi, "MS_WORKER")
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9000"}
+    environ = read_mpi_environment({**openmpi, **address}, "MS_WORKER")
+    names = ("RANK_ID", "MS_NODE_ID", "MS_WORKER_NUM", "DEVICE_ID", "MS_SCHED_PORT")
+    assert [environ[name] for name in names] == ["9", "9", "16", "1", "9000"]
+    assert not openmpi.keys() & environ.keys(), "MindSpore would look for an MPI library"
     slurm = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1"}
-    position = read_rank_position({**slurm, "SLURM_NTASKS_PER_NODE": "2"})
-    assert (position.rank, position.size, position.local_rank, position.master) == (
-        1,
-        2,
-        1,
-        "127.0.0.1",
-    )
+    environ = read_mpi_environment({**slurm, "SLURM_NTASKS_PER_NODE": "2"}, "MS_SCHED")
+    names = ("MS_ROLE", "MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT")
+    assert [environ[name] for name in names] == ["MS_SCHED", "2", "127.0.0.1", "8118"]
+    assert not {"MS_NODE_ID", "DEVICE_ID"} & environ.keys(), "the scheduler is no worker"
     with pytest.raises(ValueError, match="OMPI_COMM_WORLD_RANK is missing"):
-        read_rank_position({})
+        read_mpi_environment({}, "MS_WORKER")
 
 
 def test_a_reserved_port_is_kept_for_the_scheduler():
