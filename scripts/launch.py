@@ -2,9 +2,9 @@
 
     python scripts/launch.py [--restarts=N] DEVICES SCRIPT [arguments]
 
-DEVICES are those of this node; NODES, NODE_RANK, MASTER_ADDR and MASTER_PORT, or RANK_TABLE_FILE,
-say the rest. The first worker's log is shown on stderr, the result of rank 0 on stdout of node 0;
-the logs of all workers stay in out/logs. SIGTERM and ctrl-C reach the workers as SIGTERM.
+DEVICES are those of this node. NODES, NODE_RANK, MASTER_ADDR and MASTER_PORT, or RANK_TABLE_FILE,
+name the other nodes. The first worker's log is shown on stderr, the result of rank 0 on stdout of
+node 0; the logs of all workers stay in out/logs. SIGTERM and ctrl-C reach the workers as SIGTERM.
 
 ASCEND_RT_VISIBLE_DEVICES=4,5,6,7, or CUDA_VISIBLE_DEVICES, chooses devices of this node. On Ascend
 each worker is bound to its own part of the cores; ZOO_BIND_CORE=0 leaves them unbound.
@@ -27,7 +27,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils.cli import fill_closed_streams, quietly, show_usage
 from utils.config import home
-from utils.distributed.launch_config import Job, find_script, read_job
+from utils.distributed.launch_config import Job, read_job
 from utils.distributed.rendezvous import Rendezvous
 from utils.distributed.worker_group import Failure, WorkerGroup
 from utils.messages import print_line, to_line
@@ -41,8 +41,7 @@ def main() -> int:
     fill_closed_streams()
     show_usage(__doc__)
     try:
-        job = read_job(sys.argv[1:], os.environ)
-        return Launcher(dataclasses.replace(job, script=find_script(job.script))).run()
+        return asyncio.run(Launcher(read_job(sys.argv[1:], os.environ)).run())
     except ValueError as error:
         print_line(f"error: {error}")
         return 2
@@ -57,16 +56,16 @@ class Launcher:
         self.last_signal = 0.0
         self.result = ""
 
-    def run(self) -> int:
+    async def run(self) -> int:
         adopt_orphans()
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self.receive_signal)
+            asyncio.get_running_loop().add_signal_handler(number, self.receive_signal, number)
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
         for attempt in range(self.job.restarts + 1):
             if attempt:
                 print_line(f"restart {attempt} of {self.job.restarts}, from the last checkpoint")
             logs = f"{name}-restart-{attempt}" if attempt else name
-            failure = asyncio.run(self.run_attempt(logs))
+            failure = await self.run_attempt(logs)
             if failure:
                 print_line(failure.line)
             if not failure or failure.status != 1 or self.signals:
@@ -77,18 +76,18 @@ class Launcher:
             return 128 + signal.SIGINT
         return failure.status if failure else 0
 
-    def receive_signal(self, number: int, _) -> None:
+    def receive_signal(self, number: int) -> None:
         if not self.signals or time.monotonic() - self.last_signal > ECHO:
             self.signals.append(number)
             self.last_signal = time.monotonic()
+            self.opening.cancel()  # no effect once all nodes have joined
 
     async def run_attempt(self, name: str) -> Optional[Failure]:
         """Runs the job once, from the rendezvous of the nodes to its end."""
-        rendezvous = Rendezvous(self.job, lambda: bool(self.signals))
+        rendezvous = Rendezvous(self.job)
+        self.opening = asyncio.ensure_future(rendezvous.open(name))
         try:
-            plan = await rendezvous.open(name)
-            if plan is None:
-                return self.interruption()
+            plan = await self.opening
             logs = home() / "out" / "logs" / Path(plan["logs"]).name
             logs.mkdir(parents=True, exist_ok=True)
             group = WorkerGroup(self.job, plan["port"], logs)
@@ -98,6 +97,8 @@ class Launcher:
                 group.kill()
                 group.tail.show()
                 self.result = group.tail.result
+        except asyncio.CancelledError:
+            return self.describe_interruption()
         finally:
             rendezvous.close()
 
@@ -117,7 +118,7 @@ class Launcher:
             if self.signals:
                 group.terminate()
                 is_second = len(self.signals) > 1
-                own = [self.interruption()] if own or is_second else []
+                own = [self.describe_interruption()] if own or is_second else []
                 deadline = 0 if is_second else deadline
             for failure in own:
                 line = to_line(here + failure.line)
@@ -137,7 +138,7 @@ class Launcher:
             return None
         return max(failures, key=lambda failure: failure.severity)  # the first of equal ones
 
-    def interruption(self) -> Failure:
+    def describe_interruption(self) -> Failure:
         """However the workers end after a signal, it is no failure of theirs."""
         how = "; ended at once" if len(self.signals) > 1 else ""
         return Failure(f"the job was interrupted{how}", 128 + self.signals[0], 4)

@@ -20,7 +20,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils.cli import show_usage
 from utils.config import home
-from utils.distributed.launch_config import find_script, open_master_port, read_mpi_environment
+from utils.distributed.launch_config import find_script, listen, read_mpi_environment
 from utils.messages import print_line
 from utils.processes import die_with_parent
 
@@ -34,7 +34,7 @@ def main() -> int:
             raise ValueError("expected SCRIPT [arguments]")
         command = [sys.executable, find_script(sys.argv[1]), *sys.argv[2:]]
         if rank == 0:
-            open_master_port(environ["MS_SCHED_HOST"], int(environ["MS_SCHED_PORT"])).close()
+            listen(environ["MS_SCHED_HOST"], int(environ["MS_SCHED_PORT"])).close()
     except ValueError as error:
         print_line(f"error: {error}")
         return 2

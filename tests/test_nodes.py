@@ -65,7 +65,7 @@ def open_all(*jobs: Job) -> list:
     """Opens the rendezvous of several nodes at once; the plan of each, or its error message."""
 
     async def run() -> list:
-        nodes = [Rendezvous(job, lambda: False) for job in jobs]
+        nodes = [Rendezvous(job) for job in jobs]
         opening = [node.open(f"folder{number}") for number, node in enumerate(nodes)]
         results = await asyncio.gather(*opening, return_exceptions=True)
         for node in nodes:
@@ -106,7 +106,7 @@ def test_a_node_behind_a_dead_network_is_named():
 
     async def run() -> list:
         jobs = [Job(1, "x", nodes=3, node=node, port=port, timeout=20) for node in range(3)]
-        nodes = [Rendezvous(job, lambda: False) for job in jobs]
+        nodes = [Rendezvous(job) for job in jobs]
         await asyncio.gather(*(node.open("logs") for node in nodes))
         nodes[0].peers[1].reader.set_exception(TimeoutError(110, "Connection timed out"))
         await asyncio.sleep(0.2)

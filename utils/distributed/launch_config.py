@@ -4,7 +4,7 @@ Everything is checked here, before a process starts. A user error is a ValueErro
 argument or the variable.
 """
 
-import contextlib
+import argparse
 import errno
 import os
 import socket
@@ -16,11 +16,12 @@ from typing import Optional
 from utils.config import locate
 from utils.cpu_cores import LEAST_CORES
 from utils.distributed.devices import VISIBLE, count_devices
-from utils.distributed.rank_table import RankTable, read_rank_table
+from utils.distributed.rank_table import read_rank_table
 from utils.messages import VALUE, cut
 from utils.yaml_text import load_yaml_file
 
-PORT = 8118  # MASTER_PORT of several nodes, unless it is set
+PORT = "8118"  # MASTER_PORT of several nodes, unless it is set
+TIMEOUT = "300"  # MASTER_TIMEOUT, unless it is set
 MAX_WORKERS_PER_CORE = 8  # on a CPU: more would only wait for each other
 # Seconds that HCCL waits for the other ranks, unless the user sets them. For connections its own
 # limit is 120; ranks read their lists and compile at different speeds. In a collective it is 1836;
@@ -70,29 +71,40 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
     if len(rest) < 2:
         raise ValueError("expected [--restarts=N] DEVICES SCRIPT [arguments]")
     devices = parse_number("DEVICES", rest.pop(0), 1)
+    script = find_script(rest.pop(0))
     environ = {name: value for name, value in environ.items() if value}
     table = None
     if "RANK_TABLE_FILE" in environ:
-        table = read_rank_table(Path(environ["RANK_TABLE_FILE"]))
+        table = Path(environ["RANK_TABLE_FILE"]).resolve()
         environ = {**read_table_variables(table, devices, environ), **environ}
-    nodes, node, master = read_nodes(environ)
-    port = environ.get("MASTER_PORT", "")
+    nodes = parse_number("NODES", environ.get("NODES", "1"), 1)
+    for name in ("NODE_RANK", "MASTER_ADDR"):
+        if nodes > 1 and name not in environ:
+            raise ValueError(
+                f"{name} is missing: with NODES={nodes}, a node needs its number, from 0, in "
+                "NODE_RANK and the address of node 0 in MASTER_ADDR"
+            )
+    node = parse_number("NODE_RANK", environ.get("NODE_RANK", "0"), 0)
+    if node >= nodes:
+        raise ValueError(f"NODE_RANK must be below NODES={nodes}, not {node}")
+    port = environ.get("MASTER_PORT", PORT if nodes > 1 else "")
+    # A single node uses its own address, whatever a cluster has exported.
     job = Job(
         devices=devices,
-        script=rest.pop(0),
+        script=script,
         arguments=tuple(rest),
         nodes=nodes,
         node=node,
-        master=master,
-        port=parse_number("MASTER_PORT", port, 1, 65500) if port else PORT if nodes > 1 else 0,
+        master=resolve_master(environ["MASTER_ADDR"]) if nodes > 1 else "127.0.0.1",
+        port=parse_number("MASTER_PORT", port, 1, 65500) if port else 0,
         restarts=parse_number("--restarts", restarts, 0),
-        timeout=parse_number("MASTER_TIMEOUT", environ.get("MASTER_TIMEOUT", "300"), 1),
-        table=table and table.path,
+        timeout=parse_number("MASTER_TIMEOUT", environ.get("MASTER_TIMEOUT", TIMEOUT), 1),
+        table=table,
         token=environ.get("ZOO_JOB_TOKEN", ""),
     )
     check_devices(devices, job.arguments, environ)
     if job.node == 0 and job.port:
-        open_master_port(job.master, job.port).close()
+        listen(job.master, job.port).close()
     return job
 
 
@@ -113,20 +125,25 @@ def parse_number(name: str, text: str, lowest: int, highest: int = 10**6) -> int
     return int(text)
 
 
-def read_nodes(environ: Mapping[str, str]) -> tuple[int, int, str]:
-    """(number of nodes, this node, IP address of node 0).
-
-    A single node uses its own address, whatever a cluster has exported.
-    """
-    nodes = parse_number("NODES", environ.get("NODES", "1"), 1)
-    if nodes > 1 and "NODE_RANK" not in environ:
-        raise ValueError(f"NODE_RANK is missing: which of the {nodes} nodes, from 0, is this?")
-    node = parse_number("NODE_RANK", environ.get("NODE_RANK", "0"), 0)
-    if node >= nodes:
-        raise ValueError(f"NODE_RANK must be below NODES={nodes}, not {node}")
-    if nodes > 1 and "MASTER_ADDR" not in environ:
-        raise ValueError(f"MASTER_ADDR is missing: with NODES={nodes}, the address of node 0")
-    return nodes, node, resolve_master(environ["MASTER_ADDR"]) if nodes > 1 else "127.0.0.1"
+def read_table_variables(path: Path, devices: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a rank table replaces. Those that are set win, unless they differ."""
+    servers, table_devices = read_rank_table(path)
+    if devices != table_devices:
+        raise ValueError(
+            f"DEVICES={devices}, but {path} has {table_devices} devices for each server"
+        )
+    nodes = str(len(servers))
+    if environ.get("NODES", nodes) != nodes:
+        raise ValueError(f"NODES={environ['NODES']}, but {path} has {nodes} servers")
+    local = [0]
+    if nodes != "1" and "NODE_RANK" not in environ:
+        local = [rank for rank, server in enumerate(servers) if is_local(server)]
+        if len(local) != 1:
+            raise ValueError(
+                f"NODE_RANK is missing, and {'several' if local else 'no'} servers of "
+                f"{path} are addresses of this host"
+            )
+    return {"NODES": nodes, "MASTER_ADDR": servers[0], "NODE_RANK": str(local[0])}
 
 
 def resolve_master(name: str) -> str:
@@ -136,26 +153,36 @@ def resolve_master(name: str) -> str:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or "no name of a host"
         raise ValueError(f"MASTER_ADDR={name}: {reason}") from None
-    return min(entries, key=lambda entry: entry[0] != socket.AF_INET)[4][0]
+    return str(min(entries, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
 
 
-def open_master_port(address: str, port: int) -> socket.socket:
-    """Listens at the master's address; ValueError if this host, which has rank 0, cannot."""
+def is_local(server: str) -> bool:
+    """Whether this is an address of this host."""
     try:
-        return listen(address, port)
-    except OSError as error:
-        if error.errno == errno.EADDRNOTAVAIL:
-            raise ValueError(
-                f"MASTER_ADDR={address} is no address of this host, which is node 0"
-            ) from None
-        reason = os.strerror(error.errno)
-        raise ValueError(f"MASTER_PORT={port} at {address}: {reason}; choose another one") from None
+        listen(resolve_master(server), 0).close()
+    except ValueError:
+        return False
+    return True
+
+
+def find_family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Raises OSError if that is not possible. A port that was just left counts as free."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    return socket.create_server((address, port), family=family, backlog=128)
+    """Listens at the master's address; a port that was just left counts as free.
+
+    Raises ValueError if this host, which has rank 0, cannot listen there.
+    """
+    try:
+        return socket.create_server((address, port), family=find_family(address), backlog=128)
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            problem = f"MASTER_ADDR={address} is no address of this host, which is node 0"
+        else:
+            reason = os.strerror(error.errno or 0)
+            problem = f"MASTER_PORT={port} at {address}: {reason}; choose another one"
+        raise ValueError(problem) from None
 
 
 def reserve_port(address: str, first: int = 0) -> socket.socket:
@@ -165,47 +192,16 @@ def reserve_port(address: str, first: int = 0) -> socket.socket:
     sets SO_REUSEADDR too. The socket itself never listens.
     """
     for port in range(first, first + 100) if first else [0]:
-        with contextlib.suppress(OSError):
-            if port:
-                listen(address, port).close()
-            holder = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        holder = socket.socket(find_family(address))
+        try:
+            # With SO_REUSEADDR, bind fails at the port of a listener only; so not for port 0.
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, bool(port))
             holder.bind((address, port))
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             return holder
+        except OSError:
+            holder.close()
     raise ValueError(f"MASTER_PORT: no free port from {first} to {first + 99} at {address}")
-
-
-def read_table_variables(
-    table: RankTable, devices: int, environ: Mapping[str, str]
-) -> dict[str, str]:
-    """The variables that a rank table replaces. Those that are set win, unless they differ."""
-    if devices != table.devices:
-        raise ValueError(
-            f"DEVICES={devices}, but {table.path} has {table.devices} devices for each server"
-        )
-    nodes = str(len(table.servers))
-    if environ.get("NODES", nodes) != nodes:
-        raise ValueError(f"NODES={environ['NODES']}, but {table.path} has {nodes} servers")
-    variables = {"NODES": nodes, "MASTER_ADDR": table.servers[0], "NODE_RANK": "0"}
-    if nodes != "1" and "NODE_RANK" not in environ:
-        local = [rank for rank, server in enumerate(table.servers) if is_local(server)]
-        if len(local) != 1:
-            raise ValueError(
-                f"NODE_RANK is missing, and {'several' if local else 'no'} servers of "
-                f"{table.path} are addresses of this host"
-            )
-        variables["NODE_RANK"] = str(local[0])
-    return variables
-
-
-def is_local(server: str) -> bool:
-    """Whether this is an address of this host."""
-    try:
-        listen(resolve_master(server), 0).close()
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 def check_devices(requested: int, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -238,26 +234,15 @@ def should_bind_cores(arguments: Sequence[str], environ: Mapping[str, str]) -> b
 
 def read_device(arguments: Sequence[str]) -> str:
     """run.device of the command line or else of the yaml; empty if neither can be read."""
-    device = find_option(arguments, "--run.device")
-    if device:
-        return device
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--run.device", dest="device", nargs="?")
+    parser.add_argument("--config_path", nargs="?")
+    options, _ = parser.parse_known_args(arguments)
     try:
-        path = Path(find_option(arguments, "--config_path"))
-        device = load_yaml_file(path)["run"]["device"]
+        device = options.device or load_yaml_file(Path(options.config_path))["run"]["device"]
     except (OSError, KeyError, TypeError, ValueError):
         return ""
     return device if isinstance(device, str) else ""
-
-
-def find_option(arguments: Sequence[str], name: str) -> str:
-    """The last value of `--name=value` or `--name value`; empty if there is none."""
-    value = ""
-    for word, following in zip(arguments, [*arguments[1:], ""]):
-        if word == name:
-            value = following
-        elif word.startswith(f"{name}="):
-            value = word.partition("=")[2]
-    return value
 
 
 def read_mpi_environment(environ: Mapping[str, str], role: str) -> dict[str, str]:
@@ -279,17 +264,17 @@ def read_mpi_environment(environ: Mapping[str, str], role: str) -> dict[str, str
     master = environ.get("MASTER_ADDR") or ("127.0.0.1" if is_one_host else "")
     if not master:
         raise ValueError("MASTER_ADDR is missing: mpirun -x MASTER_ADDR=(the host of rank 0) ...")
-    port = parse_number("MASTER_PORT", environ.get("MASTER_PORT") or str(PORT), 1, 65535)
+    port = parse_number("MASTER_PORT", environ.get("MASTER_PORT") or PORT, 1, 65535)
     own = {"MS_NODE_ID": rank, "DEVICE_ID": local_rank} if role == "MS_WORKER" else {}
     return {
         **HCCL_TIMEOUTS,
-        **{name: text for name, text in environ.items() if not name.startswith(MPI_PREFIXES)},
+        **{name: value for name, value in environ.items() if not name.startswith(MPI_PREFIXES)},
         **own,
         "MS_ROLE": role,
         "MS_WORKER_NUM": size,
         "MS_SCHED_HOST": resolve_master(master),
         "MS_SCHED_PORT": str(port),
-        "MS_TOPO_TIMEOUT": environ.get("MASTER_TIMEOUT") or "300",
+        "MS_TOPO_TIMEOUT": environ.get("MASTER_TIMEOUT") or TIMEOUT,
         "RANK_SIZE": size,
         "RANK_ID": rank,
     }

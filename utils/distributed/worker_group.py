@@ -1,8 +1,12 @@
 """The processes of one attempt on this node: started by msrun, watched and ended by the launcher.
 
-msrun starts the scheduler and the workers, and ends. The launcher becomes their parent: it gets the
-exit status of each process, and the kernel ends them if the launcher is killed. Each of them runs
-scripts/worker.py first.
+msrun starts the scheduler and the workers, writes their logs, and ends. The launcher becomes their
+parent: it gets the exit status of each process, and the kernel ends them if the launcher is killed.
+Each of them runs scripts/worker.py first.
+
+`msrun --join=True`, which would wait for the workers, is not used: it waits for those of its own
+node only, does not notice a dead scheduler before they have ended, ends with 1 for every failure
+and leaves workers behind if it is killed (utils/distributed/rendezvous.py has measured times).
 """
 
 import contextlib
@@ -40,44 +44,19 @@ class WorkerGroup:
 
     def __init__(self, job: Job, port: int, logs: Path):
         self.job, self.logs = job, logs
-        self.workers = {f"worker_{rank}" for rank in job.ranks}
-        self.statuses: dict[int, int] = {}  # process -> exit status, negative for a signal
-        self.reported: set[int] = set()  # processes whose failure poll() has returned
-        self.signalled: set[int] = set()  # processes that got SIGTERM
-        self.tail = LogTail(logs / f"worker_{job.ranks[0]}.log")
+        self.workers = [f"worker_{rank}" for rank in job.ranks]
+        self.statuses: dict[str, int] = {}  # name -> exit status, negative for a signal
+        self.signalled: set[str] = set()  # names of the processes that got SIGTERM
+        self.tail = LogTail(logs / f"{self.workers[0]}.log")
         binds = should_bind_cores(job.arguments, os.environ)
-        with open(logs / f"msrun_{job.node}.log", "w") as log:
-            self.msrun = subprocess.Popen(
-                self.command(port, binds),
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # ctrl-C is for the launcher
-                preexec_fn=die_with_parent,
-                env=self.environment(binds),
-            ).pid
-
-    def environment(self, binds: bool) -> dict[str, str]:
-        """This interpreter first on PATH, for msrun, and what the workers need to know.
-
-        HCCL's time limits are set here only if the user has not set them.
-        """
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        cores = {LAUNCHER_CORES: list_affinity()} if binds else {}
-        own = {"ZOO_LAUNCHER": os.getpid(), "ZOO_LOGS": self.logs, "ZOO_NODE": self.job.node}
-        own = {name: str(value) for name, value in own.items()}
-        return {**HCCL_TIMEOUTS, **os.environ, "PATH": path, **own, **cores}
-
-    def command(self, port: int, binds: bool) -> list[str]:
-        job = self.job
-        return [
+        command = [
             "msrun",
             f"--worker_num={job.devices * job.nodes}",
             f"--local_worker_num={job.devices}",
             f"--node_rank={job.node}",
             f"--master_addr={job.master}",
             f"--master_port={port}",
-            f"--log_dir={self.logs}",
+            f"--log_dir={logs}",
             "--join=False",
             *([f"--rank_table_file={job.table}"] if job.table else []),
             *(["--bind_core=True"] if binds else []),
@@ -85,41 +64,59 @@ class WorkerGroup:
             job.script,
             *job.arguments,
         ]
+        environ = {
+            **HCCL_TIMEOUTS,  # unless the user has set them
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "ZOO_LAUNCHER": str(os.getpid()),
+            "ZOO_LOGS": str(logs),
+            "ZOO_NODE": str(job.node),
+            **({LAUNCHER_CORES: list_affinity()} if binds else {}),
+        }
+        with open(logs / f"msrun_{job.node}.log", "w") as log:
+            self.msrun = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # ctrl-C is for the launcher
+                preexec_fn=die_with_parent,
+                env=environ,
+            ).pid
 
-    def names(self) -> dict[int, str]:
-        """Process -> worker_0, ... or scheduler, of those of this node that have begun."""
+    def list_processes(self) -> dict[int, str]:
+        """Process -> worker_0, ..., scheduler or msrun, of those of this node that have begun."""
         files = [path.name.split(".") for path in self.logs.glob("*.pid")]
-        ours = {*self.workers, SCHEDULER} if self.job.node == 0 else self.workers
-        return {self.msrun: "msrun"} | {int(pid): name for name, pid, _ in files if name in ours}
+        names = [*self.workers, *([SCHEDULER] if self.job.node == 0 else [])]
+        processes = {int(process): name for name, process, _ in files if name in names}
+        return {**processes, self.msrun: f"msrun_{self.job.node}"}
 
     def poll(self) -> list[Failure]:
         """The failures since the last call."""
-        failures, has_children = [], True
+        failures = []
         try:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                self.statuses[ended[0]] = os.waitstatus_to_exitcode(ended[1])
-        except ChildProcessError:
-            has_children = False
-        for process, name in self.names().items():
-            status = self.statuses.get(process, 0)
-            if status < 0 and (self.logs / f"{name}.completed").exists():
-                self.statuses[process] = status = 0  # see utils.processes.record_completion
-            if status and process not in self.reported:
-                self.reported.add(process)
-                failures.append(self.describe(name, status))
-        if not has_children and not self.reported and not self.is_done():
-            self.reported.add(0)
-            failures.append(Failure(f"no worker is left; their logs are in {self.logs}"))
+                name = self.list_processes().get(ended[0], "")  # a worker's own child has none
+                status = os.waitstatus_to_exitcode(ended[1])
+                if status < 0 and (self.logs / f"{name}.completed").exists():
+                    status = 0  # see utils.processes.record_completion
+                if name:
+                    self.statuses[name] = status
+                if name and status:
+                    failures.append(self.describe(name, status))
+        except ChildProcessError:  # no process is left
+            if not self.is_done() and not any(self.statuses.values()):
+                self.statuses["worker"] = 1  # returned once
+                failures.append(Failure(f"no worker is left; their logs are in {self.logs}"))
         return failures
 
     def is_done(self) -> bool:
         """Whether all workers of this node have ended well."""
-        names = self.names().items()
-        return self.workers <= {name for pid, name in names if self.statuses.get(pid) == 0}
+        return all(self.statuses.get(name) == 0 for name in self.workers)
 
     def describe(self, name: str, status: int) -> Failure:
-        path = self.logs / f"{f'msrun_{self.job.node}' if name == 'msrun' else name}.log"
-        who = name.replace("worker_", "rank ").replace(SCHEDULER, "the scheduler")
+        path = self.logs / f"{name}.log"
+        who = {SCHEDULER: "the scheduler"}.get(name, name.replace("worker_", "rank "))
         if status < 0:
             return Failure(f"{who} was killed by {signal.Signals(-status).name}; see {path}", 1, 2)
         if status in (128 + signal.SIGINT, 128 + signal.SIGTERM):
@@ -131,23 +128,22 @@ class WorkerGroup:
 
     def terminate(self) -> None:
         """Sends SIGTERM to each worker once, which then saves and ends; they need the scheduler."""
-        for process, name in self.names().items():
-            if name != SCHEDULER and process not in self.signalled | self.statuses.keys():
-                self.signalled.add(process)
+        for process, name in self.list_processes().items():
+            if name not in {SCHEDULER, *self.signalled, *self.statuses}:
+                self.signalled.add(name)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGTERM)
 
     def kill(self) -> None:
         """Kills what is left, also what workers have started, and waits for it."""
         deadline = time.monotonic() + KILL_TIMEOUT
-        while time.monotonic() < deadline:
-            processes = psutil.Process().children(recursive=True)
-            if not processes:
-                return
+        processes = psutil.Process().children(recursive=True)
+        while processes and time.monotonic() < deadline:
             for process in processes:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
             psutil.wait_procs(processes, timeout=0.1)
+            processes = psutil.Process().children(recursive=True)
 
 
 class LogTail:

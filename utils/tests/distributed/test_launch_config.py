@@ -45,7 +45,7 @@ HERE = {"NODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
 )
 def test_a_wrong_variable_is_named(variables, words):
     with pytest.raises(ValueError, match=words):
-        read_job(["2", "train.py"], variables)
+        read_job(["2", "tsm/train.py"], variables)
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,10 @@ def test_a_wrong_variable_is_named(variables, words):
     [
         ([], "expected"),
         (["2"], "expected"),
-        (["two", "train.py"], "DEVICES must be a whole number"),
-        (["0", "train.py"], "DEVICES must be a whole number"),
-        (["--restarts=x", "2", "train.py"], "--restarts must be a whole number"),
-        (["--restarts", "-1", "2", "train.py"], "--restarts must be a whole number"),
+        (["two", "tsm/train.py"], "DEVICES must be a whole number"),
+        (["0", "tsm/train.py"], "DEVICES must be a whole number"),
+        (["--restarts=x", "2", "tsm/train.py"], "--restarts must be a whole number"),
+        (["--restarts", "-1", "2", "tsm/train.py"], "--restarts must be a whole number"),
     ],
 )
 def test_a_wrong_argument_is_named(arguments, words):
@@ -71,13 +71,13 @@ def test_a_port_in_use_is_named():
         port = str(taken.getsockname()[1])
         for variables in (HERE, {}):
             with pytest.raises(ValueError, match=f"MASTER_PORT={port} at 127.0.0.1: .* in use"):
-                read_job(["2", "train.py"], {**variables, "MASTER_PORT": port})
+                read_job(["2", "tsm/train.py"], {**variables, "MASTER_PORT": port})
 
 
 def test_a_single_node_needs_no_variable():
-    job = read_job(["8", "train.py", "--x"], {"MASTER_ADDR": "", "NODES": "", "NODE_RANK": ""})
+    job = read_job(["8", "tsm/train.py", "--x"], {"MASTER_ADDR": "", "NODES": "", "NODE_RANK": ""})
     assert (job.nodes, job.node, job.master, job.port, job.restarts) == (1, 0, "127.0.0.1", 0, 0)
-    assert (job.script, job.arguments) == ("train.py", ("--x",))
+    assert (job.script, job.arguments) == ("tsm/train.py", ("--x",))
 
 
 def test_more_devices_than_the_host_has_are_refused(tmp_path, monkeypatch):
@@ -134,13 +134,13 @@ def test_a_rank_table_says_nodes_master_and_rank(tmp_path):
     path = write_json(tmp_path / "hccl.json", rank_table(devices=4))
     given = {"RANK_TABLE_FILE": path, "MASTER_PORT": free_port()}
     for rank in "01":
-        job = read_job(["4", "train.py"], {**given, "NODE_RANK": rank})
+        job = read_job(["4", "tsm/train.py"], {**given, "NODE_RANK": rank})
         assert (job.nodes, job.node, job.master) == (2, int(rank), "127.0.0.1")
         assert str(job.table) == path
     other = rank_table(devices=4)
     other["server_list"][0]["server_id"] = "192.0.2.1"
     path = write_json(tmp_path / "hccl.json", other)
-    job = read_job(["4", "train.py"], {"RANK_TABLE_FILE": path, "NODE_RANK": ""})
+    job = read_job(["4", "tsm/train.py"], {"RANK_TABLE_FILE": path, "NODE_RANK": ""})
     assert (job.node, job.master) == (1, "192.0.2.1"), "the second server is this host"
 
 
@@ -167,7 +167,7 @@ def change(content: dict, *keys, value) -> dict:
             change(rank_table(), *DEVICE, "rank_id", value="x"),
             "invalid literal",
         ),
-        (change(rank_table(), "server_list", 1, value={}), "missing or misplaced: 'server_id'"),
+        (change(rank_table(), "server_list", 1, value={}), "missing or misplaced: 'device'"),
         ([], "missing or misplaced"),
     ],
 )
@@ -188,7 +188,7 @@ def test_a_wrong_rank_table_is_named_with_what_is_wrong(content, words, tmp_path
 def test_a_rank_table_must_fit_the_rest(devices, variables, words, tmp_path):
     path = write_json(tmp_path / "hccl.json", rank_table())
     with pytest.raises(ValueError, match=words):
-        read_job([devices, "train.py"], {"RANK_TABLE_FILE": path, **variables})
+        read_job([devices, "tsm/train.py"], {"RANK_TABLE_FILE": path, **variables})
 
 
 def test_mpirun_is_read_as_its_makers_spell_it():
