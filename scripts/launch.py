@@ -32,7 +32,7 @@ from utils.distributed.rendezvous import Rendezvous
 from utils.distributed.worker_group import Failure, WorkerGroup
 from utils.messages import print_line, to_line
 from utils.processes import adopt_orphans
-from utils.signals import ECHO
+from utils.signals import DEBOUNCE
 
 GRACE = 2  # seconds for failures that follow the first one: they may be its cause
 
@@ -77,7 +77,7 @@ class Launcher:
         return failure.status if failure else 0
 
     def receive_signal(self, number: int) -> None:
-        if not self.signals or time.monotonic() - self.last_signal > ECHO:
+        if not self.signals or time.monotonic() - self.last_signal > DEBOUNCE:
             self.signals.append(number)
             self.last_signal = time.monotonic()
             self.opening.cancel()  # no effect once all nodes have joined

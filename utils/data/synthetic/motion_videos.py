@@ -23,7 +23,7 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
-from utils.process_pool import executor
+from utils.process_pool import start_process_pool
 
 MOTIONS = ("left", "right", "up", "down", "grow", "shrink", "clockwise", "counterclockwise")
 # The circle a motion follows (0 x, 1 y, 2 size, 3 angle) and which way; images count y downwards.
@@ -276,7 +276,7 @@ def _claim(root: Path, recipe: dict[str, int]) -> None:
 def _draw_videos(root: Path, videos: list[_Video]) -> None:
     if not videos:
         return
-    with executor(min(os.cpu_count() or 1, 16, len(videos))) as pool:
+    with start_process_pool(min(os.cpu_count() or 1, 16, len(videos))) as pool:
         jobs = pool.map(_draw_video, [root] * len(videos), videos, chunksize=4)
         for _ in tqdm(jobs, "drawing", len(videos), unit="video", disable=None):
             pass
