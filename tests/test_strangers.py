@@ -1,4 +1,4 @@
-"""Connections of others to the port of a job on several nodes: dropped, and the job goes on."""
+"""Foreign connections to the port of a job on several nodes: dropped, and the job continues."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from utils.distributed.rendezvous import (
 )
 
 HELLO = b'{"nodes":2,"devices":1,"node":1}\n'
-OWN = GREETING + b"0" * 32 + b"\n"
+OWN_GREETING = GREETING + b"0" * 32 + b"\n"
 STRANGERS = {
     "a list for a node": b'{"nodes":2,"devices":1,"node":[1]}\n',
     "60,000 brackets": b"[" * 60000 + b"\n",
@@ -33,11 +33,11 @@ STRANGERS = {
     "a web browser": b"GET / HTTP/1.0\r\n\r\n",
     "a line without an end": b"x" * 300_000,
     "control characters": bytes(range(256)) + b"\n",
-    "a greeting alone": OWN,
-    "two greetings": OWN + OWN,
-    "a hello without a signature": OWN + HELLO,
-    "a hello with another signature": OWN + b"f" * 64 + b" " + HELLO,
-    "a signature that is no text": OWN + b"\xff" * 64 + b" " + HELLO,
+    "a greeting alone": OWN_GREETING,
+    "two greetings": OWN_GREETING + OWN_GREETING,
+    "a hello without a signature": OWN_GREETING + HELLO,
+    "a hello with another signature": OWN_GREETING + b"f" * 64 + b" " + HELLO,
+    "a signature that is no text": OWN_GREETING + b"\xff" * 64 + b" " + HELLO,
 }
 DROPPED = "dropped an unauthenticated connection from 127.0.0.1: "
 
@@ -47,7 +47,7 @@ def make_job(node: int, port: int, **settings) -> Job:
 
 
 class Opening(threading.Thread):
-    """A rendezvous that opens in the background: `plan`, or the `error`; and its log's `lines`."""
+    """A rendezvous that opens in a thread: its `plan` or `error`, and the `lines` of its log."""
 
     def __init__(self, job: Job):
         super().__init__(daemon=True)
@@ -75,8 +75,8 @@ class Opening(threading.Thread):
         assert not self.is_alive()
 
 
-def connect(port: int, words: bytes = b"") -> socket.socket:
-    """Connects as soon as somebody listens there, and sends something."""
+def connect(port: int, data: bytes = b"") -> socket.socket:
+    """Connects as soon as a launcher listens, and sends `data`."""
     deadline = time.monotonic() + 10
     while True:
         try:
@@ -86,11 +86,11 @@ def connect(port: int, words: bytes = b"") -> socket.socket:
             assert time.monotonic() < deadline
             time.sleep(0.01)
     with contextlib.suppress(OSError):  # node 0 may hang up before it has read everything
-        stranger.sendall(words)
+        stranger.sendall(data)
     return stranger
 
 
-def assert_agree(first: Opening, second: Opening) -> None:
+def assert_same_plan(first: Opening, second: Opening) -> None:
     """Both get the same plan; then both end."""
     for node in (first, second):
         assert node.opened.wait(20)
@@ -101,22 +101,22 @@ def assert_agree(first: Opening, second: Opening) -> None:
 
 
 @pytest.mark.parametrize("name", STRANGERS)
-def test_a_stranger_who_comes_first_keeps_no_node_out(name):
+def test_a_stranger_before_node_1_is_dropped(name):
     port = int(free_port())
     first = Opening(make_job(0, port))
     with connect(port, STRANGERS[name]):
-        assert_agree(first, Opening(make_job(1, port)))
+        assert_same_plan(first, Opening(make_job(1, port)))
     assert all(line.startswith(DROPPED) for line in first.lines)
     assert len(first.lines) == (name not in ("half a line", "silence", "a greeting alone"))
 
 
-def test_a_flood_of_silent_strangers_keeps_no_node_out():
+def test_many_silent_strangers_do_not_block_node_1():
     port = int(free_port())
     first = Opening(make_job(0, port))
     with contextlib.ExitStack() as stack:
         for _ in range(3 * rendezvous.MAX_PENDING):
             stack.enter_context(connect(port))
-        assert_agree(first, Opening(make_job(1, port)))
+        assert_same_plan(first, Opening(make_job(1, port)))
     assert 0 < len(first.lines) <= rendezvous.MAX_WARNINGS
 
 
@@ -124,11 +124,11 @@ def test_strangers_do_not_fill_the_log():
     port = int(free_port())
     first = Opening(make_job(0, port))
     for _ in range(rendezvous.MAX_WARNINGS):
-        for words in (b"x\n", OWN + HELLO):
-            with connect(port, words) as stranger, contextlib.suppress(ConnectionResetError):
+        for data in (b"x\n", OWN_GREETING + HELLO):
+            with connect(port, data) as stranger, contextlib.suppress(ConnectionResetError):
                 while stranger.recv(100):
                     pass
-    assert_agree(first, Opening(make_job(1, port)))
+    assert_same_plan(first, Opening(make_job(1, port)))
     assert len(first.lines) == rendezvous.MAX_WARNINGS
 
 
@@ -139,11 +139,11 @@ def test_a_silent_stranger_is_dropped_after_a_while(monkeypatch):
     with connect(port) as stranger:
         assert stranger.recv(100).startswith(GREETING)
         assert stranger.recv(100) == b""
-    assert_agree(first, Opening(make_job(1, port)))
+    assert_same_plan(first, Opening(make_job(1, port)))
     assert first.lines == [f"{DROPPED}it sent nothing"]
 
 
-def test_nobody_can_connect_while_the_job_runs():
+def test_the_port_is_closed_while_the_job_runs():
     port = int(free_port())
 
     async def run() -> None:
@@ -160,17 +160,19 @@ def test_nobody_can_connect_while_the_job_runs():
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("words", [b"", b'{"port":1,"logs":"x"}\n', OWN, OWN + b'{"port":1}\n'])
-def test_a_stranger_in_the_place_of_node_0_is_left_for_the_real_one(words):
+@pytest.mark.parametrize(
+    "data", [b"", b'{"port":1,"logs":"x"}\n', OWN_GREETING, OWN_GREETING + b'{"port":1}\n']
+)
+def test_node_1_leaves_a_stranger_at_the_port_of_node_0(data):
     port = int(free_port())
     with listen("127.0.0.1", port) as listener:
         second = Opening(make_job(1, port))
         stranger, _ = listener.accept()
-        stranger.sendall(words)
+        stranger.sendall(data)
         time.sleep(0.3)
         assert second.plan is None
         stranger.close()
-    assert_agree(Opening(make_job(0, port)), second)
+    assert_same_plan(Opening(make_job(0, port)), second)
 
 
 def test_another_token_is_named_on_both_nodes():
@@ -186,7 +188,7 @@ def test_another_token_is_named_on_both_nodes():
 
 @contextlib.asynccontextmanager
 async def connect_peers(*keys: bytes):
-    """A Peer for each key on the two ends of connections between them."""
+    """A Peer for node key on the two ends of connections between them."""
     accepted: asyncio.Queue = asyncio.Queue()
     server = await asyncio.start_server(lambda *streams: accepted.put_nowait(streams), "127.0.0.1")
     streams = await asyncio.open_connection(*server.sockets[0].getsockname())
@@ -197,7 +199,7 @@ async def connect_peers(*keys: bytes):
     server.close()
 
 
-def test_lines_that_were_recorded_cannot_be_sent_again():
+def test_recorded_lines_cannot_be_replayed():
     key = derive_key("secret", 8118)
 
     async def run() -> None:
@@ -221,7 +223,7 @@ def test_lines_that_were_recorded_cannot_be_sent_again():
     asyncio.run(run())
 
 
-def test_a_node_of_another_version_ends_the_connection_and_nothing_else():
+def test_an_unknown_message_ends_only_the_connection():
     key = derive_key("", 8118)
 
     async def run(message) -> None:
@@ -239,27 +241,32 @@ def test_the_token_is_not_shown():
     assert "secret" not in repr(make_job(0, 8118, token="secret"))
 
 
-def test_a_job_with_strangers_at_its_port_all_the_time_ends_well():
-    """Two real launchers; every stranger comes again and again, while they wait and later."""
+def test_a_job_with_strangers_at_its_port_ends_well():
+    """Two real launchers; all strangers connect again and again, before and after node 1 joins."""
     port = free_port()
     ended = threading.Event()
 
-    def come_and_go() -> None:
+    def connect_repeatedly() -> None:
         while not ended.is_set():
-            for words in STRANGERS.values():
+            for data in STRANGERS.values():
                 with contextlib.suppress(OSError):
-                    socket.create_connection(("127.0.0.1", int(port)), timeout=1).sendall(words)
+                    socket.create_connection(("127.0.0.1", int(port)), timeout=1).sendall(data)
             time.sleep(0.05)
 
-    strangers = threading.Thread(target=come_and_go)
+    strangers = threading.Thread(target=connect_repeatedly)
     strangers.start()
-    given = {"NODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ZOO_JOB_TOKEN": "s3"}
+    variables = {
+        "NODES": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "ZOO_JOB_TOKEN": "s3",
+    }
     try:
         arguments = ["1", ROOT / "tests" / "fake_worker.py"]
-        first = launch(*arguments, **given, NODE_RANK="0")
+        first = launch(*arguments, **variables, NODE_RANK="0")
         time.sleep(3)
-        second = launch(*arguments, **given, NODE_RANK="1")
-        (output, errors), (_, others) = (each.communicate(timeout=200) for each in (first, second))
+        second = launch(*arguments, **variables, NODE_RANK="1")
+        (output, errors), (_, others) = (node.communicate(timeout=200) for node in (first, second))
     finally:
         ended.set()
         strangers.join()

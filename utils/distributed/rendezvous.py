@@ -4,22 +4,23 @@ Node 0 listens at MASTER_ADDR:MASTER_PORT until every other node has connected. 
 open while an attempt runs. Node 0 forwards each message to the others. A broken connection means
 that its node is lost.
 
-Protocol: each side sends a line with a nonce. Every further line is a JSON object behind its
-HMAC-SHA256 over the receiver's nonce, the number of the line and the object; the key is derived
-from the job's token. So the token never travels, and no line can be replayed. Node 0 drops and logs
-any other connection.
+Protocol: each side sends a line with a nonce. Every later line is an HMAC-SHA256 and a JSON object.
+The HMAC covers the receiver's nonce, the number of the line and the object; its key is derived from
+the job's token. So the token is never sent, and no line can be replayed. Node 0 drops and logs any
+other connection.
 
-MindSpore's own cluster cannot replace this. Tried with MindSpore 2.10 and `msrun --join=True`, two
-hosts with a worker each on a CPU, default time limits, after which all processes were gone:
+msrun starts the workers of a node, and MindSpore's own cluster connects them. Neither can replace
+this module. Measured with MindSpore 2.10, `msrun --join=True`, two hosts with one worker each on a
+CPU and default time limits: the time until all processes had ended.
 
 * A worker killed: 32 s; the scheduler killed: 24 s; a node killed: 54 s; the cable cut: 42 s.
-* A worker that ends with an error: 64 s, and the scheduler names the other, healthy one.
-* A worker that ends before it has joined the cluster, as after a wrong path: the other node waits
-  for all of --cluster_time_out (still there after 200 s of 300).
-* No node learns another's exit status, so that a user error would be restarted.
+* A worker that fails with an error: 64 s, and the scheduler names the other, healthy worker.
+* A worker that fails before it has joined the cluster, for example because of a wrong path: the
+  other node waits for all of --cluster_time_out (still there after 200 s of 300).
+* No node gets the exit status of another, so a user error would be restarted.
 
-`multiprocessing.connection` is not used: up to Python 3.11 it signs with HMAC-MD5, does not compare
-signatures in constant time, and in all versions authenticates the start of a connection only.
+`multiprocessing.connection` is not used: up to Python 3.11 it signs with HMAC-MD5 and does not
+compare signatures in constant time. All versions authenticate only the start of a connection.
 """
 
 import asyncio
@@ -153,7 +154,7 @@ class Rendezvous:
         port = self.job.port
         if self.job.nodes > 1:
             listener = listen(self.job.master, port)
-            # Not `self.admit`: up to Python 3.11, asyncio reports coroutines that are cancelled.
+            # A lambda: up to Python 3.11, asyncio reports an error for a cancelled coroutine.
             server = await asyncio.start_server(
                 lambda *streams: asyncio.ensure_future(self.admit(*streams)),
                 sock=listener,
@@ -175,8 +176,8 @@ class Rendezvous:
         """Node 0: authenticates a connection and reads it to its end."""
         peer = Peer(reader, writer, writer.get_extra_info("peername")[0], self.key)
         self.pending.append(peer)
-        if len(self.pending) > MAX_PENDING:
-            self.pending[0].close()
+        for old in self.pending[:-MAX_PENDING]:
+            old.close()
         try:
             await asyncio.wait_for(peer.handshake(), HANDSHAKE_TIMEOUT)
             hello = await asyncio.wait_for(peer.receive(), HANDSHAKE_TIMEOUT)

@@ -1,4 +1,4 @@
-"""What a job is told by arguments, variables, rank tables and mpirun, and what is said wrong."""
+"""Settings of a job: arguments, variables, rank tables, mpirun, and errors in them."""
 
 import socket
 from pathlib import Path
@@ -18,7 +18,7 @@ from utils.distributed.launch_config import (
 from utils.distributed.rank_table import read_rank_table
 
 DEVICE = ("server_list", 1, "device", 0)  # the first one of the second server
-HERE = {"NODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+NODE_0 = {"NODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
 
 
 @pytest.mark.parametrize(
@@ -27,14 +27,17 @@ HERE = {"NODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
         ({"NODES": "two"}, "NODES must be a whole number"),
         ({"NODES": "0"}, "NODES must be a whole number"),
         ({"NODES": "2", "MASTER_ADDR": "127.0.0.1"}, "NODE_RANK is missing"),
-        ({**HERE, "NODE_RANK": "2"}, "NODE_RANK must be below NODES=2, not 2"),
-        ({**HERE, "NODE_RANK": "-1"}, "NODE_RANK must be a whole number"),
+        ({**NODE_0, "NODE_RANK": "2"}, "NODE_RANK must be below NODES=2, not 2"),
+        ({**NODE_0, "NODE_RANK": "-1"}, "NODE_RANK must be a whole number"),
         ({"NODE_RANK": "1"}, "NODE_RANK must be below NODES=1, not 1"),
         ({"NODES": "2", "NODE_RANK": "0"}, "MASTER_ADDR is missing: with NODES=2"),
         ({"NODES": "2", "NODE_RANK": "1"}, "MASTER_ADDR is missing: with NODES=2"),
-        ({**HERE, "MASTER_ADDR": "no.such.host.invalid"}, "MASTER_ADDR=no.such.host.invalid: "),
-        ({**HERE, "MASTER_ADDR": "192.0.2.1"}, "MASTER_ADDR=192.0.2.1 is no address of this host"),
-        ({**HERE, "MASTER_PORT": "http"}, "MASTER_PORT must be a whole number"),
+        ({**NODE_0, "MASTER_ADDR": "no.such.host.invalid"}, "MASTER_ADDR=no.such.host.invalid: "),
+        (
+            {**NODE_0, "MASTER_ADDR": "192.0.2.1"},
+            "192.0.2.1 is no address of this host",
+        ),
+        ({**NODE_0, "MASTER_PORT": "http"}, "MASTER_PORT must be a whole number"),
         ({"MASTER_PORT": "99999"}, "MASTER_PORT must be a whole number from 1 to 65500"),
         ({"MASTER_TIMEOUT": "soon"}, "MASTER_TIMEOUT must be a whole number"),
         (
@@ -69,7 +72,7 @@ def test_a_port_in_use_is_named():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        for variables in (HERE, {}):
+        for variables in (NODE_0, {}):
             with pytest.raises(ValueError, match=f"MASTER_PORT={port} at 127.0.0.1: .* in use"):
                 read_job(["2", "tsm/train.py"], {**variables, "MASTER_PORT": port})
 
@@ -120,7 +123,7 @@ def test_ranks_are_bound_only_on_ascend_with_cores_enough(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("role", ["MS_WORKER", "MS_SCHED"])
-def test_hccl_waits_longer_under_mpirun_unless_the_user_says_how_long(role):
+def test_time_limits_of_hccl_are_set_under_mpirun_unless_the_user_has(role):
     openmpi = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
     openmpi |= {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
     result = read_mpi_environment(openmpi, role)
@@ -130,11 +133,11 @@ def test_hccl_waits_longer_under_mpirun_unless_the_user_says_how_long(role):
     assert (result["HCCL_CONNECT_TIMEOUT"], result["HCCL_EXEC_TIMEOUT"]) == ("120", "68")
 
 
-def test_a_rank_table_says_nodes_master_and_rank(tmp_path):
+def test_a_rank_table_replaces_nodes_master_and_rank(tmp_path):
     path = write_json(tmp_path / "hccl.json", rank_table(devices=4))
-    given = {"RANK_TABLE_FILE": path, "MASTER_PORT": free_port()}
+    variables = {"RANK_TABLE_FILE": path, "MASTER_PORT": free_port()}
     for rank in "01":
-        job = read_job(["4", "tsm/train.py"], {**given, "NODE_RANK": rank})
+        job = read_job(["4", "tsm/train.py"], {**variables, "NODE_RANK": rank})
         assert (job.nodes, job.node, job.master) == (2, int(rank), "127.0.0.1")
         assert str(job.table) == path
     other = rank_table(devices=4)
@@ -191,7 +194,7 @@ def test_a_rank_table_must_fit_the_rest(devices, variables, words, tmp_path):
         read_job([devices, "tsm/train.py"], {"RANK_TABLE_FILE": path, **variables})
 
 
-def test_mpirun_is_read_as_its_makers_spell_it():
+def test_variables_of_open_mpi_and_slurm_are_read():
     openmpi = {"OMPI_COMM_WORLD_RANK": "9", "OMPI_COMM_WORLD_SIZE": "16"}
     openmpi |= {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}
     with pytest.raises(ValueError, match="MASTER_ADDR is missing"):
@@ -211,7 +214,7 @@ def test_mpirun_is_read_as_its_makers_spell_it():
 
 
 def test_a_reserved_port_is_kept_for_the_scheduler():
-    """Two jobs that begin at once must not be given the same port."""
+    """Two jobs that begin at once must not be variables the same port."""
     with reserve_port("127.0.0.1") as holder, socket.socket() as other:
         port = holder.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
@@ -219,7 +222,7 @@ def test_a_reserved_port_is_kept_for_the_scheduler():
         listen("127.0.0.1", port).close()  # with SO_REUSEADDR, as MindSpore's scheduler
 
 
-def test_reserved_ports_start_at_the_given_one_and_skip_those_in_use():
+def test_reserved_ports_start_at_the_first_port_and_skip_those_in_use():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
