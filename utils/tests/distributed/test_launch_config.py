@@ -214,7 +214,7 @@ def test_variables_of_open_mpi_and_slurm_are_read():
 
 
 def test_a_reserved_port_is_kept_for_the_scheduler():
-    """Two jobs that begin at once must not be variables the same port."""
+    """Two jobs that begin at once must not get the same port."""
     with reserve_port("127.0.0.1") as holder, socket.socket() as other:
         port = holder.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
