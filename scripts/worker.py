@@ -2,7 +2,7 @@
 
     python scripts/worker.py SCRIPT [arguments]
 
-Writes the number of the process beside its log, waits until msrun has left it to the launcher, and
+Leaves a file with the number of the process beside its log, waits until msrun has ended, and
 becomes the script. The script then dies with the launcher, also of `kill -9`.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from utils.processes import await_adoption
+from utils.processes import wait_until_reparented
 
 
 def main() -> None:
@@ -21,11 +21,8 @@ def main() -> None:
         name = f"worker_{os.environ['MS_NODE_ID']}"
     elif os.environ["ZOO_NODE"] != "0":
         return  # msrun starts a scheduler at each node whose host has the master's address
-    file = Path(os.environ["ZOO_LOGS"]) / f"{name}.pid"
-    part = file.with_suffix(f".{os.getpid()}")
-    part.write_text(str(os.getpid()))
-    part.replace(file)
-    await_adoption(int(os.environ["ZOO_LAUNCHER"]))
+    Path(os.environ["ZOO_LOGS"], f"{name}.{os.getpid()}.pid").touch()
+    wait_until_reparented(int(os.environ["ZOO_LAUNCHER"]))
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 

@@ -1,4 +1,4 @@
-"""Workers that fail, are killed, are stopped; jobs that begin again."""
+"""Failed, killed and interrupted workers; restarts of a job."""
 
 import contextlib
 import os
@@ -18,8 +18,8 @@ FAKE_WORKER = ROOT / "tests" / "fake_worker.py"
 TRAIN = ROOT / "tsm" / "train.py"
 
 
-def await_members(job, count: int) -> dict:
-    """The processes of a job once there are so many."""
+def wait_for_processes(job, count: int) -> dict:
+    """Waits until a job has at least `count` processes, and returns them."""
     deadline = time.monotonic() + 60
     result = members(job)
     while len(result) < count:
@@ -30,20 +30,20 @@ def await_members(job, count: int) -> dict:
     return result
 
 
-def await_step(job, out, step: int) -> None:
-    """Waits until a run has saved so many steps."""
+def wait_for_step(job, out, step: int) -> None:
+    """Waits until a run has saved this step."""
     while position(out) < step:
         assert job.poll() is None, job.stderr.read()
         time.sleep(0.01)
 
 
-def end_of(job, processes) -> tuple:
-    """(seconds until job and processes are gone, last line on stderr); at most 60 s."""
-    began = time.monotonic()
+def wait_for_end(job, processes) -> tuple:
+    """Waits at most 60 s; (seconds until job and processes have ended, last line on stderr)."""
+    start_time = time.monotonic()
     job.output, job.errors = job.communicate(timeout=60)
-    _, alive = psutil.wait_procs(processes, timeout=60 - (time.monotonic() - began))
+    _, alive = psutil.wait_procs(processes, timeout=60 - (time.monotonic() - start_time))
     assert not alive
-    return time.monotonic() - began, (job.errors.splitlines() or [""])[-1]
+    return time.monotonic() - start_time, (job.errors.splitlines() or [""])[-1]
 
 
 @pytest.mark.parametrize(
@@ -56,19 +56,19 @@ def end_of(job, processes) -> tuple:
     ],
 )
 def test_a_failed_worker_is_named_and_ends_the_others(action, status, line):
-    done = call("scripts/launch.py", "2", FAKE_WORKER, f"1:{action}")
-    assert done.returncode == status
-    assert done.stderr.splitlines()[0] == "rank 0 of 2"
-    assert line in done.stderr.splitlines()[-1]
-    assert done.stdout == ""
+    completed = call("scripts/launch.py", "2", FAKE_WORKER, f"1:{action}")
+    assert completed.returncode == status
+    assert completed.stderr.splitlines()[0] == "rank 0 of 2"
+    assert line in completed.stderr.splitlines()[-1]
+    assert completed.stdout == ""
 
 
 @pytest.mark.parametrize("victim", [0, 1, "scheduler"])
-def test_whoever_is_killed_from_outside_is_named(victim):
+def test_a_killed_process_is_named(victim):
     job = launch("2", FAKE_WORKER, "all:wait")
-    processes = await_members(job, 3)
+    processes = wait_for_processes(job, 3)
     processes[victim].kill()
-    _, line = end_of(job, processes.values())
+    _, line = wait_for_end(job, processes.values())
     assert job.returncode == 1
     name = "the scheduler" if victim == "scheduler" else f"rank {victim}"
     assert line.startswith(f"{name} was killed by SIGKILL; see {ROOT / 'out' / 'logs'}")
@@ -76,22 +76,22 @@ def test_whoever_is_killed_from_outside_is_named(victim):
 
 def test_no_worker_outlives_a_killed_launcher():
     job = launch("2", FAKE_WORKER, "all:wait")
-    processes = await_members(job, 3)
+    processes = wait_for_processes(job, 3)
     job.kill()
-    seconds, _ = end_of(job, processes.values())
+    seconds, _ = wait_for_end(job, processes.values())
     assert seconds < 5
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_job_ends_and_does_not_begin_again(number, status):
+def test_an_interrupted_job_is_not_restarted(number, status):
     job = launch("--restarts=3", "2", FAKE_WORKER, "all:wait")
-    processes = await_members(job, 3)
+    processes = wait_for_processes(job, 3)
     job.send_signal(number)
-    end_of(job, processes.values())
+    wait_for_end(job, processes.values())
     assert job.returncode == status
 
 
-def test_a_failed_job_begins_again_and_keeps_its_logs():
+def test_a_failed_job_restarts_and_keeps_its_logs():
     job = launch("--restarts", "2", "2", FAKE_WORKER, "0:fail")
     output, errors = job.communicate(timeout=60)
     assert job.returncode == 0, errors
@@ -103,26 +103,26 @@ def test_a_failed_job_begins_again_and_keeps_its_logs():
     assert all((folder / f"worker_{rank}.log").exists() for folder in folders for rank in (0, 1))
 
 
-def test_a_mistake_is_not_tried_again():
-    done = call("scripts/launch.py", "--restarts=2", "2", FAKE_WORKER, "0:mistake")
-    assert done.returncode == 2
-    assert "restart" not in done.stderr
+def test_a_user_error_is_not_retried():
+    completed = call("scripts/launch.py", "--restarts=2", "2", FAKE_WORKER, "0:mistake")
+    assert completed.returncode == 2
+    assert "restart" not in completed.stderr
 
 
 @pytest.mark.parametrize("option", [["--restarts=some"], ["--restarts", "some"], ["--restarts"]])
 def test_restarts_must_be_a_number(option):
-    done = call("scripts/run_distribute_train.sh", *option, "tsm", "2", "x.yaml")
-    assert done.returncode == 2
-    assert "--restarts" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+    completed = call("scripts/run_distribute_train.sh", *option, "tsm", "2", "x.yaml")
+    assert completed.returncode == 2
+    assert "--restarts" in completed.stderr.splitlines()[-1]
+    assert "Traceback" not in completed.stderr
 
 
 @pytest.mark.slow
-def test_a_killed_worker_costs_no_bit(two, pair, tmp_path):
-    """With --restarts the same command reaches the weights of the undisturbed run by itself."""
+def test_a_killed_worker_changes_no_weight(two, pair, tmp_path):
+    """With --restarts one command reaches the weights of an undisturbed run."""
     out = tmp_path / "run"
     job = launch("--restarts=1", "2", TRAIN, *two, "--run.save_steps=1", f"--run.out={out}")
-    await_step(job, out, 3)
+    wait_for_step(job, out, 3)
     members(job)[1].kill()
     output, errors = job.communicate(timeout=200)
     assert job.returncode == 0, errors
@@ -132,26 +132,26 @@ def test_a_killed_worker_costs_no_bit(two, pair, tmp_path):
 
 
 @contextlib.contextmanager
-def frozen(folder):
-    """A folder in which nothing can be made, renamed or deleted, as on a read-only disk."""
+def make_immutable(folder):
+    """Inside, no file of a folder can be created, renamed or deleted, as on a read-only disk."""
     if os.geteuid():
         lock, unlock = ["chmod", "500", folder], ["chmod", "755", folder]
     else:  # root may write in spite of permissions
         lock, unlock = ["chattr", "+i", folder], ["chattr", "-i", folder]
     if not shutil.which(lock[0]) or subprocess.run(lock).returncode:
-        pytest.skip("this file system takes no folder that is immutable")
+        pytest.skip("this file system has no immutable folders")
     yield
     subprocess.run(unlock, check=True)
 
 
 @pytest.mark.slow
-def test_a_disk_that_becomes_read_only_ends_a_run_that_then_goes_on(tiny, tmp_path):
+def test_a_run_ends_on_a_read_only_disk_and_resumes_later(tiny, tmp_path):
     out = tmp_path / "run"
     arguments = [*tiny, "--train.epochs=30", "--run.save_steps=1", f"--run.out={out}"]
     job = start("tsm/train.py", *arguments)
-    await_step(job, out, 3)
-    with frozen(out):
-        _, line = end_of(job, [])
+    wait_for_step(job, out, 3)
+    with make_immutable(out):
+        _, line = wait_for_end(job, [])
         assert job.returncode == 2
         assert line.startswith(f"error: run.out: cannot write {out}")
     assert last_json(call("tsm/train.py", *arguments))["steps"] == 180
@@ -162,10 +162,10 @@ def test_a_killed_data_worker_ends_a_training_in_one_line(tiny, tmp_path):
     arguments = [*tiny, "--train.epochs=60", "--run.save_steps=1", "--run.log_every=1000"]
     arguments += ["--data.processes=true", "--data.workers=2", f"--run.out={tmp_path / 'run'}"]
     job = start("tsm/train.py", *arguments)
-    await_step(job, tmp_path / "run", 3)
+    wait_for_step(job, tmp_path / "run", 3)
     workers = psutil.Process(job.pid).children()
     workers[0].kill()
-    _, line = end_of(job, workers)
+    _, line = wait_for_end(job, workers)
     assert (job.returncode, job.output) == (1, "")
     assert line.startswith("error: data.processes: a worker process was killed by SIGKILL; ")
     assert not [word for word in ("Traceback", "File ", "ERROR", "Stack") if word in job.errors]
@@ -173,7 +173,7 @@ def test_a_killed_data_worker_ends_a_training_in_one_line(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("script", ["synthesize_images", "synthesize_videos"])
-def test_no_worker_outlives_a_killed_drawing(script, tmp_path):
+def test_no_worker_outlives_a_killed_synthesis(script, tmp_path):
     job = start(f"scripts/data/{script}.py", "--out", tmp_path / "drawn")
     parent = psutil.Process(job.pid)
     while len(parent.children()) < 2:
@@ -183,10 +183,10 @@ def test_no_worker_outlives_a_killed_drawing(script, tmp_path):
     workers = parent.children()
     assert len(workers) >= 2
     job.kill()
-    end_of(job, workers)
+    wait_for_end(job, workers)
 
 
-def begin_validation(process) -> None:
+def wait_for_validation(process) -> None:
     """Waits until a training evaluates."""
     for line in process.stderr:
         if "evaluating" in line:
@@ -207,24 +207,22 @@ def test_a_signal_stops_a_validation_at_the_next_batch(
     number, status, tiny, trained, long_validation, tmp_path
 ):
     process = start("tsm/train.py", *tiny, *long_validation)
-    begin_validation(process)
+    wait_for_validation(process)
     time.sleep(1)
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == status, errors
     assert "Traceback" not in errors
-    said = "stopped at step 6, saved; the same command goes on from there"
-    assert errors.splitlines()[-1].endswith(f"{said}; the validation of epoch 1 is left to eval.py")
+    line = "stopped at step 6, saved; the same command goes on from there"
+    assert errors.splitlines()[-1].endswith(f"{line}; the validation of epoch 1 is left to eval.py")
     assert '"videos"' not in (tmp_path / "run" / "log.jsonl").read_text()
     run("tsm/train.py", *tiny, *long_validation, "--run.eval_every=0")
     assert_same(trained, tmp_path / "run" / "epoch_002.ckpt")
 
 
-def test_a_signal_in_the_last_validation_says_that_the_training_is_done(
-    tiny, long_validation, tmp_path
-):
+def test_a_signal_in_the_last_validation_ends_the_training(tiny, long_validation, tmp_path):
     process = start("tsm/train.py", *tiny, *long_validation, "--run.eval_every=2")
-    begin_validation(process)
+    wait_for_validation(process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
@@ -234,13 +232,13 @@ def test_a_signal_in_the_last_validation_says_that_the_training_is_done(
 
 
 @pytest.mark.slow
-def test_two_ranks_leave_a_validation_together(two, long_validation, tmp_path):
+def test_two_ranks_stop_a_validation_together(two, long_validation, tmp_path):
     job = launch("2", TRAIN, *two, *long_validation)
-    processes = await_members(job, 3)
-    begin_validation(job)
+    processes = wait_for_processes(job, 3)
+    wait_for_validation(job)
     time.sleep(1)
     job.send_signal(signal.SIGTERM)
-    end_of(job, processes.values())
+    wait_for_end(job, processes.values())
     assert job.returncode == 0, "all ranks have saved and ended well"
     assert "Traceback" not in job.errors
     assert "stopped at step 6, saved; " in job.errors
@@ -250,13 +248,13 @@ def test_two_ranks_leave_a_validation_together(two, long_validation, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 3])
-def test_of_four_ranks_all_are_gone_soon_after_one(victim, tiny, tmp_path):
+def test_all_of_four_ranks_end_soon_after_one_is_killed(victim, tiny, tmp_path):
     arguments = [*tiny, "--data.batch=1", "--train.epochs=500", "--run.save_steps=1"]
     job = launch("4", TRAIN, *arguments, f"--run.out={tmp_path / 'run'}")
-    processes = await_members(job, 5)
-    await_step(job, tmp_path / "run", 3)
+    processes = wait_for_processes(job, 5)
+    wait_for_step(job, tmp_path / "run", 3)
     processes[victim].kill()
-    seconds, line = end_of(job, processes.values())
+    seconds, line = wait_for_end(job, processes.values())
     print(f"rank {victim} of 4 killed, all gone after {seconds:.1f} s")
     assert job.returncode == 1
     assert line.startswith(f"rank {victim} was killed by SIGKILL; see ")
@@ -265,17 +263,17 @@ def test_of_four_ranks_all_are_gone_soon_after_one(victim, tiny, tmp_path):
 
 
 @pytest.mark.slow
-def test_twenty_kills_at_random_moments_change_no_bit(two, tmp_path):
-    """Of a random worker, in turns while the job starts and while it trains or saves.
+def test_twenty_kills_at_random_moments_change_no_weight(two, tmp_path):
+    """Kills a random worker, in turns while the job starts and while it trains or saves.
 
-    The same command begins again each time.
+    Then runs the same command again.
     """
     arguments = ["2", TRAIN, *two, "--train.epochs=200", "--run.save_every=200"]
     arguments += ["--run.save_steps=1", "--run.log_every=20"]
     broken, whole = tmp_path / "broken", tmp_path / "whole"
-    began, job = time.monotonic(), launch(*arguments, f"--run.out={whole}")
-    await_step(job, whole, 1)
-    start_up = time.monotonic() - began
+    start_time, job = time.monotonic(), launch(*arguments, f"--run.out={whole}")
+    wait_for_step(job, whole, 1)
+    start_up = time.monotonic() - start_time
     job.communicate(timeout=600)
     assert job.returncode == 0
     seed = random.SystemRandom().randrange(10**6)  # a start of MindSpore seeds `random`
@@ -283,18 +281,18 @@ def test_twenty_kills_at_random_moments_change_no_bit(two, tmp_path):
     chance, steps, seconds = random.Random(seed), [], []
     for attempt in range(20):
         job = launch(*arguments, f"--run.out={broken}")
-        processes = await_members(job, 3)
+        processes = wait_for_processes(job, 3)
         if attempt % 2:
-            await_step(job, broken, position(broken) + chance.randint(1, 20))
+            wait_for_step(job, broken, position(broken) + chance.randint(1, 20))
         time.sleep(chance.uniform(0, 0.3 if attempt % 2 else start_up))
         victim = chance.choice([0, 1])
         assert job.poll() is None, "the run was over before it was disturbed"
         processes[victim].kill()
-        took, line = end_of(job, processes.values())
+        duration, line = wait_for_end(job, processes.values())
         assert job.returncode == 1
         assert line.startswith(f"rank {victim} was killed by SIGKILL; see ")
         steps.append(position(broken))
-        seconds.append(round(took, 1))
+        seconds.append(round(duration, 1))
     print(f"steps saved at each kill: {steps}; seconds to the end of all: {seconds}")
     assert steps == sorted(steps)
     assert last_json(call("scripts/launch.py", *arguments, f"--run.out={broken}"))["steps"] == 1200
@@ -304,17 +302,17 @@ def test_twenty_kills_at_random_moments_change_no_bit(two, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["launcher", "scheduler", 0])
-def test_a_training_job_is_gone_soon_after_any_of_its_processes(two, tmp_path, victim):
+def test_a_training_job_ends_soon_after_any_of_its_processes(two, tmp_path, victim):
     out = tmp_path / "run"
     arguments = ["--train.epochs=500", "--run.save_steps=1", f"--run.out={out}"]
     job = launch("2", TRAIN, *two, *arguments)
-    await_step(job, out, 3)
+    wait_for_step(job, out, 3)
     processes = members(job)
     assert len(processes) == 3
     if victim == "launcher":
         job.kill()
     else:
         processes[victim].kill()
-    seconds, _ = end_of(job, processes.values())
+    seconds, _ = wait_for_end(job, processes.values())
     print(f"{victim} killed, all gone after {seconds:.1f} s")
     assert job.returncode != 0

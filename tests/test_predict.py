@@ -367,7 +367,7 @@ class Camera:
     def read(self):
         self.given += 1
         if self.given == 6:
-            signals.reactions[-1](signal.SIGINT)
+            signals.handlers[-1](signal.SIGINT)
         return self.file.read()
 
     def release(self):
@@ -392,7 +392,7 @@ def test_ctrl_c_ends_a_camera_with_what_was_seen(tiny, online, videos, tmp_path,
     assert not list(tmp_path.glob("*.tmp"))
     with pytest.raises(ValueError, match="camera 4 cannot be opened"):
         streaming.run_stream(cfg, online, "4", head, 5, 1000.0, tmp_path)
-    assert len(signals.reactions) == 1
+    assert len(signals.handlers) == 1
 
 
 def test_frames_a_second_of_a_stream(tiny):

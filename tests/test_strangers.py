@@ -1,11 +1,11 @@
-"""Strangers at the port of a job on several nodes: they are dropped, and the job goes on."""
+"""Foreign connections to the port of a job on several nodes: dropped, and the job continues."""
 
+import asyncio
 import contextlib
 import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,11 +13,15 @@ from tests.helpers import free_port, launch
 from utils.config import ROOT
 from utils.distributed import rendezvous
 from utils.distributed.launch_config import Job, listen
-from utils.distributed.link import GREETING, Link, is_message, job_key
-from utils.distributed.rendezvous import Meeting
+from utils.distributed.rendezvous import (
+    GREETING,
+    Peer,
+    Rendezvous,
+    derive_key,
+)
 
 HELLO = b'{"nodes":2,"devices":1,"node":1}\n'
-OWN = GREETING + b"0" * 32 + b"\n"
+OWN_GREETING = GREETING + b"0" * 32 + b"\n"
 STRANGERS = {
     "a list for a node": b'{"nodes":2,"devices":1,"node":[1]}\n',
     "60,000 brackets": b"[" * 60000 + b"\n",
@@ -29,36 +33,50 @@ STRANGERS = {
     "a web browser": b"GET / HTTP/1.0\r\n\r\n",
     "a line without an end": b"x" * 300_000,
     "control characters": bytes(range(256)) + b"\n",
-    "a greeting alone": OWN,
-    "two greetings": OWN + OWN,
-    "a hello without a signature": OWN + HELLO,
-    "a hello with another signature": OWN + b"f" * 64 + b" " + HELLO,
-    "a signature that is no text": OWN + b"\xff" * 64 + b" " + HELLO,
+    "a greeting alone": OWN_GREETING,
+    "two greetings": OWN_GREETING + OWN_GREETING,
+    "a hello without a signature": OWN_GREETING + HELLO,
+    "a hello with another signature": OWN_GREETING + b"f" * 64 + b" " + HELLO,
+    "a signature that is no text": OWN_GREETING + b"\xff" * 64 + b" " + HELLO,
 }
+DROPPED = "dropped an unauthenticated connection from 127.0.0.1: "
 
 
 def make_job(node: int, port: int, **settings) -> Job:
-    return Job(1, "x", nodes=2, node=node, port=port, **{"patience": 20, **settings})
+    return Job(1, "x", nodes=2, node=node, port=port, **{"timeout": 20, **settings})
 
 
 class Opening(threading.Thread):
-    """A meeting that opens in the background: `plan`, or the `error`; and its log's `lines`."""
+    """A rendezvous that opens in a thread: its `plan` or `error`, and the `lines` of its log."""
 
     def __init__(self, job: Job):
         super().__init__(daemon=True)
-        self.lines, self.plan, self.error = [], None, ""
-        self.meeting = Meeting(job, lambda: False, self.lines.append)
+        self.job, self.lines, self.plan, self.error = job, [], None, ""
+        self.opened, self.closed = threading.Event(), threading.Event()
         self.start()
 
     def run(self) -> None:
+        asyncio.run(self.open())
+
+    async def open(self) -> None:
+        node = Rendezvous(self.job, self.lines.append)
         try:
-            self.plan = self.meeting.open("logs")
+            self.plan = await node.open("logs")
         except ValueError as error:
             self.error = str(error)
+        self.opened.set()
+        while self.plan and not self.closed.is_set():
+            await asyncio.sleep(0.01)
+        node.close()
+
+    def finish(self) -> None:
+        self.closed.set()
+        self.join(20)
+        assert not self.is_alive()
 
 
-def knock(port: int, words: bytes = b"") -> socket.socket:
-    """Connects as soon as somebody listens there, and says something."""
+def connect(port: int, data: bytes = b"") -> socket.socket:
+    """Connects as soon as a launcher listens, and sends `data`."""
     deadline = time.monotonic() + 10
     while True:
         try:
@@ -68,190 +86,192 @@ def knock(port: int, words: bytes = b"") -> socket.socket:
             assert time.monotonic() < deadline
             time.sleep(0.01)
     with contextlib.suppress(OSError):  # node 0 may hang up before it has read everything
-        stranger.sendall(words)
+        stranger.sendall(data)
     return stranger
 
 
-def assert_agree(first: Opening, port: int) -> None:
-    second = Opening(make_job(1, port))
-    for each in (first, second):
-        each.join(20)
+def assert_same_plan(first: Opening, second: Opening) -> None:
+    """Both get the same plan; then both end."""
+    for node in (first, second):
+        assert node.opened.wait(20)
     assert first.plan == second.plan
     assert first.plan["logs"] == "logs"
-    for each in (first, second):
-        each.meeting.close()
+    for node in (first, second):
+        node.finish()
 
 
 @pytest.mark.parametrize("name", STRANGERS)
-def test_a_stranger_who_comes_first_keeps_no_node_out(name):
+def test_a_stranger_before_node_1_is_dropped(name):
     port = int(free_port())
     first = Opening(make_job(0, port))
-    with knock(port, STRANGERS[name]):
-        assert_agree(first, port)
-    assert all(line.startswith("a stranger at 127.0.0.1 was dropped: ") for line in first.lines)
+    with connect(port, STRANGERS[name]):
+        assert_same_plan(first, Opening(make_job(1, port)))
+    assert all(line.startswith(DROPPED) for line in first.lines)
     assert len(first.lines) == (name not in ("half a line", "silence", "a greeting alone"))
 
 
-def test_a_flood_of_silent_strangers_keeps_no_node_out():
+def test_many_silent_strangers_do_not_block_node_1():
     port = int(free_port())
     first = Opening(make_job(0, port))
     with contextlib.ExitStack() as stack:
-        for _ in range(3 * rendezvous.MOST_VISITORS):
-            stack.enter_context(knock(port))
-        assert_agree(first, port)
-    assert 0 < len(first.lines) <= rendezvous.MOST_LINES
+        for _ in range(3 * rendezvous.MAX_PENDING):
+            stack.enter_context(connect(port))
+        assert_same_plan(first, Opening(make_job(1, port)))
+    assert 0 < len(first.lines) <= rendezvous.MAX_WARNINGS
 
 
 def test_strangers_do_not_fill_the_log():
     port = int(free_port())
     first = Opening(make_job(0, port))
-    for _ in range(rendezvous.MOST_LINES):
-        for words in (b"x\n", OWN + HELLO):
-            with knock(port, words) as stranger, contextlib.suppress(ConnectionResetError):
+    for _ in range(rendezvous.MAX_WARNINGS):
+        for data in (b"x\n", OWN_GREETING + HELLO):
+            with connect(port, data) as stranger, contextlib.suppress(ConnectionResetError):
                 while stranger.recv(100):
                     pass
-    assert_agree(first, port)
-    assert len(first.lines) == rendezvous.MOST_LINES
+    assert_same_plan(first, Opening(make_job(1, port)))
+    assert len(first.lines) == rendezvous.MAX_WARNINGS
 
 
 def test_a_silent_stranger_is_dropped_after_a_while(monkeypatch):
-    monkeypatch.setattr(rendezvous, "PATIENCE", 0.3)
+    monkeypatch.setattr(rendezvous, "HANDSHAKE_TIMEOUT", 0.3)
     port = int(free_port())
     first = Opening(make_job(0, port))
-    with knock(port) as stranger:
+    with connect(port) as stranger:
         assert stranger.recv(100).startswith(GREETING)
         assert stranger.recv(100) == b""
-    assert_agree(first, port)
-    assert first.lines == ["a stranger at 127.0.0.1 was dropped: it says nothing"]
+    assert_same_plan(first, Opening(make_job(1, port)))
+    assert first.lines == [f"{DROPPED}it sent nothing"]
 
 
-def test_nobody_can_connect_while_the_job_runs():
+def test_the_port_is_closed_while_the_job_runs():
     port = int(free_port())
-    first = Opening(make_job(0, port))
-    second = Opening(make_job(1, port))
-    for each in (first, second):
-        each.join(20)
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), timeout=5)
-    second.meeting.tell({"finished": 1})
-    time.sleep(0.2)
-    assert first.meeting.hear() == [{"finished": 1}]
-    for each in (first, second):
-        each.meeting.close()
+
+    async def run() -> None:
+        nodes = [Rendezvous(make_job(node, port)) for node in (0, 1)]
+        await asyncio.gather(*(node.open("logs") for node in nodes))
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        nodes[1].broadcast({"finished": 1})
+        await asyncio.sleep(0.2)
+        assert nodes[0].poll() == [{"finished": 1}]
+        for node in nodes:
+            node.close()
+
+    asyncio.run(run())
 
 
-@pytest.mark.parametrize("words", [b"", b'{"port":1,"logs":"x"}\n', OWN, OWN + b'{"port":1}\n'])
-def test_a_stranger_in_the_place_of_node_0_is_left_for_the_real_one(words):
+@pytest.mark.parametrize(
+    "data", [b"", b'{"port":1,"logs":"x"}\n', OWN_GREETING, OWN_GREETING + b'{"port":1}\n']
+)
+def test_node_1_leaves_a_stranger_at_the_port_of_node_0(data):
     port = int(free_port())
     with listen("127.0.0.1", port) as listener:
         second = Opening(make_job(1, port))
         stranger, _ = listener.accept()
-        stranger.sendall(words)
+        stranger.sendall(data)
         time.sleep(0.3)
         assert second.plan is None
         stranger.close()
-    first = Opening(make_job(0, port))
-    for each in (first, second):
-        each.join(20)
-    assert first.plan == second.plan
-    assert first.plan["logs"] == "logs"
-    for each in (first, second):
-        each.meeting.close()
+    assert_same_plan(Opening(make_job(0, port)), second)
 
 
 def test_another_token_is_named_on_both_nodes():
     port = int(free_port())
-    first = Opening(make_job(0, port, patience=2, token="one"))
-    second = Opening(make_job(1, port, patience=2, token="another"))
-    for each in (first, second):
-        each.join(20)
-        assert each.plan is None
-        assert each.error.endswith("is ZOO_JOB_TOKEN the same on all nodes?")
-        assert len(each.lines) == 1
+    first = Opening(make_job(0, port, timeout=2, token="one"))
+    second = Opening(make_job(1, port, timeout=2, token="another"))
+    for node in (first, second):
+        assert node.opened.wait(20)
+        assert node.plan is None
+        assert node.error.endswith("is ZOO_JOB_TOKEN the same on all nodes?")
+        assert len(node.lines) == 1
 
 
-@contextlib.contextmanager
-def link_pair(key: bytes) -> Iterator[tuple]:
-    """Two ends of a connection: a Link, and a socket that a second Link may take."""
-    with listen("127.0.0.1", 0) as listener:
-        other = socket.create_connection(listener.getsockname())
-        connection, _ = listener.accept()
-    link = Link(connection, "peer", key)
-    yield link, other
-    link.close()
-    other.close()
+@contextlib.asynccontextmanager
+async def connect_peers(*keys: bytes):
+    """A Peer for node key on the two ends of connections between them."""
+    accepted: asyncio.Queue = asyncio.Queue()
+    server = await asyncio.start_server(lambda *streams: accepted.put_nowait(streams), "127.0.0.1")
+    streams = await asyncio.open_connection(*server.sockets[0].getsockname())
+    peers = [Peer(*streams, "peer", keys[0]), Peer(*await accepted.get(), "peer", keys[-1])]
+    yield peers
+    for peer in peers:
+        peer.close()
+    server.close()
 
 
-def receive(link: Link) -> list:
-    """What comes within a moment."""
-    deadline, result = time.monotonic() + 0.3, []
-    while not result and not link.lost and time.monotonic() < deadline:
-        result = link.receive()
-        time.sleep(0.01)
-    return result
+def test_recorded_lines_cannot_be_replayed():
+    key = derive_key("secret", 8118)
+
+    async def run() -> None:
+        async with connect_peers(key) as (one, other):
+            await asyncio.gather(one.handshake(), other.handshake())
+            lines = []
+            other.writer.write, write = lines.append, other.writer.write
+            other.send({"finished": 1})
+            write(lines[0])
+            assert await one.receive() == {"finished": 1}
+            write(lines[0])
+            with pytest.raises(ConnectionError, match="does not know this job"):
+                await one.receive()
+            greeting = GREETING + other.nonce + b"\n"
+        async with connect_peers(key) as (one, other):
+            other.writer.write(greeting + lines[0])
+            await one.handshake()
+            with pytest.raises(ConnectionError, match="does not know this job"):
+                await one.receive()
+
+    asyncio.run(run())
 
 
-def test_lines_that_were_recorded_cannot_be_sent_again():
-    key = job_key("secret", 8118)
-    with link_pair(key) as (link, other):
-        peer = Link(other, "peer", key)
-        written = []
-        peer.write = lambda line: (written.append(line), Link.write(peer, line))
-        peer.send({"finished": 1})
-        assert receive(link) == []
-        assert receive(peer) == []
-        assert receive(link) == [{"finished": 1}]
-        peer.connection.sendall(written[-1] + b"\n")
-        assert receive(link) == []
-        assert "does not know this job" in link.fault
-    with link_pair(key) as (link, other):
-        other.sendall(OWN + b"".join(line + b"\n" for line in written))
-        assert receive(link) == []
-        assert "does not know this job" in link.fault
+def test_an_unknown_message_ends_only_the_connection():
+    key = derive_key("", 8118)
 
+    async def run(message) -> None:
+        async with connect_peers(key) as (one, other):
+            await asyncio.gather(one.handshake(), other.handshake())
+            other.send(message)
+            with pytest.raises(ConnectionError, match="^it sent what no launcher of this version"):
+                await one.receive()
 
-def test_a_node_of_another_version_ends_the_link_and_nothing_else():
-    key = job_key("", 8118)
     for message in ({"finished": [1]}, {"line": "x"}, {}, [], {"node": True}):
-        assert not is_message(message)
-        with link_pair(key) as (link, other):
-            peer = Link(other, "peer", key)
-            peer.send(message)
-            assert receive(link) == receive(peer) == []
-            assert receive(link) == []
-            assert link.fault == "it sent what no launcher of this version sends"
+        asyncio.run(run(message))
 
 
 def test_the_token_is_not_shown():
     assert "secret" not in repr(make_job(0, 8118, token="secret"))
 
 
-def test_a_job_with_strangers_at_its_port_all_the_time_ends_well():
-    """Two real launchers; every stranger comes again and again, while they wait and later."""
+def test_a_job_with_strangers_at_its_port_ends_well():
+    """Two real launchers; all strangers connect again and again, before and after node 1 joins."""
     port = free_port()
     ended = threading.Event()
 
-    def come_and_go() -> None:
+    def connect_repeatedly() -> None:
         while not ended.is_set():
-            for words in STRANGERS.values():
+            for data in STRANGERS.values():
                 with contextlib.suppress(OSError):
-                    socket.create_connection(("127.0.0.1", int(port)), timeout=1).sendall(words)
+                    socket.create_connection(("127.0.0.1", int(port)), timeout=1).sendall(data)
             time.sleep(0.05)
 
-    strangers = threading.Thread(target=come_and_go)
+    strangers = threading.Thread(target=connect_repeatedly)
     strangers.start()
-    given = {"NODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ZOO_JOB_TOKEN": "s3"}
+    variables = {
+        "NODES": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "ZOO_JOB_TOKEN": "s3",
+    }
     try:
         arguments = ["1", ROOT / "tests" / "fake_worker.py"]
-        first = launch(*arguments, **given, NODE_RANK="0")
+        first = launch(*arguments, **variables, NODE_RANK="0")
         time.sleep(3)
-        second = launch(*arguments, **given, NODE_RANK="1")
-        (output, errors), (_, others) = (each.communicate(timeout=200) for each in (first, second))
+        second = launch(*arguments, **variables, NODE_RANK="1")
+        (output, errors), (_, others) = (node.communicate(timeout=200) for node in (first, second))
     finally:
         ended.set()
         strangers.join()
     assert (first.returncode, second.returncode) == (0, 0), errors + others
     assert json.loads(output) == {"rank": 0}
     assert "Traceback" not in errors + others
-    dropped = [line for line in errors.splitlines() if "a stranger at 127.0.0.1" in line]
-    assert 0 < len(dropped) <= rendezvous.MOST_LINES
+    dropped = [line for line in errors.splitlines() if line.startswith(DROPPED)]
+    assert 0 < len(dropped) <= rendezvous.MAX_WARNINGS

@@ -1,4 +1,4 @@
-"""What msrun's workers get from the launcher: HCCL's time limits, and cores of their own."""
+"""Workers of the launcher: HCCL's time limits, bound cores, crashes after the work is complete."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from utils.config import ROOT
 from utils.cpu_cores import LAUNCHER_CORES, list_affinity
 
 CPUSET = Path("/sys/fs/cgroup/cpuset/cpuset.cpus")  # where msrun looks for the cores
-# A worker without the framework: prints its cores and a part of its environment.
+# A worker without the framework: prints its cores and some environment variables.
 SHOW = """
 import json, os, time
 from utils import cpu_cores
@@ -22,17 +22,17 @@ from utils import cpu_cores
 if os.environ["MS_ROLE"] == "MS_SCHED":
     time.sleep(100)
 names = [cpu_cores.LAUNCHER_CORES, "HCCL_CONNECT_TIMEOUT", "HCCL_EXEC_TIMEOUT"]
-found = {name: os.environ.get(name) for name in names}
+variables = {name: os.environ.get(name) for name in names}
 cores = cpu_cores.list_affinity()
-print(json.dumps({**found, "cores": cores, "bound": cpu_cores.is_bound()}))
+print(json.dumps({**variables, "cores": cores, "bound": cpu_cores.is_bound()}))
 """
-# As a script: the launcher, on a host whose device files are in a folder, one core for each.
+# Runs the launcher as on a host whose device files are in a folder; one core for each is enough.
 LAUNCH = """
 import runpy, sys
 from pathlib import Path
-from utils.distributed import devices
+from utils.distributed import devices, launch_config
 
-devices.DEVICE_FILES, devices.LEAST_CORES = Path(sys.argv[1]), 1
+devices.DEVICE_FILES, launch_config.LEAST_CORES = Path(sys.argv[1]), 1
 sys.argv[1:] = sys.argv[2:]
 runpy.run_path("scripts/launch.py", run_name="__main__")
 """
@@ -45,7 +45,7 @@ def show(tmp_path) -> Path:
     return path
 
 
-def test_hccl_waits_longer_unless_the_user_says_how_long(show):
+def test_the_launcher_sets_time_limits_of_hccl_unless_the_user_has(show):
     here = {"PYTHONPATH": str(ROOT), "ZOO_BIND_CORE": ""}
     for own, expected in (({}, "600"), ({"HCCL_CONNECT_TIMEOUT": "1200"}, "1200")):
         result = last_json(call("scripts/launch.py", "1", show, environment={**here, **own}))
@@ -55,7 +55,7 @@ def test_hccl_waits_longer_unless_the_user_says_how_long(show):
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
 @pytest.mark.parametrize("binds", [True, False])
-def test_each_rank_on_ascend_has_cores_of_its_own(show, tmp_path, binds):
+def test_each_rank_on_ascend_is_bound_to_its_own_cores(show, tmp_path, binds):
     """By msrun itself, unless ZOO_BIND_CORE=0."""
     if binds and not (CPUSET.exists() and shutil.which("taskset")):
         pytest.skip("msrun binds nothing here")
@@ -97,7 +97,7 @@ main_guard("usage", work)
 
 
 @pytest.mark.parametrize(("when", "status"), [("while_working", 1), ("while_closing", 0)])
-def test_a_crash_fails_the_job_unless_the_work_was_done(tmp_path, when, status):
+def test_a_crash_fails_the_job_unless_the_work_is_complete(tmp_path, when, status):
     """MindSpore sometimes crashes while it closes its connections, after a finished training."""
     script = tmp_path / "crash.py"
     script.write_text(CRASH)

@@ -87,7 +87,7 @@ def run_stream(
     scorer, stop = Scorer(net, cfg), threading.Event()
     results = ((seconds, scorer(frame)) for seconds, frame in stream.frames)
     table, picture = (out / f"{stream.name}_stream{suffix}" for suffix in (".csv", ".png"))
-    with explained(out, "--out"), signals.reacting(lambda _: stop.set()):
+    with explained(out, "--out"), signals.handle_signals(lambda _: stop.set()):
         out.mkdir(parents=True, exist_ok=True)
         count, total, last = write_rows(table, head, results, stop)
     if not count:

@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -57,6 +58,11 @@ def nearest(name: str, names: Iterable[str]) -> str:
 def to_line(message: object, most: int = LINE) -> str:
     """The message without line breaks and control characters, at most `most` characters."""
     return cut(escape_control(" ".join(str(message).split())), most)
+
+
+def print_line(message: object) -> None:
+    """Prints the message on stderr, in one printable line."""
+    print(to_line(message), file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Worker processes for jobs that may kill them: decoders of broken files do."""
+"""A pool of worker processes for jobs that may crash them, as decoders of broken files do."""
 
 import multiprocessing
 import os
@@ -8,51 +8,51 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
 from typing import Any, Callable
 
-from utils.processes import end_with
+from utils.processes import exit_when_parent_dies
 
-WAITING = 4  # jobs in flight per worker
+JOBS_IN_FLIGHT = 4  # per worker
 
 
 class Crashed(Exception):
-    """A job that ended its worker process, twice, the second time alone."""
+    """The result of a job that crashed its worker process twice, the second time alone."""
 
 
 def run_all(work: Callable, jobs: Iterable, workers: int) -> Iterator[tuple[Any, Any]]:
-    """Yields (job, result) in the order in which they are done; of a fatal job, (job, Crashed).
+    """Yields (job, result) in the order of completion; the result of a fatal job is a Crashed.
 
-    `work` is a function of a module, of one argument. An error it raises is raised here.
+    `work` is a function of a module, with one argument. An error that it raises is raised here.
     """
     jobs = iter(jobs)
     while True:
-        flying: dict[Future, Any] = {}
+        running: dict[Future, Any] = {}
         try:
-            with executor(workers) as pool:
+            with start_process_pool(workers) as pool:
                 while True:
-                    for job in islice(jobs, workers * WAITING - len(flying)):
+                    for job in islice(jobs, workers * JOBS_IN_FLIGHT - len(running)):
                         try:
-                            flying[pool.submit(work, job)] = job
+                            running[pool.submit(work, job)] = job
                         except BrokenProcessPool:
                             jobs = chain([job], jobs)
                             raise
-                    if not flying:
+                    if not running:
                         return
-                    for future in wait(flying, return_when=FIRST_COMPLETED).done:
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
                         result = future.result()
-                        yield flying.pop(future), result
+                        yield running.pop(future), result
         except BrokenProcessPool:
-            for job in flying.values():  # one of them did it; each gets a process of its own
-                yield job, alone(work, job)
+            for job in running.values():  # one of them crashed it; each gets its own process
+                yield job, run_alone(work, job)
 
 
-def alone(work: Callable, job: Any) -> Any:
-    with executor(1) as pool:
+def run_alone(work: Callable, job: Any) -> Any:
+    with start_process_pool(1) as pool:
         try:
             return pool.submit(work, job).result()
         except BrokenProcessPool:
             return Crashed("it ended the process that decoded it")
 
 
-def executor(workers: int) -> ProcessPoolExecutor:
-    """Fresh processes: a forked one would inherit the locks of the framework's threads."""
+def start_process_pool(workers: int) -> ProcessPoolExecutor:
+    """Starts new processes: a forked one would inherit the locks of the framework's threads."""
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, context, end_with, (os.getpid(),))
+    return ProcessPoolExecutor(workers, context, exit_when_parent_dies, (os.getpid(),))

@@ -1,4 +1,4 @@
-"""Processes that end with the process that started them, and their memory. Linux only."""
+"""Processes that end with their parent process, and their memory. Linux only."""
 
 import ctypes
 import os
@@ -12,7 +12,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def die_with_parent() -> None:
-    """From now on, also after `exec`, the end of the parent kills this process."""
+    """From now on, also after `exec`, the kernel kills this process when its parent ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -21,39 +21,39 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def await_adoption(parent: int) -> None:
-    """Waits until `parent` is this process's parent, and ties this process to it.
+def wait_until_reparented(parent: int) -> None:
+    """Waits until `parent` is this process's parent; from then on its end kills this process.
 
-    Ends the process where `parent` is gone.
+    Ends the process if `parent` is gone.
     """
     while os.getppid() != parent and Path(f"/proc/{parent}").exists():
         time.sleep(0.01)
     die_with_parent()
-    if os.getppid() != parent:  # also where it ended just before the line above
+    if os.getppid() != parent:  # perhaps it ended just before the line above
         os._exit(1)
 
 
 def record_completion() -> None:
-    """Tells the launcher, if it started this process, that the work is done and saved.
+    """Records for the launcher, if it started this process, that the work is complete and saved.
 
-    MindSpore closes its connections and threads after this, when Python has gone. That sometimes
-    ends in a segmentation fault (2.10.0 on a CPU: 2 of about 600 workers on a busy machine), which
-    must not fail a finished job.
+    MindSpore closes its connections and threads later, after Python's shutdown. It sometimes
+    crashes then with a segmentation fault (2.10.0 on a CPU: 2 of about 600 workers on a busy
+    machine). Such a crash must not fail a completed job.
     """
     is_worker = os.environ.get("MS_ROLE") == "MS_WORKER"
     if is_worker and os.environ.get("ZOO_LAUNCHER") == str(os.getppid()):
         (Path(os.environ["ZOO_LOGS"]) / f"worker_{os.environ['MS_NODE_ID']}.completed").touch()
 
 
-def end_with(parent: int) -> None:
-    """Ends this worker soon after its parent, however that ended."""
+def exit_when_parent_dies(parent: int) -> None:
+    """Ends this process soon after its parent, however that ended."""
 
-    def look() -> None:
+    def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1)
         os._exit(1)
 
-    threading.Thread(target=look, daemon=True).start()
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def read_peak_memory() -> float:

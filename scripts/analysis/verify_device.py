@@ -33,7 +33,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli
 from utils.config import home
-from utils.distributed.devices import check_devices
+from utils.distributed.launch_config import check_devices
 from utils.files import explained
 from utils.messages import check_choice
 from utils.processes import adopt_orphans

@@ -40,7 +40,7 @@ from typing import Any
 import numpy as np
 
 from utils.messages import Failed
-from utils.processes import end_with
+from utils.processes import exit_when_parent_dies
 
 ROW_NUMBER = struct.Struct("q")
 READ_SIZE = 512 * ROW_NUMBER.size  # bytes of results read at once
@@ -134,7 +134,7 @@ class WorkerPool:
         """The main function of a worker process."""
         gc.freeze()  # never free inherited objects here: they may be memory of the device
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles ctrl-C
-        end_with(parent)
+        exit_when_parent_dies(parent)
         self.run_tasks()
 
     def run_tasks(self) -> None:

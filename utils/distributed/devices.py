@@ -1,22 +1,13 @@
 """Which devices and which CANN this host has, as far as files tell it, without the framework."""
 
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Optional
 
-from utils.cpu_cores import LEAST_CORES
-
 DEVICE_FILES = Path("/dev")
-MOST_A_CORE = 8  # workers on a CPU: more would only wait for each other
 FILES = {"Ascend": "davinci[0-9]*", "GPU": "nvidia[0-9]*"}
 VISIBLE = {"Ascend": "ASCEND_RT_VISIBLE_DEVICES", "GPU": "CUDA_VISIBLE_DEVICES"}
-# Seconds that HCCL waits for the other ranks, unless the user says otherwise. For connections its
-# own limit is 120; ranks read their lists and compile at different speeds. In a collective it is
-# 1836; the first step also compiles kernels one by one, and rank 0 alone saves. HCCL rounds this
-# one down to a multiple of 68 on the Atlas training series: 3672 is 54 x 68.
-HCCL_TIMEOUTS = {"HCCL_CONNECT_TIMEOUT": "600", "HCCL_EXEC_TIMEOUT": "3672"}
 CANN_FOLDERS = ("cann", "ascend-toolkit/latest")  # from CANN 8.5 on; before
 CANN_VERSIONS = (
     "compiler/version.info",  # the one that MindSpore reads
@@ -30,60 +21,6 @@ CANN_VERSIONS = (
 def count_devices(kind: str) -> int:
     """The devices of `run.device` that have a file in /dev; 0 for a CPU."""
     return len(list(DEVICE_FILES.glob(FILES[kind]))) if kind in FILES else 0
-
-
-def check_devices(wanted: int, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Raises ValueError if this host has devices of the run's kind, but fewer than `wanted`.
-
-    If it has none, the worker reports that itself.
-    """
-    kind = kind_of(arguments)
-    visible = environ.get(VISIBLE.get(kind, ""), "")
-    if visible and wanted > len(visible.split(",")):
-        raise ValueError(f"DEVICES: {wanted} wanted, {VISIBLE[kind]}={visible} allows fewer")
-    there = count_devices(kind)
-    cores = os.cpu_count() or 1
-    if not there and wanted > MOST_A_CORE * cores:
-        raise ValueError(f"DEVICES: {wanted} wanted, which is too many for {cores} cores")
-    if there and wanted > there:
-        raise ValueError(f"DEVICES: {wanted} wanted, this host has {there} of {kind}")
-
-
-def should_bind_cores(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Whether msrun should bind each rank of this job to its own part of the cores.
-
-    Only ranks on Ascend, and only if each device of the host then has enough cores: msrun divides
-    the cores by the devices of the host, not by the ranks. ZOO_BIND_CORE=0 leaves ranks unbound.
-    """
-    there = count_devices("Ascend")
-    if environ.get("ZOO_BIND_CORE") == "0" or not there or kind_of(arguments) != "Ascend":
-        return False
-    return len(os.sched_getaffinity(0)) // there >= LEAST_CORES
-
-
-def kind_of(arguments: Sequence[str]) -> str:
-    """run.device of the command line or else of the yaml; empty if neither can be read."""
-    from utils.yaml_text import load_yaml_file  # here: scripts/check_env.py runs without yaml
-
-    kind = option(arguments, "--run.device")
-    if kind:
-        return kind
-    try:
-        kind = load_yaml_file(Path(option(arguments, "--config_path")))["run"]["device"]
-    except (OSError, KeyError, TypeError, ValueError):
-        return ""
-    return kind if isinstance(kind, str) else ""
-
-
-def option(arguments: Sequence[str], name: str) -> str:
-    """The last value of `--name=value` or `--name value`."""
-    value = ""
-    for word, following in zip(arguments, [*arguments[1:], ""]):
-        if word == name:
-            value = following
-        elif word.startswith(f"{name}="):
-            value = word.partition("=")[2]
-    return value
 
 
 def find_cann(environ: Mapping[str, str]) -> Optional[Path]:

@@ -1,10 +1,12 @@
-"""A job on several devices: what the command line, the environment and a rank table say of it.
+"""Settings of a job on several devices: of arguments, environment variables, rank table, mpirun.
 
-Everything is checked here, before a process is started: a mistake is a ValueError that names the
+Everything is checked here, before a process starts. A user error is a ValueError that names the
 argument or the variable.
 """
 
+import argparse
 import errno
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +14,28 @@ from pathlib import Path
 from typing import Optional
 
 from utils.config import locate
-from utils.distributed.devices import check_devices
-from utils.distributed.rank_table import RankTable, read_rank_table
+from utils.cpu_cores import LEAST_CORES
+from utils.distributed.devices import VISIBLE, count_devices
+from utils.distributed.rank_table import read_rank_table
 from utils.messages import VALUE, cut
+from utils.yaml_text import load_yaml_file
 
-PORT = 8118  # where several nodes meet if MASTER_PORT does not say
+PORT = "8118"  # MASTER_PORT of several nodes, unless it is set
+TIMEOUT = "300"  # MASTER_TIMEOUT, unless it is set
+MAX_WORKERS_PER_CORE = 8  # on a CPU: more would only wait for each other
+# Seconds that HCCL waits for the other ranks, unless the user sets them. For connections its own
+# limit is 120; ranks read their lists and compile at different speeds. In a collective it is 1836;
+# the first step also compiles kernels one by one, and rank 0 alone saves. HCCL rounds this one down
+# to a multiple of 68 on the Atlas training series: 3672 is 54 x 68.
+HCCL_TIMEOUTS = {"HCCL_CONNECT_TIMEOUT": "600", "HCCL_EXEC_TIMEOUT": "3672"}
+# Rank, size, local rank and local size, as Open MPI, MPICH (also Intel's) and srun name them.
+MPI_VARIABLES = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    + ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
+)
+MPI_PREFIXES = ("OMPI_", "PMIX_", "PMI_")  # with them MindSpore looks for an MPI library of its own
 
 
 @dataclass(frozen=True)
@@ -31,9 +50,9 @@ class Job:
     master: str = "127.0.0.1"
     port: int = 0  # 0: any free one
     restarts: int = 0
-    patience: float = 300  # seconds to wait for the other nodes
+    timeout: float = 300  # seconds to wait for the other nodes
     table: Optional[Path] = None
-    token: str = field(default="", repr=False)  # ZOO_JOB_TOKEN, which all nodes know
+    token: str = field(default="", repr=False)  # ZOO_JOB_TOKEN, the shared secret of all nodes
 
     @property
     def ranks(self) -> range:
@@ -46,158 +65,216 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
     rest = list(arguments)
     restarts = "0"
     if rest and rest[0].startswith("--restarts"):
-        name, equals, restarts = rest.pop(0).partition("=")
+        _, equals, restarts = rest.pop(0).partition("=")
         if not equals:
             restarts = rest.pop(0) if rest else ""
     if len(rest) < 2:
         raise ValueError("expected [--restarts=N] DEVICES SCRIPT [arguments]")
-    devices = whole("DEVICES", rest.pop(0), 1)
+    devices = parse_number("DEVICES", rest.pop(0), 1)
+    script = find_script(rest.pop(0))
+    environ = {name: value for name, value in environ.items() if value}
     table = None
-    if environ.get("RANK_TABLE_FILE"):
-        table = read_rank_table(Path(environ["RANK_TABLE_FILE"]))
-        given = {name: value for name, value in environ.items() if value}
-        environ = {**from_table(table, devices, given), **given}
-    nodes = whole("NODES", environ.get("NODES") or "1", 1)
-    port = environ.get("MASTER_PORT", "")
+    if "RANK_TABLE_FILE" in environ:
+        table = Path(environ["RANK_TABLE_FILE"]).resolve()
+        environ = {**read_table_variables(table, devices, environ), **environ}
+    nodes = parse_number("NODES", environ.get("NODES", "1"), 1)
+    for name in ("NODE_RANK", "MASTER_ADDR"):
+        if nodes > 1 and name not in environ:
+            raise ValueError(
+                f"{name} is missing: with NODES={nodes}, a node needs its number, from 0, in "
+                "NODE_RANK and the address of node 0 in MASTER_ADDR"
+            )
+    node = parse_number("NODE_RANK", environ.get("NODE_RANK", "0"), 0)
+    if node >= nodes:
+        raise ValueError(f"NODE_RANK must be below NODES={nodes}, not {node}")
+    port = environ.get("MASTER_PORT", PORT if nodes > 1 else "")
+    # A single node uses its own address, whatever a cluster has exported.
     job = Job(
         devices=devices,
-        script=rest.pop(0),
+        script=script,
         arguments=tuple(rest),
         nodes=nodes,
-        node=node_rank(nodes, environ),
-        master=master_address(nodes, environ),
-        port=whole("MASTER_PORT", port, 1, 65500) if port else PORT if nodes > 1 else 0,
-        restarts=whole("--restarts", restarts, 0),
-        patience=whole("MASTER_TIMEOUT", environ.get("MASTER_TIMEOUT") or "300", 1),
-        table=table.path if table else None,
+        node=node,
+        master=resolve_master(environ["MASTER_ADDR"]) if nodes > 1 else "127.0.0.1",
+        port=parse_number("MASTER_PORT", port, 1, 65500) if port else 0,
+        restarts=parse_number("--restarts", restarts, 0),
+        timeout=parse_number("MASTER_TIMEOUT", environ.get("MASTER_TIMEOUT", TIMEOUT), 1),
+        table=table,
         token=environ.get("ZOO_JOB_TOKEN", ""),
     )
     check_devices(devices, job.arguments, environ)
     if job.node == 0 and job.port:
-        check_port(job)
+        listen(job.master, job.port).close()
     return job
 
 
-def script_file(name: str) -> str:
-    """The script's file, of the current folder or of this zoo; ValueError where there is none."""
+def find_script(name: str) -> str:
+    """The script's file, of the current folder or of this zoo; ValueError if there is none."""
     path = locate(Path(name))
     if not path.is_file():
         raise ValueError(f"SCRIPT {name}: no such file; name one like tsm/train.py")
     return str(path)
 
 
-def whole(name: str, text: str, lowest: int, highest: int = 10**6) -> int:
+def parse_number(name: str, text: str, lowest: int, highest: int = 10**6) -> int:
     if not text.isdecimal() or len(text) > 18 or not lowest <= int(text) <= highest:
-        above = f" from {lowest} to {highest}" if highest < 10**6 else f" of at least {lowest}"
+        bounds = f" from {lowest} to {highest}" if highest < 10**6 else f" of at least {lowest}"
         raise ValueError(
-            f"{name} must be a whole number{above}, not {cut(text, VALUE) or 'nothing'}"
+            f"{name} must be a whole number{bounds}, not {cut(text, VALUE) or 'nothing'}"
         )
     return int(text)
 
 
-def node_rank(nodes: int, environ: Mapping[str, str]) -> int:
-    if nodes > 1 and not environ.get("NODE_RANK"):
-        raise ValueError(f"NODE_RANK is missing: which of the {nodes} nodes, from 0, is this?")
-    node = whole("NODE_RANK", environ.get("NODE_RANK") or "0", 0)
-    if node >= nodes:
-        raise ValueError(f"NODE_RANK must be below NODES={nodes}, not {node}")
-    return node
+def read_table_variables(path: Path, devices: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a rank table replaces. Those that are set win, unless they differ."""
+    servers, table_devices = read_rank_table(path)
+    if devices != table_devices:
+        raise ValueError(
+            f"DEVICES={devices}, but {path} has {table_devices} devices for each server"
+        )
+    nodes = str(len(servers))
+    if environ.get("NODES", nodes) != nodes:
+        raise ValueError(f"NODES={environ['NODES']}, but {path} has {nodes} servers")
+    local = [0]
+    if nodes != "1" and "NODE_RANK" not in environ:
+        local = [rank for rank, server in enumerate(servers) if is_local(server)]
+        if len(local) != 1:
+            raise ValueError(
+                f"NODE_RANK is missing, and {'several' if local else 'no'} servers of "
+                f"{path} are addresses of this host"
+            )
+    return {"NODES": nodes, "MASTER_ADDR": servers[0], "NODE_RANK": str(local[0])}
 
 
-def master_address(nodes: int, environ: Mapping[str, str]) -> str:
-    """The IP address of node 0; a single node talks to itself, whatever a cluster has exported."""
-    if nodes == 1:
-        return "127.0.0.1"
-    name = environ.get("MASTER_ADDR", "")
-    if not name:
-        raise ValueError(f"MASTER_ADDR is missing: with NODES={nodes}, the address of node 0")
+def resolve_master(name: str) -> str:
+    """The IP address of a host, of version 4 if it has one."""
     try:
-        return address_of(name)
+        entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or "no name of a host"
         raise ValueError(f"MASTER_ADDR={name}: {reason}") from None
+    return str(min(entries, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
 
 
-def address_of(name: str) -> str:
-    """The IP address of a host, of version 4 where it has one; raises OSError for an unknown."""
-    result = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    return str(min(result, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
-
-
-def check_port(job: Job) -> None:
-    """Raises ValueError where node 0, which this is, could not listen at the master's address."""
+def is_local(server: str) -> bool:
+    """Whether this is an address of this host."""
     try:
-        listen(job.master, job.port).close()
-    except OSError as error:
-        if error.errno == errno.EADDRNOTAVAIL:
-            raise ValueError(
-                f"MASTER_ADDR={job.master} is no address of this host, which is node 0"
-            ) from None
-        raise ValueError(
-            f"MASTER_PORT={job.port} at {job.master}: {error.strerror}; choose another one"
-        ) from None
+        listen(resolve_master(server), 0).close()
+    except ValueError:
+        return False
+    return True
+
+
+def find_family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Raises OSError where that is not possible. A port that was just left counts as free."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    """Listens at the master's address; a port that was just left counts as free.
+
+    Raises ValueError if this host, which has rank 0, cannot listen there.
+    """
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((address, port))
-        listener.listen(128)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+        return socket.create_server((address, port), family=find_family(address), backlog=128)
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            problem = f"MASTER_ADDR={address} is no address of this host, which is node 0"
+        else:
+            reason = os.strerror(error.errno or 0)
+            problem = f"MASTER_PORT={port} at {address}: {reason}; choose another one"
+        raise ValueError(problem) from None
 
 
 def reserve_port(address: str, first: int = 0) -> socket.socket:
     """A socket at the first free port from `first` on; at any free one for 0.
 
-    While it is open no other program is given the port, but MindSpore's scheduler can listen there:
-    it sets SO_REUSEADDR too. The socket itself never listens.
+    While it is open no other program gets the port, but MindSpore's scheduler can listen there: it
+    sets SO_REUSEADDR too. The socket itself never listens.
     """
     for port in range(first, first + 100) if first else [0]:
+        holder = socket.socket(find_family(address))
         try:
-            if port:
-                listen(address, port).close()
-            holder = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-            if port:
-                holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # With SO_REUSEADDR, bind fails at the port of a listener only; so not for port 0.
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, bool(port))
             holder.bind((address, port))
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             return holder
         except OSError:
-            continue
+            holder.close()
     raise ValueError(f"MASTER_PORT: no free port from {first} to {first + 99} at {address}")
 
 
-def from_table(table: RankTable, devices: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a rank table stands for. Those that are set win, unless they differ."""
-    if devices != table.devices:
-        raise ValueError(
-            f"DEVICES={devices}, but {table.path} has {table.devices} devices for each server"
-        )
-    nodes = str(len(table.servers))
-    if environ.get("NODES", nodes) != nodes:
-        raise ValueError(f"NODES={environ['NODES']}, but {table.path} has {nodes} servers")
-    known = {"NODES": nodes, "MASTER_ADDR": table.servers[0]}
-    if nodes != "1" and not environ.get("NODE_RANK"):
-        here = [rank for rank, server in enumerate(table.servers) if is_here(server)]
-        if len(here) != 1:
-            raise ValueError(
-                f"NODE_RANK is missing, and {'several' if here else 'no'} servers of "
-                f"{table.path} are addresses of this host"
-            )
-        known["NODE_RANK"] = str(here[0])
-    return known
+def check_devices(requested: int, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Raises ValueError if this host has devices of the run's kind, but fewer than `requested`.
+
+    If it has none, the worker reports that itself.
+    """
+    kind = read_device(arguments)
+    visible = environ.get(VISIBLE.get(kind, ""), "")
+    if visible and requested > len(visible.split(",")):
+        raise ValueError(f"DEVICES: {requested} wanted, {VISIBLE[kind]}={visible} allows fewer")
+    available, cores = count_devices(kind), os.cpu_count() or 1
+    if not available and requested > MAX_WORKERS_PER_CORE * cores:
+        raise ValueError(f"DEVICES: {requested} wanted, which is too many for {cores} cores")
+    if available and requested > available:
+        raise ValueError(f"DEVICES: {requested} wanted, this host has {available} of {kind}")
 
 
-def is_here(server: str) -> bool:
-    """Whether this is an address of this host."""
-    try:
-        listen(address_of(server), 0).close()
-    except OSError:
+def should_bind_cores(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether msrun should bind each rank of this job to its own part of the cores.
+
+    Only ranks on Ascend, and only if each device of the host then has enough cores: msrun divides
+    the cores by the devices of the host, not by the ranks. ZOO_BIND_CORE=0 leaves ranks unbound.
+    """
+    devices = count_devices("Ascend")
+    if environ.get("ZOO_BIND_CORE") == "0" or not devices or read_device(arguments) != "Ascend":
         return False
-    return True
+    return len(os.sched_getaffinity(0)) // devices >= LEAST_CORES
+
+
+def read_device(arguments: Sequence[str]) -> str:
+    """run.device of the command line or else of the yaml; empty if neither can be read."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--run.device", dest="device", nargs="?")
+    parser.add_argument("--config_path", nargs="?")
+    options, _ = parser.parse_known_args(arguments)
+    try:
+        device = options.device or load_yaml_file(Path(options.config_path))["run"]["device"]
+    except (OSError, KeyError, TypeError, ValueError):
+        return ""
+    return device if isinstance(device, str) else ""
+
+
+def read_mpi_environment(environ: Mapping[str, str], role: str) -> dict[str, str]:
+    """The environment that msrun would give a process that mpirun or srun has started.
+
+    `role` is MS_WORKER or MS_SCHED. Raises ValueError if mpirun did not start this process, or if a
+    variable is missing. HCCL's time limits are set here only if the user has not set them.
+    """
+    names = next((names for names in MPI_VARIABLES if environ.get(names[0])), None)
+    if names is None:
+        raise ValueError(
+            f"{MPI_VARIABLES[0][0]} is missing: start this by "
+            "mpirun -n 2 python scripts/launch_mpi.py ..."
+        )
+    rank, size, local_rank = (
+        str(parse_number(name, environ.get(name, ""), 0)) for name in names[:3]
+    )
+    is_one_host = environ.get(names[3]) == size
+    master = environ.get("MASTER_ADDR") or ("127.0.0.1" if is_one_host else "")
+    if not master:
+        raise ValueError("MASTER_ADDR is missing: mpirun -x MASTER_ADDR=(the host of rank 0) ...")
+    port = parse_number("MASTER_PORT", environ.get("MASTER_PORT") or PORT, 1, 65535)
+    own = {"MS_NODE_ID": rank, "DEVICE_ID": local_rank} if role == "MS_WORKER" else {}
+    return {
+        **HCCL_TIMEOUTS,
+        **{name: value for name, value in environ.items() if not name.startswith(MPI_PREFIXES)},
+        **own,
+        "MS_ROLE": role,
+        "MS_WORKER_NUM": size,
+        "MS_SCHED_HOST": resolve_master(master),
+        "MS_SCHED_PORT": str(port),
+        "MS_TOPO_TIMEOUT": environ.get("MASTER_TIMEOUT") or TIMEOUT,
+        "RANK_SIZE": size,
+        "RANK_ID": rank,
+    }

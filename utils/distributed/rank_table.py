@@ -1,30 +1,23 @@
-"""Huawei's rank table: the JSON file by which older clusters say who holds which device.
+"""Huawei's rank table: the JSON file in which older clusters list servers, devices and ranks.
 
 Version 1.0: `server_count`, `server_list` with a `server_id` (an address) and its `device`s, each
 with `device_id`, `device_ip` and `rank_id`, and a `status` that says `completed`.
 """
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from utils.files import read_text
 
 
-@dataclass(frozen=True)
-class RankTable:
-    """A table that was checked: every server has as many devices, ranks follow the servers."""
+def read_rank_table(path: Path) -> tuple[list[str], int]:
+    """(addresses of the servers in the order of their ranks, number of devices of each server).
 
-    path: Path
-    servers: tuple[str, ...]  # in the order of their ranks
-    devices: int  # per server
-
-
-def read_rank_table(path: Path) -> RankTable:
-    """Raises ValueError, which names the file, where the table is not one that msrun can use."""
+    Raises ValueError, which names the file, if msrun cannot use the table.
+    """
     try:
-        return RankTable(path.resolve(), *check(json.loads(read_text(path, "the file"))))
+        return check_servers(json.loads(read_text(path, "the file")))
     except json.JSONDecodeError as error:
         raise ValueError(f"RANK_TABLE_FILE: {path} is not JSON: {error}") from None
     except ValueError as error:
@@ -33,40 +26,29 @@ def read_rank_table(path: Path) -> RankTable:
         raise ValueError(f"RANK_TABLE_FILE: {path}: missing or misplaced: {error}") from None
 
 
-def check(table: dict[str, Any]) -> tuple[tuple[str, ...], int]:
-    """(servers in the order of ranks, devices of each)."""
+def check_servers(table: dict[str, Any]) -> tuple[list[str], int]:
     if table["status"] != "completed":
         raise ValueError(f"status is {table['status']!r}, not 'completed'")
-    servers = table["server_list"]
+    servers = sorted(table["server_list"], key=list_ids)
     if int(table["server_count"]) != len(servers) or not servers:
         raise ValueError(
             f"server_count is {table['server_count']}, server_list has {len(servers)} entries"
         )
-    lists = [(str(server["server_id"]), devices_of(server)) for server in servers]
-    sizes = {len(devices) for _, devices in lists}
-    if len(sizes) > 1 or 0 in sizes:
-        counts = ", ".join(f"{name}: {len(devices)}" for name, devices in lists)
+    counts = {len(server["device"]) for server in servers}
+    if len(counts) > 1 or 0 in counts:
         raise ValueError(f"every server must have the same number of devices, not {counts}")
-    lists.sort(key=lambda entry: entry[1][0])
-    ranks = [rank for _, devices in lists for rank, _ in devices]
-    if ranks != list(range(len(ranks))):
-        raise ValueError(
-            f"rank_id must count from 0 to {len(ranks) - 1}, server by server, not {words(ranks)}"
-        )
-    for name, devices in lists:
-        numbers = [number for _, number in devices]
-        if numbers != list(range(len(numbers))):
+    devices = counts.pop()
+    ids = [pair for server in servers for pair in list_ids(server)]
+    for rank, pair in enumerate(ids):
+        if pair != (rank, rank % devices):
             raise ValueError(
-                f"server {name}: device_id must count from 0 in the order of rank_id, not "
-                f"{words(numbers)}; choose devices with ASCEND_RT_VISIBLE_DEVICES"
+                f"(rank_id, device_id) is {pair}, not {(rank, rank % devices)}: rank_id must count "
+                f"from 0 to {len(ids) - 1}, server by server, and device_id from 0 in the same "
+                "order; choose devices with ASCEND_RT_VISIBLE_DEVICES"
             )
-    return tuple(name for name, _ in lists), sizes.pop()
+    return [str(server["server_id"]) for server in servers], devices
 
 
-def devices_of(server: dict[str, Any]) -> list[tuple[int, int]]:
-    """(rank, device) pairs in the order of ranks."""
-    return sorted((int(d["rank_id"]), int(d["device_id"])) for d in server["device"])
-
-
-def words(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers))
+def list_ids(server: dict[str, Any]) -> list[tuple[int, int]]:
+    """(rank_id, device_id) of the devices of a server, in the order of ranks."""
+    return sorted((int(device["rank_id"]), int(device["device_id"])) for device in server["device"])

@@ -25,7 +25,7 @@ from utils.distributed.cost_model import Cluster
 from utils.files import explained
 from utils.networks import find_network
 from utils.processes import die_with_parent
-from utils.signals import end_command, reacting
+from utils.signals import end_command, handle_signals
 from utils.simulation.reading import DryRun, read_run
 from utils.simulation.stub_libraries import SOURCES, build_stubs
 
@@ -151,7 +151,7 @@ def simulate(
             shutil.rmtree(folder, ignore_errors=True)
             end_command(number)
 
-        with reacting(stop):
+        with handle_signals(stop):
             began = time.monotonic()
             stdout, status = run_worker(script, set_environment(machine, stubs, folder), folder)
             result = read_run(machine.chip, folder, stdout, status, time.monotonic() - began)

@@ -1,23 +1,26 @@
-"""What a process does at the first signal, at its echo, and at a second one."""
+"""A first signal, its repetition within a second, and a second signal."""
 
 import subprocess
 import sys
 import time
 
 from utils.config import ROOT
-from utils.signals import ECHO
+from utils.signals import DEBOUNCE
 
 WAITING = """
 import time
-from utils.signals import reacting, received, watch
+from utils.signals import handle_signals, received, watch
 watch()
-with reacting(lambda number: print("asked", int(number), list(map(int, received)), flush=True)):
+def stop(number):
+    print("stopping", int(number), list(map(int, received)), flush=True)
+
+with handle_signals(stop):
     print("ready", flush=True)
     time.sleep(60)
 """
 
 
-def test_an_echo_is_no_second_signal():
+def test_a_repetition_within_a_second_is_not_a_second_signal():
     process = subprocess.Popen(
         [sys.executable, "-c", WAITING],
         cwd=ROOT,
@@ -27,9 +30,9 @@ def test_an_echo_is_no_second_signal():
     )
     assert process.stdout.readline() == "ready\n"
     process.terminate()
-    assert process.stdout.readline() == "asked 15 [15]\n"
+    assert process.stdout.readline() == "stopping 15 [15]\n"
     process.terminate()
-    time.sleep(ECHO + 0.2)
+    time.sleep(DEBOUNCE + 0.2)
     assert process.poll() is None
     process.terminate()
     output, errors = process.communicate(timeout=30)

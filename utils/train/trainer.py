@@ -25,7 +25,7 @@ from utils.evaluate.metrics import check_same_step, print_result, share_statisti
 from utils.log import log, progress, start_log, write_line
 from utils.messages import Interrupted
 from utils.runtime import Runtime, release_memory
-from utils.signals import Stopped, reacting
+from utils.signals import Stopped, handle_signals
 from utils.train import lr_schedules
 from utils.train.profiler import Profiling
 from utils.train.run_dir import RunDirectory, write_state
@@ -103,7 +103,7 @@ class Trainer:
             loop.steps_per_call = size
         else:
             loop.compile_seconds = compile_step(step, data, self.rt)
-        with reacting(loop.request_stop):
+        with handle_signals(loop.request_stop):
             Model(step).train(
                 batches // size if sink else 1,
                 data,

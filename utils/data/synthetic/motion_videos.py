@@ -25,7 +25,7 @@ import numpy as np
 from tqdm import tqdm
 
 from utils.files import write_text
-from utils.process_pool import executor
+from utils.process_pool import start_process_pool
 
 MOTIONS = ("left", "right", "up", "down", "grow", "shrink", "clockwise", "counterclockwise")
 # Of each motion: its circle (0 x, 1 y, 2 size, 3 angle) and direction; images count y downwards.
@@ -291,7 +291,7 @@ def _start_dataset(root: Path, recipe: dict[str, int]) -> None:
 def _write_videos(root: Path, videos: list[_Video]) -> None:
     if not videos:
         return
-    with executor(min(os.cpu_count() or 1, 16, len(videos))) as pool:
+    with start_process_pool(min(os.cpu_count() or 1, 16, len(videos))) as pool:
         jobs = pool.map(_write_one, [root] * len(videos), videos, chunksize=4)
         for _ in tqdm(jobs, "drawing", len(videos), unit="video", disable=None):
             pass

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
-from utils.process_pool import executor
+from utils.process_pool import start_process_pool
 
 PATTERNS = (
     "disc",
@@ -98,7 +98,7 @@ def draw_cifar10(root: Path, seed: int, distinct: int = PER_FILE) -> dict[str, i
     root.mkdir(parents=True, exist_ok=True)
     (root / "batches.meta.txt").write_text("\n".join(PATTERNS) + "\n")
     count = len(FILES)
-    with executor(min(os.cpu_count() or 1, count)) as pool:
+    with start_process_pool(min(os.cpu_count() or 1, count)) as pool:
         jobs = [pool.submit(draw_file, root / FILES[i], [seed, i], distinct) for i in range(count)]
         for job in tqdm(as_completed(jobs), total=count, unit="file", disable=None, leave=False):
             job.result()

@@ -1,4 +1,4 @@
-"""What a job is told by arguments, variables, rank tables and mpirun, and what is said wrong."""
+"""Settings of a job: arguments, variables, rank tables, mpirun, and errors in them."""
 
 import socket
 from pathlib import Path
@@ -7,13 +7,18 @@ import pytest
 
 from tests.helpers import free_port, rank_table, write_json
 from utils.distributed import devices
-from utils.distributed.devices import check_devices, should_bind_cores
-from utils.distributed.launch_config import listen, read_job, reserve_port
-from utils.distributed.mpi import for_mindspore, read_rank_position
+from utils.distributed.launch_config import (
+    check_devices,
+    listen,
+    read_job,
+    read_mpi_environment,
+    reserve_port,
+    should_bind_cores,
+)
 from utils.distributed.rank_table import read_rank_table
 
 DEVICE = ("server_list", 1, "device", 0)  # the first one of the second server
-HERE = {"NODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+NODE_0 = {"NODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
 
 
 @pytest.mark.parametrize(
@@ -22,14 +27,17 @@ HERE = {"NODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
         ({"NODES": "two"}, "NODES must be a whole number"),
         ({"NODES": "0"}, "NODES must be a whole number"),
         ({"NODES": "2", "MASTER_ADDR": "127.0.0.1"}, "NODE_RANK is missing"),
-        ({**HERE, "NODE_RANK": "2"}, "NODE_RANK must be below NODES=2, not 2"),
-        ({**HERE, "NODE_RANK": "-1"}, "NODE_RANK must be a whole number"),
+        ({**NODE_0, "NODE_RANK": "2"}, "NODE_RANK must be below NODES=2, not 2"),
+        ({**NODE_0, "NODE_RANK": "-1"}, "NODE_RANK must be a whole number"),
         ({"NODE_RANK": "1"}, "NODE_RANK must be below NODES=1, not 1"),
         ({"NODES": "2", "NODE_RANK": "0"}, "MASTER_ADDR is missing: with NODES=2"),
         ({"NODES": "2", "NODE_RANK": "1"}, "MASTER_ADDR is missing: with NODES=2"),
-        ({**HERE, "MASTER_ADDR": "no.such.host.invalid"}, "MASTER_ADDR=no.such.host.invalid: "),
-        ({**HERE, "MASTER_ADDR": "192.0.2.1"}, "MASTER_ADDR=192.0.2.1 is no address of this host"),
-        ({**HERE, "MASTER_PORT": "http"}, "MASTER_PORT must be a whole number"),
+        ({**NODE_0, "MASTER_ADDR": "no.such.host.invalid"}, "MASTER_ADDR=no.such.host.invalid: "),
+        (
+            {**NODE_0, "MASTER_ADDR": "192.0.2.1"},
+            "192.0.2.1 is no address of this host",
+        ),
+        ({**NODE_0, "MASTER_PORT": "http"}, "MASTER_PORT must be a whole number"),
         ({"MASTER_PORT": "99999"}, "MASTER_PORT must be a whole number from 1 to 65500"),
         ({"MASTER_TIMEOUT": "soon"}, "MASTER_TIMEOUT must be a whole number"),
         (
@@ -40,7 +48,7 @@ HERE = {"NODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
 )
 def test_a_wrong_variable_is_named(variables, words):
     with pytest.raises(ValueError, match=words):
-        read_job(["2", "train.py"], variables)
+        read_job(["2", "tsm/train.py"], variables)
 
 
 @pytest.mark.parametrize(
@@ -48,10 +56,10 @@ def test_a_wrong_variable_is_named(variables, words):
     [
         ([], "expected"),
         (["2"], "expected"),
-        (["two", "train.py"], "DEVICES must be a whole number"),
-        (["0", "train.py"], "DEVICES must be a whole number"),
-        (["--restarts=x", "2", "train.py"], "--restarts must be a whole number"),
-        (["--restarts", "-1", "2", "train.py"], "--restarts must be a whole number"),
+        (["two", "tsm/train.py"], "DEVICES must be a whole number"),
+        (["0", "tsm/train.py"], "DEVICES must be a whole number"),
+        (["--restarts=x", "2", "tsm/train.py"], "--restarts must be a whole number"),
+        (["--restarts", "-1", "2", "tsm/train.py"], "--restarts must be a whole number"),
     ],
 )
 def test_a_wrong_argument_is_named(arguments, words):
@@ -64,15 +72,15 @@ def test_a_port_in_use_is_named():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        for variables in (HERE, {}):
+        for variables in (NODE_0, {}):
             with pytest.raises(ValueError, match=f"MASTER_PORT={port} at 127.0.0.1: .* in use"):
-                read_job(["2", "train.py"], {**variables, "MASTER_PORT": port})
+                read_job(["2", "tsm/train.py"], {**variables, "MASTER_PORT": port})
 
 
 def test_a_single_node_needs_no_variable():
-    job = read_job(["8", "train.py", "--x"], {"MASTER_ADDR": "", "NODES": "", "NODE_RANK": ""})
+    job = read_job(["8", "tsm/train.py", "--x"], {"MASTER_ADDR": "", "NODES": "", "NODE_RANK": ""})
     assert (job.nodes, job.node, job.master, job.port, job.restarts) == (1, 0, "127.0.0.1", 0, 0)
-    assert (job.script, job.arguments) == ("train.py", ("--x",))
+    assert (job.script, job.arguments) == ("tsm/train.py", ("--x",))
 
 
 def test_more_devices_than_the_host_has_are_refused(tmp_path, monkeypatch):
@@ -102,7 +110,7 @@ def test_more_devices_than_the_host_has_are_refused(tmp_path, monkeypatch):
 def test_ranks_are_bound_only_on_ascend_with_cores_enough(tmp_path, monkeypatch):
     """msrun divides the cores by the devices of the host, here 8."""
     monkeypatch.setattr(devices, "DEVICE_FILES", tmp_path)
-    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda process: range(96))
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: range(96))
     ascend = ["--run.device=Ascend"]
     assert not should_bind_cores(ascend, {}), "no device"
     for number in range(8):
@@ -110,32 +118,32 @@ def test_ranks_are_bound_only_on_ascend_with_cores_enough(tmp_path, monkeypatch)
     assert should_bind_cores(ascend, {})
     assert not should_bind_cores(ascend, {"ZOO_BIND_CORE": "0"})
     assert not should_bind_cores(["--run.device=CPU"], {})
-    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda process: range(95))
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: range(95))
     assert not should_bind_cores(ascend, {})
 
 
 @pytest.mark.parametrize("role", ["MS_WORKER", "MS_SCHED"])
-def test_hccl_waits_longer_under_mpirun_unless_the_user_says_how_long(role):
+def test_time_limits_of_hccl_are_set_under_mpirun_unless_the_user_has(role):
     openmpi = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
     openmpi |= {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
-    result = for_mindspore(read_rank_position(openmpi), openmpi, role)
+    result = read_mpi_environment(openmpi, role)
     assert (result["HCCL_CONNECT_TIMEOUT"], result["HCCL_EXEC_TIMEOUT"]) == ("600", "3672")
     own = {**openmpi, "HCCL_CONNECT_TIMEOUT": "120", "HCCL_EXEC_TIMEOUT": "68"}
-    result = for_mindspore(read_rank_position(own), own, role)
+    result = read_mpi_environment(own, role)
     assert (result["HCCL_CONNECT_TIMEOUT"], result["HCCL_EXEC_TIMEOUT"]) == ("120", "68")
 
 
-def test_a_rank_table_says_nodes_master_and_rank(tmp_path):
+def test_a_rank_table_replaces_nodes_master_and_rank(tmp_path):
     path = write_json(tmp_path / "hccl.json", rank_table(devices=4))
-    given = {"RANK_TABLE_FILE": path, "MASTER_PORT": free_port()}
+    variables = {"RANK_TABLE_FILE": path, "MASTER_PORT": free_port()}
     for rank in "01":
-        job = read_job(["4", "train.py"], {**given, "NODE_RANK": rank})
+        job = read_job(["4", "tsm/train.py"], {**variables, "NODE_RANK": rank})
         assert (job.nodes, job.node, job.master) == (2, int(rank), "127.0.0.1")
         assert str(job.table) == path
     other = rank_table(devices=4)
     other["server_list"][0]["server_id"] = "192.0.2.1"
     path = write_json(tmp_path / "hccl.json", other)
-    job = read_job(["4", "train.py"], {"RANK_TABLE_FILE": path, "NODE_RANK": ""})
+    job = read_job(["4", "tsm/train.py"], {"RANK_TABLE_FILE": path, "NODE_RANK": ""})
     assert (job.node, job.master) == (1, "192.0.2.1"), "the second server is this host"
 
 
@@ -162,7 +170,7 @@ def change(content: dict, *keys, value) -> dict:
             change(rank_table(), *DEVICE, "rank_id", value="x"),
             "invalid literal",
         ),
-        (change(rank_table(), "server_list", 1, value={}), "missing or misplaced: 'server_id'"),
+        (change(rank_table(), "server_list", 1, value={}), "missing or misplaced: 'device'"),
         ([], "missing or misplaced"),
     ],
 )
@@ -183,30 +191,30 @@ def test_a_wrong_rank_table_is_named_with_what_is_wrong(content, words, tmp_path
 def test_a_rank_table_must_fit_the_rest(devices, variables, words, tmp_path):
     path = write_json(tmp_path / "hccl.json", rank_table())
     with pytest.raises(ValueError, match=words):
-        read_job([devices, "train.py"], {"RANK_TABLE_FILE": path, **variables})
+        read_job([devices, "tsm/train.py"], {"RANK_TABLE_FILE": path, **variables})
 
 
-def test_mpirun_is_read_as_its_makers_spell_it():
+def test_variables_of_open_mpi_and_slurm_are_read():
     openmpi = {"OMPI_COMM_WORLD_RANK": "9", "OMPI_COMM_WORLD_SIZE": "16"}
     openmpi |= {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}
     with pytest.raises(ValueError, match="MASTER_ADDR is missing"):
-        read_rank_position(openmpi)
-    position = read_rank_position({**openmpi, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9000"})
-    assert (position.rank, position.size, position.local_rank, position.port) == (9, 16, 1, 9000)
+        read_mpi_environment(openmpi, "MS_WORKER")
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9000"}
+    environ = read_mpi_environment({**openmpi, **address}, "MS_WORKER")
+    names = ("RANK_ID", "MS_NODE_ID", "MS_WORKER_NUM", "DEVICE_ID", "MS_SCHED_PORT")
+    assert [environ[name] for name in names] == ["9", "9", "16", "1", "9000"]
+    assert not openmpi.keys() & environ.keys(), "MindSpore would look for an MPI library"
     slurm = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1"}
-    position = read_rank_position({**slurm, "SLURM_NTASKS_PER_NODE": "2"})
-    assert (position.rank, position.size, position.local_rank, position.master) == (
-        1,
-        2,
-        1,
-        "127.0.0.1",
-    )
+    environ = read_mpi_environment({**slurm, "SLURM_NTASKS_PER_NODE": "2"}, "MS_SCHED")
+    names = ("MS_ROLE", "MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT")
+    assert [environ[name] for name in names] == ["MS_SCHED", "2", "127.0.0.1", "8118"]
+    assert not {"MS_NODE_ID", "DEVICE_ID"} & environ.keys(), "the scheduler is no worker"
     with pytest.raises(ValueError, match="OMPI_COMM_WORLD_RANK is missing"):
-        read_rank_position({})
+        read_mpi_environment({}, "MS_WORKER")
 
 
 def test_a_reserved_port_is_kept_for_the_scheduler():
-    """Two jobs that begin at once must not be given the same port."""
+    """Two jobs that begin at once must not get the same port."""
     with reserve_port("127.0.0.1") as holder, socket.socket() as other:
         port = holder.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
@@ -214,7 +222,7 @@ def test_a_reserved_port_is_kept_for_the_scheduler():
         listen("127.0.0.1", port).close()  # with SO_REUSEADDR, as MindSpore's scheduler
 
 
-def test_reserved_ports_start_at_the_given_one_and_skip_those_in_use():
+def test_reserved_ports_start_at_the_first_port_and_skip_those_in_use():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -248,7 +248,7 @@ def snapshot(root: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def test_a_second_call_writes_nothing(dataset, monkeypatch):
-    monkeypatch.setattr(motion_videos, "executor", None)
+    monkeypatch.setattr(motion_videos, "start_process_pool", None)
     before = snapshot(dataset)
     assert draw_dataset(dataset, 3, 1, seed=5)["drawn"] == 0
     assert snapshot(dataset) == before
