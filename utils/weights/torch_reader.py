@@ -376,19 +376,16 @@ class Dtype:
         self.value = self.value.newbyteorder(state[1])
 
 
-def build_tensor(part, offset, shape, strides, *rest) -> Held:
+def build_tensor(part, offset, shape, strides, grad=0, hooks=0, lazy=None, dtype=None) -> Held:
     """An array of `shape` over a part of a storage: (storage, start, count).
 
-    `rest` has requires_grad, hooks, from version 3 on a dtype (else it is the storage's), and what
-    is lazily conjugated or negated. `offset` and `strides` count elements of the dtype.
+    `dtype` is a Name, by default the storage's; `offset` and `strides` count elements of it.
     """
     storage, start, count = part if isinstance(part, tuple) and len(part) == 3 else (None, 0, 0)
-    dtypes = [item[len("torch.") :] for item in rest if isinstance(item, Name)]
-    dtype = dtypes[0] if dtypes else getattr(storage, "dtype", None)
+    dtype = dtype[len("torch.") :] if isinstance(dtype, Name) else getattr(storage, "dtype", None)
     valid = isinstance(storage, Storage) and dtype in DTYPES
     check(valid, "has a tensor without a storage or without a dtype")
-    is_lazy = any(isinstance(item, dict) and item for item in rest[2:])
-    check(not is_lazy, "has a lazy conjugate; save tensor.resolve_conj().resolve_neg()")
+    check(not lazy, "has a lazy conjugate; save tensor.resolve_conj().resolve_neg()")
     text, values = "has a tensor of shape {}, strides {}, offset {}, ", (shape, strides, offset)
     valid = isinstance(shape, tuple) and isinstance(strides, tuple)
     check(valid, text + "one of which is no tuple", *values)
@@ -408,11 +405,16 @@ def build_tensor(part, offset, shape, strides, *rest) -> Held:
     return Held(np.ndarray(shape, flat.dtype, flat, offset * item, [n * item for n in strides]))
 
 
+def build_tensor_v3(part, offset, shape, strides, grad, hooks, dtype, lazy=None) -> Held:
+    return build_tensor(part, offset, shape, strides, grad, hooks, lazy, dtype)
+
+
 def build_subclass(function: Name, subclass: Name, args: tuple, state: object) -> Held:
     """A tensor with attributes, which are left out."""
     check(subclass in TENSOR_CLASSES, "has a tensor of class '{}'", subclass)
-    check(CALLS.get(function) is TENSOR, "makes a tensor by '{}'", function)
-    return build_tensor(*args)
+    valid = function.startswith("torch._utils._rebuild_tensor_v")
+    check(valid, "makes a tensor by '{}'", function)
+    return function(*args)
 
 
 def build_size(sizes: tuple) -> tuple:
@@ -440,13 +442,13 @@ def build_array(dtype: Dtype, data: object, shape: tuple = (), fortran: bool = F
 
 
 NONE = type(None)
-TENSOR = (build_tensor, tuple, list, int, Name, Dict, NONE)
+TENSOR = (tuple, list, int, Name, Dict, NONE)
 PARAMETER = (lambda data, *about: data, Held, int, tuple, Dict, NONE)
 TENSOR_CLASSES = ("torch.Tensor", "torch.nn.parameter.Buffer", "torch.nn.parameter.Parameter")
 CALLS = {  # a name: the function that a call of it runs, and the types that its arguments may have
-    "torch._utils._rebuild_tensor": TENSOR,
-    "torch._utils._rebuild_tensor_v2": TENSOR,
-    "torch._utils._rebuild_tensor_v3": TENSOR,
+    "torch._utils._rebuild_tensor": (build_tensor, *TENSOR),
+    "torch._utils._rebuild_tensor_v2": (build_tensor, *TENSOR),
+    "torch._utils._rebuild_tensor_v3": (build_tensor_v3, *TENSOR),
     "torch._utils._rebuild_parameter": PARAMETER,
     "torch._utils._rebuild_parameter_with_state": PARAMETER,
     "torch._tensor._rebuild_from_type_v2": (build_subclass, Name, tuple, Dict, NONE),
@@ -551,7 +553,7 @@ class Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Name:
         symbol = Name(f"{RENAMED.get(module, module)}.{name}")
-        text = "refused: it names {}, which this reader does not build; save dense tensors only"
+        text = "refused: it names {}, which this reader does not build; save a dense state dict"
         check(symbol in NAMES, text, symbol)
         self.pickles.spend(None, None)  # it takes longer than other objects
         symbol.pickles = self.pickles
