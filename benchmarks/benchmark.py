@@ -233,7 +233,7 @@ def operator_parts(dataset, cfg, order, clips, seconds: int) -> tuple[float, flo
     Reading is what a pipeline costs that drops the images it has read.
     """
     data, spent = cfg.data, []
-    whole = dataset.epoch_pipeline(data, order, 0)  # sets how far pipelines work ahead
+    whole = dataset.build_epoch_pipeline(data, order, 0)  # sets how far pipelines work ahead
     samples, workers = order.epoch(0).tolist(), count_workers(data.workers)
     read = dataset.open_reader(data, "train", samples, workers).project(["label"])
     for pipeline in (read.batch(data.batch, True), whole):

@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import nn
 
 from resnet50 import loss, model
-from resnet50.lr_generator import parameter_groups
+from resnet50.lr_generator import build_parameter_groups
 from resnet50.network import NETWORK
 from utils.config import Run
 from utils.runtime import Runtime
@@ -43,7 +43,7 @@ def build_train_step(case: dict, part: str) -> TrainStep:
         decay={**RECIPE, **case["train"]}["decay"],
     )
     weights, lr = net.trainable_params(), np.full(5, recipe["lr"])
-    opt = optimizers.SGD(weights, parameter_groups(weights, train, lr), recipe["momentum"])
+    opt = optimizers.SGD(weights, build_parameter_groups(weights, train, lr), recipe["momentum"])
     return TrainStep(net, build_loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
 
 

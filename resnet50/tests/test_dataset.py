@@ -15,12 +15,18 @@ from resnet50.dataset import (
     EvalSource,
     TrainSource,
     build_train_sampler,
+    list_train_transforms,
     read_records,
-    train_transforms,
 )
-from resnet50.images import BLANK, blank_rows, center_view, full_or_blank, placement
+from resnet50.images import (
+    BLANK,
+    compute_center_crop,
+    decode_or_blank,
+    find_blank_images,
+    make_test_view,
+)
 from resnet50.predict import build_heads
-from resnet50.readers import Images, describe, open_reader
+from resnet50.readers import Images, describe_samples, open_reader
 from utils.config import ROOT, load_config
 from utils.data.synthetic.pattern_images import draw_cifar10
 from utils.runtime import Runtime
@@ -118,7 +124,7 @@ def test_images_are_called_by_their_files_in_minddatas_order(tmp_path):
     (tmp_path / "val" / "b" / "notes.txt").touch()
     cfg = settings(tmp_path, "model.num_classes=4")
     count = read_records(cfg, "test")
-    known = describe(cfg.data, "test", count, build_heads(cfg)[0])
+    known = describe_samples(cfg.data, "test", count, build_heads(cfg)[0])
     assert known.classes == ["Z", "b", "é", ""]
     rows = open_reader(cfg.data, "test", range(count), 1)
     result = list(rows.create_tuple_iterator(num_epochs=1, output_numpy=True))
@@ -134,7 +140,7 @@ def test_images_without_files_are_called_by_their_numbers(mindrecord, cifar):
     record = ["data.source=mindrecord", "data.test=val.mindrecord"]
     for cfg in (settings(mindrecord, *record), settings(cifar, path=SMOKE)):
         count = read_records(cfg, "test")
-        known = describe(cfg.data, "test", count, build_heads(cfg)[0])
+        known = describe_samples(cfg.data, "test", count, build_heads(cfg)[0])
         assert known.paths == [str(k) for k in range(count)]
     assert len(known.classes) == 10
 
@@ -167,7 +173,7 @@ def test_every_test_image_counts_once_on_any_number_of_ranks(folder, size):
 @pytest.mark.parametrize("case", CASES, ids=lambda c: str(c["resize_short_side"]))
 def test_evaluation_looks_where_the_original_looks(case):
     for each in case["cases"]:
-        position = placement(
+        position = compute_center_crop(
             each["image_w"], each["image_h"], case["resize_short_side"], case["crop"]
         )
         assert position == (each["scaled_w"], each["scaled_h"], each["crop_x"], each["crop_y"])
@@ -177,7 +183,7 @@ def test_evaluation_has_pils_pixels():
     """Against PIL's own resize of the decoded image."""
     image, file = picture(np.random.RandomState(1), 500, 375), io.BytesIO()
     image.save(file, "JPEG", quality=95)
-    view = center_view(np.frombuffer(file.getvalue(), np.uint8), 256, 224)
+    view = make_test_view(np.frombuffer(file.getvalue(), np.uint8), 256, 224)
     expected = Image.open(io.BytesIO(file.getvalue())).resize((341, 256), Image.BILINEAR)
     expected = np.asarray(expected.crop((58, 16, 282, 240))).transpose(2, 0, 1)
     assert np.abs(view.astype(int) - expected).max() <= 1
@@ -295,7 +301,7 @@ def test_a_replacement_leaves_the_crops_of_the_others_as_they_are(broken, monkey
     cfg = settings(broken, *RARE)
     replaced = batches(cfg)
     black = np.zeros((3, 32, 32), np.uint8), 0
-    monkeypatch.setattr(TrainSource, "replace", lambda *_: black)
+    monkeypatch.setattr(TrainSource, "read_replacement", lambda *_: black)
     numbers = np.concatenate([build_train_sampler(cfg, 15, ALONE).epoch(e) for e in range(2)])
     bad = np.isin(numbers, list(BROKEN))
     first, second = (
@@ -335,16 +341,16 @@ def test_an_image_of_the_colour_of_broken_ones_is_none_of_them(folder, tmp_path)
     cfg = settings(tmp_path, "data.batch=16", "data.test=train")
     source = source_of(cfg, epochs=1)
     ((images, _),) = list(source)
-    (row,) = blank_rows(images)
+    (row,) = find_blank_images(images)
     assert (images[row] == BLANK[:, None, None]).all()
     assert source.unreadable.count == 0
     assert sum(len(label) for _, label in evaluated(cfg)) == 16
 
 
 def test_no_transform_changes_the_colour_of_broken_images():
-    image = full_or_blank(np.zeros(9, np.uint8))
+    image = decode_or_blank(np.zeros(9, np.uint8))
     for more in (["data.crop=224", "data.resize=256"], ["data.crop=31"], ["data.augment=none"]):
-        operators = train_transforms(settings(Path(), *more).data)
+        operators = list_train_transforms(settings(Path(), *more).data)
         for seed in range(100):
             ds.config.set_seed(seed)
             view = functools.reduce(lambda x, operator: operator(x), operators, image)
@@ -368,7 +374,7 @@ def test_a_broken_image_counts_in_no_evaluation(broken, form, log_messages):
     valid = np.concatenate([row[2] for row in rows])
     assert np.flatnonzero(~valid).tolist() == [*BROKEN, 15]
     assert source.unreadable.count == len(log_messages) == 2
-    known = describe(cfg.data, "test", 15, build_heads(cfg)[0])
+    known = describe_samples(cfg.data, "test", 15, build_heads(cfg)[0])
     assert known.labels == [0] * 5 + [1] * 5 + [2] * 5
     assert known.paths[13] == "class_2/3.JPEG"
 

@@ -9,7 +9,7 @@ from mindspore import Tensor
 
 from resnet50.config import Config, Train
 from resnet50.loss import build_loss
-from resnet50.lr_generator import get_lr, is_decayed, parameter_groups
+from resnet50.lr_generator import build_parameter_groups, get_lr, is_decayed
 from resnet50.mixup import MixUp, mix_targets
 from resnet50.model import build_network
 from resnet50.train import build
@@ -154,7 +154,7 @@ def test_decay_groups(resnet50):
     expected, names = CASES["weight_decay_groups"]["resnet50"], torch_names(resnet50)
     weights = resnet50.trainable_params()
     train = SimpleNamespace(decay="norms_and_biases", weight_decay=0.5)
-    decayed, spared = parameter_groups(weights, train, np.ones(3))
+    decayed, spared = build_parameter_groups(weights, train, np.ones(3))
     assert [names[p.name] for p in decayed["params"]] == expected["decayed"]
     assert [names[p.name] for p in spared["params"]] == expected["not_decayed"]
     assert (decayed["weight_decay"], spared["weight_decay"]) == (0.5, 0.0)
