@@ -11,7 +11,7 @@ from tsm.model import TSM
 from tsm.network import NETWORK
 from utils.testing.golden import fill, load_case, torch_names
 from utils.weights.checkpoint import weights_of
-from utils.weights.convert import convert, read_naming
+from utils.weights.convert import convert, detect_prefix_and_format
 
 GOLDEN = Path(__file__).parent / "golden"
 VARIANTS = {case["name"]: case for case in load_case(GOLDEN / "variants.json")}
@@ -112,14 +112,16 @@ def test_published_names_are_consumed_on_both_sides(source, settings, new_head):
 @pytest.mark.parametrize("source", sorted({source for source, _, _ in SOURCES}))
 def test_every_format_may_have_the_prefix_of_a_wrapper(source, prefix):
     names = [name.removeprefix("module.") for name in load_manifest(source)]
-    detected_prefix, source_format = read_naming([prefix + name for name in names], NETWORK.convert)
+    detected_prefix, source_format = detect_prefix_and_format(
+        [prefix + name for name in names], NETWORK.convert
+    )
     assert (detected_prefix, source_format) == (prefix, detect_format(names))
 
 
 def test_a_backbone_alone_has_the_format_of_mmaction2():
     names = [name for name in load_manifest("mmaction2_tsm_r50") if name.startswith("backbone.")]
-    assert read_naming(names, NETWORK.convert) == ("", "mmaction2")
-    assert read_naming([f"module.{name}" for name in names], NETWORK.convert) == (
+    assert detect_prefix_and_format(names, NETWORK.convert) == ("", "mmaction2")
+    assert detect_prefix_and_format([f"module.{name}" for name in names], NETWORK.convert) == (
         "module.",
         "mmaction2",
     )
