@@ -112,10 +112,8 @@ def test_published_names_are_consumed_on_both_sides(source, settings, new_head):
 @pytest.mark.parametrize("source", sorted({source for source, _, _ in SOURCES}))
 def test_every_format_may_have_the_prefix_of_a_wrapper(source, prefix):
     names = [name.removeprefix("module.") for name in load_manifest(source)]
-    detected_prefix, source_format = detect_prefix_and_format(
-        [prefix + name for name in names], NETWORK.convert
-    )
-    assert (detected_prefix, source_format) == (prefix, detect_format(names))
+    detected = detect_prefix_and_format([prefix + name for name in names], NETWORK.convert)
+    assert detected == (prefix, detect_format(names))
 
 
 def test_a_backbone_alone_has_the_format_of_mmaction2():
