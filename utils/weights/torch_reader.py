@@ -315,7 +315,7 @@ class Storage:
 
 
 # The objects that a pickle may build. A pickle can set the items and the state of every object. So
-# these classes check or ignore that; all other values are immutable, or inside a `FrozenValue`.
+# these classes check or ignore that; all other values are immutable, or inside a `Constant`.
 
 
 class Name(str):
@@ -351,7 +351,7 @@ class Dict(dict):
         pass
 
 
-class FrozenValue:
+class Constant:
     """A value that the pickle cannot change; or a numpy array or Namespace before its state."""
 
     def __init__(self, value: object = None):
@@ -376,9 +376,7 @@ class Dtype:
         self.value = self.value.newbyteorder(state[1])
 
 
-def build_tensor(
-    part, offset, shape, strides, grad=0, hooks=0, lazy=None, dtype=None
-) -> FrozenValue:
+def build_tensor(part, offset, shape, strides, grad=0, hooks=0, lazy=None, dtype=None) -> Constant:
     """An array of `shape` over a part of a storage: (storage, start, count).
 
     `dtype` is a Name, by default the storage's; `offset` and `strides` count elements of it.
@@ -399,21 +397,19 @@ def build_tensor(
     fits = math.prod(n for n in shape if n) <= max(flat.size, MAX_EXPANDED)
     check(fits, text + "which is too large", *values)
     if 0 in shape:
-        return FrozenValue(np.empty(shape, flat.dtype))
+        return Constant(np.empty(shape, flat.dtype))
     fits = offset + sum((n - 1) * stride for n, stride in zip(shape, strides)) < flat.size
     text += "that reaches outside the {} elements of storage {}"
     check(fits, text, *values, flat.size, storage.key)
     item = flat.itemsize
-    return FrozenValue(
-        np.ndarray(shape, flat.dtype, flat, offset * item, [n * item for n in strides])
-    )
+    return Constant(np.ndarray(shape, flat.dtype, flat, offset * item, [n * item for n in strides]))
 
 
-def build_tensor_v3(part, offset, shape, strides, grad, hooks, dtype, lazy=None) -> FrozenValue:
+def build_tensor_v3(part, offset, shape, strides, grad, hooks, dtype, lazy=None) -> Constant:
     return build_tensor(part, offset, shape, strides, grad, hooks, lazy, dtype)
 
 
-def build_subclass(function: Name, subclass: Name, args: tuple, state: object) -> FrozenValue:
+def build_subclass(function: Name, subclass: Name, args: tuple, state: object) -> Constant:
     """A tensor with attributes, which are left out."""
     check(subclass in TENSOR_CLASSES, "has a tensor of class '{}'", subclass)
     valid = function.startswith("torch._utils._rebuild_tensor_v")
@@ -447,7 +443,7 @@ def build_array(dtype: Dtype, data: object, shape: tuple = (), fortran: bool = F
 
 NONE = type(None)
 TENSOR = (tuple, list, int, Name, Dict, NONE)
-PARAMETER = (lambda data, *about: data, FrozenValue, int, tuple, Dict, NONE)
+PARAMETER = (lambda data, *about: data, Constant, int, tuple, Dict, NONE)
 TENSOR_CLASSES = ("torch.Tensor", "torch.nn.parameter.Buffer", "torch.nn.parameter.Parameter")
 CALLS = {  # a name: the function that a call of it runs, and the types that its arguments may have
     "torch._utils._rebuild_tensor": (build_tensor, *TENSOR),
@@ -462,21 +458,21 @@ CALLS = {  # a name: the function that a call of it runs, and the types that its
     "torch.device": (build_device, str, int),
     "collections.OrderedDict": (Dict, list, tuple),
     "collections.Counter": (lambda items: items, Dict),
-    "argparse.Namespace": (FrozenValue,),
+    "argparse.Namespace": (Constant,),
     "builtins.dict": (Dict,),
     "builtins.set": (
-        lambda items: FrozenValue(set(Dict([(item, 0) for item in items]))),
+        lambda items: Constant(set(Dict([(item, 0) for item in items]))),
         list,
         tuple,
     ),
-    "builtins.slice": (lambda *ends: FrozenValue(slice(*ends)), int, NONE),
+    "builtins.slice": (lambda *ends: Constant(slice(*ends)), int, NONE),
     "builtins.complex": (complex, int, float),
     "builtins.bytes": (build_bytes, str, bytes),
     "builtins.bytearray": (build_bytes, str, bytes),
     "_codecs.encode": (build_bytes, str, bytes),
     "numpy.dtype": (Dtype, str, int),
     "numpy.core.multiarray._reconstruct": (
-        lambda *about: FrozenValue(),
+        lambda *about: Constant(),
         Name,
         tuple,
         str,
@@ -518,7 +514,7 @@ class PickleReader(io.BytesIO):
         return super().readline(1000)
 
     def scan(self) -> bytes:
-        """The next pickle, checked and rewritten; it returns a tuple of all objects on its stack."""
+        """The next pickle, checked and rewritten to return a tuple of all objects on its stack."""
         data, copied, pieces = self.getbuffer(), self.tell(), [b"("]
         opcodes = set(OPCODES.split())
         for opcode, argument, position in pickletools.genops(self):
@@ -544,7 +540,7 @@ class PickleReader(io.BytesIO):
     def resolve(self, node: object, depth: int = 0) -> object:
         """The plain value of an object that the unpickler built."""
         self.spend(None, depth=depth)
-        if isinstance(node, FrozenValue):
+        if isinstance(node, Constant):
             if isinstance(node.value, tuple):
                 _, shape, dtype, fortran, data = node.value
                 self.spend(shape, data)
