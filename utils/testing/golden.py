@@ -7,13 +7,19 @@ network under test gets the same checkpoint, bit for bit, as the implementation 
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
+from utils.config import Run
+from utils.runtime import Runtime
+from utils.train.train_step import TrainStep
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import NORM, convert
+
+UPDATES = 5  # that a case records
 
 
 def fill(name: str, shape: tuple) -> np.ndarray:
@@ -85,6 +91,20 @@ def put_state(net, state: dict, network) -> None:
     arrays = convert(state, wanted, network).arrays
     for name, parameter in weights_of(net).items():
         parameter.set_data(Tensor(arrays[name], parameter.dtype))
+
+
+def build_train_step(
+    net: nn.Cell, loss: nn.Cell, optimizer: nn.Cell, clip_norm: float = 0.0
+) -> TrainStep:
+    """The train step of a case's recorded updates: float32, one micro-batch per update."""
+    settings = SimpleNamespace(accumulation_steps=1, clip_norm=clip_norm, ema_decay=0.0)
+    step = TrainStep(net, loss, optimizer, Run(device="CPU"), settings, Runtime(), UPDATES)
+    return step.set_train()
+
+
+def build_labels(case: dict) -> np.ndarray:
+    """The labels of a case, int32 (N,)."""
+    return np.array(case["labels"], np.int32)
 
 
 def torch_names(net) -> dict:
