@@ -227,8 +227,7 @@ def read_legacy(file: BinaryIO, size: int) -> object:
     # the machine, so it may be big-endian in a file that such a machine marked.
     orders = "<" if system.get("little_endian", True) else "<>"
     for key in keys:
-        text = "has bytes for a storage {} that no tensor uses, or has them twice"
-        check(key in storages, text, key)
+        check(key in storages, "has bytes for a storage {} that no tensor uses, or twice", key)
         storage, data = storages.pop(key), file.read(8)
         counts = [struct.unpack(f"{order}q", data)[0] for order in orders]
         text = "has {} elements for storage {}, not {}"
@@ -271,13 +270,11 @@ def make_unique(pairs: list) -> dict:
 def parse_tensor(name: str, entry: object) -> tuple[list, str, list, str]:
     """(offsets, name, shape, key of DTYPES) of a tensor in a safetensors header."""
     valid = isinstance(entry, dict) and set(entry) == {"dtype", "shape", "data_offsets"}
+    dtype, shape, offsets = map(entry.get, ("dtype", "shape", "data_offsets")) if valid else [0] * 3
+    valid = isinstance(dtype, str) and isinstance(shape, list) and isinstance(offsets, list)
+    valid = valid and len(shape) <= MAX_AXES and len(offsets) == 2 and are_counts(*shape, *offsets)
     check(valid, "describes tensor {} by something else than dtype, shape and offsets", name)
-    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    valid = isinstance(dtype, str) and dtype in HEADER_TYPES
-    check(valid, "has tensor {} of dtype {}, which is not read", name, dtype)
-    valid = isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2
-    valid = valid and len(shape) <= MAX_AXES and are_counts(*shape, *offsets)
-    check(valid, "has tensor {} of an impossible shape or position", name)
+    check(dtype in HEADER_TYPES, "has tensor {} of dtype {}, which is not read", name, dtype)
     return offsets, name, shape, HEADER_TYPES[dtype]
 
 
@@ -386,21 +383,17 @@ def build_tensor(part, offset, shape, strides, grad=0, hooks=0, lazy=None, dtype
     valid = isinstance(storage, Storage) and dtype in DTYPES
     check(valid, "has a tensor without a storage or without a dtype")
     check(not lazy, "has a lazy conjugate; save tensor.resolve_conj().resolve_neg()")
-    text, values = "has a tensor of shape {}, strides {}, offset {}, ", (shape, strides, offset)
-    valid = isinstance(shape, tuple) and isinstance(strides, tuple)
-    check(valid, text + "one of which is no tuple", *values)
-    valid = len(shape) == len(strides) <= MAX_AXES
-    check(valid, text + "and the shape does not fit its strides", *values)
-    valid = are_counts(offset, *shape, *strides)
-    check(valid, text + "some of which are negative or no numbers", *values)
     flat = storage.get_array(dtype, start, count)
-    fits = math.prod(n for n in shape if n) <= max(flat.size, MAX_EXPANDED)
-    check(fits, text + "which is too large", *values)
+    valid = isinstance(shape, tuple) and isinstance(strides, tuple)
+    valid = valid and len(shape) == len(strides) <= MAX_AXES
+    valid = valid and are_counts(offset, *shape, *strides)
+    valid = valid and math.prod(n for n in shape if n) <= max(flat.size, MAX_EXPANDED)
+    if valid and 0 not in shape:
+        valid = offset + sum((n - 1) * stride for n, stride in zip(shape, strides)) < flat.size
+    text = "has a tensor of shape {}, strides {}, offset {} that does not fit storage {} of {}"
+    check(valid, text, shape, strides, offset, storage.key, flat.size)
     if 0 in shape:
         return Constant(np.empty(shape, flat.dtype))
-    fits = offset + sum((n - 1) * stride for n, stride in zip(shape, strides)) < flat.size
-    text += "that reaches outside the {} elements of storage {}"
-    check(fits, text, *values, flat.size, storage.key)
     item = flat.itemsize
     return Constant(np.ndarray(shape, flat.dtype, flat, offset * item, [n * item for n in strides]))
 
@@ -573,8 +566,7 @@ class Unpickler(pickle.Unpickler):
     def persistent_load(self, identity: tuple) -> tuple[Storage, int, int]:
         """(storage, start, count), in elements, of a storage that the pickle names."""
         valid = isinstance(identity, tuple) and len(identity) in (5, 6)
-        check(valid, "has a persistent id of an unknown form")
-        word, name, key, _, count, *view = identity
+        word, name, key, _, count, *view = identity if valid else [None] * 5
         valid = word == "storage" and isinstance(name, Name) and name in STORAGE_TYPES
         valid = valid and isinstance(key, str) and are_counts(count)
         check(valid, "has a persistent id that names no storage")
