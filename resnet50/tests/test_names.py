@@ -8,8 +8,10 @@ import pytest
 from resnet50 import convert as names
 from resnet50.model import build_network
 from resnet50.network import NETWORK
-from utils.weights.checkpoint import weights_of
+from utils.testing.golden import get_shapes
 from utils.weights.convert import NORM, convert
+
+SETTINGS = {"num_classes": 5, "mean": (0.5,) * 3, "std": (0.5,) * 3}
 
 BACK = {theirs: ours for ours, theirs in NORM.items()}
 
@@ -41,11 +43,6 @@ def zoo_se(name: str) -> str:
     return re.sub(r"^fc\.", "end_point.", name)
 
 
-def get_shapes(arch: str) -> dict:
-    net = build_network(arch, num_classes=5, mean=(0.5,) * 3, std=(0.5,) * 3)
-    return {name: tuple(p.shape) for name, p in weights_of(net).items()}
-
-
 @pytest.mark.parametrize(
     ("arch", "spell"),
     [
@@ -57,7 +54,7 @@ def get_shapes(arch: str) -> dict:
     ],
 )
 def test_every_array_of_a_published_format_is_used(arch, spell):
-    shapes = get_shapes(arch)
+    shapes = get_shapes(build_network(arch, **SETTINGS))
     values = {
         name: np.full(shape, i % 97, np.float32) for i, (name, shape) in enumerate(shapes.items())
     }
@@ -75,7 +72,7 @@ def test_every_array_of_a_published_format_is_used(arch, spell):
 @pytest.mark.parametrize("prefix", ["module.", "model.", "module.model.", "backbone."])
 @pytest.mark.parametrize("spell", [torch_leaves, nvidia, zoo, mindcv])
 def test_every_format_may_have_the_prefix_of_a_wrapper(prefix, spell):
-    shapes = get_shapes("resnet18")
+    shapes = get_shapes(build_network("resnet18", **SETTINGS))
     source = {prefix + spell(name): np.zeros(shape) for name, shape in shapes.items()}
     converted = convert(source, shapes, NETWORK)
     assert (converted.missing, set(converted.arrays)) == ([], set(shapes))

@@ -60,10 +60,18 @@ def build_state(case: dict) -> dict:
 
 def case_state(case: dict, net: nn.Cell) -> dict:
     """The state dict of a case; one without a manifest has the names and shapes of the network."""
-    if "manifest" in case:
-        return build_state(case)
-    shapes = {name: tuple(p.shape) for name, p in weights_of(net).items()}
+    return build_state(case) if "manifest" in case else fill_network(net)
+
+
+def fill_network(net: nn.Cell) -> dict:
+    """A PyTorch state dict with the names and shapes of a network."""
+    shapes = get_shapes(net)
     return {theirs: fill(theirs, shapes[ours]) for ours, theirs in torch_names(net).items()}
+
+
+def get_shapes(net: nn.Cell) -> dict:
+    """{our name: shape} of all weights and statistics."""
+    return {name: tuple(p.shape) for name, p in weights_of(net).items()}
 
 
 def spread(values: np.ndarray) -> float:
@@ -87,8 +95,7 @@ def expected_evaluation(case: dict) -> np.ndarray:
 
 def put_state(net, state: dict, network) -> None:
     """Loads the weights of a PyTorch state dict, through the converter of `network`, its record."""
-    wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
-    arrays = convert(state, wanted, network).arrays
+    arrays = convert(state, get_shapes(net), network).arrays
     for name, parameter in weights_of(net).items():
         parameter.set_data(Tensor(arrays[name], parameter.dtype))
 
