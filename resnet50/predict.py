@@ -22,7 +22,7 @@ class ImageFile(FrameSource):
         super().__init__(path, "PIL")
         self._length = 1
 
-    def _decode(self, wanted: list[int]) -> Iterator[np.ndarray]:
+    def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
         try:
             yield decode_image(np.frombuffer(read_bytes(self.path), np.uint8))
         except (OSError, RuntimeError) as error:

@@ -41,10 +41,10 @@ def test_published_counts(yaml, tensors, parameters, giga):
 def test_a_start_from_kinetics_takes_all_but_the_head():
     """For the released networks these are 516 of 518 tensors; names do not depend on the size."""
     one, three = MViT(**TOY, **ONE), MViT(**TOY, **THREE)
-    done = convert(fill_network(one), get_shapes(three), NETWORK, new_head=True)
-    assert sorted(done.dropped) == ["head.projection.bias", "head.projection.weight"]
-    assert len(done.arrays) == len(one.trainable_params()) - 2
-    assert len(done.missing) == 22  # 12 of heads, 6 projections, 4 of the expander
+    converted = convert(fill_network(one), get_shapes(three), NETWORK, new_head=True)
+    assert sorted(converted.dropped) == ["head.projection.bias", "head.projection.weight"]
+    assert len(converted.arrays) == len(one.trainable_params()) - 2
+    assert len(converted.missing) == 22  # 12 of heads, 6 projections, 4 of the expander
     with pytest.raises(ValueError, match="--new_head"):
         convert(fill_network(one), get_shapes(three), NETWORK)
 
@@ -68,17 +68,17 @@ def test_conversion_is_strict_on_both_sides():
 def test_both_formats_may_have_the_prefix_of_a_wrapper(prefix, variant):
     net = MViT(**TOY, **ONE, variant=variant)
     source = {prefix + name: value for name, value in fill_network(net).items()}
-    done = convert(source, get_shapes(net), NETWORK)
-    assert (done.missing, set(done.arrays)) == ([], set(get_shapes(net)))
+    converted = convert(source, get_shapes(net), NETWORK)
+    assert (converted.missing, set(converted.arrays)) == ([], set(get_shapes(net)))
 
 
 def test_relative_tables_of_another_crop_are_resized():
     """Half-pixel centres, ends repeated: values of PyTorch's linear interpolation of 0, 1, 2."""
     small, large = (MViT(**{**TOY, "crop": crop}, **ONE, variant="pyslowfast") for crop in (32, 48))
-    done = convert(fill_network(small), get_shapes(large), NETWORK)
+    converted = convert(fill_network(small), get_shapes(large), NETWORK)
     name = "blocks.0.attn.rel_pos_h"
-    assert done.arrays[name].shape == (23, 8)
-    np.testing.assert_allclose(done.arrays[name][[0, -1]], fill_network(small)[name][[0, -1]])
+    assert converted.arrays[name].shape == (23, 8)
+    np.testing.assert_allclose(converted.arrays[name][[0, -1]], fill_network(small)[name][[0, -1]])
     expected = [0, 0.4, 1.0, 1.6, 2.0]  # at 0.6 * (i + 0.5) - 0.5, cut off below 0 and above 2
     np.testing.assert_allclose(make_resize_matrix(3, 5) @ np.arange(3.0), expected, atol=1e-6)
     np.testing.assert_array_equal(make_resize_matrix(4, 4), np.eye(4))

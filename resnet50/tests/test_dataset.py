@@ -170,11 +170,10 @@ def test_every_test_image_counts_once_on_any_number_of_ranks(folder, size):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: str(c["resize_short_side"]))
 def test_evaluation_crops_like_the_original(case):
-    for each in case["cases"]:
-        position = compute_center_crop(
-            each["image_w"], each["image_h"], case["resize_short_side"], case["crop"]
-        )
-        assert position == (each["scaled_w"], each["scaled_h"], each["crop_x"], each["crop_y"])
+    sizes = case["resize_short_side"], case["crop"]
+    for image in case["cases"]:
+        expected = tuple(image[key] for key in ("scaled_w", "scaled_h", "crop_x", "crop_y"))
+        assert compute_center_crop(image["image_w"], image["image_h"], *sizes) == expected
 
 
 def test_evaluation_has_pils_pixels():

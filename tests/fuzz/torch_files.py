@@ -107,8 +107,8 @@ def shape_of_references(sizes: int = 3_000_000) -> bytes:
 def empty_sets(sets: int = 4_900_000) -> bytes:
     """The pickles before 1.6, two of which hold millions of empty sets."""
     head = b"".join(pickle.dumps(value, 2) for value in (MAGIC, 1001))
-    many = b"\x80\x04(" + b"\x8f" * sets + b"t."
-    return head + many + many
+    body = b"\x80\x04(" + b"\x8f" * sets + b"t."
+    return head + body + body
 
 
 def repeated_rows(rows: int = 1 << 21) -> bytes:

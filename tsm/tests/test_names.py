@@ -99,13 +99,13 @@ def test_published_names_are_consumed_on_both_sides(source, settings, new_head):
     shapes = load_manifest(source)
     net = TSM(segments=8, **settings)
     targets = get_shapes(net)
-    done = convert(fill_state(shapes), targets, NETWORK, new_head)
-    assert set(done.arrays) | set(done.missing) == set(targets)
-    assert all(done.arrays[name].shape == targets[name] for name in done.arrays)
-    assert done.missing == ([n for n in targets if "fc." in n] if new_head else [])
+    converted = convert(fill_state(shapes), targets, NETWORK, new_head)
+    assert set(converted.arrays) | set(converted.missing) == set(targets)
+    assert all(converted.arrays[name].shape == targets[name] for name in converted.arrays)
+    assert converted.missing == ([n for n in targets if "fc." in n] if new_head else [])
     counted = {name for name in shapes if name.endswith("num_batches_tracked")}
     head = {name for name in shapes if new_head and "fc." in name}
-    assert set(done.dropped) == counted | head
+    assert set(converted.dropped) == counted | head
 
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "module.model.", "backbone."])

@@ -128,10 +128,10 @@ def torch_names(net) -> dict:
 def record_taps(net, points: list, *inputs: np.ndarray) -> dict:
     """Runs the network eagerly; {point: activation} for names of cells, or `NAME (input ...)`."""
     cells = dict(net.cells_and_names())
-    seen, handles = {}, []
+    activations, handles = {}, []
     for point in points:
         name, _, side = point.partition(" (input")
-        handles.append(hook(cells[name], point, bool(side), seen))
+        handles.append(hook(cells[name], point, bool(side), activations))
     ms.set_context(mode=ms.PYNATIVE_MODE)
     try:
         net(*(Tensor(value) for value in inputs))
@@ -139,15 +139,15 @@ def record_taps(net, points: list, *inputs: np.ndarray) -> dict:
         ms.set_context(mode=ms.GRAPH_MODE)
         for handle in handles:
             handle.remove()
-    return {point: value.asnumpy() for point, value in seen.items()}
+    return {point: value.asnumpy() for point, value in activations.items()}
 
 
-def hook(cell, point: str, at_input: bool, seen: dict):
+def hook(cell, point: str, at_input: bool, activations: dict):
     def before(_, inputs):
-        seen[point] = inputs[0]
+        activations[point] = inputs[0]
 
     def after(_, __, output):
-        seen[point] = output
+        activations[point] = output
 
     if at_input:
         return cell.register_forward_pre_hook(before)

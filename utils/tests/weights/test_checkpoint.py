@@ -104,14 +104,14 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path):
         "except ValueError as error:\n"
         "    print(error)\n"
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program, str(path)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10**5, 10**5)),
     )
-    assert "run.out: cannot write" in done.stdout, done.stderr
+    assert "run.out: cannot write" in completed.stdout, completed.stderr
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["a.ckpt"]
 
@@ -221,9 +221,9 @@ class Step:
 
     accumulation_steps = 1
 
-    def __init__(self, done: int):
+    def __init__(self, completed: int):
         self.micro_step = create_counter("micro_step")
-        self.micro_step.set_data(Tensor(done, self.micro_step.dtype))
+        self.micro_step.set_data(Tensor(completed, self.micro_step.dtype))
 
     def state(self) -> dict:
         return {"micro_step": self.micro_step}
