@@ -233,7 +233,7 @@ def measure_operators(dataset, cfg, order, clips, seconds: int) -> tuple[float, 
     Only two parts are known: the time to read is that of a pipeline that drops the images.
     """
     data, spent = cfg.data, []
-    whole = dataset.epoch_pipeline(data, order, 0)  # sets the prefetch of pipelines
+    whole = dataset.build_epoch_pipeline(data, order, 0)  # sets how far pipelines work ahead
     samples, workers = order.epoch(0).tolist(), count_workers(data.workers)
     read = dataset.open_reader(data, "train", samples, workers).project(["label"])
     for pipeline in (read.batch(data.batch, True), whole):

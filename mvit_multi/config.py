@@ -3,10 +3,29 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Optional, Union
+from typing import Literal, NamedTuple, Optional, Union
 
-from mvit_multi.policy import parse_policy
 from utils.config import Run, check_swap_labels, positive
+
+
+class Policy(NamedTuple):
+    """A RandAugment policy, the setting `data.rand_augment`.
+
+    `operators` operators are drawn for each clip, with magnitudes from
+    normal(`magnitude`, `deviation`), clipped to 0 to 10.
+    """
+
+    magnitude: float
+    operators: int
+    deviation: float
+
+
+def parse_policy(text: str) -> Policy:
+    """Parses a policy like `rand-m7-n4-mstd0.5-inc1`. Raises ValueError for any other form."""
+    match = re.fullmatch(r"rand-m([\d.]+)-n(\d+)(?:-mstd([\d.]+))?-inc1", text)
+    if match is None:
+        raise ValueError(f"data.rand_augment: {text} is not of the form rand-m7-n4-mstd0.5-inc1")
+    return Policy(float(match[1]), int(match[2]), float(match[3] or 0))
 
 
 @dataclass(frozen=True)

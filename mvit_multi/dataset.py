@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mvit_multi import sampling, transforms
+from mvit_multi.config import parse_policy
 from mvit_multi.mixup import Mix, build_target_row, draw_mix
-from mvit_multi.policy import parse_policy
 from utils.data import video_dataset
 from utils.data.annotation_file import AnnotationFile, swap_label
 from utils.data.packed import reader

@@ -14,11 +14,9 @@ from mvit_multi.lr_generator import build_parameter_groups
 from mvit_multi.mixup import build_target_row
 from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
-from utils.config import Run
-from utils.runtime import Runtime
+from utils.testing import golden
 from utils.testing.golden import case_state, put_state
 from utils.train import optimizers
-from utils.train.train_step import TrainStep
 
 # Settings of case["train"] that `compare_step.py --recipe` may change.
 RECIPE = {"label_smoothing": 0.0, "smoothing_classes": 0}
@@ -85,20 +83,14 @@ def build_target(case: dict) -> np.ndarray:
     return np.array([build_target_row(names.index(n), label, lam) for n, label in rows])
 
 
-def build_train_step(case: dict, part: str) -> TrainStep:
+def build_train_step(case: dict, part: str) -> nn.Cell:
     """The train step of the recorded updates; `part` is `step`."""
     net, recipe = build_network(case, training=True), case["train"][part]["optimizer"]
-    train = SimpleNamespace(
-        accumulation_steps=1,
-        clip_norm=recipe["clip_grad_l2norm"],
-        ema_decay=0.0,
-        weight_decay=recipe["weight_decay"],
-    )
-    weights, lr = net.trainable_params(), np.full(5, recipe["lr"])
-    opt = optimizers.AdamW(
-        weights, build_parameter_groups(weights, train, lr), recipe["betas"], recipe["eps"]
-    )
-    return TrainStep(net, build_loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
+    train = SimpleNamespace(weight_decay=recipe["weight_decay"])
+    weights, lr = net.trainable_params(), np.full(golden.UPDATES, recipe["lr"])
+    groups = build_parameter_groups(weights, train, lr)
+    opt = optimizers.AdamW(weights, groups, recipe["betas"], recipe["eps"])
+    return golden.build_train_step(net, build_loss(case), opt, recipe["clip_grad_l2norm"])
 
 
 def cell_name(point: str) -> str:

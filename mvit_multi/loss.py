@@ -68,7 +68,7 @@ class MultiLoss(nn.Cell):
         total = 0.0
         for k in range(self.count):
             soft = self.build_soft_targets(target, k)
-            own = (target[:, DATASET] == k).astype(mstype.float32)
+            is_own = (target[:, DATASET] == k).astype(mstype.float32)
             scores, start = to_float32(outputs[k]), self.count + k * self.others
             projected = [to_float32(outputs[i]) for i in range(start, start + self.others)]
             if self.add_to_scores:
@@ -80,19 +80,19 @@ class MultiLoss(nn.Cell):
                 for other in projected:
                     weight = self.projection_weight / self.others
                     rows = rows + weight * soft_cross_entropy(other, soft)
-            total = total + self.weights[k] * (own * rows).mean()
+            total = total + self.weights[k] * (is_own * rows).mean()
         return total
 
     def build_soft_targets(self, target: Tensor, k: int) -> Tensor:
         """Targets (N, C_k) of data set k, smoothed and mixed; clips of other sets have no label."""
         classes = self.num_classes[k]
-        off = self.smoothing / (self.smoothing_classes or classes)
-        own = (target[:, DATASET] == k).astype(mstype.float32).reshape(-1, 1)
+        off_value = self.smoothing / (self.smoothing_classes or classes)
+        is_own = (target[:, DATASET] == k).astype(mstype.float32).reshape(-1, 1)
         label, lam = target[:, LABEL].astype(mstype.int32), target[:, LAM : LAM + 1]
-        hot = own * (ops.arange(classes).reshape(1, -1) == label.reshape(-1, 1)).astype(
+        hot = is_own * (ops.arange(classes).reshape(1, -1) == label.reshape(-1, 1)).astype(
             mstype.float32
         )
-        smooth = hot * (1 - self.smoothing) + off
+        smooth = hot * (1 - self.smoothing) + off_value
         return lam * smooth + (1 - lam) * ops.flip(smooth, (0,))
 
     def top1(self, outputs: tuple, target: Tensor) -> Tensor:
@@ -100,9 +100,9 @@ class MultiLoss(nn.Cell):
         target = ops.reshape(target, (-1, target.shape[-1]))
         accuracy = 0.0
         for k in range(self.count):
-            own = target[:, DATASET] == k
+            is_own = target[:, DATASET] == k
             hit = outputs[k].argmax(axis=-1) == target[:, LABEL].astype(mstype.int32)
-            accuracy = accuracy + ops.logical_and(own, hit).astype(mstype.float32).mean()
+            accuracy = accuracy + ops.logical_and(is_own, hit).astype(mstype.float32).mean()
         return accuracy
 
 

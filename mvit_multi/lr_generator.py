@@ -22,8 +22,8 @@ def get_lr(train: Any, steps_per_epoch: int, global_batch: int) -> np.ndarray:
         steps_per_epoch + train.accumulation_steps,
         train.accumulation_steps,
     )
-    last = np.minimum(ends, steps_per_epoch) - 1
-    epoch = np.arange(train.epochs)[:, None] + last[None] / steps_per_epoch
+    last_steps = np.minimum(ends, steps_per_epoch) - 1
+    epoch = np.arange(train.epochs)[:, None] + last_steps[None] / steps_per_epoch
     return factor * compute_lr_at(epoch.reshape(-1), train)
 
 

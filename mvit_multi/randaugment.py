@@ -12,8 +12,8 @@ from typing import NamedTuple, Optional
 import numpy as np
 
 from mvit_multi import color_ops, warp
-from mvit_multi.crop_region import CropRegion, clip_to_frame, full_frame
-from mvit_multi.policy import Policy
+from mvit_multi.config import Policy
+from mvit_multi.warp import CropRegion, clip_to_frame, full_frame
 from utils.video.decoders import Box
 
 MAX_MAGNITUDE = 10.0

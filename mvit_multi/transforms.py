@@ -11,7 +11,7 @@ from typing import Optional
 
 import numpy as np
 
-from mvit_multi.policy import Policy
+from mvit_multi.config import Policy
 from mvit_multi.randaugment import apply_operations, draw_operations
 from mvit_multi.sampling import draw_crop_box, draw_erase_box
 from utils.video.transforms import cut_clips

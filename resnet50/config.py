@@ -26,12 +26,12 @@ class Data:
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     augment: Literal["crop", "pad_crop", "none"] = "crop"  # none: as in evaluation
-    min_area: float = 0.08  # smallest share of the image that a random crop takes
-    mixup: float = 0.0  # alpha of the Beta distribution; 0: off
+    min_area: float = 0.08  # smallest fraction of the image that a random crop covers
+    mixup: float = 0.0  # alpha of the Beta distribution of lambda; 0: off
     batch: int = 256  # images per device
-    workers: Union[int, Literal["auto"]] = "auto"  # this device's share of the cores
-    prefetch: Union[int, Literal["auto"]] = "auto"  # batches made ahead; auto: 2 to 8, as fits
-    max_unreadable: float = 0.01  # share of unreadable training images that stops the run
+    workers: Union[int, Literal["auto"]] = "auto"  # auto: this device's share of the CPU cores
+    prefetch: Union[int, Literal["auto"]] = "auto"  # batches prepared in advance; auto: 2 to 8
+    max_unreadable: float = 0.01  # the run stops above this fraction of unreadable images
 
     def __post_init__(self):
         positive(self, "data", "resize", "crop", "batch", "workers", "prefetch", "min_area")
@@ -60,7 +60,7 @@ class Model:
         "resnet50"
     )
     first_width: int = 64  # channels of the first stage; the others follow
-    fan: Literal["fan_out", "fan_in"] = "fan_out"  # of the Kaiming initialisation
+    fan: Literal["fan_out", "fan_in"] = "fan_out"  # mode of the Kaiming initialisation
     zero_last: bool = False  # the last batch norm of every block starts at 0
 
     def __post_init__(self):
@@ -72,7 +72,7 @@ class Train:
     """The recipe. `lr` is for `base_batch` images per update and scales with the global batch."""
 
     epochs: int = 90
-    schedule_epochs: int = 0  # the curve's length where it is not `epochs`
+    schedule_epochs: int = 0  # epochs of the learning-rate curve; 0: `epochs`
     lr: float = 0.256
     base_batch: int = 256  # 0: use lr as it is
     schedule: Literal["cosine", "tutorial_cosine", "linear", "poly", "steps", "step", "thirds"] = (
@@ -83,18 +83,20 @@ class Train:
     warmup_lr: float = 0.0
     end_lr: float = 0.0
     optimizer: Literal["sgd", "lars"] = "sgd"
-    trust_coefficient: float = 0.001  # lars: share of a layer's norm that a step of rate 1 may move
+    trust_coefficient: float = 0.001  # lars: length of a step of rate 1 over that of the weight
     epsilon: float = 0.0  # lars: added to the divisor
     momentum: float = 0.875
     nesterov: bool = False
     weight_decay: float = 3.0517578125e-05
     decay: Literal["norms_and_biases", "named_bn", "everything"] = "norms_and_biases"
     smoothing: float = 0.1
-    smoothed: Literal["excluded", "included"] = "included"  # whether the label shares in smoothing
+    smoothed: Literal["excluded", "included"] = (
+        "included"  # whether the label's class is smoothed too
+    )
     batch_norm: Literal["trained", "frozen"] = "trained"
     clip_norm: float = 0.0  # 0: off
     accumulation_steps: int = 1  # micro-batches per update
-    ema_decay: float = 0.0  # decay of the average of the weights; 0: off
+    ema_decay: float = 0.0  # decay of the exponential moving average of weights; 0: off
     pretrained: Optional[Path] = None  # a converted checkpoint
     new_head: bool = False  # the classifier starts fresh
 

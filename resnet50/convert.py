@@ -1,8 +1,8 @@
-"""Spells other people's names of ResNet's weights in ours; ours are torchvision's.
+"""Maps parameter names of other code bases to ResNet's; ours are torchvision's.
 
-Known: torchvision (with or without `module.`), NVIDIA (`layers.0` for `layer1`), the MindSpore zoo
-(`end_point`, `down_sample_layer`, `bn1d`; SE-ResNet50 by its source's structure, not checked
-against a file), mindcv (`classifier`, `down_sample`), and our own.
+Known formats: torchvision (with or without `module.`), NVIDIA (`layers.0` for `layer1`), the
+MindSpore zoo (`end_point`, `down_sample_layer`, `bn1d`; SE-ResNet50 by its source's structure, not
+checked against a file), mindcv (`classifier`, `down_sample`), and our own.
 """
 
 import re
@@ -15,7 +15,8 @@ RULES = [
     (r"\.(down_sample_layer|down_sample)\.", ".downsample."),
     (r"\bbn(\d)d\.", r"bn\1."),
 ]
-# In the zoo's SE blocks that halve the image, pools take places in two sequences.
+# In the zoo's SE blocks that halve the image, two sequences also contain a pool, which shifts the
+# indices of the layers after it.
 ZOO_SE = [
     (r"^(layer[234]\.0\.downsample)\.1\.", r"\1.0."),
     (r"^(layer[234]\.0\.downsample)\.2\.", r"\1.1."),
@@ -26,7 +27,7 @@ ZOO_SE = [
 
 
 def detect_format(names: Iterable[str]) -> str:
-    """Who wrote the file. Raises ValueError."""
+    """The code base that wrote the file. Raises ValueError if it is unknown."""
     names = {re.sub(r"^module\.", "", name) for name in names}
     if any(name.startswith("layers.0.") for name in names):
         return "nvidia"
@@ -38,7 +39,7 @@ def detect_format(names: Iterable[str]) -> str:
 
 
 def canonical_name(name: str, source_format: str = "torchvision") -> Optional[str]:
-    """The common spelling of a name; None for what is dropped on purpose."""
+    """The canonical name, which is torchvision's."""
     for pattern, ours in RULES:
         name = re.sub(pattern, ours, name)
     if source_format == "nvidia":
@@ -51,10 +52,10 @@ def canonical_name(name: str, source_format: str = "torchvision") -> Optional[st
 
 
 def fit_shape(name: str, shape: tuple, target_shape: tuple) -> Optional[str]:
-    """How an array of another shape can serve: not at all."""
+    """None: an array of another shape cannot be used."""
     return None
 
 
 def default_value(name: str, source_format: str) -> Optional[float]:
-    """The value of a weight that the file leaves out: nothing may be left out."""
+    """None: the file must contain every weight."""
     return None

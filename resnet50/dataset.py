@@ -1,12 +1,12 @@
-"""Images to batches, by MindData's own readers, our decoding and MindData's C++ transforms.
+"""Image data of ResNet: MindData's readers -> our decoder -> MindData's C++ transforms -> batches.
 
 Training yields (image, target): uint8 (N, 3, crop, crop) and labels int32 (N,), or, with mixup,
 float32 (N, 4) (`mixup.py`). Evaluation yields (image, label, valid): uint8 (N, 1, 3, crop, crop),
-int32 (N,), bool (N,); what fills the last batch, and what cannot be decoded, is not valid.
+int32 (N,), bool (N,). `valid` is false for unreadable images and for the padding of the last batch.
 
-Every epoch is a MindData pipeline of its own, seeded from seed, epoch and rank, over this rank's
-samples of the epoch: so a resumed run sees what the undisturbed one would have seen, crop for crop,
-on any machine where the number of workers is the same; `data.workers: auto` follows the cores.
+Every epoch is a separate MindData pipeline over this rank's samples of the epoch, seeded by seed,
+epoch and rank. So a resumed run reads the same crops as a run without a pause, if the number of
+workers is the same; `data.workers: auto` depends on the number of CPU cores.
 """
 
 import functools
@@ -19,7 +19,7 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore.dataset import vision
 
-from resnet50.images import blank_rows, center_view, full_or_blank
+from resnet50.images import decode_or_blank, find_blank_images, make_test_view
 from resnet50.mixup import mix_targets
 from resnet50.readers import Images, count_samples, open_reader
 from utils.data.loader import choose_prefetch, count_workers, log_workers
@@ -30,23 +30,25 @@ from utils.nn.dropout import DropoutFactors
 from utils.runtime import Runtime
 from utils.video.reader import VideoError
 
-MEASURED = 64  # images in memory while decoding is measured
-IN_MINDDATA = 16  # batches: 8 in its batch operator, and about as many between the two pipelines
+MEASURED = 64  # images in memory while the decoder is measured
+MINDDATA_BUFFERED = 16  # batches: 8 in its batch operator, about 8 between two pipelines
 
 
 def read_records(cfg, split: str) -> int:
-    """The number of images of a split; ValueError where there are none, or too many classes."""
+    """The number of images of a split. Raises ValueError if there are none, or too many classes."""
     return count_samples(cfg.data, split, cfg.model.num_classes)
 
 
 def build_train_sampler(cfg, samples: int, rt: Runtime) -> TrainSampler:
+    """The sampler of this rank: the sample of every position of the training run."""
     return TrainSampler(samples, cfg.data.batch, rt.rank, rt.size, rt.seed)
 
 
 class TrainSource:
-    """The rest of the run's batches, in order; an iterable with a length.
+    """The remaining batches of the run, in order; an iterable with a length.
 
-    An image that cannot be decoded is replaced by another one, drawn.
+    An image that cannot be decoded is replaced by another one, drawn at random. `skip` batches of
+    the run are already done.
     """
 
     def __init__(self, samples: int, cfg, sampler: TrainSampler, epochs: int, skip: int):
@@ -56,42 +58,42 @@ class TrainSource:
         self.images = Images(cfg.data, "train", samples)
         self.unreadable = UnreadableVideos(self.images, "image")
         self.unopenable: set[int] = set()  # samples whose files cannot be opened
-        self.error = ""  # what ended the pipeline
+        self.error = ""  # of the pipeline, which it ended
 
     def __len__(self) -> int:
         return self.length
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        given = 0
+        count = 0
         try:
-            for image, label in self.batches():
+            for image, label in self.read_batches():
                 check_labels(label, self.classes)
-                yield image, self.target(label, self.skip + given)
-                given += 1
+                yield image, self.make_target(label, self.skip + count)
+                count += 1
         except (RuntimeError, ValueError) as error:
-            # The first: of a pipeline within another, MindData at times only says `Interrupted`.
-            self.error = self.error or reason_of(error)
+            # Keeps the first message: a pipeline inside another may later raise `Interrupted` only.
+            self.error = self.error or summarize_error(error)
         blank = np.zeros((self.data.batch, *get_clip_shape(self.data, self.data.crop)), np.uint8)
-        for _ in range(given, self.length):  # the run is about to stop
-            yield blank, self.target(np.zeros(self.data.batch, np.int32), 0)
+        for _ in range(count, self.length):  # the run is about to stop
+            yield blank, self.make_target(np.zeros(self.data.batch, np.int32), 0)
 
     def dataset(self, dropout: Optional[DropoutFactors] = None):
-        """The rest of the run in batches; None if nothing is left. The network has no dropout."""
+        """The remaining batches; None if none remain. The network has no dropout."""
         if len(self) == 0:
             return None
-        prepare(self.data, self.data.batch)
+        set_prefetch(self.data, self.data.batch)
         log_workers(self.data.workers)
         return ds.GeneratorDataset(self, ["image", "target"], num_parallel_workers=1, shuffle=False)
 
-    def batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def read_batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         epoch, skip = divmod(self.skip, self.sampler.steps_per_epoch)
         left = self.length
         while left:
             samples = self.sampler.epoch(epoch).reshape(-1, self.sampler.batch)[skip:]
             for (image, label), numbers in zip(self.epoch_batches(epoch, skip), samples):
                 replaced = np.isin(numbers, list(self.unopenable)).nonzero()[0]
-                for row in {*blank_rows(image), *replaced}:
-                    image[row], label[row] = self.replace(int(numbers[row]), epoch)
+                for row in {*find_blank_images(image), *replaced}:
+                    image[row], label[row] = self.read_replacement(int(numbers[row]), epoch)
                 yield image, label
             left -= self.sampler.steps_per_epoch - skip
             epoch, skip = epoch + 1, 0
@@ -105,7 +107,7 @@ class TrainSource:
         more, so its random crops are the same. A run pays for this once.
         """
         while True:
-            pipeline = epoch_pipeline(self.data, self.sampler, epoch, self.unopenable)
+            pipeline = build_epoch_pipeline(self.data, self.sampler, epoch, self.unopenable)
             rows = pipeline.skip(skip) if skip else pipeline
             try:
                 for batch in rows.create_tuple_iterator(num_epochs=1, output_numpy=True):
@@ -124,18 +126,18 @@ class TrainSource:
             self.unreadable.add(sample, reason)
         return before < len(self.unopenable) < self.samples
 
-    def replace(self, sample: int, epoch: int) -> tuple[np.ndarray, int]:
-        """An image and its label for a sample that could not be decoded.
+    def read_replacement(self, sample: int, epoch: int) -> tuple[np.ndarray, int]:
+        """Another image, and its label, in place of a sample that could not be decoded.
 
-        They are a function of seed, epoch and sample: other images are drawn and cropped by a
-        source of chance of their own. Nothing is read again that is known to be bad.
+        They are a function of seed, epoch and sample: a separate random generator draws and crops
+        the other image. An image that is known to be unreadable is not read again.
         """
         rng = sample_rng(self.sampler.seed, epoch, sample)
         for _ in range(MAX_TRIES):
             if not self.unreadable.is_unreadable(sample):
                 try:
                     image, label = self.images.read(sample)
-                    for operator in train_transforms(self.data):
+                    for operator in list_train_transforms(self.data):
                         # With the same seed, the flip would depend on the size of the crop.
                         ds.config.set_seed(int(rng.randint(2**31)))
                         image = operator(image)
@@ -143,84 +145,84 @@ class TrainSource:
                 except VideoError as error:
                     self.unreadable.add(sample, str(error))
             sample = rng.randint(self.samples)
-        # Nothing is readable: the run is about to stop (data.max_unreadable).
+        # No image is readable: the run is about to stop (data.max_unreadable).
         return np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8), 0
 
-    def target(self, label: np.ndarray, step: int) -> np.ndarray:
+    def make_target(self, label: np.ndarray, step: int) -> np.ndarray:
+        """The target of batch number `step` of the run."""
         if not self.data.mixup:
             return label.astype(np.int32)
         rng = np.random.RandomState([self.sampler.seed, step, self.sampler.rank])
         return mix_targets(label, self.data.mixup, rng)
 
     def decode(self, index: int) -> np.ndarray:
-        """Only the decoding of an image, for measuring: the floor under its share of a batch."""
-        return full_or_blank(self.first_images[index % len(self.first_images)])
+        """Only decodes an image, for measurements: the lower bound of its cost."""
+        return decode_or_blank(self.sample_images[index % len(self.sample_images)])
 
     @functools.cached_property
-    def first_images(self) -> list[np.ndarray]:
-        """What the reader gives, encoded or not, of the first images."""
-        first = range(min(self.samples, MEASURED))
-        rows = open_reader(self.data, "train", first, 1)
+    def sample_images(self) -> list[np.ndarray]:
+        """The first images as the reader yields them, encoded or not."""
+        rows = open_reader(self.data, "train", range(min(self.samples, MEASURED)), 1)
         return [image for image, _ in rows.create_tuple_iterator(num_epochs=1, output_numpy=True)]
 
     def find_fault(self) -> str:
-        """Why the training must stop, or an empty string."""
+        """Why the training must stop (an error, too many unreadable images), or an empty string."""
         return self.error or self.unreadable.describe_excess(self.data.max_unreadable)
 
     def list_class_settings(self) -> list:
-        """None: images have no settings that depend on names of classes."""
+        """None: no setting depends on the names of classes."""
         return []
 
 
 def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
-    """What a training batch with labels (N,) has as its target: for measuring."""
+    """The targets of a training batch with `labels` (N,)."""
     if not cfg.data.mixup:
         return labels.astype(np.int32)
     return mix_targets(labels, cfg.data.mixup, np.random.RandomState(0))
 
 
-def epoch_pipeline(data, sampler: TrainSampler, epoch: int, unopenable: Container[int] = ()):
+def build_epoch_pipeline(data, sampler: TrainSampler, epoch: int, unopenable: Container[int] = ()):
     """(image, label) in batches: this rank's part of one epoch.
 
     Reads the first openable sample of the split in place of each of `unopenable`.
     """
     seed = np.random.RandomState([sampler.seed, epoch, sampler.rank]).randint(2**31)
     ds.config.set_seed(int(seed))
-    workers = prepare(data, data.batch)
+    workers = set_prefetch(data, data.batch)
     samples = sampler.epoch(epoch).tolist()
     if unopenable:
         substitute = next(k for k in itertools.count() if k not in unopenable)
         samples = [substitute if sample in unopenable else sample for sample in samples]
     rows = open_reader(data, "train", samples, workers)
-    rows = rows.map(train_transforms(data), ["image"], num_parallel_workers=workers)
+    rows = rows.map(list_train_transforms(data), ["image"], num_parallel_workers=workers)
     return rows.batch(data.batch, drop_remainder=True)
 
 
-def train_transforms(data) -> list:
-    """MindData's operators: random crop and flip, channels first.
+def list_train_transforms(data) -> list:
+    """The operators of training: decoder, random crop and flip, channels first.
 
-    They take what a reader gives, and an image that is decoded already. MindData's own decoder is
-    not among them: it ends the process at some damaged JPEG files.
+    They take an image as a reader yields it, or decoded. MindData's own decoder is not used: some
+    damaged JPEG files end its process.
     """
     flip = vision.RandomHorizontalFlip(0.5)
     if data.augment == "none":
-        return [view_of(data)]
+        return [build_test_transform(data)]
     if data.augment == "crop":
         crop = vision.RandomResizedCrop(data.crop, (data.min_area, 1.0), (3 / 4, 4 / 3))
-        return [full_or_blank, crop, flip, vision.HWC2CHW()]
+        return [decode_or_blank, crop, flip, vision.HWC2CHW()]
     crop = [vision.RandomCrop(32, 4), flip]
     if data.crop != 32:
         crop.append(vision.Resize((data.crop, data.crop), vision.Inter.BILINEAR))
     return [*crop, vision.HWC2CHW()]
 
 
-def view_of(data):
-    """The evaluation's view as a function of what the reader gives, or of a decoded image."""
-    return lambda image: center_view(image, data.resize, data.crop)
+def build_test_transform(data):
+    """A function from an image, as a reader yields it or decoded, to the view of evaluation."""
+    return lambda image: make_test_view(image, data.resize, data.crop)
 
 
 class EvalSource:
-    """One pass over this rank's images; every image of the split counts on exactly one rank."""
+    """One pass over this rank's images; every image of the split is on exactly one rank."""
 
     def __init__(self, samples: int, cfg, rt: Runtime):
         self.data, self.batch, self.classes = cfg.data, cfg.eval.batch, cfg.model.num_classes
@@ -234,56 +236,57 @@ class EvalSource:
         return self.length
 
     def create_tuple_iterator(self, **options) -> Iterator:
-        """Batches of (N, 1, 3, crop, crop), labels, valid; N is the same for every rank."""
-        given = 0
-        for image, label in self.batches(**options):
+        """Batches (N, 1, 3, crop, crop), labels, valid; N is the same on every rank."""
+        count = 0
+        for image, label in self.read_batches(**options):
             check_labels(label, self.classes)
             valid = np.arange(self.batch) < len(label)
-            for row in blank_rows(image):
-                valid[row] = self.read_again(image, row, self.mine[given * self.batch + row])
+            for row in find_blank_images(image):
+                valid[row] = self.read_again(image, row, self.mine[count * self.batch + row])
             missing = self.batch - len(label)
             image = np.pad(image, [(0, missing), *[(0, 0)] * 3])
             label = np.pad(label.astype(np.int32), (0, missing))
             yield image[:, None], label, valid
-            given += 1
-        for _ in range(given, self.length):
+            count += 1
+        for _ in range(count, self.length):
             shape = (self.batch, 1, *get_clip_shape(self.data, self.data.crop))
-            nothing = np.zeros(self.batch, np.int32)
-            yield np.zeros(shape, np.uint8), nothing, nothing.astype(bool)
+            labels = np.zeros(self.batch, np.int32)
+            yield np.zeros(shape, np.uint8), labels, labels.astype(bool)
 
     def read_again(self, image: np.ndarray, row: int, sample: int) -> bool:
-        """Puts a sample into a row that was not decoded; False where it cannot be."""
+        """Reads a sample again whose row was not decoded; False if it is unreadable."""
         try:
-            image[row] = view_of(self.data)(self.images.read(sample)[0])
+            image[row] = build_test_transform(self.data)(self.images.read(sample)[0])
         except VideoError as error:
             self.unreadable.add(sample, str(error))
             return False
         return True
 
-    def batches(self, **options) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def read_batches(self, **options) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         if not self.mine:
             return
-        workers = prepare(self.data, self.batch)
+        workers = set_prefetch(self.data, self.batch)
         rows = open_reader(self.data, "test", self.mine, workers)
-        rows = rows.map([view_of(self.data)], ["image"], num_parallel_workers=workers)
+        rows = rows.map([build_test_transform(self.data)], ["image"], num_parallel_workers=workers)
         try:
             yield from rows.batch(self.batch).create_tuple_iterator(**options)
         except RuntimeError as error:
-            raise ValueError(reason_of(error)) from None
+            raise ValueError(summarize_error(error)) from None
 
 
 def build_eval_dataset(cfg, rt: Runtime) -> EvalSource:
-    """The evaluation of the yaml's test split."""
+    """Batches of the test split."""
     return EvalSource(read_records(cfg, "test"), cfg, rt)
 
 
 def check_labels(label: np.ndarray, classes: int) -> None:
+    """Raises ValueError for a label out of range."""
     if label.max() >= classes:
         raise ValueError(f"model.num_classes: there is a label {label.max()}, not below {classes}")
 
 
-def reason_of(error: Exception) -> str:
-    """One line from MindData's page of error: which file, and why."""
+def summarize_error(error: Exception) -> str:
+    """One line from MindData's long error message: the file, and the reason."""
     if isinstance(error, ValueError):
         return str(error)
     text = str(error)
@@ -292,23 +295,23 @@ def reason_of(error: Exception) -> str:
     return f"data.root: cannot read {file[1] if file else 'an image'}: {reason}"
 
 
-def prepare(data, batch: int) -> int:
-    """Sets how far pipelines work ahead from now on; the number of workers they have."""
+def set_prefetch(data, batch: int) -> int:
+    """Sets the prefetch of pipelines that are built from now on; returns their workers."""
     size = batch * int(np.prod(get_clip_shape(data, data.crop)))
-    ds.config.set_prefetch_size(choose_prefetch(data.prefetch, size, IN_MINDDATA))
+    ds.config.set_prefetch_size(choose_prefetch(data.prefetch, size, MINDDATA_BUFFERED))
     return count_workers(data.workers)
 
 
 def get_clip_shape(data, size: int) -> tuple[int, int, int]:
-    """(3, size, size) of one image."""
+    """The shape of one image: (3, size, size)."""
     return 3, size, size
 
 
 def get_input_shape(data) -> tuple[int, int, int]:
-    """A training sample is one image."""
+    """The shape of one image as the network reads it; a training sample is one image."""
     return get_clip_shape(data, data.crop)
 
 
 def list_annotation_files(cfg) -> list:
-    """None: images are found by folders or in MindRecord files."""
+    """None: images are in class folders or MindRecord files."""
     return []

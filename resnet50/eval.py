@@ -3,8 +3,8 @@
     python resnet50/eval.py --config_path Y --checkpoint_path C [--report DIR] [--eval.batch=64 ...]
 
 The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, videos (images here),
-unreadable, views, checkpoint, seconds; it is also written beside the checkpoint. Exit status 1
-where images could not be read, unless eval.allow_unreadable is true. `--report` writes tables and
+unreadable, views, checkpoint, seconds; it is also written next to the checkpoint. Exit status 1 if
+images could not be read, unless eval.allow_unreadable is true. `--report` writes tables and
 plots of every image, class and probability into a folder: docs/evaluation.md.
 """
 
@@ -18,7 +18,7 @@ from resnet50.dataset import EvalSource, read_records
 from resnet50.model import build_network
 from resnet50.network import NETWORK
 from resnet50.predict import build_heads
-from resnet50.readers import describe
+from resnet50.readers import describe_samples
 from utils import cli, log, runtime
 from utils.evaluate.metrics import evaluate, print_result, sum_unreadable, write_beside
 from utils.evaluate.report import Report, Samples
@@ -30,7 +30,8 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     log.start_log(rt)
     count = read_records(cfg, "test")
     images = EvalSource(count, cfg, rt)
-    samples = describe(cfg.data, "test", count, build_heads(cfg)[0]) if report else Samples()
+    head = build_heads(cfg)[0]
+    samples = describe_samples(cfg.data, "test", count, head) if report else Samples()
     pages = Report(report, images.mine, samples, rt, softmax=True)
     net = inference.load(build_network, cfg, checkpoint_path, NETWORK.classifier)
     result = evaluate(net, images, cfg.model.num_classes, rt, pages.add)

@@ -3,10 +3,10 @@
     python resnet50/export.py --config_path Y --checkpoint_path C --format mindir|onnx --target F
         [--batch 4|free] [--input uint8|float32] [--precision fp32|fp16]
 
-The file takes images (N, 3, crop, crop) and gives raw scores (N, classes); N is eval.batch,
-or --batch. It normalises the pixels itself; with --input float32 that has been done before. The
-last line of stdout is one JSON object: format, file, bytes, precision, opset (of ONNX), input,
-outputs, max_abs_difference, relative_difference. See docs/export.md.
+The exported file takes images (N, 3, crop, crop) and returns raw scores (N, classes). N is
+eval.batch, or --batch. The file normalises uint8 pixels; with --input float32 it expects normalised
+ones. The last line of stdout is one JSON object: format, file, bytes, precision, opset (of ONNX),
+input, outputs, max_abs_difference, relative_difference. See docs/export.md.
 """
 
 import sys

@@ -1,4 +1,7 @@
-"""Network, loss and train step of a golden case, for the parity tests and `compare_step.py`."""
+"""Network, loss and train step of a golden case, for the parity tests and `compare_step.py`.
+
+A golden case is a JSON file of settings and results that the original code computed.
+"""
 
 from types import SimpleNamespace
 
@@ -6,21 +9,19 @@ import numpy as np
 from mindspore import nn
 
 from resnet50 import loss, model
-from resnet50.lr_generator import parameter_groups
+from resnet50.lr_generator import build_parameter_groups
 from resnet50.network import NETWORK
-from utils.config import Run
-from utils.runtime import Runtime
+from utils.testing import golden
 from utils.testing.golden import case_state, put_state
 from utils.train import optimizers
-from utils.train.train_step import TrainStep
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# The settings that a replay may change, under case["train"]; the tutorial's by default.
+# Settings of case["train"] that `compare_step.py --recipe` may change; by default the tutorial's.
 RECIPE = {"smoothing": 0.1, "smoothed": "excluded", "decay": "norms_and_biases"}
 
 
 def build_network(case: dict, training: bool = False) -> nn.Cell:
-    """The case's network with its weights."""
+    """The network of a case with its weights."""
     config = case["config"]
     net = model.build_network(config["arch"], num_classes=config["num_classes"], mean=MEAN, std=STD)
     put_state(net, case_state(case, net), NETWORK)
@@ -28,30 +29,27 @@ def build_network(case: dict, training: bool = False) -> nn.Cell:
 
 
 def build_loss(case: dict) -> nn.Cell:
+    """The loss of a case."""
     recipe = {**RECIPE, **case.get("train", {})}
     return loss.build_loss(recipe["smoothing"], recipe["smoothed"])
 
 
-def build_train_step(case: dict, part: str) -> TrainStep:
-    """The recorded updates' optimizer; `part` is `step` or `step_decay`."""
+def build_train_step(case: dict, part: str) -> nn.Cell:
+    """The train step of the recorded updates; `part` is `step` or `step_decay`."""
     net, recipe = build_network(case, training=True), case["train"][part]["optimizer"]
-    train = SimpleNamespace(
-        accumulation_steps=1,
-        clip_norm=0.0,
-        ema_decay=0.0,
-        weight_decay=recipe["weight_decay"],
-        decay={**RECIPE, **case["train"]}["decay"],
-    )
-    weights, lr = net.trainable_params(), np.full(5, recipe["lr"])
-    opt = optimizers.SGD(weights, parameter_groups(weights, train, lr), recipe["momentum"])
-    return TrainStep(net, build_loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
+    decay = {**RECIPE, **case["train"]}["decay"]
+    train = SimpleNamespace(weight_decay=recipe["weight_decay"], decay=decay)
+    weights, lr = net.trainable_params(), np.full(golden.UPDATES, recipe["lr"])
+    opt = optimizers.SGD(weights, build_parameter_groups(weights, train, lr), recipe["momentum"])
+    return golden.build_train_step(net, build_loss(case), opt)
 
 
 def cell_name(point: str) -> str:
-    """Where a tap of the originals is taken here; the last mean is no cell of ours."""
+    """The name of the cell here whose output the original recorded as `point`.
+
+    Empty for the average pool, which is not a cell here.
+    """
     return "" if point == "avgpool" else point
 
 
-def build_target(case: dict) -> np.ndarray:
-    """Labels, int32 (N,)."""
-    return np.array(case["labels"], np.int32)
+build_target = golden.build_labels

@@ -1,6 +1,7 @@
-"""Decoding of images, and the evaluation's look at one: short side to a size, then the centre.
+"""Decodes images, and makes the test view: the short side scaled to `resize`, then a center crop.
 
-PIL's antialiased bilinear filter, as torchvision resizes; OpenCV's would give other pixels.
+Resizing uses PIL's antialiased bilinear filter, as torchvision does; OpenCV's would give other
+pixels.
 """
 
 import numpy as np
@@ -8,59 +9,59 @@ from PIL import Image
 
 from utils.video.decoders import read_image, read_jpeg
 
-# The colour of what stands for an image that cannot be decoded; crops, sizes and flips keep it.
+# The colour that stands for an image that cannot be decoded. Crops, resizing and flips keep it.
 BLANK = np.array([3, 252, 5], np.uint8)
 
 
-def center_view(image: np.ndarray, resize: int, crop: int) -> np.ndarray:
-    """What a reader gives to uint8 (3, crop, crop)."""
-    return centered(full_or_blank(image), resize, crop)
+def make_test_view(image: np.ndarray, resize: int, crop: int) -> np.ndarray:
+    """An image, encoded or decoded, to uint8 (3, crop, crop); BLANK if it cannot be decoded."""
+    return resize_and_crop_center(decode_or_blank(image), resize, crop)
 
 
-def centered(image: np.ndarray, resize: int, crop: int) -> np.ndarray:
+def resize_and_crop_center(image: np.ndarray, resize: int, crop: int) -> np.ndarray:
     """uint8 (H, W, 3) to uint8 (3, crop, crop)."""
     height, width = image.shape[:2]
-    scaled_w, scaled_h, x, y = placement(width, height, resize, crop)
+    scaled_w, scaled_h, x, y = compute_center_crop(width, height, resize, crop)
     if (scaled_w, scaled_h) != (width, height):
         resized = Image.fromarray(image).resize((scaled_w, scaled_h), Image.Resampling.BILINEAR)
         image = np.asarray(resized)
     return np.ascontiguousarray(image[y : y + crop, x : x + crop].transpose(2, 0, 1))
 
 
-def placement(width: int, height: int, resize: int, crop: int) -> tuple[int, int, int, int]:
-    """Scaled width and height, then the corner of the crop; halves are rounded to even."""
+def compute_center_crop(
+    width: int, height: int, resize: int, crop: int
+) -> tuple[int, int, int, int]:
+    """Scaled width and height, then the corner x, y of the crop; halves are rounded to even."""
     short = min(width, height)
     scaled_w, scaled_h = int(resize * width / short), int(resize * height / short)
     return scaled_w, scaled_h, round((scaled_w - crop) / 2), round((scaled_h - crop) / 2)
 
 
-def full_view(image: np.ndarray) -> np.ndarray:
-    """What a reader gives, encoded or not, as uint8 (H, W, 3); RuntimeError as in `decode`."""
-    return decode(image) if image.ndim == 1 else image
-
-
-def full_or_blank(image: np.ndarray) -> np.ndarray:
-    """As `full_view`; a small image of the colour BLANK where it cannot be decoded."""
+def decode_or_blank(image: np.ndarray) -> np.ndarray:
+    """As `decode_image`, but a small image of the colour BLANK if it cannot be decoded."""
     try:
-        return full_view(image)
+        return decode_image(image)
     except RuntimeError:
         return np.full((8, 8, 3), BLANK)
 
 
-def blank_rows(images: np.ndarray) -> np.ndarray:
-    """Those of a batch uint8 (N, 3, H, W) whose corner is BLANK: undecoded, but for chance.
+def find_blank_images(images: np.ndarray) -> np.ndarray:
+    """The rows of a batch uint8 (N, 3, H, W) whose corner pixel is BLANK.
 
-    Looking at whole rows would cost 1 to 2 % of a training pipeline.
+    They were not decoded, or have this colour by chance. A comparison of whole images would cost 1
+    to 2 % of a training pipeline.
     """
     return np.flatnonzero((images[:, :, 0, 0] == BLANK).all(axis=1))
 
 
-def decode(encoded: np.ndarray) -> np.ndarray:
-    """uint8 (bytes,) to uint8 (H, W, 3), PIL's pixels.
+def decode_image(image: np.ndarray) -> np.ndarray:
+    """An encoded image uint8 (bytes,) to PIL's pixels uint8 (H, W, 3); a decoded one unchanged.
 
-    Raises RuntimeError where they are no image, or one of more pixels than PIL takes.
+    Raises RuntimeError if the bytes are no image, or one of more pixels than PIL reads.
     """
-    data = encoded.tobytes()
+    if image.ndim == 3:
+        return image
+    data = image.tobytes()
     try:
         pixels = read_jpeg(data, "RGB")
         return read_image(data, "RGB") if pixels is None else pixels

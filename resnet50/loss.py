@@ -1,20 +1,18 @@
-"""Label-smoothed cross entropy in float32, in both definitions that are in use, and for mixed
-images.
-"""
+"""Cross entropy with label smoothing in float32, in both common definitions, also for mixup."""
 
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 
 class SmoothedCrossEntropy(nn.Cell):
-    """Scores (N, K) and a target to one float32 number, the mean over the batch.
+    """Scores (N, K) and a target to the mean loss over the batch, a float32 scalar.
 
-    The target is a label int32 (N,), or, for mixed images, float32 (N, 4): label, the partner's
-    label, the share of the first image, the partner's place in the batch.
+    The target is a label int32 (N,), or, with mixup, float32 (N, 4): label, partner's label,
+    lambda, partner's row in the batch.
 
-    `others` says what the smoothed target q is, with smoothing s:
-    * `excluded` (MindSpore's tutorial): 1 - s for the label, s / (K - 1) for each other class;
-    * `included` (PyTorch, NVIDIA): 1 - s + s / K for the label, s / K for each other class.
+    `others` chooses the smoothed target q, with smoothing s:
+    * `excluded` (MindSpore's tutorial): 1 - s for the label, s / (K - 1) for every other class;
+    * `included` (PyTorch, NVIDIA): 1 - s + s / K for the label, s / K for every other class.
     """
 
     def __init__(self, smoothing: float = 0.0, others: str = "excluded"):
@@ -24,23 +22,22 @@ class SmoothedCrossEntropy(nn.Cell):
     def construct(self, scores: Tensor, target: Tensor) -> Tensor:
         log_p = ops.log_softmax(scores.astype(mstype.float32), -1)
         if target.ndim == 1:
-            return self.loss(log_p, target).mean()
-        first, second, fraction = target[:, 0], target[:, 1], target[:, 2]
-        mixed = fraction * self.loss(log_p, first.astype(mstype.int32))
-        mixed = mixed + (1 - fraction) * self.loss(log_p, second.astype(mstype.int32))
+            return self.compute_rows(log_p, target).mean()
+        label, partner_label, lam = target[:, 0], target[:, 1], target[:, 2]
+        mixed = lam * self.compute_rows(log_p, label.astype(mstype.int32))
+        mixed = mixed + (1 - lam) * self.compute_rows(log_p, partner_label.astype(mstype.int32))
         return mixed.mean()
 
-    def loss(self, log_p: Tensor, label: Tensor) -> Tensor:
+    def compute_rows(self, log_p: Tensor, label: Tensor) -> Tensor:
         """-sum_k q_k log p_k of every row, (N,)."""
-        of_label = -ops.gather_elements(log_p, 1, label.reshape(-1, 1)).reshape(-1)
+        label_loss = -ops.gather_elements(log_p, 1, label.reshape(-1, 1)).reshape(-1)
         if self.smoothing == 0:
-            return of_label
-        classes, of_all = log_p.shape[1], -log_p.sum(1)
+            return label_loss
+        classes, sum_of_losses = log_p.shape[1], -log_p.sum(1)
         if self.excluded:
-            each = self.smoothing / (classes - 1)
-            return (1 - self.smoothing - each) * of_label + each * of_all
-        return (1 - self.smoothing) * of_label + self.smoothing / classes * of_all
+            rest = self.smoothing / (classes - 1)  # of every other class
+            return (1 - self.smoothing - rest) * label_loss + rest * sum_of_losses
+        return (1 - self.smoothing) * label_loss + self.smoothing / classes * sum_of_losses
 
 
-def build_loss(smoothing: float, others: str) -> nn.Cell:
-    return SmoothedCrossEntropy(smoothing, others)
+build_loss = SmoothedCrossEntropy  # the name in every network folder

@@ -1,4 +1,4 @@
-"""Mixup (arXiv:1710.09412) as NVIDIA's ResNet50 recipe has it: one share per batch."""
+"""Mixup (arXiv:1710.09412) as in NVIDIA's ResNet50 recipe: one weight lambda per batch."""
 
 import numpy as np
 from mindspore import Tensor, nn, ops
@@ -6,13 +6,14 @@ from mindspore import dtype as mstype
 
 
 def mix_targets(label: np.ndarray, alpha: float, rng: np.random.RandomState) -> np.ndarray:
-    """Labels (N,) to float32 (N, 4): label, partner's label, share of the first, partner's place.
+    """Labels (N,) to float32 (N, 4): label, partner's label, lambda, partner's row in the batch.
 
-    The share comes from Beta(alpha, alpha), the partners from a permutation of the batch.
+    Lambda, the weight of the image itself, is drawn from Beta(alpha, alpha); the partners are a
+    permutation of the batch.
     """
     partner = rng.permutation(len(label))
-    fraction = np.full(len(label), rng.beta(alpha, alpha))
-    return np.stack([label, label[partner], fraction, partner], axis=1).astype(np.float32)
+    lam = np.full(len(label), rng.beta(alpha, alpha))
+    return np.stack([label, label[partner], lam, partner], axis=1).astype(np.float32)
 
 
 class MixUp(nn.Cell):
@@ -25,5 +26,5 @@ class MixUp(nn.Cell):
     def construct(self, image: Tensor, target: Tensor) -> Tensor:
         x = self.normalize(image)
         partner = target[:, 3].astype(mstype.int32)
-        fraction = target[:, 2].reshape(-1, 1, 1, 1)
-        return fraction * x + (1 - fraction) * ops.gather(x, partner, 0)
+        lam = target[:, 2].reshape(-1, 1, 1, 1)
+        return lam * x + (1 - lam) * ops.gather(x, partner, 0)

@@ -53,7 +53,7 @@ class Bottleneck(nn.Cell):
 
 
 def shortcut(cin: int, cout: int, stride: int, fan: str):
-    """A projection where the block changes the shape, else None."""
+    """A projection if the block changes the shape, else None."""
     if stride == 1 and cin == cout:
         return None
     return nn.SequentialCell(conv2d(cin, cout, 1, stride, fan=fan), BatchNorm2d(cout))
@@ -71,8 +71,9 @@ DEPTHS = {
 class ResNet(nn.Cell):
     """Images (N, 3, H, W), uint8 or already normalised float32, to raw scores (N, num_classes).
 
-    `mean` and `std` are of pixels in 0..1. `fan` is Kaiming's: `fan_out` (torchvision) or `fan_in`
-    (NVIDIA). `zero_last` starts the last batch norm of every block at 0.
+    `mean` and `std` are those of pixels from 0 to 1. `fan` is the mode of the Kaiming
+    initialisation: `fan_out` (torchvision) or `fan_in` (NVIDIA). `zero_last` initialises the scale
+    of the last batch norm of every block to 0.
     """
 
     def __init__(
@@ -92,13 +93,13 @@ class ResNet(nn.Cell):
         self.normalize = Normalize(mean, std, 3, axis=1, rank=4)
         self.conv1, self.bn1 = conv2d(3, first_width, 7, 2, fan=fan), BatchNorm2d(first_width)
         self.relu, self.maxpool = nn.ReLU(), max_pool2d(3, 2)
-        self.layer1 = self.stage(1, depths[0])
-        self.layer2 = self.stage(2, depths[1])
-        self.layer3 = self.stage(3, depths[2])
-        self.layer4 = self.stage(4, depths[3])
+        self.layer1 = self.build_stage(1, depths[0])
+        self.layer2 = self.build_stage(2, depths[1])
+        self.layer3 = self.build_stage(3, depths[2])
+        self.layer4 = self.build_stage(4, depths[3])
         self.fc = torch_dense(self.cin, num_classes)
 
-    def stage(self, index: int, depth: int) -> nn.SequentialCell:
+    def build_stage(self, index: int, depth: int) -> nn.SequentialCell:
         """Builds layer`index`; a stage after the first halves the image in its first block."""
         width, blocks = self.first_width * 2 ** (index - 1), []
         for i in range(depth):

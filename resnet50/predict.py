@@ -1,4 +1,4 @@
-"""How ResNet looks at one image, as its evaluation does."""
+"""Inference on one image: the same view as in evaluation."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -6,61 +6,65 @@ from typing import Any
 
 import numpy as np
 
-from resnet50.images import centered, decode
-from resnet50.readers import split_path
+from resnet50.images import decode_image, resize_and_crop_center
+from resnet50.readers import get_split_path, list_class_folders
 from utils.evaluate.video_inference import Head, Part
 from utils.video.reader import FrameSource, read_bytes
 
-# What CIFAR's binary files come with.
+# The files of class names beside CIFAR's binary files.
 CIFAR_NAMES = {"cifar10": "batches.meta.txt", "cifar100": "fine_label_names.txt"}
 
 
 class ImageFile(FrameSource):
-    """An image as a video of one frame. Raises VideoError where it is none."""
+    """An image as a video of one frame. Reading raises VideoError if the file is no image."""
 
     def __init__(self, path: Path):
         super().__init__(path, "PIL")
         self._length = 1
 
-    def _decode(self, wanted: list[int]) -> Iterator[np.ndarray]:
+    def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
         try:
-            yield decode(np.frombuffer(read_bytes(self.path), np.uint8))
+            yield decode_image(np.frombuffer(read_bytes(self.path), np.uint8))
         except (OSError, RuntimeError) as error:
             raise self._error(error) from None
 
 
 class ImageHead(Head):
+    """The classes of ResNet; its view is that of evaluation."""
+
     def __init__(self, cfg: Any):
         self.data, self.classes, self.shipped = cfg.data, cfg.model.num_classes, cfg.data.labels
         self.beside = cfg.data.root / CIFAR_NAMES.get(cfg.data.source, "labels.txt")
 
     def own_names(self) -> Sequence[str]:
-        return super().own_names() or folder_names(self.data, self.classes)
+        return super().own_names() or list_folder_names(self.data, self.classes)
 
     def numbers(self, part: Part) -> np.ndarray:
         return np.zeros(1, np.int64)
 
     def cut(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return centered(frames[0], self.data.resize, self.data.crop)[None]
+        return resize_and_crop_center(frames[0], self.data.resize, self.data.crop)[None]
 
     def pictures(self, views: np.ndarray) -> np.ndarray:
         return views[:, None].transpose(0, 1, 3, 4, 2)
 
 
-def folder_names(data: Any, classes: int) -> Sequence[str]:
-    """Those of the class folders, which sorted are the labels; empty for classes beyond them."""
+def list_folder_names(data: Any, classes: int) -> Sequence[str]:
+    """The names of the sorted class folders, which are the classes; empty for further classes."""
     if data.source != "folder":
         return ()
-    for folder in (split_path(data, "train"), split_path(data, "test")):
+    for folder in (get_split_path(data, "train"), get_split_path(data, "test")):
         if folder.is_dir():
-            names = sorted(each.name for each in folder.iterdir() if each.is_dir())
+            names = [class_folder.name for class_folder in list_class_folders(folder)]
             return [*names, *[""] * (classes - len(names))]
     return ()
 
 
 def build_heads(cfg: Any) -> list[Head]:
+    """The one head of ResNet."""
     return [ImageHead(cfg)]
 
 
 def open_source(path: str, cfg: Any) -> FrameSource:
+    """Opens an image."""
     return ImageFile(Path(path))

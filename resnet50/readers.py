@@ -1,7 +1,7 @@
-"""Where images come from: class folders, MindRecord files, CIFAR's binary files.
+"""Readers of images: class folders, MindRecord files, CIFAR's binary files.
 
-A reader yields (image, label) for given sample numbers, in their order: encoded bytes, or, for
-CIFAR, uint8 (32, 32, 3).
+A reader yields (image, label) of the requested samples in their order. The image is encoded bytes,
+or, for CIFAR, uint8 (32, 32, 3).
 """
 
 import functools
@@ -12,7 +12,7 @@ from pathlib import Path
 import mindspore.dataset as ds
 import numpy as np
 
-from resnet50.images import full_view
+from resnet50.images import decode_image
 from utils.evaluate.report import Samples
 from utils.evaluate.video_inference import Head
 from utils.video.reader import VideoError, read_bytes, reading
@@ -25,31 +25,32 @@ IMAGES = [".jpg", ".jpeg", ".png", ".bmp", ".JPG", ".JPEG", ".PNG", ".BMP"]
 
 
 def open_reader(data, split: str, samples: Sequence[int], workers: int):
-    """A MindData dataset with the columns image and label."""
+    """A MindData dataset of the samples, with the columns image and label."""
     options = {"sampler": ds.SubsetSampler(list(samples)), "num_parallel_workers": workers}
     if data.is_cifar:
         rows = CIFAR[data.source][0](str(data.root), split, **options)
         if data.source == "cifar100":
             rows = rows.rename(["fine_label"], ["label"])
         return rows.project(["image", "label"])
-    path = str(split_path(data, split))
+    path = str(get_split_path(data, split))
     if data.source == "mindrecord":
         return ds.MindDataset(path, columns_list=["image", "label"], **options)
     return ds.ImageFolderDataset(path, extensions=IMAGES, **options)
 
 
-def split_path(data, split: str) -> Path:
+def get_split_path(data, split: str) -> Path:
+    """The folder or MindRecord file of a split."""
     return data.root / (data.train if split == "train" else data.test)
 
 
 def count_samples(data, split: str, num_classes: int) -> int:
-    """The images of a split. Raises ValueError where there are none or labels are out of range."""
+    """The number of images of a split. Raises ValueError if there are none, or too many classes."""
     if data.is_cifar:
-        first = data.root / CIFAR[data.source][1][split]
-        if not first.is_file():
-            raise ValueError(f"data.root: {first} does not exist; name a folder of {data.source}")
+        file = data.root / CIFAR[data.source][1][split]
+        if not file.is_file():
+            raise ValueError(f"data.root: {file} does not exist; name a folder of {data.source}")
         return CIFAR[data.source][0](str(data.root), split).get_dataset_size()
-    path = split_path(data, split)
+    path = get_split_path(data, split)
     setting = f"data.{split}: {path}"
     if data.source == "mindrecord":
         if not path.is_file():
@@ -57,20 +58,23 @@ def count_samples(data, split: str, num_classes: int) -> int:
         return ds.MindDataset(str(path), columns_list=["image", "label"]).get_dataset_size()
     if not path.is_dir():
         raise ValueError(f"{setting} is not a folder")
-    folders = sum(folder.is_dir() for folder in path.iterdir())
-    if folders > num_classes:
-        raise ValueError(f"{setting} has {folders} classes, model.num_classes is {num_classes}")
-    result = images_in(path)
-    if not result:
+    classes = len(list_class_folders(path))
+    if classes > num_classes:
+        raise ValueError(f"{setting} has {classes} classes, model.num_classes is {num_classes}")
+    try:
+        count = ds.ImageFolderDataset(str(path), extensions=IMAGES).get_dataset_size()
+    except RuntimeError:  # there is no folder in it, or no image
+        count = 0
+    if not count:
         raise ValueError(f"{setting} has no class folder with images")
-    return result
+    return count
 
 
 class Images:
-    """The images of a split one by one, by their numbers: their names and pixels.
+    """The names and pixels of single images of a split, by sample number.
 
-    Class folders are counted when the first is asked for, and no list of all files is kept, which
-    would take 100 MB for ImageNet. A MindData reader of folders lists them all for a single image.
+    The files of class folders are counted at the first access. A list of all files is not kept: it
+    would take 100 MB for ImageNet. MindData's reader of folders would list them all for one image.
     """
 
     def __init__(self, data, split: str, count: int):
@@ -80,15 +84,15 @@ class Images:
         return self.count
 
     def __getitem__(self, sample: int) -> str:
-        """The name: a file's, with it in a MindRecord, or the number."""
-        path = split_path(self.data, self.split)
+        """The file; in a MindRecord the name in its column `file`, or the sample number."""
+        path = get_split_path(self.data, self.split)
         if self.data.source == "folder":
             return str(self.locate(sample)[0])
-        ((name,),) = columns(path, ["file"], [sample]) or [(f"image {sample}",)]
+        ((name,),) = read_columns(path, ["file"], [sample]) or [(f"image {sample}",)]
         return f"{name} in {path}"
 
     def read(self, sample: int) -> tuple[np.ndarray, int]:
-        """Pixels uint8 (H, W, 3) and the label. Raises VideoError where it cannot be decoded."""
+        """Pixels uint8 (H, W, 3) and the label. Raises VideoError if it cannot be decoded."""
         if self.data.source == "folder":
             path, label = self.locate(sample)
             with reading(path, "PIL"):
@@ -97,7 +101,7 @@ class Images:
             rows = open_reader(self.data, self.split, [sample], 1)
             ((image, label),) = rows.create_tuple_iterator(num_epochs=1, output_numpy=True)
         try:
-            return full_view(image), int(label)
+            return decode_image(image), int(label)
         except RuntimeError as error:
             raise VideoError(self[sample], "PIL", error) from None
 
@@ -106,7 +110,7 @@ class Images:
         folders, counts = self.folders
         ends = np.cumsum(counts)
         label = int(np.searchsorted(ends, sample, side="right"))
-        files = images_of(folders[label])
+        files = list_image_names(folders[label])
         if len(files) != counts[label]:
             raise ValueError(f"data.{self.split}: {folders[label]} has changed during the run")
         return folders[label] / files[sample - ends[label]], label
@@ -119,32 +123,33 @@ class Images:
         """
         if self.data.source != "folder":
             return
-        files = (folder / name for folder in self.folders[0] for name in images_of(folder))
+        files = (folder / name for folder in self.folders[0] for name in list_image_names(folder))
         for sample, file in enumerate(files):
             if not os.access(file, os.R_OK):
                 yield sample, str(VideoError(file, "MindData", "it cannot be opened"))
 
     @functools.cached_property
     def folders(self) -> tuple[list[Path], list[int]]:
-        """The class folders, and how many images each has."""
-        folders = class_folders(split_path(self.data, self.split))
-        return folders, [len(images_of(folder)) for folder in folders]
+        """The class folders, and the number of images in each."""
+        folders = list_class_folders(get_split_path(self.data, self.split))
+        return folders, [len(list_image_names(folder)) for folder in folders]
 
 
-def describe(data, split: str, count: int, head: Head) -> Samples:
-    """What the `count` images of a split are called: by file, where that is known, or by number.
+def describe_samples(data, split: str, count: int, head: Head) -> Samples:
+    """The names and labels of the `count` images of a split, for a report.
 
-    CIFAR's labels are left to the evaluation, which reads every image.
+    The name is the file's if it is stored, else the sample number. For CIFAR the labels are 0: the
+    evaluation, which reads every image, fills them in.
     """
-    path, paths, labels = split_path(data, split), [], []
+    path, paths, labels = get_split_path(data, split), [], []
     if data.source == "folder":
-        for label, folder in enumerate(class_folders(path)):
-            files = images_of(folder)
+        for label, folder in enumerate(list_class_folders(path)):
+            files = list_image_names(folder)
             paths += [f"{folder.name}/{file}" for file in files]
             labels += [label] * len(files)
     elif data.source == "mindrecord":
         every = range(count)
-        rows = columns(path, ["label", "file"], every) or columns(path, ["label"], every)
+        rows = read_columns(path, ["label", "file"], every) or read_columns(path, ["label"], every)
         labels = [label for label, *_ in rows]
         paths = [file for _, *files in rows for file in files]
     if len(paths) != count:
@@ -154,18 +159,18 @@ def describe(data, split: str, count: int, head: Head) -> Samples:
     return Samples(paths, labels, head.told_names())
 
 
-def class_folders(path: Path) -> list[Path]:
-    """In the order of the labels."""
+def list_class_folders(path: Path) -> list[Path]:
+    """The class folders in the order of the labels."""
     return sorted(folder for folder in path.iterdir() if folder.is_dir())
 
 
-def images_of(folder: Path) -> list[str]:
-    """In MindData's order."""
+def list_image_names(folder: Path) -> list[str]:
+    """The names of the images of a class folder, in MindData's order."""
     return sorted(file.name for file in folder.iterdir() if file.name.endswith(tuple(IMAGES)))
 
 
-def columns(path: Path, names: list[str], samples: Sequence[int]) -> list[tuple]:
-    """Values of a MindRecord's columns; empty where it has not got all: some have no `file`."""
+def read_columns(path: Path, names: list[str], samples: Sequence[int]) -> list[tuple]:
+    """Values of a MindRecord's columns; empty if a column is missing: some have no `file`."""
     sampler = ds.SubsetSampler(list(samples))
     try:
         rows = ds.MindDataset(str(path), columns_list=names, sampler=sampler)
@@ -173,10 +178,3 @@ def columns(path: Path, names: list[str], samples: Sequence[int]) -> list[tuple]
         return [tuple(value.item() for value in row) for row in rows]
     except RuntimeError:
         return []
-
-
-def images_in(folder: Path) -> int:
-    try:
-        return ds.ImageFolderDataset(str(folder), extensions=IMAGES).get_dataset_size()
-    except RuntimeError:  # no folder in it, or no image
-        return 0

@@ -1,10 +1,13 @@
 """SE-ResNet50 as the MindSpore zoo defines it (mindspore-ai/models, commit eab643f5).
 
-It differs from ResNet50 in four places: a stem of three 3x3 convolutions; where a block halves the
-image, a 2x2 max pool does it, in the branch and in the shortcut; squeeze and excitation in the
-last block of layer3 and of layer4 only; and strided windows padded as MindSpore's `same` pads them,
-which is what the zoo's weights have learnt with. Cells keep the zoo's names inside, torchvision's
-for stages, shortcut and classifier (`convert.py` spells the zoo's).
+It differs from ResNet50 in four ways:
+* the stem has three 3x3 convolutions;
+* a block that halves the image does so by a 2x2 max pool, in the branch and in the shortcut;
+* only the last blocks of layer3 and layer4 have squeeze and excitation;
+* strided windows are padded as by MindSpore's `same`, with which the zoo's weights were trained.
+
+Cells inside a block keep the zoo's names; stages, shortcut and classifier have torchvision's
+(`convert.py` maps the zoo's names).
 """
 
 from collections.abc import Sequence
@@ -17,7 +20,7 @@ DEPTHS, WIDTHS = (3, 4, 6, 3), (64, 128, 256, 512)
 
 
 class SqueezeExcitation(nn.Cell):
-    """Scales every channel by a gate in 0..1 computed from all channels' means."""
+    """Scales every channel by a gate from 0 to 1, computed from the means of all channels."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -69,13 +72,14 @@ class SEResNet50(nn.Cell):
         self.conv1_1, self.bn1_1 = conv2d(32, 32, 3, fan=fan), BatchNorm2d(32)
         self.conv1_2, self.bn1_2 = conv2d(32, 64, 3, fan=fan), BatchNorm2d(64)
         self.relu, self.maxpool = nn.ReLU(), max_pool2d(3, 2, same=True)
-        self.layer1 = self.stage(1, fan)
-        self.layer2 = self.stage(2, fan)
-        self.layer3 = self.stage(3, fan)
-        self.layer4 = self.stage(4, fan)
+        self.layer1 = self.build_stage(1, fan)
+        self.layer2 = self.build_stage(2, fan)
+        self.layer3 = self.build_stage(3, fan)
+        self.layer4 = self.build_stage(4, fan)
         self.fc = torch_dense(4 * WIDTHS[3], num_classes)
 
-    def stage(self, index: int, fan: str) -> nn.SequentialCell:
+    def build_stage(self, index: int, fan: str) -> nn.SequentialCell:
+        """Builds layer`index`; a stage after the first halves the image in its first block."""
         width, depth = WIDTHS[index - 1], DEPTHS[index - 1]
         before = 64 if index == 1 else 2 * width  # channels that enter the stage
         return nn.SequentialCell(

@@ -22,7 +22,7 @@ from resnet50.dataset import (
     read_records,
 )
 from resnet50.loss import build_loss
-from resnet50.lr_generator import get_lr, parameter_groups
+from resnet50.lr_generator import build_parameter_groups, get_lr
 from resnet50.mixup import MixUp
 from resnet50.model import build_network
 from resnet50.network import NETWORK
@@ -43,7 +43,7 @@ def main(cfg: Config) -> None:
     sampler = trainer.resume(build_train_sampler(cfg, samples, rt))
     setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
     train_set = TrainSource(samples, cfg, sampler, cfg.train.epochs, trainer.start_step)
-    trainer.fit(setup, train_set, evaluate=validation(cfg, setup.step.net, rt))
+    trainer.fit(setup, train_set, evaluate=build_validation(cfg, setup.step.net, rt))
 
 
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
@@ -58,7 +58,7 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     updates = sampler.updates_per_epoch(train.accumulation_steps)
     lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulation_steps))
     weights = net.trainable_params()
-    groups = parameter_groups(weights, train, lr)
+    groups = build_parameter_groups(weights, train, lr)
     if train.optimizer == "lars":
         opt = optimizers.LARS(
             weights, groups, train.momentum, train.trust_coefficient, train.epsilon
@@ -70,8 +70,8 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     return build_setup(cfg, rt, sampler, net, loss, opt, lr, clips, mix)
 
 
-def validation(cfg: Config, net, rt: runtime.Runtime):
-    """Evaluates while training, every `run.eval_every` epochs; None for never."""
+def build_validation(cfg: Config, net, rt: runtime.Runtime):
+    """A function that evaluates `net` during training; None if `run.eval_every` is 0."""
     if not cfg.run.eval_every:
         return None
     samples = read_records(cfg, "test")

@@ -12,7 +12,7 @@ from PIL import Image
 
 from resnet50.config import Config
 from resnet50.predict import build_heads
-from resnet50.readers import describe, open_reader
+from resnet50.readers import describe_samples, open_reader
 from tests.event_reader import curves
 from tests.helpers import (
     assert_predicted,
@@ -191,7 +191,7 @@ def test_mindrecord_files_train(small, pictures, tmp_path):
     cfg = load_config(Config, SMOKE, [each[2:] for each in [*small[3:5], *record[:2]]])
     rows = open_reader(cfg.data, "train", range(24), 1)
     images = [image for image, _ in rows.create_tuple_iterator(num_epochs=1, output_numpy=True)]
-    files = describe(cfg.data, "train", 24, build_heads(cfg)[0]).paths
+    files = describe_samples(cfg.data, "train", 24, build_heads(cfg)[0]).paths
     assert len(images) == len(set(files)) == 24
     for image, file in zip(images, files):
         assert image.tobytes() == (pictures / "train" / file).read_bytes()

@@ -6,20 +6,18 @@ A golden case is a JSON file of settings and results that the original code comp
 from types import SimpleNamespace
 
 import numpy as np
+from mindspore import nn
 
 from tsm import loss
 from tsm.lr_generator import build_parameter_groups
 from tsm.model import TSM, freeze_batch_norms
 from tsm.network import NETWORK
-from utils.config import Run
-from utils.runtime import Runtime
+from utils.testing import golden
 from utils.testing.golden import case_state, put_state
 from utils.train import optimizers
-from utils.train.train_step import TrainStep
 
-RECIPE = {
-    "head_lr_mult": 5.0
-}  # settings of case["train"] that `compare_step.py --recipe` may change
+# Settings of case["train"] that `compare_step.py --recipe` may change.
+RECIPE = {"head_lr_mult": 5.0}
 
 
 def list_model_arguments(case: dict, dropout: float) -> dict:
@@ -61,21 +59,15 @@ def build_loss(case: dict):
     return loss.build_loss(case["config"]["before_softmax"])
 
 
-def build_train_step(case: dict, part: str) -> TrainStep:
+def build_train_step(case: dict, part: str) -> nn.Cell:
     """The train step of the recorded updates; `part` is `step` or `step_decay`."""
     net, recipe = build_network(case, training=True), case["train"][part]["optimizer"]
-    train = SimpleNamespace(
-        accumulation_steps=1,
-        clip_norm=recipe["clip_total_norm"],
-        ema_decay=0.0,
-        weight_decay=recipe["weight_decay"],
-        head_lr_mult=case["train"].get("head_lr_mult", RECIPE["head_lr_mult"]),
-    )
-    weights, lr = net.trainable_params(), np.full(5, recipe["lr"])
-    opt = optimizers.SGD(
-        weights, build_parameter_groups(weights, train, lr, False), recipe["momentum"]
-    )
-    return TrainStep(net, build_loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
+    head_lr_mult = {**RECIPE, **case["train"]}["head_lr_mult"]
+    train = SimpleNamespace(weight_decay=recipe["weight_decay"], head_lr_mult=head_lr_mult)
+    weights, lr = net.trainable_params(), np.full(golden.UPDATES, recipe["lr"])
+    groups = build_parameter_groups(weights, train, lr, flow=False)
+    opt = optimizers.SGD(weights, groups, recipe["momentum"])
+    return golden.build_train_step(net, build_loss(case), opt, recipe["clip_total_norm"])
 
 
 def cell_name(point: str) -> str:
@@ -90,6 +82,4 @@ def cell_name(point: str) -> str:
     return point.replace("layer2 (input after the pool)", "layer2.net (input)")
 
 
-def build_target(case: dict) -> np.ndarray:
-    """Labels, int32 (N,)."""
-    return np.array(case["labels"], np.int32)
+build_target = golden.build_labels

@@ -27,8 +27,8 @@ class OnlineTSM(nn.Cell):
             before, after = [trunk.conv1, trunk.bn1, trunk.relu, trunk.maxpool], []
             blocks = [*trunk.layer1, *trunk.layer2, *trunk.layer3, *trunk.layer4]
         else:
-            *cells, last = trunk.features
-            before, blocks, after = cells[:1], cells[1:], [last]
+            *cells, last_cell = trunk.features
+            before, blocks, after = cells[:1], cells[1:], [last_cell]
         self.classifier = trunk.fc if isinstance(trunk, ResNet) else trunk.classifier
         # Without auto_prefix=False the lists would rename the network's parameters.
         self.before = nn.CellList(before, auto_prefix=False)

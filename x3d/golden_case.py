@@ -8,11 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 from mindspore import nn
 
-from utils.config import Run
-from utils.runtime import Runtime
+from utils.testing import golden
 from utils.testing.golden import case_state, put_state
 from utils.train import optimizers
-from utils.train.train_step import TrainStep
 from x3d import loss
 from x3d.lr_generator import build_parameter_groups
 from x3d.model import X3D
@@ -42,16 +40,14 @@ def build_loss(case: dict) -> nn.Cell:
     return loss.build_loss()
 
 
-def build_train_step(case: dict, part: str) -> TrainStep:
+def build_train_step(case: dict, part: str) -> nn.Cell:
     """The train step of the recorded updates; `part` is `step`."""
     net, recipe = build_network(case, training=True), case["train"][part]["optimizer"]
-    train = SimpleNamespace(
-        accumulation_steps=1, clip_norm=0.0, ema_decay=0.0, weight_decay=recipe["weight_decay"]
-    )
-    weights, lr = net.trainable_params(), np.full(5, recipe["lr"])
+    train = SimpleNamespace(weight_decay=recipe["weight_decay"])
+    weights, lr = net.trainable_params(), np.full(golden.UPDATES, recipe["lr"])
     groups = build_parameter_groups(weights, train, lr)
     opt = optimizers.SGD(weights, groups, recipe["momentum"], recipe["nesterov"])
-    return TrainStep(net, build_loss(case), opt, Run(device="CPU"), train, Runtime(), 5).set_train()
+    return golden.build_train_step(net, build_loss(case), opt)
 
 
 def cell_name(point: str) -> str:
@@ -62,6 +58,4 @@ def cell_name(point: str) -> str:
     return "" if point == "head.avg_pool" else point
 
 
-def build_target(case: dict) -> np.ndarray:
-    """Labels, int32 (N,)."""
-    return np.array(case["labels"], np.int32)
+build_target = golden.build_labels

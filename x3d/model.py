@@ -41,9 +41,9 @@ def round_width(width: float, factor: float, minimum: int = 1, divisor: int = 1)
     """Rounds width * factor to a multiple of `divisor`, at most a tenth below it."""
     if not factor:
         return width
-    value = width * factor
-    out = max(minimum or divisor, int(value + divisor / 2) // divisor * divisor)
-    return int(out + divisor if out < 0.9 * value else out)
+    exact = width * factor
+    rounded = max(minimum or divisor, int(exact + divisor / 2) // divisor * divisor)
+    return int(rounded + divisor if rounded < 0.9 * exact else rounded)
 
 
 def round_repeats(count: int, factor: float) -> int:

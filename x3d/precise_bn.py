@@ -82,19 +82,19 @@ class PreciseBatchNorms:
 
         The network is left in training mode. The host reads the sums once, after the last batch.
         """
-        total, result = 0, ()
+        total, sums = 0, ()
         for clips in batches:
             count = self.count_elements(clips)
-            if not result:
+            if not sums:
                 self.net.set_train()
                 self.sums.reset()
             total = total + count
             correction = (count - 1) / count / BATCH_WEIGHT
             weights = (np.repeat(x, self.widths) for x in (count / total, correction))
             self.net(Tensor(clips))
-            result = self.sums(*(Tensor(x.astype(np.float32)) for x in weights))
-        if result:
-            self.write_statistics(*(x.asnumpy() for x in result))
+            sums = self.sums(*(Tensor(x.astype(np.float32)) for x in weights))
+        if sums:
+            self.write_statistics(*(x.asnumpy() for x in sums))
 
     def count_elements(self, clips: np.ndarray) -> np.ndarray:
         """The elements per channel that each norm reads of a batch; counted once for each shape.

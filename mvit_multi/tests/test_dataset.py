@@ -88,9 +88,9 @@ def test_frames_of_both_ways_of_sampling(root):
     for index in range(12):
         clips, targets = source[index]
         if targets[0, 0] == 0:
-            shown = clips[0].transpose(1, 2, 3, 0)
-            mirrored = shown[0, :, :8].mean() < shown[0, :, -8:].mean()
-            numbers = [read_number(f[:, ::-1] if mirrored else f) for f in shown]
+            frames = clips[0].transpose(1, 2, 3, 0)
+            mirrored = frames[0, :, :8].mean() < frames[0, :, -8:].mean()
+            numbers = [read_number(f[:, ::-1] if mirrored else f) for f in frames]
             assert np.diff(numbers).min() >= 2
             assert numbers[-1] - numbers[0] in (13, 14)
 

@@ -30,8 +30,9 @@ def test_informative_loss(case):
     value, grad = ms.value_and_grad(loss, 0)(Tensor(make_array(case["embedding"])))
     assert float(value.asnumpy()) == pytest.approx(expect["loss64"], rel=1e-5)
     assert np.linalg.norm(grad.asnumpy()) == pytest.approx(expect["grad_norm64"], rel=1e-4)
-    first = grad.asnumpy().reshape(-1)[:8]
-    np.testing.assert_allclose(first, expect["grad_first"], rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(
+        grad.asnumpy().reshape(-1)[:8], expect["grad_first"], rtol=1e-3, atol=1e-6
+    )
     parts = [VarianceCovarianceLoss(1.0, 0.0, None), VarianceCovarianceLoss(0.0, 1.0, None)]
     result = [float(part(Tensor(make_array(case["embedding"]))).asnumpy()) for part in parts]
     assert result == pytest.approx([expect["std_loss"], expect["cov_loss"]], rel=1e-4)

@@ -12,24 +12,13 @@ from mvit_multi.tests.formula import multiply_adds
 from utils.config import ROOT, load_config
 from utils.nn.dropout import Dropout
 from utils.nn.layers import Normalize, make_resize_matrix
-from utils.testing.golden import fill, fill_input, torch_names
-from utils.weights.checkpoint import weights_of
+from utils.testing.golden import fill_input, fill_network, get_shapes
 from utils.weights.convert import convert
 
 CONFIGS = ROOT / "mvit_multi" / "configs"
 TOY = {"frames": 4, "crop": 32, "depth": 3, "dim": 8, "stage_starts": (1,), "kv_stride": 4}
 ONE = {"datasets": ("kinetics",), "num_classes": (5,), "single_head": True, "expander": False}
 THREE = {"datasets": ("kinetics", "mit", "ssv2"), "num_classes": (5, 4, 3)}
-
-
-def make_state_dict(net: MViT) -> dict:
-    """A PyTorch state dict of the network, every array a function of its name."""
-    shapes = {name: tuple(p.shape) for name, p in weights_of(net).items()}
-    return {theirs: fill(theirs, shapes[ours]) for ours, theirs in torch_names(net).items()}
-
-
-def get_shapes(net: MViT) -> dict:
-    return {name: tuple(p.shape) for name, p in weights_of(net).items()}
 
 
 @pytest.mark.parametrize(
@@ -52,17 +41,17 @@ def test_published_counts(yaml, tensors, parameters, giga):
 def test_a_start_from_kinetics_takes_all_but_the_head():
     """For the released networks these are 516 of 518 tensors; names do not depend on the size."""
     one, three = MViT(**TOY, **ONE), MViT(**TOY, **THREE)
-    done = convert(make_state_dict(one), get_shapes(three), NETWORK, new_head=True)
-    assert sorted(done.dropped) == ["head.projection.bias", "head.projection.weight"]
-    assert len(done.arrays) == len(one.trainable_params()) - 2
-    assert len(done.missing) == 22  # 12 of heads, 6 projections, 4 of the expander
+    converted = convert(fill_network(one), get_shapes(three), NETWORK, new_head=True)
+    assert sorted(converted.dropped) == ["head.projection.bias", "head.projection.weight"]
+    assert len(converted.arrays) == len(one.trainable_params()) - 2
+    assert len(converted.missing) == 22  # 12 of heads, 6 projections, 4 of the expander
     with pytest.raises(ValueError, match="--new_head"):
-        convert(make_state_dict(one), get_shapes(three), NETWORK)
+        convert(fill_network(one), get_shapes(three), NETWORK)
 
 
 def test_conversion_is_strict_on_both_sides():
     net = MViT(**TOY, **THREE)
-    source = make_state_dict(net)
+    source = fill_network(net)
     assert convert(source, get_shapes(net), NETWORK).missing == []
     extended = {**source, "blocks.9.norm1.weight": np.zeros(8)}
     with pytest.raises(ValueError, match=r"unknown blocks.9.norm1.weight"):
@@ -78,20 +67,19 @@ def test_conversion_is_strict_on_both_sides():
 @pytest.mark.parametrize("variant", ["multitrain", "pyslowfast"])
 def test_both_formats_may_have_the_prefix_of_a_wrapper(prefix, variant):
     net = MViT(**TOY, **ONE, variant=variant)
-    source = {prefix + name: value for name, value in make_state_dict(net).items()}
-    done = convert(source, get_shapes(net), NETWORK)
-    assert (done.missing, set(done.arrays)) == ([], set(get_shapes(net)))
+    source = {prefix + name: value for name, value in fill_network(net).items()}
+    converted = convert(source, get_shapes(net), NETWORK)
+    assert (converted.missing, set(converted.arrays)) == ([], set(get_shapes(net)))
 
 
 def test_relative_tables_of_another_crop_are_resized():
     """Half-pixel centres, ends repeated: values of PyTorch's linear interpolation of 0, 1, 2."""
     small, large = (MViT(**{**TOY, "crop": crop}, **ONE, variant="pyslowfast") for crop in (32, 48))
-    done = convert(make_state_dict(small), get_shapes(large), NETWORK)
+    converted = convert(fill_network(small), get_shapes(large), NETWORK)
     name = "blocks.0.attn.rel_pos_h"
-    assert done.arrays[name].shape == (23, 8)
-    np.testing.assert_allclose(done.arrays[name][[0, -1]], make_state_dict(small)[name][[0, -1]])
-    expected = [0, 0.3, 0.9, 1.5, 2.0]  # at 0.6 * (i + 0.5) - 0.5, cut off below 0
-    expected[0], expected[1:] = 0.0, [0.4, 1.0, 1.6, 2.0]
+    assert converted.arrays[name].shape == (23, 8)
+    np.testing.assert_allclose(converted.arrays[name][[0, -1]], fill_network(small)[name][[0, -1]])
+    expected = [0, 0.4, 1.0, 1.6, 2.0]  # at 0.6 * (i + 0.5) - 0.5, cut off below 0 and above 2
     np.testing.assert_allclose(make_resize_matrix(3, 5) @ np.arange(3.0), expected, atol=1e-6)
     np.testing.assert_array_equal(make_resize_matrix(4, 4), np.eye(4))
 
@@ -99,7 +87,7 @@ def test_relative_tables_of_another_crop_are_resized():
 def test_a_table_of_endless_repeated_rows_takes_no_memory():
     """A file of 1 kB can contain such a table, with strides of 0."""
     net = MViT(**TOY, **ONE, variant="pyslowfast")
-    name, source = "blocks.0.attn.rel_pos_h", make_state_dict(net)
+    name, source = "blocks.0.attn.rel_pos_h", fill_network(net)
     source[name] = np.broadcast_to(np.arange(8, dtype=np.float32), (1 << 40, 8))
     table = convert(source, get_shapes(net), NETWORK).arrays[name]
     np.testing.assert_array_equal(table, [np.arange(8)] * len(table))

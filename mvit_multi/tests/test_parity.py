@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor
@@ -10,14 +9,8 @@ from mindspore import Tensor
 from mvit_multi.attention import ChannelsFirstDense
 from mvit_multi.golden_case import build_loss, build_network, build_target, build_train_step
 from mvit_multi.heads import list_projection_pairs
-from utils.testing.golden import (
-    evaluation,
-    expected_evaluation,
-    fill_input,
-    load_case,
-    record_taps,
-    torch_names,
-)
+from utils.testing.golden import evaluation, expected_evaluation, load_case, torch_names
+from utils.tests.parity import assert_activations, compute_gradients, make_clip
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL = [
@@ -32,10 +25,6 @@ FULL = load_case(GOLDEN / "mvit_multi_b_32x3.json")
 def slow_but(names, *quick: str) -> list:
     """Parameters of a test; all but a few are for `-m slow`."""
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
-def make_clip(case: dict) -> Tensor:
-    return Tensor(fill_input(case["input_seed"], case["input_shape"]))
 
 
 def assert_probabilities(case: dict, depthwise_impl: str = "frames") -> None:
@@ -70,18 +59,14 @@ def test_activations_of_cells(case):
     left_out = ("expander",)  # evaluation does not compute it
     taps = {p: tap for p, tap in case["eval"]["taps"].items() if p in cells and p not in left_out}
     assert len(taps) > 15
-    activations = record_taps(net, list(taps), make_clip(case).asnumpy())
-    for point, expected in taps.items():
-        x, scale = activations[point], max(expected["std"], 1e-3)
-        if x.size != np.prod(
-            expected["shape"]
-        ):  # queries, keys and values are computed one after the other
-            continue
-        if isinstance(cells[point], ChannelsFirstDense):
-            x = x.swapaxes(1, 2)
-        assert abs(x.mean() - expected["mean"]) < 1e-4 * scale, point
-        assert abs(x.std() - expected["std"]) < 1e-4 * scale, point
-        assert np.abs(x.reshape(-1)[:8] - expected["first"]).max() < 1e-3 * scale, point
+
+    def reorder(point: str, x: np.ndarray):
+        if x.size != np.prod(taps[point]["shape"]):
+            return None  # queries, keys and values are computed one after the other
+        x = x.swapaxes(1, 2) if isinstance(cells[point], ChannelsFirstDense) else x
+        return x.reshape(taps[point]["shape"])
+
+    assert_activations(net, taps, make_clip(case), reorder)
 
 
 @pytest.mark.parametrize("name", slow_but(VARIANTS, "single"))
@@ -104,16 +89,10 @@ def test_scores_loss_and_gradients_of_training(name):
     projections added to scores, and no projections.
     """
     case = TRAINED[name]
-    net, loss, train = build_network(case, training=True), build_loss(case), case["train"]
-    weights, clip = net.trainable_params(), make_clip(case)
-
-    def forward(x, y):
-        outputs = net(x)
-        return loss(outputs, y), outputs
-
-    gradients = ms.jit(ms.value_and_grad(forward, None, ms.ParameterTuple(weights), has_aux=True))
-    (value, outputs), grads = gradients(clip, Tensor(build_target(case)))
-    assert float(value.asnumpy()) == pytest.approx(train["loss"], rel=1e-5)
+    net, train = build_network(case, training=True), case["train"]
+    inputs = make_clip(case), Tensor(build_target(case))
+    value, outputs, norms = compute_gradients(net, build_loss(case), *inputs)
+    assert value == pytest.approx(train["loss"], rel=1e-5)
     logits = case["eval"]["logits"]
     heads = list(logits.values()) if isinstance(logits, dict) else [logits]
     for result, expected in zip(outputs, heads):
@@ -123,8 +102,6 @@ def test_scores_loss_and_gradients_of_training(name):
         for (s, t), result in zip(list_projection_pairs(names), outputs[len(names) :]):
             expected = train["projected_logits"][f"{names[s]}_{names[t]}"]
             np.testing.assert_allclose(result.asnumpy(), expected, atol=1e-4)
-    names = torch_names(net)
-    norms = {names[p.name]: np.linalg.norm(g.asnumpy()) for p, g in zip(weights, grads)}
     assert set(norms) == set(train["grad_norm"])
     for name, expected in train["grad_norm"].items():
         assert norms[name] == pytest.approx(expected, rel=1e-4, abs=1e-6), name
@@ -137,7 +114,8 @@ def test_five_updates_of_adamw(name):
     step, recorded = build_train_step(case, "step"), case["train"]["step"]
     inputs = make_clip(case), Tensor(build_target(case))
     losses = [float(step(*inputs)[0].asnumpy()) for _ in range(5)]
-    np.testing.assert_allclose(losses, recorded["losses"][:5], rtol=1e-5)
+    noise = np.abs(np.divide(recorded["losses"], recorded["losses64"]) - 1).max()
+    np.testing.assert_allclose(losses, recorded["losses64"][:5], rtol=1e-5 + 3 * noise)
 
 
 def test_names_and_shapes_equal_the_originals():

@@ -8,7 +8,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from mvit_multi import color_ops, transforms
 from mvit_multi import randaugment as ra
-from mvit_multi.policy import Policy, parse_policy
+from mvit_multi.config import Policy, parse_policy
 from mvit_multi.sampling import draw_crop_box
 from utils.testing.golden import load_case
 from utils.video.transforms import cut_clips

@@ -163,8 +163,8 @@ def test_an_update_has_the_rate_of_its_last_micro_batch():
         base_batch=0,
     )
     result = get_lr(train, steps_per_epoch=10, global_batch=1)
-    last = np.array([3, 7, 9, 13, 17, 19]) / 10
-    np.testing.assert_allclose(result, compute_lr_at(last, train))
+    epochs = np.array([3, 7, 9, 13, 17, 19]) / 10
+    np.testing.assert_allclose(result, compute_lr_at(epochs, train))
 
 
 def test_drop_path_grows_evenly():

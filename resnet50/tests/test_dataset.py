@@ -1,4 +1,4 @@
-"""The image pipeline: every image once, the same crops again, PIL's pixels in evaluation."""
+"""The image pipeline: every image once, reproducible crops, PIL's pixels in evaluation."""
 
 import functools
 import io
@@ -15,12 +15,18 @@ from resnet50.dataset import (
     EvalSource,
     TrainSource,
     build_train_sampler,
+    list_train_transforms,
     read_records,
-    train_transforms,
 )
-from resnet50.images import BLANK, blank_rows, center_view, full_or_blank, placement
+from resnet50.images import (
+    BLANK,
+    compute_center_crop,
+    decode_or_blank,
+    find_blank_images,
+    make_test_view,
+)
 from resnet50.predict import build_heads
-from resnet50.readers import Images, describe, open_reader
+from resnet50.readers import Images, describe_samples, open_reader
 from utils.config import ROOT, load_config
 from utils.data.synthetic.pattern_images import draw_cifar10
 from utils.runtime import Runtime
@@ -32,7 +38,7 @@ ALONE = Runtime()
 SMOKE = ROOT / "resnet50" / "configs" / "resnet50_smoke.yaml"
 
 
-def picture(rng: np.random.RandomState, width: int, height: int) -> Image.Image:
+def draw_image(rng: np.random.RandomState, width: int, height: int) -> Image.Image:
     """Smooth colours, as a photograph has them."""
     small = Image.fromarray(rng.randint(0, 256, (6, 8, 3)).astype(np.uint8))
     return small.resize((width, height), Image.Resampling.BICUBIC)
@@ -46,7 +52,7 @@ def folder(tmp_path_factory) -> Path:
         for k in range(3):
             (root / split / f"class_{k}").mkdir(parents=True)
             for i in range(count):
-                image = picture(rng, 50 + 10 * k + i, 40 + i)
+                image = draw_image(rng, 50 + 10 * k + i, 40 + i)
                 image.save(root / split / f"class_{k}" / f"{i}.JPEG", quality=95)
     return root
 
@@ -90,7 +96,7 @@ def assert_same(first: list, second: list) -> None:
         np.testing.assert_array_equal(label, label_again)
 
 
-def test_a_run_that_goes_on_sees_the_same_crops(folder):
+def test_a_resumed_run_reads_the_same_crops(folder):
     whole = batches(settings(folder))
     assert len(whole) == 2 * (15 // 4)
     assert whole[0][0].shape == (4, 3, 32, 32)
@@ -100,46 +106,44 @@ def test_a_run_that_goes_on_sees_the_same_crops(folder):
     assert not np.array_equal(whole[0][0], whole[3][0]), "another epoch, another draw"
 
 
-def test_mindrecord_gives_what_the_folder_gives(mindrecord):
+def test_mindrecord_yields_the_images_of_the_folder(mindrecord):
     record = ["data.source=mindrecord", "data.train=train.mindrecord", "data.test=val.mindrecord"]
-    plain = ["data.augment=none"]
-    assert_same(
-        batches(settings(mindrecord, *plain)), batches(settings(mindrecord, *record, *plain))
-    )
-    assert_same(evaluated(settings(mindrecord)), evaluated(settings(mindrecord, *record)))
+    folder, packed = (settings(mindrecord, "data.augment=none", *more) for more in ([], record))
+    assert_same(batches(folder), batches(packed))
+    assert_same(read_test_images(folder), read_test_images(packed))
 
 
-def test_images_are_called_by_their_files_in_minddatas_order(tmp_path):
+def test_images_have_the_names_of_files_in_minddatas_order(tmp_path):
     names = ["10.png", "9.PNG", "A.png", "b.png", "ß.png", "x/deep.png"]
     for k, name in enumerate(f"{folder}/{name}" for folder in ("b", "Z", "é") for name in names):
         path = tmp_path / "val" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        picture(np.random.RandomState(k), 20, 20).save(path, format="png")
+        draw_image(np.random.RandomState(k), 20, 20).save(path, format="png")
     (tmp_path / "val" / "b" / "notes.txt").touch()
     cfg = settings(tmp_path, "model.num_classes=4")
     count = read_records(cfg, "test")
-    known = describe(cfg.data, "test", count, build_heads(cfg)[0])
-    assert known.classes == ["Z", "b", "é", ""]
+    samples = describe_samples(cfg.data, "test", count, build_heads(cfg)[0])
+    assert samples.classes == ["Z", "b", "é", ""]
     rows = open_reader(cfg.data, "test", range(count), 1)
     result = list(rows.create_tuple_iterator(num_epochs=1, output_numpy=True))
-    assert len(result) == len(known.paths) == 15
+    assert len(result) == len(samples.paths) == 15
     images = Images(cfg.data, "test", count)
     for k, (image, label) in enumerate(result):
-        assert image.tobytes() == (tmp_path / "val" / known.paths[k]).read_bytes()
-        assert images.locate(k) == (tmp_path / "val" / known.paths[k], label)
-        assert known.labels[k] == label
+        assert image.tobytes() == (tmp_path / "val" / samples.paths[k]).read_bytes()
+        assert images.locate(k) == (tmp_path / "val" / samples.paths[k], label)
+        assert samples.labels[k] == label
 
 
-def test_images_without_files_are_called_by_their_numbers(mindrecord, cifar):
+def test_images_without_files_have_numbers_as_names(mindrecord, cifar):
     record = ["data.source=mindrecord", "data.test=val.mindrecord"]
     for cfg in (settings(mindrecord, *record), settings(cifar, path=SMOKE)):
         count = read_records(cfg, "test")
-        known = describe(cfg.data, "test", count, build_heads(cfg)[0])
-        assert known.paths == [str(k) for k in range(count)]
-    assert len(known.classes) == 10
+        samples = describe_samples(cfg.data, "test", count, build_heads(cfg)[0])
+        assert samples.paths == [str(k) for k in range(count)]
+    assert len(samples.classes) == 10
 
 
-def test_two_ranks_see_what_one_sees_with_twice_the_batch(folder):
+def test_two_ranks_read_the_images_of_one_rank_with_twice_the_batch(folder):
     plain = ["data.augment=none"]
     one = batches(settings(folder, *plain, "data.batch=4"), epochs=1)
     ranks = [batches(settings(folder, *plain, "data.batch=2"), Runtime(r, 2), 1) for r in (0, 1)]
@@ -148,7 +152,7 @@ def test_two_ranks_see_what_one_sees_with_twice_the_batch(folder):
         np.testing.assert_array_equal(whole[1], np.concatenate([first[1], second[1]]))
 
 
-def evaluated(cfg: Config, rt: Runtime = ALONE) -> list:
+def read_test_images(cfg: Config, rt: Runtime = ALONE) -> list:
     source = EvalSource(read_records(cfg, "test"), cfg, rt)
     result = list(source.create_tuple_iterator(num_epochs=1, output_numpy=True))
     assert len(result) == source.get_dataset_size()
@@ -157,27 +161,26 @@ def evaluated(cfg: Config, rt: Runtime = ALONE) -> list:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_every_test_image_counts_once_on_any_number_of_ranks(folder, size):
-    alone = np.concatenate([image for image, _ in evaluated(settings(folder))])
+    alone = np.concatenate([image for image, _ in read_test_images(settings(folder))])
     assert alone.shape == (9, 1, 3, 32, 32)
-    parts = [evaluated(settings(folder), Runtime(rank, size)) for rank in range(size)]
+    parts = [read_test_images(settings(folder), Runtime(rank, size)) for rank in range(size)]
     together = np.concatenate([image for part in parts for image, _ in part])
     assert sorted(x.tobytes() for x in together) == sorted(x.tobytes() for x in alone)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: str(c["resize_short_side"]))
-def test_evaluation_looks_where_the_original_looks(case):
-    for each in case["cases"]:
-        position = placement(
-            each["image_w"], each["image_h"], case["resize_short_side"], case["crop"]
-        )
-        assert position == (each["scaled_w"], each["scaled_h"], each["crop_x"], each["crop_y"])
+def test_evaluation_crops_like_the_original(case):
+    sizes = case["resize_short_side"], case["crop"]
+    for image in case["cases"]:
+        expected = tuple(image[key] for key in ("scaled_w", "scaled_h", "crop_x", "crop_y"))
+        assert compute_center_crop(image["image_w"], image["image_h"], *sizes) == expected
 
 
 def test_evaluation_has_pils_pixels():
     """Against PIL's own resize of the decoded image."""
-    image, file = picture(np.random.RandomState(1), 500, 375), io.BytesIO()
+    image, file = draw_image(np.random.RandomState(1), 500, 375), io.BytesIO()
     image.save(file, "JPEG", quality=95)
-    view = center_view(np.frombuffer(file.getvalue(), np.uint8), 256, 224)
+    view = make_test_view(np.frombuffer(file.getvalue(), np.uint8), 256, 224)
     expected = Image.open(io.BytesIO(file.getvalue())).resize((341, 256), Image.BILINEAR)
     expected = np.asarray(expected.crop((58, 16, 282, 240))).transpose(2, 0, 1)
     assert np.abs(view.astype(int) - expected).max() <= 1
@@ -199,10 +202,10 @@ def test_cifar_images_are_padded_cropped_and_flipped(cifar):
     first = order.sample_at(0)[0] % 20  # twenty distinct images, again and again
     if first == 0:
         np.testing.assert_array_equal(image[0], plain.transpose(2, 0, 1))
-    assert {im.tobytes() for im, _ in distinct(cifar)} >= {im.tobytes() for im in image}
+    assert {im.tobytes() for im, _ in read_distinct_images(cifar)} >= {im.tobytes() for im in image}
 
 
-def distinct(cifar: Path) -> list:
+def read_distinct_images(cifar: Path) -> list:
     """The distinct training images: (3, 32, 32) and label, straight from the files."""
     result = []
     for i in range(1, 6):
@@ -247,7 +250,7 @@ def broken(folder, tmp_path_factory) -> Path:
     return root
 
 
-def source_of(cfg: Config, epochs: int = 2) -> TrainSource:
+def build_train_source(cfg: Config, epochs: int = 2) -> TrainSource:
     samples = read_records(cfg, "train")
     return TrainSource(samples, cfg, build_train_sampler(cfg, samples, ALONE), epochs, 0)
 
@@ -258,7 +261,7 @@ def test_a_broken_image_is_replaced_counted_and_named_once(folder, broken, form,
     sound = {}
     for images, labels in batches(settings(folder, "data.augment=none", "data.batch=5"), epochs=1):
         sound.update((image.tobytes(), int(label)) for image, label in zip(images, labels))
-    source = source_of(settings(broken, *plain))
+    source = build_train_source(settings(broken, *plain))
     rows = [row for images, labels in source for row in zip(images, labels)]
     assert len(rows) == 30
     assert [sound[image.tobytes()] for image, _ in rows] == [label for _, label in rows]
@@ -274,15 +277,15 @@ def test_an_image_of_a_mindrecord_without_names_is_named_by_its_number(
     folder, tmp_path, log_messages
 ):
     save_broken(tmp_path, folder, {2: 900}, column=False)
-    assert len(list(source_of(settings(tmp_path, *FORMS["mindrecord"], *RARE)))) == 6
+    assert len(list(build_train_source(settings(tmp_path, *FORMS["mindrecord"], *RARE)))) == 6
     assert [f"image 2 in {tmp_path / 'train.mindrecord'}" in line for line in log_messages] == [
         True
     ]
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_run_that_goes_on_sees_the_same_replacements(broken, form):
-    """The run that goes on does not know yet what was broken."""
+def test_a_resumed_run_reads_the_same_replacements(broken, form):
+    """The resumed run has no record of the broken images."""
     cfg = settings(broken, *RARE, *FORMS[form])
     whole = batches(cfg, epochs=4)
     assert_same(batches(cfg, epochs=4), whole)
@@ -291,11 +294,11 @@ def test_a_run_that_goes_on_sees_the_same_replacements(broken, form):
     assert_same(batches(settings(broken, *RARE), epochs=4), whole)
 
 
-def test_a_replacement_leaves_the_crops_of_the_others_as_they_are(broken, monkeypatch):
+def test_a_replacement_does_not_change_the_other_crops(broken, monkeypatch):
     cfg = settings(broken, *RARE)
     replaced = batches(cfg)
     black = np.zeros((3, 32, 32), np.uint8), 0
-    monkeypatch.setattr(TrainSource, "replace", lambda *_: black)
+    monkeypatch.setattr(TrainSource, "read_replacement", lambda *_: black)
     numbers = np.concatenate([build_train_sampler(cfg, 15, ALONE).epoch(e) for e in range(2)])
     bad = np.isin(numbers, list(BROKEN))
     first, second = (
@@ -305,16 +308,16 @@ def test_a_replacement_leaves_the_crops_of_the_others_as_they_are(broken, monkey
     np.testing.assert_array_equal((first != second).any(axis=(1, 2, 3)), bad)
 
 
-def test_no_image_is_read_again_that_is_known_to_be_bad(broken, monkeypatch):
+def test_an_unreadable_image_is_not_read_again(broken, monkeypatch):
     numbers, read = [], Images.read
     monkeypatch.setattr(Images, "read", lambda self, k: numbers.append(k) or read(self, k))
-    assert len(list(source_of(settings(broken, *RARE), epochs=20))) == 60
+    assert len(list(build_train_source(settings(broken, *RARE), epochs=20))) == 60
     assert [numbers.count(k) for k in BROKEN] == [1, 1]
     assert len(set(numbers)) > 6, "drawn anew in each epoch"
 
 
-def test_too_many_broken_images_are_told_in_a_line(broken):
-    source = source_of(settings(broken))
+def test_too_many_broken_images_are_reported_in_one_line(broken):
+    source = build_train_source(settings(broken))
     assert len(list(source)) == 6
     assert source.find_fault() == (
         "data.max_unreadable: 2 of 15 images could not be read, more than 1.00% (the first: "
@@ -322,29 +325,29 @@ def test_too_many_broken_images_are_told_in_a_line(broken):
     )
 
 
-def test_a_training_without_any_readable_image_comes_to_its_end(folder, tmp_path):
+def test_a_training_without_any_readable_image_ends(folder, tmp_path):
     save_broken(tmp_path, folder, dict.fromkeys(range(15), 10))
-    source = source_of(settings(tmp_path))
+    source = build_train_source(settings(tmp_path))
     assert not any(image.any() for image, _ in source)
     assert "15 of 15 images" in source.find_fault()
 
 
-def test_an_image_of_the_colour_of_broken_ones_is_none_of_them(folder, tmp_path):
+def test_an_image_of_the_blank_colour_is_readable(folder, tmp_path):
     save_broken(tmp_path, folder, {})
     Image.new("RGB", (50, 40), tuple(BLANK)).save(tmp_path / "train" / "class_0" / "5.png")
     cfg = settings(tmp_path, "data.batch=16", "data.test=train")
-    source = source_of(cfg, epochs=1)
+    source = build_train_source(cfg, epochs=1)
     ((images, _),) = list(source)
-    (row,) = blank_rows(images)
+    (row,) = find_blank_images(images)
     assert (images[row] == BLANK[:, None, None]).all()
     assert source.unreadable.count == 0
-    assert sum(len(label) for _, label in evaluated(cfg)) == 16
+    assert sum(len(label) for _, label in read_test_images(cfg)) == 16
 
 
-def test_no_transform_changes_the_colour_of_broken_images():
-    image = full_or_blank(np.zeros(9, np.uint8))
+def test_no_transform_changes_the_blank_colour():
+    image = decode_or_blank(np.zeros(9, np.uint8))
     for more in (["data.crop=224", "data.resize=256"], ["data.crop=31"], ["data.augment=none"]):
-        operators = train_transforms(settings(Path(), *more).data)
+        operators = list_train_transforms(settings(Path(), *more).data)
         for seed in range(100):
             ds.config.set_seed(seed)
             view = functools.reduce(lambda x, operator: operator(x), operators, image)
@@ -366,9 +369,9 @@ def test_files_that_cannot_be_opened_are_replaced_counted_and_named_once(
     """As broken images are; MindData's pipeline ends at the first of them."""
     save_broken(tmp_path, folder, {2: 900})
     cfg = settings(tmp_path, "data.augment=none", "data.batch=5", "data.max_unreadable=0.5")
-    expected = list(source_of(cfg))
+    expected = list(build_train_source(cfg))
     files = dangle(tmp_path, 4, 5, 13)
-    source = source_of(cfg)
+    source = build_train_source(cfg)
     result = list(source)
     assert source.find_fault() == ""
     assert source.unreadable.count == 4
@@ -390,7 +393,7 @@ def test_a_resumed_run_replaces_files_that_cannot_be_opened_alike(folder, tmp_pa
     save_broken(tmp_path, folder, {})
     dangle(tmp_path, 6, 11)
     cfg = settings(tmp_path, "data.max_unreadable=0.5")
-    whole = list(source_of(cfg))
+    whole = list(build_train_source(cfg))
     samples = read_records(cfg, "train")
     for skip in (2, 4):
         order = build_train_sampler(cfg, samples, ALONE)
@@ -401,21 +404,21 @@ def test_too_many_files_that_cannot_be_opened_stop_the_run(folder, tmp_path):
     save_broken(tmp_path, folder, {})
     cfg = settings(tmp_path, "data.test=train")
     files = dangle(tmp_path, 6)
-    source = source_of(cfg)
+    source = build_train_source(cfg)
     assert len(list(source)) == 6
     assert source.find_fault().startswith("data.max_unreadable: 1 of 15 images could not be read")
     with pytest.raises(ValueError, match="class_1/1.JPEG"):
-        evaluated(cfg)
+        read_test_images(cfg)
     dangle(tmp_path, *(n for n in range(15) if n != 6))
-    source = source_of(cfg)
+    source = build_train_source(cfg)
     assert len(list(source)) == 6
     assert source.find_fault().startswith("data.root: cannot read")
     assert files[0].is_symlink()
 
 
-def test_class_folders_that_have_changed_are_told(folder, tmp_path):
+def test_changed_class_folders_are_reported(folder, tmp_path):
     save_broken(tmp_path, folder, {2: 900})
-    source = source_of(settings(tmp_path))
+    source = build_train_source(settings(tmp_path))
     list(source)
     (tmp_path / "train" / "class_0" / "2.JPEG").unlink()
     with pytest.raises(ValueError, match="data.train: .*class_0 has changed"):
@@ -430,9 +433,9 @@ def test_a_broken_image_counts_in_no_evaluation(broken, form, log_messages):
     valid = np.concatenate([row[2] for row in rows])
     assert np.flatnonzero(~valid).tolist() == [*BROKEN, 15]
     assert source.unreadable.count == len(log_messages) == 2
-    known = describe(cfg.data, "test", 15, build_heads(cfg)[0])
-    assert known.labels == [0] * 5 + [1] * 5 + [2] * 5
-    assert known.paths[13] == "class_2/3.JPEG"
+    samples = describe_samples(cfg.data, "test", 15, build_heads(cfg)[0])
+    assert samples.labels == [0] * 5 + [1] * 5 + [2] * 5
+    assert samples.paths[13] == "class_2/3.JPEG"
 
 
 @pytest.mark.parametrize(
@@ -445,12 +448,12 @@ def test_a_broken_image_counts_in_no_evaluation(broken, form, log_messages):
         ("data.train=.", "no class folder"),
     ],
 )
-def test_wrong_data_is_told(folder, change, words):
+def test_wrong_data_is_refused(folder, change, words):
     with pytest.raises(ValueError, match=words):
         read_records(settings(folder, change), "train")
 
 
-def test_a_label_out_of_range_is_told(mindrecord):
+def test_a_label_out_of_range_is_refused(mindrecord):
     record = ["data.source=mindrecord", "data.test=val.mindrecord", "model.num_classes=2"]
     with pytest.raises(ValueError, match="there is a label 2"):
-        evaluated(settings(mindrecord, *record))
+        read_test_images(settings(mindrecord, *record))

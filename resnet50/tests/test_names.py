@@ -1,4 +1,4 @@
-"""Every known naming is consumed whole, on both sides."""
+"""Every array of every known format is converted."""
 
 import re
 
@@ -8,16 +8,17 @@ import pytest
 from resnet50 import convert as names
 from resnet50.model import build_network
 from resnet50.network import NETWORK
-from utils.weights.checkpoint import weights_of
-from utils.weights.convert import convert
+from utils.testing.golden import get_shapes
+from utils.weights.convert import NORM, convert
 
-LEAVES = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean"}
-LEAVES["moving_variance"] = "running_var"
+SETTINGS = {"num_classes": 5, "mean": (0.5,) * 3, "std": (0.5,) * 3}
+
+BACK = {theirs: ours for ours, theirs in NORM.items()}
 
 
 def torch_leaves(name: str) -> str:
     module, _, leaf = name.rpartition(".")
-    return f"{module}.{LEAVES.get(leaf, leaf)}"
+    return f"{module}.{BACK.get(leaf, leaf)}"
 
 
 def nvidia(name: str) -> str:
@@ -52,33 +53,31 @@ def zoo_se(name: str) -> str:
         ("se_resnet50", zoo_se),
     ],
 )
-def test_a_published_naming_is_consumed_on_both_sides(arch, spell):
-    net = build_network(arch, num_classes=5, mean=(0.5,) * 3, std=(0.5,) * 3)
-    wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
+def test_every_array_of_a_published_format_is_used(arch, spell):
+    shapes = get_shapes(build_network(arch, **SETTINGS))
     values = {
-        name: np.full(shape, i % 97, np.float32) for i, (name, shape) in enumerate(wanted.items())
+        name: np.full(shape, i % 97, np.float32) for i, (name, shape) in enumerate(shapes.items())
     }
     source = {spell(name): value for name, value in values.items()}
-    assert len(source) == len(wanted)
-    converted = convert(source, wanted, NETWORK)
+    assert len(source) == len(shapes)
+    converted = convert(source, shapes, NETWORK)
     assert converted.missing == []
     for name, value in values.items():
         np.testing.assert_array_equal(converted.arrays[name], value, name)
     source["layer5.0.conv1.weight"] = np.zeros(1, np.float32)
     with pytest.raises(ValueError, match=r"layer5\.0\.conv1\.weight"):
-        convert(source, wanted, NETWORK)
+        convert(source, shapes, NETWORK)
 
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "module.model.", "backbone."])
 @pytest.mark.parametrize("spell", [torch_leaves, nvidia, zoo, mindcv])
-def test_a_wrappers_prefix_may_stand_before_every_naming(prefix, spell):
-    net = build_network("resnet18", num_classes=5, mean=(0.5,) * 3, std=(0.5,) * 3)
-    wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
-    source = {prefix + spell(name): np.zeros(shape) for name, shape in wanted.items()}
-    converted = convert(source, wanted, NETWORK)
-    assert (converted.missing, set(converted.arrays)) == ([], set(wanted))
+def test_every_format_may_have_the_prefix_of_a_wrapper(prefix, spell):
+    shapes = get_shapes(build_network("resnet18", **SETTINGS))
+    source = {prefix + spell(name): np.zeros(shape) for name, shape in shapes.items()}
+    converted = convert(source, shapes, NETWORK)
+    assert (converted.missing, set(converted.arrays)) == ([], set(shapes))
 
 
-def test_names_of_another_network_are_told():
+def test_names_of_another_network_are_refused():
     with pytest.raises(ValueError, match="not a ResNet's"):
         names.detect_format(["blocks.0.weight"])

@@ -6,33 +6,31 @@ torchvision's own networks.
 
 from pathlib import Path
 
-import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor
 
 from resnet50 import loss as losses
 from resnet50 import model
 from resnet50.golden_case import MEAN, STD, build_loss, build_network, build_train_step
-from utils.testing.golden import fill_input, load_case, record_taps, spread, torch_names
-from utils.testing.step_comparison import off
+from utils.testing.golden import load_case, spread, torch_names
+from utils.tests.parity import (
+    assert_activations,
+    assert_statistics,
+    assert_updates,
+    compute_gradients,
+    make_clip,
+    make_inputs,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL, FULL = load_case(GOLDEN / "resnet50_small.json"), load_case(GOLDEN / "resnet50.json")
 VARIANTS = {case["name"]: case for case in load_case(GOLDEN / "variants.json")}
 
 
-def inputs(case: dict) -> tuple[Tensor, Tensor]:
-    image = Tensor(fill_input(case["input_seed"], case["input_shape"]))
-    return image, Tensor(np.array(case["labels"], np.int32))
-
-
 def assert_scores(case: dict) -> None:
     """Within 1e-4 of the spread."""
     expected = np.array(case["eval"]["logits"])
-    scores = build_network(case)(
-        Tensor(fill_input(case["input_seed"], case["input_shape"]))
-    ).asnumpy()
+    scores = build_network(case)(make_clip(case)).asnumpy()
     assert np.abs(scores - expected).max() <= 1e-4 * spread(expected)
 
 
@@ -53,15 +51,7 @@ def test_scores_of_every_depth(name):
 @pytest.mark.parametrize("case", [SMALL, *VARIANTS.values()], ids=lambda c: c["config"]["arch"])
 def test_activations_on_the_way(case):
     taps = {point: v for point, v in case["eval"]["taps"].items() if point != "avgpool"}
-    image = fill_input(case["input_seed"], case["input_shape"])
-    seen = record_taps(build_network(case), list(taps), image)
-    for point, expected in taps.items():
-        x = seen[point]
-        scale = max(expected["std"], 1e-3)
-        assert list(x.shape) == expected["shape"], point
-        assert abs(x.mean() - expected["mean"]) < 1e-4 * scale, point
-        assert abs(x.std() - expected["std"]) < 1e-4 * scale, point
-        assert np.abs(x.reshape(-1)[:8] - expected["first"]).max() < 1e-3 * scale, point
+    assert_activations(build_network(case), taps, make_clip(case))
 
 
 TRAINED = [
@@ -79,57 +69,26 @@ def test_training_loss_gradients_and_buffers(case):
     And three times what PyTorch's own float32 is away from float64: 0.25 % at 50 layers.
     """
     net, train = build_network(case).set_train(True), case["train"]
-    loss, weights = build_loss(case), net.trainable_params()
-
-    def forward(x, y):
-        scores = net(x)
-        return loss(scores, y), scores
-
-    gradients = ms.value_and_grad(forward, None, ms.ParameterTuple(weights), has_aux=True)
-    image, label = inputs(case)
-    (value, scores), grads = ms.jit(gradients)(image, label)
+    image, label = make_inputs(case)
+    value, scores, norms = compute_gradients(net, build_loss(case), image, label)
     noise = 3 * abs(train["loss"] / train["loss64"] - 1)
-    assert float(value.asnumpy()) == pytest.approx(train["loss64"], rel=1e-4 + noise)
+    assert value == pytest.approx(train["loss64"], rel=1e-4 + noise)
     others = train["other_losses64"]
     plain = float(losses.build_loss(0.0, "excluded")(scores, label).asnumpy())
     assert plain == pytest.approx(others["cross_entropy"], rel=1e-4)
     included = float(losses.build_loss(0.1, "included")(scores, label).asnumpy())
     name = "label_smoothing_0.1_uniform_over_all_K (PyTorch, NVIDIA)"
     assert included == pytest.approx(others[name], rel=1e-4)
-    names = torch_names(net)
-    norms = {names[p.name]: np.linalg.norm(g.asnumpy()) for p, g in zip(weights, grads)}
-    noise = max(abs(train["grad_norm"][n] / sure - 1) for n, sure in train["grad_norm64"].items())
-    assert norms == pytest.approx(train["grad_norm64"], rel=0.02 + 3 * noise)
-    values = {names[name]: p for name, p in net.parameters_dict().items() if name in names}
-    for buffer, expected in train["buffers"].items():
-        if not buffer.endswith("num_batches_tracked"):
-            norm = np.linalg.norm(values[buffer].asnumpy())
-            assert norm == pytest.approx(expected, rel=1e-3), buffer
+    exact = train["grad_norm64"]
+    noise = max(abs(train["grad_norm"][name] / norm - 1) for name, norm in exact.items())
+    assert norms == pytest.approx(exact, rel=0.02 + 3 * noise)
+    assert_statistics(net, train["buffers"], 1e-3)
 
 
 @pytest.mark.parametrize("part", [pytest.param("step", marks=pytest.mark.slow), "step_decay"])
 def test_five_updates_with_the_no_decay_groups(part):
-    """Losses and lengths of updates as far off float64 as PyTorch's, and 1e-3, and 2 %.
-
-    Three times that, where PyTorch's own float32 is within 2 %.
-    """
     recorded, step = SMALL["train"][part], build_train_step(SMALL, part)
-    weights = step.net.trainable_params()
-    before = {p.name: p.asnumpy().copy() for p in weights}
-    image, label = inputs(SMALL)
-    losses = [float(step(image, label)[0].asnumpy()) for _ in range(5)]
-    noise = np.abs(np.divide(recorded["losses"], recorded["losses64"]) - 1).max()
-    np.testing.assert_allclose(losses, recorded["losses64"], rtol=1e-3 + 3 * noise)
-    names, checked = torch_names(step.net), 0
-    for parameter in weights:
-        name = names[parameter.name]
-        sure = recorded["delta_norm64"][name]
-        own = off(recorded["delta_norm"][name], sure)
-        if own < 0.02:
-            moved = parameter.asnumpy().astype(np.float64) - before[parameter.name]
-            assert np.linalg.norm(moved) == pytest.approx(sure, rel=0.02 + 3 * own), name
-            checked += 1
-    assert checked > 100
+    assert assert_updates(step, make_inputs(SMALL), recorded, "delta_norm") > 100
 
 
 def test_names_and_counts_are_torchvisions():

@@ -9,7 +9,7 @@ from mindspore import Tensor
 
 from resnet50.config import Config, Train
 from resnet50.loss import build_loss
-from resnet50.lr_generator import get_lr, is_decayed, parameter_groups
+from resnet50.lr_generator import build_parameter_groups, get_lr, is_decayed
 from resnet50.mixup import MixUp, mix_targets
 from resnet50.model import build_network
 from resnet50.train import build
@@ -26,7 +26,7 @@ CONFIGS = ROOT / "resnet50" / "configs"
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def rates(schedule: str, case: dict, per_epoch: int, **changes) -> np.ndarray:
+def compute_rates(schedule: str, case: dict, per_epoch: int, **changes) -> np.ndarray:
     train = SimpleNamespace(
         schedule=schedule,
         lr=case.get("lr_max", case.get("base_lr")),
@@ -49,7 +49,7 @@ def assert_points(result: np.ndarray, points: list) -> None:
 
 @pytest.mark.parametrize("case", CASES["tutorial_cosine"] + CASES["tutorial_cosine_short"])
 def test_the_tutorials_cosine(case):
-    result = rates("tutorial_cosine", case, case["steps_per_epoch"])
+    result = compute_rates("tutorial_cosine", case, case["steps_per_epoch"])
     assert len(result) == case["total_epochs"] * case["steps_per_epoch"]
     whole = list(enumerate(case.get("all_values_float32", [])))
     assert_points(result, case.get("values_float32", whole))
@@ -57,32 +57,34 @@ def test_the_tutorials_cosine(case):
 
 @pytest.mark.parametrize("case", CASES["zoo_other_modes"], ids=lambda case: case["mode"])
 def test_the_zoos_other_modes(case):
-    assert_points(rates(case["mode"], case, case["steps_per_epoch"]), case["values_float32"])
+    assert_points(
+        compute_rates(case["mode"], case, case["steps_per_epoch"]), case["values_float32"]
+    )
 
 
 @pytest.mark.parametrize("case", CASES["standard_cosine"])
 def test_warm_up_and_cosine(case):
     steps = {"epochs": case["total_steps"], "warmup_epochs": case["warmup_steps"]}
-    assert_points(rates("cosine", case, 1, **steps), case["values"])
+    assert_points(compute_rates("cosine", case, 1, **steps), case["values"])
 
 
 @pytest.mark.parametrize("case", CASES["nvidia_per_epoch"])
 def test_nvidias_rate_changes_from_epoch_to_epoch(case):
-    result = rates("cosine", case, 3, lr_changes="epoch")
+    result = compute_rates("cosine", case, 3, lr_changes="epoch")
     assert_points(result[::3], case["values"])
     assert (result[::3] == result[2::3]).all()
 
 
 def test_torchvisions_rate_falls_every_thirty_epochs():
     case = {"lr_max": 0.1, "lr_end": 0.0, "total_epochs": 90}
-    result = rates("thirds", case, 2)
+    result = compute_rates("thirds", case, 2)
     assert_points(result[::2], [(0, 0.1), (29, 0.1), (30, 0.01), (59, 0.01), (60, 0.001)])
 
 
 def test_a_curve_may_be_longer_than_the_run():
     case = {"lr_max": 0.3, "lr_end": 0.0, "total_epochs": 24}
     short, whole = (
-        rates("cosine", {**case, "total_epochs": epochs}, 5, schedule_epochs=28)
+        compute_rates("cosine", {**case, "total_epochs": epochs}, 5, schedule_epochs=28)
         for epochs in (24, 28)
     )
     assert len(short) == 24 * 5
@@ -106,8 +108,8 @@ def test_the_lars_yamls_rates_are_mlperfs():
 @pytest.mark.parametrize("name", ["sgd", "lars"])
 def test_the_optimizer_is_the_one_that_the_settings_name(name):
     path, small = CONFIGS / "resnet50_smoke.yaml", ["model.first_width=2", "train.nesterov=false"]
-    asked = [f"train.optimizer={name}", "train.trust_coefficient=0.02", "train.epsilon=0.5"]
-    cfg = load_config(Config, path, [*small, *asked])
+    changes = [f"train.optimizer={name}", "train.trust_coefficient=0.02", "train.epsilon=0.5"]
+    cfg = load_config(Config, path, [*small, *changes])
     setup = build(cfg, Runtime(), TrainSampler(1000, 128, 0, 1, 0))
     step, lr = setup.step, setup.lr
     assert type(step.optimizer) is {"sgd": SGD, "lars": LARS}[name]
@@ -154,7 +156,7 @@ def test_decay_groups(resnet50):
     expected, names = CASES["weight_decay_groups"]["resnet50"], torch_names(resnet50)
     weights = resnet50.trainable_params()
     train = SimpleNamespace(decay="norms_and_biases", weight_decay=0.5)
-    decayed, spared = parameter_groups(weights, train, np.ones(3))
+    decayed, spared = build_parameter_groups(weights, train, np.ones(3))
     assert [names[p.name] for p in decayed["params"]] == expected["decayed"]
     assert [names[p.name] for p in spared["params"]] == expected["not_decayed"]
     assert (decayed["weight_decay"], spared["weight_decay"]) == (0.5, 0.0)
@@ -204,8 +206,8 @@ def test_mixup_mixes_images_and_losses_alike():
     np.testing.assert_allclose(mixed, fraction * x + (1 - fraction) * x[partner], atol=1e-5)
     loss = build_loss(0.1, "included")
 
-    def value(wanted: np.ndarray) -> float:
-        return float(loss(Tensor(scores), Tensor(wanted)).asnumpy())
+    def value(expected_target: np.ndarray) -> float:
+        return float(loss(Tensor(scores), Tensor(expected_target)).asnumpy())
 
     parts = fraction * value(label) + (1 - fraction) * value(label[partner])
     assert value(target) == pytest.approx(parts, rel=1e-5)

@@ -1,81 +1,47 @@
-"""Hostile .ckpt files: a sound file's message, changed by MindSpore's own protobuf class."""
+"""Hostile .ckpt files: an intact file, changed by MindSpore's own protobuf class."""
 
-from typing import Callable
+from typing import Any, Callable, Union
 
 from mindspore.train.checkpoint_pb2 import Checkpoint
 
-FEW = 1_000_000  # bytes of a file made to take much memory
+MEGABYTE = 1_000_000  # size of a file that would take much memory
 
 
-def change(content: bytes, edit: Callable[[Checkpoint], None]) -> bytes:
-    """The message of a file without a checksum, after `edit`."""
-    message = Checkpoint.FromString(content)
-    edit(message)
-    return message.SerializePartialToString()
+def change(edit: Callable[[Any], object]) -> Callable[[bytes], bytes]:
+    """A function that applies `edit` to the first entry of a file without a checksum."""
+    return change_message(lambda message: edit(message.value[0]))
 
 
-def set_sizes(*sizes: int, every: bool = False) -> Callable[[Checkpoint], None]:
-    def edit(message: Checkpoint) -> None:
-        for entry in message.value if every else message.value[:1]:
-            entry.tensor.dims[:] = sizes
+def change_message(edit: Callable[[Checkpoint], object]) -> Callable[[bytes], bytes]:
+    def build(content: bytes) -> bytes:
+        message = Checkpoint.FromString(content)
+        edit(message)
+        return message.SerializePartialToString()
 
-    return edit
-
-
-def set_type(name: str) -> Callable[[Checkpoint], None]:
-    def edit(message: Checkpoint) -> None:
-        message.value[0].tensor.tensor_type = name
-
-    return edit
+    return build
 
 
-def set_content(content: bytes) -> Callable[[Checkpoint], None]:
-    def edit(message: Checkpoint) -> None:
-        message.value[0].tensor.tensor_content = content
-
-    return edit
+def set_sizes(entry: Any, *sizes: int) -> None:
+    entry.tensor.dims[:] = sizes
 
 
-def halve(message: Checkpoint) -> None:
-    tensor = message.value[0].tensor
-    tensor.tensor_content = tensor.tensor_content[: len(tensor.tensor_content) // 2]
+def set_tensor(**fields: Union[str, bytes]) -> Callable[[bytes], bytes]:
+    return change(lambda entry: [setattr(entry.tensor, *field) for field in fields.items()])
 
 
-def repeat_first(message: Checkpoint) -> None:
-    message.value.add().CopyFrom(message.value[0])
+def halve(entry: Any) -> None:
+    entry.tensor.tensor_content = entry.tensor.tensor_content[::2]
 
 
-def repeat_at_once(message: Checkpoint) -> None:
-    first = message.value.pop(0)
-    message.value.insert(0, first)
-    message.value.insert(0, first)
+def add_map(entry: Any) -> None:
+    entry.maptensor.tensor.add(tensor_type="Float32", tensor_content=bytes(8))
 
 
-def drop_tensor(message: Checkpoint) -> None:
-    message.value[0].ClearField("tensor")
+def repeat_in_a_row(message: Checkpoint) -> None:
+    message.value.insert(0, message.value[0])
 
 
-def make_map(message: Checkpoint) -> None:
-    part = message.value[0].maptensor.tensor.add()
-    part.tensor_type, part.tensor_content = "Float32", bytes(8)
-
-
-def drop(field: str) -> Callable[[Checkpoint], None]:
-    def edit(message: Checkpoint) -> None:
-        message.value[0].tensor.ClearField(field)
-
-    return edit
-
-
-def drop_name(message: Checkpoint) -> None:
-    message.value[0].ClearField("tag")
-
-
-def lengthen_name(message: Checkpoint) -> None:
-    message.value[0].tag = "x" * FEW
-
-
-def entry(tensor: bytes) -> bytes:
+def build_entry(tensor: bytes) -> bytes:
     """A file of one array named `a` from the bytes of a TensorProto."""
     value = b"\x0a\x01a\x12" + varint(len(tensor)) + tensor
     return b"\x0a" + varint(len(value)) + value
@@ -89,53 +55,48 @@ def varint(number: int) -> bytes:
     return head + bytes([number])
 
 
-# name: what becomes of a sound file of float32 arrays; MindSpore's loader crashes on many of them,
-# or loads what is not there.
-CRAFTED: dict[str, Callable[[bytes], bytes]] = {
-    name: (lambda content, edit=edit: change(content, edit))
-    for name, edit in {
-        "a size of -1": set_sizes(-1),
-        "a hundred sizes": set_sizes(*[1] * 100),
-        "one number": set_sizes(1),
-        "one number, all entries": set_sizes(1, every=True),
-        "no sizes": set_sizes(),
-        "a size of 0": set_sizes(0),
-        "two sizes of 0": set_sizes(0, 0),
-        "less than there is": set_sizes(3),
-        "4 GB": set_sizes(10**9),
-        "more than 2^64": set_sizes(*[2**62] * 8),
-        "no content": set_content(b""),
-        "content of a byte": set_content(b"x"),
-        "half the content": halve,
-        "a name at both ends": repeat_first,
-        "a name twice in a row": repeat_at_once,
-        "no array": drop_tensor,
-        "a map": make_map,
-        "no content field": drop("tensor_content"),
-        "no type field": drop("tensor_type"),
-        "no name": drop_name,
-        "a name of a megabyte": lengthen_name,
-        **{
-            f"type {kind}": set_type(kind)
-            for kind in ("Float16", "BFloat16", "Float64", "Int4", "Int8", "Int64", "UInt64")
-        },
-        **{f"type {kind}": set_type(kind) for kind in ("Bool", "Complex64", "\x1b[31m", "")},
-    }.items()
+SIZES = {
+    "a size of -1": [-1],
+    "a hundred sizes": [1] * 100,
+    "one number": [1],
+    "no sizes": [],
+    "a size of 0": [0],
+    "two sizes of 0": [0, 0],
+    "less than there is": [3],
+    "4 GB": [10**9],
+    "more than 2^64": [2**62] * 8,
 }
-CRAFTED.update(
-    {
-        "empty entries": lambda _: b"\x0a\x00" * (FEW // 2),
-        "tiny arrays": lambda _: b"".join(
-            b"\x0a\x13\x0a\x04%4x\x12\x0b\x08\x01\x12\x04Bool\x1a\x01x" % n
-            for n in range(FEW // 84)
-        ),
-        "a million sizes": lambda _: entry(b"\x08\x01" * (FEW // 2)),
-        "a million packed sizes": lambda _: entry(b"\x0a" + varint(FEW) + b"\x01" * FEW),
-        "a million fields": lambda _: entry(b"\x22\x00" * (FEW // 2)),
-        "a length of 2^63": lambda _: b"\x0a" + varint(2**63 - 1),
-        "a name that is not UTF-8": lambda content: content.replace(b"0.weight", b"0.we\xffght"),
-        "text": lambda _: b"hello, I am no checkpoint",
-        "zeros": lambda content: bytes(len(content)),
-        "a checksum only": lambda _: b"crc_num" + bytes(10),
-    }
-)
+TYPES = ("Float16", "BFloat16", "Float64", "Int4", "Int8", "Int64", "UInt64", "Bool", "Complex64")
+# name: function from an intact file of float32 arrays to a damaged one. MindSpore's loader crashes
+# on many of them, or loads values that are not in the file.
+CRAFTED: dict[str, Callable[[bytes], bytes]] = {
+    **{name: change(lambda entry, n=n: set_sizes(entry, *n)) for name, n in SIZES.items()},
+    **{f"type {kind}": set_tensor(tensor_type=kind) for kind in (*TYPES, "\x1b[31m", "")},
+    "one number, all entries": change_message(lambda m: [set_sizes(e, 1) for e in m.value]),
+    "no content": set_tensor(tensor_content=b""),
+    "content of a byte": set_tensor(tensor_content=b"x"),
+    "half the content": change(halve),
+    "a name at both ends": change_message(lambda m: m.value.append(m.value[0])),
+    "a name twice in a row": change_message(repeat_in_a_row),
+    "no array": change(lambda entry: entry.ClearField("tensor")),
+    "a map": change(add_map),
+    "no content field": change(lambda entry: entry.tensor.ClearField("tensor_content")),
+    "no type field": change(lambda entry: entry.tensor.ClearField("tensor_type")),
+    "no name": change(lambda entry: entry.ClearField("tag")),
+    "a name of a megabyte": change(lambda entry: setattr(entry, "tag", "x" * MEGABYTE)),
+    "empty entries": lambda _: b"\x0a\x00" * (MEGABYTE // 2),
+    "tiny arrays": lambda _: b"".join(
+        b"\x0a\x13\x0a\x04%4x\x12\x0b\x08\x01\x12\x04Bool\x1a\x01x" % n
+        for n in range(MEGABYTE // 84)
+    ),
+    "a million sizes": lambda _: build_entry(b"\x08\x01" * (MEGABYTE // 2)),
+    "a million packed sizes": lambda _: build_entry(
+        b"\x0a" + varint(MEGABYTE) + b"\x01" * MEGABYTE
+    ),
+    "a million fields": lambda _: build_entry(b"\x22\x00" * (MEGABYTE // 2)),
+    "a length of 2^63": lambda _: b"\x0a" + varint(2**63 - 1),
+    "a name that is not UTF-8": lambda content: content.replace(b"0.weight", b"0.we\xffght"),
+    "text": lambda _: b"hello, I am no checkpoint",
+    "zeros": lambda content: bytes(len(content)),
+    "a checksum only": lambda _: b"crc_num" + bytes(10),
+}

@@ -14,17 +14,17 @@ PIPELINE = """
 import json, sys
 from pathlib import Path
 from types import SimpleNamespace
-from resnet50.dataset import train_transforms
-from resnet50.images import blank_rows
+from resnet50.dataset import list_train_transforms
+from resnet50.images import find_blank_images
 from resnet50.readers import open_reader
 data = SimpleNamespace(is_cifar=False, source="folder", train="", augment="crop", crop=32)
 data.min_area, results = 0.08, {}
 for folder in sorted(Path(sys.argv[1]).iterdir()):
     data.root = folder
     print(folder, flush=True)
-    rows = open_reader(data, "train", [0], 1).map(train_transforms(data), ["image"])
+    rows = open_reader(data, "train", [0], 1).map(list_train_transforms(data), ["image"])
     ((image, _),) = rows.create_tuple_iterator(num_epochs=1, output_numpy=True)
-    results[folder.name] = len(blank_rows(image[None])) > 0 or list(image.shape)
+    results[folder.name] = len(find_blank_images(image[None])) > 0 or list(image.shape)
 print(json.dumps(results))
 """
 

@@ -32,11 +32,6 @@ print(seconds, 1024 * peak)
 """
 
 
-@pytest.fixture
-def seed(request) -> int:
-    return request.config.getoption("--seed", default=0)
-
-
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's VmHWM")
 @pytest.mark.parametrize("make", COSTLY, ids=lambda make: make.__name__)
 def test_a_small_file_never_costs_much_time_or_memory(make, tmp_path):
@@ -58,28 +53,21 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def check(make, seeds, path) -> None:
+@pytest.mark.parametrize("make", MUTATED.values(), ids=MUTATED)
+@pytest.mark.parametrize(
+    "seeds", [range(150), pytest.param(range(150, 3000), marks=pytest.mark.slow)], ids=str
+)
+def test_mutated_files_are_read_or_refused(make, seeds, seed, tmp_path):
     """The only error is the reader's own: one line that begins with the file's name."""
-    before, lines = peak(), []
-    for each in seeds:
-        path.write_bytes(make(each))
+    before, lines, path = peak(), [], tmp_path / "mutated"
+    for number in seeds:
+        path.write_bytes(make(seed + number))
         start = time.process_time()
         try:
             load(path)
         except TorchFileError as error:
             lines.append(str(error))
-        assert time.process_time() - start < SECONDS, each
+        assert time.process_time() - start < SECONDS, number
     assert lines
     assert all(line.startswith(f"{path}: ") and line.isprintable() for line in lines)
     assert peak() - before < BYTES
-
-
-@pytest.mark.parametrize("make", MUTATED, ids=lambda make: make.__name__)
-def test_mutated_files_are_read_or_refused(make, seed, tmp_path):
-    check(make, range(seed, seed + 150), tmp_path / "mutated")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("make", MUTATED, ids=lambda make: make.__name__)
-def test_thousands_of_mutated_files_are_read_or_refused(make, seed, tmp_path):
-    check(make, range(seed + 150, seed + 3000), tmp_path / "mutated")

@@ -9,9 +9,9 @@ import pytest
 from tsm.convert import canonical_name, detect_format
 from tsm.model import TSM
 from tsm.network import NETWORK
-from utils.testing.golden import fill, load_case, torch_names
+from utils.testing.golden import fill, get_shapes, load_case, torch_names
 from utils.weights.checkpoint import weights_of
-from utils.weights.convert import convert, read_naming
+from utils.weights.convert import convert, detect_prefix_and_format
 
 GOLDEN = Path(__file__).parent / "golden"
 VARIANTS = {case["name"]: case for case in load_case(GOLDEN / "variants.json")}
@@ -98,28 +98,28 @@ SOURCES = [
 def test_published_names_are_consumed_on_both_sides(source, settings, new_head):
     shapes = load_manifest(source)
     net = TSM(segments=8, **settings)
-    targets = {name: tuple(p.shape) for name, p in weights_of(net).items()}
-    done = convert(fill_state(shapes), targets, NETWORK, new_head)
-    assert set(done.arrays) | set(done.missing) == set(targets)
-    assert all(done.arrays[name].shape == targets[name] for name in done.arrays)
-    assert done.missing == ([n for n in targets if "fc." in n] if new_head else [])
+    targets = get_shapes(net)
+    converted = convert(fill_state(shapes), targets, NETWORK, new_head)
+    assert set(converted.arrays) | set(converted.missing) == set(targets)
+    assert all(converted.arrays[name].shape == targets[name] for name in converted.arrays)
+    assert converted.missing == ([n for n in targets if "fc." in n] if new_head else [])
     counted = {name for name in shapes if name.endswith("num_batches_tracked")}
     head = {name for name in shapes if new_head and "fc." in name}
-    assert set(done.dropped) == counted | head
+    assert set(converted.dropped) == counted | head
 
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "module.model.", "backbone."])
 @pytest.mark.parametrize("source", sorted({source for source, _, _ in SOURCES}))
 def test_every_format_may_have_the_prefix_of_a_wrapper(source, prefix):
     names = [name.removeprefix("module.") for name in load_manifest(source)]
-    detected_prefix, source_format = read_naming([prefix + name for name in names], NETWORK.convert)
-    assert (detected_prefix, source_format) == (prefix, detect_format(names))
+    detected = detect_prefix_and_format([prefix + name for name in names], NETWORK.convert)
+    assert detected == (prefix, detect_format(names))
 
 
 def test_a_backbone_alone_has_the_format_of_mmaction2():
     names = [name for name in load_manifest("mmaction2_tsm_r50") if name.startswith("backbone.")]
-    assert read_naming(names, NETWORK.convert) == ("", "mmaction2")
-    assert read_naming([f"module.{name}" for name in names], NETWORK.convert) == (
+    assert detect_prefix_and_format(names, NETWORK.convert) == ("", "mmaction2")
+    assert detect_prefix_and_format([f"module.{name}" for name in names], NETWORK.convert) == (
         "module.",
         "mmaction2",
     )
@@ -130,7 +130,7 @@ def test_every_array_gets_its_own_name():
     shapes = load_manifest("mmaction2_tsm_r50")
     source = fill_state(shapes)
     net = TSM(400, 8)
-    targets = {name: tuple(p.shape) for name, p in weights_of(net).items()}
+    targets = get_shapes(net)
     arrays = convert(source, targets, NETWORK).arrays
     norm = "base_model.layer2.0.downsample.1.moving_mean"
     expected = {
@@ -154,7 +154,7 @@ def test_our_own_names_pass_through():
 
 def test_a_flow_network_starts_from_the_mean_over_rgb():
     net = TSM(9, 8, arch="resnet18", modality="flow", frames_per_segment=5)
-    targets = {name: tuple(p.shape) for name, p in weights_of(net).items()}
+    targets = get_shapes(net)
     source = fill_state(load_manifest("torchvision_resnet18"))
     kernel = convert(source, targets, NETWORK, new_head=True).arrays["base_model.conv1.weight"]
     assert kernel.shape == (64, 10, 7, 7)
@@ -183,7 +183,7 @@ def test_a_flow_network_starts_from_the_mean_over_rgb():
 def test_weights_that_do_not_fit_are_named(change, message):
     source = fill_state(load_manifest("tsm_r50_k400"))
     change(source)
-    targets = {name: tuple(p.shape) for name, p in weights_of(TSM(400, 8)).items()}
+    targets = get_shapes(TSM(400, 8))
     with pytest.raises(ValueError, match=message):
         convert(source, targets, NETWORK)
 

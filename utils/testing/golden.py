@@ -7,13 +7,19 @@ network under test gets the same checkpoint, bit for bit, as the implementation 
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
+from utils.config import Run
+from utils.runtime import Runtime
+from utils.train.train_step import TrainStep
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import NORM, convert
+
+UPDATES = 5  # that a case records
 
 
 def fill(name: str, shape: tuple) -> np.ndarray:
@@ -54,10 +60,18 @@ def build_state(case: dict) -> dict:
 
 def case_state(case: dict, net: nn.Cell) -> dict:
     """The state dict of a case; one without a manifest has the names and shapes of the network."""
-    if "manifest" in case:
-        return build_state(case)
-    shapes = {name: tuple(p.shape) for name, p in weights_of(net).items()}
+    return build_state(case) if "manifest" in case else fill_network(net)
+
+
+def fill_network(net: nn.Cell) -> dict:
+    """A PyTorch state dict with the names and shapes of a network."""
+    shapes = get_shapes(net)
     return {theirs: fill(theirs, shapes[ours]) for ours, theirs in torch_names(net).items()}
+
+
+def get_shapes(net: nn.Cell) -> dict:
+    """{our name: shape} of all weights and statistics."""
+    return {name: tuple(p.shape) for name, p in weights_of(net).items()}
 
 
 def spread(values: np.ndarray) -> float:
@@ -81,10 +95,23 @@ def expected_evaluation(case: dict) -> np.ndarray:
 
 def put_state(net, state: dict, network) -> None:
     """Loads the weights of a PyTorch state dict, through the converter of `network`, its record."""
-    wanted = {name: tuple(p.shape) for name, p in weights_of(net).items()}
-    arrays = convert(state, wanted, network).arrays
+    arrays = convert(state, get_shapes(net), network).arrays
     for name, parameter in weights_of(net).items():
         parameter.set_data(Tensor(arrays[name], parameter.dtype))
+
+
+def build_train_step(
+    net: nn.Cell, loss: nn.Cell, optimizer: nn.Cell, clip_norm: float = 0.0
+) -> TrainStep:
+    """The train step of a case's recorded updates: float32, one micro-batch per update."""
+    settings = SimpleNamespace(accumulation_steps=1, clip_norm=clip_norm, ema_decay=0.0)
+    step = TrainStep(net, loss, optimizer, Run(device="CPU"), settings, Runtime(), UPDATES)
+    return step.set_train()
+
+
+def build_labels(case: dict) -> np.ndarray:
+    """The labels of a case, int32 (N,)."""
+    return np.array(case["labels"], np.int32)
 
 
 def torch_names(net) -> dict:
@@ -101,10 +128,10 @@ def torch_names(net) -> dict:
 def record_taps(net, points: list, *inputs: np.ndarray) -> dict:
     """Runs the network eagerly; {point: activation} for names of cells, or `NAME (input ...)`."""
     cells = dict(net.cells_and_names())
-    seen, handles = {}, []
+    activations, handles = {}, []
     for point in points:
         name, _, side = point.partition(" (input")
-        handles.append(hook(cells[name], point, bool(side), seen))
+        handles.append(hook(cells[name], point, bool(side), activations))
     ms.set_context(mode=ms.PYNATIVE_MODE)
     try:
         net(*(Tensor(value) for value in inputs))
@@ -112,15 +139,15 @@ def record_taps(net, points: list, *inputs: np.ndarray) -> dict:
         ms.set_context(mode=ms.GRAPH_MODE)
         for handle in handles:
             handle.remove()
-    return {point: value.asnumpy() for point, value in seen.items()}
+    return {point: value.asnumpy() for point, value in activations.items()}
 
 
-def hook(cell, point: str, at_input: bool, seen: dict):
+def hook(cell, point: str, at_input: bool, activations: dict):
     def before(_, inputs):
-        seen[point] = inputs[0]
+        activations[point] = inputs[0]
 
     def after(_, __, output):
-        seen[point] = output
+        activations[point] = output
 
     if at_input:
         return cell.register_forward_pre_hook(before)

@@ -17,6 +17,7 @@ from mindspore import Tensor
 from utils.config import convert_scalar
 from utils.files import explained
 from utils.testing.golden import (
+    UPDATES,
     evaluation,
     expected_evaluation,
     fill_input,
@@ -27,7 +28,6 @@ from utils.train.train_step import TrainStep
 from utils.weights.checkpoint import weights_of
 
 SAMPLE = 65_536  # elements kept of a tensor
-UPDATES = 5  # of a golden case
 NOISE = 1e-5  # below it lie gradients that are zero by algebra
 DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error, NotImplementedError, LookupError, MemoryError)
 STAGES = ("data", "weights", "forward", "loss", "gradients", "updates")

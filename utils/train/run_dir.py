@@ -153,7 +153,7 @@ class RunDirectory:
             return
         arrays, state = read(self.resume_file), step.state()
         read_sampler_state(arrays, self.resume_file)
-        report = checkpoint.compare(arrays, state)
+        report = checkpoint.report_differences(arrays, state)
         if report:
             raise ValueError(
                 f"{self.resume_file} is of another run: {report}; choose another --run.out"

@@ -1,4 +1,4 @@
-"""Checkpoints: written completely or not at all, loaded with a report of both sides."""
+"""Writes checkpoints atomically, and loads them; every name, shape and type must match."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def remove_leftovers(folder: Path, name: str = "*") -> None:
 def save(path: Path, parameters: dict[str, Parameter], setting: str = "run.out") -> None:
     """Writes a MindSpore checkpoint atomically: at no time is there a half-written `path`.
 
-    Raises ValueError, and leaves what was there before, where the disk does not take it.
+    If it cannot be written it raises ValueError, which names `setting`, and leaves the old file.
     """
     temporary = path.with_name(path.name + ".tmp.ckpt")
     entries = [{"name": name, "data": parameter} for name, parameter in parameters.items()]
@@ -35,10 +35,10 @@ def save(path: Path, parameters: dict[str, Parameter], setting: str = "run.out")
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-        except RuntimeError as error:  # MindSpore's own words for a full disk
+        except RuntimeError as error:  # MindSpore's error for a full disk
             raise ValueError(f"{setting}: cannot write {path}: {one_line(error)[:200]}") from None
-        finally:  # fails as well, where the disk has become read-only
-            remove_leftovers(path.parent, path.name)  # MindSpore leaves one of its own, too
+        finally:  # fails too if the disk has become read-only
+            remove_leftovers(path.parent, path.name)  # MindSpore leaves a temporary file, too
 
 
 def is_state(parameter: Parameter) -> bool:
@@ -47,65 +47,73 @@ def is_state(parameter: Parameter) -> bool:
 
 
 def weights_of(net: nn.Cell) -> dict[str, Parameter]:
+    """{name: parameter} of all weights and statistics of a network."""
     return {p.name: p for p in net.get_parameters() if is_state(p)}
 
 
 def read_weights(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a checkpoint without the single numbers that `append_dict` writes.
+    """The arrays of a checkpoint without the numbers that MindSpore's `append_dict` adds.
 
-    No network here has a weight without axes. Raises ValueError where the file is no checkpoint.
+    No network here has a weight without axes. Raises ValueError if the file is no checkpoint.
     """
-    result = read(path)
-    notes = [escape_control(name) for name, value in result.items() if not value.ndim]
+    arrays = read(path)
+    notes = [escape_control(name) for name, value in arrays.items() if not value.ndim]
     if notes:
         log.info("%s: left out what is no weight: %s", path, first_of(notes, 3))
-    return {name: value for name, value in result.items() if value.ndim}
+    return {name: value for name, value in arrays.items() if value.ndim}
 
 
 def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> list[str]:
-    """Loads every weight of `net` from `path`, strictly: nothing missing, nothing left over.
+    """Loads every weight of `net` from `path`; none may be missing, and the file has no others.
 
     With `new_head`, parameters whose names match the regular expression `head` keep their fresh
-    values. Returns the names that stayed fresh. Raises ValueError otherwise, before anything of
-    the network has changed.
+    values. Returns the names that stayed fresh. Raises ValueError if the file does not fit, before
+    any weight has changed.
     """
-    result, wanted = read_weights(path), weights_of(net)
-    fresh = [name for name in wanted if new_head and re.search(head, name)]
+    arrays, weights = read_weights(path), weights_of(net)
+    fresh = [name for name in weights if new_head and re.search(head, name)]
     if new_head:
-        result = {name: value for name, value in result.items() if not re.search(head, name)}
-    report = compare(result, {name: p for name, p in wanted.items() if name not in fresh})
+        arrays = {name: value for name, value in arrays.items() if not re.search(head, name)}
+    report = report_differences(arrays, {n: p for n, p in weights.items() if n not in fresh})
     if report:
         advice = "; is it of another network, or of other settings under model?"
-        has_other_head = any(re.search(head or "$^", name) and name in report for name in wanted)
+        has_other_head = any(re.search(head or "$^", name) and name in report for name in weights)
         if not new_head and has_other_head:
             advice = "; model.num_classes must be its own, or in training train.new_head=true"
         if Path(path).name == RESUME:
             advice = "; a run goes on from this file: give an epoch_*.ckpt beside it"
         raise ValueError(f"{path} does not fit this network: {report}{advice}")
-    for name, value in result.items():
-        wanted[name].set_data(Tensor(value, wanted[name].dtype))
+    for name, value in arrays.items():
+        weights[name].set_data(Tensor(value, weights[name].dtype))
     return fresh
 
 
-def compare(result: dict[str, np.ndarray], wanted: dict[str, Parameter]) -> str:
-    """What differs in names, shapes and kinds of numbers, in one line; empty if nothing does."""
-    both = [(name, result[name], wanted[name]) for name in wanted if name in result]
-    shapes = [
-        f"{name} is {list(array.shape)} instead of {list(p.shape)}"
-        for name, array, p in both
-        if array.shape != tuple(p.shape)
-    ]
-    kinds = [
-        f"{name} is {array.dtype} instead of {str(p.dtype).lower()}"
-        for name, array, p in both
-        if np.issubdtype(array.dtype, np.floating) != p.is_floating_point()
-    ]
-    missing = [name for name in wanted if name not in result]
-    extra = [name for name in result if name not in wanted]
-    parts = [listing("missing", missing), listing("unknown", extra), listing("shape", shapes)]
-    return "; ".join(part for part in [*parts, listing("type", kinds)] if part)
+def report_differences(arrays: dict[str, np.ndarray], weights: dict[str, Parameter]) -> str:
+    """One line of all differences in names, shapes and types; empty if there are none."""
+    pairs = [(name, arrays[name], weights[name]) for name in weights if name in arrays]
+    return join_reports(
+        missing=[name for name in weights if name not in arrays],
+        unknown=[name for name in arrays if name not in weights],
+        shape=[
+            f"{name} is {list(array.shape)} instead of {list(weight.shape)}"
+            for name, array, weight in pairs
+            if array.shape != tuple(weight.shape)
+        ],
+        type=[
+            f"{name} is {array.dtype} instead of {str(weight.dtype).lower()}"
+            for name, array, weight in pairs
+            if np.issubdtype(array.dtype, np.floating) != weight.is_floating_point()
+        ],
+    )
 
 
-def listing(what: str, names: list[str]) -> str:
-    """The first few, of which a stranger's file may have chosen the names."""
-    return f"{what} {first_of([escape_control(name)[:200] for name in names], 3)}" if names else ""
+def join_reports(**names_by_kind: list[str]) -> str:
+    """The first names of every kind that has some, as in "missing a, b; shape c is ...".
+
+    A hostile file may have chosen the names.
+    """
+    return "; ".join(
+        f"{kind} {first_of([escape_control(name)[:200] for name in names], 3)}"
+        for kind, names in names_by_kind.items()
+        if names
+    )

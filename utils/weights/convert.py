@@ -1,7 +1,7 @@
-"""From a PyTorch state dict to this zoo's parameters, strict on both sides.
+"""Converts a PyTorch state dict to this zoo's parameters; every name on both sides must match.
 
-A network's `convert.py` says how names are spelled; the rules for all networks are here:
-norms change their leaf names, counters are dropped, everything else keeps its layout.
+A network's `convert.py` maps the names. The rules for all networks are here: norms change their
+leaf names, counters of batches are dropped, arrays keep their layout.
 """
 
 import re
@@ -13,7 +13,7 @@ import numpy as np
 
 from utils.nn.layers import resize_table
 from utils.weights import checkpoint, torch_reader
-from utils.weights.checkpoint import listing
+from utils.weights.checkpoint import join_reports
 
 NORM = {
     "weight": "gamma",
@@ -21,9 +21,7 @@ NORM = {
     "running_mean": "moving_mean",
     "running_var": "moving_variance",
 }
-
-
-PREFIXES = ("module.", "model.", "backbone.", "_orig_mod.")  # which wrappers put before names
+PREFIXES = ("module.", "model.", "backbone.", "_orig_mod.")  # that wrappers put before names
 
 
 class Naming(Protocol):
@@ -36,18 +34,18 @@ class Naming(Protocol):
 
 
 class NamedWeights(Protocol):
-    """What is read of a network's record, `utils.networks.Network`."""
+    """The fields of a network's record, `utils.networks.Network`, that this module reads."""
 
     convert: Naming
     classifier: str
 
 
 class Converted(NamedTuple):
-    """Arrays under our names, and what happened on the way."""
+    """The result of a conversion: arrays under our names."""
 
     arrays: dict[str, np.ndarray]
-    dropped: list[str]  # of the source, on purpose
-    missing: list[str]  # of ours: they stay fresh
+    dropped: list[str]  # names of the source that are dropped on purpose
+    missing: list[str]  # our names that stay fresh
 
 
 def read_source(path: Path) -> dict[str, np.ndarray]:
@@ -62,62 +60,61 @@ def read_source(path: Path) -> dict[str, np.ndarray]:
 
 def convert(
     source: dict[str, np.ndarray],
-    wanted: dict[str, tuple[int, ...]],
+    shapes: dict[str, tuple[int, ...]],
     network: NamedWeights,
     new_head: bool = False,
 ) -> Converted:
-    """Puts the arrays of `source` under the names of `wanted`, {our name: shape}.
+    """Puts the arrays of `source` under our names; `shapes` is {our name: shape}.
 
-    With `new_head` the classifier of `network` is dropped on both sides. Raises ValueError where
-    anything else is left over on either side, twice there, or of another shape.
+    With `new_head` the classifier of `network` is dropped on both sides. Raises ValueError if
+    another name is missing on either side, twice in `source`, or has another shape.
     """
     naming, classifier = network.convert, network.classifier
-    prefix, source_format = read_naming(source, naming)
+    prefix, source_format = detect_prefix_and_format(source, naming)
     bare = {name[len(prefix) :]: array for name, array in source.items()}
-    targets = {naming.canonical_name(name): name for name in wanted}
-    norms = {key[: -len(".gamma")] for key in targets if key.endswith(".gamma")}
-    arrays, dropped = spell(bare, naming, source_format, classifier if new_head else "$^", norms)
-    head = [name for name in wanted if new_head and re.search(classifier, name)]
-    result, missing, shapes = {}, [], []
-    for key, name in targets.items():
+    names = {naming.canonical_name(name): name for name in shapes}
+    norms = {key[: -len(".gamma")] for key in names if key.endswith(".gamma")}
+    dropped_head = classifier if new_head else "$^"
+    arrays, dropped = rename_arrays(bare, naming, source_format, dropped_head, norms)
+    head = [name for name in shapes if new_head and re.search(classifier, name)]
+    converted, missing, differing = {}, [], []
+    for key, name in names.items():
         if name in head:
             continue
+        shape, default = tuple(shapes[name]), naming.default_value(key, source_format)
         if key in arrays:
-            array = fit(key, arrays.pop(key), wanted[name], naming)
-            if array.shape == tuple(wanted[name]):
-                result[name] = array.astype(np.float32)
-            else:
-                shapes.append(f"{name} is {list(array.shape)} instead of {list(wanted[name])}")
-        elif naming.default_value(key, source_format) is not None:
-            result[name] = np.full(
-                wanted[name], naming.default_value(key, source_format), np.float32
-            )
+            array = fit_array(key, arrays.pop(key), shape, naming)
+            converted[name] = array
+            if array.shape != shape:
+                differing.append(f"{name} is {list(array.shape)} instead of {list(shape)}")
+        elif default is not None:
+            converted[name] = np.full(shape, default, np.float32)
         else:
             missing.append(name)
-    parts = [listing("missing", missing), listing("unknown", sorted(arrays))]
-    report = "; ".join(part for part in [*parts, listing("shape", shapes)] if part)
+    report = join_reports(missing=missing, unknown=sorted(arrays), shape=differing)
     if report:
-        wrong = [name for name in wanted if re.search(classifier, name)]
         advice = "; is it of another network, or of other settings under model?"
-        if any(name in report for name in wrong):
+        if any(name in report for name in shapes if re.search(classifier, name)):
             advice = (
                 "; model.num_classes must be its own, or --new_head leaves the classifier fresh"
             )
         raise ValueError(f"the file does not fit this network: {report}{advice}")
-    return Converted(result, [prefix + name for name in dropped], head)
+    return Converted(converted, [prefix + name for name in dropped], head)
 
 
-def read_naming(source: Iterable[str], naming: Naming) -> tuple[str, str]:
-    """(prefix of all names, naming of what follows it).
+def detect_prefix_and_format(source: Iterable[str], naming: Naming) -> tuple[str, str]:
+    """(prefix of all names, format of the rest of the names).
 
-    A wrapper's word may belong to a naming, so that of the shortest names that are known counts.
-    Raises ValueError where none is.
+    A wrapper's prefix may be part of a format, so the shortest names of a known format are used.
+    Raises ValueError if there is none.
     """
     prefixes = [""]
-    while result := [p for p in PREFIXES if all(n.startswith(prefixes[0] + p) for n in source)]:
-        if not source:
+    while source:
+        longer = [prefixes[0] + prefix for prefix in PREFIXES]
+        longer = [p for p in longer if all(name.startswith(p) for name in source)]
+        if not longer:
             break
-        prefixes.insert(0, prefixes[0] + result[0])
+        prefixes.insert(0, longer[0])
     for prefix in prefixes:
         try:
             return prefix, naming.detect_format([name[len(prefix) :] for name in source])
@@ -126,10 +123,13 @@ def read_naming(source: Iterable[str], naming: Naming) -> tuple[str, str]:
     raise reason
 
 
-def spell(source: dict, naming: Naming, source_format: str, dropped_head: str, norms: set) -> tuple:
+def rename_arrays(
+    source: dict, naming: Naming, source_format: str, dropped_head: str, norms: set
+) -> tuple:
     """The arrays of a source under canonical names, and the source's names that are dropped.
 
-    `norms` are the batch and layer norms of the network; the source's own batch norms are seen.
+    `norms` are the batch and layer norms of the network. The batch norms of the source are those
+    with running statistics.
     """
     batch_norms = {name.rpartition(".")[0] for name in source if name.endswith(".running_mean")}
     arrays, dropped = {}, []
@@ -139,26 +139,24 @@ def spell(source: dict, naming: Naming, source_format: str, dropped_head: str, n
         if key is None or leaf == "num_batches_tracked" or re.search(dropped_head, key):
             dropped.append(name)
             continue
-        inside = key.rpartition(".")[0]
-        if module in batch_norms or inside in norms:
-            key = f"{inside}.{NORM.get(leaf, leaf)}"
+        our_module = key.rpartition(".")[0]
+        if module in batch_norms or our_module in norms:
+            key = f"{our_module}.{NORM.get(leaf, leaf)}"
         if key in arrays:
             raise ValueError(f"the file has {name} twice, under two spellings")
         arrays[key] = array
     return arrays, dropped
 
 
-def fit(key: str, array: np.ndarray, wanted: tuple, naming: Naming) -> np.ndarray:
-    """The array, made to fit if the network's `fit_shape` knows how."""
-    if array.shape == tuple(wanted):
-        return array
-    way = naming.fit_shape(key, array.shape, tuple(wanted))
-    if way == "mean_channels":
-        return np.repeat(array.mean(axis=1, keepdims=True), wanted[1], axis=1)
-    if way == "diagonal":  # one kernel a channel, in a dense one that is 0 elsewhere
-        dense = np.zeros(wanted, array.dtype)
+def fit_array(key: str, array: np.ndarray, shape: tuple, naming: Naming) -> np.ndarray:
+    """The array as float32 of `shape`; unchanged if the network has no rule for its shape."""
+    rule = naming.fit_shape(key, array.shape, shape) if array.shape != shape else None
+    if rule == "mean_channels":
+        array = np.repeat(array.mean(axis=1, keepdims=True), shape[1], axis=1)
+    elif rule == "diagonal":  # one kernel per channel, in a dense kernel that is 0 elsewhere
+        dense = np.zeros(shape, array.dtype)
         dense[np.arange(len(array)), np.arange(len(array))] = array[:, 0]
-        return dense
-    if way == "resize_rows":
-        return resize_table(array, wanted[0])
-    return array
+        array = dense
+    elif rule == "resize_rows":
+        array = resize_table(array, shape[0])
+    return array.astype(np.float32) if array.shape == shape else array

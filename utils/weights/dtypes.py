@@ -12,7 +12,7 @@ def widen_float8(fraction_bits: int, bias: int, nans: list[int], codes: np.ndarr
     """(n,) uint8 codes of a float8 type without infinities -> (n,) float64, by a table of all 256.
 
     A code has 1 sign bit, then the exponent with its `bias`, then `fraction_bits`. `nans` are the
-    codes that stand for not a number.
+    codes of NaN, not a number.
     """
     code = np.arange(256)
     exponent, fraction = (code & 127) >> fraction_bits, code % (1 << fraction_bits)

@@ -1,7 +1,7 @@
-"""A checksum at the end of a MINDIR or ONNX file, where every other program takes it for a note.
+"""A checksum at the end of a MINDIR or ONNX file; other programs read it as metadata.
 
-Both are protobuf messages whose field 14 is a list of notes, texts by name, and a field may stand
-anywhere. So the last note is `crc32`, the CRC-32 of all bytes before it in eight digits.
+Both are protobuf messages. Their field 14 is a list of metadata, texts by name, and a field may be
+anywhere in a file. So the last entry is `crc32`: the CRC-32 of all bytes before it, as 8 digits.
 """
 
 import contextlib
@@ -15,21 +15,21 @@ SIZE = len(HEAD) + 8
 
 def append_checksum(path: Path) -> None:
     with open(path, "r+b") as file:
-        file.write(make_note(file.read()))
+        file.write(build_checksum_field(file.read()))
 
 
-def make_note(content: Union[bytes, memoryview]) -> bytes:
+def build_checksum_field(content: Union[bytes, memoryview]) -> bytes:
     return HEAD + b"%08x" % zlib.crc32(content)
 
 
 def check_checksum(path: Path) -> bool:
-    """Whether a file can be read and has a checksum; ValueError where that differs."""
+    """Whether a file can be read and has a checksum. Raises ValueError if the checksum differs."""
     content = b""
     with contextlib.suppress(OSError):
         content = path.read_bytes()
-    note = content[-SIZE:]
-    if not note.startswith(HEAD):
+    field = content[-SIZE:]
+    if not field.startswith(HEAD):
         return False
-    if note != make_note(memoryview(content)[:-SIZE]):
+    if field != build_checksum_field(memoryview(content)[:-SIZE]):
         raise ValueError(f"{path}: its checksum differs from its content; copy or export it again")
     return True

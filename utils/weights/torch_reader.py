@@ -1,16 +1,16 @@
-"""Reads PyTorch and safetensors files without PyTorch and without executing what is in them.
+"""Reads PyTorch and safetensors files without PyTorch; no code in a file is executed.
 
     load("model.pth")        the saved object; every tensor in it is a numpy array
     load_state("model.pth")  the state dict in it: {name: array}
 
-Formats: the zip that torch.save writes since PyTorch 1.6, the row of pickles that it wrote before,
-and safetensors. A pickle is read in three steps:
+Formats: the zip that torch.save writes since PyTorch 1.6, the sequence of pickles that it wrote
+before, and safetensors. A pickle is read in three steps:
 
-1. `PickleReader.scan` walks over its opcodes with pickletools. It refuses those that torch.save
-   does not write and gaps in the memo, and counts the steps.
-2. `Unpickler` lets Python's unpickler build objects, but imports nothing: a global becomes a
-   `Name`, and a call of a name runs the function that CALLS lists for it.
-3. `PickleReader.resolve` turns the objects into plain values, and counts them too.
+1. `PickleReader.scan` reads its opcodes with pickletools and counts them. It refuses opcodes that
+   torch.save does not write, and gaps in the memo.
+2. `Unpickler` builds the objects with Python's unpickler, but imports nothing: a global becomes a
+   `Name`, and a call of a name runs the function that CALLS has for it.
+3. `PickleReader.resolve` converts the objects to plain values and counts them too.
 
 The tensors' bytes are read last and in pieces, so memory stays near the size of the tensors.
 
@@ -36,7 +36,7 @@ import numpy as np
 
 from utils.weights.dtypes import DTYPES, get_itemsize
 
-MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # at the start of a file before PyTorch 1.6
+MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # the first two pickles of a file before PyTorch 1.6
 CHUNK = 1 << 20  # bytes read at once; a multiple of every item size
 MAX_PICKLE = 1 << 24  # bytes of a zip's pickle or directory, or of all pickles of an older file
 MAX_HEADER = 1 << 23  # bytes of a safetensors header, enough for 80,000 tensors
@@ -49,10 +49,10 @@ OPCODES = """PROTO FRAME MARK STOP NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 
     SHORT_BINSTRING BINSTRING SHORT_BINUNICODE BINUNICODE SHORT_BINBYTES BINBYTES EMPTY_TUPLE TUPLE
     TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS BINPUT LONG_BINPUT
     MEMOIZE BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD BINPERSID"""
-REWRITTEN = {  # opcode: what Python's unpickler reads instead
-    "FRAME": b"",  # across whose end it and pickletools would read differently
+REWRITTEN = {  # opcode: the opcodes that Python's unpickler reads instead
+    "FRAME": b"",  # Python's unpickler and pickletools differ at the end of a frame
     "EMPTY_DICT": b"cbuiltins\ndict\n)R",  # a `Dict`, which checks its keys
-    "NEWOBJ": b"R",  # a name is called, whatever the pickle takes it for
+    "NEWOBJ": b"R",  # a `Name` can only be called
     "STOP": b"t.",  # closes the tuple that `scan` opens
 }
 ENDLESS = "refused: its pickle has more than {} steps, nests too deeply, contains itself, "
@@ -155,10 +155,10 @@ def find_state(tree: object) -> Optional[dict]:
 
 
 class CappedFile(io.BufferedReader):
-    """A file of which zipfile cannot read a large directory or pickle into memory."""
+    """A file whose zip directory and pickle must be small: zipfile reads them into memory."""
 
     def read(self, size: int = -1) -> bytes:
-        check(size <= MAX_PICKLE, "asks for {} bytes at once; {} are allowed", size, MAX_PICKLE)
+        check(size <= MAX_PICKLE, "has a part of {} bytes; {} are allowed", size, MAX_PICKLE)
         return super().read(size)
 
 
@@ -188,7 +188,7 @@ def read_zip(file: BinaryIO, size: int) -> object:
         for storage in pickles.storages.values():
             entry = entries.get(f"{folder}/data/{storage.key}")
             nbytes = entry.file_size if entry else "no record"
-            text = "wants {} bytes for storage {}: {}"
+            text = "needs {} bytes for storage {}: {}"
             check(nbytes == storage.nbytes, text, storage.nbytes, storage.key, nbytes)
             with archive.open(entry) as stream:  # which checks the CRC at the record's end
                 storage.fill(stream, order.decode())
@@ -196,7 +196,7 @@ def read_zip(file: BinaryIO, size: int) -> object:
 
 
 def check_entries(entries: list[zipfile.ZipInfo], size: int) -> str:
-    """The archive's one folder. Nothing is ever extracted, yet odd names are refused."""
+    """The archive's one folder. No file is extracted, but unusual names are refused."""
     names = [entry.orig_filename for entry in entries]
     is_script = any(name.split("/", 1)[1:] == ["constants.pkl"] for name in names)
     check(not is_script, "is a TorchScript archive, which is a program; save model.state_dict()")
@@ -227,8 +227,7 @@ def read_legacy(file: BinaryIO, size: int) -> object:
     # the machine, so it may be big-endian in a file that such a machine marked.
     orders = "<" if system.get("little_endian", True) else "<>"
     for key in keys:
-        text = "has bytes for a storage {} that no tensor uses, or has them twice"
-        check(key in storages, text, key)
+        check(key in storages, "has bytes for a storage {} that no tensor uses, or twice", key)
         storage, data = storages.pop(key), file.read(8)
         counts = [struct.unpack(f"{order}q", data)[0] for order in orders]
         text = "has {} elements for storage {}, not {}"
@@ -271,13 +270,11 @@ def make_unique(pairs: list) -> dict:
 def parse_tensor(name: str, entry: object) -> tuple[list, str, list, str]:
     """(offsets, name, shape, key of DTYPES) of a tensor in a safetensors header."""
     valid = isinstance(entry, dict) and set(entry) == {"dtype", "shape", "data_offsets"}
+    dtype, shape, offsets = map(entry.get, ("dtype", "shape", "data_offsets")) if valid else [0] * 3
+    valid = isinstance(dtype, str) and isinstance(shape, list) and isinstance(offsets, list)
+    valid = valid and len(shape) <= MAX_AXES and len(offsets) == 2 and are_counts(*shape, *offsets)
     check(valid, "describes tensor {} by something else than dtype, shape and offsets", name)
-    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    valid = isinstance(dtype, str) and dtype in HEADER_TYPES
-    check(valid, "has tensor {} of dtype {}, which is not read", name, dtype)
-    valid = isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2
-    valid = valid and len(shape) <= MAX_AXES and are_counts(*shape, *offsets)
-    check(valid, "has tensor {} of an impossible shape or position", name)
+    check(dtype in HEADER_TYPES, "has tensor {} of dtype {}, which is not read", name, dtype)
     return offsets, name, shape, HEADER_TYPES[dtype]
 
 
@@ -314,8 +311,8 @@ class Storage:
                 array[begin : begin + count] = widen(part)
 
 
-# What a pickle may build. It can set items and the state of every object that it has, so these
-# classes refuse that or obey without harm; every other value is `Held` or cannot change.
+# The objects that a pickle may build. A pickle can set the items and the state of every object. So
+# these classes check or ignore that; all other values are immutable, or inside a `Constant`.
 
 
 class Name(str):
@@ -334,14 +331,14 @@ class Name(str):
 
 
 class Dict(dict):
-    """A dictionary whose keys are quick to hash; an OrderedDict's attributes are left out."""
+    """A dictionary whose keys take little time to hash; ignores the attributes of OrderedDict."""
 
     def __init__(self, items: Union[list, tuple] = ()):
         for key, value in items:
             self[key] = value
 
     def __setitem__(self, key: object, value: object) -> None:
-        # A tuple may nest without end, and longer numbers may all have the same hash.
+        # Tuples may be nested deeply, and long numbers may all have the same hash.
         valid = type(key) in (str, bytes, int, float, bool, NONE)
         valid = valid and (type(key) is not int or key.bit_length() <= 64)
         check(valid, "has a {} as the key of a dictionary or set", type(key).__name__)
@@ -351,7 +348,7 @@ class Dict(dict):
         pass
 
 
-class Held:
+class Constant:
     """A value that the pickle cannot change; or a numpy array or Namespace before its state."""
 
     def __init__(self, value: object = None):
@@ -376,43 +373,41 @@ class Dtype:
         self.value = self.value.newbyteorder(state[1])
 
 
-def build_tensor(part, offset, shape, strides, *rest) -> Held:
+def build_tensor(part, offset, shape, strides, grad=0, hooks=0, lazy=None, dtype=None) -> Constant:
     """An array of `shape` over a part of a storage: (storage, start, count).
 
-    `rest` has requires_grad, hooks, from version 3 on a dtype (else it is the storage's), and what
-    is lazily conjugated or negated. `offset` and `strides` count elements of the dtype.
+    `dtype` is a Name, by default the storage's; `offset` and `strides` count elements of it.
     """
     storage, start, count = part if isinstance(part, tuple) and len(part) == 3 else (None, 0, 0)
-    dtypes = [item[len("torch.") :] for item in rest if isinstance(item, Name)]
-    dtype = dtypes[0] if dtypes else getattr(storage, "dtype", None)
+    dtype = dtype[len("torch.") :] if isinstance(dtype, Name) else getattr(storage, "dtype", None)
     valid = isinstance(storage, Storage) and dtype in DTYPES
     check(valid, "has a tensor without a storage or without a dtype")
-    is_lazy = any(isinstance(item, dict) and item for item in rest[2:])
-    check(not is_lazy, "has a lazy conjugate; save tensor.resolve_conj().resolve_neg()")
-    text, values = "has a tensor of shape {}, strides {}, offset {}, ", (shape, strides, offset)
-    valid = isinstance(shape, tuple) and isinstance(strides, tuple)
-    check(valid, text + "one of which is no tuple", *values)
-    valid = len(shape) == len(strides) <= MAX_AXES
-    check(valid, text + "and the shape does not fit its strides", *values)
-    valid = are_counts(offset, *shape, *strides)
-    check(valid, text + "some of which are negative or no numbers", *values)
+    check(not lazy, "has a lazy conjugate; save tensor.resolve_conj().resolve_neg()")
     flat = storage.get_array(dtype, start, count)
-    fits = math.prod(n for n in shape if n) <= max(flat.size, MAX_EXPANDED)
-    check(fits, text + "an absurd size", *values)
+    valid = isinstance(shape, tuple) and isinstance(strides, tuple)
+    valid = valid and len(shape) == len(strides) <= MAX_AXES
+    valid = valid and are_counts(offset, *shape, *strides)
+    valid = valid and math.prod(n for n in shape if n) <= max(flat.size, MAX_EXPANDED)
+    if valid and 0 not in shape:
+        valid = offset + sum((n - 1) * stride for n, stride in zip(shape, strides)) < flat.size
+    text = "has a tensor of shape {}, strides {}, offset {} that does not fit storage {} of {}"
+    check(valid, text, shape, strides, offset, storage.key, flat.size)
     if 0 in shape:
-        return Held(np.empty(shape, flat.dtype))
-    fits = offset + sum((n - 1) * stride for n, stride in zip(shape, strides)) < flat.size
-    text += "that reaches outside the {} elements of storage {}"
-    check(fits, text, *values, flat.size, storage.key)
+        return Constant(np.empty(shape, flat.dtype))
     item = flat.itemsize
-    return Held(np.ndarray(shape, flat.dtype, flat, offset * item, [n * item for n in strides]))
+    return Constant(np.ndarray(shape, flat.dtype, flat, offset * item, [n * item for n in strides]))
 
 
-def build_subclass(function: Name, subclass: Name, args: tuple, state: object) -> Held:
+def build_tensor_v3(part, offset, shape, strides, grad, hooks, dtype, lazy=None) -> Constant:
+    return build_tensor(part, offset, shape, strides, grad, hooks, lazy, dtype)
+
+
+def build_subclass(function: Name, subclass: Name, args: tuple, state: object) -> Constant:
     """A tensor with attributes, which are left out."""
     check(subclass in TENSOR_CLASSES, "has a tensor of class '{}'", subclass)
-    check(CALLS.get(function) is TENSOR, "makes a tensor by '{}'", function)
-    return build_tensor(*args)
+    valid = function.startswith("torch._utils._rebuild_tensor_v")
+    check(valid, "makes a tensor by '{}'", function)
+    return function(*args)
 
 
 def build_size(sizes: tuple) -> tuple:
@@ -426,7 +421,7 @@ def build_device(kind: str, *index: int) -> str:
 
 
 def build_bytes(text: Union[str, bytes] = "", encoding: str = "latin1") -> bytes:
-    """Bytes, which protocol 2 spells as text of one character for every byte."""
+    """Bytes, which protocol 2 writes as text of one character for every byte."""
     check(encoding in ("latin1", "latin-1"), "makes bytes in {}", encoding)
     return text.encode("latin-1") if isinstance(text, str) else text
 
@@ -440,13 +435,13 @@ def build_array(dtype: Dtype, data: object, shape: tuple = (), fortran: bool = F
 
 
 NONE = type(None)
-TENSOR = (build_tensor, tuple, list, int, Name, Dict, NONE)
-PARAMETER = (lambda data, *about: data, Held, int, tuple, Dict, NONE)
+TENSOR = (tuple, list, int, Name, Dict, NONE)
+PARAMETER = (lambda data, *about: data, Constant, int, tuple, Dict, NONE)
 TENSOR_CLASSES = ("torch.Tensor", "torch.nn.parameter.Buffer", "torch.nn.parameter.Parameter")
 CALLS = {  # a name: the function that a call of it runs, and the types that its arguments may have
-    "torch._utils._rebuild_tensor": TENSOR,
-    "torch._utils._rebuild_tensor_v2": TENSOR,
-    "torch._utils._rebuild_tensor_v3": TENSOR,
+    "torch._utils._rebuild_tensor": (build_tensor, *TENSOR),
+    "torch._utils._rebuild_tensor_v2": (build_tensor, *TENSOR),
+    "torch._utils._rebuild_tensor_v3": (build_tensor_v3, *TENSOR),
     "torch._utils._rebuild_parameter": PARAMETER,
     "torch._utils._rebuild_parameter_with_state": PARAMETER,
     "torch._tensor._rebuild_from_type_v2": (build_subclass, Name, tuple, Dict, NONE),
@@ -456,16 +451,27 @@ CALLS = {  # a name: the function that a call of it runs, and the types that its
     "torch.device": (build_device, str, int),
     "collections.OrderedDict": (Dict, list, tuple),
     "collections.Counter": (lambda items: items, Dict),
-    "argparse.Namespace": (Held,),
+    "argparse.Namespace": (Constant,),
     "builtins.dict": (Dict,),
-    "builtins.set": (lambda items: Held(set(Dict([(item, 0) for item in items]))), list, tuple),
-    "builtins.slice": (lambda *ends: Held(slice(*ends)), int, NONE),
+    "builtins.set": (
+        lambda items: Constant(set(Dict([(item, 0) for item in items]))),
+        list,
+        tuple,
+    ),
+    "builtins.slice": (lambda *ends: Constant(slice(*ends)), int, NONE),
     "builtins.complex": (complex, int, float),
     "builtins.bytes": (build_bytes, str, bytes),
     "builtins.bytearray": (build_bytes, str, bytes),
     "_codecs.encode": (build_bytes, str, bytes),
     "numpy.dtype": (Dtype, str, int),
-    "numpy.core.multiarray._reconstruct": (lambda *about: Held(), Name, tuple, str, bytes, int),
+    "numpy.core.multiarray._reconstruct": (
+        lambda *about: Constant(),
+        Name,
+        tuple,
+        str,
+        bytes,
+        int,
+    ),
     "numpy.core.multiarray.scalar": (lambda *args: build_array(*args)[()], Dtype, str, bytes),
 }
 NAMES = {*CALLS, *TENSOR_CLASSES, *STORAGE_TYPES, "numpy.ndarray"}
@@ -475,9 +481,9 @@ VALUES = (str, bytes, int, float, complex, NONE, slice, set, np.generic, np.ndar
 
 
 class PickleReader(io.BytesIO):
-    """The pickles of one file, in a row, and the work that they may still take.
+    """The consecutive pickles of one file, and the limits of time and memory that remain.
 
-    `storages` is {key: Storage} of what they name, which has at most `max_bytes` bytes.
+    `storages` is {key: Storage} of all storages that they name: at most `max_bytes` bytes.
     """
 
     def __init__(self, data: bytes, max_bytes: int):
@@ -497,37 +503,37 @@ class PickleReader(io.BytesIO):
             raise TorchFileError(text.format(type(error).__name__, str(error)[:200])) from error
 
     def readline(self, size: int = -1) -> bytes:
-        """For pickletools, which would take long to read a number of a million digits."""
+        """Short lines only: pickletools would parse a number of a million digits for too long."""
         return super().readline(1000)
 
     def scan(self) -> bytes:
-        """The next pickle, checked and rewritten; it makes a tuple of all that it leaves."""
-        data, done, pieces = self.getbuffer(), self.tell(), [b"("]
+        """The next pickle, checked and rewritten to return a tuple of all objects on its stack."""
+        data, copied, pieces = self.getbuffer(), self.tell(), [b"("]
         opcodes = set(OPCODES.split())
         for opcode, argument, position in pickletools.genops(self):
             self.opcodes_left -= 1
             check(self.opcodes_left >= 0, ENDLESS, MAX_STEPS)
             name = opcode.name
-            is_known = name in opcodes
-            check(is_known, "refused: its pickle uses opcode {}, which is not followed", name)
+            is_allowed = name in opcodes
+            check(is_allowed, "refused: its pickle uses opcode {}, which is not allowed", name)
             if name in ("BINPUT", "LONG_BINPUT"):
                 check(argument <= MAX_STEPS, "refused: its memo has a gap")
             elif name in REWRITTEN:
-                pieces += [data[done:position], REWRITTEN[name]]
-                done = position + (9 if name == "FRAME" else 1)
+                pieces += [data[copied:position], REWRITTEN[name]]
+                copied = position + (9 if name == "FRAME" else 1)
         return b"".join(pieces)
 
     def spend(self, *values: object, depth: int = 0) -> None:
-        """Counts the steps that it takes to copy values, None for a single step."""
+        """Counts the steps of copying `values`; None is one step."""
         for value in values:
             length = len(value) if hasattr(value, "__len__") else 1
             self.steps_left -= length // 64 if isinstance(value, (str, bytes)) else length
         check(self.steps_left >= 0 and depth <= MAX_DEPTH, ENDLESS, MAX_STEPS)
 
     def resolve(self, node: object, depth: int = 0) -> object:
-        """The plain value of what the unpickler made."""
+        """The plain value of an object that the unpickler built."""
         self.spend(None, depth=depth)
-        if isinstance(node, Held):
+        if isinstance(node, Constant):
             if isinstance(node.value, tuple):
                 _, shape, dtype, fortran, data = node.value
                 self.spend(shape, data)
@@ -543,7 +549,7 @@ class PickleReader(io.BytesIO):
 
 
 class Unpickler(pickle.Unpickler):
-    """Python's unpickler, which may import nothing, of the next pickle of a `PickleReader`."""
+    """Python's unpickler without imports, for the next pickle of a `PickleReader`."""
 
     def __init__(self, pickles: PickleReader):
         super().__init__(io.BytesIO(pickles.scan()), encoding="latin-1")
@@ -551,17 +557,16 @@ class Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Name:
         symbol = Name(f"{RENAMED.get(module, module)}.{name}")
-        text = "refused: it names {}, which this reader does not build; save dense tensors only"
+        text = "refused: it names {}, which this reader does not build; save a dense state dict"
         check(symbol in NAMES, text, symbol)
-        self.pickles.spend(None, None)  # it takes longer than other objects
+        self.pickles.spend(None, None)  # it takes more time than other objects
         symbol.pickles = self.pickles
         return symbol
 
     def persistent_load(self, identity: tuple) -> tuple[Storage, int, int]:
-        """(storage, start, count), in elements, of what the pickle calls a storage."""
+        """(storage, start, count), in elements, of a storage that the pickle names."""
         valid = isinstance(identity, tuple) and len(identity) in (5, 6)
-        check(valid, "has a persistent id of an unknown form")
-        word, name, key, _, count, *view = identity
+        word, name, key, _, count, *view = identity if valid else [None] * 5
         valid = word == "storage" and isinstance(name, Name) and name in STORAGE_TYPES
         valid = valid and isinstance(key, str) and are_counts(count)
         check(valid, "has a persistent id that names no storage")

@@ -6,8 +6,14 @@ import pytest
 from mindspore import Tensor, ops
 
 from utils.nn.conv3d import FORMS, DepthwiseConv3d
-from utils.testing.golden import fill, fill_input, torch_names
-from utils.weights.checkpoint import weights_of
+from utils.testing.golden import (
+    fill,
+    fill_input,
+    fill_network,
+    get_shapes,
+    put_state,
+    torch_names,
+)
 from utils.weights.convert import convert
 from x3d import convert as names
 from x3d.model import X3D
@@ -54,8 +60,7 @@ def to_pytorchvideo(name: str) -> str:
 
 def test_pytorchvideos_names_and_its_missing_norm():
     net = X3D(**SMALL)
-    names, targets = torch_names(net), {n: tuple(p.shape) for n, p in weights_of(net).items()}
-    source = {theirs: fill(theirs, targets[ours]) for ours, theirs in names.items()}
+    names, targets, source = torch_names(net), get_shapes(net), fill_network(net)
     renamed = {
         to_pytorchvideo(name): value
         for name, value in source.items()
@@ -78,8 +83,7 @@ def test_pytorchvideos_names_and_its_missing_norm():
 @pytest.mark.parametrize("rename", [str, to_pytorchvideo])
 def test_both_formats_may_have_the_prefix_of_a_wrapper(prefix, rename):
     net = X3D(**SMALL)
-    names, targets = torch_names(net), {n: tuple(p.shape) for n, p in weights_of(net).items()}
-    source = {rename(theirs): fill(theirs, targets[ours]) for ours, theirs in names.items()}
+    targets, source = get_shapes(net), {rename(n): v for n, v in fill_network(net).items()}
     if rename is to_pytorchvideo:
         source = {n: v for n, v in source.items() if "blocks.1.res_blocks.0.branch1_norm" not in n}
     plain = convert(source, targets, NETWORK).arrays
@@ -114,16 +118,10 @@ def test_caffe2_pickles_are_refused():
 def test_depthwise_weights_fit_into_the_dense_network():
     """The embedded network gives the same probabilities."""
     depthwise, dense = X3D(**SMALL), X3D(**SMALL, depthwise_impl="dense", stem_impl="dense")
-    names = torch_names(depthwise)
-    shapes = {n: tuple(p.shape) for n, p in weights_of(depthwise).items()}
-    source = {theirs: fill(theirs, shapes[ours]) for ours, theirs in names.items()}
     clip = Tensor(fill_input(3, (1, 3, 3, 40, 40)))
     outputs = []
     for net in (depthwise, dense):
-        targets = {name: tuple(p.shape) for name, p in weights_of(net).items()}
-        arrays = convert(dict(source), targets, NETWORK).arrays
-        for name, parameter in weights_of(net).items():
-            parameter.set_data(Tensor(arrays[name]))
+        put_state(net, fill_network(depthwise), NETWORK)
         outputs.append(net.set_train(False)(clip).asnumpy())
     np.testing.assert_allclose(*outputs, rtol=1e-3, atol=1e-6)
 

@@ -17,31 +17,24 @@ from x3d.model import round_repeats, round_width
 CASES = load_case(Path(__file__).parent / "golden" / "x3d_data.json")
 
 
-@pytest.mark.parametrize("case", CASES["temporal"])
-def test_the_frames_of_a_test_clip(case):
+TEMPORAL = CASES["temporal"] + CASES["temporal_random"] + CASES["temporal_selective"]
+
+
+@pytest.mark.parametrize("case", TEMPORAL)
+def test_the_frames_of_a_clip(case):
+    """Test clips, random training clips (`u`), and the reader that decodes a window (`ticks`)."""
     frames, length = case["num_frames"], case["video_frames"]
     size = sampling.compute_clip_span(frames, case["sampling_rate"], case["fps"], 30.0)
-    start = sampling.compute_start(case["clip_idx"] / case["num_clips"], length, size)
-    assert size == pytest.approx(case["clip_size"])
-    assert start == pytest.approx(case["start"])
-    assert sampling.spread_frame_indices(start, size, frames, length).tolist() == case["indices"]
-
-
-@pytest.mark.parametrize("case", CASES["temporal_random"])
-def test_the_frames_of_a_training_clip(case):
-    frames, length = case["num_frames"], case["video_frames"]
-    size = sampling.compute_clip_span(frames, case["sampling_rate"], case["fps"], 30.0)
-    start = sampling.compute_start(case["u"], length, size)
-    assert sampling.spread_frame_indices(start, size, frames, length).tolist() == case["indices"]
-
-
-@pytest.mark.parametrize("case", CASES["temporal_selective"])
-def test_the_reader_that_decodes_a_window(case):
-    frames, length = case["num_frames"], case["video_frames"]
-    size = sampling.compute_clip_span(frames, case["sampling_rate"], case["fps"], 30.0)
-    start = sampling.compute_start(case["clip_idx"] / case["num_clips"], length, size)
-    result = sampling.selective_indices(start, size, frames, length, case["ticks_per_frame"])
-    assert result.tolist() == case["indices"]
+    relative_start = case["u"] if "u" in case else case["clip_idx"] / case["num_clips"]
+    start = sampling.compute_start(relative_start, length, size)
+    if "clip_size" in case:
+        assert (size, start) == (pytest.approx(case["clip_size"]), pytest.approx(case["start"]))
+    clip = start, size, frames, length
+    if "ticks_per_frame" in case:
+        indices = sampling.selective_indices(*clip, case["ticks_per_frame"])
+    else:
+        indices = sampling.spread_frame_indices(*clip)
+    assert indices.tolist() == case["indices"]
 
 
 def test_the_views_of_a_video_come_clip_after_clip():

@@ -1,4 +1,4 @@
-"""What is read from MindSpore's files, and what is said of damaged ones."""
+"""Reading MindSpore's checkpoint files, and the errors for damaged ones."""
 
 import mindspore as ms
 import numpy as np
@@ -94,7 +94,7 @@ def test_a_flipped_bit_is_refused_with_the_newest_intact_weights(tmp_path, posit
         read(tmp_path / "resume.ckpt")
 
 
-def test_a_damaged_file_without_others_beside_it_is_told(tmp_path):
+def test_a_damaged_file_without_intact_ones_in_its_folder_is_refused(tmp_path):
     for name in ("a.ckpt", "resume.ckpt"):
         save(tmp_path / name, weights_of(network()))
         flip(tmp_path / name, 40)
@@ -118,6 +118,6 @@ def test_control_characters_of_a_name_are_not_printed(tmp_path):
         load(network(), tmp_path / "a.ckpt")
 
 
-def test_a_name_that_is_too_long_for_a_file_is_told(tmp_path):
+def test_a_name_that_is_too_long_for_a_file_is_refused(tmp_path):
     with pytest.raises(ValueError, match="no such checkpoint"):
         read(tmp_path / ("a" * 300 + ".ckpt"))

@@ -1,16 +1,14 @@
-"""`utils.weights.torch_reader` on files made by real PyTorch (`torch_files/make.py`), whole and
-damaged.
-
-What `utils.weights.torch_pickle` makes of crafted pickles is in `test_torch_pickle.py`.
-"""
+"""Files of real PyTorch (`torch_files/make.py`), whole and damaged, and crafted hostile ones."""
 
 import json
+import os
 import pickle
 import random
 import struct
 import subprocess
 import sys
 import tarfile
+import warnings
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -18,8 +16,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from utils.tests.weights.torch_pickles import (
+    RAMP,
+    array,
+    call,
+    dtype,
+    name,
+    part,
+    plain,
+    storage,
+    tensor,
+    viewed,
+    write_legacy,
+    write_zip,
+)
 from utils.weights import torch_reader
-from utils.weights.torch_reader import TorchFileError, load, load_state
+from utils.weights.torch_reader import MAGIC, TorchFileError, load, load_state
 
 FILES = Path(__file__).parent / "torch_files"
 GOOD = ("dtypes.pt", "dtypes_legacy.pt", "dtypes_big.pt", "dtypes_legacy_big.pt", "bits.pt")
@@ -56,19 +68,19 @@ def test_every_dtype_arrives_as_itself_or_widened(file):
     assert len(result) == {"dtypes_legacy_big.pt": 12, "dtypes.safetensors": 13}.get(file, 20)
     if file == "dtypes.safetensors":
         assert (result.pop("scalar").tolist(), result.pop("empty").shape) == (2.5, (0, 2))
-    for kind, array in result.items():
-        dtype = "float32" if kind.startswith("float8") else WIDENED.get(kind, kind)
+    for kind, values in result.items():
+        expected = "float32" if kind.startswith("float8") else WIDENED.get(kind, kind)
         ramp = np.arange(6).reshape(2, 3) + (0.5j if "complex" in kind else 0)
-        assert array.dtype == dtype
-        assert array.dtype.isnative
-        np.testing.assert_array_equal(array, ramp.astype(dtype), err_msg=kind)
+        assert values.dtype == expected
+        assert values.dtype.isnative
+        np.testing.assert_array_equal(values, ramp.astype(expected), err_msg=kind)
 
 
 def test_all_float8_codes_and_odd_bfloat16_bits_widen_as_in_pytorch():
-    result, wanted = load(FILES / "bits.pt"), np.load(FILES / "bits.npz")
-    assert set(result) == set(wanted)
-    for kind, array in result.items():
-        ours, theirs = array.view("f4"), wanted[kind].view("f4")
+    result, expected = load(FILES / "bits.pt"), np.load(FILES / "bits.npz")
+    assert set(result) == set(expected)
+    for kind, values in result.items():
+        ours, theirs = values.view("f4"), expected[kind].view("f4")
         np.testing.assert_array_equal(ours, theirs, err_msg=kind)
         number = ~np.isnan(theirs)
         np.testing.assert_array_equal(np.signbit(ours[number]), np.signbit(theirs[number]))
@@ -78,18 +90,15 @@ def test_all_float8_codes_and_odd_bfloat16_bits_widen_as_in_pytorch():
 def test_views_share_their_storage_and_keep_their_strides(file):
     result = load(FILES / file)
     base = np.arange(24, dtype=np.float32).reshape(4, 6)
-    wanted = {"base": base, "row": base[1], "columns": base[:, 1::2], "transposed": base.T}
-    for key, array in wanted.items():
-        np.testing.assert_array_equal(result[key], array)
-        assert result[key].strides == array.strides
+    expected = {"base": base, "row": base[1], "columns": base[:, 1::2], "transposed": base.T}
+    for key, values in expected.items():
+        np.testing.assert_array_equal(result[key], values)
+        assert result[key].strides == values.strides
         assert np.shares_memory(result[key], result["base"])
     assert result["expanded"].tolist() == [[7.0] * 4] * 3
     assert result["expanded"].strides == (0, 0)
-    assert (result["scalar"].shape, result["scalar"].dtype, int(result["scalar"])) == (
-        (),
-        "int64",
-        3,
-    )
+    assert (result["scalar"].shape, result["scalar"].dtype) == ((), "int64")
+    assert result["scalar"] == 3
     assert (result["empty"].shape, result["flat"].shape) == ((0,), (2, 0, 3))
 
 
@@ -105,7 +114,7 @@ def test_a_checkpoint_becomes_plain_data(file):
     state = result.pop("state_dict")
     assert list(load_state(FILES / file)) == list(state)
     assert type(state) is dict
-    assert {key: array.tolist() for key, array in state.items()} == {
+    assert {key: values.tolist() for key, values in state.items()} == {
         "module.fc.weight": [[0, 1, 2], [3, 4, 5]],
         "module.fc.bias": [0, 1],
         "module.mean": [0, 1, 2],
@@ -250,11 +259,11 @@ def entry(dtype="F32", shape=(2,), offsets=(0, 8)) -> dict:
         ({"w": 3}, "something else than dtype, shape and offsets"),
         ({"w": {**entry(), "more": 1}}, "something else than dtype, shape and offsets"),
         ({"w": entry("F33")}, "dtype F33"),
-        ({"w": entry(["F32"])}, "which is not read"),
+        ({"w": entry(["F32"])}, "something else than dtype, shape and offsets"),
         ({"w": entry(shape=(3,))}, "puts tensor w at bytes"),
-        ({"w": entry(shape=(-2,))}, "impossible shape"),
-        ({"w": entry(shape=(2.0,))}, "impossible shape"),
-        ({"w": entry(offsets=(0, 8, 8))}, "impossible shape"),
+        ({"w": entry(shape=(-2,))}, "something else than dtype, shape and offsets"),
+        ({"w": entry(shape=(2.0,))}, "something else than dtype, shape and offsets"),
+        ({"w": entry(offsets=(0, 8, 8))}, "something else than dtype, shape and offsets"),
         ({"w": entry(shape=(1 << 60,), offsets=(0, 1 << 62))}, "ends before tensor w"),
         ({"w": entry(), "x": entry()}, "puts tensor x at bytes"),
         ({"w": entry(shape=(1,), offsets=(4, 8))}, "puts tensor w at bytes"),
@@ -262,10 +271,8 @@ def entry(dtype="F32", shape=(2,), offsets=(0, 8)) -> dict:
     ],
 )
 def test_a_wrong_safetensors_header_is_refused(header, words, tmp_path):
-    path, text = (
-        tmp_path / "a",
-        header if isinstance(header, bytes) else json.dumps(header).encode(),
-    )
+    path = tmp_path / "a"
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(8))
     assert words in refusal(path)
     path.write_bytes(struct.pack("<Q", 1 << 62) + text)
@@ -274,14 +281,8 @@ def test_a_wrong_safetensors_header_is_refused(header, words, tmp_path):
 
 def big_zip(path: Path) -> None:
     """A zip of one storage of 200 MB."""
-    count = struct.pack("<i", 50_000_000)
-    body = b"ctorch._utils\n_rebuild_tensor\n((U\x07storagectorch\nFloatStorage\nU\x010NJ"
-    body += count + b"tQK\x00J" + count + b"\x85K\x01\x85tR"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("a/data.pkl", b"\x80\x02}U\x01w" + body + b"s.")
-        with archive.open("a/data/0", "w") as record:
-            for _ in range(200):
-                record.write(bytes(1_000_000))
+    body = tensor(storage(count=50_000_000), shape=(50_000_000,))
+    write_zip(path, b"}U\x01w" + body + b"s", {"data/0": bytes(200_000_000)})
 
 
 def big_safetensors(path: Path) -> None:
@@ -303,3 +304,223 @@ def test_loading_takes_little_more_than_the_tensors_and_no_torch(make, tmp_path)
     assert int(tensors) == 200_000_000
     assert 0.95 * int(tensors) < int(extra) < int(tensors) + 10_000_000
     assert torch == "False"
+
+
+# Old forms of pickles.
+
+
+def test_python_2_text_and_storages_within_storages_are_read(tmp_path):
+    over = storage(view=part(2, 2))
+    body = b"}U\x03key" + tensor(over, shape=(2,)) + b"s"
+    result = load(write_legacy(tmp_path / "a", body, struct.pack("<q", 4) + RAMP))
+    assert result["key"].tolist() == [2, 3]
+
+
+def test_a_big_endian_count_is_read_only_under_its_mark(tmp_path):
+    tail = struct.pack(">q", 4) + RAMP
+    marked = write_legacy(tmp_path / "a", tensor(), tail, little_endian=False)
+    assert load(marked).tolist() == [0, 1, 2, 3]
+    assert "elements for storage 0, not 4" in refusal(write_legacy(tmp_path / "b", tensor(), tail))
+
+
+def test_one_untyped_storage_may_be_seen_as_two_dtypes(tmp_path):
+    path = write_zip(tmp_path / "a", b"(" + viewed("uint32") + viewed("uint16") + b"t")
+    assert [part.dtype.name for part in load(path)] == ["uint32", "uint16"]
+
+
+def test_numpy_numbers_of_both_numpy_generations_are_read(tmp_path):
+    scalar = call("numpy._core.multiarray.scalar", dtype("i2"), plain(b"\x01\x02"))
+    result = load(write_zip(tmp_path / "a", b"(" + scalar + array("u1", (2,), b"\x07\x08") + b"t"))
+    assert (result[0], result[0].dtype, result[1].tolist()) == (513, "int16", [7, 8])
+
+
+# Hostile pickles.
+
+
+def test_nothing_in_a_file_is_executed(tmp_path):
+    class Touch:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "touched"),)
+
+    pickle.loads(pickle.dumps(Touch()))  # Python's own unpickler falls for it
+    (tmp_path / "touched").rmdir()
+    for protocol in (2, 4, 5):
+        body = pickle.dumps({"weight": Touch()}, protocol)[:-1]
+        assert "it names posix.mkdir" in refusal(write_zip(tmp_path / "a", body))
+        assert "it names posix.mkdir" in refusal(write_legacy(tmp_path / "b", body, b""))
+    assert not (tmp_path / "touched").exists()
+
+
+FLOAT = name("torch.float32")
+REBUILD = name("torch._utils._rebuild_tensor_v2")
+DOUBLED = b")" + b"q\x00h\x00\x86" * 60  # a tuple of itself twice, and so on: 2**60 items
+DEEP = b")" + b"\x85" * 100_000
+COPIED = b"((" + b"K\x01" * 1000 + b"tq\x00" + (name("builtins.set") + b"h\x00\x85R") * 500 + b"t"
+HOSTILE = [
+    (call("builtins.eval", plain("1")), "builtins.eval"),
+    (call("__builtin__.getattr", plain("a"), plain("b")), "builtins.getattr"),
+    (call("os.system", plain("true")), "os.system"),
+    (plain("torch") + plain("_utils.os.system") + b"\x93", "torch._utils.os.system"),
+    (name("torch.load"), "torch.load"),
+    (name("evil\x1b[2J.\ttab"), "evil?[2J.?tab"),
+    (plain("builtins.set") + b")R", "'str' object is not callable"),
+    (name("torch.Size") + tensor(shape=(1 << 28,), strides=(0,)) + b"R",
+     "argument list must be a tuple"),
+    (name("torch.FloatStorage") + b")R", "calls 'torch.FloatStorage'"),
+    (name("torch._utils._rebuild_tensor") + b"}b", "sets the state of a Name"),
+    (call("torch._tensor._rebuild_from_type_v2", name("builtins.set"), name("torch.Tensor"), b")N"),
+     "makes a tensor by 'builtins.set'"),
+    (call("torch._tensor._rebuild_from_type_v2", REBUILD, name("torch.Size"), b")N"),
+     "a tensor of class 'torch.Size'"),
+    (call("torch._tensor._rebuild_from_type_v2", REBUILD, name("torch.Tensor"), b"NN"),
+     "must be an iterable, not NoneType"),
+    (b"\x82\x01", "opcode EXT1"),
+    (b"(ios\nsystem\n", "opcode INST"),
+    (b"Ptext\n", "opcode PERSID"),
+    (b"\xff", "opcode b'\\xff' unknown"),
+    (b"h\x05", "damaged pickle"),
+    (b"\x85", "damaged pickle"),
+    (b"NN", "damaged"),
+    (b"}(Nu", "odd number of items"),
+    (b"T\xff\xff\xff\xff", "ends inside its pickle"),
+    (b"X\x99\x00\x00\x00text", "ends inside its pickle"),
+    (plain("text") + b"Na", "'str' object has no attribute 'append'"),
+    (plain("0") + b"Q", "persistent id that names no storage"),
+    (storage(word="module"), "persistent id that names no storage"),
+    (storage(kind="torch.Tensor"), "persistent id that names no storage"),
+    (storage(count=-4), "persistent id that names no storage"),
+    (storage(count=True), "persistent id that names no storage"),
+    (storage(view=part(3, 2)), "view outside storage 0"),
+    (storage(view=b"NN"), "persistent id that names no storage"),
+    (storage()[:-2] + b"l" + b"Q", "opcode LIST"),
+    (plain(["storage", 1, 2, 3, 4]) + b"Q", "persistent id that names no storage"),
+    (storage(), "bare storage"),
+    (dtype("f4"), "holds a Dtype"),
+    (tensor(storage(count=1 << 40)), "more bytes for storage 0 than the file has"),
+    (tensor(storage(count=3), shape=(3,)), "needs 12 bytes for storage 0: 16"),
+    (tensor(storage("../0")), "needs 16 bytes for storage ../0: no record"),
+    (b"(" + storage() + storage(count=3) + b"t", "gives storage 0 two sizes or dtypes"),
+    (b"(" + b"".join(map(viewed, ("uint8", "int8", "bool", "int16", "int32"))) + b"t",
+     "more than 4 dtypes"),
+    (call("torch._utils._rebuild_tensor_v3", *map(plain, ("text", 0, (), (), 0, 0)), FLOAT),
+     "with a str"),
+    (call("torch._utils._rebuild_tensor_v3", storage(), *map(plain, (0, (4,), (1,), False, None))),
+     "damaged pickle"),
+    (tensor(offset=1), "does not fit storage 0 of 4"),
+    (tensor(shape=(2,), strides=(4,)), "does not fit storage 0 of 4"),
+    (tensor(offset=3, strides=(-1,)), "does not fit storage 0 of 4"),
+    (tensor(shape=(-4,)), "does not fit storage 0 of 4"),
+    (tensor(offset=-1), "does not fit storage 0 of 4"),
+    (tensor(shape=(4.0,)), "does not fit storage 0 of 4"),
+    (tensor(shape=[4]), "does not fit storage 0 of 4"),
+    (tensor(strides=[1]), "does not fit storage 0 of 4"),
+    (viewed("Tensor"), "without a storage or without a dtype"),
+    (viewed("float32", part(1, 8)), "views storage 0 at an odd byte"),
+    (tensor(strides=()), "does not fit storage 0 of 4"),
+    (tensor(shape=(1,) * 33, strides=(1,) * 33), "does not fit storage 0 of 4"),
+    (tensor(shape=(1 << 40,), strides=(0,)), "does not fit storage 0 of 4"),
+    (tensor(shape=(0, 1 << 62), strides=(1, 1)), "does not fit storage 0 of 4"),
+    (call("torch._utils._rebuild_parameter", plain("text")), "_rebuild_parameter with a str"),
+    (call("builtins.bytes", plain(1 << 40)), "calls builtins.bytes with a int"),
+    (call("builtins.set", tensor(shape=(1 << 20,), strides=(0,))), "builtins.set with a Constant"),
+    (call("_codecs.encode", plain("text"), plain("rot13")), "makes bytes"),
+    (call("_codecs.encode", plain(3)), "calls _codecs.encode with a int"),
+    (call("torch.Size", plain((-1,))), "torch.Size of something else"),
+    (call("torch.device", plain("cuda"), plain("x")), "a torch.device without a name"),
+    (call("builtins.slice", plain("x")), "calls builtins.slice with a str"),
+    (call("collections.OrderedDict", tensor()), "calls collections.OrderedDict with a Constant"),
+    (b"}" + plain(tuple(range(17))) + b"Ns", "a tuple as the key"),
+    (dtype("f4") + b"(K\x03" + plain("S") + b"tb", "unknown byte order"),
+    (array("O8", (1,), bytes(8)), "dtype 'O8'"),
+    (array("f4", (5,), bytes(4)), "a numpy array (5,) of 4 bytes"),
+    (call("numpy.core.multiarray.scalar", dtype("f4"), plain(bytes(8))), "of the wrong length"),
+    (array("f4", (1,), bytes(4)) + b"(K\x01" + plain((1,)) + dtype("f4") + b"N" + plain("") + b"tb",
+     "no blank one"),
+    (tensor() + b"(K\x01" + plain((1,)) + dtype("f4") + plain(False) + plain(bytes(4)) + b"tb",
+     "no blank one"),
+    (b"]q\x00h\x00a", "contains itself"),
+    (b"]" * 5000 + b"a" * 4999, "nests too deeply"),
+    (DEEP, "nests too deeply"),
+    (DOUBLED, "repeats itself"),
+    (b"}" + DEEP + b"Ns", "a tuple as the key"),
+    (b"}" + DOUBLED + b"Ns", "a tuple as the key"),
+    (call("torch.device", DOUBLED), "calls torch.device with a tuple"),
+    (COPIED, "copies its own parts"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "words"), HOSTILE, ids=[words for _, words in HOSTILE])
+def test_a_hostile_pickle_is_refused_in_one_line(body, words, tmp_path):
+    assert words in refusal(write_zip(tmp_path / "a", body))
+
+
+def test_a_pickle_of_endless_steps_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("utils.weights.torch_reader.MAX_STEPS", 1000)
+    assert "more than 1000 steps" in refusal(write_zip(tmp_path / "a", b"(" + b"N" * 1000 + b"t"))
+
+
+# Hostile containers.
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        ({"../../x": b""}, "an entry named archive/../../x"),
+        ({"a\\b": b""}, "an entry named archive/a\\b"),
+        ({"byteorder": b"middle"}, "unknown byte order"),
+        ({"constants.pkl": b""}, "TorchScript"),
+    ],
+)
+def test_odd_records_in_a_zip_are_refused(records, words, tmp_path):
+    assert words in refusal(write_zip(tmp_path / "a", tensor(), records))
+
+
+@pytest.mark.parametrize("names", [("a/data.pkl", "b/x"), ("a/x",), ("data.pkl",), ("/data.pkl",)])
+def test_a_zip_that_torch_save_did_not_write_is_refused(names, tmp_path):
+    with zipfile.ZipFile(tmp_path / "a", "w") as archive:
+        for record in names:
+            archive.writestr(record, b"N.")
+    odd = names == ("/data.pkl",)
+    words = "an entry named /data.pkl" if odd else "not one that torch.save wrote"
+    assert words in refusal(tmp_path / "a")
+
+
+def test_a_name_with_a_zero_byte_is_refused(tmp_path):
+    path = write_zip(tmp_path / "b", tensor(), {"a_b": b""})
+    path.write_bytes(path.read_bytes().replace(b"a_b", b"a\0b"))
+    assert "an entry named archive/a?b" in refusal(path)
+
+
+def test_compressed_repeated_and_oversized_records_are_refused(tmp_path):
+    path = write_zip(tmp_path / "a", tensor(), method=zipfile.ZIP_DEFLATED)
+    assert "data.pkl is compressed" in refusal(path)
+    with zipfile.ZipFile(write_zip(path, tensor()), "a") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        archive.writestr("archive/data/0", RAMP)
+    assert "two entries of one name" in refusal(path)
+    data = bytearray(write_zip(path, tensor()).read_bytes())
+    sizes = data.rindex(b"archive/data/0") - 46 + 20  # in the central directory
+    data[sizes : sizes + 8] = struct.pack("<II", 1 << 31, 1 << 31)
+    path.write_bytes(data)
+    assert "archive/data/0 claims more bytes" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "tail", "words"),
+    [
+        ((), b"", "has no bytes for storage 0"),
+        (("1",), b"", "a storage 1 that no tensor uses"),
+        ((1,), b"", "no list of its storages"),
+        (("0",), struct.pack("<q", 3) + RAMP, "has 3 elements for storage 0, not 4"),
+        (("0",), struct.pack("<q", 4) + RAMP[:-1], "ends inside storage 0"),
+        (("0", "0"), (struct.pack("<q", 4) + RAMP) * 2, "or twice"),
+    ],
+)
+def test_storages_which_do_not_fit_their_legacy_pickle_are_refused(keys, tail, words, tmp_path):
+    assert words in refusal(write_legacy(tmp_path / "a", tensor(), tail, keys))
+
+
+@pytest.mark.parametrize("start", [(MAGIC, 1002, {}), ((MAGIC,), 1001, {}), (MAGIC, 1001, [])])
+def test_another_legacy_start_is_refused(start, tmp_path):
+    (tmp_path / "a").write_bytes(b"".join(pickle.dumps(value, 2) for value in start))
+    assert "no PyTorch file of protocol 1001" in refusal(tmp_path / "a")
