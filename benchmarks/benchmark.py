@@ -49,7 +49,7 @@ from utils.evaluate.metrics import video_scores
 from utils.files import explained, write_text
 from utils.networks import Network
 from utils.nn.complexity import count_multiply_adds
-from utils.testing.golden import evaluation as scores_of
+from utils.testing.golden import compute_scores
 from utils.verify import graph_costs
 from utils.verify.graph_costs import compile_seconds, peak_gb
 
@@ -137,7 +137,7 @@ def measure_step(
     net, clip = build_eval_network(network.name, cfg), clip.reshape(batch, *one)
     log.log.info("compiling the evaluation graph ...")
     eval_compiled = compile_seconds(net, clip)
-    evaluation = baseline.medians(lambda: scores_of(net, clip), repeats, twin, "evaluate")
+    evaluation = baseline.medians(lambda: compute_scores(net, clip), repeats, twin, "evaluate")
     peak = matmul_rate(repeats)
     # A training step counts three forward passes: forward, and gradients of inputs and weights.
     rate = 2 * 3 * macs * batch / train[0] / 1e9

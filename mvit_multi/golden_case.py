@@ -16,7 +16,7 @@ from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
 from utils.config import Run
 from utils.runtime import Runtime
-from utils.testing.golden import case_state, put_state
+from utils.testing.golden import build_state_dict, load_weights
 from utils.train import optimizers
 from utils.train.train_step import TrainStep
 
@@ -55,7 +55,7 @@ def list_model_arguments(case: dict, depthwise_impl: str = "frames") -> dict:
 def build_network(case: dict, training: bool = False, depthwise_impl: str = "frames") -> MViT:
     """The network of a case with its weights."""
     net = MViT(**list_model_arguments(case, depthwise_impl))
-    put_state(net, case_state(case, net), NETWORK)
+    load_weights(net, build_state_dict(case, net), NETWORK)
     return net.set_train(training)
 
 

@@ -10,7 +10,7 @@ from resnet50.lr_generator import parameter_groups
 from resnet50.network import NETWORK
 from utils.config import Run
 from utils.runtime import Runtime
-from utils.testing.golden import case_state, put_state
+from utils.testing.golden import build_state_dict, load_weights
 from utils.train import optimizers
 from utils.train.train_step import TrainStep
 
@@ -23,7 +23,7 @@ def build_network(case: dict, training: bool = False) -> nn.Cell:
     """The case's network with its weights."""
     config = case["config"]
     net = model.build_network(config["arch"], num_classes=config["num_classes"], mean=MEAN, std=STD)
-    put_state(net, case_state(case, net), NETWORK)
+    load_weights(net, build_state_dict(case, net), NETWORK)
     return net.set_train(training)
 
 

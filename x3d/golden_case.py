@@ -10,7 +10,7 @@ from mindspore import nn
 
 from utils.config import Run
 from utils.runtime import Runtime
-from utils.testing.golden import case_state, put_state
+from utils.testing.golden import build_state_dict, load_weights
 from utils.train import optimizers
 from utils.train.train_step import TrainStep
 from x3d import loss
@@ -33,7 +33,7 @@ def build_network(case: dict, training: bool = False, depthwise_impl: str = "fra
         depthwise_impl=depthwise_impl if config["channelwise_3x3x3"] else "dense",
         stem_impl=depthwise_impl if config["stem_temporal_conv_grouped"] else "dense",
     )
-    put_state(net, case_state(case, net), NETWORK)
+    load_weights(net, build_state_dict(case, net), NETWORK)
     return net.set_train(training)
 
 

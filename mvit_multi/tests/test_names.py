@@ -12,7 +12,7 @@ from mvit_multi.tests.formula import multiply_adds
 from utils.config import ROOT, load_config
 from utils.nn.dropout import Dropout
 from utils.nn.layers import Normalize, make_resize_matrix
-from utils.testing.golden import fill, fill_input, torch_names
+from utils.testing.golden import generate_input, generate_weight, map_torch_names
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert
 
@@ -25,7 +25,10 @@ THREE = {"datasets": ("kinetics", "mit", "ssv2"), "num_classes": (5, 4, 3)}
 def make_state_dict(net: MViT) -> dict:
     """A PyTorch state dict of the network, every array a function of its name."""
     shapes = {name: tuple(p.shape) for name, p in weights_of(net).items()}
-    return {theirs: fill(theirs, shapes[ours]) for ours, theirs in torch_names(net).items()}
+    return {
+        theirs: generate_weight(theirs, shapes[ours])
+        for ours, theirs in map_torch_names(net).items()
+    }
 
 
 def get_shapes(net: MViT) -> dict:
@@ -155,4 +158,4 @@ def test_a_wrong_input_shape_is_an_error():
     """Position embeddings fix the size of a clip."""
     net = MViT(**TOY, **ONE).set_train(False)
     with pytest.raises((ValueError, RuntimeError)):
-        net(Tensor(fill_input(1, (1, 3, 4, 48, 48))))[0].asnumpy()
+        net(Tensor(generate_input(1, (1, 3, 4, 48, 48))))[0].asnumpy()

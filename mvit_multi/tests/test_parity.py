@@ -11,12 +11,12 @@ from mvit_multi.attention import ChannelsFirstDense
 from mvit_multi.golden_case import build_loss, build_network, build_target, build_train_step
 from mvit_multi.heads import list_projection_pairs
 from utils.testing.golden import (
-    evaluation,
-    expected_evaluation,
-    fill_input,
+    compute_scores,
+    generate_input,
     load_case,
-    record_taps,
-    torch_names,
+    map_torch_names,
+    read_expected_scores,
+    record_activations,
 )
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -35,13 +35,13 @@ def slow_but(names, *quick: str) -> list:
 
 
 def make_clip(case: dict) -> Tensor:
-    return Tensor(fill_input(case["input_seed"], case["input_shape"]))
+    return Tensor(generate_input(case["input_seed"], case["input_shape"]))
 
 
 def assert_probabilities(case: dict, depthwise_impl: str = "frames") -> None:
     """All probabilities within 1e-5; a missing part of the network changes them by 1e-3."""
-    result = evaluation(build_network(case, depthwise_impl=depthwise_impl), make_clip(case))
-    expected = expected_evaluation(case)
+    result = compute_scores(build_network(case, depthwise_impl=depthwise_impl), make_clip(case))
+    expected = read_expected_scores(case)
     assert result.shape == expected.shape
     assert np.abs(result - expected).max() < 1e-5
 
@@ -70,7 +70,7 @@ def test_activations_of_cells(case):
     left_out = ("expander",)  # evaluation does not compute it
     taps = {p: tap for p, tap in case["eval"]["taps"].items() if p in cells and p not in left_out}
     assert len(taps) > 15
-    activations = record_taps(net, list(taps), make_clip(case).asnumpy())
+    activations = record_activations(net, list(taps), make_clip(case).asnumpy())
     for point, expected in taps.items():
         x, scale = activations[point], max(expected["std"], 1e-3)
         if x.size != np.prod(
@@ -123,7 +123,7 @@ def test_scores_loss_and_gradients_of_training(name):
         for (s, t), result in zip(list_projection_pairs(names), outputs[len(names) :]):
             expected = train["projected_logits"][f"{names[s]}_{names[t]}"]
             np.testing.assert_allclose(result.asnumpy(), expected, atol=1e-4)
-    names = torch_names(net)
+    names = map_torch_names(net)
     norms = {names[p.name]: np.linalg.norm(g.asnumpy()) for p, g in zip(weights, grads)}
     assert set(norms) == set(train["grad_norm"])
     for name, expected in train["grad_norm"].items():
@@ -143,7 +143,7 @@ def test_five_updates_of_adamw(name):
 def test_names_and_shapes_equal_the_originals():
     """538 tensors, 64,297,643 parameters, in the original's names and shapes."""
     net = build_network(FULL)
-    names = torch_names(net)
+    names = map_torch_names(net)
     result = {names[p.name]: list(p.shape) for p in net.trainable_params()}
     assert result == {name: shape for name, shape, _ in FULL["manifest"]}
     assert sum(p.size for p in net.trainable_params()) == 64_297_643

@@ -14,8 +14,13 @@ from mindspore import Tensor
 from resnet50 import loss as losses
 from resnet50 import model
 from resnet50.golden_case import MEAN, STD, build_loss, build_network, build_train_step
-from utils.testing.golden import fill_input, load_case, record_taps, spread, torch_names
-from utils.testing.step_comparison import off
+from utils.testing.golden import (
+    generate_input,
+    load_case,
+    map_torch_names,
+    record_activations,
+    relative_error,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL, FULL = load_case(GOLDEN / "resnet50_small.json"), load_case(GOLDEN / "resnet50.json")
@@ -23,7 +28,7 @@ VARIANTS = {case["name"]: case for case in load_case(GOLDEN / "variants.json")}
 
 
 def inputs(case: dict) -> tuple[Tensor, Tensor]:
-    image = Tensor(fill_input(case["input_seed"], case["input_shape"]))
+    image = Tensor(generate_input(case["input_seed"], case["input_shape"]))
     return image, Tensor(np.array(case["labels"], np.int32))
 
 
@@ -31,9 +36,9 @@ def assert_scores(case: dict) -> None:
     """Within 1e-4 of the spread."""
     expected = np.array(case["eval"]["logits"])
     scores = build_network(case)(
-        Tensor(fill_input(case["input_seed"], case["input_shape"]))
+        Tensor(generate_input(case["input_seed"], case["input_shape"]))
     ).asnumpy()
-    assert np.abs(scores - expected).max() <= 1e-4 * spread(expected)
+    assert np.abs(scores - expected).max() <= 1e-4 * np.ptp(expected)
 
 
 def test_scores_equal_torchvisions():
@@ -53,8 +58,8 @@ def test_scores_of_every_depth(name):
 @pytest.mark.parametrize("case", [SMALL, *VARIANTS.values()], ids=lambda c: c["config"]["arch"])
 def test_activations_on_the_way(case):
     taps = {point: v for point, v in case["eval"]["taps"].items() if point != "avgpool"}
-    image = fill_input(case["input_seed"], case["input_shape"])
-    seen = record_taps(build_network(case), list(taps), image)
+    image = generate_input(case["input_seed"], case["input_shape"])
+    seen = record_activations(build_network(case), list(taps), image)
     for point, expected in taps.items():
         x = seen[point]
         scale = max(expected["std"], 1e-3)
@@ -96,7 +101,7 @@ def test_training_loss_gradients_and_buffers(case):
     included = float(losses.build_loss(0.1, "included")(scores, label).asnumpy())
     name = "label_smoothing_0.1_uniform_over_all_K (PyTorch, NVIDIA)"
     assert included == pytest.approx(others[name], rel=1e-4)
-    names = torch_names(net)
+    names = map_torch_names(net)
     norms = {names[p.name]: np.linalg.norm(g.asnumpy()) for p, g in zip(weights, grads)}
     noise = max(abs(train["grad_norm"][n] / sure - 1) for n, sure in train["grad_norm64"].items())
     assert norms == pytest.approx(train["grad_norm64"], rel=0.02 + 3 * noise)
@@ -120,11 +125,11 @@ def test_five_updates_with_the_no_decay_groups(part):
     losses = [float(step(image, label)[0].asnumpy()) for _ in range(5)]
     noise = np.abs(np.divide(recorded["losses"], recorded["losses64"]) - 1).max()
     np.testing.assert_allclose(losses, recorded["losses64"], rtol=1e-3 + 3 * noise)
-    names, checked = torch_names(step.net), 0
+    names, checked = map_torch_names(step.net), 0
     for parameter in weights:
         name = names[parameter.name]
         sure = recorded["delta_norm64"][name]
-        own = off(recorded["delta_norm"][name], sure)
+        own = relative_error(recorded["delta_norm"][name], sure)
         if own < 0.02:
             moved = parameter.asnumpy().astype(np.float64) - before[parameter.name]
             assert np.linalg.norm(moved) == pytest.approx(sure, rel=0.02 + 3 * own), name
@@ -136,7 +141,7 @@ def test_names_and_counts_are_torchvisions():
     for case in VARIANTS.values():
         net = model.build_network(**case["config"], mean=MEAN, std=STD)
         assert sum(p.size for p in net.trainable_params()) == case["parameters"]
-    net, names = build_network(SMALL), torch_names(build_network(SMALL))
+    net, names = build_network(SMALL), map_torch_names(build_network(SMALL))
     expected = [n for n, _, _ in SMALL["manifest"] if not n.endswith("num_batches_tracked")]
     assert sorted(names.values()) == sorted(expected)
     assert [names[p.name] for p in net.trainable_params()] == [

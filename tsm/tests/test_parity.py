@@ -12,8 +12,13 @@ import pytest
 from mindspore import Tensor
 
 from tsm.golden_case import build_loss, build_network, build_train_step, cell_name
-from utils.testing.golden import fill_input, load_case, record_taps, spread, torch_names
-from utils.testing.step_comparison import off
+from utils.testing.golden import (
+    generate_input,
+    load_case,
+    map_torch_names,
+    record_activations,
+    relative_error,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL, FULL = load_case(GOLDEN / "tsm_r50_8f_small.json"), load_case(GOLDEN / "tsm_r50_8f.json")
@@ -22,7 +27,7 @@ LARGE = ("resnet101_8f", "resnet152_4f", "resnet50_8f_nl_train", "resnet50_16f")
 
 
 def scores(case: dict) -> np.ndarray:
-    clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
+    clip = Tensor(generate_input(case["input_seed"], case["input_shape"]))
     return build_network(case)(clip).asnumpy()
 
 
@@ -33,13 +38,13 @@ def small_scores() -> np.ndarray:
 
 def test_scores_equal_the_originals(small_scores):
     expected = np.array(SMALL["eval"]["logits"])
-    assert np.abs(small_scores - expected).max() <= 1e-4 * spread(expected)
+    assert np.abs(small_scores - expected).max() <= 1e-4 * np.ptp(expected)
 
 
 @pytest.mark.slow
 def test_scores_at_full_size_equal_the_originals():
     expected = np.array(FULL["eval"]["logits"])
-    assert np.abs(scores(FULL) - expected).max() <= 1e-4 * spread(expected)
+    assert np.abs(scores(FULL) - expected).max() <= 1e-4 * np.ptp(expected)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +65,8 @@ def test_scores_of_every_variant(name):
 def test_activations_on_the_way(case):
     taps = {p: v for p, v in case["eval"]["taps"].items() if "avgpool" not in p}
     points = [cell_name(point) for point in taps]
-    clip = fill_input(case["input_seed"], case["input_shape"])
-    activations = record_taps(build_network(case), points, clip)
+    clip = generate_input(case["input_seed"], case["input_shape"])
+    activations = record_activations(build_network(case), points, clip)
     for point, expected in zip(points, taps.values()):
         x = activations[point]
         scale = max(expected["std"], 1e-3)
@@ -90,7 +95,7 @@ def test_training_loss_gradients_and_buffers(name):
     case = TRAINED[name]
     net, loss = build_network(case, training=True), build_loss(case)
     weights = net.trainable_params()
-    clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
+    clip = Tensor(generate_input(case["input_seed"], case["input_shape"]))
     label = Tensor(np.array(case["labels"], np.int32))
 
     def forward(x, y):
@@ -98,7 +103,7 @@ def test_training_loss_gradients_and_buffers(name):
 
     gradients = ms.jit(ms.value_and_grad(forward, None, ms.ParameterTuple(weights)))
     value, grads = gradients(clip, label)
-    train, names = case["train"], torch_names(net)
+    train, names = case["train"], map_torch_names(net)
     assert abs(float(value.asnumpy()) - train["loss64"]) < 1e-4 * max(1, train["loss64"])
     norms = {
         names[p.name]: np.linalg.norm(g.asnumpy().astype(np.float64))
@@ -110,8 +115,8 @@ def test_training_loss_gradients_and_buffers(name):
     zero = set(train.get("zero_grad", [])) & set(exact)
     assert all(abs(norms[name] - exact[name]) < 1e-4 * largest for name in zero)
     others = [name for name in exact if name not in zero]
-    errors = [off(norms[name], exact[name]) for name in others]
-    original_error = [off(train["grad_norm"][name], exact[name]) for name in others]
+    errors = [relative_error(norms[name], exact[name]) for name in others]
+    original_error = [relative_error(train["grad_norm"][name], exact[name]) for name in others]
     assert max(errors) < 0.02 + 4 * max(original_error)
     assert np.quantile(errors, 0.9) < 1e-3 + 4 * np.quantile(original_error, 0.9)
     values = {names[name]: p for name, p in net.parameters_dict().items() if name in names}
@@ -125,9 +130,9 @@ def test_frozen_batch_norms_keep_their_statistics():
     case = VARIANTS["resnet18_8f_partial_bn"]
     net = build_network(case, training=True)
     before = {name: p.asnumpy().copy() for name, p in net.parameters_dict().items()}
-    clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
+    clip = Tensor(generate_input(case["input_seed"], case["input_shape"]))
     net(clip).asnumpy()
-    names = torch_names(net)
+    names = map_torch_names(net)
     changed = [
         names[name]
         for name, p in net.parameters_dict().items()
@@ -147,16 +152,16 @@ def test_five_updates_with_the_recipe(part):
     """
     recorded, step = SMALL["train"][part], build_train_step(SMALL, part)
     before = {p.name: p.asnumpy().copy() for p in step.net.trainable_params()}
-    clip = Tensor(fill_input(SMALL["input_seed"], SMALL["input_shape"]))
+    clip = Tensor(generate_input(SMALL["input_seed"], SMALL["input_shape"]))
     label = Tensor(np.array(SMALL["labels"], np.int32))
     losses = [float(step(clip, label)[0].asnumpy()) for _ in range(5)]
     noise = np.abs(np.divide(recorded["losses"], recorded["losses64"]) - 1).max()
     np.testing.assert_allclose(losses, recorded["losses64"], rtol=1e-3 + 3 * noise)
-    names, checked = torch_names(step.net), 0
+    names, checked = map_torch_names(step.net), 0
     for parameter in step.net.trainable_params():
         name = names[parameter.name]
         expected = recorded["delta_norm64"][name]
-        original_error = off(recorded["delta_norm"][name], expected)
+        original_error = relative_error(recorded["delta_norm"][name], expected)
         if original_error < 0.02:
             tolerance = 0.02 + 3 * original_error
             moved = parameter.asnumpy().astype(np.float64) - before[parameter.name]

@@ -20,14 +20,13 @@ from utils import build_networks, runtime
 from utils.config import Run, load_config
 from utils.networks import find_network
 from utils.nn.conv3d import DepthwiseConv3d
-from utils.testing import step_comparison
 from utils.testing.golden import (
-    evaluation,
-    expected_evaluation,
-    fill_input,
+    compute_scores,
+    generate_input,
     load_case,
-    spread,
-    torch_names,
+    map_torch_names,
+    read_expected_scores,
+    relative_error,
 )
 from utils.train import amp
 from utils.train.profiler import RECORDED, SKIPPED, WARM_UP, Profiling
@@ -52,14 +51,14 @@ def measure_parity(request: dict[str, Any]) -> Iterator[dict[str, float]]:
     runtime.start(Run(device=request["device"], tf32=False))
     golden = find_network(request["network"]).golden_case
     case = read_case(Path(request["case"]), request["name"])
-    clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
+    clip = Tensor(generate_input(case["input_seed"], case["input_shape"]))
     options: dict[str, Any] = {}
     if "depthwise_impl" in inspect.signature(golden.build_network).parameters:
         options = {"depthwise_impl": FORMS[request["device"]]}
     for level in request["levels"]:
         net = amp.cast(golden.build_network(case, **options), level).set_train(False)
-        expected = expected_evaluation(case)
-        error = np.abs(evaluation(net, clip) - expected).max() / spread(expected)
+        expected = read_expected_scores(case)
+        error = np.abs(compute_scores(net, clip) - expected).max() / np.ptp(expected)
         result = {"level": level, "scores": float(error)}
         if level in request["gradients"]:
             result.update(measure_gradients(golden, case, clip, level, options))
@@ -87,14 +86,14 @@ def measure_gradients(golden, case: dict, clip: Tensor, level: str, options: dic
     (_, value), gradients = step(clip, label)
     train = case["train"]
     exact = train.get("grad_norm64", train["grad_norm"])
-    least, names, errors = LEAST_GRADIENT * max(exact.values()), torch_names(net), []
+    least, names, errors = LEAST_GRADIENT * max(exact.values()), map_torch_names(net), []
     for parameter, gradient in zip(weights, gradients):
         length = float(np.linalg.norm(gradient.asnumpy().astype(np.float64))) / scale
         expected = exact.get(names[parameter.name], 0.0)  # not every case records norms
         if expected > least:
-            errors.append(step_comparison.off(length, expected))
+            errors.append(relative_error(length, expected))
     return {
-        "loss": step_comparison.off(float(value.asnumpy()), train.get("loss64", train["loss"])),
+        "loss": relative_error(float(value.asnumpy()), train.get("loss64", train["loss"])),
         "gradients": float(np.quantile(errors, QUANTILE)),
     }
 
@@ -215,6 +214,6 @@ def measure_difference(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if first.keys() != second.keys():
         raise ValueError("the checkpoints have arrays of different names")
     equal = all(np.array_equal(first[name], second[name]) for name in first)
-    errors = [step_comparison.relative(second[name], first[name]) for name in first]
+    errors = [relative_error(second[name], first[name]) for name in first]
     largest = float(np.nan_to_num(max(errors), nan=1e30, posinf=1e30))
     yield {"arrays": len(first), "equal": equal, "largest": largest}

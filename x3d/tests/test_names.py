@@ -6,7 +6,7 @@ import pytest
 from mindspore import Tensor, ops
 
 from utils.nn.conv3d import FORMS, DepthwiseConv3d
-from utils.testing.golden import fill, fill_input, torch_names
+from utils.testing.golden import generate_input, generate_weight, map_torch_names
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert
 from x3d import convert as names
@@ -54,8 +54,8 @@ def to_pytorchvideo(name: str) -> str:
 
 def test_pytorchvideos_names_and_its_missing_norm():
     net = X3D(**SMALL)
-    names, targets = torch_names(net), {n: tuple(p.shape) for n, p in weights_of(net).items()}
-    source = {theirs: fill(theirs, targets[ours]) for ours, theirs in names.items()}
+    names, targets = map_torch_names(net), {n: tuple(p.shape) for n, p in weights_of(net).items()}
+    source = {theirs: generate_weight(theirs, targets[ours]) for ours, theirs in names.items()}
     renamed = {
         to_pytorchvideo(name): value
         for name, value in source.items()
@@ -78,8 +78,10 @@ def test_pytorchvideos_names_and_its_missing_norm():
 @pytest.mark.parametrize("rename", [str, to_pytorchvideo])
 def test_both_formats_may_have_the_prefix_of_a_wrapper(prefix, rename):
     net = X3D(**SMALL)
-    names, targets = torch_names(net), {n: tuple(p.shape) for n, p in weights_of(net).items()}
-    source = {rename(theirs): fill(theirs, targets[ours]) for ours, theirs in names.items()}
+    names, targets = map_torch_names(net), {n: tuple(p.shape) for n, p in weights_of(net).items()}
+    source = {
+        rename(theirs): generate_weight(theirs, targets[ours]) for ours, theirs in names.items()
+    }
     if rename is to_pytorchvideo:
         source = {n: v for n, v in source.items() if "blocks.1.res_blocks.0.branch1_norm" not in n}
     plain = convert(source, targets, NETWORK).arrays
@@ -114,10 +116,10 @@ def test_caffe2_pickles_are_refused():
 def test_depthwise_weights_fit_into_the_dense_network():
     """The embedded network gives the same probabilities."""
     depthwise, dense = X3D(**SMALL), X3D(**SMALL, depthwise_impl="dense", stem_impl="dense")
-    names = torch_names(depthwise)
+    names = map_torch_names(depthwise)
     shapes = {n: tuple(p.shape) for n, p in weights_of(depthwise).items()}
-    source = {theirs: fill(theirs, shapes[ours]) for ours, theirs in names.items()}
-    clip = Tensor(fill_input(3, (1, 3, 3, 40, 40)))
+    source = {theirs: generate_weight(theirs, shapes[ours]) for ours, theirs in names.items()}
+    clip = Tensor(generate_input(3, (1, 3, 3, 40, 40)))
     outputs = []
     for net in (depthwise, dense):
         targets = {name: tuple(p.shape) for name, p in weights_of(net).items()}
@@ -145,10 +147,10 @@ def value_and_gradients(cell: DepthwiseConv3d, x: Tensor) -> list:
 )
 def test_all_forms_of_the_depthwise_convolution(kernel, stride):
     """They have the same value and the same gradients."""
-    x, results = Tensor(fill_input(1, (2, 6, 4, 9, 10))), []
+    x, results = Tensor(generate_input(1, (2, 6, 4, 9, 10))), []
     for form in FORMS:
         cell = DepthwiseConv3d(6, kernel, stride, form)
-        cell.weight.set_data(Tensor(fill("w.weight", tuple(cell.weight.shape))))
+        cell.weight.set_data(Tensor(generate_weight("w.weight", tuple(cell.weight.shape))))
         results.append(value_and_gradients(cell, x))
     for reference, *others in zip(*results):
         for other in others:

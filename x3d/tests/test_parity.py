@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from utils.testing.golden import fill_input, load_case, record_taps, spread, torch_names
+from utils.testing.golden import generate_input, load_case, map_torch_names, record_activations
 from x3d.golden_case import build_loss, build_network, build_train_step, cell_name
 from x3d.precise_bn import PreciseBatchNorms
 
@@ -26,8 +26,8 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 
 def assert_probabilities(net, seed: int, shape: list, expected: np.ndarray) -> None:
     """Within 1e-4 of the spread."""
-    result = net(Tensor(fill_input(seed, shape))).asnumpy()
-    assert np.abs(result - expected).max() <= 1e-4 * spread(expected)
+    result = net(Tensor(generate_input(seed, shape))).asnumpy()
+    assert np.abs(result - expected).max() <= 1e-4 * np.ptp(expected)
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_probabilities_at_full_size_equal_the_originals():
 
 def test_activations_of_cells():
     taps = {cell_name(p): tap for p, tap in SMALL["eval"]["taps"].items() if cell_name(p)}
-    clip = fill_input(SMALL["input_seed"], SMALL["input_shape"])
-    activations = record_taps(build_network(SMALL), list(taps), clip)
+    clip = generate_input(SMALL["input_seed"], SMALL["input_shape"])
+    activations = record_activations(build_network(SMALL), list(taps), clip)
     for point, expected in taps.items():
         x, scale = activations[point], max(expected["std"], 1e-3)
         assert x.size == np.prod(expected["shape"]), point
@@ -80,7 +80,7 @@ def assert_training(case: dict, bulk: float) -> None:
     """
     net, loss, train = build_network(case, training=True), build_loss(case), case["train"]
     weights = net.trainable_params()
-    clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
+    clip = Tensor(generate_input(case["input_seed"], case["input_shape"]))
     label = Tensor(np.array(case["labels"], np.int32))
 
     def forward(x, y):
@@ -89,7 +89,7 @@ def assert_training(case: dict, bulk: float) -> None:
     gradients = ms.jit(ms.value_and_grad(forward, None, ms.ParameterTuple(weights)))
     value, grads = gradients(clip, label)
     assert float(value.asnumpy()) == pytest.approx(train["loss64"], rel=1e-5)
-    names = torch_names(net)
+    names = map_torch_names(net)
     norms = {names[p.name]: np.linalg.norm(g.asnumpy()) for p, g in zip(weights, grads)}
     exact = train.get("grad_norm64", train["grad_norm"])
     errors = relative_errors(norms, exact)
@@ -111,7 +111,7 @@ def test_training_loss_gradients_and_buffers():
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "pytorchvideo"])
 def test_names_and_sizes_of_every_variant(name):
     case, net = VARIANTS[name], build_network(VARIANTS[name])
-    names = torch_names(net)
+    names = map_torch_names(net)
     lines = [f"{names[p.name]} {list(p.shape)}" for p in net.trainable_params()]
     assert hashlib.sha256("\n".join(lines).encode()).hexdigest() == case["names"]
     assert sum(p.size for p in net.trainable_params()) == case["parameters"]
@@ -143,11 +143,11 @@ def test_five_nesterov_updates():
     """Losses within 5e-4; with plain momentum the second one would differ by 0.025."""
     recorded, step = SMALL["train"]["step"], build_train_step(SMALL, "step")
     before = {p.name: p.asnumpy().copy() for p in step.net.trainable_params()}
-    clip = Tensor(fill_input(SMALL["input_seed"], SMALL["input_shape"]))
+    clip = Tensor(generate_input(SMALL["input_seed"], SMALL["input_shape"]))
     label = Tensor(np.array(SMALL["labels"], np.int32))
     losses = [float(step(clip, label)[0].asnumpy()) for _ in recorded["losses"]]
     np.testing.assert_allclose(losses, recorded["losses"], rtol=5e-4)
-    names = torch_names(step.net)
+    names = map_torch_names(step.net)
     for parameter in step.net.trainable_params():
         if names[parameter.name] in recorded["update_norm"]:
             moved = np.linalg.norm(parameter.asnumpy() - before[parameter.name])
@@ -158,8 +158,8 @@ def test_five_nesterov_updates():
 @pytest.mark.slow
 def test_precise_batch_norm():
     case, net = SMALL["precise_bn"], build_network(SMALL)
-    PreciseBatchNorms(net).update(map(fill_input, case["input_seeds"], case["input_shapes"]))
-    values = {torch_names(net)[n]: p for n, p in net.parameters_dict().items() if "moving" in n}
+    PreciseBatchNorms(net).update(map(generate_input, case["input_seeds"], case["input_shapes"]))
+    values = {map_torch_names(net)[n]: p for n, p in net.parameters_dict().items() if "moving" in n}
     for buffer, expected in case["buffers"].items():
         if not buffer.endswith("num_batches_tracked"):
             norm = np.linalg.norm(values[buffer].asnumpy())

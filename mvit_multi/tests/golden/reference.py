@@ -4,8 +4,8 @@
 
 The networks below are written from the published definitions (JunweiLiang/MultiTrain 16723114,
 facebookresearch/SlowFast 287ec007) with PyTorch's own layers; they first have to reproduce the
-recorded cases. A case holds no weights: `utils.testing.golden.fill` makes them from names and
-shapes.
+recorded cases. A case holds no weights: `utils.testing.golden.generate_weight` makes them from
+names and shapes.
 """
 
 import json
@@ -21,7 +21,7 @@ from torch.nn import functional as F
 HERE = Path(__file__).resolve().parent
 sys.path[0] = str(HERE.parents[2])
 
-from utils.testing.golden import fill, fill_input
+from utils.testing.golden import generate_input, generate_weight
 
 
 class Attention(nn.Module):
@@ -220,13 +220,15 @@ class MViT(nn.Module):
 
 def built(config, dtype=torch.float32):
     net = MViT(config)
-    state = {name: fill(name, tuple(value.shape)) for name, value in net.state_dict().items()}
+    state = {
+        name: generate_weight(name, tuple(value.shape)) for name, value in net.state_dict().items()
+    }
     net.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
     return net.to(dtype)
 
 
 def clip_of(case, dtype=torch.float32):
-    return torch.from_numpy(fill_input(case["input_seed"], case["input_shape"])).to(dtype)
+    return torch.from_numpy(generate_input(case["input_seed"], case["input_shape"])).to(dtype)
 
 
 def soft(labels, name, classes, fraction, smoothing, over):

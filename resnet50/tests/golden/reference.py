@@ -4,7 +4,7 @@ And `resnet18_w2.pth`, a narrow network as `torch.save` writes it.
 
     python reference.py       needs PyTorch and torchvision; the tests read only its result
 
-A case holds no weights: `utils.testing.golden.fill` makes every array from its name and shape.
+A case holds no weights: `utils.testing.golden.generate_weight` makes them from names and shapes.
 `names` is the SHA-256 of the state dict's lines `name shape`, in order.
 """
 
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 HERE = Path(__file__).resolve().parent
 sys.path[0] = str(HERE.parents[2])
 
-from utils.testing.golden import fill, fill_input
+from utils.testing.golden import generate_input, generate_weight
 
 CLASSES, SHAPE, LABELS = 7, (4, 3, 64, 64), [3, 5, 0, 6]
 ARCHITECTURES = {"resnet18": 1, "resnet34": 2, "resnet101": 3, "resnet152": 4}  # input seeds
@@ -28,7 +28,9 @@ ARCHITECTURES = {"resnet18": 1, "resnet34": 2, "resnet101": 3, "resnet152": 4}  
 
 def build(arch: str, kind: torch.dtype) -> torch.nn.Module:
     net = getattr(torchvision.models, arch)(num_classes=CLASSES)
-    state = {name: torch.from_numpy(fill(name, tuple(v.shape))) for name, v in net_state(net)}
+    state = {
+        name: torch.from_numpy(generate_weight(name, tuple(v.shape))) for name, v in net_state(net)
+    }
     net.load_state_dict(state)
     return net.to(kind)
 
@@ -92,7 +94,7 @@ def train_numbers(arch: str, image: torch.Tensor, label: torch.Tensor) -> dict:
 
 
 def case(arch: str, seed: int) -> dict:
-    image, label = torch.from_numpy(fill_input(seed, SHAPE)), torch.tensor(LABELS)
+    image, label = torch.from_numpy(generate_input(seed, SHAPE)), torch.tensor(LABELS)
     net = build(arch, torch.float32).eval()
     scores, taps = record(net, image)
     lines = "\n".join(f"{name} {tuple(value.shape)}" for name, value in net_state(net))
@@ -117,7 +119,7 @@ def save_narrow() -> None:
     state = {}
     for name, value in net_state(net):
         shape = tuple(n if n in (1, 3, 7) else n // 32 for n in value.shape)
-        state[name] = torch.from_numpy(fill(name, shape))
+        state[name] = torch.from_numpy(generate_weight(name, shape))
     torch.save(state, HERE / "resnet18_w2.pth")
 
 

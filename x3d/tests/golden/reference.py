@@ -4,8 +4,8 @@
 
 The network below is written from the published definition (facebookresearch/SlowFast 287ec007,
 facebookresearch/pytorchvideo f3142bb) with PyTorch's own layers; it first has to reproduce
-`x3d_s_small.json`. A case holds no weights: `utils.testing.golden.fill` makes them from names and
-shapes.
+`x3d_s_small.json`. A case holds no weights: `utils.testing.golden.generate_weight` makes them from
+names and shapes.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from torch.nn import functional as F
 HERE = Path(__file__).resolve().parent
 sys.path[0] = str(HERE.parents[2])
 
-from utils.testing.golden import fill, fill_input
+from utils.testing.golden import generate_input, generate_weight
 
 WIDTHS, BLOCKS = (24, 48, 96, 192), (1, 2, 5, 3)
 INNER, SQUEEZED = (54, 108, 216, 432), (8, 8, 16, 32)
@@ -122,7 +122,9 @@ def build(config: dict, kind: torch.dtype, rename=str) -> X3D:
     """The network filled by name; `rename` gives a parameter's name in the published file."""
     net = X3D(config)
     shapes = {name: tuple(v.shape) for name, v in net.state_dict().items()}
-    net.load_state_dict({n: torch.from_numpy(fill(rename(n), s)) for n, s in shapes.items()})
+    net.load_state_dict(
+        {n: torch.from_numpy(generate_weight(rename(n), s)) for n, s in shapes.items()}
+    )
     return net.to(kind)
 
 
@@ -218,7 +220,7 @@ def check() -> None:
     """The network reproduces the recorded case before anything is written with it."""
     case = json.loads((HERE / "x3d_s_small.json").read_text())
     config = {**case["config"], "norm_always": True}
-    clip = torch.from_numpy(fill_input(case["input_seed"], case["input_shape"]))
+    clip = torch.from_numpy(generate_input(case["input_seed"], case["input_shape"]))
     output, _ = evaluation(config, clip)
     assert torch.allclose(torch.tensor(output), torch.tensor(case["eval"]["output"]), atol=1e-7)
     numbers = train_numbers(config, clip, case["labels"])
@@ -239,12 +241,12 @@ def main() -> None:
     for name, (config, shape, large) in CASES.items():
         trained = {}
         for seed in range(SEEDS):  # an input without units at their kinks
-            clip = torch.from_numpy(fill_input(seed, shape))
+            clip = torch.from_numpy(generate_input(seed, shape))
             trained[seed] = train_numbers(config, clip, [3, 7])
         seed = min(trained, key=lambda s: kink(trained[s]))
         print(name, seed, kink(trained[seed]))
-        clip = torch.from_numpy(fill_input(seed, shape))
-        wide = torch.from_numpy(fill_input(seed + 50, large))
+        clip = torch.from_numpy(generate_input(seed, shape))
+        wide = torch.from_numpy(generate_input(seed + 50, large))
         output, logits = evaluation(config, clip)
         wide_output, _ = evaluation(config, wide)
         cases[name] = {
@@ -263,7 +265,7 @@ def main() -> None:
             "train": trained[seed],
         }
     config = settings(norm_always=False)
-    clip = torch.from_numpy(fill_input(9, (1, 3, 3, 40, 40)))
+    clip = torch.from_numpy(generate_input(9, (1, 3, 3, 40, 40)))
     net = X3D(config)
     manifest = [
         [published(name), list(v.shape), str(v.dtype).removeprefix("torch.")]
