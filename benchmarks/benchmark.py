@@ -51,7 +51,7 @@ from utils.networks import Network
 from utils.nn.complexity import count_multiply_adds
 from utils.testing.golden import compute_scores
 from utils.verify import graph_costs
-from utils.verify.graph_costs import compile_seconds, peak_gb
+from utils.verify.graph_costs import measure_compile_seconds, read_peak_gb
 
 # The networks' own functions by parts, besides `data_timing.FUNCTIONS`.
 OWN = {
@@ -85,7 +85,7 @@ def main(
     if torch:
         baseline.check(kind, cfg.run)
     if part:
-        graph_costs.check(kind)
+        graph_costs.check_part(kind)
     if kind in ("compile", "memory") and not part:
         result.update(measure_parts(kind, cfg.data.batch))
     else:
@@ -93,7 +93,8 @@ def main(
         rt = runtime.start(cfg.run)
         log.start_log(rt)
         if part:
-            print(json.dumps(graph_costs.measure(network.name, without_checkpoint(cfg), rt, part)))
+            costs = graph_costs.measure_graph(network.name, without_checkpoint(cfg), rt, part)
+            print(json.dumps(costs))
             return
         if kind == "eval":
             result.update(measure_eval(network, cfg, rt, seconds))
@@ -131,12 +132,12 @@ def measure_step(
     twin = None if torch is None else baseline.TorchTwin(network.name, cfg, (batch, *one), torch)
     macs = count_multiply_adds(step.net, one)
     log.log.info("compiling the training graph ...")
-    compiled = compile_seconds(step, *inputs)
+    compiled = measure_compile_seconds(step, *inputs)
     train = baseline.medians(lambda: step(*inputs).asnumpy(), repeats, twin, "train")
-    peaks = peak_gb(), twin and twin.peak_gb
+    peaks = read_peak_gb(), twin and twin.peak_gb
     net, clip = build_eval_network(network.name, cfg), clip.reshape(batch, *one)
     log.log.info("compiling the evaluation graph ...")
-    eval_compiled = compile_seconds(net, clip)
+    eval_compiled = measure_compile_seconds(net, clip)
     evaluation = baseline.medians(lambda: compute_scores(net, clip), repeats, twin, "evaluate")
     peak = matmul_rate(repeats)
     # A training step counts three forward passes: forward, and gradients of inputs and weights.

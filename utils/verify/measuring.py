@@ -30,7 +30,7 @@ from utils.testing.golden import (
 )
 from utils.train import amp
 from utils.train.profiler import RECORDED, SKIPPED, WARM_UP, Profiling
-from utils.verify.graph_costs import compile_seconds
+from utils.verify.graph_costs import measure_compile_seconds
 from utils.weights import checkpoint_file
 
 LOSS_SCALE = 1024.0  # of the float16 levels of parity
@@ -108,7 +108,7 @@ def measure_step(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     rt = runtime.start(cfg.run)
     step = build_networks.build_train_step(request["network"], cfg, rt)
     inputs = (*build_networks.make_dummy_batch(request["network"], cfg), *step.draw_factors())
-    result = {"batch": cfg.data.batch, "compile": compile_seconds(step, *inputs)}
+    result = {"batch": cfg.data.batch, "compile": measure_compile_seconds(step, *inputs)}
     began = time.monotonic()
     loss = float(step(*inputs).asnumpy()[0])
     result.update(first_step=time.monotonic() - began, loss=loss)
