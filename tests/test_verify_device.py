@@ -1,4 +1,4 @@
-"""scripts/verify_device.sh: its arguments, its verdicts, its report, and a whole rehearsal."""
+"""scripts/verify_device.sh: arguments, verdicts, report, and a whole rehearsal."""
 
 import getpass
 import json
@@ -15,7 +15,7 @@ import pytest
 
 from tests.helpers import call, environment, last_json
 from utils.config import ROOT
-from utils.verify import measuring
+from utils.verify import measurements
 from utils.verify.communication import (
     assess_communication,
     assess_order,
@@ -24,10 +24,9 @@ from utils.verify.communication import (
     format_cluster,
 )
 from utils.verify.convolutions import assess_convolutions
-from utils.verify.environment import assess_environment
-from utils.verify.machine import choose_device, find_ascend_names
+from utils.verify.machine import assess_environment, choose_device, parse_npu_smi
 from utils.verify.parity import LIMITS, assess_parity
-from utils.verify.processes import Ended, Runner
+from utils.verify.processes import ProcessResult, Runner
 from utils.verify.report import (
     FAILED,
     OK,
@@ -46,11 +45,11 @@ from utils.verify.training import assess_training
 SCRIPT = "scripts/analysis/verify_device.py"
 PARTS = ["environment", "parity", "training", "speed", "convolutions"]
 PARTS += ["communication", "overlap", "resume"]
-CRASH = Ended(1, (), "ended with status 1: error: no such device", 1.0)
+CRASH = ProcessResult("crash", 1, (), "ended with status 1: error: no such device")
 
 
-def ended(*lines: dict) -> Ended:
-    return Ended(0, lines, "", 1.0)
+def complete(*lines: dict) -> ProcessResult:
+    return ProcessResult("complete", 0, lines, "")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +58,7 @@ def ended(*lines: dict) -> Ended:
         (["--only", "parity,sped"], "unknown part sped; nearest: speed"),
         (["--devices", "none"], "--devices: must be a whole number of at least 1, not none"),
         (["--timeout", "0"], "--timeout: must be a whole number of at least 1, not 0"),
-        (["--chip", "ascend911"], "--chip: ascend911 is not known"),
+        (["--chip", "ascend911"], "--chip: invalid choice: 'ascend911'"),
         (["--rehearse", "--device", "Ascend"], "--rehearse goes with a CPU"),
         (["--device", "TPU"], "invalid choice: 'TPU'"),
         (["--devices"], "--devices: expected one argument"),
@@ -217,34 +216,46 @@ def test_names_of_ascend_devices_are_read_from_npu_smi():
         "| 0                         | 0000:C1:00.0  | 0           0    / 0              |\n"
         "| 1     910B3               | Warning       | 93.6        37                    |\n"
     )
-    assert find_ascend_names(table) == ["910B3", "910B3"]
+    assert parse_npu_smi(table) == ["910B3", "910B3"]
 
 
-def test_an_environment_without_the_device_fails():
-    result = ended({"found": {"devices": "CPU"}, "missing": []})
-    assert assess_environment(result, "CPU", [])[0].verdict == OK
-    assert assess_environment(result, "Ascend", [])[0].verdict == FAILED
-    assert assess_environment(result, "CPU", ["PyAV not installed"])[0].verdict == SLOW
-    missing = Ended(1, ({"found": {"devices": "CPU"}, "missing": ["OpenCV"]},), "", 1.0)
-    assert assess_environment(missing, "CPU", ["x"])[0].text == "missing: OpenCV"
-    assert assess_environment(CRASH, "CPU", [])[0].verdict == FAILED
+ENVIRONMENT = {"found": {"devices": "CPU"}, "missing": []}
+
+
+@pytest.mark.parametrize(
+    ("lines", "device", "warnings", "verdict"),
+    [
+        ([ENVIRONMENT], "CPU", [], OK),
+        ([ENVIRONMENT], "Ascend", [], FAILED),
+        ([ENVIRONMENT], "CPU", ["PyAV not installed"], SLOW),
+        ([{**ENVIRONMENT, "missing": ["OpenCV"]}], "CPU", ["x"], FAILED),
+        ([], "CPU", [], FAILED),
+    ],
+)
+def test_an_environment_without_the_device_fails(lines, device, warnings, verdict):
+    assert assess_environment(complete(*lines), device, warnings)[0].verdict == verdict
 
 
 def parity_line(level: str, **changed: float) -> dict:
     return {"level": level, **{name: limit / 2 for name, limit in LIMITS[level].items()}, **changed}
 
 
-def test_parity_fails_beyond_a_limit_and_without_a_level():
-    both = ended(parity_line("O0"), parity_line("O2"))
-    assert [each.verdict for each in assess_parity("tsm", "c.json", "CPU", both)] == [OK, OK]
-    beyond = ended(parity_line("O0", loss=0.1), parity_line("O2", scores=float("nan")))
-    findings = assess_parity("tsm", "c.json", "Ascend", beyond)
-    assert [each.verdict for each in findings] == [FAILED, FAILED]
-    assert "--case c.json --run.device=Ascend" in findings[0].advice
-    half = Ended(1, (parity_line("O0"),), "killed by SIGSEGV", 1.0)
-    findings = assess_parity("tsm", "c.json", "Ascend", half)
-    assert [each.verdict for each in findings] == [OK, FAILED]
-    assert "killed by SIGSEGV" in findings[1].text
+@pytest.mark.parametrize(
+    ("changed", "verdicts"),
+    [
+        (({}, {}), [OK, OK]),
+        (({"loss": 0.1}, {"scores": float("nan")}), [FAILED, FAILED]),
+        (({},), [OK, FAILED]),
+    ],
+)
+def test_parity_fails_beyond_a_limit_and_without_a_level(changed, verdicts):
+    lines = [parity_line(level, **values) for level, values in zip(("O0", "O2"), changed)]
+    findings = assess_parity("tsm", "c.json", "Ascend", complete(*lines))
+    assert [finding.verdict for finding in findings] == verdicts
+    if len(lines) == 1:
+        assert findings[1].text == "tsm O2: no result"
+    elif FAILED in verdicts:
+        assert "--case c.json --run.device=Ascend" in findings[0].advice
 
 
 def test_the_limits_of_float16_are_looser():
@@ -268,12 +279,31 @@ def rows(*losses: float, waiting: float = 0.0) -> list:
     ],
 )
 def test_training_must_have_finite_falling_loss(log, verdict):
-    assert assess_training("tsm", ended({}), log).verdict == verdict
+    assert assess_training("tsm", complete({}), log).verdict == verdict
 
 
-def test_training_that_crashes_fails():
-    finding = assess_training("tsm", CRASH, rows(2.0, 1.0))
-    assert finding == Finding(FAILED, f"tsm: {CRASH.reason}", "the log is logs/training_tsm.log")
+SHAPES = [["x3d s2", (1, 2, 3, 4, 4), (3, 3, 3), 1, 3], ["mvit_multi q", (1,), (3,), 1, 2]]
+
+
+@pytest.mark.parametrize(
+    "assess",
+    [
+        lambda result: assess_training("tsm", result, rows(2.0, 1.0)),
+        lambda result: assess_speed("tsm", "Ascend", result),
+        lambda result: assess_dry_run("tsm", result),
+        lambda result: assess_communication("Ascend", result),
+        lambda result: assess_overlap("Ascend", result),
+        lambda result: assess_order(result),
+        lambda result: assess_resume("CPU", {}, result),
+        lambda result: assess_convolutions("Ascend", SHAPES, {"taps": result})[0],
+        lambda result: assess_parity("tsm", "c.json", "CPU", result)[0],
+    ],
+)
+def test_a_process_that_crashes_is_a_failure_with_its_reason_and_log(assess):
+    finding = assess(CRASH)
+    assert finding.verdict == FAILED
+    assert CRASH.reason in finding.text
+    assert finding.advice == "the log is logs/crash.log"
 
 
 STEP = {"batch": 8, "compile": 20.0, "first_step": 30.0, "step": 0.05, "loss": 1.0}
@@ -291,36 +321,42 @@ FRACTIONS = {"computing": 0.9, "communication": 0.0, "waiting": 0.1}
     ],
 )
 def test_a_step_is_slow_if_the_device_waits_or_starts_late(changed, device, verdict):
-    result = ended({**STEP, "shares": FRACTIONS, "launches": 2000, **changed})
+    result = complete({**STEP, "shares": FRACTIONS, "launches": 2000, **changed})
     assert assess_speed("tsm", device, result).verdict == verdict
 
 
-def test_a_step_without_a_trace_is_slow_and_one_without_a_time_fails():
-    assert assess_speed("tsm", "Ascend", Ended(-11, (STEP,), "killed", 1.0)).verdict == SLOW
-    assert assess_speed("tsm", "Ascend", CRASH).verdict == FAILED
+def test_a_step_without_a_trace_is_slow():
+    result = ProcessResult("speed_tsm", -11, (STEP,), "was killed by SIGSEGV")
+    assert assess_speed("tsm", "Ascend", result).verdict == SLOW
 
 
-def test_a_dry_run_must_compile_without_python_and_ai_cpu():
-    result = {"finished": True, "chip": "ascend910b", "launches": 900, "peak_gb": 2.5}
-    result.update(python=0, ai_cpu=[])
-    assert assess_dry_run("tsm", ended(result)).verdict == OK
-    assert assess_dry_run("tsm", ended({**result, "python": 2})).verdict == SLOW
-    assert assess_dry_run("tsm", ended({**result, "ai_cpu": ["MaxPool3D"]})).verdict == SLOW
-    failed = Ended(1, ({"finished": False, "reason": "ValueError: group"},), "", 1.0)
-    assert assess_dry_run("x3d", failed).text == "x3d: ValueError: group"
-    assert assess_dry_run("x3d", CRASH).verdict == FAILED
+DRY_RUN = {"finished": True, "chip": "ascend910b", "launches": 900, "peak_gb": 2.5}
 
 
-SHAPES = [["x3d s2", (1, 2, 3, 4, 4), (3, 3, 3), 1, 3], ["mvit_multi q", (1,), (3,), 1, 2]]
+@pytest.mark.parametrize(
+    ("changed", "verdict", "words"),
+    [
+        ({}, OK, "compiles, 900 launches, 2.5 GB"),
+        ({"python": 2}, SLOW, "2 calls of Python"),
+        ({"ai_cpu": ["MaxPool3D"]}, SLOW, "AI CPU: MaxPool3D"),
+        ({"finished": False, "reason": "ValueError: group"}, FAILED, "x3d: ValueError: group"),
+    ],
+)
+def test_a_dry_run_must_compile_without_python_and_ai_cpu(changed, verdict, words):
+    result = complete({**DRY_RUN, "python": 0, "ai_cpu": [], **changed})
+    finding = assess_dry_run("x3d", result)
+    assert finding.verdict == verdict
+    assert words in finding.text
 
 
-def form(x3d: float, mvit: float) -> Ended:
-    return ended({"shape": "x3d s2", "seconds": x3d}, {"shape": "mvit_multi q", "seconds": mvit})
+def time_shapes(x3d: float, mvit: float) -> ProcessResult:
+    lines = {"shape": "x3d s2", "seconds": x3d}, {"shape": "mvit_multi q", "seconds": mvit}
+    return complete(*lines)
 
 
-def test_the_best_depthwise_form_is_named():
-    forms = {"taps": form(0.3, 0.1), "grouped": CRASH, "frames": form(0.1, 0.2)}
-    missing, x3d, mvit = assess_convolutions("Ascend", SHAPES, forms)
+def test_the_fastest_depthwise_implementation_is_named():
+    results = {"taps": time_shapes(0.3, 0.1), "grouped": CRASH, "frames": time_shapes(0.1, 0.2)}
+    missing, x3d, mvit = assess_convolutions("Ascend", SHAPES, results)
     assert (missing.verdict, missing.text[:22]) == (OK, "grouped: not available")
     assert x3d.verdict == SLOW
     assert x3d.text == "x3d: taps 900.0 ms, frames 300.0 ms; best: frames"
@@ -328,20 +364,14 @@ def test_the_best_depthwise_form_is_named():
     assert (mvit.verdict, mvit.advice) == (OK, "")
 
 
-def test_a_default_form_that_fails_on_the_device_fails():
-    forms = {"taps": CRASH, "grouped": CRASH, "frames": form(0.1, 0.1)}
-    verdicts = [each.verdict for each in assess_convolutions("Ascend", SHAPES, forms)]
-    assert verdicts == [FAILED, OK, OK, OK]
-
-
 def probes(latency: float, bandwidth: float, ranks: int = 8) -> dict:
-    """What a ring of microseconds and GB/s would take."""
+    """The times of a ring with this latency, microseconds, and bandwidth, GB/s."""
     sizes = [4 * 2**k for k in (10, 16, 20, 24)]
     times = [2 * (ranks - 1) * (latency * 1e-6 + n / ranks / bandwidth / 1e9) for n in sizes]
     return {"ranks": ranks, "correct": True, "probes": list(zip(sizes, times))}
 
 
-def test_latency_and_bandwidth_are_found_from_the_times_of_a_ring():
+def test_latency_and_bandwidth_are_fitted_to_the_times_of_a_ring():
     assert fit_ring(probes(12.0, 25.0)["probes"], 8) == pytest.approx((12.0, 25.0))
     line = format_cluster(probes(12.0, 25.0), "Ascend")
     assert line == "cluster: {devices_per_node: 8, local_latency: 12.0, local_bandwidth: 25}"
@@ -359,11 +389,7 @@ def test_latency_and_bandwidth_are_found_from_the_times_of_a_ring():
     ],
 )
 def test_all_reduce_must_be_right_and_fast(result, device, verdict):
-    assert assess_communication(device, ended(result)).verdict == verdict
-
-
-def test_all_reduce_that_crashes_fails():
-    assert assess_communication("Ascend", CRASH).verdict == FAILED
+    assert assess_communication(device, complete(result)).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -375,22 +401,18 @@ def test_all_reduce_that_crashes_fails():
         ((0.1, 0.103, 0.103, 0.002), "Ascend", OK, "too little to matter"),
     ],
 )
-def test_overlap_is_found_from_the_times_of_steps(times, device, verdict, words):
+def test_overlap_is_computed_from_the_times_of_steps(times, device, verdict, words):
     names = ("alone", "one", "several", "exchange")
     result = {**dict(zip(names, times)), "segments": 4, "bytes": 10**8}
-    finding = assess_overlap(device, ended(result))
+    finding = assess_overlap(device, complete(result))
     assert finding.verdict == verdict
     assert words in finding.text
-
-
-def test_overlap_without_a_result_fails():
-    assert assess_overlap("Ascend", CRASH).verdict == FAILED
 
 
 @pytest.mark.parametrize(("after", "verdict"), [([0.9, 0.5, 0.0], OK), ([0.0], SLOW), ([], SLOW)])
 def test_all_reduces_must_come_before_the_end_of_the_backward_pass(after, verdict):
     result = {"finished": True, "all_reduces": [{"row": 1, "backward_after": x} for x in after]}
-    assert assess_order(ended(result)).verdict == verdict
+    assert assess_order(complete(result)).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -405,15 +427,14 @@ def test_all_reduces_must_come_before_the_end_of_the_backward_pass(after, verdic
 )
 def test_a_resumed_run_must_end_with_the_same_weights(device, changed, verdict):
     values = {"killed_at": 6, "steps": 24, "equal": True, "largest": 0.0, **changed}
-    assert assess_resume(device, values, ended({})).verdict == verdict
-    assert assess_resume(device, values, CRASH).verdict == FAILED
+    assert assess_resume(device, values, complete({})).verdict == verdict
 
 
 def test_launches_are_counted_from_the_trace_of_an_ascend(tmp_path):
-    assert measuring.count_launches(tmp_path) == 0
+    assert measurements.count_launches(tmp_path) == 0
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "kernel_details.csv").write_text("Name,Type\n" + "x,MatMul\n" * 50)
-    assert measuring.count_launches(tmp_path) == 10
+    assert measurements.count_launches(tmp_path) == 10
 
 
 @pytest.mark.slow
