@@ -251,7 +251,7 @@ def check_memory() -> Iterator[Line]:
 
 def home() -> Path:
     """The folder of results, as in utils/config.py, which needs MindSpore."""
-    root = Path(sys.path[0])
+    root = Path(__file__).resolve().parents[1]
     return root if (root / "pyproject.toml").is_file() else Path.cwd()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import check_env
 from tests.helpers import mark_installed
 from utils.config import ROOT
 from utils.distributed import devices
@@ -31,15 +32,6 @@ if os.environ.get("GLOG_v") == "2":
     print(f"[WARNING] {head} [mindspore/ccsrc/conf.cc:93] ComputeThreads] too many", flush=True)
 print(f"[ERROR] {head} [mindspore/x/_check.py:350] CheckFailed: te", file=sys.stderr, flush=True)
 """
-
-
-@pytest.fixture
-def check_env(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
-    spec = importlib.util.spec_from_file_location("check_env", ROOT / "scripts" / "check_env.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -70,9 +62,7 @@ def write(path: Path, text: str = "") -> Path:
     ("folder", "script"),
     [("cann", "cann/set_env.sh"), ("ascend-toolkit/latest", "ascend-toolkit/set_env.sh")],
 )
-def test_a_cann_that_is_not_sourced_is_named_with_what_to_source(
-    check_env, host, monkeypatch, folder, script
-):
+def test_a_cann_that_is_not_sourced_is_named_with_what_to_source(host, monkeypatch, folder, script):
     root = host("davinci", 1) / "Ascend"
     assert check_env.check_cann() == (
         "CANN",
@@ -91,7 +81,7 @@ def test_a_cann_that_is_not_sourced_is_named_with_what_to_source(
     assert check_env.check_cann().result == "not found in ASCEND_HOME_PATH=/no/cann"
 
 
-def test_the_newer_cann_is_used(check_env, host):
+def test_the_newer_cann_is_used(host):
     root = host() / "Ascend"
     for folder, number in (("ascend-toolkit/latest", "8.2"), ("cann", "9.1")):
         write(root / folder / "compiler" / "version.info", f"Version={number}.0\n")
@@ -114,7 +104,7 @@ def test_the_version_of_cann_is_found_in_any_of_its_files(tmp_path, name, text):
     assert devices.read_cann_version(tmp_path) == "9.1"
 
 
-def test_the_wheels_of_cann_are_imported_in_another_process(check_env, host, monkeypatch):
+def test_the_wheels_of_cann_are_imported_in_another_process(host, monkeypatch):
     root = host()
     assert not list(check_env.check_ascend()), "neither a device nor CANN"
     write(root / "Ascend" / "cann" / "set_env.sh")
@@ -136,7 +126,7 @@ def test_the_wheels_of_cann_are_imported_in_another_process(check_env, host, mon
         assert line.advice == (install if problem else "")
 
 
-def test_cores_are_counted_for_each_npu(check_env, host, monkeypatch):
+def test_cores_are_counted_for_each_npu(host, monkeypatch):
     host("davinci", 8)
     for cores, advice in ((96, ""), (95, "give each rank 12 cores or more")):
         monkeypatch.setattr(os, "sched_getaffinity", lambda process, cores=cores: range(cores))
@@ -146,9 +136,7 @@ def test_cores_are_counted_for_each_npu(check_env, host, monkeypatch):
         assert bool(line.advice) == bool(advice)
 
 
-def test_mindspores_warnings_are_shown_once_beside_an_npu(
-    check_env, host, monkeypatch, capsys, tmp_path
-):
+def test_mindspores_warnings_are_shown_once_beside_an_npu(host, monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
     monkeypatch.setenv("GLOG_v", "3")
     write(tmp_path / "packages" / "mindspore.py", MINDSPORE)
@@ -170,10 +158,10 @@ def test_mindspores_warnings_are_shown_once_beside_an_npu(
     assert {line[2:18].strip() for line in screen[first + 1 : first + 4]} == {""}
 
 
-def test_a_mindspore_that_hangs_or_crashes_is_reported(check_env, host, monkeypatch, tmp_path):
+def test_a_mindspore_that_hangs_or_crashes_is_reported(host, monkeypatch, tmp_path):
     host("davinci", 1)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(check_env, "PYTHON_TIMEOUT", 1)
+    monkeypatch.setattr("PYTHON_TIMEOUT", 1)
     for text in ("import time; time.sleep(100)", "import os; os.abort()"):
         write(tmp_path / "mindspore.py", text)
         result = [line[:3] for line in check_env.check_devices()]
@@ -181,7 +169,7 @@ def test_a_mindspore_that_hangs_or_crashes_is_reported(check_env, host, monkeypa
         assert result[1][2].startswith("MindSpore cannot use them")
 
 
-def test_a_gpu_needs_cuda_home_its_compiler_and_cudnn(check_env, host, monkeypatch, tmp_path):
+def test_a_gpu_needs_cuda_home_its_compiler_and_cudnn(host, monkeypatch, tmp_path):
     host()
     assert not list(check_env.check_gpu()), "no GPU"
     host("nvidia", 1)
@@ -209,7 +197,7 @@ def test_a_gpu_needs_cuda_home_its_compiler_and_cudnn(check_env, host, monkeypat
     assert list(check_env.check_gpu())[1].result == "/usr/lib/libcudnn.so.8"
 
 
-def test_the_help_says_how_to_choose_a_device(check_env):
+def test_the_help_says_how_to_choose_a_device():
     for name in ("check_env.py", "launch.py"):
         command = [sys.executable, str(ROOT / "scripts" / name), "--help"]
         usage = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -258,7 +246,7 @@ def test_scripts_name_what_to_source_if_cann_is_installed(checkout, tmp_path):
     assert source(checkout, install, **here, ASCEND_HOME_PATH="/x").stderr == ""
 
 
-def test_another_cuda_is_a_problem_if_the_host_has_a_gpu(check_env, monkeypatch):
+def test_another_cuda_is_a_problem_if_the_host_has_a_gpu(monkeypatch):
     monkeypatch.setattr(devices, "run_tool", lambda *command: "release 13.0")
     for program, advice in ((None, ""), ("/usr/bin/nvidia-smi", "MindSpore expects one of 11.1, ")):
         monkeypatch.setattr(check_env.shutil, "which", lambda name, program=program: program)
@@ -268,7 +256,7 @@ def test_another_cuda_is_a_problem_if_the_host_has_a_gpu(check_env, monkeypatch)
         assert bool(line.advice) == bool(advice)
 
 
-def test_cuda_is_what_this_mindspore_has_libraries_for(check_env):
+def test_cuda_is_what_this_mindspore_has_libraries_for():
     assert f"CUDA {' and '.join(check_env.CUDA)}" in (ROOT / "README.md").read_text()
     package = Path(importlib.util.find_spec("mindspore").origin).parent
     result = sorted(path.name[len("gpu") :] for path in package.glob("lib/plugin/gpu[0-9]*"))
@@ -277,8 +265,10 @@ def test_cuda_is_what_this_mindspore_has_libraries_for(check_env):
     assert tuple(result) == check_env.CUDA
 
 
-def test_the_disk_is_that_of_the_results(check_env, monkeypatch, tmp_path):
+def test_the_disk_is_that_of_the_results(monkeypatch, tmp_path):
     assert check_env.home() == ROOT
-    monkeypatch.setattr(sys, "path", [str(tmp_path / "site-packages"), *sys.path])
+    monkeypatch.setattr(
+        check_env, "__file__", str(tmp_path / "package" / "scripts" / "check_env.py")
+    )
     monkeypatch.chdir(tmp_path)
     assert check_env.home() == tmp_path

@@ -15,7 +15,6 @@ from utils.verify.speed import choose_recipe, simulate_step
 
 ELEMENTS = [2**k for k in (10, 14, 18, 20, 22, 24)]  # float32, up to 64 MB
 TOY_ELEMENTS = [2**k for k in (10, 16, 18, 20)]
-REPEATS, TOY_REPEATS = 30, 5
 MIN_BANDWIDTH = 5.0  # GB/s between neighbouring devices; less is SLOW
 MAX_LATENCY = 200.0  # microseconds of a message; more is SLOW
 SEGMENTS = 4
@@ -29,10 +28,8 @@ NEEDS_DEVICES = Finding(SKIPPED, "needs two devices or more: --devices 2")
 def verify_communication(plan: Plan) -> tuple[list[Finding], dict]:
     if plan.devices < 2:
         return [NEEDS_DEVICES], {}
-    elements, repeats = (TOY_ELEMENTS, TOY_REPEATS) if plan.is_toy else (ELEMENTS, REPEATS)
-    result = plan.measure(
-        "communication", "all_reduce", plan.devices, elements=elements, repeats=repeats
-    )
+    elements = TOY_ELEMENTS if plan.is_toy else ELEMENTS
+    result = plan.measure("communication", "all_reduce", plan.devices, elements=elements)
     values = dict(result.last)
     if "probes" in values:
         values["cluster"] = format_cluster(values, plan.device)
@@ -89,9 +86,8 @@ def verify_overlap(plan: Plan) -> tuple[list[Finding], dict]:
         return [assess_order(result)], result.last
     if plan.devices < 2:
         return [NEEDS_DEVICES], {}
-    request = {**choose_recipe(plan, "tsm"), "segments": SEGMENTS}
-    request["repeats"] = TOY_REPEATS if plan.is_toy else REPEATS
-    result = plan.measure("overlap", "overlap", plan.devices, **request)
+    recipe = choose_recipe(plan, "tsm")
+    result = plan.measure("overlap", "overlap", plan.devices, segments=SEGMENTS, **recipe)
     return [assess_overlap(plan.device, result)], result.last
 
 

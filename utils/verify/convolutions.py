@@ -14,7 +14,6 @@ from utils.verify.report import OK, SLOW, Finding
 DEFAULT_IMPLS = {"Ascend": "taps", "GPU": "grouped", "CPU": "frames"}
 NETWORKS = ("x3d", "mvit_multi")
 MUCH_SLOWER = 1.2  # times the seconds of the fastest one
-REPEATS, TOY_REPEATS = 20, 3
 # Name, (N, C, T, H, W), kernel, stride of height and width, layers of a network.
 SHAPES = [
     ["x3d stem", (8, 24, 13, 80, 80), (5, 1, 1), 1, 1],
@@ -37,12 +36,10 @@ TOY_SHAPES = [
 
 def verify_convolutions(plan: Plan) -> tuple[list[Finding], dict]:
     """Measures each implementation in a separate process: a missing kernel may end the process."""
-    shapes, repeats = (TOY_SHAPES, TOY_REPEATS) if plan.is_toy else (SHAPES, REPEATS)
+    shapes = TOY_SHAPES if plan.is_toy else SHAPES
     results, values = {}, {}
     for impl in DEFAULT_IMPLS.values():
-        results[impl] = plan.measure(
-            f"convolutions_{impl}", "depthwise", impl=impl, shapes=shapes, repeats=repeats
-        )
+        results[impl] = plan.measure(f"convolutions_{impl}", "depthwise", impl=impl, shapes=shapes)
         values[impl] = {line["shape"]: line["seconds"] for line in results[impl].lines}
     return assess_convolutions(plan.device, shapes, results), values
 

@@ -45,13 +45,20 @@ class Plan:
         return self.device == "CPU"
 
     @property
+    def repeats(self) -> int:
+        """The number of repeated measurements."""
+        return 3 if self.is_toy else 30
+
+    @property
     def level(self) -> str:
         """The amp level of training."""
         return "O0" if self.device == "CPU" else "O2"
 
     def measure(self, log: str, task: str, devices: int = 1, /, **request: Any) -> ProcessResult:
         """Runs a task of `utils.verify.measurements` on the devices of this plan."""
-        return self.runner.run_measurement(log, task, {"device": self.device, **request}, devices)
+        return self.runner.run_measurement(
+            log, task, {**request, "device": self.device, "repeats": self.repeats}, devices
+        )
 
     def describe(self) -> str:
         if self.is_dry:

@@ -14,7 +14,6 @@ from utils.verify.training import TOY
 
 MAX_WAITING = 0.3  # more is SLOW
 MAX_FIRST_STEP = 300.0  # seconds; more is SLOW
-REPEATS, TOY_REPEATS = 30, 3
 RECIPES = {
     "resnet50": "resnet50_r50_imagenet_zoo",
     "tsm": "tsm_r50_sthv2_8f",
@@ -30,10 +29,8 @@ def verify_speed(plan: Plan) -> tuple[list[Finding], dict]:
             result = simulate_step(plan, network)
             findings.append(assess_dry_run(network, result))
         else:
-            request = choose_recipe(plan, network)
-            request["repeats"] = TOY_REPEATS if plan.is_toy else REPEATS
-            trace = str(plan.work / f"trace_{network}")
-            result = plan.measure(f"speed_{network}", "step", trace=trace, **request)
+            recipe, trace = choose_recipe(plan, network), str(plan.work / f"trace_{network}")
+            result = plan.measure(f"speed_{network}", "step", trace=trace, **recipe)
             findings.append(assess_speed(network, plan.device, result))
         values[network] = result.last
     return findings, values
