@@ -4,6 +4,7 @@ They are read from files and from vendors' tools.
 """
 
 import importlib.metadata
+import json
 import os
 import platform
 import re
@@ -55,10 +56,18 @@ class Plan:
         return "O0" if self.device == "CPU" else "O2"
 
     def measure(self, log: str, task: str, devices: int = 1, /, **request: Any) -> ProcessResult:
-        """Runs a task of `utils.verify.measurements` on the devices of this plan."""
-        return self.runner.run_measurement(
-            log, task, {**request, "device": self.device, "repeats": self.repeats}, devices
-        )
+        """Runs a task of `utils.verify.measurements`; on several devices by scripts/launch.py."""
+        request.update(device=self.device, repeats=self.repeats)
+        device = f"--run.device={self.device}"  # read by the launcher too
+        launch = ["scripts/launch.py", devices] if devices > 1 else []
+        command = [
+            *launch,
+            ROOT / "utils/verify/measurements.py",
+            task,
+            json.dumps(request),
+            device,
+        ]
+        return self.runner.run_script(log, *map(str, command))
 
     def describe(self) -> str:
         if self.is_dry:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,6 @@ from utils.config import ROOT
 from utils.processes import describe_exit, die_with_parent
 from utils.verify.report import FAILED, Finding
 
-MEASUREMENTS = ROOT / "utils" / "verify" / "measurements.py"
-LAUNCHER = ROOT / "scripts" / "launch.py"
 GRACE = 5  # seconds between SIGTERM and SIGKILL
 
 
@@ -61,15 +59,6 @@ class Runner:
     def run_script(self, name: str, script: str, *arguments: Any) -> ProcessResult:
         """A script of the checkout, such as tsm/train.py."""
         return self.run(name, [sys.executable, ROOT / script, *arguments])
-
-    def run_measurement(
-        self, name: str, task: str, request: Mapping[str, Any], devices: int = 1
-    ) -> ProcessResult:
-        """A task of `utils.verify.measurements`; on several devices by scripts/launch.py."""
-        device = f"--run.device={request['device']}"  # read by the launcher too
-        command = [MEASUREMENTS, task, json.dumps(request), device]
-        launch = [LAUNCHER, devices] if devices > 1 else []
-        return self.run(name, [sys.executable, *launch, *command])
 
     def run(self, name: str, command: Sequence[Any]) -> ProcessResult:
         with self.start_process(name, command) as (process, output, errors):
