@@ -82,11 +82,11 @@ def run_smoke(network: str, chip: str, kind: str, *overrides: str) -> DryRun:
 
 
 def check_kernels(result: DryRun) -> None:
-    """Asserts that all kernels are the chip's own, and the graph is compiled once and whole."""
+    """Asserts that all kernels are kernels of the chip, and that there is one compiled graph."""
     assert result.finished, result.reason
     assert result.python == 0
     assert not result.any_type
-    if CHIPS[result.chip] == "Ascend":  # on a GPU branches are graphs of their own
+    if CHIPS[result.chip] == "Ascend":  # on a GPU branches are separate graphs
         assert result.graphs == 1
         assert result.ai_cpu == ()
         assert not {name for name in result.names if name.startswith("MaxPool3D")}
@@ -96,8 +96,8 @@ def check_kernels(result: DryRun) -> None:
 def check_split(result: DryRun, kind: str, gathers: int) -> None:
     """Asserts that each segment is one AllReduce, and that most of the backward pass hides them.
 
-    Loss, top-1, requests and the overflow flag travel together; with accumulation, which reduces
-    gradients in a branch, the flag has an AllReduce of its own.
+    One AllReduce sums loss, top-1, requests and the overflow flag. With accumulation, which reduces
+    gradients in a branch, the flag has a separate AllReduce.
     """
     others = 2 if kind == "accumulate" else 1
     assert len(result.all_reduces) == SEGMENTS + others + gathers
@@ -106,7 +106,7 @@ def check_split(result: DryRun, kind: str, gathers: int) -> None:
 
 
 def check_overflow_status(result: DryRun) -> None:
-    """Asserts that the flags of a 910A cover this step only, and that all ranks learn of them."""
+    """Asserts that the flags of a 910A cover this step only, and that all ranks get them."""
     (status,) = result.find_rows("NPUGetFloatStatusV2")
     cleared = result.find_rows("NPUClearFloatStatusV2")[0]
     kernels = [
@@ -171,7 +171,7 @@ def test_float32_needs_no_3d_convolution_on_a_910a(network, compiler):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_a_recipe_fits_into_the_memory_that_it_names(path, compiler):
+def test_a_recipe_fits_into_its_device_memory(path, compiler):
     run = load_config(find_network_of_yaml(path).config, path).run
     result = run_yaml(path, "ascend910b", ranks=choose_ranks(run.cluster, RANKS))
     check_kernels(result)
@@ -211,7 +211,7 @@ def test_every_yaml_can_be_built_for_ascend(compiler, tmp_path):
     assert result.details["failed"] == {}
 
 
-# What must not be in a step: a branch without a result, a float32 Conv3D, a padded MaxPool2d.
+# Must not be in a step: a branch without a result, a float32 Conv3D, a padded MaxPool2d.
 FLAWED = """
     import json, sys
     import mindspore as ms
@@ -261,7 +261,7 @@ def flawed(tmp_path) -> str:
 
 
 def test_a_dry_run_shows_python_float32_conv3d_and_ai_cpu_kernels(compiler, flawed):
-    """The tests above would find them."""
+    """`check_kernels` would find them."""
     result = simulate([flawed, "flawed"], Machine("ascend910b"))
     assert result.python == 1
     assert result.any_type
@@ -273,14 +273,14 @@ def test_a_dry_run_shows_python_float32_conv3d_and_ai_cpu_kernels(compiler, flaw
 @pytest.mark.slow
 @pytest.mark.parametrize(("cores", "runs"), [(4, False), (24, True)])
 def test_without_the_setting_of_runtime_a_branch_needs_many_cores(cores, runs, compiler, flawed):
-    """The tests with 4 cores show something."""
+    """So the tests with 4 cores are meaningful."""
     result = simulate([flawed, "good"], Machine("ascend910b", cores=cores))
     assert result.finished == runs
     assert runs or "ConditionSwitch" in result.reason
 
 
-def test_the_command_prints_a_table_and_json_on_few_cores_whatever_is_simulated(compiler, tmp_path):
-    """A variable of the user does not disturb it, and 4 cores are enough for a step."""
+def test_the_command_prints_a_table_and_json_on_few_cores(compiler, tmp_path):
+    """MS_SIMULATION_LEVEL of the user has no effect, and 4 cores are enough for a step."""
     done = call(
         COMMAND,
         *("--config_path", find_yaml("resnet50"), "--chip", "ascend910b", "--run.amp=O2"),
@@ -300,8 +300,8 @@ def test_the_command_prints_a_table_and_json_on_few_cores_whatever_is_simulated(
 @pytest.mark.parametrize(
     ("printed", "reason"), [('{"finished": true}', None), ("...", "not finished after 2 s")]
 )
-def test_a_process_that_hangs_is_ended(printed, reason, monkeypatch, tmp_path):
-    """At its end, when its result is known, or before."""
+def test_a_process_that_hangs_is_killed(printed, reason, monkeypatch, tmp_path):
+    """Both after its result and before."""
     monkeypatch.setattr(dry_run_module, "TIMEOUT", 2)
     monkeypatch.setattr(dry_run_module, "GRACE", 1)
     script = f"import time; print({printed!r}, flush=True); time.sleep(100)"
@@ -343,7 +343,7 @@ def test_a_user_error_is_one_line_and_status_2(arguments, words):
     assert words in done.stderr
 
 
-def test_a_machine_without_a_compiler_learns_what_to_install(compiler):
+def test_without_a_compiler_the_error_names_the_packages(compiler):
     done = call(
         COMMAND, *name_config("resnet50"), "--chip=ascend910b", environment={"PATH": "/nowhere"}
     )

@@ -89,7 +89,7 @@ def dry_run(
 
     `cfg` are the settings of the network; `run.device` is replaced. `mode` is train or eval, `keep`
     a folder for MindSpore's log and execution order. With `separate_gradients` every gradient has
-    an AllReduce of its own, and `details` lists the `gradients` by name. Raises ValueError for a
+    a separate AllReduce, and `details` lists the `gradients` by name. Raises ValueError for a
     wrong setting, and if this machine cannot do it.
     """
     machine.check_jit_level(cfg.run.jit_level)

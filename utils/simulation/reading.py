@@ -93,7 +93,7 @@ class DryRun:
         """Kernel graphs in the execution order.
 
         One on Ascend, unless something runs in Python or on another device. On a GPU each branch
-        is a graph of its own.
+        is a separate graph.
         """
         return len({row.graph for row in self.order})
 
