@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
+from scripts.analysis.plan_allreduce import RANKS, time_positions
 from tests.helpers import run
 from utils.config import ROOT, load_config
 from utils.distributed.cost_model import Cluster
@@ -18,7 +19,6 @@ from utils.networks import find_network
 from utils.nn.complexity import LayerCost
 from utils.simulation import stub_libraries
 from utils.simulation.dry_run import Machine, dry_run
-from utils.simulation.gradient_order import RANKS, time_positions
 from utils.simulation.reading import read_run
 
 MISSING = stub_libraries.explain_missing()

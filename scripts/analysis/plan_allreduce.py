@@ -22,11 +22,14 @@ import csv
 import json
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal, Optional
+from typing import Annotated, Any, Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+import numpy as np
 
 from utils import cli, runtime
 from utils.build_networks import build_train_step, without_checkpoint
@@ -44,9 +47,9 @@ from utils.distributed.gradient_fusion import backward_of, layer_names, segment_
 from utils.distributed.gradient_timing import Backward, write_backward
 from utils.files import explained
 from utils.networks import Network
-from utils.simulation.dry_run import CHIPS
-from utils.simulation.gradient_order import order_gradients, time_positions
+from utils.simulation.dry_run import CHIPS, Machine, dry_run
 
+RANKS = 8  # of a dry run; the order of gradients is the same for any number above 1
 BEST, ONE, YAML, LAYERS = "best", "one segment", "yaml's own", "one a layer"
 
 
@@ -90,9 +93,9 @@ def main(
         raise ValueError(
             "--chip and --profile exclude each other: each sets when gradients are ready"
         )
-    with explained(folder, "--out"):  # before the dry run, which takes a minute
-        folder.mkdir(parents=True, exist_ok=True)
     if chip:
+        with explained(folder, "--out"):  # before the dry run, which takes a minute
+            folder.mkdir(parents=True, exist_ok=True)
         positions = order_gradients(network.name, cfg, chip)
         counted = time_gradients(network, cfg, cluster, None)
         backward = time_positions(positions, counted, chip)
@@ -113,6 +116,40 @@ def main(
     line = f"run: {{all_reduce: {split}}}"
     print(f"for {max(plans)} devices:  {line}")
     print(json.dumps({"devices": summarize(plans), "yaml": line, "folder": str(folder)}))
+
+
+def order_gradients(network: str, cfg: Any, chip: str) -> dict[str, float]:
+    """The position in the backward pass, 0..1, at which each gradient is complete, by name.
+
+    A dry run sums every gradient in a separate AllReduce. The row of that AllReduce in MindSpore's
+    execution order shows how much of the backward pass precedes it. Raises ValueError for a chip
+    that is no Ascend, for a step that does not compile, and if this machine cannot do a dry run.
+    """
+    if CHIPS[chip] != "Ascend":
+        raise ValueError(
+            f"--chip {chip}: a dry run shows the order of gradients on Ascend only; "
+            "scripts/analysis/profile_backward.py measures it on a device"
+        )
+    cfg = replace(cfg, run=replace(cfg.run, all_reduce="none", gradient_profile=None))
+    result = dry_run(network, cfg, Machine(chip, RANKS), separate_gradients=True)
+    if not result.finished:
+        raise ValueError(f"--chip {chip}: the train step does not compile: {result.reason}")
+    return result.locate_gradients(result.details["gradients"])
+
+
+def time_positions(positions: Mapping[str, float], counted: Backward, chip: str) -> Backward:
+    """The step of `counted` with its gradients complete at `positions`, 0..1, by name.
+
+    Every backward kernel takes the same time, because only the order is known. Raises ValueError if
+    the dry run has other gradients than `counted`.
+    """
+    if set(positions) != set(counted.names):
+        (name, *_) = set(positions) ^ set(counted.names)
+        raise ValueError(f"--chip {chip}: {name} is trained either there or on a CPU, not on both")
+    fractions = np.array([positions[name] for name in counted.names])
+    ready = counted.forward + fractions * (counted.step - counted.forward)
+    source = f"in the order of a dry run for {chip}, times from counted operations"
+    return replace(counted, ready=np.minimum(ready, counted.step), source=source)
 
 
 def time_gradients(network: Network, cfg, cluster: Cluster, profile: Optional[Path]) -> Backward:
@@ -149,12 +186,12 @@ def format_plan(backward: Backward, cluster: Cluster, devices: int, predictions:
         )
     lines += ["  the best split, in the order in which it is sent:"]
     for segment in predictions[BEST].segments:
-        lines.append(
+        line = (
             "    {last_layer} .. {first_layer}: {tensors} tensors, {megabytes:.2f} MB, complete at "
-            "{ready_ms:.1f}, sent {begin_ms:.1f} to {end_ms:.1f} ms".format(
-                megabytes=segment.size / 1e6, **describe_segment(backward, segment)
-            )
+            "{ready_ms:.1f}, sent {begin_ms:.1f} to {end_ms:.1f} ms"
         )
+        columns = describe_segment(backward, segment)
+        lines.append(line.format(megabytes=segment.size / 1e6, **columns))
     return "\n".join(lines) + "\n"
 
 
@@ -183,10 +220,12 @@ def write_files(folder: Path, backward: Backward, plans: dict) -> None:
         for i, segment in enumerate(prediction.segments)
     ]
     rows = [{k: round(v, 4) if k.endswith("_ms") else v for k, v in row.items()} for row in rows]
-    with explained(folder, "--out"), open(folder / "plan.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    with explained(folder, "--out"):
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / "plan.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
     # The plot leaves out the split with one segment a layer: a hundred bars cannot be read.
     largest = plans[max(plans)]
     bars = {name: prediction for name, prediction in largest.items() if name != LAYERS}
