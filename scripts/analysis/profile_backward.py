@@ -20,7 +20,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import mindspore as ms
 import numpy as np
-from mindspore import nn
+from mindspore import Tensor, nn
 
 from utils import cli, log, runtime
 from utils.build_networks import (
@@ -35,6 +35,17 @@ from utils.distributed.gradient_timing import count_backward
 from utils.files import explained, write_text
 from utils.networks import Network
 from utils.nn.complexity import count_layers
+
+
+class StepFunction(nn.Cell):
+    """A function of a train step, compiled as one graph."""
+
+    def __init__(self, step: nn.Cell, function: Callable):
+        super().__init__(auto_prefix=False)
+        self.step, self.function = step, function
+
+    def construct(self, clip: Tensor, target: Tensor) -> tuple:
+        return self.function(clip, target)
 
 
 def main(
@@ -67,8 +78,10 @@ def measure(step: nn.Cell, batch: tuple, shape: tuple, points: int, repeats: int
     network_input = clip if step.mix is None else step.mix(clip, target)
 
     def time_function(function: Callable) -> float:
+        cell = StepFunction(step, function).set_train()
+
         def run() -> None:
-            outputs = function(network_input, target)
+            outputs = cell(network_input, target)
             while isinstance(outputs, tuple):
                 outputs = outputs[0]
             outputs.asnumpy()
@@ -78,13 +91,13 @@ def measure(step: nn.Cell, batch: tuple, shape: tuple, points: int, repeats: int
     weights = list(step.optimizer.parameters)
     names = [p.name for p in weights]
     completed = count_fractions(step.net, names, shape)
-    forward = time_function(ms.jit(step.scaled_loss))
+    forward = time_function(step.scaled_loss)
     fractions, times = [0.0], [forward]
     for index in choose_layers(completed, names, points):
         # The backward pass ends with the gradients of this layer.
         last_weights = ms.ParameterTuple(weights[index:])
         gradients = ms.value_and_grad(step.scaled_loss, None, last_weights, has_aux=True)
-        times.append(time_function(ms.jit(gradients)))
+        times.append(time_function(gradients))
         fractions.append(completed[index:].max())
         log.log.info("gradients from %s on: %.1f ms", names[index], 1e3 * times[-1])
     whole = measure_median_seconds(lambda: step(*batch, *factors).asnumpy(), repeats, warm_up=2)
