@@ -199,7 +199,7 @@ def test_devices_are_chosen_by_their_files(monkeypatch, tmp_path):
     assert choose_device({"ASCEND_RT_VISIBLE_DEVICES": "2,3"}) == ("Ascend", 2)
 
 
-def test_names_of_ascend_devices_are_read_from_npu_smi():
+def test_names_and_driver_of_ascend_devices_are_read_from_npu_smi():
     table = (
         "| npu-smi 23.0.0                   Version: 23.0.0                               |\n"
         "| NPU   Name                | Health        | Power(W)    Temp(C)               |\n"
@@ -208,7 +208,7 @@ def test_names_of_ascend_devices_are_read_from_npu_smi():
         "| 0                         | 0000:C1:00.0  | 0           0    / 0              |\n"
         "| 1     910B3               | Warning       | 93.6        37                    |\n"
     )
-    assert parse_npu_smi(table) == ["910B3", "910B3"]
+    assert parse_npu_smi(table) == (["910B3", "910B3"], "23.0.0")
 
 
 def test_the_limits_of_float16_are_looser():

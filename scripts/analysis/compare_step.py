@@ -64,16 +64,13 @@ def main(
         print(json.dumps({"record": str(record), "entries": len(arrays)}))
         return None
     recorded = step_comparison.load_record(against)
-    own = {"data/clip": clip, "data/target": target}
     weights = step_comparison.copy_weights(step.net)
-    own.update({f"weights/{name}": value for name, value in weights.items()})
-    recorded_weights = {name: recorded.get(f"weights/{name}") for name in weights}
-    stored = sum(key.startswith("weights/") for key in recorded)
-    if stored != len(weights) or any(
-        np.shape(recorded_weights[name]) != value.shape for name, value in weights.items()
-    ):
+    own = {f"weights/{name}": value for name, value in weights.items()}
+    stored = {key: value for key, value in recorded.items() if key.startswith("weights/")}
+    if {key: v.shape for key, v in stored.items()} != {key: v.shape for key, v in own.items()}:
         raise ValueError("--against: the record is of another network, or of other classes")
-    step_comparison.set_weights(step.net, recorded_weights)
+    own.update({"data/clip": clip, "data/target": target})
+    step_comparison.set_weights(step.net, {name: stored[f"weights/{name}"] for name in weights})
     arrays = step_comparison.record_step(step, recorded["data/clip"], recorded["data/target"])
     return report(step_comparison.compare_records({**arrays, **own}, recorded), tolerance)
 

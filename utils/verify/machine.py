@@ -114,10 +114,10 @@ def choose_device(environ: Mapping[str, str]) -> tuple[str, int]:
 
 def describe_machine(device: str, environ: Mapping[str, str]) -> dict[str, Any]:
     """Versions, names of devices, cores; no name of a user or a host."""
-    cann = find_cann(environ)
+    cann, (names, driver) = find_cann(environ), query_devices(device)
     return {
         "device": device,
-        "device names": list_device_names(device),
+        "device names": names,
         "host": f"{platform.system()} {platform.machine()}",
         "host cores": count_cores(),
         "usable cores": len(os.sched_getaffinity(0)),
@@ -125,32 +125,25 @@ def describe_machine(device: str, environ: Mapping[str, str]) -> dict[str, Any]:
         **{name: importlib.metadata.version(name) for name in ("mindspore", "numpy")},
         "CANN": (read_cann_version(cann) or "unknown") if cann else "not found",
         "CUDA": read_cuda_version(environ) or "not found",
-        "driver": read_driver_version(device),
+        "driver": driver,
         "commit": run_tool("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD").strip()
         or "unknown",
     }
 
 
-def list_device_names(device: str) -> list[str]:
-    """The names in the output of the vendor's tool; empty if it is not installed."""
+def query_devices(device: str) -> tuple[list[str], str]:
+    """(names of all devices, driver version) in the output of the vendor's tool."""
     if device == "Ascend":
         return parse_npu_smi(run_tool("npu-smi", "info"))
     if device == "GPU":
-        names = run_tool("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-        return [line.strip() for line in names.splitlines() if line.strip()]
-    return []
+        query = ("--query-gpu=name,driver_version", "--format=csv,noheader")
+        rows = [line.split(", ") for line in run_tool("nvidia-smi", *query).splitlines()]
+        return [row[0] for row in rows], rows[0][-1] if rows else "unknown"
+    return [], "none"
 
 
-def parse_npu_smi(table: str) -> list[str]:
-    """The names in rows of `npu-smi info` such as `| 0     910B3    | OK       | ...`."""
-    return re.findall(r"^\|\s*\d+\s+((?:Ascend|9)\S+)\s*\|\s*\w+\s*\|", table, re.MULTILINE)
-
-
-def read_driver_version(device: str) -> str:
-    if device == "Ascend":
-        result = re.search(r"npu-smi\s+(\S+)", run_tool("npu-smi", "info"))
-        return result[1] if result else "unknown"
-    if device == "GPU":
-        query = run_tool("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-        return (query.strip().splitlines() or ["unknown"])[0]
-    return "none"
+def parse_npu_smi(table: str) -> tuple[list[str], str]:
+    """Reads `npu-smi 23.0.0`, and rows such as `| 0     910B3    | OK       | ...`."""
+    names = re.findall(r"^\|\s*\d+\s+((?:Ascend|9)\S+)\s*\|\s*\w+\s*\|", table, re.MULTILINE)
+    version = re.search(r"npu-smi\s+(\S+)", table)
+    return names, version[1] if version else "unknown"
