@@ -161,7 +161,7 @@ def test_mindspores_warnings_are_shown_once_beside_an_npu(host, monkeypatch, cap
 def test_a_mindspore_that_hangs_or_crashes_is_reported(host, monkeypatch, tmp_path):
     host("davinci", 1)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr("PYTHON_TIMEOUT", 1)
+    monkeypatch.setattr(check_env, "PYTHON_TIMEOUT", 1)
     for text in ("import time; time.sleep(100)", "import os; os.abort()"):
         write(tmp_path / "mindspore.py", text)
         result = [line[:3] for line in check_env.check_devices()]
