@@ -79,7 +79,7 @@ class Runner:
         At the end of the block, also after an exception, it ends all processes of the command.
         """
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        others = set(psutil.Process().children(recursive=True))
+        others = list_descendants()
         self.logs.mkdir(parents=True, exist_ok=True)
         output, errors = self.logs / f"{name}.out", self.logs / f"{name}.log"
         with open(output, "w") as stdout, open(errors, "w") as stderr:
@@ -106,20 +106,23 @@ def stop_tree(process: subprocess.Popen, others: set[psutil.Process]) -> None:
     A process that still runs gets SIGTERM first. `others` are descendants of this process that
     started before it.
     """
+    descendants = list_descendants() - others
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=GRACE)
     deadline = time.monotonic() + GRACE
-    while time.monotonic() < deadline:
-        descendants = set(psutil.Process().children(recursive=True)) - others
-        if not descendants:
-            break
+    while descendants and time.monotonic() < deadline:
         for descendant in descendants:
             with contextlib.suppress(psutil.NoSuchProcess):
                 descendant.kill()
         psutil.wait_procs(descendants, timeout=1)
+        descendants = list_descendants() - others
     process.poll()
+
+
+def list_descendants() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
 
 
 def read_json_lines(path: Path) -> tuple[dict[str, Any], ...]:
