@@ -35,7 +35,7 @@ CHANGEABLE_ON_RESUME = {
         "out",
         "all_reduce",
         "cluster",
-        "backward",
+        "gradient_profile",
         "profile",
         "tensorboard",
     },
