@@ -58,7 +58,7 @@ from utils.evaluate.metrics import video_scores
 from utils.networks import Network
 from utils.nn.complexity import count_multiply_adds
 from utils.processes import read_peak_memory
-from utils.testing.golden import evaluation as scores_of
+from utils.testing.golden import compute_scores
 from utils.verify import graph_costs
 from utils.verify.graph_costs import compile_seconds
 
@@ -94,7 +94,7 @@ def main(
     if torch:
         baseline.check_torch(kind, cfg.run)
     if part:
-        graph_costs.check(kind)
+        graph_costs.check_part(kind)
     if kind in ("compile", "memory") and not part:
         result.update(measure_parts(kind, cfg.data.batch))
     else:
@@ -102,7 +102,8 @@ def main(
         rt = runtime.start(cfg.run)
         log.start_log(rt)
         if part:
-            print(json.dumps(graph_costs.measure(network.name, without_checkpoint(cfg), rt, part)))
+            costs = graph_costs.measure_graph(network.name, without_checkpoint(cfg), rt, part)
+            print(json.dumps(costs))
             return
         if kind == "eval":
             result.update(measure_eval(network, cfg, rt, seconds))
@@ -142,7 +143,9 @@ def measure_step(
     net, clip = build_eval_network(network.name, cfg), clip.reshape(batch, *shape)
     log.log.info("compiling the evaluation graph ...")
     eval_compiled = compile_seconds(net, clip)
-    evaluation = baseline.measure_medians(lambda: scores_of(net, clip), repeats, twin, "evaluate")
+    evaluation = baseline.measure_medians(
+        lambda: compute_scores(net, clip), repeats, twin, "evaluate"
+    )
     peak = measure_matmul_gflops(repeats)
     # A training step counts three forward passes: forward, and gradients of inputs and weights.
     rate = 2 * 3 * macs * batch / train[0] / 1e9

@@ -15,7 +15,7 @@ from mvit_multi.mixup import build_target_row
 from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
 from utils.testing import golden
-from utils.testing.golden import case_state, put_state
+from utils.testing.golden import build_state_dict, load_weights
 from utils.train import optimizers
 
 # Settings of case["train"] that `compare_step.py --recipe` may change.
@@ -53,7 +53,7 @@ def list_model_arguments(case: dict, depthwise_impl: str = "frames") -> dict:
 def build_network(case: dict, training: bool = False, depthwise_impl: str = "frames") -> MViT:
     """The network of a case with its weights."""
     net = MViT(**list_model_arguments(case, depthwise_impl))
-    put_state(net, case_state(case, net), NETWORK)
+    load_weights(net, build_state_dict(case, net), NETWORK)
     return net.set_train(training)
 
 

@@ -12,7 +12,7 @@ from resnet50 import loss, model
 from resnet50.lr_generator import build_parameter_groups
 from resnet50.network import NETWORK
 from utils.testing import golden
-from utils.testing.golden import case_state, put_state
+from utils.testing.golden import build_state_dict, load_weights
 from utils.train import optimizers
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -24,7 +24,7 @@ def build_network(case: dict, training: bool = False) -> nn.Cell:
     """The network of a case with its weights."""
     config = case["config"]
     net = model.build_network(config["arch"], num_classes=config["num_classes"], mean=MEAN, std=STD)
-    put_state(net, case_state(case, net), NETWORK)
+    load_weights(net, build_state_dict(case, net), NETWORK)
     return net.set_train(training)
 
 

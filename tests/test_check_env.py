@@ -1,4 +1,4 @@
-"""What scripts/check_env.py and scripts/env.sh report of devices, CANN, CUDA and the disk.
+"""Output of scripts/check_env.py and scripts/env.sh about devices, CANN, CUDA and the disk.
 
 Folders stand in for /dev, for CANN and for CUDA; other processes run as they do for a user.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import check_env
 from tests.helpers import mark_installed
 from utils.config import ROOT
 from utils.distributed import devices
@@ -34,17 +35,8 @@ print(f"[ERROR] {head} [mindspore/x/_check.py:350] CheckFailed: te", file=sys.st
 
 
 @pytest.fixture
-def check_env(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
-    spec = importlib.util.spec_from_file_location("check_env", ROOT / "scripts" / "check_env.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture
 def host(monkeypatch, tmp_path):
-    """host(kind, count): the folder of a host with so many device files, and no CANN or CUDA."""
+    """host(kind, count): the folder of a host with `count` device files, and no CANN or CUDA."""
     for name in ("ASCEND_HOME_PATH", "CUDA_HOME", "LD_LIBRARY_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LOCAL_ASCEND", str(tmp_path / "Ascend"))
@@ -70,11 +62,9 @@ def write(path: Path, text: str = "") -> Path:
     ("folder", "script"),
     [("cann", "cann/set_env.sh"), ("ascend-toolkit/latest", "ascend-toolkit/set_env.sh")],
 )
-def test_a_cann_that_is_not_sourced_is_named_with_what_to_source(
-    check_env, host, monkeypatch, folder, script
-):
+def test_a_cann_that_is_not_sourced_is_named_with_what_to_source(host, monkeypatch, folder, script):
     root = host("davinci", 1) / "Ascend"
-    assert check_env.cann() == (
+    assert check_env.check_cann() == (
         "CANN",
         "not found (for Ascend only: 8.2, 8.3, 8.5, 9.0, 9.1)",
         "install CANN, then source its set_env.sh",
@@ -82,20 +72,20 @@ def test_a_cann_that_is_not_sourced_is_named_with_what_to_source(
     )
     write(root / folder / "compiler" / "version.info", "Version=8.5.0\nversion_dir=cann-8.5.0\n")
     write(root / script)
-    line = check_env.cann()
+    line = check_env.check_cann()
     assert line.result == f"8.5 in {root / folder}"
-    assert line.wrong == f"source {root / script} first: ASCEND_HOME_PATH is not set"
+    assert line.advice == f"source {root / script} first: ASCEND_HOME_PATH is not set"
     monkeypatch.setenv("ASCEND_HOME_PATH", str(root / folder))
-    assert check_env.cann() == ("CANN", f"8.5 in {root / folder}", "", False)
+    assert check_env.check_cann() == ("CANN", f"8.5 in {root / folder}", "", False)
     monkeypatch.setenv("ASCEND_HOME_PATH", "/no/cann")
-    assert check_env.cann().result == "not found in ASCEND_HOME_PATH=/no/cann"
+    assert check_env.check_cann().result == "not found in ASCEND_HOME_PATH=/no/cann"
 
 
-def test_the_newer_cann_is_taken(check_env, host):
+def test_the_newer_cann_is_used(host):
     root = host() / "Ascend"
     for folder, number in (("ascend-toolkit/latest", "8.2"), ("cann", "9.1")):
         write(root / folder / "compiler" / "version.info", f"Version={number}.0\n")
-    assert check_env.cann().result == f"9.1 in {root / 'cann'}"
+    assert check_env.check_cann().result == f"9.1 in {root / 'cann'}"
 
 
 @pytest.mark.parametrize(
@@ -114,7 +104,7 @@ def test_the_version_of_cann_is_found_in_any_of_its_files(tmp_path, name, text):
     assert devices.read_cann_version(tmp_path) == "9.1"
 
 
-def test_the_wheels_of_cann_are_tried_by_another_process(check_env, host, monkeypatch):
+def test_the_wheels_of_cann_are_imported_in_another_process(host, monkeypatch):
     root = host()
     assert not list(check_env.check_ascend()), "neither a device nor CANN"
     write(root / "Ascend" / "cann" / "set_env.sh")
@@ -132,30 +122,28 @@ def test_the_wheels_of_cann_are_tried_by_another_process(check_env, host, monkey
         assert line.name == "te, hccl"
         assert line.result == (problem or "can be imported")
         folder = root / "Ascend" / "cann" / "lib64"
-        wanted = f"pip install '.[ascend]' {folder}/te-*.whl {folder}/hccl-*.whl"
-        assert line.wrong == (wanted if problem else "")
+        install = f"pip install '.[ascend]' {folder}/te-*.whl {folder}/hccl-*.whl"
+        assert line.advice == (install if problem else "")
 
 
-def test_cores_are_counted_for_each_npu(check_env, host, monkeypatch):
+def test_cores_are_counted_for_each_npu(host, monkeypatch):
     host("davinci", 8)
-    for cores, wrong in ((96, ""), (95, "give each rank 12 cores or more")):
+    for cores, advice in ((96, ""), (95, "give each rank 12 cores or more")):
         monkeypatch.setattr(os, "sched_getaffinity", lambda process, cores=cores: range(cores))
         line = list(check_env.check_ascend())[-1]
         assert line.result == f"{cores // 8} for each of 8 devices"
-        assert line.wrong.startswith(wrong)
-        assert bool(line.wrong) == bool(wrong)
+        assert line.advice.startswith(advice)
+        assert bool(line.advice) == bool(advice)
 
 
-def test_mindspores_warnings_are_shown_once_beside_an_npu(
-    check_env, host, monkeypatch, capsys, tmp_path
-):
+def test_mindspores_warnings_are_shown_once_beside_an_npu(host, monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
     monkeypatch.setenv("GLOG_v", "3")
     write(tmp_path / "packages" / "mindspore.py", MINDSPORE)
     host()
-    assert [line[:3] for line in check_env.devices()] == [("devices", "CPU, Ascend", "")]
+    assert [line[:3] for line in check_env.check_devices()] == [("devices", "CPU, Ascend", "")]
     host("davinci", 2)
-    *_, kind, log = check_env.devices()
+    *_, kind, log = check_env.check_devices()
     assert kind == ("Ascend devices", "2", "", False)
     messages = sorted(log.result.splitlines())
     assert [message[:10] for message in messages] == [
@@ -170,18 +158,18 @@ def test_mindspores_warnings_are_shown_once_beside_an_npu(
     assert {line[2:18].strip() for line in screen[first + 1 : first + 4]} == {""}
 
 
-def test_a_mindspore_that_hangs_or_crashes_is_reported(check_env, host, monkeypatch, tmp_path):
+def test_a_mindspore_that_hangs_or_crashes_is_reported(host, monkeypatch, tmp_path):
     host("davinci", 1)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(check_env, "PATIENCE", 1)
+    monkeypatch.setattr(check_env, "PYTHON_TIMEOUT", 1)
     for text in ("import time; time.sleep(100)", "import os; os.abort()"):
         write(tmp_path / "mindspore.py", text)
-        result = [line[:3] for line in check_env.devices()]
+        result = [line[:3] for line in check_env.check_devices()]
         assert result[0] == ("devices", "unknown", "MindSpore fails")
         assert result[1][2].startswith("MindSpore cannot use them")
 
 
-def test_a_gpu_needs_cuda_home_its_compiler_and_cudnn(check_env, host, monkeypatch, tmp_path):
+def test_a_gpu_needs_cuda_home_its_compiler_and_cudnn(host, monkeypatch, tmp_path):
     host()
     assert not list(check_env.check_gpu()), "no GPU"
     host("nvidia", 1)
@@ -190,11 +178,11 @@ def test_a_gpu_needs_cuda_home_its_compiler_and_cudnn(check_env, host, monkeypat
     write(tmp_path / "bin" / "ldconfig", "#!/bin/sh\n").chmod(0o755)
     home, cudnn = check_env.check_gpu()
     assert home.result == "not set"
-    assert home.wrong.startswith("export CUDA_HOME=")
-    assert cudnn.wrong == "install cuDNN 8, and add its folder to LD_LIBRARY_PATH"
+    assert home.advice.startswith("export CUDA_HOME=")
+    assert cudnn.advice == "install cuDNN 8, and add its folder to LD_LIBRARY_PATH"
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
     nvcc = tmp_path / "cuda" / "bin" / "nvcc"
-    assert next(check_env.check_gpu()).wrong.startswith(f"there is no {nvcc}: install ")
+    assert next(check_env.check_gpu()).advice.startswith(f"there is no {nvcc}: install ")
     write(nvcc, "#!/bin/sh\necho 'Cuda compilation tools, release 11.6, V11.6.55'\n").chmod(0o755)
     library = write(tmp_path / "cuda" / "lib64" / "libcudnn.so.8")
     monkeypatch.setenv("LD_LIBRARY_PATH", f"/no/folder:{library.parent}")
@@ -202,14 +190,14 @@ def test_a_gpu_needs_cuda_home_its_compiler_and_cudnn(check_env, host, monkeypat
         ("CUDA_HOME", str(tmp_path / "cuda"), "", False),
         ("cuDNN", str(library), "", False),
     ]
-    assert check_env.cuda().result.startswith("11.6")
+    assert check_env.check_cuda().result.startswith("11.6")
     monkeypatch.delenv("LD_LIBRARY_PATH")
     text = "libcudnn.so.8 (libc6,x86-64) => /usr/lib/libcudnn.so.8"
     write(tmp_path / "bin" / "ldconfig", f"#!/bin/sh\necho '        {text}'\n")
     assert list(check_env.check_gpu())[1].result == "/usr/lib/libcudnn.so.8"
 
 
-def test_the_help_says_how_to_choose_a_device(check_env):
+def test_the_help_says_how_to_choose_a_device():
     for name in ("check_env.py", "launch.py"):
         command = [sys.executable, str(ROOT / "scripts" / name), "--help"]
         usage = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -258,17 +246,17 @@ def test_scripts_name_what_to_source_if_cann_is_installed(checkout, tmp_path):
     assert source(checkout, install, **here, ASCEND_HOME_PATH="/x").stderr == ""
 
 
-def test_another_cuda_matters_where_a_gpu_is_to_be_used(check_env, monkeypatch):
-    monkeypatch.setattr(check_env, "output", lambda *command: "release 13.0")
-    for there, wrong in ((None, ""), ("/usr/bin/nvidia-smi", "MindSpore expects one of 11.1, ")):
-        monkeypatch.setattr(check_env.shutil, "which", lambda name, there=there: there)
-        line = check_env.cuda()
+def test_another_cuda_is_a_problem_if_the_host_has_a_gpu(monkeypatch):
+    monkeypatch.setattr(devices, "run_tool", lambda *command: "release 13.0")
+    for program, advice in ((None, ""), ("/usr/bin/nvidia-smi", "MindSpore expects one of 11.1, ")):
+        monkeypatch.setattr(check_env.shutil, "which", lambda name, program=program: program)
+        line = check_env.check_cuda()
         assert line.result.startswith("13.0")
-        assert line.wrong.startswith(wrong)
-        assert bool(line.wrong) == bool(wrong)
+        assert line.advice.startswith(advice)
+        assert bool(line.advice) == bool(advice)
 
 
-def test_cuda_is_what_this_mindspore_has_libraries_for(check_env):
+def test_cuda_is_what_this_mindspore_has_libraries_for():
     assert f"CUDA {' and '.join(check_env.CUDA)}" in (ROOT / "README.md").read_text()
     package = Path(importlib.util.find_spec("mindspore").origin).parent
     result = sorted(path.name[len("gpu") :] for path in package.glob("lib/plugin/gpu[0-9]*"))
@@ -277,8 +265,10 @@ def test_cuda_is_what_this_mindspore_has_libraries_for(check_env):
     assert tuple(result) == check_env.CUDA
 
 
-def test_the_disk_is_that_of_the_results(check_env, monkeypatch, tmp_path):
+def test_the_disk_is_that_of_the_results(monkeypatch, tmp_path):
     assert check_env.home() == ROOT
-    monkeypatch.setattr(sys, "path", [str(tmp_path / "site-packages"), *sys.path])
+    monkeypatch.setattr(
+        check_env, "__file__", str(tmp_path / "package" / "scripts" / "check_env.py")
+    )
     monkeypatch.chdir(tmp_path)
     assert check_env.home() == tmp_path

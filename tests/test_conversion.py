@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers import call, run
 from utils.config import ROOT
-from utils.testing.golden import fill
+from utils.testing.golden import generate_weight
 from utils.weights.checkpoint import read
 
 SOURCE = ROOT / "tsm" / "tests" / "golden" / "tsm_r18_w2.pth.tar"
@@ -43,7 +43,7 @@ def test_every_array_is_where_it_belongs(converted):
         "new_fc.bias": ("new_fc.bias", (7,)),
     }
     for ours, (theirs, shape) in expected.items():
-        np.testing.assert_array_equal(result[ours], fill(theirs, shape), ours)
+        np.testing.assert_array_equal(result[ours], generate_weight(theirs, shape), ours)
 
 
 def test_the_converted_checkpoint_evaluates(converted, drawn):

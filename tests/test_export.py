@@ -24,7 +24,7 @@ from utils.evaluate.metrics import video_scores
 from utils.export import export, inference, mindir
 from utils.export import exported as exported_network
 from utils.networks import find_network
-from utils.testing.golden import case_state, put_state
+from utils.testing.golden import build_state_dict, load_weights
 from utils.weights import checkpoint
 from utils.weights.model_checksum import SIZE
 
@@ -88,10 +88,10 @@ MORE = {
 def build_toy(network: str, arguments: dict, level: str, **changes: str) -> nn.Cell:
     arguments = {name: value for name, value in arguments.items() if value is not None}
     net = find_network(network).model.build_network(**{**arguments, **changes})
-    state = case_state({}, net)
+    state = build_state_dict({}, net)
     # Not scaled, the attention of a non-local block makes any rounding large.
     state.update({name: value / 8 for name, value in state.items() if ".nl.theta." in name})
-    put_state(net, state, find_network(network))
+    load_weights(net, state, find_network(network))
     net = inference.ready(net, level)
     return ConcatHeads(net) if network == "mvit_multi" else net
 

@@ -7,7 +7,7 @@ from mindspore import Tensor, nn
 from utils.config import ROOT
 from utils.networks import find_network, list_networks
 from utils.nn.fuse_conv_bn import fuse_conv_bn
-from utils.testing.golden import evaluation, expected_evaluation, fill_input, load_case, spread
+from utils.testing.golden import compute_scores, generate_input, load_case, read_expected_scores
 
 
 @pytest.mark.parametrize("network", list_networks())
@@ -15,9 +15,9 @@ def test_fused_networks_meet_the_golden_scores(network):
     case = load_case(sorted((ROOT / network / "tests" / "golden").glob("*_small.json"))[0])
     net = fuse_conv_bn(find_network(network).golden_case.build_network(case))
     assert not [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
-    clip = Tensor(fill_input(case["input_seed"], case["input_shape"]))
-    result, expected = evaluation(net.set_train(False), clip), expected_evaluation(case)
-    assert np.abs(result - expected).max() <= 1e-4 * spread(expected)
+    clip = Tensor(generate_input(case["input_seed"], case["input_shape"]))
+    result, expected = compute_scores(net.set_train(False), clip), read_expected_scores(case)
+    assert np.abs(result - expected).max() <= 1e-4 * np.ptp(expected)
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

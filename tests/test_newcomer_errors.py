@@ -352,7 +352,7 @@ TOOLS = {
     ),
     "plot of no run": (
         "scripts/analysis/plot_training.py {bad}",
-        "log.jsonl is not there: name the folder that a training wrote into",
+        "log.jsonl does not exist: name the output folder of a training",
     ),
     "plot of no format": (
         "scripts/analysis/plot_training.py {run} --out a.pdf",

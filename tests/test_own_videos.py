@@ -166,9 +166,9 @@ def test_curves_of_runs_are_drawn(tmp_path):
     last_json(call("scripts/analysis/plot_training.py", runs[0], "--out", tmp_path / "a.svg"))
     assert "<svg" in (tmp_path / "a.svg").read_text()
     for arguments, message in (
-        ([tmp_path], "log.jsonl is not there"),
+        ([tmp_path], "log.jsonl does not exist"),
         ([runs[0], "--out", tmp_path / "a.pdf"], "must end in .png or .svg"),
-        ([], "Draws the curves"),
+        ([], "Plots the curves"),
     ):
         done = call("scripts/analysis/plot_training.py", *arguments)
         assert done.returncode == 2
@@ -182,8 +182,8 @@ def test_curves_show_every_point_whole():
         for e, rate in ((1, 0.1), (2, 0.05), (3, 4e-6))
     ]
     lines = [{**line, "waiting": 0.0} for line in lines]
-    drawn = runpy.run_path(str(ROOT / "scripts" / "analysis" / "plot_training.py"))["drawn"]
-    panels = drawn({"run": lines}).axes
+    draw_runs = runpy.run_path(str(ROOT / "scripts" / "analysis" / "plot_training.py"))["draw_runs"]
+    panels = draw_runs({"run": lines}).axes
     for axes in panels[2:]:
         values = axes.lines[0].get_ydata()
         assert axes.get_yscale() == "linear"

@@ -10,16 +10,19 @@ import numpy as np
 import pytest
 import yaml
 
+from scripts.analysis.plan_allreduce import RANKS, time_positions
 from tests.helpers import run
-from utils.config import ROOT, home
+from utils.config import ROOT, load_config
 from utils.distributed.cost_model import Cluster
 from utils.distributed.gradient_timing import count_backward, read_backward, write_backward
+from utils.networks import find_network
 from utils.nn.complexity import LayerCost
 from utils.simulation import stub_libraries
-from utils.simulation.dry_run import dry_run
-from utils.simulation.gradient_order import RANKS, read_positions, time_positions
+from utils.simulation.dry_run import Machine, dry_run
+from utils.simulation.reading import read_run
 
 MISSING = stub_libraries.explain_missing()
+needs_dry_run = pytest.mark.skipif(bool(MISSING), reason=MISSING or "a dry run is possible")
 CONFIG, CHIP = ROOT / "tsm" / "configs" / "tsm_smoke.yaml", "ascend910b"
 NETWORK = ["--bandwidth=0.01", "--latency=20", "--topology=64x4", "--run.cluster={tflops: 0.02}"]
 # Of the backward kernels: 2 of TSM's 226. MindSpore 2.10 has the same order with and without fused
@@ -28,7 +31,7 @@ NETWORK = ["--bandwidth=0.01", "--latency=20", "--topology=64x4", "--run.cluster
 TOLERANCE = 0.01
 
 
-class Start(NamedTuple):
+class Segment(NamedTuple):
     """The AllReduce of a segment: its position in the backward pass, 0..1, and its gradients."""
 
     position: float
@@ -47,9 +50,8 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def planned(folder) -> list[Start]:
-    """The segments of the best split, in the order in which they travel.
+def read_plan(folder: Path) -> list[Segment]:
+    """The segments of the best split, in the order in which they are sent.
 
     A segment that waits for the channel is still queued when it is complete: `ready` counts, not
     `begin`.
@@ -58,30 +60,29 @@ def planned(folder) -> list[Start]:
     forward, step = profile["forward_seconds"], profile["step_seconds"]
     rows = csv.DictReader((folder / "plan.csv").read_text().splitlines())
     return [
-        Start((float(row["ready_ms"]) / 1e3 - forward) / (step - forward), int(row["tensors"]))
+        Segment((float(row["ready_ms"]) / 1e3 - forward) / (step - forward), int(row["tensors"]))
         for row in rows
         if row["split"] == "best"
     ]
 
 
-@pytest.fixture(scope="module")
-def started(folder) -> list[Start]:
+def simulate_plan(folder: Path) -> list[Segment]:
     """The AllReduces of a dry run with the planned split, in the order in which they start."""
-    asked = yaml.safe_load((folder / "split.yaml").read_text())["run"]["all_reduce"]
-    split = f"run.all_reduce=[{', '.join(asked)}]"
-    overrides, cache, kept = ["run.amp=O2", split], home() / ".cache" / "dry_run", folder / "kept"
-    result = dry_run("tsm", CONFIG, overrides, CHIP, cache, ranks=RANKS, keep=kept)
+    ends = yaml.safe_load((folder / "split.yaml").read_text())["run"]["all_reduce"]
+    overrides = ["run.amp=O2", f"run.all_reduce=[{', '.join(ends)}]"]
+    cfg, kept = load_config(find_network("tsm").config, CONFIG, overrides), folder / "kept"
+    result = dry_run("tsm", cfg, Machine(CHIP, RANKS), keep=kept)
     assert result.finished, result.reason
     table = next(kept.rglob("comm_execute_order.csv")).read_text().splitlines()
     rows = [row for row in csv.DictReader(table) if row["primitive"] == "AllReduce"]
     counts = [re.search(r"\*(\d+)\]$", row["output_type"]) for row in rows]
     return [
-        Start(1 - result.backward_after(row), int(count[1]) if count else 1)
+        Segment(1 - result.backward_after(row), int(count[1]) if count else 1)
         for row, count in zip(result.all_reduces, counts)
     ]
 
 
-def agree(planned: list[Start], started: list[Start]) -> bool:
+def agree(planned: list[Segment], started: list[Segment]) -> bool:
     """Whether each segment has an AllReduce of its gradients at its position."""
     return len(planned) == len(started) and all(
         plan.tensors == start.tensors and abs(plan.position - start.position) <= TOLERANCE
@@ -90,7 +91,7 @@ def agree(planned: list[Start], started: list[Start]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(MISSING), reason=MISSING or "a dry run is possible")
+@needs_dry_run
 def test_gradients_of_the_last_layers_are_complete_first(folder):
     ready = json.loads((folder / "gradients.json").read_text())["ready_seconds"]
     names = ["fc.weight", *(f"layer{i}.{k}.conv1.net.weight" for i in (4, 3, 2, 1) for k in (1, 0))]
@@ -99,21 +100,16 @@ def test_gradients_of_the_last_layers_are_complete_first(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(MISSING), reason=MISSING or "a dry run is possible")
-def test_every_planned_segment_starts_at_its_planned_position(planned, started):
-    """One AllReduce more carries the metrics and the overflow flag; it is the last."""
+@needs_dry_run
+def test_every_planned_segment_starts_at_its_planned_position(folder):
+    """The last AllReduce carries the metrics and the overflow flag. Another order disagrees."""
+    planned, started = read_plan(folder), simulate_plan(folder)
     assert len(planned) > 2
-    assert len(started) == len(planned) + 1
     assert agree(planned, started[:-1]), (planned, started)
     assert started[-1] == (1.0, 1)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(bool(MISSING), reason=MISSING or "a dry run is possible")
-def test_a_plan_in_another_order_does_not_agree_with_the_dry_run(planned, started):
     assert np.diff([plan.position for plan in planned]).min() > 2 * TOLERANCE
     assert not agree(planned[::-1], started[:-1])
-    turned = [Start(1 - plan.position, plan.tensors) for plan in planned]
+    turned = [Segment(1 - plan.position, plan.tensors) for plan in planned]
     assert not agree(turned, started[:-1])
 
 
@@ -136,11 +132,14 @@ def save_graph(folder: Path, gradients: dict[int, int]) -> None:
     (folder / "execute_order.csv").write_text("\n".join([head, *rows]))
 
 
-def test_a_gradient_is_complete_where_its_all_reduce_stands(tmp_path):
+def test_a_gradient_is_complete_before_its_all_reduce(tmp_path):
     save_graph(tmp_path, {0: 10, 1: 7, 2: 4})
-    assert read_positions(tmp_path, ["a.w", "b.w", "c.w"]) == {"a.w": 1.0, "b.w": 0.7, "c.w": 0.4}
+    (tmp_path / "log.txt").write_text("")
+    result = read_run(CHIP, tmp_path, '{"finished": true}', 0, 1.0)
+    positions = result.locate_gradients(["a.w", "b.w", "c.w"])
+    assert positions == pytest.approx({"a.w": 1.0, "b.w": 0.7, "c.w": 0.4})
     with pytest.raises(ValueError, match="no AllReduce of the gradient of d.w"):
-        read_positions(tmp_path, ["a.w", "b.w", "c.w", "d.w"])
+        result.locate_gradients(["a.w", "b.w", "c.w", "d.w"])
 
 
 def test_an_order_gets_the_times_of_the_counted_step_and_is_read_back(tmp_path):

@@ -1,7 +1,7 @@
-"""Every `nn` and `ops` name the networks use is documented for Ascend, GPU and CPU.
+"""Every `nn` and `ops` name that the networks use is documented for Ascend, GPU and CPU.
 
-Primitives of `mindspore.ops.auto_generate` have no such documentation: GENERATED says why each is
-used. What a documented name compiles to is for tests/test_dry_run.py.
+Primitives of `mindspore.ops.auto_generate` have no such documentation: GENERATED has a reason for
+each. tests/test_dry_run.py checks the compiled kernels.
 """
 
 import ast
@@ -14,7 +14,7 @@ from mindspore import nn, ops
 from utils.config import ROOT
 from utils.networks import list_networks
 
-# Documented for fewer, or for none; why it is used all the same.
+# Names documented for fewer devices or none, with the reason to use them.
 REASONS = {
     "nn.Cell": "a base class, no operator",
     "nn.CellList": "a container",
@@ -25,8 +25,8 @@ REASONS = {
     "ops.HyperMap": "a composite of the compiler, no operator",
     "ops.partial": "a composite of the compiler, no operator",
 }
-# Imported from mindspore.ops.auto_generate, and on which devices. Other devices have several
-# kernels in their stead.
+# Imported from mindspore.ops.auto_generate: devices and reason. Other devices use several kernels
+# instead.
 GENERATED = {
     "BatchNormExt": "Ascend: one kernel forward and one backward, of two each",
     "ConstantPadND": "Ascend: crops and pads in one kernel",
@@ -38,33 +38,20 @@ GENERATED = {
     "NPUClearFloatStatusV2": "Ascend 910A: its flags of overflow",
     "SplitWithSize": "all: ops.split is a loop, which nests too deeply for hundreds of arrays",
 }
-FILES = [
-    path
+TREES = [
+    ast.parse(path.read_text())
     for folder in [*list_networks(), "utils"]
     for path in (ROOT / folder).rglob("*.py")
     if "tests" not in path.parts
 ]
-
-
-def used() -> list:
-    names = set()
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            owner = node.value if isinstance(node, ast.Attribute) else None
-            if isinstance(owner, ast.Name) and owner.id in ("nn", "ops"):
-                names.add(f"{owner.id}.{node.attr}")
-    return sorted(names)
-
-
-def imported_primitives() -> set[str]:
-    """What the files import from below mindspore.ops, but for its public names."""
-    return {
-        alias.name
-        for path in FILES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mindspore.ops.")
-        for alias in node.names
-    }
+NODES = [node for tree in TREES for node in ast.walk(tree)]
+USED = {
+    f"{node.value.id}.{node.attr}"
+    for node in NODES
+    if isinstance(node, ast.Attribute)
+    and isinstance(node.value, ast.Name)
+    and node.value.id in ("nn", "ops")
+}
 
 
 def documented_devices(name: str) -> set[str]:
@@ -78,14 +65,20 @@ def documented_devices(name: str) -> set[str]:
     return set(re.findall(r"``(\w+)``", result[1])) if result else set()
 
 
-@pytest.mark.parametrize("name", used())
+@pytest.mark.parametrize("name", sorted(USED))
 def test_an_operator_is_documented_for_every_device(name):
     assert documented_devices(name) >= {"Ascend", "GPU", "CPU"} or name in REASONS
 
 
-def test_no_reason_outlives_its_use():
-    assert set(REASONS) <= set(used())
+def test_every_reason_is_of_a_name_in_use():
+    assert set(REASONS) <= USED
 
 
 def test_every_generated_primitive_has_a_reason():
-    assert imported_primitives() == set(GENERATED)
+    imported = {
+        alias.name
+        for node in NODES
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mindspore.ops.")
+        for alias in node.names
+    }
+    assert imported == set(GENERATED)

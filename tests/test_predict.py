@@ -31,7 +31,7 @@ from utils.evaluate.video_inference import Head, Part, parts_of, softmax
 from utils.export import inference
 from utils.networks import find_network, list_networks
 from utils.runtime import Runtime
-from utils.testing.golden import case_state, put_state
+from utils.testing.golden import build_state_dict, load_weights
 from utils.video.decoders import count_frames, open_video
 from utils.video.reader import VideoError
 from utils.weights import checkpoint
@@ -54,7 +54,7 @@ def load(arguments: list, more: list = (), network: str = "tsm"):
 def save(cfg, path: Path, network: str = "tsm") -> Path:
     """A checkpoint of the network of `cfg` whose scores lie apart."""
     net = find_network(network).model.build_network(**cfg.model_arguments())
-    put_state(net, case_state({}, net), find_network(network))
+    load_weights(net, build_state_dict({}, net), find_network(network))
     checkpoint.save(path, checkpoint.weights_of(net))
     return path
 

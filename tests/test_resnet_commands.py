@@ -29,7 +29,7 @@ from tests.helpers import (
 )
 from utils.config import ROOT, load_config
 from utils.data.synthetic.pattern_images import PATTERNS, draw_image
-from utils.testing.golden import fill
+from utils.testing.golden import generate_weight
 
 CONFIGS = ROOT / "resnet50" / "configs"
 SMOKE = CONFIGS / "resnet50_smoke.yaml"
@@ -247,8 +247,8 @@ def test_torchvisions_file_is_converted(tmp_path):
     result = run("scripts/convert_checkpoint.py", *arguments)
     assert (result["matched"], result["missing"]) == (102, [])
     results = weights(target)
-    np.testing.assert_array_equal(results["fc.weight"], fill("fc.weight", (10, 16)))
-    statistics = fill("layer2.0.downsample.1.running_mean", (4,))
+    np.testing.assert_array_equal(results["fc.weight"], generate_weight("fc.weight", (10, 16)))
+    statistics = generate_weight("layer2.0.downsample.1.running_mean", (4,))
     np.testing.assert_array_equal(results["layer2.0.downsample.1.moving_mean"], statistics)
     wrong = call("scripts/convert_checkpoint.py", *arguments, "--model.num_classes=11")
     assert wrong.returncode == 2

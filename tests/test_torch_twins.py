@@ -12,7 +12,7 @@ from tests.test_every_yaml import YAMLS, toy
 from utils.build_networks import make_dummy_batch
 from utils.config import ROOT
 from utils.networks import find_network, list_networks
-from utils.testing.golden import evaluation, put_state, spread
+from utils.testing.golden import compute_scores, load_weights
 from utils.weights.convert import read_source
 
 # baseline.py runs the twins beside the networks; golden.py fills them like golden cases.
@@ -58,16 +58,16 @@ def test_a_twin_evaluates_like_the_network(path, tmp_path):
     shake(torch, twin)
     torch.save(twin.state_dict(), tmp_path / "twin.pth")
     net = find_network(network).model.build_network(**cfg.model_arguments())
-    put_state(net, read_source(tmp_path / "twin.pth"), find_network(network))
+    load_weights(net, read_source(tmp_path / "twin.pth"), find_network(network))
     clip = make_dummy_batch(network, cfg)[0].asnumpy()
     shape = find_network(network).dataset.get_input_shape(cfg.data)
     clip = clip.reshape(-1, *shape)
     with torch.no_grad():
         result = twin.eval()(torch.from_numpy(clip))
     expected = np.concatenate([part.numpy() for part in listed(result)], -1)
-    ours = evaluation(net.set_train(False), Tensor(clip))
-    assert spread(expected) > 1e-3
-    np.testing.assert_allclose(ours, expected, atol=2e-5 * spread(expected) + 1e-7)
+    ours = compute_scores(net.set_train(False), Tensor(clip))
+    assert np.ptp(expected) > 1e-3
+    np.testing.assert_allclose(ours, expected, atol=2e-5 * np.ptp(expected) + 1e-7)
 
 
 @pytest.mark.slow

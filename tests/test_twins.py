@@ -6,7 +6,7 @@ from mindspore import Tensor
 
 from resnet50.model import build_network as build_resnet
 from tsm.model import TSM
-from utils.testing.golden import fill, fill_input
+from utils.testing.golden import generate_input, generate_weight
 from utils.weights.checkpoint import weights_of
 
 
@@ -20,11 +20,13 @@ def test_tsm_without_shift_is_resnet_frame_by_frame(arch):
     for name, parameter in weights_of(resnet).items():
         # moving_variance and gamma come out positive, as batch norms need them
         kind = "running_var" if name.endswith("moving_variance") else "weight"
-        value = fill(f"{name}.{kind}" if parameter.ndim == 1 else name, tuple(parameter.shape))
+        value = generate_weight(
+            f"{name}.{kind}" if parameter.ndim == 1 else name, tuple(parameter.shape)
+        )
         parameter.set_data(Tensor(value))
         theirs.pop(f"base_model.{name}").set_data(Tensor(value))
     assert not theirs
-    clip = (fill_input(5, (2, 3, 3, 64, 64)) * 50 + 120).clip(0, 255).astype(np.uint8)
+    clip = (generate_input(5, (2, 3, 3, 64, 64)) * 50 + 120).clip(0, 255).astype(np.uint8)
     scores = tsm.set_train(False)(Tensor(clip)).asnumpy()  # (N, T, classes)
     frames = resnet.set_train(False)(Tensor(clip.reshape(6, 3, 64, 64))).asnumpy()
     assert scores.std() > 0.01

@@ -1,4 +1,4 @@
-"""scripts/verify_device.sh: its arguments, its verdicts, its report, and a whole rehearsal."""
+"""scripts/verify_device.sh: arguments, verdicts, report, and a whole rehearsal."""
 
 import getpass
 import json
@@ -15,7 +15,7 @@ import pytest
 
 from tests.helpers import call, environment, last_json
 from utils.config import ROOT
-from utils.verify import measuring
+from utils.verify import measurements
 from utils.verify.communication import (
     assess_communication,
     assess_order,
@@ -24,10 +24,9 @@ from utils.verify.communication import (
     format_cluster,
 )
 from utils.verify.convolutions import assess_convolutions
-from utils.verify.environment import assess_environment
-from utils.verify.machine import choose_device, find_ascend_names
+from utils.verify.machine import assess_environment, choose_device, parse_npu_smi
 from utils.verify.parity import LIMITS, assess_parity
-from utils.verify.processes import Ended, Runner
+from utils.verify.processes import ProcessResult, Runner
 from utils.verify.report import (
     FAILED,
     OK,
@@ -46,11 +45,11 @@ from utils.verify.training import assess_training
 SCRIPT = "scripts/analysis/verify_device.py"
 PARTS = ["environment", "parity", "training", "speed", "convolutions"]
 PARTS += ["communication", "overlap", "resume"]
-CRASH = Ended(1, (), "ended with status 1: error: no such device", 1.0)
+CRASH = ProcessResult("crash", 1, (), "ended with status 1: error: no such device")
 
 
-def ended(*lines: dict) -> Ended:
-    return Ended(0, lines, "", 1.0)
+def complete(*lines: dict) -> ProcessResult:
+    return ProcessResult("complete", 0, lines, "")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +58,7 @@ def ended(*lines: dict) -> Ended:
         (["--only", "parity,sped"], "unknown part sped; nearest: speed"),
         (["--devices", "none"], "--devices: must be a whole number of at least 1, not none"),
         (["--timeout", "0"], "--timeout: must be a whole number of at least 1, not 0"),
-        (["--chip", "ascend911"], "--chip: ascend911 is not known"),
+        (["--chip", "ascend911"], "--chip: invalid choice: 'ascend911'"),
         (["--rehearse", "--device", "Ascend"], "--rehearse goes with a CPU"),
         (["--device", "TPU"], "invalid choice: 'TPU'"),
         (["--devices"], "--devices: expected one argument"),
@@ -89,21 +88,18 @@ def test_the_shell_script_names_every_part_and_option_of_the_command():
         assert word in python
 
 
-def test_one_part_alone_is_run_and_reported(tmp_path):
-    done = call(SCRIPT, "--only", "environment", "--device", "CPU", "--out", tmp_path)
-    result = last_json(done)
-    assert result["verdicts"].keys() == {"environment"}
+def test_only_the_chosen_parts_run_and_those_for_several_devices_are_skipped(tmp_path):
+    parts = "overlap,communication,environment"
+    result = last_json(call(SCRIPT, "--only", parts, "--device", "CPU", "--out", tmp_path))
+    verdicts = result["verdicts"]
+    assert list(verdicts) == ["environment", "communication", "overlap"]
+    assert verdicts["communication"] == verdicts["overlap"] == SKIPPED
     assert result["report"] == str(tmp_path / "report.md")
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["complete"]
     assert report["mode"] == "Rehearsal on a CPU, proves nothing about a device."
     assert report["machine"]["host cores"] == os.cpu_count()
     assert not (tmp_path / "work").exists()
-
-
-def test_parts_that_need_several_devices_are_skipped_on_one(tmp_path):
-    done = call(SCRIPT, "--only", "overlap,communication", "--device", "CPU", "--out", tmp_path)
-    assert last_json(done)["verdicts"] == {"communication": SKIPPED, "overlap": SKIPPED}
 
 
 def test_a_part_that_fails_stops_no_other(tmp_path):
@@ -161,25 +157,20 @@ def test_a_report_shows_each_part_with_its_most_severe_verdict(tmp_path):
     assert not content["complete"]
 
 
-def test_a_report_has_no_absolute_paths_and_no_names_of_users_or_hosts():
-    value = {
-        "text": "cannot read /home/alice/zoo/data/a.txt: no such file; see ~/zoo/log",
-        "file": ["/usr/local/Ascend/cann/set_env.sh"],
-        "rates": "93 clips/s, --data.root=/data/k400 and out/logs/a.log",
-        "number": 3,
-    }
-    assert redact(value) == {
-        "text": "cannot read .../a.txt: no such file; see .../log",
-        "file": [".../set_env.sh"],
-        "rates": "93 clips/s, --data.root=.../k400 and out/logs/a.log",
-        "number": 3,
-    }
-
-
-def test_names_of_this_user_and_host_are_replaced(monkeypatch):
+def test_a_report_has_no_absolute_paths_and_no_names_of_users_or_hosts(monkeypatch):
     monkeypatch.setattr(getpass, "getuser", lambda: "alice")
     monkeypatch.setattr(socket, "gethostname", lambda: "node17.example.org")
-    assert redact("alice on node17.example.org, node17: malice") == "USER on HOST, HOST: malice"
+    values = {
+        "cannot read /home/bob/zoo/data/a.txt: no such file; see ~/zoo/log": (
+            "cannot read .../a.txt: no such file; see .../log"
+        ),
+        "93 clips/s, --data.root=/data/k400 and out/logs/a.log": (
+            "93 clips/s, --data.root=.../k400 and out/logs/a.log"
+        ),
+        "alice on node17.example.org, node17: malice": "USER on HOST, HOST: malice",
+    }
+    for text, expected in values.items():
+        assert redact({"a": [text, 3]}) == {"a": [expected, 3]}
 
 
 def test_a_process_that_fails_is_described_by_its_last_error(tmp_path):
@@ -208,7 +199,7 @@ def test_devices_are_chosen_by_their_files(monkeypatch, tmp_path):
     assert choose_device({"ASCEND_RT_VISIBLE_DEVICES": "2,3"}) == ("Ascend", 2)
 
 
-def test_names_of_ascend_devices_are_read_from_npu_smi():
+def test_names_and_driver_of_ascend_devices_are_read_from_npu_smi():
     table = (
         "| npu-smi 23.0.0                   Version: 23.0.0                               |\n"
         "| NPU   Name                | Health        | Power(W)    Temp(C)               |\n"
@@ -217,110 +208,165 @@ def test_names_of_ascend_devices_are_read_from_npu_smi():
         "| 0                         | 0000:C1:00.0  | 0           0    / 0              |\n"
         "| 1     910B3               | Warning       | 93.6        37                    |\n"
     )
-    assert find_ascend_names(table) == ["910B3", "910B3"]
-
-
-def test_an_environment_without_the_device_fails():
-    result = ended({"found": {"devices": "CPU"}, "missing": []})
-    assert assess_environment(result, "CPU", [])[0].verdict == OK
-    assert assess_environment(result, "Ascend", [])[0].verdict == FAILED
-    assert assess_environment(result, "CPU", ["PyAV not installed"])[0].verdict == SLOW
-    missing = Ended(1, ({"found": {"devices": "CPU"}, "missing": ["OpenCV"]},), "", 1.0)
-    assert assess_environment(missing, "CPU", ["x"])[0].text == "missing: OpenCV"
-    assert assess_environment(CRASH, "CPU", [])[0].verdict == FAILED
-
-
-def parity_line(level: str, **changed: float) -> dict:
-    return {"level": level, **{name: limit / 2 for name, limit in LIMITS[level].items()}, **changed}
-
-
-def test_parity_fails_beyond_a_limit_and_without_a_level():
-    both = ended(parity_line("O0"), parity_line("O2"))
-    assert [each.verdict for each in assess_parity("tsm", "c.json", "CPU", both)] == [OK, OK]
-    beyond = ended(parity_line("O0", loss=0.1), parity_line("O2", scores=float("nan")))
-    findings = assess_parity("tsm", "c.json", "Ascend", beyond)
-    assert [each.verdict for each in findings] == [FAILED, FAILED]
-    assert "--case c.json --run.device=Ascend" in findings[0].advice
-    half = Ended(1, (parity_line("O0"),), "killed by SIGSEGV", 1.0)
-    findings = assess_parity("tsm", "c.json", "Ascend", half)
-    assert [each.verdict for each in findings] == [OK, FAILED]
-    assert "killed by SIGSEGV" in findings[1].text
+    assert parse_npu_smi(table) == (["910B3", "910B3"], "23.0.0")
 
 
 def test_the_limits_of_float16_are_looser():
     assert all(LIMITS["O2"][name] > LIMITS["O0"][name] for name in LIMITS["O0"])
 
 
-def rows(*losses: float, waiting: float = 0.0) -> list:
-    result = {"step": 10, "clips_per_second": 50.0, "waiting": waiting}
-    return [{**result, "loss": loss} for loss in losses]
-
-
-@pytest.mark.parametrize(
-    ("log", "verdict"),
-    [
-        (rows(2.0, 1.9, 1.5), OK),
-        (rows(2.0, 1.5, waiting=0.6), SLOW),
-        (rows(2.0, 1.99, 2.1), FAILED),
-        (rows(2.0, float("nan")), FAILED),
-        (rows(2.0), FAILED),
-        ([], FAILED),
-    ],
-)
-def test_training_must_have_finite_falling_loss(log, verdict):
-    assert assess_training("tsm", ended({}), log).verdict == verdict
-
-
-def test_training_that_crashes_fails():
-    finding = assess_training("tsm", CRASH, rows(2.0, 1.0))
-    assert finding == Finding(FAILED, f"tsm: {CRASH.reason}", "the log is logs/training_tsm.log")
-
-
-STEP = {"batch": 8, "compile": 20.0, "first_step": 30.0, "step": 0.05, "loss": 1.0}
-FRACTIONS = {"computing": 0.9, "communication": 0.0, "waiting": 0.1}
-
-
-@pytest.mark.parametrize(
-    ("changed", "device", "verdict"),
-    [
-        ({}, "Ascend", OK),
-        ({"shares": {**FRACTIONS, "waiting": 0.6}}, "Ascend", SLOW),
-        ({"shares": {**FRACTIONS, "waiting": 0.6}}, "CPU", OK),
-        ({"shares": {}, "launches": 0}, "GPU", OK),
-        ({"first_step": 900.0}, "Ascend", SLOW),
-    ],
-)
-def test_a_step_is_slow_if_the_device_waits_or_starts_late(changed, device, verdict):
-    result = ended({**STEP, "shares": FRACTIONS, "launches": 2000, **changed})
-    assert assess_speed("tsm", device, result).verdict == verdict
-
-
-def test_a_step_without_a_trace_is_slow_and_one_without_a_time_fails():
-    assert assess_speed("tsm", "Ascend", Ended(-11, (STEP,), "killed", 1.0)).verdict == SLOW
-    assert assess_speed("tsm", "Ascend", CRASH).verdict == FAILED
-
-
-def test_a_dry_run_must_compile_without_python_and_ai_cpu():
-    result = {"finished": True, "chip": "ascend910b", "launches": 900, "peak_gb": 2.5}
-    result.update(python=0, ai_cpu=[])
-    assert assess_dry_run("tsm", ended(result)).verdict == OK
-    assert assess_dry_run("tsm", ended({**result, "python": 2})).verdict == SLOW
-    assert assess_dry_run("tsm", ended({**result, "ai_cpu": ["MaxPool3D"]})).verdict == SLOW
-    failed = Ended(1, ({"finished": False, "reason": "ValueError: group"},), "", 1.0)
-    assert assess_dry_run("x3d", failed).text == "x3d: ValueError: group"
-    assert assess_dry_run("x3d", CRASH).verdict == FAILED
-
-
+ENVIRONMENT = {"found": {"devices": "CPU"}, "missing": []}
 SHAPES = [["x3d s2", (1, 2, 3, 4, 4), (3, 3, 3), 1, 3], ["mvit_multi q", (1,), (3,), 1, 2]]
+PARITY = {"level": "O0", **{name: limit / 2 for name, limit in LIMITS["O0"].items()}}
+STEP = {"batch": 8, "compile": 20.0, "first_step": 30.0, "step": 0.05, "launches": 2000}
+STEP["shares"] = {"computing": 0.9, "communication": 0.0, "waiting": 0.1}
+WAITING = {**STEP, "shares": {"waiting": 0.6}}
+DRY_RUN = {"finished": True, "chip": "ascend910b", "launches": 900, "peak_gb": 2.5}
+DRY_RUN.update(python=0, ai_cpu=[])
+RESUMED = {"killed_at": 6, "steps": 24, "equal": True, "largest": 0.0}
 
 
-def form(x3d: float, mvit: float) -> Ended:
-    return ended({"shape": "x3d s2", "seconds": x3d}, {"shape": "mvit_multi q", "seconds": mvit})
+def environment_finding(device: str, warnings: list, *lines: dict) -> Finding:
+    return assess_environment(complete(*lines), device, warnings)[0]
 
 
-def test_the_best_depthwise_form_is_named():
-    forms = {"taps": form(0.3, 0.1), "grouped": CRASH, "frames": form(0.1, 0.2)}
-    missing, x3d, mvit = assess_convolutions("Ascend", SHAPES, forms)
+def parity_finding(**changed: float) -> Finding:
+    return assess_parity("tsm", "c.json", "Ascend", complete({**PARITY, **changed}))[0]
+
+
+def training_finding(*losses: float, waiting: float = 0.0) -> Finding:
+    row = {"step": 10, "clips_per_second": 50.0, "waiting": waiting}
+    return assess_training("tsm", complete({}), [{**row, "loss": loss} for loss in losses])
+
+
+def overlap_finding(device: str, *times: float) -> Finding:
+    values = dict(zip(("alone", "one", "several", "exchange"), times))
+    return assess_overlap(device, complete({**values, "segments": 4, "bytes": 10**8}))
+
+
+def order_finding(*after: float) -> Finding:
+    rows = [{"row": 1, "backward_after": fraction} for fraction in after]
+    return assess_order(complete({"finished": True, "all_reduces": rows}))
+
+
+def resume_finding(device: str, **changed) -> Finding:
+    return assess_resume(device, {**RESUMED, **changed}, complete({}))
+
+
+def probe_ring(latency: float, bandwidth: float, ranks: int = 8) -> dict:
+    """The times of a ring with this latency, microseconds, and bandwidth, GB/s."""
+    sizes = [4 * 2**k for k in (10, 16, 20, 24)]
+    times = [2 * (ranks - 1) * (latency * 1e-6 + n / ranks / bandwidth / 1e9) for n in sizes]
+    return {"ranks": ranks, "correct": True, "probes": list(zip(sizes, times))}
+
+
+def ring_finding(device: str, latency: float, bandwidth: float, **changed) -> Finding:
+    return assess_communication(device, complete({**probe_ring(latency, bandwidth), **changed}))
+
+
+def speed_finding(device: str, **values) -> Finding:
+    return assess_speed("tsm", device, complete(values))
+
+
+def dry_run_finding(**changed) -> Finding:
+    return assess_dry_run("x3d", complete({**DRY_RUN, **changed}))
+
+
+@pytest.mark.parametrize(
+    ("finding", "verdict", "words"),
+    [
+        (environment_finding("CPU", [], ENVIRONMENT), OK, "can use CPU"),
+        (environment_finding("Ascend", [], ENVIRONMENT), FAILED, "can use CPU, not Ascend"),
+        (environment_finding("CPU", ["no PyAV"], ENVIRONMENT), SLOW, "no PyAV"),
+        (
+            environment_finding("CPU", ["x"], {**ENVIRONMENT, "missing": ["OpenCV"]}),
+            FAILED,
+            "missing: OpenCV",
+        ),
+        (environment_finding("CPU", []), FAILED, "check_env: no result"),
+        (parity_finding(), OK, "tsm O0"),
+        (parity_finding(loss=0.1), FAILED, "loss 0.1 (limit 0.001)"),
+        (parity_finding(scores=float("nan")), FAILED, "scores nan"),
+        (training_finding(2.0, 1.9, 1.5), OK, "2 -> 1.5"),
+        (training_finding(2.0, 1.5, waiting=0.6), SLOW, "waiting for data 60%"),
+        (training_finding(2.0, 1.99, 2.1), FAILED, "does not fall"),
+        (training_finding(2.0, float("nan")), FAILED, "not finite"),
+        (training_finding(2.0), FAILED, "fewer than two losses"),
+        (training_finding(), FAILED, "fewer than two losses"),
+        (speed_finding("Ascend", **STEP), OK, "50.0 ms a step of 8 clips"),
+        (speed_finding("Ascend", **WAITING), SLOW, "waiting 60%"),
+        (speed_finding("CPU", **WAITING), OK, "waiting 60%"),
+        (speed_finding("GPU", **{**STEP, "shares": {}, "launches": 0}), OK, "unknown number"),
+        (speed_finding("Ascend", **{**STEP, "first_step": 900.0}), SLOW, "first step 900.0 s"),
+        (dry_run_finding(), OK, "compiles, 900 launches, 2.5 GB"),
+        (dry_run_finding(python=2), SLOW, "2 calls of Python"),
+        (dry_run_finding(ai_cpu=["MaxPool3D"]), SLOW, "AI CPU: MaxPool3D"),
+        (dry_run_finding(finished=False, reason="no group"), FAILED, "x3d: no group"),
+        (ring_finding("Ascend", 12.0, 25.0), OK, "12 us a message, 25 GB/s"),
+        (ring_finding("Ascend", 12.0, 1.0), SLOW, "1 GB/s"),
+        (ring_finding("GPU", 900.0, 25.0), SLOW, "900 us"),
+        (ring_finding("CPU", 900.0, 1.0), OK, "900 us"),
+        (ring_finding("Ascend", 12.0, 25.0, correct=False), FAILED, "wrong sums"),
+        (overlap_finding("Ascend", 0.1, 0.12, 0.102, 0.02), OK, "overlaps the backward pass"),
+        (overlap_finding("Ascend", 0.1, 0.12, 0.119, 0.02), SLOW, "does not overlap"),
+        (overlap_finding("CPU", 0.1, 0.12, 0.119, 0.02), OK, "as expected on a CPU"),
+        (overlap_finding("Ascend", 0.1, 0.103, 0.103, 0.002), OK, "too little to matter"),
+        (order_finding(0.9, 0.5, 0.0), OK, "90%, 50%, 0%"),
+        (order_finding(0.0), SLOW, "1 AllReduces"),
+        (order_finding(), SLOW, "0 AllReduces"),
+        (resume_finding("CPU"), OK, "bit for bit"),
+        (resume_finding("CPU", equal=False, largest=1e-7), FAILED, "1e-07 (limit 0)"),
+        (resume_finding("Ascend", equal=False, largest=1e-4), OK, "0.0001 (limit 0.01)"),
+        (resume_finding("Ascend", equal=False, largest=0.5), FAILED, "0.5 (limit 0.01)"),
+        (resume_finding("CPU", killed_at=24), FAILED, "too late"),
+    ],
+)
+def test_a_verdict_follows_from_the_measured_values(finding, verdict, words):
+    assert finding.verdict == verdict, finding
+    assert words in finding.text
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [
+        assess_parity("tsm", "c.json", "CPU", CRASH)[0],
+        assess_training("tsm", CRASH, [{"loss": 2.0}, {"loss": 1.0}]),
+        assess_speed("tsm", "Ascend", CRASH),
+        assess_dry_run("tsm", CRASH),
+        assess_communication("Ascend", CRASH),
+        assess_overlap("Ascend", CRASH),
+        assess_order(CRASH),
+        assess_resume("CPU", {}, CRASH),
+        assess_convolutions("Ascend", SHAPES, {"taps": CRASH})[0],
+    ],
+)
+def test_a_process_that_crashes_is_a_failure_with_its_reason_and_log(finding):
+    assert finding.verdict == FAILED
+    assert CRASH.reason in finding.text
+    assert finding.advice == "the log is logs/crash.log"
+
+
+def test_parity_fails_without_the_result_of_a_level():
+    half = ProcessResult("parity_tsm", -11, (PARITY,), "was killed by SIGSEGV")
+    ieee, float16 = assess_parity("tsm", "c.json", "Ascend", half)
+    assert (ieee.verdict, float16.verdict) == (OK, FAILED)
+    assert float16.text == "tsm O2: was killed by SIGSEGV"
+    assert "--case c.json --run.device=Ascend" in parity_finding(loss=0.1).advice
+
+
+def test_a_step_without_a_trace_is_slow():
+    values = {name: value for name, value in STEP.items() if name != "shares"}
+    result = ProcessResult("speed_tsm", -11, (values,), "was killed by SIGSEGV")
+    assert assess_speed("tsm", "Ascend", result).verdict == SLOW
+
+
+def test_the_fastest_depthwise_implementation_is_named():
+    seconds = {"taps": (0.3, 0.1), "frames": (0.1, 0.2)}
+    results = {
+        impl: complete(*({"shape": row[0], "seconds": s} for row, s in zip(SHAPES, times)))
+        for impl, times in seconds.items()
+    }
+    missing, x3d, mvit = assess_convolutions("Ascend", SHAPES, {"grouped": CRASH, **results})
     assert (missing.verdict, missing.text[:22]) == (OK, "grouped: not available")
     assert x3d.verdict == SLOW
     assert x3d.text == "x3d: taps 900.0 ms, frames 300.0 ms; best: frames"
@@ -328,92 +374,18 @@ def test_the_best_depthwise_form_is_named():
     assert (mvit.verdict, mvit.advice) == (OK, "")
 
 
-def test_a_default_form_that_fails_on_the_device_fails():
-    forms = {"taps": CRASH, "grouped": CRASH, "frames": form(0.1, 0.1)}
-    verdicts = [each.verdict for each in assess_convolutions("Ascend", SHAPES, forms)]
-    assert verdicts == [FAILED, OK, OK, OK]
-
-
-def probes(latency: float, bandwidth: float, ranks: int = 8) -> dict:
-    """What a ring of microseconds and GB/s would take."""
-    sizes = [4 * 2**k for k in (10, 16, 20, 24)]
-    times = [2 * (ranks - 1) * (latency * 1e-6 + n / ranks / bandwidth / 1e9) for n in sizes]
-    return {"ranks": ranks, "correct": True, "probes": list(zip(sizes, times))}
-
-
-def test_latency_and_bandwidth_are_found_from_the_times_of_a_ring():
-    assert fit_ring(probes(12.0, 25.0)["probes"], 8) == pytest.approx((12.0, 25.0))
-    line = format_cluster(probes(12.0, 25.0), "Ascend")
+def test_latency_and_bandwidth_are_fitted_to_the_times_of_a_ring():
+    assert fit_ring(probe_ring(12.0, 25.0)["probes"], 8) == pytest.approx((12.0, 25.0))
+    line = format_cluster(probe_ring(12.0, 25.0), "Ascend")
     assert line == "cluster: {devices_per_node: 8, local_latency: 12.0, local_bandwidth: 25}"
-    assert "overlap: false" in format_cluster(probes(12.0, 25.0), "CPU")
-
-
-@pytest.mark.parametrize(
-    ("result", "device", "verdict"),
-    [
-        (probes(12.0, 25.0), "Ascend", OK),
-        (probes(12.0, 1.0), "Ascend", SLOW),
-        (probes(900.0, 25.0), "GPU", SLOW),
-        (probes(900.0, 1.0), "CPU", OK),
-        ({**probes(12.0, 25.0), "correct": False}, "Ascend", FAILED),
-    ],
-)
-def test_all_reduce_must_be_right_and_fast(result, device, verdict):
-    assert assess_communication(device, ended(result)).verdict == verdict
-
-
-def test_all_reduce_that_crashes_fails():
-    assert assess_communication("Ascend", CRASH).verdict == FAILED
-
-
-@pytest.mark.parametrize(
-    ("times", "device", "verdict", "words"),
-    [
-        ((0.1, 0.12, 0.102, 0.02), "Ascend", OK, "overlaps the backward pass"),
-        ((0.1, 0.12, 0.119, 0.02), "Ascend", SLOW, "does not overlap"),
-        ((0.1, 0.12, 0.119, 0.02), "CPU", OK, "as expected on a CPU"),
-        ((0.1, 0.103, 0.103, 0.002), "Ascend", OK, "too little to matter"),
-    ],
-)
-def test_overlap_is_found_from_the_times_of_steps(times, device, verdict, words):
-    names = ("alone", "one", "several", "exchange")
-    result = {**dict(zip(names, times)), "segments": 4, "bytes": 10**8}
-    finding = assess_overlap(device, ended(result))
-    assert finding.verdict == verdict
-    assert words in finding.text
-
-
-def test_overlap_without_a_result_fails():
-    assert assess_overlap("Ascend", CRASH).verdict == FAILED
-
-
-@pytest.mark.parametrize(("after", "verdict"), [([0.9, 0.5, 0.0], OK), ([0.0], SLOW), ([], SLOW)])
-def test_all_reduces_must_come_before_the_end_of_the_backward_pass(after, verdict):
-    result = {"finished": True, "all_reduces": [{"row": 1, "backward_after": x} for x in after]}
-    assert assess_order(ended(result)).verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("device", "changed", "verdict"),
-    [
-        ("CPU", {}, OK),
-        ("CPU", {"equal": False, "largest": 1e-7}, FAILED),
-        ("Ascend", {"equal": False, "largest": 1e-4}, OK),
-        ("Ascend", {"equal": False, "largest": 0.5}, FAILED),
-        ("CPU", {"killed_at": 24}, FAILED),
-    ],
-)
-def test_a_resumed_run_must_end_with_the_same_weights(device, changed, verdict):
-    values = {"killed_at": 6, "steps": 24, "equal": True, "largest": 0.0, **changed}
-    assert assess_resume(device, values, ended({})).verdict == verdict
-    assert assess_resume(device, values, CRASH).verdict == FAILED
+    assert "overlap: false" in format_cluster(probe_ring(12.0, 25.0), "CPU")
 
 
 def test_launches_are_counted_from_the_trace_of_an_ascend(tmp_path):
-    assert measuring.count_launches(tmp_path) == 0
+    assert measurements.count_launches(tmp_path) == 0
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "kernel_details.csv").write_text("Name,Type\n" + "x,MatMul\n" * 50)
-    assert measuring.count_launches(tmp_path) == 10
+    assert measurements.count_launches(tmp_path) == 10
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from tsm.lr_generator import build_parameter_groups
 from tsm.model import TSM, freeze_batch_norms
 from tsm.network import NETWORK
 from utils.testing import golden
-from utils.testing.golden import case_state, put_state
+from utils.testing.golden import build_state_dict, load_weights
 from utils.train import optimizers
 
 # Settings of case["train"] that `compare_step.py --recipe` may change.
@@ -41,14 +41,11 @@ def list_model_arguments(case: dict, dropout: float) -> dict:
 
 
 def build_network(case: dict, training: bool = False) -> TSM:
-    """The network of a case with its weights; in training its dropout is off."""
+    """The network of a case with its weights; in training without dropout."""
     net = TSM(**list_model_arguments(case, case["config"]["dropout"]))
     if training and net.dropout is not None:
         net.dropout.p = 0.0
-    state = case_state(case, net)
-    for part, factor in case.get("scale", {}).items():
-        state.update({k: v * np.float32(factor) for k, v in state.items() if part in k})
-    put_state(net, state, NETWORK)
+    load_weights(net, build_state_dict(case, net), NETWORK)
     if training:
         freeze_batch_norms(net, "partial" if case["config"]["partial_bn"] else "trained")
     return net.set_train(training)

@@ -40,6 +40,17 @@ def make_dummy_batch(network: str, cfg: Any, seed: int = 0) -> tuple[Tensor, Ten
     return Tensor(clips), Tensor(dataset.build_targets(cfg, np.zeros(videos, np.int32)))
 
 
+def build_cell(network: str, cfg: Any, rt: Runtime, mode: str) -> tuple[nn.Cell, tuple]:
+    """(train step or network in evaluation, its inputs for random clips); `mode`: train or eval."""
+    clips, target = make_dummy_batch(network, cfg)
+    if mode == "train":
+        step = build_train_step(network, cfg, rt)
+        return step, (clips, target, *step.draw_factors())
+    # Each clip of a video is one row of the batch.
+    shape = find_network(network).dataset.get_input_shape(cfg.data)
+    return build_eval_network(network, cfg), (clips.reshape(-1, *shape),)
+
+
 def measure_median_seconds(work: Callable[[], Any], repeats: int, warm_up: int = 1) -> float:
     """Median of several timed runs, after `warm_up` that are not timed."""
     times = []

@@ -6,9 +6,12 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+LONGEST_REASON = 300  # characters of a line of a log
+ERROR_LINE = re.compile(r"\[(?:ERROR|CRITICAL)\] |error: |\w*(?:Error|Exception): ")
 
 
 def die_with_parent() -> None:
@@ -64,3 +67,18 @@ def read_peak_memory() -> float:
     """
     status = Path("/proc/self/status").read_text()
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024 / 1e9
+
+
+def describe_exit(status: int, log: Sequence[str]) -> str:
+    """How a process ended, and the last line of its log that reports an error, or the last line.
+
+    `status` is negative for a signal.
+    """
+    how = (
+        f"was killed by {signal.Signals(-status).name}"
+        if status < 0
+        else f"ended with status {status}"
+    )
+    lines = [line.strip() for line in log if line.strip()]
+    errors = [line for line in lines if ERROR_LINE.match(line)] or lines
+    return f"{how}: {errors[-1][:LONGEST_REASON]}" if errors else how

@@ -9,7 +9,7 @@ import numpy as np
 from mindspore import nn
 
 from utils.testing import golden
-from utils.testing.golden import case_state, put_state
+from utils.testing.golden import build_state_dict, load_weights
 from utils.train import optimizers
 from x3d import loss
 from x3d.lr_generator import build_parameter_groups
@@ -31,7 +31,7 @@ def build_network(case: dict, training: bool = False, depthwise_impl: str = "fra
         depthwise_impl=depthwise_impl if config["channelwise_3x3x3"] else "dense",
         stem_impl=depthwise_impl if config["stem_temporal_conv_grouped"] else "dense",
     )
-    put_state(net, case_state(case, net), NETWORK)
+    load_weights(net, build_state_dict(case, net), NETWORK)
     return net.set_train(training)
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.torch.parts import set_training
-from utils.testing.golden import fill, fill_input
+from utils.testing.golden import fill, generate_input
 
 PRECISIONS = MappingProxyType({"": torch.float32, "64": torch.float64})
 # Largest relative differences of results, by suffix. In float32 rounding switches units that lie
@@ -47,7 +47,7 @@ def fill_weights(
 
 
 def read_input(case: dict, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.from_numpy(fill_input(case["input_seed"], case["input_shape"])).to(dtype)
+    return torch.from_numpy(generate_input(case["input_seed"], case["input_shape"])).to(dtype)
 
 
 def compute_results(

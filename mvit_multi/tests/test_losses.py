@@ -10,13 +10,13 @@ from mindspore import Parameter, Tensor, nn
 from mvit_multi.heads import Mlp, MultiHead, list_projection_pairs
 from mvit_multi.loss import VarianceCovarianceLoss, build_loss
 from mvit_multi.mixup import build_target_row
-from utils.testing.golden import fill, fill_input, load_case, torch_names
+from utils.testing.golden import generate_input, generate_weight, load_case, map_torch_names
 
 CASES = load_case(Path(__file__).parent / "golden" / "mvit_multi_losses.json")
 
 
 def make_array(recipe: dict) -> np.ndarray:
-    value = recipe.get("scale", 1.0) * fill_input(recipe["seed"], recipe["shape"])
+    value = recipe.get("scale", 1.0) * generate_input(recipe["seed"], recipe["shape"])
     value = value + recipe.get("shift", 0.0)
     if "constant_column" in recipe:
         value[:, recipe["constant_column"]] = 0.25
@@ -40,7 +40,7 @@ def test_informative_loss(case):
 
 def test_informative_loss_of_a_float16_embedding():
     """Computed in float16 it would overflow."""
-    x = Tensor((30 * fill_input(1, (8, 768))).astype(np.float16))
+    x = Tensor((30 * generate_input(1, (8, 768))).astype(np.float16))
     assert np.isfinite(VarianceCovarianceLoss(25.0, 1.0, None)(x).asnumpy())
 
 
@@ -115,12 +115,12 @@ class FromFeatures(nn.Cell):
 @pytest.mark.parametrize("case", CASES["from_features"], ids=lambda c: c["name"])
 def test_from_features_to_the_total(case):
     net, expect = FromFeatures(case).set_train(), case["expect"]
-    names = torch_names(net)
+    names = map_torch_names(net)
     assert {names[p.name]: list(p.shape) for p in net.trainable_params()} == {
         name: shape for name, shape, _ in case["manifest"]
     }
     for parameter in net.trainable_params():
-        parameter.set_data(Tensor(fill(names[parameter.name], tuple(parameter.shape))))
+        parameter.set_data(Tensor(generate_weight(names[parameter.name], tuple(parameter.shape))))
     informative = VarianceCovarianceLoss(25.0, 1.0, None)
     weights = {"informative": informative, "informative_weight": case["inf_loss_weight"]}
     loss, target = make_loss(case, **weights), build_targets(case)

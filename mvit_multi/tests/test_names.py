@@ -12,7 +12,7 @@ from mvit_multi.tests.formula import multiply_adds
 from utils.config import ROOT, load_config
 from utils.nn.dropout import Dropout
 from utils.nn.layers import Normalize, make_resize_matrix
-from utils.testing.golden import fill_input, fill_network, get_shapes
+from utils.testing.golden import generate_input, generate_state_dict, get_shapes
 from utils.weights.convert import convert
 
 CONFIGS = ROOT / "mvit_multi" / "configs"
@@ -41,17 +41,17 @@ def test_published_counts(yaml, tensors, parameters, giga):
 def test_a_start_from_kinetics_takes_all_but_the_head():
     """For the released networks these are 516 of 518 tensors; names do not depend on the size."""
     one, three = MViT(**TOY, **ONE), MViT(**TOY, **THREE)
-    converted = convert(fill_network(one), get_shapes(three), NETWORK, new_head=True)
+    converted = convert(generate_state_dict(one), get_shapes(three), NETWORK, new_head=True)
     assert sorted(converted.dropped) == ["head.projection.bias", "head.projection.weight"]
     assert len(converted.arrays) == len(one.trainable_params()) - 2
     assert len(converted.missing) == 22  # 12 of heads, 6 projections, 4 of the expander
     with pytest.raises(ValueError, match="--new_head"):
-        convert(fill_network(one), get_shapes(three), NETWORK)
+        convert(generate_state_dict(one), get_shapes(three), NETWORK)
 
 
 def test_conversion_is_strict_on_both_sides():
     net = MViT(**TOY, **THREE)
-    source = fill_network(net)
+    source = generate_state_dict(net)
     assert convert(source, get_shapes(net), NETWORK).missing == []
     extended = {**source, "blocks.9.norm1.weight": np.zeros(8)}
     with pytest.raises(ValueError, match=r"unknown blocks.9.norm1.weight"):
@@ -67,7 +67,7 @@ def test_conversion_is_strict_on_both_sides():
 @pytest.mark.parametrize("variant", ["multitrain", "pyslowfast"])
 def test_both_formats_may_have_the_prefix_of_a_wrapper(prefix, variant):
     net = MViT(**TOY, **ONE, variant=variant)
-    source = {prefix + name: value for name, value in fill_network(net).items()}
+    source = {prefix + name: value for name, value in generate_state_dict(net).items()}
     converted = convert(source, get_shapes(net), NETWORK)
     assert (converted.missing, set(converted.arrays)) == ([], set(get_shapes(net)))
 
@@ -75,10 +75,12 @@ def test_both_formats_may_have_the_prefix_of_a_wrapper(prefix, variant):
 def test_relative_tables_of_another_crop_are_resized():
     """Half-pixel centres, ends repeated: values of PyTorch's linear interpolation of 0, 1, 2."""
     small, large = (MViT(**{**TOY, "crop": crop}, **ONE, variant="pyslowfast") for crop in (32, 48))
-    converted = convert(fill_network(small), get_shapes(large), NETWORK)
+    converted = convert(generate_state_dict(small), get_shapes(large), NETWORK)
     name = "blocks.0.attn.rel_pos_h"
     assert converted.arrays[name].shape == (23, 8)
-    np.testing.assert_allclose(converted.arrays[name][[0, -1]], fill_network(small)[name][[0, -1]])
+    np.testing.assert_allclose(
+        converted.arrays[name][[0, -1]], generate_state_dict(small)[name][[0, -1]]
+    )
     expected = [0, 0.4, 1.0, 1.6, 2.0]  # at 0.6 * (i + 0.5) - 0.5, cut off below 0 and above 2
     np.testing.assert_allclose(make_resize_matrix(3, 5) @ np.arange(3.0), expected, atol=1e-6)
     np.testing.assert_array_equal(make_resize_matrix(4, 4), np.eye(4))
@@ -87,7 +89,7 @@ def test_relative_tables_of_another_crop_are_resized():
 def test_a_table_of_endless_repeated_rows_takes_no_memory():
     """A file of 1 kB can contain such a table, with strides of 0."""
     net = MViT(**TOY, **ONE, variant="pyslowfast")
-    name, source = "blocks.0.attn.rel_pos_h", fill_network(net)
+    name, source = "blocks.0.attn.rel_pos_h", generate_state_dict(net)
     source[name] = np.broadcast_to(np.arange(8, dtype=np.float32), (1 << 40, 8))
     table = convert(source, get_shapes(net), NETWORK).arrays[name]
     np.testing.assert_array_equal(table, [np.arange(8)] * len(table))
@@ -143,4 +145,4 @@ def test_a_wrong_input_shape_is_an_error():
     """Position embeddings fix the size of a clip."""
     net = MViT(**TOY, **ONE).set_train(False)
     with pytest.raises((ValueError, RuntimeError)):
-        net(Tensor(fill_input(1, (1, 3, 4, 48, 48))))[0].asnumpy()
+        net(Tensor(generate_input(1, (1, 3, 4, 48, 48))))[0].asnumpy()

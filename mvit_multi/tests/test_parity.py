@@ -9,7 +9,7 @@ from mindspore import Tensor
 from mvit_multi.attention import ChannelsFirstDense
 from mvit_multi.golden_case import build_loss, build_network, build_target, build_train_step
 from mvit_multi.heads import list_projection_pairs
-from utils.testing.golden import evaluation, expected_evaluation, load_case, torch_names
+from utils.testing.golden import compute_scores, load_case, map_torch_names, read_expected_scores
 from utils.tests.parity import assert_activations, compute_gradients, make_clip
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -29,8 +29,8 @@ def slow_but(names, *quick: str) -> list:
 
 def assert_probabilities(case: dict, depthwise_impl: str = "frames") -> None:
     """All probabilities within 1e-5; a missing part of the network changes them by 1e-3."""
-    result = evaluation(build_network(case, depthwise_impl=depthwise_impl), make_clip(case))
-    expected = expected_evaluation(case)
+    result = compute_scores(build_network(case, depthwise_impl=depthwise_impl), make_clip(case))
+    expected = read_expected_scores(case)
     assert result.shape == expected.shape
     assert np.abs(result - expected).max() < 1e-5
 
@@ -121,7 +121,7 @@ def test_five_updates_of_adamw(name):
 def test_names_and_shapes_equal_the_originals():
     """538 tensors, 64,297,643 parameters, in the original's names and shapes."""
     net = build_network(FULL)
-    names = torch_names(net)
+    names = map_torch_names(net)
     result = {names[p.name]: list(p.shape) for p in net.trainable_params()}
     assert result == {name: shape for name, shape, _ in FULL["manifest"]}
     assert sum(p.size for p in net.trainable_params()) == 64_297_643

@@ -12,7 +12,7 @@ from mvit_multi.golden_case import build_network
 from mvit_multi.loss import build_loss
 from mvit_multi.lr_generator import build_parameter_groups, compute_lr_at, get_lr
 from mvit_multi.mixup import build_target_row, draw_mix, make_cutmix
-from utils.testing.golden import load_case, torch_names
+from utils.testing.golden import load_case, map_torch_names
 from utils.video import transforms
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -177,7 +177,7 @@ def test_drop_path_grows_evenly():
 def test_decay_groups(name):
     """The original has a third group for projections, with decay and rate of the first group."""
     net = build_network(load_case(GOLDEN / f"{name}.json"))
-    weights, names = net.trainable_params(), torch_names(net)
+    weights, names = net.trainable_params(), map_torch_names(net)
     train = SimpleNamespace(weight_decay=0.05)
     result = {}
     for group in build_parameter_groups(weights, train, np.ones(1)):

@@ -12,7 +12,7 @@ import pytest
 from resnet50 import loss as losses
 from resnet50 import model
 from resnet50.golden_case import MEAN, STD, build_loss, build_network, build_train_step
-from utils.testing.golden import load_case, spread, torch_names
+from utils.testing.golden import load_case, map_torch_names, spread
 from utils.tests.parity import (
     assert_activations,
     assert_statistics,
@@ -95,7 +95,7 @@ def test_names_and_counts_are_torchvisions():
     for case in VARIANTS.values():
         net = model.build_network(**case["config"], mean=MEAN, std=STD)
         assert sum(p.size for p in net.trainable_params()) == case["parameters"]
-    net, names = build_network(SMALL), torch_names(build_network(SMALL))
+    net, names = build_network(SMALL), map_torch_names(build_network(SMALL))
     expected = [n for n, _, _ in SMALL["manifest"] if not n.endswith("num_batches_tracked")]
     assert sorted(names.values()) == sorted(expected)
     assert [names[p.name] for p in net.trainable_params()] == [

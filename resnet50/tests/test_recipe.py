@@ -18,7 +18,7 @@ from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import segment_ends
 from utils.nn.layers import Normalize
 from utils.runtime import Runtime
-from utils.testing.golden import load_case, torch_names
+from utils.testing.golden import load_case, map_torch_names
 from utils.train.optimizers import LARS, SGD
 
 CASES = load_case(Path(__file__).parent / "golden" / "resnet50_data.json")
@@ -153,7 +153,7 @@ def resnet101():
 
 
 def test_decay_groups(resnet50):
-    expected, names = CASES["weight_decay_groups"]["resnet50"], torch_names(resnet50)
+    expected, names = CASES["weight_decay_groups"]["resnet50"], map_torch_names(resnet50)
     weights = resnet50.trainable_params()
     train = SimpleNamespace(decay="norms_and_biases", weight_decay=0.5)
     decayed, spared = build_parameter_groups(weights, train, np.ones(3))
@@ -171,7 +171,7 @@ def test_decay_groups(resnet50):
 @pytest.mark.parametrize("case", CASES["all_reduce_split"][:3], ids=lambda c: c["arch"])
 def test_all_reduce_buckets(case, resnet50, resnet101):
     net = {"resnet50": resnet50, "resnet101": resnet101}[case["arch"]]
-    weights, names = net.trainable_params(), torch_names(net)
+    weights, names = net.trainable_params(), map_torch_names(net)
     assert len(weights) == case["trainable_tensors"]
     ends = segment_ends([p.name for p in weights], case["all_reduce_fusion_config"])
     start = 0

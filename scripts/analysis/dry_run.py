@@ -1,14 +1,14 @@
-"""Compiles and runs one step for an Ascend or a GPU on a machine that has none: a dry run.
+"""Dry run: compiles one step for an Ascend or a GPU on a machine without either.
 
     python scripts/analysis/dry_run.py --config_path Y --chip ascend910b
         [--ranks 8] [--mode train|eval] [--cores 24] [--cann FOLDER] [--keep FOLDER]
         [--network tsm] [--section.key=value ...]
 
-The chip is ascend910b, ascend910, ascend910_93 or gpu (an A100). --ranks is how many devices train
-together, of which rank 0 is simulated; --cores how many cores the host of this rank has. MindSpore
-compiles the graph for the chip, selects kernels and plans memory, on stub libraries that gcc builds
-in a minute, or on an installed CANN (--cann); nothing is computed. --keep saves MindSpore's log,
-graphs and execution order. docs/accelerators.md says what that proves.
+The chip is ascend910b, ascend910, ascend910_93 or gpu (an A100). --ranks is the number of devices
+that train together, of which rank 0 is simulated; --cores the number of cores of its host.
+MindSpore compiles the graph for the chip, selects kernels and plans memory, on stub libraries that
+gcc builds in a minute, or on an installed CANN (--cann); nothing is computed. --keep saves
+MindSpore's log, graphs and execution order. docs/accelerators.md explains what a dry run proves.
 
 Prints the kernels of a step by library and by name, kernels of the AI CPU, peak memory and the
 position of each AllReduce in the backward pass. The last line of stdout is one JSON object. Exit
@@ -17,26 +17,24 @@ status 0: the step ran; 1: the graph cannot be built or run, for the reason on s
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli
-from utils.config import home, to_yaml
 from utils.networks import Network
-from utils.simulation.dry_run import CORES, MODES, dry_run
+from utils.simulation.dry_run import CHIPS, CORES, MODES, Machine, dry_run
 from utils.simulation.reading import DryRun
 
-MOST = 16  # kernels by name in the table
+TABLE_NAMES = 16  # kernels by name in the table
 
 
 def main(
     network: Network,
     cfg: Any,
     *,
-    chip: str,
+    chip: Literal[tuple(CHIPS)],
     ranks: cli.PositiveInt = 1,
     mode: Literal[MODES] = MODES[0],
     cores: cli.PositiveInt = CORES,
@@ -44,11 +42,7 @@ def main(
     keep: Optional[Path] = None,
 ) -> int:
     """Prints the table and the JSON object; returns the exit status."""
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "config.yaml"
-        config.write_text(to_yaml(cfg))
-        cache = home() / ".cache" / "dry_run"
-        result = dry_run(network.name, config, [], chip, cache, mode, ranks, cores, cann, keep)
+    result = dry_run(network.name, cfg, Machine(chip, ranks, cores, cann), mode, keep)
     name = cfg.run.out.name
     if result.finished:
         print(f"{name}: {mode} step for {chip}, rank 0 of {ranks}, {cores} cores\n")
@@ -65,7 +59,7 @@ def list_rows(result: DryRun, device_memory: int) -> list[str]:
     rows = [("kernels", f"{len(result.kernels)}, of which {result.launches} are launched")]
     rows += [(f"  {library}", str(count)) for library, count in result.libraries.most_common()]
     rows += [("most frequent", "")]
-    rows += [(f"  {name}", str(count)) for name, count in result.names.most_common(MOST)]
+    rows += [(f"  {name}", str(count)) for name, count in result.names.most_common(TABLE_NAMES)]
     peak = f"{result.peak_bytes / 2**30:.2f} GB; run.device_memory is {device_memory} GB"
     if result.peak_bytes > device_memory << 30:
         peak += ": too little"

@@ -12,93 +12,80 @@ object: recipes, failed. Exit status 1 if a step cannot be built or run.
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli
-from utils.config import ROOT, home, load_config
+from utils.config import ROOT, load_config
 from utils.files import explained, write_text
 from utils.messages import check_choice
 from utils.networks import find_network_of_yaml
-from utils.simulation.dry_run import choose_ranks, dry_run
+from utils.simulation.dry_run import CHIPS, Machine, choose_ranks, dry_run
 
-SMOKE = "_smoke"
-HEAD = (
-    "recipe",
-    "precision",
-    "clips of a step",
-    "kernel launches",
-    "peak GB",
-    "`run.device_memory`",
-) + ("AllReduces", "backward kernels after the first AllReduce")
+HEAD = "recipe | precision | clips of a step | kernel launches | peak GB | `run.device_memory`"
+HEAD += " | AllReduces | backward kernels after the first AllReduce"
 
 
-def main(*, out: Path, chip: str = "ascend910b", ranks: cli.PositiveInt = 8, only: str = "") -> int:
-    paths = {path.stem: path for path in list_recipes()}
+def main(
+    *,
+    out: Path,
+    chip: Literal[tuple(CHIPS)] = "ascend910b",
+    ranks: cli.PositiveInt = 8,
+    only: str = "",
+) -> int:
+    recipes = sorted(path for path in ROOT.glob("*/configs/*.yaml") if "_smoke" not in path.stem)
+    paths = {path.stem: path for path in recipes}
     names = only.split(",") if only else list(paths)
     for name in names:
         check_choice(name, paths, "name of --only ")
-    rows = {}
+    done = out.with_suffix(".jsonl")
     with explained(out, "--out"):
         out.parent.mkdir(parents=True, exist_ok=True)
-        for row in read_rows(out.with_suffix(".jsonl")):
-            if (row["chip"], row["ranks"]) == (chip, ranks):
-                rows[row["recipe"]] = row
+        rows = (
+            [json.loads(line) for line in done.read_text().splitlines()] if done.is_file() else []
+        )
+    rows = {row["recipe"]: row for row in rows if (row["chip"], row["ranks"]) == (chip, ranks)}
     for name in names:
         if name in rows:
             continue
         print(f"{name} ...", file=sys.stderr, flush=True)
         rows[name] = run_recipe(paths[name], chip, ranks)
         with explained(out, "--out"):
-            with open(out.with_suffix(".jsonl"), "a") as file:
+            with open(done, "a") as file:
                 file.write(json.dumps(rows[name]) + "\n")
-            write_text(out, "\n".join(list_lines(rows)) + "\n")
+            write_text(out, format_table(rows) + "\n")
     failed = [name for name in names if not rows[name]["finished"]]
-    print("\n".join(list_lines(rows)))
+    print(format_table(rows))
     print(json.dumps({"recipes": len(names), "failed": failed}))
     return 1 if failed else 0
 
 
-def list_recipes() -> list[Path]:
-    """The yamls of all networks, but for those of the quickstart."""
-    return sorted(path for path in ROOT.glob("*/configs/*.yaml") if SMOKE not in path.stem)
-
-
 def run_recipe(path: Path, chip: str, ranks: int) -> dict[str, Any]:
-    """The row of a recipe: the summary of its dry run, and what the table says beside it."""
+    """The row of a recipe: the summary of its dry run, and the other columns of the table."""
     network = find_network_of_yaml(path)
     cfg = load_config(network.config, path)
-    cache = home() / ".cache" / "dry_run"
-    simulated = choose_ranks(cfg.run.cluster, ranks)
-    result = dry_run(network.name, path, [], chip, cache, ranks=simulated)
+    result = dry_run(network.name, cfg, Machine(chip, choose_ranks(cfg.run.cluster, ranks)))
     clips = cfg.data.batch * getattr(cfg.data, "repeated_aug", 1)
     row = {"recipe": path.stem, "ranks": ranks, "amp": cfg.run.amp, "clips": clips}
     return {**row, "device_memory_gb": cfg.run.device_memory, **result.summary()}
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows that an earlier run of this command has written; none if there is no file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-
-
-def list_lines(rows: dict[str, dict[str, Any]]) -> Iterator[str]:
+def format_table(rows: dict[str, dict[str, Any]]) -> str:
     """The table in Markdown."""
-    yield f"| {' | '.join(HEAD)} |"
-    yield "|" + " --- |" * len(HEAD)
-    for name in sorted(rows):
-        row = rows[name]
-        shown = [f"`{name}`", row["amp"], str(row["clips"])]
+    lines = [f"| {HEAD} |", "|" + " --- |" * (HEAD.count("|") + 1)]
+    for name, row in sorted(rows.items()):
+        cells = [f"`{name}`", row["amp"], str(row["clips"])]
         if row["finished"]:
             reduces = row["all_reduces"]
             after = f"{reduces[0]['backward_after']:.0%}" if reduces else "–"
-            shown += [f"{row['launches']:,}", f"{row['peak_gb']:.1f}"]
-            shown += [f"{row['device_memory_gb']} GB", str(len(reduces)), after]
+            cells += [f"{row['launches']:,}", f"{row['peak_gb']:.1f}"]
+            cells += [f"{row['device_memory_gb']} GB", str(len(reduces)), after]
         else:
-            shown += [f"fails: {row['reason']}", *["–"] * 4]
-        yield f"| {' | '.join(shown)} |"
+            cells += [f"fails: {row['reason']}", *["–"] * 4]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

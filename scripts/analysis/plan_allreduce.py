@@ -5,15 +5,15 @@
         [--profile FILE | --chip ascend910b] [--out FOLDER] [--network tsm]
         [--section.key=value ...]
 
-The machines are those of the yaml's `run.cluster`, or its defaults; --bandwidth and --latency are
-those between nodes, --topology says how many devices a node has. Others are described, in place of
-the yaml's, as --run.cluster='{local_bandwidth: 50, tflops: 8, ...}'. Gradients are complete when
-FILE says (scripts/analysis/profile_backward.py), or as counted from the network's operations. With
+The machines are those of the yaml's `run.cluster`, or its defaults. --bandwidth and --latency are
+those between nodes, --topology sets the devices of a node. --run.cluster='{local_bandwidth: 50,
+tflops: 8, ...}' describes other machines. FILE (scripts/analysis/profile_backward.py) has the times
+at which gradients are complete; without it they are counted from the network's operations. With
 --chip, a dry run shows the order in which that Ascend completes them; only the times are counted.
 The order is saved as gradients.json in FOLDER, for --profile and run.gradient_profile.
 
-Prints, for every number of devices, the best split against one segment, the yaml's own and one
-segment a layer; writes plan.csv, timeline.png and scaling.png into FOLDER; and prints the yaml line
+For every number of devices, prints the best split next to one segment, the yaml's own split and one
+segment a layer. Writes plan.csv, timeline.png and scaling.png into FOLDER, and prints the yaml line
 to paste. docs/scaling.md explains the model. The last line of stdout is one JSON object.
 """
 
@@ -22,25 +22,35 @@ import csv
 import json
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+import numpy as np
+
 from utils import cli, runtime
 from utils.build_networks import build_train_step, without_checkpoint
-from utils.config import home
 from utils.distributed import plan_plots
 from utils.distributed.cost_model import Cluster
-from utils.distributed.fusion_planner import Prediction, layer_ends, layer_of, plan, predict
+from utils.distributed.fusion_planner import (
+    Prediction,
+    Segment,
+    layer_ends,
+    layer_of,
+    plan,
+    predict,
+)
 from utils.distributed.gradient_fusion import backward_of, layer_names, segment_ends
 from utils.distributed.gradient_timing import Backward, write_backward
 from utils.files import explained
 from utils.networks import Network
-from utils.simulation.gradient_order import order_gradients, time_positions
+from utils.simulation.dry_run import CHIPS, Machine, dry_run
 
-BEST, ONE, HAND, LAYERS = "best", "one segment", "yaml's own", "one a layer"
+RANKS = 8  # of a dry run; the order of gradients is the same for any number above 1
+BEST, ONE, YAML, LAYERS = "best", "one segment", "yaml's own", "one a layer"
 
 
 def read_topology(text: str) -> tuple[int, int]:
@@ -67,7 +77,7 @@ def main(
     latency: Optional[float] = None,
     topology: Optional[Annotated[tuple[int, int], read_topology]] = None,
     profile: Optional[Path] = None,
-    chip: str = "",
+    chip: Optional[Literal[tuple(CHIPS)]] = None,
     out: Optional[Path] = None,
 ) -> None:
     nodes, per_node = topology or (max(devices), None)
@@ -84,131 +94,159 @@ def main(
             "--chip and --profile exclude each other: each sets when gradients are ready"
         )
     if chip:
-        backward = simulate_order(network, cfg, cluster, chip, folder)
+        with explained(folder, "--out"):  # before the dry run, which takes a minute
+            folder.mkdir(parents=True, exist_ok=True)
+        positions = order_gradients(network.name, cfg, chip)
+        counted = time_gradients(network, cfg, cluster, None)
+        backward = time_positions(positions, counted, chip)
+        path = folder / "gradients.json"
+        with explained(path, "--out"):
+            write_backward(path, backward, cfg.data.batch, chip)
     else:
-        backward = find_ready_times(network, cfg, cluster, profile)
+        backward = time_gradients(network, cfg, cluster, profile or cfg.run.gradient_profile)
     plans = {count: compare(backward, cluster, count, cfg.run.all_reduce) for count in devices}
     size, tensors = backward.sizes.sum() / 1e6, len(backward.names)
     print(f"{cfg.run.out.name}: a step of {1e3 * backward.step:.1f} ms on one device,")
     print(f"gradients of {size:.2f} MB in {tensors} tensors; {backward.source}\n")
-    for count, result in plans.items():
-        print(format_plan(backward, cluster, count, result))
-    write(folder, backward, plans)
-    largest = plans[max(plans)][BEST]
-    line = yaml_line(backward, largest)
-    print(f"for {largest.devices} devices:  {line}")
-    print(json.dumps({**summary(plans), "yaml": line, "folder": str(folder)}))
+    for count, predictions in plans.items():
+        print(format_plan(backward, cluster, count, predictions))
+    write_files(folder, backward, plans)
+    names = layer_names(backward.names, plans[max(plans)][BEST].ends)
+    split = f"[{', '.join(names)}]" if names else "none"
+    line = f"run: {{all_reduce: {split}}}"
+    print(f"for {max(plans)} devices:  {line}")
+    print(json.dumps({"devices": summarize(plans), "yaml": line, "folder": str(folder)}))
 
 
-def simulate_order(network: Network, cfg, cluster: Cluster, chip: str, folder: Path) -> Backward:
-    """When each gradient is complete: the order of a dry run, counted times.
+def order_gradients(network: str, cfg: Any, chip: str) -> dict[str, float]:
+    """The position in the backward pass, 0..1, at which each gradient is complete, by name.
 
-    Writes gradients.json into the folder.
+    A dry run sums every gradient in a separate AllReduce. The row of that AllReduce in MindSpore's
+    execution order shows how much of the backward pass precedes it. Raises ValueError for a chip
+    that is no Ascend, for a step that does not compile, and if this machine cannot do a dry run.
     """
-    path = folder / "gradients.json"
-    with explained(folder, "--out"):  # before the dry run, which takes a minute
-        folder.mkdir(parents=True, exist_ok=True)
-    positions = order_gradients(network.name, cfg, chip, home() / ".cache" / "dry_run")
-    cfg = replace(cfg, run=replace(cfg.run, gradient_profile=None))
-    backward = time_positions(positions, find_ready_times(network, cfg, cluster, None), chip)
-    with explained(path, "--out"):
-        write_backward(path, backward, cfg.data.batch, chip)
-    return backward
+    if CHIPS[chip] != "Ascend":
+        raise ValueError(
+            f"--chip {chip}: a dry run shows the order of gradients on Ascend only; "
+            "scripts/analysis/profile_backward.py measures it on a device"
+        )
+    cfg = replace(cfg, run=replace(cfg.run, all_reduce="none", gradient_profile=None))
+    result = dry_run(network, cfg, Machine(chip, RANKS), separate_gradients=True)
+    if not result.finished:
+        raise ValueError(f"--chip {chip}: the train step does not compile: {result.reason}")
+    return result.locate_gradients(result.details["gradients"])
 
 
-def find_ready_times(network: Network, cfg, cluster: Cluster, profile: Optional[Path]) -> Backward:
-    """When each gradient of a network is complete on one device: from a file, or counted."""
+def time_positions(positions: Mapping[str, float], counted: Backward, chip: str) -> Backward:
+    """The step of `counted` with its gradients complete at `positions`, 0..1, by name.
+
+    Every backward kernel takes the same time, because only the order is known. Raises ValueError if
+    the dry run has other gradients than `counted`.
+    """
+    if set(positions) != set(counted.names):
+        (name, *_) = set(positions) ^ set(counted.names)
+        raise ValueError(f"--chip {chip}: {name} is trained either there or on a CPU, not on both")
+    fractions = np.array([positions[name] for name in counted.names])
+    ready = counted.forward + fractions * (counted.step - counted.forward)
+    source = f"in the order of a dry run for {chip}, times from counted operations"
+    return replace(counted, ready=np.minimum(ready, counted.step), source=source)
+
+
+def time_gradients(network: Network, cfg, cluster: Cluster, profile: Optional[Path]) -> Backward:
+    """When each gradient is complete on one device: from a file, or counted from operations."""
     run = replace(cfg.run, device="CPU", amp="O0", all_reduce="none", cluster=cluster)
-    run = replace(run, gradient_profile=profile or cfg.run.gradient_profile)
-    cfg = without_checkpoint(replace(cfg, run=run))
+    cfg = without_checkpoint(replace(cfg, run=replace(run, gradient_profile=profile)))
     step = build_train_step(network.name, cfg, runtime.start(cfg.run))
     names = [p.name for p in step.optimizer.parameters]
     sizes = [p.size * p.itemsize for p in step.optimizer.parameters]
-    clips = cfg.data.batch * getattr(
-        cfg.data, "repeated_aug", 1
-    )  # several of a video count as several
+    clips = cfg.data.batch * getattr(cfg.data, "repeated_aug", 1)
     shape = (clips, *network.dataset.get_input_shape(cfg.data))
     return backward_of(step.net, names, sizes, cfg.run, shape)
 
 
-def compare(backward: Backward, cluster: Cluster, devices: int, asked) -> dict[str, Prediction]:
-    """Predictions by the name of the split; the yaml's own only where it has one."""
-    last = len(backward.names) - 1
-    splits = {ONE: [last], LAYERS: layer_ends(backward.names)}
-    if not isinstance(asked, str):
-        splits[HAND] = segment_ends(backward.names, asked)
+def compare(backward: Backward, cluster: Cluster, devices: int, own) -> dict[str, Prediction]:
+    """Predictions by the name of the split; `own` is run.all_reduce, which may be no split."""
+    splits = {ONE: [len(backward.names) - 1], LAYERS: layer_ends(backward.names)}
+    if not isinstance(own, str):
+        splits[YAML] = segment_ends(backward.names, own)
     others = {name: predict(backward, cluster, devices, ends) for name, ends in splits.items()}
     return {BEST: plan(backward, cluster, devices), **others}
 
 
-def format_plan(backward: Backward, cluster: Cluster, devices: int, result: dict) -> str:
+def format_plan(backward: Backward, cluster: Cluster, devices: int, predictions: dict) -> str:
     """The lines for one number of devices."""
     lines = [
         f"{devices} devices ({cluster.nodes(devices)} x {devices // cluster.nodes(devices)})",
         f"  {'split':12} {'segments':>8} {'exposed ms':>11} {'step ms':>9} {'efficiency':>11}",
     ]
-    for name, each in result.items():
+    for name, prediction in predictions.items():
         lines.append(
-            f"  {name:12} {len(each.segments):8} {1e3 * each.exposed:11.2f} "
-            f"{1e3 * each.step:9.1f} {each.efficiency:11.1%}"
+            f"  {name:12} {len(prediction.segments):8} {1e3 * prediction.exposed:11.2f} "
+            f"{1e3 * prediction.step:9.1f} {prediction.efficiency:11.1%}"
         )
-    lines += ["  the best split, in the order in which it travels:"]
-    for each in result[BEST].segments:
-        first, last = (layer_of(backward.names[i]) for i in (each.first, each.last))
-        ready, begin, end = (1e3 * v for v in (each.ready, each.begin, each.end))
-        lines.append(
-            f"    {last} .. {first}: {each.last - each.first + 1} tensors, "
-            f"{each.size / 1e6:.2f} MB, complete at {ready:.1f}, sent {begin:.1f} to {end:.1f} ms"
+    lines += ["  the best split, in the order in which it is sent:"]
+    for segment in predictions[BEST].segments:
+        line = (
+            "    {last_layer} .. {first_layer}: {tensors} tensors, {megabytes:.2f} MB, complete at "
+            "{ready_ms:.1f}, sent {begin_ms:.1f} to {end_ms:.1f} ms"
         )
+        columns = describe_segment(backward, segment)
+        lines.append(line.format(megabytes=segment.size / 1e6, **columns))
     return "\n".join(lines) + "\n"
 
 
-def yaml_line(backward: Backward, best: Prediction) -> str:
-    names = layer_names(backward.names, best.ends)
-    return f"run: {{all_reduce: [{', '.join(names)}]}}" if names else "run: {all_reduce: none}"
+def describe_segment(backward: Backward, segment: Segment) -> dict:
+    """The columns of plan.csv that describe a segment."""
+    return {
+        "first_layer": layer_of(backward.names[segment.first]),
+        "last_layer": layer_of(backward.names[segment.last]),
+        "tensors": segment.last - segment.first + 1,
+        "bytes": segment.size,
+        **{f"{name}_ms": 1e3 * getattr(segment, name) for name in ("ready", "begin", "end")},
+    }
 
 
-def write(folder: Path, backward: Backward, plans: dict) -> None:
+def write_files(folder: Path, backward: Backward, plans: dict) -> None:
+    """Writes plan.csv, with a row for every segment of every split, and the plots."""
+    rows = [
+        {
+            **{"devices": count, "split": name, "segment": i},
+            **describe_segment(backward, segment),
+            **{"exposed_ms": 1e3 * prediction.exposed, "step_ms": 1e3 * prediction.step},
+            "efficiency": round(prediction.efficiency, 6),
+        }
+        for count, predictions in plans.items()
+        for name, prediction in predictions.items()
+        for i, segment in enumerate(prediction.segments)
+    ]
+    rows = [{k: round(v, 4) if k.endswith("_ms") else v for k, v in row.items()} for row in rows]
     with explained(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / "plan.csv", "w", newline="") as file:
-            write_csv(file, backward, plans)
-    # One segment a layer is a hundred bars, which say nothing in a picture.
-    last = {name: each for name, each in plans[max(plans)].items() if name != LAYERS}
-    plan_plots.draw_timeline(folder / "timeline.png", backward, last)
-    curves = {name: [each[name] for each in plans.values()] for name in plans[max(plans)]}
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    # The plot leaves out the split with one segment a layer: a hundred bars cannot be read.
+    largest = plans[max(plans)]
+    bars = {name: prediction for name, prediction in largest.items() if name != LAYERS}
+    plan_plots.draw_timeline(folder / "timeline.png", backward, bars)
+    curves = {name: [predictions[name] for predictions in plans.values()] for name in largest}
     plan_plots.draw_scaling(folder / "scaling.png", curves)
 
 
-def write_csv(file, backward: Backward, plans: dict) -> None:
-    """A row for every segment of every split."""
-    rows = csv.writer(file)
-    head = "devices split segment first_layer last_layer tensors bytes ready_ms begin_ms end_ms"
-    rows.writerow([*head.split(), "exposed_ms", "step_ms", "efficiency"])
-    for count, result in plans.items():
-        for name, each in result.items():
-            whole = [round(1e3 * v, 4) for v in (each.exposed, each.step)]
-            for i, s in enumerate(each.segments):
-                ends = [layer_of(backward.names[k]) for k in (s.first, s.last)]
-                times = [round(1e3 * v, 4) for v in (s.ready, s.begin, s.end)]
-                tail = [s.last - s.first + 1, s.size, *times, *whole, round(each.efficiency, 6)]
-                rows.writerow([count, name, i, *ends, *tail])
-
-
-def summary(plans: dict) -> dict:
+def summarize(plans: dict) -> dict:
+    """The JSON object of all predictions, by number of devices and name of the split."""
     return {
-        "devices": {
-            count: {
-                name: {
-                    "segments": len(each.segments),
-                    "exposed_ms": round(1e3 * each.exposed, 3),
-                    "step_ms": round(1e3 * each.step, 3),
-                    "efficiency": round(each.efficiency, 4),
-                }
-                for name, each in result.items()
+        count: {
+            name: {
+                "segments": len(prediction.segments),
+                "exposed_ms": round(1e3 * prediction.exposed, 3),
+                "step_ms": round(1e3 * prediction.step, 3),
+                "efficiency": round(prediction.efficiency, 4),
             }
-            for count, result in plans.items()
+            for name, prediction in predictions.items()
         }
+        for count, predictions in plans.items()
     }
 
 

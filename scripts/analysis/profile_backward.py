@@ -1,18 +1,20 @@
-"""Measures on this device when each gradient of a training step is complete.
+"""Measures when each gradient of a training step is complete on this device.
 
     python scripts/analysis/profile_backward.py --config_path Y --out profile.json
         [--points 6] [--repeats 7] [--network tsm] [--section.key=value ...]
 
-The step is compiled again with gradients of the last layers only, down to POINTS layers that share
-the counted operations evenly: the time that takes is when these gradients are complete. Between the
-points the counted operations decide. For scripts/analysis/plan_allreduce.py --profile, and
-run.gradient_profile. The last line of stdout is one JSON object.
+The step is compiled again with the gradients of the last layers only, from POINTS different layers
+on, at equal distances in counted operations. Its time is the time at which these gradients are
+complete. Between the points the times are interpolated by the counted operations.
+scripts/analysis/plan_allreduce.py --profile and run.gradient_profile read the file. The last line
+of stdout is one JSON object.
 """
 
 import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Callable
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
@@ -35,25 +37,15 @@ from utils.networks import Network
 from utils.nn.complexity import count_layers
 
 
-class Gradients(nn.Cell):
-    """Forward, and backward as far as the gradients of `weights` need it."""
+class StepFunction(nn.Cell):
+    """A function of a train step, compiled as one graph."""
 
-    def __init__(self, step: nn.Cell, weights: list):
+    def __init__(self, step: nn.Cell, function: Callable):
         super().__init__(auto_prefix=False)
-        self.step = step
-        self.gradients = ms.value_and_grad(step.scaled_loss, None, weights, has_aux=True)
+        self.step, self.function = step, function
 
     def construct(self, clip: Tensor, target: Tensor) -> tuple:
-        return self.gradients(clip, target)
-
-
-class Forward(nn.Cell):
-    def __init__(self, step: nn.Cell):
-        super().__init__(auto_prefix=False)
-        self.step = step
-
-    def construct(self, clip: Tensor, target: Tensor) -> tuple:
-        return self.step.scaled_loss(clip, target)
+        return self.function(clip, target)
 
 
 def main(
@@ -65,7 +57,8 @@ def main(
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     step, batch = build_train_step(network.name, cfg, rt), make_dummy_batch(network.name, cfg)
-    measured = measure(step, *batch, points, repeats)
+    shape = network.dataset.get_input_shape(cfg.data)
+    measured = measure(step, batch, shape, points, repeats)
     result = {"config": cfg.run.out.name, "device": rt.device, "batch": cfg.data.batch, **measured}
     with explained(out, "--out"):
         write_text(out, json.dumps(result, indent=1) + "\n")
@@ -73,57 +66,62 @@ def main(
     print(json.dumps({"profile": str(out), **times, "gradients": len(result["ready_seconds"])}))
 
 
-def measure(step: nn.Cell, clip: Tensor, target: Tensor, points: int, repeats: int) -> dict:
-    """Seconds from the start of a step: `forward_seconds`, `ready_seconds` by name, and all."""
+def measure(step: nn.Cell, batch: tuple, shape: tuple, points: int, repeats: int) -> dict:
+    """Seconds from the start of a step: `forward_seconds`, `ready_seconds` by name, `step_seconds`.
+
+    `batch`: clips, targets; `shape`: of one clip as the network reads it.
+    """
     factors = step.draw_factors()
     for value in factors:
         step.set_factors(value)
-    shown = clip if step.mix is None else step.mix(clip, target)
+    clip, target = batch
+    network_input = clip if step.mix is None else step.mix(clip, target)
+
+    def time_function(function: Callable) -> float:
+        cell = StepFunction(step, function).set_train()
+
+        def run() -> None:
+            outputs = cell(network_input, target)
+            while isinstance(outputs, tuple):
+                outputs = outputs[0]
+            outputs.asnumpy()
+
+        return measure_median_seconds(run, repeats, warm_up=2)
+
     weights = list(step.optimizer.parameters)
-    over = counted(step, weights, shown)  # the share of the backward pass, 0..1
-    forward = seconds(Forward(step).set_train(), shown, target, repeats)
+    names = [p.name for p in weights]
+    completed = count_fractions(step.net, names, shape)
+    forward = time_function(step.scaled_loss)
     fractions, times = [0.0], [forward]
-    for first in chosen(over, [p.name for p in weights], points):
-        cell = Gradients(step, ms.ParameterTuple(weights[first:])).set_train()
-        times.append(seconds(cell, shown, target, repeats))
-        fractions.append(over[first:].max())
-        log.log.info("gradients from %s on: %.1f ms", weights[first].name, 1e3 * times[-1])
-    whole = measure_median_seconds(
-        lambda: step(clip, target, *factors).asnumpy(), repeats, warm_up=2
-    )
-    ready = np.interp(over, fractions, np.maximum.accumulate(times))  # noise makes no time run back
+    for index in choose_layers(completed, names, points):
+        # The backward pass ends with the gradients of this layer.
+        last_weights = ms.ParameterTuple(weights[index:])
+        gradients = ms.value_and_grad(step.scaled_loss, None, last_weights, has_aux=True)
+        times.append(time_function(gradients))
+        fractions.append(completed[index:].max())
+        log.log.info("gradients from %s on: %.1f ms", names[index], 1e3 * times[-1])
+    whole = measure_median_seconds(lambda: step(*batch, *factors).asnumpy(), repeats, warm_up=2)
+    ready = np.interp(completed, fractions, np.maximum.accumulate(times))  # noise may reverse times
     return {
         "forward_seconds": round(forward, 6),
         "step_seconds": round(max(whole, float(ready.max())), 6),
-        "ready_seconds": {p.name: round(float(t), 6) for p, t in zip(weights, ready)},
+        "ready_seconds": {name: round(float(t), 6) for name, t in zip(names, ready)},
     }
 
 
-def counted(step: nn.Cell, weights: list, shown: Tensor) -> np.ndarray:
-    """The share of the backward pass that is over when a weight's gradient is complete."""
-    clip = shown.shape[-4:] if shown.ndim > 4 else shown.shape[1:]
-    layers = count_layers(step.net, tuple(clip))
-    names = [p.name for p in weights]
+def count_fractions(net: nn.Cell, names: list[str], shape: tuple) -> np.ndarray:
+    """The fraction of the backward pass, 0..1, after which each gradient is complete."""
+    layers = count_layers(net, shape)
     result = count_backward(names, [0] * len(names), layers, 1, Cluster(step_seconds=3.0))
     return (result.ready - result.forward) / 2
 
 
-def chosen(over: np.ndarray, names: list[str], points: int) -> list[int]:
-    """The first weights of layers, from the last layers to the first, at even shares."""
-    firsts = [first for first, _ in segments_of(layer_ends(names))]
-    wanted = np.linspace(0, 1, points + 1)[1:-1]
-    near = [min(firsts, key=lambda first: abs(over[first] - fraction)) for fraction in wanted]
+def choose_layers(completed: np.ndarray, names: list[str], points: int) -> list[int]:
+    """The first weight of each chosen layer, from the last layer to the first."""
+    starts = [start for start, _ in segments_of(layer_ends(names))]
+    fractions = np.linspace(0, 1, points + 1)[1:-1]
+    near = [min(starts, key=lambda start: abs(completed[start] - f)) for f in fractions]
     return sorted({*near, 0}, reverse=True)
-
-
-def seconds(cell: nn.Cell, clip: Tensor, target: Tensor, repeats: int) -> float:
-    return measure_median_seconds(
-        lambda: first_array(cell(clip, target)).asnumpy(), repeats, warm_up=2
-    )
-
-
-def first_array(outputs) -> Tensor:
-    return first_array(outputs[0]) if isinstance(outputs, tuple) else outputs
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ or, in an environment that is ready, python scripts/analysis/verify_device.py wi
 Parts, in order: environment (check_env), parity (golden cases in float32 and at O2), training (each
 network learns), speed (step time, launches, waiting), convolutions (the best depthwise form),
 communication (AllReduce; the line run.cluster), overlap (of AllReduce with the backward pass),
-resume (after kill -9). A part that fails does not stop the others.
+resume (after kill -9). After a failed part the others still run.
 
 Without a device it runs on the CPU with small sizes, as a rehearsal that proves nothing about a
 device; --rehearse replaces speed and overlap by dry runs for --chip: launches, memory, order.
@@ -16,7 +16,7 @@ device; --rehearse replaces speed and overlap by dry runs for --chip: launches, 
 
 The report is in --out (out/verify_device): report.md, report.json and, with paths of this host,
 logs/. The last line of stdout is one JSON object: report, device, verdicts. Exit status 0: no part
-failed; 1: a part failed; 2: wrong arguments; 130: interrupted, with a report of what was done.
+failed; 1: a part failed; 2: wrong arguments; 130: interrupted, with a report of the finished parts.
 """
 
 import importlib
@@ -37,14 +37,14 @@ from utils.distributed.launch_config import check_devices
 from utils.files import explained
 from utils.messages import check_choice
 from utils.processes import adopt_orphans
-from utils.simulation.dry_run import CHIPS, check_chip
+from utils.simulation.dry_run import CHIPS
 from utils.verify.machine import Plan, choose_device, describe_machine
 from utils.verify.processes import Runner
 from utils.verify.report import FAILED, MARKDOWN, Finding, PartResult, Report, write_report
 
 # Part -> module of utils.verify with its function verify_<part>.
 PARTS = {
-    "environment": "environment",
+    "environment": "machine",
     "parity": "parity",
     "training": "training",
     "speed": "speed",
@@ -57,11 +57,14 @@ LIMITS = {"CPU": 900, "GPU": 3600, "Ascend": 3600}  # seconds of one process
 
 
 def main(*, only: str = ",".join(PARTS), out: Optional[Path] = None, **options) -> int:
-    parts, out = choose_parts(only), out or home() / "out/verify_device"
+    names = only.split(",")
+    for name in names:
+        check_choice(name, PARTS, "part")
+    out = out or home() / "out/verify_device"
     plan = make_plan(out.resolve(), **options)
     adopt_orphans()
     signal.signal(signal.SIGTERM, interrupt)
-    report, status = run_parts(plan, parts, out)
+    report, status = run_parts(plan, [name for name in PARTS if name in names], out)
     shutil.rmtree(plan.work, ignore_errors=True)
     verdicts = {part.name: part.verdict for part in report.parts}
     result = {"report": str(out / MARKDOWN), "device": plan.device, "verdicts": verdicts}
@@ -73,28 +76,19 @@ def interrupt(number: int, _) -> None:
     raise KeyboardInterrupt
 
 
-def choose_parts(text: str) -> list[str]:
-    """The parts of --only, in the order of PARTS. Raises ValueError."""
-    chosen = text.split(",")
-    for name in chosen:
-        check_choice(name, PARTS, "part")
-    return [name for name in PARTS if name in chosen]
-
-
 def make_plan(
     out: Path,
     *,
     device: Optional[Literal[tuple(LIMITS)]] = None,
     devices: Optional[cli.PositiveInt] = None,
     rehearse: bool = False,
-    chip: str = next(iter(CHIPS)),
+    chip: Literal[tuple(CHIPS)] = next(iter(CHIPS)),
     timeout: Optional[cli.PositiveInt] = None,
 ) -> Plan:
-    """The plan of a call, with fresh folders. Raises ValueError for wrong arguments.
+    """The plan of a call, with empty folders. Raises ValueError for wrong arguments.
 
     `device` and `devices` are by default the best ones of this host, `timeout` depends on them.
     """
-    check_chip(chip)
     best, count = choose_device(os.environ)
     if rehearse and (device or "CPU") != "CPU":
         raise ValueError("--rehearse goes with a CPU: leave out --device")
@@ -114,38 +108,41 @@ def make_plan(
 
 def run_parts(plan: Plan, names: list[str], out: Path) -> tuple[Report, int]:
     """The report, which is written after every part, and the exit status."""
-    machine, done = describe_machine(plan.device, os.environ), []
-    say(plan.describe())
-    status = 0
+    machine, completed, status = describe_machine(plan.device, os.environ), [], 0
+
+    def write() -> Report:
+        report = Report(machine, plan.describe(), completed, names[len(completed) :])
+        with explained(out, "--out"):
+            write_report(report, out)
+        return report
+
+    print_progress(plan.describe())
     try:
         for name in names:
-            say(f"{name} ...")
-            done.append(run_part(plan, name))
-            say(f"{name}: {done[-1].verdict}, {done[-1].seconds:.0f} s")
-            with explained(out, "--out"):
-                write_report(Report(machine, plan.describe(), done, names[len(done) :]), out)
+            print_progress(f"{name} ...")
+            completed.append(run_part(plan, name))
+            print_progress(f"{name}: {completed[-1].verdict}, {completed[-1].seconds:.0f} s")
+            write()
     except KeyboardInterrupt:
-        say("interrupted; the report holds what was done")
+        print_progress("interrupted; the report holds the finished parts")
         status = 128 + signal.SIGINT
-    report = Report(machine, plan.describe(), done, names[len(done) :])
-    with explained(out, "--out"):
-        write_report(report, out)
+    report = write()
     return report, status or int(report.failed)
 
 
 def run_part(plan: Plan, name: str) -> PartResult:
-    """The result of one part; an error of its own code is a finding too."""
-    began = time.monotonic()
+    """The result of one part; an error in its code is a finding too."""
+    start = time.monotonic()
     try:
         module = importlib.import_module(f"utils.verify.{PARTS[name]}")
         findings, values = getattr(module, f"verify_{name}")(plan)
     except Exception as error:  # of any kind: the other parts must run
         text = f"{type(error).__name__}: {error}"
         findings, values = [Finding(FAILED, text, "report this as an issue")], {}
-    return PartResult(name, findings, values, round(time.monotonic() - began, 1))
+    return PartResult(name, findings, values, round(time.monotonic() - start, 1))
 
 
-def say(line: str) -> None:
+def print_progress(line: str) -> None:
     print(f"== {line}", file=sys.stderr, flush=True)
 
 

@@ -11,7 +11,13 @@ from tsm.model import TSM
 from tsm.network import NETWORK
 from tsm.online import OnlineTSM
 from tsm.shift import shift, shift_past, temporal_max_pool
-from utils.testing.golden import fill, fill_input, load_case, put_state, torch_names
+from utils.testing.golden import (
+    generate_input,
+    generate_weight,
+    load_case,
+    load_weights,
+    map_torch_names,
+)
 from utils.train import amp
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -21,8 +27,8 @@ VARIANTS = {case["name"]: case for case in load_case(GOLDEN / "variants.json")}
 
 @pytest.mark.parametrize("case", OPS["shift"], ids=lambda c: str(c["input_shape"]))
 def test_the_shift_and_its_gradient(case):
-    x = Tensor(fill_input(case["input_seed"], case["input_shape"]))
-    weight = Tensor(fill_input(case["grad_seed"], case["input_shape"]))
+    x = Tensor(generate_input(case["input_seed"], case["input_shape"]))
+    weight = Tensor(generate_input(case["grad_seed"], case["input_shape"]))
 
     def forward(x):
         return shift(x, case["n_segment"], x.shape[1] // case["shift_div"])
@@ -37,14 +43,14 @@ def test_the_shift_and_its_gradient(case):
 
 @pytest.mark.parametrize("case", OPS["temporal_pool"], ids=lambda c: str(c["input_shape"]))
 def test_the_temporal_pool(case):
-    x = Tensor(fill_input(case["input_seed"], case["input_shape"]))
+    x = Tensor(generate_input(case["input_seed"], case["input_shape"]))
     y = temporal_max_pool(x, case["n_segment"]).asnumpy()
     np.testing.assert_allclose(y, case["output"], rtol=1e-6)
 
 
 def test_streaming_equals_the_offline_past_shift():
     case = OPS["streaming_shift"][0]
-    x = fill_input(case["input_seed"], case["input_shape"])
+    x = generate_input(case["input_seed"], case["input_shape"])
     shifted = shift_past(Tensor(x), len(x), x.shape[1] // 8).asnumpy()
     np.testing.assert_allclose(shifted, case["shifted"], rtol=1e-6)
 
@@ -58,9 +64,11 @@ def test_frame_by_frame_equals_the_clip(name):
     config = case["config"]
     net = TSM(config["num_class"], 8, arch=config["base_model"], online=True)
     shapes = {n: tuple(p.shape) for n, p in net.parameters_dict().items()}
-    state = {name: fill(name, shapes[ours]) for ours, name in torch_names(net).items()}
-    put_state(net, state, NETWORK)
-    clips = fill_input(case["input_seed"], case["input_shape"])  # (N, T, 3, H, W)
+    state = {
+        name: generate_weight(name, shapes[ours]) for ours, name in map_torch_names(net).items()
+    }
+    load_weights(net, state, NETWORK)
+    clips = generate_input(case["input_seed"], case["input_shape"])  # (N, T, 3, H, W)
     online = OnlineTSM(net).set_train(False)
     for clip, expected in zip(clips, np.array(case["eval"]["frame_scores64"])):
         buffers = online.initial_buffers(*clip.shape[-2:])

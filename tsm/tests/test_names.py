@@ -9,7 +9,7 @@ import pytest
 from tsm.convert import canonical_name, detect_format
 from tsm.model import TSM
 from tsm.network import NETWORK
-from utils.testing.golden import fill, get_shapes, load_case, torch_names
+from utils.testing.golden import generate_weight, get_shapes, load_case, map_torch_names
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert, detect_prefix_and_format
 
@@ -45,7 +45,7 @@ def test_sizes_are_the_published_ones(settings, classes, parameters, tensors, en
 @pytest.mark.parametrize("name", ["tsm_r50_8f", "tsm_r50_8f_small"])
 def test_names_and_order_are_the_originals(name):
     manifest = load_case(GOLDEN / f"{name}.json")["manifest"]
-    ours = list(torch_names(TSM(400, 8)).values())
+    ours = list(map_torch_names(TSM(400, 8)).values())
     theirs = [name for name, _, _ in manifest if not name.endswith("num_batches_tracked")]
     # MindSpore lists a batch norm's statistics before its scale and shift.
     assert sorted(ours) == sorted(theirs)
@@ -55,7 +55,7 @@ def test_names_and_order_are_the_originals(name):
 
 def test_a_non_local_block_has_the_order_of_the_original():
     """AllReduce splits count the trained parameters."""
-    weights = torch_names(TSM(400, 8, non_local=True)).values()
+    weights = map_torch_names(TSM(400, 8, non_local=True)).values()
     block = [n.split(".nl.")[1] for n in weights if n.startswith("base_model.layer2.0.nl.")]
     trained = [name for name in block if "running" not in name]
     order = ("g.0", "W.0", "W.1", "theta", "phi.0")
@@ -70,7 +70,7 @@ def load_manifest(name: str) -> dict:
 
 
 def fill_state(shapes: dict) -> dict:
-    return {name: fill(name, shape) for name, shape in shapes.items()}
+    return {name: generate_weight(name, shape) for name, shape in shapes.items()}
 
 
 SOURCES = [

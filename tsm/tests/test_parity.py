@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from tsm.golden_case import build_loss, build_network, build_train_step, cell_name
-from utils.testing.golden import load_case, spread, torch_names
-from utils.testing.step_comparison import off
+from utils.testing.golden import load_case, map_torch_names, relative_error
 from utils.tests.parity import (
     assert_activations,
     assert_statistics,
@@ -38,13 +37,13 @@ def small_scores() -> np.ndarray:
 
 def test_scores_equal_the_originals(small_scores):
     expected = np.array(SMALL["eval"]["logits"])
-    assert np.abs(small_scores - expected).max() <= 1e-4 * spread(expected)
+    assert np.abs(small_scores - expected).max() <= 1e-4 * np.ptp(expected)
 
 
 @pytest.mark.slow
 def test_scores_at_full_size_equal_the_originals():
     expected = np.array(FULL["eval"]["logits"])
-    assert np.abs(scores(FULL) - expected).max() <= 1e-4 * spread(expected)
+    assert np.abs(scores(FULL) - expected).max() <= 1e-4 * np.ptp(expected)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +92,8 @@ def test_training_loss_gradients_and_buffers(name):
     zero = set(train.get("zero_grad", [])) & set(exact)
     assert all(abs(norms[name] - exact[name]) < 1e-4 * largest for name in zero)
     others = [name for name in exact if name not in zero]
-    errors = [off(norms[name], exact[name]) for name in others]
-    original_error = [off(train["grad_norm"][name], exact[name]) for name in others]
+    errors = [relative_error(norms[name], exact[name]) for name in others]
+    original_error = [relative_error(train["grad_norm"][name], exact[name]) for name in others]
     assert max(errors) < 0.02 + 4 * max(original_error)
     assert np.quantile(errors, 0.9) < 1e-3 + 4 * np.quantile(original_error, 0.9)
     assert_statistics(net, train["buffers"], 1e-3)
@@ -105,7 +104,7 @@ def test_frozen_batch_norms_keep_their_statistics():
     net = build_network(case, training=True)
     before = {name: p.asnumpy().copy() for name, p in net.parameters_dict().items()}
     net(make_clip(case)).asnumpy()
-    names = torch_names(net)
+    names = map_torch_names(net)
     changed = [
         names[name]
         for name, p in net.parameters_dict().items()

@@ -12,7 +12,7 @@ from tsm.model import TSM, freeze_batch_norms
 from utils.config import ROOT, load_config
 from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import segment_ends
-from utils.testing.golden import load_case, torch_names
+from utils.testing.golden import load_case, map_torch_names
 from utils.train import lr_schedules
 
 DATA = load_case(Path(__file__).parent / "golden" / "tsm_data.json")
@@ -143,7 +143,7 @@ def test_groups_equal_the_originals(name):
     groups = build_parameter_groups(
         net.trainable_params(), make_recipe(head_lr_mult=head_lr_mult), np.ones(1), flow=False
     )
-    original_names = torch_names(net)
+    original_names = map_torch_names(net)
     for group, expected in zip(groups, case["groups"]):
         assert group["name"] == expected["name"]
         assert [original_names[p.name] for p in group["params"]] == expected["params"]

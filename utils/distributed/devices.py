@@ -1,11 +1,15 @@
-"""Which devices and which CANN this host has, as far as files tell it, without the framework."""
+"""Devices, CANN and CUDA of this host, from files and from vendors' tools, without MindSpore."""
 
+import os
 import re
+import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Optional
 
 DEVICE_FILES = Path("/dev")
+TOOL_TIMEOUT = 30  # seconds for a vendor's tool
 FILES = {"Ascend": "davinci[0-9]*", "GPU": "nvidia[0-9]*"}
 VISIBLE = {"Ascend": "ASCEND_RT_VISIBLE_DEVICES", "GPU": "CUDA_VISIBLE_DEVICES"}
 CANN_FOLDERS = ("cann", "ascend-toolkit/latest")  # from CANN 8.5 on; before
@@ -52,3 +56,42 @@ def read_cann_version(cann: Path) -> str:
             if result:
                 return result[1]
     return ""
+
+
+def find_nvcc(environ: Mapping[str, str]) -> str:
+    """The compiler in CUDA_HOME, which MindSpore's GPU plugin asks for the version; or empty."""
+    home = environ.get("CUDA_HOME")
+    return os.path.join(home, "bin", "nvcc") if home else ""
+
+
+def read_cuda_version(environ: Mapping[str, str]) -> str:
+    """The version of CUDA_HOME's compiler, of the runtime library, or of `nvcc`; empty if none."""
+    library = os.path.realpath(find_library("libcudart.so", environ))
+    compilers = [run_tool(name, "--version") for name in (find_nvcc(environ), "nvcc")]
+    result = re.search(
+        r"(?:libcudart\.so\.|release )(\d+\.\d+)", f"{compilers[0]} {library} {compilers[1]}"
+    )
+    return result[1] if result else ""
+
+
+def find_library(name: str, environ: Mapping[str, str]) -> str:
+    """The path from which the loader takes a library; empty if there is none."""
+    for folder in environ.get("LD_LIBRARY_PATH", "").split(os.pathsep):
+        if folder and os.path.isfile(os.path.join(folder, name)):
+            return os.path.join(folder, name)
+    result = re.search(rf"{re.escape(name)}\S* .*=> (\S+)", run_tool("ldconfig", "-p"))
+    return result[1] if result else ""
+
+
+def run_tool(*command: str) -> str:
+    """The output of a command; empty if it is not installed, fails, or takes too long."""
+    path = shutil.which(command[0]) or shutil.which(command[0], path="/sbin:/usr/sbin")
+    if not path:
+        return ""
+    try:
+        result = subprocess.run(
+            [path, *command[1:]], capture_output=True, text=True, timeout=TOOL_TIMEOUT, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return result.stdout if result.returncode == 0 else ""

@@ -18,7 +18,6 @@ from mindspore import Tensor, nn
 from utils.export import mindir, onnx_graph
 from utils.files import explained
 from utils.messages import VALUE, cut
-from utils.testing.golden import spread
 from utils.train import amp
 from utils.weights.model_checksum import append_checksum
 
@@ -115,7 +114,7 @@ def export(
         os.chmod(file, 0o644)
         run = runner(file)
         difference = max(distance(run(x), expected[: len(x)]) for x in clips)
-        relative = difference / max(spread(expected), float(np.finfo(np.float32).tiny))
+        relative = difference / max(np.ptp(expected), float(np.finfo(np.float32).tiny))
         if not relative <= TOLERANCE[want.precision]:
             raise RuntimeError(
                 f"{want.target} is not written: it would differ from the network by "

@@ -1,4 +1,4 @@
-// Preloaded: sets the Ascend chip that MindSpore compiles for, and the number of cores it sees.
+// Preloaded: sets the Ascend chip that MindSpore compiles for, and its number of cores.
 // ZOO_DRY_RUN_CHIP: ascend910, ascend910b, ascend910_93. ZOO_DRY_RUN_CORES: a number.
 #include <dlfcn.h>
 #include <stdlib.h>

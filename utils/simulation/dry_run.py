@@ -1,13 +1,12 @@
-"""Dry runs: one step of a network compiled for an Ascend or a GPU on a machine that has none.
+"""Dry runs: compiles one step of a network for an Ascend or a GPU on a machine without either.
 
-A process of its own (`utils.simulation.worker`) runs MindSpore in simulation mode on stub
-libraries (`utils.simulation.stub_libraries`). The graph is really compiled for the chip, kernels
-are really selected, streams and memory really planned; nothing is computed. So a dry run shows
-whether a graph compiles, which kernels a step launches, in which order, and how much memory it
-takes. It shows no values and no times, and not whether CANN's compiler accepts a kernel.
+A separate process (`utils.simulation.worker`) runs MindSpore in simulation mode on stub libraries
+(`utils.simulation.stub_libraries`). MindSpore compiles the graph for the chip, selects kernels and
+plans streams and memory as on a device, but computes nothing. So a dry run shows whether a graph
+compiles, which kernels a step launches, in which order, and how much memory it takes. It shows no
+values and no times, and not whether CANN's compiler accepts a kernel.
 """
 
-import difflib
 import json
 import os
 import shutil
@@ -16,14 +15,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
-from utils.config import Run, load_config
+from utils.config import home, to_yaml
 from utils.distributed.cost_model import Cluster
 from utils.files import explained
-from utils.networks import find_network
 from utils.processes import die_with_parent
 from utils.signals import end_command, handle_signals
 from utils.simulation.reading import DryRun, read_run
@@ -43,10 +41,10 @@ DROPPED = ("MS_", "GLOG_", "RANK_", "DEVICE_ID", "OMPI_", "ASCEND_RT_", "CUDA_VI
 
 @dataclass(frozen=True)
 class Machine:
-    """What is simulated: a chip, the number of ranks, of which rank 0 runs, and of cores.
+    """The simulated machine: a chip of CHIPS, the number of ranks, and of cores of rank 0's host.
 
-    `cann` is the folder of an installed CANN, to use it instead of stub libraries. Raises
-    ValueError for what cannot be simulated.
+    Only rank 0 is simulated. `cann` is the folder of an installed CANN, to use it instead of stub
+    libraries. Raises ValueError for a machine that cannot be simulated.
     """
 
     chip: str
@@ -55,7 +53,6 @@ class Machine:
     cann: Optional[Path] = None
 
     def __post_init__(self):
-        check_chip(self.chip)
         if self.ranks > 1 and self.device == "GPU":
             raise ValueError(f"--ranks {self.ranks}: several ranks are simulated on Ascend only")
         if self.cann and self.device == "GPU":
@@ -70,77 +67,49 @@ class Machine:
     def device(self) -> str:
         return CHIPS[self.chip]
 
-
-def check_chip(chip: str) -> None:
-    """Raises ValueError, with the nearest name, for a chip that cannot be simulated."""
-    if chip not in CHIPS:
-        near = difflib.get_close_matches(chip, CHIPS, 1, 0.0)[0]
-        raise ValueError(
-            f"--chip: {chip} is not known; nearest: {near}; there are {', '.join(CHIPS)}"
-        )
-
-
-def check_compiler(run: Run, machine: Machine) -> None:
-    """Raises ValueError if GE would compile the graph, which stub libraries do not hold."""
-    chosen = {"auto": "O2" if machine.chip == "ascend910" else "O0"}.get(
-        run.jit_level, run.jit_level
-    )
-    if machine.device == "Ascend" and chosen == "O2" and not machine.cann:
-        raise ValueError(
-            f"run.jit_level {run.jit_level} compiles by CANN's graph engine on {machine.chip}: a "
-            "dry run needs --cann for it, or --run.jit_level=O0"
-        )
+    def check_jit_level(self, jit_level: str) -> None:
+        """Raises ValueError for the level of CANN's graph engine, which the stubs lack."""
+        level = "O2" if (self.chip, jit_level) == ("ascend910", "auto") else jit_level
+        if self.device == "Ascend" and level == "O2" and not self.cann:
+            raise ValueError(
+                f"run.jit_level {jit_level} compiles by CANN's graph engine on {self.chip}: a "
+                "dry run needs --cann for it, or --run.jit_level=O0"
+            )
 
 
 def dry_run(
     network: str,
-    config: Path,
-    overrides: Sequence[str],
-    chip: str,
-    cache: Path,
-    mode: str = "train",
-    ranks: int = 1,
-    cores: int = CORES,
-    cann: Optional[Path] = None,
+    cfg: Any,
+    machine: Machine,
+    mode: str = MODES[0],
     keep: Optional[Path] = None,
     separate_gradients: bool = False,
 ) -> DryRun:
-    """Compiles and runs one step of a network for a chip.
+    """Compiles and runs one step of a network on a simulated machine.
 
-    `config` and `overrides` are as for train.py, but for `run.device`. `mode` is train or eval,
-    `ranks` the number of ranks of which rank 0 is simulated, `cache` the folder of stub libraries,
-    `cann` an installed CANN to use instead of stubs, `keep` a folder for MindSpore's log and
-    execution order. With `separate_gradients` every gradient has an AllReduce of its own, and
-    `details` lists the `gradients` by name. Raises ValueError for a wrong setting, and if this
-    machine cannot do it.
+    `cfg` are the settings of the network; `run.device` is replaced. `mode` is train or eval, `keep`
+    a folder for MindSpore's log and execution order. With `separate_gradients` every gradient has
+    a separate AllReduce, and `details` lists the `gradients` by name. Raises ValueError for a
+    wrong setting, and if this machine cannot do it.
     """
-    machine = Machine(chip, ranks, cores, cann)
-    if mode not in MODES:
-        raise ValueError(f"--mode must be {' or '.join(MODES)}, not {mode}")
-    overrides = [*overrides, f"run.device={machine.device}"]
-    cfg = load_config(find_network(network).config, config, overrides)
-    check_compiler(cfg.run, machine)
+    machine.check_jit_level(cfg.run.jit_level)
     request = {
         "network": network,
-        "config": str(Path(config).resolve()),
-        "overrides": overrides,
+        "yaml": to_yaml(replace(cfg, run=replace(cfg.run, device=machine.device))),
         "mode": mode,
-        "ranks": ranks,
+        "ranks": machine.ranks,
         "separate_gradients": separate_gradients,
     }
-    script = [str(SOURCES / "worker.py"), json.dumps(request)]
-    return simulate(script, machine, cache, keep)
+    return simulate([str(SOURCES / "worker.py"), json.dumps(request)], machine, keep)
 
 
-def simulate(
-    script: Sequence[str], machine: Machine, cache: Path, keep: Optional[Path] = None
-) -> DryRun:
+def simulate(script: Sequence[str], machine: Machine, keep: Optional[Path] = None) -> DryRun:
     """Runs a Python script with its arguments on a simulated machine.
 
     The last line of its stdout is a JSON object with `finished`, and with `reason` if that is
     false. Raises ValueError if this machine cannot do it.
     """
-    stubs = build_stubs(machine.device, cache)
+    stubs = build_stubs(machine.device, home() / ".cache" / "dry_run")
     if keep:
         with explained(keep, "--keep"):
             keep.mkdir(parents=True, exist_ok=True)
@@ -152,9 +121,9 @@ def simulate(
             end_command(number)
 
         with handle_signals(stop):
-            began = time.monotonic()
+            start = time.monotonic()
             stdout, status = run_worker(script, set_environment(machine, stubs, folder), folder)
-            result = read_run(machine.chip, folder, stdout, status, time.monotonic() - began)
+            result = read_run(machine.chip, folder, stdout, status, time.monotonic() - start)
             if keep:
                 with explained(keep, "--keep"):
                     shutil.copytree(folder, keep, dirs_exist_ok=True)
@@ -162,7 +131,7 @@ def simulate(
 
 
 def choose_ranks(cluster: Optional[Cluster], ranks: int) -> int:
-    """`ranks`, or as many nodes of the cluster if that number of ranks is not whole nodes."""
+    """`ranks` if they fill one node or whole nodes of the cluster, else that many nodes."""
     per_node = cluster.devices_per_node if cluster else ranks
     return ranks if ranks <= per_node or ranks % per_node == 0 else ranks * per_node
 
@@ -245,16 +214,16 @@ def set_cann(
             "LD_LIBRARY_PATH": join_paths(stubs / "lib64", libraries),
             "PYTHONPATH": join_paths(folder, kernels, modules),
         }
-    home = installed.resolve()
-    drivers = (home / "devlib", home / "x86_64-linux" / "devlib", stubs / "lib64")
-    kernels = home / "opp" / "built-in" / "op_impl" / "ai_core" / "tbe"
+    cann = installed.resolve()
+    drivers = (cann / "devlib", cann / "x86_64-linux" / "devlib", stubs / "lib64")
+    kernels = cann / "opp" / "built-in" / "op_impl" / "ai_core" / "tbe"
     return {
-        "ASCEND_HOME_PATH": str(home),
-        "ASCEND_TOOLKIT_HOME": str(home),
-        "ASCEND_AICPU_PATH": str(home),
-        "ASCEND_OPP_PATH": str(home / "opp"),
-        "LD_LIBRARY_PATH": join_paths(home / "lib64", *drivers, libraries),
-        "PYTHONPATH": join_paths(home / "python" / "site-packages", kernels, modules, folder),
+        **dict.fromkeys(
+            ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_AICPU_PATH"), str(cann)
+        ),
+        "ASCEND_OPP_PATH": str(cann / "opp"),
+        "LD_LIBRARY_PATH": join_paths(cann / "lib64", *drivers, libraries),
+        "PYTHONPATH": join_paths(cann / "python" / "site-packages", kernels, modules, folder),
     }
 
 

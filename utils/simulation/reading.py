@@ -1,4 +1,4 @@
-"""What MindSpore's log and execution order say about a dry run (`utils.simulation.dry_run`).
+"""Reads the result of a dry run (`utils.simulation.dry_run`) from MindSpore's log and files.
 
 MindSpore writes each selected kernel and the peak of the planned memory into its log, the order of
 the kernels into `execute_order.csv`, and the graphs as they are built into `graph_build_*.ir`.
@@ -7,13 +7,14 @@ the kernels into `execute_order.csv`, and the graphs as they are built into `gra
 import csv
 import json
 import re
-import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from utils.processes import describe_exit
 
 NO_LAUNCH = "rt_kernel"  # reshapes and the like: views, which launch nothing
 VIEWS = {"Reshape", "ExpandDims", "Squeeze", "Flatten"}  # the same on a GPU
@@ -24,7 +25,11 @@ KERNEL = re.compile(r"kernel opname:(\w+), kernel type:(\w+)")  # Ascend only
 AI_CPU = re.compile(r"prim name: (\w+), ge name: Cust\w+")  # MindSpore's own AI-CPU kernels
 CONV3D = re.compile(r" = Conv3D\w*\(.*\n.*: \(<Tensor\[Float32\]")
 PEAK = re.compile(r"Actual peak memory usage \(with fragments\): (\d+)M")
-ERROR = re.compile(r"\[(?:ERROR|CRITICAL)\]|\w*Error:")
+# MindSpore numbers the AllReduces of gradients from 1 on, in the order of the optimizer's
+# parameters; the index of all others is 0. The scope follows in the node's comments.
+ALL_REDUCE = re.compile(
+    r" = AllReduce\([^\n]*\bindex: I64\((\d+)\)[^#]*# Fullname with scope: \(([^)\n]+)\)"
+)
 VERSION_CHECK = "_check_version.py"  # complains about parts of CANN that a dry run does not need
 
 
@@ -35,30 +40,38 @@ class Kernel(NamedTuple):
     library: str
 
 
-class Step(NamedTuple):
-    """One row of the execution order: operator, stream, number of its kernel graph."""
+class ScheduledKernel(NamedTuple):
+    """One row of the execution order: the full name of a kernel, and the number of its graph."""
 
-    operator: str
-    stream: str
-    backward: bool
+    name: str
     graph: str
+
+    @property
+    def operator(self) -> str:
+        """Empty for a row that only continues the row before."""
+        return self.name.rpartition("/")[2].rpartition("-op")[0]
+
+    @property
+    def is_backward(self) -> bool:
+        return self.name.startswith(BACKWARD)
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """What is known of one step, or one evaluation, after a dry run."""
+    """The result of a dry run of one training step or one evaluation."""
 
     chip: str
     finished: bool  # it was compiled and run to its end
     reason: str  # why not
     kernels: tuple[Kernel, ...]
-    order: tuple[Step, ...]
+    order: tuple[ScheduledKernel, ...]
     ai_cpu: tuple[str, ...]  # operators that run on the Ascend's AI CPU, by name
     conv3d_float32: int  # 3-D convolutions that are not float16, backward ones included
     any_type: bool  # whether part of the graph is compiled again while it runs
     peak_bytes: int  # of device memory, fragments included, workspaces of kernels excluded
     seconds: float
-    details: Mapping[str, Any] = field(default_factory=dict)  # what the worker reported
+    details: Mapping[str, Any]  # the JSON object of the worker
+    gradient_nodes: Mapping[str, int]  # name of an AllReduce -> number of its gradient, from 1 on
 
     @cached_property
     def names(self) -> Counter:
@@ -80,31 +93,44 @@ class DryRun:
         """Kernel graphs in the execution order.
 
         One on Ascend, unless something runs in Python or on another device. On a GPU each branch
-        is a graph of its own.
+        is a separate graph.
         """
-        return len({step.graph for step in self.order})
+        return len({row.graph for row in self.order})
 
     @property
     def python(self) -> int:
         """Calls of the Python interpreter from the compiled graph."""
-        return sum(step.operator == PYTHON for step in self.order)
+        return sum(row.operator == PYTHON for row in self.order)
 
     def find_rows(self, operator: str) -> list[int]:
         """Rows of the execution order with this operator."""
-        return [row for row, step in enumerate(self.order) if step.operator == operator]
+        return [row for row, kernel in enumerate(self.order) if kernel.operator == operator]
 
     @property
     def all_reduces(self) -> list[int]:
         return self.find_rows("AllReduce")
 
-    @property
-    def backward_rows(self) -> list[int]:
-        return [row for row, step in enumerate(self.order) if step.backward]
-
     def backward_after(self, row: int) -> float:
         """The fraction of the backward kernels that come after a row of the execution order."""
-        rows = self.backward_rows
-        return sum(other > row for other in rows) / max(len(rows), 1)
+        rows = [index for index, kernel in enumerate(self.order) if kernel.is_backward]
+        return sum(index > row for index in rows) / max(len(rows), 1)
+
+    def locate_gradients(self, names: Sequence[str]) -> dict[str, float]:
+        """The position in the backward pass, 0..1, of the AllReduce of each gradient, by name.
+
+        A position is the fraction of the backward kernels, views included, that precede it. `names`
+        are those of the optimizer's parameters, in its order. Raises ValueError if a gradient has
+        no separate AllReduce.
+        """
+        positions = {}
+        for row in self.all_reduces:
+            number = self.gradient_nodes.get(self.order[row].name)
+            if number:
+                positions[names[number - 1]] = 1 - self.backward_after(row)
+        missing = [name for name in names if name not in positions]
+        if missing:
+            raise ValueError(f"the dry run shows no AllReduce of the gradient of {missing[0]}")
+        return positions
 
     def summary(self) -> dict[str, Any]:
         """The JSON object of the command."""
@@ -131,7 +157,7 @@ class DryRun:
 
 
 def read_run(chip: str, folder: Path, stdout: str, status: int, seconds: float) -> DryRun:
-    """Reads what a worker process has left in `folder`: log.txt and what MindSpore saved.
+    """Reads the files of a worker process in `folder`: log.txt and those of MindSpore.
 
     `stdout` and `status` are those of the process. Its last line is a JSON object, unless it was
     killed or crashed.
@@ -140,22 +166,30 @@ def read_run(chip: str, folder: Path, stdout: str, status: int, seconds: float) 
     details = read_result(stdout)
     reason = details.get("reason", "")
     if not details:
-        reason = f"the process ended {name_status(status)}: {find_last_error(log)}"
-    graphs = [file.read_text(errors="replace") for file in folder.rglob("graph_build_*.ir")]
+        lines = [line for line in log.splitlines() if VERSION_CHECK not in line]
+        reason = f"the process {describe_exit(status, lines)}"
+    graphs = "\n".join(
+        file.read_text(errors="replace") for file in folder.rglob("graph_build_*.ir")
+    )
     order = tuple(read_order(folder))
     peaks = [int(size) << 20 for size in PEAK.findall(log)] or [details.get("peak_bytes", 0)]
+    kernels = [Kernel(*match) for match in KERNEL.findall(log)]
+    for row in () if kernels else order:  # on a GPU, whose kernels the log does not name
+        library = NO_LAUNCH if row.operator in VIEWS else "gpu_kernel"
+        kernels.append(Kernel(row.operator, library))
     return DryRun(
         chip=chip,
         finished=bool(details.get("finished")),
         reason=reason,
-        kernels=tuple(Kernel(*match) for match in KERNEL.findall(log)) or list_kernels(order),
+        kernels=tuple(kernels),
         order=order,
         ai_cpu=tuple(sorted(set(AI_CPU.findall(log)))),
-        conv3d_float32=sum(len(CONV3D.findall(graph)) for graph in graphs),
+        conv3d_float32=len(CONV3D.findall(graphs)),
         any_type="AnyType" in log,
         peak_bytes=max(peaks),
         seconds=seconds,
         details=details,
+        gradient_nodes={node: int(number) for number, node in ALL_REDUCE.findall(graphs)},
     )
 
 
@@ -168,36 +202,14 @@ def read_result(stdout: str) -> dict[str, Any]:
     return result if isinstance(result, dict) else {}
 
 
-def name_status(status: int) -> str:
-    """`with status 1`, or `by SIGABRT`."""
-    return f"with status {status}" if status >= 0 else f"by {signal.Signals(-status).name}"
-
-
-def find_last_error(log: str) -> str:
-    """The last line of a log that reports an error; the last line if none does."""
-    lines = [line for line in log.splitlines() if line.strip() and VERSION_CHECK not in line]
-    errors = [line for line in lines if ERROR.match(line)]
-    return (errors or lines or ["no output"])[-1][:300]
-
-
-def read_order(folder: Path) -> Iterator[Step]:
+def read_order(folder: Path) -> Iterator[ScheduledKernel]:
     """The rows of MindSpore's execution order; with several ranks it is saved twice."""
     files = sorted(folder.rglob("execute_order.csv"), key=lambda file: "graphs" not in file.parts)
+    csv.field_size_limit(1 << 30)  # a row names all inputs of its kernel
     for file in files[:1]:
-        csv.field_size_limit(1 << 30)  # a row names all inputs of its kernel
         with open(file, newline="", errors="replace") as rows:
             for row in csv.DictReader(rows):
-                name = row.get("node_name") or ""
-                operator = name.rpartition("/")[2].rpartition("-op")[0]
-                if operator:  # not a further line of the row before
-                    graph = (row.get("node_info") or "").partition(":")[0]
-                    stream = row.get("stream_id") or ""
-                    yield Step(operator, stream, name.startswith(BACKWARD), graph)
-
-
-def list_kernels(order: tuple[Step, ...]) -> tuple[Kernel, ...]:
-    """The kernels by the execution order: for a GPU, whose kernels the log does not name."""
-    return tuple(
-        Kernel(step.operator, NO_LAUNCH if step.operator in VIEWS else "gpu_kernel")
-        for step in order
-    )
+                graph = (row.get("node_info") or "").partition(":")[0]
+                kernel = ScheduledKernel(row.get("node_name") or "", graph)
+                if kernel.operator:
+                    yield kernel

@@ -1,8 +1,8 @@
-"""Empty CANN and CUDA libraries, with which MindSpore's Ascend and GPU back ends load anywhere.
+"""Stub libraries of CANN and CUDA, with which MindSpore's Ascend and GPU back ends load anywhere.
 
 The MindSpore wheel for x86-64 Linux holds the whole Ascend and GPU back ends. They lack only the
 vendors' shared libraries. This module builds libraries of the same names with gcc, from the symbol
-tables of the wheel itself: every function returns 0, but for those of `ascend_stubs.cc` and
+tables of the wheel: every function returns 0, except those of `ascend_stubs.cc` and
 `cuda_stubs.c`. Nothing of CANN or CUDA is copied or needed.
 
 With MS_SIMULATION_LEVEL=1 MindSpore then compiles graphs for the device, selects kernels, plans
@@ -26,21 +26,26 @@ from utils.files import explained
 
 SOURCES = Path(__file__).resolve().parent
 TOOLS = ("gcc", "g++", "nm", "readelf", "c++filt")
-SYSTEM = ("c.so.6", "m.so.6", "stdc++.so.6", "gcc_s.so.1", "pthread.so.0", "dl.so.2", "rt.so.1")
 CUDA = "11.6"
 BACK_ENDS = {"Ascend": "libmindspore_ascend.so.2", "GPU": f"libmindspore_gpu.so.{CUDA}"}
-# What the GPU back end links to; one library holds all functions, the others name it as needed.
+# Which undefined symbols of a back end are functions of the vendor.
+CANN_SYMBOL = re.compile(
+    r"_ZNK?(2ge|3ops|2fe|8optiling|3atb|3acl|9acl|5aicpu|13error_message)|_?_?(Z\d+)?(Dlog|CheckLog"
+    r"|Nnopbase)|Alog|acl|Acl|Hccl|Hcom|rt[A-Z]|mm[A-Z]|hal|hi_|Msprof|omp_|GOMP_"
+)
+CUDA_SYMBOL = re.compile(r"cuda|cudnn|cublas|cufft|curand|cusolver|cusparse|nvrtc|cu[A-Z]")
+# What the GPU back end links to; one library holds all functions, the others depend on it.
 CUDA_NAMES = ("libcuda.so.1", "libcudart.so.11.0", "libcudnn.so.8", "libcublas.so.11") + (
     ("libcufft.so.10", "libcurand.so.10", "libcusolver.so.11", "libcusparse.so.11")
     + ("libnvrtc.so.11.2", "libcublasLt.so.11")
 )
 # Functions that MindSpore looks up by name while it runs.
 LOOKED_UP = {"HcomSetGradFusionByIndex", "HcomSetGradFusionBySize"}
-ACLNN_MEMORY = ("InitHugeMemThreadLocal", "UnInitHugeMemThreadLocal", "ReleaseHugeMem") + (
-    ("InitPTACacheThreadLocal", "UnInitPTACacheThreadLocal")
+ACLNN_MEMORY = {"InitHugeMemThreadLocal", "UnInitHugeMemThreadLocal", "ReleaseHugeMem"} | (
+    {"InitPTACacheThreadLocal", "UnInitPTACacheThreadLocal"}
 )
-CANN_NAMES = ("libopapi.so", "libhccl.so", "libruntime.so", "libprofapi.so", "libascend_hal.so") + (
-    ("libacl_tdt_queue.so", "libacl_tdt_channel.so", "libacl_op_compiler.so")
+CANN_NAMES = {"libopapi.so", "libhccl.so", "libruntime.so", "libprofapi.so", "libascend_hal.so"} | (
+    {"libacl_tdt_queue.so", "libacl_tdt_channel.so", "libacl_op_compiler.so"}
 )
 
 
@@ -67,7 +72,7 @@ def build_stubs(kind: str, cache: Path) -> Path:
     if reason:
         raise ValueError(reason)
     version = importlib.metadata.version("mindspore")
-    back_end = find_wheel() / "lib" / "plugin" / BACK_ENDS[kind]
+    back_end = find_plugins() / BACK_ENDS[kind]
     if not back_end.is_file():
         raise ValueError(f"a dry run needs {back_end.name}, which MindSpore {version} here lacks")
     folder = cache / f"{kind.lower()}-{version}-{compute_checksum()}"
@@ -78,7 +83,7 @@ def build_stubs(kind: str, cache: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=cache) as temporary:
         building = Path(temporary) / "stubs"
         building.mkdir()
-        build_chip(building)
+        compile_library(building / "libchip.so", SOURCES / "chip.cc", "-lstdc++", "-ldl")
         {"Ascend": build_cann, "GPU": build_cuda}[kind](building)
         try:
             building.rename(folder)
@@ -89,85 +94,110 @@ def build_stubs(kind: str, cache: Path) -> Path:
 
 
 def compute_checksum() -> str:
-    """Of what the libraries are built from."""
-    files = sorted(path for path in SOURCES.glob("*_stubs.*")) + [SOURCES / "chip.cc"]
-    content = b"".join(path.read_bytes() for path in [*files, Path(__file__)])
+    """The checksum of all files that the libraries are built from."""
+    files = [*sorted(SOURCES.glob("*_stubs.*")), SOURCES / "chip.cc", Path(__file__)]
+    content = b"".join(path.read_bytes() for path in files)
     return hashlib.sha256(content).hexdigest()[:12]
 
 
-def find_wheel() -> Path:
-    """The folder of the installed MindSpore, which is not imported."""
-    return Path(importlib.util.find_spec("mindspore").origin).parent
+def find_plugins() -> Path:
+    """The folder of back ends in the installed MindSpore, which is not imported."""
+    return Path(importlib.util.find_spec("mindspore").origin).parent / "lib" / "plugin"
 
 
 def run_tool(*words: object, text: str = None) -> str:
-    """The output of a tool; ValueError with its first line of complaint if it fails."""
+    """The output of a tool. Raises ValueError with the first line of stderr if it fails."""
     command = [str(word) for word in words]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, errors="replace")
-    if done.returncode:
-        complaint = (done.stderr.strip().splitlines() or ["no output"])[0]
-        raise ValueError(f"a dry run's stub libraries: {command[0]} failed: {complaint}")
-    return done.stdout
-
-
-def build_chip(folder: Path) -> None:
-    """The preloaded library that sets the chip and the number of cores."""
-    compile_library("g++", folder / "libchip.so", SOURCES / "chip.cc", "-ldl")
-
-
-def compile_library(compiler: str, target: Path, *words: object) -> None:
-    old_strings = "-D_GLIBCXX_USE_CXX11_ABI=0"  # as the wheel is built
-    name = f"-Wl,-soname,{target.name}"
-    run_tool(compiler, "-w", "-shared", "-fPIC", old_strings, "-o", target, *words, name)
-
-
-def list_symbols(path: Path, kind: str) -> set[str]:
-    """Names of dynamic symbols; `kind` is `--undefined-only` or `--defined-only`."""
-    lines = run_tool("nm", "-D", kind, path).splitlines()
-    return {line.split()[-1].split("@")[0] for line in lines if line.strip()}
-
-
-def list_undefined(libraries: Iterable[Path]) -> set[str]:
-    return set().union(*(list_symbols(path, "--undefined-only") for path in libraries))
-
-
-def list_functions(source: Path) -> set[str]:
-    """The functions that a C or C++ source has a body for."""
-    text = source.read_text()
-    return set(re.findall(r"(\w+)\([^()]*\) *\{", text)) | set(
-        re.findall(r"^[A-Z_]+\((cudnn\w+)", text, re.MULTILINE)  # by a macro
-    )
+    result = subprocess.run(command, input=text, capture_output=True, text=True, errors="replace")
+    if result.returncode:
+        line = (result.stderr.strip().splitlines() or ["no output"])[0]
+        raise ValueError(f"a dry run's stub libraries: {command[0]} failed: {line}")
+    return result.stdout
 
 
 def build_cann(folder: Path) -> None:
-    """CANN: the undefined symbols of the Ascend back end, and what it looks up by name."""
+    """Builds CANN: the functions that the Ascend back end links to, or looks up by name."""
     lib = folder / "cann" / "lib64"  # MindSpore looks for these names in the path
     lib.mkdir(parents=True)
-    plugin = find_wheel() / "lib" / "plugin"
+    plugins = find_plugins()
     libraries = [
-        plugin / BACK_ENDS["Ascend"],
-        plugin / "libmindspore_ops_ascend.so",
-        *(plugin / "ascend").rglob("*.so"),
+        plugins / BACK_ENDS["Ascend"],
+        plugins / "libmindspore_ops_ascend.so",
+        *(plugins / "ascend").rglob("*.so"),
     ]
-    own = list_functions(SOURCES / "ascend_stubs.cc")
-    linked = list_undefined(libraries) - list_defined()
-    linked = {name for name in linked if not name.startswith(("_ITM", "_ZTH", "__g", "_Py", "Py"))}
-    by_name = LOOKED_UP | find_looked_up_names(libraries)
-    aclnn = {name for name in by_name if name.startswith("aclnn")} | {"aclnnInit", "aclnnFinalize"}
-    aclnn |= {f"{name}GetWorkspaceSize" for name in aclnn} | set(ACLNN_MEMORY)
-    source = (SOURCES / "ascend_stubs.cc").read_text()
-    other = "\n".join(write_c_stub(name) for name in sorted(by_name - aclnn - linked - own))
-    (folder / "own.cc").write_text(f'{source}\nextern "C" {{\n{other}\n}}\n')
-    (folder / "linked.s").write_text(write_assembly(sorted(linked - own)))
-    (folder / "aclnn.c").write_text("\n".join(map(write_c_stub, sorted(aclnn - linked))))
-    base = lib / "libascendcl.so"
-    compile_library("g++", base, folder / "own.cc", folder / "linked.s")
-    needed = {name for path in libraries for name in list_needed(path)}
-    needed -= {path.name for path in find_wheel().rglob("*.so*")} | set(list_system_libraries())
-    needed -= {"libascendcl.so"} | {name for name in needed if name.startswith("ld-")}
-    for name in sorted(needed | set(CANN_NAMES)):
-        code = [folder / "aclnn.c"] if name == "libopapi.so" else []
-        add_library(lib / name, base, *code)
+    linked = sorted(list_undefined(libraries, CANN_SYMBOL))
+    readable = run_tool("c++filt", text="\n".join(linked)).splitlines()
+    stubs = dict(zip(linked, map(write_linked_body, readable)))
+    names = LOOKED_UP | find_looked_up_names(libraries)
+    aclnn = {name for name in names if name.startswith("aclnn")} | {"aclnnInit", "aclnnFinalize"}
+    names |= aclnn | {f"{name}GetWorkspaceSize" for name in aclnn} | ACLNN_MEMORY
+    stubs = {**{name: write_looked_up_body(name) for name in names}, **stubs}
+    needed = {name for path in libraries for name in list_needed(path) if name.endswith(".so")}
+    needed -= {path.name for path in plugins.parent.rglob("*.so*")}
+    build_libraries(
+        folder, lib / "libascendcl.so", SOURCES / "ascend_stubs.cc", stubs, needed | CANN_NAMES
+    )
+
+
+def build_cuda(folder: Path) -> None:
+    """Builds CUDA: the functions that the GPU back end links to, and a compiler's version."""
+    lib, tools = folder / "lib64", folder / "bin"
+    lib.mkdir()
+    tools.mkdir()
+    plugins = find_plugins()
+    libraries = [plugins / BACK_ENDS["GPU"]]
+    libraries += [path for name in ("gpu", f"gpu{CUDA}") for path in (plugins / name).glob("*.so*")]
+    store = "*object = malloc(256); return 0;"
+    names = list_undefined(libraries, CUDA_SYMBOL)
+    stubs = {name: store if "Create" in name else "return 0;" for name in names}
+    build_libraries(folder, lib / "libcuda.so.1", SOURCES / "cuda_stubs.c", stubs, CUDA_NAMES)
+    (lib / f"libcudart.so.{CUDA}.55").symlink_to("libcudart.so.11.0")
+    (folder / "version.json").write_text('{"cuda": {"version": "11.6.55"}}\n')
+    compiler = tools / "nvcc"
+    compiler.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {CUDA}, V11.6.55'\n")
+    compiler.chmod(0o755)
+
+
+def build_libraries(
+    folder: Path, base: Path, source: Path, stubs: dict[str, str], names: Iterable[str]
+) -> None:
+    """Builds `base` from `source` and stubs, and empty libraries of `names` that depend on it.
+
+    `stubs` are the bodies of functions by name. They are weak: a function of `source` replaces the
+    stub of that name. Mangled names of C++ are names in C too. The first argument is an object: in
+    the calling convention, `this` or the address of a returned object.
+    """
+    lines = [
+        f"__attribute__((weak)) long {name}(void **object) {{ {body} }}"
+        for name, body in sorted(stubs.items())
+    ]
+    generated = folder / "stubs.c"
+    generated.write_text("\n".join(["extern void *malloc(unsigned long);", *lines, ""]))
+    compile_library(base, source, generated, "-lstdc++")
+    for name in sorted({*names} - {base.name}):
+        empty = ("-nostdlib", "-x", "c", os.devnull)
+        compile_library(base.parent / name, "-Wl,--no-as-needed", base, *empty)
+
+
+def compile_library(target: Path, *words: object) -> None:
+    old_strings = "-D_GLIBCXX_USE_CXX11_ABI=0"  # as the wheel is built
+    name = f"-Wl,-soname,{target.name}"
+    run_tool("gcc", "-w", "-shared", "-fPIC", old_strings, "-o", target, *words, name)
+
+
+def list_undefined(libraries: Iterable[Path], pattern: re.Pattern) -> set[str]:
+    """The undefined symbols of all libraries that begin with `pattern`."""
+    lines = [
+        line
+        for path in libraries
+        for line in run_tool("nm", "-D", "--undefined-only", path).splitlines()
+    ]
+    names = {line.split()[-1].partition("@")[0] for line in lines if line.strip()}
+    return {name for name in names if pattern.match(name)}
+
+
+def list_needed(path: Path) -> list[str]:
+    return re.findall(r"NEEDED.*\[(.*)\]", run_tool("readelf", "-d", path))
 
 
 def find_looked_up_names(libraries: Iterable[Path]) -> set[str]:
@@ -176,23 +206,12 @@ def find_looked_up_names(libraries: Iterable[Path]) -> set[str]:
     return {name.decode() for path in libraries for name in re.findall(pattern, path.read_bytes())}
 
 
-def write_c_stub(name: str) -> str:
-    """A function that returns 0, or, if it creates something, a pointer."""
-    creates = "Create" in name and not name.startswith(("aclrtCreate", "aclrtAllocatorCreate"))
-    if creates and not name.startswith("aclnn"):
-        return f"void* {name}(){{extern void* malloc(unsigned long);return malloc(256);}}"
-    return f"int {name}(){{return 0;}}"
-
-
-def write_assembly(names: list[str]) -> str:
-    """C++ functions by their mangled names. Those that return an object return an empty one."""
-    plain = run_tool("c++filt", text="\n".join(names)).splitlines()
-    lines = [".text"]
-    for name, readable in zip(names, plain):
-        code = write_instructions(readable)
-        lines += [f".globl {name}", f".type {name},@function", f"{name}:", code]
-    end = ['.section .rodata\nempty: .string ""', '.section .note.GNU-stack,"",@progbits', ""]
-    return "\n".join(lines + end)
+def write_looked_up_body(name: str) -> str:
+    """C code that returns 0 or, if the function creates an object, a pointer."""
+    creates = "Create" in name and not name.startswith(
+        ("aclrtCreate", "aclrtAllocatorCreate", "aclnn")
+    )
+    return "return (long)malloc(256);" if creates else "return 0;"
 
 
 RETURNS_OBJECT = re.compile(
@@ -201,76 +220,11 @@ RETURNS_OBJECT = re.compile(
 )
 
 
-def write_instructions(readable: str) -> str:
-    """x86-64 instructions for a function with this demangled name."""
-
-    def clear(words: int) -> str:  # the object whose address is in rdi
-        return "".join(f" movq $0,{8 * i}(%rdi)\n" for i in range(words))
-
-    constructor = re.match(r"ge::(\w+)::(\w+)\(", readable)
-    if constructor and constructor[1] == constructor[2]:
-        return clear(3 if constructor[1] == "Operator" else 2) + " ret"
-    if RETURNS_OBJECT.match(readable):
-        return clear(3 if "CreateOperator" in readable else 2) + " movq %rdi,%rax\n ret"
-    if "GetString() const" in readable:
-        return " leaq empty(%rip),%rax\n ret"
-    return " xorl %eax,%eax\n ret"
-
-
-def list_system_libraries() -> dict[str, str]:
-    """Name -> path of what the loader knows."""
-    loader = shutil.which("ldconfig") or "/sbin/ldconfig"
-    lines = run_tool(loader, "-p").splitlines()[1:]
-    return {line.split()[0]: line.split()[-1] for line in lines if "x86-64" in line}
-
-
-def list_defined() -> set[str]:
-    """Symbols of the wheel, of the C and C++ libraries, and of Python."""
-    known = list_system_libraries()
-    files = [path.relative_to(find_wheel()) for path in find_wheel().rglob("*.so*")]
-    paths = [find_wheel() / path for path in files if "gpu" not in str(path)]
-    paths += [Path(known[f"lib{name}"]) for name in SYSTEM if f"lib{name}" in known]
-    paths += Path(sys.base_prefix, "lib").glob("libpython*.so*")
-    return set().union(*(list_symbols(path, "--defined-only") for path in paths))
-
-
-def list_needed(path: Path) -> list[str]:
-    return re.findall(r"NEEDED.*\[(.*)\]", run_tool("readelf", "-d", path))
-
-
-def add_library(target: Path, base: Path, *code: Path) -> None:
-    """A library that needs `base`, with the functions of `code`, if any."""
-    words = code or ["-nostdlib", "-x", "c", os.devnull]
-    compile_library("gcc", target, "-Wl,--no-as-needed", base, *words)
-
-
-def build_cuda(folder: Path) -> None:
-    """CUDA: one library with every function, the others empty, and a compiler that says 11.6."""
-    lib, tools = folder / "lib64", folder / "bin"
-    lib.mkdir()
-    tools.mkdir()
-    plugin = find_wheel() / "lib" / "plugin"
-    libraries = [plugin / BACK_ENDS["GPU"]]
-    libraries += [path for name in ("gpu", f"gpu{CUDA}") for path in (plugin / name).glob("*.so*")]
-    vendor = re.compile(r"(cuda|cudnn|cublas|cufft|curand|cusolver|cusparse|nvrtc|cu[A-Z])")
-    own = list_functions(SOURCES / "cuda_stubs.c")
-    names = sorted(name for name in list_undefined(libraries) - own if vendor.match(name))
-    text = (SOURCES / "cuda_stubs.c").read_text() + "\n".join(map(write_cuda_stub, names)) + "\n"
-    (folder / "cuda.c").write_text(text)
-    base = lib / "libcuda.so.1"
-    compile_library("gcc", base, folder / "cuda.c")
-    for name in CUDA_NAMES:
-        if name != base.name:
-            add_library(lib / name, base)
-    (lib / f"libcudart.so.{CUDA}.55").symlink_to("libcudart.so.11.0")
-    (folder / "version.json").write_text('{"cuda": {"version": "11.6.55"}}\n')
-    compiler = tools / "nvcc"
-    compiler.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {CUDA}, V11.6.55'\n")
-    compiler.chmod(0o755)
-
-
-def write_cuda_stub(name: str) -> str:
-    """A function that returns 0, or, if it creates something, stores a pointer first."""
-    if "Create" in name:
-        return f"int {name}(void **made) {{ *made = malloc(256); return 0; }}"
-    return f"int {name}(void) {{ return 0; }}"
+def write_linked_body(readable: str) -> str:
+    """C code for a function with this demangled name: returns an empty object, or else 0."""
+    constructor = re.match(r"ge::(\w+)::\1\(", readable)
+    if constructor or RETURNS_OBJECT.match(readable):
+        is_operator = "CreateOperator" in readable or (constructor and constructor[1] == "Operator")
+        third_word = "object[2] = 0; " if is_operator else ""
+        return f"object[0] = object[1] = 0; {third_word}return (long)object;"
+    return 'return (long)"";' if "GetString() const" in readable else "return 0;"

@@ -2,9 +2,9 @@
 
     python utils/simulation/worker.py REQUEST
 
-REQUEST is a JSON object: network, config, overrides, mode (train or eval), ranks,
-separate_gradients. Started by `utils.simulation.dry_run`, which sets the environment. The last line
-of stdout is a JSON object.
+REQUEST is a JSON object: network, yaml (the text of its settings), mode (train or eval), ranks,
+separate_gradients. The yaml is written to the current folder. `utils.simulation.dry_run` sets the
+environment and starts this process. The last line of stdout is a JSON object.
 """
 
 import json
@@ -23,39 +23,33 @@ from utils.config import load_config
 from utils.distributed import gradient_fusion
 from utils.networks import find_network
 
-# Where MindSpore's messages go on with what a user cannot use.
+# The part of MindSpore's messages that only its developers need begins with one of these.
 DEVELOPERS = re.compile(r"C\+\+ Call Stack|Ascend Error Message|The Traceback of Net Construct")
 
 
 def main(request: dict[str, Any]) -> dict[str, Any]:
     """Runs one step; the JSON object of the process."""
     network, ranks = request["network"], request["ranks"]
-    config = Path(request["config"])
-    cfg = load_config(find_network(network).config, config, request["overrides"])
-    cfg = build_networks.without_checkpoint(cfg)
+    config = Path("config.yaml")
+    config.write_text(request["yaml"])
+    cfg = build_networks.without_checkpoint(load_config(find_network(network).config, config))
     rt = runtime.start(cfg.run)
     if ranks > 1:
         rt = replace(rt, size=runtime.start_data_parallel()[1])
-    size: dict[str, Any] = {}
-    if request["mode"] == "train":
-        step = build_networks.build_train_step(network, cfg, rt)
-        if request.get("separate_gradients"):
-            step.reducer = gradient_fusion.reduce_separately(step.optimizer.parameters)
-            size["gradients"] = [p.name for p in step.optimizer.parameters]
-        outputs = step(*build_networks.make_dummy_batch(network, cfg), *step.draw_factors())
-        size["parameters"] = len(step.optimizer.parameters)
-    else:
-        net = build_networks.build_eval_network(network, cfg)
-        clips = build_networks.make_dummy_batch(network, cfg)[0]
-        # Several clips of a video count as several.
-        outputs = net(clips.reshape(-1, *find_network(network).dataset.get_input_shape(cfg.data)))
+    cell, inputs = build_networks.build_cell(network, cfg, rt, request["mode"])
+    details: dict[str, Any] = {}
+    if request["separate_gradients"]:
+        weights = cell.optimizer.parameters
+        cell.reducer = gradient_fusion.reduce_separately(weights)
+        details["gradients"] = [p.name for p in weights]
+    outputs = cell(*inputs)
     for output in outputs if isinstance(outputs, tuple) else (outputs,):
         output.asnumpy()
-    return {"finished": True, "peak_bytes": ms.runtime.max_memory_allocated(), **size}
+    return {"finished": True, "peak_bytes": ms.runtime.max_memory_allocated(), **details}
 
 
-def explain(error: Exception) -> str:
-    """The type of an error and what it says, in one line, without MindSpore's call stack."""
+def format_error(error: Exception) -> str:
+    """The type and the message of an error, in one line, without MindSpore's call stack."""
     lines = []
     for line in str(error).splitlines():
         if DEVELOPERS.search(line):
@@ -68,9 +62,9 @@ def explain(error: Exception) -> str:
 if __name__ == "__main__":
     try:
         result = main(json.loads(sys.argv[1]))
-    except Exception as error:  # of any kind: what MindSpore raises when a graph cannot be built
+    except Exception as error:  # MindSpore raises any kind if it cannot build a graph
         print(error, file=sys.stderr, flush=True)
-        result = {"finished": False, "reason": explain(error)}
+        result = {"finished": False, "reason": format_error(error)}
     print(json.dumps(result), flush=True)
     # MindSpore writes the execution order and the peak memory while Python ends. Its destructors
     # then fail on the stub libraries; the exit status means nothing.

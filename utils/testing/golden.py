@@ -1,4 +1,4 @@
-"""Golden cases: weights and inputs rebuilt from names and seeds, activations on the way.
+"""Golden cases: generates weights and inputs from names and seeds, records activations.
 
 A case stores no weights. Every array is a pure function of its PyTorch name and shape, so that the
 network under test gets the same checkpoint, bit for bit, as the implementation that was recorded.
@@ -8,6 +8,7 @@ import hashlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import mindspore as ms
 import numpy as np
@@ -19,10 +20,10 @@ from utils.train.train_step import TrainStep
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import NORM, convert
 
-UPDATES = 5  # that a case records
+UPDATES = 5  # of a golden case
 
 
-def fill(name: str, shape: tuple) -> np.ndarray:
+def generate_weight(name: str, shape: tuple) -> np.ndarray:
     """One array of a PyTorch state dict: float32, or int64 for `num_batches_tracked`."""
     digest = hashlib.sha256(name.encode()).digest()
     generator = np.random.Generator(np.random.PCG64(int.from_bytes(digest[:8], "little")))
@@ -40,7 +41,7 @@ def fill(name: str, shape: tuple) -> np.ndarray:
     return np.asarray(value, np.float32)
 
 
-def fill_input(seed: int, shape: tuple) -> np.ndarray:
+def generate_input(seed: int, shape: tuple) -> np.ndarray:
     """A standard-normal network input, float32."""
     generator = np.random.Generator(np.random.PCG64(int(seed)))
     return generator.standard_normal(tuple(shape)).astype(np.float32)
@@ -50,51 +51,61 @@ def load_case(path: Path) -> dict:
     return json.loads(Path(path).read_text())
 
 
-def build_state(case: dict) -> dict:
-    """The state dict of a case: its manifest filled, then the buffers it fixes."""
-    state = {name: fill(name, tuple(shape)) for name, shape, _ in case["manifest"]}
+def relative_error(value: Any, expected: Any) -> float:
+    """The norm of the difference over the norm of `expected`; infinite if shapes differ."""
+    value, expected = np.asarray(value, np.float64), np.asarray(expected, np.float64)
+    if value.shape != expected.shape:
+        return float("inf")
+    norm, difference = np.linalg.norm(expected), np.linalg.norm(value - expected)
+    return float(difference / norm) if norm else float(difference != 0)
+
+
+def build_state_dict(case: dict, net: nn.Cell) -> dict[str, np.ndarray]:
+    """PyTorch's state dict of a case: generated weights, then the values that the case sets.
+
+    A case without a manifest has the names and shapes of `net`.
+    """
+    if "manifest" in case:
+        state = {name: generate_weight(name, tuple(shape)) for name, shape, _ in case["manifest"]}
+    else:
+        state = generate_state_dict(net)
     for name, value in case.get("overrides", {}).items():
         state[name] = np.asarray(value, state[name].dtype)
+    for part, factor in case.get("scale", {}).items():
+        state.update({k: v * np.float32(factor) for k, v in state.items() if part in k})
     return state
 
 
-def case_state(case: dict, net: nn.Cell) -> dict:
-    """The state dict of a case; one without a manifest has the names and shapes of the network."""
-    return build_state(case) if "manifest" in case else fill_network(net)
-
-
-def fill_network(net: nn.Cell) -> dict:
+def generate_state_dict(net: nn.Cell) -> dict[str, np.ndarray]:
     """A PyTorch state dict with the names and shapes of a network."""
     shapes = get_shapes(net)
-    return {theirs: fill(theirs, shapes[ours]) for ours, theirs in torch_names(net).items()}
+    return {
+        theirs: generate_weight(theirs, shapes[name])
+        for name, theirs in map_torch_names(net).items()
+    }
 
 
-def get_shapes(net: nn.Cell) -> dict:
-    """{our name: shape} of all weights and statistics."""
+def get_shapes(net: nn.Cell) -> dict[str, tuple]:
+    """{name: shape} of all weights and statistics."""
     return {name: tuple(p.shape) for name, p in weights_of(net).items()}
 
 
-def spread(values: np.ndarray) -> float:
-    """Largest minus smallest: what a difference of scores is measured against."""
-    return float(np.max(values) - np.min(values))
-
-
-def evaluation(net: nn.Cell, clip: Tensor) -> np.ndarray:
-    """What a network gives in evaluation; of several heads, side by side."""
+def compute_scores(net: nn.Cell, clip: Tensor) -> np.ndarray:
+    """The output of a network in evaluation; the outputs of several heads are concatenated."""
     result = net(clip)
     parts = result if isinstance(result, tuple) else (result,)
     return np.concatenate([part.asnumpy() for part in parts], axis=-1)
 
 
-def expected_evaluation(case: dict) -> np.ndarray:
-    """The same of the original."""
+def read_expected_scores(case: dict) -> np.ndarray:
+    """The recorded output of the original, as `compute_scores` returns it."""
     result = case["eval"].get("output", case["eval"]["logits"])
     parts = result.values() if isinstance(result, dict) else (result,)
     return np.concatenate([np.array(part) for part in parts], axis=-1)
 
 
-def put_state(net, state: dict, network) -> None:
-    """Loads the weights of a PyTorch state dict, through the converter of `network`, its record."""
+def load_weights(net: nn.Cell, state: dict, network: Any) -> None:
+    """Loads a PyTorch state dict into `net`, through the converter of `network`, its record."""
     arrays = convert(state, get_shapes(net), network).arrays
     for name, parameter in weights_of(net).items():
         parameter.set_data(Tensor(arrays[name], parameter.dtype))
@@ -114,24 +125,37 @@ def build_labels(case: dict) -> np.ndarray:
     return np.array(case["labels"], np.int32)
 
 
-def torch_names(net) -> dict:
-    """{our name: PyTorch's name} of every weight and buffer: norms change their leaves."""
+def map_torch_names(net: nn.Cell) -> dict[str, str]:
+    """{name here: name in PyTorch} of every weight and buffer. Those of norms differ."""
     norms = {p.name.rpartition(".")[0] for p in net.get_parameters() if p.name.endswith(".gamma")}
-    back = {ours: theirs for theirs, ours in NORM.items()}
+    torch_leaves = {ours: theirs for theirs, ours in NORM.items()}
     names = {}
     for name in weights_of(net):
         module, _, leaf = name.rpartition(".")
-        names[name] = f"{module}.{back[leaf]}" if module in norms else name
+        names[name] = f"{module}.{torch_leaves[leaf]}" if module in norms else name
     return names
 
 
-def record_taps(net, points: list, *inputs: np.ndarray) -> dict:
-    """Runs the network eagerly; {point: activation} for names of cells, or `NAME (input ...)`."""
-    cells = dict(net.cells_and_names())
-    activations, handles = {}, []
+def record_activations(net: nn.Cell, points: list[str], *inputs: np.ndarray) -> dict:
+    """Runs the network eagerly; {point: activation}.
+
+    A point is the name of a cell, for its output, or `NAME (input ...)`.
+    """
+    cells, handles = dict(net.cells_and_names()), []
+    activations: dict[str, Tensor] = {}
     for point in points:
-        name, _, side = point.partition(" (input")
-        handles.append(hook(cells[name], point, bool(side), activations))
+        name, _, is_input = point.partition(" (input")
+
+        def save_input(cell, values, point=point):
+            activations[point] = values[0]
+
+        def save_output(cell, values, output, point=point):
+            activations[point] = output
+
+        if is_input:
+            handles.append(cells[name].register_forward_pre_hook(save_input))
+        else:
+            handles.append(cells[name].register_forward_hook(save_output))
     ms.set_context(mode=ms.PYNATIVE_MODE)
     try:
         net(*(Tensor(value) for value in inputs))
@@ -140,15 +164,3 @@ def record_taps(net, points: list, *inputs: np.ndarray) -> dict:
         for handle in handles:
             handle.remove()
     return {point: value.asnumpy() for point, value in activations.items()}
-
-
-def hook(cell, point: str, at_input: bool, activations: dict):
-    def before(_, inputs):
-        activations[point] = inputs[0]
-
-    def after(_, __, output):
-        activations[point] = output
-
-    if at_input:
-        return cell.register_forward_pre_hook(before)
-    return cell.register_forward_hook(after)

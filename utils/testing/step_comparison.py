@@ -1,49 +1,50 @@
 """Records one training step, stage by stage, and compares it with another one.
 
 A record holds the complete batch and weights. Of every activation, gradient and update it holds
-elements at even distances, so that the record of a large network stays small.
+elements at equal distances, so that the record of a large network stays small.
 """
 
 import json
 import zipfile
 import zlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, nn
 
 from utils.config import convert_scalar
 from utils.files import explained
 from utils.testing.golden import (
     UPDATES,
-    evaluation,
-    expected_evaluation,
-    fill_input,
-    record_taps,
-    torch_names,
+    compute_scores,
+    generate_input,
+    map_torch_names,
+    read_expected_scores,
+    record_activations,
+    relative_error,
 )
 from utils.train.train_step import TrainStep
 from utils.weights.checkpoint import weights_of
 
-SAMPLE = 65_536  # elements kept of a tensor
-NOISE = 1e-5  # below it lie gradients that are zero by algebra
+MAX_ELEMENTS = 65_536  # of a recorded tensor
+NOISE = 1e-5  # gradients with a smaller norm are zero in exact arithmetic
 DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error, NotImplementedError, LookupError, MemoryError)
 STAGES = ("data", "weights", "forward", "loss", "gradients", "updates")
 
 
 class Difference(NamedTuple):
-    """How far difference one thing is in two runs, relative to the recorded one."""
+    """The relative error of one array of a stage."""
 
     stage: str
     name: str
     error: float
 
 
-def take_step(step: TrainStep, clip: np.ndarray, target: np.ndarray) -> dict[str, np.ndarray]:
-    """Runs one training step; {"stage/name": values}. The network is left as it was updated."""
-    before = {name: p.asnumpy().copy() for name, p in weights_of(step.net).items()}
+def record_step(step: TrainStep, clip: np.ndarray, target: np.ndarray) -> dict[str, np.ndarray]:
+    """Runs one training step; {"stage/name": values}. The network keeps the updated weights."""
+    before = copy_weights(step.net)
     record = {"data/clip": clip, "data/target": target}
     record.update({f"weights/{name}": value for name, value in before.items()})
     inputs = Tensor(clip), Tensor(target)
@@ -52,19 +53,19 @@ def take_step(step: TrainStep, clip: np.ndarray, target: np.ndarray) -> dict[str
     for value in factors:
         step.set_factors(value)
     network_input = inputs[0] if step.mix is None else step.mix(*inputs)
-    # Cells without parameters are left out: they only pass their input on.
+    # Cells without parameters are left out: most of them only pass their input on.
     cells = [n for n, cell in step.net.cells_and_names() if n and list(cell.get_parameters())]
-    for name, value in record_taps(step.net, cells, network_input.asnumpy()).items():
-        record[f"forward/{strip_wrappers(name)}"] = sample(value)
-    restore_weights(step, before)  # batch norm statistics have changed
+    for name, value in record_activations(step.net, cells, network_input.asnumpy()).items():
+        record[f"forward/{strip_wrappers(name)}"] = subsample(value)
+    set_weights(step.net, before)  # batch norm statistics have changed
     (_, loss, _), grads = ms.jit(step.gradients)(network_input, inputs[1])
     record["loss/loss"] = np.array([float(loss.asnumpy())])
     for parameter, grad in zip(step.optimizer.parameters, step.scaler.unscale(grads)):
-        record[f"gradients/{parameter.name}"] = sample(grad.asnumpy())
-    restore_weights(step, before)
+        record[f"gradients/{parameter.name}"] = subsample(grad.asnumpy())
+    set_weights(step.net, before)
     step(*inputs, *factors)
-    for name, parameter in weights_of(step.net).items():
-        record[f"updates/{name}"] = sample(parameter.asnumpy() - before[name])
+    for name, value in copy_weights(step.net).items():
+        record[f"updates/{name}"] = subsample(value - before[name])
     return record
 
 
@@ -74,19 +75,23 @@ def strip_wrappers(name: str) -> str:
     return ".".join(parts[1:] if parts[:1] == ["net"] else parts) or "scores"
 
 
-def restore_weights(step: TrainStep, values: dict) -> None:
-    for name, parameter in weights_of(step.net).items():
+def copy_weights(net: nn.Cell) -> dict[str, np.ndarray]:
+    return {name: p.asnumpy().copy() for name, p in weights_of(net).items()}
+
+
+def set_weights(net: nn.Cell, values: dict[str, np.ndarray]) -> None:
+    for name, parameter in weights_of(net).items():
         parameter.set_data(Tensor(values[name], parameter.dtype))
 
 
-def sample(values: np.ndarray) -> np.ndarray:
-    """At most SAMPLE elements at even distances, float32."""
+def subsample(values: np.ndarray) -> np.ndarray:
+    """At most MAX_ELEMENTS elements at equal distances, float32."""
     flat = np.asarray(values, np.float32).reshape(-1)
-    return flat[:: -(-flat.size // SAMPLE)]
+    return flat[:: -(-flat.size // MAX_ELEMENTS)]
 
 
 def save_record(path: Path, record: dict[str, np.ndarray]) -> None:
-    """Raises ValueError where the file cannot be written; no half of one is left."""
+    """Writes the whole file or none. Raises ValueError if it cannot be written."""
     temporary = path.with_name(path.name + ".tmp")
     with explained(path):
         with open(temporary, "wb") as file:
@@ -95,7 +100,7 @@ def save_record(path: Path, record: dict[str, np.ndarray]) -> None:
 
 
 def load_record(path: Path) -> dict[str, np.ndarray]:
-    """What `save_record` wrote. Raises ValueError for any other file."""
+    """Reads a file of `save_record`. Raises ValueError for any other file."""
     try:
         with np.load(path) as file:
             record = {name: file[name] for name in file.files}
@@ -106,28 +111,14 @@ def load_record(path: Path) -> dict[str, np.ndarray]:
     return record
 
 
-def differences(record: dict, recorded: dict) -> list[Difference]:
+def compare_records(record: dict, recorded: dict) -> list[Difference]:
     """The errors of all arrays that both records have, stage by stage."""
-    result = []
-    for stage in STAGES:
-        for key, expected in recorded.items():
-            if key.startswith(stage + "/") and key in record:
-                result.append(
-                    Difference(stage, key[len(stage) + 1 :], relative(record[key], expected))
-                )
-    return result
+    names = [(*key.split("/", 1), key) for key in recorded if key in record]
+    names.sort(key=lambda item: STAGES.index(item[0]))
+    return [Difference(s, n, relative_error(record[key], recorded[key])) for s, n, key in names]
 
 
-def relative(value: np.ndarray, expected: np.ndarray) -> float:
-    """The norm of the difference over the norm of `expected`; infinite if shapes differ."""
-    if value.shape != expected.shape:
-        return float("inf")
-    value, expected = value.astype(np.float64), expected.astype(np.float64)
-    norm, difference = np.linalg.norm(expected), np.linalg.norm(value - expected)
-    return float(difference / norm) if norm else float(difference > 0)
-
-
-def change_recipe(case: dict, golden, text: str) -> dict:
+def change_recipe(case: dict, golden: Any, text: str) -> dict:
     """The golden case with other settings: "NAME=VALUE NAME=VALUE", names of `golden.RECIPE`.
 
     Raises ValueError for another name, or a value of another type.
@@ -146,54 +137,55 @@ def change_recipe(case: dict, golden, text: str) -> dict:
     return {**case, "train": {**case["train"], **changes}} if "train" in case else case
 
 
-def against_case(case: dict, golden) -> list[Difference]:
-    """A golden case: activations in evaluation, loss, gradients, statistics, updates."""
-    clip = fill_input(case["input_seed"], case["input_shape"])
-    label = Tensor(golden.build_target(case)) if "labels" in case else None
+def compare_with_case(case: dict, golden: Any) -> list[Difference]:
+    """The errors against a golden case: activations and scores in evaluation, then training.
+
+    `golden` is the module `golden_case` of the network. Training: loss, norms of gradients, loss
+    before each update, norms of updates.
+    """
+    clip = generate_input(case["input_seed"], case["input_shape"])
     net = golden.build_network(case)
     taps = {golden.cell_name(point): tap for point, tap in case["eval"]["taps"].items()}
-    seen = record_taps(net, [point for point in taps if point], clip)
-    result = [Difference("forward", n, activation_error(x, taps[n])) for n, x in seen.items()]
-    scores, expected = evaluation(net, Tensor(clip)), expected_evaluation(case)
-    result.append(Difference("forward", "scores", relative(scores, expected)))
+    activations = record_activations(net, [point for point in taps if point], clip)
+    result = [
+        Difference("forward", name, compare_statistics(value, taps[name]))
+        for name, value in activations.items()
+    ]
+
+    def add(stage: str, name: str, value: Any, expected: Any) -> None:
+        result.append(Difference(stage, name, relative_error(value, expected)))
+
+    add("forward", "scores", compute_scores(net, Tensor(clip)), read_expected_scores(case))
     if "train" not in case:
         return result
     train, step = case["train"], golden.build_train_step(case, "step")
-    names, weights = torch_names(step.net), step.optimizer.parameters
-    before = {p.name: p.asnumpy().copy() for p in weights}
-    (_, loss, _), grads = ms.jit(step.gradients)(Tensor(clip), label)
+    inputs = Tensor(clip), Tensor(golden.build_target(case))
+    names, weights = map_torch_names(step.net), step.optimizer.parameters
+    before = copy_weights(step.net)
+    (_, loss, _), grads = ms.jit(step.gradients)(*inputs)
     exact, recorded = train.get("grad_norm64", train["grad_norm"]), train["step"]
-    expected = train.get("loss64", train["loss"])
-    result.append(Difference("loss", "loss", off(float(loss.asnumpy()), expected)))
-    for parameter, grad in zip(weights, grads):
-        length = float(np.linalg.norm(grad.asnumpy()))
-        name = names[parameter.name]
+    add("loss", "loss", loss.asnumpy(), train.get("loss64", train["loss"]))
+    for name, grad in zip((names[p.name] for p in weights), grads):
         if exact[name] > NOISE:
-            result.append(Difference("gradients", name, off(length, exact[name])))
-    restore_weights(step, weights_values(golden.build_network(case)))
-    losses = recorded.get("losses64", recorded["losses"])[:UPDATES]
-    for i, expected in enumerate(losses):
-        loss = float(step(Tensor(clip), label)[0].asnumpy())
-        result.append(Difference("updates", f"loss before update {i + 1}", off(loss, expected)))
+            add("gradients", name, np.linalg.norm(grad.asnumpy()), exact[name])
+    set_weights(step.net, before)
+    for i, expected in enumerate(recorded.get("losses64", recorded["losses"])[:UPDATES]):
+        loss = step(*inputs)[0].asnumpy()
+        add("updates", f"loss before update {i + 1}", loss, expected)
     for parameter in weights if "delta_norm64" in recorded else ():
-        length = float(np.linalg.norm(parameter.asnumpy() - before[parameter.name]))
+        length = np.linalg.norm(parameter.asnumpy() - before[parameter.name])
         name = names[parameter.name]
         expected, rounded = (recorded[key][name] for key in ("delta_norm64", "delta_norm"))
-        if off(rounded, expected) < 0.02:  # the others are rounding, in the original too
-            result.append(Difference("updates", name, off(length, expected)))
+        if relative_error(rounded, expected) < 0.02:  # the others are noise in the original too
+            add("updates", name, length, expected)
     return result
 
 
-def weights_values(net) -> dict[str, np.ndarray]:
-    return {name: p.asnumpy() for name, p in weights_of(net).items()}
+def compare_statistics(values: np.ndarray, tap: dict) -> float:
+    """The largest error of mean, standard deviation and first eight elements.
 
-
-def off(value: float, expected: float) -> float:
-    return abs(value - expected) / max(abs(expected), 1e-30)
-
-
-def activation_error(x: np.ndarray, tap: dict) -> float:
-    """The largest of three errors over the recorded deviation: mean, deviation, first elements."""
-    first = np.abs(x.reshape(-1)[:8] - tap["first"]).max()
-    errors = abs(x.mean() - tap["mean"]), abs(x.std() - tap["std"]), first
+    Relative to the recorded standard deviation.
+    """
+    elements = np.abs(values.reshape(-1)[:8] - tap["first"]).max()
+    errors = abs(values.mean() - tap["mean"]), abs(values.std() - tap["std"]), elements
     return float(max(errors) / max(tap["std"], 1e-3))

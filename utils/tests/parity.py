@@ -7,14 +7,18 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from utils.testing.golden import fill_input, record_taps, torch_names
-from utils.testing.step_comparison import off
+from utils.testing.golden import (
+    generate_input,
+    map_torch_names,
+    record_activations,
+    relative_error,
+)
 from utils.train.train_step import TrainStep
 
 
 def make_clip(case: dict) -> Tensor:
     """The clips or images of a case."""
-    return Tensor(fill_input(case["input_seed"], case["input_shape"]))
+    return Tensor(generate_input(case["input_seed"], case["input_shape"]))
 
 
 def make_inputs(case: dict) -> tuple[Tensor, Tensor]:
@@ -31,7 +35,7 @@ def assert_activations(
     order of the original, or None to leave it out.
     """
     assert taps
-    for point, x in record_taps(net, list(taps), clip.asnumpy()).items():
+    for point, x in record_activations(net, list(taps), clip.asnumpy()).items():
         x, expected = reorder(point, x), taps[point]
         if x is None:
             continue
@@ -52,7 +56,7 @@ def compute_gradients(net: nn.Cell, loss: nn.Cell, *inputs: Tensor) -> tuple:
 
     gradients = ms.value_and_grad(forward, None, ms.ParameterTuple(weights), has_aux=True)
     (value, outputs), grads = ms.jit(gradients)(*inputs)
-    names = torch_names(net)
+    names = map_torch_names(net)
     norms = {
         names[p.name]: np.linalg.norm(g.asnumpy().astype(np.float64))
         for p, g in zip(weights, grads)
@@ -62,7 +66,7 @@ def compute_gradients(net: nn.Cell, loss: nn.Cell, *inputs: Tensor) -> tuple:
 
 def assert_statistics(net: nn.Cell, expected: dict, rel: float) -> None:
     """The norms of the running statistics; `expected` are PyTorch's names."""
-    names = torch_names(net)
+    names = map_torch_names(net)
     values = {names[name]: p for name, p in net.parameters_dict().items() if name in names}
     for buffer, norm in expected.items():
         if not buffer.endswith("num_batches_tracked"):
@@ -81,11 +85,11 @@ def assert_updates(step: TrainStep, inputs: tuple, recorded: dict, lengths: str)
     losses = [float(step(*inputs)[0].asnumpy()) for _ in recorded["losses"]]
     noise = np.abs(np.divide(recorded["losses"], recorded["losses64"]) - 1).max()
     np.testing.assert_allclose(losses, recorded["losses64"], rtol=1e-3 + 3 * noise)
-    names, compared = torch_names(step.net), 0
+    names, compared = map_torch_names(step.net), 0
     for parameter in step.net.trainable_params():
         name = names[parameter.name]
         expected = recorded[f"{lengths}64"].get(name)
-        original_error = off(recorded[lengths][name], expected) if expected else 1
+        original_error = relative_error(recorded[lengths][name], expected) if expected else 1
         if original_error < 0.02:
             tolerance = 0.02 + 3 * original_error
             moved = parameter.asnumpy().astype(np.float64) - before[parameter.name]

@@ -1,21 +1,19 @@
-"""Which form of a depthwise convolution is the fastest on this device (`utils.nn.conv3d.FORMS`).
+"""Times the implementations of a depthwise convolution on this device (`utils.nn.conv3d`).
 
 Forward and backward are timed at the shapes of X3D-S (clips of 13 x 160 x 160) and of the pooling
 in plain MViTv2-S (16 x 224 x 224). A network's total counts each shape as often as it has layers.
 """
 
 from collections.abc import Mapping
-from typing import Optional
 
 from utils.verify.machine import Plan
-from utils.verify.processes import Ended
-from utils.verify.report import FAILED, OK, SLOW, Finding
+from utils.verify.processes import ProcessResult
+from utils.verify.report import OK, SLOW, Finding
 
-FORMS = ("taps", "grouped", "frames")
-DEFAULTS = {"Ascend": "taps", "GPU": "grouped", "CPU": "frames"}
-SETTINGS = {"x3d": "model.depthwise_impl", "mvit_multi": "model.depthwise_impl"}
-MUCH_SLOWER = 1.2  # than the best impl
-REPEATS, TOY_REPEATS = 20, 3
+# Device -> implementation that the networks use by default. All are exact.
+DEFAULT_IMPLS = {"Ascend": "taps", "GPU": "grouped", "CPU": "frames"}
+NETWORKS = ("x3d", "mvit_multi")
+MUCH_SLOWER = 1.2  # times the seconds of the fastest one
 # Name, (N, C, T, H, W), kernel, stride of height and width, layers of a network.
 SHAPES = [
     ["x3d stem", (8, 24, 13, 80, 80), (5, 1, 1), 1, 1],
@@ -37,52 +35,45 @@ TOY_SHAPES = [
 
 
 def verify_convolutions(plan: Plan) -> tuple[list[Finding], dict]:
-    """One process for each impl: a device that lacks one may end it."""
+    """Measures each implementation in a separate process: a missing kernel may end the process."""
     shapes = TOY_SHAPES if plan.is_toy else SHAPES
-    repeats = TOY_REPEATS if plan.is_toy else REPEATS
-    request = {"device": plan.device, "shapes": shapes, "repeats": repeats}
-    ended = {
-        impl: plan.runner.run_worker(f"convolutions_{impl}", "impl", {**request, "impl": impl})
-        for impl in FORMS
-    }
-    values = {
-        impl: {line["shape"]: line["seconds"] for line in e.lines} for impl, e in ended.items()
-    }
-    return assess_convolutions(plan.device, shapes, ended), values
+    results, values = {}, {}
+    for impl in DEFAULT_IMPLS.values():
+        results[impl] = plan.measure(f"convolutions_{impl}", "depthwise", impl=impl, shapes=shapes)
+        values[impl] = {line["shape"]: line["seconds"] for line in results[impl].lines}
+    return assess_convolutions(plan.device, shapes, results), values
 
 
-def assess_convolutions(device: str, shapes: list, ended: Mapping[str, Ended]) -> list[Finding]:
-    """A finding for each network, and one for each impl that this device cannot compute.
+def assess_convolutions(
+    device: str, shapes: list, results: Mapping[str, ProcessResult]
+) -> list[Finding]:
+    """A finding for each network, and one for each implementation that this device lacks.
 
-    FAILED if the impl that the networks take on this device fails, SLOW if another is much faster.
+    FAILED if the default implementation fails, SLOW if another is much faster.
     """
-    findings, default = [], DEFAULTS[device]
-    for impl, each in ended.items():
-        if each.status:
-            verdict = FAILED if impl == default else OK  # Ascend has no grouped one
-            advice = f"the log is logs/convolutions_{impl}.log" if verdict == FAILED else ""
-            findings.append(Finding(verdict, f"{impl}: not available: {each.reason}", advice))
-    for network, setting in SETTINGS.items():
-        own = [row for row in shapes if row[0].startswith(network)]
-        totals = {impl: total_seconds(own, each) for impl, each in ended.items()}
-        totals = {impl: total for impl, total in totals.items() if total is not None}
+    findings, default = [], DEFAULT_IMPLS[device]
+    for impl, result in results.items():
+        if result.status:
+            failure = result.build_failure(f"{impl}: not available")
+            # Ascend has no grouped 3-D convolution.
+            findings.append(failure if impl == default else Finding(OK, failure.text))
+    for network in NETWORKS:
+        layers = {row[0]: row[4] for row in shapes if row[0].startswith(network)}
+        totals = {}
+        for impl, result in results.items():
+            seconds = {line["shape"]: line["seconds"] for line in result.lines}
+            if layers.keys() <= seconds.keys():
+                totals[impl] = sum(count * seconds[name] for name, count in layers.items())
         if totals:
-            findings.append(compare_forms(network, setting, default, totals))
+            findings.append(compare_impls(network, default, totals))
     return findings
 
 
-def total_seconds(shapes: list, ended: Ended) -> Optional[float]:
-    """Of all layers of a network; None unless every shape was measured."""
-    measured = {line["shape"]: line["seconds"] for line in ended.lines}
-    if not all(row[0] in measured for row in shapes):
-        return None
-    return sum(row[4] * measured[row[0]] for row in shapes)
-
-
-def compare_forms(network: str, setting: str, default: str, totals: dict[str, float]) -> Finding:
+def compare_impls(network: str, default: str, totals: dict[str, float]) -> Finding:
     best = min(totals, key=totals.get)
-    shown = ", ".join(f"{impl} {1e3 * total:.1f} ms" for impl, total in totals.items())
-    text = f"{network}: {shown}; best: {best}"
+    times = ", ".join(f"{impl} {1e3 * total:.1f} ms" for impl, total in totals.items())
+    text = f"{network}: {times}; best: {best}"
     if default in totals and totals[default] > MUCH_SLOWER * totals[best]:
-        return Finding(SLOW, text, f"train {network} with --{setting}={best}, not {default}")
+        advice = f"train {network} with --model.depthwise_impl={best}, not {default}"
+        return Finding(SLOW, text, advice)
     return Finding(OK, text)

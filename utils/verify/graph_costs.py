@@ -1,42 +1,36 @@
-"""What a graph costs to compile and to run: seconds, memory. One graph a process."""
+"""Seconds and memory to compile and run a graph. Each graph needs a fresh process."""
 
 import time
+from typing import Any
 
 import mindspore
 from mindspore import Tensor, nn
 
 from utils import log
-from utils.build_networks import build_eval_network, build_train_step, make_dummy_batch
-from utils.networks import find_network
+from utils.build_networks import build_cell
 from utils.processes import read_peak_memory
 from utils.runtime import Runtime, release_memory
 
-# Graphs that are only compiled, and that are run as well.
+# The first two graphs are only compiled; the others also run.
 PARTS = ("train_compile", "eval_compile", "train", "eval")
 STEPS = 2
 
 
-def check(kind: str) -> None:
-    """ValueError for a kind of measurement that has no parts."""
+def check_part(kind: str) -> None:
+    """Raises ValueError for a kind of measurement that has no parts."""
     if kind not in ("compile", "memory"):
         raise ValueError(f"--part goes with compile and memory, not with {kind}")
 
 
-def measure(network: str, cfg, rt: Runtime, part: str) -> dict:
-    """The training or the evaluation graph of a batch of made-up clips.
+def measure_graph(network: str, cfg: Any, rt: Runtime, part: str) -> dict:
+    """Compiles the training or the evaluation graph of a batch of random clips, and may run it.
 
-    Seconds to compile it; the most memory of this process, framework and compiler included, and of
-    a device that has its own, GB.
+    `seconds` to compile it; `peak_gb`, the most memory of this process; `device_peak_gb`, of a
+    device that has its own.
     """
-    inputs = make_dummy_batch(network, cfg)
-    if part.startswith("train"):
-        cell = build_train_step(network, cfg, rt)
-        inputs = (*inputs, *cell.draw_factors())
-    else:
-        cell = build_eval_network(network, cfg)
-        inputs = (inputs[0].reshape(-1, *find_network(network).dataset.get_input_shape(cfg.data)),)
+    cell, inputs = build_cell(network, cfg, rt, part.partition("_")[0])
     log.log.info("%s ...", part)
-    result = {"seconds": round(compile_seconds(cell, *inputs), 2)}
+    result = {"seconds": round(measure_compile_seconds(cell, *inputs), 2)}
     for _ in range(0 if part.endswith("compile") else STEPS):
         outputs = cell(*inputs)
         (outputs[0] if isinstance(outputs, tuple) else outputs).asnumpy()
@@ -46,8 +40,9 @@ def measure(network: str, cfg, rt: Runtime, part: str) -> dict:
     return result
 
 
-def compile_seconds(cell: nn.Cell, *inputs: Tensor) -> float:
-    cell.check_names_and_refresh_name()  # as the first call does: folded norms have a new weight
+def measure_compile_seconds(cell: nn.Cell, *inputs: Tensor) -> float:
+    """Compiles a graph, releases the compiler's memory, and returns the seconds."""
+    cell.check_names_and_refresh_name()  # as the first call does; fused norms have a new weight
     began = time.monotonic()
     cell.compile(*inputs)
     release_memory()

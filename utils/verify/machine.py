@@ -1,11 +1,13 @@
-"""Devices of this host, versions and sizes, read from files and from vendors' tools."""
+"""The machine of a verification: its devices and versions, and what check_env reports.
+
+They are read from files and from vendors' tools.
+"""
 
 import importlib.metadata
+import json
 import os
 import platform
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +15,18 @@ from typing import Any
 
 from utils.config import ROOT
 from utils.cpu_cores import count_cores
-from utils.distributed.devices import VISIBLE, count_devices, find_cann, read_cann_version
-from utils.verify.processes import Runner
+from utils.distributed.devices import (
+    VISIBLE,
+    count_devices,
+    find_cann,
+    read_cann_version,
+    read_cuda_version,
+    run_tool,
+)
+from utils.verify.processes import ProcessResult, Runner
+from utils.verify.report import FAILED, OK, SLOW, Finding
 
-PACKAGES = ("mindspore", "numpy")
-PATIENCE = 30  # seconds for a vendor's tool
+ADVICE = "in the output of python scripts/check_env.py, do what the lines with ! advise"
 
 
 @dataclass(frozen=True)
@@ -37,9 +46,28 @@ class Plan:
         return self.device == "CPU"
 
     @property
+    def repeats(self) -> int:
+        """The number of repeated measurements."""
+        return 3 if self.is_toy else 30
+
+    @property
     def level(self) -> str:
         """The amp level of training."""
         return "O0" if self.device == "CPU" else "O2"
+
+    def measure(self, log: str, task: str, devices: int = 1, /, **request: Any) -> ProcessResult:
+        """Runs a task of `utils.verify.measurements`; on several devices by scripts/launch.py."""
+        request.update(device=self.device, repeats=self.repeats)
+        device = f"--run.device={self.device}"  # read by the launcher too
+        launch = ["scripts/launch.py", devices] if devices > 1 else []
+        command = [
+            *launch,
+            ROOT / "utils/verify/measurements.py",
+            task,
+            json.dumps(request),
+            device,
+        ]
+        return self.runner.run_script(log, *map(str, command))
 
     def describe(self) -> str:
         if self.is_dry:
@@ -52,8 +80,30 @@ class Plan:
         return f"Measured on {self.devices} x {self.device}."
 
 
+def verify_environment(plan: Plan) -> tuple[list[Finding], dict]:
+    """Findings, and the lines of scripts/check_env.py by name."""
+    result = plan.runner.run_script("environment", "scripts/check_env.py")
+    text = (plan.runner.logs / "environment.out").read_text(errors="replace")
+    warnings = [" ".join(line[1:].split()) for line in text.splitlines() if line.startswith("!")]
+    return assess_environment(result, plan.device, warnings), result.last.get("found", {})
+
+
+def assess_environment(result: ProcessResult, device: str, warnings: list[str]) -> list[Finding]:
+    """FAILED for a problem that makes every run fail, SLOW for other warnings."""
+    if "found" not in result.last:
+        return [result.build_failure("check_env")]
+    missing, usable = result.last["missing"], result.last["found"].get("devices") or "no device"
+    findings = []
+    if missing:
+        findings.append(Finding(FAILED, f"missing: {', '.join(missing)}", ADVICE))
+    if device not in usable:
+        findings.append(Finding(FAILED, f"MindSpore can use {usable}, not {device}", ADVICE))
+    findings += [Finding(SLOW, line, ADVICE) for line in warnings if not missing]
+    return findings or [Finding(OK, f"nothing is missing; MindSpore can use {usable}")]
+
+
 def choose_device(environ: Mapping[str, str]) -> tuple[str, int]:
-    """(kind, number) of the devices of this host that a run may use; a CPU if there is none."""
+    """(device, number) of the devices of this host that a run may use; one CPU if there is none."""
     for kind in ("Ascend", "GPU"):
         count = count_devices(kind)
         visible = environ.get(VISIBLE[kind], "")
@@ -63,72 +113,37 @@ def choose_device(environ: Mapping[str, str]) -> tuple[str, int]:
 
 
 def describe_machine(device: str, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Versions, names of devices, cores; nothing that names a user or a host."""
-    cann = find_cann(environ)
+    """Versions, names of devices, cores; no name of a user or a host."""
+    cann, (names, driver) = find_cann(environ), query_devices(device)
     return {
         "device": device,
-        "device names": list_device_names(device),
+        "device names": names,
         "host": f"{platform.system()} {platform.machine()}",
         "host cores": count_cores(),
         "usable cores": len(os.sched_getaffinity(0)),
         "Python": platform.python_version(),
-        **{name: read_version(name) for name in PACKAGES},
+        **{name: importlib.metadata.version(name) for name in ("mindspore", "numpy")},
         "CANN": (read_cann_version(cann) or "unknown") if cann else "not found",
-        "CUDA": read_cuda_version(environ),
-        "driver": read_driver_version(device),
+        "CUDA": read_cuda_version(environ) or "not found",
+        "driver": driver,
         "commit": run_tool("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD").strip()
         or "unknown",
     }
 
 
-def read_version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
-
-
-def list_device_names(device: str) -> list[str]:
-    """As the vendor's tool prints them, one for each device; empty if there is no such tool."""
+def query_devices(device: str) -> tuple[list[str], str]:
+    """(names of all devices, driver version) in the output of the vendor's tool."""
     if device == "Ascend":
-        return find_ascend_names(run_tool("npu-smi", "info"))
+        return parse_npu_smi(run_tool("npu-smi", "info"))
     if device == "GPU":
-        names = run_tool("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-        return [line.strip() for line in names.splitlines() if line.strip()]
-    return []
+        query = ("--query-gpu=name,driver_version", "--format=csv,noheader")
+        rows = [line.split(", ") for line in run_tool("nvidia-smi", *query).splitlines()]
+        return [row[0] for row in rows], rows[0][-1] if rows else "unknown"
+    return [], "none"
 
 
-def find_ascend_names(table: str) -> list[str]:
-    """From rows of `npu-smi info` such as `| 0     910B3               | OK            | ...`."""
-    return re.findall(r"^\|\s*\d+\s+((?:Ascend|9)\S+)\s*\|\s*\w+\s*\|", table, re.MULTILINE)
-
-
-def read_driver_version(device: str) -> str:
-    if device == "Ascend":
-        result = re.search(r"npu-smi\s+(\S+)", run_tool("npu-smi", "info"))
-        return result[1] if result else "unknown"
-    if device == "GPU":
-        query = run_tool("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-        return (query.strip().splitlines() or ["unknown"])[0]
-    return "none"
-
-
-def read_cuda_version(environ: Mapping[str, str]) -> str:
-    home = environ.get("CUDA_HOME", "")
-    text = run_tool(str(Path(home, "bin", "nvcc")) if home else "nvcc", "--version")
-    result = re.search(r"release (\d+\.\d+)", text)
-    return result[1] if result else "not found"
-
-
-def run_tool(*command: str) -> str:
-    """What a tool prints; empty if it is not installed or fails."""
-    program = shutil.which(command[0])
-    if not program:
-        return ""
-    try:
-        done = subprocess.run(
-            [program, *command[1:]], capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
+def parse_npu_smi(table: str) -> tuple[list[str], str]:
+    """Reads `npu-smi 23.0.0`, and rows such as `| 0     910B3    | OK       | ...`."""
+    names = re.findall(r"^\|\s*\d+\s+((?:Ascend|9)\S+)\s*\|\s*\w+\s*\|", table, re.MULTILINE)
+    version = re.search(r"npu-smi\s+(\S+)", table)
+    return names, version[1] if version else "unknown"

@@ -1,15 +1,15 @@
 """Golden parity: the networks on the device against recorded values of the originals.
 
-A golden case is a small network with weights and inputs from seeds; scores, loss and gradients of
-one step are compared. Three errors have limits: of the scores, the largest difference over their
-spread; of the loss, the relative one; of the gradients, the 90 % quantile of the relative errors of
-their lengths. float32 is IEEE (run.tf32 false). O2 computes in float16, with errors on a CPU of up
-to 0.001, 0.004 and 0.13; its limits are a few times that.
+A golden case is a small network with weights and inputs from seeds. Three errors of one step have
+limits: of the scores, the largest difference over their range; of the loss, the relative error; of
+the gradients, the 90 % quantile of the relative errors of their norms. float32 is IEEE (run.tf32
+false). O2 computes in float16, with errors on a CPU of up to 0.001, 0.004 and 0.13; its limits are
+a few times that.
 """
 
 from utils.config import ROOT
 from utils.verify.machine import Plan
-from utils.verify.processes import Ended
+from utils.verify.processes import ProcessResult
 from utils.verify.report import FAILED, OK, Finding
 
 LIMITS = {
@@ -33,47 +33,45 @@ SMALLEST = "resnet50"  # the others' steps at O2 take minutes on a CPU
 
 
 def verify_parity(plan: Plan) -> tuple[list[Finding], dict]:
-    """One process for each network; it computes both levels."""
+    """Measures each network in a separate process, which computes both levels."""
     findings, values = [], {}
     for network, (file, name) in (TOY_CASES if plan.is_toy else CASES).items():
         case = ROOT / network / "tests" / "golden" / file
         if not case.is_file():
-            text = f"{network}: the golden case {file} is not there"
+            text = f"{network}: the golden case {file} does not exist"
             findings.append(Finding(FAILED, text, "run this in a checkout, not in a package"))
             continue
-        request = {
-            "device": plan.device,
-            "network": network,
-            "case": str(case),
-            "name": name,
-            "levels": list(LIMITS),
-            "gradients": ["O0"] if plan.is_toy and network != SMALLEST else list(LIMITS),
-        }
-        ended = plan.runner.run_worker(f"parity_{network}", "parity", request)
-        values[network] = list(ended.lines)
-        findings += assess_parity(network, f"{network}/tests/golden/{file}", plan.device, ended)
+        quick = plan.is_toy and network != SMALLEST
+        result = plan.measure(
+            f"parity_{network}",
+            "parity",
+            network=network,
+            case=str(case),
+            name=name,
+            levels=list(LIMITS),
+            gradients=["O0"] if quick else list(LIMITS),
+        )
+        values[network] = list(result.lines)
+        findings += assess_parity(network, f"{network}/tests/golden/{file}", plan.device, result)
     return findings, values
 
 
-def assess_parity(network: str, case: str, device: str, ended: Ended) -> list[Finding]:
+def assess_parity(network: str, case: str, device: str, result: ProcessResult) -> list[Finding]:
     """One finding for each level; FAILED beyond a limit, or if the level gave no result."""
-    findings, measured = [], {line["level"]: line for line in ended.lines}
+    findings, measured = [], {line["level"]: line for line in result.lines}
     for level, limits in LIMITS.items():
         if level not in measured:
-            text = f"{network} {level}: {ended.reason or 'no result'}"
-            findings.append(Finding(FAILED, text, f"the log is logs/parity_{network}.log"))
+            findings.append(result.build_failure(f"{network} {level}"))
             continue
         errors = {name: measured[level][name] for name in limits if name in measured[level]}
         beyond = [name for name, error in errors.items() if not error <= limits[name]]
-        shown = [f"{name} {error:.2g} (limit {limits[name]:g})" for name, error in errors.items()]
-        advice = ""
+        parts = [f"{name} {error:.2g} (limit {limits[name]:g})" for name, error in errors.items()]
+        text, advice = f"{network} {level}: {', '.join(parts)}", ""
         if beyond:
             advice = (
                 f"{', '.join(beyond)} beyond the limit: find the first layer that differs with "
                 f"scripts/analysis/compare_step.py --case {case} --run.device={device} "
                 "--run.tf32=false"
             )
-        findings.append(
-            Finding(FAILED if beyond else OK, f"{network} {level}: {', '.join(shown)}", advice)
-        )
+        findings.append(Finding(FAILED if beyond else OK, text, advice))
     return findings

@@ -1,18 +1,17 @@
-"""Runs commands of the checkout in processes of their own, with a time limit, and ends them all.
+"""Runs commands of the checkout in separate processes, with a time limit, and ends them all.
 
-Every command is a session of its own, so ctrl-C reaches only this process, which then ends the
-command with everything that it has started.
+Every command is a separate session, so ctrl-C reaches only this process, which then ends the
+command and all processes that it has started.
 """
 
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,27 +19,30 @@ from typing import Any
 import psutil
 
 from utils.config import ROOT
-from utils.processes import die_with_parent
+from utils.processes import describe_exit, die_with_parent
+from utils.verify.report import FAILED, Finding
 
-WORKER = ROOT / "utils" / "verify" / "worker.py"
-LAUNCHER = ROOT / "scripts" / "launch.py"
-LONGEST_REASON = 300  # characters
-ERROR = re.compile(r"^(?:\[(?:ERROR|CRITICAL)\] .*|error: .*|\w*(?:Error|Exception): .*)", re.M)
 GRACE = 5  # seconds between SIGTERM and SIGKILL
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a process ended. `lines` are the JSON objects of its stdout, in order."""
+class ProcessResult:
+    """The result of a process. `lines` are the JSON objects of its stdout, in order."""
 
+    name: str  # of its log
     status: int  # negative for a signal
     lines: tuple[dict[str, Any], ...]
     reason: str  # why it failed; empty after status 0
-    seconds: float
 
     @property
     def last(self) -> dict[str, Any]:
         return self.lines[-1] if self.lines else {}
+
+    def build_failure(self, subject: str = "", reason: str = "") -> Finding:
+        """The finding FAILED of a process without a result."""
+        reason = reason or self.reason or "no result"
+        text = f"{subject}: {reason}" if subject else reason
+        return Finding(FAILED, text, f"the log is logs/{self.name}.log")
 
 
 class Runner:
@@ -54,40 +56,30 @@ class Runner:
     def __init__(self, logs: Path, limit: float):
         self.logs, self.limit = logs, limit
 
-    def run_script(self, name: str, script: str, *arguments: Any) -> Ended:
+    def run_script(self, name: str, script: str, *arguments: Any) -> ProcessResult:
         """A script of the checkout, such as tsm/train.py."""
         return self.run(name, [sys.executable, ROOT / script, *arguments])
 
-    def run_worker(
-        self, name: str, task: str, request: Mapping[str, Any], devices: int = 1
-    ) -> Ended:
-        """A task of `utils.verify.worker`; on several devices by scripts/launch.py."""
-        device = f"--run.device={request['device']}"  # read by the launcher too
-        command = [WORKER, task, json.dumps(request), device]
-        launch = [LAUNCHER, devices] if devices > 1 else []
-        return self.run(name, [sys.executable, *launch, *command])
-
-    def run(self, name: str, command: Sequence[Any]) -> Ended:
-        began = time.monotonic()
-        with self.started(name, command) as (process, output, errors):
+    def run(self, name: str, command: Sequence[Any]) -> ProcessResult:
+        with self.start_process(name, command) as (process, output, errors):
             try:
                 status, reason = process.wait(timeout=self.limit), ""
             except subprocess.TimeoutExpired:
                 status, reason = -signal.SIGKILL, f"not finished after {self.limit:g} s"
-        lines = read_json_lines(output)
         if status and not reason:
-            reason = describe_failure(status, errors)
-        return Ended(status, lines, reason, time.monotonic() - began)
+            reason = read_reason(status, errors)
+        return ProcessResult(name, status, read_json_lines(output), reason)
 
     @contextlib.contextmanager
-    def started(
+    def start_process(
         self, name: str, command: Sequence[Any]
     ) -> Iterator[tuple[subprocess.Popen, Path, Path]]:
         """The process, and the files of its stdout and stderr.
 
-        On leaving, also by an exception, nothing of the process is left.
+        At the end of the block, also after an exception, it ends all processes of the command.
         """
-        others = set(psutil.Process().children(recursive=True))
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        others = list_descendants()
         self.logs.mkdir(parents=True, exist_ok=True)
         output, errors = self.logs / f"{name}.out", self.logs / f"{name}.log"
         with open(output, "w") as stdout, open(errors, "w") as stderr:
@@ -98,7 +90,8 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
                 preexec_fn=die_with_parent,
-                env=child_environment(),
+                # msrun needs this interpreter first on PATH. MindSpore logs errors only.
+                env={"GLOG_v": "3", **os.environ, "PATH": path},
                 cwd=self.logs,
             )
         try:
@@ -107,31 +100,29 @@ class Runner:
             stop_tree(process, others)
 
 
-def child_environment() -> dict[str, str]:
-    """This interpreter first on PATH, as msrun needs it; MindSpore's errors only."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return {"GLOG_v": "3", **os.environ, "PATH": path}
-
-
 def stop_tree(process: subprocess.Popen, others: set[psutil.Process]) -> None:
-    """Ends a process, which may still run, and all that it has started.
+    """Ends a process, which may still run, and all its descendants.
 
-    A process that still runs gets SIGTERM and a moment. `others` are descendants of this process
-    that were there before it.
+    A process that still runs gets SIGTERM first. `others` are descendants of this process that
+    started before it.
     """
-    left = set(psutil.Process().children(recursive=True)) - others
+    descendants = list_descendants() - others
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=GRACE)
     deadline = time.monotonic() + GRACE
-    while left and time.monotonic() < deadline:
-        for each in left:
+    while descendants and time.monotonic() < deadline:
+        for descendant in descendants:
             with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
-        psutil.wait_procs(left, timeout=1)
-        left = set(psutil.Process().children(recursive=True)) - others
+                descendant.kill()
+        psutil.wait_procs(descendants, timeout=1)
+        descendants = list_descendants() - others
     process.poll()
+
+
+def list_descendants() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
 
 
 def read_json_lines(path: Path) -> tuple[dict[str, Any], ...]:
@@ -143,11 +134,6 @@ def read_json_lines(path: Path) -> tuple[dict[str, Any], ...]:
     return tuple(result)
 
 
-def describe_failure(status: int, log: Path) -> str:
-    """The status, and the last line of the log that reports an error, or else its last line."""
-    how = f"ended with status {status}"
-    if status < 0:
-        how = f"killed by {signal.Signals(-status).name}"
-    text = log.read_text(errors="replace")
-    errors = ERROR.findall(text) or [line for line in text.splitlines() if line.strip()]
-    return f"{how}: {errors[-1].strip()[:LONGEST_REASON]}" if errors else how
+def read_reason(status: int, log: Path) -> str:
+    """Why a process failed: its exit status, and the last error in its log."""
+    return describe_exit(status, log.read_text(errors="replace").splitlines())

@@ -25,7 +25,7 @@ SHORTEST_NAME = 3  # letters; shorter user and host names would match parts of w
 
 @dataclass(frozen=True)
 class Finding:
-    """One checked property: verdict, what was measured, and what to do if it is not OK."""
+    """One checked property: verdict, measured values, and what to do if it is not OK."""
 
     verdict: str
     text: str
@@ -34,7 +34,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class PartResult:
-    """What one part of the verification has found; `values` are the raw measurements."""
+    """The findings of one part of the verification; `values` are the raw measurements."""
 
     name: str
     findings: Sequence[Finding]
@@ -50,10 +50,10 @@ class PartResult:
 
 @dataclass(frozen=True)
 class Report:
-    """All parts that have run, on which machine, and how."""
+    """The finished parts of a verification, and its machine."""
 
     machine: dict[str, Any]
-    mode: str  # one sentence: what was measured, and what the report cannot prove
+    mode: str  # one sentence: the devices, and what the report cannot prove
     parts: Sequence[PartResult] = field(default_factory=tuple)
     missing: Sequence[str] = field(default_factory=tuple)  # parts that were not reached
 
@@ -78,11 +78,13 @@ def write_report(report: Report, folder: Path) -> None:
 
 def format_markdown(report: Report) -> str:
     lines = ["# Device verification", "", f"**{report.mode}**", ""]
-    lines += [f"* {name}: {format_value(value)}" for name, value in report.machine.items()]
+    for name, value in report.machine.items():
+        text = (", ".join(value) or "none") if isinstance(value, list) else value
+        lines.append(f"* {name}: {text}")
     lines += ["", "| part | verdict | seconds | what to do |", "| --- | --- | --- | --- |"]
     for part in report.parts:
         advice = "; ".join(dict.fromkeys(f.advice for f in part.findings if f.advice))
-        row = (part.name, part.verdict, f"{part.seconds:.0f}", escape_cell(advice))
+        row = (part.name, part.verdict, f"{part.seconds:.0f}", advice.replace("|", "\\|"))
         lines.append(f"| {' | '.join(row)} |")
     lines += [f"| {name} | not run | | interrupted before it |" for name in report.missing]
     for part in report.parts:
@@ -94,16 +96,6 @@ def format_markdown(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def format_value(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value)) or "none"
-    return str(value)
-
-
-def escape_cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
 def redact(value: Any) -> Any:
     """The same value without absolute paths, user names and host names in any of its texts."""
     if isinstance(value, dict):
@@ -113,13 +105,13 @@ def redact(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = PATH.sub(lambda result: f".../{result[1]}", value)
-    for name, substitute in private_names().items():
+    for name, substitute in list_private_names().items():
         text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", substitute, text)
     return text
 
 
-def private_names() -> dict[str, str]:
-    """Names of this user and host -> what to write in their stead."""
+def list_private_names() -> dict[str, str]:
+    """Names of this user and host -> their replacements in a report."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # no entry in the password file

@@ -1,12 +1,11 @@
-"""Resume: a run that is killed and started again must end with the weights of an undisturbed one.
+"""Resume: a run that is killed and resumed must end with the weights of an uninterrupted run.
 
-Bit for bit on a CPU. A device adds in another order each time, so there the lengths of the
-differences must stay below LIMIT of the weights' own.
+On a CPU they must be equal bit for bit. A device adds in another order each time, so there the
+relative error of each array must be at most LIMIT.
 """
 
 import contextlib
 import json
-import math
 import sys
 import time
 from collections.abc import Sequence
@@ -14,9 +13,9 @@ from pathlib import Path
 
 from utils.config import ROOT
 from utils.verify.machine import Plan
-from utils.verify.processes import Ended, describe_failure
+from utils.verify.processes import ProcessResult, read_reason
 from utils.verify.report import FAILED, OK, Finding
-from utils.verify.training import draw_data, run_training, training_command, training_settings
+from utils.verify.training import build_command, draw_data
 
 LIMIT = 1e-2
 NETWORK = "tsm"
@@ -26,66 +25,66 @@ SAVING = ["run.save_steps=2", "run.save_every=1", "run.amp=O0", "run.tf32=false"
 
 
 def verify_resume(plan: Plan) -> tuple[list[Finding], dict]:
-    drawn = draw_data(plan, "videos")
-    if drawn.status:
-        return [Finding(FAILED, f"no data: {drawn.reason}")], {}
-    epochs = TOY_EPOCHS if plan.is_toy else EPOCHS
-    settings = [*training_settings(plan, NETWORK), f"train.epochs={epochs}", *SAVING]
-    out = plan.work / "resumed"
-    killed_at = kill_run(plan, [*settings, f"run.out={out}"], out)
-    if isinstance(killed_at, str):
-        return [Finding(FAILED, killed_at, "the log is logs/resume_killed.log")], {}
-    runs = [
-        run_training(plan, f"resume_{name}", NETWORK, [*settings, f"run.out={plan.work / folder}"])
-        for name, folder in (("again", "resumed"), ("whole", "undisturbed"))
-    ]
-    for ended in runs:
-        if ended.status:
-            return [Finding(FAILED, ended.reason, "the logs are logs/resume_*.log")], {}
-    names = dict(zip(("second", "first"), (ended.last["checkpoint"] for ended in runs)))
-    request = {"device": plan.device, **names}
-    ended = plan.runner.run_worker("resume_difference", "difference", request)
-    values = {"killed_at": killed_at, "steps": runs[0].last["steps"], **ended.last}
-    return [assess_resume(plan.device, values, ended)], values
+    data = draw_data(plan, "videos")
+    if data.status:
+        return [data.build_failure("no data")], {}
+    settings = [f"train.epochs={TOY_EPOCHS if plan.is_toy else EPOCHS}", *SAVING]
+    killed = plan.work / "resumed"
+    command = build_command(plan, NETWORK, [*settings, f"run.out={killed}"])
+    failure = kill_run(plan, command, killed)
+    if failure:
+        return [Finding(FAILED, failure, "the log is logs/resume_killed.log")], {}
+    killed_at = read_step(killed)
+    resumed = plan.runner.run_script("resume_again", *command)
+    command = build_command(plan, NETWORK, [*settings, f"run.out={plan.work / 'undisturbed'}"])
+    whole = plan.runner.run_script("resume_whole", *command)
+    for result in (resumed, whole):
+        if result.status:
+            return [result.build_failure()], {}
+    first, second = (result.last["checkpoint"] for result in (whole, resumed))
+    result = plan.measure("resume_difference", "difference", first=first, second=second)
+    values = {"killed_at": killed_at, "steps": resumed.last["steps"], **result.last}
+    return [assess_resume(plan.device, values, result)], values
 
 
-def kill_run(plan: Plan, settings: Sequence[str], out: Path):
-    """Starts a run and kills it after a save: the saved step, or a text that says what failed."""
-    script, *arguments = training_command(NETWORK, settings)
+def kill_run(plan: Plan, command: Sequence[str], out: Path) -> str:
+    """Starts a run and kills it after a save; the reason if that fails, or else empty."""
+    script, *arguments = command
     command = [sys.executable, ROOT / script, *arguments]
-    with plan.runner.started("resume_killed", command) as (process, _, log):
+    with plan.runner.start_process("resume_killed", command) as (process, _, log):
         deadline = time.monotonic() + plan.runner.limit
         while read_step(out) < KILL_AFTER:
             if process.poll() is not None:
                 if process.returncode:
-                    return describe_failure(process.returncode, log)
+                    return read_reason(process.returncode, log)
                 return "the run ended before it could be killed"
             if time.monotonic() > deadline:
                 return f"nothing saved after {plan.runner.limit:g} s"
             time.sleep(0.02)
         process.kill()
         process.wait()
-    return read_step(out)
+    return ""
 
 
 def read_step(out: Path) -> int:
-    """The step that a run has saved; 0 before the first save."""
+    """The last step that a run has saved; 0 before the first save."""
     with contextlib.suppress(OSError, ValueError):
         return json.loads((out / "state.json").read_text())["step"]
     return 0
 
 
-def assess_resume(device: str, values: dict, ended: Ended) -> Finding:
+def assess_resume(device: str, values: dict, result: ProcessResult) -> Finding:
     """FAILED unless the weights are equal: on a CPU bit for bit, on a device within LIMIT."""
-    if ended.status or "equal" not in values:
-        return Finding(FAILED, ended.reason or "no result", "the log is logs/resume_difference.log")
+    if result.status or "equal" not in values:
+        return result.build_failure()
     text = f"killed at step {values['killed_at']} of {values['steps']}, resumed: "
-    advice = "do not rely on resuming; attach logs/resume_*.log to an issue"
     if values["killed_at"] >= values["steps"]:
         return Finding(FAILED, f"{text}the kill came too late to prove anything", "run it again")
     if values["equal"]:
-        return Finding(OK, f"{text}the final weights are those of an undisturbed run, bit for bit")
-    text += f"the final weights differ by {values['largest']:.2g}"
+        text += "the final weights are those of an uninterrupted run, bit for bit"
+        return Finding(OK, text)
     limit = 0.0 if device == "CPU" else LIMIT
-    fits = math.isfinite(values["largest"]) and values["largest"] <= limit
-    return Finding(OK if fits else FAILED, f"{text} (limit {limit:g})", "" if fits else advice)
+    text += f"the final weights differ by {values['largest']:.2g} (limit {limit:g})"
+    if values["largest"] <= limit:
+        return Finding(OK, text)
+    return Finding(FAILED, text, "do not rely on resuming; attach logs/resume_*.log to an issue")

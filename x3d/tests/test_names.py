@@ -7,12 +7,12 @@ from mindspore import Tensor, ops
 
 from utils.nn.conv3d import FORMS, DepthwiseConv3d
 from utils.testing.golden import (
-    fill,
-    fill_input,
-    fill_network,
+    generate_input,
+    generate_state_dict,
+    generate_weight,
     get_shapes,
-    put_state,
-    torch_names,
+    load_weights,
+    map_torch_names,
 )
 from utils.weights.convert import convert
 from x3d import convert as names
@@ -60,7 +60,7 @@ def to_pytorchvideo(name: str) -> str:
 
 def test_pytorchvideos_names_and_its_missing_norm():
     net = X3D(**SMALL)
-    names, targets, source = torch_names(net), get_shapes(net), fill_network(net)
+    names, targets, source = map_torch_names(net), get_shapes(net), generate_state_dict(net)
     renamed = {
         to_pytorchvideo(name): value
         for name, value in source.items()
@@ -83,7 +83,7 @@ def test_pytorchvideos_names_and_its_missing_norm():
 @pytest.mark.parametrize("rename", [str, to_pytorchvideo])
 def test_both_formats_may_have_the_prefix_of_a_wrapper(prefix, rename):
     net = X3D(**SMALL)
-    targets, source = get_shapes(net), {rename(n): v for n, v in fill_network(net).items()}
+    targets, source = get_shapes(net), {rename(n): v for n, v in generate_state_dict(net).items()}
     if rename is to_pytorchvideo:
         source = {n: v for n, v in source.items() if "blocks.1.res_blocks.0.branch1_norm" not in n}
     plain = convert(source, targets, NETWORK).arrays
@@ -118,10 +118,10 @@ def test_caffe2_pickles_are_refused():
 def test_depthwise_weights_fit_into_the_dense_network():
     """The embedded network gives the same probabilities."""
     depthwise, dense = X3D(**SMALL), X3D(**SMALL, depthwise_impl="dense", stem_impl="dense")
-    clip = Tensor(fill_input(3, (1, 3, 3, 40, 40)))
+    clip = Tensor(generate_input(3, (1, 3, 3, 40, 40)))
     outputs = []
     for net in (depthwise, dense):
-        put_state(net, fill_network(depthwise), NETWORK)
+        load_weights(net, generate_state_dict(depthwise), NETWORK)
         outputs.append(net.set_train(False)(clip).asnumpy())
     np.testing.assert_allclose(*outputs, rtol=1e-3, atol=1e-6)
 
@@ -143,10 +143,10 @@ def value_and_gradients(cell: DepthwiseConv3d, x: Tensor) -> list:
 )
 def test_all_forms_of_the_depthwise_convolution(kernel, stride):
     """They have the same value and the same gradients."""
-    x, results = Tensor(fill_input(1, (2, 6, 4, 9, 10))), []
+    x, results = Tensor(generate_input(1, (2, 6, 4, 9, 10))), []
     for form in FORMS:
         cell = DepthwiseConv3d(6, kernel, stride, form)
-        cell.weight.set_data(Tensor(fill("w.weight", tuple(cell.weight.shape))))
+        cell.weight.set_data(Tensor(generate_weight("w.weight", tuple(cell.weight.shape))))
         results.append(value_and_gradients(cell, x))
     for reference, *others in zip(*results):
         for other in others:

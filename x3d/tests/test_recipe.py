@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor
 
-from utils.testing.golden import fill_input, load_case
+from utils.testing.golden import generate_input, load_case
 from utils.train import optimizers
 from utils.video import transforms as views
 from x3d import sampling, transforms
@@ -70,7 +70,7 @@ def test_training_crops(case):
 @pytest.mark.parametrize("case", CASES["pixels"])
 def test_pixels(case):
     """The float pixels, rounded to a level."""
-    draw = fill_input(case["input_seed"], case["input_shape_thwc"])
+    draw = generate_input(case["input_seed"], case["input_shape_thwc"])
     frames = np.clip(np.rint(draw * 50 + 128), 0, 255).astype(np.uint8)
     size = views.scale_short_side(frames.shape[2], frames.shape[1], case["scale"])
     box = views.test_box(*size, case["crop"], case["spatial_idx"])
@@ -109,7 +109,9 @@ def test_rates_move_with_every_update_and_scale_with_the_batch():
 def test_the_optimizers_updates():
     case = CASES["sgd"]
     count = len(case["weight_decay"])
-    weights = [Parameter(fill_input(case["seed"] + i, (4,)), name=f"p{i}") for i in range(count)]
+    weights = [
+        Parameter(generate_input(case["seed"] + i, (4,)), name=f"p{i}") for i in range(count)
+    ]
     groups = [
         {"params": [weight], "lr": case["lr_per_step"], "weight_decay": decay}
         for weight, decay in zip(weights, case["weight_decay"])
@@ -117,7 +119,7 @@ def test_the_optimizers_updates():
     opt = optimizers.SGD(weights, groups, case["momentum"], case["nesterov"])
     for t, after in enumerate(case["after"]):
         seeds = [case["seed"] + 100 * (t + 1) + i for i in range(count)]
-        opt(tuple(Tensor(fill_input(seed, (4,))) for seed in seeds))
+        opt(tuple(Tensor(generate_input(seed, (4,))) for seed in seeds))
         for weight, expected in zip(weights, after):
             np.testing.assert_allclose(weight.asnumpy(), expected, rtol=1e-5, atol=1e-6)
 

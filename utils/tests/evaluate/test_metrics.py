@@ -17,7 +17,7 @@ from utils.evaluate.metrics import (
 )
 from utils.runtime import Runtime
 from utils.signals import Stopped
-from utils.testing.golden import fill_input, load_case
+from utils.testing.golden import generate_input, load_case
 
 CASES = load_case(ROOT / "tsm" / "tests" / "golden" / "tsm_data.json")["test_aggregation"]
 
@@ -31,7 +31,7 @@ class Pick(nn.Cell):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: str(c["logits_shape"]))
 def test_views_are_averaged_as_raw_scores(case):
-    scores = fill_input(case["input_seed"], case["logits_shape"])
+    scores = generate_input(case["input_seed"], case["logits_shape"])
     views = scores.reshape(case["batch"], case["num_crop"], -1)
     np.testing.assert_allclose(video_scores(Pick(), views), case["mean_logits"], rtol=1e-5)
 
