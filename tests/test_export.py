@@ -22,7 +22,6 @@ from utils import cli
 from utils.config import ROOT, load_config
 from utils.evaluate.metrics import video_scores
 from utils.export import export, inference, mindir
-from utils.export import exported as exported_network
 from utils.networks import find_network
 from utils.testing.golden import case_state, put_state
 from utils.weights import checkpoint
@@ -92,13 +91,13 @@ def build_toy(network: str, arguments: dict, level: str, **changes: str) -> nn.C
     # Not scaled, the attention of a non-local block makes any rounding large.
     state.update({name: value / 8 for name, value in state.items() if ".nl.theta." in name})
     put_state(net, state, find_network(network))
-    net = inference.ready(net, level)
+    net = inference.prepare_for_evaluation(net, level)
     return ConcatHeads(net) if network == "mvit_multi" else net
 
 
 def exported(toy: tuple, target, kind: str, **options) -> dict:
     network, arguments, clip = toy
-    want = export.wanted(2, format=kind, target=Path(target), **options)
+    want = export.check_options(2, format=kind, target=Path(target), **options)
     load, info = partial(build_toy, network, arguments), {"network": network}
     return export.export(load, clip, "scores", want, info, **GROUPED.get(network, {}))
 
@@ -106,7 +105,7 @@ def exported(toy: tuple, target, kind: str, **options) -> dict:
 def kinds(path) -> set:
     """The operators in a MINDIR or ONNX file."""
     if path.suffix == ".mindir":
-        return {node.kind for node in mindir.read(path).nodes}
+        return {node.kind for node in mindir.read_graph(path).nodes}
     return {node.op_type for node in importlib.import_module("onnx").load(path).graph.node}
 
 
@@ -157,7 +156,7 @@ def test_a_cpu_writes_the_mindir_for_an_ascend(network, setting, tmp_path):
     assert arguments == ascend
     messages = exported((network, arguments, (3, 4, 32, 32)), tmp_path / "net", "mindir")
     assert messages["relative_difference"] < 1e-6
-    nodes = mindir.read(tmp_path / "net.mindir").nodes
+    nodes = mindir.read_graph(tmp_path / "net.mindir").nodes
     groups = [(node.kind, node.settings["group"]) for node in nodes if "Conv" in node.kind]
     assert not [group for kind, group in groups if kind == "Conv3D" and group != 1]
     depthwise = [node.settings for node in nodes if node.settings.get("group", 1) > 1]
@@ -226,7 +225,7 @@ def settings(*overrides: str):
 
 def test_a_mindir_is_called_with_pixels_as_its_network_is(normalised):
     cell = build_toy("tsm", TSM, "O0")
-    net = exported_network.load(cell, settings(), normalised)
+    net = mindir.load_network(cell, settings(), normalised)
     clips = np.random.RandomState(1).randint(0, 256, (2, 4, 3, 32, 32)).astype(np.uint8)
     expected = cell(Tensor(clips)).asnumpy()
     np.testing.assert_allclose(net(Tensor(clips)).asnumpy(), expected, rtol=0, atol=1e-5)
@@ -240,7 +239,7 @@ def test_a_mindir_is_called_with_pixels_as_its_network_is(normalised):
 def test_the_views_of_a_video_fill_the_fixed_batch_of_a_mindir(normalised):
     """Five views in a file for two clips: three passes, whatever number is asked for."""
     cell = build_toy("tsm", TSM, "O0")
-    net = exported_network.load(cell, settings(), normalised)
+    net = mindir.load_network(cell, settings(), normalised)
     views = np.random.RandomState(1).randint(0, 256, (1, 5, 4, 3, 32, 32)).astype(np.uint8)
     expected = video_scores(cell, views)
     for size in (0, 5):
@@ -253,7 +252,7 @@ def test_a_mindir_of_several_heads_gives_each_its_scores(tmp_path):
     file = Path(exported(TOYS["mvit_multi"], tmp_path / "net", "mindir")["file"])
     net = build_toy("mvit_multi", TOYS["mvit_multi"][1], "O0").net
     clips = Tensor(np.random.RandomState(1).randint(0, 256, (2, 3, 4, 32, 32)).astype(np.uint8))
-    result = exported_network.Exported(file, mindir.read(file), net.normalize, (5, 4))(clips)
+    result = mindir.MindirNetwork(file, mindir.read_graph(file), net.normalize, (5, 4))(clips)
     assert [each.shape for each in result] == [(2, 5), (2, 4)]
     for one, other in zip(result, net(clips)):
         np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=0, atol=1e-5)
@@ -263,12 +262,12 @@ def test_a_mindir_of_several_heads_gives_each_its_scores(tmp_path):
     ("override", "words"),
     [
         ("eval.batch=3", "takes 2 clips at once and eval.batch is 3"),
-        ("model.num_classes=7", "knows 5 classes, and the yaml has 7"),
+        ("model.num_classes=7", "has 5 classes, and the yaml has 7"),
     ],
 )
 def test_a_mindir_that_does_not_fit_the_yaml_is_refused(normalised, override, words):
     with pytest.raises(ValueError, match=words):
-        exported_network.load(nn.Cell(), settings(override), normalised)
+        mindir.load_network(nn.Cell(), settings(override), normalised)
 
 
 def test_one_flipped_bit_in_a_mindir_is_refused(normalised, tmp_path, log_messages):
@@ -278,7 +277,7 @@ def test_one_flipped_bit_in_a_mindir_is_refused(normalised, tmp_path, log_messag
         damaged[position] ^= 1 << position % 8
         file.write_bytes(damaged)
         with pytest.raises(ValueError, match="net.mindir: its checksum differs from its content"):
-            exported_network.load(nn.Cell(), settings(), file)
+            mindir.load_network(nn.Cell(), settings(), file)
     assert not log_messages
 
 
@@ -287,7 +286,7 @@ def test_a_mindir_without_a_checksum_costs_a_warning(normalised, tmp_path, log_m
     cell = build_toy("tsm", TSM, "O0")
     clips = Tensor(np.ones((2, 4, 3, 32, 32), np.uint8))
     files = (normalised, tmp_path / "old.mindir")
-    new, old = (exported_network.load(cell, settings(), file)(clips) for file in files)
+    new, old = (mindir.load_network(cell, settings(), file)(clips) for file in files)
     np.testing.assert_array_equal(new.asnumpy(), old.asnumpy())
     (line,) = log_messages
     assert "old.mindir has no checksum" in line
@@ -303,12 +302,12 @@ def test_a_mindir_of_another_network_is_refused(tmp_path):
     for content, words in ((b"", "no input"), (b"nonsense", "not a readable MINDIR")):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=words):
-            exported_network.load(nn.Cell(), settings(), file)
+            mindir.load_network(nn.Cell(), settings(), file)
     with pytest.raises(ValueError, match="no such file"):
-        exported_network.load(nn.Cell(), settings(), tmp_path / "none.mindir")
+        mindir.load_network(nn.Cell(), settings(), tmp_path / "none.mindir")
     other = Path(exported(TOYS["resnet50"], tmp_path / "other", "mindir")["file"])
     with pytest.raises(ValueError, match="holds a network of resnet50, not of tsm"):
-        exported_network.load(nn.Cell(), settings(), other)
+        mindir.load_network(nn.Cell(), settings(), other)
 
 
 @pytest.mark.parametrize(
@@ -323,11 +322,11 @@ def test_a_mindir_of_another_network_is_refused(tmp_path):
     ],
 )
 def test_an_option_that_is_not_offered_is_told(option, words, tmp_path):
-    parser = cli.Parser("", [], lambda: None, export.wanted)
+    parser = cli.Parser("", [], lambda: None, export.check_options)
 
     def check_options() -> None:
         arguments = ["--format=mindir", f"--target={tmp_path / 'net'}", option]
-        export.wanted(2, **parser.parse(arguments)[2])
+        export.check_options(2, **parser.parse(arguments)[2])
 
     with pytest.raises(ValueError, match=re.escape(words)):
         check_options()
@@ -340,17 +339,17 @@ def test_a_missing_package_is_told(package, monkeypatch, tmp_path):
     without = lambda name: None if name == package else find("json")  # noqa: E731
     monkeypatch.setattr(importlib.util, "find_spec", without)
     with pytest.raises(ValueError, match=f"needs the package {package}: pip install"):
-        export.wanted(2, format="onnx", target=tmp_path / "net")
+        export.check_options(2, format="onnx", target=tmp_path / "net")
 
 
 def test_a_target_that_cannot_be_written_is_told_before_the_network_is_built(tmp_path):
     (tmp_path / "file").touch()
-    want = export.wanted(2, format="mindir", target=tmp_path / "file/x")
+    want = export.check_options(2, format="mindir", target=tmp_path / "file/x")
     with pytest.raises(ValueError, match="--target: cannot write .*a file is in the way"):
         export.export(None, (), "scores", want, {})
     (tmp_path / "net.mindir").mkdir()
     with pytest.raises(ValueError, match="net.mindir is a folder"):
-        export.wanted(2, format="mindir", target=tmp_path / "net")
+        export.check_options(2, format="mindir", target=tmp_path / "net")
 
 
 def test_a_file_that_computes_something_else_is_not_delivered(tmp_path):
@@ -364,7 +363,7 @@ def test_a_file_that_computes_something_else_is_not_delivered(tmp_path):
             bias.set_data(bias + Tensor([9, 0, 0, 0, 0], ms.float32))
         return net
 
-    want = export.wanted(2, format="mindir", target=tmp_path / "net", precision="fp16")
+    want = export.check_options(2, format="mindir", target=tmp_path / "net", precision="fp16")
     with pytest.raises(RuntimeError, match="is not written: it would differ"):
         export.export(load, TOYS["resnet50"][2], "scores", want, {})
     assert not list(tmp_path.iterdir())
@@ -373,7 +372,7 @@ def test_a_file_that_computes_something_else_is_not_delivered(tmp_path):
 def test_an_operator_without_a_translation_is_named(tmp_path):
     needs_onnx()
     net = nn.SequentialCell(nn.Dense(3, 3), nn.Tanh())
-    want = export.wanted(2, format="onnx", target=tmp_path / "net", input="float32")
+    want = export.check_options(2, format="onnx", target=tmp_path / "net", input="float32")
     with pytest.raises(ValueError, match="the operator Tanh has no translation to ONNX"):
         export.export(lambda level: net, (3,), "scores", want, {})
     assert not list(tmp_path.iterdir())
