@@ -8,7 +8,7 @@ import numpy as np
 
 from resnet50.images import centered, decode
 from resnet50.readers import split_path
-from utils.evaluate.video_inference import Head, Part
+from utils.evaluate.predict import Head, Window
 from utils.video.reader import FrameSource, read_bytes
 
 # What CIFAR's binary files come with.
@@ -31,19 +31,23 @@ class ImageFile(FrameSource):
 
 class ImageHead(Head):
     def __init__(self, cfg: Any):
-        self.data, self.classes, self.shipped = cfg.data, cfg.model.num_classes, cfg.data.labels
-        self.beside = cfg.data.root / CIFAR_NAMES.get(cfg.data.source, "labels.txt")
+        self.data, self.classes, self.builtin_names = (
+            cfg.data,
+            cfg.model.num_classes,
+            cfg.data.labels,
+        )
+        self.names_file = cfg.data.root / CIFAR_NAMES.get(cfg.data.source, "labels.txt")
 
-    def own_names(self) -> Sequence[str]:
-        return super().own_names() or folder_names(self.data, self.classes)
+    def find_names(self) -> Sequence[str]:
+        return super().find_names() or folder_names(self.data, self.classes)
 
-    def numbers(self, part: Part) -> np.ndarray:
+    def frame_indices(self, window: Window) -> np.ndarray:
         return np.zeros(1, np.int64)
 
-    def cut(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
         return centered(frames[0], self.data.resize, self.data.crop)[None]
 
-    def pictures(self, views: np.ndarray) -> np.ndarray:
+    def preview_frames(self, views: np.ndarray) -> np.ndarray:
         return views[:, None].transpose(0, 1, 3, 4, 2)
 
 

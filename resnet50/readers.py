@@ -12,8 +12,8 @@ import mindspore.dataset as ds
 import numpy as np
 
 from resnet50.images import full_view
+from utils.evaluate.predict import Head
 from utils.evaluate.report import Samples
-from utils.evaluate.video_inference import Head
 from utils.video.reader import VideoError, read_bytes, reading
 
 CIFAR = {
@@ -137,7 +137,7 @@ def describe(data, split: str, count: int, head: Head) -> Samples:
         paths = [str(k) for k in range(count)]
     if len(labels) != count:
         labels = [0] * count
-    return Samples(paths, labels, head.told_names())
+    return Samples(paths, labels, head.list_names())
 
 
 def class_folders(path: Path) -> list[Path]:

@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from utils.evaluate import report
-from utils.evaluate.report import BINS, Report, Samples, bins, expected_error, in_list
+from utils.evaluate.report import (
+    BINS,
+    Report,
+    Samples,
+    compute_bins,
+    compute_calibration_error,
+)
 from utils.runtime import Runtime
 
 SCORES = np.array([[9, 1, 2, 3, 4, 5], [9, 8, 7, 6, 5, 4], [0, 9, 1, 2, 3, 4]], np.float32)
@@ -95,13 +101,13 @@ def test_nothing_that_could_be_read_is_a_report_too(tmp_path):
 
 def test_bins_and_their_error():
     """Edges belong to the bin below them."""
-    table = bins(np.array([1 / 15, 0.07, 0.93, 1.0, 1.0]), np.array([0, 1, 1, 1, 0], bool))
+    table = compute_bins(np.array([1 / 15, 0.07, 0.93, 1.0, 1.0]), np.array([0, 1, 1, 1, 0], bool))
     assert table["videos"].tolist() == [1, 1, *[0] * 11, 1, 2]
     np.testing.assert_allclose(table["confidence"][[0, 1, 13, 14]], [1 / 15, 0.07, 0.93, 1])
     assert table["accuracy"][[0, 1, 13, 14]].tolist() == [0, 1, 1, 0.5]
-    assert expected_error(table) == pytest.approx((1 / 15 + 0.93 + 0.07 + 1.0) / 5)
+    assert compute_calibration_error(table) == pytest.approx((1 / 15 + 0.93 + 0.07 + 1.0) / 5)
     assert len(table) == BINS
-    assert expected_error(bins(np.zeros(0), np.zeros(0, bool))) == 0
+    assert compute_calibration_error(compute_bins(np.zeros(0), np.zeros(0, bool))) == 0
 
 
 def test_blocks_of_ranks_have_one_shape_and_add_up(monkeypatch):
@@ -117,8 +123,8 @@ def test_blocks_of_ranks_have_one_shape_and_add_up(monkeypatch):
             shapes.append(block.shape)
             return type(block)(block.asnumpy() + next(blocks))
 
-    monkeypatch.setattr(report, "SumRanks", Add)
-    result = report.over_ranks([4, 0, 2], np.full((3, 3), 5, np.float32), 5, Runtime(0, 2))
+    monkeypatch.setattr(report, "AllReduceSum", Add)
+    result = report.gather_rows([4, 0, 2], np.full((3, 3), 5, np.float32), 5, Runtime(0, 2))
     assert result[:, 0].tolist() == [5, 7, 5, 7, 5]
     assert shapes == [(2, 3)] * 3
 
@@ -160,8 +166,3 @@ def test_a_picture_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"--report: cannot write .*confusion.png: No space left"):
         written(tmp_path)
     assert not list(tmp_path.glob("*.tmp"))
-
-
-def test_paths_are_those_of_the_list():
-    assert in_list("/data/a/b.mp4", "/data") == "a/b.mp4"
-    assert in_list("/database/b.mp4", "/data") == "/database/b.mp4"
