@@ -15,7 +15,7 @@ from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import segment_ends
 from utils.networks import find_network, list_networks
 from utils.runtime import Runtime
-from utils.train.train_setup import TrainSetup
+from utils.train.trainer import TrainSetup
 
 YAMLS = sorted(
     path for network in list_networks() for path in (ROOT / network / "configs").glob("*.yaml")

@@ -30,7 +30,7 @@ from utils.testing.golden import (
     torch_names,
 )
 from utils.train import amp
-from utils.train.profiler import RECORDED, SKIPPED, WARM_UP, Profiling
+from utils.train.profiler import RECORDED, SKIPPED, WARM_UP, StepProfiler
 from utils.verify.graph_costs import compile_seconds
 from utils.weights import checkpoint_file
 
@@ -117,7 +117,7 @@ def measure_step(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if rt.device != "CPU":
         result["peak_gb"] = ms.runtime.max_memory_allocated() / 2**30
     yield result
-    profiling = Profiling(Path(request["trace"]), rt)
+    profiling = StepProfiler(Path(request["trace"]), rt)
     profiling.start()
     for _ in range(SKIPPED + WARM_UP + RECORDED + 1):
         step(*inputs).asnumpy()

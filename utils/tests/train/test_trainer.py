@@ -9,8 +9,7 @@ from mindspore import dtype as mstype
 
 from utils.config import Run
 from utils.runtime import Runtime
-from utils.train.train_setup import TrainSetup
-from utils.train.trainer import Hooks, TrainingLoop, choose_sink_size
+from utils.train.trainer import TrainingLoop, TrainSetup, choose_sink_size
 
 
 def trainer(**fields) -> SimpleNamespace:
@@ -22,7 +21,7 @@ def training_loop(step, run: Run, directory) -> TrainingLoop:
     cfg = SimpleNamespace(run=run, train=SimpleNamespace(epochs=1))
     sampler = SimpleNamespace(global_batch_size=4)
     setup = TrainSetup(step, [0.1] * 8, [])
-    return TrainingLoop(cfg, Runtime(), setup, sampler, directory, Hooks())
+    return TrainingLoop(cfg, Runtime(), setup, sampler, directory)
 
 
 def test_advice_comes_once_where_the_device_starves(log_messages):
