@@ -46,7 +46,7 @@ from utils.build_networks import (
 )
 from utils.data.loader import count_workers
 from utils.evaluate.metrics import video_scores
-from utils.files import explained, write_text
+from utils.files import report_write_errors, write_text
 from utils.networks import Network
 from utils.nn.complexity import count_multiply_adds
 from utils.testing.golden import evaluation as scores_of
@@ -111,7 +111,7 @@ def main(
             print(line)
     print(json.dumps(result))
     if out:
-        with explained(out, "--out"):
+        with report_write_errors(out, "--out"):
             out.parent.mkdir(parents=True, exist_ok=True)
             write_text(out, json.dumps(result) + "\n")
 

@@ -21,7 +21,7 @@ from benchmarks.results import run
 from utils import cli
 from utils.config import ROOT
 from utils.data.packed.encoder import JPEG, to_jpeg
-from utils.files import explained, write_text
+from utils.files import report_write_errors, write_text
 from utils.video.decoders import open_video
 from utils.video.integrity import SUFFIXES
 
@@ -69,7 +69,7 @@ def main(
     if not result:
         raise ValueError(f"--videos: {videos} has no video")
     folder = out.resolve()
-    with explained(folder, "--out"):
+    with report_write_errors(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
         prepare(result, folder, clips)
     packs = {codec: packed(folder, codec) for codec in ("video", "jpeg")}

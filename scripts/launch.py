@@ -24,13 +24,13 @@ from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from utils.cli import fill_closed_streams, quietly, show_usage
-from utils.config import home
+from utils.cli import exit_on_broken_pipe, fill_closed_streams, show_usage
+from utils.config import get_base_folder
 from utils.distributed.launch_config import Job, read_job, script_file
 from utils.distributed.rendezvous import Meeting
 from utils.distributed.rendezvous import print_line as say
 from utils.distributed.worker_group import Failure, Workers
-from utils.messages import to_line
+from utils.messages import format_line
 from utils.processes import adopt_orphans
 from utils.signals import ECHO
 
@@ -89,7 +89,7 @@ class Launcher:
             plan = meeting.open(name)
             if plan is None:
                 return self.interrupted()
-            logs = home() / "out" / "logs" / Path(plan["logs"]).name
+            logs = get_base_folder() / "out" / "logs" / Path(plan["logs"]).name
             logs.mkdir(parents=True, exist_ok=True)
             return self.watch(Workers(self.job, plan["port"], logs), meeting)
         finally:
@@ -123,7 +123,7 @@ class Launcher:
         if failures and self.asked:
             failures = [self.interrupted()]
         for failure in failures:
-            meeting.tell(dataclasses.asdict(failure) | {"line": to_line(here + failure.line)})
+            meeting.tell(dataclasses.asdict(failure) | {"line": format_line(here + failure.line)})
         if self.job.node not in finished and workers.done():
             finished.add(self.job.node)
             meeting.tell({"finished": self.job.node})
@@ -153,5 +153,5 @@ class Launcher:
 
 
 if __name__ == "__main__":
-    with quietly():
+    with exit_on_broken_pipe():
         sys.exit(main())

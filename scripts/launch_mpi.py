@@ -19,7 +19,7 @@ from typing import Optional
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils.cli import show_usage
-from utils.config import home
+from utils.config import get_base_folder
 from utils.distributed.launch_config import listen, script_file
 from utils.distributed.mpi import RankPosition, for_mindspore, read_rank_position
 from utils.processes import die_with_parent
@@ -39,7 +39,9 @@ def main() -> int:
         return 2
     if position.rank == 0 and len(os.sched_getaffinity(0)) == 1 < os.cpu_count():
         say("mpirun has bound this rank to one core; --bind-to none gives it all of them")
-    logs = home() / "out" / "logs" / f"mpi-{os.environ.get('PMIX_NAMESPACE', os.getppid())}"
+    logs = (
+        get_base_folder() / "out" / "logs" / f"mpi-{os.environ.get('PMIX_NAMESPACE', os.getppid())}"
+    )
     logs.mkdir(parents=True, exist_ok=True)
     scheduler = None
     if position.rank == 0:

@@ -14,14 +14,14 @@ from textwrap import dedent
 import pytest
 
 from tests.helpers import call, last_json
-from utils.config import ROOT, home, load_config
+from utils.config import ROOT, get_base_folder, load_config
 from utils.networks import find_network, list_networks
 from utils.simulation import dry_run as dry_run_module
 from utils.simulation import stub_libraries
 from utils.simulation.dry_run import CHIPS, Machine, choose_ranks, dry_run, simulate
 from utils.simulation.reading import DryRun
 
-CACHE = home() / ".cache" / "dry_run"
+CACHE = get_base_folder() / ".cache" / "dry_run"
 COMMAND = "scripts/analysis/dry_run.py"
 RANKS = 8
 # Kernels of a training step of a smoke yaml at O2, rank 0 of 8, on ascend910b: may only go down.

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.helpers import run
-from utils.config import ROOT, home
+from utils.config import ROOT, get_base_folder
 from utils.distributed.cost_model import Cluster
 from utils.distributed.gradient_timing import count_backward, read_backward, write_backward
 from utils.nn.complexity import LayerCost
@@ -69,7 +69,11 @@ def started(folder) -> list[Start]:
     """The AllReduces of a dry run with the planned split, in the order in which they start."""
     asked = yaml.safe_load((folder / "split.yaml").read_text())["run"]["all_reduce"]
     split = f"run.all_reduce=[{', '.join(asked)}]"
-    overrides, cache, kept = ["run.amp=O2", split], home() / ".cache" / "dry_run", folder / "kept"
+    overrides, cache, kept = (
+        ["run.amp=O2", split],
+        get_base_folder() / ".cache" / "dry_run",
+        folder / "kept",
+    )
     result = dry_run("tsm", CONFIG, overrides, CHIP, cache, ranks=RANKS, keep=kept)
     assert result.finished, result.reason
     table = next(kept.rglob("comm_execute_order.csv")).read_text().splitlines()

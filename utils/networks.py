@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from utils.data.annotation_file import AnnotationFile
     from utils.data.sampler import TrainSampler
-    from utils.evaluate.video_inference import Head
+    from utils.evaluate.predict import Head
     from utils.runtime import Runtime
-    from utils.train.train_setup import TrainSetup
     from utils.train.train_step import TrainStep
+    from utils.train.trainer import TrainSetup
     from utils.video.reader import FrameSource
 
 
@@ -191,8 +191,8 @@ def find_network_of_yaml(path: Path) -> Network:
 def load_for_script(config_class: type, path: Path, overrides: list[str], remedy: str) -> Any:
     """`load_config` for a script that takes the yaml files of one network.
 
-    If that fails and the yaml lies in another network's folder, the ValueError says so: `remedy` is
-    what takes the yaml, with {} for that network.
+    If that fails and the yaml is in another network's folder, the ValueError names `remedy`, the
+    script or option for the yaml, with {} for that network.
     """
     try:
         return load_config(config_class, path, overrides)

@@ -33,7 +33,7 @@ from utils.config import ROOT, to_yaml
 from utils.distributed.cost_model import GIGA, MICRO, Cluster
 from utils.distributed.fusion_planner import MOST_SEGMENTS, predict
 from utils.distributed.gradient_timing import Backward
-from utils.files import explained, write_text
+from utils.files import report_write_errors, write_text
 from utils.networks import Network
 
 PORT, LIMIT = 8118, 900  # of the scheduler; seconds for everything
@@ -49,14 +49,14 @@ def read_rate(text: str) -> str:
 
 def read_splits(text: str) -> list[int]:
     """Numbers of segments, separated by commas."""
-    return [cli.whole_number(1, MOST_SEGMENTS)(count) for count in text.split(",")]
+    return [cli.integer_between(1, MOST_SEGMENTS)(count) for count in text.split(",")]
 
 
 def main(
     network: Network,
     cfg,
     *,
-    workers: Annotated[int, cli.whole_number(2, MOST_WORKERS)] = 2,
+    workers: Annotated[int, cli.integer_between(2, MOST_WORKERS)] = 2,
     rate: Annotated[str, read_rate] = "100mbit",
     splits: Annotated[Sequence[int], read_splits] = (1, 2, 4),
     steps: cli.PositiveInt = 20,
@@ -84,7 +84,7 @@ def main(
     }
     print(json.dumps(result))
     if out:
-        with explained(out, "--out"):
+        with report_write_errors(out, "--out"):
             out.parent.mkdir(parents=True, exist_ok=True)
             write_text(out, json.dumps(result) + "\n")
 

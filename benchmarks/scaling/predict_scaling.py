@@ -27,7 +27,7 @@ from utils.distributed import plan_plots
 from utils.distributed.cost_model import GIGA, Cluster, expected_maximum
 from utils.distributed.fusion_planner import layer_ends, predict, segments_of
 from utils.distributed.gradient_timing import Backward, count_backward
-from utils.files import explained
+from utils.files import report_write_errors
 from utils.nn.complexity import LayerCost, count_layers
 
 MEGA = 1e6
@@ -276,7 +276,7 @@ def draw(folder: Path, resnet: Network, jitter: float) -> None:
         ends, name = bucket_ends(backward, BUCKET), f"ResNet-50, {series.name}"
         curves[name] = [predict(backward, paddle, n, ends) for n in (8, 32, 128)]
         known[name] = [(8, series.efficiency(1)), (32, series.efficiency(2))]
-    with explained(folder, "--out"):
+    with report_write_errors(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
     plan_plots.draw_scaling(folder / "foretold.png", curves, known)
 

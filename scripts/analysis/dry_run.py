@@ -24,7 +24,7 @@ from typing import Any, Literal, Optional
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli
-from utils.config import home, to_yaml
+from utils.config import get_base_folder, to_yaml
 from utils.networks import Network
 from utils.simulation.dry_run import CORES, MODES, dry_run
 from utils.simulation.reading import DryRun
@@ -47,7 +47,7 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.yaml"
         config.write_text(to_yaml(cfg))
-        cache = home() / ".cache" / "dry_run"
+        cache = get_base_folder() / ".cache" / "dry_run"
         result = dry_run(network.name, config, [], chip, cache, mode, ranks, cores, cann, keep)
     name = cfg.run.out.name
     if result.finished:

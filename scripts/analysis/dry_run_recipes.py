@@ -19,8 +19,8 @@ from typing import Any
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli
-from utils.config import ROOT, home, load_config
-from utils.files import explained, write_text
+from utils.config import ROOT, get_base_folder, load_config
+from utils.files import report_write_errors, write_text
 from utils.messages import check_choice
 from utils.networks import find_network_of_yaml
 from utils.simulation.dry_run import choose_ranks, dry_run
@@ -42,7 +42,7 @@ def main(*, out: Path, chip: str = "ascend910b", ranks: cli.PositiveInt = 8, onl
     for name in names:
         check_choice(name, paths, "name of --only ")
     rows = {}
-    with explained(out, "--out"):
+    with report_write_errors(out, "--out"):
         out.parent.mkdir(parents=True, exist_ok=True)
         for row in read_rows(out.with_suffix(".jsonl")):
             if (row["chip"], row["ranks"]) == (chip, ranks):
@@ -52,7 +52,7 @@ def main(*, out: Path, chip: str = "ascend910b", ranks: cli.PositiveInt = 8, onl
             continue
         print(f"{name} ...", file=sys.stderr, flush=True)
         rows[name] = run_recipe(paths[name], chip, ranks)
-        with explained(out, "--out"):
+        with report_write_errors(out, "--out"):
             with open(out.with_suffix(".jsonl"), "a") as file:
                 file.write(json.dumps(rows[name]) + "\n")
             write_text(out, "\n".join(list_lines(rows)) + "\n")
@@ -71,7 +71,7 @@ def run_recipe(path: Path, chip: str, ranks: int) -> dict[str, Any]:
     """The row of a recipe: the summary of its dry run, and what the table says beside it."""
     network = find_network_of_yaml(path)
     cfg = load_config(network.config, path)
-    cache = home() / ".cache" / "dry_run"
+    cache = get_base_folder() / ".cache" / "dry_run"
     simulated = choose_ranks(cfg.run.cluster, ranks)
     result = dry_run(network.name, path, [], chip, cache, ranks=simulated)
     clips = cfg.data.batch * getattr(cfg.data, "repeated_aug", 1)

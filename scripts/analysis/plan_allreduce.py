@@ -30,13 +30,13 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli, runtime
 from utils.build_networks import build_train_step, without_checkpoint
-from utils.config import home
+from utils.config import get_base_folder
 from utils.distributed import plan_plots
 from utils.distributed.cost_model import Cluster
 from utils.distributed.fusion_planner import Prediction, layer_ends, layer_of, plan, predict
 from utils.distributed.gradient_fusion import backward_of, layer_names, segment_ends
 from utils.distributed.gradient_timing import Backward, write_backward
-from utils.files import explained
+from utils.files import report_write_errors
 from utils.networks import Network
 from utils.simulation.gradient_order import order_gradients, time_positions
 
@@ -106,12 +106,12 @@ def simulate_order(network: Network, cfg, cluster: Cluster, chip: str, folder: P
     Writes gradients.json into the folder.
     """
     path = folder / "gradients.json"
-    with explained(folder, "--out"):  # before the dry run, which takes a minute
+    with report_write_errors(folder, "--out"):  # before the dry run, which takes a minute
         folder.mkdir(parents=True, exist_ok=True)
-    positions = order_gradients(network.name, cfg, chip, home() / ".cache" / "dry_run")
+    positions = order_gradients(network.name, cfg, chip, get_base_folder() / ".cache" / "dry_run")
     cfg = replace(cfg, run=replace(cfg.run, backward=None))
     backward = time_positions(positions, find_ready_times(network, cfg, cluster, None), chip)
-    with explained(path, "--out"):
+    with report_write_errors(path, "--out"):
         write_backward(path, backward, cfg.data.batch, chip)
     return backward
 
@@ -169,7 +169,7 @@ def yaml_line(backward: Backward, best: Prediction) -> str:
 
 
 def write(folder: Path, backward: Backward, plans: dict) -> None:
-    with explained(folder, "--out"):
+    with report_write_errors(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / "plan.csv", "w", newline="") as file:
             write_csv(file, backward, plans)

@@ -30,7 +30,7 @@ from utils.build_networks import (
 from utils.distributed.cost_model import Cluster
 from utils.distributed.fusion_planner import layer_ends, segments_of
 from utils.distributed.gradient_timing import count_backward
-from utils.files import explained, write_text
+from utils.files import report_write_errors, write_text
 from utils.networks import Network
 from utils.nn.complexity import count_layers
 
@@ -59,7 +59,7 @@ class Forward(nn.Cell):
 def main(
     network: Network, cfg, *, out: Path, points: cli.PositiveInt = 6, repeats: cli.PositiveInt = 7
 ) -> None:
-    with explained(out, "--out"):  # before the measuring
+    with report_write_errors(out, "--out"):  # before the measuring
         out.parent.mkdir(parents=True, exist_ok=True)
     cfg = without_checkpoint(replace(cfg, run=replace(cfg.run, all_reduce="none")))
     rt = runtime.start(cfg.run)
@@ -67,7 +67,7 @@ def main(
     step, batch = build_train_step(network.name, cfg, rt), make_dummy_batch(network.name, cfg)
     measured = measure(step, *batch, points, repeats)
     result = {"config": cfg.run.out.name, "device": rt.device, "batch": cfg.data.batch, **measured}
-    with explained(out, "--out"):
+    with report_write_errors(out, "--out"):
         write_text(out, json.dumps(result, indent=1) + "\n")
     times = {name: result[name] for name in ("forward_seconds", "step_seconds")}
     print(json.dumps({"profile": str(out), **times, "gradients": len(result["ready_seconds"])}))

@@ -32,9 +32,9 @@ from typing import Literal, Optional
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli
-from utils.config import home
+from utils.config import get_base_folder
 from utils.distributed.devices import check_devices
-from utils.files import explained
+from utils.files import report_write_errors
 from utils.messages import check_choice
 from utils.processes import adopt_orphans
 from utils.simulation.dry_run import CHIPS, check_chip
@@ -57,7 +57,7 @@ LIMITS = {"CPU": 900, "GPU": 3600, "Ascend": 3600}  # seconds of one process
 
 
 def main(*, only: str = ",".join(PARTS), out: Optional[Path] = None, **options) -> int:
-    parts, out = choose_parts(only), out or home() / "out/verify_device"
+    parts, out = choose_parts(only), out or get_base_folder() / "out/verify_device"
     plan = make_plan(out.resolve(), **options)
     adopt_orphans()
     signal.signal(signal.SIGTERM, interrupt)
@@ -104,7 +104,7 @@ def make_plan(
     if devices:
         count = devices
         check_devices(count, [f"--run.device={device}"], os.environ)
-    with explained(out, "--out"):
+    with report_write_errors(out, "--out"):
         shutil.rmtree(out / "logs", ignore_errors=True)
         shutil.rmtree(out / "work", ignore_errors=True)
         (out / "work").mkdir(parents=True)
@@ -122,13 +122,13 @@ def run_parts(plan: Plan, names: list[str], out: Path) -> tuple[Report, int]:
             say(f"{name} ...")
             done.append(run_part(plan, name))
             say(f"{name}: {done[-1].verdict}, {done[-1].seconds:.0f} s")
-            with explained(out, "--out"):
+            with report_write_errors(out, "--out"):
                 write_report(Report(machine, plan.describe(), done, names[len(done) :]), out)
     except KeyboardInterrupt:
         say("interrupted; the report holds what was done")
         status = 128 + signal.SIGINT
     report = Report(machine, plan.describe(), done, names[len(done) :])
-    with explained(out, "--out"):
+    with report_write_errors(out, "--out"):
         write_report(report, out)
     return report, status or int(report.failed)
 

@@ -29,7 +29,8 @@ from tqdm import tqdm
 
 from utils import cli
 from utils.data.annotation_file import AnnotationFile, choose_output_names, iterate_lines
-from utils.files import escape_control, explained, write_text
+from utils.files import report_write_errors, write_text
+from utils.messages import escape_control
 from utils.networks import Network
 from utils.process_pool import Crashed, run_all
 from utils.video.integrity import DAMAGED, GOOD, Finding, Job, examine, table_row
@@ -54,7 +55,7 @@ def main(
     for file, name in zip(files, choose_output_names(files)):
         if file.path.resolve() == (out / name).resolve():
             raise ValueError(f"--out {out} is the folder of {file.path}, which would be replaced")
-    with explained(out, "--out"):
+    with report_write_errors(out, "--out"):
         targets = [out / name for name in choose_output_names(files)]
         for file, target in zip(files, targets):
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -28,11 +28,11 @@ from typing import Literal, Optional
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli
-from utils.config import first_of
 from utils.data.prepare.class_folders import look, split
 from utils.data.prepare.match_videos import match
 from utils.data.prepare.public_annotations import FRAMES, READERS, read
-from utils.files import escape_control, explained, write_text
+from utils.files import report_write_errors, write_text
+from utils.messages import escape_control, join_names
 
 CSV = ("train.csv", "test.csv", "val.csv")
 OWN = {"txt": ("train.txt", "test.txt"), "csv": CSV}
@@ -57,7 +57,7 @@ def main(
         result, files = official(root, out, dataset, names, **options)
     else:
         result, files = own(root, names, **options)
-    with explained(out, "--out"):
+    with report_write_errors(out, "--out"):
         out.mkdir(parents=True, exist_ok=True)
         for name, lines in files.items():
             write_text(out / name, "".join(f"{line}\n" for line in lines))
@@ -106,7 +106,7 @@ def own(root: Path, names: str, *, test: float = 0.2, seed: cli.Seed = 0) -> tup
     for group in result.twins:
         tell(f"equal files, listed once: {', '.join(group)}")
     if result.others:
-        tell(f"no videos, left out: {first_of(result.others, SHOWN)}")
+        tell(f"no videos, left out: {join_names(result.others, SHOWN)}")
     for name in result.nested:
         messages = f"all videos of class {name} lie in folders below it; is --videos one too high?"
         tell(messages)

@@ -22,7 +22,7 @@ from scipy.io import loadmat
 
 from utils import cli
 from utils.data.prepare.public_annotations import annotation_errors, lines, rows
-from utils.files import explained
+from utils.files import report_write_errors
 
 TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 
@@ -32,7 +32,7 @@ def main(*, annotations: Path, images: Path, out: Path) -> None:
     there = {name: kind for name, kind in classes.items() if (images / name).is_file()}
     if not there:
         raise ValueError(f"--images: {images} has none of the images; one is {min(classes)}")
-    with explained(out, "--out"):
+    with report_write_errors(out, "--out"):
         for kind in set(there.values()):
             (out / kind).mkdir(parents=True, exist_ok=True)
         for name, kind in there.items():

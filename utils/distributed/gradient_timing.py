@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from utils.config import one_line
 from utils.distributed.cost_model import TERA, Cluster
 from utils.files import write_text
+from utils.messages import format_error
 from utils.nn.complexity import LayerCost
 
 
@@ -89,7 +89,7 @@ def read_backward(path: Path, names: Sequence[str], sizes: Sequence[int]) -> Bac
         forward, step = float(result["forward_seconds"]), float(result["step_seconds"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{path}: not a profile of a backward pass ({one_line(error)}); "
+            f"{path}: not a profile of a backward pass ({format_error(error)}); "
             "scripts/analysis/profile_backward.py writes one"
         ) from None
     missing = [name for name in names if name not in ready]

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
-from utils.config import locate
+from utils.config import find_yaml
 from utils.distributed.devices import check_devices
 from utils.distributed.rank_table import RankTable, read_rank_table
-from utils.messages import VALUE, cut
+from utils.messages import VALUE, shorten
 
 PORT = 8118  # where several nodes meet if MASTER_PORT does not say
 
@@ -80,7 +80,7 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
 
 def script_file(name: str) -> str:
     """The script's file, of the current folder or of this zoo; ValueError where there is none."""
-    path = locate(Path(name))
+    path = find_yaml(Path(name))
     if not path.is_file():
         raise ValueError(f"SCRIPT {name}: no such file; name one like tsm/train.py")
     return str(path)
@@ -90,7 +90,7 @@ def whole(name: str, text: str, lowest: int, highest: int = 10**6) -> int:
     if not text.isdecimal() or len(text) > 18 or not lowest <= int(text) <= highest:
         above = f" from {lowest} to {highest}" if highest < 10**6 else f" of at least {lowest}"
         raise ValueError(
-            f"{name} must be a whole number{above}, not {cut(text, VALUE) or 'nothing'}"
+            f"{name} must be a whole number{above}, not {shorten(text, VALUE) or 'nothing'}"
         )
     return int(text)
 

@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional
 
 from utils.distributed.launch_config import Job, listen, reserve_port
 from utils.distributed.link import Link, job_key
-from utils.messages import to_line
+from utils.messages import format_line
 
 MOST_VISITORS = 64  # connections at a time that have not said which node they are
 PATIENCE = 10.0  # seconds for a connection to say it
@@ -22,7 +22,7 @@ MOST_LINES = 10  # of the log, about strangers in one attempt
 
 
 def print_line(line: str) -> None:
-    print(to_line(line), file=sys.stderr, flush=True)
+    print(format_line(line), file=sys.stderr, flush=True)
 
 
 class Meeting:

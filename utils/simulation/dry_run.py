@@ -22,7 +22,7 @@ from typing import Optional
 
 from utils.config import Run, load_config
 from utils.distributed.cost_model import Cluster
-from utils.files import explained
+from utils.files import report_write_errors
 from utils.networks import find_network
 from utils.processes import die_with_parent
 from utils.signals import end_command, reacting
@@ -142,7 +142,7 @@ def simulate(
     """
     stubs = build_stubs(machine.device, cache)
     if keep:
-        with explained(keep, "--keep"):
+        with report_write_errors(keep, "--keep"):
             keep.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -156,7 +156,7 @@ def simulate(
             stdout, status = run_worker(script, set_environment(machine, stubs, folder), folder)
             result = read_run(machine.chip, folder, stdout, status, time.monotonic() - began)
             if keep:
-                with explained(keep, "--keep"):
+                with report_write_errors(keep, "--keep"):
                     shutil.copytree(folder, keep, dirs_exist_ok=True)
     return result
 

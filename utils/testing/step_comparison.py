@@ -15,7 +15,7 @@ import numpy as np
 from mindspore import Tensor
 
 from utils.config import convert_scalar
-from utils.files import explained
+from utils.files import report_write_errors
 from utils.testing.golden import (
     evaluation,
     expected_evaluation,
@@ -88,7 +88,7 @@ def sample(values: np.ndarray) -> np.ndarray:
 def save_record(path: Path, record: dict[str, np.ndarray]) -> None:
     """Raises ValueError where the file cannot be written; no half of one is left."""
     temporary = path.with_name(path.name + ".tmp")
-    with explained(path):
+    with report_write_errors(path):
         with open(temporary, "wb") as file:
             np.savez(file, **record)
         temporary.replace(path)

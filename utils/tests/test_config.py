@@ -6,7 +6,7 @@ from typing import Literal, Optional, Union
 
 import pytest
 
-from utils.config import ROOT, Run, load_config, positive, to_dict, to_yaml
+from utils.config import ROOT, Run, check_positive, load_config, to_dict, to_yaml
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Data:
     processes: Union[bool, Literal["auto"]] = "auto"
 
     def __post_init__(self):
-        positive(self, "data", "workers")
+        check_positive(self, "data", "workers")
 
 
 @dataclass(frozen=True)

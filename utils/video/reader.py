@@ -11,7 +11,7 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from utils.files import escape_control
+from utils.messages import escape_control
 
 LARGEST = 2**28  # bytes: a video's packets are kept in memory up to this, an image's file read
 # What a playlist begins with, also behind the tag of a song. decord and OpenCV would open the files

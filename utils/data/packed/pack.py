@@ -30,7 +30,7 @@ from utils.data.packed.reader import (
     sealed,
 )
 from utils.data.packed.shard_writer import UNFINISHED, Spool, page_size, read_note, settle
-from utils.files import explained, locked, write_text
+from utils.files import lock_folder, report_write_errors, write_text
 from utils.process_pool import Crashed, run_all
 from utils.video.integrity import Finding, table_row
 
@@ -115,7 +115,7 @@ def pack_lists(plans: list[Plan], reader: str, workers: int) -> list[dict]:
     """
     locks = []  # held until the end: nobody else may write here
     for plan in plans:
-        with explained(plan.folder, "--out"):
+        with report_write_errors(plan.folder, "--out"):
             locks.append(begin(plan))
     dealt = [plan.dealt() for plan in plans]
     missing = [
@@ -125,7 +125,7 @@ def pack_lists(plans: list[Plan], reader: str, workers: int) -> list[dict]:
     pack_shards(plans, missing, reader, workers)
     results = []
     for plan, shards, made in zip(plans, dealt, missing):
-        with explained(plan.folder, "--out"):
+        with report_write_errors(plan.folder, "--out"):
             shutil.rmtree(plan.folder / UNFINISHED, ignore_errors=True)
             packed = sum(map(len, made.values()))
             results.append({**finish(plan, list(shards)), "packed": packed})
@@ -153,7 +153,7 @@ def begin(plan: Plan) -> IO:
         repr(sorted(plan.known_bad)).encode("utf-8", "replace")
     ).hexdigest()
     plan.folder.mkdir(parents=True, exist_ok=True)
-    lock = locked(plan.folder)
+    lock = lock_folder(plan.folder)
     if lock is None:
         raise ValueError(f"--out: {plan.folder} is being packed by another process")
     begun = plan.folder / "settings.json"
@@ -197,7 +197,7 @@ def pack_shards(
     results = run_all(pack, jobs, workers)
     for ((which, name, line), *_), result in tqdm(results, "packing", len(jobs), disable=None):
         plan, lines = plans[which], missing[which][name]
-        with explained(plan.folder, "--out"):
+        with report_write_errors(plan.folder, "--out"):
             spool = spools.get((which, name)) or Spool(plan.folder, name, pages[which])
             spools[which, name] = spool
             crashed = isinstance(result, Crashed)

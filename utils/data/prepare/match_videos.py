@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from utils.data.prepare.public_annotations import Annotations, key_of
-from utils.messages import quote
+from utils.messages import format_value
 from utils.video.integrity import SUFFIXES
 
 FRAME = re.compile(r"(?:.*\D)?([0-9]+)\.jpe?g", re.IGNORECASE)
@@ -47,7 +47,7 @@ def match(result: Annotations, root: Path, frames: bool) -> Listed:
         )
     odd = next((line for line in (*train, *val) if "\n" in line), None)
     if odd:
-        raise ValueError(f"--videos: {quote(odd)} has a line break in its name; rename it")
+        raise ValueError(f"--videos: {format_value(odd)} has a line break in its name; rename it")
     missing = [
         f"{name} {key} {label}"
         for name, part in (("train", result.train), ("val", result.val))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from utils.files import read_text
-from utils.messages import quote
+from utils.messages import format_value
 
 KINETICS_SPLITS = {"train": "train", "val": "val", "validate": "val"}
 
@@ -139,7 +139,7 @@ def read(dataset: str, folder: Path, split: int) -> Annotations:
     odd = next((name for name in result.names if not name.isprintable()), None)
     if odd is not None:
         raise ValueError(
-            f"--annotations: class {quote(odd)} of {result.files[0]} cannot be printed"
+            f"--annotations: class {format_value(odd)} of {result.files[0]} cannot be printed"
         )
     return result
 
