@@ -105,18 +105,12 @@ def cap_instruction_set() -> None:
 
     Fifty times faster. It must run before the first kernel. A variable that is set has precedence.
     """
-    if has_avx512():
-        os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
+    with contextlib.suppress(OSError):
+        if "avx512f" in Path("/proc/cpuinfo").read_text():
+            os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 
 
 def release_memory() -> None:
     """Returns memory freed by a compilation to the system; glibc would keep 150 MB."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
-def has_avx512() -> bool:
-    try:
-        return "avx512f" in Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False

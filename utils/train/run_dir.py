@@ -25,33 +25,15 @@ from utils.weights.checkpoint_file import RESUME, list_epochs, read
 # Settings that may differ when a run is resumed: none of them changes a number.
 CHANGEABLE_ON_RESUME = {
     "run": {
-        "device",
-        "log_every",
-        "save_every",
-        "save_steps",
-        "keep_checkpoints",
-        "eval_every",
-        "resume",
-        "out",
-        "all_reduce",
-        "cluster",
-        "gradient_profile",
-        "profile",
-        "tensorboard",
+        "device", "log_every", "save_every", "save_steps", "keep_checkpoints", "eval_every",
+        "resume", "out", "all_reduce", "cluster", "gradient_profile", "profile", "tensorboard",
     },
     # Batch and accumulation may change with the number of devices: `RunDirectory.resume`.
     "data": {
-        "root",
-        "labels",
-        "reader",
-        "workers",
-        "processes",
-        "prefetch",
-        "max_unreadable",
-        "batch",
+        "root", "labels", "reader", "workers", "processes", "prefetch", "max_unreadable", "batch",
     },
     "train": {"accumulation_steps"},
-}
+}  # fmt: skip
 # An array in the resume file: samples of a step, an update, an epoch, and of the annotation file.
 SAMPLER = "sampler"
 COUNTER = "micro_step"  # steps since the start of the run

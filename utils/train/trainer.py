@@ -1,4 +1,4 @@
-"""Training: from the start or from where a run stopped to the last epoch.
+"""Training: from the first step, or from the last one of a stopped run, to the last epoch.
 
 `Trainer` is what `main` of a network's train.py uses: run directory, log, resume point, and `fit`,
 which runs the train step through `mindspore.train.Model` over one long sequence of batches. Epochs
@@ -436,17 +436,9 @@ class MetricWindow:
 def log_start(train: Any, sampler: TrainSampler, segments: Segments, start_step: int) -> None:
     """Logs sizes, learning rate and AllReduce segments before the first step."""
     effective = sampler.effective_batch_size(train.accumulation_steps)
-    log.info(
-        "%d samples; %d steps an epoch; %d a device x %d devices x %d accumulated = %d an update",
-        *(
-            sampler.samples,
-            sampler.steps_per_epoch,
-            sampler.batch,
-            sampler.size,
-            train.accumulation_steps,
-        ),
-        effective,
-    )
+    batches = f"{sampler.batch} a device x {sampler.size} devices x {train.accumulation_steps}"
+    log.info("%d samples; %d steps an epoch", sampler.samples, sampler.steps_per_epoch)
+    log.info("%s accumulated = %d an update", batches, effective)
     if train.base_batch:
         peak = lr_schedules.peak_lr(train.lr, train.base_batch, effective)
         log.info("lr %g for %d samples -> %g for %d", train.lr, train.base_batch, peak, effective)

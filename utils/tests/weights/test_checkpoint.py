@@ -261,7 +261,7 @@ def test_old_epochs_are_dropped_with_their_averages(tmp_path):
         "epoch_010.ckpt",
         "epoch_010_ema.ckpt",
     ]
-    assert folder.newest() == "epoch_010.ckpt"
+    assert folder.find_newest() == "epoch_010.ckpt"
     folder.lock.close()
 
 
