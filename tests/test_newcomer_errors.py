@@ -19,7 +19,6 @@ import pytest
 from tsm.config import Config
 from utils import cli, log, networks, signals
 from utils.config import ROOT
-from utils.files import lock_folder
 from utils.networks import load_for_script
 
 TRAIN, EVAL = "tsm/train.py {tiny} --run.out={new}", "tsm/eval.py {tiny} --checkpoint_path"
@@ -453,7 +452,7 @@ def run_messages(monkeypatch, capsys, positions):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_mistake_is_told_in_one_line(name, run_messages, positions, tmp_path):
+def test_a_mistake_is_reported_in_one_line(name, run_messages, positions, tmp_path):
     line, *words = ROWS[name]
     before = sorted(Path(positions["bad"]).rglob("*"))
     status, said = run_messages(line, new=str(tmp_path / "new"))
@@ -476,16 +475,9 @@ def test_a_yaml_in_the_folder_of_another_network_is_read_where_it_fits(monkeypat
         load_for_script(Config, file, ["train.epochs=x"], "{}/eval.py")
 
 
-def test_a_folder_in_use_is_told(run_messages, positions):
-    lock = lock_folder(Path(positions["run"]))
-    try:
-        status, said = run_messages("tsm/train.py {tiny} --run.out={run}")
-    finally:
-        lock.close()
-    assert (status, "is in use by another run; choose another --run.out" in said) == (2, True)
-
-
-def test_files_that_are_no_videos_are_told_whatever_their_names_say(run_messages, drawn, tmp_path):
+def test_files_that_are_no_videos_are_reported_whatever_their_names_say(
+    run_messages, drawn, tmp_path
+):
     (tmp_path / "text.mp4").write_text("no video\n")
     (tmp_path / "zero.mp4").touch()
     with wave.open(str(tmp_path / "song.mp4"), "wb") as sound:
@@ -505,7 +497,7 @@ def test_files_that_are_no_videos_are_told_whatever_their_names_say(run_messages
     assert [row.split("\t")[1] for row in rows] == ["broken", "empty", "audio only"]
 
 
-def test_packing_by_another_codec_is_told(run_messages, tmp_path):
+def test_packing_by_another_codec_is_reported(run_messages, tmp_path):
     line = f"{PACK} {SMOKE} --data.train_list=test.txt --out {{new}} --workers 1"
     assert run_messages(line, new=f"{tmp_path}/packed")[0] == 0
     status, said = run_messages(f"{line} --codec jpeg", new=f"{tmp_path}/packed")
@@ -513,7 +505,7 @@ def test_packing_by_another_codec_is_told(run_messages, tmp_path):
     assert "another codec (video, now jpeg); remove the folder or choose another" in said
 
 
-def test_a_package_that_is_missing_is_told(run_messages, monkeypatch, capsys):
+def test_a_package_that_is_missing_is_reported(run_messages, monkeypatch, capsys):
     from importlib import metadata
 
     version = metadata.version
@@ -532,7 +524,7 @@ def test_a_package_that_is_missing_is_told(run_messages, monkeypatch, capsys):
     assert line.endswith("<- pip install pillow")
 
 
-def test_a_reader_that_is_missing_is_told(monkeypatch, drawn):
+def test_a_reader_that_is_missing_is_reported(monkeypatch, drawn):
     from utils.video import decoders as video
 
     monkeypatch.setitem(video._LIBRARIES, "decord", lambda: None)

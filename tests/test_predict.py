@@ -504,7 +504,7 @@ def main():
         (["VIDEO", "--out=VIDEO"], "--out: cannot write"),
     ],
 )
-def test_a_mistake_is_told(main, tiny, filled, drawn, videos, tmp_path, words, said):
+def test_a_mistake_is_reported(main, tiny, filled, drawn, videos, tmp_path, words, said):
     from utils import cli
 
     (tmp_path / "broken.mp4").write_bytes(videos[0].read_bytes()[:1500])

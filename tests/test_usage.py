@@ -159,7 +159,7 @@ def test_a_reader_who_has_gone_ends_a_command_in_silence(line, unbuffered, drawn
 
 
 @pytest.mark.parametrize("line", ["--help", "--videos {drawn}/videos --out {out}"])
-def test_a_full_disk_below_stdout_is_told_in_one_line(line, drawn, tmp_path):
+def test_a_full_disk_below_stdout_is_reported_in_one_line(line, drawn, tmp_path):
     arguments = line.format(drawn=drawn, out=tmp_path / "lists").split()
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -244,7 +244,7 @@ def test_launch_scripts_find_their_checkout_whatever_cdpath_says(tmp_path):
 
 
 @pytest.mark.parametrize("devices", ["00", "99999999999999999999", "1e3", " 2", "two"])
-def test_an_odd_number_of_devices_is_told_in_one_line(devices):
+def test_an_odd_number_of_devices_is_reported_in_one_line(devices):
     done = subprocess.run(
         ["bash", str(ROOT / "scripts" / "run_distribute_train.sh"), "tsm", devices, "x.yaml"],
         capture_output=True, text=True, timeout=60, env={**environment(), "ZOO_PYTHON": "/bin/no"},

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fuzz.damage import mutate
 from tests.helpers import call
-from tests.test_export import TSM, exported
+from tests.test_export import TSM, export_toy
 from utils.export import mindir
 
 TRIES = 130
@@ -18,7 +18,7 @@ TRIES = 130
 def sound(tmp_path_factory) -> Path:
     """A TSM of width 2 for batches of two normalised clips."""
     toy = ("tsm", {**TSM, "first_width": 2}, (4, 3, 32, 32))
-    file = exported(toy, tmp_path_factory.mktemp("sound") / "net", "mindir", input="float32")
+    file = export_toy(toy, tmp_path_factory.mktemp("sound") / "net", "mindir", input="float32")
     return Path(file["file"])
 
 

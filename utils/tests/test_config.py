@@ -85,7 +85,7 @@ def test_yaml_paths_start_at_the_checkout_and_command_line_paths_here(
         ("data.batch", "expected --section.key=value"),
     ],
 )
-def test_a_wrong_override_is_told_by_name(yaml_file, override, words):
+def test_a_wrong_override_is_reported_by_name(yaml_file, override, words):
     with pytest.raises(ValueError, match=words):
         load_config(Config, yaml_file, [override])
 
@@ -100,7 +100,7 @@ def test_a_wrong_override_is_told_by_name(yaml_file, override, words):
         ("run: {device: CPU\n", "not a readable yaml"),
     ],
 )
-def test_a_wrong_yaml_is_told_by_name(tmp_path, text, words):
+def test_a_wrong_yaml_is_reported_by_name(tmp_path, text, words):
     path = tmp_path / "bad.yaml"
     path.write_text(text)
     with pytest.raises(ValueError, match=words):

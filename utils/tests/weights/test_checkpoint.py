@@ -182,7 +182,7 @@ def test_a_resume_file_of_something_else_is_told(tmp_path):
 
 def test_a_folder_belongs_to_one_run_at_a_time(tmp_path):
     first = RunDirectory(config(tmp_path), Runtime())
-    with pytest.raises(ValueError, match="in use by another run"):
+    with pytest.raises(ValueError, match="is in use by another run; choose another --run.out"):
         RunDirectory(config(tmp_path), Runtime())
     first.lock.close()
     RunDirectory(config(tmp_path), Runtime()).lock.close()
