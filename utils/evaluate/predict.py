@@ -140,10 +140,10 @@ def split_into_windows(
     if seconds == 0 or length >= len(source):
         return [Window(0, len(source), source.fps)]
     stride = max((step or seconds) * fps, 1.0)
-    last = len(source) - length
-    starts = [round(k * stride) for k in range(int(last / stride) + 1)]
-    starts = [start for start in starts if start < last]
-    return [Window(start, length, source.fps) for start in (*starts, last)]
+    last_start = len(source) - length
+    starts = [round(k * stride) for k in range(int(last_start / stride) + 1)]
+    starts = [start for start in starts if start < last_start]
+    return [Window(start, length, source.fps) for start in (*starts, last_start)]
 
 
 def run_windows(

@@ -181,7 +181,7 @@ class TrainingLoop(Callback):
         self.failure = ""  # why the run stops before its end
         self.unsaved = ""  # why the newest state could not be saved
         self.has_advised = False
-        self.last: dict = {}  # the newest log line
+        self.newest_values: dict = {}  # the newest log line
         self.compile_seconds = self.seconds = 0.0
 
     def request_stop(self, number: int) -> None:
@@ -343,7 +343,7 @@ class TrainingLoop(Callback):
         window, clips = self.window, self.sampler.global_batch_size
         self.seconds += window.seconds
         steps_left = self.last_position - self.position
-        self.last = {
+        self.newest_values = {
             "epoch": round(self.position / self.steps_per_epoch, 3),
             "step": self.position,
             "loss": round(window.loss / window.steps, 6),
@@ -355,8 +355,8 @@ class TrainingLoop(Callback):
             "waiting": round(window.waited / window.seconds, 3),
             "seconds_left": round(steps_left * window.seconds / window.steps),
         }
-        self.write_values(self.last)
-        self.advise_on_data(self.last["waiting"])
+        self.write_values(self.newest_values)
+        self.advise_on_data(self.newest_values["waiting"])
         self.window = MetricWindow()
 
     def advise_on_data(self, waiting: float) -> None:
@@ -407,8 +407,8 @@ class TrainingLoop(Callback):
             "checkpoint": str(self.directory.path / newest) if newest else None,
             "epochs": round(self.position / self.steps_per_epoch, 3),
             "steps": self.position,
-            "loss": self.last.get("loss"),
-            "top1": self.last.get("top1"),
+            "loss": self.newest_values.get("loss"),
+            "top1": self.newest_values.get("top1"),
             "clips_per_second": round(clips / self.seconds, 2) if self.seconds else None,
             "compile_seconds": round(self.compile_seconds, 1),
         }

@@ -84,7 +84,7 @@ def test_the_values_of_a_step_are_read_once_and_a_step_late(log_every, tmp_path,
     assert reads == list(range(1, 9))
     expected = [k if k % log_every == 0 or k == 8 else k - 1 for k in range(1, 9)]
     assert after == expected
-    assert trainer.last["step"] == 8
+    assert trainer.newest_values["step"] == 8
 
 
 class Directory:
