@@ -1,11 +1,14 @@
 """Settings for all tests: graph mode on the CPU, no chatter."""
 
+import gc
 import logging
 import os
 
 os.environ.setdefault("GLOG_v", "3")  # MindSpore's warnings; errors still show
 
 import pytest
+from mindspore import nn
+from mindspore.graph.api import _cell_graph_executor
 
 from utils import runtime
 from utils.config import Run
@@ -16,6 +19,22 @@ from utils.log import log
 def cpu():
     """Every test computes on the CPU in graph mode, with the instruction set a user gets."""
     return runtime.start(Run(device="CPU"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def free_networks():
+    """Frees the networks and compiled graphs of a test file.
+
+    MindSpore keeps a reference to the function that it differentiated last, and Python collects
+    reference cycles by the number of objects, not by their size.
+    """
+    yield
+    for cell in list(nn.Cell.global_cells):
+        if cell.compile_cache:
+            _cell_graph_executor.del_net_res(cell, cell.compile_cache)
+            cell.compile_cache.clear()
+    gc.collect()
+    runtime.release_memory()
 
 
 @pytest.fixture

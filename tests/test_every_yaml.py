@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
+from tests.own_process import run_in_own_process
 from utils.config import ROOT, load_config
 from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import segment_ends
@@ -103,15 +104,20 @@ def test_a_yaml_builds_its_optimizer(path: Path):
     assert lr.max() > 0
 
 
-@pytest.mark.parametrize("path", one_of_each_graph(), ids=lambda p: p.stem)
-def test_a_yaml_trains_one_step_at_toy_size(path: Path):
+def train_one_step(path: Path) -> tuple:
+    """The outputs of one step of a toy."""
     cfg, step = toy(path), build(path).step
     dataset = find_network(path.parents[1].name).dataset
     shape = dataset.get_clip_shape(cfg.data, cfg.data.crop)
     clip = np.random.RandomState(0).randint(0, 255, (2, *shape)).astype(np.uint8)
-    target = np.array([0, 1], np.int32)
-    target = dataset.build_targets(cfg, target)
+    target = dataset.build_targets(cfg, np.array([0, 1], np.int32))
     outputs = step.set_train()(Tensor(clip), Tensor(target), *step.draw_factors())
-    assert np.isfinite(float(outputs[0].asnumpy()))
+    return tuple(output.asnumpy() for output in outputs)
+
+
+@pytest.mark.parametrize("path", one_of_each_graph(), ids=lambda p: p.stem)
+def test_a_yaml_trains_one_step_at_toy_size(path: Path):
+    outputs = run_in_own_process(train_one_step, path)
+    assert np.isfinite(float(outputs[0]))
     # A dynamic scale begins where float16 overflows, and comes down.
-    assert float(outputs[3].asnumpy()) == 0 or cfg.run.dynamic_loss_scale
+    assert float(outputs[3]) == 0 or toy(path).run.dynamic_loss_scale
