@@ -40,9 +40,9 @@ from utils import cli, log, runtime
 from utils.build_networks import (
     build_eval_network,
     build_train_step,
+    drop_pretrained,
     make_dummy_batch,
     measure_median_seconds,
-    without_checkpoint,
 )
 from utils.data.loader import count_workers
 from utils.evaluate.metrics import video_scores
@@ -93,13 +93,13 @@ def main(
         rt = runtime.start(cfg.run)
         log.start_log(rt)
         if part:
-            print(json.dumps(graph_costs.measure(network.name, without_checkpoint(cfg), rt, part)))
+            print(json.dumps(graph_costs.measure(network.name, drop_pretrained(cfg), rt, part)))
             return
         if kind == "eval":
             result.update(measure_eval(network, cfg, rt, seconds))
         elif kind == "step":
             environment = environment if torch else None
-            result.update(measure_step(network, without_checkpoint(cfg), rt, repeats, environment))
+            result.update(measure_step(network, drop_pretrained(cfg), rt, repeats, environment))
         else:
             result.update(measure_data(network, cfg, rt, seconds))
     result["machine"] = results.machine(cfg.run.device)

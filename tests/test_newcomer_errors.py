@@ -61,11 +61,11 @@ YAML = {
     "yaml of another network": (
         "tsm/train.py --config_path x3d/configs/x3d_smoke.yaml",
         "x3d_smoke.yaml, read as a yaml of tsm: unknown setting data.frames",
-        "The yaml lies in x3d's folder and is x3d's: x3d/train.py takes it",
+        "The yaml is in the folder of x3d: use x3d/train.py",
     ),
     "yaml of another network named": (
         "scripts/analysis/complexity.py --network x3d --config_path tsm/configs/tsm_smoke.yaml",
-        "The yaml lies in tsm's folder and is tsm's: --network=tsm takes it",
+        "The yaml is in the folder of tsm: use --network=tsm",
     ),
     "misspelt section in a yaml": (
         "tsm/train.py --config_path section.yaml",
@@ -73,7 +73,7 @@ YAML = {
     ),
     "yaml of one's own": (
         "scripts/analysis/complexity.py --config_path mine.yaml",
-        "--network is missing: mine.yaml lies in no network's folder; add --network=mvit_multi|res",
+        "--network is missing: mine.yaml is in no network's folder; add --network=mvit_multi|res",
     ),
     "misspelt network": (
         "scripts/analysis/complexity.py --config_path mine.yaml --network tms",
@@ -471,7 +471,7 @@ def test_a_yaml_in_the_folder_of_another_network_is_read_where_it_fits(monkeypat
     shutil.copy(ROOT / "tsm" / "configs" / "tsm_smoke.yaml", file)
     monkeypatch.setattr(networks, "ROOT", tmp_path)
     assert load_for_script(Config, file, ["train.epochs=3"], "{}").train.epochs == 3
-    with pytest.raises(ValueError, match="lies in x3d's folder and is x3d's: x3d/eval.py takes"):
+    with pytest.raises(ValueError, match="is in the folder of x3d: use x3d/eval.py"):
         load_for_script(Config, file, ["train.epochs=x"], "{}/eval.py")
 
 

@@ -14,7 +14,7 @@ from utils.runtime import Runtime
 from utils.train.train_step import TrainStep
 
 
-def without_checkpoint(cfg: Any) -> Any:
+def drop_pretrained(cfg: Any) -> Any:
     """The same settings with fresh weights: speed and plans need no checkpoint."""
     return replace(cfg, train=replace(cfg.train, pretrained=None, new_head=False))
 

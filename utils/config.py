@@ -147,18 +147,17 @@ class Run:
     # Where AllReduce segments end: layer names, last indices, auto (planned) or none (one segment).
     all_reduce: Union[Literal["auto", "none"], tuple[Union[int, str], ...]] = "none"
     cluster: Optional[Cluster] = None  # the machines, for `auto`
-    gradient_profile: Optional[Path] = (
-        None  # for `auto`: of profile_backward.py, or plan_allreduce.py --chip
-    )
+    # For `auto`: the output of profile_backward.py, or of plan_allreduce.py --chip.
+    gradient_profile: Optional[Path] = None
     sink: bool = False  # feed the device many steps at a time; no effect on CPU
     log_every: int = 20  # steps
     save_every: int = 1  # epochs
-    save_steps: int = 0  # also save each so many steps; 0: at epoch ends only
+    save_steps: int = 0  # steps between more saves; 0: only at epoch ends
     keep_checkpoints: int = 3  # epoch checkpoints kept; 0: all
-    eval_every: int = 0  # epochs; 0: never while training
+    eval_every: int = 0  # epochs between validations; 0: none
     profile: Optional[Path] = None  # a folder for the trace of a few steps
     tensorboard: bool = False  # also write the log's values for TensorBoard, into `out`
-    resume: bool = True  # go on where the run in `out` stopped
+    resume: bool = True  # continue the run in `out`
     out: Optional[Path] = None  # default: out/<name of the yaml>
 
     def __post_init__(self):

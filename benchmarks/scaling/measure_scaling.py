@@ -28,7 +28,7 @@ from scipy.optimize import nnls
 
 from benchmarks.scaling import netns
 from utils import cli
-from utils.build_networks import without_checkpoint
+from utils.build_networks import drop_pretrained
 from utils.config import ROOT, to_yaml
 from utils.distributed.cost_model import GIGA, MICRO, Cluster
 from utils.distributed.fusion_planner import MOST_SEGMENTS, predict
@@ -65,7 +65,7 @@ def main(
     reason = netns.why_not()
     if reason:
         raise ValueError(f"a limited network cannot be made: {reason}")
-    cfg = without_checkpoint(replace(cfg, run=replace(cfg.run, device="CPU")))
+    cfg = drop_pretrained(replace(cfg, run=replace(cfg.run, device="CPU")))
     with tempfile.TemporaryDirectory() as folder:
         options = ["--splits", ",".join(map(str, splits)), "--steps", str(steps)]
         results = measure(network, cfg, workers, rate, options, folder)

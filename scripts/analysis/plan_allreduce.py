@@ -29,7 +29,7 @@ from typing import Annotated, Optional
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli, runtime
-from utils.build_networks import build_train_step, without_checkpoint
+from utils.build_networks import build_train_step, drop_pretrained
 from utils.config import get_base_folder
 from utils.distributed import plan_plots
 from utils.distributed.cost_model import Cluster
@@ -120,7 +120,7 @@ def find_ready_times(network: Network, cfg, cluster: Cluster, profile: Optional[
     """When each gradient of a network is complete on one device: from a file, or counted."""
     run = replace(cfg.run, device="CPU", amp="O0", all_reduce="none", cluster=cluster)
     run = replace(run, backward=profile or cfg.run.gradient_profile)
-    cfg = without_checkpoint(replace(cfg, run=run))
+    cfg = drop_pretrained(replace(cfg, run=run))
     step = build_train_step(network.name, cfg, runtime.start(cfg.run))
     names = [p.name for p in step.optimizer.parameters]
     sizes = [p.size * p.itemsize for p in step.optimizer.parameters]

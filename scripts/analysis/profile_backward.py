@@ -23,9 +23,9 @@ from mindspore import Tensor, nn
 from utils import cli, log, runtime
 from utils.build_networks import (
     build_train_step,
+    drop_pretrained,
     make_dummy_batch,
     measure_median_seconds,
-    without_checkpoint,
 )
 from utils.distributed.cost_model import Cluster
 from utils.distributed.fusion_planner import layer_ends, segments_of
@@ -61,7 +61,7 @@ def main(
 ) -> None:
     with report_write_errors(out, "--out"):  # before the measuring
         out.parent.mkdir(parents=True, exist_ok=True)
-    cfg = without_checkpoint(replace(cfg, run=replace(cfg.run, all_reduce="none")))
+    cfg = drop_pretrained(replace(cfg, run=replace(cfg.run, all_reduce="none")))
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     step, batch = build_train_step(network.name, cfg, rt), make_dummy_batch(network.name, cfg)

@@ -32,7 +32,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     network, ranks = request["network"], request["ranks"]
     config = Path(request["config"])
     cfg = load_config(find_network(network).config, config, request["overrides"])
-    cfg = build_networks.without_checkpoint(cfg)
+    cfg = build_networks.drop_pretrained(cfg)
     rt = runtime.start(cfg.run)
     if ranks > 1:
         rt = replace(rt, size=runtime.start_data_parallel()[1])

@@ -130,9 +130,7 @@ def load_settings(request: dict[str, Any]) -> Any:
     """The settings of a request, with fresh weights."""
     config = find_network(request["network"]).config
     overrides = [*request["overrides"], f"run.device={request['device']}"]
-    return build_networks.without_checkpoint(
-        load_config(config, Path(request["config"]), overrides)
-    )
+    return build_networks.drop_pretrained(load_config(config, Path(request["config"]), overrides))
 
 
 def measure_pipelined(step: nn.Cell, inputs: tuple, repeats: int) -> float:
