@@ -109,7 +109,7 @@ def simulate_order(network: Network, cfg, cluster: Cluster, chip: str, folder: P
     with report_write_errors(folder, "--out"):  # before the dry run, which takes a minute
         folder.mkdir(parents=True, exist_ok=True)
     positions = order_gradients(network.name, cfg, chip, get_base_folder() / ".cache" / "dry_run")
-    cfg = replace(cfg, run=replace(cfg.run, backward=None))
+    cfg = replace(cfg, run=replace(cfg.run, gradient_profile=None))
     backward = time_positions(positions, find_ready_times(network, cfg, cluster, None), chip)
     with report_write_errors(path, "--out"):
         write_backward(path, backward, cfg.data.batch, chip)
@@ -119,7 +119,7 @@ def simulate_order(network: Network, cfg, cluster: Cluster, chip: str, folder: P
 def find_ready_times(network: Network, cfg, cluster: Cluster, profile: Optional[Path]) -> Backward:
     """When each gradient of a network is complete on one device: from a file, or counted."""
     run = replace(cfg.run, device="CPU", amp="O0", all_reduce="none", cluster=cluster)
-    run = replace(run, backward=profile or cfg.run.gradient_profile)
+    run = replace(run, gradient_profile=profile or cfg.run.gradient_profile)
     cfg = drop_pretrained(replace(cfg, run=run))
     step = build_train_step(network.name, cfg, runtime.start(cfg.run))
     names = [p.name for p in step.optimizer.parameters]

@@ -41,7 +41,7 @@ def order_gradients(network: str, cfg: Any, chip: str, cache: Path) -> dict[str,
             f"--chip {chip}: a dry run shows the order of gradients on Ascend only; "
             "scripts/analysis/profile_backward.py measures it on a device"
         )
-    cfg = replace(cfg, run=replace(cfg.run, all_reduce="none", backward=None))
+    cfg = replace(cfg, run=replace(cfg.run, all_reduce="none", gradient_profile=None))
     with tempfile.TemporaryDirectory() as temporary:
         config, kept = Path(temporary, "config.yaml"), Path(temporary, "kept")
         config.write_text(to_yaml(cfg))
