@@ -11,11 +11,12 @@ import pytest
 from mindspore import Tensor
 
 from tests.own_process import run_in_own_process
-from utils.config import ROOT, load_config
+from utils.config import ROOT, list_settings, load_config
 from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import segment_ends
 from utils.networks import find_network, list_networks
 from utils.runtime import Runtime
+from utils.train.run_dir import CHANGEABLE_ON_RESUME
 from utils.train.trainer import TrainSetup
 
 YAMLS = sorted(
@@ -34,6 +35,16 @@ def test_a_yaml_loads_and_says_how_to_run_it(path: Path):
     net = find_network(network).model.build_network(**cfg.model_arguments())
     names = [p.name for p in net.trainable_params()]
     assert segment_ends(names, cfg.run.all_reduce)[-1] == len(names) - 1
+
+
+def test_settings_that_may_change_on_resume_exist():
+    known = {
+        name for network in list_networks() for name in list_settings(find_network(network).config)
+    }
+    changeable = {
+        f"{section}.{key}" for section, keys in CHANGEABLE_ON_RESUME.items() for key in keys
+    }
+    assert changeable - known == set()
 
 
 TOY = {

@@ -58,9 +58,10 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
 
 
 def build_validation(cfg: Config, net, rt: runtime.Runtime):
-    """A function that evaluates `net` during training; None if `run.eval_every` is 0.
+    """A function that evaluates `net` on the test list; None if `run.eval_every` is 0.
 
-    Reads the annotation file now, so that a bad line ends the run before training starts.
+    The trainer calls it every `run.eval_every` epochs. The annotation file is read now, so that a
+    bad line ends the run before training starts.
     """
     if not cfg.run.eval_every:
         return None

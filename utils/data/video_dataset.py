@@ -1,7 +1,7 @@
 """Annotated videos as MindData sources: sample sequence, unreadable videos, padded last batch.
 
-A network folder subclasses TrainVideos and EvalVideos and defines what one row is. This module
-holds what all networks share.
+The dataset.py of each network subclasses TrainVideos and EvalVideos, and defines what one row is:
+which frames, which crops, which axes.
 """
 
 import abc
@@ -21,19 +21,21 @@ from utils.nn.dropout import DropoutFactors
 from utils.runtime import Runtime
 from utils.video.decoders import VideoError
 
-MAX_TRIES = 100  # other videos tried in place of one that cannot be read
+MAX_TRIES = 100  # videos tried for one row, the one of the sample sequence included
 
 
 def train_sampler(cfg, records: Sequence, rt: Runtime) -> TrainSampler:
     """The sampler of a training run over these records.
 
-    The sampler of packed videos reads shards sequentially (`utils.data.packed.sampler`). Logs if
-    ranks read the same shards, and if an epoch leaves out more than 2 % of the samples.
+    Packed videos (`data.packed`) have a sampler that reads each shard file from its beginning to
+    its end (`utils.data.packed.sampler`). It assigns the shard files to the micro-batches of all
+    ranks. Logs if several of them read the same shard file, and if an epoch leaves out more than
+    2 % of the samples.
     """
     common = (len(records), cfg.data.batch, rt.rank, rt.size, rt.seed)
     if cfg.data.packed is None:
         return TrainSampler(*common)
-    parts = rt.size * cfg.train.accumulation_steps
+    parts = rt.size * cfg.train.accumulation_steps  # micro-batches of an update, over all ranks
     shards = shards_of(records)
     sampler = PackedSampler(*common, group=cfg.data.batch * parts, shards=shards)
     for count in {len(data_set) for data_set in shards}:
@@ -47,12 +49,11 @@ def train_sampler(cfg, records: Sequence, rt: Runtime) -> TrainSampler:
 
 
 class TrainVideos(abc.ABC):
-    """Random-access training rows of one rank.
+    """Random-access training rows of one rank, for all remaining epochs of the run.
 
-    Index 0 is the first row after the first `skip` batches of the sample sequence, so a resumed
-    run continues there. A row is a function of seed, epoch and sample alone. If a video cannot be
-    read, another one replaces it, drawn at random. A video that is known to be unreadable draws no
-    random number for itself.
+    A resumed run has trained the first `skip` batches already; index 0 is the row after them. The
+    row of a readable video depends on seed, epoch and sample only. An unreadable video is replaced
+    by another one, chosen at random. Once a video is known to be unreadable, it is not read again.
 
     Args:
         records: the annotation file's records.
@@ -82,10 +83,10 @@ class TrainVideos(abc.ABC):
                 except VideoError as error:
                     self.unreadable.add(sample, str(error))
             sample = rng.randint(len(self.records))
-        return self.make_blank_row()  # the run is about to stop (data.max_unreadable)
+        return self.make_blank_row()  # the trainer stops the run: `find_fault`
 
     def decode(self, index: int) -> np.ndarray:
-        """Only the decoded frames of a row: the lower bound of the cost of `self[index]`."""
+        """Only the decoded frames of a row, for the benchmark of the data path."""
         sample, rng = self.draw_sample(index)
         return self.read_frames(self.records[sample], rng)
 
@@ -95,7 +96,7 @@ class TrainVideos(abc.ABC):
         return sample, sample_rng(self.sampler.seed, epoch, sample)
 
     def find_fault(self) -> str:
-        """Why the training must stop (too many unreadable videos), or an empty string."""
+        """Why the trainer must stop the run (too many unreadable videos), or an empty string."""
         return self.unreadable.describe_excess(self.data.max_unreadable)
 
     def dataset(self, dropout: Optional[DropoutFactors] = None) -> Optional[ds.Dataset]:
@@ -116,7 +117,11 @@ class TrainVideos(abc.ABC):
 
     @abc.abstractmethod
     def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
-        """The decoded frames of a video; takes its random numbers before `make_row` does."""
+        """The decoded frames of a video.
+
+        `make_row` must call this before it takes other random numbers, so that `decode` reads the
+        same frames.
+        """
 
     @abc.abstractmethod
     def make_row(self, record: Record, rng: np.random.RandomState) -> tuple:
@@ -124,7 +129,7 @@ class TrainVideos(abc.ABC):
 
     @abc.abstractmethod
     def make_blank_row(self) -> tuple:
-        """A row of the same shapes and types."""
+        """A row of the shapes and types of `make_row`, in place of a video that cannot be read."""
 
 
 class RowsWithDropout:
@@ -177,7 +182,7 @@ class EvalVideos(abc.ABC):
         return np.zeros(self.shape, np.uint8), np.int32(0), np.bool_(False)
 
     def make_checked_views(self, record: Record, sample: int) -> np.ndarray:
-        """Views of the declared shape: scores summed over too few views would go unnoticed."""
+        """Checks the shape of the views. A missing view would only change the scores silently."""
         views = self.make_views(record, sample)
         if views.shape != self.shape:
             raise AssertionError(f"{record.path}: views {views.shape} instead of {self.shape}")

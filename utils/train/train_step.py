@@ -1,16 +1,23 @@
 """The train step of all networks: a Cell that `mindspore.train.Model` runs batch by batch.
 
-forward -> scaled backward -> [accumulate] -> AllReduce -> finite? -> clip -> update -> [EMA]
+forward -> scaled backward -> [accumulate] -> AllReduce -> finite? -> clip norm -> update -> [EMA]
 
-* AllReduce overlaps the backward pass: each gradient segment is reduced as soon as it is complete.
-* Loss scale, number of ranks, micro-batches and clipping are one factor. It is applied to the
-  gradients once; if it is constant, the optimizer applies it.
-* Overflow check: a flag is reduced over all ranks, so either all ranks update or none does.
+A step is one call, with one micro-batch. An update of the weights follows `accumulation_steps`
+steps.
+
+* AllReduce overlaps the backward pass: MindSpore fuses the AllReduces of a segment of weights
+  (`run.all_reduce`), and the graph starts each when its gradients exist. With accumulation the
+  gradients are reduced after the last micro-batch of an update.
+* One factor removes the loss scale and turns sums over ranks and micro-batches into means. It is
+  applied once, with the factor that clips the norm. Exceptions: the optimizer applies it if it is
+  constant and nothing is clipped; with accumulation, and on several CPU ranks, it is applied before
+  AllReduce.
+* Overflow check: an overflow flag is reduced over all ranks, so all ranks update or none does.
 * Accumulation averages `accumulation_steps` micro-batches per update. The remaining micro-batches
-  at the end of an epoch make an update of their own, averaged over their number. Accumulated
-  gradients are local to a rank and are not saved, so a run is saved, and stops, only between
-  updates.
-* Clipping is by the total L2 norm of the averaged gradients, before weight decay is added.
+  at the end of an epoch make a separate update, averaged over their number. Accumulated gradients
+  are local to a rank and are not saved. So the trainer saves and stops only between updates.
+* Gradients are clipped by the total L2 norm of the averaged gradients, before the optimizer adds
+  weight decay.
 * The host reads one small array per step: OUTPUTS.
 """
 
@@ -35,7 +42,8 @@ from utils.train.gradients import (
 )
 from utils.weights.checkpoint import is_state
 
-# The values that a step returns. The last two are requests: above 0 if any rank has made them.
+# The values that a step returns. The last two are requests to stop, by a signal or because too many
+# videos are unreadable: above 0 from the step on in which any rank has made them.
 OUTPUTS = ("loss", "top1", "loss_scale", "overflows", "stop", "bad_data")
 REQUESTS = OUTPUTS[-2:]
 
@@ -43,14 +51,16 @@ REQUESTS = OUTPUTS[-2:]
 class TrainStep(nn.Cell):
     """(clip, target[, dropout factors]) -> float32 (6,), the values of OUTPUTS.
 
-    `target` is what `loss` takes together with the scores: labels int32 (N,), or float32 (N, ...)
-    whose first column is the label. `mix`, if there is one, computes the network's input from clip
-    and target. A network with dropout takes the factors of `self.dropout`, float32 (N, K) or
-    (N, copies, K).
+    `clip`: a batch as the network takes it, uint8; the axes are in each `model.py`. `target` is
+    what `loss` takes together with the scores: labels int32 (N,), or float32 (N, C) whose first
+    column is the label; with mixup for example (N, 3): label, the other clip's label, weight. `mix`
+    (optional) computes the network's input from clip and target. A network with dropout also takes
+    the factors of `self.dropout`: float32 (N, K), or (V, copies, K) if a batch has `copies` clips
+    of V videos each. K is the number of factors of a clip in all dropout layers.
 
     loss and top1 are means over all ranks; `overflows` counts the consecutive updates that were not
     finite. Every returned value is the same on every rank. `train` has `accumulation_steps`,
-    `clip_norm` (0: do not clip) and `ema_decay` (decay; 0: no average).
+    `clip_norm` (0: do not clip) and `ema_decay` (0: no EMA).
     """
 
     def __init__(
@@ -73,10 +83,11 @@ class TrainStep(nn.Cell):
         self.steps_per_epoch, self.accumulation_steps = steps_per_epoch, train.accumulation_steps
         self.clip_norm, self.ema_decay = train.clip_norm, train.ema_decay
         self.micro_step = create_counter("micro_step")  # batches seen since the start of the run
-        self.overflows = create_counter("overflows")  # non-finite updates in a row
+        self.overflows = create_counter("overflows")  # consecutive non-finite updates
         self.stop, self.bad_data = (create_request(name) for name in REQUESTS)
         weights = optimizer.parameters
         self.sums = weights.clone("grad_sum", "zeros") if train.accumulation_steps > 1 else ()
+        self.saturated = create_counter("saturated")  # micro-batches of an update with an overflow
         averaged = ms.ParameterTuple(p for p in net.get_parameters() if is_state(p))
         self.ema_sources = averaged if train.ema_decay else ()
         self.ema_weights = averaged.clone("ema", "same") if train.ema_decay else ()
@@ -88,13 +99,15 @@ class TrainStep(nn.Cell):
         self.norm = VectorNorm(rt.device)
         self.status = OverflowStatus() if has_status_flags(rt.device) else None
         self.all_finite = choose_all_finite(rt.device)
-        # In MindSpore 2.10's CPU back end, a kernel that writes its gradient directly into a fused
-        # AllReduce fails with "Memory isn't enough": there the factor is applied before AllReduce.
+        # Whether the factor is applied before AllReduce: the sums of micro-batches are copied then
+        # anyway. On CPU, a kernel of MindSpore 2.10 that writes its gradient directly into a fused
+        # AllReduce fails with "Memory isn't enough".
         self.scale_first = train.accumulation_steps > 1 or (rt.device == "CPU" and rt.size > 1)
         self.scale = None if run.dynamic_loss_scale else run.loss_scale * rt.size
         foldable = self.scale is not None and not (self.scale_first or train.clip_norm > 0)
         self.is_folded = foldable and fold_scale(optimizer, self.scale)
-        # Packing pays if gradients are multiplied or summed one by one.
+        # One array of many small gradients saves kernels if each gradient is multiplied (by the
+        # factor) or summed (by the CPU's overflow check).
         self.pack = Packing(weights, active=not self.is_folded or rt.device == "CPU")
         self.gradients = ms.value_and_grad(self.scaled_loss, None, weights, has_aux=True)
         self.map = ops.HyperMap()
@@ -140,26 +153,34 @@ class TrainStep(nn.Cell):
         return self.scaler.scale_value
 
     def make_request(self, name: str) -> None:
-        """Asks all ranks for one of REQUESTS, from the next step on."""
+        """Makes one of REQUESTS: all ranks return it from the next step on."""
         getattr(self, name).set_data(Tensor(1.0, mstype.float32))
 
-    def accumulate_gradients(self, grads: tuple) -> None:
-        """Adds a micro-batch; updates after the last one of a group or of the epoch."""
+    def accumulate_gradients(self, grads: tuple) -> Tensor:
+        """Adds a micro-batch; updates after the last one of an update or of the epoch."""
         self.map(ops.assign_add, self.sums, grads)
+        if self.status is not None:  # the flags are those of one micro-batch
+            overflow = 1 - self.status.is_clear(grads).astype(mstype.int32)
+            ops.assign_add(self.saturated, overflow)
         position = self.micro_step % self.steps_per_epoch
         count = position % self.accumulation_steps + 1
         if count == self.accumulation_steps or position + 1 == self.steps_per_epoch:
-            # A copy: without it the sums would be zero when the optimizer reads them.
             factor = self.compute_factor(1.0 / count.astype(mstype.float32))
+            # The product is a copy. The graph may set the sums to zero before the optimizer runs.
             means = self.map(ops.partial(multiply, factor), self.sums)
             means, norm = self.reduce_gradients(means)
             finite, _ = self.agree_on_finite(means, norm)
             self.update_weights(means, None, norm, finite)
             self.map(set_zero, self.sums)
-        return count  # MindSpore runs a branch without a result in Python
+            ops.assign(self.saturated, 0)
+        # MindSpore compiles an `if` only if the function returns something; else Python runs it.
+        return count
 
     def reduce_gradients(self, grads: tuple) -> tuple[tuple, Optional[Tensor]]:
-        """The packed sums over the ranks, and their L2 norm if gradients are clipped."""
+        """The packed sums over the ranks, and the sums' L2 norm if gradients are clipped.
+
+        If the factor is already applied, the sums are means.
+        """
         if self.reducer is not None:
             grads = self.reducer(grads)
         grads = self.pack(grads)
@@ -185,7 +206,7 @@ class TrainStep(nn.Cell):
         else:
             ops.assign_add(self.overflows, 1)
         self.scaler.adjust(finite)
-        return finite  # see `add`
+        return finite  # for the reason given in `accumulate_gradients`
 
     def compute_factor(self, part: Tensor) -> Optional[Tensor]:
         """The factor that removes the loss scale and turns sums over ranks into means.
@@ -199,8 +220,13 @@ class TrainStep(nn.Cell):
         return part / (self.scaler.scale_value * self.size)
 
     def is_finite_here(self, grads: tuple, norm: Optional[Tensor]) -> Tensor:
-        """Whether all gradients of this rank are finite."""
+        """Whether this rank has seen no overflow: by the device's flags, or else by the sums.
+
+        The flags of the other ranks' devices are not known here; infinite sums are.
+        """
         if self.status is not None:
+            if self.accumulation_steps > 1:
+                return self.saturated == 0
             return self.status.is_clear(grads)
         if norm is not None:
             return ops.isfinite(norm)
@@ -209,6 +235,7 @@ class TrainStep(nn.Cell):
     def apply_gradients(
         self, grads: tuple, factor: Optional[Tensor], norm: Optional[Tensor]
     ) -> None:
+        """Scales and clips the gradients, and runs the optimizer and the EMA."""
         if norm is not None:
             factor = clip_factor(norm, factor, self.clip_norm)
         if factor is not None:
@@ -226,7 +253,7 @@ class TrainStep(nn.Cell):
     def state(self) -> dict[str, Parameter]:
         """Everything that a resumed run needs, by name: weights, optimizer, EMA, scale, counters.
 
-        Accumulated gradients are not part of it: valid between updates only.
+        Accumulated gradients are not part of it, so it is complete only between updates.
         """
         own = [self.micro_step, self.overflows, *self.ema_weights]
         if isinstance(self.scaler, amp.DynamicLossScaler):
@@ -244,8 +271,10 @@ class TrainStep(nn.Cell):
 
 
 def choose_reducer(weights: ms.ParameterTuple, accumulation_steps: int) -> nn.Cell:
-    """Sums gradients over the ranks in the segments of
-    `utils.distributed.gradient_fusion.split_all_reduce`.
+    """The Cell that sums gradients over the ranks, in the segments that `split_all_reduce` has set.
+
+    MindSpore's own reducer makes one AllReduce a gradient, which the compiler fuses by segments. It
+    fuses none in a branch, which accumulation needs, so SegmentReducer joins the gradients itself.
     """
     if accumulation_steps == 1:
         return nn.DistributedGradReducer(weights, mean=False)
@@ -262,7 +291,10 @@ def create_request(name: str) -> Parameter:
 
 
 def fold_scale(optimizer: nn.Optimizer, scale: float) -> bool:
-    """Lets the optimizer divide gradients by `scale`; False if it cannot do that exactly."""
+    """Lets the optimizer divide gradients by `scale`; False if that is not exact or not supported.
+
+    It is exact for powers of two.
+    """
     return scale == 1 or (hasattr(optimizer, "fold_scale") and optimizer.fold_scale(scale))
 
 

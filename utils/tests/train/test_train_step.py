@@ -164,6 +164,38 @@ def test_an_overflow_in_one_micro_batch_skips_its_group_only():
     assert not np.array_equal(weight(step), before)
 
 
+class SaturatingDevice(nn.Cell):
+    """An Ascend 910A: large numbers saturate and stay finite, and only a flag shows it."""
+
+    def __init__(self):
+        super().__init__()
+        self.flag = Parameter(Tensor(0.0), name="flag", requires_grad=False)
+
+    def clear(self):
+        return ms.ops.assign(self.flag, 0.0)
+
+    def is_clear(self, after):
+        return ms.ops.depend(self.flag, after) == 0
+
+    def construct(self, scores, label):  # the loss, whose kernels set the flag
+        overflow = (scores.abs().max() > 1e3).astype(ms.float32)
+        ms.ops.assign(self.flag, ms.ops.maximum(self.flag, overflow))
+        return (ms.ops.clamp(scores, -1e3, 1e3) ** 2).sum(axis=1).mean()
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_a_saturated_micro_batch_skips_its_update_only(position):
+    """The device's flags are cleared before each micro-batch, so the step has to remember them."""
+    step = build(accumulation_steps=3)
+    step.loss = step.status = SaturatingDevice()
+    before, batches = weight(step), BATCHES[:3]
+    batches[position] = (1e4 * batches[position][0], batches[position][1])
+    assert feed(step, batches)[-1][3] == 1
+    np.testing.assert_array_equal(weight(step), before)
+    assert feed(step, BATCHES[3:6])[-1][3] == 0
+    assert not np.array_equal(weight(step), before)
+
+
 def test_a_dynamic_loss_scale_halves_at_overflow():
     step = build(loss_scale=1024.0, dynamic_loss_scale=True)
     assert feed(step, [POISON])[0][2] == 512

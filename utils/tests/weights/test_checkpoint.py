@@ -5,7 +5,7 @@ import os
 import resource
 import subprocess
 import sys
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from utils.config import ROOT, Run
 from utils.data.sampler import TrainSampler
 from utils.files import write_text
 from utils.runtime import Runtime
-from utils.train.run_dir import CHANGEABLE_ON_RESUME, RunDirectory
+from utils.train.run_dir import RunDirectory
 from utils.train.train_step import create_counter
 from utils.weights.checkpoint import load, save, weights_of
 
@@ -263,7 +263,3 @@ def test_old_epochs_are_dropped_with_their_averages(tmp_path):
     ]
     assert folder.find_newest() == "epoch_010.ckpt"
     folder.lock.close()
-
-
-def test_settings_that_may_change_on_resume_exist():
-    assert CHANGEABLE_ON_RESUME["run"] <= {field.name for field in fields(Run)}
