@@ -49,9 +49,9 @@ from utils import cli, log, runtime
 from utils.build_networks import (
     build_eval_network,
     build_train_step,
+    drop_pretrained,
     make_dummy_batch,
     measure_median_seconds,
-    without_checkpoint,
 )
 from utils.data.loader import count_workers
 from utils.evaluate.metrics import video_scores
@@ -60,7 +60,7 @@ from utils.nn.complexity import count_multiply_adds
 from utils.processes import read_peak_memory
 from utils.testing.golden import compute_scores
 from utils.verify import graph_costs
-from utils.verify.graph_costs import compile_seconds
+from utils.verify.graph_costs import measure_compile_seconds
 
 # The part of functions of the networks, besides `data_profiler.FUNCTIONS`.
 NETWORK_FUNCTIONS = {
@@ -102,14 +102,14 @@ def main(
         rt = runtime.start(cfg.run)
         log.start_log(rt)
         if part:
-            costs = graph_costs.measure_graph(network.name, without_checkpoint(cfg), rt, part)
+            costs = graph_costs.measure_graph(network.name, drop_pretrained(cfg), rt, part)
             print(json.dumps(costs))
             return
         if kind == "eval":
             result.update(measure_eval(network, cfg, rt, seconds))
         elif kind == "step":
             environment = environment if torch else None
-            result.update(measure_step(network, without_checkpoint(cfg), rt, repeats, environment))
+            result.update(measure_step(network, drop_pretrained(cfg), rt, repeats, environment))
         else:
             result.update(measure_data(network, cfg, rt, seconds))
     result["machine"] = results.describe_machine(cfg.run.device)
@@ -137,12 +137,12 @@ def measure_step(
     twin = None if torch is None else baseline.TorchTwin(network.name, cfg, (batch, *shape), torch)
     macs = count_multiply_adds(step.net, shape)
     log.log.info("compiling the training graph ...")
-    compiled = compile_seconds(step, *inputs)
+    compiled = measure_compile_seconds(step, *inputs)
     train = baseline.measure_medians(lambda: step(*inputs).asnumpy(), repeats, twin, "train")
     peaks = read_peak_memory(), twin and twin.peak_gb
     net, clip = build_eval_network(network.name, cfg), clip.reshape(batch, *shape)
     log.log.info("compiling the evaluation graph ...")
-    eval_compiled = compile_seconds(net, clip)
+    eval_compiled = measure_compile_seconds(net, clip)
     evaluation = baseline.measure_medians(
         lambda: compute_scores(net, clip), repeats, twin, "evaluate"
     )

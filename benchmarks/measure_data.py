@@ -22,7 +22,7 @@ from benchmarks.results import format_table, run_script
 from utils import cli
 from utils.config import ROOT
 from utils.data.packed.encoder import DEFAULT_JPEG_QUALITY, to_jpeg
-from utils.files import explained, write_text
+from utils.files import report_write_errors, write_text
 from utils.video.decoders import open_video
 from utils.video.integrity import SUFFIXES
 
@@ -78,7 +78,7 @@ def main(
     if not files:
         raise ValueError(f"--videos: {videos} has no video")
     folder = out.resolve()
-    with explained(folder, "--out"):
+    with report_write_errors(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
         prepare_data(files, folder, clips)
     packs = {codec: pack_videos(folder, codec) for codec in ("video", "jpeg")}

@@ -13,7 +13,7 @@ import mindspore
 
 from utils.config import ROOT
 from utils.data.loader import count_usable_cores
-from utils.files import explained, read_text, write_text
+from utils.files import read_text, report_write_errors, write_text
 
 CPU_INFO = Path("/proc/cpuinfo")
 # Circumstances in a result; those of two results that are compared should be equal.
@@ -57,7 +57,7 @@ def print_result(result: dict, out: Optional[Path]) -> None:
     """Prints a result as the last line, and writes it to the file `out` if there is one."""
     print(json.dumps(result))
     if out:
-        with explained(out, "--out"):
+        with report_write_errors(out, "--out"):
             out.parent.mkdir(parents=True, exist_ok=True)
             write_text(out, json.dumps(result) + "\n")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Optional, Union
 
-from utils.config import Run, check_swap_labels, positive
+from utils.config import Run, check_positive, check_swap_labels
 
 
 class Policy(NamedTuple):
@@ -50,7 +50,7 @@ class DatasetSettings:
     short_side: int = 256  # of a frame in evaluation
 
     def __post_init__(self):
-        positive(self, "data.sets", "num_classes", "clips", "short_side")
+        check_positive(self, "data.sets", "num_classes", "clips", "short_side")
         if not re.fullmatch("[A-Za-z0-9-]+", self.name):
             raise ValueError(
                 f"data.sets: the name {self.name!r} may have letters, digits and hyphens only: it "
@@ -99,7 +99,7 @@ class Data:
             "batch",
             "workers",
         )
-        positive(self, "data", *numbers, "prefetch", "max_pixels")
+        check_positive(self, "data", *numbers, "prefetch", "max_pixels")
         names = [dataset.name for dataset in self.sets]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"data.sets: one or more, each with a name of its own, not {names}")
@@ -149,7 +149,7 @@ class Model:
     recompute: bool = False  # recompute activations: less memory, more time in training
 
     def __post_init__(self):
-        positive(self, "model", "depth", "dim", "heads", "kv_stride")
+        check_positive(self, "model", "depth", "dim", "heads", "kv_stride")
         if (
             self.stage_starts
             and not 0 <= min(self.stage_starts) <= max(self.stage_starts) < self.depth
@@ -188,7 +188,7 @@ class Train:
     new_head: bool = False  # fresh heads, projections and expander
 
     def __post_init__(self):
-        positive(self, "train", "epochs", "lr", "accumulation_steps", "eps")
+        check_positive(self, "train", "epochs", "lr", "accumulation_steps", "eps")
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"train.ema_decay must lie in [0, 1), not {self.ema_decay}")
         if not 0 <= self.smoothing < 1:
@@ -205,7 +205,7 @@ class Eval:
     allow_unreadable: bool = False
 
     def __post_init__(self):
-        positive(self, "eval", "batch", "val_skip")
+        check_positive(self, "eval", "batch", "val_skip")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
 from mvit_multi.predict import build_heads
 from utils import cli, log, runtime
-from utils.evaluate.metrics import print_result, write_beside
+from utils.evaluate.metrics import print_result, write_result_file
 from utils.evaluate.report import report_videos
 from utils.export import inference
 
@@ -41,11 +41,11 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
         )
         for k, source in videos.items()
     }
-    net = inference.load(MViT, cfg, checkpoint_path, NETWORK.classifier)
+    net = inference.load_network(MViT, cfg, checkpoint_path, NETWORK.classifier)
     result = evaluate_datasets(net, videos, rt, {k: page.add for k, page in pages.items()})
     unreadable = sum(metrics["unreadable"] for metrics in result["sets"].values())
     result.update(unreadable=unreadable, checkpoint=str(checkpoint_path))
-    write_beside(checkpoint_path, result, rt)
+    write_result_file(checkpoint_path, result, rt)
     if rt.is_main_process:
         print(format_table(result))
     print_result(result, rt)

@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from mvit_multi.dataset import EvalVideos
-from utils.evaluate.metrics import choose_clips_per_pass, evaluate, sum_unreadable
+from utils.evaluate.metrics import choose_clips_per_pass, evaluate, sum_count
 from utils.runtime import Runtime
 
 
@@ -55,7 +55,7 @@ def evaluate_datasets(
     for k, source in videos.items():
         head, classes = HeadSelector(net, k), source.settings.num_classes
         metrics = evaluate(head, source.dataset(), classes, rt, collect and collect[k], size)
-        metrics["unreadable"] = sum_unreadable(source.unreadable, rt)
+        metrics["unreadable"] = sum_count(source.unreadable.count, rt)
         metrics["views"] = f"{source.clips}x{source.crops}"
         by_name[source.settings.name] = metrics
     means = {

@@ -26,18 +26,25 @@ from utils.export import export, inference
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
     rt = runtime.start(cfg.run)
     log.start_log(rt)
-    want = export.wanted(cfg.eval.batch, **options)
-    info = {"network": "mvit_multi", "columns": export.columns(cfg.data.sets)}
+    export_options = export.check_options(cfg.eval.batch, **options)
+    info = {"network": "mvit_multi", "columns": export.describe_columns(cfg.data.sets)}
 
     def load(level: str, **changes: str) -> ConcatHeads:
-        net = inference.network(MViT, cfg, checkpoint_path, NETWORK.classifier, level, **changes)
+        net = inference.load_checkpoint(
+            MViT, cfg, checkpoint_path, NETWORK.classifier, level, **changes
+        )
         return ConcatHeads(net)
 
     result = export.export(
-        load, get_input_shape(cfg.data), "probabilities", want, info, depthwise_impl="grouped"
+        load,
+        get_input_shape(cfg.data),
+        "probabilities",
+        export_options,
+        info,
+        depthwise_impl="grouped",
     )
     print_result(result, rt)
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__, export.wanted)
+    cli.run(main, Config, __doc__, export.check_options)

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Optional, Union
 
-from utils.config import Run, positive
+from utils.config import Run, check_positive
 
 CIFAR_SIZE = 32
 
@@ -34,7 +34,7 @@ class Data:
     max_unreadable: float = 0.01  # the run stops above this fraction of unreadable images
 
     def __post_init__(self):
-        positive(self, "data", "resize", "crop", "batch", "workers", "prefetch", "min_area")
+        check_positive(self, "data", "resize", "crop", "batch", "workers", "prefetch", "min_area")
         if self.crop > self.resize:
             raise ValueError(f"data.crop {self.crop} is larger than data.resize {self.resize}")
         if self.is_cifar and self.augment == "crop":
@@ -64,7 +64,7 @@ class Model:
     zero_last: bool = False  # the last batch norm of every block starts at 0
 
     def __post_init__(self):
-        positive(self, "model", "num_classes", "first_width")
+        check_positive(self, "model", "num_classes", "first_width")
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Train:
     new_head: bool = False  # the classifier starts fresh
 
     def __post_init__(self):
-        positive(self, "train", "epochs", "lr", "accumulation_steps", "trust_coefficient")
+        check_positive(self, "train", "epochs", "lr", "accumulation_steps", "trust_coefficient")
         if self.optimizer == "lars" and (self.nesterov or self.epsilon < 0):
             raise ValueError("train.optimizer lars: nesterov must be false, epsilon not negative")
         if not 0 <= self.ema_decay < 1 or not 0 <= self.smoothing < 1:
@@ -121,7 +121,7 @@ class Eval:
     allow_unreadable: bool = False
 
     def __post_init__(self):
-        positive(self, "eval", "batch")
+        check_positive(self, "eval", "batch")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from resnet50.network import NETWORK
 from resnet50.predict import build_heads
 from resnet50.readers import describe_samples
 from utils import cli, log, runtime
-from utils.evaluate.metrics import evaluate, print_result, sum_unreadable, write_beside
+from utils.evaluate.metrics import evaluate, print_result, sum_count, write_result_file
 from utils.evaluate.report import Report, Samples
 from utils.export import inference
 
@@ -33,11 +33,11 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     head = build_heads(cfg)[0]
     samples = describe_samples(cfg.data, "test", count, head) if report else Samples()
     pages = Report(report, images.mine, samples, rt, softmax=True)
-    net = inference.load(build_network, cfg, checkpoint_path, NETWORK.classifier)
+    net = inference.load_network(build_network, cfg, checkpoint_path, NETWORK.classifier)
     result = evaluate(net, images, cfg.model.num_classes, rt, pages.add)
-    unreadable = sum_unreadable(images.unreadable, rt)
+    unreadable = sum_count(images.unreadable.count, rt)
     result.update(unreadable=unreadable, views="1x1", checkpoint=str(checkpoint_path))
-    write_beside(checkpoint_path, result, rt)
+    write_result_file(checkpoint_path, result, rt)
     print_result(result, rt)
     pages.write(result)
     return 1 if unreadable and not cfg.eval.allow_unreadable else 0

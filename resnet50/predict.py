@@ -8,7 +8,7 @@ import numpy as np
 
 from resnet50.images import decode_image, resize_and_crop_center
 from resnet50.readers import get_split_path, list_class_folders
-from utils.evaluate.video_inference import Head, Part
+from utils.evaluate.predict import Head, Window
 from utils.video.reader import FrameSource, read_bytes
 
 # The files of class names beside CIFAR's binary files.
@@ -33,19 +33,23 @@ class ImageHead(Head):
     """The classes of ResNet; its view is that of evaluation."""
 
     def __init__(self, cfg: Any):
-        self.data, self.classes, self.shipped = cfg.data, cfg.model.num_classes, cfg.data.labels
-        self.beside = cfg.data.root / CIFAR_NAMES.get(cfg.data.source, "labels.txt")
+        self.data, self.classes, self.builtin_names = (
+            cfg.data,
+            cfg.model.num_classes,
+            cfg.data.labels,
+        )
+        self.names_file = cfg.data.root / CIFAR_NAMES.get(cfg.data.source, "labels.txt")
 
-    def own_names(self) -> Sequence[str]:
-        return super().own_names() or list_folder_names(self.data, self.classes)
+    def find_names(self) -> Sequence[str]:
+        return super().find_names() or list_folder_names(self.data, self.classes)
 
-    def numbers(self, part: Part) -> np.ndarray:
+    def frame_indices(self, window: Window) -> np.ndarray:
         return np.zeros(1, np.int64)
 
-    def cut(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
         return resize_and_crop_center(frames[0], self.data.resize, self.data.crop)[None]
 
-    def pictures(self, views: np.ndarray) -> np.ndarray:
+    def preview_frames(self, views: np.ndarray) -> np.ndarray:
         return views[:, None].transpose(0, 1, 3, 4, 2)
 
 

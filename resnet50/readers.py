@@ -13,8 +13,8 @@ import mindspore.dataset as ds
 import numpy as np
 
 from resnet50.images import decode_image
+from utils.evaluate.predict import Head
 from utils.evaluate.report import Samples
-from utils.evaluate.video_inference import Head
 from utils.video.reader import VideoError, read_bytes, reading
 
 CIFAR = {
@@ -156,7 +156,7 @@ def describe_samples(data, split: str, count: int, head: Head) -> Samples:
         paths = [str(k) for k in range(count)]
     if len(labels) != count:
         labels = [0] * count
-    return Samples(paths, labels, head.told_names())
+    return Samples(paths, labels, head.list_names())
 
 
 def list_class_folders(path: Path) -> list[Path]:

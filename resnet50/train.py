@@ -31,8 +31,7 @@ from utils.data.sampler import TrainSampler
 from utils.evaluate.metrics import evaluate
 from utils.nn.layers import freeze_norms
 from utils.train import optimizers
-from utils.train.train_setup import TrainSetup, build_setup
-from utils.train.trainer import Trainer
+from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights import checkpoint
 
 

@@ -3,9 +3,9 @@
     python scripts/convert_checkpoint.py --network tsm --config_path Y --source S --target T
         [--new_head] [--section.key=value ...]
 
-S is a .pth, .pt, .pth.tar, .pyth, .safetensors or .ckpt file. Every name must find its place on
-both sides; --new_head leaves the classifier fresh (its weights are then not in T). The last line
-of stdout is one JSON object: matched, dropped, missing.
+S is a .pth, .pt, .pth.tar, .pyth, .safetensors or .ckpt file. Every weight of S and of the network
+must match; with --new_head the classifier is not converted (its weights are then not in T). The
+last line of stdout is one JSON object: matched, dropped, missing.
 """
 
 import json
@@ -24,19 +24,19 @@ from utils.weights.convert import convert, read_source
 
 def main(network: Network, cfg, *, source: Path, target: Path, new_head: bool = False) -> None:
     net = network.model.build_network(**cfg.model_arguments())
-    wanted = {name: tuple(p.shape) for name, p in checkpoint.weights_of(net).items()}
+    shapes = {name: tuple(p.shape) for name, p in checkpoint.weights_of(net).items()}
     try:
-        done = convert(read_source(source), wanted, network, new_head)
+        converted = convert(read_source(source), shapes, network, new_head)
     except ValueError as error:
         text = str(error)
         raise ValueError(text if str(source) in text else f"{source}: {text}") from None
     target = target if target.suffix == ".ckpt" else target.with_name(f"{target.name}.ckpt")
-    with files.explained(target, "--target"):
+    with files.report_write_errors(target, "--target"):
         target.parent.mkdir(parents=True, exist_ok=True)
-    arrays = {k: Parameter(Tensor(v), name=k) for k, v in done.arrays.items()}
+    arrays = {k: Parameter(Tensor(v), name=k) for k, v in converted.arrays.items()}
     checkpoint.save(target, arrays, "--target")
-    report = {"matched": len(done.arrays), "dropped": done.dropped, "missing": done.missing}
-    print(json.dumps({**report, "target": str(target)}))
+    report = {"matched": len(converted.arrays), "dropped": converted.dropped}
+    print(json.dumps({**report, "missing": converted.missing, "target": str(target)}))
 
 
 if __name__ == "__main__":

@@ -25,12 +25,12 @@ from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from utils.cli import fill_closed_streams, quietly, show_usage
-from utils.config import home
+from utils.cli import exit_on_broken_pipe, fill_closed_streams, show_usage
+from utils.config import get_base_folder
 from utils.distributed.launch_config import Job, read_job
 from utils.distributed.rendezvous import Rendezvous
 from utils.distributed.worker_group import Failure, WorkerGroup
-from utils.messages import print_line, to_line
+from utils.messages import format_line, print_line
 from utils.processes import adopt_orphans
 from utils.signals import DEBOUNCE
 
@@ -88,7 +88,7 @@ class Launcher:
         self.opening = asyncio.ensure_future(rendezvous.open(name))
         try:
             plan = await self.opening
-            logs = home() / "out" / "logs" / Path(plan["logs"]).name
+            logs = get_base_folder() / "out" / "logs" / Path(plan["logs"]).name
             logs.mkdir(parents=True, exist_ok=True)
             group = WorkerGroup(self.job, plan["port"], logs)
             try:
@@ -121,7 +121,7 @@ class Launcher:
                 own = [self.describe_interruption()] if own or is_second else []
                 deadline = 0 if is_second else deadline
             for failure in own:
-                line = to_line(here + failure.line)
+                line = format_line(here + failure.line)
                 rendezvous.broadcast(dataclasses.asdict(failure) | {"line": line})
             if self.job.node not in finished and group.is_done():
                 finished.add(self.job.node)
@@ -145,5 +145,5 @@ class Launcher:
 
 
 if __name__ == "__main__":
-    with quietly():
+    with exit_on_broken_pipe():
         sys.exit(main())

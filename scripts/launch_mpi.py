@@ -19,7 +19,7 @@ from typing import Optional
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils.cli import show_usage
-from utils.config import home
+from utils.config import get_base_folder
 from utils.distributed.launch_config import find_script, listen, read_mpi_environment
 from utils.messages import print_line
 from utils.processes import die_with_parent
@@ -38,7 +38,9 @@ def main() -> int:
     except ValueError as error:
         print_line(f"error: {error}")
         return 2
-    logs = home() / "out" / "logs" / f"mpi-{os.environ.get('PMIX_NAMESPACE', os.getppid())}"
+    logs = (
+        get_base_folder() / "out" / "logs" / f"mpi-{os.environ.get('PMIX_NAMESPACE', os.getppid())}"
+    )
     logs.mkdir(parents=True, exist_ok=True)
     scheduler = None
     if rank == 0:

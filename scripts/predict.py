@@ -1,21 +1,22 @@
-"""Says what is to be seen in videos (for resnet50: images), and draws what the network saw.
+"""Predicts the classes of videos (for resnet50: images) and draws the frames that are read.
 
     python scripts/predict.py --config_path Y --checkpoint_path C VIDEO [VIDEO ...]
         [--labels FILE] [--top 5] [--out DIR] [--window SECONDS] [--step SECONDS]
         [--stream] [--fps N] [--section.key=value ...]
 
-Scores are those of the network's `eval.py` for the same views. A video longer than 30 seconds is
-cut into windows of 10, which --window changes for any video (0: one clip, however long); --step is
-from one window's start to the next, by default the window. --labels has a line for each class.
+Scores equal those of the network's `eval.py` for the same views. A video longer than 30 seconds is
+divided into windows of 10 seconds; --window divides any video (0: one clip for the whole video).
+--step is the time from one window's start to the next, by default the window. --labels is a file
+with a line for each class.
 
-Prints a table for every video. DIR, by default `predictions` beside the checkpoint, gets
-`predictions.jsonl`, a line a video, and `NAME.png`; of windows also `NAME.csv`, all classes over
-time, and `NAME_timeline.png`. The last line of stdout is one JSON object: predictions, failed, out,
-seconds. Exit status 1 where a video could not be read and others could, 2 where none could.
+Prints a table for every video. Writes `predictions.jsonl`, a line for each video, and `NAME.png`
+into DIR, by default `predictions` beside the checkpoint; for windows also `NAME.csv`, all classes
+over time, and `NAME_timeline.png`. The last line of stdout is one JSON object: predictions, failed,
+out, seconds. Exit status 1 if some of the videos could not be read, 2 if none could.
 
---stream (tsm, built with model.online=true) takes one VIDEO frame by frame, or the camera of that
-number: a JSON line a frame, `NAME_stream.csv` and `NAME_stream.png`; ctrl-C ends it. --fps says how
-many frames a second it takes. Docs: docs/predict.md.
+--stream (tsm, built with model.online=true) reads one VIDEO, or the camera of that number, frame by
+frame: a JSON line for each frame, `NAME_stream.csv` and `NAME_stream.png`; ctrl-C ends it. --fps is
+the number of frames per second. Docs: docs/predict.md.
 """
 
 import os
@@ -26,9 +27,8 @@ from typing import Any, Optional
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils import cli, log, runtime
-from utils.evaluate import video_inference
 from utils.evaluate.metrics import print_result
-from utils.evaluate.predict import Predictor
+from utils.evaluate.predict import Predictor, assign_class_names
 from utils.export import inference
 from utils.networks import Network
 from utils.video.integrity import SUFFIXES
@@ -49,7 +49,7 @@ def main(
     out: Optional[Path] = None,
 ) -> int:
     if step == 0:
-        raise ValueError("--step must be above 0 seconds; leave it out for windows in a row")
+        raise ValueError("--step must be above 0 seconds; without it, windows follow each other")
     windows = window is not None or step is not None
     if (stream and (len(videos) > 1 or windows)) or (fps is not None and not stream):
         raise ValueError("--stream takes one VIDEO, --fps goes with it, --window and --step do not")
@@ -60,20 +60,18 @@ def main(
             raise ValueError(f"{video} is a folder of videos; name them, as in {video}/*.mp4")
     prediction = network.predict
     heads = prediction.build_heads(cfg)
-    video_inference.name_classes(heads, labels)
+    assign_class_names(heads, labels)
     folder = out or Path(checkpoint_path).parent / "predictions"
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     if stream:
         if not network.streams:
-            raise ValueError(
-                f"--stream: {network.name} has no form that takes frame after frame; tsm has"
-            )
+            raise ValueError(f"--stream: {network.name} cannot read frame by frame; tsm can")
         rest = (heads[0], top, fps or 0.0, folder)
         print_result(network.streaming.run_stream(cfg, checkpoint_path, videos[0], *rest), rt)
         return 0
     build = network.model.build_network
-    net = inference.load(build, cfg, checkpoint_path, network.classifier)
+    net = inference.load_network(build, cfg, checkpoint_path, network.classifier)
     rest = (folder, top, window, step)
     predictor = Predictor(net, heads, lambda path: prediction.open_source(path, cfg), *rest)
     result = predictor.run(videos)

@@ -22,9 +22,9 @@ from tqdm import tqdm
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils import cli
-from utils.config import ROOT, home
+from utils.config import ROOT, get_base_folder
 
-DATA, OUT = home() / "data" / "drawn", home() / "out"
+DATA, OUT = get_base_folder() / "data" / "drawn", get_base_folder() / "out"
 CONFIG = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
 VIDEOS = ["--train", "60", "--test", "16"]  # per class
 NETWORKS = {

@@ -1,11 +1,12 @@
-"""The installed command `zoo`: runs the scripts of this zoo, unchanged.
+"""The installed command `zoo`: runs the scripts of this zoo.
 
     zoo train NETWORK ARGUMENTS     is    python NETWORK/train.py ARGUMENTS
     zoo check-env ARGUMENTS         is    python scripts/check_env.py ARGUMENTS
     zoo make-lists ARGUMENTS        is    python scripts/data/make_lists.py ARGUMENTS
 
-`zoo --help` lists all commands; `zoo COMMAND --help` shows the usage of one. A yaml of the zoo is
-given by its name here, `tsm/configs/tsm_smoke.yaml`; `data` and `out` are in the current folder.
+`zoo --help` lists all commands; `zoo COMMAND --help` shows the usage of one. The path of a yaml of
+the zoo starts at its network, `tsm/configs/tsm_smoke.yaml`; `data` and `out` are in the current
+folder.
 """
 
 import ast
@@ -17,44 +18,23 @@ from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
-OF_A_NETWORK = ("train", "eval", "export")  # scripts of every network folder
-FOLDERS = {
-    "scripts": ("predict", "convert_checkpoint", "check_env", "quickstart", "launch", "launch_mpi"),
-    "scripts/data": (
-        "make_lists",
-        "check_videos",
-        "pack_videos",
-        "pack_images",
-        "sort_imagenet",
-        "synthesize_videos",
-        "synthesize_images",
-    ),
-    "scripts/analysis": (
-        "complexity",
-        "plot_training",
-        "plan_allreduce",
-        "profile_backward",
-        "compare_step",
-        "dry_run",
-        "dry_run_recipes",
-        "verify_device",
-    ),
-    "benchmarks": ("benchmark", "measure_data", "measure_networks"),
-    "benchmarks/scaling": ("measure_scaling", "predict_scaling"),
-}
+NETWORK_SCRIPTS = ("train", "eval", "export")  # of every network folder
+FOLDERS = ("scripts", "scripts/data", "scripts/analysis", "benchmarks", "benchmarks/scaling")
+NOT_COMMANDS = ("compare_versions", "data_profiler", "netns", "results", "worker", "zoo")
 COMMANDS = {
-    name.replace("_", "-"): f"{folder}/{name}.py"
-    for folder, names in FOLDERS.items()
-    for name in names
+    path.stem.replace("_", "-"): f"{folder}/{path.name}"
+    for folder in FOLDERS
+    for path in sorted((ROOT / folder).glob("*.py"))
+    if path.stem not in NOT_COMMANDS
 }
 sys.path[0] = str(ROOT)
 
-from utils.cli import quietly, show_usage
+from utils.cli import exit_on_broken_pipe, show_usage
 
 
 def main() -> None:
     name, rest = "".join(sys.argv[1:2]), sys.argv[2:]
-    if name in OF_A_NETWORK:
+    if name in NETWORK_SCRIPTS:
         script = find_network_script(name, rest)
     elif name in COMMANDS:
         script = ROOT / COMMANDS[name]
@@ -62,19 +42,19 @@ def main() -> None:
         print("\n".join([__doc__.strip(), "", *describe_commands()]))
         sys.exit(0 if name else 2)
     else:
-        near = get_close_matches(name, [*OF_A_NETWORK, *COMMANDS], n=1)
+        near = get_close_matches(name, [*NETWORK_SCRIPTS, *COMMANDS], n=1)
         advice = f"did you mean {near[0]}?" if near else "`zoo --help` lists the commands"
         stop(f"unknown command {name}; {advice}")
     sys.argv = [str(script), *rest]
     show_usage(ast.get_docstring(ast.parse(script.read_text())))
     os.environ.setdefault("GLOG_v", "3")  # MindSpore's warnings; errors still show
-    with quietly():
+    with exit_on_broken_pipe():
         runpy.run_path(str(script), run_name="__main__")
 
 
 def describe_commands() -> list[str]:
     """A line for each command: its name and the first sentence of its script."""
-    lines = [f"  {name:20}{name.capitalize()}s a network" for name in OF_A_NETWORK]
+    lines = [f"  {name:20}{name.capitalize()}s a network" for name in NETWORK_SCRIPTS]
     for name, script in COMMANDS.items():
         about = ast.get_docstring(ast.parse((ROOT / script).read_text()))
         lines.append(f"  {name:20}{about.splitlines()[0]}")

@@ -20,7 +20,7 @@ from mindspore import ops
 from tsm import train
 from tsm.config import Config
 from utils import cli
-from utils.train import train_setup, trainer
+from utils.train import trainer
 from utils.train.train_step import TrainStep
 
 NAMES = ("POISONED_STEP", "FLAGGED_STEP", "LAST_STEP")
@@ -58,9 +58,9 @@ def main(cfg: Config) -> None:
 
     def keep(cfg, rt, sampler):
         if rt.rank == rt.size - 1:
-            train_setup.TrainStep = PoisonedStep if POISONED > 0 else TrainStep
+            trainer.TrainStep = PoisonedStep if POISONED > 0 else TrainStep
             if FLAGGED > 0:
-                train_setup.TrainStep = FlaggedStep
+                trainer.TrainStep = FlaggedStep
             trainer.TrainingLoop = StoppedLoop
         setup = build(cfg, rt, sampler)
         kept["rank"], kept["step"] = rt.rank, setup.step

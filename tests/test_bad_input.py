@@ -34,7 +34,10 @@ def one_line(done, *words: str) -> None:
     [
         ("--train.epoch=3", ["unknown setting train.epoch; nearest: epochs"]),
         ("--data.train_list=none.txt", ["none.txt does not exist"]),
-        ("--data.batch=99", ["data.batch", "24 samples do not fill one batch of 99"]),
+        (
+            "--data.batch=99",
+            ["24 samples do not fill one batch of 99 on each of 1 ranks; lower data.batch"],
+        ),
     ],
 )
 def test_a_wrong_setting_ends_a_command(tiny, tmp_path, argument, words):
@@ -44,14 +47,14 @@ def test_a_wrong_setting_ends_a_command(tiny, tmp_path, argument, words):
 
 
 @pytest.mark.slow
-def test_more_devices_than_batches_are_told(tiny, tmp_path):
+def test_more_devices_than_batches_are_reported(tiny, tmp_path):
     out = [f"--run.out={tmp_path / 'run'}", "--data.batch=20"]
     done = call("scripts/run_distribute_train.sh", "tsm", "2", *tiny[1:], *out)
     assert done.returncode == 2
     assert "24 samples do not fill one batch of 20 on each of 2 ranks" in done.stderr
 
 
-def test_a_python_without_mindspore_is_told():
+def test_a_python_without_mindspore_is_reported():
     """As in a shell where nobody has activated the environment."""
     command = [sys.executable, "-S", str(ROOT / "tsm" / "train.py"), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -81,7 +84,7 @@ def quickstart(checkout: Path, **variables: str) -> subprocess.CompletedProcess:
     )  # fmt: skip
 
 
-def test_an_installation_without_a_network_is_told(scripts):
+def test_an_installation_without_a_network_is_reported(scripts):
     done = quickstart(scripts)
     assert done.returncode == 2
     *_, reason, advice = done.stderr.splitlines()
@@ -89,7 +92,7 @@ def test_an_installation_without_a_network_is_told(scripts):
     assert advice.endswith("(no network? no room on the disk?). Run the same command again.")
 
 
-def test_a_wrong_python_is_told(scripts):
+def test_a_wrong_python_is_reported(scripts):
     shutil.rmtree(scripts / ".venv")
     done = quickstart(scripts, ZOO_PYTHON="/bin/false")
     assert done.returncode == 2
@@ -122,20 +125,14 @@ def test_launch_scripts_show_their_usage_and_know_the_networks(script):
     assert "no network named tms; there are: " in done.stderr
 
 
-def test_a_wrong_count_of_devices_is_told():
-    done = call("scripts/run_distribute_train.sh", "tsm", "two", "x.yaml")
-    assert done.returncode == 2
-    assert "DEVICES must be a whole number above 0, not two" in done.stderr
-
-
-def test_an_unknown_checkpoint_is_told(tiny, tmp_path):
+def test_an_unknown_checkpoint_is_reported(tiny, tmp_path):
     alien = tmp_path / "alien.ckpt"
     save(alien, {"encoder.weight": Tensor(np.ones(3, np.float32))})
     one_line(call("tsm/eval.py", *tiny, f"--checkpoint_path={alien}"), "missing", "unknown")
 
 
 @pytest.mark.parametrize("suffix", ["mindir", "onnx"])
-def test_a_damaged_export_is_told(tiny, tmp_path, suffix):
+def test_a_damaged_export_is_reported(tiny, tmp_path, suffix):
     file = tmp_path / f"net.{suffix}"
     file.write_bytes(b"sound")
     append_checksum(file)
@@ -147,7 +144,8 @@ def test_a_damaged_export_is_told(tiny, tmp_path, suffix):
 def test_another_class_count_needs_a_new_head(tiny, trained, tmp_path):
     arguments = [*tiny, "--model.num_classes=9", f"--train.pretrained={trained}"]
     arguments += [f"--run.out={tmp_path / 'run'}", "--train.epochs=2"]
-    one_line(call("tsm/train.py", *arguments), "base_model.fc.weight is [8, ", "new_head=true")
+    done = call("tsm/train.py", *arguments)
+    one_line(done, "base_model.fc.weight is [8, 64] instead of [9, 64]", "train.new_head=true")
     done = call("tsm/train.py", *arguments, "--train.new_head=true")
     assert done.returncode == 0, done.stderr
 
@@ -163,7 +161,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder_is_told(tiny, tmp_path):
+def test_a_read_only_folder_is_reported(tiny, tmp_path):
     tmp_path.chmod(0o500)
     one_line(call("tsm/train.py", *tiny, f"--run.out={tmp_path / 'run'}"), "cannot write")
 

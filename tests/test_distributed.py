@@ -9,7 +9,7 @@ from tests.helpers import assert_report, assert_segments, call, last_json, run, 
 def test_two_workers_train_and_one_speaks(pair):
     done, result, out = pair
     assert result["steps"] == 12
-    assert "gradients travel in 3 segments" in done.stderr
+    assert "gradients are reduced in 3 segments" in done.stderr
     assert "2 a device x 2 devices x 1 accumulated = 4 an update" in done.stderr
     lines = (out / "log.jsonl").read_text().splitlines()
     assert len(lines) == 6, "one rank writes"

@@ -17,7 +17,7 @@ from utils.distributed.gradient_fusion import segment_ends
 from utils.networks import find_network, list_networks
 from utils.runtime import Runtime
 from utils.train.run_dir import CHANGEABLE_ON_RESUME
-from utils.train.train_setup import TrainSetup
+from utils.train.trainer import TrainSetup
 
 YAMLS = sorted(
     path for network in list_networks() for path in (ROOT / network / "configs").glob("*.yaml")

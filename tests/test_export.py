@@ -22,17 +22,18 @@ from utils import cli
 from utils.config import ROOT, load_config
 from utils.evaluate.metrics import video_scores
 from utils.export import export, inference, mindir
-from utils.export import exported as exported_network
 from utils.networks import find_network
 from utils.testing.golden import build_state_dict, load_weights
 from utils.weights import checkpoint
 from utils.weights.model_checksum import SIZE
 
 TSM = {"num_classes": 5, "segments": 4, "arch": "resnet18", "first_width": 8}
+FULL_WIDTH = {"num_classes": 5, "segments": 4}
 PIXELS = {"mean": (0.4, 0.5, 0.6), "std": (0.2, 0.2, 0.3)}
 X3D = {"num_classes": 5, "frames": 4, "crop": 32, "depth_factor": 0.4}
 MVIT = {"datasets": ("a", "b"), "num_classes": (5, 4), "frames": 4, "crop": 32, "depth": 2}
 MVIT.update(dim=16, stage_starts=(1,), kv_stride=2)
+MVIT_TAPS = {**MVIT, "depthwise_impl": "taps"}
 ONE = {"datasets": ("a",), "num_classes": (5,), "single_head": True, "expander": False}
 TAPS, FRAMES = ({"depthwise_impl": impl, "stem_impl": impl} for impl in ("taps", "frames"))
 GROUPED = {
@@ -54,34 +55,14 @@ MORE = {
     "tsm_online": ("tsm", {**TSM, "online": True, "consensus": "identity"}, (4, 3, 32, 32)),
     "tsm_pool": ("tsm", {**TSM, "temporal_pool": True}, (4, 3, 32, 32)),
     "tsm_flow": ("tsm", {**TSM, "modality": "flow", "frames_per_segment": 5}, (4, 10, 32, 32)),
-    "tsm_mobilenetv2": (
-        "tsm",
-        {"num_classes": 5, "segments": 4, "arch": "mobilenetv2"},
-        (4, 3, 64, 64),
-    ),
-    "tsm_non_local": (
-        "tsm",
-        {"num_classes": 5, "segments": 4, "non_local": True},
-        (4, 3, 64, 64),
-    ),
-    "resnet50_se": (
-        "resnet50",
-        {**PIXELS, "num_classes": 5, "arch": "se_resnet50"},
-        (3, 64, 64),
-    ),
+    "tsm_mobilenetv2": ("tsm", {**FULL_WIDTH, "arch": "mobilenetv2"}, (4, 3, 64, 64)),
+    "tsm_non_local": ("tsm", {**FULL_WIDTH, "non_local": True}, (4, 3, 64, 64)),
+    "resnet50_se": ("resnet50", {**PIXELS, "num_classes": 5, "arch": "se_resnet50"}, (3, 64, 64)),
     "x3d_taps": ("x3d", {**X3D, **TAPS}, (3, 4, 32, 32)),
     "x3d_windows": ("x3d", {**X3D, **FRAMES}, (3, 4, 64, 64)),
-    "mvit_taps": ("mvit_multi", {**MVIT, "depthwise_impl": "taps"}, (3, 4, 32, 32)),
-    "mvit_relative": (
-        "mvit_multi",
-        {**MVIT, "depthwise_impl": "taps", "relative": True},
-        (3, 4, 32, 32),
-    ),
-    "mvit_plain": (
-        "mvit_multi",
-        {**MVIT, **ONE, "depthwise_impl": "taps", "variant": "pyslowfast"},
-        (3, 4, 32, 32),
-    ),
+    "mvit_taps": ("mvit_multi", MVIT_TAPS, (3, 4, 32, 32)),
+    "mvit_relative": ("mvit_multi", {**MVIT_TAPS, "relative": True}, (3, 4, 32, 32)),
+    "mvit_plain": ("mvit_multi", {**MVIT_TAPS, **ONE, "variant": "pyslowfast"}, (3, 4, 32, 32)),
 }
 
 
@@ -92,43 +73,43 @@ def build_toy(network: str, arguments: dict, level: str, **changes: str) -> nn.C
     # Not scaled, the attention of a non-local block makes any rounding large.
     state.update({name: value / 8 for name, value in state.items() if ".nl.theta." in name})
     load_weights(net, state, find_network(network))
-    net = inference.ready(net, level)
+    net = inference.prepare_for_evaluation(net, level)
     return ConcatHeads(net) if network == "mvit_multi" else net
 
 
-def exported(toy: tuple, target, kind: str, **options) -> dict:
+def export_toy(toy: tuple, target, kind: str, **options) -> dict:
     network, arguments, clip = toy
-    want = export.wanted(2, format=kind, target=Path(target), **options)
+    export_options = export.check_options(2, format=kind, target=Path(target), **options)
     load, info = partial(build_toy, network, arguments), {"network": network}
-    return export.export(load, clip, "scores", want, info, **GROUPED.get(network, {}))
+    return export.export(load, clip, "scores", export_options, info, **GROUPED.get(network, {}))
 
 
-def kinds(path) -> set:
+def list_operators(path) -> set:
     """The operators in a MINDIR or ONNX file."""
     if path.suffix == ".mindir":
-        return {node.kind for node in mindir.read(path).nodes}
+        return {node.kind for node in mindir.read_graph(path).nodes}
     return {node.op_type for node in importlib.import_module("onnx").load(path).graph.node}
 
 
-def check(toy: tuple, folder, kind: str, **options) -> dict:
-    messages = exported(toy, folder / "net", kind, **options)
+def check_export(toy: tuple, folder, kind: str, **options) -> dict:
+    result = export_toy(toy, folder / "net", kind, **options)
     file = folder / f"net.{kind}"
     assert list(folder.iterdir()) == [file]
-    assert messages["bytes"] == file.stat().st_size
-    assert messages["input"]["dtype"] == options.get("input", "uint8")
+    assert result["bytes"] == file.stat().st_size
+    assert result["input"]["dtype"] == options.get("input", "uint8")
     batch = options.get("batch", 2) or None
-    assert messages["input"]["shape"] == [batch, *toy[2]]
-    (scores,) = messages["outputs"]
+    assert result["input"]["shape"] == [batch, *toy[2]]
+    (scores,) = result["outputs"]
     assert (scores["name"], scores["dtype"]) == ("scores", "float32")
     assert scores["shape"][0] == batch
     assert scores["shape"][-1] in (5, 9)
-    assert not [name for name in kinds(file) if "BatchNorm" in name]
-    return messages
+    assert not [name for name in list_operators(file) if "BatchNorm" in name]
+    return result
 
 
 @pytest.mark.parametrize("name", TOYS)
 def test_a_mindir_of_any_batch_gives_the_scores_of_the_network(name, tmp_path):
-    assert check(TOYS[name], tmp_path, "mindir", batch=0)["relative_difference"] < 1e-6
+    assert check_export(TOYS[name], tmp_path, "mindir", batch=0)["relative_difference"] < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -155,9 +136,9 @@ def test_a_cpu_writes_the_mindir_for_an_ascend(network, setting, tmp_path):
     ascend = load_config(config, path, [*toy, "run.device=Ascend"]).model_arguments()
     arguments = load_config(config, path, [*toy, "run.device=CPU", setting]).model_arguments()
     assert arguments == ascend
-    messages = exported((network, arguments, (3, 4, 32, 32)), tmp_path / "net", "mindir")
-    assert messages["relative_difference"] < 1e-6
-    nodes = mindir.read(tmp_path / "net.mindir").nodes
+    result = export_toy((network, arguments, (3, 4, 32, 32)), tmp_path / "net", "mindir")
+    assert result["relative_difference"] < 1e-6
+    nodes = mindir.read_graph(tmp_path / "net.mindir").nodes
     groups = [(node.kind, node.settings["group"]) for node in nodes if "Conv" in node.kind]
     assert not [group for kind, group in groups if kind == "Conv3D" and group != 1]
     depthwise = [node.settings for node in nodes if node.settings.get("group", 1) > 1]
@@ -168,35 +149,35 @@ def test_a_cpu_writes_the_mindir_for_an_ascend(network, setting, tmp_path):
 def test_a_mindir_of_one_batch_for_normalised_clips(tmp_path):
     folder = tmp_path / "größer als"  # MindSpore itself writes to no such path
     folder.mkdir()
-    check(TOYS["tsm"], folder, "mindir", batch=3, input="float32")
+    check_export(TOYS["tsm"], folder, "mindir", batch=3, input="float32")
 
 
 @pytest.mark.parametrize(
     "name", ["tsm", *(pytest.param(n, marks=SLOW) for n in TOYS if n != "tsm")]
 )
 def test_an_onnx_file_of_any_batch_gives_the_scores_of_the_network(name, tmp_path):
-    needs_onnx()
-    messages = check(TOYS[name], tmp_path, "onnx", batch=0)
-    assert messages["opset"] == 18
+    require_onnx()
+    result = check_export(TOYS[name], tmp_path, "onnx", batch=0)
+    assert result["opset"] == 18
     check_onnx_checksum(tmp_path / "net.onnx")
-    assert messages["relative_difference"] < 1e-5
+    assert result["relative_difference"] < 1e-5
 
 
 @pytest.mark.slow
 def test_an_onnx_file_of_one_batch_for_normalised_clips(tmp_path):
-    needs_onnx()
-    check(TOYS["tsm"], tmp_path, "onnx", input="float32")
-    assert {"Shape", "Cast", "Expand"}.isdisjoint(kinds(tmp_path / "net.onnx"))
+    require_onnx()
+    check_export(TOYS["tsm"], tmp_path, "onnx", input="float32")
+    assert {"Shape", "Cast", "Expand"}.isdisjoint(list_operators(tmp_path / "net.onnx"))
 
 
 @pytest.mark.parametrize("kind", ["mindir", pytest.param("onnx", marks=SLOW)])
 def test_half_precision_halves_the_file(kind, tmp_path):
     if kind == "onnx":
-        needs_onnx()
+        require_onnx()
     toy = ("resnet50", {**TOYS["resnet50"][1], "first_width": 16}, (3, 64, 64))
     (tmp_path / "half").mkdir()
-    half = check(toy, tmp_path / "half", kind, precision="fp16")
-    assert half["bytes"] < 0.55 * exported(toy, tmp_path / "whole", kind)["bytes"]
+    half = check_export(toy, tmp_path / "half", kind, precision="fp16")
+    assert half["bytes"] < 0.55 * export_toy(toy, tmp_path / "whole", kind)["bytes"]
     assert half["relative_difference"] > 1e-5
 
 
@@ -206,16 +187,16 @@ def test_half_precision_halves_the_file(kind, tmp_path):
 @pytest.mark.parametrize("name", [*TOYS, *MORE])
 def test_every_variant_can_be_exported(name, precision, kind, tmp_path):
     if kind == "onnx":
-        needs_onnx()
-    messages = check({**TOYS, **MORE}[name], tmp_path, kind, batch=0, precision=precision)
-    print(json.dumps({"name": name, **messages}))
+        require_onnx()
+    result = check_export({**TOYS, **MORE}[name], tmp_path, kind, batch=0, precision=precision)
+    print(json.dumps({"name": name, **result}))
 
 
 @pytest.fixture(scope="module")
 def normalised(tmp_path_factory):
     """A MINDIR of the toy TSM for batches of two normalised clips."""
     folder = tmp_path_factory.mktemp("normalised")
-    return Path(exported(TOYS["tsm"], folder / "net", "mindir", input="float32")["file"])
+    return Path(export_toy(TOYS["tsm"], folder / "net", "mindir", input="float32")["file"])
 
 
 def settings(*overrides: str):
@@ -226,7 +207,7 @@ def settings(*overrides: str):
 
 def test_a_mindir_is_called_with_pixels_as_its_network_is(normalised):
     cell = build_toy("tsm", TSM, "O0")
-    net = exported_network.load(cell, settings(), normalised)
+    net = mindir.load_network(cell, settings(), normalised)
     clips = np.random.RandomState(1).randint(0, 256, (2, 4, 3, 32, 32)).astype(np.uint8)
     expected = cell(Tensor(clips)).asnumpy()
     np.testing.assert_allclose(net(Tensor(clips)).asnumpy(), expected, rtol=0, atol=1e-5)
@@ -240,7 +221,7 @@ def test_a_mindir_is_called_with_pixels_as_its_network_is(normalised):
 def test_the_views_of_a_video_fill_the_fixed_batch_of_a_mindir(normalised):
     """Five views in a file for two clips: three passes, whatever number is asked for."""
     cell = build_toy("tsm", TSM, "O0")
-    net = exported_network.load(cell, settings(), normalised)
+    net = mindir.load_network(cell, settings(), normalised)
     views = np.random.RandomState(1).randint(0, 256, (1, 5, 4, 3, 32, 32)).astype(np.uint8)
     expected = video_scores(cell, views)
     for size in (0, 5):
@@ -250,25 +231,25 @@ def test_the_views_of_a_video_fill_the_fixed_batch_of_a_mindir(normalised):
 
 @pytest.mark.slow
 def test_a_mindir_of_several_heads_gives_each_its_scores(tmp_path):
-    file = Path(exported(TOYS["mvit_multi"], tmp_path / "net", "mindir")["file"])
+    file = Path(export_toy(TOYS["mvit_multi"], tmp_path / "net", "mindir")["file"])
     net = build_toy("mvit_multi", TOYS["mvit_multi"][1], "O0").net
     clips = Tensor(np.random.RandomState(1).randint(0, 256, (2, 3, 4, 32, 32)).astype(np.uint8))
-    result = exported_network.Exported(file, mindir.read(file), net.normalize, (5, 4))(clips)
+    result = mindir.MindirNetwork(file, mindir.read_graph(file), net.normalize, (5, 4))(clips)
     assert [each.shape for each in result] == [(2, 5), (2, 4)]
-    for one, other in zip(result, net(clips)):
-        np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=0, atol=1e-5)
+    for part, other in zip(result, net(clips)):
+        np.testing.assert_allclose(part.asnumpy(), other.asnumpy(), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("override", "words"),
     [
         ("eval.batch=3", "takes 2 clips at once and eval.batch is 3"),
-        ("model.num_classes=7", "knows 5 classes, and the yaml has 7"),
+        ("model.num_classes=7", "has 5 classes, and the yaml has 7"),
     ],
 )
 def test_a_mindir_that_does_not_fit_the_yaml_is_refused(normalised, override, words):
     with pytest.raises(ValueError, match=words):
-        exported_network.load(nn.Cell(), settings(override), normalised)
+        mindir.load_network(nn.Cell(), settings(override), normalised)
 
 
 def test_one_flipped_bit_in_a_mindir_is_refused(normalised, tmp_path, log_messages):
@@ -278,7 +259,7 @@ def test_one_flipped_bit_in_a_mindir_is_refused(normalised, tmp_path, log_messag
         damaged[position] ^= 1 << position % 8
         file.write_bytes(damaged)
         with pytest.raises(ValueError, match="net.mindir: its checksum differs from its content"):
-            exported_network.load(nn.Cell(), settings(), file)
+            mindir.load_network(nn.Cell(), settings(), file)
     assert not log_messages
 
 
@@ -287,7 +268,7 @@ def test_a_mindir_without_a_checksum_costs_a_warning(normalised, tmp_path, log_m
     cell = build_toy("tsm", TSM, "O0")
     clips = Tensor(np.ones((2, 4, 3, 32, 32), np.uint8))
     files = (normalised, tmp_path / "old.mindir")
-    new, old = (exported_network.load(cell, settings(), file)(clips) for file in files)
+    new, old = (mindir.load_network(cell, settings(), file)(clips) for file in files)
     np.testing.assert_array_equal(new.asnumpy(), old.asnumpy())
     (line,) = log_messages
     assert "old.mindir has no checksum" in line
@@ -303,12 +284,12 @@ def test_a_mindir_of_another_network_is_refused(tmp_path):
     for content, words in ((b"", "no input"), (b"nonsense", "not a readable MINDIR")):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=words):
-            exported_network.load(nn.Cell(), settings(), file)
+            mindir.load_network(nn.Cell(), settings(), file)
     with pytest.raises(ValueError, match="no such file"):
-        exported_network.load(nn.Cell(), settings(), tmp_path / "none.mindir")
-    other = Path(exported(TOYS["resnet50"], tmp_path / "other", "mindir")["file"])
+        mindir.load_network(nn.Cell(), settings(), tmp_path / "none.mindir")
+    other = Path(export_toy(TOYS["resnet50"], tmp_path / "other", "mindir")["file"])
     with pytest.raises(ValueError, match="holds a network of resnet50, not of tsm"):
-        exported_network.load(nn.Cell(), settings(), other)
+        mindir.load_network(nn.Cell(), settings(), other)
 
 
 @pytest.mark.parametrize(
@@ -322,35 +303,35 @@ def test_a_mindir_of_another_network_is_refused(tmp_path):
         ("--precision=int8", "--precision: invalid choice: 'int8' (choose from "),
     ],
 )
-def test_an_option_that_is_not_offered_is_told(option, words, tmp_path):
-    parser = cli.Parser("", [], lambda: None, export.wanted)
+def test_an_option_that_is_not_offered_is_reported(option, words, tmp_path):
+    parser = cli.Parser("", [], lambda: None, export.check_options)
 
     def check_options() -> None:
         arguments = ["--format=mindir", f"--target={tmp_path / 'net'}", option]
-        export.wanted(2, **parser.parse(arguments)[2])
+        export.check_options(2, **parser.parse(arguments)[2])
 
     with pytest.raises(ValueError, match=re.escape(words)):
         check_options()
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
-def test_a_missing_package_is_told(package, monkeypatch, tmp_path):
+def test_a_missing_package_is_reported(package, monkeypatch, tmp_path):
     """Without onnxruntime nobody could run the file, and it would not be delivered."""
     find = importlib.util.find_spec
     without = lambda name: None if name == package else find("json")  # noqa: E731
     monkeypatch.setattr(importlib.util, "find_spec", without)
     with pytest.raises(ValueError, match=f"needs the package {package}: pip install"):
-        export.wanted(2, format="onnx", target=tmp_path / "net")
+        export.check_options(2, format="onnx", target=tmp_path / "net")
 
 
-def test_a_target_that_cannot_be_written_is_told_before_the_network_is_built(tmp_path):
+def test_a_target_that_cannot_be_written_is_reported_before_the_network_is_built(tmp_path):
     (tmp_path / "file").touch()
-    want = export.wanted(2, format="mindir", target=tmp_path / "file/x")
+    export_options = export.check_options(2, format="mindir", target=tmp_path / "file/x")
     with pytest.raises(ValueError, match="--target: cannot write .*a file is in the way"):
-        export.export(None, (), "scores", want, {})
+        export.export(None, (), "scores", export_options, {})
     (tmp_path / "net.mindir").mkdir()
     with pytest.raises(ValueError, match="net.mindir is a folder"):
-        export.wanted(2, format="mindir", target=tmp_path / "net")
+        export.check_options(2, format="mindir", target=tmp_path / "net")
 
 
 def test_a_file_that_computes_something_else_is_not_delivered(tmp_path):
@@ -364,18 +345,22 @@ def test_a_file_that_computes_something_else_is_not_delivered(tmp_path):
             bias.set_data(bias + Tensor([9, 0, 0, 0, 0], ms.float32))
         return net
 
-    want = export.wanted(2, format="mindir", target=tmp_path / "net", precision="fp16")
+    export_options = export.check_options(
+        2, format="mindir", target=tmp_path / "net", precision="fp16"
+    )
     with pytest.raises(RuntimeError, match="is not written: it would differ"):
-        export.export(load, TOYS["resnet50"][2], "scores", want, {})
+        export.export(load, TOYS["resnet50"][2], "scores", export_options, {})
     assert not list(tmp_path.iterdir())
 
 
 def test_an_operator_without_a_translation_is_named(tmp_path):
-    needs_onnx()
+    require_onnx()
     net = nn.SequentialCell(nn.Dense(3, 3), nn.Tanh())
-    want = export.wanted(2, format="onnx", target=tmp_path / "net", input="float32")
+    export_options = export.check_options(
+        2, format="onnx", target=tmp_path / "net", input="float32"
+    )
     with pytest.raises(ValueError, match="the operator Tanh has no translation to ONNX"):
-        export.export(lambda level: net, (3,), "scores", want, {})
+        export.export(lambda level: net, (3,), "scores", export_options, {})
     assert not list(tmp_path.iterdir())
 
 
@@ -391,6 +376,6 @@ def check_onnx_checksum(file: Path) -> None:
         checkpoint.read(file)
 
 
-def needs_onnx() -> None:
+def require_onnx() -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")

@@ -197,7 +197,7 @@ def test_two_workers_equal_one_that_accumulates_twice_as_much(small, tmp_path):
         f"--run.out={tmp_path / 'b'}",
     )  # fmt: skip
     both = last_json(done)
-    assert "gradients travel in 3 segments" in done.stderr
+    assert "gradients are reduced in 3 segments" in done.stderr
     first, second = weights(alone["checkpoint"]), weights(both["checkpoint"])
     for name, value in first.items():
         np.testing.assert_allclose(value, second[name], rtol=1e-3, atol=1e-5, err_msg=name)

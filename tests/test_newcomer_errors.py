@@ -19,7 +19,6 @@ import pytest
 from tsm.config import Config
 from utils import cli, log, networks, signals
 from utils.config import ROOT
-from utils.files import locked
 from utils.networks import load_for_script
 
 TRAIN, EVAL = "tsm/train.py {tiny} --run.out={new}", "tsm/eval.py {tiny} --checkpoint_path"
@@ -62,11 +61,11 @@ YAML = {
     "yaml of another network": (
         "tsm/train.py --config_path x3d/configs/x3d_smoke.yaml",
         "x3d_smoke.yaml, read as a yaml of tsm: unknown setting data.frames",
-        "The yaml lies in x3d's folder and is x3d's: x3d/train.py takes it",
+        "The yaml is in the folder of x3d: use x3d/train.py",
     ),
     "yaml of another network named": (
         "scripts/analysis/complexity.py --network x3d --config_path tsm/configs/tsm_smoke.yaml",
-        "The yaml lies in tsm's folder and is tsm's: --network=tsm takes it",
+        "The yaml is in the folder of tsm: use --network=tsm",
     ),
     "misspelt section in a yaml": (
         "tsm/train.py --config_path section.yaml",
@@ -74,7 +73,7 @@ YAML = {
     ),
     "yaml of one's own": (
         "scripts/analysis/complexity.py --config_path mine.yaml",
-        "--network is missing: mine.yaml lies in no network's folder; add --network=mvit_multi|res",
+        "--network is missing: mine.yaml is in no network's folder; add --network=mvit_multi|res",
     ),
     "misspelt network": (
         "scripts/analysis/complexity.py --config_path mine.yaml --network tms",
@@ -84,9 +83,7 @@ YAML = {
 }
 SETTINGS = {
     "misspelt setting": (f"{TRAIN} --train.epoch=3", "unknown setting train.epoch; nearest: epoch"),
-    "misspelt section": (f"{TRAIN} --trian.epochs=3", "unknown section trian; nearest: train"),
     "text for a number": (f"{TRAIN} --train.lr=fast", "train.lr must be a number, not 'fast'"),
-    "half an epoch": (f"{TRAIN} --train.epochs=1.5", "train.epochs must be a whole number"),
     "no epochs": (f"{TRAIN} --train.epochs=-1", "train.epochs must be above 0, not -1"),
     "only warm-up": (
         f"{TRAIN} --train.epochs=1",
@@ -101,7 +98,7 @@ SETTINGS = {
     "no GPU": (
         f"{TRAIN} --run.device=GPU",
         "run.device: GPU is not available here",
-        "check_env.py says what is; --run.device=CPU runs anywhere",
+        "check_env.py lists the devices; --run.device=CPU runs anywhere",
     ),
     "no NPU": (f"{TRAIN} --run.device=Ascend", "run.device: Ascend is not available here"),
     "no such reader": (f"{TRAIN} --data.reader=vlc", "one of auto, pyav, decord, opencv"),
@@ -120,10 +117,6 @@ SETTINGS = {
     "dropout of everything": (f"{TRAIN} --model.dropout=1", "model.dropout must lie in [0, 1)"),
     "less than never": (f"{TRAIN} --run.eval_every=-2", "run.eval_every must not be negative"),
     "a pair of one": (f"{TRAIN} --data.swap_labels=[[0,0]]", "[[0, 0]] has a label twice"),
-    "batch above the list": (
-        f"{TRAIN} --data.batch=99",
-        "24 samples do not fill one batch of 99 on each of 1 ranks; lower data.batch",
-    ),
 }
 DATA = {
     "no data": (
@@ -131,7 +124,6 @@ DATA = {
         "nowhere/train.txt does not exist: data.root or the list's name is wrong",
         "scripts/data/make_lists.py",
     ),
-    "no list": (f"{TRAIN} --data.train_list=none.txt", "none.txt does not exist"),
     "no test list": (f"{EVAL} {{trained}} --data.test_list=none.txt", "none.txt does not exist"),
     "no file for a list": (
         f"{TRAIN} --data.train_list=/dev/null",
@@ -210,15 +202,9 @@ WEIGHTS = {
         "a run goes on from this file: give an epoch_*.ckpt beside it",
     ),
     "empty checkpoint": (f"{EVAL} empty.ckpt", "empty.ckpt: is empty"),
-    "checkpoint of PyTorch": (
-        f"{EVAL} resnet.pth",
+    "pretrained by PyTorch": (
+        f"{TRAIN} --train.pretrained=resnet.pth",
         "resnet.pth: convert it first with scripts/convert_checkpoint.py",
-    ),
-    "pretrained by PyTorch": (f"{TRAIN} --train.pretrained=resnet.pth", "convert it first with"),
-    "other classes": (
-        f"{EVAL} {{trained}} --model.num_classes=9",
-        "base_model.fc.weight is [8, 64] instead of [9, 64]",
-        "model.num_classes must be its own, or in training train.new_head=true",
     ),
     "other width": (
         f"{EVAL} {{trained}} --model.first_width=16",
@@ -250,19 +236,6 @@ WEIGHTS = {
         "text.mp4: a file is in the way",
     ),
     "no room for a trace": (f"{TRAIN} --run.profile=/proc/none", "run.profile: cannot write"),
-    "no such format": (
-        "tsm/export.py {tiny} --checkpoint_path {trained} --format onx --target {new}",
-        "--format: invalid choice: 'onx' (choose from ",
-    ),
-    "no number of clips": (
-        "tsm/export.py {tiny} --checkpoint_path {trained} --format mindir --target {new} "
-        "--batch many",
-        "--batch: must be a whole number above 0, or free, not many",
-    ),
-    "a target of another format": (
-        "tsm/export.py {tiny} --checkpoint_path {trained} --format mindir --target a.onnx",
-        "--target a.onnx ends in .onnx and --format is mindir",
-    ),
     "no target": ("tsm/export.py {tiny} --checkpoint_path {trained} --format mindir", "--target"),
     "no room for a network": (
         "tsm/export.py {tiny} --checkpoint_path {trained} --format mindir --target /proc/none/a",
@@ -479,7 +452,7 @@ def run_messages(monkeypatch, capsys, positions):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_mistake_is_told_in_one_line(name, run_messages, positions, tmp_path):
+def test_a_mistake_is_reported_in_one_line(name, run_messages, positions, tmp_path):
     line, *words = ROWS[name]
     before = sorted(Path(positions["bad"]).rglob("*"))
     status, said = run_messages(line, new=str(tmp_path / "new"))
@@ -498,20 +471,13 @@ def test_a_yaml_in_the_folder_of_another_network_is_read_where_it_fits(monkeypat
     shutil.copy(ROOT / "tsm" / "configs" / "tsm_smoke.yaml", file)
     monkeypatch.setattr(networks, "ROOT", tmp_path)
     assert load_for_script(Config, file, ["train.epochs=3"], "{}").train.epochs == 3
-    with pytest.raises(ValueError, match="lies in x3d's folder and is x3d's: x3d/eval.py takes"):
+    with pytest.raises(ValueError, match="is in the folder of x3d: use x3d/eval.py"):
         load_for_script(Config, file, ["train.epochs=x"], "{}/eval.py")
 
 
-def test_a_folder_in_use_is_told(run_messages, positions):
-    lock = locked(Path(positions["run"]))
-    try:
-        status, said = run_messages("tsm/train.py {tiny} --run.out={run}")
-    finally:
-        lock.close()
-    assert (status, "is in use by another run; choose another --run.out" in said) == (2, True)
-
-
-def test_files_that_are_no_videos_are_told_whatever_their_names_say(run_messages, drawn, tmp_path):
+def test_files_that_are_no_videos_are_reported_whatever_their_names_say(
+    run_messages, drawn, tmp_path
+):
     (tmp_path / "text.mp4").write_text("no video\n")
     (tmp_path / "zero.mp4").touch()
     with wave.open(str(tmp_path / "song.mp4"), "wb") as sound:
@@ -531,7 +497,7 @@ def test_files_that_are_no_videos_are_told_whatever_their_names_say(run_messages
     assert [row.split("\t")[1] for row in rows] == ["broken", "empty", "audio only"]
 
 
-def test_packing_by_another_codec_is_told(run_messages, tmp_path):
+def test_packing_by_another_codec_is_reported(run_messages, tmp_path):
     line = f"{PACK} {SMOKE} --data.train_list=test.txt --out {{new}} --workers 1"
     assert run_messages(line, new=f"{tmp_path}/packed")[0] == 0
     status, said = run_messages(f"{line} --codec jpeg", new=f"{tmp_path}/packed")
@@ -539,7 +505,7 @@ def test_packing_by_another_codec_is_told(run_messages, tmp_path):
     assert "another codec (video, now jpeg); remove the folder or choose another" in said
 
 
-def test_a_package_that_is_missing_is_told(run_messages, monkeypatch, capsys):
+def test_a_package_that_is_missing_is_reported(run_messages, monkeypatch, capsys):
     from importlib import metadata
 
     version = metadata.version
@@ -558,7 +524,7 @@ def test_a_package_that_is_missing_is_told(run_messages, monkeypatch, capsys):
     assert line.endswith("<- pip install pillow")
 
 
-def test_a_reader_that_is_missing_is_told(monkeypatch, drawn):
+def test_a_reader_that_is_missing_is_reported(monkeypatch, drawn):
     from utils.video import decoders as video
 
     monkeypatch.setitem(video._LIBRARIES, "decord", lambda: None)

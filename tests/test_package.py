@@ -75,16 +75,16 @@ def test_without_a_checkout_data_and_results_lie_in_the_current_folder(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(config, "ROOT", tmp_path / NAME)
     yaml = Path("tsm/configs/tsm_smoke.yaml")
-    assert config.locate(yaml) == yaml
+    assert config.find_yaml(yaml) == yaml
     (tmp_path / NAME / yaml).parent.mkdir(parents=True)
     shutil.copy(ROOT / yaml, tmp_path / NAME / yaml)
-    cfg = config.load_config(Config, config.locate(yaml))
+    cfg = config.load_config(Config, config.find_yaml(yaml))
     assert cfg.data.root == tmp_path / "data" / "drawn"
     assert cfg.run.out == tmp_path / "out" / "tsm_smoke"
     messages = f"reading {tmp_path / NAME / yaml}, of the installed package\n"
     assert capsys.readouterr().err == messages
     (tmp_path / "mine.yaml").touch()
-    config.locate(Path("mine.yaml"))
+    config.find_yaml(Path("mine.yaml"))
     assert capsys.readouterr().err == ""
 
 

@@ -24,10 +24,17 @@ from utils.config import ROOT, load_config
 from utils.data.class_names import BUILTIN_NAMES, find_class_names
 from utils.data.synthetic.motion_videos import MOTIONS, draw_sets, write_video
 from utils.data.synthetic.pattern_images import PATTERNS, draw_image
-from utils.evaluate import video_inference
 from utils.evaluate.metrics import video_scores
-from utils.evaluate.predict import Predictor, file_names
-from utils.evaluate.video_inference import Head, Part, parts_of, softmax
+from utils.evaluate.predict import (
+    Head,
+    Predictor,
+    Window,
+    assign_class_names,
+    make_file_names,
+    run_windows,
+    softmax,
+    split_into_windows,
+)
 from utils.export import inference
 from utils.networks import find_network, list_networks
 from utils.runtime import Runtime
@@ -62,10 +69,10 @@ def save(cfg, path: Path, network: str = "tsm") -> Path:
 def predictor(cfg, network: str, path: Path, out: Path, **settings) -> Predictor:
     prediction = find_network(network).predict
     heads = prediction.build_heads(cfg)
-    video_inference.name_classes(heads, "")
+    assign_class_names(heads, "")
     build = find_network(network).model.build_network
     classifier = find_network(network).classifier
-    net = inference.load(build, cfg, path, classifier)
+    net = inference.load_network(build, cfg, path, classifier)
     top = max(head.classes for head in heads)
     return Predictor(net, heads, lambda p: prediction.open_source(p, cfg), out, top, **settings)
 
@@ -208,16 +215,16 @@ class Reading(Head):
     def __init__(self, step: int, offset: int = 0):
         self.step, self.offset = step, offset
 
-    def numbers(self, part: Part) -> np.ndarray:
-        return np.arange(self.offset, len(part), self.step)
+    def frame_indices(self, window: Window) -> np.ndarray:
+        return np.arange(self.offset, len(window), self.step)
 
-    def cut(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
         return np.array([read_number(frames[position]) for position in positions])
 
-    def pictures(self, views: np.ndarray) -> np.ndarray:
+    def preview_frames(self, views: np.ndarray) -> np.ndarray:
         return views
 
-    def probabilities(self, net, views: np.ndarray) -> np.ndarray:
+    def predict_probs(self, net, views: np.ndarray) -> np.ndarray:
         return np.array([0.25, 0.75])
 
 
@@ -230,14 +237,15 @@ def test_windows_see_their_own_frames_and_no_more_than_they_hold(tmp_path, reade
     with open_video(path, reader) as source:
         asked, frames = [], source.frames
         source.frames = lambda numbers: asked.append([int(n) for n in numbers]) or frames(numbers)
-        parts = parts_of(source, 4.0, step)
-        assert {len(part) for part in parts} == {32}
-        assert (parts[0].first, parts[-1].first) == (0, 97 - 32)
-        assert [part.first for part in parts[:-1]] == [*range(0, 65, 8 * (step or 4))]
+        windows = split_into_windows(source, 4.0, step)
+        assert {len(window) for window in windows} == {32}
+        assert (windows[0].start, windows[-1].start) == (0, 97 - 32)
+        assert [window.start for window in windows[:-1]] == [*range(0, 65, 8 * (step or 4))]
         heads = [Reading(4), Reading(6, 1)]
-        for seen in video_inference.look(None, source, parts, heads):
-            for head, views in zip(heads, seen.views):
-                np.testing.assert_array_equal(views, seen.part.first + head.numbers(seen.part))
+        for result in run_windows(None, source, windows, heads):
+            for head, views in zip(heads, result.views):
+                expected = result.window.start + head.frame_indices(result.window)
+                np.testing.assert_array_equal(views, expected)
     together = sum(asked, [])
     assert together == sorted(set(together))
     assert max(map(len, asked)) <= 32
@@ -252,8 +260,8 @@ def test_odd_names_of_videos_get_their_files(tmp_path, capsys):
     for video in videos:
         shutil.copy(tmp_path / "plain.mp4", video)
     shown = Reading(10)
-    shown.cut = lambda frames, positions: frames[:3, None]
-    shown.pictures = lambda views: views.transpose(1, 0, 2, 3, 4)
+    shown.make_views = lambda frames, positions: frames[:3, None]
+    shown.preview_frames = lambda views: views.transpose(1, 0, 2, 3, 4)
     shown.clips = 1
     predictor = Predictor(None, [shown], open_video, tmp_path / "out", 2, window=2.0)
     result = predictor.run([str(video) for video in videos])
@@ -298,10 +306,10 @@ def test_which_videos_are_cut(tmp_path):
     write_numbered_video(tmp_path / "long.mp4", 125, 64, 48, 4)
     write_numbered_video(tmp_path / "short.mp4", 120, 64, 48, 4)
     with open_video(tmp_path / "long.mp4") as long, open_video(tmp_path / "short.mp4") as short:
-        assert [part.first for part in parts_of(long, None, None)] == [0, 40, 80, 85]
-        assert parts_of(long, 0.0, None) == [Part(0, 125, 4.0)]
-        assert parts_of(short, None, None) == [Part(0, 120, 4.0)]
-        assert len(parts_of(short, 15.0, None)) == 2
+        assert [window.start for window in split_into_windows(long, None, None)] == [0, 40, 80, 85]
+        assert split_into_windows(long, 0.0, None) == [Window(0, 125, 4.0)]
+        assert split_into_windows(short, None, None) == [Window(0, 120, 4.0)]
+        assert len(split_into_windows(short, 15.0, None)) == 2
 
 
 @pytest.mark.slow
@@ -313,12 +321,12 @@ def test_memory_does_not_grow_with_the_length(tmp_path):
     write_video(tmp_path / "long.mp4", frames, 30)
 
     class Every(Reading):
-        def cut(self, frames, positions):
+        def make_views(self, frames, positions):
             return frames[:1]
 
     process, sizes = psutil.Process(), []
     with open_video(tmp_path / "long.mp4") as source:
-        for seen in video_inference.look(None, source, parts_of(source, None, None), [Every(1)]):
+        for seen in run_windows(None, source, split_into_windows(source, None, None), [Every(1)]):
             assert seen.views[0].shape == (1, 240, 320, 3)
             sizes.append(process.memory_info().rss)
     assert len(sizes) == 42
@@ -343,7 +351,7 @@ def test_a_stream_equals_the_offline_network_frame_by_frame(tiny, online, videos
     assert last["frames"] == len(frames) == len(result) == len(messages)
     whole = [f"--data.segments={len(frames)}", "--model.consensus=identity"]
     cfg = load(tiny, ["--model.online=true", *whole])
-    net = inference.load(TSM, cfg, online, NETWORK.classifier)
+    net = inference.load_network(TSM, cfg, online, NETWORK.classifier)
     clip = make_test_views(frames, 1, len(frames), cfg.data.resize, cfg.test_crop, 1)
     scores = net(Tensor(clip)).asnumpy()[0].astype(np.float64)  # (T, classes)
     for k, fraction in enumerate(result):
@@ -422,10 +430,10 @@ def test_folders_of_frames_and_of_flow(tiny, tmp_path):
     (head,) = prediction.build_heads(cfg)
     with prediction.open_source(str(tmp_path), cfg) as source:
         assert len(source) == 7
-        (part,) = parts_of(source, None, None)
-        views = head.cut(*source.frames_once(head.numbers(part)))
+        (window,) = split_into_windows(source, None, None)
+        views = head.make_views(*source.frames_once(head.frame_indices(window)))
     assert views.shape == (20, 2, 4, 32, 32)
-    shown = head.pictures(views)
+    shown = head.preview_frames(views)
     assert shown.shape == (2, 2, 32, 32, 3)
     assert np.ptp(shown, axis=-1).max() == 0
     np.testing.assert_array_equal(shown[..., 0], views[16:18, :, 0])
@@ -443,7 +451,7 @@ COUNTS = {
 }  # fmt: skip
 
 
-def test_shipped_names():
+def test_builtin_names():
     assert {file.stem for file in BUILTIN_NAMES.iterdir()} == set(COUNTS)
     for name, count in COUNTS.items():
         names = find_class_names(None, name, count)
@@ -469,14 +477,14 @@ def test_a_yaml_names_a_list_that_fits(network):
     for path in (ROOT / network / "configs").glob("*.yaml"):
         cfg = load_config(find_network(network).config, path)
         for head in find_network(network).predict.build_heads(cfg):
-            if head.shipped:
-                assert len(find_class_names(None, head.shipped, head.classes)) == head.classes
+            if head.builtin_names:
+                assert len(find_class_names(None, head.builtin_names, head.classes)) == head.classes
                 named += 1
     assert named
 
 
 def test_files_of_one_name_do_not_replace_each_other():
-    assert file_names(["a/x.mp4", "b/x.mp4", "x.avi", "y.mp4"]) == ["x", "x_2", "x_3", "y"]
+    assert make_file_names(["a/x.mp4", "b/x.mp4", "x.avi", "y.mp4"]) == ["x", "x_2", "x_3", "y"]
 
 
 @pytest.fixture(scope="module")
@@ -506,7 +514,7 @@ def main():
         (["VIDEO", "--out=VIDEO"], "--out: cannot write"),
     ],
 )
-def test_a_mistake_is_told(main, tiny, filled, drawn, videos, tmp_path, words, said):
+def test_a_mistake_is_reported(main, tiny, filled, drawn, videos, tmp_path, words, said):
     from utils import cli
 
     (tmp_path / "broken.mp4").write_bytes(videos[0].read_bytes()[:1500])
@@ -545,7 +553,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
     code = (
         "from pathlib import Path; from utils import cli, files\n"
         "def work():\n"
-        "    with files.explained(Path('out')):\n"
+        "    with files.report_write_errors(Path('out')):\n"
         "        print('x' * 10**6, flush=True)\n"
         "cli.main_guard('', work)"
     )
@@ -560,5 +568,5 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
 
 def test_networks_without_a_stream_say_so(main, tmp_path):
     cfg = load(["", ROOT / "x3d" / "configs" / "x3d_smoke.yaml"], network="x3d")
-    with pytest.raises(ValueError, match="x3d has no form that takes frame after frame"):
+    with pytest.raises(ValueError, match="x3d cannot read frame by frame"):
         main(find_network("x3d"), cfg, checkpoint_path="none.ckpt", videos=["0"], stream=True)

@@ -24,8 +24,8 @@ SCRIPTS = sorted(
     if path.suffix in (".py", ".sh") and path.name not in INTERNAL
     if path.suffix == ".sh" or "__main__" in path.read_text()
 )
-OF_A_NETWORK = ("train", "eval", "export")
-OF_NETWORKS = [f"{network}/{name}.py" for network in list_networks() for name in OF_A_NETWORK]
+NETWORK_SCRIPTS = ("train", "eval", "export")
+OF_NETWORKS = [f"{network}/{name}.py" for network in list_networks() for name in NETWORK_SCRIPTS]
 PYTHON = [*OF_NETWORKS, *(script for script in SCRIPTS if script.endswith(".py"))]
 
 
@@ -86,16 +86,16 @@ def test_every_script_is_a_command_of_the_package():
 def test_the_installed_command_lists_its_commands(typed):
     status, out, err = typed("zoo --help")
     assert (status, err) == (0, "")
-    for name in [*OF_A_NETWORK, *COMMANDS]:
+    for name in [*NETWORK_SCRIPTS, *COMMANDS]:
         assert f"\n  {name} " in out
     assert typed("zoo")[0] == 2
 
 
-@pytest.mark.parametrize("name", [*OF_A_NETWORK, *COMMANDS])
+@pytest.mark.parametrize("name", [*NETWORK_SCRIPTS, *COMMANDS])
 def test_an_installed_command_shows_its_usage(name, typed):
     status, out, err = typed(f"zoo {name} --help")
     assert (status, err) == (0, "")
-    if name in OF_A_NETWORK:
+    if name in NETWORK_SCRIPTS:
         assert f"NETWORK is one of {', '.join(list_networks())}" in out
         status, out, err = typed(f"zoo {name} tsm --help")
         assert (status, err) == (0, "")
@@ -159,7 +159,7 @@ def test_a_reader_who_has_gone_ends_a_command_in_silence(line, unbuffered, drawn
 
 
 @pytest.mark.parametrize("line", ["--help", "--videos {drawn}/videos --out {out}"])
-def test_a_full_disk_below_stdout_is_told_in_one_line(line, drawn, tmp_path):
+def test_a_full_disk_below_stdout_is_reported_in_one_line(line, drawn, tmp_path):
     arguments = line.format(drawn=drawn, out=tmp_path / "lists").split()
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -243,8 +243,8 @@ def test_launch_scripts_find_their_checkout_whatever_cdpath_says(tmp_path):
     assert f"there are: {' '.join(list_networks())}" in done.stderr
 
 
-@pytest.mark.parametrize("devices", ["00", "99999999999999999999", "1e3", " 2"])
-def test_an_odd_number_of_devices_is_told_in_one_line(devices):
+@pytest.mark.parametrize("devices", ["00", "99999999999999999999", "1e3", " 2", "two"])
+def test_an_odd_number_of_devices_is_reported_in_one_line(devices):
     done = subprocess.run(
         ["bash", str(ROOT / "scripts" / "run_distribute_train.sh"), "tsm", devices, "x.yaml"],
         capture_output=True, text=True, timeout=60, env={**environment(), "ZOO_PYTHON": "/bin/no"},

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Optional, Union
 
-from utils.config import Run, check_swap_labels, not_negative, positive
+from utils.config import Run, check_not_negative, check_positive, check_swap_labels
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Data:
 
     def __post_init__(self):
         numbers = ("segments", "frames_per_segment", "resize", "crop", "batch", "workers")
-        positive(self, "data", *numbers, "prefetch", "max_pixels")
+        check_positive(self, "data", *numbers, "prefetch", "max_pixels")
         if self.modality == "flow" and self.source == "video":
             raise ValueError(
                 "data.modality flow needs data.source frames: flow is stored as images"
@@ -74,8 +74,8 @@ class Model:
     before_softmax: bool = True
 
     def __post_init__(self):
-        positive(self, "model", "num_classes", "first_width")
-        not_negative(self, "model", "shift_div")
+        check_positive(self, "model", "num_classes", "first_width")
+        check_not_negative(self, "model", "shift_div")
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Train:
     new_head: bool = False  # the classifier starts fresh
 
     def __post_init__(self):
-        positive(self, "train", "epochs", "lr", "accumulation_steps", "head_lr_mult")
+        check_positive(self, "train", "epochs", "lr", "accumulation_steps", "head_lr_mult")
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"train.ema_decay must lie in [0, 1), not {self.ema_decay}")
         if self.warmup_epochs >= self.epochs:
@@ -127,7 +127,7 @@ class Eval:
     allow_unreadable: bool = False
 
     def __post_init__(self):
-        positive(self, "eval", "clips", "batch")
+        check_positive(self, "eval", "clips", "batch")
 
 
 @dataclass(frozen=True)

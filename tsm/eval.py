@@ -19,7 +19,7 @@ from tsm.model import TSM
 from tsm.network import NETWORK
 from tsm.predict import build_heads
 from utils import cli, log, runtime
-from utils.evaluate.metrics import evaluate, print_result, sum_unreadable, write_beside
+from utils.evaluate.metrics import evaluate, print_result, sum_count, write_result_file
 from utils.evaluate.report import report_videos
 from utils.export import inference
 
@@ -29,12 +29,12 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     log.start_log(rt)
     videos = EvalVideos(read_records(cfg, "test"), cfg, rt)
     pages = report_videos(report, videos, list_annotation_files(cfg)[1], build_heads(cfg)[0], rt)
-    net = inference.load(TSM, cfg, checkpoint_path, NETWORK.classifier)
+    net = inference.load_network(TSM, cfg, checkpoint_path, NETWORK.classifier)
     result = evaluate(net, videos.dataset(), cfg.model.num_classes, rt, pages.add)
-    unreadable = sum_unreadable(videos.unreadable, rt)
+    unreadable = sum_count(videos.unreadable.count, rt)
     views = f"{cfg.eval.clips}x{cfg.eval.crops}"
     result.update(unreadable=unreadable, views=views, checkpoint=str(checkpoint_path))
-    write_beside(checkpoint_path, result, rt)
+    write_result_file(checkpoint_path, result, rt)
     print_result(result, rt)
     pages.write(result)
     return 1 if unreadable and not cfg.eval.allow_unreadable else 0

@@ -27,11 +27,11 @@ from utils.export import export, inference
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
     rt = runtime.start(cfg.run)
     log.start_log(rt)
-    want = export.wanted(cfg.eval.batch, **options)
-    load = partial(inference.network, TSM, cfg, checkpoint_path, NETWORK.classifier)
+    export_options = export.check_options(cfg.eval.batch, **options)
+    load = partial(inference.load_checkpoint, TSM, cfg, checkpoint_path, NETWORK.classifier)
     shape = get_clip_shape(cfg.data, cfg.test_crop)
-    print_result(export.export(load, shape, "scores", want, {"network": "tsm"}), rt)
+    print_result(export.export(load, shape, "scores", export_options, {"network": "tsm"}), rt)
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__, export.wanted)
+    cli.run(main, Config, __doc__, export.check_options)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tsm.dataset import cut_views, list_annotation_files, sample_frame_indices
-from utils.evaluate.video_inference import Head, Part
+from utils.evaluate.predict import Head, Window
 from utils.video.decoders import FrameFolder, count_frames, open_video
 from utils.video.reader import FrameSource
 
@@ -18,18 +18,18 @@ class TSMHead(Head):
     """The classes of TSM, with the views of `cfg.eval`."""
 
     def __init__(self, cfg: Any):
-        self.cfg, self.classes, self.shipped = cfg, cfg.model.num_classes, cfg.data.labels
-        self.beside = list_annotation_files(cfg)[1].path.with_name("labels.txt")
+        self.cfg, self.classes, self.builtin_names = cfg, cfg.model.num_classes, cfg.data.labels
+        self.names_file = list_annotation_files(cfg)[1].path.with_name("labels.txt")
         self.clips, self.crops = cfg.eval.clips, cfg.eval.crops
-        self.raw = cfg.model.before_softmax
+        self.raw_scores = cfg.model.before_softmax
 
-    def numbers(self, part: Part) -> np.ndarray:
-        return sample_frame_indices(part, self.cfg.data, "test", self.cfg.dense_test, self.clips)
+    def frame_indices(self, window: Window) -> np.ndarray:
+        return sample_frame_indices(window, self.cfg.data, "test", self.cfg.dense_test, self.clips)
 
-    def cut(self, frames: np.ndarray, order: np.ndarray) -> np.ndarray:
-        return cut_views(frames, order, self.cfg, self.clips, self.crops)
+    def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        return cut_views(frames, positions, self.cfg, self.clips, self.crops)
 
-    def pictures(self, views: np.ndarray) -> np.ndarray:
+    def preview_frames(self, views: np.ndarray) -> np.ndarray:
         """The first frame of each segment; for flow its x component in grey."""
         start = CENTER_CROP[self.crops] * self.clips
         channels = 3 if self.cfg.data.modality == "rgb" else 1

@@ -32,12 +32,19 @@ from tsm.network import NETWORK
 from tsm.online import OnlineTSM
 from tsm.predict import open_source
 from utils import signals
-from utils.evaluate.predict import LONGEST, file_names
-from utils.evaluate.predict_plots import draw_classes
-from utils.evaluate.video_inference import FPS, Head, columns, entries, softmax
+from utils.evaluate.predict import (
+    DEFAULT_FPS,
+    TITLE_LENGTH,
+    Head,
+    list_columns,
+    make_file_names,
+    rank_classes,
+    softmax,
+)
+from utils.evaluate.predict_plots import draw_timeline
 from utils.export import inference
-from utils.files import explained
-from utils.plotting import shortened
+from utils.files import report_write_errors
+from utils.messages import format_line
 from utils.video.decoders import open_camera
 
 CLIP_SECONDS = 3.0  # assumed length of a clip of uniform sampling
@@ -81,23 +88,23 @@ def run_stream(
     check_settings(cfg)
     stream = open_stream(video, cfg, fps)
     cfg = replace(cfg, run=replace(cfg.run, amp="O0"))
-    net = inference.load(TSM, cfg, checkpoint_path, NETWORK.classifier)
+    net = inference.load_network(TSM, cfg, checkpoint_path, NETWORK.classifier)
     if not isinstance(net, TSM):
         raise ValueError(f"--stream needs a checkpoint, not {checkpoint_path}")
     scorer, stop = Scorer(net, cfg), threading.Event()
     results = ((seconds, scorer(frame)) for seconds, frame in stream.frames)
     table, picture = (out / f"{stream.name}_stream{suffix}" for suffix in (".csv", ".png"))
-    with explained(out, "--out"), signals.handle_signals(lambda _: stop.set()):
+    with report_write_errors(out, "--out"), signals.handle_signals(lambda _: stop.set()):
         out.mkdir(parents=True, exist_ok=True)
         count, total, last = write_rows(table, head, results, stop)
     if not count:
         raise ValueError(f"{video}: no frame came")
     times, probabilities = (np.array(column) for column in zip(*last))
     spans = np.stack((times, times), axis=1)
-    title = f"{shortened(video, LONGEST)}, frame by frame"
-    draw_classes(picture, title, spans, [("", head.names, probabilities)])
+    title = f"{format_line(video, TITLE_LENGTH)}, frame by frame"
+    draw_timeline(picture, title, spans, [("", head.names, probabilities)])
     summary = {"video": video, "frames": count, "fps": round(stream.fps, 3)}
-    summary["top"] = entries(head, total / count, top)
+    summary["top"] = rank_classes(head, total / count, top)
     return {**summary, "interrupted": stop.is_set(), "csv": str(table), "picture": str(picture)}
 
 
@@ -113,9 +120,9 @@ def write_rows(
     try:
         with open(part, "w", newline="") as file:
             rows = csv.writer(file)
-            rows.writerow(["time", *columns([head])])
+            rows.writerow(["time", *list_columns([head])])
             for seconds, probabilities in results:
-                best = entries(head, probabilities, 1)[0]
+                best = rank_classes(head, probabilities, 1)[0]
                 print(json.dumps({"time": round(seconds, 3), **best}), flush=True)
                 rows.writerow([f"{seconds:.3f}", *(f"{value:.7g}" for value in probabilities)])
                 last.append((seconds, probabilities))
@@ -157,9 +164,9 @@ def open_stream(video: str, cfg: Any, fps: float) -> Stream:
         name, timed = f"camera_{video}", add_timestamps(frames)
     else:
         source = open_source(video, cfg)
-        rate, frames, name = source.fps, source.in_order(), file_names([video])[0]
-        timed = ((k / (rate or FPS), frame) for k, frame in enumerate(frames))
-    rate = rate or FPS
+        rate, frames, name = source.fps, source.in_order(), make_file_names([video])[0]
+        timed = ((k / (rate or DEFAULT_FPS), frame) for k, frame in enumerate(frames))
+    rate = rate or DEFAULT_FPS
     fps = min(fps or compute_frame_rate(cfg, rate), rate)
     return Stream(name, fps, subsample_frames(timed, fps / rate))
 

@@ -27,8 +27,7 @@ from utils import cli, runtime
 from utils.data.sampler import TrainSampler
 from utils.evaluate.metrics import evaluate
 from utils.train import optimizers
-from utils.train.train_setup import TrainSetup, build_setup
-from utils.train.trainer import Trainer
+from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights import checkpoint
 
 

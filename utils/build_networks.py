@@ -14,7 +14,7 @@ from utils.runtime import Runtime
 from utils.train.train_step import TrainStep
 
 
-def without_checkpoint(cfg: Any) -> Any:
+def drop_pretrained(cfg: Any) -> Any:
     """The same settings with fresh weights: speed and plans need no checkpoint."""
     return replace(cfg, train=replace(cfg.train, pretrained=None, new_head=False))
 
@@ -29,7 +29,7 @@ def build_train_step(network: str, cfg: Any, rt: Runtime) -> TrainStep:
 def build_eval_network(network: str, cfg: Any) -> nn.Cell:
     """The network as eval.py runs it, with fresh weights."""
     net = find_network(network).model.build_network(**cfg.model_arguments())
-    return inference.ready(net, cfg.run.amp)
+    return inference.prepare_for_evaluation(net, cfg.run.amp)
 
 
 def make_dummy_batch(network: str, cfg: Any, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,15 @@ from pathlib import Path
 from typing import Annotated, Any, Callable, NoReturn
 
 from utils import signals
-from utils.messages import VALUE, Failed, Interrupted, cut, cut_errors, nearest, to_line
+from utils.messages import (
+    VALUE,
+    Failed,
+    Interrupted,
+    find_nearest,
+    format_line,
+    shorten,
+    shorten_errors,
+)
 from utils.processes import record_completion
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -46,7 +54,7 @@ def run(main: Callable, config_class: type, usage: str, *options_of: Callable) -
 
         parser = Parser(usage, config.list_settings(config_class), main, *options_of)
         path, settings, options = parser.parse(sys.argv[1:])
-        path, remedy = config.locate(path), f"{{}}/{Path(sys.argv[0]).name}"
+        path, remedy = config.find_yaml(path), f"{{}}/{Path(sys.argv[0]).name}"
         return main(networks.load_for_script(config_class, path, settings, remedy), **options)
 
     main_guard(usage, work)
@@ -61,13 +69,13 @@ def run_for_network(main: Callable, usage: str, *options_of: Callable) -> NoRetu
     def work() -> Any:
         from utils import config, networks
 
-        every = {name: networks.find_network(name) for name in networks.list_networks()}
-        names = [name for each in every.values() for name in config.list_settings(each.config)]
+        records = {name: networks.find_network(name) for name in networks.list_networks()}
+        names = [name for r in records.values() for name in config.list_settings(r.config)]
         parser = Parser(usage, names, main, *options_of)
-        parser.add_argument("--network", choices=tuple(every))
+        parser.add_argument("--network", choices=tuple(records))
         path, settings, options = parser.parse(sys.argv[1:])
-        path, name = config.locate(path), options.pop("network", None)
-        network = every[name] if name else networks.find_network_of_yaml(path)
+        path, name = config.find_yaml(path), options.pop("network", None)
+        network = records[name] if name else networks.find_network_of_yaml(path)
         cfg = networks.load_for_script(network.config, path, settings, "--network={}")
         return main(network, cfg, **options)
 
@@ -106,7 +114,7 @@ class Parser(argparse.ArgumentParser):
                 elif positional and function is main and name not in ("network", "cfg"):
                     self.add_argument(name, **describe_type(hints[name]))
 
-    @cut_errors()
+    @shorten_errors()
     def parse(self, arguments: Sequence[str]) -> tuple[Path, list[str], dict[str, Any]]:
         """(path of the yaml, settings as `section.key=value`, options by name).
 
@@ -141,8 +149,8 @@ class Parser(argparse.ArgumentParser):
         settings = (f"--{setting}" for setting in self.settings)
         for option in dict.fromkeys([*self._option_string_actions, *settings]):
             keys.setdefault(option[2:].rpartition(".")[2], []).append(option)
-        near = " or ".join(keys[nearest(name[2:], keys)])
-        raise ValueError(f"unknown option {cut(name, VALUE)}; did you mean {near}?")
+        near = " or ".join(keys[find_nearest(name[2:], keys)])
+        raise ValueError(f"unknown option {shorten(name, VALUE)}; did you mean {near}?")
 
     def error(self, message: str) -> NoReturn:
         """Raises ValueError; argparse would print the usage and exit."""
@@ -150,7 +158,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def describe_type(hint: Any) -> dict[str, Any]:
-    """What add_argument takes for a parameter of this type."""
+    """Arguments of `add_argument` for a parameter of this type."""
     kind, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is bool:
         return {"action": "store_true"}
@@ -159,48 +167,51 @@ def describe_type(hint: Any) -> dict[str, Any]:
     if kind is Annotated:
         return {"type": arguments[1]}
     if kind is typing.Literal:
-        metavar = "|".join(map(str, arguments))  # what errors call a positional argument
+        metavar = "|".join(map(str, arguments))  # the name of a positional argument in errors
         return {"type": type(arguments[0]), "choices": arguments, "metavar": metavar}
     return {"type": arguments[0], "nargs": "+"} if kind is list else {"type": hint}
 
 
-def whole_number(least: int, most: int = 10**18 - 1) -> Callable[[str], int]:
-    """A function that converts a text, for Annotated."""
+def integer_between(minimum: int, maximum: int = 10**18 - 1) -> Callable[[str], int]:
+    """A function for Annotated that converts a text to an integer, or raises ArgumentTypeError."""
 
     def convert(text: str) -> int:
-        if text.isdecimal() and len(text) <= 18 and least <= int(text) <= most:
+        if text.isdecimal() and len(text) <= 18 and minimum <= int(text) <= maximum:
             return int(text)
-        bounds = f"of at least {least}" if most == 10**18 - 1 else f"from {least} to {most}"
-        raise argparse.ArgumentTypeError(f"must be a whole number {bounds}, not {cut(text, VALUE)}")
+        is_open = maximum == 10**18 - 1
+        bounds = f"of at least {minimum}" if is_open else f"from {minimum} to {maximum}"
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number {bounds}, not {shorten(text, VALUE)}"
+        )
 
     return convert
 
 
-def non_negative(text: str) -> float:
+def parse_non_negative(text: str) -> float:
     with contextlib.suppress(ValueError):
         if 0 <= float(text) < math.inf:
             return float(text)
-    raise argparse.ArgumentTypeError(f"must be a number of at least 0, not {cut(text, VALUE)}")
+    raise argparse.ArgumentTypeError(f"must be a number of at least 0, not {shorten(text, VALUE)}")
 
 
-PositiveInt = Annotated[int, whole_number(1)]
-NonNegativeInt = Annotated[int, whole_number(0)]
-NonNegativeFloat = Annotated[float, non_negative]
-Seed = Annotated[int, whole_number(0, 2**32 - 1)]  # NumPy takes no other
+PositiveInt = Annotated[int, integer_between(1)]
+NonNegativeInt = Annotated[int, integer_between(0)]
+NonNegativeFloat = Annotated[float, parse_non_negative]
+Seed = Annotated[int, integer_between(0, 2**32 - 1)]  # NumPy takes no other
 
 
 def main_guard(usage: str, work: Callable[[], Any], watch_signals: bool = True) -> NoReturn:
-    """Runs `work` and exits: what it raises becomes an exit status and one line on stderr.
+    """Runs `work` and exits: an error becomes an exit status and one line on stderr.
 
-    `--help` prints the usage instead. With `watch_signals`, ctrl-C and SIGTERM end the process also
-    while the framework is busy; without, they are as Python has them.
+    `--help` prints the usage instead. With `watch_signals`, ctrl-C and SIGTERM end the process even
+    while the framework is busy; without, Python's handlers are used.
     """
     fill_closed_streams()
     try:
         show_usage(usage)
         if watch_signals:
             signals.watch()
-        with quietly():
+        with exit_on_broken_pipe():
             status = work()
         status = status if isinstance(status, int) else 0
         if not status:
@@ -208,16 +219,16 @@ def main_guard(usage: str, work: Callable[[], Any], watch_signals: bool = True) 
     except (OSError, ValueError) as error:
         if "ZOO_TRACEBACK" in os.environ:
             raise
-        exit_now(2, to_line(f"error: {explain(error)}"))
+        exit_now(2, format_line(f"error: {format_user_error(error)}"))
     except Interrupted as error:
-        exit_now(130, to_line(error))
+        exit_now(130, format_line(error))
     except KeyboardInterrupt:
         exit_now(128 + signal.SIGINT, "interrupted")
     except RuntimeError as error:
         line = find_failure(error)
         if not line or "ZOO_TRACEBACK" in os.environ:
             raise
-        exit_now(1, to_line(f"error: {line}"))
+        exit_now(1, format_line(f"error: {line}"))
     sys.exit(status)
 
 
@@ -229,11 +240,11 @@ def find_failure(error: RuntimeError) -> str:
     return match[1] if match else ""
 
 
-def explain(error: Exception) -> str:
+def format_user_error(error: Exception) -> str:
     """The message of a user error; raises any other error, which is internal."""
     if not isinstance(error, OSError):
         return str(error)
-    if error.filename is not None:  # the system refuses a file that the user named
+    if error.filename is not None:  # a file that the user named
         return f"{error.filename}: {error.strerror}"
     if error.errno in DISK_FULL:
         return f"{error.strerror}, while writing to stdout or to a file"
@@ -241,8 +252,8 @@ def explain(error: Exception) -> str:
 
 
 def exit_now(status: int, line: str) -> NoReturn:
-    """Ends at once: threads of the framework and of the data pipeline need not be waited for."""
-    with contextlib.suppress(ValueError), quietly():
+    """Ends at once, without waiting for threads of the framework and of the data pipeline."""
+    with contextlib.suppress(OSError), exit_on_broken_pipe():
         print(line, file=sys.stderr, flush=True)
     os._exit(status)
 
@@ -250,15 +261,15 @@ def exit_now(status: int, line: str) -> NoReturn:
 def show_usage(usage: str) -> None:
     """Prints the usage and exits if the command line asks for it."""
     if {"-h", "--help"} & set(sys.argv[1:]):
-        with quietly():
+        with exit_on_broken_pipe():
             print(usage.strip())
         sys.exit(0)
 
 
 def fill_closed_streams() -> None:
-    """Opens /dev/null as each of stdin, stdout and stderr that the caller has closed.
+    """Opens /dev/null in place of stdin, stdout or stderr if the caller has closed them.
 
-    Else the next file, perhaps a checkpoint, would get its number and what libraries print.
+    Otherwise the next file, perhaps a checkpoint, would get the number and receive printed text.
     """
     for number in range(3):
         try:
@@ -268,23 +279,16 @@ def fill_closed_streams() -> None:
 
 
 @contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """Inside, a reader of our output who has gone, as `head` does, ends the process in silence."""
+def exit_on_broken_pipe() -> Iterator[None]:
+    """Inside, the process ends without a message if the reader of stdout has gone, as `head` does.
+
+    Flushes stdout at the end, so that its errors are raised here and not when the interpreter ends.
+    """
     try:
         try:
             yield
         finally:
-            flush_stdout()  # here, and not when the interpreter ends
+            if sys.stdout:  # None if the caller closed it
+                sys.stdout.flush()
     except BrokenPipeError:
         os._exit(141)
-
-
-def flush_stdout() -> None:
-    """Raises ValueError if the disk below stdout takes no more."""
-    try:
-        if sys.stdout:  # None if the caller closed it
-            sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise ValueError(f"cannot write to stdout: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""YAML and command line to one frozen dataclass, checked at the door.
+"""Settings: a yaml file and command-line overrides become one checked, frozen dataclass.
 
 The `Config` of a network has the sections `run`, `data`, `model`, `train`, `eval`, each a frozen
 dataclass. An unknown key, a missing key or a value of the wrong type is a ValueError that names the
@@ -10,6 +10,7 @@ Installed as a package there is no checkout, and both start at the current folde
 
 import dataclasses
 import difflib
+import json
 import os
 import sys
 from importlib.util import find_spec
@@ -31,53 +32,50 @@ from typing import get_origin
 import yaml
 
 from utils.distributed.cost_model import Cluster
-from utils.messages import check_choice, cut_errors, quote, to_line
+from utils.messages import check_choice, format_error, format_value, shorten_errors
 from utils.yaml_text import load_yaml, load_yaml_file
 
 
-def build(cls: type, values: dict, prefix: str) -> Any:
+def build_dataclass(cls: type, values: dict, prefix: str) -> Any:
     """An instance of the dataclass `cls` from a dict, every value checked against its type."""
-    hints, arguments = get_type_hints(cls), {}
+    hints, arguments, missing = get_type_hints(cls), {}, dataclasses.MISSING
     for key in values:
-        check_choice(key, hints, f"setting {prefix}" if prefix else "section")
+        check_choice(key, hints, f"setting {prefix}")
     for field in dataclasses.fields(cls):
         name, kind = prefix + field.name, hints[field.name]
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            arguments[field.name] = build(kind, values.get(field.name, {}), name + ".")
-        elif field.name in values:
-            arguments[field.name] = convert(values[field.name], kind, name)
-        elif is_required(field):
+        if field.name in values:
+            arguments[field.name] = convert_value(values[field.name], kind, name)
+        elif isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            arguments[field.name] = build_dataclass(kind, {}, f"{name}.")
+        elif field.default is missing and field.default_factory is missing:
             raise ValueError(f"missing setting {name}")
     return cls(**arguments)
 
 
-def is_required(field: dataclasses.Field) -> bool:
-    missing = dataclasses.MISSING
-    return field.default is missing and field.default_factory is missing
-
-
-def convert(value: Any, kind: Any, name: str) -> Any:
-    """The value as the type `kind`; ValueError that names the setting where it is not one."""
+def convert_value(value: Any, kind: Any, name: str) -> Any:
+    """The value as the type `kind`. Raises ValueError, with the setting, for another type."""
     origin, args = get_origin(kind), get_args(kind)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):
-            raise ValueError(f"{name} must be settings, {{name: value}}, not {quote(value)}")
-        return build(kind, value, f"{name}.")
+            raise ValueError(f"{name} must be settings, {{name: value}}, not {format_value(value)}")
+        return build_dataclass(kind, value, f"{name}.")
     if origin is Literal:
         if value not in args:
             words = ", ".join(map(str, args))
-            raise ValueError(f"{name} must be one of {words}, not {quote(value)}")
+            raise ValueError(f"{name} must be one of {words}, not {format_value(value)}")
         return value
     if origin is Union:
         return convert_union(value, args, name)
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
-            raise ValueError(f"{name} must be a list, not {quote(value)}")
+            raise ValueError(f"{name} must be a list, not {format_value(value)}")
         inner = args[0] if len(args) == 2 and args[1] is Ellipsis else None
         if inner is None and len(value) != len(args):
             raise ValueError(f"{name} must have {len(args)} entries, not {len(value)}")
         kinds = [inner] * len(value) if inner else args
-        return tuple(convert(v, k, f"{name}[{i}]") for i, (v, k) in enumerate(zip(value, kinds)))
+        return tuple(
+            convert_value(v, k, f"{name}[{i}]") for i, (v, k) in enumerate(zip(value, kinds))
+        )
     return convert_scalar(value, kind, name)
 
 
@@ -87,18 +85,18 @@ def convert_union(value: Any, kinds: tuple, name: str) -> Any:
     for kind in kinds:
         words = get_args(kind) if get_origin(kind) is Literal else ()
         if type(value) is kind or value in words:
-            return convert(value, kind, name)
+            return convert_value(value, kind, name)
     if value == "" and type(None) in kinds:
         raise ValueError(f"{name} is empty; null is none")
     choices = [kind for kind in kinds if kind is not type(None)]
     lists = [kind for kind in choices if get_origin(kind) is tuple]
     if lists and len(choices) > 1:  # a list, or else one of the words
         words = [kind for kind in choices if kind not in lists]
-        return convert(value, (lists if isinstance(value, (list, tuple)) else words)[0], name)
+        return convert_value(value, (lists if isinstance(value, (list, tuple)) else words)[0], name)
     if len(choices) > 1:
         words = [WORDS.get(kind) or ", ".join(get_args(kind)) for kind in choices]
-        raise ValueError(f"{name} must be {' or '.join(words)}, not {quote(value)}")
-    return convert(value, choices[0], name)
+        raise ValueError(f"{name} must be {' or '.join(words)}, not {format_value(value)}")
+    return convert_value(value, choices[0], name)
 
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
@@ -118,8 +116,8 @@ def convert_scalar(value: Any, kind: type, name: str) -> Any:
     elif type(value) is kind:
         if not isinstance(value, int) or abs(value) < 2**63:
             return value
-        raise ValueError(f"{name} must be a whole number below 2^63, not {quote(value)}")
-    raise ValueError(f"{name} must be {WORDS.get(kind, 'a path')}, not {quote(value)}")
+        raise ValueError(f"{name} must be a whole number below 2^63, not {format_value(value)}")
+    raise ValueError(f"{name} must be {WORDS.get(kind, 'a path')}, not {format_value(value)}")
 
 
 ROOT = Path(__file__).resolve().parents[1]  # of the code: a checkout, or an installed package
@@ -128,7 +126,7 @@ Level = Literal["O0", "O1", "O2", "O3"]
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What is the same in every network: device, precision, splits, where the results go."""
+    """Settings that all networks share: device, precision, AllReduce segments, output."""
 
     device: Literal["Ascend", "GPU", "CPU"] = "Ascend"
     device_memory: int = 32  # GB that a device needs for the recipe, by a dry run
@@ -149,26 +147,25 @@ class Run:
     # Where AllReduce segments end: layer names, last indices, auto (planned) or none (one segment).
     all_reduce: Union[Literal["auto", "none"], tuple[Union[int, str], ...]] = "none"
     cluster: Optional[Cluster] = None  # the machines, for `auto`
-    gradient_profile: Optional[Path] = (
-        None  # for `auto`: of profile_backward.py, or plan_allreduce.py --chip
-    )
+    # For `auto`: the output of profile_backward.py, or of plan_allreduce.py --chip.
+    gradient_profile: Optional[Path] = None
     sink: bool = False  # feed the device many steps at a time; no effect on CPU
     log_every: int = 20  # steps
     save_every: int = 1  # epochs
-    save_steps: int = 0  # also save each so many steps; 0: at epoch ends only
+    save_steps: int = 0  # steps between more saves; 0: only at epoch ends
     keep_checkpoints: int = 3  # epoch checkpoints kept; 0: all
-    eval_every: int = 0  # epochs; 0: never while training
+    eval_every: int = 0  # epochs between validations; 0: none
     profile: Optional[Path] = None  # a folder for the trace of a few steps
     tensorboard: bool = False  # also write the log's values for TensorBoard, into `out`
-    resume: bool = True  # go on where the run in `out` stopped
+    resume: bool = True  # continue the run in `out`
     out: Optional[Path] = None  # default: out/<name of the yaml>
 
     def __post_init__(self):
         if not 0 <= self.seed < 2**32:  # NumPy takes no other
             raise ValueError(f"run.seed must lie in [0, 2^32), not {self.seed}")
-        positive(self, "run", "device_memory", "loss_scale", "max_overflows")
-        positive(self, "run", "log_every", "save_every")
-        not_negative(self, "run", "save_steps", "keep_checkpoints", "eval_every")
+        check_positive(self, "run", "device_memory", "loss_scale", "max_overflows")
+        check_positive(self, "run", "log_every", "save_every")
+        check_not_negative(self, "run", "save_steps", "keep_checkpoints", "eval_every")
         if self.all_reduce == "auto" and self.cluster is None:
             raise ValueError(
                 "run.all_reduce auto needs run.cluster: "
@@ -176,62 +173,66 @@ class Run:
             )
 
 
-def positive(section: Any, name: str, *fields: str) -> None:
-    """Raises where one of the fields is neither `auto` nor above 0."""
+def check_positive(section: Any, name: str, *fields: str) -> None:
+    """Raises ValueError if a field is neither `auto` nor above 0."""
     for field in fields:
         value = getattr(section, field)
         if value != "auto" and value <= 0:
             raise ValueError(f"{name}.{field} must be above 0, not {value}")
 
 
-def not_negative(section: Any, name: str, *fields: str) -> None:
+def check_not_negative(section: Any, name: str, *fields: str) -> None:
     for field in fields:
         value = getattr(section, field)
         if value < 0:
             raise ValueError(f"{name}.{field} must not be negative, not {value}")
 
 
-def home() -> Path:
-    """Where data and results lie: the checkout, or the current folder if this is installed."""
+def get_base_folder() -> Path:
+    """The folder of data and results: the checkout, or the current folder if this is installed."""
     return ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()
 
 
-def locate(path: Path) -> Path:
-    """The path itself, or where nothing is there, the file of this zoo that has this name."""
+def find_yaml(path: Path) -> Path:
+    """The path itself or, if it does not exist, the file of this zoo with this name."""
     own = ROOT / path
     if os.path.exists(path) or not os.path.isfile(own):  # false for a name that is too long
         return Path(path)
-    if home() != ROOT:  # who has a copy of their own should see that this is not it
+    if get_base_folder() != ROOT:  # the user may have meant another copy
         print(f"reading {own}, of the installed package", file=sys.stderr)
     return own
 
 
-@cut_errors()
+@shorten_errors()
 def load_config(cls: type, path: Path, overrides: Sequence[str] = ()) -> Any:
     """Reads `path`, puts `section.key=value` strings on top and builds `cls`."""
     values = read_yaml(path)
-    check_names(cls, values, path)
-    values = resolve_paths(cls, values, home())
-    values.setdefault("run", {}).setdefault("out", str(home() / "out" / Path(path).stem))
+    try:
+        check_names(cls, values)
+    except ValueError as error:
+        network = cls.__module__.partition(".")[0]
+        raise ValueError(f"{path}, read as a yaml of {network}: {error}") from None
+    resolve_paths(cls, values, get_base_folder())
+    values.setdefault("run", {}).setdefault("out", str(get_base_folder() / "out" / Path(path).stem))
     for override in overrides:
         apply_override(cls, values, override)
-    return build(cls, values, "")
+    return build_dataclass(cls, values, "")
 
 
 def read_yaml(path: Path) -> dict:
     if not os.path.isfile(path):
-        raise ValueError(f"{path}: no such config file{nearest_yaml(Path(path))}")
+        raise ValueError(f"{path}: no such config file{find_nearest_yaml(Path(path))}")
     try:
         values = load_yaml_file(path)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: not a readable yaml: {one_line(error)}") from None
+        raise ValueError(f"{path}: not a readable yaml: {format_error(error)}") from None
     if not isinstance(values, dict) or not all(isinstance(v, dict) for v in values.values()):
         raise ValueError(f"{path}: expected sections with settings, as in run: {{device: CPU}}")
     return values
 
 
-def nearest_yaml(path: Path) -> str:
-    """Of the folder that was named, of this zoo's if it has none; empty where there is no yaml."""
+def find_nearest_yaml(path: Path) -> str:
+    """Advice with the nearest yaml of the same folder, here or in this zoo; empty without one."""
     for folder in (path, path.parent, ROOT / path, ROOT / path.parent):
         names = [file.name for file in folder.glob("*.yaml")] if os.path.isdir(folder) else []
         near = difflib.get_close_matches(path.name, names, 1, 0.0)
@@ -240,17 +241,13 @@ def nearest_yaml(path: Path) -> str:
     return ""
 
 
-def check_names(cls: type, values: dict, path: Path) -> None:
-    """Raises for a section or a setting that there is not, with the yaml's name."""
+def check_names(cls: type, values: dict) -> None:
+    """Raises ValueError for an unknown section or setting."""
     sections = get_type_hints(cls)
-    try:
-        for section in values:
-            check_choice(section, sections, "section")
-            for key in values[section] if dataclasses.is_dataclass(sections[section]) else ():
-                check_choice(key, get_type_hints(sections[section]), f"setting {section}.")
-    except ValueError as error:
-        network = cls.__module__.partition(".")[0]
-        raise ValueError(f"{path}, read as a yaml of {network}: {error}") from None
+    for section in values:
+        check_choice(section, sections, "section")
+        for key in values[section]:
+            check_choice(key, get_type_hints(sections[section]), f"setting {section}.")
 
 
 def list_settings(cls: type) -> list[str]:
@@ -259,28 +256,13 @@ def list_settings(cls: type) -> list[str]:
     return [f"{name}.{key}" for name, section in sections for key in get_type_hints(section)]
 
 
-def one_line(error: Exception) -> str:
-    return to_line(error) or type(error).__name__
-
-
-def first_of(names: list[str], most: int) -> str:
-    """`a, b and 7 more`."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}"
-
-
-def resolve_paths(cls: type, values: dict, base: Path) -> dict:
-    """Makes the relative paths among the values absolute; leaves unknown keys for `build`."""
+def resolve_paths(cls: type, values: dict, base: Path) -> None:
+    """Makes the relative paths among the values absolute."""
     for section, hint in get_type_hints(cls).items():
-        for key, kind in get_type_hints(hint).items() if dataclasses.is_dataclass(hint) else ():
+        for key, kind in get_type_hints(hint).items():
             value = values.get(section, {}).get(key)
-            if is_path(kind) and isinstance(value, str) and value:
+            if (kind is Path or Path in get_args(kind)) and isinstance(value, str) and value:
                 values[section][key] = str(base / value)
-    return values
-
-
-def is_path(kind: Any) -> bool:
-    return kind is Path or Path in get_args(kind)
 
 
 def apply_override(cls: type, values: dict, override: str) -> None:
@@ -292,24 +274,14 @@ def apply_override(cls: type, values: dict, override: str) -> None:
         value = load_yaml(text) if text else ""
     except ValueError:
         value = text
-    sections = get_type_hints(cls)
-    check_choice(section, sections, "section")
-    check_choice(key, get_type_hints(sections[section]), f"setting {section}.")
+    check_names(cls, {section: {key: value}})
     values.setdefault(section, {})[key] = value
     resolve_paths(cls, {section: values[section]}, Path.cwd())
 
 
 def to_dict(config: Any) -> dict:
-    """The resolved settings as plain values, as they are written beside a checkpoint."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(v) for key, v in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [plain(v) for v in value]
-        return str(value) if isinstance(value, Path) else value
-
-    return plain(dataclasses.asdict(config))
+    """The settings as plain values, as they are written beside a checkpoint."""
+    return json.loads(json.dumps(dataclasses.asdict(config), default=str))
 
 
 def to_yaml(config: Any) -> str:
@@ -317,7 +289,7 @@ def to_yaml(config: Any) -> str:
 
 
 def check_swap_labels(data: Any, num_classes: int) -> None:
-    """`data.swap_labels` names labels that exist, and goes with flips."""
+    """Raises ValueError if `data.swap_labels` has unknown or repeated labels, or no flips."""
     if data.swap_labels and not data.flip:
         raise ValueError("data.swap_labels has no effect while data.flip is false")
     labels = [label for pair in data.swap_labels for label in pair]
@@ -325,7 +297,7 @@ def check_swap_labels(data: Any, num_classes: int) -> None:
     if wrong:
         raise ValueError(
             f"data.swap_labels: {wrong[-1]} is no label of {num_classes} classes; give the pairs "
-            "whose names are of left and right, or none where there are none: "
+            "whose names are of left and right, or none: "
             "--data.swap_labels=[]"
         )
     if len(set(labels)) < len(labels):

@@ -1,36 +1,19 @@
-"""Files that appear whole or not at all, and what the disk says told in one line."""
+"""Text files: written whole or not at all, read in UTF-8 or UTF-16; folder locks."""
 
 import codecs
 import contextlib
 import fcntl
 import os
-import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Optional
 
-# Control characters, invisible ones that reorder text, bytes that are not UTF-8, line separators.
-UNPRINTED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-
-
-def escape_control(text: str) -> str:
-    """The text in one printable line: ESC becomes `\\x1b`, a line feed `\\n`, a bad byte `\\xe9`.
-
-    For names and file contents of strangers, which a terminal would obey.
-    """
-    return "".join(map(escape_character, text)) if not text.isprintable() else text
-
-
-def escape_character(character: str) -> str:
-    if unicodedata.category(character) not in UNPRINTED:
-        return character
-    if 0xDC80 <= ord(character) <= 0xDCFF:  # a byte that `surrogateescape` carries
-        return f"\\x{ord(character) - 0xDC00:02x}"
-    return character.encode("unicode_escape").decode("ascii")
+MAX_BYTES = 2**30  # bytes of a file that is read
 
 
 @contextlib.contextmanager
-def explained(path: Path, setting: str = "run.out"):
-    """Turns what the disk says into a ValueError that names the file."""
+def report_write_errors(path: Path, setting: str = "run.out") -> Iterator[None]:
+    """Turns an OSError into a ValueError that names the setting and the file."""
     try:
         yield
     except BrokenPipeError:  # of stdout
@@ -42,17 +25,29 @@ def explained(path: Path, setting: str = "run.out"):
         raise ValueError(f"{setting}: cannot write {path}: {reason}") from None
 
 
-def write_text(path: Path, text: str) -> None:
+@contextlib.contextmanager
+def open_replacement(path: Path, newline: Optional[str] = None) -> Iterator[IO[str]]:
+    """A text file that replaces `path` when it is complete; after an error, `path` is unchanged."""
     temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
+    try:
+        with open(
+            temporary, "w", newline=newline, encoding="utf-8", errors="surrogateescape"
+        ) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    with open_replacement(path) as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
-def locked(folder: Path) -> Optional[IO]:
-    """A file to hold as long as nobody else may write in a folder; None where somebody holds it."""
+def lock_folder(folder: Path) -> Optional[IO]:
+    """A file whose lock lasts until it is closed; None if another process holds the lock."""
     lock = open(folder / ".lock", "a+")  # noqa: SIM115 - held until the process ends
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -62,9 +57,6 @@ def locked(folder: Path) -> Optional[IO]:
     return lock
 
 
-LARGEST = 2**30  # bytes
-
-
 def read_text(path: Path, name: str, errors: str = "strict") -> str:
     """The text of a file in UTF-8 or, with a byte order mark, UTF-16.
 
@@ -72,10 +64,10 @@ def read_text(path: Path, name: str, errors: str = "strict") -> str:
     names the file by `name` and the line, if the file cannot be read or is no text.
     """
     try:
-        if not os.path.isfile(path):  # a pipe would be waited for
+        if not os.path.isfile(path):  # a pipe would block
             raise ValueError(f"{name} {'is no file' if os.path.exists(path) else 'does not exist'}")
-        if os.path.getsize(path) > LARGEST:
-            raise ValueError(f"{name} is larger than {LARGEST} bytes")
+        if os.path.getsize(path) > MAX_BYTES:
+            raise ValueError(f"{name} is larger than {MAX_BYTES} bytes")
         data = Path(path).read_bytes()
     except OSError as error:
         raise ValueError(f"{name} cannot be read: {error.strerror}") from None

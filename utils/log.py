@@ -1,4 +1,4 @@
-"""The words of a run: lines on stderr and in `run.log`, JSON lines in `log.jsonl`."""
+"""Logging: lines on stderr and in `run.log`, JSON lines in `log.jsonl`, progress bars."""
 
 import json
 import logging
@@ -8,20 +8,20 @@ from typing import Optional
 
 from tqdm import tqdm
 
-from utils import files
+from utils import files, messages
 from utils.runtime import Runtime
 
 log = logging.getLogger("zoo")
 
 
 def start_log(rt: Runtime, folder: Optional[Path] = None) -> None:
-    """Rank 0 speaks to stderr and into `folder/run.log`; the others keep to warnings."""
+    """Rank 0 logs to stderr and into `folder/run.log`; the other ranks log only warnings."""
     log.handlers.clear()
     log.propagate = False
     log.setLevel(logging.INFO if rt.is_main_process else logging.WARNING)
     handlers: list[logging.Handler] = [TqdmHandler()]
     if folder is not None and rt.is_main_process:
-        with files.explained(folder):
+        with files.report_write_errors(folder):
             handlers.append(FileHandler(Path(folder) / "run.log"))
     for handler in handlers:
         handler.setFormatter(EscapingFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
@@ -32,39 +32,39 @@ class EscapingFormatter(logging.Formatter):
     """Escapes control characters, which names of files may hold, in every line of a record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return "\n".join(map(files.escape_control, super().format(record).split("\n")))
+        return "\n".join(map(messages.escape_control, super().format(record).split("\n")))
 
 
 class TqdmHandler(logging.Handler):
-    """Lines on stderr that do not tear a progress bar."""
+    """Writes lines to stderr above the progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
         tqdm.write(self.format(record), file=sys.stderr)
 
 
 class FileHandler(logging.FileHandler):
-    """Lines in a file until the disk takes no more; the other handler says so in one line."""
+    """Writes lines to a file until the disk is full; the other handler then logs one warning."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         log.removeHandler(self)
         log.warning("no more lines in %s: %s", self.baseFilename, sys.exc_info()[1])
 
 
-def progress(total: int, unit: str, rt: Runtime, initial: int = 0) -> tqdm:
-    """A bar on rank 0's terminal; nothing where stderr is none."""
-    hidden = None if rt.is_main_process else True  # None: tqdm looks whether stderr is a terminal
+def make_progress_bar(total: int, unit: str, rt: Runtime, initial: int = 0) -> tqdm:
+    """A progress bar on rank 0; hidden if stderr is no terminal."""
+    hidden = None if rt.is_main_process else True  # None: tqdm checks if stderr is a terminal
     return tqdm(total=total, initial=initial, unit=unit, disable=hidden, leave=False)
 
 
-def write_line(folder: Path, values: dict) -> None:
-    """One line for people, the same as JSON for other tools."""
-    log.info(sentence(values))
-    with files.explained(folder), open(Path(folder) / "log.jsonl", "a") as file:
+def log_values(folder: Path, values: dict) -> None:
+    """Logs the values in one line, and appends them to `log.jsonl`."""
+    log.info(format_values(values))
+    with files.report_write_errors(folder), open(Path(folder) / "log.jsonl", "a") as file:
         file.write(json.dumps(values) + "\n")
 
 
-def sentence(values: dict) -> str:
-    """`epoch 1.5  step 30  loss 2.01 ...`; shares as percent, seconds left as a time."""
+def format_values(values: dict) -> str:
+    """`epoch 1.5  step 30  loss 2.01 ...`; fractions as percent, seconds left as a time."""
     words = []
     for name, value in values.items():
         if name == "seconds_left":

@@ -1,42 +1,60 @@
-"""Messages for the terminal: one printable line of bounded length, whatever is quoted in them."""
+"""Messages for the terminal: one printable line of bounded length, for untrusted values too."""
 
 import contextlib
 import difflib
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import Any
-
-from utils.files import escape_control
 
 LINE = 1000  # characters of any message
 SETTINGS_LINE = 300  # of one about a yaml or the command line, whose values may be anything
 VALUE = 80  # of a value quoted in a message
 LONGEST_NAME = 100  # characters of an unknown name that are compared with the real ones
 
+# Control characters, invisible ones that reorder text, bytes that are not UTF-8, line separators.
+UNPRINTED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
 
 class Interrupted(Exception):
-    """Stopped by ctrl-C; the message says what is safe and how to go on."""
+    """Stopped by ctrl-C; the message names the saved step and how to continue."""
 
 
 class Failed(RuntimeError):
-    """The machine failed, not the user and not this code; the message is one line.
+    """A failure of the machine, not a user error and not a bug; the message is one line.
 
-    Of an error in a data pipeline MindData keeps the text alone, in a RuntimeError of its own.
+    MindData replaces an error in a data pipeline by a RuntimeError that contains only its text.
     """
 
 
-def cut(text: str, most: int = LINE) -> str:
-    """The text itself, or its beginning and its end, `most` characters together."""
-    if len(text) <= most:
+def escape_control(text: str) -> str:
+    """The text in one printable line: ESC becomes `\\x1b`, a line feed `\\n`, a bad byte `\\xe9`.
+
+    For untrusted names and file contents, whose control characters a terminal would execute.
+    """
+    return "".join(map(escape_character, text)) if not text.isprintable() else text
+
+
+def escape_character(character: str) -> str:
+    if unicodedata.category(character) not in UNPRINTED:
+        return character
+    if 0xDC80 <= ord(character) <= 0xDCFF:  # a byte that `surrogateescape` carries
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def shorten(text: str, limit: int = LINE) -> str:
+    """The text itself or, if it is too long, its beginning and its end: `limit` characters."""
+    if len(text) <= limit:
         return text
-    end = (most - 5) // 3  # the end often says what to do
-    return f"{text[: most - 5 - end]} ... {text[-end:]}"
+    end = (limit - 5) // 3  # the end often has the advice
+    return f"{text[: limit - 5 - end]} ... {text[-end:]}"
 
 
-def quote(value: Any) -> str:
+def format_value(value: Any) -> str:
     """The value as Python writes it, at most VALUE characters."""
     try:
-        return cut(repr(value), VALUE)
+        return shorten(repr(value), VALUE)
     except ValueError:  # Python writes whole numbers of at most 4300 digits
         return "a number of thousands of digits"
 
@@ -46,29 +64,40 @@ def check_choice(name: str, names: Any, what: str) -> None:
     if name in names:
         return
     gap = "" if what[-1] in ".-" else " "  # "setting data." and "option --" end in half a name
-    name = cut(name, LONGEST_NAME)
-    raise ValueError(f"unknown {what}{gap}{name}; nearest: {nearest(name, names)}")
+    name = shorten(name, LONGEST_NAME)
+    raise ValueError(f"unknown {what}{gap}{name}; nearest: {find_nearest(name, names)}")
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def find_nearest(name: str, names: Iterable[str]) -> str:
     """The most similar of `names`, by the first characters of `name`."""
     return difflib.get_close_matches(name[:LONGEST_NAME], list(names), 1, 0.0)[0]
 
 
-def to_line(message: object, most: int = LINE) -> str:
-    """The message without line breaks and control characters, at most `most` characters."""
-    return cut(escape_control(" ".join(str(message).split())), most)
+def format_line(message: object, limit: int = LINE) -> str:
+    """The message without line breaks and control characters, at most `limit` characters."""
+    return shorten(escape_control(" ".join(str(message).split())), limit)
+
+
+def format_error(error: Exception) -> str:
+    """The error's message, or its type if it has none, as `format_line`."""
+    return format_line(error) or type(error).__name__
+
+
+def join_names(names: list[str], limit: int) -> str:
+    """`a, b and 7 more`."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return f"{', '.join(names[:limit])}{more}"
 
 
 def print_line(message: object) -> None:
     """Prints the message on stderr, in one printable line."""
-    print(to_line(message), file=sys.stderr, flush=True)
+    print(format_line(message), file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
-def cut_errors(most: int = SETTINGS_LINE) -> Iterator[None]:
-    """Inside, and in functions that this decorates, messages of ValueErrors are cut."""
+def shorten_errors(limit: int = SETTINGS_LINE) -> Iterator[None]:
+    """Inside, and in functions that this decorates, messages of ValueErrors are shortened."""
     try:
         yield
     except ValueError as error:
-        raise ValueError(to_line(error, most)) from None
+        raise ValueError(format_line(error, limit)) from None

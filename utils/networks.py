@@ -1,7 +1,7 @@
 """What a network folder provides, and how to find it.
 
 Each network folder has a `network.py` with one record `NETWORK`. Scripts, benchmarks and tests
-reach a network through this record only. docs/adding_a_network.md walks through it.
+use a network through this record only. docs/adding_a_network.md explains how to add one.
 
 The parts of a network are modules of its folder. A part is imported when it is first used, so a
 process that needs only settings or videos does not import MindSpore.
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from utils.data.annotation_file import AnnotationFile
     from utils.data.sampler import TrainSampler
-    from utils.evaluate.video_inference import Head
+    from utils.evaluate.predict import Head
     from utils.runtime import Runtime
-    from utils.train.train_setup import TrainSetup
     from utils.train.train_step import TrainStep
+    from utils.train.trainer import TrainSetup
     from utils.video.reader import FrameSource
 
 
@@ -177,12 +177,12 @@ def find_network(name: str) -> Network:
 
 
 def find_network_of_yaml(path: Path) -> Network:
-    """The network whose folder holds a yaml file, `<network>/configs/<name>.yaml`."""
+    """The network of a yaml file `<network>/configs/<name>.yaml`."""
     read_yaml(path)
     name = path.resolve().parent.parent.name
     if name not in list_networks():
         raise ValueError(
-            f"--network is missing: {path} lies in no network's folder; add --network="
+            f"--network is missing: {path} is in no network's folder; add --network="
             + "|".join(list_networks())
         )
     return find_network(name)
@@ -191,8 +191,8 @@ def find_network_of_yaml(path: Path) -> Network:
 def load_for_script(config_class: type, path: Path, overrides: list[str], remedy: str) -> Any:
     """`load_config` for a script that takes the yaml files of one network.
 
-    If that fails and the yaml lies in another network's folder, the ValueError says so: `remedy` is
-    what takes the yaml, with {} for that network.
+    If that fails and the yaml is in another network's folder, the ValueError names `remedy`, the
+    script or option for the yaml, with {} for that network.
     """
     try:
         return load_config(config_class, path, overrides)
@@ -200,5 +200,5 @@ def load_for_script(config_class: type, path: Path, overrides: list[str], remedy
         name = path.resolve().parent.parent.name
         if name not in list_networks() or name == config_class.__module__.partition(".")[0]:
             raise
-        owner = f"The yaml lies in {name}'s folder and is {name}'s"
-        raise ValueError(f"{error}. {owner}: {remedy.format(name)} takes it") from None
+        owner = f"The yaml is in the folder of {name}"
+        raise ValueError(f"{error}. {owner}: use {remedy.format(name)}") from None

@@ -1,4 +1,4 @@
-"""Start-up: graph mode, device, seed, rank. The only place that sets MindSpore's context."""
+"""Start-up: graph mode, device, seed, rank. Only this module sets MindSpore's context."""
 
 import contextlib
 import ctypes
@@ -18,7 +18,7 @@ DRY_RUN = "ZOO_DRY_RUN_CHIP"  # set by utils.simulation.dry_run
 
 @dataclass(frozen=True)
 class Runtime:
-    """Who this process is: `rank` of `size`, on `device`."""
+    """The rank, number of ranks, device and seed of this process."""
 
     rank: int = 0
     size: int = 1
@@ -31,9 +31,9 @@ class Runtime:
 
 
 def start(run: Run) -> Runtime:
-    """Sets up this process; one of several joins the other workers, data parallel.
+    """Sets MindSpore's context; joins the other ranks, data parallel, if there are several.
 
-    Raises ValueError where the device is not there.
+    Raises ValueError if the device is not available.
     """
     if run.device == "CPU":
         cap_instruction_set()
@@ -44,8 +44,8 @@ def start(run: Run) -> Runtime:
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0].split(". ")[0]
         raise ValueError(
-            f"run.device: {run.device} is not available here ({reason}); scripts/check_env.py says "
-            "what is; --run.device=CPU runs anywhere"
+            f"run.device: {run.device} is not available here ({reason}); "
+            "scripts/check_env.py lists the devices; --run.device=CPU runs anywhere"
         ) from None
     set_device_options(run)
     ms.set_seed(run.seed)
@@ -54,7 +54,7 @@ def start(run: Run) -> Runtime:
 
 
 def join_workers() -> tuple:
-    """(rank, size) among the workers that msrun or scripts/launch_mpi.py has started, or (0, 1)."""
+    """(rank, size) if msrun or scripts/launch_mpi.py has started this process, else (0, 1)."""
     if "MS_WORKER_NUM" not in os.environ or "MS_ROLE" not in os.environ:
         if int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1)) > 1:
             raise ValueError("under mpirun, start the script by scripts/launch_mpi.py")
@@ -101,22 +101,16 @@ def set_device_options(run: Run) -> None:
 
 
 def cap_instruction_set() -> None:
-    """Keeps oneDNN off AVX-512, where its float32 convolutions run in a scalar reference loop.
+    """Makes oneDNN use AVX2: with AVX-512 its float32 convolutions run in a scalar reference loop.
 
-    Fifty times faster; has to come before the first kernel. What the user has set wins.
+    Fifty times faster. It must run before the first kernel. A variable that is set has precedence.
     """
-    if has_avx512():
-        os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
+    with contextlib.suppress(OSError):
+        if "avx512f" in Path("/proc/cpuinfo").read_text():
+            os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 
 
 def release_memory() -> None:
-    """What a compilation has freed goes back to the system; glibc would keep 150 MB of it."""
+    """Returns memory freed by a compilation to the system; glibc would keep 150 MB."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
-def has_avx512() -> bool:
-    try:
-        return "avx512f" in Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False

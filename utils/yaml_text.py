@@ -1,4 +1,4 @@
-"""Reads YAML from anyone: bounded work, plain values, texts as keys; a ValueError for the rest."""
+"""Reads untrusted YAML: bounded work, plain values, texts as keys; else a ValueError."""
 
 import os
 from pathlib import Path
@@ -6,12 +6,12 @@ from typing import Any, Union
 
 import yaml
 
-LONGEST = 2**17  # bytes of a document; also the kernel's limit for one argument of a command
-DEEPEST = 20  # lists and mappings inside each other; settings need four
+MAX_BYTES = 2**17  # bytes of a document; also the kernel's limit for one argument of a command
+MAX_DEPTH = 20  # lists and mappings inside each other; settings need four
 
 
 class Loader(yaml.SafeLoader):
-    """PyYAML's safe loader without aliases, and so without what they make exponentially large.
+    """PyYAML's safe loader without aliases, which can make documents exponentially large.
 
     Merge keys, keys that are not text, and a key that comes twice are refused too.
     """
@@ -22,8 +22,8 @@ class Loader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()
             self.refuse(f"the alias *{event.anchor}: aliases are not supported", event)
-        if self.depth == DEEPEST:
-            self.refuse(f"more than {DEEPEST} levels of nesting", self.peek_event())
+        if self.depth == MAX_DEPTH:
+            self.refuse(f"more than {MAX_DEPTH} levels of nesting", self.peek_event())
         self.depth += 1
         node = super().compose_node(parent, index)
         self.depth -= 1
@@ -41,8 +41,8 @@ class Loader(yaml.SafeLoader):
         return node
 
     @staticmethod
-    def refuse(problem: str, there: Union[yaml.Event, yaml.Node]) -> None:
-        raise yaml.MarkedYAMLError(problem=problem, problem_mark=there.start_mark)
+    def refuse(problem: str, node: Union[yaml.Event, yaml.Node]) -> None:
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
 
 
 def load_yaml(text: Union[str, bytes]) -> Any:
@@ -50,8 +50,8 @@ def load_yaml(text: Union[str, bytes]) -> Any:
 
     Raises ValueError, with the line if it is known, for anything that is not YAML of this kind.
     """
-    if len(text) > LONGEST:
-        raise ValueError(f"longer than {LONGEST} bytes")
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"longer than {MAX_BYTES} bytes")
     try:
         return yaml.load(text, Loader)
     except yaml.MarkedYAMLError as error:
@@ -65,8 +65,8 @@ def load_yaml(text: Union[str, bytes]) -> Any:
 
 
 def load_yaml_file(path: Path) -> Any:
-    """Raises OSError where the file cannot be read, else as `load_yaml`."""
-    if not os.path.isfile(path):  # a pipe would be waited for
+    """Raises OSError if the file cannot be read, else as `load_yaml`."""
+    if not os.path.isfile(path):  # a pipe would block
         raise ValueError("no file")
     with open(path, "rb") as file:
-        return load_yaml(file.read(LONGEST + 1))
+        return load_yaml(file.read(MAX_BYTES + 1))

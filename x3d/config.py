@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Optional, Union
 
-from utils.config import Run, check_swap_labels, positive
+from utils.config import Run, check_positive, check_swap_labels
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,10 @@ class Data:
     max_unreadable: float = 0.01  # the run stops above this fraction of unreadable videos
 
     def __post_init__(self):
-        positive(self, "data", "frames", "stride", "fps", "crop", "batch", "workers", "prefetch")
-        positive(self, "data", "max_pixels")
+        check_positive(
+            self, "data", "frames", "stride", "fps", "crop", "batch", "workers", "prefetch"
+        )
+        check_positive(self, "data", "max_pixels")
         if not self.crop <= self.scales[0] <= self.scales[1]:
             raise ValueError(
                 f"data.scales: {list(self.scales)} must ascend from data.crop {self.crop} or more"
@@ -57,7 +59,7 @@ class Model:
     recompute: bool = True  # recompute activations: less memory in training, more kernels
 
     def __post_init__(self):
-        positive(self, "model", "num_classes", "depth_factor")
+        check_positive(self, "model", "num_classes", "depth_factor")
         if not self.stem_groups and self.depthwise_impl != "dense":
             raise ValueError("model.stem_groups false needs model.depthwise_impl dense")
 
@@ -84,7 +86,7 @@ class Train:
     new_head: bool = False  # the classifier starts fresh
 
     def __post_init__(self):
-        positive(self, "train", "epochs", "lr", "accumulation_steps")
+        check_positive(self, "train", "epochs", "lr", "accumulation_steps")
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"train.ema_decay must lie in [0, 1), not {self.ema_decay}")
 
@@ -100,7 +102,7 @@ class Eval:
     allow_unreadable: bool = False
 
     def __post_init__(self):
-        positive(self, "eval", "clips", "batch")
+        check_positive(self, "eval", "clips", "batch")
 
 
 @dataclass(frozen=True)

@@ -27,17 +27,19 @@ from x3d.network import NETWORK
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
     rt = runtime.start(cfg.run)
     log.start_log(rt)
-    want = export.wanted(cfg.eval.batch, **options)
-    load = partial(inference.network, X3D, cfg, checkpoint_path, NETWORK.classifier)
+    export_options = export.check_options(cfg.eval.batch, **options)
+    load = partial(inference.load_checkpoint, X3D, cfg, checkpoint_path, NETWORK.classifier)
     shape = get_clip_shape(cfg.data, cfg.test_crop)
     forms = {
         name: "grouped"
         for name in ("depthwise_impl", "stem_impl")
         if cfg.model_arguments()[name] != "dense"
     }
-    result = export.export(load, shape, "probabilities", want, {"network": "x3d"}, **forms)
+    result = export.export(
+        load, shape, "probabilities", export_options, {"network": "x3d"}, **forms
+    )
     print_result(result, rt)
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__, export.wanted)
+    cli.run(main, Config, __doc__, export.check_options)

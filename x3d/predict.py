@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from utils.evaluate.video_inference import Head, Part
+from utils.evaluate.predict import Head, Window
 from utils.video.decoders import open_video
 from utils.video.reader import FrameSource
 from x3d.dataset import choose_test_frames, cut_views, list_annotation_files
@@ -13,18 +13,18 @@ from x3d.dataset import choose_test_frames, cut_views, list_annotation_files
 class X3DHead(Head):
     """The classes of X3D, with the views of `cfg.eval`."""
 
-    raw = False  # the network returns probabilities
+    raw_scores = False  # the network returns probabilities
 
     def __init__(self, cfg: Any):
-        self.cfg, self.classes, self.shipped = cfg, cfg.model.num_classes, cfg.data.labels
-        self.beside = list_annotation_files(cfg)[1].path.with_name("labels.txt")
+        self.cfg, self.classes, self.builtin_names = cfg, cfg.model.num_classes, cfg.data.labels
+        self.names_file = list_annotation_files(cfg)[1].path.with_name("labels.txt")
         self.clips, self.crops = cfg.eval.clips, cfg.eval.crops
 
-    def numbers(self, part: Part) -> np.ndarray:
-        return choose_test_frames(part, self.cfg)
+    def frame_indices(self, window: Window) -> np.ndarray:
+        return choose_test_frames(window, self.cfg)
 
-    def cut(self, frames: np.ndarray, order: np.ndarray) -> np.ndarray:
-        return cut_views(frames, order, self.cfg)
+    def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        return cut_views(frames, positions, self.cfg)
 
 
 def build_heads(cfg: Any) -> list[Head]:

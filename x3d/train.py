@@ -20,8 +20,7 @@ from utils.evaluate.metrics import evaluate
 from utils.log import log
 from utils.nn.layers import freeze_norms
 from utils.train import optimizers
-from utils.train.train_setup import TrainSetup, build_setup
-from utils.train.trainer import Trainer
+from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights import checkpoint
 from x3d.config import Config
 from x3d.dataset import (

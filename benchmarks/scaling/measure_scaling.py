@@ -29,7 +29,7 @@ from scipy.optimize import nnls
 from benchmarks.results import print_result
 from benchmarks.scaling import netns
 from utils import cli
-from utils.build_networks import without_checkpoint
+from utils.build_networks import drop_pretrained
 from utils.config import ROOT, to_yaml
 from utils.distributed.cost_model import GIGA, MICRO, Cluster
 from utils.distributed.fusion_planner import MOST_SEGMENTS, predict
@@ -49,14 +49,14 @@ def read_rate(text: str) -> str:
 
 def read_splits(text: str) -> list[int]:
     """Numbers of segments, separated by commas."""
-    return [cli.whole_number(1, MOST_SEGMENTS)(count) for count in text.split(",")]
+    return [cli.integer_between(1, MOST_SEGMENTS)(count) for count in text.split(",")]
 
 
 def main(
     network: Network,
     cfg,
     *,
-    workers: Annotated[int, cli.whole_number(2, MOST_WORKERS)] = 2,
+    workers: Annotated[int, cli.integer_between(2, MOST_WORKERS)] = 2,
     rate: Annotated[str, read_rate] = "100mbit",
     splits: Annotated[Sequence[int], read_splits] = (1, 2, 4),
     steps: cli.PositiveInt = 20,
@@ -65,7 +65,7 @@ def main(
     reason = netns.explain_missing()
     if reason:
         raise ValueError(f"a limited network cannot be made: {reason}")
-    cfg = without_checkpoint(replace(cfg, run=replace(cfg.run, device="CPU")))
+    cfg = drop_pretrained(replace(cfg, run=replace(cfg.run, device="CPU")))
     with tempfile.TemporaryDirectory() as folder:
         options = ["--splits", ",".join(map(str, splits)), "--steps", str(steps)]
         results = measure(network, cfg, workers, rate, options, folder)

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
+from utils.files import report_write_errors
+
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import numpy as np
@@ -27,7 +29,6 @@ from utils.distributed import plan_plots
 from utils.distributed.cost_model import GIGA, Cluster, expected_maximum
 from utils.distributed.fusion_planner import layer_ends, predict, segments_of
 from utils.distributed.gradient_timing import Backward, count_backward
-from utils.files import explained
 from utils.nn.complexity import LayerCost, count_layers
 
 MEGA = 1e6
@@ -276,7 +277,7 @@ def draw_efficiency(folder: Path, resnet: Network, jitter: float) -> None:
         ends, name = bucket_ends(backward, BUCKET), f"ResNet-50, {series.name}"
         curves[name] = [predict(backward, paddle, n, ends) for n in (8, 32, 128)]
         published[name] = [(n, series.efficiency(n)) for n in (8, 32)]
-    with explained(folder, "--out"):
+    with report_write_errors(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
     plan_plots.draw_scaling(folder / "foretold.png", curves, published)
 

@@ -20,7 +20,7 @@ from mindspore import Tensor
 from utils import cli, runtime
 from utils.build_networks import build_train_step, make_dummy_batch, measure_median_seconds
 from utils.distributed.fusion_planner import even_ends
-from utils.evaluate.metrics import SumRanks
+from utils.evaluate.metrics import AllReduceSum
 from utils.files import write_text
 from utils.networks import Network
 from utils.runtime import Runtime
@@ -48,7 +48,7 @@ def main(network: Network, cfg, *, splits: str, steps: int, out: Path) -> None:
 
 def measure_all_reduces(repeats: int) -> list[tuple[int, float]]:
     """(bytes, median seconds) of AllReduces of several sizes."""
-    reduce, result = SumRanks(), []
+    reduce, result = AllReduceSum(), []
     for count in PROBES:
         values = Tensor(np.ones(count, np.float32))
         seconds = measure_median_seconds(lambda v=values: reduce(v).asnumpy(), repeats, warm_up=2)

@@ -2,7 +2,7 @@
 
 A golden case holds settings, the seed and the shape of an input, and results: scores, activations
 (`taps`), the loss, and L2 norms of gradients and buffers; a key that ends in 64 is in float64. It
-holds no weights: `utils.testing.golden.fill` makes each array from its name and its shape.
+holds no weights: `utils.testing.golden.generate_weight` makes each array from its name and its shape.
 
 A case lists the results that it keeps. To add one to `variants.json`, write it with null for each
 result, and with {point: null} and {parameter: null} in `taps`, `grad_norm` and `buffers`.
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.torch.parts import set_training
-from utils.testing.golden import fill, generate_input
+from utils.testing.golden import generate_input, generate_weight
 
 PRECISIONS = MappingProxyType({"": torch.float32, "64": torch.float64})
 # Largest relative differences of results, by suffix. In float32 rounding switches units that lie
@@ -38,7 +38,7 @@ def fill_weights(
     """
     state = {}
     for name, value in net.state_dict().items():
-        state[name] = torch.from_numpy(fill(rename(name), tuple(value.shape)))
+        state[name] = torch.from_numpy(generate_weight(rename(name), tuple(value.shape)))
         for part, factor in scale.items():
             if part in name:
                 state[name] *= factor

@@ -19,7 +19,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli
 from utils.config import ROOT, load_config
-from utils.files import explained, write_text
+from utils.files import report_write_errors, write_text
 from utils.messages import check_choice
 from utils.networks import find_network_of_yaml
 from utils.simulation.dry_run import CHIPS, Machine, choose_ranks, dry_run
@@ -41,7 +41,7 @@ def main(
     for name in names:
         check_choice(name, paths, "name of --only ")
     done = out.with_suffix(".jsonl")
-    with explained(out, "--out"):
+    with report_write_errors(out, "--out"):
         out.parent.mkdir(parents=True, exist_ok=True)
         rows = (
             [json.loads(line) for line in done.read_text().splitlines()] if done.is_file() else []
@@ -52,7 +52,7 @@ def main(
             continue
         print(f"{name} ...", file=sys.stderr, flush=True)
         rows[name] = run_recipe(paths[name], chip, ranks)
-        with explained(out, "--out"):
+        with report_write_errors(out, "--out"):
             with open(done, "a") as file:
                 file.write(json.dumps(rows[name]) + "\n")
             write_text(out, format_table(rows) + "\n")

@@ -27,12 +27,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
 
+from utils.files import report_write_errors
+
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import numpy as np
 
 from utils import cli, runtime
-from utils.build_networks import build_train_step, without_checkpoint
+from utils.build_networks import build_train_step, drop_pretrained
 from utils.distributed import plan_plots
 from utils.distributed.cost_model import Cluster
 from utils.distributed.fusion_planner import (
@@ -45,7 +47,6 @@ from utils.distributed.fusion_planner import (
 )
 from utils.distributed.gradient_fusion import backward_of, layer_names, segment_ends
 from utils.distributed.gradient_timing import Backward, write_backward
-from utils.files import explained
 from utils.networks import Network
 from utils.simulation.dry_run import CHIPS, Machine, dry_run
 
@@ -94,13 +95,13 @@ def main(
             "--chip and --profile exclude each other: each sets when gradients are ready"
         )
     if chip:
-        with explained(folder, "--out"):  # before the dry run, which takes a minute
+        with report_write_errors(folder, "--out"):  # before the dry run, which takes a minute
             folder.mkdir(parents=True, exist_ok=True)
         positions = order_gradients(network.name, cfg, chip)
         counted = time_gradients(network, cfg, cluster, None)
         backward = time_positions(positions, counted, chip)
         path = folder / "gradients.json"
-        with explained(path, "--out"):
+        with report_write_errors(path, "--out"):
             write_backward(path, backward, cfg.data.batch, chip)
     else:
         backward = time_gradients(network, cfg, cluster, profile or cfg.run.gradient_profile)
@@ -155,7 +156,7 @@ def time_positions(positions: Mapping[str, float], counted: Backward, chip: str)
 def time_gradients(network: Network, cfg, cluster: Cluster, profile: Optional[Path]) -> Backward:
     """When each gradient is complete on one device: from a file, or counted from operations."""
     run = replace(cfg.run, device="CPU", amp="O0", all_reduce="none", cluster=cluster)
-    cfg = without_checkpoint(replace(cfg, run=replace(run, gradient_profile=profile)))
+    cfg = drop_pretrained(replace(cfg, run=replace(run, gradient_profile=profile)))
     step = build_train_step(network.name, cfg, runtime.start(cfg.run))
     names = [p.name for p in step.optimizer.parameters]
     sizes = [p.size * p.itemsize for p in step.optimizer.parameters]
@@ -220,7 +221,7 @@ def write_files(folder: Path, backward: Backward, plans: dict) -> None:
         for i, segment in enumerate(prediction.segments)
     ]
     rows = [{k: round(v, 4) if k.endswith("_ms") else v for k, v in row.items()} for row in rows]
-    with explained(folder, "--out"):
+    with report_write_errors(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / "plan.csv", "w", newline="") as file:
             writer = csv.DictWriter(file, rows[0])

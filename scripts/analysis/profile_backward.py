@@ -25,14 +25,14 @@ from mindspore import Tensor, nn
 from utils import cli, log, runtime
 from utils.build_networks import (
     build_train_step,
+    drop_pretrained,
     make_dummy_batch,
     measure_median_seconds,
-    without_checkpoint,
 )
 from utils.distributed.cost_model import Cluster
 from utils.distributed.fusion_planner import layer_ends, segments_of
 from utils.distributed.gradient_timing import count_backward
-from utils.files import explained, write_text
+from utils.files import report_write_errors, write_text
 from utils.networks import Network
 from utils.nn.complexity import count_layers
 
@@ -51,16 +51,16 @@ class StepFunction(nn.Cell):
 def main(
     network: Network, cfg, *, out: Path, points: cli.PositiveInt = 6, repeats: cli.PositiveInt = 7
 ) -> None:
-    with explained(out, "--out"):  # before the measuring
+    with report_write_errors(out, "--out"):  # before the measuring
         out.parent.mkdir(parents=True, exist_ok=True)
-    cfg = without_checkpoint(replace(cfg, run=replace(cfg.run, all_reduce="none")))
+    cfg = drop_pretrained(replace(cfg, run=replace(cfg.run, all_reduce="none")))
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     step, batch = build_train_step(network.name, cfg, rt), make_dummy_batch(network.name, cfg)
     shape = network.dataset.get_input_shape(cfg.data)
     measured = measure(step, batch, shape, points, repeats)
     result = {"config": cfg.run.out.name, "device": rt.device, "batch": cfg.data.batch, **measured}
-    with explained(out, "--out"):
+    with report_write_errors(out, "--out"):
         write_text(out, json.dumps(result, indent=1) + "\n")
     times = {name: result[name] for name in ("forward_seconds", "step_seconds")}
     print(json.dumps({"profile": str(out), **times, "gradients": len(result["ready_seconds"])}))

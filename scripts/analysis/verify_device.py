@@ -32,9 +32,9 @@ from typing import Literal, Optional
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli
-from utils.config import home
+from utils.config import get_base_folder
 from utils.distributed.launch_config import check_devices
-from utils.files import explained
+from utils.files import report_write_errors
 from utils.messages import check_choice
 from utils.processes import adopt_orphans
 from utils.simulation.dry_run import CHIPS
@@ -60,7 +60,7 @@ def main(*, only: str = ",".join(PARTS), out: Optional[Path] = None, **options) 
     names = only.split(",")
     for name in names:
         check_choice(name, PARTS, "part")
-    out = out or home() / "out/verify_device"
+    out = out or get_base_folder() / "out/verify_device"
     plan = make_plan(out.resolve(), **options)
     adopt_orphans()
     signal.signal(signal.SIGTERM, interrupt)
@@ -98,7 +98,7 @@ def make_plan(
     if devices:
         count = devices
         check_devices(count, [f"--run.device={device}"], os.environ)
-    with explained(out, "--out"):
+    with report_write_errors(out, "--out"):
         shutil.rmtree(out / "logs", ignore_errors=True)
         shutil.rmtree(out / "work", ignore_errors=True)
         (out / "work").mkdir(parents=True)
@@ -112,7 +112,7 @@ def run_parts(plan: Plan, names: list[str], out: Path) -> tuple[Report, int]:
 
     def write() -> Report:
         report = Report(machine, plan.describe(), completed, names[len(completed) :])
-        with explained(out, "--out"):
+        with report_write_errors(out, "--out"):
             write_report(report, out)
         return report
 

@@ -30,7 +30,8 @@ from tqdm import tqdm
 
 from utils import cli
 from utils.data.annotation_file import AnnotationFile, choose_output_names, iterate_lines
-from utils.files import escape_control, explained, write_text
+from utils.files import report_write_errors, write_text
+from utils.messages import escape_control
 from utils.networks import Network
 from utils.process_pool import Crashed, run_all
 from utils.video.integrity import DAMAGED, GOOD, Finding, VideoJob, examine, make_job, table_row
@@ -63,7 +64,7 @@ def main(
         if file.path.resolve() == target.resolve():
             raise ValueError(f"--out {out} is the folder of {file.path}, which would be replaced")
     kinds, read = Counter(), 0
-    with explained(out, "--out"):
+    with report_write_errors(out, "--out"):
         for file, target in zip(files, targets):
             target.parent.mkdir(parents=True, exist_ok=True)
             lines, count = scan_list(file, cfg.data.reader, frames, workers, target)

@@ -28,7 +28,6 @@ from typing import Literal, Optional
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli
-from utils.config import first_of
 from utils.data.prepare.class_folders import scan_class_folders, split_classes
 from utils.data.prepare.public_annotations import (
     FRAMES,
@@ -36,7 +35,8 @@ from utils.data.prepare.public_annotations import (
     match_videos,
     read_public_annotations,
 )
-from utils.files import escape_control, explained, write_text
+from utils.files import report_write_errors, write_text
+from utils.messages import escape_control, join_names
 
 CSV_NAMES = ("train.csv", "test.csv", "val.csv")
 MAX_SHOWN = 5  # files without the extension of a video that are named
@@ -61,7 +61,7 @@ def main(
     else:
         lists = ("train.txt", "test.txt") if names == "txt" else CSV_NAMES
         counts, files = list_class_folders(root, lists, **options)
-    with explained(out, "--out"):
+    with report_write_errors(out, "--out"):
         out.mkdir(parents=True, exist_ok=True)
         for name, lines in files.items():
             write_text(out / name, "".join(f"{line}\n" for line in lines))
@@ -107,7 +107,7 @@ def list_class_folders(
     for group in result.twins:
         print_note(f"equal files, listed once: {', '.join(group)}")
     if result.others:
-        print_note(f"no videos, left out: {first_of(result.others, MAX_SHOWN)}")
+        print_note(f"no videos, left out: {join_names(result.others, MAX_SHOWN)}")
     for name in result.nested:
         print_note(
             f"all videos of class {name} are in folders below it; is --videos one folder too high?"

@@ -28,7 +28,7 @@ from utils.data.prepare.public_annotations import (
     read_lines,
     read_rows,
 )
-from utils.files import explained
+from utils.files import report_write_errors
 
 TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 
@@ -39,7 +39,7 @@ def main(*, annotations: Path, images: Path, out: Path) -> None:
     existing = {name: wnid for name, wnid in classes.items() if (images / name).is_file()}
     if not existing:
         raise ValueError(f"--images: {images} has none of the images; one is {min(classes)}")
-    with explained(out, "--out"):
+    with report_write_errors(out, "--out"):
         for wnid in set(existing.values()):
             (out / wnid).mkdir(parents=True, exist_ok=True)
         for name, wnid in existing.items():

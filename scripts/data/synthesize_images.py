@@ -15,12 +15,12 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli
 from utils.data.synthetic.pattern_images import PATTERNS, draw_cifar10
-from utils.files import explained
+from utils.files import report_write_errors
 
 
 def main(*, out: Path, seed: cli.Seed = 0) -> None:
     start = time.time()
-    with explained(out, "--out"):
+    with report_write_errors(out, "--out"):
         counts = draw_cifar10(out, seed)
     result = {"root": str(out), "classes": len(PATTERNS), **counts}
     print(json.dumps({**result, "seconds": round(time.time() - start, 1)}))

@@ -19,12 +19,12 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils import cli
 from utils.data.synthetic.motion_videos import MOTIONS, draw_dataset, draw_sets
-from utils.files import explained
+from utils.files import report_write_errors
 
 
 def main(*, out: Path, train: int = 40, test: int = 10, seed: int = 0, sets: bool = False) -> None:
     start = time.time()
-    with explained(out, "--out"):
+    with report_write_errors(out, "--out"):
         if sets:
             counts = {"sets": draw_sets(out, train, test, seed)}
         else:

@@ -44,7 +44,7 @@ def main(source: str, folder: str, first: str, count: str) -> None:
     from tsm.config import Config
     from utils import runtime
     from utils.config import ROOT, load_config
-    from utils.export import exported
+    from utils.export import mindir
     from utils.weights.model_checksum import SIZE
 
     given = ["run.device=CPU", "data.segments=4", "data.crop=32", "data.resize=40"]
@@ -62,7 +62,7 @@ def main(source: str, folder: str, first: str, count: str) -> None:
         print(json.dumps({"begins": seed}), flush=True)
         path.write_bytes(data)
         try:
-            result = {"scores": exported.load(net, config, path)(clips).asnumpy().size}
+            result = {"scores": mindir.load_network(net, config, path)(clips).asnumpy().size}
         except ValueError as error:
             result = {"error": str(error)}
         print(json.dumps({"seed": seed, **result}), flush=True)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fuzz.damage import mutate
 from tests.helpers import call
-from tests.test_export import TSM, exported
+from tests.test_export import TSM, export_toy
 from utils.export import mindir
 
 TRIES = 130
@@ -18,7 +18,7 @@ TRIES = 130
 def sound(tmp_path_factory) -> Path:
     """A TSM of width 2 for batches of two normalised clips."""
     toy = ("tsm", {**TSM, "first_width": 2}, (4, 3, 32, 32))
-    file = exported(toy, tmp_path_factory.mktemp("sound") / "net", "mindir", input="float32")
+    file = export_toy(toy, tmp_path_factory.mktemp("sound") / "net", "mindir", input="float32")
     return Path(file["file"])
 
 
@@ -56,7 +56,7 @@ def test_the_graph_of_a_damaged_mindir_is_read_or_refused(sound, tmp_path, seed)
     for each in range(seed, seed + TRIES):
         path.write_bytes(mutate(content, each))
         try:
-            graph = mindir.read(path)
+            graph = mindir.read_graph(path)
         except ValueError:
             continue
         assert all(isinstance(array, np.ndarray) for array in graph.weights.values())

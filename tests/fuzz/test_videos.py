@@ -13,8 +13,7 @@ from mindspore import Tensor
 
 from tests.fuzz.files import mutated, sound_image, write_mutated_videos
 from utils.config import ROOT
-from utils.evaluate.predict import Predictor
-from utils.evaluate.video_inference import Head
+from utils.evaluate.predict import Head, Predictor
 from utils.video.decoders import FrameFolder, open_video, resize
 from utils.video.integrity import KINDS
 from utils.video.reader import VideoError
@@ -91,13 +90,13 @@ def mean_colours(views: Tensor) -> Tensor:
 class ThreeColours(Head):
     classes = 3
 
-    def numbers(self, part):
-        return np.array([len(part) // 2])
+    def frame_indices(self, window):
+        return np.array([len(window) // 2])
 
-    def cut(self, frames, positions):
+    def make_views(self, frames, positions):
         return resize(frames[:1], 32, 32).transpose(0, 3, 1, 2)
 
-    def pictures(self, views):
+    def preview_frames(self, views):
         return views[:, None].transpose(0, 1, 3, 4, 2)
 
 

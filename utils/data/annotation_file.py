@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Optional, Union
 from tqdm import tqdm
 
 from utils.files import read_text
-from utils.messages import cut, quote
+from utils.messages import format_value, shorten
 from utils.video.reader import MAX_PIXELS
 
 FIELDS = {"video": "path label", "frames": "path num_frames label"}
@@ -152,11 +152,13 @@ def _parse(number: int, text: str, source: str, num_classes: int, min_frames: in
     if source == "video" and (len(fields) < 3 or _parse_integer(fields[1]) is None):
         fields = text.rsplit(" ", 1)
     if len(fields) < len(FIELDS[source].split()):
-        raise ValueError(f"{quote(text)} is not `{FIELDS[source]}`, separated by single spaces")
+        raise ValueError(
+            f"{format_value(text)} is not `{FIELDS[source]}`, separated by single spaces"
+        )
     label = _parse_integer(fields[-1])
     if label is None or not 0 <= label < num_classes:
         raise ValueError(
-            f"label {quote(fields[-1])} is not an integer from 0 to {num_classes - 1}: "
+            f"label {format_value(fields[-1])} is not an integer from 0 to {num_classes - 1}: "
             f"num_classes is {num_classes}"
         )
     if len(fields) == 2:
@@ -165,13 +167,13 @@ def _parse(number: int, text: str, source: str, num_classes: int, min_frames: in
     if source == "frames" and num_frames is not None and 0 <= num_frames < min_frames:
         raise _TooShort
     if num_frames is None or num_frames < 1:
-        raise ValueError(f"num_frames {quote(fields[1])} is not a positive integer")
+        raise ValueError(f"num_frames {format_value(fields[1])} is not a positive integer")
     return Record(fields[0], num_frames, label, number)
 
 
 def _check_exists(path: str, source: str) -> None:
     if not (os.path.isdir(path) if source == "frames" else os.path.isfile(path)):
-        raise ValueError(f"{cut(repr(path), MAX_PATH)} does not exist")
+        raise ValueError(f"{shorten(repr(path), MAX_PATH)} does not exist")
 
 
 def _resolve(record: Record, root: Path, image_tmpl: str) -> Record:

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from utils.config import one_line
 from utils.distributed.cost_model import TERA, Cluster
 from utils.files import write_text
-from utils.messages import to_line
+from utils.messages import format_error, format_line
 from utils.nn.complexity import LayerCost
 
 
@@ -87,7 +86,7 @@ def read_backward(path: Path, names: Sequence[str], sizes: Sequence[int]) -> Bac
         forward, step = float(result["forward_seconds"]), float(result["step_seconds"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{path}: not a profile of a backward pass ({one_line(error)}); "
+            f"{path}: not a profile of a backward pass ({format_error(error)}); "
             "scripts/analysis/profile_backward.py writes one"
         ) from None
     missing = [name for name in names if name not in ready]
@@ -102,7 +101,7 @@ def read_backward(path: Path, names: Sequence[str], sizes: Sequence[int]) -> Bac
         raise ValueError(f"{path}: times that are no profile: not 0 < forward <= ready <= step")
     source = result.get("source", "measured")
     source = f"{source}, {path}, batch {result.get('batch')} on {result.get('device')}"
-    source = to_line(source)  # texts of the file are printed
+    source = format_line(source)  # texts of the file are printed
     return Backward(tuple(names), np.array(sizes), times, forward, step, source)
 
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
-from utils.config import locate
+from utils.config import find_yaml
 from utils.cpu_cores import LEAST_CORES
 from utils.distributed.devices import VISIBLE, count_devices
 from utils.distributed.rank_table import read_rank_table
-from utils.messages import VALUE, cut
+from utils.messages import VALUE, shorten
 from utils.yaml_text import load_yaml_file
 
 PORT = "8118"  # MASTER_PORT of several nodes, unless it is set
@@ -110,7 +110,7 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
 
 def find_script(name: str) -> str:
     """The script's file, of the current folder or of this zoo; ValueError if there is none."""
-    path = locate(Path(name))
+    path = find_yaml(Path(name))
     if not path.is_file():
         raise ValueError(f"SCRIPT {name}: no such file; name one like tsm/train.py")
     return str(path)
@@ -120,7 +120,7 @@ def parse_number(name: str, text: str, lowest: int, highest: int = 10**6) -> int
     if not text.isdecimal() or len(text) > 18 or not lowest <= int(text) <= highest:
         bounds = f" from {lowest} to {highest}" if highest < 10**6 else f" of at least {lowest}"
         raise ValueError(
-            f"{name} must be a whole number{bounds}, not {cut(text, VALUE) or 'nothing'}"
+            f"{name} must be a whole number{bounds}, not {shorten(text, VALUE) or 'nothing'}"
         )
     return int(text)
 

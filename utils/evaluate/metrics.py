@@ -1,6 +1,6 @@
-"""Evaluation: mean over the views of a video, top-k over videos, sums over ranks.
+"""Evaluation metrics: mean over the views of a video, top-k over videos, sums over ranks.
 
-Every video counts exactly once: what is padded or unreadable is not `valid` and not counted.
+Every video counts exactly once: padding and unreadable videos are not `valid` and not counted.
 """
 
 import json
@@ -14,21 +14,20 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from utils.data.unreadable_videos import UnreadableVideos
 from utils.files import write_text
-from utils.log import log, progress
+from utils.log import log, make_progress_bar
 from utils.runtime import Runtime
 from utils.signals import Stopped, received
 
-# Most clips in one forward pass of an evaluation on an accelerator, if a batch has no more videos.
-# The host launches the 400 to 1,500 operators of a pass one by one, and with a few clips the device
-# waits for it. The limit keeps memory small: in simulated runs for Ascend 910B, 30 clips of X3D-L
+# Most clips in one forward pass of an evaluation on an accelerator, unless a batch has more videos.
+# The host launches the 400 to 1,500 operators of a pass one by one; with few clips the device waits
+# for the host. The limit keeps memory small: in simulated runs for Ascend 910B, 30 clips of X3D-L
 # need 7.4 GB, 20 clips of MViTv2-B 13.2 GB.
 CLIPS_PER_PASS = 32
 
 
 class Counts:
-    """Correct videos, in all and per class; one vector, so that ranks can be added."""
+    """Videos, top-1 hits and top-5 hits per class."""
 
     def __init__(self, num_classes: int):
         self.videos = np.zeros(num_classes, np.int64)
@@ -43,24 +42,23 @@ class Counts:
         np.add.at(self.top1, labels, hits[:, 0])
         np.add.at(self.top5, labels, hits.any(axis=1))
 
-    def over_ranks(self, rt: Runtime) -> "Counts":
+    def sum_ranks(self, rt: Runtime) -> None:
         if rt.size > 1:
             mine = np.stack((self.videos, self.top1, self.top5))
             self.videos, self.top1, self.top5 = sum_over_ranks(mine)
-        return self
 
     def accuracies(self) -> dict[str, float]:
-        videos, seen = max(self.videos.sum(), 1), self.videos > 0
-        per_class = self.top1[seen] / self.videos[seen]
+        videos, has_videos = max(self.videos.sum(), 1), self.videos > 0
+        per_class = self.top1[has_videos] / self.videos[has_videos]
         return {
             "top1": round(float(self.top1.sum() / videos), 6),
             "top5": round(float(self.top5.sum() / videos), 6),
-            "mean_class_accuracy": round(float(per_class.mean()) if seen.any() else 0.0, 6),
+            "mean_class_accuracy": round(float(per_class.mean()) if has_videos.any() else 0.0, 6),
             "videos": int(self.videos.sum()),
         }
 
 
-class SumRanks(nn.Cell):
+class AllReduceSum(nn.Cell):
     def __init__(self):
         super().__init__()
         self.all_reduce = ops.AllReduce()
@@ -69,26 +67,27 @@ class SumRanks(nn.Cell):
         return self.all_reduce(x)
 
 
-def share_statistics(net: nn.Cell, rt: Runtime) -> None:
-    """Gives all ranks the running statistics of rank 0, which saves: each has gathered its own.
+def broadcast_bn_statistics(net: nn.Cell, rt: Runtime) -> None:
+    """Gives all ranks the running statistics of rank 0, which saves the checkpoints.
 
-    So all parts of an evaluation are of one network, that of the checkpoint.
+    Each rank has gathered its own. After this, all ranks evaluate the network of the checkpoint.
     """
-    result = [p for p in net.get_parameters() if not p.requires_grad and "moving_" in p.name]
-    if rt.size == 1 or not result:
+    statistics = [p for p in net.get_parameters() if not p.requires_grad and "moving_" in p.name]
+    if rt.size == 1 or not statistics:
         return
-    mine = np.concatenate([p.asnumpy().ravel() for p in result]) * np.float32(rt.is_main_process)
-    shared = SumRanks()(Tensor(mine, mstype.float32)).asnumpy()
-    for parameter, part in zip(result, np.split(shared, np.cumsum([p.size for p in result])[:-1])):
+    mine = np.concatenate([p.asnumpy().ravel() for p in statistics])
+    values = AllReduceSum()(Tensor(mine * np.float32(rt.is_main_process), mstype.float32)).asnumpy()
+    ends = np.cumsum([p.size for p in statistics])
+    for parameter, part in zip(statistics, np.split(values, ends[:-1])):
         parameter.set_data(Tensor(part.reshape(parameter.shape), parameter.dtype))
 
 
 def check_same_step(step: int, rt: Runtime, folder: Path) -> None:
-    """Raises ValueError where ranks would go on from different steps: they read different files."""
+    """Raises ValueError if ranks would continue from different steps: they read different files."""
     if rt.size == 1:
         return
     mine = step % 4096  # sums stay exact
-    if int(sum_over_ranks(np.array([mine]))[0]) != mine * rt.size:
+    if sum_count(mine, rt) != mine * rt.size:
         raise ValueError(
             f"run.out: this rank goes on from step {step} of {folder}, others from another one; "
             "all ranks must see the same folder"
@@ -96,11 +95,16 @@ def check_same_step(step: int, rt: Runtime, folder: Path) -> None:
 
 
 def sum_over_ranks(values: np.ndarray) -> np.ndarray:
-    """Counts added over all ranks; every rank gets the sums.
+    """Integers added over all ranks, on every rank.
 
-    They travel as float32, the one type every back end adds, and stay exact below 2^24.
+    The sum is float32, the one type that every back end adds, and exact below 2^24.
     """
-    return SumRanks()(Tensor(values, mstype.float32)).asnumpy().astype(np.int64)
+    return AllReduceSum()(Tensor(values, mstype.float32)).asnumpy().astype(np.int64)
+
+
+def sum_count(count: int, rt: Runtime) -> int:
+    """The sum of all ranks' counts."""
+    return count if rt.size == 1 else int(sum_over_ranks(np.array([count]))[0])
 
 
 def evaluate(
@@ -111,18 +115,17 @@ def evaluate(
     collect: Optional[Callable] = None,
     clips_per_pass: int = 0,
 ) -> dict[str, float]:
-    """Top-1, top-5 and their seconds over a data set of (clips (N, V, T, ...), label, valid).
+    """Top-1, top-5 and seconds for a data set of (clips (N, V, T, ...), label, valid).
 
-    Raw scores are averaged over the V views of a video. `collect(rows, scores, labels)` gets those
-    of every batch, the rows counted over this rank's. `clips_per_pass`: as in `video_scores`.
+    Scores are averaged over the V views of a video. `collect(rows, scores, labels)` receives those
+    of every batch; `rows` count the videos of this rank. `clips_per_pass`: as in `video_scores`.
 
-    Raises Stopped, on all ranks, where a signal came to one of them; that one leaves after the
-    batch it is at.
+    Raises Stopped on all ranks if one of them received a signal; that one stops after its batch.
     """
     net.set_train(False)
-    counts, began = Counts(num_classes), time.monotonic()
+    counts, start = Counts(num_classes), time.monotonic()
     log.info("evaluating; the first batch compiles the graph ...")
-    bar = progress(data.get_dataset_size(), "batch", rt)
+    bar = make_progress_bar(data.get_dataset_size(), "batch", rt)
     batches = data.create_tuple_iterator(num_epochs=1, output_numpy=True)
     stopped = 0
     for k, (clips, label, valid) in enumerate(batches):
@@ -138,8 +141,8 @@ def evaluate(
     bar.close()
     if sum_count(stopped, rt):
         raise Stopped("a signal came before the evaluation was done")
-    counts.over_ranks(rt)
-    return {**counts.accuracies(), "seconds": round(time.monotonic() - began, 2)}
+    counts.sum_ranks(rt)
+    return {**counts.accuracies(), "seconds": round(time.monotonic() - start, 2)}
 
 
 def video_scores(net: nn.Cell, clips: np.ndarray, clips_per_pass: int = 0) -> np.ndarray:
@@ -162,13 +165,13 @@ def video_scores(net: nn.Cell, clips: np.ndarray, clips_per_pass: int = 0) -> np
 
 
 def choose_clips_per_pass(videos: int, *views: int, device: str = "") -> int:
-    """Clips in one forward pass over a batch of `videos` with so many views each.
+    """Clips in one forward pass over a batch of `videos`, with `views` of each data set.
 
     A CPU takes as many clips as videos: it computes no faster with more, and needs more memory. An
-    accelerator takes all views of the batch, in as few equal passes of at most CLIPS_PER_PASS
-    clips, or of `videos` clips if that is more, as they need. Of several data sets, each with its
-    own number of views, the smallest decides for all, so that one graph is compiled. `device` is a
-    device target of MindSpore, by default the current one.
+    accelerator takes all views of the batch, in the fewest equal passes of at most CLIPS_PER_PASS
+    clips (or `videos` clips if that is more). Of several data sets, the smallest number of views
+    decides for all, so that one graph is compiled. `device` is a device target of MindSpore, by
+    default the current one.
     """
     if (device or ms.get_context("device_target")) == "CPU":
         return videos
@@ -183,18 +186,8 @@ def pad_clips(clips: np.ndarray, size: int) -> np.ndarray:
     return np.ascontiguousarray(clips)
 
 
-def sum_unreadable(bad: UnreadableVideos, rt: Runtime) -> int:
-    """Unreadable videos on all ranks."""
-    return sum_count(bad.count, rt)
-
-
-def sum_count(count: int, rt: Runtime) -> int:
-    """The sum of all ranks' counts."""
-    return count if rt.size == 1 else int(sum_over_ranks(np.array([count]))[0])
-
-
-def write_beside(checkpoint: str, values: dict, rt: Runtime) -> None:
-    """`<checkpoint>.json`; a folder that cannot be written costs a warning, not the result."""
+def write_result_file(checkpoint: str, values: dict, rt: Runtime) -> None:
+    """Writes `<checkpoint>.json` on rank 0; logs a warning if the folder cannot be written."""
     if not rt.is_main_process:
         return
     target = Path(checkpoint).with_suffix(".json")

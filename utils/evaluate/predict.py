@@ -1,32 +1,234 @@
-"""Predicts videos one after the other: records, tables, files."""
+"""Video inference: windows of a video, views, probabilities, records, tables and files.
 
+A network's `predict.py` has `open_source(path, cfg)`, and `build_heads(cfg)` with a `Head` for each
+data set of the network. Frames and views are those of the network's evaluation.
+"""
+
+import abc
 import csv
-import io
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Optional
+from typing import Callable, NamedTuple, Optional
 
 import numpy as np
 from mindspore import nn
 
-from utils.evaluate import video_inference
-from utils.evaluate.predict_plots import Row, draw_classes, draw_sheet
-from utils.evaluate.video_inference import Head, Part, Seen
-from utils.files import escape_control, explained, write_text
-from utils.messages import to_line
-from utils.plotting import shortened
+from utils.data.class_names import find_class_names, read_class_names
+from utils.evaluate.metrics import choose_clips_per_pass, video_scores
+from utils.files import open_replacement, report_write_errors, write_text
+from utils.messages import escape_control, format_line
 from utils.video.reader import FrameSource, VideoError
 
-LONGEST = 60  # letters of a file's name in a title
-MAX_CLASS_NAME = 200  # characters of a class name in a table
+DEFAULT_FPS = 30.0  # of a video without a frame rate
+LONG_VIDEO, WINDOW = 30.0, 10.0  # seconds: a longer video is divided into windows
+TITLE_LENGTH = 60  # characters of a file's name in a title
 NAME_BYTES = 255 - len("_timeline.png.tmp") - 5  # of 255 that a file's name may have; 5: a number
 
 
+@dataclass(frozen=True)
+class Window:
+    """A part of a video, in frames; `fps` is 0 if the video has no frame rate."""
+
+    start: int
+    length: int
+    fps: float
+
+    def __len__(self) -> int:
+        return self.length
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """Start and end in seconds."""
+        fps = self.fps or DEFAULT_FPS
+        return self.start / fps, (self.start + self.length) / fps
+
+
+class Head(abc.ABC):
+    """The classes of one data set, and the views with which they are predicted."""
+
+    name = ""  # of the data set, if the network has several
+    names: Sequence[str] = ()  # of the classes, once `assign_class_names` has run
+    names_file: Optional[Path] = None  # a file of class names, used if it exists
+    builtin_names = ""  # the list in utils/labels
+    classes = 0
+    clips = crops = 1
+    raw_scores = True  # whether the network returns raw scores, not probabilities
+    clips_per_pass = 0  # as in `video_scores`
+
+    @abc.abstractmethod
+    def frame_indices(self, window: Window) -> np.ndarray:
+        """The frames of all clips, counted from the window's start; any shape."""
+
+    @abc.abstractmethod
+    def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """The views uint8 (V, ...).
+
+        `positions` has the shape of `frame_indices` and holds their indices in `frames`.
+        """
+
+    def preview_frames(self, views: np.ndarray) -> np.ndarray:
+        """The frames of the middle crop of each clip: uint8 (clips, T, H, W, 3).
+
+        Views (V, 3, T, H, W) are the crops of the first clip, then of the second, ...
+        """
+        return views[self.crops // 2 :: self.crops].transpose(0, 2, 3, 4, 1)
+
+    def find_names(self) -> Sequence[str]:
+        """Class names without a file from the user; empty if there are none."""
+        return find_class_names(self.names_file, self.builtin_names, self.classes)
+
+    def list_names(self) -> list[str]:
+        """A name for each class, all empty if there are none."""
+        return list(self.find_names()) or [""] * self.classes
+
+    def predict_probs(self, net: nn.Cell, views: np.ndarray) -> np.ndarray:
+        """Probabilities (classes,): the mean over views; of raw scores, the softmax of the mean."""
+        scores = video_scores(net, views[None], self.clips_per_pass)[0].astype(np.float64)
+        return softmax(scores) if self.raw_scores else scores
+
+
+class WindowResult(NamedTuple):
+    """One window, with the views and the probabilities (classes,) of each head."""
+
+    window: Window
+    views: list[np.ndarray]
+    probabilities: list[np.ndarray]
+
+    @property
+    def confidence(self) -> float:
+        return max(float(probs.max()) for probs in self.probabilities)
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    powers = np.exp(scores - scores.max())
+    return powers / powers.sum()
+
+
+def assign_class_names(heads: Sequence[Head], labels: str) -> None:
+    """Sets `names` of the heads, from the file `labels` (head after head) or without it.
+
+    Raises ValueError if the file has another number of names than the heads have classes.
+    """
+    if not labels:
+        for head in heads:
+            head.names = head.find_names()
+        return
+    if not Path(labels).is_file():
+        raise ValueError(f"--labels: {labels} does not exist")
+    classes = sum(head.classes for head in heads)
+    names = read_class_names(Path(labels), classes, f"--labels {labels}")
+    for head in heads:
+        head.names, names = names[: head.classes], names[head.classes :]
+
+
+def split_into_windows(
+    source: FrameSource, seconds: Optional[float], step: Optional[float]
+) -> list[Window]:
+    """The windows of a video, all of one length; the last one ends with the video.
+
+    `seconds` 0 is the whole video; None divides only long videos. `step` is the time from one start
+    to the next, by default `seconds`.
+    """
+    fps = source.fps or DEFAULT_FPS
+    if seconds is None:
+        seconds = WINDOW if len(source) > LONG_VIDEO * fps else 0.0
+    length = max(round(seconds * fps), 1)
+    if seconds == 0 or length >= len(source):
+        return [Window(0, len(source), source.fps)]
+    stride = max((step or seconds) * fps, 1.0)
+    last_start = len(source) - length
+    starts = [round(k * stride) for k in range(int(last_start / stride) + 1)]
+    starts = [start for start in starts if start < last_start]
+    return [Window(start, length, source.fps) for start in (*starts, last_start)]
+
+
+def run_windows(
+    net: nn.Cell, source: FrameSource, windows: Sequence[Window], heads: Sequence[Head]
+) -> Iterator[WindowResult]:
+    """Predicts window after window. Only one window's frames are in memory; decoding goes forward.
+
+    All heads have the same number of clips per pass, so that one graph is compiled.
+    """
+    for head in heads:
+        head.clips_per_pass = choose_clips_per_pass(1, *(h.clips * h.crops for h in heads))
+    plans = [[head.frame_indices(window) for head in heads] for window in windows]
+    needed = [
+        window.start + np.unique(np.concatenate([indices.ravel() for indices in plan]))
+        for window, plan in zip(windows, plans)
+    ]
+    for window, plan, numbers, frames in zip(windows, plans, needed, read_forward(source, needed)):
+        views = []
+        for head, indices in zip(heads, plan):
+            unique, positions = np.unique(indices, return_inverse=True)
+            chosen = np.searchsorted(numbers, window.start + unique)
+            head_frames = frames if len(chosen) == len(frames) else frames[chosen]
+            views.append(head.make_views(head_frames, positions.reshape(indices.shape)))
+        yield WindowResult(window, views, [h.predict_probs(net, v) for h, v in zip(heads, views)])
+
+
+def read_forward(source: FrameSource, needed: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+    """The frames (n, H, W, C) of each of the ascending lists `needed`.
+
+    Frames that a later list needs too are kept: some readers start the video again to return an
+    earlier frame.
+    """
+    if len(needed) == 1:
+        yield source.frames(needed[0])
+        return
+    union, held, end = np.unique(np.concatenate(needed)), {}, 0
+    for numbers, following in zip(needed, [*needed[1:], np.array([np.inf])]):
+        new_end = int(np.searchsorted(union, numbers[-1], "right"))
+        if new_end > end:
+            fresh, end = union[end:new_end], new_end
+            held.update(zip(fresh.tolist(), source.frames(fresh)))
+        yield np.stack([held[number] for number in numbers.tolist()])
+        held = {number: frame for number, frame in held.items() if number >= following[0]}
+
+
+def rank_classes(head: Head, probabilities: np.ndarray, top: int) -> list[dict]:
+    """The `top` classes of one head, the most probable first."""
+    return [
+        {
+            **({"set": head.name} if head.name else {}),
+            "label": int(label),
+            "name": head.names[label] if head.names else "",
+            "probability": round(float(probabilities[label]), 6),
+        }
+        for label in np.argsort(-probabilities, kind="stable")[:top]
+    ]
+
+
+def rank_all(heads: Sequence[Head], probabilities: Sequence[np.ndarray], top: int) -> dict:
+    """`top`; for several heads `sets`, and `joint`: all classes, each set with the same weight."""
+    if len(heads) == 1:
+        return {"top": rank_classes(heads[0], probabilities[0], top)}
+    pairs = list(zip(heads, probabilities))
+    joint = [entry for head, p in pairs for entry in rank_classes(head, p / len(heads), top)]
+    joint.sort(key=lambda entry: -entry["probability"])
+    return {
+        "joint": joint[:top],
+        "sets": {head.name: rank_classes(head, p, top) for head, p in pairs},
+    }
+
+
+def list_columns(heads: Sequence[Head]) -> list[str]:
+    """A heading for each class of each head: its name, or its number."""
+    return [
+        f"{head.name}/{name}" if head.name else name
+        for head in heads
+        for name in (head.names or map(str, range(head.classes)))
+    ]
+
+
 class Predictor:
-    """The network of one command, and where its findings go."""
+    """Predicts videos with one network and writes the results into `folder`.
+
+    Records list the `top` classes; `window` and `step` are the seconds of `split_into_windows`.
+    """
 
     def __init__(
         self,
@@ -38,94 +240,98 @@ class Predictor:
         window: Optional[float] = None,
         step: Optional[float] = None,
     ):
-        """`top` classes are told; `window` and `step` are as in `predicting.parts_of`."""
         self.net, self.heads, self.open = net, heads, open_source
         self.folder, self.top, self.window, self.step = folder, top, window, step
 
     def run(self, videos: list[str]) -> dict:
-        """Raises ValueError where no video at all can be read; a broken one is a line on stderr."""
-        began, records, failed = time.monotonic(), [], []
-        names = file_names(videos)
-        with explained(self.folder, "--out"):
+        """Raises ValueError if no video can be read; a broken one is a line on stderr."""
+        start, records, errors = time.monotonic(), [], []
+        with report_write_errors(self.folder, "--out"):
             self.folder.mkdir(parents=True, exist_ok=True)
-            for video, name in zip(videos, names):
+            for video, name in zip(videos, make_file_names(videos)):
                 try:
                     records.append(self.predict(video, name))
-                    print(table(records[-1]), flush=True)
+                    print(format_table(records[-1]), flush=True)
                 except VideoError as error:
-                    failed.append(str(error))
+                    errors.append(str(error))
                     records.append({"video": video, "error": str(error)})
                     if len(videos) > 1:
                         print(f"error: {error}", file=sys.stderr)
-            if len(failed) == len(videos):
-                raise ValueError(failed[0] if len(failed) == 1 else "none of the videos was read")
+            if len(errors) == len(videos):
+                raise ValueError(errors[0] if len(errors) == 1 else "none of the videos was read")
             lines = "".join(f"{json.dumps(record)}\n" for record in records)
             write_text(self.folder / "predictions.jsonl", lines)
-        result = {"predictions": records, "failed": len(failed), "out": str(self.folder)}
-        return {**result, "seconds": round(time.monotonic() - began, 2)}
+        result = {"predictions": records, "failed": len(errors), "out": str(self.folder)}
+        return {**result, "seconds": round(time.monotonic() - start, 2)}
 
     def predict(self, video: str, name: str) -> dict:
-        """One video's record; its pictures are written."""
+        """The record of one video; writes its pictures and tables."""
         with self.open(video) as source:
-            parts = video_inference.parts_of(source, self.window, self.step)
-            best, fractions = None, []
-            for seen in video_inference.look(self.net, source, parts, self.heads):
-                fractions.append(seen.probabilities)
-                if best is None or surest(seen) > surest(best):
-                    best = seen
-            fps = source.fps
-            record = {"video": video, "frames": len(source), "fps": round(fps, 3)}
+            windows = split_into_windows(source, self.window, self.step)
+            best, by_window = None, []
+            for result in run_windows(self.net, source, windows, self.heads):
+                by_window.append(result.probabilities)
+                if best is None or result.confidence > best.confidence:
+                    best = result
+            record = {"video": video, "frames": len(source), "fps": round(source.fps, 3)}
         record["views"] = ", ".join(f"{head.clips}x{head.crops}" for head in self.heads)
-        fractions = [np.stack(own) for own in zip(*fractions)]  # of each head (parts, classes)
-        means = [own.mean(axis=0) for own in fractions]
-        record.update(video_inference.ranking(self.heads, means, self.top))
-        record["picture"] = self.draw(video, name, best, len(parts), fps)
-        if len(parts) > 1:
-            record.update(self.over_time(video, name, parts, fractions))
+        by_head = [np.stack(probs) for probs in zip(*by_window)]  # (windows, classes) each
+        means = [probs.mean(axis=0) for probs in by_head]
+        record.update(rank_all(self.heads, means, self.top))
+        record["picture"] = self.draw_preview(video, name, best, len(windows))
+        if len(windows) > 1:
+            record.update(self.write_timeline(video, name, windows, by_head))
         return record
 
-    def draw(self, video: str, name: str, seen: Seen, windows: int, fps: float) -> str:
-        title = shortened(Path(video).name, LONGEST)
+    def draw_preview(self, video: str, name: str, result: WindowResult, windows: int) -> str:
+        from utils.evaluate import predict_plots
+
+        title = format_line(Path(video).name, TITLE_LENGTH)
         if windows > 1:
-            start, end = span(seen.part)
-            title += f", {start:.1f} to {end:.1f} s, the surest of {windows} windows"
-        rows = [
-            sheet_row(head, seen.part, views, video_inference.entries(head, fraction, self.top))
-            for head, views, fraction in zip(self.heads, seen.views, seen.probabilities)
-        ]
+            start, end = result.window.span
+            title += f", {start:.1f} to {end:.1f} s, the most confident of {windows} windows"
+        rows = []
+        for head, views, probs in zip(self.heads, result.views, result.probabilities):
+            frames = head.preview_frames(views)
+            times = preview_times(head, result.window, frames.shape[:2])
+            entries = rank_classes(head, probs, self.top)
+            rows.append(predict_plots.PreviewRow(describe_views(head), frames, entries, times))
         path = self.folder / f"{name}.png"
-        draw_sheet(path, title, rows)
+        predict_plots.draw_preview(path, title, rows)
         return str(path)
 
-    def over_time(self, video: str, name: str, parts: list, fractions: list[np.ndarray]) -> dict:
-        """The windows' best classes; all classes go into a table, the first into a picture."""
-        spans = [span(part) for part in parts]
-        rows = np.concatenate((spans, *fractions), axis=1)
-        text = io.StringIO()
-        csv.writer(text).writerow(["start", "end", *video_inference.columns(self.heads)])
-        csv.writer(text).writerows([f"{value:.7g}" for value in row] for row in rows)
-        write_text(self.folder / f"{name}.csv", text.getvalue())
-        panels = [(h.name, h.names, own) for h, own in zip(self.heads, fractions)]
-        path = self.folder / f"{name}_timeline.png"
-        draw_classes(path, shortened(Path(video).name, LONGEST), np.array(spans), panels)
-        windows = []
-        for (start, end), *each in zip(spans, *fractions):
-            result = video_inference.ranking(self.heads, each, 1)
-            best = (result.get("joint") or result["top"])[0]
-            windows.append({"start": round(start, 3), "end": round(end, 3), **best})
-        files = {"csv": str(self.folder / f"{name}.csv"), "timeline": str(path)}
-        return {**files, "windows": windows}
+    def write_timeline(
+        self, video: str, name: str, windows: list[Window], by_head: list[np.ndarray]
+    ) -> dict:
+        """Writes a table of all classes and a plot; returns their names and the best classes."""
+        from utils.evaluate import predict_plots
+
+        spans = [window.span for window in windows]
+        table, plot = self.folder / f"{name}.csv", self.folder / f"{name}_timeline.png"
+        with open_replacement(table, newline="") as file:
+            rows = np.concatenate((spans, *by_head), axis=1)
+            csv.writer(file).writerow(["start", "end", *list_columns(self.heads)])
+            csv.writer(file).writerows([f"{value:.7g}" for value in row] for row in rows)
+        panels = [(head.name, head.names, probs) for head, probs in zip(self.heads, by_head)]
+        title = format_line(Path(video).name, TITLE_LENGTH)
+        predict_plots.draw_timeline(plot, title, np.array(spans), panels)
+        best = []
+        for (start, end), *probs in zip(spans, *by_head):
+            ranking = rank_all(self.heads, probs, 1)
+            (entry,) = ranking.get("joint") or ranking["top"]
+            best.append({"start": round(start, 3), "end": round(end, 3), **entry})
+        return {"csv": str(table), "timeline": str(plot), "windows": best}
 
 
-def file_names(videos: list[str]) -> list[str]:
-    """A name for each video's files: its own, with a number where two have the same.
+def make_file_names(videos: list[str]) -> list[str]:
+    """A file name for each video: its own, with a number if two are equal.
 
-    What is no text is escaped, and what is too long for a file's name is cut.
+    Characters that are no text are escaped; names that are too long for a file are cut.
     """
     names: list[str] = []
     for video in videos:
-        whole, count = escape_control(Path(video).stem).encode(), 1
-        name = stem = whole[:NAME_BYTES].decode(errors="ignore")
+        escaped, count = escape_control(Path(video).stem).encode(), 1
+        name = stem = escaped[:NAME_BYTES].decode(errors="ignore")
         while name in names:
             count += 1
             name = f"{stem}_{count}"
@@ -133,44 +339,34 @@ def file_names(videos: list[str]) -> list[str]:
     return names
 
 
-def surest(seen: Seen) -> float:
-    return max(float(fraction.max()) for fraction in seen.probabilities)
+def preview_times(head: Head, window: Window, shape: tuple) -> Optional[np.ndarray]:
+    """Seconds of the previewed frames, of `shape` (clips, T); None without a frame rate.
+
+    If a picture stands for several frames, its time is that of the first one.
+    """
+    if not window.fps:
+        return None
+    return (window.start + head.frame_indices(window).reshape(*shape, -1)[..., 0]) / window.fps
 
 
-def span(part: Part) -> tuple[float, float]:
-    """Start and end in seconds."""
-    fps = part.fps or video_inference.FPS
-    return part.first / fps, (part.first + len(part)) / fps
-
-
-def sheet_row(head: Head, part: Part, views: np.ndarray, entries: list[dict]) -> Row:
-    pictures = head.pictures(views)
-    times = None
-    if part.fps:  # of a picture that stands for several frames, the first one's
-        numbers = head.numbers(part).reshape(*pictures.shape[:2], -1)[..., 0]
-        times = (part.first + numbers) / part.fps
-    return Row(caption(head), pictures, entries, times)
-
-
-def caption(head: Head) -> str:
+def describe_views(head: Head) -> str:
     crops = f"the middle one of {head.crops} crops" if head.crops > 1 else "1 crop"
     clips = f"{head.clips} clips, a line each" if head.clips > 1 else "1 clip"
     views = "1 view" if head.clips * head.crops == 1 else f"{head.clips * head.crops} views"
     return f"{head.name + ': ' if head.name else ''}{views}: {clips}; {crops}"
 
 
-def table(record: dict) -> str:
-    """Rank, class, label and probability; of several data sets all together, then each."""
+def format_table(record: dict) -> str:
+    """Rank, class, label and probability; for several data sets, all together, then each."""
     lines = [escape_control(f"{record['video']}  ({record['views']} views)")]
     blocks = (
         {"": record["top"]} if "top" in record else {"joint": record["joint"], **record["sets"]}
     )
-    for title, result in blocks.items():
+    for title, entries in blocks.items():
         lines += [f" {title}"] if title else []
-        for rank, entry in enumerate(result, 1):
-            where = f"{entry['set']}: " if title == "joint" else ""
-            name = to_line(f"{where}{entry['name'] or '-'}", MAX_CLASS_NAME)
-            lines.append(
-                f"{rank:4d}  {name:40s} {entry['label']:5d} {100 * entry['probability']:7.2f} %"
-            )
+        for rank, entry in enumerate(entries, 1):
+            prefix = f"{entry['set']}: " if title == "joint" else ""
+            name = escape_control(f"{prefix}{entry['name'] or '-'}")
+            percent = 100 * entry["probability"]
+            lines.append(f"{rank:4d}  {name:40s} {entry['label']:5d} {percent:7.2f} %")
     return "\n".join(lines)

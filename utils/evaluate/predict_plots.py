@@ -1,4 +1,4 @@
-"""Pictures of predictions: the frames that the network saw with its scores, classes over time."""
+"""Plots of predictions: a preview of the frames with the best classes, and classes over time."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,103 +8,107 @@ import cv2
 import numpy as np
 from matplotlib.figure import Figure  # draws into files; no screen is needed
 
-from utils.plotting import DPI, save, shortened
+from utils.messages import format_line
+from utils.plotting import DPI, save
 
-LINE, ACROSS, TILE = 1440, 16, 224  # pixels and frames of a line; pixels of a frame, at most
-GAP, BELOW = 4, 20  # pixels between frames, and below those whose times are told
-EDGE, HEAD, BAR, LEAST = 10, 30, 26, 760  # pixels: margin, a line of text, a bar, the whole width
-TEXT = 38  # letters of a name
-SHOWN = 8  # classes over time
+LINE_WIDTH, LINE_FRAMES, FRAME_WIDTH = 1440, 16, 224  # at most; widths in pixels
+GAP, TIME_HEIGHT = 4, 20  # pixels between frames, and below frames with a time
+MARGIN, TEXT_HEIGHT, BAR_HEIGHT, MIN_WIDTH = 10, 30, 26, 760  # pixels
+NAME_LENGTH = 38  # characters of a class name
+TIMELINE_CLASSES = 8
 
 
-class Row(NamedTuple):
-    """What is shown of one head: pictures uint8 (clips, T, H, W, 3), and entries with scores.
+class PreviewRow(NamedTuple):
+    """One head: frames uint8 (clips, T, H, W, 3), and the entries of its best classes.
 
-    `times` (clips, T) are the frames' seconds in the video, None where nobody knows.
+    `times` (clips, T) are the frames' seconds in the video; None if unknown.
     """
 
     caption: str
-    pictures: np.ndarray
+    frames: np.ndarray
     entries: list[dict]
     times: Optional[np.ndarray] = None
 
 
-def draw_sheet(path: Path, title: str, rows: Sequence[Row]) -> None:
+def draw_preview(path: Path, title: str, rows: Sequence[PreviewRow]) -> None:
     """The clips of each row, beside bars of its best classes. `path` ends in .png.
 
-    Frames lie on whole pixels of the file, so that nothing blurs them.
+    Frames start at whole pixels of the file, so that they are not blurred.
     """
-    pages = [page(fitted(row.pictures), row.times) for row in rows]  # (picture, texts)
-    left = max(picture.shape[1] for picture, _ in pages)
-    right = 20 + 9 * max(len(named(entry)) for row in rows for entry in row.entries)
-    bars = [BAR * len(row.entries) for row in rows]
-    heights = [max(picture.shape[0], bar) for (picture, _), bar in zip(pages, bars)]
-    width, height = max(left + right + 3 * EDGE, LEAST), HEAD + sum(heights) + HEAD * len(rows)
+    tiled = [tile_frames(resize_to_fit(row.frames), row.times) for row in rows]
+    left = max(image.shape[1] for image, _ in tiled)
+    right = 20 + 9 * max(len(format_entry(entry)) for row in rows for entry in row.entries)
+    bars = [BAR_HEIGHT * len(row.entries) for row in rows]
+    heights = [max(image.shape[0], bar) for (image, _), bar in zip(tiled, bars)]
+    width = max(left + right + 3 * MARGIN, MIN_WIDTH)
+    height = TEXT_HEIGHT + sum(heights) + TEXT_HEIGHT * len(rows)
     figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
 
-    def write(x: float, y: float, words: str, size: float, **how: str) -> None:
-        figure.text(x / width, 1 - y / height, words, size=size, va="top", parse_math=False, **how)
+    def write(x: float, y: float, text: str, size: float, **style: str) -> None:
+        y = 1 - y / height
+        figure.text(x / width, y, text, size=size, va="top", parse_math=False, **style)
 
-    write(EDGE, 6, title, 11)
-    top = HEAD
-    for row, (picture, texts), bar, high in zip(rows, pages, bars, heights):
-        write(EDGE, top + 8, row.caption, 9)
-        top += HEAD
-        figure.figimage(picture, EDGE, height - top - picture.shape[0], origin="upper")
-        for x, y, words in texts:
-            write(EDGE + x, top + y, words, 6.5, ha="center")
-        box = np.divide((left + 2 * EDGE, height - top - bar, right, bar), (width, height) * 2)
+    write(MARGIN, 6, title, 11)
+    top = TEXT_HEIGHT
+    for row, (image, labels), bar, row_height in zip(rows, tiled, bars, heights):
+        write(MARGIN, top + 8, row.caption, 9)
+        top += TEXT_HEIGHT
+        figure.figimage(image, MARGIN, height - top - image.shape[0], origin="upper")
+        for x, y, text in labels:
+            write(MARGIN + x, top + y, text, 6.5, ha="center")
+        box = np.divide((left + 2 * MARGIN, height - top - bar, right, bar), (width, height) * 2)
         draw_bars(figure.add_axes(box), row.entries)
-        top += high
+        top += row_height
     save(figure, path)
 
 
-def fitted(pictures: np.ndarray) -> np.ndarray:
-    """Frames (clips, T, H, W, 3) for a page: a whole number of times as large, or smaller."""
-    clips, count, height, width, _ = pictures.shape
-    side = min(TILE, LINE // min(count, ACROSS))
+def resize_to_fit(frames: np.ndarray) -> np.ndarray:
+    """Frames (clips, T, H, W, 3), enlarged by a whole number or reduced to the width of a line."""
+    clips, count, height, width, _ = frames.shape
+    side = min(FRAME_WIDTH, LINE_WIDTH // min(count, LINE_FRAMES))
     if side >= width:
-        return pictures.repeat(side // width, axis=2).repeat(side // width, axis=3)
+        return frames.repeat(side // width, axis=2).repeat(side // width, axis=3)
     size = (side, max(round(side * height / width), 1))
-    small = [cv2.resize(f, size, interpolation=cv2.INTER_AREA) for clip in pictures for f in clip]
+    small = [cv2.resize(f, size, interpolation=cv2.INTER_AREA) for clip in frames for f in clip]
     return np.reshape(small, (clips, count, size[1], size[0], 3))
 
 
-def page(frames: np.ndarray, times: Optional[np.ndarray]) -> tuple[np.ndarray, list[tuple]]:
-    """All frames as one picture (H, W, 3), and texts for it: x, y, words.
+def tile_frames(
+    frames: np.ndarray, times: Optional[np.ndarray]
+) -> tuple[np.ndarray, list[tuple[float, int, str]]]:
+    """All frames as one image (H, W, 3), and labels for it: x, y, text.
 
-    A clip begins a new line, long ones take several.
+    Each clip begins a new line; a long one takes several.
     """
     clips, count, height, width, _ = frames.shape
-    across = min(count, ACROSS)
-    lines, high = -(-count // across), height + (GAP if times is None else BELOW)
-    whole = np.full((clips * lines * high, across * (width + GAP) - GAP, 3), 255, np.uint8)
-    texts = []
+    columns = min(count, LINE_FRAMES)
+    lines, line_height = -(-count // columns), height + (GAP if times is None else TIME_HEIGHT)
+    shape = (clips * lines * line_height, columns * (width + GAP) - GAP, 3)
+    image, labels = np.full(shape, 255, np.uint8), []
     for k, t in np.ndindex(clips, count):
-        y, x = (k * lines + t // across) * high, t % across * (width + GAP)
-        whole[y : y + height, x : x + width] = frames[k, t]
+        y, x = (k * lines + t // columns) * line_height, t % columns * (width + GAP)
+        image[y : y + height, x : x + width] = frames[k, t]
         if times is not None:
-            texts.append((x + width / 2, y + height + 2, f"{times[k, t]:.2f} s"))
-    return whole, texts
+            labels.append((x + width / 2, y + height + 2, f"{times[k, t]:.2f} s"))
+    return image, labels
 
 
 def draw_bars(axes, entries: Sequence[dict]) -> None:
     axes.barh(range(len(entries)), [e["probability"] for e in entries], color="#9ecae1")
     for k, entry in enumerate(entries):
-        axes.text(0.02, k, named(entry), va="center", fontsize=9, parse_math=False)
+        axes.text(0.02, k, format_entry(entry), va="center", fontsize=9, parse_math=False)
     axes.set(xlim=(0, 1), ylim=(len(entries) - 0.5, -0.5), xticks=[], yticks=[])
 
 
-def named(entry: dict) -> str:
-    return f"{title_of(entry)}  {100 * entry['probability']:.1f} %"
+def format_entry(entry: dict) -> str:
+    return f"{format_class(entry['name'], entry['label'])}  {100 * entry['probability']:.1f} %"
 
 
-def title_of(entry: dict) -> str:
-    name = entry["name"] or f"label {entry['label']}"
-    return shortened(name, TEXT)
+def format_class(name: str, label: int) -> str:
+    return format_line(name or f"label {label}", NAME_LENGTH)
 
 
-def draw_classes(
+def draw_timeline(
     path: Path,
     title: str,
     spans: np.ndarray,
@@ -112,20 +116,23 @@ def draw_classes(
 ) -> None:
     """Probabilities over time: one panel for each (caption, names, (n, classes)).
 
-    `spans` (n, 2) are seconds from which and to which each of the n holds. The classes that come
-    highest have a colour each: a piece for every span, and a thin line through their middles.
+    `spans` (n, 2) are the start and end of each row in seconds. Each of the most probable classes
+    has a colour: a bar for every span, and a thin line through the middles.
     """
     figure = Figure(figsize=(12, 0.6 + 3.2 * len(panels)), layout="constrained")
     figure.suptitle(title, fontsize=11, parse_math=False)
     for axes, (caption, names, fractions) in zip(
         figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0], panels
     ):
-        best = np.argsort(-fractions.max(axis=0), kind="stable")[:SHOWN]
+        best = np.argsort(-fractions.max(axis=0), kind="stable")[:TIMELINE_CLASSES]
         for number, label in enumerate(best):
             values = 100 * fractions[:, label]
-            style = {"color": f"C{number}", "zorder": 10 - number}  # the highest covers the others
+            style = {
+                "color": f"C{number}",
+                "zorder": 10 - number,
+            }  # the best class in front
             axes.plot(spans.mean(axis=1), values, ".-", linewidth=0.8, **style)
-            name = title_of({"name": names[label] if len(names) else "", "label": label})
+            name = format_class(names[label] if len(names) else "", label)
             axes.hlines(values, *spans.T, linewidth=2.5, label=name, **style)
         axes.set(ylim=(-4, 104), ylabel="%")
         axes.set_title(caption, fontsize=9, loc="left")

@@ -1,25 +1,28 @@
-"""MINDIR files read as protobuf: what they take and give, their operators, weights, constants.
+"""MINDIR files: their graph read as protobuf, and the network in a file run like a checkpoint's.
 
-MindSpore writes one node for an operator, named `REF::<primitive>`, one named `Constant` for a
-number, tuple or tensor, and gives every node the shape of what it computes, -1 where that is free.
+MindSpore writes one node per operator, named `REF::<primitive>`, and one node named `Constant` per
+number, tuple or tensor. Every node has the shape of its result, with -1 for a free axis.
 """
 
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
+import mindspore as ms
 import numpy as np
+from mindspore import Tensor, nn
 from mindspore.train.mind_ir_pb2 import ModelProto
 
-from utils.config import one_line
-from utils.files import escape_control
+from utils.log import log
+from utils.messages import escape_control, format_error
+from utils.weights.model_checksum import check_checksum
 
 # The numbers of protobuf's types, the same in ONNX.
 DTYPES = {1: "float32", 2: "uint8", 6: "int32", 7: "int64", 9: "bool", 10: "float16"}
 
 
 class Array(NamedTuple):
-    """An input, an output or what a node computes; a free axis is -1."""
+    """An input, an output or the result of a node; a free axis is -1."""
 
     name: str
     dtype: int
@@ -27,19 +30,20 @@ class Array(NamedTuple):
 
 
 class Node(NamedTuple):
-    """An operator: settings by name; `first` is its only output, or the first of several.
+    """An operator: settings by name; `output` is its only output, or the first of several.
 
-    `kind` is the primitive's name; a call of another graph (a branch, a loop) has its own.
+    `kind` is the primitive's name; a call of another graph (a branch, a loop) has a kind of its
+    own.
     """
 
     kind: str
     inputs: tuple[str, ...]
     settings: dict[str, Any]
-    first: Array
+    output: Array
 
 
 class Graph(NamedTuple):
-    """Names in it are unique; `weights` and `constants` have those that the nodes read."""
+    """Names in it are unique; `weights` and `constants` are the arrays and values by name."""
 
     inputs: list[Array]
     outputs: list[Array]
@@ -49,69 +53,142 @@ class Graph(NamedTuple):
     info: dict[str, str]
 
 
-class Free(NamedTuple):
+class DynamicDim(NamedTuple):
     """A size that is `times` the batch."""
 
     times: int
 
 
-class Repeated(NamedTuple):
-    """An array that is `part` over and over along an axis, once for every sample."""
+class Tiled(NamedTuple):
+    """An array that repeats `part` along an axis, once for every sample."""
 
     part: np.ndarray
     axis: int
 
 
-def read(path: Path) -> Graph:
-    """Raises ValueError where the file is missing or no MINDIR."""
+class MindirNetwork:
+    """The network in a file, called by evaluation and prediction like one from a checkpoint.
+
+    It takes uint8 clips (N, ...); for a file that expects normalised ones, `normalize` computes
+    them. It returns scores (N, ..., classes) or, if `counts` is a tuple, a tuple with the scores of
+    each head.
+    """
+
+    def __init__(self, path: Path, graph: Graph, normalize: nn.Cell, counts: Any):
+        self.path, self.input, self.counts = path, graph.inputs[0], counts
+        self.normalize = normalize if DTYPES.get(self.input.dtype) == "float32" else None
+        try:
+            self.net = nn.GraphCell(ms.load(str(path)))
+        except Exception as error:  # noqa: BLE001 the framework raises several kinds
+            raise ValueError(f"{path}: not a readable MINDIR: {shorten_error(error)}") from None
+
+    @property
+    def fixed_batch(self) -> int:
+        """Clips of one call; 0 if the file takes any number."""
+        return max(self.input.shape[0], 0)
+
+    def set_train(self, mode: bool) -> None:
+        """A file is for evaluation only."""
+
+    def __call__(self, clips: Tensor) -> Union[Tensor, tuple]:
+        (batch, *expected), (count, *shape) = self.input.shape, clips.shape
+        if shape != expected or 0 < batch < count:
+            raise ValueError(
+                f"{self.path} takes clips {list(self.input.shape)}, and the yaml's are "
+                f"{list(clips.shape)}; export it again with this yaml"
+            )
+        if batch > count:  # one video's view, in a file for several
+            clips = Tensor(np.resize(clips.asnumpy(), (batch, *shape)))
+        scores = self.run(clips if self.normalize is None else self.normalize(clips))[:count]
+        if not isinstance(self.counts, tuple):
+            return scores
+        ends = np.cumsum(self.counts).tolist()
+        return tuple(scores[:, end - size : end] for size, end in zip(self.counts, ends))
+
+    def run(self, clips: Tensor) -> Tensor:
+        """The graph's scores; ValueError if an operator fails or the scores have another shape."""
+        try:
+            scores = self.net(clips)
+            shape = scores.asnumpy().shape  # waits for the kernels, which may fail
+        except Exception as error:  # noqa: BLE001 of several kinds, as above
+            raise ValueError(f"{self.path}: cannot run: {shorten_error(error)}") from None
+        if len(shape) < 2 or (shape[0], shape[-1]) != (len(clips), np.sum(self.counts)):
+            raise ValueError(f"{self.path} gives scores {list(shape)}; export it again")
+        return scores
+
+
+def load_network(net: nn.Cell, cfg: Any, path: Path) -> MindirNetwork:
+    """The network of a MINDIR; `net` is that of the yaml, whose `normalize` is used.
+
+    Raises ValueError for a damaged file, or one of another network, number of classes or batch. A
+    file without a checksum costs a warning.
+    """
+    has_checksum, graph = check_checksum(path), read_graph(path)
+    if not has_checksum:
+        log.warning("%s has no checksum, so damage to its numbers would not be noticed", path)
+    network, exported = type(cfg).__module__.partition(".")[0], graph.info.get("network")
+    if exported and exported != network:
+        name = escape_control(exported)[:80]
+        raise ValueError(f"{path} holds a network of {name}, not of {network}")
+    counts = cfg.model_arguments()["num_classes"]
+    classes = str(np.sum(counts))
+    in_file = graph.info.get("classes", str(graph.outputs[0].shape[-1]))
+    if in_file != classes:
+        in_file = escape_control(in_file)[:20]
+        raise ValueError(f"{path} has {in_file} classes, and the yaml has {classes}")
+    batch = graph.inputs[0].shape[0]
+    if batch > 0 and batch != cfg.eval.batch:
+        raise ValueError(
+            f"{path} takes {batch} clips at once and eval.batch is {cfg.eval.batch}: "
+            f"set --eval.batch={batch} or export with --batch free"
+        )
+    return MindirNetwork(path, graph, net.normalize, counts)
+
+
+def read_graph(path: Path) -> Graph:
+    """Raises ValueError if the file is missing or no MINDIR."""
     if not os.path.isfile(path):
         raise ValueError(f"{path}: no such file")
     try:
-        return parse(path.read_bytes())
-    except Exception as error:  # noqa: BLE001 protobuf's own, and all that a damaged file brings
-        raise ValueError(f"{path}: not a readable MINDIR: {reason_of(error)}") from None
+        return parse_graph(path.read_bytes())
+    except Exception as error:  # noqa: BLE001 protobuf's own, and those of a damaged file
+        raise ValueError(f"{path}: not a readable MINDIR: {shorten_error(error)}") from None
 
 
-def reason_of(error: Exception) -> str:
-    """The beginning of what the framework says of a stranger's file, printable."""
+def shorten_error(error: Exception) -> str:
+    """The first 120 characters of the framework's error about an untrusted file, printable."""
     kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-    return escape_control(kind + one_line(error))[:120]
+    return escape_control(kind + format_error(error))[:120]
 
 
-def parse(content: bytes) -> Graph:
+def parse_graph(content: bytes) -> Graph:
     model = ModelProto()
     model.ParseFromString(content)
     graph = model.graph
     ends = [*graph.input, *graph.output]
-    if not graph.input or not graph.output or not all(each.tensor[0].dims for each in ends):
+    if not graph.input or not graph.output or not all(item.tensor[0].dims for item in ends):
         raise ValueError("it has no input or no output")
-    primitives = {f"REF::{each.name}": each for each in model.primitives}
+    primitives = {f"REF::{primitive.name}": primitive for primitive in model.primitives}
+    constants = [node for node in graph.node if node.op_type == "Constant"]
+    operators = [node for node in graph.node if node.op_type != "Constant"]
     return Graph(
-        inputs=[array(each.name, each.tensor[0]) for each in graph.input],
-        outputs=[array(each.name, each.tensor[0]) for each in graph.output],
-        weights={each.name: numbers(each) for each in graph.parameter},
-        constants={
-            node.output[0]: value(node.attribute[0])
-            for node in graph.node
-            if node.op_type == "Constant"
-        },
-        nodes=[
-            operator(node, primitives.get(node.op_type))
-            for node in graph.node
-            if node.op_type != "Constant"
-        ],
-        info=notes(model),
+        inputs=[parse_array(item.name, item.tensor[0]) for item in graph.input],
+        outputs=[parse_array(item.name, item.tensor[0]) for item in graph.output],
+        weights={tensor.name: parse_tensor(tensor) for tensor in graph.parameter},
+        constants={node.output[0]: parse_value(node.attribute[0]) for node in constants},
+        nodes=[parse_node(node, primitives.get(node.op_type)) for node in operators],
+        info=read_info(model),
     )
 
 
-def notes(model: ModelProto) -> dict[str, str]:
+def read_info(model: ModelProto) -> dict[str, str]:
     entries = model.user_info
     if hasattr(entries, "update"):
         return dict(entries)
-    return {each.key: each.value for each in entries}  # MindSpore 2.9's module knows no maps
+    return {entry.key: entry.value for entry in entries}  # a list in MindSpore 2.9
 
 
-def note(model: ModelProto, info: dict[str, str]) -> None:
+def write_info(model: ModelProto, info: dict[str, str]) -> None:
     if hasattr(model.user_info, "update"):
         model.user_info.update(info)
         return
@@ -119,86 +196,35 @@ def note(model: ModelProto, info: dict[str, str]) -> None:
         model.user_info.add(key=key, value=text)
 
 
-def merged(small: Graph, large: Graph) -> Graph:
-    """A graph whose batch is free, from the same network's graphs with two batches.
-
-    What differs between them follows the batch: a size, or how often an array repeats itself.
-    Raises ValueError where something else differs.
-    """
-    batches = small.inputs[0].shape[0], large.inputs[0].shape[0]
-    pairs = list(zip(small.nodes, large.nodes))
-    same = len(small.nodes) == len(large.nodes) and len(small.constants) == len(large.constants)
-    if not same or any((a.kind, a.settings) != (b.kind, b.settings) for a, b in pairs):
-        raise ValueError("--batch free: the network has another graph with another batch")
-    constants = zip(small.constants.items(), large.constants.values())
-    return small._replace(
-        inputs=[opened(a, b) for a, b in zip(small.inputs, large.inputs)],
-        outputs=[opened(a, b) for a, b in zip(small.outputs, large.outputs)],
-        constants={name: one(a, b, batches) for (name, a), b in constants},
-        nodes=[a._replace(first=opened(a.first, b.first)) for a, b in pairs],
-    )
-
-
-def opened(a: Array, b: Array) -> Array:
-    shape = tuple(size if size == other else -1 for size, other in zip(a.shape, b.shape))
-    return a._replace(shape=shape)
-
-
-def one(a: Any, b: Any, batches: tuple[int, int]) -> Any:
-    """The constant that is `a` with the first batch and `b` with the second."""
-    small, large = batches
-    if isinstance(a, tuple) and len(a) == len(b):
-        return tuple(one(x, y, batches) for x, y in zip(a, b))
-    if isinstance(a, np.ndarray) and a.shape != b.shape:
-        axis = [x == y for x, y in zip(a.shape, b.shape)].index(False)
-        part = a.take(range(a.shape[axis] // small), axis)
-        whole = (np.concatenate([part] * count, axis) for count in batches)
-        if all(np.array_equal(x, y) for x, y in zip(whole, (a, b))):
-            return Repeated(part, axis)
-    elif isinstance(a, np.ndarray):
-        if np.array_equal(a, b):
-            return a
-    elif a == b:
-        return a
-    elif isinstance(a, int) and a % small == 0 and a * large == b * small:
-        return Free(a // small)
-    raise ValueError("--batch free: a number in the network changes with the batch")
-
-
-def short(name: str) -> str:
-    """A weight's or an input's name without the graph's in front."""
-    return name.rpartition(":")[2]
-
-
-def array(name: str, tensor: Any) -> Array:
+def parse_array(name: str, tensor: Any) -> Array:
     return Array(name, tensor.data_type, tuple(tensor.dims))
 
 
-def numbers(tensor: Any) -> np.ndarray:
-    result = np.frombuffer(tensor.raw_data, DTYPES[tensor.data_type])
-    return result.reshape(tuple(tensor.dims))
+def parse_tensor(tensor: Any) -> np.ndarray:
+    values = np.frombuffer(tensor.raw_data, DTYPES[tensor.data_type])
+    return values.reshape(tuple(tensor.dims))
 
 
-def operator(node: Any, primitive: Any) -> Node:
-    shapes = {each.name: each for each in node.attribute}.get("shape")
-    while shapes is not None and shapes.values:  # of several outputs: the first
+def parse_node(node: Any, primitive: Any) -> Node:
+    shapes = {attribute.name: attribute for attribute in node.attribute}.get("shape")
+    while shapes is not None and shapes.values:  # of several outputs, the first
         shapes = shapes.values[0]
     tensor = shapes.tensors[0] if shapes is not None and shapes.tensors else None
     name = node.output[0]
-    first = Array(name, 0, ()) if tensor is None else array(name, tensor)
+    output = Array(name, 0, ()) if tensor is None else parse_array(name, tensor)
     if primitive is None:
-        return Node(node.op_type, tuple(node.input), {}, first)
-    settings = {each.name: value(each) for each in primitive.attribute}
-    return Node(primitive.op_type, tuple(node.input), settings, first)
+        return Node(node.op_type, tuple(node.input), {}, output)
+    settings = {attribute.name: parse_value(attribute) for attribute in primitive.attribute}
+    return Node(primitive.op_type, tuple(node.input), settings, output)
 
 
-def value(attribute: Any) -> Any:
-    """A number, a text, an array or a tuple of such; None for what only orders side effects."""
+def parse_value(attribute: Any) -> Any:
+    """A number, a text, an array or a tuple of such; None for an attribute that only orders."""
     kind = attribute.AttributeType.Name(attribute.type)
     if kind in ("TUPLE", "LIST"):
-        return tuple(value(each) for each in attribute.values)
+        return tuple(parse_value(item) for item in attribute.values)
     if kind == "TENSORS":
-        return numbers(attribute.tensors[0])
+        return parse_tensor(attribute.tensors[0])
     if kind == "STRING":
         return attribute.strings[0] if attribute.strings else attribute.s.decode()
     if kind == "FLOAT":
@@ -207,3 +233,52 @@ def value(attribute: Any) -> Any:
         number = attribute.ints[0] if attribute.ints else attribute.i
         return bool(number) if kind == "BOOL" else number
     return None
+
+
+def with_dynamic_batch(small: Graph, large: Graph) -> Graph:
+    """A graph with a free batch, from the same network's graphs with two batches.
+
+    Only sizes and the repetitions of arrays may differ between the two: they follow the batch.
+    Raises ValueError for any other difference.
+    """
+    batches = small.inputs[0].shape[0], large.inputs[0].shape[0]
+    pairs = list(zip(small.nodes, large.nodes))
+    same = len(small.nodes) == len(large.nodes) and len(small.constants) == len(large.constants)
+    if not same or any((a.kind, a.settings) != (b.kind, b.settings) for a, b in pairs):
+        raise ValueError("--batch free: the network has another graph with another batch")
+    constants = zip(small.constants.items(), large.constants.values())
+    return small._replace(
+        inputs=[free_axes(a, b) for a, b in zip(small.inputs, large.inputs)],
+        outputs=[free_axes(a, b) for a, b in zip(small.outputs, large.outputs)],
+        constants={name: generalize_constant(a, b, batches) for (name, a), b in constants},
+        nodes=[a._replace(output=free_axes(a.output, b.output)) for a, b in pairs],
+    )
+
+
+def free_axes(a: Array, b: Array) -> Array:
+    """`a` with -1 for the sizes that differ from those of `b`."""
+    return a._replace(shape=tuple(x if x == y else -1 for x, y in zip(a.shape, b.shape)))
+
+
+def generalize_constant(a: Any, b: Any, batches: tuple[int, int]) -> Any:
+    """The constant for any batch that is `a` with the first of `batches` and `b` with the second.
+
+    A number becomes a DynamicDim and an array a Tiled if they follow the batch.
+    """
+    small, large = batches
+    if isinstance(a, tuple) and len(a) == len(b):
+        return tuple(generalize_constant(x, y, batches) for x, y in zip(a, b))
+    if isinstance(a, np.ndarray) and a.shape != b.shape:
+        axis = [x == y for x, y in zip(a.shape, b.shape)].index(False)
+        part = a.take(range(a.shape[axis] // small), axis)
+        tiled = (np.concatenate([part] * count, axis) for count in batches)
+        if all(np.array_equal(x, y) for x, y in zip(tiled, (a, b))):
+            return Tiled(part, axis)
+    elif isinstance(a, np.ndarray):
+        if np.array_equal(a, b):
+            return a
+    elif a == b:
+        return a
+    elif isinstance(a, int) and a % small == 0 and a * large == b * small:
+        return DynamicDim(a // small)
+    raise ValueError("--batch free: a number in the network changes with the batch")

@@ -1,145 +1,348 @@
-"""A MINDIR's graph in ONNX, operator by operator. Needs the package `onnx`.
+"""Translates the graph of a MINDIR to ONNX, operator by operator. Needs the package `onnx`.
 
 MindSpore's own exporter gets paddings of 3-D convolutions wrong and lacks Erf, among others. A
-MINDIR says all that is needed.
+MINDIR holds all that is needed.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Union
+from typing import Any, Callable, Union
 
 import numpy as np
 
-from utils.export import onnx_operators
-from utils.export.mindir import Array, Free, Graph, Repeated, short
+from utils.export.mindir import Array, DynamicDim, Graph, Node, Tiled
 
 OPSET, IR = 18, 8  # read by ONNX Runtime from 1.14 on
+SLICE_END = np.iinfo(np.int64).max  # of a slice that goes to the end
 
 
 class Builder:
-    """Nodes and constants of an ONNX graph in the making; tensors go by name.
+    """Collects nodes and constants of an ONNX graph; its methods take and return tensor names.
 
-    `shapes` says what the MINDIR does of every tensor, `uses` how often a MINDIR's output is read.
+    `shapes` are the MINDIR's for every tensor, `uses` counts the readers of a MINDIR's output.
     """
 
     def __init__(self, source: str, uses: dict[str, int]):
         self.nodes, self.constants = [], {}
         self.shapes: dict[str, Array] = {}
-        self.makers: dict[str, Any] = {}
+        self.producers: dict[str, Any] = {}  # the node of an output
         self.source, self.uses = source, uses
         self.batch = ""  # the name of the batch's size, once it is needed
 
     def add(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Appends an operator of one output; returns the output's name."""
+        """Adds an operator with one output."""
         from onnx import helper
 
         name = f"{kind}_{len(self.nodes)}"
         node = helper.make_node(kind, inputs, [name], name=name, **attributes)
         self.nodes.append(node)
-        self.makers[name] = node
+        self.producers[name] = node
         return name
 
-    def constant(self, values: Any, dtype: Any = np.int64) -> str:
-        """The name of a constant array."""
-        result = np.asarray(values, dtype)
-        key = (result.dtype.str, result.shape, result.tobytes())
-        return self.constants.setdefault(key, (f"constant_{len(self.constants)}", result))[0]
+    def add_constant(self, values: Any, dtype: Any = np.int64) -> str:
+        array = np.asarray(values, dtype)
+        key = (array.dtype.str, array.shape, array.tobytes())
+        return self.constants.setdefault(key, (f"constant_{len(self.constants)}", array))[0]
 
-    def tensor(self, value: Union[np.ndarray, Repeated]) -> str:
-        """The name of an array, or of one that is repeated for every sample."""
+    def add_array(self, value: Union[np.ndarray, Tiled]) -> str:
+        """Adds an array, or one that is repeated for every sample."""
         if isinstance(value, np.ndarray):
-            return self.constant(value, value.dtype)
+            return self.add_constant(value, value.dtype)
         part, axis = value
-        split: list[Union[int, Free]] = [*part.shape]
-        whole = list(part.shape)
-        split.insert(axis, Free(1))
-        whole[axis] = -1
-        part = self.constant(np.expand_dims(part, axis), part.dtype)
-        return self.add(
-            "Reshape", self.add("Expand", part, self.sizes(split)), self.constant(whole)
-        )
+        split: list[Union[int, DynamicDim]] = [*part.shape]
+        merged = list(part.shape)
+        split.insert(axis, DynamicDim(1))
+        merged[axis] = -1
+        part = self.add_constant(np.expand_dims(part, axis), part.dtype)
+        expanded = self.add("Expand", part, self.add_shape(split))
+        return self.add("Reshape", expanded, self.add_constant(merged))
 
-    def sizes(self, values: Sequence) -> str:
-        """A shape as a tensor: of numbers, and sizes that follow the batch."""
-        if not any(isinstance(each, Free) for each in values):
-            return self.constant(values)
+    def add_shape(self, sizes: Sequence) -> str:
+        """Adds a shape: numbers, and sizes that follow the batch."""
+        if not any(isinstance(size, DynamicDim) for size in sizes):
+            return self.add_constant(sizes)
         parts = [
-            self.many(each.times) if isinstance(each, Free) else self.constant([each])
-            for each in values
+            self.add_batch_size(size.times)
+            if isinstance(size, DynamicDim)
+            else self.add_constant([size])
+            for size in sizes
         ]
         return self.add("Concat", *parts, axis=0)
 
-    def many(self, times: int) -> str:
-        """The batch's size, or several times that."""
+    def add_batch_size(self, times: int) -> str:
+        """Adds the batch's size, or several times that."""
         if not self.batch:
-            whole = self.add("Shape", self.source)
-            self.batch = self.add("Gather", whole, self.constant([0]), axis=0)
-        return self.batch if times == 1 else self.add("Mul", self.batch, self.constant([times]))
+            shape = self.add("Shape", self.source)
+            self.batch = self.add("Gather", shape, self.add_constant([0]), axis=0)
+        if times == 1:
+            return self.batch
+        return self.add("Mul", self.batch, self.add_constant([times]))
 
 
 def translate(graph: Graph, names: tuple[str, str], info: dict[str, str]) -> Any:
-    """The ONNX model of a MINDIR of one input and one output, `names`; `info` goes with it.
+    """The ONNX model of a MINDIR with one input and one output.
 
-    Raises ValueError for an operator without a translation.
+    `names` are those of its input and output, `info` its metadata. Raises ValueError for an
+    operator without a translation.
     """
-    from onnx import helper
+    from onnx import helper, numpy_helper
 
-    (taken,), (given,), (input, output) = graph.inputs, graph.outputs, names
-    weights = {name: short(name) for name in graph.weights}
-    build = Builder(input, uses_of(graph))
-    values = {**graph.constants, **weights, taken.name: input}
-    build.shapes[input] = taken
+    (source,), (result,), (input, output) = graph.inputs, graph.outputs, names
+    weights = {name: name.rpartition(":")[2] for name in graph.weights}  # without the scope
+    build = Builder(input, Counter(name for node in graph.nodes for name in node.inputs))
+    values = {**graph.constants, **weights, source.name: input}
+    build.shapes[input] = source
     for node in graph.nodes:
-        done = onnx_operators.apply(build, node, [values[name] for name in node.inputs])
-        values[node.first.name] = done
-        if isinstance(done, str):
-            build.shapes.setdefault(done, node.first)
-    build.add("Identity", values[given.name])
+        value = translate_node(build, node, [values[name] for name in node.inputs])
+        values[node.output.name] = value
+        if isinstance(value, str):
+            build.shapes.setdefault(value, node.output)
+    build.add("Identity", values[result.name])
     build.nodes[-1].output[0] = output
     arrays = dict(build.constants.values())
-    arrays.update({weights[name]: result for name, result in graph.weights.items()})
-    nodes = needed(build.nodes, output)
-    read = {name for node in nodes for name in node.input}
-    made = helper.make_graph(
+    arrays.update({weights[name]: array for name, array in graph.weights.items()})
+    nodes = select_nodes(build.nodes, output)
+    used = {name for node in nodes for name in node.input}
+    onnx_graph = helper.make_graph(
         nodes,
         "network",
-        [described(input, taken)],
-        [described(output, given)],
-        [stored(name, result) for name, result in arrays.items() if name in read],
+        [describe_array(input, source)],
+        [describe_array(output, result)],
+        [
+            numpy_helper.from_array(np.ascontiguousarray(array), name)
+            for name, array in arrays.items()
+            if name in used
+        ],
     )
     opset = [helper.make_opsetid("", OPSET)]
-    model = helper.make_model(made, opset_imports=opset, ir_version=IR)
+    model = helper.make_model(onnx_graph, opset_imports=opset, ir_version=IR)
     helper.set_model_props(model, info)
     return model
 
 
-def uses_of(graph: Graph) -> dict[str, int]:
-    """How often the nodes read a name."""
-    uses: dict[str, int] = {}
-    for node in graph.nodes:
-        for name in node.inputs:
-            uses[name] = uses.get(name, 0) + 1
-    return uses
-
-
-def needed(nodes: list, output: str) -> list:
-    """The nodes from which there is a way to the output."""
-    wanted, kept = {output}, []
+def select_nodes(nodes: list, output: str) -> list:
+    """The nodes on which the output depends."""
+    needed, kept = {output}, []
     for node in reversed(nodes):
-        if wanted & set(node.output):
-            wanted.update(node.input)
+        if needed & set(node.output):
+            needed.update(node.input)
             kept.append(node)
     return kept[::-1]
 
 
-def described(name: str, array: Array) -> Any:
-    """Of an input or output; a free first axis is called `batch`."""
+def describe_array(name: str, array: Array) -> Any:
+    """An input or output; a free axis is called `batch`."""
     from onnx import helper
 
     shape = [size if size > 0 else "batch" for size in array.shape]
     return helper.make_tensor_value_info(name, array.dtype, shape)
 
 
-def stored(name: str, result: np.ndarray) -> Any:
-    from onnx import numpy_helper
+def translate_node(build: Builder, node: Node, arguments: list) -> Any:
+    """Calls the operator's translator.
 
-    return numpy_helper.from_array(np.ascontiguousarray(result), name)
+    Arguments and results are names of tensors; numbers and tuples, if known at export; or lists of
+    such. Raises ValueError for an operator without a translator.
+    """
+    if node.kind not in TRANSLATORS:
+        raise ValueError(f"--format onnx: the operator {node.kind} has no translation to ONNX")
+    arguments = [build.add_array(a) if isinstance(a, ARRAYS) else a for a in arguments]
+    return TRANSLATORS[node.kind](build, node, *arguments)
+
+
+ARRAYS = (np.ndarray, Tiled)
+
+
+def numpy_type(node: Node) -> np.dtype:
+    from onnx import helper
+
+    return helper.tensor_dtype_to_np_dtype(node.output.dtype)
+
+
+def elementwise(kind: str) -> Callable:
+    """Translates an operator without settings that broadcasts in ONNX as in MindSpore."""
+
+    def translate_elementwise(build, node, *arguments):
+        dtype = numpy_type(node)
+        names = [a if isinstance(a, str) else build.add_constant(a, dtype) for a in arguments]
+        return build.add(kind, *names)
+
+    return translate_elementwise
+
+
+def reduction(kind: str) -> Callable:
+    return lambda build, node, x, axes, keep, *_: build.add(
+        kind, x, build.add_constant(axes), keepdims=int(keep)
+    )
+
+
+def add_convolution(build, node, x, weight):
+    """MindSpore lists pads axis by axis, before and after; ONNX all before, then all after."""
+    settings = node.settings
+    rank = len(node.output.shape) - 2
+    mode = settings["pad_mode"].lower()
+    padding = {"auto_pad": "SAME_UPPER"} if mode == "same" else {}
+    if mode == "pad":
+        pads = trailing_values(settings["pad"], 2 * rank)
+        padding = {"pads": [*pads[::2], *pads[1::2]]}
+    return build.add(
+        "Conv",
+        x,
+        weight,
+        strides=trailing_values(settings.get("stride", settings.get("strides")), rank),
+        dilations=trailing_values(settings.get("dilation", settings.get("dilations")), rank),
+        group=settings.get("group", settings.get("groups")),
+        **padding,
+    )
+
+
+def trailing_values(values: Union[int, tuple], count: int) -> list[int]:
+    """The last values; MindSpore writes one number for several equal ones."""
+    return [values] * count if isinstance(values, int) else list(values[-count:])
+
+
+def add_max_pool(build, node, x):
+    settings = node.settings
+    same_size = settings["pad_mode"].lower() == "same"
+    return build.add(
+        "MaxPool",
+        x,
+        kernel_shape=settings["kernel_size"][2:],
+        strides=settings["strides"][2:],
+        auto_pad="SAME_UPPER" if same_size else "VALID",
+    )
+
+
+def add_max_pool_3d(build, node, x):
+    """Of its two outputs the networks read the first."""
+    settings = node.settings
+    pads = settings["pads"]
+    return [
+        build.add(
+            "MaxPool",
+            x,
+            kernel_shape=settings["ksize"],
+            strides=settings["strides"],
+            dilations=settings["dilation"],
+            pads=[*pads, *pads],
+            ceil_mode=int(settings["ceil_mode"]),
+        )
+    ]
+
+
+def add_bias(build, node, x, bias, _):
+    """Adds the bias to the convolution or product before it, if that has no other reader."""
+    producer, alone = build.producers.get(x), build.uses[node.inputs[0]] == 1
+    is_weight = bias not in build.producers
+    if alone and is_weight and producer.op_type in ("Conv", "Gemm") and len(producer.input) == 2:
+        producer.input.append(bias)
+        return x
+    rank = len(node.output.shape)
+    if rank > 2:
+        bias = build.add("Unsqueeze", bias, build.add_constant(range(1, rank - 1)))
+    return build.add("Add", x, bias)
+
+
+def add_batch_matmul(build, node, a, b, transpose_a, transpose_b):
+    rank = len(node.output.shape)
+    order = [*range(rank - 2), rank - 1, rank - 2]
+    a = build.add("Transpose", a, perm=order) if transpose_a else a
+    b = build.add("Transpose", b, perm=order) if transpose_b else b
+    return build.add("MatMul", a, b)
+
+
+def add_strided_slice(build, node, x, begin, end, steps, from_start, to_end, *masks):
+    """Bit i of a mask is for axis i; of the last three masks the networks use the third."""
+    ellipsis, new, shrink = masks
+    if ellipsis or new:
+        raise ValueError("--format onnx: a slice with an ellipsis or a new axis")
+    axes = range(len(begin))
+    starts = [0 if from_start >> axis & 1 else begin[axis] for axis in axes]
+    ends = [SLICE_END if to_end >> axis & 1 else end[axis] for axis in axes]
+    x = add_slice(build, x, starts, ends, steps)
+    removed = [axis for axis in axes if shrink >> axis & 1]
+    return build.add("Squeeze", x, build.add_constant(removed)) if removed else x
+
+
+def add_slice_by_size(build, node, x, begin, size):
+    ends = [s if isinstance(s, DynamicDim) else b + s for b, s in zip(begin, size)]
+    return add_slice(build, x, begin, ends, [1] * len(ends))
+
+
+def add_slice(build, x, starts, ends, steps) -> str:
+    """Slices only the axes that change; a free batch axis must stay as it is."""
+    sizes = build.shapes[x].shape
+    axes = [
+        axis
+        for axis, end in enumerate(ends)
+        if (starts[axis], steps[axis]) != (0, 1)
+        or not isinstance(end, DynamicDim)
+        and end != SLICE_END
+        and end < sizes[axis]
+    ]
+    if not axes:
+        return x
+    bounds = (build.add_constant([v[axis] for axis in axes]) for v in (starts, ends, steps))
+    starts, ends, steps = bounds
+    return build.add("Slice", x, starts, ends, build.add_constant(axes), steps)
+
+
+def add_relu6(build, node, x):
+    dtype = numpy_type(node)
+    return build.add("Clip", x, build.add_constant(0, dtype), build.add_constant(6, dtype))
+
+
+# A translator gets the builder, the MINDIR's node and its arguments, and returns the result.
+TRANSLATORS: dict[str, Callable] = {
+    "Add": elementwise("Add"),
+    "BatchMatMul": add_batch_matmul,
+    "BiasAdd": add_bias,
+    # -1 keeps an axis, which ONNX writes as 1.
+    "BroadcastTo": lambda build, node, x, sizes: build.add(
+        "Expand", x, build.add_shape([1 if size == -1 else size for size in sizes])
+    ),
+    "Cast": lambda build, node, x, _: build.add("Cast", x, to=node.output.dtype),
+    "Concat": lambda build, node, values, axis: build.add("Concat", *values, axis=axis),
+    "Conv2D": add_convolution,
+    "Conv3D": add_convolution,
+    "Depend": lambda build, node, x, *_: x,
+    "Divs": elementwise("Div"),
+    "Erf": elementwise("Erf"),
+    "ExpandDims": lambda build, node, x, axis: build.add(
+        "Unsqueeze", x, build.add_constant([axis])
+    ),
+    # Of its three outputs the networks read the first.
+    "LayerNorm": lambda build, node, x, gamma, beta, axis, _, epsilon: [
+        build.add("LayerNormalization", x, gamma, beta, axis=axis, epsilon=epsilon)
+    ],
+    "Load": lambda build, node, x, *_: x,
+    "MakeTuple": lambda build, node, *values: list(values),
+    "MatMul": lambda build, node, a, b, transpose_a, transpose_b: build.add(
+        "Gemm", a, b, transA=int(transpose_a), transB=int(transpose_b)
+    ),
+    "MaxPool": add_max_pool,
+    "MaxPool3DWithArgmax": add_max_pool_3d,
+    "Maximum": elementwise("Max"),
+    "Mul": elementwise("Mul"),
+    "Muls": elementwise("Mul"),
+    "ReLU": elementwise("Relu"),
+    "ReLU6": add_relu6,
+    "ReduceMean": reduction("ReduceMean"),
+    "ReduceSum": reduction("ReduceSum"),
+    # The result's shape, in which -1 is the size that follows the batch.
+    "Reshape": lambda build, node, x, _: build.add(
+        "Reshape", x, build.add_constant(node.output.shape)
+    ),
+    "SiLU": lambda build, node, x: build.add("Mul", x, build.add("Sigmoid", x)),
+    "Sigmoid": elementwise("Sigmoid"),
+    "Slice": add_slice_by_size,
+    "Softmax": lambda build, node, x, axes: build.add(
+        "Softmax", x, axis=axes[0] if isinstance(axes, tuple) else axes
+    ),
+    "Squeeze": lambda build, node, x, axes: build.add("Squeeze", x, build.add_constant(axes)),
+    "StridedSlice": add_strided_slice,
+    "Sub": elementwise("Sub"),
+    "Transpose": lambda build, node, x, order: build.add("Transpose", x, perm=order),
+    "TupleGetItem": lambda build, node, values, index: values[index],
+    "UpdateState": lambda build, node, *_: None,
+}

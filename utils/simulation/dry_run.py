@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
-from utils.config import home, to_yaml
+from utils.config import get_base_folder, to_yaml
 from utils.distributed.cost_model import Cluster
-from utils.files import explained
+from utils.files import report_write_errors
 from utils.processes import die_with_parent
 from utils.signals import end_command, handle_signals
 from utils.simulation.reading import DryRun, read_run
@@ -109,9 +109,9 @@ def simulate(script: Sequence[str], machine: Machine, keep: Optional[Path] = Non
     The last line of its stdout is a JSON object with `finished`, and with `reason` if that is
     false. Raises ValueError if this machine cannot do it.
     """
-    stubs = build_stubs(machine.device, home() / ".cache" / "dry_run")
+    stubs = build_stubs(machine.device, get_base_folder() / ".cache" / "dry_run")
     if keep:
-        with explained(keep, "--keep"):
+        with report_write_errors(keep, "--keep"):
             keep.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -125,7 +125,7 @@ def simulate(script: Sequence[str], machine: Machine, keep: Optional[Path] = Non
             stdout, status = run_worker(script, set_environment(machine, stubs, folder), folder)
             result = read_run(machine.chip, folder, stdout, status, time.monotonic() - start)
             if keep:
-                with explained(keep, "--keep"):
+                with report_write_errors(keep, "--keep"):
                     shutil.copytree(folder, keep, dirs_exist_ok=True)
     return result
 

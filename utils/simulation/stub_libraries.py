@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from utils.files import explained
+from utils.files import report_write_errors
 
 SOURCES = Path(__file__).resolve().parent
 TOOLS = ("gcc", "g++", "nm", "readelf", "c++filt")
@@ -78,7 +78,7 @@ def build_stubs(kind: str, cache: Path) -> Path:
     folder = cache / f"{kind.lower()}-{version}-{compute_checksum()}"
     if folder.is_dir():
         return folder
-    with explained(cache, "the stub libraries of a dry run"):
+    with report_write_errors(cache, "the stub libraries of a dry run"):
         cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as temporary:
         building = Path(temporary) / "stubs"

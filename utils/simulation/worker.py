@@ -32,7 +32,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     network, ranks = request["network"], request["ranks"]
     config = Path("config.yaml")
     config.write_text(request["yaml"])
-    cfg = build_networks.without_checkpoint(load_config(find_network(network).config, config))
+    cfg = build_networks.drop_pretrained(load_config(find_network(network).config, config))
     rt = runtime.start(cfg.run)
     if ranks > 1:
         rt = replace(rt, size=runtime.start_data_parallel()[1])

@@ -6,7 +6,7 @@ from typing import Literal, Optional, Union
 
 import pytest
 
-from utils.config import ROOT, Run, load_config, positive, to_dict, to_yaml
+from utils.config import ROOT, Run, check_positive, load_config, to_dict, to_yaml
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Data:
     processes: Union[bool, Literal["auto"]] = "auto"
 
     def __post_init__(self):
-        positive(self, "data", "workers")
+        check_positive(self, "data", "workers")
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def test_yaml_paths_start_at_the_checkout_and_command_line_paths_here(
         ("data.batch", "expected --section.key=value"),
     ],
 )
-def test_a_wrong_override_is_told_by_name(yaml_file, override, words):
+def test_a_wrong_override_is_reported_by_name(yaml_file, override, words):
     with pytest.raises(ValueError, match=words):
         load_config(Config, yaml_file, [override])
 
@@ -100,7 +100,7 @@ def test_a_wrong_override_is_told_by_name(yaml_file, override, words):
         ("run: {device: CPU\n", "not a readable yaml"),
     ],
 )
-def test_a_wrong_yaml_is_told_by_name(tmp_path, text, words):
+def test_a_wrong_yaml_is_reported_by_name(tmp_path, text, words):
     path = tmp_path / "bad.yaml"
     path.write_text(text)
     with pytest.raises(ValueError, match=words):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from utils.files import escape_control
+from utils.messages import escape_control
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_the_table_knows_accumulation_an_uncommon_number_and_small_data(base_bat
 
 @pytest.mark.parametrize(
     ("base_batch", "words"),
-    [(128, "lr 0.02 for 128 samples -> 0.04 for 256"), (0, "lr 0.02 as it is")],
+    [(128, "lr 0.02 for 128 samples -> 0.04 for 256"), (0, "lr 0.02 for any batch")],
 )
 def test_a_run_announces_its_batch_and_rate(log_messages, base_batch, words):
     log_start(recipe(0.02, base_batch), order(10_000, 16, 16), [(9, 10, 4_000_000)], 0)

@@ -12,7 +12,7 @@ from utils.data.class_names import read_class_names
 from utils.data.prepare.public_annotations import read_public_annotations
 from utils.distributed.rank_table import read_rank_table
 from utils.files import read_text
-from utils.messages import LINE, to_line
+from utils.messages import LINE, format_line
 
 NAMES = ["café", "naïve", "日本"]
 TEXT = "".join(f"{name}\n" for name in NAMES)
@@ -104,7 +104,7 @@ def test_a_list_that_cannot_be_read_is_named_with_the_line(listing, content, wor
     assert "list.txt" in message
     assert words in message
     assert len(message) < LINE
-    assert to_line(message).isprintable()
+    assert format_line(message).isprintable()
 
 
 def test_a_list_in_latin_1_finds_names_in_latin_1(listing):
@@ -150,7 +150,7 @@ def test_hostile_annotations_are_named_in_one_line(dataset, kind, tmp_path, fiel
     try:
         read_public_annotations(dataset, tmp_path, 1)
     except ValueError as error:
-        message = to_line(error)
+        message = format_line(error)
         assert message.startswith("--annotations: ")
         assert str(tmp_path) in message or " is no class of " in message
         return

@@ -6,9 +6,9 @@ import time
 import pytest
 
 from tsm.config import Config
-from utils.config import ROOT, convert, load_config, read_yaml
-from utils.messages import SETTINGS_LINE, cut, quote, to_line
-from utils.yaml_text import LONGEST, load_yaml, load_yaml_file
+from utils.config import ROOT, convert_value, load_config, read_yaml
+from utils.messages import SETTINGS_LINE, format_line, format_value, shorten
+from utils.yaml_text import MAX_BYTES, load_yaml, load_yaml_file
 
 SMOKE = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
 NAMES = "abcde"
@@ -40,7 +40,7 @@ MERGES = "".join(
         ("!!python/object/apply:os.getcwd []", "could not determine a constructor for the tag"),
         ("a: \x00", "character 3: special characters are not allowed"),
         (b"a: \xff", "character 3: invalid start byte"),
-        ("x" * (LONGEST + 1), "longer than 131072 bytes"),
+        ("x" * (MAX_BYTES + 1), "longer than 131072 bytes"),
         ("1" + ":59" * 40_000 + ".5", "OverflowError while reading a value"),
     ],
     ids=lambda text: repr(text[:20]),
@@ -93,32 +93,28 @@ def test_a_number_that_is_not_finite_is_refused(name, value):
         load_config(Config, SMOKE, [f"{name}={text}"])
 
 
-@pytest.mark.parametrize("value", ["9223372036854775808", "-0x" + "f" * 9000, "1" + "0" * 9000])
-def test_a_whole_number_has_64_bits(value):
-    with pytest.raises(ValueError, match="run.seed must be a whole number"):
-        load_config(Config, SMOKE, [f"run.seed={value}"])
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("run.seed=9223372036854775808", "run.seed must be a whole number"),
+        (f"run.seed=-0x{'f' * 9000}", "run.seed must be a whole number"),
+        (f"run.seed=1{'0' * 9000}", "run.seed must be a whole number"),
+        (f"data.workers={2**64}", r"data.workers must be a whole number below 2\^63, not 1"),
+        ("run.seed=-1", r"run.seed must lie in \[0, 2\^32\), not "),
+        (f"run.seed={2**32}", r"run.seed must lie in \[0, 2\^32\), not "),
+        ('data.root="a\\0b"', r"data.root must be a path, not '.*a.x00b'"),
+    ],
+    ids=lambda text: repr(text[:20]),
+)
+def test_a_value_out_of_range_is_refused(override, words):
+    with pytest.raises(ValueError, match=words):
+        load_config(Config, SMOKE, [override])
 
 
-def test_a_whole_number_beside_a_word_has_64_bits():
-    with pytest.raises(ValueError, match=r"data.workers must be a whole number below 2\^63, not 1"):
-        load_config(Config, SMOKE, [f"data.workers={2**64}"])
-
-
-@pytest.mark.parametrize("value", [-1, 2**32])
-def test_a_seed_that_numpy_does_not_take_is_refused(value):
-    with pytest.raises(ValueError, match=r"run.seed must lie in \[0, 2\^32\), not "):
-        load_config(Config, SMOKE, [f"run.seed={value}"])
+def test_limits_of_numbers():
     assert load_config(Config, SMOKE, ["run.seed=4294967295"]).run.seed == 2**32 - 1
-
-
-def test_a_number_too_large_for_a_float_is_refused():
     with pytest.raises(ValueError, match="x must be a number, not 1000"):
-        convert(10**400, float, "x")
-
-
-def test_a_path_with_a_zero_byte_is_refused():
-    with pytest.raises(ValueError, match=r"data.root must be a path, not '.*a.x00b'"):
-        load_config(Config, SMOKE, ['data.root="a\\0b"'])
+        convert_value(10**400, float, "x")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +145,7 @@ def test_a_text_that_is_no_yaml_stays_a_text_in_an_override():
 
 
 def test_a_message_keeps_its_beginning_and_its_end():
-    assert cut("abc", 3) == "abc"
-    assert cut("a" * 500 + "z" * 500, 300) == "a" * 197 + " ... " + "z" * 98
-    assert to_line("a\n  b\x1b") == "a b\\x1b"
-    assert quote("x" * 10**7).count("x") < 80
+    assert shorten("abc", 3) == "abc"
+    assert shorten("a" * 500 + "z" * 500, 300) == "a" * 197 + " ... " + "z" * 98
+    assert format_line("a\n  b\x1b") == "a b\\x1b"
+    assert format_value("x" * 10**7).count("x") < 80

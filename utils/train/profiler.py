@@ -1,7 +1,7 @@
 """`run.profile`: a trace of a few training steps, by MindSpore's profiler.
 
-The trace, `trace_view.json`, opens in MindStudio Insight, in TensorBoard with its plug-in, and, as
-it is in Chrome's format, in any viewer of that.
+The trace, `trace_view.json`, is in Chrome's format: it opens in MindStudio Insight, in TensorBoard
+with its plug-in, and in any viewer of that format.
 """
 
 import csv
@@ -14,21 +14,30 @@ from typing import Optional
 import numpy as np
 from mindspore.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
 
-from utils.files import explained
+from utils.files import report_write_errors
 from utils.log import log
 from utils.runtime import Runtime
 
 SKIPPED, WARM_UP, RECORDED = 3, 1, 5  # steps
+COLLECTIVES = re.compile(r"AllReduce|AllGather|ReduceScatter|Broadcast-op|AlltoAll|hcom_")
+# {column of Ascend's table: name here}
+COLUMNS = {
+    "Computing": "computing",
+    "Communication(Not Overlapped)": "communication",
+    "Free": "waiting",
+}
 
 
-class Profiling:
-    """`start`, `step` after every step, `stop`; nothing happens where `folder` is None."""
+class StepProfiler:
+    """`start`, `step` after every step, `stop`; does nothing if `folder` is None."""
+
+    steps = SKIPPED + WARM_UP + 1, SKIPPED + WARM_UP + RECORDED  # first and last recorded one
 
     def __init__(self, folder: Optional[Path], rt: Runtime):
         self.folder, self.profiler = folder, None
         if folder is None:
             return
-        with explained(folder, "run.profile"):
+        with report_write_errors(folder, "run.profile"):
             folder.mkdir(parents=True, exist_ok=True)
         device = {"Ascend": [ProfilerActivity.NPU], "GPU": [ProfilerActivity.GPU]}
         self.profiler = profile(
@@ -48,71 +57,59 @@ class Profiling:
             self.profiler.step()
 
     def stop(self) -> dict[str, float]:
-        """Ends the trace; returns where its time went, where the back end tells."""
+        """Ends the trace; returns the fractions of `read_time_fractions`."""
         if self.profiler is None:
             return {}
         self.profiler.stop()
         log.info("run.profile: the trace of steps %d to %d is in %s", *self.steps, self.folder)
-        return time_shares(self.folder)
-
-    @property
-    def steps(self) -> tuple[int, int]:
-        first = SKIPPED + WARM_UP + 1
-        return first, first + RECORDED - 1
+        return read_time_fractions(self.folder)
 
 
-EXCHANGES = re.compile(r"AllReduce|AllGather|ReduceScatter|Broadcast-op|AlltoAll|hcom_")
-# The columns of Ascend's table, and what they are called here.
-COLUMNS = {
-    "Computing": "computing",
-    "Communication(Not Overlapped)": "communication",
-    "Free": "waiting",
-}
+def read_time_fractions(folder: Path) -> dict[str, float]:
+    """Fractions of the time in this process's newest trace in `folder`; {} without one.
 
-
-def time_shares(folder: Path) -> dict[str, float]:
-    """Shares of the traced time by this process's newest trace in `folder`; {} without one."""
-    result = sorted(Path(folder).glob(f"*_{os.getpid()}_*/ASCEND_PROFILER_OUTPUT"))
-    if not result:
+    `computing`, `communication` (if no kernel computes meanwhile) and `waiting`.
+    """
+    outputs = sorted(Path(folder).glob(f"*_{os.getpid()}_*/ASCEND_PROFILER_OUTPUT"))
+    if not outputs:
         return {}
-    table, trace = result[-1] / "step_trace_time.csv", result[-1] / "trace_view.json"
+    table, trace = outputs[-1] / "step_trace_time.csv", outputs[-1] / "trace_view.json"
     if table.exists():
-        return of_table(table)
-    return of_kernels(json.loads(trace.read_text())) if trace.exists() else {}
+        return sum_table(table)
+    return sum_kernels(json.loads(trace.read_text())) if trace.exists() else {}
 
 
-def of_table(path: Path) -> dict[str, float]:
+def sum_table(path: Path) -> dict[str, float]:
+    """The fractions in Ascend's table of steps."""
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
     sums = {name: sum(float(row[title]) for row in rows) for title, name in COLUMNS.items()}
-    return rounded(sums, sum(sums.values()))
+    return {name: round(value / sum(sums.values()), 4) for name, value in sums.items()}
 
 
-def of_kernels(events: list[dict]) -> dict[str, float]:
-    """Of the time from the first kernel's begin to the last one's end; {} where there are none.
+def sum_kernels(events: list[dict]) -> dict[str, float]:
+    """Fractions of the time from the first kernel's start to the last one's end.
 
-    `events` are in Chrome's format.
+    `events` are in Chrome's format. {} without kernels: the run ended before the first traced step.
     """
-    kernels = [e for e in events if e.get("args", {}).get("type") == "HostCpuOps"]
-    if not kernels:  # the run ended before the first traced step
+    kernels = [event for event in events if event.get("args", {}).get("type") == "HostCpuOps"]
+    if not kernels:
         return {}
-    spans = [(float(e["ts"]), float(e["ts"]) + float(e["dur"])) for e in kernels]
-    computing = [span for span, e in zip(spans, kernels) if not EXCHANGES.search(e["name"])]
-    busy, computed = covered(spans), covered(computing)
-    whole = max(end for _, end in spans) - min(begin for begin, _ in spans)
-    parts = {"computing": computed, "communication": busy - computed, "waiting": whole - busy}
-    return rounded(parts, whole)
+    starts = np.array([float(event["ts"]) for event in kernels])
+    ends = starts + [float(event["dur"]) for event in kernels]
+    computes = np.array([not COLLECTIVES.search(event["name"]) for event in kernels])
+    total = max(ends.max() - starts.min(), 1e-12)
+    busy = measure_union(starts, ends) / total
+    computing = measure_union(starts[computes], ends[computes]) / total
+    fractions = {"computing": computing, "communication": busy - computing, "waiting": 1 - busy}
+    return {name: round(float(value), 4) for name, value in fractions.items()}
 
 
-def covered(spans: list[tuple[float, float]]) -> float:
-    """The length of the union of the spans."""
-    if not spans:
+def measure_union(starts: np.ndarray, ends: np.ndarray) -> float:
+    """The length of the union of intervals."""
+    if not len(starts):
         return 0.0
-    begins, ends = np.array(sorted(spans)).T
-    reached = np.maximum.accumulate(ends)
-    gaps = np.maximum(begins[1:] - reached[:-1], 0).sum()
-    return float(reached[-1] - begins[0] - gaps)
-
-
-def rounded(parts: dict[str, float], whole: float) -> dict[str, float]:
-    return {name: round(value / max(whole, 1e-12), 4) for name, value in parts.items()}
+    order = np.argsort(starts)
+    starts, reached = starts[order], np.maximum.accumulate(ends[order])
+    gaps = np.maximum(starts[1:] - reached[:-1], 0).sum()
+    return float(reached[-1] - starts[0] - gaps)

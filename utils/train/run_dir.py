@@ -15,7 +15,7 @@ from mindspore import Parameter, Tensor
 
 from utils.config import read_yaml, to_dict, to_yaml
 from utils.data.sampler import TrainSampler
-from utils.files import explained, locked, write_text
+from utils.files import lock_folder, report_write_errors, write_text
 from utils.runtime import Runtime
 from utils.train import tensorboard
 from utils.train.train_step import TrainStep
@@ -25,33 +25,15 @@ from utils.weights.checkpoint_file import RESUME, list_epochs, read
 # Settings that may differ when a run is resumed: none of them changes a number.
 CHANGEABLE_ON_RESUME = {
     "run": {
-        "device",
-        "log_every",
-        "save_every",
-        "save_steps",
-        "keep_checkpoints",
-        "eval_every",
-        "resume",
-        "out",
-        "all_reduce",
-        "cluster",
-        "gradient_profile",
-        "profile",
-        "tensorboard",
+        "device", "log_every", "save_every", "save_steps", "keep_checkpoints", "eval_every",
+        "resume", "out", "all_reduce", "cluster", "gradient_profile", "profile", "tensorboard",
     },
     # Batch and accumulation may change with the number of devices: `RunDirectory.resume`.
     "data": {
-        "root",
-        "labels",
-        "reader",
-        "workers",
-        "processes",
-        "prefetch",
-        "max_unreadable",
-        "batch",
+        "root", "labels", "reader", "workers", "processes", "prefetch", "max_unreadable", "batch",
     },
     "train": {"accumulation_steps"},
-}
+}  # fmt: skip
 # An array in the resume file: samples of a step, an update, an epoch, and of the annotation file.
 SAMPLER = "sampler"
 COUNTER = "micro_step"  # steps since the start of the run
@@ -71,16 +53,16 @@ class RunDirectory:
             return
         if config.run.tensorboard:
             tensorboard.require_package()
-        with explained(self.path):
+        with report_write_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            self.lock = locked(self.path)
+            self.lock = lock_folder(self.path)
         if self.lock is None:
             raise ValueError(
                 f"run.out: {self.path} is in use by another run; choose another --run.out"
             )
         if self.resume_file.exists():
             self.check_same_run(config)
-        with explained(self.path):
+        with report_write_errors(self.path):
             checkpoint.remove_leftovers(self.path)
 
     def check_same_run(self, config: Any) -> None:
@@ -111,7 +93,7 @@ class RunDirectory:
         if self.resume_file.exists():
             sampler = self.check_sampler(sampler, accumulation_steps)
         if self.rt.is_main_process:
-            with explained(self.path):
+            with report_write_errors(self.path):
                 write_text(self.path / "config.yaml", to_yaml(self.config))
         return sampler
 
@@ -177,7 +159,7 @@ class RunDirectory:
     def resume_file(self) -> Path:
         return self.path / RESUME
 
-    def newest(self) -> Optional[str]:
+    def find_newest(self) -> Optional[str]:
         """The name of the newest epoch's weights."""
         epochs = list_epochs(self.path)
         return epochs[-1].name if epochs else None
@@ -185,7 +167,7 @@ class RunDirectory:
     def delete_old_epochs(self, keep: int) -> None:
         """Deletes the weights of all but the newest `keep` epochs; 0 keeps all."""
         for file in list_epochs(self.path)[:-keep] if keep else ():
-            with explained(file):
+            with report_write_errors(file):
                 file.unlink()
                 file.with_name(f"{file.stem}_ema.ckpt").unlink(missing_ok=True)
 
@@ -209,5 +191,5 @@ def read_sampler_state(arrays: dict[str, np.ndarray], path: Path) -> SamplerStat
 
 def write_state(folder: Path, state: dict) -> None:
     """Writes state.json, for people and other tools; nothing here reads it."""
-    with explained(folder):
+    with report_write_errors(folder):
         write_text(folder / "state.json", json.dumps(state, indent=1) + "\n")

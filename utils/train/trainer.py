@@ -1,4 +1,4 @@
-"""Training: from the start or from where a run stopped to the last epoch.
+"""Training: from the first step, or from the last one of a stopped run, to the last epoch.
 
 `Trainer` is what `main` of a network's train.py uses: run directory, log, resume point, and `fit`,
 which runs the train step through `mindspore.train.Model` over one long sequence of batches. Epochs
@@ -11,31 +11,62 @@ never waits for the host. It reads them at once only if this step is logged, sav
 
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, nn
 from mindspore.train import Callback, Model
 
 from utils.data.class_names import warn_about_mirroring
 from utils.data.sampler import TrainSampler
-from utils.distributed.gradient_fusion import Segments
-from utils.evaluate.metrics import check_same_step, print_result, share_statistics
-from utils.log import log, progress, start_log, write_line
+from utils.distributed.gradient_fusion import Segments, split_all_reduce
+from utils.evaluate.metrics import broadcast_bn_statistics, check_same_step, print_result
+from utils.log import log, log_values, make_progress_bar, start_log
 from utils.messages import Interrupted
 from utils.runtime import Runtime, release_memory
 from utils.signals import Stopped, handle_signals
-from utils.train import lr_schedules
-from utils.train.profiler import Profiling
+from utils.train import amp, lr_schedules, tensorboard
+from utils.train.profiler import StepProfiler
 from utils.train.run_dir import RunDirectory, write_state
-from utils.train.tensorboard import EventFiles
-from utils.train.train_setup import TrainSetup
 from utils.train.train_step import OUTPUTS, TrainStep
 from utils.weights import checkpoint
 
 MUCH_WAITING = 0.1  # fraction of the time
 DEVICE_COUNTS = (1, 8, 32, 48, 96, 128, 192, 384, 768, 1536)  # in the table of rates
+
+
+@dataclass(frozen=True)
+class TrainSetup:
+    """A train step, the learning rate of every update, and the AllReduce segments."""
+
+    step: TrainStep
+    lr: Sequence[float]
+    segments: Segments
+
+
+def build_setup(
+    cfg: Any,
+    rt: Runtime,
+    sampler: TrainSampler,
+    net: nn.Cell,
+    loss: nn.Cell,
+    optimizer: nn.Optimizer,
+    lr: Sequence[float],
+    clips: tuple[int, ...],
+    mix: Optional[nn.Cell] = None,
+) -> TrainSetup:
+    """Sets the AllReduce fusion, casts the network to `run.amp`, and builds the train step.
+
+    `clips` is the shape of this rank's batch as the network takes it. `mix` is TrainStep's. The
+    fusion must be set before TrainStep is built, which reads it. Raises ValueError for a bad
+    `run.all_reduce`.
+    """
+    segments = split_all_reduce(net, optimizer, cfg.run, rt, clips)
+    net, steps = amp.cast(net, cfg.run.amp), sampler.steps_per_epoch
+    step = TrainStep(net, loss, optimizer, cfg.run, cfg.train, rt, steps, mix, clips[0])
+    return TrainSetup(step, lr, segments)
 
 
 class Trainer:
@@ -83,8 +114,8 @@ class Trainer:
         for file, settings in train_set.list_class_settings():
             warn_about_mirroring(file, settings)
         log_start(cfg.train, self.sampler, setup.segments, self.start_step)
-        hooks = Hooks(train_set.find_fault, evaluate, before_saving)
-        loop = TrainingLoop(cfg, self.rt, setup, self.sampler, self.directory, hooks)
+        run = (cfg, self.rt, setup, self.sampler, self.directory)
+        loop = TrainingLoop(*run, train_set.find_fault, evaluate, before_saving)
         batches = train_set.dataset(step.dropout)
         if batches is None:
             log.info("nothing left to train: %d epochs are done", cfg.train.epochs)
@@ -114,22 +145,11 @@ class Trainer:
         loop.finish()
 
 
-@dataclass(frozen=True)
-class Hooks:
-    """Functions that the training loop calls; those of `Trainer.fit`.
-
-    `find_data_fault()` returns why the data must stop the training, or an empty string.
-    """
-
-    find_data_fault: Callable[[], str] = str
-    evaluate: Optional[Callable[[], dict]] = None
-    before_saving: Optional[Callable[[int], None]] = None
-
-
 class TrainingLoop(Callback):
-    """Follows the run from step to step. All ranks decide alike: they read the same numbers.
+    """Logs, saves, evaluates and stops between steps. All ranks decide alike, on the same values.
 
-    Positions count steps since the start of the run.
+    Positions count steps since the start of the run. `find_data_fault()` returns the reason to
+    stop, or an empty string; `evaluate` and `before_saving` are those of `Trainer.fit`.
     """
 
     def __init__(
@@ -139,11 +159,14 @@ class TrainingLoop(Callback):
         setup: TrainSetup,
         sampler: TrainSampler,
         directory: RunDirectory,
-        hooks: Hooks,
+        find_data_fault: Callable[[], str] = str,
+        evaluate: Optional[Callable[[], dict]] = None,
+        before_saving: Optional[Callable[[int], None]] = None,
     ):
         self.run, self.epochs, self.rt = cfg.run, cfg.train.epochs, rt
         self.step, self.lr, self.sampler = setup.step, setup.lr, sampler
-        self.directory, self.hooks = directory, hooks
+        self.directory, self.find_data_fault = directory, find_data_fault
+        self.evaluate, self.before_saving = evaluate, before_saving
         self.steps_per_epoch = self.step.steps_per_epoch
         self.last_position = self.epochs * self.steps_per_epoch
         self.start_position = self.position = int(self.step.micro_step.asnumpy())
@@ -151,15 +174,14 @@ class TrainingLoop(Callback):
         self.steps_per_call = 1  # several if the device is fed many steps at a time
         self.unread: list = []  # (outputs, steps) of the newest call, whose values are not read yet
         self.values = dict.fromkeys(OUTPUTS, 0.0)  # the newest ones that were read
-        self.profiling = Profiling(self.run.profile, rt)
-        events = directory.path / "tensorboard" if self.run.tensorboard else None
-        self.events = EventFiles(events, self.position)
+        self.profiling = StepProfiler(self.run.profile, rt)
+        self.events: Any = None  # the writer for TensorBoard
         self.stop_signal = 0  # the signal that asked to stop
         self.unfinished = ""  # an evaluation that a signal has stopped, for the last line
         self.failure = ""  # why the run stops before its end
         self.unsaved = ""  # why the newest state could not be saved
         self.has_advised = False
-        self.last: dict = {}  # the newest log line
+        self.newest_values: dict = {}  # the newest log line
         self.compile_seconds = self.seconds = 0.0
 
     def request_stop(self, number: int) -> None:
@@ -168,9 +190,12 @@ class TrainingLoop(Callback):
         self.step.make_request("stop")
 
     def on_train_begin(self, run_context) -> None:
-        self.window = Window()
-        self.bar = progress(self.last_position, "step", self.rt, self.position)
+        self.window = MetricWindow()
+        self.bar = make_progress_bar(self.last_position, "step", self.rt, self.position)
         self.profiling.start()
+        if self.run.tensorboard and self.rt.is_main_process:
+            folder = self.directory.path / "tensorboard"
+            self.events = tensorboard.open_writer(folder, self.start_position)
 
     def on_train_step_begin(self, run_context) -> None:
         self.window.waited += time.monotonic() - self.window.since
@@ -218,15 +243,36 @@ class TrainingLoop(Callback):
         before, self.checked_position = self.checked_position, self.position
         if self.failure or not self.is_due(before):
             return
-        self.call_before_saving(before)
-        self.save_if_due(before)
-        self.evaluate_if_due(before)
+        saves_epoch, evaluates = self.epoch_is_saved(before), self.evaluation_is_due(before)
+        epoch = self.position // self.steps_per_epoch
+        if self.before_saving and (saves_epoch or evaluates):
+            self.before_saving(self.position)
+            self.step.set_train()
+        if saves_epoch:
+            self.save(f"epoch_{epoch:03d}")
+        elif self.crossed(before, self.run.save_steps):
+            self.save()
+        if evaluates:
+            self.validate(epoch)
+
+    def validate(self, epoch: int) -> None:
+        broadcast_bn_statistics(self.step.net, self.rt)
+        try:
+            metrics = self.evaluate()
+        except Stopped:
+            self.unfinished = f"; the validation of epoch {epoch} is left to eval.py"
+            return
+        self.step.set_train()
+        self.write_values({"epoch": epoch, **metrics})
+        self.window = MetricWindow()
 
     def on_train_end(self, run_context) -> None:
         self.bar.close()
         fractions = self.profiling.stop()
         if fractions:
             self.write_values({"traced_steps": list(self.profiling.steps), **fractions})
+        if self.events:
+            self.events.close()
 
     def crossed(self, before: int, every: int) -> bool:
         """Whether a multiple of `every` steps was reached since `before`."""
@@ -244,7 +290,7 @@ class TrainingLoop(Callback):
 
     def check_data(self) -> None:
         """Fails the run if a rank has too many unreadable files, as soon as all ranks know."""
-        mine = self.hooks.find_data_fault()
+        mine = self.find_data_fault()
         if mine:
             self.step.make_request("bad_data")
         if mine and self.rt.size == 1:
@@ -260,12 +306,6 @@ class TrainingLoop(Callback):
         """Whether weights, statistics and the optimizer's state are finite: those of this rank."""
         return all(np.isfinite(p.asnumpy()).all() for p in self.step.state().values())
 
-    def call_before_saving(self, before: int) -> None:
-        due = self.epoch_is_saved(before) or self.evaluation_is_due(before)
-        if self.hooks.before_saving and due:
-            self.hooks.before_saving(self.position)
-            self.step.set_train()
-
     def epoch_is_saved(self, before: int) -> bool:
         epochs = self.position // self.steps_per_epoch
         due = epochs % self.run.save_every == 0 or self.position == self.last_position
@@ -275,26 +315,7 @@ class TrainingLoop(Callback):
         every = self.run.eval_every
         is_last = every > 0 and self.position == self.last_position
         due = self.crossed(before, every * self.steps_per_epoch) or is_last
-        return bool(self.hooks.evaluate and due)
-
-    def save_if_due(self, before: int) -> None:
-        if self.epoch_is_saved(before):
-            self.save(f"epoch_{self.position // self.steps_per_epoch:03d}")
-        elif self.crossed(before, self.run.save_steps):
-            self.save()
-
-    def evaluate_if_due(self, before: int) -> None:
-        if self.evaluation_is_due(before):
-            share_statistics(self.step.net, self.rt)
-            epoch = self.position // self.steps_per_epoch
-            try:
-                result = self.hooks.evaluate()
-            except Stopped:
-                self.unfinished = f"; the validation of epoch {epoch} is left to eval.py"
-                return
-            self.step.set_train()
-            self.write_values({"epoch": epoch, **result})
-            self.window = Window()
+        return bool(self.evaluate and due)
 
     def save(self, name: str = "") -> None:
         """Writes the resume file and, with a name, the weights of an epoch; both only if finite."""
@@ -312,17 +333,17 @@ class TrainingLoop(Callback):
             checkpoint.save(folder / f"{name}_ema.ckpt", self.step.averaged())
         self.directory.save(self.step, self.sampler)
         epoch, step_in_epoch = divmod(self.position, self.steps_per_epoch)
-        where = {"epoch": epoch, "step_in_epoch": step_in_epoch, "step": self.position}
+        position = {"epoch": epoch, "step_in_epoch": step_in_epoch, "step": self.position}
         settings = {"epochs": self.epochs, "seed": self.rt.seed, "devices": self.rt.size}
-        newest = self.directory.newest()
-        write_state(folder, {**where, **settings, "checkpoint": newest, "version": 1})
+        newest = self.directory.find_newest()
+        write_state(folder, {**position, **settings, "checkpoint": newest, "version": 1})
         self.directory.delete_old_epochs(self.run.keep_checkpoints)
 
     def log_window(self) -> None:
         window, clips = self.window, self.sampler.global_batch_size
         self.seconds += window.seconds
         steps_left = self.last_position - self.position
-        self.last = {
+        self.newest_values = {
             "epoch": round(self.position / self.steps_per_epoch, 3),
             "step": self.position,
             "loss": round(window.loss / window.steps, 6),
@@ -334,17 +355,17 @@ class TrainingLoop(Callback):
             "waiting": round(window.waited / window.seconds, 3),
             "seconds_left": round(steps_left * window.seconds / window.steps),
         }
-        self.write_values(self.last)
-        self.advise_on_data(self.last["waiting"])
-        self.window = Window()
+        self.write_values(self.newest_values)
+        self.advise_on_data(self.newest_values["waiting"])
+        self.window = MetricWindow()
 
     def advise_on_data(self, waiting: float) -> None:
-        """Says once what to do where the device starves; the first window fills the pipeline."""
+        """Logs advice once if the device waits for data; the first window fills the pipeline."""
         if waiting > MUCH_WAITING and self.seconds > self.window.seconds and not self.has_advised:
             self.has_advised = True
             log.info(
-                "steps wait %.0f %% of the time for data: raise data.workers where cores are idle; "
-                "benchmarks/benchmark.py data says what a clip costs",
+                "steps wait %.0f %% of the time for data: raise data.workers if cores are idle; "
+                "benchmarks/benchmark.py data measures the cost of a clip",
                 100 * waiting,
             )
 
@@ -356,11 +377,13 @@ class TrainingLoop(Callback):
 
     def write_values(self, values: dict) -> None:
         if self.rt.is_main_process:
-            write_line(self.directory.path, values)
-            self.events.write(self.position, values)
+            log_values(self.directory.path, values)
+        if self.events:
+            for tag, value in tensorboard.select_scalars(values).items():
+                self.events.add_scalar(tag, value, self.position)
 
     def finish(self) -> None:
-        """Raises what stopped the run, or saves at the step at which it was asked to stop."""
+        """Saves at the step at which a signal stopped the run; raises the error that ended it."""
         self.read_values()
         if (self.position < self.last_position or self.unfinished) and not self.failure:
             self.save()
@@ -378,24 +401,24 @@ class TrainingLoop(Callback):
             log.info("SIGTERM: %s", how)
 
     def result(self) -> dict:
-        newest = self.directory.newest()
+        newest = self.directory.find_newest()
         clips = (self.position - self.start_position) * self.sampler.global_batch_size
         return {
             "checkpoint": str(self.directory.path / newest) if newest else None,
             "epochs": round(self.position / self.steps_per_epoch, 3),
             "steps": self.position,
-            "loss": self.last.get("loss"),
-            "top1": self.last.get("top1"),
+            "loss": self.newest_values.get("loss"),
+            "top1": self.newest_values.get("top1"),
             "clips_per_second": round(clips / self.seconds, 2) if self.seconds else None,
             "compile_seconds": round(self.compile_seconds, 1),
         }
 
 
-class Window:
+class MetricWindow:
     """Sums between two log lines."""
 
     def __init__(self):
-        self.began = self.since = time.monotonic()
+        self.start = self.since = time.monotonic()
         self.steps = self.waited = 0
         self.loss = self.top1 = 0.0
 
@@ -407,31 +430,23 @@ class Window:
 
     @property
     def seconds(self) -> float:
-        return max(time.monotonic() - self.began, 1e-9)
+        return max(time.monotonic() - self.start, 1e-9)
 
 
 def log_start(train: Any, sampler: TrainSampler, segments: Segments, start_step: int) -> None:
     """Logs sizes, learning rate and AllReduce segments before the first step."""
     effective = sampler.effective_batch_size(train.accumulation_steps)
-    log.info(
-        "%d samples; %d steps an epoch; %d a device x %d devices x %d accumulated = %d an update",
-        *(
-            sampler.samples,
-            sampler.steps_per_epoch,
-            sampler.batch,
-            sampler.size,
-            train.accumulation_steps,
-        ),
-        effective,
-    )
+    batches = f"{sampler.batch} a device x {sampler.size} devices x {train.accumulation_steps}"
+    log.info("%d samples; %d steps an epoch", sampler.samples, sampler.steps_per_epoch)
+    log.info("%s accumulated = %d an update", batches, effective)
     if train.base_batch:
         peak = lr_schedules.peak_lr(train.lr, train.base_batch, effective)
         log.info("lr %g for %d samples -> %g for %d", train.lr, train.base_batch, peak, effective)
     else:
-        log.info("lr %g as it is: train.base_batch is 0, so it does not scale", train.lr)
+        log.info("lr %g for any batch: train.base_batch is 0, so it does not scale", train.lr)
     log.info("%s", describe_device_counts(train, sampler))
     parts = [f"{tensors} tensors {size / 1e6:.2f} MB" for _, tensors, size in segments]
-    log.info("gradients travel in %d segments: %s", len(parts), " | ".join(parts))
+    log.info("gradients are reduced in %d segments: %s", len(parts), " | ".join(parts))
     if start_step:
         log.info("going on from step %d", start_step)
 
@@ -451,21 +466,21 @@ def describe_device_counts(train: Any, sampler: TrainSampler) -> str:
 
 
 def choose_sink_size(batches: int, most: int) -> int:
-    """Steps at a time: as many as there may be, so that no batch is left over."""
+    """The largest number of steps per call, up to `most`, that divides `batches`."""
     return next(size for size in range(min(most, batches), 0, -1) if batches % size == 0)
 
 
 def compile_step(step: TrainStep, data, rt: Runtime) -> float:
     """Builds the graph for the shapes of a data set, with a log line before and after; seconds."""
     log.info("compiling the graph ...")
-    began = time.monotonic()
+    start = time.monotonic()
     inputs = [
         Tensor(np.zeros(shape, kind))
         for shape, kind in zip(data.output_shapes(), data.output_types())
     ]
     step.compile(*inputs)
     release_memory()
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start
     log.info("compiled in %.1f s", seconds)
     if rt.device == "Ascend":
         log.info(

@@ -41,7 +41,7 @@ from utils.testing.golden import (
     relative_error,
 )
 from utils.train import amp
-from utils.train.profiler import RECORDED, SKIPPED, WARM_UP, Profiling
+from utils.train.profiler import RECORDED, SKIPPED, WARM_UP, StepProfiler
 from utils.verify.convolutions import DEFAULT_IMPLS
 from utils.verify.graph_costs import measure_compile_seconds
 from utils.weights import checkpoint_file
@@ -124,7 +124,7 @@ def measure_step(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if rt.device != "CPU":
         result["peak_gb"] = ms.runtime.max_memory_allocated() / 2**30
     yield result
-    profiling = Profiling(Path(request["trace"]), rt)
+    profiling = StepProfiler(Path(request["trace"]), rt)
     profiling.start()
     for _ in range(SKIPPED + WARM_UP + RECORDED + 1):
         step(*inputs).asnumpy()
@@ -137,9 +137,7 @@ def load_settings(request: dict[str, Any]) -> Any:
     """The settings of a request, with fresh weights."""
     config = find_network(request["network"]).config
     overrides = [*request["overrides"], f"run.device={request['device']}"]
-    return build_networks.without_checkpoint(
-        load_config(config, Path(request["config"]), overrides)
-    )
+    return build_networks.drop_pretrained(load_config(config, Path(request["config"]), overrides))
 
 
 def measure_pipelined(step: nn.Cell, inputs: tuple, repeats: int) -> float:

@@ -11,7 +11,7 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from utils.files import escape_control
+from utils.messages import escape_control
 
 MAX_FILE_BYTES = 2**28  # of a video whose packets are kept in memory, and of an image file
 # The first bytes of playlists; ID3 is a tag that may precede one. decord and OpenCV would open the

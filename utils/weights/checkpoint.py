@@ -8,9 +8,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
-from utils.config import first_of, one_line
-from utils.files import escape_control, explained
+from utils.files import report_write_errors
 from utils.log import log
+from utils.messages import escape_control, format_error, join_names
 from utils.nn.dropout import FACTORS
 from utils.weights.checkpoint_file import RESUME, read
 
@@ -28,7 +28,7 @@ def save(path: Path, parameters: dict[str, Parameter], setting: str = "run.out")
     """
     temporary = path.with_name(path.name + ".tmp.ckpt")
     entries = [{"name": name, "data": parameter} for name, parameter in parameters.items()]
-    with explained(path, setting):
+    with report_write_errors(path, setting):
         try:
             ms.save_checkpoint(entries, str(temporary), crc_check=True)
             os.chmod(temporary, 0o644)
@@ -36,7 +36,9 @@ def save(path: Path, parameters: dict[str, Parameter], setting: str = "run.out")
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         except RuntimeError as error:  # MindSpore's error for a full disk
-            raise ValueError(f"{setting}: cannot write {path}: {one_line(error)[:200]}") from None
+            raise ValueError(
+                f"{setting}: cannot write {path}: {format_error(error)[:200]}"
+            ) from None
         finally:  # fails too if the disk has become read-only
             remove_leftovers(path.parent, path.name)  # MindSpore leaves a temporary file, too
 
@@ -59,7 +61,7 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
     arrays = read(path)
     notes = [escape_control(name) for name, value in arrays.items() if not value.ndim]
     if notes:
-        log.info("%s: left out what is no weight: %s", path, first_of(notes, 3))
+        log.info("%s: left out what is no weight: %s", path, join_names(notes, 3))
     return {name: value for name, value in arrays.items() if value.ndim}
 
 
@@ -113,7 +115,7 @@ def join_reports(**names_by_kind: list[str]) -> str:
     A hostile file may have chosen the names.
     """
     return "; ".join(
-        f"{kind} {first_of([escape_control(name)[:200] for name in names], 3)}"
+        f"{kind} {join_names([escape_control(name)[:200] for name in names], 3)}"
         for kind, names in names_by_kind.items()
         if names
     )

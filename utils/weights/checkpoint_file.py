@@ -20,8 +20,8 @@ from typing import NamedTuple, Union
 
 import numpy as np
 
-from utils.files import escape_control
 from utils.log import log
+from utils.messages import escape_control
 from utils.weights.dtypes import DTYPES, get_itemsize
 from utils.weights.model_checksum import check_checksum
 

@@ -38,7 +38,7 @@ from utils.data.packed.shard_writer import (
     read_note,
     sync_file,
 )
-from utils.files import explained, locked, write_text
+from utils.files import lock_folder, report_write_errors, write_text
 from utils.process_pool import Crashed, run_all
 from utils.video.integrity import Finding, make_job, table_row
 
@@ -129,7 +129,7 @@ def pack_lists(plans: list[PackPlan], reader: str, workers: int) -> list[dict]:
     """
     locks = []  # held until the end, so that no other process writes into these folders
     for plan in plans:
-        with explained(plan.folder, "--out"):
+        with report_write_errors(plan.folder, "--out"):
             locks.append(start_packing(plan))
     shards = [plan.assign_shards() for plan in plans]
     missing = [
@@ -139,7 +139,7 @@ def pack_lists(plans: list[PackPlan], reader: str, workers: int) -> list[dict]:
     pack_shards(plans, missing, reader, workers)
     results = []
     for plan, own, written in zip(plans, shards, missing):
-        with explained(plan.folder, "--out"):
+        with report_write_errors(plan.folder, "--out"):
             shutil.rmtree(plan.folder / UNFINISHED, ignore_errors=True)
             packed = sum(map(len, written.values()))
             results.append({**finish_packing(plan, list(own)), "packed": packed})
@@ -158,7 +158,7 @@ def is_complete(plan: PackPlan, name: str) -> bool:
 def start_packing(plan: PackPlan) -> IO:
     """Locks the folder and writes settings.json; returns the lock.
 
-    Raises ValueError if the folder is locked or was started with other settings.
+    Raises ValueError if the folder is lock_folder or was started with other settings.
     """
     settings = {
         **plan.options._asdict(),
@@ -170,7 +170,7 @@ def start_packing(plan: PackPlan) -> IO:
         repr(sorted(plan.known_bad)).encode("utf-8", "replace")
     ).hexdigest()
     plan.folder.mkdir(parents=True, exist_ok=True)
-    lock = locked(plan.folder)
+    lock = lock_folder(plan.folder)
     if lock is None:
         raise ValueError(f"--out: {plan.folder} is being packed by another process")
     path = plan.folder / "settings.json"
@@ -215,7 +215,7 @@ def pack_shards(
     results = run_all(pack_video, jobs, workers)
     for ((which, name, line), *_), result in tqdm(results, "packing", len(jobs), disable=None):
         plan, lines = plans[which], missing[which][name]
-        with explained(plan.folder, "--out"):
+        with report_write_errors(plan.folder, "--out"):
             spool = spools.get((which, name)) or Spool(plan.folder, name, pages[which])
             spools[which, name] = spool
             crashed = isinstance(result, Crashed)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
 from utils.files import read_text
-from utils.messages import quote
+from utils.messages import format_value
 from utils.video.integrity import SUFFIXES
 
 KINETICS_SPLITS = {"train": "train", "val": "val", "validate": "val"}
@@ -152,7 +152,7 @@ def read_public_annotations(dataset: str, folder: Path, split: int) -> Annotatio
     odd = next((name for name in result.names if not name.isprintable()), None)
     if odd is not None:
         raise ValueError(
-            f"--annotations: class {quote(odd)} of {result.files[0]} cannot be printed"
+            f"--annotations: class {format_value(odd)} of {result.files[0]} cannot be printed"
         )
     return result
 
@@ -193,7 +193,7 @@ def match_videos(annotations: Annotations, root: Path, frames: bool) -> VideoLis
         )
     odd = next((line for line in (*train, *val) if "\n" in line), None)
     if odd:
-        raise ValueError(f"--videos: {quote(odd)} has a line break in its name; rename it")
+        raise ValueError(f"--videos: {format_value(odd)} has a line break in its name; rename it")
     missing = [
         f"{name} {key} {label}"
         for name, part in (("train", annotations.train), ("val", annotations.val))

@@ -105,32 +105,26 @@ def test_a_fixed_batch_is_the_number_of_clips_in_a_pass():
         assert net.shapes == [(3, 3, 8, 8)] * 2
 
 
-def test_an_evaluation_gives_its_clips_per_pass_on():
-    class Rows:
-        def get_dataset_size(self) -> int:
-            return 1
-
-        def create_tuple_iterator(self, **_) -> list:
-            return [(make_clips(2, 3), np.zeros(2, int), np.array([True, False]))]
-
-    net = Scores()
-    result = evaluate(net, Rows(), 6, Runtime(), clips_per_pass=6)
-    assert (result["videos"], net.shapes) == (1, [(6, 3, 8, 8)])
-
-
 class Batches:
-    """Three batches of two videos; `before` is called with the number of each."""
+    """Batches of two videos; `before` is called with the number of each."""
 
-    def __init__(self, before):
-        self.before = before
+    def __init__(self, count: int, views: int = 1, valid=(True, True), before=lambda k: None):
+        self.count, self.views, self.valid, self.before = count, views, np.array(valid), before
 
     def get_dataset_size(self) -> int:
-        return 3
+        return self.count
 
     def create_tuple_iterator(self, **_):
-        for k in range(3):
+        for k in range(self.count):
             self.before(k)
-            yield make_clips(2, 1), np.zeros(2, int), np.ones(2, bool)
+            yield make_clips(2, self.views), np.zeros(2, int), self.valid
+
+
+def test_an_evaluation_passes_its_clips_per_pass_on():
+    net = Scores()
+    batches = Batches(1, views=3, valid=(True, False))
+    result = evaluate(net, batches, 6, Runtime(), clips_per_pass=6)
+    assert (result["videos"], net.shapes) == (1, [(6, 3, 8, 8)])
 
 
 @pytest.fixture
@@ -143,7 +137,7 @@ def received(monkeypatch):
 def test_an_evaluation_is_left_after_the_batch_in_which_a_signal_came(received):
     net = Scores()
     with pytest.raises(Stopped):
-        evaluate(net, Batches(lambda k: k == 1 and received.append(15)), 6, Runtime())
+        evaluate(net, Batches(3, before=lambda k: k == 1 and received.append(15)), 6, Runtime())
     assert len(net.shapes) == 1
 
 
@@ -154,28 +148,18 @@ def test_an_evaluation_whose_last_batch_a_signal_meets_is_whole(received):
                 received.append(15)
             return super().__call__(clips)
 
-    assert evaluate(Late(), Batches(lambda k: None), 6, Runtime())["videos"] == 6
+    assert evaluate(Late(), Batches(3), 6, Runtime())["videos"] == 6
 
 
 def test_all_ranks_leave_an_evaluation_that_one_has_left(received, monkeypatch):
     """The sum over ranks: the other one was stopped, this one not."""
     monkeypatch.setattr(metrics, "sum_over_ranks", lambda values: values + 1)
     with pytest.raises(Stopped):
-        evaluate(Scores(), Batches(lambda k: None), 6, Runtime(size=2))
+        evaluate(Scores(), Batches(3), 6, Runtime(size=2))
 
 
 def test_data_sets_with_other_views_have_one_shape(monkeypatch):
     from mvit_multi.evaluation import evaluate_datasets
-
-    class Rows:
-        def __init__(self, views: int):
-            self.views = views
-
-        def get_dataset_size(self) -> int:
-            return 1
-
-        def create_tuple_iterator(self, **_) -> list:
-            return [(make_clips(2, self.views), np.zeros(2, int), np.ones(2, bool))]
 
     def source(name: str, views: int, classes: int) -> SimpleNamespace:
         return SimpleNamespace(
@@ -184,7 +168,7 @@ def test_data_sets_with_other_views_have_one_shape(monkeypatch):
             clips=views,
             crops=1,
             unreadable=SimpleNamespace(count=0),
-            dataset=lambda: Rows(views),
+            dataset=lambda: Batches(1, views),
         )
 
     monkeypatch.setattr(metrics.ms, "get_context", {"device_target": "Ascend"}.get)

@@ -6,19 +6,20 @@ from PIL import Image
 
 from utils.evaluate import predict_plots as pictures
 from utils.evaluate import report_plots
-from utils.evaluate.predict import sheet_row
+from utils.evaluate.predict import Head, Window, preview_times
 from utils.evaluate.predict_plots import (
-    EDGE,
     GAP,
-    HEAD,
-    LINE,
-    Row,
-    draw_classes,
-    draw_sheet,
-    fitted,
+    LINE_FRAMES,
+    LINE_WIDTH,
+    MARGIN,
+    TEXT_HEIGHT,
+    TIME_HEIGHT,
+    PreviewRow,
+    draw_preview,
+    draw_timeline,
+    resize_to_fit,
 )
-from utils.evaluate.report import bins
-from utils.evaluate.video_inference import Head, Part
+from utils.evaluate.report import compute_bins
 
 ENTRIES = [{"label": k, "name": f"a ${k}", "probability": 0.5 - 0.1 * k} for k in range(3)]
 
@@ -27,49 +28,46 @@ ENTRIES = [{"label": k, "name": f"a ${k}", "probability": 0.5 - 0.1 * k} for k i
 def test_frames_are_enlarged_pixel_by_pixel(tmp_path, side, factor):
     frames = np.random.RandomState(0).randint(0, 256, (2, 8, side, side, 3)).astype(np.uint8)
     times = np.arange(16).reshape(2, 8) / 4
-    draw_sheet(tmp_path / "a.png", "a$b$ $", [Row("", frames, ENTRIES, times)])
+    draw_preview(tmp_path / "a.png", "a$b$ $", [PreviewRow("", frames, ENTRIES, times)])
     result = np.asarray(Image.open(tmp_path / "a.png").convert("RGB"))
-    left = EDGE + (factor * side + GAP)  # of the second frame
-    seen = result[2 * HEAD :, left:][: factor * side, : factor * side]
+    left = MARGIN + (factor * side + GAP)  # of the second frame
+    seen = result[2 * TEXT_HEIGHT :, left:][: factor * side, : factor * side]
     np.testing.assert_array_equal(seen, frames[0, 1].repeat(factor, 0).repeat(factor, 1))
-    below = result[2 * HEAD + factor * side :, left : left + factor * side]
-    assert below[: pictures.BELOW].min() < 100, "the frame's time"
+    below = result[2 * TEXT_HEIGHT + factor * side :, left : left + factor * side]
+    assert below[:TIME_HEIGHT].min() < 100, "the frame's time"
 
 
 @pytest.mark.parametrize("count", [1, 8, 13, 32])
 def test_large_frames_fit_the_line(count):
     frames = np.full((1, count, 224, 224, 3), 7, np.uint8)
-    small = fitted(frames)
+    small = resize_to_fit(frames)
     assert small.shape[:2] == (1, count)
-    assert min(count, pictures.ACROSS) * small.shape[3] <= LINE
+    assert min(count, LINE_FRAMES) * small.shape[3] <= LINE_WIDTH
     assert small.shape[3] >= 90
     assert np.unique(small).tolist() == [7]
 
 
-class Spread(Head):
+class TwoClips(Head):
     clips = 2
 
-    def numbers(self, part: Part) -> np.ndarray:
+    def frame_indices(self, window: Window) -> np.ndarray:
         return np.array([0, 1, 10, 11, 20, 21, 30, 31])  # two of two frames in each clip
 
-    def cut(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
         return frames
-
-    def pictures(self, views: np.ndarray) -> np.ndarray:
-        return np.zeros((2, 2, 4, 4, 3), np.uint8)
 
 
 def test_times_are_those_in_the_video():
-    row = sheet_row(Spread(), Part(50, 40, 10.0), np.zeros(0), ENTRIES)
-    np.testing.assert_allclose(row.times, [[5, 6], [7, 8]])
-    assert sheet_row(Spread(), Part(50, 40, 0.0), np.zeros(0), ENTRIES).times is None
+    times = preview_times(TwoClips(), Window(50, 40, 10.0), (2, 2))
+    np.testing.assert_allclose(times, [[5, 6], [7, 8]])
+    assert preview_times(TwoClips(), Window(50, 40, 0.0), (2, 2)) is None
 
 
 def test_one_window_is_a_piece_from_its_start_to_its_end(tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr(pictures, "save", lambda figure, path: figures.append(figure))
     fractions = np.array([[1.0, 0.0]])
-    draw_classes(tmp_path / "a.png", "a", np.array([[2.0, 12.0]]), [("", ["x", "y"], fractions)])
+    draw_timeline(tmp_path / "a.png", "a", np.array([[2.0, 12.0]]), [("", ["x", "y"], fractions)])
     (axes,) = figures[0].axes
     pieces = [lines.get_segments()[0].tolist() for lines in axes.collections]
     assert pieces == [[[2, 100], [12, 100]], [[2, 0], [12, 0]]]
@@ -80,7 +78,7 @@ def test_one_window_is_a_piece_from_its_start_to_its_end(tmp_path, monkeypatch):
 def test_bars_of_few_videos_are_pale_and_all_are_numbered(tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr(report_plots, "save", lambda figure, *_: figures.append(figure))
-    table = bins(np.array([0.5] * 9 + [0.9] * 10), np.ones(19, bool))
+    table = compute_bins(np.array([0.5] * 9 + [0.9] * 10), np.ones(19, bool))
     report_plots.draw_calibration(tmp_path / "a.png", table, 0.1)
     axes = figures[0].axes[0]
     assert [text.get_text() for text in axes.texts] == ["9", "10"]

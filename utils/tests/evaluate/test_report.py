@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from utils.evaluate import report
-from utils.evaluate.report import BINS, Report, Samples, bins, expected_error, in_list
+from utils.evaluate.report import (
+    BINS,
+    Report,
+    Samples,
+    compute_bins,
+    compute_calibration_error,
+)
 from utils.runtime import Runtime
 
 SCORES = np.array([[9, 1, 2, 3, 4, 5], [9, 8, 7, 6, 5, 4], [0, 9, 1, 2, 3, 4]], np.float32)
@@ -15,12 +21,12 @@ LABELS = np.array([0, 5, 2])  # the place of the label: first, sixth, fifth
 SAMPLES = Samples(["a/0 0.mp4", "b/1,1.mp4", "c/2.mp4", "d/bad.mp4"], [0, 5, 2, 1], list("uvwxyz"))
 
 
-def rows_of(path) -> list[dict]:
+def read_rows(path) -> list[dict]:
     with open(path, newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
-def written(folder, scores=SCORES, softmax=True, mine=(2, 0, 1, None)) -> dict:
+def write_report(folder, scores=SCORES, softmax=True, mine=(2, 0, 1, None)) -> dict:
     """The report of three videos, read in another order than the list's, one unreadable."""
     page = Report(str(folder), mine, SAMPLES, Runtime(), softmax)
     order = [k for k in mine if k is not None]
@@ -31,8 +37,8 @@ def written(folder, scores=SCORES, softmax=True, mine=(2, 0, 1, None)) -> dict:
 
 
 def test_every_video_stands_where_the_list_has_it(tmp_path):
-    result = written(tmp_path / "new" / "report")
-    rows = rows_of(tmp_path / "new" / "report" / "scores.csv")
+    result = write_report(tmp_path / "new" / "report")
+    rows = read_rows(tmp_path / "new" / "report" / "scores.csv")
     assert [row["path"] for row in rows] == list(SAMPLES.paths)
     assert [row["label"] for row in rows] == ["0", "5", "2", "1"]
     assert [row["predicted"] for row in rows] == ["0", "0", "1", "unreadable"]
@@ -52,17 +58,19 @@ def test_every_video_stands_where_the_list_has_it(tmp_path):
 
 
 def test_tables_of_classes_and_of_confusion(tmp_path):
-    result = written(tmp_path)
-    classes = rows_of(tmp_path / "classes.csv")
+    result = write_report(tmp_path)
+    classes = read_rows(tmp_path / "classes.csv")
     assert [row["videos"] for row in classes] == ["1", "0", "1", "0", "0", "1"]
     assert [(row["top1"], row["top5"]) for row in classes if row["videos"] == "1"] == [
         ("1.0", "1.0"), ("0.0", "1.0"), ("0.0", "0.0"),
     ]  # fmt: skip
     assert classes[1]["top1"] == ""
-    matrix = [list(map(int, list(row.values())[1:])) for row in rows_of(tmp_path / "confusion.csv")]
+    matrix = [
+        list(map(int, list(row.values())[1:])) for row in read_rows(tmp_path / "confusion.csv")
+    ]
     assert np.sum(matrix) == 3
     assert matrix[5][0] == matrix[2][1] == matrix[0][0] == 1
-    pairs = [tuple(row.values()) for row in rows_of(tmp_path / "confused_pairs.csv")]
+    pairs = [tuple(row.values()) for row in read_rows(tmp_path / "confused_pairs.csv")]
     assert pairs == [("2", "1", "1", "1.0", "w", "v"), ("5", "0", "1", "1.0", "z", "u")]
     assert [row["class"] for row in result["worst_classes"]] == [2, 5, 0]
     for name in ("confusion", "classes", "calibration"):
@@ -72,17 +80,17 @@ def test_tables_of_classes_and_of_confusion(tmp_path):
 
 def test_probabilities_are_not_softened_twice(tmp_path):
     fractions = (SCORES / SCORES.sum(1, keepdims=True)).astype(np.float32)
-    written(tmp_path, fractions, softmax=False)
-    row = rows_of(tmp_path / "scores.csv")[0]
+    write_report(tmp_path, fractions, softmax=False)
+    row = read_rows(tmp_path / "scores.csv")[0]
     assert np.float32(row["0 u"]) == fractions[0, 0]
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_network_that_has_diverged_still_gets_its_report(tmp_path, value):
-    result = written(tmp_path, np.full((3, 6), value, np.float32))
+    result = write_report(tmp_path, np.full((3, 6), value, np.float32))
     assert result["nll"] is None
-    assert [row["predicted"] for row in rows_of(tmp_path / "scores.csv")][:3] == ["0"] * 3
+    assert [row["predicted"] for row in read_rows(tmp_path / "scores.csv")][:3] == ["0"] * 3
 
 
 def test_nothing_that_could_be_read_is_a_report_too(tmp_path):
@@ -90,18 +98,18 @@ def test_nothing_that_could_be_read_is_a_report_too(tmp_path):
     page.write({"videos": 0})
     result = json.loads((tmp_path / "report.json").read_text())
     assert (result["nll"], result["worst_classes"]) == (None, [])
-    assert [row["predicted"] for row in rows_of(tmp_path / "scores.csv")] == ["unreadable"] * 4
+    assert [row["predicted"] for row in read_rows(tmp_path / "scores.csv")] == ["unreadable"] * 4
 
 
 def test_bins_and_their_error():
     """Edges belong to the bin below them."""
-    table = bins(np.array([1 / 15, 0.07, 0.93, 1.0, 1.0]), np.array([0, 1, 1, 1, 0], bool))
+    table = compute_bins(np.array([1 / 15, 0.07, 0.93, 1.0, 1.0]), np.array([0, 1, 1, 1, 0], bool))
     assert table["videos"].tolist() == [1, 1, *[0] * 11, 1, 2]
     np.testing.assert_allclose(table["confidence"][[0, 1, 13, 14]], [1 / 15, 0.07, 0.93, 1])
     assert table["accuracy"][[0, 1, 13, 14]].tolist() == [0, 1, 1, 0.5]
-    assert expected_error(table) == pytest.approx((1 / 15 + 0.93 + 0.07 + 1.0) / 5)
+    assert compute_calibration_error(table) == pytest.approx((1 / 15 + 0.93 + 0.07 + 1.0) / 5)
     assert len(table) == BINS
-    assert expected_error(bins(np.zeros(0), np.zeros(0, bool))) == 0
+    assert compute_calibration_error(compute_bins(np.zeros(0), np.zeros(0, bool))) == 0
 
 
 def test_blocks_of_ranks_have_one_shape_and_add_up(monkeypatch):
@@ -117,8 +125,8 @@ def test_blocks_of_ranks_have_one_shape_and_add_up(monkeypatch):
             shapes.append(block.shape)
             return type(block)(block.asnumpy() + next(blocks))
 
-    monkeypatch.setattr(report, "SumRanks", Add)
-    result = report.over_ranks([4, 0, 2], np.full((3, 3), 5, np.float32), 5, Runtime(0, 2))
+    monkeypatch.setattr(report, "AllReduceSum", Add)
+    result = report.gather_rows([4, 0, 2], np.full((3, 3), 5, np.float32), 5, Runtime(0, 2))
     assert result[:, 0].tolist() == [5, 7, 5, 7, 5]
     assert shapes == [(2, 3)] * 3
 
@@ -131,7 +139,7 @@ def test_without_a_folder_nothing_is_kept(tmp_path):
 
 
 @pytest.mark.parametrize("location", ["file", "file/below"])
-def test_a_folder_that_cannot_be_written_is_told_at_the_start(tmp_path, location):
+def test_a_folder_that_cannot_be_written_is_reported_at_the_start(tmp_path, location):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"^--report: cannot write .*file"):
         Report(str(tmp_path / location), [], SAMPLES, Runtime())
@@ -158,10 +166,5 @@ def test_a_picture_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", savefig)
     with pytest.raises(ValueError, match=r"--report: cannot write .*confusion.png: No space left"):
-        written(tmp_path)
+        write_report(tmp_path)
     assert not list(tmp_path.glob("*.tmp"))
-
-
-def test_paths_are_those_of_the_list():
-    assert in_list("/data/a/b.mp4", "/data") == "a/b.mp4"
-    assert in_list("/database/b.mp4", "/data") == "/database/b.mp4"

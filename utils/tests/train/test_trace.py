@@ -2,7 +2,7 @@
 
 import pytest
 
-from utils.train.profiler import of_kernels, of_table
+from utils.train.profiler import sum_kernels, sum_table
 
 
 def kernel(name: str, begin: float, length: float) -> dict:
@@ -19,12 +19,12 @@ def test_kernels_are_computing_communication_or_nothing():
         kernel("Default/Add-op0", 180, 10),
         kernel("Default/AllReduce-op1", 180, 20),
     ]
-    result = of_kernels(events)
+    result = sum_kernels(events)
     assert result == {"computing": 0.4, "communication": 0.3, "waiting": 0.3}
 
 
 def test_a_run_too_short_for_a_trace_has_no_shares():
-    assert of_kernels([{"name": "process_name", "ph": "M", "args": {"name": "CPU"}}]) == {}
+    assert sum_kernels([{"name": "process_name", "ph": "M", "args": {"name": "CPU"}}]) == {}
 
 
 def test_ascends_table_is_added_up(tmp_path):
@@ -33,11 +33,11 @@ def test_ascends_table_is_added_up(tmp_path):
         "Step,Computing,Communication(Not Overlapped),Overlapped,Communication,Free\n"
         "1,60,20,5,25,20\n2,80,0,5,5,20\n"
     )
-    assert of_table(path) == {"computing": 0.7, "communication": 0.1, "waiting": 0.2}
+    assert sum_table(path) == {"computing": 0.7, "communication": 0.1, "waiting": 0.2}
 
 
 def test_a_table_without_the_columns_is_our_mistake(tmp_path):
     path = tmp_path / "step_trace_time.csv"
     path.write_text("Step,Other\n1,2\n")
     with pytest.raises(KeyError):
-        of_table(path)
+        sum_table(path)

@@ -9,8 +9,7 @@ from mindspore import dtype as mstype
 
 from utils.config import Run
 from utils.runtime import Runtime
-from utils.train.train_setup import TrainSetup
-from utils.train.trainer import Hooks, TrainingLoop, choose_sink_size
+from utils.train.trainer import TrainingLoop, TrainSetup, choose_sink_size
 
 
 def trainer(**fields) -> SimpleNamespace:
@@ -22,7 +21,7 @@ def training_loop(step, run: Run, directory) -> TrainingLoop:
     cfg = SimpleNamespace(run=run, train=SimpleNamespace(epochs=1))
     sampler = SimpleNamespace(global_batch_size=4)
     setup = TrainSetup(step, [0.1] * 8, [])
-    return TrainingLoop(cfg, Runtime(), setup, sampler, directory, Hooks())
+    return TrainingLoop(cfg, Runtime(), setup, sampler, directory)
 
 
 def test_advice_comes_once_where_the_device_starves(log_messages):
@@ -85,7 +84,7 @@ def test_the_values_of_a_step_are_read_once_and_a_step_late(log_every, tmp_path,
     assert reads == list(range(1, 9))
     expected = [k if k % log_every == 0 or k == 8 else k - 1 for k in range(1, 9)]
     assert after == expected
-    assert trainer.last["step"] == 8
+    assert trainer.newest_values["step"] == 8
 
 
 class Directory:

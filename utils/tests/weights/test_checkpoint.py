@@ -172,7 +172,7 @@ def test_a_resume_file_without_a_sampler_is_refused(tmp_path):
 
 def test_a_folder_belongs_to_one_run_at_a_time(tmp_path):
     first = RunDirectory(config(tmp_path), Runtime())
-    with pytest.raises(ValueError, match="in use by another run"):
+    with pytest.raises(ValueError, match="is in use by another run; choose another --run.out"):
         RunDirectory(config(tmp_path), Runtime())
     first.lock.close()
     RunDirectory(config(tmp_path), Runtime()).lock.close()
@@ -251,5 +251,5 @@ def test_old_epochs_are_dropped_with_their_averages(tmp_path):
         "epoch_010.ckpt",
         "epoch_010_ema.ckpt",
     ]
-    assert folder.newest() == "epoch_010.ckpt"
+    assert folder.find_newest() == "epoch_010.ckpt"
     folder.lock.close()
