@@ -2,7 +2,8 @@
 
 A golden case holds settings, the seed and the shape of an input, and results: scores, activations
 (`taps`), the loss, and L2 norms of gradients and buffers; a key that ends in 64 is in float64. It
-holds no weights: `utils.testing.golden.generate_weight` makes each array from its name and its shape.
+holds no weights: each array is made from its name and shape by
+`utils.testing.golden.generate_weight`.
 
 A case lists the results that it keeps. To add one to `variants.json`, write it with null for each
 result, and with {point: null} and {parameter: null} in `taps`, `grad_norm` and `buffers`.
