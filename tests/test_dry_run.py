@@ -19,7 +19,7 @@ from utils.networks import find_network_of_yaml, list_networks
 from utils.simulation import dry_run as dry_run_module
 from utils.simulation import stub_libraries
 from utils.simulation.dry_run import CHIPS, Machine, choose_ranks, dry_run, simulate
-from utils.simulation.reading import DryRun
+from utils.simulation.reading import STEP_BEGINS, DryRun, read_run
 
 COMMAND = "scripts/analysis/dry_run.py"
 RANKS = 8
@@ -167,6 +167,19 @@ def test_float32_needs_no_3d_convolution_on_a_910a(network, compiler):
     result = run_smoke(network, "ascend910", "train", "run.amp=O0")
     check_kernels(result)
     assert not {name for name in result.names if name.startswith("Conv3D")}
+
+
+def test_eager_kernels_are_not_part_of_the_step(tmp_path):
+    """The planner of `run.all_reduce: auto` runs the network eagerly before the step."""
+    line = "kernel opname:{}, kernel type:acl_kernel"
+    lines = [line.format("Conv2D"), STEP_BEGINS, line.format("MatMul")]
+    (tmp_path / "log.txt").write_text("\n".join(lines))
+    rows = ["node_name,node_info", "Default/Conv2D-op0,@pynative_kernel_graph4:x"]
+    rows.append("Default/MatMul-op0,@kernel_graph0:x")
+    (tmp_path / "execute_order.csv").write_text("\n".join(rows))
+    result = read_run("ascend910b", tmp_path, '{"finished": true}', 0, 1.0)
+    assert [kernel.name for kernel in result.kernels] == ["MatMul"]
+    assert (result.graphs, result.find_rows("Conv2D")) == (1, [])
 
 
 @pytest.mark.slow

@@ -30,6 +30,10 @@ PEAK = re.compile(r"Actual peak memory usage \(with fragments\): (\d+)M")
 ALL_REDUCE = re.compile(
     r" = AllReduce\([^\n]*\bindex: I64\((\d+)\)[^#]*# Fullname with scope: \(([^)\n]+)\)"
 )
+# A line of the worker in the log. The kernels before it are eager ones: the planner of
+# `run.all_reduce: auto` counts operations in an eager run.
+STEP_BEGINS = "dry run: the step begins"
+EAGER_GRAPH = "@pynative_kernel_graph"
 VERSION_CHECK = "_check_version.py"  # complains about parts of CANN that a dry run does not need
 
 
@@ -173,7 +177,8 @@ def read_run(chip: str, folder: Path, stdout: str, status: int, seconds: float) 
     )
     order = tuple(read_order(folder))
     peaks = [int(size) << 20 for size in PEAK.findall(log)] or [details.get("peak_bytes", 0)]
-    kernels = [Kernel(*match) for match in KERNEL.findall(log)]
+    step_log = log.rpartition(STEP_BEGINS)[2]
+    kernels = [Kernel(*match) for match in KERNEL.findall(step_log)]
     for row in () if kernels else order:  # on a GPU, whose kernels the log does not name
         library = NO_LAUNCH if row.operator in VIEWS else "gpu_kernel"
         kernels.append(Kernel(row.operator, library))
@@ -183,7 +188,7 @@ def read_run(chip: str, folder: Path, stdout: str, status: int, seconds: float) 
         reason=reason,
         kernels=tuple(kernels),
         order=order,
-        ai_cpu=tuple(sorted(set(AI_CPU.findall(log)))),
+        ai_cpu=tuple(sorted(set(AI_CPU.findall(step_log)))),
         conv3d_float32=len(CONV3D.findall(graphs)),
         any_type="AnyType" in log,
         peak_bytes=max(peaks),
@@ -211,5 +216,5 @@ def read_order(folder: Path) -> Iterator[ScheduledKernel]:
             for row in csv.DictReader(rows):
                 graph = (row.get("node_info") or "").partition(":")[0]
                 kernel = ScheduledKernel(row.get("node_name") or "", graph)
-                if kernel.operator:
+                if kernel.operator and not graph.startswith(EAGER_GRAPH):
                     yield kernel

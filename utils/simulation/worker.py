@@ -22,6 +22,7 @@ from utils import build_networks, runtime
 from utils.config import load_config
 from utils.distributed import gradient_fusion
 from utils.networks import find_network
+from utils.simulation.reading import STEP_BEGINS
 
 # The part of MindSpore's messages that only its developers need begins with one of these.
 DEVELOPERS = re.compile(r"C\+\+ Call Stack|Ascend Error Message|The Traceback of Net Construct")
@@ -42,6 +43,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         weights = cell.optimizer.parameters
         cell.reducer = gradient_fusion.reduce_separately(weights)
         details["gradients"] = [p.name for p in weights]
+    print(STEP_BEGINS, file=sys.stderr, flush=True)
     outputs = cell(*inputs)
     for output in outputs if isinstance(outputs, tuple) else (outputs,):
         output.asnumpy()
