@@ -132,7 +132,7 @@ def measure_step(
     step = build_train_step(network.name, cfg, rt)
     shape = network.dataset.get_input_shape(cfg.data)
     clip, label = make_dummy_batch(network.name, cfg)
-    inputs = (clip, label, *step.draw_factors())
+    inputs = (clip, label, *step.make_dropout_factors())
     batch = clip.size // int(np.prod(shape))  # several clips of a video count as several
     twin = None if torch is None else baseline.TorchTwin(network.name, cfg, (batch, *shape), torch)
     macs = count_multiply_adds(step.net, shape)

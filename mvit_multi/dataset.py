@@ -91,7 +91,7 @@ class TrainSource(video_dataset.TrainVideos):
         rng = np.random.RandomState([self.sampler.seed, 1, batch])
         return draw_mix(rng, data.crop, data.mixup, data.cutmix, data.mix_switch, data.mix_prob)
 
-    def list_class_settings(self) -> list:
+    def list_flip_settings(self) -> list:
         sets = enumerate(self.data.sets)
         return [
             (get_annotation_file(self.cfg, index, "train"), settings) for index, settings in sets

@@ -169,7 +169,7 @@ class TrainSource:
         """Why the training must stop (an error, too many unreadable images), or an empty string."""
         return self.error or self.unreadable.describe_excess(self.data.max_unreadable)
 
-    def list_class_settings(self) -> list:
+    def list_flip_settings(self) -> list:
         """None: no setting depends on the names of classes."""
         return []
 

@@ -4,8 +4,8 @@
 
 Makes encoded videos whose class is their motion, trains both networks at the same time with one
 recipe, evaluates them with 2 clips x 3 crops, and prints TSM's metrics as one JSON line and a
-table. Four to five minutes on two cores; takes no arguments. Writes data/drawn, out/quickstart_tsm
-and out/quickstart_tsn. Complete steps are not repeated.
+table. Four to five minutes on two cores; takes no arguments. Writes data/synthetic,
+out/quickstart_tsm and out/quickstart_tsn. Complete steps are not repeated.
 """
 
 import json
@@ -24,7 +24,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from utils import cli
 from utils.config import ROOT, get_base_folder
 
-DATA, OUT = get_base_folder() / "data" / "drawn", get_base_folder() / "out"
+DATA, OUT = get_base_folder() / "data" / "synthetic", get_base_folder() / "out"
 CONFIG = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
 VIDEOS = ["--train", "60", "--test", "16"]  # per class
 NETWORKS = {

@@ -46,7 +46,7 @@ def make_once(tmp_path_factory, name: str, make: Callable[[Path], None]) -> Path
 
 
 @pytest.fixture(scope="session")
-def drawn(tmp_path_factory) -> Path:
+def synthetic(tmp_path_factory) -> Path:
     """A root with train.txt (24 videos), test.txt (8) and odd.txt (7)."""
 
     def make(folder: Path) -> None:
@@ -54,14 +54,14 @@ def drawn(tmp_path_factory) -> Path:
         lines = (folder / "test.txt").read_text().splitlines()
         (folder / "odd.txt").write_text("\n".join(lines[:7]) + "\n")
 
-    return make_once(tmp_path_factory, "drawn", make)
+    return make_once(tmp_path_factory, "synthetic", make)
 
 
 @pytest.fixture(scope="session")
-def tiny(drawn) -> list:
+def tiny(synthetic) -> list:
     """The arguments that every tiny run shares."""
     config = str(ROOT / "tsm" / "configs" / "tsm_smoke.yaml")
-    return ["--config_path", config, f"--data.root={drawn}", *TINY]
+    return ["--config_path", config, f"--data.root={synthetic}", *TINY]
 
 
 @pytest.fixture(scope="session")

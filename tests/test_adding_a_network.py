@@ -40,7 +40,7 @@ def targets(node: ast.AST) -> list:
 
 
 @pytest.fixture(scope="module")
-def added(drawn, tmp_path_factory) -> tuple:
+def added(synthetic, tmp_path_factory) -> tuple:
     """The copy with the new network, and the page's further commands, which are not run yet."""
     copy = tmp_path_factory.mktemp("copy") / "zoo"
     copy.mkdir()
@@ -49,7 +49,7 @@ def added(drawn, tmp_path_factory) -> tuple:
     for name in ("README.md", "conftest.py", "pyproject.toml"):
         shutil.copy(ROOT / name, copy)
     (copy / "data").mkdir()
-    os.symlink(drawn, copy / "data" / "drawn")
+    os.symlink(synthetic, copy / "data" / "synthetic")
     commands = []
     for kind, file, part, text in BLOCK.findall(PAGE.read_text()):
         if file:

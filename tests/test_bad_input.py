@@ -166,9 +166,9 @@ def test_a_read_only_folder_is_reported(tiny, tmp_path):
     one_line(call("tsm/train.py", *tiny, f"--run.out={tmp_path / 'run'}"), "cannot write")
 
 
-def test_a_folder_name_with_spaces_is_no_mistake(drawn, tiny, tmp_path):
+def test_a_folder_name_with_spaces_is_no_mistake(synthetic, tiny, tmp_path):
     root = tmp_path / "my videos and ümläuts"
-    shutil.copytree(drawn, root)
+    shutil.copytree(synthetic, root)
     arguments = [a for a in tiny if not a.startswith("--data.root")]
     arguments += [f"--data.root={root}", f"--run.out={tmp_path / 'my run'}"]
     assert call("tsm/train.py", *arguments).returncode == 0

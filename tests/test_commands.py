@@ -133,13 +133,13 @@ def test_an_exported_network_evaluates_as_its_checkpoint(tiny, trained, tmp_path
 
 
 @pytest.mark.slow
-def test_a_mindir_stands_in_for_its_checkpoint(tiny, drawn, trained, tmp_path):
-    video = drawn / "videos" / "test" / "grow_000.mp4"
+def test_a_mindir_stands_in_for_its_checkpoint(tiny, synthetic, trained, tmp_path):
+    video = synthetic / "videos" / "test" / "grow_000.mp4"
     assert_stands_in("tsm", tiny, trained, video, tmp_path, "--batch", "free")
 
 
-def test_a_video_that_cannot_be_read_is_replaced_counted_and_named_once(drawn, tiny, tmp_path):
-    root = broken_copy(drawn, tmp_path / "data", "train.txt")
+def test_a_video_that_cannot_be_read_is_replaced_counted_and_named_once(synthetic, tiny, tmp_path):
+    root = broken_copy(synthetic, tmp_path / "data", "train.txt")
     arguments = [a for a in tiny if not a.startswith("--data.root")] + [f"--data.root={root}"]
     stopped = call("tsm/train.py", *arguments, f"--run.out={tmp_path / 'a'}")
     assert stopped.returncode == 2
@@ -152,8 +152,8 @@ def test_a_video_that_cannot_be_read_is_replaced_counted_and_named_once(drawn, t
     assert allowed.stderr.count("cannot read") == 1
 
 
-def test_an_evaluation_never_replaces_a_video(drawn, tiny, trained, tmp_path):
-    root = broken_copy(drawn, tmp_path / "data", "test.txt")
+def test_an_evaluation_never_replaces_a_video(synthetic, tiny, trained, tmp_path):
+    root = broken_copy(synthetic, tmp_path / "data", "test.txt")
     arguments = [a for a in tiny if not a.startswith("--data.root")] + [f"--data.root={root}"]
     arguments += ["--checkpoint_path", trained]
     done = call("tsm/eval.py", *arguments, f"--report={tmp_path / 'report'}")
@@ -175,9 +175,9 @@ def test_a_report_that_cannot_be_written_is_told_before_anything_is_evaluated(ti
     assert "evaluating" not in done.stderr
 
 
-def broken_copy(drawn: Path, root: Path, name: str) -> Path:
+def broken_copy(synthetic: Path, root: Path, name: str) -> Path:
     """The data set with the first video of a list cut short."""
-    shutil.copytree(drawn, root)
+    shutil.copytree(synthetic, root)
     video = root / (root / name).read_text().split()[0]
     content = video.read_bytes()
     video.write_bytes(content[: len(content) // 3])
@@ -197,9 +197,9 @@ def test_the_benchmark_measures_a_step(tiny):
 
 
 @pytest.mark.parametrize(("network_name", "reader"), [("tsm", "auto"), ("x3d", "opencv")])
-def test_the_benchmark_takes_clips_apart(drawn, network_name, reader):
+def test_the_benchmark_takes_clips_apart(synthetic, network_name, reader):
     config = ROOT / network_name / "configs" / f"{network_name}_smoke.yaml"
-    arguments = ["--config_path", config, f"--data.root={drawn}", f"--data.reader={reader}"]
+    arguments = ["--config_path", config, f"--data.root={synthetic}", f"--data.reader={reader}"]
     arguments += ["--data.batch=4", "--data.workers=1", "--data.processes=false", "--seconds=1"]
     result = run("benchmarks/benchmark.py", "data", *arguments)
     assert result["reader"] == ("pyav" if reader == "auto" else reader)

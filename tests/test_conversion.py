@@ -46,10 +46,10 @@ def test_every_array_is_where_it_belongs(converted):
         np.testing.assert_array_equal(result[ours], generate_weight(theirs, shape), ours)
 
 
-def test_the_converted_checkpoint_evaluates(converted, drawn):
-    lines = [line for line in (drawn / "test.txt").read_text().splitlines() if line[-1] != "7"]
-    (drawn / "seven.txt").write_text("\n".join(lines) + "\n")
-    data = [f"--data.root={drawn}", "--data.test_list=seven.txt"]
+def test_the_converted_checkpoint_evaluates(converted, synthetic):
+    lines = [line for line in (synthetic / "test.txt").read_text().splitlines() if line[-1] != "7"]
+    (synthetic / "seven.txt").write_text("\n".join(lines) + "\n")
+    data = [f"--data.root={synthetic}", "--data.test_list=seven.txt"]
     arguments = ["--config_path", SMOKE, "--checkpoint_path", converted, *FITS, *data]
     assert run("tsm/eval.py", *arguments)["videos"] == 7
 

@@ -31,7 +31,7 @@ def test_two_workers_equal_one_with_twice_the_batch(pair, tiny, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_evaluation_on_three_ranks_equals_one(drawn, tiny, trained, tmp_path):
+def test_an_evaluation_on_three_ranks_equals_one(synthetic, tiny, trained, tmp_path):
     """7 videos: no whole batches, not as many on each rank, and nothing left out.
 
     Nor in the report, which has every video once, in the order of the list.
@@ -48,7 +48,7 @@ def test_an_evaluation_on_three_ranks_equals_one(drawn, tiny, trained, tmp_path)
     assert result["videos"] == 7
     assert {**result, "seconds": 0} == {**alone, "seconds": 0}
     rows, others = assert_report(pages[0], alone), assert_report(pages[1], result)
-    listed = (drawn / "odd.txt").read_text().splitlines()
+    listed = (synthetic / "odd.txt").read_text().splitlines()
     assert [f"{row['path']} {row['label']}" for row in others] == listed
     for one, other in zip(rows, others):
         assert one.keys() == other.keys()

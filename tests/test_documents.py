@@ -4,7 +4,7 @@ A line of a ```bash block that the tests do not run ends in `# not run by the te
 block of them has `<!-- not run by the tests: REASON -->` above it. Each document runs in a copy of
 the checkout of its own; SMALL says what is appended to which commands to make them small, `furnish`
 what lies there beforehand. What a command names and no earlier line has made comes from `provide`:
-a checkpoint is a fresh network, a video a drawn one, a run a short training.
+a checkpoint is a fresh network, a video a synthetic one, a run a short training.
 """
 
 import re
@@ -31,13 +31,13 @@ MARK = "not run by the tests: "
 FILE = re.compile(r"```yaml file=(\S+)\n(.*?)```", re.DOTALL)  # what the reader writes
 BLOCK = re.compile(rf"(?:<!-- {MARK}(.+?) -->\n)?```bash\n(.*?)```", re.DOTALL)
 
-DRAWN = "--data.root=data/drawn --data.train_list=train.txt --data.test_list=test.txt "
+SYNTHETIC = "--data.root=data/synthetic --data.train_list=train.txt --data.test_list=test.txt "
 TSM = "--model.arch=resnet18 --model.first_width=2 --data.segments=2 --run.device=CPU "
 TINY = "--model.first_width=8 --data.segments=2 --data.crop=32 --data.resize=40 --data.batch=4"
 # What a command that matches is made small with. All that match are appended.
 SMALL = {
     r"(train|eval|predict|export|step|benchmark|backward)\S* .*tsm_smoke\.yaml": TINY,
-    r"tsm_r50_(k400|sthv2)\w*\.yaml .*checkpoint|run_eval.*tsm_r50_": DRAWN + TSM,
+    r"tsm_r50_(k400|sthv2)\w*\.yaml .*checkpoint|run_eval.*tsm_r50_": SYNTHETIC + TSM,
     r"train.py .*tsm_r50_k400_8f\.yaml --data": TSM + "--data.batch=1 --train.epochs=1 "
     "--train.pretrained=null",
     r"convert.*tsm_r50": "--model.arch=resnet18 --model.first_width=2",
@@ -48,12 +48,12 @@ SMALL = {
     r"(train|eval)\S* .*x3d_smoke": "--data.scales=[32,32] --data.crop=32 --data.frames=4 "
     "--data.batch=4 --train.precise_bn=1",
     r"mvit_multi_smoke": "--data.crop=32 --data.frames=4 --model.dim=8 --data.batch=4",
-    r"(run_eval|export).*x3d_s_k400": "--run.device=CPU --data.root=data/drawn "
+    r"(run_eval|export).*x3d_s_k400": "--run.device=CPU --data.root=data/synthetic "
     "--data.test_list=test.txt --data.scales=[32,32] --data.crop=32 --data.frames=4 "
     "--model.depth_factor=0.4 --eval.clips=1",
     r"resnet50_r50_imagenet_torchvision": "--model.arch=resnet18 --model.first_width=2 "
     "--model.num_classes=10 --data.resize=64 --data.crop=64 --run.device=CPU",
-    r"synthesize_videos.*data/drawn": "--train 3 --test 1 --seed 1",
+    r"synthesize_videos.*data/synthetic": "--train 3 --test 1 --seed 1",
     r"synthesize_videos.*--sets": "--train 2 --test 1",
     r"predict.*--window": "--window 1 --step 0.5",
     r"benchmark.py (step|eval)": "--repeats=1",
@@ -88,11 +88,11 @@ def lines_of(document: Path) -> list[Line]:
 
 
 @pytest.fixture
-def zoo(drawn, tmp_path) -> Path:
+def zoo(synthetic, tmp_path) -> Path:
     """A copy of the checkout with data of two classes, of images and of weights."""
     folder = tmp_path / "zoo"
     copy_checkout(folder)
-    furnish(folder, drawn)
+    furnish(folder, synthetic)
     (folder / ".venv").mkdir()
     for part in Path(sys.prefix).iterdir():
         if not part.name.startswith("installed-"):
@@ -101,10 +101,10 @@ def zoo(drawn, tmp_path) -> Path:
     return folder
 
 
-def furnish(folder: Path, drawn: Path) -> None:
+def furnish(folder: Path, synthetic: Path) -> None:
     """What the documents take for granted: videos, images and published weights, in small."""
-    shutil.copytree(drawn, folder / "data" / "drawn")
-    videos = drawn / "videos" / "train"
+    shutil.copytree(synthetic, folder / "data" / "synthetic")
+    videos = synthetic / "videos" / "train"
     for motion in ("left", "grow"):
         shutil.copytree(videos, folder / "data/mine/videos" / motion, ignore=all_but(motion))
     shutil.copytree(videos, folder / "data" / "clips", ignore=all_but("up"))
@@ -144,7 +144,7 @@ def provide(command: str, folder: Path) -> None:
     for name in [name for name in names if not (folder / name).exists()]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         image = "data/imagenet/val/a/4.jpg" if name.endswith(".jpg") else ""
-        shutil.copy(folder / (image or "data/drawn/videos/test/grow_000.mp4"), folder / name)
+        shutil.copy(folder / (image or "data/synthetic/videos/test/grow_000.mp4"), folder / name)
     runs = [word for word in words if re.match(r"out/\w+$", word)]
     for name in runs if "plot_training" in command else ():
         if not (folder / name / "log.jsonl").exists():

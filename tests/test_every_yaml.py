@@ -122,7 +122,7 @@ def train_one_step(path: Path) -> tuple:
     shape = dataset.get_clip_shape(cfg.data, cfg.data.crop)
     clip = np.random.RandomState(0).randint(0, 255, (2, *shape)).astype(np.uint8)
     target = dataset.build_targets(cfg, np.array([0, 1], np.int32))
-    outputs = step.set_train()(Tensor(clip), Tensor(target), *step.draw_factors())
+    outputs = step.set_train()(Tensor(clip), Tensor(target), *step.make_dropout_factors())
     return tuple(output.asnumpy() for output in outputs)
 
 

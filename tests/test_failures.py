@@ -174,7 +174,7 @@ def test_a_killed_data_worker_ends_a_training_in_one_line(tiny, tmp_path):
 
 @pytest.mark.parametrize("script", ["synthesize_images", "synthesize_videos"])
 def test_no_worker_outlives_a_killed_synthesis(script, tmp_path):
-    job = start(f"scripts/data/{script}.py", "--out", tmp_path / "drawn")
+    job = start(f"scripts/data/{script}.py", "--out", tmp_path / "synthetic")
     parent = psutil.Process(job.pid)
     while len(parent.children()) < 2:
         assert job.poll() is None, job.stderr.read()
@@ -195,10 +195,10 @@ def wait_for_validation(process) -> None:
 
 
 @pytest.fixture
-def long_validation(drawn, tmp_path) -> list:
+def long_validation(synthetic, tmp_path) -> list:
     """Settings with which each epoch is followed by an evaluation of 40,000 videos."""
     path = tmp_path / "long.txt"
-    path.write_text((drawn / "test.txt").read_text() * 5000)
+    path.write_text((synthetic / "test.txt").read_text() * 5000)
     return [f"--data.test_list={path}", "--run.eval_every=1", f"--run.out={tmp_path / 'run'}"]
 
 

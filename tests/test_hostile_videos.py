@@ -45,10 +45,10 @@ def write_videos(folder) -> list[bytes]:
 
 
 @pytest.fixture(scope="module")
-def hostile(drawn, tmp_path_factory):
+def hostile(synthetic, tmp_path_factory):
     """A copy of the synthetic videos, with five bad and three unusual ones in each list."""
     root = tmp_path_factory.mktemp("hostile") / "root"
-    shutil.copytree(drawn, root)
+    shutil.copytree(synthetic, root)
     lines = b"".join(name + b" 0\n" for name in write_videos(root))
     for name in ("train.txt", "test.txt"):
         (root / name).write_bytes((root / name).read_bytes() + lines)

@@ -1,4 +1,4 @@
-"""MViTv2's commands on three drawn data sets; two workers; the same run killed."""
+"""MViTv2's commands on three synthetic data sets; two workers; the same run killed."""
 
 import json
 import random

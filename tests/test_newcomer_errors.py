@@ -23,7 +23,7 @@ from utils.networks import load_for_script
 
 TRAIN, EVAL = "tsm/train.py {tiny} --run.out={new}", "tsm/eval.py {tiny} --checkpoint_path"
 CONVERT = "scripts/convert_checkpoint.py --target {new} --config_path tsm/configs/tsm_smoke.yaml"
-LISTS, PACK = "scripts/data/make_lists.py", "scripts/data/pack_videos.py --data.root={drawn}"
+LISTS, PACK = "scripts/data/make_lists.py", "scripts/data/pack_videos.py --data.root={synthetic}"
 SMOKE = "--config_path tsm/configs/tsm_smoke.yaml"
 OTHER = "is it of another network, or of other settings under model?"
 
@@ -176,7 +176,7 @@ DATA = {
     ),
     "no images": (
         "resnet50/train.py --config_path resnet50/configs/resnet50_r50_imagenet_zoo.yaml "
-        "--run.device=CPU --data.root={drawn} --run.out={new}",
+        "--run.device=CPU --data.root={synthetic} --run.out={new}",
         "data.train: ",
         "train is not a folder",
     ),
@@ -214,7 +214,7 @@ WEIGHTS = {
     "other depth": (f"{EVAL} {{trained}} --model.arch=resnet34", "missing base_model.layer", OTHER),
     "other network": (
         "x3d/eval.py --config_path x3d/configs/x3d_smoke.yaml --run.device=CPU "
-        "--data.root={drawn} --checkpoint_path {trained}",
+        "--data.root={synthetic} --checkpoint_path {trained}",
         "missing s1.pathway0_stem",
         "unknown base_model.conv1.weight",
         OTHER,
@@ -275,7 +275,7 @@ TOOLS = {
     "no videos": (f"{LISTS} --videos nowhere --out {{new}}", "nowhere is no folder"),
     "video for a folder": (f"{LISTS} --videos cut.mp4 --out {{new}}", "cut.mp4 is no folder"),
     "no class folders": (
-        f"{LISTS} --videos {{drawn}}/videos/train --out {{new}}",
+        f"{LISTS} --videos {{synthetic}}/videos/train --out {{new}}",
         "0 class folders with videos, but a data set needs two: ",
         "CLASS/VIDEO.mp4",
     ),
@@ -284,11 +284,11 @@ TOOLS = {
         "has one video; a class needs two",
     ),
     "all for the test": (
-        f"{LISTS} --videos {{drawn}}/videos --test 1 --out {{new}}",
+        f"{LISTS} --videos {{synthetic}}/videos --test 1 --out {{new}}",
         "--test must",
     ),
     "no room for lists": (
-        f"{LISTS} --videos {{drawn}}/videos --out /proc/none",
+        f"{LISTS} --videos {{synthetic}}/videos --out /proc/none",
         "--out: cannot write /proc/none",
     ),
     "blanks in a path": (
@@ -305,14 +305,14 @@ TOOLS = {
         "resnet50 has no lists of videos",
     ),
     "scan over its lists": (
-        f"scripts/data/check_videos.py {SMOKE} --data.root={{drawn}} --out {{drawn}}",
+        f"scripts/data/check_videos.py {SMOKE} --data.root={{synthetic}} --out {{synthetic}}",
         "train.txt, which would be replaced",
     ),
     "scan of nothing": (
         f"scripts/data/check_videos.py {SMOKE} --data.root=none --out {{new}}",
         "none/train.txt does not exist",
     ),
-    "pack over the videos": (f"{PACK} {SMOKE} --out {{drawn}}", "--out: cannot write"),
+    "pack over the videos": (f"{PACK} {SMOKE} --out {{synthetic}}", "--out: cannot write"),
     "no such codec": (
         f"{PACK} {SMOKE} --out {{new}} --codec avi",
         "--codec: invalid choice: 'avi' (choose from ",
@@ -374,10 +374,10 @@ TOOLS = {
 ROWS = {**YAML, **SETTINGS, **DATA, **WEIGHTS, **CONVERSION, **TOOLS}
 
 
-def spoil(folder: Path, drawn: Path, trained: Path) -> None:
+def spoil(folder: Path, synthetic: Path, trained: Path) -> None:
     """Every spoilt file that a row names."""
     smoke = (ROOT / "tsm" / "configs" / "tsm_smoke.yaml").read_text()
-    weights, video = trained.read_bytes(), (drawn / "videos/train/left_000.mp4").read_bytes()
+    weights, video = trained.read_bytes(), (synthetic / "videos/train/left_000.mp4").read_bytes()
     source = (ROOT / "resnet50" / "tests" / "golden" / "resnet18_w2.pth").read_bytes()
     texts = {
         "tab.yaml": "run:\n\tdevice: CPU\n",
@@ -412,11 +412,11 @@ def spoil(folder: Path, drawn: Path, trained: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def positions(drawn, tiny, trained, tmp_path_factory) -> dict[str, str]:
+def positions(synthetic, tiny, trained, tmp_path_factory) -> dict[str, str]:
     """What the rows name in braces."""
     bad = tmp_path_factory.mktemp("bad")
-    spoil(bad, drawn, trained)
-    result = {"bad": bad, "drawn": drawn, "trained": trained, "run": trained.parent}
+    spoil(bad, synthetic, trained)
+    result = {"bad": bad, "synthetic": synthetic, "trained": trained, "run": trained.parent}
     return {**{name: str(path) for name, path in result.items()}, "tiny": shlex.join(tiny)}
 
 
@@ -476,14 +476,14 @@ def test_a_yaml_in_the_folder_of_another_network_is_read_where_it_fits(monkeypat
 
 
 def test_files_that_are_no_videos_are_reported_whatever_their_names_say(
-    run_messages, drawn, tmp_path
+    run_messages, synthetic, tmp_path
 ):
     (tmp_path / "text.mp4").write_text("no video\n")
     (tmp_path / "zero.mp4").touch()
     with wave.open(str(tmp_path / "song.mp4"), "wb") as sound:
         sound.setparams((1, 2, 8000, 0, "NONE", ""))
         sound.writeframes(bytes(8000))
-    good = f"{drawn}/videos/train/left_000.mp4 0\n"
+    good = f"{synthetic}/videos/train/left_000.mp4 0\n"
     names = ("text", "zero", "song")
     (tmp_path / "l.txt").write_text("".join(f"{tmp_path}/{n}.mp4 0\n" for n in names) + good)
     scan = (
@@ -524,10 +524,10 @@ def test_a_package_that_is_missing_is_reported(run_messages, monkeypatch, capsys
     assert line.endswith("<- pip install pillow")
 
 
-def test_a_reader_that_is_missing_is_reported(monkeypatch, drawn):
+def test_a_reader_that_is_missing_is_reported(monkeypatch, synthetic):
     from utils.video import decoders as video
 
     monkeypatch.setitem(video._LIBRARIES, "decord", lambda: None)
     words = "'decord', which is not installed: pip install decord2, or --data.reader=auto"
     with pytest.raises(ValueError, match=words):
-        video.open_video(drawn / "videos/train/left_000.mp4", "decord")
+        video.open_video(synthetic / "videos/train/left_000.mp4", "decord")

@@ -180,11 +180,11 @@ def make_lists(folder, *more, dataset="kinetics"):
     return call("scripts/data/make_lists.py", *arguments, "--out", folder / "lists", *more)
 
 
-def test_the_command_lists_real_videos_and_counts_missing_ones(drawn, tmp_path):
+def test_the_command_lists_real_videos_and_counts_missing_ones(synthetic, tmp_path):
     """One video has two files, two are missing, one has no annotation."""
     position = tmp_path / "videos" / "abseiling"
     position.mkdir(parents=True)
-    real = sorted((drawn / "videos").rglob("*.mp4"))[0]
+    real = sorted((synthetic / "videos").rglob("*.mp4"))[0]
     names = ["0347ZoDXyP0_000095_000105", "__7xYvk5ZzA_000002_000012", "unknown"]
     for name in names:
         shutil.copy(real, position / f"{name}.mp4")

@@ -86,11 +86,11 @@ def test_mistakes_are_told_in_one_line(spoil, more, message, folder, tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_strangers_videos_are_listed_scanned_and_trained(drawn, tiny, tmp_path):
-    """By the commands of docs/own_videos.md, on drawn videos in class folders."""
+def test_a_strangers_videos_are_listed_scanned_and_trained(synthetic, tiny, tmp_path):
+    """By the commands of docs/own_videos.md, on synthetic videos in class folders."""
     videos, lists = tmp_path / "my videos", tmp_path / "lists"
     for split_folder in ("train", "test"):
-        for path in sorted((drawn / "videos" / split_folder).iterdir()):
+        for path in sorted((synthetic / "videos" / split_folder).iterdir()):
             name = path.name.rpartition("_")[0]
             (videos / name).mkdir(parents=True, exist_ok=True)
             os.link(path, videos / name / f"{split_folder} {path.name}")

@@ -36,27 +36,27 @@ def pack_lists_of(root: Path, out: Path, *more: str, network_name: str = "tsm"):
 
 
 @pytest.fixture(scope="module")
-def near(drawn, tmp_path_factory) -> Path:
+def near(synthetic, tmp_path_factory) -> Path:
     """The synthetic lists in four shards, at a quality that gives the same results."""
     out = tmp_path_factory.mktemp("near")
-    done = pack_lists_of(drawn, out, "--quality", "1", "--shards", "4")
+    done = pack_lists_of(synthetic, out, "--quality", "1", "--shards", "4")
     result = last_json(done)
     assert (result["videos"], result["bad"], result["shards"], result["packed"]) == (32, 0, 8, 32)
     assert result["psnr"]["median"] >= result["psnr"]["lowest"] > 40
     return out
 
 
-def test_mind_data_reads_the_shards(near, drawn):
+def test_mind_data_reads_the_shards(near, synthetic):
     files = [str(file) for file in sorted((near / "train.txt").glob("*.mindrecord"))]
     columns = ["path", "label", "frames", "video"]
     rows = ds.MindDataset(files, columns_list=columns, shuffle=False)
-    listed = [line.rsplit(" ", 1) for line in (drawn / "train.txt").read_text().splitlines()]
+    listed = [line.rsplit(" ", 1) for line in (synthetic / "train.txt").read_text().splitlines()]
     result = {}
     for path, label, frames, video in rows.create_tuple_iterator(output_numpy=True, num_epochs=1):
         result[str(path)] = int(label)
         assert frames > 0
         assert video.tobytes()[:4] == b"zoo2"
-    assert result == {str(drawn / path): int(label) for path, label in listed}
+    assert result == {str(synthetic / path): int(label) for path, label in listed}
 
 
 def test_pages_hold_the_largest_video_of_a_list():
@@ -65,10 +65,10 @@ def test_pages_hold_the_largest_video_of_a_list():
     assert choose_page_size([2**40]) == 2**28
 
 
-def test_an_interrupted_packing_continues_to_the_same_result(drawn, tmp_path):
+def test_an_interrupted_packing_continues_to_the_same_result(synthetic, tmp_path):
     options = ["--shards", "12", "--workers", "1"]
-    undisturbed = last_json(pack_lists_of(drawn, tmp_path / "whole", *options))
-    arguments = ["--config_path", yaml_of("tsm"), f"--data.root={drawn}"]
+    undisturbed = last_json(pack_lists_of(synthetic, tmp_path / "whole", *options))
+    arguments = ["--config_path", yaml_of("tsm"), f"--data.root={synthetic}"]
     process = start(SCRIPT, *arguments, "--out", tmp_path / "cut", *options)
     first = tmp_path / "cut" / "train.txt"
     deadline = time.monotonic() + 60
@@ -82,7 +82,7 @@ def test_an_interrupted_packing_continues_to_the_same_result(drawn, tmp_path):
     config = load_config(TsmConfig, yaml_of("tsm"), [f"data.packed={tmp_path / 'cut'}"])
     with pytest.raises(ValueError, match=r"data\.packed: .*train\.txt was not packed to its end"):
         tsm.read_records(config, "train")
-    resumed = last_json(pack_lists_of(drawn, tmp_path / "cut", *options))
+    resumed = last_json(pack_lists_of(synthetic, tmp_path / "cut", *options))
     assert 0 < resumed.pop("packed") < undisturbed.pop("packed") == 32
     for key in ("videos", "bytes", "shards", "psnr"):
         assert resumed[key] == undisturbed[key]
@@ -94,11 +94,11 @@ def test_an_interrupted_packing_continues_to_the_same_result(drawn, tmp_path):
     assert not list((tmp_path / "cut").rglob("unfinished"))
 
 
-def test_damage_is_found_named_and_repaired(drawn, tmp_path):
+def test_damage_is_found_named_and_repaired(synthetic, tmp_path):
     """The start of a run finds a shard that was cut; --verify finds a changed byte."""
     options = ["--codec", "jpeg", "--shards", "3"]
-    last_json(pack_lists_of(drawn, tmp_path, *options))
-    verified = last_json(pack_lists_of(drawn, tmp_path, "--verify"))
+    last_json(pack_lists_of(synthetic, tmp_path, *options))
+    verified = last_json(pack_lists_of(synthetic, tmp_path, "--verify"))
     assert (verified["videos"], verified["compared"]) == (32, 24)
     assert verified["psnr"]["lowest"] > 30
     shards = sorted((tmp_path / "train.txt").glob("*.mindrecord"))
@@ -106,31 +106,33 @@ def test_damage_is_found_named_and_repaired(drawn, tmp_path):
     positions = np.load(tmp_path / "train.txt" / LOCATIONS_FILE)
     data[int(positions[positions["shard"] == 1]["offset"][0]) + 3000] ^= 1
     shards[1].write_bytes(data)
-    result = pack_lists_of(drawn, tmp_path, "--verify")
+    result = pack_lists_of(synthetic, tmp_path, "--verify")
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1].startswith("error: ")
     assert f"{shards[1]}: check sums differ" in result.stderr
     shards[1].write_bytes(data[:-100])
     config = load_config(
-        TsmConfig, yaml_of("tsm"), [f"data.packed={tmp_path}", f"data.root={drawn}"]
+        TsmConfig, yaml_of("tsm"), [f"data.packed={tmp_path}", f"data.root={synthetic}"]
     )
     with pytest.raises(
         ValueError, match=rf"{shards[1]} has {len(data) - 100} of {len(data)} bytes"
     ):
         tsm.read_records(config, "train")
-    assert last_json(pack_lists_of(drawn, tmp_path, *options))["packed"] == 8, "one shard of three"
+    assert last_json(pack_lists_of(synthetic, tmp_path, *options))["packed"] == 8, (
+        "one shard of three"
+    )
     assert len(tsm.read_records(config, "train")) == 24
 
 
-def test_what_cannot_be_read_is_left_out(drawn, tmp_path):
+def test_what_cannot_be_read_is_left_out(synthetic, tmp_path):
     """A scan finds one video missing; another is cut after the scan."""
     root = tmp_path / "root"
     root.mkdir()
-    (root / "videos").symlink_to(drawn / "videos")
-    whole = next((drawn / "videos").rglob("*.mp4")).read_bytes()
+    (root / "videos").symlink_to(synthetic / "videos")
+    whole = next((synthetic / "videos").rglob("*.mp4")).read_bytes()
     (root / "cut.mp4").write_bytes(whole)
     for name in ("train.txt", "test.txt"):
-        (root / name).write_text((drawn / "test.txt").read_text() + "cut.mp4 3\nnone.mp4 1\n")
+        (root / name).write_text((synthetic / "test.txt").read_text() + "cut.mp4 3\nnone.mp4 1\n")
     scan = ["--config_path", yaml_of("tsm"), f"--data.root={root}", "--out", tmp_path / "scan"]
     last_json(call("scripts/data/check_videos.py", *scan))
     (root / "cut.mp4").write_bytes(whole[:3000])
@@ -141,7 +143,7 @@ def test_what_cannot_be_read_is_left_out(drawn, tmp_path):
     assert [row.split("\t")[:2] for row in rows] == [["9", "truncated"], ["10", "missing"]]
     config = load_config(TsmConfig, yaml_of("tsm"), [f"data.packed={out}", f"data.root={root}"])
     assert len(tsm.read_records(config, "train")) == 8
-    (root / "train.txt").write_text((drawn / "test.txt").read_text())
+    (root / "train.txt").write_text((synthetic / "test.txt").read_text())
     with pytest.raises(ValueError, match=r"is not the list that .* was packed from"):
         tsm.read_records(config, "train")
 
@@ -157,17 +159,17 @@ def test_what_cannot_be_read_is_left_out(drawn, tmp_path):
         (["--network", "resnet50"], "scripts/data/pack_images.py packs images"),
     ],
 )
-def test_user_errors_are_one_line(more, message, drawn, tmp_path):
+def test_user_errors_are_one_line(more, message, synthetic, tmp_path):
     network = "resnet50" if "resnet50" in more else "tsm"
-    done = pack_lists_of(drawn, tmp_path / "out", *more, network_name=network)
+    done = pack_lists_of(synthetic, tmp_path / "out", *more, network_name=network)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_a_pack_has_one_quality(near, drawn):
-    done = pack_lists_of(drawn, near, "--quality", "2", "--shards", "4")
+def test_a_pack_has_one_quality(near, synthetic):
+    done = pack_lists_of(synthetic, near, "--quality", "2", "--shards", "4")
     assert done.returncode == 2
     assert "was begun with another quality (1, now 2)" in done.stderr
 
@@ -212,10 +214,10 @@ def rows_of(network_name, config, count: int = 4) -> dict[tuple, tuple]:
 
 
 @pytest.mark.parametrize(("network_name", "kind"), [(tsm, TsmConfig), (x3d, X3dConfig)])
-def test_a_sample_has_the_same_crop_from_the_pack(network_name, kind, near, drawn, tmp_path):
+def test_a_sample_has_the_same_crop_from_the_pack(network_name, kind, near, synthetic, tmp_path):
     """Frames, crop and flip are a function of seed, epoch and sample only."""
     name = network_name.__name__.partition(".")[0]
-    lists = ["data.train_list=train.txt", "data.test_list=test.txt", f"data.root={drawn}"]
+    lists = ["data.train_list=train.txt", "data.test_list=test.txt", f"data.root={synthetic}"]
     plain = load_config(kind, yaml_of(name), [*lists, "data.batch=4"])
     packed = load_config(kind, yaml_of(name), [*lists, "data.batch=4", f"data.packed={near}"])
     expected, result = rows_of(network_name, plain, 0), rows_of(network_name, packed)

@@ -79,7 +79,7 @@ def test_without_a_checkout_data_and_results_lie_in_the_current_folder(
     (tmp_path / NAME / yaml).parent.mkdir(parents=True)
     shutil.copy(ROOT / yaml, tmp_path / NAME / yaml)
     cfg = config.load_config(Config, config.find_yaml(yaml))
-    assert cfg.data.root == tmp_path / "data" / "drawn"
+    assert cfg.data.root == tmp_path / "data" / "synthetic"
     assert cfg.run.out == tmp_path / "out" / "tsm_smoke"
     messages = f"reading {tmp_path / NAME / yaml}, of the installed package\n"
     assert capsys.readouterr().err == messages
@@ -119,7 +119,7 @@ def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
 
     before = files()
     assert run("check-env")["missing"] == []
-    run("synthesize-videos", "--out", "data/drawn", "--train", "1", "--test", "1")
+    run("synthesize-videos", "--out", "data/synthetic", "--train", "1", "--test", "1")
     checkpoint = run("train", "tsm", *TSM)["checkpoint"]
     assert Path(checkpoint) == empty / "out" / "tsm_smoke" / "epoch_001.ckpt"
     assert run("eval", "tsm", *TSM, "--checkpoint_path", checkpoint)["videos"] == 8

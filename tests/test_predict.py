@@ -92,16 +92,16 @@ def online(tiny, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def videos(drawn) -> list:
-    return sorted((drawn / "videos" / "test").glob("*.mp4"))
+def videos(synthetic) -> list:
+    return sorted((synthetic / "videos" / "test").glob("*.mp4"))
 
 
 @pytest.mark.parametrize("network", ["tsm", "x3d"])
-def test_scores_are_those_of_an_evaluation(network, tiny, drawn, tmp_path):
+def test_scores_are_those_of_an_evaluation(network, tiny, synthetic, tmp_path):
     """The same views, one compilation for videos of different lengths."""
     if network == "x3d":
         config = ROOT / "x3d" / "configs" / "x3d_smoke.yaml"
-        tiny = ["", config, f"--data.root={drawn}", *(f"--{word}" for word in TINY["x3d"])]
+        tiny = ["", config, f"--data.root={synthetic}", *(f"--{word}" for word in TINY["x3d"])]
     cfg = load(tiny, network=network)
     dataset = find_network(network).dataset
     rows = dataset.EvalVideos(dataset.read_records(cfg, "test"), cfg, Runtime())
@@ -514,11 +514,11 @@ def main():
         (["VIDEO", "--out=VIDEO"], "--out: cannot write"),
     ],
 )
-def test_a_mistake_is_reported(main, tiny, filled, drawn, videos, tmp_path, words, said):
+def test_a_mistake_is_reported(main, tiny, filled, synthetic, videos, tmp_path, words, said):
     from utils import cli
 
     (tmp_path / "broken.mp4").write_bytes(videos[0].read_bytes()[:1500])
-    real = {"VIDEO": videos[0], "LIST": drawn / "train.txt", "BROKEN": tmp_path / "broken.mp4"}
+    real = {"VIDEO": videos[0], "LIST": synthetic / "train.txt", "BROKEN": tmp_path / "broken.mp4"}
     real["FOLDER"] = videos[0].parent
     for name, path in real.items():
         words = [word.replace(name, str(path)) for word in words]

@@ -313,7 +313,7 @@ def test_the_benchmark_measures(small, kind):
 
 
 @pytest.mark.slow
-def test_the_drawn_images_are_the_same_again(tmp_path):
+def test_the_synthetic_images_are_the_same_again(tmp_path):
     for name in ("first", "second"):
         result = run("scripts/data/synthesize_images.py", "--out", tmp_path / name)
         assert result["train"] == 50_000

@@ -140,12 +140,12 @@ def test_the_quickstart_takes_no_arguments():
         "data/make_lists.py --help",
         "launch.py --help",
         "data/synthesize_images.py --help",
-        "data/make_lists.py --videos {drawn}/videos --out {out}",
+        "data/make_lists.py --videos {synthetic}/videos --out {out}",
     ],
 )
-def test_a_reader_who_has_gone_ends_a_command_in_silence(line, unbuffered, drawn, tmp_path):
+def test_a_reader_who_has_gone_ends_a_command_in_silence(line, unbuffered, synthetic, tmp_path):
     """As `| head` does once it has its lines."""
-    script, *arguments = line.format(drawn=drawn, out=tmp_path).split()
+    script, *arguments = line.format(synthetic=synthetic, out=tmp_path).split()
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
@@ -158,9 +158,9 @@ def test_a_reader_who_has_gone_ends_a_command_in_silence(line, unbuffered, drawn
     assert done.returncode in (0, 141)  # 0: argparse says nothing of it either
 
 
-@pytest.mark.parametrize("line", ["--help", "--videos {drawn}/videos --out {out}"])
-def test_a_full_disk_below_stdout_is_reported_in_one_line(line, drawn, tmp_path):
-    arguments = line.format(drawn=drawn, out=tmp_path / "lists").split()
+@pytest.mark.parametrize("line", ["--help", "--videos {synthetic}/videos --out {out}"])
+def test_a_full_disk_below_stdout_is_reported_in_one_line(line, synthetic, tmp_path):
+    arguments = line.format(synthetic=synthetic, out=tmp_path / "lists").split()
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, str(ROOT / "scripts" / "data" / "make_lists.py"), *arguments],
@@ -172,7 +172,7 @@ def test_a_full_disk_below_stdout_is_reported_in_one_line(line, drawn, tmp_path)
     assert "stdout" in line
 
 
-def test_a_file_never_takes_the_place_of_a_closed_stream(drawn, tmp_path):
+def test_a_file_never_takes_the_place_of_a_closed_stream(synthetic, tmp_path):
     code = (
         "import os, sys; from utils.cli import fill_closed_streams;"
         "[os.close(number) for number in (0, 1, 2)]; fill_closed_streams();"
@@ -181,14 +181,14 @@ def test_a_file_never_takes_the_place_of_a_closed_stream(drawn, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60)
     assert done.returncode > 2
-    script = f"{sys.executable} {ROOT}/scripts/data/make_lists.py --videos {drawn}/videos --out"
+    script = f"{sys.executable} {ROOT}/scripts/data/make_lists.py --videos {synthetic}/videos --out"
     done = subprocess.run(f"{script} {tmp_path}/lists >&-", shell=True, capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_settings_of_a_command_that_takes_none_are_refused(drawn, tmp_path):
+def test_settings_of_a_command_that_takes_none_are_refused(synthetic, tmp_path):
     done = call(
-        "scripts/data/make_lists.py", f"--videos={drawn}", f"--out={tmp_path}", "--data.x=3"
+        "scripts/data/make_lists.py", f"--videos={synthetic}", f"--out={tmp_path}", "--data.x=3"
     )
     assert done.returncode == 2
     assert done.stderr == "error: --data.x=3: this command takes no settings\n"

@@ -1,4 +1,4 @@
-"""X3D's commands on the drawn videos, and the same run killed."""
+"""X3D's commands on the synthetic videos, and the same run killed."""
 
 import pickle
 import random
@@ -26,12 +26,12 @@ from utils.config import ROOT
 
 
 @pytest.fixture(scope="module")
-def small(drawn) -> list:
+def small(synthetic) -> list:
     """A network of six blocks on clips of 4 x 32 x 32; six steps an epoch."""
     return [
         "--config_path",
         str(ROOT / "x3d" / "configs" / "x3d_smoke.yaml"),
-        f"--data.root={drawn}",
+        f"--data.root={synthetic}",
         "--model.depth_factor=0.4",
         "--data.frames=4",
         "--data.scales=[32,36]",
@@ -99,8 +99,8 @@ def test_an_exported_network_is_compared_with_the_cell(small, trained, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_mindir_stands_in_for_its_checkpoint(small, drawn, trained, tmp_path):
-    video = drawn / "videos" / "test" / "grow_000.mp4"
+def test_a_mindir_stands_in_for_its_checkpoint(small, synthetic, trained, tmp_path):
+    video = synthetic / "videos" / "test" / "grow_000.mp4"
     assert_stands_in("x3d", small, trained, video, tmp_path)
 
 

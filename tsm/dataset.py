@@ -63,7 +63,7 @@ def sample_frame_indices(
 class TrainSource(video_dataset.TrainVideos):
     """One random clip of a video."""
 
-    def list_class_settings(self) -> list:
+    def list_flip_settings(self) -> list:
         return [(list_annotation_files(self.cfg)[0], self.data)]
 
     def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:

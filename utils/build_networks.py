@@ -45,7 +45,7 @@ def build_cell(network: str, cfg: Any, rt: Runtime, mode: str) -> tuple[nn.Cell,
     clips, target = make_dummy_batch(network, cfg)
     if mode == "train":
         step = build_train_step(network, cfg, rt)
-        return step, (clips, target, *step.draw_factors())
+        return step, (clips, target, *step.make_dropout_factors())
     # Each clip of a video is one row of the batch.
     shape = find_network(network).dataset.get_input_shape(cfg.data)
     return build_eval_network(network, cfg), (clips.reshape(-1, *shape),)

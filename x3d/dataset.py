@@ -50,7 +50,7 @@ def choose_clip_frames(video: FrameSource, data, relative_start: float) -> np.nd
 class TrainSource(video_dataset.TrainVideos):
     """One random clip of a video."""
 
-    def list_class_settings(self) -> list:
+    def list_flip_settings(self) -> list:
         return [(list_annotation_files(self.cfg)[0], self.data)]
 
     def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:

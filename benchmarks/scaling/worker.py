@@ -57,7 +57,7 @@ def measure_all_reduces(repeats: int) -> list[tuple[int, float]]:
 
 
 def measure_step(step, batch: tuple, repeats: int) -> float:
-    inputs = (*batch, *step.draw_factors())
+    inputs = (*batch, *step.make_dropout_factors())
     return measure_median_seconds(lambda: step(*inputs).asnumpy(), repeats, warm_up=2)
 
 

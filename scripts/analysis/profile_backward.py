@@ -71,9 +71,9 @@ def measure(step: nn.Cell, batch: tuple, shape: tuple, points: int, repeats: int
 
     `batch`: clips, targets; `shape`: of one clip as the network reads it.
     """
-    factors = step.draw_factors()
+    factors = step.make_dropout_factors()
     for value in factors:
-        step.set_factors(value)
+        step.set_dropout_factors(value)
     clip, target = batch
     network_input = clip if step.mix is None else step.mix(clip, target)
 

@@ -1,6 +1,6 @@
 """Makes the synthetic image data set of ResNet's smoke recipe, in CIFAR-10's binary format.
 
-    python scripts/data/synthesize_images.py --out data/drawn_images [--seed 0]
+    python scripts/data/synthesize_images.py --out data/synthetic_images [--seed 0]
 
 The last line of stdout is one JSON object: root, classes, train, test (images of each split),
 seconds.

@@ -1,7 +1,7 @@
 """Makes the synthetic video data set of the quickstart: H.264 files, eight classes of motion.
 
-    python scripts/data/synthesize_videos.py --out data/drawn [--train 40] [--test 10] [--seed 0]
-        [--sets]
+    python scripts/data/synthesize_videos.py --out data/synthetic [--train 40] [--test 10]
+        [--seed 0] [--sets]
 
 --train and --test count videos per class. --sets makes three data sets of the same motions with
 different labels, for training on several at once. The command does not change a complete set, and

@@ -111,7 +111,7 @@ class TrainVideos(abc.ABC):
             rows, columns = RowsWithDropout(self, dropout), (*columns, "dropout")
         return build_batch_dataset(rows, columns, rows.make_blank_row(), self.data, self.data.batch)
 
-    def list_class_settings(self) -> list[tuple[AnnotationFile, Any]]:
+    def list_flip_settings(self) -> list[tuple[AnnotationFile, Any]]:
         """Annotation files of the training, each with its `flip` and `swap_labels` settings."""
         return []
 

@@ -49,9 +49,9 @@ def record_step(step: TrainStep, clip: np.ndarray, target: np.ndarray) -> dict[s
     record.update({f"weights/{name}": value for name, value in before.items()})
     inputs = Tensor(clip), Tensor(target)
     step.set_train()
-    factors = step.draw_factors()
+    factors = step.make_dropout_factors()
     for value in factors:
-        step.set_factors(value)
+        step.set_dropout_factors(value)
     network_input = inputs[0] if step.mix is None else step.mix(*inputs)
     # Cells without parameters are left out: most of them only pass their input on.
     cells = [n for n, cell in step.net.cells_and_names() if n and list(cell.get_parameters())]

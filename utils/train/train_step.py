@@ -92,7 +92,7 @@ class TrainStep(nn.Cell):
         self.ema_sources = averaged if train.ema_decay else ()
         self.ema_weights = averaged.clone("ema", "same") if train.ema_decay else ()
         self.dropout = DropoutFactors(net, rt.seed)
-        self.factors = self.dropout.connect(samples) if self.dropout.size else None
+        self.dropout_factors = self.dropout.connect(samples) if self.dropout.size else None
         self.size = rt.size
         self.reducer = choose_reducer(weights, train.accumulation_steps) if rt.size > 1 else None
         self.sum_ranks = ops.AllReduce() if rt.size > 1 else None
@@ -102,9 +102,11 @@ class TrainStep(nn.Cell):
         # Whether the factor is applied before AllReduce: the sums of micro-batches are copied then
         # anyway. On CPU, a kernel of MindSpore 2.10 that writes its gradient directly into a fused
         # AllReduce fails with "Memory isn't enough".
-        self.scale_first = train.accumulation_steps > 1 or (rt.device == "CPU" and rt.size > 1)
+        self.scale_before_reduce = train.accumulation_steps > 1 or (
+            rt.device == "CPU" and rt.size > 1
+        )
         self.scale = None if run.dynamic_loss_scale else run.loss_scale * rt.size
-        foldable = self.scale is not None and not (self.scale_first or train.clip_norm > 0)
+        foldable = self.scale is not None and not (self.scale_before_reduce or train.clip_norm > 0)
         self.is_folded = foldable and fold_scale(optimizer, self.scale)
         # One array of many small gradients saves kernels if each gradient is multiplied (by the
         # factor) or summed (by the CPU's overflow check).
@@ -118,16 +120,16 @@ class TrainStep(nn.Cell):
         return self.scaler.scale(loss), loss, scores
 
     def construct(self, clip: Tensor, target: Tensor, factors: Optional[Tensor] = None) -> Tensor:
-        if self.factors is not None:
-            self.set_factors(factors)
+        if self.dropout_factors is not None:
+            self.set_dropout_factors(factors)
         if self.status is not None:  # flags may be set by an evaluation, for example
             clip = ops.depend(clip, self.status.clear())
         clip = clip if self.mix is None else self.mix(clip, target)
         (_, loss, scores), grads = self.gradients(clip, target)
         top1 = self.loss.top1(scores, target) if self.has_own_top1 else top1_mean(scores, target)
         if self.accumulation_steps == 1:
-            factor = self.compute_factor(1.0)
-            if self.scale_first:
+            factor = self.compute_gradient_factor(1.0)
+            if self.scale_before_reduce:
                 grads, factor = self.map(ops.partial(multiply, factor), grads), None
             grads, norm = self.reduce_gradients(grads)
             finite, means = self.agree_on_finite(grads, norm, loss, top1, self.stop, self.bad_data)
@@ -139,15 +141,15 @@ class TrainStep(nn.Cell):
         overflows = self.overflows.astype(mstype.float32)
         return ops.stack((means[0], means[1], self.scale_value(), overflows, means[2], means[3]))
 
-    def set_factors(self, factors: Tensor) -> None:
+    def set_dropout_factors(self, factors: Tensor) -> None:
         """Copies the factors of a batch into the dropout layers."""
-        ops.assign(self.factors, ops.reshape(factors, self.factors.shape))
+        ops.assign(self.dropout_factors, ops.reshape(factors, self.dropout_factors.shape))
 
-    def draw_factors(self, start: int = 0) -> tuple[Tensor, ...]:
+    def make_dropout_factors(self, start: int = 0) -> tuple[Tensor, ...]:
         """The step's third input for samples from position `start` on; empty without dropout."""
-        if self.factors is None:
+        if self.dropout_factors is None:
             return ()
-        return (Tensor(self.dropout.draw_samples(start, len(self.factors))),)
+        return (Tensor(self.dropout.draw_samples(start, len(self.dropout_factors))),)
 
     def scale_value(self) -> Tensor:
         return self.scaler.scale_value
@@ -165,7 +167,7 @@ class TrainStep(nn.Cell):
         position = self.micro_step % self.steps_per_epoch
         count = position % self.accumulation_steps + 1
         if count == self.accumulation_steps or position + 1 == self.steps_per_epoch:
-            factor = self.compute_factor(1.0 / count.astype(mstype.float32))
+            factor = self.compute_gradient_factor(1.0 / count.astype(mstype.float32))
             # The product is a copy. The graph may set the sums to zero before the optimizer runs.
             means = self.map(ops.partial(multiply, factor), self.sums)
             means, norm = self.reduce_gradients(means)
@@ -208,7 +210,7 @@ class TrainStep(nn.Cell):
         self.scaler.adjust(finite)
         return finite  # for the reason given in `accumulate_gradients`
 
-    def compute_factor(self, part: Tensor) -> Optional[Tensor]:
+    def compute_gradient_factor(self, part: Tensor) -> Optional[Tensor]:
         """The factor that removes the loss scale and turns sums over ranks into means.
 
         `part` is 1 / (micro-batches in a sum). None if the optimizer applies the factor.
@@ -265,7 +267,7 @@ class TrainStep(nn.Cell):
         network = [p for p in self.net.get_parameters() if is_state(p)]
         return {p.name: p for p in [*network, *own]}
 
-    def averaged(self) -> dict[str, Parameter]:
+    def ema_parameters(self) -> dict[str, Parameter]:
         """The averaged weights under the network's names; empty without EMA."""
         return {source.name: mean for source, mean in zip(self.ema_sources, self.ema_weights)}
 

@@ -111,7 +111,7 @@ class Trainer:
         """
         cfg, step = self.cfg, setup.step
         self.directory.restore(step)
-        for file, settings in train_set.list_class_settings():
+        for file, settings in train_set.list_flip_settings():
             warn_about_mirroring(file, settings)
         log_start(cfg.train, self.sampler, setup.segments, self.start_step)
         run = (cfg, self.rt, setup, self.sampler, self.directory)
@@ -330,7 +330,7 @@ class TrainingLoop(Callback):
         if name:
             checkpoint.save(folder / f"{name}.ckpt", checkpoint.weights_of(self.step.net))
         if name and self.step.ema_decay:
-            checkpoint.save(folder / f"{name}_ema.ckpt", self.step.averaged())
+            checkpoint.save(folder / f"{name}_ema.ckpt", self.step.ema_parameters())
         self.directory.save(self.step, self.sampler)
         epoch, step_in_epoch = divmod(self.position, self.steps_per_epoch)
         position = {"epoch": epoch, "step_in_epoch": step_in_epoch, "step": self.position}

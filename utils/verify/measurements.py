@@ -115,7 +115,10 @@ def measure_step(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     cfg = load_settings(request)
     rt = runtime.start(cfg.run)
     step = build_networks.build_train_step(request["network"], cfg, rt)
-    inputs = (*build_networks.make_dummy_batch(request["network"], cfg), *step.draw_factors())
+    inputs = (
+        *build_networks.make_dummy_batch(request["network"], cfg),
+        *step.make_dropout_factors(),
+    )
     result = {"batch": cfg.data.batch, "compile": measure_compile_seconds(step, *inputs)}
     start = time.monotonic()
     loss = float(step(*inputs).asnumpy()[0])
@@ -265,7 +268,7 @@ def measure_overlap(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         return build_networks.build_train_step(network, replace(cfg, run=run), rt)
 
     def time_step(step: nn.Cell) -> float:
-        inputs = (*batch, *step.draw_factors())
+        inputs = (*batch, *step.make_dropout_factors())
         for _ in range(2):  # these compile
             step(*inputs).asnumpy()
         return measure_pipelined(step, inputs, repeats)

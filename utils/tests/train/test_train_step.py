@@ -57,7 +57,7 @@ def weight(step):
 def feed(step, batches):
     rows = []
     for x, y in batches:
-        factors = step.draw_factors(4 * int(step.micro_step.asnumpy()))
+        factors = step.make_dropout_factors(4 * int(step.micro_step.asnumpy()))
         rows.append(step(Tensor(x), Tensor(y), *factors).asnumpy().tolist())
     return rows
 
@@ -206,7 +206,7 @@ def test_the_average_of_the_weights_moves_once_per_update():
     for i in (0, 2):
         feed(step, BATCHES[i : i + 2])
         mean = 0.9 * mean + 0.1 * weight(step)
-        np.testing.assert_allclose(step.averaged()["fc.weight"].asnumpy(), mean, rtol=1e-5)
+        np.testing.assert_allclose(step.ema_parameters()["fc.weight"].asnumpy(), mean, rtol=1e-5)
 
 
 def test_state_brings_a_run_back_bit_for_bit():
