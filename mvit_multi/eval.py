@@ -21,15 +21,14 @@ from mvit_multi.evaluation import build_eval_videos, evaluate_datasets
 from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
 from mvit_multi.predict import build_heads
-from utils import cli, log, runtime
+from utils import cli, commands
 from utils.evaluate.metrics import print_result, write_result_file
 from utils.evaluate.report import report_videos
 from utils.export import inference
 
 
 def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
-    rt = runtime.start(cfg.run)
-    log.start_log(rt)
+    rt = commands.start(cfg)
     videos, heads = build_eval_videos(cfg, rt), build_heads(cfg)
     pages = {
         k: report_videos(

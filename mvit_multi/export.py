@@ -16,35 +16,25 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its
 
 from mvit_multi.config import Config
 from mvit_multi.dataset import get_input_shape
-from mvit_multi.model import ConcatHeads, MViT
+from mvit_multi.model import ConcatHeads
 from mvit_multi.network import NETWORK
-from utils import cli, log, runtime
-from utils.evaluate.metrics import print_result
-from utils.export import export, inference
+from utils import cli, commands
+from utils.export.export import check_options, describe_columns
 
 
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
-    rt = runtime.start(cfg.run)
-    log.start_log(rt)
-    export_options = export.check_options(cfg.eval.batch, **options)
-    info = {"network": "mvit_multi", "columns": export.describe_columns(cfg.data.sets)}
-
-    def load(level: str, **changes: str) -> ConcatHeads:
-        net = inference.load_checkpoint(
-            MViT, cfg, checkpoint_path, NETWORK.classifier, level, **changes
-        )
-        return ConcatHeads(net)
-
-    result = export.export(
-        load,
+    commands.export_network(
+        NETWORK,
+        cfg,
+        checkpoint_path,
         get_input_shape(cfg.data),
         "probabilities",
-        export_options,
-        info,
+        options,
+        info={"columns": describe_columns(cfg.data.sets)},
+        wrap=ConcatHeads,
         depthwise_impl="grouped",
     )
-    print_result(result, rt)
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__, export.check_options)
+    cli.run(main, Config, __doc__, check_options)

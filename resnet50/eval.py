@@ -15,32 +15,23 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its
 
 from resnet50.config import Config
 from resnet50.dataset import EvalSource, read_records
-from resnet50.model import build_network
 from resnet50.network import NETWORK
 from resnet50.predict import build_heads
 from resnet50.readers import describe_samples
-from utils import cli, log, runtime
-from utils.evaluate.metrics import evaluate, print_result, sum_count, write_result_file
+from utils import cli, commands
 from utils.evaluate.report import Report, Samples
-from utils.export import inference
 
 
 def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
-    rt = runtime.start(cfg.run)
-    log.start_log(rt)
+    rt = commands.start(cfg)
     count = read_records(cfg, "test")
     images = EvalSource(count, cfg, rt)
     head = build_heads(cfg)[0]
     samples = describe_samples(cfg.data, "test", count, head) if report else Samples()
     pages = Report(report, images.mine, samples, rt, softmax=True)
-    net = inference.load_network(build_network, cfg, checkpoint_path, NETWORK.classifier)
-    result = evaluate(net, images, cfg.model.num_classes, rt, pages.add)
-    unreadable = sum_count(images.unreadable.count, rt)
-    result.update(unreadable=unreadable, views="1x1", checkpoint=str(checkpoint_path))
-    write_result_file(checkpoint_path, result, rt)
-    print_result(result, rt)
-    pages.write(result)
-    return 1 if unreadable and not cfg.eval.allow_unreadable else 0
+    return commands.evaluate_samples(
+        NETWORK, cfg, rt, images, images, checkpoint_path, pages, views="1x1"
+    )
 
 
 if __name__ == "__main__":

@@ -14,30 +14,15 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from tsm.config import Config
-from tsm.dataset import EvalVideos, list_annotation_files, read_records
-from tsm.model import TSM
+from tsm.dataset import EvalVideos, read_records
 from tsm.network import NETWORK
-from tsm.predict import build_heads
-from utils import cli, log, runtime
-from utils.evaluate.metrics import evaluate, print_result, sum_count, write_result_file
-from utils.evaluate.report import report_videos
-from utils.export import inference
+from utils import cli, commands
 
 
 def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
-    rt = runtime.start(cfg.run)
-    log.start_log(rt)
+    rt = commands.start(cfg)
     videos = EvalVideos(read_records(cfg, "test"), cfg, rt)
-    pages = report_videos(report, videos, list_annotation_files(cfg)[1], build_heads(cfg)[0], rt)
-    net = inference.load_network(TSM, cfg, checkpoint_path, NETWORK.classifier)
-    result = evaluate(net, videos.dataset(), cfg.model.num_classes, rt, pages.add)
-    unreadable = sum_count(videos.unreadable.count, rt)
-    views = f"{cfg.eval.clips}x{cfg.eval.crops}"
-    result.update(unreadable=unreadable, views=views, checkpoint=str(checkpoint_path))
-    write_result_file(checkpoint_path, result, rt)
-    print_result(result, rt)
-    pages.write(result)
-    return 1 if unreadable and not cfg.eval.allow_unreadable else 0
+    return commands.evaluate_videos(NETWORK, cfg, rt, videos, checkpoint_path, report)
 
 
 if __name__ == "__main__":

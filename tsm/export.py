@@ -10,28 +10,21 @@ input, outputs, max_abs_difference, relative_difference. See docs/export.md.
 """
 
 import sys
-from functools import partial
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from tsm.config import Config
 from tsm.dataset import get_clip_shape
-from tsm.model import TSM
 from tsm.network import NETWORK
-from utils import cli, log, runtime
-from utils.evaluate.metrics import print_result
-from utils.export import export, inference
+from utils import cli, commands
+from utils.export.export import check_options
 
 
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
-    rt = runtime.start(cfg.run)
-    log.start_log(rt)
-    export_options = export.check_options(cfg.eval.batch, **options)
-    load = partial(inference.load_checkpoint, TSM, cfg, checkpoint_path, NETWORK.classifier)
     shape = get_clip_shape(cfg.data, cfg.test_crop)
-    print_result(export.export(load, shape, "scores", export_options, {"network": "tsm"}), rt)
+    commands.export_network(NETWORK, cfg, checkpoint_path, shape, "scores", options)
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__, export.check_options)
+    cli.run(main, Config, __doc__, check_options)

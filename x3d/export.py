@@ -10,36 +10,25 @@ input, outputs, max_abs_difference, relative_difference. See docs/export.md.
 """
 
 import sys
-from functools import partial
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
-from utils import cli, log, runtime
-from utils.evaluate.metrics import print_result
-from utils.export import export, inference
+from utils import cli, commands
+from utils.export.export import check_options
 from x3d.config import Config
 from x3d.dataset import get_clip_shape
-from x3d.model import X3D
 from x3d.network import NETWORK
 
 
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
-    rt = runtime.start(cfg.run)
-    log.start_log(rt)
-    export_options = export.check_options(cfg.eval.batch, **options)
-    load = partial(inference.load_checkpoint, X3D, cfg, checkpoint_path, NETWORK.classifier)
-    shape = get_clip_shape(cfg.data, cfg.test_crop)
-    forms = {
-        name: "grouped"
-        for name in ("depthwise_impl", "stem_impl")
-        if cfg.model_arguments()[name] != "dense"
-    }
-    result = export.export(
-        load, shape, "probabilities", export_options, {"network": "x3d"}, **forms
+    shape, arguments = get_clip_shape(cfg.data, cfg.test_crop), cfg.model_arguments()
+    names = [name for name in ("depthwise_impl", "stem_impl") if arguments[name] != "dense"]
+    changes = dict.fromkeys(names, "grouped")
+    commands.export_network(
+        NETWORK, cfg, checkpoint_path, shape, "probabilities", options, **changes
     )
-    print_result(result, rt)
 
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__, export.check_options)
+    cli.run(main, Config, __doc__, check_options)
