@@ -6,6 +6,7 @@ import os
 
 os.environ.setdefault("GLOG_v", "3")  # MindSpore's warnings; errors still show
 
+import psutil
 import pytest
 from mindspore import nn
 from mindspore.graph.api import _cell_graph_executor
@@ -35,6 +36,17 @@ def free_networks():
             cell.compile_cache.clear()
     gc.collect()
     runtime.release_memory()
+
+
+@pytest.fixture(autouse=True)
+def free_large_networks():
+    """Collects reference cycles after a test that has taken more than 100 MB."""
+    process = psutil.Process()
+    before = process.memory_info().rss
+    yield
+    if process.memory_info().rss > before + 100e6:
+        gc.collect()
+        runtime.release_memory()
 
 
 @pytest.fixture

@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-from utils.files import report_write_errors
-
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import numpy as np
@@ -29,6 +27,7 @@ from utils.distributed import plan_plots
 from utils.distributed.cost_model import GIGA, Cluster, expected_maximum
 from utils.distributed.fusion_planner import layer_ends, predict, segments_of
 from utils.distributed.gradient_timing import Backward, count_backward
+from utils.files import report_write_errors
 from utils.nn.complexity import LayerCost, count_layers
 
 MEGA = 1e6

@@ -27,8 +27,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
 
-from utils.files import report_write_errors
-
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import numpy as np
@@ -47,6 +45,7 @@ from utils.distributed.fusion_planner import (
 )
 from utils.distributed.gradient_fusion import backward_of, layer_names, segment_ends
 from utils.distributed.gradient_timing import Backward, write_backward
+from utils.files import report_write_errors
 from utils.networks import Network
 from utils.simulation.dry_run import CHIPS, Machine, dry_run
 

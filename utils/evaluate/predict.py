@@ -26,6 +26,7 @@ from utils.video.reader import FrameSource, VideoError
 DEFAULT_FPS = 30.0  # of a video without a frame rate
 LONG_VIDEO, WINDOW = 30.0, 10.0  # seconds: a longer video is divided into windows
 TITLE_LENGTH = 60  # characters of a file's name in a title
+MAX_CLASS_NAME = 200  # characters of a class name in a table
 NAME_BYTES = 255 - len("_timeline.png.tmp") - 5  # of 255 that a file's name may have; 5: a number
 
 
@@ -366,7 +367,7 @@ def format_table(record: dict) -> str:
         lines += [f" {title}"] if title else []
         for rank, entry in enumerate(entries, 1):
             prefix = f"{entry['set']}: " if title == "joint" else ""
-            name = escape_control(f"{prefix}{entry['name'] or '-'}")
+            name = format_line(f"{prefix}{entry['name'] or '-'}", MAX_CLASS_NAME)
             percent = 100 * entry["probability"]
             lines.append(f"{rank:4d}  {name:40s} {entry['label']:5d} {percent:7.2f} %")
     return "\n".join(lines)
