@@ -126,8 +126,8 @@ def burn(seconds: float) -> None:
 
 
 def test_the_times_of_the_parts_add_up_to_the_clip():
-    own = {f"{HERE}:Clips.decode": "decode", f"{HERE}:Clips.resize": "geometry"}
-    floor, whole, parts = profile_clips(Clips(), own, 20)
+    functions = {f"{HERE}:Clips.decode": "decode", f"{HERE}:Clips.resize": "geometry"}
+    floor, whole, parts = profile_clips(Clips(), functions, 20)
     assert sum(parts.values()) == pytest.approx(whole, rel=0.2)
     assert min(parts.values()) >= 0
     assert floor == pytest.approx(4, rel=0.2)

@@ -107,11 +107,6 @@ def test_a_wrong_yaml_is_refused_by_name(tmp_path, text, words):
         load_config(Config, path)
 
 
-def test_a_missing_yaml_is_named(tmp_path):
-    with pytest.raises(ValueError, match="none.yaml: no such config file"):
-        load_config(Config, tmp_path / "none.yaml")
-
-
 def test_the_resolved_copy_loads_to_the_same_config(yaml_file, tmp_path):
     cfg = load_config(Config, yaml_file, ["data.extra=weights.ckpt"])
     copy = tmp_path / "copy.yaml"

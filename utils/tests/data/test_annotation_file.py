@@ -120,19 +120,14 @@ def test_a_bad_line_is_refused_with_its_reason(
     assert reason in message
 
 
-def test_the_first_five_bad_lines_are_named(read_list):
-    with pytest.raises(ValueError) as caught:
-        read_list("\n".join(f"a.mp4 x{k}" for k in range(1, 13)))
+@pytest.mark.parametrize(("count", "end"), [(5, "line 5: [^;]*$"), (12, "; and 7 more$")])
+def test_the_first_five_bad_lines_are_named(read_list, count, end):
+    with pytest.raises(ValueError, match=end) as caught:
+        read_list("\n".join(f"a.mp4 x{k}" for k in range(count)))
     message = str(caught.value)
-    assert "bad lines (12)" in message
-    assert [f"line {k}:" in message for k in range(1, 13)] == [True] * 5 + [False] * 7
-    assert message.endswith("; and 7 more")
+    assert f"bad lines ({count})" in message
+    assert [f"line {k + 1}:" in message for k in range(count)] == [k < 5 for k in range(count)]
     assert "\n" not in message
-
-
-def test_five_bad_lines_are_all_named(read_list):
-    with pytest.raises(ValueError, match="line 5: [^;]*$"):
-        read_list("\n".join("a.mp4 x" for _ in range(5)))
 
 
 def test_a_missing_list_is_refused(tmp_path):
@@ -140,15 +135,20 @@ def test_a_missing_list_is_refused(tmp_path):
         read_annotations(AnnotationFile("none.txt", tmp_path / "none.txt", tmp_path, "video", 10))
 
 
-@pytest.mark.parametrize("text", ["", "\n\n  \n"])
-def test_an_empty_list_is_refused(read_list, text):
-    with pytest.raises(ValueError, match=r"list\.txt is empty"):
-        read_list(text)
-
-
-def test_a_list_of_short_videos_only_is_refused(read_list):
-    with pytest.raises(ValueError, match=r"list\.txt lists no video of 3 frames"):
-        read_list("x 2 5\ny 0 7", "frames")
+@pytest.mark.parametrize(
+    ("text", "source", "words"),
+    [
+        ("", "video", r"list\.txt is empty"),
+        ("\n\n  \n", "video", r"list\.txt is empty"),
+        ("x 2 5\ny 0 7", "frames", r"list\.txt lists no video of 3 frames"),
+        ("a 1", "jpeg", r"data\.source is 'jpeg'; choose one of video, frames"),
+    ],
+)
+def test_a_list_without_usable_videos_and_an_unknown_source_are_refused(
+    read_list, text, source, words
+):
+    with pytest.raises(ValueError, match=words):
+        read_list(text, source)
 
 
 def test_a_video_list_keeps_short_videos(read_list, touch_files):
@@ -156,11 +156,6 @@ def test_a_video_list_keeps_short_videos(read_list, touch_files):
     records, short = read_list("a.mp4 2 5")
     assert records[0].num_frames == 2
     assert short == 0
-
-
-def test_an_unknown_source_is_refused(read_list):
-    with pytest.raises(ValueError, match=r"data\.source is 'jpeg'; choose one of video, frames"):
-        read_list("a 1", "jpeg")
 
 
 def test_a_name_that_is_not_utf8_is_read(read_list, tmp_path):

@@ -245,19 +245,15 @@ def iterate_slowly(processes, batch, prefetch):
 
 
 @KINDS
-@pytest.mark.parametrize(("batch", "prefetch"), [(40_000, 1), (4_000, 10), (10_000, 8)])
-def test_many_rows_may_be_in_flight(batch, prefetch, processes, live_workers):
+@pytest.mark.parametrize(
+    ("batch", "prefetch", "small"),
+    [(40_000, 1, False), (4_000, 10, False), (10_000, 8, False), (20_000, 2, True)],
+)
+def test_many_rows_may_be_in_flight(batch, prefetch, small, processes, live_workers, request):
+    if small:
+        request.getfixturevalue("small_pipes")
     with time_limit(30):
         result = np.concatenate(list(iterate_slowly(processes, batch, prefetch)))
-    assert np.array_equal(result, np.arange(80_000))
-    assert wait_until(lambda: not live_workers()), live_workers()
-
-
-@KINDS
-@pytest.mark.usefixtures("small_pipes")
-def test_many_rows_may_be_in_flight_through_small_pipes(processes, live_workers):
-    with time_limit(30):
-        result = np.concatenate(list(iterate_slowly(processes, 20_000, 2)))
     assert np.array_equal(result, np.arange(80_000))
     assert wait_until(lambda: not live_workers()), live_workers()
 

@@ -20,7 +20,7 @@ def make_random_backward(seed: int, layers: int = 8) -> Backward:
     sizes = rng.randint(1, 10**7, len(names))
     ready = 0.05 + 0.1 * np.sort(rng.rand(len(names)))[::-1]
     rng.shuffle(ready[: rng.randint(1, len(ready))])
-    return Backward(tuple(names), sizes, ready, 0.05, 0.16, "drawn")
+    return Backward(tuple(names), sizes, ready, 0.05, 0.16, "synthetic")
 
 
 CLUSTERS = [

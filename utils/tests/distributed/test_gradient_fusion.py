@@ -12,17 +12,18 @@ from utils.runtime import Runtime
 NAMES = ["base.conv1.weight", "base.layer1.0.weight", "base.layer1.0.gamma", "base.layer2.0.weight"]
 
 
-def test_a_layer_name_ends_a_segment_at_its_last_parameter():
-    assert segment_ends(NAMES, ["layer1"]) == [2, 3]
-    assert segment_ends(NAMES, ["conv1", "layer1", "layer2"]) == [0, 2, 3]
-
-
-def test_a_split_may_mix_indices_and_names():
-    assert segment_ends(NAMES, [0, "layer1.0"]) == [0, 2, 3]
-
-
-def test_no_split_gives_one_segment():
-    assert segment_ends(NAMES, []) == segment_ends(NAMES, "none") == [3]
+@pytest.mark.parametrize(
+    ("setting", "ends"),
+    [
+        (["layer1"], [2, 3]),  # a name means the last parameter of the layer
+        (["conv1", "layer1", "layer2"], [0, 2, 3]),
+        ([0, "layer1.0"], [0, 2, 3]),
+        ([], [3]),
+        ("none", [3]),
+    ],
+)
+def test_a_split_of_indices_and_names_gives_the_ends_of_segments(setting, ends):
+    assert segment_ends(NAMES, setting) == ends
 
 
 @pytest.mark.parametrize(
@@ -50,21 +51,21 @@ def build_two_layers() -> nn.Cell:
     return nn.SequentialCell(nn.Dense(3, 4), nn.Dense(4, 2))
 
 
-def split_network(net: nn.Cell, rt: Runtime, weights=None, **run):
+def split(net: nn.Cell, rt: Runtime, weights=None, **run):
     opt = nn.SGD(weights or net.trainable_params(), 0.1)
     return split_all_reduce(net, opt, Run(device="CPU", **run), rt, (1, 3))
 
 
 def test_segments_have_counts_of_tensors_and_bytes():
-    assert split_network(build_two_layers(), Runtime(), all_reduce=("0",)) == [
+    assert split(build_two_layers(), Runtime(), all_reduce=("0",)) == [
         (1, 2, 64),
         (3, 2, 40),
     ]
-    assert split_network(build_two_layers(), Runtime()) == [(3, 4, 104)]
+    assert split(build_two_layers(), Runtime()) == [(3, 4, 104)]
 
 
 def test_auto_gives_one_segment_on_one_device_and_needs_a_cluster():
-    assert split_network(build_two_layers(), Runtime(), all_reduce="auto", cluster=Cluster()) == [
+    assert split(build_two_layers(), Runtime(), all_reduce="auto", cluster=Cluster()) == [
         (3, 4, 104)
     ]
     with pytest.raises(ValueError, match=r"run.all_reduce auto needs run.cluster"):
@@ -74,7 +75,7 @@ def test_auto_gives_one_segment_on_one_device_and_needs_a_cluster():
 def test_auto_uses_the_split_of_the_planner(context_values):
     """The network is so slow that the first layer hides the second layer's AllReduce."""
     cluster = Cluster(devices_per_node=1, latency=0, bandwidth=1e-6, tflops=1e-11)
-    result = split_network(build_two_layers(), Runtime(0, 2), all_reduce="auto", cluster=cluster)
+    result = split(build_two_layers(), Runtime(0, 2), all_reduce="auto", cluster=cluster)
     assert result == [(1, 2, 64), (3, 2, 40)]
     assert context_values == [[1, 3]]
 
@@ -93,9 +94,9 @@ def test_an_optimizer_in_another_order_is_an_error():
     net = build_two_layers()
     weights = net.trainable_params()
     with pytest.raises(ValueError, match="parameter 0 is 1.bias for the optimizer and 0.weight"):
-        split_network(net, Runtime(), weights[::-1])
+        split(net, Runtime(), weights[::-1])
     with pytest.raises(ValueError, match="the optimizer has 2 parameters, the network 4"):
-        split_network(net, Runtime(), weights[:2])
+        split(net, Runtime(), weights[:2])
 
 
 def test_an_ambiguous_layer_name_is_an_error():

@@ -128,8 +128,8 @@ def test_hccl_time_limits_are_set_under_mpirun_unless_the_user_sets_them(role):
     openmpi |= {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
     result = read_mpi_environment(openmpi, role)
     assert (result["HCCL_CONNECT_TIMEOUT"], result["HCCL_EXEC_TIMEOUT"]) == ("600", "3672")
-    own = {**openmpi, "HCCL_CONNECT_TIMEOUT": "120", "HCCL_EXEC_TIMEOUT": "68"}
-    result = read_mpi_environment(own, role)
+    environment = {**openmpi, "HCCL_CONNECT_TIMEOUT": "120", "HCCL_EXEC_TIMEOUT": "68"}
+    result = read_mpi_environment(environment, role)
     assert (result["HCCL_CONNECT_TIMEOUT"], result["HCCL_EXEC_TIMEOUT"]) == ("120", "68")
 
 
@@ -147,7 +147,7 @@ def test_a_rank_table_replaces_nodes_master_and_rank(tmp_path):
     assert (job.node, job.master) == (1, "192.0.2.1"), "the second server is this host"
 
 
-def change_content(content: dict, *keys, value) -> dict:
+def edit(content: dict, *keys, value) -> dict:
     position = content
     for key in keys[:-1]:
         position = position[key]
@@ -158,26 +158,26 @@ def change_content(content: dict, *keys, value) -> dict:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (change_content(rank_table(), "status", value="initializing"), "status is 'initializing'"),
+        (edit(rank_table(), "status", value="initializing"), "status is 'initializing'"),
         (
-            change_content(rank_table(), "server_count", value="3"),
+            edit(rank_table(), "server_count", value="3"),
             "server_count is 3, server_list has 2",
         ),
         (
-            change_content(rank_table(), "server_list", 1, "device", value=[]),
+            edit(rank_table(), "server_list", 1, "device", value=[]),
             "the same number of devices",
         ),
-        (change_content(rank_table(), *DEVICE, "rank_id", value="0"), "from 0 to 1"),
+        (edit(rank_table(), *DEVICE, "rank_id", value="0"), "from 0 to 1"),
         (
-            change_content(rank_table(), *DEVICE, "device_id", value="4"),
+            edit(rank_table(), *DEVICE, "device_id", value="4"),
             "from 0 in the",
         ),
         (
-            change_content(rank_table(), *DEVICE, "rank_id", value="x"),
+            edit(rank_table(), *DEVICE, "rank_id", value="x"),
             "invalid literal",
         ),
         (
-            change_content(rank_table(), "server_list", 1, value={}),
+            edit(rank_table(), "server_list", 1, value={}),
             "missing or misplaced: 'device'",
         ),
         ([], "missing or misplaced"),

@@ -80,7 +80,7 @@ def test_all_passes_start_before_the_only_read(device, passes, monkeypatch):
     assert events == [(60 // passes, 3, 8, 8)] * passes + ["read"]
 
 
-def test_an_accelerator_takes_all_views_in_equal_passes():
+def test_an_accelerator_evaluates_views_in_equal_passes():
     for videos, views, expected in [
         (1, 30, 30),
         (2, 30, 30),  # two passes of 30 rather than 32 and 28
@@ -106,7 +106,7 @@ def test_a_fixed_batch_is_the_number_of_clips_in_a_pass():
 
 
 class Batches:
-    """Batches of two videos; `before` is called with the number of each."""
+    """Batches of two videos; `before` is called with the number of each batch."""
 
     def __init__(self, count: int, views: int = 1, valid=(True, True), before=lambda k: None):
         self.count, self.views, self.valid, self.before = count, views, np.array(valid), before

@@ -50,8 +50,8 @@ def test_predictions_have_the_order_of_the_annotation_file(tmp_path):
     np.testing.assert_allclose(messages, fractions, rtol=1e-8)
     assert [row["probability"] for row in rows[:2]] == [rows[0]["0 u"], rows[1]["5 z"]]
     assert result["top1"] == 0.333333
-    own = fractions[[0, 1, 2], LABELS]
-    assert result["nll"] == pytest.approx(-np.log(own).mean(), abs=1e-6)
+    of_label = fractions[[0, 1, 2], LABELS]
+    assert result["nll"] == pytest.approx(-np.log(of_label).mean(), abs=1e-6)
     confidence = fractions.max(1)  # the first and the last are in one bin
     gaps = 2 * abs(0.5 - (confidence[0] + confidence[2]) / 2) + confidence[1]
     assert result["ece"] == pytest.approx(gaps / 3, abs=1e-6)

@@ -157,8 +157,10 @@ def test_attention_counts_equal_their_formula(yaml):
     names = [layer.name for layer in layers]
     position = names.index("blocks.0.attn")
     assert names.index("blocks.0.attn.norm_v") < position < names.index("blocks.0.attn.proj")
-    own = {layer.name for layer in layers if layer.name.endswith("attn") and layer.parameters}
-    assert bool(own) == ("plain" in yaml)
+    with_parameters = {
+        layer.name for layer in layers if layer.name.endswith("attn") and layer.parameters
+    }
+    assert bool(with_parameters) == ("plain" in yaml)
 
 
 def test_a_layer_called_in_parts_holds_its_parameters_once():

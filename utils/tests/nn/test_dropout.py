@@ -36,12 +36,12 @@ def test_layers_use_different_factors():
     factors = DropoutFactors(net, seed=0)
     assert factors.size == 151
     connected = factors.connect(40)
-    drawn = factors.draw_samples(0, 40)
-    connected.set_data(Tensor(drawn))
+    samples = factors.draw_samples(0, 40)
+    connected.set_data(Tensor(samples))
     strong, weak, path = (y.asnumpy() for y in net(Tensor(np.ones((40, 100), np.float32))))
-    np.testing.assert_array_equal(strong, drawn[:, :100])
-    np.testing.assert_array_equal(weak, drawn[:, 100:150])
-    np.testing.assert_array_equal(path, np.repeat(drawn[:, 150:], 100, 1))
+    np.testing.assert_array_equal(strong, samples[:, :100])
+    np.testing.assert_array_equal(weak, samples[:, 100:150])
+    np.testing.assert_array_equal(path, np.repeat(samples[:, 150:], 100, 1))
     np.testing.assert_allclose(np.unique(strong), [0, 5], rtol=1e-6)
     np.testing.assert_allclose(np.unique(weak), [0, 4 / 3], rtol=1e-6)
     assert abs((strong == 0).mean() - 0.8) < 0.03

@@ -175,17 +175,17 @@ def test_jpeg_frames_of_a_folder_are_kept(tmp_path):
 def test_a_fork_does_not_wait_for_a_thread_that_converted_colours(tmp_path):
     """Encodes and decodes odd sizes in a thread that is alive when another thread forks."""
     write_frame_folder(tmp_path / "rgb", "RGB", ["img_00001.jpg"])
-    done, free = threading.Event(), threading.Event()
+    converted, free = threading.Event(), threading.Event()
 
     def work() -> None:
         result = pack_copy(tmp_path / "rgb", OPTIONS["video"], num_frames=1, image_tmpl=TEMPLATE)
         open_pack(result, tmp_path).frames([0])
-        done.set()
+        converted.set()
         free.wait()
 
     other = threading.Thread(target=work)
     other.start()
-    assert done.wait(60)
+    assert converted.wait(60)
     child = multiprocessing.get_context("fork").Process(target=bool)
     child.start()
     child.join(20)

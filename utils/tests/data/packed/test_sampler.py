@@ -13,10 +13,8 @@ from utils.data.sampler import TrainSampler, shard_for_eval
 
 def make_shards(samples: int, shards: int, offset: int = 0) -> list[np.ndarray]:
     """Shards of the samples from `offset` on, in random order."""
-    samples_in_order = offset + np.random.RandomState(5).permutation(samples)
-    return [
-        samples_in_order[samples * k // shards : samples * (k + 1) // shards] for k in range(shards)
-    ]
+    shuffled = offset + np.random.RandomState(5).permutation(samples)
+    return [shuffled[samples * k // shards : samples * (k + 1) // shards] for k in range(shards)]
 
 
 def make_sampler(lists, batch=4, rank=0, size=1, accumulation_steps=1, seed=3) -> PackedSampler:
@@ -77,20 +75,17 @@ def test_a_shard_is_read_in_order_within_a_small_window():
 def test_the_shuffle_is_about_as_good_as_a_full_permutation():
     """Counts pairs of samples that are in one batch in two successive epochs."""
 
-    def count_repeated_pairs(sampler: TrainSampler) -> int:
+    def count_repeats(sampler: TrainSampler) -> int:
         def pairs(epoch: int) -> set:
             batches = np.sort(sampler.epoch(epoch).reshape(-1, sampler.batch), axis=1)
             return {pair for batch in batches.tolist() for pair in combinations(batch, 2)}
 
         return len(pairs(0) & pairs(1))
 
-    expected = count_repeated_pairs(TrainSampler(6400, 16, 0, 1, 3))
+    expected = count_repeats(TrainSampler(6400, 16, 0, 1, 3))
     assert expected > 90
     for shards, times in ((4, 3), (16, 1.5), (32, 1.5)):
-        assert (
-            count_repeated_pairs(make_sampler([make_shards(6400, shards)], batch=16))
-            < times * expected
-        )
+        assert count_repeats(make_sampler([make_shards(6400, shards)], batch=16)) < times * expected
 
 
 def test_several_lists_are_mixed_in_every_part_of_an_epoch():

@@ -269,7 +269,7 @@ def test_an_incomplete_set_is_completed_to_the_same_bytes(dataset):
     assert after.keys() == before.keys()
     assert all(after[name][1] == before[name][1] for name in before)
     kept = [name for name in before if name.endswith(".mp4") and name not in lost]
-    assert all(after[name] == before[name] for name in kept), "a finished video was drawn again"
+    assert all(after[name] == before[name] for name in kept), "a finished video was written again"
 
 
 def test_a_smaller_set_is_a_shorter_list(dataset):
