@@ -108,9 +108,14 @@ def test_the_clip_factor_uses_the_norm_of_averaged_gradients():
     assert float(clip_factor(norm, None, 20.0)) == pytest.approx(1 / 4)
 
 
-def test_the_loss_scale_does_not_change_the_loss():
-    source, target = build_step(), build_step(loss_scale=1024.0)
-    assert feed(source, BATCHES[:2])[1][0] == pytest.approx(feed(target, BATCHES[:2])[1][0], 1e-6)
+@pytest.mark.parametrize(("scale", "clip_norm"), [(1024.0, 0.0), (2.0**12, 0.5)])
+def test_the_loss_scale_does_not_change_losses_and_clipped_updates(scale, clip_norm):
+    plain, scaled = (
+        build_step(clip_norm=clip_norm),
+        build_step(clip_norm=clip_norm, loss_scale=scale),
+    )
+    assert feed(plain, BATCHES[:2])[1][0] == pytest.approx(feed(scaled, BATCHES[:2])[1][0], 1e-6)
+    np.testing.assert_allclose(read_weight(plain), read_weight(scaled), rtol=1e-6)
 
 
 def test_accumulation_averages_gradients_and_the_remainder_of_an_epoch_is_an_update():
@@ -134,12 +139,6 @@ def test_clipping_limits_the_total_norm():
     full = compute_gradient(START, BATCHES[0][0])
     expected = START - 0.1 * full * min(1, 0.5 / (np.linalg.norm(full) + 1e-6))
     np.testing.assert_allclose(read_weight(step), expected, rtol=1e-5)
-
-
-def test_clipping_comes_after_unscaling():
-    source, target = build_step(clip_norm=0.5), build_step(clip_norm=0.5, loss_scale=2.0**12)
-    feed(source, BATCHES[:1]), feed(target, BATCHES[:1])
-    np.testing.assert_allclose(read_weight(source), read_weight(target), rtol=1e-6)
 
 
 INFINITE_BATCH = (np.full((4, 3), np.inf, np.float32), BATCHES[0][1])
