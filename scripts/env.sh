@@ -55,7 +55,7 @@ install() { # REQUIREMENTS...: into $VENV, unless the same ones are there alread
         say "installing ${*} (a few minutes the first time)"
         if ! "$VENV/bin/python" -m pip install --no-cache-dir --disable-pip-version-check \
             --quiet ${VERSIONS[@]+"${VERSIONS[@]}"} "${files[@]/#/--requirement=}" >&2; then
-            say "the installation failed; the lines above say why (no network? no room on the disk?)." \
+            say "the installation failed; the lines above give the reason (no network? is the disk full?)." \
                 "Run the same command again."
             return 2
         fi

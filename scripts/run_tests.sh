@@ -20,7 +20,7 @@ if [ -n "${latest:-}" ]; then
     VERSIONS=()
 fi
 install requirements.txt
-install requirements-dev.txt requirements.txt # both: what one asks for must fit the other
+install requirements-dev.txt requirements.txt # both: the ranges of one must fit the other
 cd "$ROOT"
 if [ -n "${latest:-}" ]; then
     python scripts/compare_versions.py

@@ -7,7 +7,7 @@
 # training, speed, convolutions, communication, overlap, resume.
 #
 # Without an Ascend or a GPU it is a rehearsal on the CPU; --rehearse adds dry runs for a chip.
-# python scripts/analysis/verify_device.py --help says more.
+# python scripts/analysis/verify_device.py --help prints more.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"

@@ -89,7 +89,7 @@ def test_an_installation_without_a_network_is_reported(scripts):
     assert done.returncode == 2
     *_, reason, advice = done.stderr.splitlines()
     assert reason.startswith("ERROR: No matching distribution")
-    assert advice.endswith("(no network? no room on the disk?). Run the same command again.")
+    assert advice.endswith("(no network? is the disk full?). Run the same command again.")
 
 
 def test_a_wrong_python_is_reported(scripts):

@@ -259,7 +259,7 @@ def exit_now(status: int, line: str) -> NoReturn:
 
 
 def show_usage(usage: str) -> None:
-    """Prints the usage and exits if the command line asks for it."""
+    """Prints the usage and exits if the command line has -h or --help."""
     if {"-h", "--help"} & set(sys.argv[1:]):
         with exit_on_broken_pipe():
             print(usage.strip())

@@ -2,7 +2,7 @@
 
 MindSpore starts floor(0.18 x cores) threads that dispatch kernels, with at most 30 cores counted.
 On Ascend it runs a graph with a branch, as every train step is, only if there are at least two of
-them: 12 cores. `mindspore.runtime.dispatch_threads_num` asks for another number.
+them: 12 cores. `mindspore.runtime.dispatch_threads_num` sets another number.
 
 Source: `ComputeThreadNums` in MindSpore's runtime; 1, 2, 3 and 5 requested threads were tried in
 MindSpore 2.10's simulation of an Ascend on 2 cores: one fails, the others run.
@@ -13,7 +13,7 @@ import os
 
 LEAST_CORES = 12  # of a process on Ascend, if it requests no dispatch threads
 DISPATCH_THREADS = 5  # MindSpore's own number on 28 cores and more
-# Set by utils/distributed/worker_group.py if it asks msrun to bind the ranks.
+# Set by utils/distributed/worker_group.py if it makes msrun bind the ranks.
 LAUNCHER_CORES = "ZOO_LAUNCHER_CORES"
 
 

@@ -5,7 +5,7 @@
 Summit's TSM (arXiv:1910.00932) and ResNet-50 on V100 (Paddle's performance repository). Two numbers
 are fitted: how much the devices' steps differ (from the two 8-GPU runs in float32) and the time to
 load a frame on Summit (from TSM's rate on one node). Everything else is predicted; docs/scaling.md
-discusses it. With --out, foretold.png. The last line of stdout is one JSON object.
+discusses it. With --out, predicted.png. The last line of stdout is one JSON object.
 """
 
 import json
@@ -262,7 +262,7 @@ def format_rows(rows: list[dict]) -> list[str]:
 
 
 def draw_efficiency(folder: Path, resnet: Network, jitter: float) -> None:
-    """foretold.png: efficiency over devices; predictions are curves, published values crosses."""
+    """predicted.png: efficiency over devices; predictions are curves, published values crosses."""
     tsm = summit_networks()[0]
     cluster = replace(SUMMIT, jitter=jitter)
     step = summit_step(tsm, tsm, resnet, cluster)
@@ -278,11 +278,11 @@ def draw_efficiency(folder: Path, resnet: Network, jitter: float) -> None:
         published[name] = [(n, series.efficiency(n)) for n in (8, 32)]
     with report_write_errors(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
-    plan_plots.draw_scaling(folder / "foretold.png", curves, published)
+    plan_plots.draw_scaling(folder / "predicted.png", curves, published)
 
 
 def published_efficiency() -> float:
-    """Of 1,536 GPUs, if the slow run was on one node of 6, which the article does not tell."""
+    """Of 1,536 GPUs, if the slow run was on one node of 6, which the article does not state."""
     return SECONDS_ON_ONE_NODE / SECONDS_ON_SUMMIT / 256
 
 

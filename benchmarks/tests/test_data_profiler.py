@@ -125,16 +125,16 @@ def burn(seconds: float) -> None:
         pass
 
 
-def test_the_parts_of_a_clip_add_up_to_it():
-    own = {f"{HERE}:Clips.decode": "decode", f"{HERE}:Clips.resize": "geometry"}
-    floor, whole, parts = profile_clips(Clips(), own, 20)
+def test_the_times_of_the_parts_add_up_to_the_clip():
+    functions = {f"{HERE}:Clips.decode": "decode", f"{HERE}:Clips.resize": "geometry"}
+    floor, whole, parts = profile_clips(Clips(), functions, 20)
     assert sum(parts.values()) == pytest.approx(whole, rel=0.2)
     assert min(parts.values()) >= 0
     assert floor == pytest.approx(4, rel=0.2)
     assert parts["decode"] == pytest.approx(parts["geometry"], rel=0.2)
 
 
-def test_no_readable_clip_is_a_user_error():
+def test_a_list_without_readable_clips_is_a_user_error():
     clips = Clips()
     clips.decode = lambda index: Clips.decode(clips, 0)
     with pytest.raises(ValueError, match="data.root: no video can be read"):

@@ -1,4 +1,4 @@
-"""Reading an earlier result, and comparing two results."""
+"""Benchmark results: reading an earlier result, and comparing two results."""
 
 import json
 import platform
@@ -36,7 +36,7 @@ def test_numbers_of_both_results_are_compared():
     ]
 
 
-def test_different_circumstances_are_listed():
+def test_differences_of_machine_and_settings_are_listed():
     now = {**BEFORE, "batch": 8, "machine": {**MACHINE, "mindspore": "2.11.0"}}
     assert list(results.list_differences(BEFORE, BEFORE)) == []
     assert list(results.list_differences(BEFORE, now)) == [

@@ -18,7 +18,7 @@ SIDE, LENGTH = 48, 60
 
 
 def make_config(root: Path, **more) -> SimpleNamespace:
-    """Two data sets in one folder: one sampled by time, one by segments and never mirrored."""
+    """Two data sets: one is sampled by time, one by segments; the second is never mirrored."""
     sets = (
         DatasetSettings("first", 5, lists="a", clips=2, crops=3, short_side=SIDE),
         DatasetSettings("second", 3, lists="b", sampling="segments", flip=False, short_side=SIDE),
@@ -56,14 +56,14 @@ def build_source(cfg, epochs: int = 20) -> dataset.TrainSource:
     )
 
 
-def test_sets_are_one_list_and_replicas_repeat_it(root):
+def test_data_sets_form_one_list_and_replicas_repeat_it(root):
     samples = dataset.read_records(make_config(root), "train")
     assert [(s.dataset_index, s.label) for s in samples] == [(0, 4), (0, 1), (0, 0), (1, 2)]
     assert len(dataset.read_records(make_config(root, dataset_repeats=3), "train")) == 12
     assert len(dataset.read_records(make_config(root, dataset_repeats=3), "test")) == 4
 
 
-def test_copies_share_one_decode_and_are_augmented_by_themselves(root, monkeypatch):
+def test_copies_use_one_decode_and_different_augmentations(root, monkeypatch):
     opened, open_record = [], packed.open_record
 
     def count_calls(record, reader):
@@ -82,7 +82,7 @@ def test_copies_share_one_decode_and_are_augmented_by_themselves(root, monkeypat
     np.testing.assert_array_equal(clips, again)
 
 
-def test_frames_of_both_ways_of_sampling(root):
+def test_both_sampling_modes_give_the_expected_frames(root):
     """By time: 5 frames at a distance of 3, from any start; by segments: one of each fifth."""
     source = build_source(make_config(root))
     for index in range(12):
@@ -105,7 +105,7 @@ def test_the_second_set_is_never_mirrored(root):
     assert count > 3
 
 
-def test_a_batch_is_mixed_alike_on_all_ranks_and_batches_differ(root):
+def test_all_ranks_mix_a_batch_alike_and_batches_differ(root):
     cfg = make_config(root)
     samples = dataset.read_records(cfg, "train")
     mixes = []
@@ -128,7 +128,7 @@ def test_a_resumed_run_continues_with_the_same_mixes(root):
             np.testing.assert_array_equal(mine, other)
 
 
-def test_views_of_a_test(root):
+def test_evaluation_views_have_the_expected_frames(root):
     videos = dataset.EvalVideos(make_config(root), Runtime(), 0)
     clips, label, valid = videos[0]
     assert (clips.shape, label, valid) == ((6, 3, 5, SIDE, SIDE), 4, True)
@@ -137,7 +137,7 @@ def test_views_of_a_test(root):
     assert len(dataset.EvalVideos(make_config(root), Runtime(), 0, "val")) == 2
 
 
-def test_a_bad_line_names_its_list(root, tmp_path):
+def test_an_error_in_a_line_names_its_annotation_file(root, tmp_path):
     cfg = make_config(root, lists=tmp_path)
     with pytest.raises(ValueError, match=r"a/train.csv"):
         dataset.read_records(cfg, "train")

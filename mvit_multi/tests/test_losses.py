@@ -24,7 +24,7 @@ def make_array(recipe: dict) -> np.ndarray:
 
 
 @pytest.mark.parametrize("case", CASES["informative"], ids=lambda c: c["name"])
-def test_informative_loss(case):
+def test_the_informative_loss_equals_the_originals(case):
     weights, expect = case["weights"], case["expect"]
     loss = VarianceCovarianceLoss(weights["INF_STD_WEIGHT"], weights["INF_COVAR_WEIGHT"], None)
     value, grad = ms.value_and_grad(loss, 0)(Tensor(make_array(case["embedding"])))
@@ -38,7 +38,7 @@ def test_informative_loss(case):
     assert result == pytest.approx([expect["std_loss"], expect["cov_loss"]], rel=1e-4)
 
 
-def test_informative_loss_of_a_float16_embedding():
+def test_the_informative_loss_accepts_a_float16_embedding():
     """Computed in float16 it would overflow."""
     x = Tensor((30 * generate_input(1, (8, 768))).astype(np.float16))
     assert np.isfinite(VarianceCovarianceLoss(25.0, 1.0, None)(x).asnumpy())
@@ -72,7 +72,7 @@ def list_output_names(case: dict) -> list[str]:
 
 
 @pytest.mark.parametrize("case", CASES["multi_head"], ids=lambda c: c["name"])
-def test_several_heads(case):
+def test_the_loss_of_several_heads_equals_the_originals(case):
     """All data sets in the batch, one absent, and no projections."""
     names, loss, target = list_output_names(case), make_loss(case), build_targets(case)
     scores = tuple(Tensor(make_array(case["logits"][name])) for name in names)
@@ -87,7 +87,7 @@ def test_several_heads(case):
         assert np.linalg.norm(grad.asnumpy()) == pytest.approx(expected, rel=1e-4, abs=1e-7), name
 
 
-def test_projections_added_to_scores():
+def test_projections_may_be_added_to_scores():
     """One cross entropy of a head's scores plus all projections to it."""
     case = next(c for c in CASES["multi_head"] if c["name"] == "three datasets")
     names, target = list_output_names(case), build_targets(case)
@@ -99,8 +99,8 @@ def test_projections_added_to_scores():
     assert value == pytest.approx(float(plain(tuple(map(Tensor, sums)), target).asnumpy()))
 
 
-class FromFeatures(nn.Cell):
-    """Heads, projections and expander on given features."""
+class HeadsOnFeatures(nn.Cell):
+    """Heads, projections and expander; the input is a feature."""
 
     def __init__(self, case: dict):
         super().__init__()
@@ -113,8 +113,8 @@ class FromFeatures(nn.Cell):
 
 
 @pytest.mark.parametrize("case", CASES["from_features"], ids=lambda c: c["name"])
-def test_from_features_to_the_total(case):
-    net, expect = FromFeatures(case).set_train(), case["expect"]
+def test_the_total_loss_from_features_equals_the_originals(case):
+    net, expect = HeadsOnFeatures(case).set_train(), case["expect"]
     names = map_torch_names(net)
     assert {names[p.name]: list(p.shape) for p in net.trainable_params()} == {
         name: shape for name, shape, _ in case["manifest"]
@@ -147,7 +147,7 @@ def test_from_features_to_the_total(case):
         assert norm == pytest.approx(expect["grad_norm"][name], rel=1e-4, abs=1e-6), name
 
 
-def value_and_gradient(loss: nn.Cell, scores: tuple, target: Tensor) -> tuple:
+def compute_value_and_gradient(loss: nn.Cell, scores: tuple, target: Tensor) -> tuple:
     """The loss, and its gradient for the scores of the first head."""
 
     def forward(head_scores):
@@ -160,8 +160,8 @@ def value_and_gradient(loss: nn.Cell, scores: tuple, target: Tensor) -> tuple:
 def test_the_gradient_scale_changes_the_gradient_and_not_the_loss():
     case = next(c for c in CASES["multi_head"] if c["name"] == "three datasets")
     scores = tuple(Tensor(make_array(case["logits"][name])) for name in list_output_names(case))
-    value, grad = value_and_gradient(make_loss(case), scores, build_targets(case))
-    same, quarter = value_and_gradient(
+    value, grad = compute_value_and_gradient(make_loss(case), scores, build_targets(case))
+    same, quarter = compute_value_and_gradient(
         make_loss(case, gradient_scale=0.25), scores, build_targets(case)
     )
     assert value == pytest.approx(same)

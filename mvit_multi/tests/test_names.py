@@ -1,4 +1,4 @@
-"""Published counts, conversion, initialisation, mixing in the graph."""
+"""MViT: published counts, conversion, initialisation, mixing in the graph."""
 
 import numpy as np
 import pytest
@@ -30,15 +30,15 @@ THREE = {"datasets": ("kinetics", "mit", "ssv2"), "num_classes": (5, 4, 3)}
         ("mvit_multi_plain_b_k400_32x3", 589, 51_230_128, 224.47),
     ],
 )
-def test_published_counts(yaml, tensors, parameters, giga):
-    """Multiply-adds within a thousandth: the publications do not say how they round."""
+def test_counts_equal_the_published_ones(yaml, tensors, parameters, giga):
+    """Multiply-adds within a thousandth: the publications do not define how they round."""
     net = MViT(**load_config(Config, CONFIGS / f"{yaml}.yaml").model_arguments())
     weights = net.trainable_params()
     assert (len(weights), sum(p.size for p in weights)) == (tensors, parameters)
     assert multiply_adds(net) / 1e9 == pytest.approx(giga, rel=1e-3)
 
 
-def test_a_start_from_kinetics_takes_all_but_the_head():
+def test_pretrained_weights_are_used_except_those_of_the_head():
     """For the released networks these are 516 of 518 tensors; names do not depend on the size."""
     one, three = MViT(**TOY, **ONE), MViT(**TOY, **THREE)
     converted = convert(generate_state_dict(one), get_shapes(three), NETWORK, new_head=True)
@@ -86,7 +86,7 @@ def test_relative_tables_of_another_crop_are_resized():
     np.testing.assert_array_equal(make_resize_matrix(4, 4), np.eye(4))
 
 
-def test_a_table_of_endless_repeated_rows_takes_no_memory():
+def test_a_table_of_repeated_rows_needs_no_memory():
     """A file of 1 kB can contain such a table, with strides of 0."""
     net = MViT(**TOY, **ONE, variant="pyslowfast")
     name, source = "blocks.0.attn.rel_pos_h", generate_state_dict(net)
@@ -99,7 +99,7 @@ def test_a_table_of_endless_repeated_rows_takes_no_memory():
             convert(source, get_shapes(net), NETWORK)
 
 
-def test_the_initialisation():
+def test_initial_weights_follow_the_original():
     net = MViT(**{**TOY, "dim": 64}, **THREE)
     assert net.blocks[0].mlp.fc1.weight.asnumpy().std() == pytest.approx(0.02, rel=0.05)
     assert np.abs(net.patch_embed.proj.weight.asnumpy()).max() <= 441**-0.5
@@ -128,12 +128,12 @@ def run_mix(lam: float, box: tuple) -> tuple:
     return result, flat
 
 
-def test_mixup_mixes_with_the_reversed_batch():
+def test_mixup_mixes_a_batch_with_its_reverse():
     result, flat = run_mix(0.7, (0, 0, 0, 0))
     np.testing.assert_allclose(result, 0.7 * flat + 0.3 * flat[::-1], rtol=1e-4, atol=1e-5)
 
 
-def test_cutmix_takes_a_box_of_the_reversed_batch():
+def test_cutmix_copies_a_box_of_the_reversed_batch():
     mix = make_cutmix(0.6, 2, 5, 6, 8)
     result, flat = run_mix(mix.lam, mix.box)
     y0, y1, x0, x1 = mix.box

@@ -1,4 +1,4 @@
-"""MViTv2, several data sets and one, against the published originals, number by number."""
+"""MViTv2, several data sets and one, against the published originals."""
 
 from pathlib import Path
 
@@ -22,8 +22,8 @@ VARIANTS = load_case(GOLDEN / "variants.json")
 FULL = load_case(GOLDEN / "mvit_multi_b_32x3.json")
 
 
-def slow_but(names, *quick: str) -> list:
-    """Parameters of a test; all but a few are for `-m slow`."""
+def mark_slow_except(names, *quick: str) -> list:
+    """Parameters of a test; all except `quick` are marked slow."""
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
@@ -42,7 +42,7 @@ def test_probabilities_equal_the_originals(case):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("depthwise_impl", ["taps", "grouped"])
-def test_every_form_of_the_pooling(depthwise_impl):
+def test_probabilities_of_every_form_of_the_pooling_equal_the_originals(depthwise_impl):
     assert_probabilities(SMALL[0], depthwise_impl)
 
 
@@ -52,7 +52,7 @@ def test_probabilities_at_full_size_equal_the_originals():
 
 
 @pytest.mark.parametrize("case", SMALL, ids=IDS)
-def test_activations_of_cells(case):
+def test_activations_of_cells_equal_the_originals(case):
     """Arrays with channels first are transposed to the order of the original."""
     net = build_network(case)
     cells = dict(net.cells_and_names())
@@ -69,8 +69,8 @@ def test_activations_of_cells(case):
     assert_activations(net, taps, make_clip(case), reorder)
 
 
-@pytest.mark.parametrize("name", slow_but(VARIANTS, "single"))
-def test_probabilities_of_other_depths_and_mixes(name):
+@pytest.mark.parametrize("name", mark_slow_except(VARIANTS, "single"))
+def test_probabilities_of_other_depths_and_mixes_equal_the_reference(name):
     """Plain MViTv2-S, the depth of B, one, two, three and four data sets."""
     assert_probabilities(VARIANTS[name])
 
@@ -81,8 +81,8 @@ TRAINED = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(TRAINED, "released", "plain"))
-def test_scores_loss_and_gradients_of_training(name):
+@pytest.mark.parametrize("name", mark_slow_except(TRAINED, "released", "plain"))
+def test_scores_loss_and_gradients_equal_the_reference(name):
     """Tolerances: scores 1e-4, loss 1e-5; gradient norms 1e-4 relative, or 1e-6 absolute for noise.
 
     The variants include: four data sets of which one is absent, all clips of one data set with
@@ -107,8 +107,8 @@ def test_scores_loss_and_gradients_of_training(name):
         assert norms[name] == pytest.approx(expected, rel=1e-4, abs=1e-6), name
 
 
-@pytest.mark.parametrize("name", slow_but(IDS, "released"))
-def test_five_updates_of_adamw(name):
+@pytest.mark.parametrize("name", mark_slow_except(IDS, "released"))
+def test_five_updates_of_adamw_equal_the_originals(name):
     """With gradient clipping at 1: the loss before each of five updates."""
     case = TRAINED[name]
     step, recorded = build_train_step(case, "step"), case["train"]["step"]

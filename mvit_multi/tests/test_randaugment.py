@@ -1,4 +1,4 @@
-"""RandAugment: draws equal the original's, pixels equal Pillow's."""
+"""RandAugment: random arguments equal the original's, pixels equal Pillow's."""
 
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def apply_with_pillow(frames: np.ndarray, operations: list[ra.Operation]) -> np.
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_arguments_of_the_operators(case):
+def test_arguments_of_the_operators_equal_the_originals(case):
     assert list(ra.OPERATORS) == list(case["args"])
     for name, expected in case["args"].items():
         result = ra.compute_arguments(name, case["magnitude"], case["sign"])
@@ -85,7 +85,7 @@ def test_arguments_of_the_operators(case):
 
 @pytest.mark.parametrize("name", ra.OPERATORS)
 @pytest.mark.parametrize("kind", PICTURES)
-def test_operators_give_pillows_pixels(name, kind):
+def test_pixels_of_the_operators_equal_pillows(name, kind):
     """Exactly equal, except warps: three values of a thousand (at least one) may differ by a level.
 
     That many differ only for even magnitudes: their sums are whole levels up to Pillow's rounding.
@@ -115,7 +115,7 @@ def test_two_pictures_are_mixed_to_pillows_levels_for_all_pairs_of_levels():
         np.testing.assert_array_equal(out, np.asarray(expected))
 
 
-def test_drawn_warps_differ_in_few_numbers():
+def test_random_warps_differ_from_pillow_in_few_values():
     frames, rng, difference = PICTURES["noise"], np.random.RandomState(0), []
     for name in list(ra.WARP_MATRICES) * 8:
         step = ra.Operation(
@@ -125,7 +125,7 @@ def test_drawn_warps_differ_in_few_numbers():
     assert np.mean(difference) < 3e-4
 
 
-def test_operators_in_a_row_stay_close_to_pillow():
+def test_several_operators_in_sequence_differ_little_from_pillow():
     """Equalizing and solarizing amplify a difference of one level."""
     frames = PICTURES["smooth"]
     for seed in range(60):
@@ -140,7 +140,7 @@ def test_operators_in_a_row_stay_close_to_pillow():
         assert difference.mean() < 0.02, operations
 
 
-def test_a_box_equals_a_crop_of_the_full_result():
+def test_a_result_for_a_box_equals_a_crop_of_the_full_result():
     rng, names = np.random.RandomState(0), set()
     for seed in range(200):
         frames = PICTURES[("noise", "smooth", "tiny")[seed % 3]]
@@ -155,7 +155,7 @@ def test_a_box_equals_a_crop_of_the_full_result():
     assert names == set(ra.OPERATORS)
 
 
-def test_frames_are_left_as_they_are():
+def test_input_frames_are_not_changed():
     """Both clips of a video use them."""
     frames = PICTURES["noise"]
     before = frames.copy()
@@ -164,7 +164,7 @@ def test_frames_are_left_as_they_are():
     np.testing.assert_array_equal(frames, before)
 
 
-def test_a_training_clip_is_cut_out_of_augmented_frames():
+def test_a_training_clip_is_a_crop_of_augmented_frames():
     frames, policy = PICTURES["noise"], parse_policy("rand-m7-n4-mstd0.5-inc1")
     for seed in range(10):
         clip, _ = transforms.make_train_clip(
@@ -178,7 +178,7 @@ def test_a_training_clip_is_cut_out_of_augmented_frames():
         np.testing.assert_array_equal(clip, expected)
 
 
-def test_warps_go_the_right_way_and_are_filled_with_grey():
+def test_warps_have_the_right_direction_and_grey_borders():
     """Rotation is counterclockwise; shear and shift read x + factor * y and x + fraction."""
     frames = np.zeros((1, 21, 21, 3), np.uint8)
     frames[0, 10, 15:] = 255  # a line from the middle to the right
@@ -192,7 +192,7 @@ def test_warps_go_the_right_way_and_are_filled_with_grey():
     assert moved[0, -1].tolist() == [128, 128, 128]
 
 
-def test_policies():
+def test_a_policy_has_the_operators_and_magnitudes_of_its_name():
     assert parse_policy("rand-m7-n4-mstd0.5-inc1") == (7.0, 4, 0.5)
     assert parse_policy("rand-m9-n2-inc1") == (9.0, 2, 0.0)
     for text in ("rand-m7-n4-mstd0.5", "augmix", "rand-mx-n4-inc1"):
@@ -200,8 +200,8 @@ def test_policies():
             parse_policy(text)
 
 
-def test_draws_of_a_seed_stay_what_they_are():
-    """The number of draws matters too: the random crop is drawn after them."""
+def test_random_operators_of_a_seed_do_not_change():
+    """The number of random values matters too: the random crop uses the next ones."""
     rng = np.random.RandomState(3)
     operations = ra.draw_operations(POLICY, rng)
     assert [name for name, _ in operations] == [ra.OPERATORS[10], ra.OPERATORS[8], ra.OPERATORS[9]]
@@ -217,7 +217,7 @@ def test_draws_of_a_seed_stay_what_they_are():
     assert rng.uniform() == pytest.approx(0.8688014582078086)
 
 
-def test_half_of_the_operators_are_applied():
+def test_an_operator_is_applied_with_probability_one_half():
     rng = np.random.RandomState(0)
     applied = [len(ra.draw_operations(Policy(7.0, 1, 0.5), rng)) for _ in range(600)]
     assert np.mean(applied) == pytest.approx(0.5, abs=0.06)

@@ -25,7 +25,7 @@ def replay_draws(numbers: list):
 
 
 @pytest.mark.parametrize("case", CASES["temporal_decode"])
-def test_the_frames_of_a_timed_clip(case):
+def test_frames_of_a_timed_clip_equal_the_originals(case):
     frames, length = case["num_frames"], case["video_frames"]
     span = sampling.compute_clip_span(
         frames, case["sampling_rate"], case["fps"], case["target_fps"]
@@ -39,7 +39,7 @@ def test_the_frames_of_a_timed_clip(case):
 
 
 @pytest.mark.parametrize("case", CASES["temporal_segments"])
-def test_the_frames_of_segments(case):
+def test_frames_of_segments_equal_the_originals(case):
     frames, length = case["num_frames"], case["video_frames"]
     if case["mode"] == "test":
         assert sampling.sample_by_segments(frames, length).tolist() == case["frames"]
@@ -55,7 +55,7 @@ def test_a_video_of_one_frame_repeats_it():
 
 
 @pytest.mark.parametrize("case", CASES["spatial_test"])
-def test_sizes_and_boxes_of_views(case):
+def test_sizes_and_boxes_of_views_equal_the_originals(case):
     height, width, crop = case["height"], case["width"], case["crop_size"]
     size = transforms.scale_short_side(width, height, case["short_side"])
     assert list(size[::-1]) == case["resized"]
@@ -65,7 +65,7 @@ def test_sizes_and_boxes_of_views(case):
 
 
 @pytest.mark.parametrize("case", CASES["view_index"])
-def test_the_order_of_views(case):
+def test_the_order_of_views_equals_the_originals(case):
     """Channel 0 holds the clip, channel 1 the column: the order is clip by clip, crops within."""
     crops, clips = case["num_spatial_crops"], case["num_ensemble_views"]
     frames = np.zeros((clips, 8, 24, 3), np.uint8)
@@ -82,7 +82,7 @@ def test_the_order_of_views(case):
 
 
 @pytest.mark.parametrize("case", CASES["random_resized_crop"])
-def test_a_random_crop(case):
+def test_a_random_crop_equals_the_originals(case):
     result = sampling.draw_crop_box(
         case["width"], case["height"], replay_draws(case["draws"]), case["scale"], case["ratio"]
     )
@@ -91,7 +91,7 @@ def test_a_random_crop(case):
 
 
 @pytest.mark.parametrize("case", CASES["random_erasing"])
-def test_an_erased_box(case):
+def test_an_erased_box_equals_the_originals(case):
     size = case["width"], case["height"]
     result = sampling.draw_erase_box(*size, case["probability"], replay_draws(case["draws"]))
     expected = case["box"]
@@ -99,14 +99,14 @@ def test_an_erased_box(case):
 
 
 @pytest.mark.parametrize("case", CASES["cutmix_box"])
-def test_a_cutmix_box(case):
+def test_a_cutmix_box_equals_the_originals(case):
     center = case["center_y"], case["center_x"]
     result = make_cutmix(case["lam"], *center, case["height"], case["width"])
     assert list(result.box) == case["box"]
     assert result.lam == pytest.approx(case["corrected_lam"])
 
 
-def test_mixes_are_drawn_with_the_probabilities_of_the_settings():
+def test_mixes_have_the_probabilities_of_the_settings():
     rng = np.random.RandomState(0)
     mixes = [draw_mix(rng, 32, 0.8, 1.0, 0.5, 0.8) for _ in range(2000)]
     none, boxes = [m.lam == 1 for m in mixes], [m.box != (0, 0, 0, 0) for m in mixes]
@@ -117,8 +117,8 @@ def test_mixes_are_drawn_with_the_probabilities_of_the_settings():
 
 
 @pytest.mark.parametrize("case", CASES["targets"])
-def test_targets(case):
-    """Smoothed over the classes that the recipe names, then mixed with the reversed batch."""
+def test_targets_equal_the_originals(case):
+    """Targets are smoothed over the classes of the recipe, then mixed with the reversed batch."""
     multi = case["kind"] == "multi dataset"
     names = list(case["classes"]) if multi else ["one"]
     classes = list(case["classes"].values()) if multi else [case["classes"]]
@@ -133,14 +133,14 @@ def test_targets(case):
         np.testing.assert_allclose(result, expected, atol=1e-6)
 
 
-def test_smoothing_over_the_own_classes_sums_to_one():
+def test_targets_smoothed_over_one_data_set_sum_to_one():
     target = Tensor(np.stack([build_target_row(1, 3, 0.7), build_target_row(1, 0, 0.7)]))
     result = build_loss((9, 5), False, smoothing=0.1).build_soft_targets(target, 1).asnumpy()
     np.testing.assert_allclose(result.sum(1), 1, rtol=1e-6)
 
 
 @pytest.mark.parametrize("case", CASES["learning_rate"])
-def test_rates(case):
+def test_learning_rates_equal_the_originals(case):
     train = SimpleNamespace(
         lr=case["base_lr"],
         warmup_lr=case["warmup_start_lr"],
@@ -167,14 +167,14 @@ def test_an_update_has_the_rate_of_its_last_micro_batch():
     np.testing.assert_allclose(result, compute_lr_at(epochs, train))
 
 
-def test_drop_path_grows_evenly():
+def test_drop_path_increases_linearly():
     case = CASES["drop_path"]
     rates = np.linspace(0, case["rate"], case["depth"])
     np.testing.assert_allclose(rates, case["per_block"], rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", CASES["parameter_groups"])
-def test_decay_groups(name):
+def test_decay_groups_equal_the_originals(name):
     """The original has a third group for projections, with decay and rate of the first group."""
     net = build_network(load_case(GOLDEN / f"{name}.json"))
     weights, names = net.trainable_params(), map_torch_names(net)

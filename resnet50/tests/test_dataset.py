@@ -34,12 +34,12 @@ from utils.testing.golden import load_case
 
 CASES = load_case(Path(__file__).parent / "golden" / "resnet50_data.json")["eval_preprocessing"]
 FOLDER = ROOT / "resnet50" / "configs" / "resnet50_r50_imagenet_tutorial.yaml"
-ALONE = Runtime()
+ONE_RANK = Runtime()
 SMOKE = ROOT / "resnet50" / "configs" / "resnet50_smoke.yaml"
 
 
 def draw_image(rng: np.random.RandomState, width: int, height: int) -> Image.Image:
-    """Smooth colours, as a photograph has them."""
+    """A picture of smooth colours, similar to a photograph."""
     small = Image.fromarray(rng.randint(0, 256, (6, 8, 3)).astype(np.uint8))
     return small.resize((width, height), Image.Resampling.BICUBIC)
 
@@ -58,7 +58,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def mindrecord(folder) -> Path:
+def record_folder(folder) -> Path:
     """The same images in MindRecord files."""
     for split, name in (("train", "train.mindrecord"), ("val", "val.mindrecord")):
         writer = FileWriter(str(folder / name), shard_num=1, overwrite=True)
@@ -77,40 +77,42 @@ def cifar(tmp_path_factory) -> Path:
     return root
 
 
-def settings(root: Path, *more: str, path: Path = FOLDER) -> Config:
+def make_config(root: Path, *more: str, path: Path = FOLDER) -> Config:
     small = ["data.resize=40", "data.crop=32", "data.batch=4", "data.workers=2", "eval.batch=4"]
     return load_config(Config, path, [f"data.root={root}", *small, *more])
 
 
-def batches(cfg: Config, rt: Runtime = ALONE, epochs: int = 2, skip: int = 0) -> list:
+def read_batches(cfg: Config, rt: Runtime = ONE_RANK, epochs: int = 2, skip: int = 0) -> list:
     samples = read_records(cfg, "train")
     order = build_train_sampler(cfg, samples, rt)
     rows = TrainSource(samples, cfg, order, epochs, skip).dataset()
     return list(rows.create_tuple_iterator(num_epochs=1, output_numpy=True))
 
 
-def assert_same(first: list, second: list) -> None:
-    assert len(first) == len(second) > 0
-    for (image, label), (image_again, label_again) in zip(first, second):
+def assert_same(result: list, expected: list) -> None:
+    assert len(result) == len(expected) > 0
+    for (image, label), (image_again, label_again) in zip(result, expected):
         np.testing.assert_array_equal(image, image_again)
         np.testing.assert_array_equal(label, label_again)
 
 
 def test_a_resumed_run_reads_the_same_crops(folder):
-    whole = batches(settings(folder))
+    whole = read_batches(make_config(folder))
     assert len(whole) == 2 * (15 // 4)
     assert whole[0][0].shape == (4, 3, 32, 32)
     assert whole[0][0].dtype == np.uint8
-    assert_same(batches(settings(folder), skip=2), whole[2:])
-    assert_same(batches(settings(folder), skip=4), whole[4:])
-    assert not np.array_equal(whole[0][0], whole[3][0]), "another epoch, another draw"
+    assert_same(read_batches(make_config(folder), skip=2), whole[2:])
+    assert_same(read_batches(make_config(folder), skip=4), whole[4:])
+    assert not np.array_equal(whole[0][0], whole[3][0]), "another epoch has other crops"
 
 
-def test_mindrecord_yields_the_images_of_the_folder(mindrecord):
+def test_mindrecord_gives_the_images_of_the_folder(record_folder):
     record = ["data.source=mindrecord", "data.train=train.mindrecord", "data.test=val.mindrecord"]
-    folder, packed = (settings(mindrecord, "data.augment=none", *more) for more in ([], record))
-    assert_same(batches(folder), batches(packed))
-    assert_same(read_test_images(folder), read_test_images(packed))
+    plain, packed = (
+        make_config(record_folder, "data.augment=none", *more) for more in ([], record)
+    )
+    assert_same(read_batches(plain), read_batches(packed))
+    assert_same(read_test_images(plain), read_test_images(packed))
 
 
 def test_images_have_the_names_of_files_in_minddatas_order(tmp_path):
@@ -120,7 +122,7 @@ def test_images_have_the_names_of_files_in_minddatas_order(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         draw_image(np.random.RandomState(k), 20, 20).save(path, format="png")
     (tmp_path / "val" / "b" / "notes.txt").touch()
-    cfg = settings(tmp_path, "model.num_classes=4")
+    cfg = make_config(tmp_path, "model.num_classes=4")
     count = read_records(cfg, "test")
     samples = describe_samples(cfg.data, "test", count, build_heads(cfg)[0])
     assert samples.classes == ["Z", "b", "é", ""]
@@ -134,9 +136,9 @@ def test_images_have_the_names_of_files_in_minddatas_order(tmp_path):
         assert samples.labels[k] == label
 
 
-def test_images_without_files_have_numbers_as_names(mindrecord, cifar):
+def test_images_without_files_have_numbers_as_names(record_folder, cifar):
     record = ["data.source=mindrecord", "data.test=val.mindrecord"]
-    for cfg in (settings(mindrecord, *record), settings(cifar, path=SMOKE)):
+    for cfg in (make_config(record_folder, *record), make_config(cifar, path=SMOKE)):
         count = read_records(cfg, "test")
         samples = describe_samples(cfg.data, "test", count, build_heads(cfg)[0])
         assert samples.paths == [str(k) for k in range(count)]
@@ -145,14 +147,16 @@ def test_images_without_files_have_numbers_as_names(mindrecord, cifar):
 
 def test_two_ranks_read_the_images_of_one_rank_with_twice_the_batch(folder):
     plain = ["data.augment=none"]
-    one = batches(settings(folder, *plain, "data.batch=4"), epochs=1)
-    ranks = [batches(settings(folder, *plain, "data.batch=2"), Runtime(r, 2), 1) for r in (0, 1)]
+    one = read_batches(make_config(folder, *plain, "data.batch=4"), epochs=1)
+    ranks = [
+        read_batches(make_config(folder, *plain, "data.batch=2"), Runtime(r, 2), 1) for r in (0, 1)
+    ]
     for whole, first, second in zip(one, *ranks):
         np.testing.assert_array_equal(whole[0], np.concatenate([first[0], second[0]]))
         np.testing.assert_array_equal(whole[1], np.concatenate([first[1], second[1]]))
 
 
-def read_test_images(cfg: Config, rt: Runtime = ALONE) -> list:
+def read_test_images(cfg: Config, rt: Runtime = ONE_RANK) -> list:
     source = EvalSource(read_records(cfg, "test"), cfg, rt)
     result = list(source.create_tuple_iterator(num_epochs=1, output_numpy=True))
     assert len(result) == source.get_dataset_size()
@@ -161,22 +165,22 @@ def read_test_images(cfg: Config, rt: Runtime = ALONE) -> list:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_every_test_image_counts_once_on_any_number_of_ranks(folder, size):
-    alone = np.concatenate([image for image, _ in read_test_images(settings(folder))])
+    alone = np.concatenate([image for image, _ in read_test_images(make_config(folder))])
     assert alone.shape == (9, 1, 3, 32, 32)
-    parts = [read_test_images(settings(folder), Runtime(rank, size)) for rank in range(size)]
+    parts = [read_test_images(make_config(folder), Runtime(rank, size)) for rank in range(size)]
     together = np.concatenate([image for part in parts for image, _ in part])
     assert sorted(x.tobytes() for x in together) == sorted(x.tobytes() for x in alone)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: str(c["resize_short_side"]))
-def test_evaluation_crops_like_the_original(case):
+def test_evaluation_crops_equal_the_originals(case):
     sizes = case["resize_short_side"], case["crop"]
     for image in case["cases"]:
         expected = tuple(image[key] for key in ("scaled_w", "scaled_h", "crop_x", "crop_y"))
         assert compute_center_crop(image["image_w"], image["image_h"], *sizes) == expected
 
 
-def test_evaluation_has_pils_pixels():
+def test_evaluation_pixels_equal_pils():
     """Against PIL's own resize of the decoded image."""
     image, file = draw_image(np.random.RandomState(1), 500, 375), io.BytesIO()
     image.save(file, "JPEG", quality=95)
@@ -187,20 +191,19 @@ def test_evaluation_has_pils_pixels():
 
 
 def test_cifar_images_are_padded_cropped_and_flipped(cifar):
-    cfg = settings(cifar, "data.resize=32", path=SMOKE)
+    cfg = make_config(cifar, "data.resize=32", path=SMOKE)
     samples = read_records(cfg, "train")
     assert samples == 50_000
-    source = TrainSource(samples, cfg, build_train_sampler(cfg, samples, ALONE), 1, 0)
+    source = TrainSource(samples, cfg, build_train_sampler(cfg, samples, ONE_RANK), 1, 0)
     image, label = next(iter(source))
     assert image.shape == (4, 3, 32, 32)
     assert label.max() < 10
     reader = ds.Cifar10Dataset(str(cifar), "train", shuffle=False)
     plain = next(reader.create_dict_iterator(num_epochs=1, output_numpy=True))["image"]
-    cfg = settings(cifar, "data.resize=32", "data.augment=none", path=SMOKE)
-    order = build_train_sampler(cfg, samples, ALONE)
+    cfg = make_config(cifar, "data.resize=32", "data.augment=none", path=SMOKE)
+    order = build_train_sampler(cfg, samples, ONE_RANK)
     image, _ = next(iter(TrainSource(samples, cfg, order, 1, 0)))
-    first = order.sample_at(0)[0] % 20  # twenty distinct images, again and again
-    if first == 0:
+    if order.sample_at(0)[0] % 20 == 0:  # twenty distinct images are repeated
         np.testing.assert_array_equal(image[0], plain.transpose(2, 0, 1))
     assert {im.tobytes() for im, _ in read_distinct_images(cifar)} >= {im.tobytes() for im in image}
 
@@ -214,7 +217,7 @@ def read_distinct_images(cifar: Path) -> list:
     return result
 
 
-# Data of five images a class, and the numbers of those that are broken, in two classes.
+# Data of five images a class, and the numbers of those that are damaged, in two classes.
 FORMS = {
     "folder": ["data.test=train"],
     "mindrecord": [
@@ -223,11 +226,11 @@ FORMS = {
         "data.test=train.mindrecord",
     ],
 }
-BROKEN = {2: 900, 13: 0}  # the bytes that are kept
+DAMAGED = {2: 900, 13: 0}  # the bytes that are kept
 RARE = ["data.max_unreadable=0.2"]
 
 
-def save_broken(root: Path, folder: Path, broken: dict[int, int], column: bool = True) -> None:
+def save_damaged(root: Path, folder: Path, damaged: dict[int, int], column: bool = True) -> None:
     """The training images of a folder, some of them cut, as class folders and as a MindRecord."""
     writer = FileWriter(str(root / "train.mindrecord"), shard_num=1)
     schema = {"image": {"type": "bytes"}, "label": {"type": "int32"}}
@@ -235,7 +238,7 @@ def save_broken(root: Path, folder: Path, broken: dict[int, int], column: bool =
     for number in range(15):
         label, i = divmod(number, 5)
         name = f"class_{label}/{i}.JPEG"
-        content = (folder / "train" / name).read_bytes()[: broken.get(number)]
+        content = (folder / "train" / name).read_bytes()[: damaged.get(number)]
         (root / "train" / f"class_{label}").mkdir(parents=True, exist_ok=True)
         (root / "train" / name).write_bytes(content)
         row = {"image": content, "label": label}
@@ -244,28 +247,32 @@ def save_broken(root: Path, folder: Path, broken: dict[int, int], column: bool =
 
 
 @pytest.fixture(scope="module")
-def broken(folder, tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("broken")
-    save_broken(root, folder, BROKEN)
+def damaged_folder(folder, tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("damaged")
+    save_damaged(root, folder, DAMAGED)
     return root
 
 
 def build_train_source(cfg: Config, epochs: int = 2) -> TrainSource:
     samples = read_records(cfg, "train")
-    return TrainSource(samples, cfg, build_train_sampler(cfg, samples, ALONE), epochs, 0)
+    return TrainSource(samples, cfg, build_train_sampler(cfg, samples, ONE_RANK), epochs, 0)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_broken_image_is_replaced_counted_and_named_once(folder, broken, form, log_messages):
+def test_a_damaged_image_is_replaced_counted_and_named_once(
+    folder, damaged_folder, form, log_messages
+):
     plain = ["data.augment=none", "data.batch=5", *RARE, *FORMS[form]]
-    sound = {}
-    for images, labels in batches(settings(folder, "data.augment=none", "data.batch=5"), epochs=1):
-        sound.update((image.tobytes(), int(label)) for image, label in zip(images, labels))
-    source = build_train_source(settings(broken, *plain))
+    label_of = {}
+    for images, labels in read_batches(
+        make_config(folder, "data.augment=none", "data.batch=5"), epochs=1
+    ):
+        label_of.update((image.tobytes(), int(label)) for image, label in zip(images, labels))
+    source = build_train_source(make_config(damaged_folder, *plain))
     rows = [row for images, labels in source for row in zip(images, labels)]
     assert len(rows) == 30
-    assert [sound[image.tobytes()] for image, _ in rows] == [label for _, label in rows]
-    assert len({image.tobytes() for image, _ in rows}) == 13, "the others all come"
+    assert [label_of[image.tobytes()] for image, _ in rows] == [label for _, label in rows]
+    assert len({image.tobytes() for image, _ in rows}) == 13, "all other images appear"
     assert (source.unreadable.count, source.find_fault()) == (2, "")
     assert len(log_messages) == 2
     for name in ("class_0/2.JPEG", "class_2/3.JPEG"):
@@ -273,69 +280,69 @@ def test_a_broken_image_is_replaced_counted_and_named_once(folder, broken, form,
         assert "not a readable image" in line
 
 
-def test_an_image_of_a_mindrecord_without_names_is_named_by_its_number(
+def test_an_error_in_a_mindrecord_without_names_has_the_image_number(
     folder, tmp_path, log_messages
 ):
-    save_broken(tmp_path, folder, {2: 900}, column=False)
-    assert len(list(build_train_source(settings(tmp_path, *FORMS["mindrecord"], *RARE)))) == 6
+    save_damaged(tmp_path, folder, {2: 900}, column=False)
+    assert len(list(build_train_source(make_config(tmp_path, *FORMS["mindrecord"], *RARE)))) == 6
     assert [f"image 2 in {tmp_path / 'train.mindrecord'}" in line for line in log_messages] == [
         True
     ]
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_resumed_run_reads_the_same_replacements(broken, form):
-    """The resumed run has no record of the broken images."""
-    cfg = settings(broken, *RARE, *FORMS[form])
-    whole = batches(cfg, epochs=4)
-    assert_same(batches(cfg, epochs=4), whole)
+def test_a_resumed_run_reads_the_same_replacements(damaged_folder, form):
+    """The resumed run has no record of the damaged images."""
+    cfg = make_config(damaged_folder, *RARE, *FORMS[form])
+    whole = read_batches(cfg, epochs=4)
+    assert_same(read_batches(cfg, epochs=4), whole)
     for skip in (2, 3, 7):
-        assert_same(batches(cfg, epochs=4, skip=skip), whole[skip:])
-    assert_same(batches(settings(broken, *RARE), epochs=4), whole)
+        assert_same(read_batches(cfg, epochs=4, skip=skip), whole[skip:])
+    assert_same(read_batches(make_config(damaged_folder, *RARE), epochs=4), whole)
 
 
-def test_a_replacement_does_not_change_the_other_crops(broken, monkeypatch):
-    cfg = settings(broken, *RARE)
-    replaced = batches(cfg)
+def test_a_replacement_does_not_change_the_other_crops(damaged_folder, monkeypatch):
+    cfg = make_config(damaged_folder, *RARE)
+    replaced = read_batches(cfg)
     black = np.zeros((3, 32, 32), np.uint8), 0
     monkeypatch.setattr(TrainSource, "read_replacement", lambda *_: black)
-    numbers = np.concatenate([build_train_sampler(cfg, 15, ALONE).epoch(e) for e in range(2)])
-    bad = np.isin(numbers, list(BROKEN))
-    first, second = (
-        np.concatenate([image for image, _ in rows]) for rows in (replaced, batches(cfg))
+    numbers = np.concatenate([build_train_sampler(cfg, 15, ONE_RANK).epoch(e) for e in range(2)])
+    bad = np.isin(numbers, list(DAMAGED))
+    usual, changed = (
+        np.concatenate([image for image, _ in rows]) for rows in (replaced, read_batches(cfg))
     )
     assert bad.any()
-    np.testing.assert_array_equal((first != second).any(axis=(1, 2, 3)), bad)
+    np.testing.assert_array_equal((usual != changed).any(axis=(1, 2, 3)), bad)
 
 
-def test_an_unreadable_image_is_not_read_again(broken, monkeypatch):
+def test_an_unreadable_image_is_not_read_again(damaged_folder, monkeypatch):
     numbers, read = [], Images.read
     monkeypatch.setattr(Images, "read", lambda self, k: numbers.append(k) or read(self, k))
-    assert len(list(build_train_source(settings(broken, *RARE), epochs=20))) == 60
-    assert [numbers.count(k) for k in BROKEN] == [1, 1]
-    assert len(set(numbers)) > 6, "drawn anew in each epoch"
+    assert len(list(build_train_source(make_config(damaged_folder, *RARE), epochs=20))) == 60
+    assert [numbers.count(k) for k in DAMAGED] == [1, 1]
+    assert len(set(numbers)) > 6, "each epoch chooses new replacements"
 
 
-def test_too_many_broken_images_are_reported_in_one_line(broken):
-    source = build_train_source(settings(broken))
+def test_too_many_damaged_images_are_reported_in_one_line(damaged_folder):
+    source = build_train_source(make_config(damaged_folder))
     assert len(list(source)) == 6
     assert source.find_fault() == (
         "data.max_unreadable: 2 of 15 images could not be read, more than 1.00% (the first: "
-        f"{broken / 'train' / 'class_0' / '2.JPEG'}); remove them, or raise the limit"
+        f"{damaged_folder / 'train' / 'class_0' / '2.JPEG'}); remove them, or raise the limit"
     )
 
 
-def test_a_training_without_any_readable_image_ends(folder, tmp_path):
-    save_broken(tmp_path, folder, dict.fromkeys(range(15), 10))
-    source = build_train_source(settings(tmp_path))
+def test_training_without_readable_images_fails(folder, tmp_path):
+    save_damaged(tmp_path, folder, dict.fromkeys(range(15), 10))
+    source = build_train_source(make_config(tmp_path))
     assert not any(image.any() for image, _ in source)
     assert "15 of 15 images" in source.find_fault()
 
 
 def test_an_image_of_the_blank_colour_is_readable(folder, tmp_path):
-    save_broken(tmp_path, folder, {})
+    save_damaged(tmp_path, folder, {})
     Image.new("RGB", (50, 40), tuple(BLANK)).save(tmp_path / "train" / "class_0" / "5.png")
-    cfg = settings(tmp_path, "data.batch=16", "data.test=train")
+    cfg = make_config(tmp_path, "data.batch=16", "data.test=train")
     source = build_train_source(cfg, epochs=1)
     ((images, _),) = list(source)
     (row,) = find_blank_images(images)
@@ -347,14 +354,14 @@ def test_an_image_of_the_blank_colour_is_readable(folder, tmp_path):
 def test_no_transform_changes_the_blank_colour():
     image = decode_or_blank(np.zeros(9, np.uint8))
     for more in (["data.crop=224", "data.resize=256"], ["data.crop=31"], ["data.augment=none"]):
-        operators = list_train_transforms(settings(Path(), *more).data)
+        operators = list_train_transforms(make_config(Path(), *more).data)
         for seed in range(100):
             ds.config.set_seed(seed)
             view = functools.reduce(lambda x, operator: operator(x), operators, image)
             assert (view == BLANK[:, None, None]).all()
 
 
-def dangle(root: Path, *numbers: int) -> list[Path]:
+def replace_by_dangling_links(root: Path, *numbers: int) -> list[Path]:
     """Replaces training images by links to files that do not exist."""
     files = [root / "train" / f"class_{n // 5}" / f"{n % 5}.JPEG" for n in numbers]
     for file in files:
@@ -366,11 +373,11 @@ def dangle(root: Path, *numbers: int) -> list[Path]:
 def test_files_that_cannot_be_opened_are_replaced_counted_and_named_once(
     folder, tmp_path, log_messages
 ):
-    """As broken images are; MindData's pipeline ends at the first of them."""
-    save_broken(tmp_path, folder, {2: 900})
-    cfg = settings(tmp_path, "data.augment=none", "data.batch=5", "data.max_unreadable=0.5")
+    """They are replaced like damaged images; MindData's own pipeline fails at the first of them."""
+    save_damaged(tmp_path, folder, {2: 900})
+    cfg = make_config(tmp_path, "data.augment=none", "data.batch=5", "data.max_unreadable=0.5")
     expected = list(build_train_source(cfg))
-    files = dangle(tmp_path, 4, 5, 13)
+    files = replace_by_dangling_links(tmp_path, 4, 5, 13)
     source = build_train_source(cfg)
     result = list(source)
     assert source.find_fault() == ""
@@ -389,27 +396,27 @@ def test_files_that_cannot_be_opened_are_replaced_counted_and_named_once(
         assert {image.tobytes() for image in images} <= readable
 
 
-def test_a_resumed_run_replaces_files_that_cannot_be_opened_alike(folder, tmp_path):
-    save_broken(tmp_path, folder, {})
-    dangle(tmp_path, 6, 11)
-    cfg = settings(tmp_path, "data.max_unreadable=0.5")
+def test_a_resumed_run_makes_the_same_replacements_of_missing_files(folder, tmp_path):
+    save_damaged(tmp_path, folder, {})
+    replace_by_dangling_links(tmp_path, 6, 11)
+    cfg = make_config(tmp_path, "data.max_unreadable=0.5")
     whole = list(build_train_source(cfg))
     samples = read_records(cfg, "train")
     for skip in (2, 4):
-        order = build_train_sampler(cfg, samples, ALONE)
+        order = build_train_sampler(cfg, samples, ONE_RANK)
         assert_same(list(TrainSource(samples, cfg, order, 2, skip)), whole[skip:])
 
 
 def test_too_many_files_that_cannot_be_opened_stop_the_run(folder, tmp_path):
-    save_broken(tmp_path, folder, {})
-    cfg = settings(tmp_path, "data.test=train")
-    files = dangle(tmp_path, 6)
+    save_damaged(tmp_path, folder, {})
+    cfg = make_config(tmp_path, "data.test=train")
+    files = replace_by_dangling_links(tmp_path, 6)
     source = build_train_source(cfg)
     assert len(list(source)) == 6
     assert source.find_fault().startswith("data.max_unreadable: 1 of 15 images could not be read")
     with pytest.raises(ValueError, match="class_1/1.JPEG"):
         read_test_images(cfg)
-    dangle(tmp_path, *(n for n in range(15) if n != 6))
+    replace_by_dangling_links(tmp_path, *(n for n in range(15) if n != 6))
     source = build_train_source(cfg)
     assert len(list(source)) == 6
     assert source.find_fault().startswith("data.root: cannot read")
@@ -417,8 +424,8 @@ def test_too_many_files_that_cannot_be_opened_stop_the_run(folder, tmp_path):
 
 
 def test_changed_class_folders_are_reported(folder, tmp_path):
-    save_broken(tmp_path, folder, {2: 900})
-    source = build_train_source(settings(tmp_path))
+    save_damaged(tmp_path, folder, {2: 900})
+    source = build_train_source(make_config(tmp_path))
     list(source)
     (tmp_path / "train" / "class_0" / "2.JPEG").unlink()
     with pytest.raises(ValueError, match="data.train: .*class_0 has changed"):
@@ -426,12 +433,12 @@ def test_changed_class_folders_are_reported(folder, tmp_path):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_broken_image_counts_in_no_evaluation(broken, form, log_messages):
-    cfg = settings(broken, *FORMS[form])
-    source = EvalSource(read_records(cfg, "test"), cfg, ALONE)
+def test_an_evaluation_does_not_count_damaged_images(damaged_folder, form, log_messages):
+    cfg = make_config(damaged_folder, *FORMS[form])
+    source = EvalSource(read_records(cfg, "test"), cfg, ONE_RANK)
     rows = list(source.create_tuple_iterator(num_epochs=1, output_numpy=True))
     valid = np.concatenate([row[2] for row in rows])
-    assert np.flatnonzero(~valid).tolist() == [*BROKEN, 15]
+    assert np.flatnonzero(~valid).tolist() == [*DAMAGED, 15]
     assert source.unreadable.count == len(log_messages) == 2
     samples = describe_samples(cfg.data, "test", 15, build_heads(cfg)[0])
     assert samples.labels == [0] * 5 + [1] * 5 + [2] * 5
@@ -450,10 +457,10 @@ def test_a_broken_image_counts_in_no_evaluation(broken, form, log_messages):
 )
 def test_wrong_data_is_refused(folder, change, words):
     with pytest.raises(ValueError, match=words):
-        read_records(settings(folder, change), "train")
+        read_records(make_config(folder, change), "train")
 
 
-def test_a_label_out_of_range_is_refused(mindrecord):
+def test_a_label_out_of_range_is_refused(record_folder):
     record = ["data.source=mindrecord", "data.test=val.mindrecord", "model.num_classes=2"]
     with pytest.raises(ValueError, match="there is a label 2"):
-        read_test_images(settings(mindrecord, *record))
+        read_test_images(make_config(record_folder, *record))

@@ -1,4 +1,4 @@
-"""Every array of every known format is converted."""
+"""Conversion of every array of every supported format."""
 
 import re
 
@@ -13,29 +13,31 @@ from utils.weights.convert import NORM, convert
 
 SETTINGS = {"num_classes": 5, "mean": (0.5,) * 3, "std": (0.5,) * 3}
 
-BACK = {theirs: ours for ours, theirs in NORM.items()}
+BACK = {published: local for local, published in NORM.items()}
 
 
-def torch_leaves(name: str) -> str:
+def rename_to_torchvision(name: str) -> str:
     module, _, leaf = name.rpartition(".")
     return f"{module}.{BACK.get(leaf, leaf)}"
 
 
-def nvidia(name: str) -> str:
-    spelled = re.sub(r"^layer(\d)", lambda m: f"layers.{int(m[1]) - 1}", torch_leaves(name))
-    return f"module.{spelled}"
+def rename_to_nvidia(name: str) -> str:
+    renamed = re.sub(
+        r"^layer(\d)", lambda m: f"layers.{int(m[1]) - 1}", rename_to_torchvision(name)
+    )
+    return f"module.{renamed}"
 
 
-def zoo(name: str) -> str:
+def rename_to_zoo(name: str) -> str:
     name = name.replace("downsample", "down_sample_layer").replace("fc.", "end_point.")
     return re.sub(r"(layer.*bn\d)\.", r"\1d.", name)
 
 
-def mindcv(name: str) -> str:
+def rename_to_mindcv(name: str) -> str:
     return re.sub(r"^fc\.", "classifier.", name.replace("downsample", "down_sample"))
 
 
-def zoo_se(name: str) -> str:
+def rename_to_zoo_se(name: str) -> str:
     if re.match(r"layer[234]\.0\.", name):
         name = name.replace("downsample.1", "downsample.2").replace("downsample.0", "downsample.1")
         name = name.replace("conv2.", "e2.0.").replace("bn2.", "e2.1.")
@@ -44,21 +46,21 @@ def zoo_se(name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("arch", "spell"),
+    ("arch", "rename"),
     [
-        *[(f"resnet{depth}", torch_leaves) for depth in (18, 34, 50, 101, 152)],
-        ("resnet50", nvidia),
-        ("resnet18", zoo),
-        ("resnet50", mindcv),
-        ("se_resnet50", zoo_se),
+        *[(f"resnet{depth}", rename_to_torchvision) for depth in (18, 34, 50, 101, 152)],
+        ("resnet50", rename_to_nvidia),
+        ("resnet18", rename_to_zoo),
+        ("resnet50", rename_to_mindcv),
+        ("se_resnet50", rename_to_zoo_se),
     ],
 )
-def test_every_array_of_a_published_format_is_used(arch, spell):
+def test_every_array_of_a_published_format_is_used(arch, rename):
     shapes = get_shapes(build_network(arch, **SETTINGS))
     values = {
         name: np.full(shape, i % 97, np.float32) for i, (name, shape) in enumerate(shapes.items())
     }
-    source = {spell(name): value for name, value in values.items()}
+    source = {rename(name): value for name, value in values.items()}
     assert len(source) == len(shapes)
     converted = convert(source, shapes, NETWORK)
     assert converted.missing == []
@@ -70,10 +72,12 @@ def test_every_array_of_a_published_format_is_used(arch, spell):
 
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "module.model.", "backbone."])
-@pytest.mark.parametrize("spell", [torch_leaves, nvidia, zoo, mindcv])
-def test_every_format_may_have_the_prefix_of_a_wrapper(prefix, spell):
+@pytest.mark.parametrize(
+    "rename", [rename_to_torchvision, rename_to_nvidia, rename_to_zoo, rename_to_mindcv]
+)
+def test_every_format_may_have_the_prefix_of_a_wrapper(prefix, rename):
     shapes = get_shapes(build_network("resnet18", **SETTINGS))
-    source = {prefix + spell(name): np.zeros(shape) for name, shape in shapes.items()}
+    source = {prefix + rename(name): np.zeros(shape) for name, shape in shapes.items()}
     converted = convert(source, shapes, NETWORK)
     assert (converted.missing, set(converted.arrays)) == ([], set(shapes))
 

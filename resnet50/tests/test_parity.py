@@ -1,4 +1,4 @@
-"""ResNet against torchvision, number by number (tolerances: see each test).
+"""ResNet against torchvision (tolerances: see each test).
 
 `resnet50*.json` were computed by torchvision; `variants.json` by `golden/reference.py`, with
 torchvision's own networks.
@@ -44,12 +44,12 @@ def test_scores_at_full_size_equal_torchvisions():
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_scores_of_every_depth(name):
+def test_scores_of_every_depth_equal_torchvisions(name):
     assert_scores(VARIANTS[name])
 
 
 @pytest.mark.parametrize("case", [SMALL, *VARIANTS.values()], ids=lambda c: c["config"]["arch"])
-def test_activations_on_the_way(case):
+def test_activations_of_cells_equal_torchvisions(case):
     taps = {point: v for point, v in case["eval"]["taps"].items() if point != "avgpool"}
     assert_activations(build_network(case), taps, make_clip(case))
 
@@ -63,10 +63,10 @@ TRAINED = [
 
 
 @pytest.mark.parametrize("case", TRAINED, ids=lambda c: c["config"]["arch"])
-def test_training_loss_gradients_and_buffers(case):
-    """Loss 1e-4, gradient norms 2 %, running statistics 1e-3.
+def test_training_loss_gradients_and_buffers_equal_torchvisions(case):
+    """Tolerances: loss 1e-4, gradient norms 2 %, running statistics 1e-3.
 
-    And three times what PyTorch's own float32 is away from float64: 0.25 % at 50 layers.
+    Each plus three times the error of PyTorch's float32 against float64: 0.25 % at 50 layers.
     """
     net, train = build_network(case).set_train(True), case["train"]
     image, label = make_inputs(case)
@@ -86,12 +86,12 @@ def test_training_loss_gradients_and_buffers(case):
 
 
 @pytest.mark.parametrize("part", [pytest.param("step", marks=pytest.mark.slow), "step_decay"])
-def test_five_updates_with_the_no_decay_groups(part):
+def test_five_updates_with_the_no_decay_groups_equal_torchvisions(part):
     recorded, step = SMALL["train"][part], build_train_step(SMALL, part)
     assert assert_updates(step, make_inputs(SMALL), recorded, "delta_norm") > 100
 
 
-def test_names_and_counts_are_torchvisions():
+def test_names_and_counts_equal_torchvisions():
     for case in VARIANTS.values():
         net = model.build_network(**case["config"], mean=MEAN, std=STD)
         assert sum(p.size for p in net.trainable_params()) == case["parameters"]
@@ -115,6 +115,6 @@ def test_names_and_counts_are_torchvisions():
         ("se_resnet50", 1001, 28_203_593, 175),
     ],
 )
-def test_published_counts(arch, classes, parameters, tensors):
+def test_counts_equal_the_published_ones(arch, classes, parameters, tensors):
     weights = model.build_network(arch, num_classes=classes, mean=MEAN, std=STD).trainable_params()
     assert (sum(p.size for p in weights), len(weights)) == (parameters, tensors)

@@ -48,7 +48,7 @@ def assert_points(result: np.ndarray, points: list) -> None:
 
 
 @pytest.mark.parametrize("case", CASES["tutorial_cosine"] + CASES["tutorial_cosine_short"])
-def test_the_tutorials_cosine(case):
+def test_the_cosine_rates_equal_the_tutorials(case):
     result = compute_rates("tutorial_cosine", case, case["steps_per_epoch"])
     assert len(result) == case["total_epochs"] * case["steps_per_epoch"]
     whole = list(enumerate(case.get("all_values_float32", [])))
@@ -56,20 +56,20 @@ def test_the_tutorials_cosine(case):
 
 
 @pytest.mark.parametrize("case", CASES["zoo_other_modes"], ids=lambda case: case["mode"])
-def test_the_zoos_other_modes(case):
+def test_the_other_rates_equal_the_zoos(case):
     assert_points(
         compute_rates(case["mode"], case, case["steps_per_epoch"]), case["values_float32"]
     )
 
 
 @pytest.mark.parametrize("case", CASES["standard_cosine"])
-def test_warm_up_and_cosine(case):
+def test_rates_with_warm_up_and_cosine_equal_the_originals(case):
     steps = {"epochs": case["total_steps"], "warmup_epochs": case["warmup_steps"]}
     assert_points(compute_rates("cosine", case, 1, **steps), case["values"])
 
 
 @pytest.mark.parametrize("case", CASES["nvidia_per_epoch"])
-def test_nvidias_rate_changes_from_epoch_to_epoch(case):
+def test_nvidias_rate_changes_once_per_epoch(case):
     result = compute_rates("cosine", case, 3, lr_changes="epoch")
     assert_points(result[::3], case["values"])
     assert (result[::3] == result[2::3]).all()
@@ -91,7 +91,7 @@ def test_a_curve_may_be_longer_than_the_run():
     np.testing.assert_array_equal(short, whole[: 24 * 5])
 
 
-def test_the_lars_yamls_rates_are_mlperfs():
+def test_rates_of_the_lars_yaml_equal_mlperfs():
     """32,768 images an update on 128 devices: 39 updates an epoch, 2,267 in all."""
     cfg = load_config(Config, CONFIGS / "resnet50_r50_imagenet_lars.yaml")
     order = TrainSampler(1_281_167, cfg.data.batch, 0, 128, 0)
@@ -106,7 +106,7 @@ def test_the_lars_yamls_rates_are_mlperfs():
 
 
 @pytest.mark.parametrize("name", ["sgd", "lars"])
-def test_the_optimizer_is_the_one_that_the_settings_name(name):
+def test_the_settings_choose_the_optimizer(name):
     path, small = CONFIGS / "resnet50_smoke.yaml", ["model.first_width=2", "train.nesterov=false"]
     changes = [f"train.optimizer={name}", "train.trust_coefficient=0.02", "train.epsilon=0.5"]
     cfg = load_config(Config, path, [*small, *changes])
@@ -123,14 +123,14 @@ def test_the_optimizer_is_the_one_that_the_settings_name(name):
         np.testing.assert_allclose(step.optimizer.rates.asnumpy(), [lr, lr], rtol=1e-6)
 
 
-def test_lars_refuses_what_it_does_not_define():
+def test_lars_refuses_settings_that_it_does_not_define():
     for wrong in ({"nesterov": True}, {"epsilon": -1.0}, {"trust_coefficient": 0.0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Train(optimizer="lars", **wrong)
 
 
 @pytest.mark.parametrize("case", CASES["label_smoothing"], ids=lambda c: str(c["logits_seed"]))
-def test_both_label_smoothings(case):
+def test_both_label_smoothings_equal_the_originals(case):
     generator = np.random.Generator(np.random.PCG64(case["logits_seed"]))
     scores = generator.standard_normal(case["shape"]) * case["logits_scale"]
     scores, label = Tensor(scores.astype(np.float32)), Tensor(np.array(case["labels"], np.int32))
@@ -152,7 +152,7 @@ def resnet101():
     return build_network("resnet101", num_classes=1000, mean=MEAN, std=STD)
 
 
-def test_decay_groups(resnet50):
+def test_decay_groups_equal_the_originals(resnet50):
     expected, names = CASES["weight_decay_groups"]["resnet50"], map_torch_names(resnet50)
     weights = resnet50.trainable_params()
     train = SimpleNamespace(decay="norms_and_biases", weight_decay=0.5)
@@ -169,7 +169,7 @@ def test_decay_groups(resnet50):
 
 
 @pytest.mark.parametrize("case", CASES["all_reduce_split"][:3], ids=lambda c: c["arch"])
-def test_all_reduce_buckets(case, resnet50, resnet101):
+def test_all_reduce_buckets_equal_the_originals(case, resnet50, resnet101):
     net = {"resnet50": resnet50, "resnet101": resnet101}[case["arch"]]
     weights, names = net.trainable_params(), map_torch_names(net)
     assert len(weights) == case["trainable_tensors"]
@@ -187,7 +187,7 @@ def test_all_reduce_buckets(case, resnet50, resnet101):
     ("indices", "layers"),
     [([80, 210, 313], ["layer3.0.bn3", "layer3.15.conv1"]), ([180, 313], ["layer3.11.conv3"])],
 )
-def test_published_indices_that_fall_on_layer_ends(indices, layers, resnet101):
+def test_published_indices_are_layer_ends(indices, layers, resnet101):
     names = [p.name for p in resnet101.trainable_params()]
     assert segment_ends(names, layers) == indices
 

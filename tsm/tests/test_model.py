@@ -26,7 +26,7 @@ VARIANTS = {case["name"]: case for case in load_case(GOLDEN / "variants.json")}
 
 
 @pytest.mark.parametrize("case", OPS["shift"], ids=lambda c: str(c["input_shape"]))
-def test_the_shift_and_its_gradient(case):
+def test_the_shift_and_its_gradient_equal_the_originals(case):
     x = Tensor(generate_input(case["input_seed"], case["input_shape"]))
     weight = Tensor(generate_input(case["grad_seed"], case["input_shape"]))
 
@@ -42,7 +42,7 @@ def test_the_shift_and_its_gradient(case):
 
 
 @pytest.mark.parametrize("case", OPS["temporal_pool"], ids=lambda c: str(c["input_shape"]))
-def test_the_temporal_pool(case):
+def test_the_temporal_pool_equals_the_original(case):
     x = Tensor(generate_input(case["input_seed"], case["input_shape"]))
     y = temporal_max_pool(x, case["n_segment"]).asnumpy()
     np.testing.assert_allclose(y, case["output"], rtol=1e-6)
@@ -56,7 +56,7 @@ def test_streaming_equals_the_offline_past_shift():
 
 
 @pytest.mark.parametrize("name", ["resnet18_8f_unidirectional", "mobilenetv2_8f_unidirectional"])
-def test_frame_by_frame_equals_the_clip(name):
+def test_streaming_scores_equal_the_recorded_frame_scores(name):
     """One frame at a time, with buffers, against the recorded frame scores."""
     case = next(
         c for n, c in VARIANTS.items() if c["config"]["unidirectional"] and n[:8] == name[:8]
@@ -101,7 +101,7 @@ def test_uint8_clips_are_normalised_in_the_network():
     )
 
 
-def test_clips_do_not_see_each_other():
+def test_the_shift_does_not_mix_clips():
     x = np.random.RandomState(0).randn(8, 8, 1, 1).astype(np.float32)
     both = shift(Tensor(x), 4, 1).asnumpy()
     separate = [shift(Tensor(part), 4, 1).asnumpy() for part in (x[:4], x[4:])]
@@ -112,7 +112,7 @@ def test_clips_do_not_see_each_other():
     ("arch", "shifted"),
     [("resnet18", 8), ("resnet50", 16), ("resnet101", 18), ("resnet152", 26), ("mobilenetv2", 10)],
 )
-def test_the_published_number_of_blocks_is_shifted(arch, shifted):
+def test_the_number_of_shifted_blocks_is_the_published_one(arch, shifted):
     names = [name for name in TSM(3, 8, arch=arch).parameters_dict() if ".net.weight" in name]
     assert len(names) == shifted
 
@@ -129,12 +129,12 @@ def test_the_published_number_of_blocks_is_shifted(arch, shifted):
         ({"before_softmax": False, "consensus": "identity"}, "model.consensus must be avg"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(settings, message):
+def test_incompatible_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         TSM(**{"num_classes": 3, "segments": 8, **settings})
 
 
-def test_mixed_precision_keeps_batch_norms_and_scores_in_float32():
+def test_batch_norms_and_scores_are_float32_in_mixed_precision():
     clip = Tensor(np.random.RandomState(0).randn(1, 2, 3, 32, 32).astype(np.float32))
     exact = TSM(3, 2, arch="resnet18", first_width=8).set_train(False)
     expected = exact(clip).asnumpy()

@@ -33,7 +33,7 @@ SIZES = [
 
 
 @pytest.mark.parametrize(("settings", "classes", "parameters", "tensors", "entries"), SIZES)
-def test_sizes_are_the_published_ones(settings, classes, parameters, tensors, entries):
+def test_counts_equal_the_published_ones(settings, classes, parameters, tensors, entries):
     net = TSM(classes, 8, **settings)
     weights = net.trainable_params()
     assert sum(p.size for p in weights) == parameters
@@ -43,7 +43,7 @@ def test_sizes_are_the_published_ones(settings, classes, parameters, tensors, en
 
 
 @pytest.mark.parametrize("name", ["tsm_r50_8f", "tsm_r50_8f_small"])
-def test_names_and_order_are_the_originals(name):
+def test_names_and_order_equal_the_originals(name):
     manifest = load_case(GOLDEN / f"{name}.json")["manifest"]
     ours = list(map_torch_names(TSM(400, 8)).values())
     theirs = [name for name, _, _ in manifest if not name.endswith("num_batches_tracked")]
@@ -95,7 +95,7 @@ SOURCES = [
 
 
 @pytest.mark.parametrize(("source", "settings", "new_head"), SOURCES)
-def test_published_names_are_consumed_on_both_sides(source, settings, new_head):
+def test_conversion_uses_every_published_array_and_every_parameter(source, settings, new_head):
     shapes = load_manifest(source)
     net = TSM(segments=8, **settings)
     targets = get_shapes(net)
@@ -116,7 +116,7 @@ def test_every_format_may_have_the_prefix_of_a_wrapper(source, prefix):
     assert detected == (prefix, detect_format(names))
 
 
-def test_a_backbone_alone_has_the_format_of_mmaction2():
+def test_a_backbone_without_a_head_is_detected_as_mmaction2():
     names = [name for name in load_manifest("mmaction2_tsm_r50") if name.startswith("backbone.")]
     assert detect_prefix_and_format(names, NETWORK.convert) == ("", "mmaction2")
     assert detect_prefix_and_format([f"module.{name}" for name in names], NETWORK.convert) == (
@@ -125,7 +125,7 @@ def test_a_backbone_alone_has_the_format_of_mmaction2():
     )
 
 
-def test_every_array_gets_its_own_name():
+def test_conversion_gives_every_array_the_right_name():
     """Weights are a function of the name, so a swap of two arrays of one shape would show."""
     shapes = load_manifest("mmaction2_tsm_r50")
     source = fill_state(shapes)
@@ -143,7 +143,7 @@ def test_every_array_gets_its_own_name():
         np.testing.assert_array_equal(arrays[ours], source[theirs])
 
 
-def test_our_own_names_pass_through():
+def test_names_of_this_zoo_are_unchanged():
     net = TSM(5, 8, arch="resnet18")
     source = {name: p.asnumpy() for name, p in weights_of(net).items()}
     targets = {name: value.shape for name, value in source.items()}
@@ -180,7 +180,7 @@ def test_a_flow_network_starts_from_the_mean_over_rgb():
         ),
     ],
 )
-def test_weights_that_do_not_fit_are_named(change, message):
+def test_weights_that_do_not_fit_are_refused_by_name(change, message):
     source = fill_state(load_manifest("tsm_r50_k400"))
     change(source)
     targets = get_shapes(TSM(400, 8))
@@ -197,7 +197,7 @@ def test_formats_are_detected():
         detect_format(["encoder.weight"])
 
 
-def test_both_names_of_the_mobilenet_classifier_are_one_weight():
+def test_both_names_of_the_mobilenet_classifier_mean_one_weight():
     assert canonical_name("module.base_model.classifier.weight") == canonical_name("new_fc.weight")
 
 
@@ -210,6 +210,6 @@ def test_both_names_of_the_mobilenet_classifier_are_one_weight():
         ("backbone.conv2.conv.weight", "base_model.features.18.0.weight"),
     ],
 )
-def test_names_of_mmaction2s_mobilenet(theirs, ours):
+def test_mmaction2s_names_of_mobilenet_are_converted(theirs, ours):
     assert detect_format([theirs, "backbone.layer2.1.conv.1.bn.bias"]) == "mmaction2_mobilenet"
     assert canonical_name(theirs, "mmaction2_mobilenet") == ours

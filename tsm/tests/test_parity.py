@@ -49,7 +49,7 @@ def test_scores_at_full_size_equal_the_originals():
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in LARGE else n for n in VARIANTS]
 )
-def test_scores_of_every_variant(name):
+def test_scores_of_every_variant_equal_the_reference(name):
     case = VARIANTS[name]
     expected = np.array(case["eval"]["logits64"])
     tolerance = 1e-5 if "mobilenet" in name else 1e-4
@@ -61,7 +61,7 @@ def test_scores_of_every_variant(name):
     [SMALL, VARIANTS["resnet50_8f_tpool"], VARIANTS["mobilenetv2_8f"]],
     ids=lambda case: case.get("name", "resnet50_8f"),
 )
-def test_activations_on_the_way(case):
+def test_activations_of_cells_equal_the_originals(case):
     taps = {cell_name(p): v for p, v in case["eval"]["taps"].items() if "avgpool" not in p}
     assert_activations(build_network(case), taps, make_clip(case))
 
@@ -77,10 +77,11 @@ SLOW = ("resnet50_8f_nl_train", "mobilenetv2_8f")
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in TRAINED]
 )
-def test_training_loss_gradients_and_buffers(name):
-    """Loss 1e-4, running statistics 1e-3, gradient norms as far off float64 as the original's.
+def test_training_loss_gradients_and_buffers_equal_the_originals(name):
+    """Tolerances: loss 1e-4, running statistics 1e-3; gradient norms as follows.
 
-    Four times that, and 1e-3 for nine of ten, 2 % for those with a unit near its kink.
+    Four times the error of the original's float32 against float64, plus 1e-3 for nine of ten, and
+    2 % for those with a unit near its kink.
     """
     case = TRAINED[name]
     net, train = build_network(case, training=True), case["train"]
@@ -116,7 +117,7 @@ def test_frozen_batch_norms_keep_their_statistics():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["step", "step_decay"])
-def test_five_updates_with_the_recipe(part):
+def test_five_updates_with_the_recipe_equal_the_originals(part):
     recorded, step = SMALL["train"][part], build_train_step(SMALL, part)
     assert assert_updates(step, make_inputs(SMALL), recorded, "delta_norm") > 100
     assert {"new_fc.weight", "new_fc.bias"} <= set(recorded["delta_norm"])

@@ -70,7 +70,7 @@ def test_summit_rates_equal_the_papers(case):
 SUMMIT = load_config(Config, ROOT / "tsm" / "configs" / "tsm_r50_k400_8f_summit.yaml")
 
 
-def summit_rates(devices: int) -> tuple:
+def compute_summit_rates(devices: int) -> tuple:
     """(learning rates of the run, updates per epoch) of the Summit yaml on `devices` devices."""
     sampler = TrainSampler(240_000, SUMMIT.data.batch, 0, devices, 0)
     lr = get_lr(SUMMIT.train, sampler.updates_per_epoch(1), sampler.effective_batch_size(1))
@@ -88,8 +88,8 @@ def summit_rates(devices: int) -> tuple:
         (1536, 19, 1.92),
     ],
 )
-def test_one_summit_yaml_serves_48_to_1536_devices(devices, steps, peak):
-    lr, per_epoch = summit_rates(devices)
+def test_the_summit_yaml_scales_from_48_to_1536_devices(devices, steps, peak):
+    lr, per_epoch = compute_summit_rates(devices)
     assert (per_epoch, len(lr)) == (steps, 100 * steps)
     warm = 5 * steps
     assert lr[:warm] == pytest.approx(0.00125 + (peak - 0.00125) * np.arange(1, warm + 1) / warm)
@@ -103,13 +103,13 @@ def test_the_summit_yamls_rates_equal_the_recorded_ones():
     cases = [c for c in DATA["lr"]["summit"] if c["lr_init"] == SUMMIT.train.warmup_lr]
     assert [c["global_batch"] for c in cases] == [12288, 48]
     for case in cases:
-        lr, steps = summit_rates(case["global_batch"] // SUMMIT.data.batch)
+        lr, steps = compute_summit_rates(case["global_batch"] // SUMMIT.data.batch)
         assert steps == case["steps_per_epoch"]
         for step, value in case["values"]:
             assert lr[step] == pytest.approx(value, rel=1e-9, abs=1e-15)
 
 
-def test_the_summit_yaml_decays_convolutions_and_the_classifiers_weight_alone():
+def test_the_summit_yaml_decays_only_convolutions_and_the_classifiers_weight():
     net = TSM(**SUMMIT.model_arguments())
     groups = build_parameter_groups(net.trainable_params(), SUMMIT.train, np.ones(1), flow=False)
     for group in groups:
@@ -135,7 +135,7 @@ def test_the_warm_up_of_mmaction2_changes_once_per_epoch():
 
 
 @pytest.mark.parametrize("name", DATA["parameter_groups"])
-def test_groups_equal_the_originals(name):
+def test_parameter_groups_equal_the_originals(name):
     case = DATA["parameter_groups"][name]
     head_lr_mult = 5.0 if case["fc_lr5"] else 1.0
     net = TSM(400, 8)
@@ -156,14 +156,14 @@ def test_groups_equal_the_originals(name):
     assert weights == set(case["not_in_any_group"])
 
 
-def test_flow_learns_its_first_convolution_faster():
+def test_flow_has_a_higher_rate_for_its_first_convolution():
     net = TSM(3, 8, arch="resnet18", modality="flow", frames_per_segment=5)
     groups = build_parameter_groups(net.trainable_params(), make_recipe(), np.ones(1), flow=True)
     assert groups[0]["lr"][0] == FLOW_FIRST_CONV["first_conv_weight"][0] == 5
     assert GROUPS["first_conv_weight"] == (1, 1)
 
 
-def test_the_published_split_falls_where_the_reference_says():
+def test_the_published_split_ends_at_the_layers_of_the_reference():
     names = [p.name for p in TSM(400, 8).trainable_params()]
     assert segment_ends(names, [85, 160]) == [85, 160]
     sizes = {p.name: p.size for p in TSM(400, 8).trainable_params()}

@@ -1,4 +1,4 @@
-"""Frame sampling: the cases of the source, and properties for videos of any length."""
+"""Frame sampling: golden cases of the original, and properties for videos of any length."""
 
 import json
 from pathlib import Path
@@ -33,11 +33,11 @@ def sample_uniform(n, t, length):
 @pytest.mark.parametrize(
     "case", GOLDEN["sampling"], ids=lambda c: f"{c['mode']}-{c['num_frames']}-{c['num_segments']}"
 )
-def test_sampling_is_that_of_the_source(case):
+def test_offsets_equal_the_originals(case):
     assert (sample_case(case) + 1).tolist() == case["indices"]
 
 
-def test_the_golden_cases_cover_every_sampler():
+def test_the_golden_cases_include_every_sampler():
     modes = {case["mode"] for case in GOLDEN["sampling"]}
     assert modes == {"train", "val", "test", "test_twice"} | {
         f"{split}_dense" for split in ("train", "val", "test")
@@ -45,7 +45,7 @@ def test_the_golden_cases_cover_every_sampler():
 
 
 @pytest.mark.parametrize("case", GOLDEN["frames_read"])
-def test_frames_read_are_those_of_the_source(case):
+def test_frames_read_equal_the_originals(case):
     offsets = np.array(case["indices"]) - 1
     read = sampling.expand_segments(offsets, case["num_frames"], case["new_length"])
     assert (read + 1).tolist() == case["frames_read"]
@@ -82,7 +82,7 @@ def test_dense_offsets_are_evenly_spaced_around_the_video(t):
                 assert offsets[-1] - offsets[0] < 64
 
 
-def test_each_interval_of_a_training_video_is_drawn_from_evenly():
+def test_training_samples_each_interval_uniformly():
     rng = np.random.RandomState(0)
     counts = np.zeros((8, 6), int)
     for _ in range(6000):
@@ -92,7 +92,7 @@ def test_each_interval_of_a_training_video_is_drawn_from_evenly():
     assert counts.max() < 1150
 
 
-def test_a_short_training_video_of_long_segments_draws_every_start():
+def test_training_samples_every_start_of_a_short_video():
     rng = np.random.RandomState(0)
     samples = {
         tuple(sampling.sample_segment_offsets("train", 10, 8, 5, False, rng=rng))
@@ -102,7 +102,7 @@ def test_a_short_training_video_of_long_segments_draws_every_start():
     assert len(samples) > 100
 
 
-def test_dense_training_never_draws_the_last_start():
+def test_dense_training_never_uses_the_last_start():
     rng = np.random.RandomState(0)
     starts = {
         int(sampling.sample_segment_offsets("train", 70, 8, 1, True, rng=rng)[0])
@@ -111,7 +111,7 @@ def test_dense_training_never_draws_the_last_start():
     assert starts == set(range(6))
 
 
-def test_validation_of_a_short_video_is_its_first_frame_but_testing_is_not():
+def test_validation_uses_the_first_frame_of_a_short_video_but_testing_does_not():
     for n, length in ((8, 1), (12, 5)):
         offsets = sample_uniform(n, 8, length)
         assert offsets["val"].tolist() == [0] * 8
@@ -131,7 +131,7 @@ def test_a_video_shorter_than_a_segment_starts_at_frame_0(n):
 
 
 @pytest.mark.parametrize("clips", [1, 2, 7, 10])
-def test_dense_clips_reach_from_the_first_start_to_the_last(clips):
+def test_dense_clips_cover_the_first_to_the_last_start(clips):
     starts = sampling.sample_segment_offsets("test", 300, 8, 1, True, clips).reshape(clips, 8)[:, 0]
     assert starts[0] == 0
     if clips > 1:
@@ -166,6 +166,6 @@ def test_a_video_without_frames_is_refused(dense):
 
 
 @pytest.mark.parametrize("clips", [0, 3, -1])
-def test_uniform_testing_has_one_clip_or_two(clips):
+def test_uniform_testing_refuses_other_numbers_of_clips_than_1_and_2(clips):
     with pytest.raises(ValueError, match=r"eval\.clips"):
         sampling.sample_segment_offsets("test", 100, 8, 1, clips=clips)

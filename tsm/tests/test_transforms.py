@@ -1,4 +1,4 @@
-"""Crops, flips and the layout of clips, against the source's cases and plain PIL."""
+"""Crops, flips and the layout of clips, against golden cases of the original and PIL."""
 
 import json
 import random
@@ -31,7 +31,7 @@ def resize_with_pil(frame, box, size):
 
 
 @pytest.mark.parametrize("case", GOLDEN["fixed_crop_offsets"])
-def test_offsets_are_those_of_the_source(case):
+def test_crop_offsets_equal_the_originals(case):
     positions = (
         transforms.CROP_POSITIONS if case["more_fix_crop"] else transforms.CROP_POSITIONS[:5]
     )
@@ -41,7 +41,7 @@ def test_offsets_are_those_of_the_source(case):
 
 
 @pytest.mark.parametrize("case", GOLDEN["multiscale_candidates"])
-def test_candidates_are_those_of_the_source(case):
+def test_multiscale_candidates_equal_the_originals(case):
     assert case["max_distort"] == transforms.MAX_DISTORT
     sizes = case["image_w"], case["image_h"], case["input_size"]
     pairs = transforms.list_crop_sizes(*sizes, case["scales"])
@@ -49,7 +49,7 @@ def test_candidates_are_those_of_the_source(case):
 
 
 @pytest.mark.parametrize("case", GOLDEN["multiscale_seeded"])
-def test_drawn_crops_are_those_of_the_source(case):
+def test_seeded_crops_equal_the_originals(case):
     rng = random.Random(case["python_random_seed"])
     sizes = case["image_w"], case["image_h"], case["input_size"]
     boxes = [transforms.draw_crop(*sizes, case["scales"], rng) for _ in case["w_h_x_y"]]
@@ -71,14 +71,14 @@ def list_expected_views(case, positions):
 
 
 @pytest.mark.parametrize("case", GOLDEN["full_res_sample"])
-def test_three_boxes_are_those_of_the_source(case):
+def test_three_boxes_equal_the_originals(case):
     assert list_expected_views(case, transforms.LEFT_RIGHT_CENTER) == case["result"]
     if not case["flip"]:
         assert list_golden_views(case, 3) == case["result"]
 
 
 @pytest.mark.parametrize("case", GOLDEN["over_sample"])
-def test_five_and_ten_boxes_are_those_of_the_source(case):
+def test_five_and_ten_boxes_equal_the_originals(case):
     assert list_golden_views(case, 10 if case["flip"] else 5) == case["result"]
 
 
@@ -92,14 +92,14 @@ def list_golden_views(case, crops):
 
 
 @pytest.mark.parametrize("group", GOLDEN["group_scale"])
-def test_scaled_sizes_are_those_of_the_source(group):
+def test_scaled_sizes_equal_the_originals(group):
     for case in group["cases"]:
         size = short_side_size(case["image_w"], case["image_h"], group["short_side"])
         assert size == (case["scaled_w"], case["scaled_h"])
 
 
 @pytest.mark.parametrize("group", GOLDEN["center_crop"])
-def test_the_centre_is_that_of_the_source(group):
+def test_the_centre_crop_equals_the_originals(group):
     for case in group["cases"]:
         expected = case["x"], case["y"], group["crop"], group["crop"]
         assert center_crop_box(case["image_w"], case["image_h"], group["crop"]) == expected
@@ -154,7 +154,7 @@ def mirror_image(image):
     return np.stack((255 - image[0], image[1])) if len(image) == 2 else image
 
 
-def test_half_the_clips_are_flipped_where_flipping_is_on():
+def test_half_of_the_clips_are_flipped_if_flipping_is_on():
     rng = random.Random(0)
     frames = make_noise(1, 8, 8)
     for flip, least, greatest in ((True, 450, 550), (False, 0, 0)):
@@ -192,7 +192,7 @@ def test_a_frame_smaller_than_the_crop_is_enlarged():
 
 @pytest.mark.parametrize("crops", [1, 3, 5, 10])
 @pytest.mark.parametrize(("channels", "length"), [(3, 1), (2, 5)])
-def test_views_come_crop_by_crop_then_clip_by_clip(crops, channels, length):
+def test_views_are_ordered_by_crop_then_by_clip(crops, channels, length):
     clips, segments = 2, 3
     frames = make_noise(clips * segments * length, 40, 61, channels)
     views = transforms.make_test_views(frames, clips, segments, 32, 28, crops)
@@ -221,7 +221,7 @@ def test_views_come_crop_by_crop_then_clip_by_clip(crops, channels, length):
 
 
 @pytest.mark.parametrize("crops", [1, 10])
-def test_a_frame_of_several_clips_may_be_passed_once(crops):
+def test_a_frame_that_several_clips_use_may_be_passed_once(crops):
     frames = make_noise(5, 40, 61)
     order = [0, 2, 4, 1, 2, 4]
     once = transforms.make_test_views(frames, 2, 3, 32, 28, crops, order)
@@ -229,7 +229,7 @@ def test_a_frame_of_several_clips_may_be_passed_once(crops):
     assert np.array_equal(once, repeated)
 
 
-def test_a_frame_of_the_right_size_is_not_touched():
+def test_a_frame_of_the_right_size_is_not_resized():
     frames = make_noise(2, 32, 50)
     views = transforms.make_test_views(frames, 1, 2, 32, 32, 3)
     for view, x in zip(views, (0, 16, 8)):
@@ -243,12 +243,12 @@ def test_a_crop_above_the_short_side_is_refused():
 
 
 @pytest.mark.parametrize("crops", [0, 2, 4, 6])
-def test_other_numbers_of_crops_are_refused(crops):
+def test_an_unsupported_number_of_crops_is_refused(crops):
     with pytest.raises(ValueError, match=r"eval\.crops"):
         transforms.list_view_boxes(340, 256, 224, crops)
 
 
-def test_a_mirrored_flow_points_the_other_way():
+def test_a_mirrored_flow_has_inverted_x():
     frames = make_noise(2, 4, 6, 2)
     once = transforms.mirror_frames(frames)
     assert np.array_equal(once[..., 0], 255 - frames[:, :, ::-1, 0])
@@ -256,7 +256,7 @@ def test_a_mirrored_flow_points_the_other_way():
     assert np.array_equal(transforms.mirror_frames(once), frames)
 
 
-def test_mirroring_leaves_the_frames_as_they_were():
+def test_mirroring_does_not_change_the_input():
     frames = make_noise(2, 4, 6, 2)
     copy = frames.copy()
     transforms.mirror_frames(frames)

@@ -59,7 +59,7 @@ def read_cann_version(cann: Path) -> str:
 
 
 def find_nvcc(environ: Mapping[str, str]) -> str:
-    """The compiler in CUDA_HOME, which MindSpore's GPU plugin asks for the version; or empty."""
+    """The compiler in CUDA_HOME, whose version MindSpore's GPU plugin reads; or empty."""
     home = environ.get("CUDA_HOME")
     return os.path.join(home, "bin", "nvcc") if home else ""
 

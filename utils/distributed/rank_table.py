@@ -1,7 +1,7 @@
 """Huawei's rank table: the JSON file in which older clusters list servers, devices and ranks.
 
 Version 1.0: `server_count`, `server_list` with a `server_id` (an address) and its `device`s, each
-with `device_id`, `device_ip` and `rank_id`, and a `status` that says `completed`.
+with `device_id`, `device_ip` and `rank_id`, and the `status` `completed`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The cores of a process: as MindSpore counts them, enough for a device, bound by msrun or not."""
+"""Processor cores: counted as by MindSpore, enough dispatch threads, binding by msrun."""
 
 import ctypes
 import os
@@ -56,5 +56,5 @@ def test_dispatch_threads_are_requested_only_if_mindspores_own_are_too_few():
 def test_a_rank_is_bound_if_its_cores_are_not_those_of_the_launcher():
     everywhere = {cpu_cores.LAUNCHER_CORES: cpu_cores.list_affinity()}
     assert run_on(cpu_cores.list_affinity(), **everywhere)[2] == "False", "msrun did not bind it"
-    assert run_on(str(LAST))[2] == "False", "nobody asked msrun to bind it"
+    assert run_on(str(LAST))[2] == "False", "msrun did not bind it"
     assert run_on(str(LAST), **{cpu_cores.LAUNCHER_CORES: f"{LAST},{LAST + 1}"})[2] == "True"

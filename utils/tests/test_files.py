@@ -1,4 +1,4 @@
-"""What a stranger's name looks like where it is printed."""
+"""Escapes in printed names of untrusted files."""
 
 import pytest
 

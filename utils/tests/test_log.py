@@ -1,4 +1,4 @@
-"""What a run says at its start: batch and rate, here and on other numbers of devices."""
+"""The log: batch and rate of a run for several numbers of devices, full disks, odd characters."""
 
 from types import SimpleNamespace
 
@@ -10,16 +10,16 @@ from utils.runtime import Runtime
 from utils.train.trainer import describe_device_counts, log_start
 
 
-def recipe(lr: float, base_batch: int, accumulation_steps: int = 1) -> SimpleNamespace:
+def make_recipe(lr: float, base_batch: int, accumulation_steps: int = 1) -> SimpleNamespace:
     return SimpleNamespace(lr=lr, base_batch=base_batch, accumulation_steps=accumulation_steps)
 
 
-def order(samples: int, batch: int, size: int) -> TrainSampler:
+def make_sampler(samples: int, batch: int, size: int) -> TrainSampler:
     return TrainSampler(samples, batch, rank=0, size=size, seed=0)
 
 
 def test_the_table_scales_batch_and_rate_and_marks_the_number_in_use():
-    line = describe_device_counts(recipe(0.00125, 8), order(240_000, 8, 48))
+    line = describe_device_counts(make_recipe(0.00125, 8), make_sampler(240_000, 8, 48))
     assert line == (
         "devices: samples an update, peak lr | 1: 8, lr 0.00125 | 8: 64, lr 0.01 | "
         "32: 256, lr 0.04 | here 48: 384, lr 0.06 | 96: 768, lr 0.12 | 128: 1024, lr 0.16 | "
@@ -28,14 +28,16 @@ def test_the_table_scales_batch_and_rate_and_marks_the_number_in_use():
 
 
 @pytest.mark.parametrize(("base_batch", "peak"), [(0, 0.1), (16, 0.2)])
-def test_the_table_knows_accumulation_an_uncommon_number_and_small_data(base_batch, peak):
+def test_the_table_includes_accumulation_an_uncommon_number_and_small_data(base_batch, peak):
     """100 samples cannot feed 32 devices with 4 each; without a base batch the rate stays."""
-    line = describe_device_counts(recipe(0.1, base_batch, accumulation_steps=4), order(100, 4, 2))
-    first, here, last = (f"{0.1 if not base_batch else peak * n / 2:g}" for n in (1, 2, 8))
+    line = describe_device_counts(
+        make_recipe(0.1, base_batch, accumulation_steps=4), make_sampler(100, 4, 2)
+    )
+    one, two, eight = (f"{0.1 if not base_batch else peak * n / 2:g}" for n in (1, 2, 8))
     assert line.split(" | ")[1:] == [
-        f"1: 16, lr {first}",
-        f"here 2: 32, lr {here}",
-        f"8: 128, lr {last}",
+        f"1: 16, lr {one}",
+        f"here 2: 32, lr {two}",
+        f"8: 128, lr {eight}",
     ]
 
 
@@ -43,15 +45,15 @@ def test_the_table_knows_accumulation_an_uncommon_number_and_small_data(base_bat
     ("base_batch", "words"),
     [(128, "lr 0.02 for 128 samples -> 0.04 for 256"), (0, "lr 0.02 for any batch")],
 )
-def test_a_run_announces_its_batch_and_rate(log_messages, base_batch, words):
-    log_start(recipe(0.02, base_batch), order(10_000, 16, 16), [(9, 10, 4_000_000)], 0)
+def test_a_run_logs_its_batch_and_rate(log_messages, base_batch, words):
+    log_start(make_recipe(0.02, base_batch), make_sampler(10_000, 16, 16), [(9, 10, 4_000_000)], 0)
     text = "\n".join(log_messages)
     assert "16 a device x 16 devices x 1 accumulated = 256 an update" in text
     assert words in text
     assert "here 16: 256, lr " in text
 
 
-def test_a_log_file_on_a_full_disk_costs_one_line(log_messages, capsys):
+def test_a_log_file_on_a_full_disk_logs_one_line(log_messages, capsys):
     file = FileHandler("/dev/full")
     log.addHandler(file)
     for line in ("first", "second"):
@@ -69,6 +71,6 @@ def test_control_characters_are_escaped_in_the_log(tmp_path, capsys):
         handler.close()
     log.handlers.clear()
     for text in (capsys.readouterr().err, (tmp_path / "run.log").read_text()):
-        first, second = text.splitlines()
-        assert first.endswith(" two lines")
-        assert second == r"and \x1b[2J\xe9"
+        upper, lower = text.splitlines()
+        assert upper.endswith(" two lines")
+        assert lower == r"and \x1b[2J\xe9"

@@ -1,4 +1,4 @@
-"""A first signal, its repetition within a second, and a second signal."""
+"""Signals: the first one, its repetition within a second, and a second one."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ with handle_signals(stop):
 """
 
 
-def test_a_repetition_within_a_second_is_not_a_second_signal():
+def test_a_repetition_within_a_second_does_not_count_as_a_second_signal():
     process = subprocess.Popen(
         [sys.executable, "-c", WAITING],
         cwd=ROOT,

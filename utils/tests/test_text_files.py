@@ -1,4 +1,4 @@
-"""Lists, names of classes and annotations in odd encodings: the right result, or one line."""
+"""Annotation files and class names in unusual encodings: correct values, or a one-line error."""
 
 import csv
 import json
@@ -35,13 +35,13 @@ BAD = {  # (contents, words of the message)
 
 
 @pytest.mark.parametrize("kind", GOOD)
-def test_names_of_classes_are_read_in_every_encoding_that_names_itself(kind, tmp_path):
+def test_class_names_are_read_in_every_detectable_encoding(kind, tmp_path):
     (tmp_path / "labels.txt").write_bytes(GOOD[kind])
     assert read_class_names(tmp_path / "labels.txt", 3, "labels") == NAMES
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_names_of_classes_that_cannot_be_read_are_named_with_the_line(kind, tmp_path):
+def test_unreadable_class_names_are_refused_with_the_line(kind, tmp_path):
     content, words = BAD[kind]
     (tmp_path / "labels.txt").write_bytes(content)
     with pytest.raises(ValueError) as caught:
@@ -51,7 +51,7 @@ def test_names_of_classes_that_cannot_be_read_are_named_with_the_line(kind, tmp_
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "none", "n" * 300, "huge"])
-def test_what_is_no_text_file_is_refused_at_once(kind, tmp_path):
+def test_a_path_without_a_text_file_is_refused_at_once(kind, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     with open(tmp_path / "huge", "wb") as file:
@@ -61,8 +61,8 @@ def test_what_is_no_text_file_is_refused_at_once(kind, tmp_path):
 
 
 @pytest.fixture
-def listing(tmp_path):
-    """Reads a list of these bytes, below a folder with the files NAMES."""
+def read_listing(tmp_path):
+    """read_listing(content): the file names of an annotation file; the files NAMES exist."""
     for name in (*NAMES, "caf\udce9"):
         (tmp_path / f"{name}.mp4").touch()
 
@@ -77,11 +77,11 @@ def listing(tmp_path):
 
 
 @pytest.mark.parametrize("kind", GOOD)
-def test_a_list_is_read_in_every_encoding_that_names_itself(kind, listing):
+def test_an_annotation_file_is_read_in_every_detectable_encoding(kind, read_listing):
     text = GOOD[kind].decode("utf-8-sig" if "16" not in kind else "utf-16")
     lines = "".join(f"{line}.mp4 1{end}" for line, end in zip(text.split(), "\n\n\n"))
     encoding = {"UTF-8 with a mark": "utf-8-sig", "UTF-16": "utf-16"}.get(kind, "utf-8")
-    assert listing(lines.encode(encoding)) == [f"{name}.mp4" for name in NAMES]
+    assert read_listing(lines.encode(encoding)) == [f"{name}.mp4" for name in NAMES]
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_a_list_is_read_in_every_encoding_that_names_itself(kind, listing):
     ],
     ids=["Latin-1", "UTF-16", "empty", "path", "label", "frames", "binary"],
 )
-def test_a_list_that_cannot_be_read_is_named_with_the_line(listing, content, words):
+def test_an_unreadable_annotation_file_is_refused_with_the_line(read_listing, content, words):
     with pytest.raises(ValueError) as caught:
-        listing(content)
+        read_listing(content)
     message = str(caught.value)
     assert "list.txt" in message
     assert words in message
@@ -107,19 +107,19 @@ def test_a_list_that_cannot_be_read_is_named_with_the_line(listing, content, wor
     assert format_line(message).isprintable()
 
 
-def test_a_list_in_latin_1_finds_names_in_latin_1(listing):
-    assert listing(b"caf\xe9.mp4 1\n") == ["caf\udce9.mp4"]
+def test_a_latin_1_annotation_file_matches_latin_1_file_names(read_listing):
+    assert read_listing(b"caf\xe9.mp4 1\n") == ["caf\udce9.mp4"]
 
 
 @pytest.fixture
 def field_limit():
-    """The limit of the module csv as Python sets it; a library may have changed it."""
+    """The limit of the module csv as Python sets it; libraries may change it."""
     before = csv.field_size_limit(131072)
     yield
     csv.field_size_limit(before)
 
 
-FIRST = {
+MAIN_FILES = {
     "kinetics": "train.csv",
     "sthv2": "something-something-v2-train.json",
     "sthv1": "something-something-v1-train.csv",
@@ -143,10 +143,10 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-@pytest.mark.parametrize("dataset", FIRST)
-def test_hostile_annotations_are_named_in_one_line(dataset, kind, tmp_path, field_limit):
+@pytest.mark.parametrize("dataset", MAIN_FILES)
+def test_hostile_public_annotations_are_refused_in_one_line(dataset, kind, tmp_path, field_limit):
     write_files(tmp_path, CASES[dataset][0])
-    (tmp_path / FIRST[dataset]).write_bytes(HOSTILE[kind])
+    (tmp_path / MAIN_FILES[dataset]).write_bytes(HOSTILE[kind])
     try:
         read_public_annotations(dataset, tmp_path, 1)
     except ValueError as error:
@@ -158,8 +158,8 @@ def test_hostile_annotations_are_named_in_one_line(dataset, kind, tmp_path, fiel
 
 
 @pytest.mark.parametrize("kind", ["UTF-16", "UTF-8 with a mark"])
-@pytest.mark.parametrize("dataset", FIRST)
-def test_annotations_are_read_in_every_encoding_that_names_itself(dataset, kind, tmp_path):
+@pytest.mark.parametrize("dataset", MAIN_FILES)
+def test_public_annotations_are_read_in_every_detectable_encoding(dataset, kind, tmp_path):
     files = CASES[dataset][0]
     write_files(tmp_path, files)
     plain = read_public_annotations(dataset, tmp_path, 1)
@@ -169,7 +169,7 @@ def test_annotations_are_read_in_every_encoding_that_names_itself(dataset, kind,
     assert read_public_annotations(dataset, tmp_path, 1) == plain
 
 
-def test_a_class_of_two_lines_is_refused(tmp_path):
+def test_a_class_name_of_two_lines_is_refused(tmp_path):
     files = dict(CASES["sthv2"][0])
     name = "something-something-v2-labels.json"
     files[name] = files[name].replace("Tilting something up", "Tilting\\nsomething up")
@@ -179,7 +179,7 @@ def test_a_class_of_two_lines_is_refused(tmp_path):
         read_public_annotations("sthv2", tmp_path, 1)
 
 
-def test_labels_of_json_are_whole_numbers(tmp_path):
+def test_a_json_label_that_is_not_an_integer_is_refused(tmp_path):
     files = dict(CASES["sthv2"][0])
     files["something-something-v2-labels.json"] = json.dumps({"a": 0.5})
     write_files(tmp_path, files)
@@ -188,7 +188,7 @@ def test_labels_of_json_are_whole_numbers(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b'{"status": 1e999}', b"\xff", b"\0", b"{}"])
-def test_a_hostile_rank_table_is_named(content, tmp_path):
+def test_a_hostile_rank_table_is_refused_by_name(content, tmp_path):
     (tmp_path / "hccl.json").write_bytes(content)
     with pytest.raises(ValueError, match="^RANK_TABLE_FILE: .*hccl.json"):
         read_rank_table(tmp_path / "hccl.json")

@@ -88,9 +88,9 @@ class LARS(nn.Optimizer):
     local = trust * |w| / (|g| + decay * |w| + eps), of a tensor's own L2 norms, in float32;
     v = momentum * v + rate * local * (g + decay * w); w -= v.
 
-    Groups as `SGD` has them, and `adapted`: where it is false, local is 1, as the usual rule has it
-    for batch norms and biases. Local is also 1 where either norm is 0, of which the article says
-    nothing (TensorFlow's rule). The article has no eps, and no Nesterov's momentum.
+    Groups as `SGD` has them, and `adapted`: if it is false, local is 1, as the usual rule has it
+    for batch norms and biases. Local is also 1 if either norm is 0, which the article does not
+    define (TensorFlow's rule). The article has no eps, and no Nesterov's momentum.
 
     Unlike in `SGD` the rate is inside of v, so that a change of it acts on later gradients only.
     """

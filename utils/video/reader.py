@@ -17,7 +17,7 @@ MAX_FILE_BYTES = 2**28  # of a video whose packets are kept in memory, and of an
 # The first bytes of playlists; ID3 is a tag that may precede one. decord and OpenCV would open the
 # files that a playlist names, and wait for those of a live one.
 PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"ID3")
-MAX_PIXELS = 4096 * 4096  # of a frame, unless data.max_pixels says otherwise
+MAX_PIXELS = 4096 * 4096  # of a frame, unless data.max_pixels is set
 SHORT_SIDE = 256  # pixels
 NO_VIDEO = "it does not open: cut short, or not a video"
 

@@ -29,7 +29,7 @@ def evaluation(tmp_path) -> dataset.EvalVideos:
     return dataset.EvalVideos([Record(str(path), None, 4, 1)], cfg, Runtime())
 
 
-def test_thirty_views_of_one_decode(evaluation, monkeypatch):
+def test_thirty_views_need_one_decode(evaluation, monkeypatch):
     opened, requests = [], []
 
     def count_calls(record, reader):
@@ -49,7 +49,7 @@ def test_thirty_views_of_one_decode(evaluation, monkeypatch):
     assert len(set(requests[0])) == len(requests[0]), "no frame is decoded twice"
 
 
-def test_the_views_show_the_clips_frames_from_left_to_right(evaluation):
+def test_views_have_the_frames_of_their_clip_from_left_to_right(evaluation):
     clips, _, _ = evaluation[0]
     size = sampling.compute_clip_span(5, 6, 30.0, 30.0)
     for k in range(10):
@@ -62,7 +62,7 @@ def test_the_views_show_the_clips_frames_from_left_to_right(evaluation):
         np.testing.assert_array_equal(clips[3 * k + 1], center)
 
 
-def test_missing_views_are_not_summed(evaluation, monkeypatch):
+def test_missing_views_are_an_error(evaluation, monkeypatch):
     views = evaluation.make_views
     monkeypatch.setattr(evaluation, "make_views", lambda *arguments: views(*arguments)[:-1])
     with pytest.raises(AssertionError, match="instead of"):

@@ -32,7 +32,7 @@ SMALL = {"num_classes": 5, "frames": 3, "crop": 40, "dropout": 0.0}
     ],
     ids=["xs-s-m", "l", "ascend-port", "dense-blocks"],
 )
-def test_published_counts(settings, parameters, tensors):
+def test_counts_equal_the_published_ones(settings, parameters, tensors):
     weights = X3D(**{**SMALL, "num_classes": 400}, **settings).trainable_params()
     assert (sum(p.size for p in weights), len(weights)) == (parameters, tensors)
 
@@ -58,7 +58,7 @@ def to_pytorchvideo(name: str) -> str:
     return f"{prefix}.{ {'branch1': 'branch1_conv', 'branch1_bn': 'branch1_norm'}[rest[0]] }.{leaf}"
 
 
-def test_pytorchvideos_names_and_its_missing_norm():
+def test_pytorchvideos_names_are_converted_and_its_missing_norm_is_added():
     net = X3D(**SMALL)
     names, targets, source = map_torch_names(net), get_shapes(net), generate_state_dict(net)
     renamed = {
@@ -94,7 +94,7 @@ def test_both_formats_may_have_the_prefix_of_a_wrapper(prefix, rename):
 
 
 @pytest.mark.parametrize("zero_init", [True, False])
-def test_the_start_of_training(zero_init):
+def test_initial_weights_follow_the_original(zero_init):
     """Kernels are scaled by all output channels; the last norm of a block starts at 0 or 1."""
     ms.set_seed(0)
     net = X3D(**SMALL, zero_init=zero_init)
@@ -103,8 +103,8 @@ def test_the_start_of_training(zero_init):
     assert net.head.projection.weight.asnumpy().std() == pytest.approx(0.01, rel=0.1)
     for name, parameter in net.parameters_dict().items():
         if name.endswith(".gamma"):
-            last = name.endswith("c_bn.gamma") and zero_init
-            assert (parameter.asnumpy() == (0 if last else 1)).all(), name
+            starts_at_zero = name.endswith("c_bn.gamma") and zero_init
+            assert (parameter.asnumpy() == (0 if starts_at_zero else 1)).all(), name
         elif name.endswith((".beta", ".bias")):
             assert not parameter.asnumpy().any(), name
 
@@ -115,7 +115,7 @@ def test_caffe2_pickles_are_refused():
 
 
 @pytest.mark.slow
-def test_depthwise_weights_fit_into_the_dense_network():
+def test_a_dense_network_reproduces_a_depthwise_network():
     """The embedded network gives the same probabilities."""
     depthwise, dense = X3D(**SMALL), X3D(**SMALL, depthwise_impl="dense", stem_impl="dense")
     clip = Tensor(generate_input(3, (1, 3, 3, 40, 40)))
@@ -126,7 +126,7 @@ def test_depthwise_weights_fit_into_the_dense_network():
     np.testing.assert_allclose(*outputs, rtol=1e-3, atol=1e-6)
 
 
-def value_and_gradients(cell: DepthwiseConv3d, x: Tensor) -> list:
+def compute_value_and_gradients(cell: DepthwiseConv3d, x: Tensor) -> list:
     """The output, and the gradients of input and weight of the sum of its squares."""
 
     def forward(x):
@@ -141,13 +141,13 @@ def value_and_gradients(cell: DepthwiseConv3d, x: Tensor) -> list:
 @pytest.mark.parametrize(
     ("kernel", "stride"), [((3, 3, 3), 1), ((3, 3, 3), 2), ((5, 1, 1), 1), ((1, 5, 3), 2)]
 )
-def test_all_forms_of_the_depthwise_convolution(kernel, stride):
+def test_all_forms_of_the_depthwise_convolution_are_equal(kernel, stride):
     """They have the same value and the same gradients."""
     x, results = Tensor(generate_input(1, (2, 6, 4, 9, 10))), []
     for form in FORMS:
         cell = DepthwiseConv3d(6, kernel, stride, form)
         cell.weight.set_data(Tensor(generate_weight("w.weight", tuple(cell.weight.shape))))
-        results.append(value_and_gradients(cell, x))
+        results.append(compute_value_and_gradients(cell, x))
     for reference, *others in zip(*results):
         for other in others:
             np.testing.assert_allclose(reference, other, rtol=1e-4, atol=1e-4)

@@ -49,7 +49,7 @@ def test_probabilities_equal_the_originals(depthwise_impl):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [SMALL, FULL])
-def test_a_clip_larger_than_in_training(case):
+def test_probabilities_of_a_clip_larger_than_in_training_equal_the_originals(case):
     """The window keeps its size; the softmax of every position comes before the mean."""
     large = case["eval_large"]
     expected = np.array(large["output"])
@@ -62,7 +62,7 @@ def test_probabilities_at_full_size_equal_the_originals():
     assert_probabilities(build_network(FULL), FULL["input_seed"], FULL["input_shape"], expected)
 
 
-def test_activations_of_cells():
+def test_activations_of_cells_equal_the_originals():
     taps = {cell_name(p): tap for p, tap in SMALL["eval"]["taps"].items() if cell_name(p)}
 
     def reorder(point: str, x: np.ndarray) -> np.ndarray:
@@ -71,7 +71,7 @@ def test_activations_of_cells():
     assert_activations(build_network(SMALL), taps, make_clip(SMALL), reorder)
 
 
-def relative_errors(norms: dict, expected: dict) -> np.ndarray:
+def compute_relative_errors(norms: dict, expected: dict) -> np.ndarray:
     """Relative errors of the norms of all gradients that are not zero by symmetry."""
     return np.array([abs(norms[n] / norm - 1) for n, norm in expected.items() if norm > 1e-5])
 
@@ -86,20 +86,20 @@ def assert_training(case: dict, bulk: float) -> None:
     value, _, norms = compute_gradients(net, build_loss(case), *make_inputs(case))
     assert value == pytest.approx(train["loss64"], rel=1e-5)
     exact = train.get("grad_norm64", train["grad_norm"])
-    errors = relative_errors(norms, exact)
-    original_errors = relative_errors(train["grad_norm"], exact)  # by rounding
+    errors = compute_relative_errors(norms, exact)
+    original_errors = compute_relative_errors(train["grad_norm"], exact)  # by rounding
     assert len(errors) > 200
     assert errors.max() < max(0.05, 2 * original_errors.max())
     assert np.quantile(errors, bulk) < max(1e-3, 2 * np.quantile(original_errors, bulk))
     assert_statistics(net, train["buffers"], 1e-5)
 
 
-def test_training_loss_gradients_and_buffers():
+def test_training_loss_gradients_and_buffers_equal_the_originals():
     assert_training(SMALL, bulk=0.95)
 
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "pytorchvideo"])
-def test_names_and_sizes_of_every_variant(name):
+def test_names_and_sizes_of_every_variant_equal_the_reference(name):
     case, net = VARIANTS[name], build_network(VARIANTS[name])
     names = map_torch_names(net)
     lines = [f"{names[p.name]} {list(p.shape)}" for p in net.trainable_params()]
@@ -111,7 +111,7 @@ def test_names_and_sizes_of_every_variant(name):
     "name",
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in VARIANTS],
 )
-def test_probabilities_of_every_variant(name):
+def test_probabilities_of_every_variant_equal_the_reference(name):
     """XS, M, L, both dense networks, and a file with pytorchvideo's names and missing norm."""
     case = VARIANTS[name]
     net = build_network(case)
@@ -123,20 +123,20 @@ def test_probabilities_of_every_variant(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["xs", "m", "dense_blocks", "dense"])
-def test_training_of_every_variant(name):
+def test_training_of_every_variant_equals_the_reference(name):
     """Not L, whose 55 blocks amplify rounding: there PyTorch's float32 differs by 2 %."""
     assert_training(VARIANTS[name], bulk=0.5)
 
 
 @pytest.mark.slow
-def test_five_nesterov_updates():
+def test_five_nesterov_updates_equal_the_originals():
     """With plain momentum the second loss would differ by 0.025 of 5.6."""
     recorded, step = SMALL["train"]["step"], build_train_step(SMALL, "step")
     assert assert_updates(step, make_inputs(SMALL), recorded, "update_norm") > 8
 
 
 @pytest.mark.slow
-def test_precise_batch_norm():
+def test_precise_batch_norm_equals_the_original():
     case, net = SMALL["precise_bn"], build_network(SMALL)
     PreciseBatchNorms(net).update(map(generate_input, case["input_seeds"], case["input_shapes"]))
     assert_statistics(net, case["buffers"], 1e-4)

@@ -58,7 +58,7 @@ def test_float32_sums_on_the_device_equal_float64_sums_on_the_host():
     np.testing.assert_allclose(variance, sums[1] - sums[0] ** 2, rtol=1e-6)
 
 
-def test_the_host_reads_two_vectors_for_any_number_of_batches(monkeypatch):
+def test_the_host_reads_two_vectors_per_norm_for_any_number_of_batches(monkeypatch):
     """Activations would be 3 x 16 x 16 floats a clip; the sums are 3 + 4 means and variances."""
     norms, sizes, read = PreciseBatchNorms(make_network()), [], Tensor.asnumpy
     batches = make_batches(*[(4, 3, 16, 16)] * 5)
@@ -70,8 +70,8 @@ def test_the_host_reads_two_vectors_for_any_number_of_batches(monkeypatch):
     assert sizes == [7, 7]
 
 
-def test_elements_of_a_batch_are_counted_on_few_clips():
-    """An odd batch, and one of a single clip; the second norm sees a quarter of the elements."""
+def test_elements_are_counted_on_a_few_clips():
+    """An odd batch, and one of a single clip; the second norm has a quarter of the elements."""
     norms = PreciseBatchNorms(make_network())
     for clips in (1, 5):
         (batch,) = make_batches((clips, 3, 6, 6))
@@ -79,7 +79,7 @@ def test_elements_of_a_batch_are_counted_on_few_clips():
     assert ms.get_context("mode") == ms.GRAPH_MODE
 
 
-def test_repeated_updates_share_no_state_and_one_graph():
+def test_repeated_updates_reset_their_state_and_use_one_graph():
     net, batches = make_network(), make_batches(*[(4, 3, 6, 6)] * 3)
     norms = PreciseBatchNorms(net)
     norms.update(batches)
@@ -93,7 +93,7 @@ def test_repeated_updates_share_no_state_and_one_graph():
     assert len(norms.sums.compile_cache) == 1
 
 
-def test_frozen_norms_keep_their_statistics():
+def test_statistics_of_frozen_norms_do_not_change():
     net = make_network()
     freeze_norms([net[0]])
     PreciseBatchNorms(net).update(make_batches((4, 3, 6, 6)))

@@ -21,7 +21,7 @@ TEMPORAL = CASES["temporal"] + CASES["temporal_random"] + CASES["temporal_select
 
 
 @pytest.mark.parametrize("case", TEMPORAL)
-def test_the_frames_of_a_clip(case):
+def test_frames_of_a_clip_equal_the_originals(case):
     """Test clips, random training clips (`u`), and the reader that decodes a window (`ticks`)."""
     frames, length = case["num_frames"], case["video_frames"]
     size = sampling.compute_clip_span(frames, case["sampling_rate"], case["fps"], 30.0)
@@ -37,7 +37,7 @@ def test_the_frames_of_a_clip(case):
     assert indices.tolist() == case["indices"]
 
 
-def test_the_views_of_a_video_come_clip_after_clip():
+def test_views_of_a_video_are_ordered_by_clip():
     """Here all views of a video are one row: view j is clip j // crops, crop j % crops.
 
     A single crop is the center crop, number 1.
@@ -51,7 +51,7 @@ def test_the_views_of_a_video_come_clip_after_clip():
 
 
 @pytest.mark.parametrize("case", CASES["uniform_crop"])
-def test_test_crops(case):
+def test_evaluation_crops_equal_the_originals(case):
     size = views.scale_short_side(case["width"], case["height"], case["scale"])
     assert list(size[::-1]) == case["resized"]
     box = views.test_box(*size, case["crop"], case["spatial_idx"])
@@ -59,7 +59,7 @@ def test_test_crops(case):
 
 
 @pytest.mark.parametrize("case", CASES["random_spatial"])
-def test_training_crops(case):
+def test_training_crops_equal_the_originals(case):
     rng = np.random.RandomState(case["numpy_legacy_seed"])
     limits = case["min_scale"], case["max_scale"], case["crop"]
     size, box, flip = transforms.draw_scale_crop_flip(case["width"], case["height"], *limits, rng)
@@ -68,7 +68,7 @@ def test_training_crops(case):
 
 
 @pytest.mark.parametrize("case", CASES["pixels"])
-def test_pixels(case):
+def test_pixels_equal_the_originals(case):
     """The float pixels, rounded to a level."""
     draw = generate_input(case["input_seed"], case["input_shape_thwc"])
     frames = np.clip(np.rint(draw * 50 + 128), 0, 255).astype(np.uint8)
@@ -92,13 +92,13 @@ def make_recipe(case: dict, **changes) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize("case", CASES["lr"], ids=lambda case: case["name"])
-def test_rates(case):
+def test_rates_equal_the_originals(case):
     for epoch, expected in case["pairs"]:
         result = compute_lr_at(np.float64(epoch), make_recipe(case))
         assert result == pytest.approx(expected, rel=1e-9, abs=1e-15), epoch
 
 
-def test_rates_move_with_every_update_and_scale_with_the_batch():
+def test_rates_change_with_every_update_and_scale_with_the_batch():
     case = CASES["lr"][0]
     plain, double = (get_lr(make_recipe(case, base_batch=128), 4, batch) for batch in (128, 256))
     assert len(plain) == 4 * case["max_epoch"]
@@ -106,7 +106,7 @@ def test_rates_move_with_every_update_and_scale_with_the_batch():
     np.testing.assert_allclose(double, 2 * plain)
 
 
-def test_the_optimizers_updates():
+def test_updates_of_the_optimizer_follow_the_formula():
     case = CASES["sgd"]
     count = len(case["weight_decay"])
     weights = [
@@ -124,7 +124,7 @@ def test_the_optimizers_updates():
             np.testing.assert_allclose(weight.asnumpy(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_rounding():
+def test_rounding_equals_the_originals():
     for case in CASES["rounding"]["round_width"]:
         arguments = case["width"], case["multiplier"], case["min_width"], case["divisor"]
         assert round_width(*arguments) == case["out"]

@@ -15,8 +15,8 @@ GOLDEN = json.loads((ROOT / "tsm" / "tests" / "golden" / "tsm_data.json").read_t
 
 
 @pytest.fixture
-def read(tmp_path):
-    """read(text, source): writes the list and reads it, below tmp_path, with 10 classes."""
+def read_list(tmp_path):
+    """read_list(text, source): writes the list and reads it, below tmp_path, with 10 classes."""
 
     def call(text, source="video", image_tmpl="", min_frames=3):
         path = tmp_path / "list.txt"
@@ -29,7 +29,7 @@ def read(tmp_path):
 
 
 @pytest.fixture
-def touch(tmp_path):
+def touch_files(tmp_path):
     def call(*names):
         for name in names:
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -39,11 +39,11 @@ def touch(tmp_path):
 
 
 @pytest.mark.parametrize("case", GOLDEN["list_parsing"])
-def test_frame_lists_are_read_as_by_the_source(case, read, tmp_path):
+def test_frame_lists_give_the_records_of_the_original(case, read_list, tmp_path):
     for line in case["lines"]:
         (tmp_path / line.rsplit(" ", 2)[0]).mkdir(parents=True)
     keep = case["test_mode"] and not case["remove_missing"]
-    records, short = read(
+    records, short = read_list(
         "\n".join(case["lines"]),
         "frames",
         image_tmpl=case.get("image_tmpl", "img_{:05d}.jpg"),
@@ -54,9 +54,9 @@ def test_frame_lists_are_read_as_by_the_source(case, read, tmp_path):
     assert short == len(case["lines"]) - len(case["kept"])
 
 
-def test_video_lines_have_two_fields_or_three(read, touch, tmp_path):
-    touch("a.mp4", "deep/b.mp4", "c d.mp4", "e 7 f.mp4")
-    records, _ = read("a.mp4 0\ndeep/b.mp4 250 9\nc d.mp4 3\nc d.mp4 12 4\ne 7 f.mp4 5\n")
+def test_video_lines_have_two_fields_or_three(read_list, touch_files, tmp_path):
+    touch_files("a.mp4", "deep/b.mp4", "c d.mp4", "e 7 f.mp4")
+    records, _ = read_list("a.mp4 0\ndeep/b.mp4 250 9\nc d.mp4 3\nc d.mp4 12 4\ne 7 f.mp4 5\n")
     assert records == [
         Record(str(tmp_path / "a.mp4"), None, 0, 1),
         Record(str(tmp_path / "deep/b.mp4"), 250, 9, 2),
@@ -66,21 +66,21 @@ def test_video_lines_have_two_fields_or_three(read, touch, tmp_path):
     ]
 
 
-def test_frame_folders_may_have_spaces(read, tmp_path):
+def test_frame_folders_may_have_spaces(read_list, tmp_path):
     (tmp_path / "playing 2 drums").mkdir()
-    records, _ = read("playing 2 drums 30 1", "frames")
+    records, _ = read_list("playing 2 drums 30 1", "frames")
     assert records == [Record(str(tmp_path / "playing 2 drums"), 30, 1, 1)]
 
 
-def test_blank_lines_are_skipped_but_counted(read, touch):
-    touch("a.mp4", "b.mp4")
-    records, _ = read(b"\xef\xbb\xbf\r\na.mp4 1\r\n\r\n   \nb.mp4 2")
+def test_blank_lines_are_skipped_but_counted(read_list, touch_files):
+    touch_files("a.mp4", "b.mp4")
+    records, _ = read_list(b"\xef\xbb\xbf\r\na.mp4 1\r\n\r\n   \nb.mp4 2")
     assert [(record.label, record.line) for record in records] == [(1, 2), (2, 5)]
 
 
-def test_an_absolute_path_stays_as_it_is(read, touch, tmp_path):
-    touch("a.mp4")
-    assert read(f"{tmp_path}/a.mp4 1")[0][0].path == str(tmp_path / "a.mp4")
+def test_an_absolute_path_is_unchanged(read_list, touch_files, tmp_path):
+    touch_files("a.mp4")
+    assert read_list(f"{tmp_path}/a.mp4 1")[0][0].path == str(tmp_path / "a.mp4")
 
 
 @pytest.mark.parametrize(
@@ -107,67 +107,64 @@ def test_an_absolute_path_stays_as_it_is(read, touch, tmp_path):
         ("a.mp4 30 1", "frames", "a.mp4' does not exist"),
     ],
 )
-def test_a_bad_line_is_named_with_its_reason(read, touch, tmp_path, line, source, reason):
-    touch("a.mp4", "good/frame")
+def test_a_bad_line_is_refused_with_its_reason(
+    read_list, touch_files, tmp_path, line, source, reason
+):
+    touch_files("a.mp4", "good/frame")
     (tmp_path / "folder").mkdir()
     good = "a.mp4 1" if source == "video" else "good 10 1"
     with pytest.raises(ValueError) as caught:
-        read(f"{good}\n\n{line}\n{good}\n", source)
+        read_list(f"{good}\n\n{line}\n{good}\n", source)
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'list.txt'}, bad lines (1): line 3: ")
     assert reason in message
 
 
-def test_the_first_five_bad_lines_are_named(read):
-    with pytest.raises(ValueError) as caught:
-        read("\n".join(f"a.mp4 x{k}" for k in range(1, 13)))
+@pytest.mark.parametrize(("count", "end"), [(5, "line 5: [^;]*$"), (12, "; and 7 more$")])
+def test_the_first_five_bad_lines_are_named(read_list, count, end):
+    with pytest.raises(ValueError, match=end) as caught:
+        read_list("\n".join(f"a.mp4 x{k}" for k in range(count)))
     message = str(caught.value)
-    assert "bad lines (12)" in message
-    assert [f"line {k}:" in message for k in range(1, 13)] == [True] * 5 + [False] * 7
-    assert message.endswith("; and 7 more")
+    assert f"bad lines ({count})" in message
+    assert [f"line {k + 1}:" in message for k in range(count)] == [k < 5 for k in range(count)]
     assert "\n" not in message
 
 
-def test_five_bad_lines_are_all_named(read):
-    with pytest.raises(ValueError, match="line 5: [^;]*$"):
-        read("\n".join("a.mp4 x" for _ in range(5)))
-
-
-def test_a_missing_list_is_named(tmp_path):
+def test_a_missing_list_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"none\.txt does not exist"):
         read_annotations(AnnotationFile("none.txt", tmp_path / "none.txt", tmp_path, "video", 10))
 
 
-@pytest.mark.parametrize("text", ["", "\n\n  \n"])
-def test_an_empty_list_is_named(read, text):
-    with pytest.raises(ValueError, match=r"list\.txt is empty"):
-        read(text)
+@pytest.mark.parametrize(
+    ("text", "source", "words"),
+    [
+        ("", "video", r"list\.txt is empty"),
+        ("\n\n  \n", "video", r"list\.txt is empty"),
+        ("x 2 5\ny 0 7", "frames", r"list\.txt lists no video of 3 frames"),
+        ("a 1", "jpeg", r"data\.source is 'jpeg'; choose one of video, frames"),
+    ],
+)
+def test_a_list_without_usable_videos_and_an_unknown_source_are_refused(
+    read_list, text, source, words
+):
+    with pytest.raises(ValueError, match=words):
+        read_list(text, source)
 
 
-def test_a_list_of_short_videos_only_is_refused(read):
-    with pytest.raises(ValueError, match=r"list\.txt lists no video of 3 frames"):
-        read("x 2 5\ny 0 7", "frames")
-
-
-def test_a_video_list_keeps_short_videos(read, touch):
-    touch("a.mp4")
-    records, short = read("a.mp4 2 5")
+def test_a_video_list_keeps_short_videos(read_list, touch_files):
+    touch_files("a.mp4")
+    records, short = read_list("a.mp4 2 5")
     assert records[0].num_frames == 2
     assert short == 0
 
 
-def test_an_unknown_source_is_named(read):
-    with pytest.raises(ValueError, match=r"data\.source is 'jpeg'; choose one of video, frames"):
-        read("a 1", "jpeg")
-
-
-def test_a_name_that_is_not_utf8_is_read(read, tmp_path):
+def test_a_name_that_is_not_utf8_is_read(read_list, tmp_path):
     name = b"caf\xe9.mp4"
     try:
         Path(str(tmp_path), name.decode(errors="surrogateescape")).touch()
     except OSError:
-        pytest.skip("this file system wants UTF-8")
-    assert read(name + b" 1")[0][0].label == 1
+        pytest.skip("this file system accepts UTF-8 only")
+    assert read_list(name + b" 1")[0][0].label == 1
 
 
 class Terminal(io.StringIO):
@@ -176,12 +173,14 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(
-    ("stream", "long", "shown"),
+    ("stream", "long", "visible"),
     [(Terminal, 2, True), (Terminal, 3, False), (io.StringIO, 2, False)],
 )
-def test_a_bar_is_shown_for_long_lists_on_a_terminal(read, touch, monkeypatch, stream, long, shown):
-    touch("a.mp4")
+def test_a_progress_bar_appears_for_long_lists_on_a_terminal(
+    read_list, touch_files, monkeypatch, stream, long, visible
+):
+    touch_files("a.mp4")
     monkeypatch.setattr(annotation_file, "PROGRESS_LINES", long)
     monkeypatch.setattr("sys.stderr", stream())
-    assert len(read("a.mp4 1\na.mp4 2\na.mp4 3")[0]) == 3
-    assert ("checking files" in sys.stderr.getvalue()) is shown
+    assert len(read_list("a.mp4 1\na.mp4 2\na.mp4 3")[0]) == 3
+    assert ("checking files" in sys.stderr.getvalue()) is visible

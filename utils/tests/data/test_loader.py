@@ -33,7 +33,7 @@ F_SETPIPE_SZ = 1031  # fcntl has it from Python 3.10 on
 KINDS = pytest.mark.parametrize("processes", [True, False], ids=["processes", "threads"])
 
 
-def settings(workers="auto", processes="auto", prefetch="auto", batch=4):
+def make_settings(workers="auto", processes="auto", prefetch="auto", batch=4):
     return SimpleNamespace(workers=workers, processes=processes, prefetch=prefetch, batch=batch)
 
 
@@ -51,7 +51,7 @@ class Clips(TrainVideos):
 
 
 class Rows:
-    """A hundred rows made by a function."""
+    """A hundred rows that a function makes."""
 
     def __init__(self, make):
         self.make = make
@@ -63,9 +63,9 @@ class Rows:
         return (np.float64(self.make(index)),)
 
 
-def batches_of(make, width, *arguments, **options):
+def iterate_batches(make, width, *arguments, **options):
     """An iterator over the batches of `Rows(make)`, each row of `width` numbers."""
-    data = settings(*arguments, **options)
+    data = make_settings(*arguments, **options)
     batches = loader.build_batch_dataset(
         Rows(make), ["value"], (np.zeros(width),), data, data.batch
     )
@@ -87,8 +87,8 @@ def live_workers():
     return find_new_workers
 
 
-def becomes_true(condition):
-    """Whether the condition becomes true within 10 seconds."""
+def wait_until(condition):
+    """Waits up to 10 seconds until the condition is true; returns whether it is."""
     end = time.monotonic() + 10
     while not condition() and time.monotonic() < end:
         time.sleep(0.05)
@@ -97,7 +97,7 @@ def becomes_true(condition):
 
 @contextlib.contextmanager
 def time_limit(seconds):
-    """Fails if the code inside takes longer: without the limit, a fault would hang the test."""
+    """Fails if the code inside takes longer. Without the limit, a bug would hang the test."""
 
     def fail(number, frame):
         raise TimeoutError(f"still at work after {seconds} s")
@@ -138,11 +138,11 @@ class Rows:
 data = SimpleNamespace(workers=2, processes=True, prefetch=4)
 loader.count_usable_cores = lambda: 2
 batches = loader.build_batch_dataset(Rows(), ["value"], (np.zeros(2**20, np.uint8),), data, 4)
-taken = batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
-first = next(taken)
+iterator = batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
+batch = next(iterator)
 print(*[child.pid for child in psutil.Process().children()], flush=True)
 input()
-print(sum(1 for _ in taken))
+print(sum(1 for _ in iterator))
 """
 
 # Ends while MindData waits for rows, which take 0.2 seconds each.
@@ -162,15 +162,20 @@ class Rows:
 data = SimpleNamespace(workers=2, processes=sys.argv[1] == "True", prefetch=4)
 loader.count_usable_cores = lambda: 2
 batches = loader.build_batch_dataset(Rows(), ["value"], (np.zeros(1),), data, 2)
-taken = batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
-print(next(taken)[0].shape)
+iterator = batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
+print(next(iterator)[0].shape)
 """
 
 
 def test_batches_are_the_same_for_any_workers(monkeypatch):
     monkeypatch.setattr(loader, "count_usable_cores", lambda: 3)
     result = []
-    for data in (settings(1, False), settings(2, False), settings(2, True, 1), settings()):
+    for data in (
+        make_settings(1, False),
+        make_settings(2, False),
+        make_settings(2, True, 1),
+        make_settings(),
+    ):
         records = [SimpleNamespace(path=f"{k}.mp4", label=k) for k in range(21)]
         clips = Clips(records, SimpleNamespace(data=data), TrainSampler(21, 4, 0, 1, 5), 3, 2)
         batches = clips.dataset()
@@ -185,23 +190,23 @@ def test_batches_are_the_same_for_any_workers(monkeypatch):
 
 
 @KINDS
-def test_a_run_that_ends_before_its_data_ends(processes):
+def test_a_run_may_end_before_its_data(processes):
     with run_python(PARTLY_READ_SCRIPT, processes=processes) as it:
-        said, errors = it.communicate(timeout=60)
-    assert (it.returncode, said, errors) == (0, "(2, 1)\n", "")
+        output, errors = it.communicate(timeout=60)
+    assert (it.returncode, output, errors) == (0, "(2, 1)\n", "")
 
 
 @KINDS
-def test_no_more_rows_are_made_than_prefetch_says(processes):
+def test_prefetch_limits_the_number_of_rows(processes):
     made = allocate_shared_rows(1, np.zeros(100, np.uint8))
 
     def note(index):
         made[0, index] += 1
         return [index]
 
-    batches = batches_of(note, 1, 1, processes, 3)
+    batches = iterate_batches(note, 1, 1, processes, 3)
     next(batches)
-    assert becomes_true(lambda: made.sum() >= 4 * (1 + 3))
+    assert wait_until(lambda: made.sum() >= 4 * (1 + 3))
     time.sleep(0.5)
     assert made.sum() <= 4 * (1 + 3 + loader.MINDDATA_BUFFERED)
     assert sum(len(batch) for (batch,) in batches) == 96
@@ -220,7 +225,7 @@ class Numbers:
 
 @pytest.fixture
 def small_pipes(monkeypatch):
-    """Pipes of one page, which is what the system gives a user who has many pipes."""
+    """Pipes of one page: the system's default for a user with many pipes."""
     open_pipe = multiprocessing.Pipe
 
     def small_pipe(*arguments, **options):
@@ -240,26 +245,22 @@ def iterate_slowly(processes, batch, prefetch):
 
 
 @KINDS
-@pytest.mark.parametrize(("batch", "prefetch"), [(40_000, 1), (4_000, 10), (10_000, 8)])
-def test_any_number_of_rows_may_be_in_flight(batch, prefetch, processes, live_workers):
+@pytest.mark.parametrize(
+    ("batch", "prefetch", "small"),
+    [(40_000, 1, False), (4_000, 10, False), (10_000, 8, False), (20_000, 2, True)],
+)
+def test_many_rows_may_be_in_flight(batch, prefetch, small, processes, live_workers, request):
+    if small:
+        request.getfixturevalue("small_pipes")
     with time_limit(30):
         result = np.concatenate(list(iterate_slowly(processes, batch, prefetch)))
     assert np.array_equal(result, np.arange(80_000))
-    assert becomes_true(lambda: not live_workers()), live_workers()
-
-
-@KINDS
-@pytest.mark.usefixtures("small_pipes")
-def test_any_number_of_rows_may_be_in_flight_through_small_pipes(processes, live_workers):
-    with time_limit(30):
-        result = np.concatenate(list(iterate_slowly(processes, 20_000, 2)))
-    assert np.array_equal(result, np.arange(80_000))
-    assert becomes_true(lambda: not live_workers()), live_workers()
+    assert wait_until(lambda: not live_workers()), live_workers()
 
 
 @KINDS
 @pytest.mark.parametrize("small", [False, True])
-def test_workers_end_though_nobody_collected_their_rows(small, processes, live_workers, request):
+def test_workers_end_if_their_rows_are_not_collected(small, processes, live_workers, request):
     """Both pipes are full when the pool is closed."""
     if small:
         request.getfixturevalue("small_pipes")
@@ -273,11 +274,11 @@ def test_workers_end_though_nobody_collected_their_rows(small, processes, live_w
 
 @KINDS
 def test_workers_end_with_their_iterator(processes, live_workers):
-    batches = batches_of(lambda index: [index], 1, 2, processes)
+    batches = iterate_batches(lambda index: [index], 1, 2, processes)
     next(batches)
     assert len(live_workers()) == min(2, loader.count_usable_cores())
     del batches
-    assert becomes_true(lambda: not live_workers()), live_workers()
+    assert wait_until(lambda: not live_workers()), live_workers()
 
 
 @KINDS
@@ -286,17 +287,17 @@ def test_the_exception_of_a_row_is_raised(processes, live_workers):
         return [index] if index != 13 else {}["thirteen"]
 
     with pytest.raises(RuntimeError, match="KeyError: 'thirteen'"):
-        list(batches_of(fail, 1, 2, processes))
-    assert becomes_true(lambda: not live_workers()), live_workers()
+        list(iterate_batches(fail, 1, 2, processes))
+    assert wait_until(lambda: not live_workers()), live_workers()
 
 
 def test_a_row_of_another_shape_is_an_error():
     with pytest.raises(RuntimeError, match=r"row 5: \(3,\) instead of \(1,\)"):
-        list(batches_of(lambda index: [index] * (3 if index == 5 else 1), 1, 2))
+        list(iterate_batches(lambda index: [index] * (3 if index == 5 else 1), 1, 2))
 
 
-def test_the_end_of_a_worker_process_is_an_error(live_workers):
-    batches = batches_of(lambda index: [index], 1, 1, True)
+def test_a_killed_worker_process_is_an_error(live_workers):
+    batches = iterate_batches(lambda index: [index], 1, 1, True)
     next(batches)
     live_workers()[0].kill()
     with pytest.raises(RuntimeError, match="a worker process was killed by SIGKILL") as raised:
@@ -317,7 +318,7 @@ def test_one_worker_keeps_one_core_busy(processes):
         cv2.resize(picture, (1400, 1400), interpolation=cv2.INTER_LANCZOS4)
         return time.process_time(), time.thread_time()
 
-    times = np.concatenate([batch for (batch,) in batches_of(work, 2, 1, processes)])
+    times = np.concatenate([batch for (batch,) in iterate_batches(work, 2, 1, processes)])
     process, worker = times[-1] - times[0]
     assert process <= 1.2 * worker
 
@@ -332,7 +333,7 @@ def test_a_worker_process_has_few_threads(tmp_path, reader, threads):
             cv2.resize(video.frames([3, 9])[1], (640, 480))
             return [len(os.listdir("/proc/self/task"))]
 
-    counts = np.concatenate([batch for (batch,) in batches_of(count, 1, 1, True)])
+    counts = np.concatenate([batch for (batch,) in iterate_batches(count, 1, 1, True)])
     assert counts.max() <= threads
 
 
@@ -341,7 +342,7 @@ def test_workers_die_with_their_parent():
         workers = [int(word) for word in parent.stdout.readline().split()]
         assert len(workers) == 2
         parent.kill()
-    assert becomes_true(lambda: not any(map(psutil.pid_exists, workers)))
+    assert wait_until(lambda: not any(map(psutil.pid_exists, workers)))
 
 
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("unshare"), reason="mounts")
@@ -356,7 +357,7 @@ def test_processes_need_no_space_in_dev_shm():
     assert out.split()[2:] == ["49"], err
 
 
-def test_workers_fit_the_cores_of_a_rank(monkeypatch, log_messages):
+def test_workers_are_limited_to_the_cores_of_a_rank(monkeypatch, log_messages):
     monkeypatch.setattr(loader, "count_usable_cores", lambda: 8)
     monkeypatch.setattr(loader, "get_local_rank_size", lambda: 3)
     assert loader.count_workers("auto") == 2
@@ -392,13 +393,13 @@ def test_a_bound_rank_does_not_divide_its_cores_again(tmp_path, monkeypatch, log
 
 
 @pytest.mark.parametrize("device", ["Ascend", "GPU"])
-def test_nothing_is_forked_after_a_device_is_opened(monkeypatch, log_messages, device):
+def test_workers_are_threads_on_an_accelerator(monkeypatch, log_messages, device):
     monkeypatch.setattr(loader, "count_usable_cores", lambda: 24)
     monkeypatch.setattr(loader, "get_device", lambda: device)
 
     def choose(*data):
         batches = loader.build_batch_dataset(
-            Rows(int), ["value"], (np.zeros(1),), settings(*data), 4
+            Rows(int), ["value"], (np.zeros(1),), make_settings(*data), 4
         )
         return batches.source.workers, batches.source.processes
 
@@ -411,16 +412,16 @@ def test_nothing_is_forked_after_a_device_is_opened(monkeypatch, log_messages, d
         choose(4, True)
 
 
-def test_the_device_is_that_of_the_run():
+def test_get_device_returns_the_device_of_the_run():
     assert loader.get_device() == "CPU"
 
 
-def test_processes_are_for_many_workers(monkeypatch):
+def test_workers_are_processes_if_there_are_many(monkeypatch):
     monkeypatch.setattr(loader, "count_usable_cores", lambda: 24)
     for ranks, processes in ((3, False), (2, True)):
         monkeypatch.setattr(loader, "get_local_rank_size", lambda ranks=ranks: ranks)
         batches = loader.build_batch_dataset(
-            Rows(int), ["value"], (np.zeros(1),), settings(), 4
+            Rows(int), ["value"], (np.zeros(1),), make_settings(), 4
         ).source
         assert (batches.workers, batches.processes) == (24 // ranks, processes)
 
@@ -436,7 +437,7 @@ def test_processes_are_for_many_workers(monkeypatch):
         ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4),
     ],
 )
-def test_cores_are_those_of_the_container(tmp_path, monkeypatch, files, expected):
+def test_usable_cores_are_limited_by_the_container(tmp_path, monkeypatch, files, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(6))
     monkeypatch.setattr(loader, "CGROUP", tmp_path)
     (tmp_path / "cpu").mkdir()

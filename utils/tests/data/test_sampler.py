@@ -6,51 +6,51 @@ import pytest
 from utils.data.sampler import TrainSampler, sample_rng, shard_for_eval
 
 
-def sequence(samples, batch, rank, size, epochs=2, seed=3):
+def list_samples(samples, batch, rank, size, epochs=2, seed=3):
     order = TrainSampler(samples, batch, rank, size, seed)
     return [order.sample_at(i) for i in range(epochs * order.steps_per_epoch * batch)]
 
 
 def test_ranks_divide_an_epoch_without_overlap():
-    parts = [sequence(23, 3, rank, 2, epochs=1) for rank in range(2)]
-    drawn_samples = [sample for part in parts for sample, _ in part]
-    assert len(drawn_samples) == len(set(drawn_samples)) == 18
+    parts = [list_samples(23, 3, rank, 2, epochs=1) for rank in range(2)]
+    samples_read = [sample for part in parts for sample, _ in part]
+    assert len(samples_read) == len(set(samples_read)) == 18
     assert {epoch for part in parts for _, epoch in part} == {0}
 
 
-def test_two_ranks_have_the_global_batches_of_one():
-    whole = [s for s, _ in sequence(24, 4, 0, 1)]
-    halves = [[s for s, _ in sequence(24, 2, rank, 2)] for rank in range(2)]
+def test_two_ranks_read_the_global_batches_of_one_rank():
+    whole = [s for s, _ in list_samples(24, 4, 0, 1)]
+    halves = [[s for s, _ in list_samples(24, 2, rank, 2)] for rank in range(2)]
     for step in range(12):
-        mine = set(whole[4 * step : 4 * step + 4])
-        assert mine == {s for half in halves for s in half[2 * step : 2 * step + 2]}
+        expected = set(whole[4 * step : 4 * step + 4])
+        assert expected == {s for half in halves for s in half[2 * step : 2 * step + 2]}
 
 
 @pytest.mark.parametrize(("batch", "size"), [(8, 1), (4, 1), (2, 4), (1, 2)])
-@pytest.mark.parametrize("done", [0, 1, 5, 12, 17])
-def test_a_run_resumed_with_other_ranks_repeats_no_sample(batch, size, done):
-    """101 samples on 2 ranks x 4, then on others after `done` steps of 8, through two epochs."""
-    before = [sequence(101, 4, rank, 2)[: 4 * done] for rank in range(2)]
+@pytest.mark.parametrize("steps", [0, 1, 5, 12, 17])
+def test_a_run_resumed_with_other_ranks_repeats_no_sample(batch, size, steps):
+    """Two epochs of 101 samples: `steps` steps of 8 on 2 ranks x 4, the rest on other ranks."""
+    before = [list_samples(101, 4, rank, 2)[: 4 * steps] for rank in range(2)]
     orders = [TrainSampler(101, batch, rank, size, 3, epoch_samples=96) for rank in range(size)]
-    first, last = 8 * done // size, 2 * 96 // size
-    after = [[order.sample_at(i) for i in range(first, last)] for order in orders]
-    drawn_samples = [row for part in before + after for row in part]
+    start, stop = 8 * steps // size, 2 * 96 // size
+    after = [[order.sample_at(i) for i in range(start, stop)] for order in orders]
+    samples_read = [row for part in before + after for row in part]
     for epoch in range(2):
-        samples = [sample for sample, e in drawn_samples if e == epoch]
+        samples = [sample for sample, e in samples_read if e == epoch]
         assert len(samples) == len(set(samples)) == 96
         assert set(samples) == set(orders[0].permutation(epoch)[:96])
 
 
-def test_epochs_are_shuffled_anew_and_seeds_differ():
-    samples = [s for s, _ in sequence(16, 4, 0, 1)]
+def test_each_epoch_and_seed_has_its_own_order():
+    samples = [s for s, _ in list_samples(16, 4, 0, 1)]
     assert sorted(samples[:16]) == sorted(samples[16:]) == list(range(16))
     assert samples[:16] != samples[16:]
-    assert samples != [s for s, _ in sequence(16, 4, 0, 1, seed=4)]
+    assert samples != [s for s, _ in list_samples(16, 4, 0, 1, seed=4)]
 
 
-def test_samples_that_an_epoch_leaves_out_appear_in_others():
-    drawn_samples = {s for s, _ in sequence(10, 4, 0, 1, epochs=30)}
-    assert drawn_samples == set(range(10))
+def test_samples_left_out_of_an_epoch_appear_in_other_epochs():
+    samples_read = {s for s, _ in list_samples(10, 4, 0, 1, epochs=30)}
+    assert samples_read == set(range(10))
 
 
 def test_positions_may_be_read_in_any_order():
@@ -85,5 +85,5 @@ def test_global_positions_are_the_same_for_any_number_of_ranks():
     whole = [TrainSampler(40, 4, 0, 1, 0).global_position(k) for k in range(24)]
     halves = [TrainSampler(40, 2, rank, 2, 0) for rank in (0, 1)]
     for step in range(6):
-        ours = [half.global_position(2 * step + k) for half in halves for k in range(2)]
-        assert ours == whole[4 * step : 4 * step + 4] == list(range(4 * step, 4 * step + 4))
+        positions = [half.global_position(2 * step + k) for half in halves for k in range(2)]
+        assert positions == whole[4 * step : 4 * step + 4] == list(range(4 * step, 4 * step + 4))

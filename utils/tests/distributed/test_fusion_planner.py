@@ -1,4 +1,4 @@
-"""The planner: exact against brute force, and the cost model against numbers done by hand."""
+"""The planner: exact against brute force; the cost model against values computed by hand."""
 
 import itertools
 
@@ -11,7 +11,7 @@ from utils.distributed.gradient_timing import Backward, count_backward, read_bac
 from utils.nn.complexity import LayerCost
 
 
-def random_backward(seed: int, layers: int = 8) -> Backward:
+def make_random_backward(seed: int, layers: int = 8) -> Backward:
     """Layers of one or two tensors; gradients complete mostly, not always, from last to first."""
     rng = np.random.RandomState(seed)
     names = []
@@ -20,7 +20,7 @@ def random_backward(seed: int, layers: int = 8) -> Backward:
     sizes = rng.randint(1, 10**7, len(names))
     ready = 0.05 + 0.1 * np.sort(rng.rand(len(names)))[::-1]
     rng.shuffle(ready[: rng.randint(1, len(ready))])
-    return Backward(tuple(names), sizes, ready, 0.05, 0.16, "drawn")
+    return Backward(tuple(names), sizes, ready, 0.05, 0.16, "synthetic")
 
 
 CLUSTERS = [
@@ -34,42 +34,42 @@ CLUSTERS = [
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("seed", range(12))
-def test_the_plan_is_the_best_of_all_splits(seed, cluster):
-    backward = random_backward(seed)
-    *inner, last = layer_ends(backward.names)
+def test_the_plan_is_the_fastest_of_all_splits(seed, cluster):
+    backward = make_random_backward(seed)
+    *inner, final = layer_ends(backward.names)
     result = plan(backward, cluster, 64, most=5)
     best = min(
-        (predict(backward, cluster, 64, [*chosen, last]) for chosen in every_choice(inner, 4)),
+        (predict(backward, cluster, 64, [*chosen, final]) for chosen in list_splits(inner, 4)),
         key=lambda p: p.exposed,
     )
     assert result.exposed == pytest.approx(best.exposed, rel=1e-9, abs=1e-12)
     assert len(result.segments) <= 5
 
 
-def every_choice(ends, most):
+def list_splits(ends, most):
     for count in range(most + 1):
         yield from itertools.combinations(ends, count)
 
 
-def test_a_plan_has_the_fewest_segments_that_are_as_good():
+def test_of_equally_fast_splits_a_plan_has_the_fewest_segments():
     free = Cluster(latency=0, local_latency=0, bandwidth=1e15, local_bandwidth=1e15)
-    assert len(plan(random_backward(0), free, 64).segments) == 1
+    assert len(plan(make_random_backward(0), free, 64).segments) == 1
 
 
 def test_without_overlap_one_segment_is_best():
-    assert len(plan(random_backward(1), Cluster(overlap=False), 64).segments) == 1
+    assert len(plan(make_random_backward(1), Cluster(overlap=False), 64).segments) == 1
 
 
 def test_a_plan_ends_with_the_last_parameter_and_cuts_between_layers():
     for seed in range(20):
-        backward = random_backward(seed, layers=30)
+        backward = make_random_backward(seed, layers=30)
         ends = plan(backward, Cluster(bandwidth=0.3, latency=1), 16).ends
         assert ends[-1] == len(backward.names) - 1
         assert set(ends) <= set(layer_ends(backward.names))
         assert len(ends) <= MOST_SEGMENTS
 
 
-def test_a_ring_costs_what_it_sends():
+def test_the_cost_of_a_ring_is_that_of_its_messages():
     """4 devices, 8 MB: 6 messages of 2 MB over 1 GB/s and 100 microseconds each."""
     cluster = Cluster(devices_per_node=4, local_bandwidth=1, local_latency=100)
     assert cluster.all_reduce_seconds(8e6, 4) == pytest.approx(6 * (100e-6 + 2e6 / 1e9))
@@ -86,30 +86,30 @@ def test_a_hierarchical_ring_crosses_the_network_once():
     assert cluster.all_reduce_seconds(8e6, 4) == pytest.approx(inside + between)
 
 
-def test_one_device_has_nothing_to_exchange():
-    result = predict(random_backward(2), Cluster(jitter=0.1), 1, [0, 3])
+def test_one_device_has_no_communication_cost():
+    result = predict(make_random_backward(2), Cluster(jitter=0.1), 1, [0, 3])
     assert result.exposed == result.waiting == 0
     assert result.efficiency == 1
 
 
 @pytest.mark.parametrize(("count", "mean"), [(1, 0), (2, 0.5642), (8, 1.4236), (1000, 3.2414)])
-def test_the_slowest_of_many(count, mean):
+def test_the_slowest_device_has_the_expected_delay(count, mean):
     """Known values of the mean of the largest of n standard normal numbers."""
     assert expected_maximum(count) == pytest.approx(mean, abs=2e-4)
 
 
-def test_devices_must_be_whole_nodes():
+def test_devices_must_fill_whole_nodes():
     with pytest.raises(ValueError, match="12 devices are not whole nodes of 8"):
         Cluster().nodes(12)
 
 
-def layer(name: str, macs: int) -> LayerCost:
+def make_layer(name: str, macs: int) -> LayerCost:
     return LayerCost(name, "dense", macs, 1, 1, 1)
 
 
-def test_counted_gradients_are_complete_from_the_last_layer_on():
+def test_gradients_are_complete_from_the_last_layer_to_the_first():
     """Three layers of 1, 2 and 1 parts of the work; a step of 1.2 s is 0.4 forward, 0.8 back."""
-    layers = [layer("a", 100), layer("b.c", 200), layer("d", 100)]
+    layers = [make_layer("a", 100), make_layer("b.c", 200), make_layer("d", 100)]
     names = ["a.weight", "b.c.weight", "b.c.norm.gamma", "d.weight", "d.bias"]
     cluster = Cluster(step_seconds=1.2)
     result = count_backward(names, [4] * 5, layers, 8, cluster)
@@ -117,13 +117,13 @@ def test_counted_gradients_are_complete_from_the_last_layer_on():
     np.testing.assert_allclose(result.ready, [1.2, 1.0, 1.0, 0.6, 0.6])
 
 
-def test_the_rate_gives_the_time_of_a_step():
-    result = count_backward(["a.weight"], [4], [layer("a", 10**9)], 10, Cluster(tflops=6))
+def test_the_tflops_give_the_time_of_a_step():
+    result = count_backward(["a.weight"], [4], [make_layer("a", 10**9)], 10, Cluster(tflops=6))
     assert result.step == pytest.approx(3 * 2 * 1e9 * 10 / 6e12)
 
 
-def test_a_layer_that_is_called_twice_is_complete_at_its_first_call():
-    layers = [layer("a", 100), layer("b", 100), layer("a", 100)]
+def test_the_gradient_of_a_layer_called_twice_is_complete_at_its_first_call():
+    layers = [make_layer("a", 100), make_layer("b", 100), make_layer("a", 100)]
     result = count_backward(["a.weight", "b.weight"], [4, 4], layers, 1, Cluster(step_seconds=3))
     np.testing.assert_allclose(result.ready, [3, 1 + 2 * 2 / 3])
 
@@ -144,6 +144,6 @@ def test_a_profile_of_another_network_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["bandwidth", "latency", "jitter"])
-def test_a_cluster_is_made_of_numbers(name):
+def test_a_cluster_setting_that_is_no_number_is_refused(name):
     with pytest.raises(ValueError, match=f"run.cluster.{name} must"):
         Cluster(**{name: float("nan")})

@@ -12,21 +12,22 @@ from utils.runtime import Runtime
 NAMES = ["base.conv1.weight", "base.layer1.0.weight", "base.layer1.0.gamma", "base.layer2.0.weight"]
 
 
-def test_names_end_a_segment_with_the_layers_last_parameter():
-    assert segment_ends(NAMES, ["layer1"]) == [2, 3]
-    assert segment_ends(NAMES, ["conv1", "layer1", "layer2"]) == [0, 2, 3]
-
-
-def test_indices_and_names_mix():
-    assert segment_ends(NAMES, [0, "layer1.0"]) == [0, 2, 3]
-
-
-def test_nothing_asked_is_one_segment():
-    assert segment_ends(NAMES, []) == segment_ends(NAMES, "none") == [3]
+@pytest.mark.parametrize(
+    ("setting", "ends"),
+    [
+        (["layer1"], [2, 3]),  # a name means the last parameter of the layer
+        (["conv1", "layer1", "layer2"], [0, 2, 3]),
+        ([0, "layer1.0"], [0, 2, 3]),
+        ([], [3]),
+        ("none", [3]),
+    ],
+)
+def test_a_split_of_indices_and_names_gives_the_ends_of_segments(setting, ends):
+    assert segment_ends(NAMES, setting) == ends
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("setting", "words"),
     [
         (["layer3"], "no trainable parameter lies in a layer named layer3"),
         (["layer"], "layer named layer"),
@@ -36,9 +37,9 @@ def test_nothing_asked_is_one_segment():
         ([1, 1], "not ascending"),
     ],
 )
-def test_a_wrong_split_is_an_error(asked, words):
+def test_a_wrong_split_is_an_error(setting, words):
     with pytest.raises(ValueError, match=words):
-        segment_ends(NAMES, asked)
+        segment_ends(NAMES, setting)
 
 
 def test_more_than_eight_segments_are_an_error():
@@ -46,7 +47,7 @@ def test_more_than_eight_segments_are_an_error():
         segment_ends([str(i) for i in range(20)], list(range(8)))
 
 
-def two_layers() -> nn.Cell:
+def build_two_layers() -> nn.Cell:
     return nn.SequentialCell(nn.Dense(3, 4), nn.Dense(4, 2))
 
 
@@ -55,37 +56,42 @@ def split(net: nn.Cell, rt: Runtime, weights=None, **run):
     return split_all_reduce(net, opt, Run(device="CPU", **run), rt, (1, 3))
 
 
-def test_segments_are_told_with_tensors_and_bytes():
-    assert split(two_layers(), Runtime(), all_reduce=("0",)) == [(1, 2, 64), (3, 2, 40)]
-    assert split(two_layers(), Runtime()) == [(3, 4, 104)]
+def test_segments_have_counts_of_tensors_and_bytes():
+    assert split(build_two_layers(), Runtime(), all_reduce=("0",)) == [
+        (1, 2, 64),
+        (3, 2, 40),
+    ]
+    assert split(build_two_layers(), Runtime()) == [(3, 4, 104)]
 
 
-def test_auto_is_one_segment_on_one_device_and_needs_a_cluster():
-    assert split(two_layers(), Runtime(), all_reduce="auto", cluster=Cluster()) == [(3, 4, 104)]
+def test_auto_gives_one_segment_on_one_device_and_needs_a_cluster():
+    assert split(build_two_layers(), Runtime(), all_reduce="auto", cluster=Cluster()) == [
+        (3, 4, 104)
+    ]
     with pytest.raises(ValueError, match=r"run.all_reduce auto needs run.cluster"):
         Run(all_reduce="auto")
 
 
-def test_auto_splits_where_the_planner_does(asked):
-    """So slow a network that what the first layer computes hides all of the second's AllReduce."""
+def test_auto_uses_the_split_of_the_planner(context_values):
+    """The network is so slow that the first layer hides the second layer's AllReduce."""
     cluster = Cluster(devices_per_node=1, latency=0, bandwidth=1e-6, tflops=1e-11)
-    result = split(two_layers(), Runtime(0, 2), all_reduce="auto", cluster=cluster)
+    result = split(build_two_layers(), Runtime(0, 2), all_reduce="auto", cluster=cluster)
     assert result == [(1, 2, 64), (3, 2, 40)]
-    assert asked == [[1, 3]]
+    assert context_values == [[1, 3]]
 
 
 @pytest.fixture
-def asked(monkeypatch) -> list:
-    """What MindSpore is told."""
-    log_messages = []
+def context_values(monkeypatch) -> list:
+    """The values that the test sets in MindSpore's parallel context."""
+    values = []
     monkeypatch.setattr(
-        ms, "set_auto_parallel_context", lambda **given: log_messages.append(*given.values())
+        ms, "set_auto_parallel_context", lambda **options: values.append(*options.values())
     )
-    return log_messages
+    return values
 
 
 def test_an_optimizer_in_another_order_is_an_error():
-    net = two_layers()
+    net = build_two_layers()
     weights = net.trainable_params()
     with pytest.raises(ValueError, match="parameter 0 is 1.bias for the optimizer and 0.weight"):
         split(net, Runtime(), weights[::-1])
@@ -93,14 +99,14 @@ def test_an_optimizer_in_another_order_is_an_error():
         split(net, Runtime(), weights[:2])
 
 
-def test_a_name_of_layers_in_several_places_is_an_error():
+def test_an_ambiguous_layer_name_is_an_error():
     names = ["conv1.weight", "layer1.0.conv1.weight", "layer1.0.bn1.gamma", "layer2.0.conv1.weight"]
     with pytest.raises(ValueError, match="0.conv1 names several layers, from layer1.0.conv1 to"):
         segment_ends(names, ["0.conv1"])
-    assert segment_ends(names, ["conv1"]) == [0, 3], "a whole path is no part of others"
+    assert segment_ends(names, ["conv1"]) == [0, 3], "a full path matches one layer only"
 
 
-def test_the_shortest_names_are_read_back_as_the_same_ends():
+def test_the_shortest_names_give_the_same_ends():
     names = [f"base.layer{k}.{i}.{leaf}" for k in (1, 2) for i in (0, 1) for leaf in ("w", "b")]
     names = ["table", "conv1.weight", *names, "fc.weight", "fc.bias"]
     for ends in ([0, 11], [1, 3, 5, 9, 11], [1, 7, 11], [11]):

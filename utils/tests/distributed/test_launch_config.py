@@ -46,7 +46,7 @@ NODE_0 = {"NODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
         ),
     ],
 )
-def test_a_wrong_variable_is_named(variables, words):
+def test_a_wrong_variable_is_refused_by_name(variables, words):
     with pytest.raises(ValueError, match=words):
         read_job(["2", "tsm/train.py"], variables)
 
@@ -62,16 +62,16 @@ def test_a_wrong_variable_is_named(variables, words):
         (["--restarts", "-1", "2", "tsm/train.py"], "--restarts must be a whole number"),
     ],
 )
-def test_a_wrong_argument_is_named(arguments, words):
+def test_a_wrong_argument_is_refused_by_name(arguments, words):
     with pytest.raises(ValueError, match=words):
         read_job(arguments, {})
 
 
-def test_a_port_in_use_is_named():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
+def test_a_port_in_use_is_refused():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = str(server.getsockname()[1])
         for variables in (NODE_0, {}):
             with pytest.raises(ValueError, match=f"MASTER_PORT={port} at 127.0.0.1: .* in use"):
                 read_job(["2", "tsm/train.py"], {**variables, "MASTER_PORT": port})
@@ -107,7 +107,7 @@ def test_more_devices_than_the_host_has_are_refused(tmp_path, monkeypatch):
     check_devices(8, ascend, {})  # the worker reports that there is no device
 
 
-def test_ranks_are_bound_only_on_ascend_with_cores_enough(tmp_path, monkeypatch):
+def test_ranks_are_bound_only_on_ascend_with_enough_cores(tmp_path, monkeypatch):
     """msrun divides the cores by the devices of the host, here 8."""
     monkeypatch.setattr(devices, "DEVICE_FILES", tmp_path)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: range(96))
@@ -123,13 +123,13 @@ def test_ranks_are_bound_only_on_ascend_with_cores_enough(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("role", ["MS_WORKER", "MS_SCHED"])
-def test_time_limits_of_hccl_are_set_under_mpirun_unless_the_user_has(role):
+def test_hccl_time_limits_are_set_under_mpirun_unless_the_user_sets_them(role):
     openmpi = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
     openmpi |= {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
     result = read_mpi_environment(openmpi, role)
     assert (result["HCCL_CONNECT_TIMEOUT"], result["HCCL_EXEC_TIMEOUT"]) == ("600", "3672")
-    own = {**openmpi, "HCCL_CONNECT_TIMEOUT": "120", "HCCL_EXEC_TIMEOUT": "68"}
-    result = read_mpi_environment(own, role)
+    environment = {**openmpi, "HCCL_CONNECT_TIMEOUT": "120", "HCCL_EXEC_TIMEOUT": "68"}
+    result = read_mpi_environment(environment, role)
     assert (result["HCCL_CONNECT_TIMEOUT"], result["HCCL_EXEC_TIMEOUT"]) == ("120", "68")
 
 
@@ -147,7 +147,7 @@ def test_a_rank_table_replaces_nodes_master_and_rank(tmp_path):
     assert (job.node, job.master) == (1, "192.0.2.1"), "the second server is this host"
 
 
-def change(content: dict, *keys, value) -> dict:
+def edit(content: dict, *keys, value) -> dict:
     position = content
     for key in keys[:-1]:
         position = position[key]
@@ -158,23 +158,32 @@ def change(content: dict, *keys, value) -> dict:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (change(rank_table(), "status", value="initializing"), "status is 'initializing'"),
-        (change(rank_table(), "server_count", value="3"), "server_count is 3, server_list has 2"),
-        (change(rank_table(), "server_list", 1, "device", value=[]), "the same number of devices"),
-        (change(rank_table(), *DEVICE, "rank_id", value="0"), "from 0 to 1"),
+        (edit(rank_table(), "status", value="initializing"), "status is 'initializing'"),
         (
-            change(rank_table(), *DEVICE, "device_id", value="4"),
+            edit(rank_table(), "server_count", value="3"),
+            "server_count is 3, server_list has 2",
+        ),
+        (
+            edit(rank_table(), "server_list", 1, "device", value=[]),
+            "the same number of devices",
+        ),
+        (edit(rank_table(), *DEVICE, "rank_id", value="0"), "from 0 to 1"),
+        (
+            edit(rank_table(), *DEVICE, "device_id", value="4"),
             "from 0 in the",
         ),
         (
-            change(rank_table(), *DEVICE, "rank_id", value="x"),
+            edit(rank_table(), *DEVICE, "rank_id", value="x"),
             "invalid literal",
         ),
-        (change(rank_table(), "server_list", 1, value={}), "missing or misplaced: 'device'"),
+        (
+            edit(rank_table(), "server_list", 1, value={}),
+            "missing or misplaced: 'device'",
+        ),
         ([], "missing or misplaced"),
     ],
 )
-def test_a_wrong_rank_table_is_named_with_what_is_wrong(content, words, tmp_path):
+def test_a_wrong_rank_table_is_refused_with_the_reason(content, words, tmp_path):
     path = write_json(tmp_path / "hccl.json", content)
     with pytest.raises(ValueError, match=f"^RANK_TABLE_FILE: {path}.*{words}"):
         read_rank_table(Path(path))
@@ -188,7 +197,7 @@ def test_a_wrong_rank_table_is_named_with_what_is_wrong(content, words, tmp_path
         ("1", {}, "NODE_RANK is missing, and several servers"),
     ],
 )
-def test_a_rank_table_must_fit_the_rest(devices, variables, words, tmp_path):
+def test_a_rank_table_must_agree_with_the_other_settings(devices, variables, words, tmp_path):
     path = write_json(tmp_path / "hccl.json", rank_table())
     with pytest.raises(ValueError, match=words):
         read_job([devices, "tsm/train.py"], {"RANK_TABLE_FILE": path, **variables})
@@ -214,7 +223,7 @@ def test_variables_of_open_mpi_and_slurm_are_read():
 
 
 def test_a_reserved_port_is_kept_for_the_scheduler():
-    """Two jobs that begin at once must not get the same port."""
+    """Two jobs that start at the same time must get different ports."""
     with reserve_port("127.0.0.1") as holder, socket.socket() as other:
         port = holder.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
@@ -223,9 +232,9 @@ def test_a_reserved_port_is_kept_for_the_scheduler():
 
 
 def test_reserved_ports_start_at_the_first_port_and_skip_those_in_use():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
         with reserve_port("127.0.0.1", port) as holder:
             assert port < holder.getsockname()[1] < port + 100

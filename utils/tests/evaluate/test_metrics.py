@@ -1,4 +1,4 @@
-"""Evaluation by hand: views averaged as raw scores, videos counted once."""
+"""Evaluation metrics: views are averaged as raw scores, videos are counted once."""
 
 from types import SimpleNamespace
 
@@ -22,7 +22,7 @@ from utils.testing.golden import generate_input, load_case
 CASES = load_case(ROOT / "tsm" / "tests" / "golden" / "tsm_data.json")["test_aggregation"]
 
 
-class Pick(nn.Cell):
+class ScoresAsClips(nn.Cell):
     """Clips that carry their scores: (N, classes) in, the same out."""
 
     def construct(self, x):
@@ -33,11 +33,11 @@ class Pick(nn.Cell):
 def test_views_are_averaged_as_raw_scores(case):
     scores = generate_input(case["input_seed"], case["logits_shape"])
     views = scores.reshape(case["batch"], case["num_crop"], -1)
-    np.testing.assert_allclose(video_scores(Pick(), views), case["mean_logits"], rtol=1e-5)
+    np.testing.assert_allclose(video_scores(ScoresAsClips(), views), case["mean_logits"], rtol=1e-5)
 
 
-class Scores(nn.Cell):
-    """Clips (N, 3, H, W) uint8 to scores (N, 6); `shapes` has those of all calls, in order."""
+class RecordingNet(nn.Cell):
+    """Clips (N, 3, H, W) uint8 to scores (N, 6); `shapes` lists the shapes of all calls."""
 
     def __init__(self, heads: int = 0):
         super().__init__()
@@ -59,8 +59,8 @@ def make_clips(videos: int, views: int) -> np.ndarray:
 
 @pytest.mark.parametrize("size", [1, 4, 5, 15, 32])
 def test_scores_do_not_depend_on_the_clips_in_a_pass(size):
-    """15 clips: 4 leave a last pass of 3, which is padded, and 32 are more than there are."""
-    net, clips = Scores(), make_clips(3, 5)
+    """15 clips: 4 leave a last pass of 3, which is padded, and 32 exceed the number of clips."""
+    net, clips = RecordingNet(), make_clips(3, 5)
     expected = [net(Tensor(video)).asnumpy().mean(0) for video in clips]
     net.shapes.clear()
     result = video_scores(net, clips, size)
@@ -69,9 +69,9 @@ def test_scores_do_not_depend_on_the_clips_in_a_pass(size):
 
 
 @pytest.mark.parametrize(("device", "passes"), [("CPU", 30), ("Ascend", 2)])
-def test_all_passes_are_launched_before_the_one_read(device, passes, monkeypatch):
+def test_all_passes_start_before_the_only_read(device, passes, monkeypatch):
     """Two videos of 30 views; one read of each view would be 30 reads."""
-    net, clips, read, events = Scores(), make_clips(2, 30), Tensor.asnumpy, []
+    net, clips, read, events = RecordingNet(), make_clips(2, 30), Tensor.asnumpy, []
     video_scores(net, clips)  # the compiler reads constants
     monkeypatch.setattr(metrics.ms, "get_context", {"device_target": device}.get)
     monkeypatch.setattr(net, "shapes", events)
@@ -80,7 +80,7 @@ def test_all_passes_are_launched_before_the_one_read(device, passes, monkeypatch
     assert events == [(60 // passes, 3, 8, 8)] * passes + ["read"]
 
 
-def test_an_accelerator_takes_all_views_in_equal_passes():
+def test_an_accelerator_evaluates_views_in_equal_passes():
     for videos, views, expected in [
         (1, 30, 30),
         (2, 30, 30),  # two passes of 30 rather than 32 and 28
@@ -95,18 +95,18 @@ def test_an_accelerator_takes_all_views_in_equal_passes():
 
 
 def test_a_fixed_batch_is_the_number_of_clips_in_a_pass():
-    """As that of an exported network, also behind one of several heads."""
+    """An exported network has a fixed batch, also as one of several heads."""
     from mvit_multi.evaluation import HeadSelector
 
     clips = make_clips(1, 5)
-    for net in (Scores(), Scores(heads=2)):
+    for net in (RecordingNet(), RecordingNet(heads=2)):
         net.fixed_batch = 3
         video_scores(HeadSelector(net, 1) if net.heads else net, clips, 5)
         assert net.shapes == [(3, 3, 8, 8)] * 2
 
 
 class Batches:
-    """Batches of two videos; `before` is called with the number of each."""
+    """Batches of two videos; `before` is called with the number of each batch."""
 
     def __init__(self, count: int, views: int = 1, valid=(True, True), before=lambda k: None):
         self.count, self.views, self.valid, self.before = count, views, np.array(valid), before
@@ -120,8 +120,8 @@ class Batches:
             yield make_clips(2, self.views), np.zeros(2, int), self.valid
 
 
-def test_an_evaluation_passes_its_clips_per_pass_on():
-    net = Scores()
+def test_an_evaluation_uses_the_setting_clips_per_pass():
+    net = RecordingNet()
     batches = Batches(1, views=3, valid=(True, False))
     result = evaluate(net, batches, 6, Runtime(), clips_per_pass=6)
     assert (result["videos"], net.shapes) == (1, [(6, 3, 8, 8)])
@@ -129,20 +129,20 @@ def test_an_evaluation_passes_its_clips_per_pass_on():
 
 @pytest.fixture
 def received(monkeypatch):
-    """The signals that came; empty again after the test."""
+    """The received signals; the test empties the list at its end."""
     monkeypatch.setattr(metrics, "received", [])
     return metrics.received
 
 
-def test_an_evaluation_is_left_after_the_batch_in_which_a_signal_came(received):
-    net = Scores()
+def test_a_signal_stops_an_evaluation_after_the_current_batch(received):
+    net = RecordingNet()
     with pytest.raises(Stopped):
         evaluate(net, Batches(3, before=lambda k: k == 1 and received.append(15)), 6, Runtime())
     assert len(net.shapes) == 1
 
 
-def test_an_evaluation_whose_last_batch_a_signal_meets_is_whole(received):
-    class Late(Scores):
+def test_a_signal_in_the_last_batch_does_not_stop_an_evaluation(received):
+    class Late(RecordingNet):
         def __call__(self, clips):
             if len(self.shapes) == 2:
                 received.append(15)
@@ -151,14 +151,14 @@ def test_an_evaluation_whose_last_batch_a_signal_meets_is_whole(received):
     assert evaluate(Late(), Batches(3), 6, Runtime())["videos"] == 6
 
 
-def test_all_ranks_leave_an_evaluation_that_one_has_left(received, monkeypatch):
-    """The sum over ranks: the other one was stopped, this one not."""
+def test_all_ranks_stop_an_evaluation_if_one_stops(received, monkeypatch):
+    """The sum over ranks shows that another rank received a signal."""
     monkeypatch.setattr(metrics, "sum_over_ranks", lambda values: values + 1)
     with pytest.raises(Stopped):
-        evaluate(Scores(), Batches(3), 6, Runtime(size=2))
+        evaluate(RecordingNet(), Batches(3), 6, Runtime(size=2))
 
 
-def test_data_sets_with_other_views_have_one_shape(monkeypatch):
+def test_data_sets_with_different_views_use_one_shape(monkeypatch):
     from mvit_multi.evaluation import evaluate_datasets
 
     def source(name: str, views: int, classes: int) -> SimpleNamespace:
@@ -172,13 +172,13 @@ def test_data_sets_with_other_views_have_one_shape(monkeypatch):
         )
 
     monkeypatch.setattr(metrics.ms, "get_context", {"device_target": "Ascend"}.get)
-    net = Scores(heads=2)
+    net = RecordingNet(heads=2)
     result = evaluate_datasets(net, {0: source("a", 5, 2), 1: source("b", 3, 4)}, Runtime())
     assert result["videos"] == 4
     assert net.shapes == [(6, 3, 8, 8)] * 3, "10 clips in two passes, 6 in one"
 
 
-def test_top_k_counts_per_class():
+def test_top_k_is_counted_per_class():
     counts = Counts(6)
     scores = np.array([[9, 1, 2, 3, 4, 5], [9, 8, 7, 6, 5, 4], [0, 9, 1, 2, 3, 4]], float)
     counts.add(scores, np.array([0, 5, 1]))
@@ -190,5 +190,5 @@ def test_top_k_counts_per_class():
     assert fractions["mean_class_accuracy"] == pytest.approx((1 + 0.5 + 0) / 3)
 
 
-def test_nothing_to_count_is_no_error():
+def test_an_empty_evaluation_is_no_error():
     assert Counts(3).accuracies()["videos"] == 0

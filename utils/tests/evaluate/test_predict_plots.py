@@ -1,4 +1,4 @@
-"""Pictures of predictions and of evaluations: what is seen in them, in pixels and in numbers."""
+"""Plots of predictions and evaluations: pixels, times and numbers."""
 
 import numpy as np
 import pytest
@@ -31,14 +31,14 @@ def test_frames_are_enlarged_pixel_by_pixel(tmp_path, side, factor):
     draw_preview(tmp_path / "a.png", "a$b$ $", [PreviewRow("", frames, ENTRIES, times)])
     result = np.asarray(Image.open(tmp_path / "a.png").convert("RGB"))
     left = MARGIN + (factor * side + GAP)  # of the second frame
-    seen = result[2 * TEXT_HEIGHT :, left:][: factor * side, : factor * side]
-    np.testing.assert_array_equal(seen, frames[0, 1].repeat(factor, 0).repeat(factor, 1))
+    drawn_pixels = result[2 * TEXT_HEIGHT :, left:][: factor * side, : factor * side]
+    np.testing.assert_array_equal(drawn_pixels, frames[0, 1].repeat(factor, 0).repeat(factor, 1))
     below = result[2 * TEXT_HEIGHT + factor * side :, left : left + factor * side]
     assert below[:TIME_HEIGHT].min() < 100, "the frame's time"
 
 
 @pytest.mark.parametrize("count", [1, 8, 13, 32])
-def test_large_frames_fit_the_line(count):
+def test_large_frames_are_reduced_to_the_line(count):
     frames = np.full((1, count, 224, 224, 3), 7, np.uint8)
     small = resize_to_fit(frames)
     assert small.shape[:2] == (1, count)
@@ -57,13 +57,13 @@ class TwoClips(Head):
         return frames
 
 
-def test_times_are_those_in_the_video():
+def test_times_are_positions_in_the_video():
     times = preview_times(TwoClips(), Window(50, 40, 10.0), (2, 2))
     np.testing.assert_allclose(times, [[5, 6], [7, 8]])
     assert preview_times(TwoClips(), Window(50, 40, 0.0), (2, 2)) is None
 
 
-def test_one_window_is_a_piece_from_its_start_to_its_end(tmp_path, monkeypatch):
+def test_one_window_covers_its_start_to_its_end(tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr(pictures, "save", lambda figure, path: figures.append(figure))
     fractions = np.array([[1.0, 0.0]])
@@ -75,7 +75,7 @@ def test_one_window_is_a_piece_from_its_start_to_its_end(tmp_path, monkeypatch):
     assert axes.get_xlim()[0] < 2 < 12 < axes.get_xlim()[1]
 
 
-def test_bars_of_few_videos_are_pale_and_all_are_numbered(tmp_path, monkeypatch):
+def test_bars_of_few_videos_are_pale_and_all_bars_have_numbers(tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr(report_plots, "save", lambda figure, *_: figures.append(figure))
     table = compute_bins(np.array([0.5] * 9 + [0.9] * 10), np.ones(19, bool))

@@ -1,4 +1,4 @@
-"""Tables of an evaluation by hand; ranks put together; what cannot be written."""
+"""Evaluation reports: tables computed by hand, sums over ranks, and write errors."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ from utils.evaluate.report import (
 from utils.runtime import Runtime
 
 SCORES = np.array([[9, 1, 2, 3, 4, 5], [9, 8, 7, 6, 5, 4], [0, 9, 1, 2, 3, 4]], np.float32)
-LABELS = np.array([0, 5, 2])  # the place of the label: first, sixth, fifth
+LABELS = np.array([0, 5, 2])  # rank of the label: first, sixth, fifth
 SAMPLES = Samples(["a/0 0.mp4", "b/1,1.mp4", "c/2.mp4", "d/bad.mp4"], [0, 5, 2, 1], list("uvwxyz"))
 
 
@@ -36,7 +36,7 @@ def write_report(folder, scores=SCORES, softmax=True, mine=(2, 0, 1, None)) -> d
     return json.loads((folder / "report.json").read_text())
 
 
-def test_every_video_stands_where_the_list_has_it(tmp_path):
+def test_predictions_have_the_order_of_the_annotation_file(tmp_path):
     result = write_report(tmp_path / "new" / "report")
     rows = read_rows(tmp_path / "new" / "report" / "scores.csv")
     assert [row["path"] for row in rows] == list(SAMPLES.paths)
@@ -50,14 +50,14 @@ def test_every_video_stands_where_the_list_has_it(tmp_path):
     np.testing.assert_allclose(messages, fractions, rtol=1e-8)
     assert [row["probability"] for row in rows[:2]] == [rows[0]["0 u"], rows[1]["5 z"]]
     assert result["top1"] == 0.333333
-    own = fractions[[0, 1, 2], LABELS]
-    assert result["nll"] == pytest.approx(-np.log(own).mean(), abs=1e-6)
-    sure = fractions.max(1)  # the first and the last are in one bin
-    gaps = 2 * abs(0.5 - (sure[0] + sure[2]) / 2) + sure[1]
+    of_label = fractions[[0, 1, 2], LABELS]
+    assert result["nll"] == pytest.approx(-np.log(of_label).mean(), abs=1e-6)
+    confidence = fractions.max(1)  # the first and the last are in one bin
+    gaps = 2 * abs(0.5 - (confidence[0] + confidence[2]) / 2) + confidence[1]
     assert result["ece"] == pytest.approx(gaps / 3, abs=1e-6)
 
 
-def test_tables_of_classes_and_of_confusion(tmp_path):
+def test_the_class_and_confusion_tables_have_the_expected_counts(tmp_path):
     result = write_report(tmp_path)
     classes = read_rows(tmp_path / "classes.csv")
     assert [row["videos"] for row in classes] == ["1", "0", "1", "0", "0", "1"]
@@ -78,7 +78,7 @@ def test_tables_of_classes_and_of_confusion(tmp_path):
     assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_probabilities_are_not_softened_twice(tmp_path):
+def test_the_softmax_is_not_applied_twice(tmp_path):
     fractions = (SCORES / SCORES.sum(1, keepdims=True)).astype(np.float32)
     write_report(tmp_path, fractions, softmax=False)
     row = read_rows(tmp_path / "scores.csv")[0]
@@ -87,13 +87,13 @@ def test_probabilities_are_not_softened_twice(tmp_path):
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_network_that_has_diverged_still_gets_its_report(tmp_path, value):
+def test_scores_that_are_not_finite_give_a_report(tmp_path, value):
     result = write_report(tmp_path, np.full((3, 6), value, np.float32))
     assert result["nll"] is None
     assert [row["predicted"] for row in read_rows(tmp_path / "scores.csv")][:3] == ["0"] * 3
 
 
-def test_nothing_that_could_be_read_is_a_report_too(tmp_path):
+def test_no_readable_video_gives_a_report(tmp_path):
     page = Report(str(tmp_path), [0, 1, 2, 3], SAMPLES, Runtime())
     page.write({"videos": 0})
     result = json.loads((tmp_path / "report.json").read_text())
@@ -101,7 +101,7 @@ def test_nothing_that_could_be_read_is_a_report_too(tmp_path):
     assert [row["predicted"] for row in read_rows(tmp_path / "scores.csv")] == ["unreadable"] * 4
 
 
-def test_bins_and_their_error():
+def test_calibration_bins_have_the_expected_error():
     """Edges belong to the bin below them."""
     table = compute_bins(np.array([1 / 15, 0.07, 0.93, 1.0, 1.0]), np.array([0, 1, 1, 1, 0], bool))
     assert table["videos"].tolist() == [1, 1, *[0] * 11, 1, 2]
@@ -112,7 +112,7 @@ def test_bins_and_their_error():
     assert compute_calibration_error(compute_bins(np.zeros(0), np.zeros(0, bool))) == 0
 
 
-def test_blocks_of_ranks_have_one_shape_and_add_up(monkeypatch):
+def test_blocks_of_all_ranks_have_one_shape_and_add_up(monkeypatch):
     """Two ranks of 5 samples, in blocks of 2."""
     monkeypatch.setattr(report, "BLOCK", 2)
     other = np.zeros((6, 3), np.float32)
@@ -131,7 +131,7 @@ def test_blocks_of_ranks_have_one_shape_and_add_up(monkeypatch):
     assert shapes == [(2, 3)] * 3
 
 
-def test_without_a_folder_nothing_is_kept(tmp_path):
+def test_no_scores_are_kept_without_a_folder(tmp_path):
     page = Report("", (), Samples(), Runtime())
     page.add([0], SCORES[:1], LABELS[:1])
     page.write({})

@@ -1,4 +1,4 @@
-"""Counting by one run: every kind of layer by hand, and every network of the zoo in small."""
+"""Counts of multiply-adds and parameters: layers by hand, and a small form of every network."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ from utils.nn.layers import BatchNorm2d, conv2d, dense
 
 
 class Small(nn.Cell):
-    """A table of its own, a convolution, a shared activation, a head that only training calls."""
+    """A parameter, a convolution, a shared activation, a head that only training calls."""
 
     def __init__(self):
         super().__init__()
@@ -47,7 +47,7 @@ def test_layers_come_in_the_order_of_calls_with_their_counts():
     ]
 
 
-def test_a_count_leaves_no_trace():
+def test_counting_does_not_change_the_network():
     net = Small().set_train()
     assert count_layers(net, (2, 6, 6)) == count_layers(net, (2, 6, 6))
     assert net.training
@@ -56,7 +56,7 @@ def test_a_count_leaves_no_trace():
 
 
 class Blend(nn.Cell):
-    """Scores of queries and keys, with two channels more than the values have, and their blend."""
+    """Attention whose queries and keys have two channels more than its values."""
 
     def __init__(self):
         super().__init__()
@@ -69,7 +69,7 @@ class Blend(nn.Cell):
         return self.after(ops.bmm(ops.bmm(wide, wide.swapaxes(1, 2)), x))
 
 
-def test_attention_counts_its_two_products_where_they_are():
+def test_attention_counts_its_two_products_in_the_cell_that_computes_them():
     result = count_layers(Blend(), (7, 3))
     read, written = 2 * 7 * 5 + 7 * 7 + 7 * 3, 7 * 7 + 7 * 3
     assert [layer.name for layer in result] == ["before", "", "after"]
@@ -77,7 +77,7 @@ def test_attention_counts_its_two_products_where_they_are():
 
 
 @pytest.mark.parametrize("impl", FORMS)
-def test_a_depthwise_convolution_counts_the_same_in_every_form(impl):
+def test_every_form_of_a_depthwise_convolution_has_the_same_count(impl):
     layer = count_layers(DepthwiseConv3d(4, (3, 3, 3), 2, impl), (4, 2, 6, 6))[0]
     assert layer == LayerCost("", "depthwise convolution", 4 * 2 * 9 * 27, 288, 72, 108)
 
@@ -96,11 +96,11 @@ def test_a_depthwise_convolution_counts_the_same_in_every_form(impl):
         ((8, 1, 3, 3), 1, "spatial convolution"),
     ],
 )
-def test_the_weight_tells_the_kind(weight, channels, kind):
+def test_the_shape_of_the_weight_determines_the_kind(weight, channels, kind):
     assert classify_kernel(weight, channels) == kind
 
 
-def test_a_dense_3d_convolution_is_one():
+def test_a_dense_3d_convolution_is_not_depthwise():
     assert count_layers(Conv3d(2, 3, (3, 3, 3)), (2, 2, 4, 4))[0].kind == "3-D convolution"
 
 
@@ -115,8 +115,8 @@ SMALL = {
 }
 
 
-def small(folder: str, name: str, *overrides: str) -> tuple:
-    """(network, shape of a clip) of a yaml, in small."""
+def build_small_network(folder: str, name: str, *overrides: str) -> tuple:
+    """(network, shape of a clip) of a yaml, with small sizes."""
     network = find_network(folder)
     path = ROOT / folder / "configs" / f"{name}.yaml"
     cfg = load_config(network.config, path, ["run.device=CPU", "run.all_reduce=[]", *overrides])
@@ -127,7 +127,7 @@ def small(folder: str, name: str, *overrides: str) -> tuple:
 
 @pytest.mark.parametrize("network", list_networks())
 def test_every_parameter_belongs_to_one_layer(network):
-    net, shape = small(network, *SMALL[network])
+    net, shape = build_small_network(network, *SMALL[network])
     layers = count_layers(net, shape)
     assert sum(layer.parameters for layer in layers) == sum(p.size for p in net.trainable_params())
     holders = [layer.name for layer in layers if layer.parameters]
@@ -136,7 +136,7 @@ def test_every_parameter_belongs_to_one_layer(network):
 
 
 def test_non_local_blocks_count_their_products():
-    net, shape = small("tsm", *SMALL["tsm"])
+    net, shape = build_small_network("tsm", *SMALL["tsm"])
     layers = count_layers(net, shape)
     result = [layer.macs for layer in layers if layer.kind == "attention"]
     queries = {256: 2 * 8 * 8, 512: 2 * 4 * 4}  # of a clip of 2 frames of 64 pixels
@@ -148,29 +148,31 @@ def test_non_local_blocks_count_their_products():
 
 
 @pytest.mark.parametrize("yaml", ["mvit_multi_plain_s_k400_16x4", "mvit_multi_smoke"])
-def test_attention_is_counted_as_by_its_formula(yaml):
+def test_attention_counts_equal_their_formula(yaml):
     """With a class token and relative positions, and with neither."""
-    net, shape = small("mvit_multi", yaml, *SMALL["mvit_multi"][1:])
+    net, shape = build_small_network("mvit_multi", yaml, *SMALL["mvit_multi"][1:])
     assert net.token == ("plain" in yaml)
     layers = count_layers(net, shape)
     assert sum(layer.macs for layer in layers) == multiply_adds(net)
     names = [layer.name for layer in layers]
     position = names.index("blocks.0.attn")
     assert names.index("blocks.0.attn.norm_v") < position < names.index("blocks.0.attn.proj")
-    own = {layer.name for layer in layers if layer.name.endswith("attn") and layer.parameters}
-    assert bool(own) == ("plain" in yaml)
+    with_parameters = {
+        layer.name for layer in layers if layer.name.endswith("attn") and layer.parameters
+    }
+    assert bool(with_parameters) == ("plain" in yaml)
 
 
-def test_parts_of_a_layer_called_one_by_one_hold_its_parameters_once():
-    net, shape = small("mvit_multi", *SMALL["mvit_multi"])
+def test_a_layer_called_in_parts_holds_its_parameters_once():
+    net, shape = build_small_network("mvit_multi", *SMALL["mvit_multi"])
     calls = [layer for layer in count_layers(net, shape) if layer.name == "blocks.1.attn.qkv"]
     weights = sum(p.size for p in net.blocks[1].attn.qkv.get_parameters())
     assert [layer.parameters for layer in calls] == [weights, 0, 0]
 
 
-def test_what_only_training_calls_comes_last():
-    net, shape = small("mvit_multi", "mvit_multi_smoke")
+def test_layers_used_only_in_training_come_last():
+    net, shape = build_small_network("mvit_multi", "mvit_multi_smoke")
     layers = count_layers(net, shape)
-    last = Counter(layer.name.split(".")[0] for layer in layers[-2:])
-    assert last == {"expander": 2}
+    final = Counter(layer.name.split(".")[0] for layer in layers[-2:])
+    assert final == {"expander": 2}
     assert all(layer.macs == 0 for layer in layers[-2:])

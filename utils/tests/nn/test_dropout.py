@@ -1,4 +1,4 @@
-"""Dropout: numbers from the host, the same for every device, rank and restart."""
+"""Dropout: factors from the host, the same for every device, rank and restart."""
 
 import numpy as np
 import pytest
@@ -25,26 +25,26 @@ def test_dropout_factors_are_uniform_and_a_function_of_seed_and_position():
 class TwoLayers(nn.Cell):
     def __init__(self):
         super().__init__()
-        self.first, self.second, self.path = Dropout(0.8, 100), Dropout(0.25, 50), DropPath(0.5)
+        self.strong, self.weak, self.path = Dropout(0.8, 100), Dropout(0.25, 50), DropPath(0.5)
 
     def construct(self, x):
-        return self.first(x), self.second(x[:, :50]), self.path(x)
+        return self.strong(x), self.weak(x[:, :50]), self.path(x)
 
 
-def test_every_layer_reads_its_own_factors():
+def test_layers_use_different_factors():
     net = TwoLayers().set_train()
     factors = DropoutFactors(net, seed=0)
     assert factors.size == 151
     connected = factors.connect(40)
-    drawn = factors.draw_samples(0, 40)
-    connected.set_data(Tensor(drawn))
-    first, second, path = (y.asnumpy() for y in net(Tensor(np.ones((40, 100), np.float32))))
-    np.testing.assert_array_equal(first, drawn[:, :100])
-    np.testing.assert_array_equal(second, drawn[:, 100:150])
-    np.testing.assert_array_equal(path, np.repeat(drawn[:, 150:], 100, 1))
-    np.testing.assert_allclose(np.unique(first), [0, 5], rtol=1e-6)
-    np.testing.assert_allclose(np.unique(second), [0, 4 / 3], rtol=1e-6)
-    assert abs((first == 0).mean() - 0.8) < 0.03
+    samples = factors.draw_samples(0, 40)
+    connected.set_data(Tensor(samples))
+    strong, weak, path = (y.asnumpy() for y in net(Tensor(np.ones((40, 100), np.float32))))
+    np.testing.assert_array_equal(strong, samples[:, :100])
+    np.testing.assert_array_equal(weak, samples[:, 100:150])
+    np.testing.assert_array_equal(path, np.repeat(samples[:, 150:], 100, 1))
+    np.testing.assert_allclose(np.unique(strong), [0, 5], rtol=1e-6)
+    np.testing.assert_allclose(np.unique(weak), [0, 4 / 3], rtol=1e-6)
+    assert abs((strong == 0).mean() - 0.8) < 0.03
 
 
 def test_dropout_does_nothing_in_evaluation():
@@ -57,6 +57,6 @@ def test_dropout_in_training_without_a_train_step_is_an_error():
         Dropout(0.8, 4).set_train()(Tensor(np.ones((4, 4), np.float32)))
 
 
-def test_dropout_refuses_a_keep_probability_of_zero():
+def test_a_keep_probability_of_zero_is_refused():
     with pytest.raises(ValueError, match="dropout must lie in"):
         Dropout(1.0, 4)

@@ -42,7 +42,7 @@ def test_the_max_pool_for_ascend_equals_the_padded_one(kernel, stride, size):
     np.testing.assert_array_equal(ours, theirs)
 
 
-def test_pixels_are_normalised_and_floats_left_alone():
+def test_pixels_are_normalised_and_floats_are_unchanged():
     cell = Normalize((0.5, 0.4), (0.2, 0.1), channels=4, axis=1, rank=3)
     x = np.arange(2 * 4 * 3).reshape(2, 4, 3).astype(np.uint8)
     mean, std = (np.array(v * 2).reshape(1, 4, 1) for v in ((0.5, 0.4), (0.2, 0.1)))

@@ -11,13 +11,13 @@ from tsm.model import TSM
 from utils.testing.step_comparison import change_recipe, load_record, save_record
 
 CASE = {"train": {"loss64": 1.0}}
-TAKEN = {"data/clip": np.zeros((2, 3)), "data/target": np.zeros(2), "loss/loss": np.ones(1)}
+ARRAYS = {"data/clip": np.zeros((2, 3)), "data/target": np.zeros(2), "loss/loss": np.ones(1)}
 
 
 def test_a_damaged_record_is_refused_in_one_line(tmp_path):
     whole, bad = tmp_path / "whole.npz", tmp_path / "bad.npz"
-    save_record(whole, TAKEN)
-    assert set(load_record(whole)) == set(TAKEN)
+    save_record(whole, ARRAYS)
+    assert set(load_record(whole)) == set(ARRAYS)
     data = whole.read_bytes()
     flipped = data[:80] + bytes([data[80] ^ 255]) + data[81:]
     for content in (data[:-40], data[: len(data) // 2], b"PK", flipped, b"", b"text"):
@@ -27,7 +27,7 @@ def test_a_damaged_record_is_refused_in_one_line(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_an_array_or_another_archive_is_no_record(tmp_path):
+def test_an_array_and_another_archive_are_refused_as_records(tmp_path):
     np.save(tmp_path / "one.npy", np.zeros(3))
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     for name in ("one.npy", "other.npz"):
@@ -35,18 +35,18 @@ def test_an_array_or_another_archive_is_no_record(tmp_path):
             load_record(tmp_path / name)
 
 
-def test_a_golden_case_can_have_another_smoothing():
+def test_a_golden_case_may_have_another_smoothing():
     scores, label = Tensor(np.float32([[1, 2, 4], [0, 1, 0]])), Tensor(np.int32([2, 0]))
     changed = change_recipe(CASE, resnet50, "smoothing=0.3 smoothed=included")
     result = float(resnet50.build_loss(changed)(scores, label).asnumpy())
     assert result == float(build_loss(0.3, "included")(scores, label).asnumpy())
-    first = float(resnet50.build_loss(CASE)(scores, label).asnumpy())
-    assert first == float(build_loss(0.1, "excluded")(scores, label).asnumpy())
+    full = float(resnet50.build_loss(CASE)(scores, label).asnumpy())
+    assert full == float(build_loss(0.1, "excluded")(scores, label).asnumpy())
     assert CASE == {"train": {"loss64": 1.0}}
 
 
 @pytest.mark.parametrize(("text", "factors"), [("", (5, 10)), ("head_lr_mult=1", (1, 2))])
-def test_a_golden_case_can_have_a_slow_head(text, factors, monkeypatch):
+def test_a_golden_case_may_have_other_rates_for_its_head(text, factors, monkeypatch):
     """The original's classifier has 5 times the base rate, and 10 times for its bias."""
     net = TSM(5, 2, arch="resnet18", first_width=8)
     monkeypatch.setattr(tsm, "build_network", lambda case, training: net)
@@ -68,6 +68,6 @@ def test_a_golden_case_can_have_a_slow_head(text, factors, monkeypatch):
         ("head_lr_mult=[", "head_lr_mult must be a number"),
     ],
 )
-def test_a_recipe_that_is_none_is_refused(text, words):
+def test_an_unknown_recipe_is_refused(text, words):
     with pytest.raises(ValueError, match=words.replace("(", r"\(")):
         change_recipe(CASE, tsm, text)

@@ -1,4 +1,4 @@
-"""LARS against a step written out in float64: the formula, its edges, and its place in a run."""
+"""Optimizers: LARS against its formula in float64 and in a run; SGD and AdamW on Ascend."""
 
 from types import SimpleNamespace
 
@@ -15,12 +15,14 @@ from utils.train.train_step import TrainStep
 RNG = np.random.RandomState(0)
 SHAPES = {"conv.weight": (4, 3, 3, 3), "bn.gamma": (4,), "fc.weight": (5, 4), "fc.bias": (5,)}
 START = {name: RNG.randn(*shape).astype(np.float32) for name, shape in SHAPES.items()}
-RATES = np.array([0.5, 2.0, 8.0, 1.0, 0.25])  # they go up and down: the rate's place shows
+RATES = np.array(
+    [0.5, 2.0, 8.0, 1.0, 0.25]
+)  # they go up and down: the position of the rate in the formula matters
 MOMENTUM, DECAY, TRUST, EPS = 0.9, 0.05, 0.02, 1e-3
 ADAPTED = ("conv.weight", "fc.weight")
 
 
-def build(start: dict, spared_decay: float = 0.0, eps: float = EPS) -> LARS:
+def build_lars(start: dict, spared_decay: float = 0.0, eps: float = EPS) -> LARS:
     """Two groups that are interleaved in the network's order, the second of them not adapted."""
     parameters = [Parameter(Tensor(value), name=name) for name, value in start.items()]
     adapted = [p for p in parameters if p.name in ADAPTED]
@@ -32,7 +34,7 @@ def build(start: dict, spared_decay: float = 0.0, eps: float = EPS) -> LARS:
     return LARS(parameters, groups, MOMENTUM, TRUST, eps)
 
 
-def written_out(weight, buffer, gradient, rate, decay, adapted, eps=EPS) -> tuple:
+def compute_step(weight, buffer, gradient, rate, decay, adapted, eps=EPS) -> tuple:
     """(weight, buffer) after one step of arXiv:1708.03888, algorithm 1."""
     local, size, slope = 1.0, np.sqrt((weight**2).sum()), np.sqrt((gradient**2).sum())
     if adapted and size > 0 and slope > 0:
@@ -41,53 +43,53 @@ def written_out(weight, buffer, gradient, rate, decay, adapted, eps=EPS) -> tupl
     return weight - buffer, buffer
 
 
-def gradients(update: int) -> dict:
-    """Of very different sizes from layer to layer, as LARS is made for."""
+def make_gradients(update: int) -> dict:
+    """Gradients of very different sizes from layer to layer: the case for LARS."""
     rng = np.random.RandomState(update)
     sizes = {"conv.weight": 100.0, "bn.gamma": 0.1, "fc.weight": 1e-3, "fc.bias": 1.0}
     return {k: (sizes[k] * rng.randn(*s)).astype(np.float32) for k, s in SHAPES.items()}
 
 
-def run(optimizer: LARS, update: int, **changes) -> dict:
-    """One update; the gradients it had."""
-    result = {**gradients(update), **changes}
+def run_update(optimizer: LARS, update: int, **changes) -> dict:
+    """Makes one update; returns its gradients."""
+    result = {**make_gradients(update), **changes}
     optimizer(tuple(Tensor(value) for value in result.values()))
     return result
 
 
-def values(optimizer: LARS) -> dict:
+def read_values(optimizer: LARS) -> dict:
     return {p.name: p.asnumpy().copy() for p in optimizer.parameters}
 
 
 @pytest.mark.parametrize("spared_decay", [0.0, 0.3])
-def test_updates_equal_written_out_ones(spared_decay):
-    optimizer = build(START, spared_decay)
+def test_updates_equal_the_formula_in_float64(spared_decay):
+    optimizer = build_lars(START, spared_decay)
     assert [p.name for p in optimizer.parameters] == list(SHAPES), "the network's order"
     expected = {name: (value.astype(float), 0.0) for name, value in START.items()}
     for update, rate in enumerate(RATES):
-        result = run(optimizer, update)
+        result = run_update(optimizer, update)
         for name in SHAPES:
-            own = (rate, DECAY, True) if name in ADAPTED else (3 * rate, spared_decay, False)
-            expected[name] = written_out(*expected[name], result[name].astype(float), *own)
-        for name, value in values(optimizer).items():
+            options = (rate, DECAY, True) if name in ADAPTED else (3 * rate, spared_decay, False)
+            expected[name] = compute_step(*expected[name], result[name].astype(float), *options)
+        for name, value in read_values(optimizer).items():
             np.testing.assert_allclose(value, expected[name][0], rtol=2e-5, atol=2e-6, err_msg=name)
     for parameter, buffer in zip(optimizer.parameters, optimizer.buffers):
         expected_buffer = expected[parameter.name][1]
         np.testing.assert_allclose(buffer.asnumpy(), expected_buffer, rtol=2e-5, atol=2e-6)
 
 
-def test_the_local_rate_is_1_where_a_norm_is_0():
+def test_the_local_rate_is_1_if_a_norm_is_0():
     start = {**START, "conv.weight": np.zeros(SHAPES["conv.weight"], np.float32)}
-    optimizer = build(start, eps=0.0)
-    result = run(optimizer, 0, **{"fc.weight": np.zeros(SHAPES["fc.weight"], np.float32)})
-    after = values(optimizer)
-    # Of zero weights the plain step, of a zero gradient the plain decay.
+    optimizer = build_lars(start, eps=0.0)
+    result = run_update(optimizer, 0, **{"fc.weight": np.zeros(SHAPES["fc.weight"], np.float32)})
+    after = read_values(optimizer)
+    # Zero weights make the plain step; a zero gradient makes the plain decay.
     np.testing.assert_allclose(after["conv.weight"], -RATES[0] * result["conv.weight"], rtol=1e-6)
     expected = START["fc.weight"] * (1 - RATES[0] * DECAY)
     np.testing.assert_allclose(after["fc.weight"], expected, rtol=1e-6)
-    both = build({name: np.zeros_like(value) for name, value in START.items()}, eps=0.0)
-    run(both, 0, **{name: np.zeros_like(value) for name, value in START.items()})
-    assert not any(value.any() for value in values(both).values())
+    both = build_lars({name: np.zeros_like(value) for name, value in START.items()}, eps=0.0)
+    run_update(both, 0, **{name: np.zeros_like(value) for name, value in START.items()})
+    assert not any(value.any() for value in read_values(both).values())
 
 
 def test_a_layers_step_does_not_depend_on_the_size_of_its_gradient():
@@ -96,7 +98,7 @@ def test_a_layers_step_does_not_depend_on_the_size_of_its_gradient():
         weight = Parameter(Tensor(START["fc.weight"]), name="fc.weight")
         group = {"params": [weight], "lr": RATES, "weight_decay": 0.0, "adapted": True}
         optimizer = LARS([weight], [group], MOMENTUM, TRUST)
-        optimizer((Tensor((gradients(0)["fc.weight"] * size).astype(np.float32)),))
+        optimizer((Tensor((make_gradients(0)["fc.weight"] * size).astype(np.float32)),))
         moved = np.linalg.norm(weight.asnumpy() - START["fc.weight"])
         assert moved == pytest.approx(RATES[0] * TRUST * np.linalg.norm(START["fc.weight"]), 1e-4)
 
@@ -117,7 +119,7 @@ class Squares(nn.Cell):
         return (scores * scores).mean()
 
 
-def train_step(**settings) -> TrainStep:
+def build_train_step(**settings) -> TrainStep:
     net = Line()
     weights = net.trainable_params()
     groups = [
@@ -125,8 +127,8 @@ def train_step(**settings) -> TrainStep:
         {"params": weights[1:], "lr": RATES, "weight_decay": 0.0, "adapted": False},
     ]
     train = SimpleNamespace(accumulation_steps=1, clip_norm=0.0, ema_decay=0.0)
-    run, optimizer = Run(device="CPU", **settings), LARS(weights, groups, MOMENTUM, TRUST)
-    return TrainStep(net, Squares(), optimizer, run, train, Runtime(), 5).set_train()
+    config, optimizer = Run(device="CPU", **settings), LARS(weights, groups, MOMENTUM, TRUST)
+    return TrainStep(net, Squares(), optimizer, config, train, Runtime(), 5).set_train()
 
 
 def feed(step: TrainStep, *batches: np.ndarray) -> list:
@@ -136,8 +138,8 @@ def feed(step: TrainStep, *batches: np.ndarray) -> list:
 BATCHES = np.random.RandomState(1).randn(4, 3, 4).astype(np.float32)
 
 
-def test_an_overflow_leaves_the_update_out_and_the_next_goes_on():
-    clean, step = train_step(), train_step()
+def test_an_overflow_skips_one_update_only():
+    clean, step = build_train_step(), build_train_step()
     feed(clean, BATCHES[0], BATCHES[1])
     feed(step, BATCHES[0])
     before = {name: p.asnumpy().copy() for name, p in step.state().items()}
@@ -153,16 +155,16 @@ def test_an_overflow_leaves_the_update_out_and_the_next_goes_on():
             np.testing.assert_array_equal(parameter.asnumpy(), clean.state()[name].asnumpy(), name)
 
 
-def test_state_brings_a_run_back_bit_for_bit():
-    whole, first, second = (train_step() for _ in range(3))
+def test_the_saved_state_continues_a_run_bit_for_bit():
+    whole, source, target = (build_train_step() for _ in range(3))
     feed(whole, *BATCHES)
-    feed(first, *BATCHES[:2])
-    assert {"momentum.fc.weight", "momentum.fc.bias", "global_step"} <= set(second.state())
-    for name, parameter in second.state().items():
-        parameter.set_data(Tensor(first.state()[name].asnumpy()))
-    feed(second, *BATCHES[2:])
+    feed(source, *BATCHES[:2])
+    assert {"momentum.fc.weight", "momentum.fc.bias", "global_step"} <= set(target.state())
+    for name, parameter in target.state().items():
+        parameter.set_data(Tensor(source.state()[name].asnumpy()))
+    feed(target, *BATCHES[2:])
     for name, parameter in whole.state().items():
-        np.testing.assert_array_equal(parameter.asnumpy(), second.state()[name].asnumpy(), name)
+        np.testing.assert_array_equal(parameter.asnumpy(), target.state()[name].asnumpy(), name)
 
 
 def test_a_loss_scale_is_folded_into_sgd_without_a_rounding_error():
@@ -188,13 +190,13 @@ def test_a_loss_scale_is_not_folded_if_that_would_round(scale, nesterov):
 
 
 class ProductInPlace(nn.Cell):
-    """What InplaceMul does on an Ascend."""
+    """The operator InplaceMul of Ascend."""
 
     def construct(self, weight, factor):
         return ops.assign(weight, weight * factor)
 
 
-def test_adamw_in_its_form_for_ascend_equals_the_other():
+def test_adamw_for_ascend_equals_the_usual_adamw():
     ends = []
     for in_place in (None, ProductInPlace()):
         rng = np.random.RandomState(0)

@@ -9,7 +9,7 @@ LINE = {"epoch": 0.5, "step": 3, "loss": 2.5, "top1": 0.25, "lr": 0.125, "loss_s
 TEST = {"epoch": 1, "top1": 0.5, "top5": 1.0, "videos": 8, "sets": {"axes": {"top1": 0.75}}}
 
 
-def test_scalars_of_log_lines():
+def test_log_lines_become_scalars():
     assert tensorboard.select_scalars(LINE) == {
         "train/loss": 2.5, "train/top1": 0.25, "train/lr": 0.125, "train/loss_scale": 1.0,
     }  # fmt: skip
@@ -36,7 +36,7 @@ def test_a_resumed_run_replaces_the_steps_that_it_repeats(tmp_path):
     assert curves(folder)["train/loss"] == {2: 2.0, 4: 4.0, 6: 60.0}
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+def test_a_folder_that_cannot_be_created_is_refused_by_name(tmp_path):
     pytest.importorskip("tensorboardX")
     (tmp_path / "file").touch()
     with pytest.raises(
@@ -45,7 +45,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         tensorboard.open_writer(tmp_path / "file", 0)
 
 
-def test_a_missing_package_is_named(monkeypatch):
+def test_a_missing_package_is_reported_by_name(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tensorboardX", None)
     with pytest.raises(ValueError, match=r"^run.tensorboard: tensorboardX cannot be imported"):
         tensorboard.require_package()

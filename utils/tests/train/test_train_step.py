@@ -1,4 +1,4 @@
-"""The train step against plain numpy: a linear regression small enough to follow by hand."""
+"""The train step against numpy, for a small linear regression."""
 
 from types import SimpleNamespace
 
@@ -29,17 +29,17 @@ class Linear(nn.Cell):
 
 
 class SquaredError(nn.Cell):
-    """Mean over clips of the squared scores, whatever the labels: its gradient is easy."""
+    """Mean over clips of the squared scores, for any labels: its gradient is simple."""
 
     def construct(self, scores, label):
         return (scores * scores).sum(axis=1).mean()
 
 
-def gradient(weight, x):
-    return 2 * (x @ weight.T).T @ x / len(x)
+def compute_gradient(read_weight, x):
+    return 2 * (x @ read_weight.T).T @ x / len(x)
 
 
-def build(accumulation_steps=1, clip_norm=0.0, ema_decay=0.0, steps_per_epoch=7, p=0.0, **run):
+def build_step(accumulation_steps=1, clip_norm=0.0, ema_decay=0.0, steps_per_epoch=7, p=0.0, **run):
     net = Linear(p)
     opt = nn.SGD(net.trainable_params(), 0.1)
     train = SimpleNamespace(
@@ -50,7 +50,7 @@ def build(accumulation_steps=1, clip_norm=0.0, ema_decay=0.0, steps_per_epoch=7,
     return step.set_train()
 
 
-def weight(step):
+def read_weight(step):
     return step.net.fc.weight.asnumpy().copy()
 
 
@@ -63,15 +63,15 @@ def feed(step, batches):
 
 
 def test_a_plain_step_is_gradient_descent():
-    step = build()
+    step = build_step()
     expected = START.copy()
     for x, y in BATCHES[:3]:
-        expected -= 0.1 * gradient(expected, x)
+        expected -= 0.1 * compute_gradient(expected, x)
         feed(step, [(x, y)])
-    np.testing.assert_allclose(weight(step), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(read_weight(step), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_gradients_travel_packed_and_arrive_in_their_order():
+def test_packed_gradients_are_unpacked_in_their_order():
     weights = [Parameter(Tensor(np.zeros(shape, np.float32))) for shape in SHAPES]
     packing = Packing(weights, active=True)
     grads = tuple(Tensor(np.full(shape, i, np.float32)) for i, shape in enumerate(SHAPES))
@@ -87,7 +87,7 @@ SHAPES = [(2, 3), (4,), (1, 2, 2), (2,), (3,)]
 
 
 @pytest.mark.parametrize("count", [1, 400])
-def test_packing_compiles_for_as_many_weights_as_there_are(count):
+def test_packing_compiles_for_one_and_for_many_weights(count):
     weights = [Parameter(Tensor(np.zeros(2, np.float32))) for _ in range(count)]
     grads = tuple(Tensor(np.full(2, i, np.float32)) for i in range(count))
 
@@ -100,68 +100,67 @@ def test_packing_compiles_for_as_many_weights_as_there_are(count):
         np.testing.assert_array_equal(grad.asnumpy(), [i, i])
 
 
-def test_a_clipped_norm_is_that_of_averaged_gradients():
-    """The factor of the loss scale is not applied before, but counted in."""
+def test_the_clip_factor_uses_the_norm_of_averaged_gradients():
+    """The factor includes the loss scale, which is not applied before."""
     norm, factor = Tensor(80.0), Tensor(1 / 16)
     assert float(clip_factor(norm, factor, 2.0)) == pytest.approx(2 / 5 / 16)
     assert float(clip_factor(norm, factor, 6.0)) == pytest.approx(1 / 16)
     assert float(clip_factor(norm, None, 20.0)) == pytest.approx(1 / 4)
 
 
-def test_the_loss_scale_cancels_out():
-    first, second = build(), build(loss_scale=1024.0)
-    assert feed(first, BATCHES[:2])[1][0] == pytest.approx(feed(second, BATCHES[:2])[1][0], 1e-6)
+@pytest.mark.parametrize(("scale", "clip_norm"), [(1024.0, 0.0), (2.0**12, 0.5)])
+def test_the_loss_scale_does_not_change_losses_and_clipped_updates(scale, clip_norm):
+    plain, scaled = (
+        build_step(clip_norm=clip_norm),
+        build_step(clip_norm=clip_norm, loss_scale=scale),
+    )
+    assert feed(plain, BATCHES[:2])[1][0] == pytest.approx(feed(scaled, BATCHES[:2])[1][0], 1e-6)
+    np.testing.assert_allclose(read_weight(plain), read_weight(scaled), rtol=1e-6)
 
 
-def test_accumulation_averages_and_the_remainder_of_an_epoch_updates_alone():
-    """Seven batches by three: updates after 3, 6 and 7, the last from one batch; then anew."""
-    step, expected = build(accumulation_steps=3), START.copy()
+def test_accumulation_averages_gradients_and_the_remainder_of_an_epoch_is_an_update():
+    """Seven batches by three: updates after 3, 6 and 7, the last from one batch; two epochs."""
+    step, expected = build_step(accumulation_steps=3), START.copy()
     for epoch in range(2):
         for group in ([0, 1, 2], [3, 4, 5], [6]):
-            mean = np.mean([gradient(expected, BATCHES[i][0]) for i in group], axis=0)
-            before = weight(step)
+            mean = np.mean([compute_gradient(expected, BATCHES[i][0]) for i in group], axis=0)
+            before = read_weight(step)
             feed(step, [BATCHES[i] for i in group[:-1]])
-            np.testing.assert_array_equal(weight(step), before)
+            np.testing.assert_array_equal(read_weight(step), before)
             feed(step, [BATCHES[group[-1]]])
             expected -= 0.1 * mean
-            np.testing.assert_allclose(weight(step), expected, rtol=1e-4, atol=1e-6)
-            assert not step.sums[0].asnumpy().any(), f"epoch {epoch}: nothing may leak"
+            np.testing.assert_allclose(read_weight(step), expected, rtol=1e-4, atol=1e-6)
+            assert not step.sums[0].asnumpy().any(), f"epoch {epoch}: sums must be zero"
 
 
 def test_clipping_limits_the_total_norm():
-    step = build(clip_norm=0.5)
+    step = build_step(clip_norm=0.5)
     feed(step, BATCHES[:1])
-    full = gradient(START, BATCHES[0][0])
+    full = compute_gradient(START, BATCHES[0][0])
     expected = START - 0.1 * full * min(1, 0.5 / (np.linalg.norm(full) + 1e-6))
-    np.testing.assert_allclose(weight(step), expected, rtol=1e-5)
+    np.testing.assert_allclose(read_weight(step), expected, rtol=1e-5)
 
 
-def test_clipping_comes_after_unscaling():
-    first, second = build(clip_norm=0.5), build(clip_norm=0.5, loss_scale=2.0**12)
-    feed(first, BATCHES[:1]), feed(second, BATCHES[:1])
-    np.testing.assert_allclose(weight(first), weight(second), rtol=1e-6)
+INFINITE_BATCH = (np.full((4, 3), np.inf, np.float32), BATCHES[0][1])
 
 
-POISON = (np.full((4, 3), np.inf, np.float32), BATCHES[0][1])
-
-
-def test_an_overflow_leaves_the_update_out_and_is_counted():
-    step = build(ema_decay=0.5)
-    before, average = weight(step), step.ema_weights[0].asnumpy().copy()
-    assert [row[3] for row in feed(step, [POISON, POISON])] == [1, 2]
-    np.testing.assert_array_equal(weight(step), before)
+def test_an_overflow_skips_the_update_and_is_counted():
+    step = build_step(ema_decay=0.5)
+    before, average = read_weight(step), step.ema_weights[0].asnumpy().copy()
+    assert [row[3] for row in feed(step, [INFINITE_BATCH, INFINITE_BATCH])] == [1, 2]
+    np.testing.assert_array_equal(read_weight(step), before)
     np.testing.assert_array_equal(step.ema_weights[0].asnumpy(), average)
     assert feed(step, BATCHES[:1])[0][3] == 0
 
 
-def test_an_overflow_in_one_micro_batch_skips_its_group_only():
-    step = build(accumulation_steps=3)
-    before = weight(step)
-    feed(step, [BATCHES[0], POISON, BATCHES[1]])
-    np.testing.assert_array_equal(weight(step), before)
+def test_an_overflow_in_one_micro_batch_skips_one_update_only():
+    step = build_step(accumulation_steps=3)
+    before = read_weight(step)
+    feed(step, [BATCHES[0], INFINITE_BATCH, BATCHES[1]])
+    np.testing.assert_array_equal(read_weight(step), before)
     feed(step, BATCHES[2:5])
-    assert np.isfinite(weight(step)).all()
-    assert not np.array_equal(weight(step), before)
+    assert np.isfinite(read_weight(step)).all()
+    assert not np.array_equal(read_weight(step), before)
 
 
 class SaturatingDevice(nn.Cell):
@@ -177,39 +176,39 @@ class SaturatingDevice(nn.Cell):
     def is_clear(self, after):
         return ms.ops.depend(self.flag, after) == 0
 
-    def construct(self, scores, label):  # the loss, whose kernels set the flag
+    def construct(self, scores, label):  # the loss; its kernels set the flag
         overflow = (scores.abs().max() > 1e3).astype(ms.float32)
         ms.ops.assign(self.flag, ms.ops.maximum(self.flag, overflow))
         return (ms.ops.clamp(scores, -1e3, 1e3) ** 2).sum(axis=1).mean()
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
-def test_a_saturated_micro_batch_skips_its_update_only(position):
-    """The device's flags are cleared before each micro-batch, so the step has to remember them."""
-    step = build(accumulation_steps=3)
+def test_a_saturated_micro_batch_skips_one_update_only(position):
+    """The device's flags are cleared before each micro-batch, so the step has to store them."""
+    step = build_step(accumulation_steps=3)
     step.loss = step.status = SaturatingDevice()
-    before, batches = weight(step), BATCHES[:3]
+    before, batches = read_weight(step), BATCHES[:3]
     batches[position] = (1e4 * batches[position][0], batches[position][1])
     assert feed(step, batches)[-1][3] == 1
-    np.testing.assert_array_equal(weight(step), before)
+    np.testing.assert_array_equal(read_weight(step), before)
     assert feed(step, BATCHES[3:6])[-1][3] == 0
-    assert not np.array_equal(weight(step), before)
+    assert not np.array_equal(read_weight(step), before)
 
 
 def test_a_dynamic_loss_scale_halves_at_overflow():
-    step = build(loss_scale=1024.0, dynamic_loss_scale=True)
-    assert feed(step, [POISON])[0][2] == 512
+    step = build_step(loss_scale=1024.0, dynamic_loss_scale=True)
+    assert feed(step, [INFINITE_BATCH])[0][2] == 512
 
 
 def test_the_average_of_the_weights_moves_once_per_update():
-    step, mean = build(accumulation_steps=2, ema_decay=0.9, steps_per_epoch=6), START.copy()
+    step, mean = build_step(accumulation_steps=2, ema_decay=0.9, steps_per_epoch=6), START.copy()
     for i in (0, 2):
         feed(step, BATCHES[i : i + 2])
-        mean = 0.9 * mean + 0.1 * weight(step)
+        mean = 0.9 * mean + 0.1 * read_weight(step)
         np.testing.assert_allclose(step.ema_parameters()["fc.weight"].asnumpy(), mean, rtol=1e-5)
 
 
-def test_state_brings_a_run_back_bit_for_bit():
+def test_the_saved_state_continues_a_run_bit_for_bit():
     settings = {
         "accumulation_steps": 2,
         "ema_decay": 0.9,
@@ -217,22 +216,26 @@ def test_state_brings_a_run_back_bit_for_bit():
         "dynamic_loss_scale": True,
         "loss_scale": 8.0,
     }
-    whole, first, second = build(**settings), build(**settings), build(**settings)
-    feed(whole, BATCHES)
-    feed(first, BATCHES[:4])
-    for name, parameter in second.state().items():
-        parameter.set_data(Tensor(first.state()[name].asnumpy()))
-    feed(second, BATCHES[4:])
-    for name, parameter in whole.state().items():
-        np.testing.assert_array_equal(parameter.asnumpy(), second.state()[name].asnumpy(), name)
+    reference, source, target = (
+        build_step(**settings),
+        build_step(**settings),
+        build_step(**settings),
+    )
+    feed(reference, BATCHES)
+    feed(source, BATCHES[:4])
+    for name, parameter in target.state().items():
+        parameter.set_data(Tensor(source.state()[name].asnumpy()))
+    feed(target, BATCHES[4:])
+    for name, parameter in reference.state().items():
+        np.testing.assert_array_equal(parameter.asnumpy(), target.state()[name].asnumpy(), name)
 
 
-def test_dropout_masks_differ_from_step_to_step_and_are_no_state():
-    step = build(p=0.5)
-    same = [BATCHES[0]] * 2
-    frozen = weight(step)
+def test_dropout_masks_differ_from_step_to_step_and_are_not_saved():
+    step = build_step(p=0.5)
+    batches = [BATCHES[0]] * 2
+    frozen = read_weight(step)
     losses = []
-    for batch in same:
+    for batch in batches:
         losses.append(feed(step, [batch])[0][0])
         step.net.fc.weight.set_data(Tensor(frozen))
     assert losses[0] != losses[1]

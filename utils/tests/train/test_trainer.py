@@ -1,4 +1,4 @@
-"""What the trainer says and does between steps, without a network."""
+"""The trainer between steps, without a network: advice, reads of values, saving."""
 
 from types import SimpleNamespace
 
@@ -12,20 +12,20 @@ from utils.runtime import Runtime
 from utils.train.trainer import TrainingLoop, TrainSetup, choose_sink_size
 
 
-def trainer(**fields) -> SimpleNamespace:
+def make_trainer(**fields) -> SimpleNamespace:
     return SimpleNamespace(has_advised=False, window=SimpleNamespace(seconds=1.0), **fields)
 
 
-def training_loop(step, run: Run, directory) -> TrainingLoop:
-    """One of one epoch."""
+def make_training_loop(step, run: Run, directory) -> TrainingLoop:
+    """A training loop of one epoch."""
     cfg = SimpleNamespace(run=run, train=SimpleNamespace(epochs=1))
     sampler = SimpleNamespace(global_batch_size=4)
     setup = TrainSetup(step, [0.1] * 8, [])
     return TrainingLoop(cfg, Runtime(), setup, sampler, directory)
 
 
-def test_advice_comes_once_where_the_device_starves(log_messages):
-    run = trainer(seconds=1.0)
+def test_advice_is_logged_once_if_the_device_waits_for_data(log_messages):
+    run = make_trainer(seconds=1.0)
     TrainingLoop.advise_on_data(run, 0.9)
     assert not log_messages, "the first window fills the pipeline"
     run.seconds = 2.0
@@ -38,7 +38,7 @@ def test_advice_comes_once_where_the_device_starves(log_messages):
 
 
 @pytest.mark.parametrize(("batches", "size"), [(100, 20), (50, 10), (7, 7), (97, 1), (19, 19)])
-def test_steps_fed_together_leave_no_batch_over(batches, size):
+def test_a_sink_size_divides_the_number_of_batches(batches, size):
     assert choose_sink_size(batches, 20) == size
 
 
@@ -47,7 +47,7 @@ def test_steps_fed_together_leave_no_batch_over(batches, size):
     [(4, 1, True), (4, 2, True), (5, 2, False), (7, 2, True), (9, 2, True), (8, 2, False)],
 )
 def test_a_run_is_saved_only_between_updates(position, accumulation_steps, whole):
-    """7 steps an epoch; the last one, alone, makes an update of its own."""
+    """7 steps an epoch; the last one is an update alone."""
     step = SimpleNamespace(accumulation_steps=accumulation_steps)
     run = SimpleNamespace(position=position, steps_per_epoch=7, step=step)
     assert TrainingLoop.between_updates(run) == whole
@@ -66,53 +66,53 @@ class Outputs:
 
 @pytest.mark.parametrize("log_every", [100, 3])
 def test_the_values_of_a_step_are_read_once_and_a_step_late(log_every, tmp_path, monkeypatch):
-    """At once only if the step is logged, saved or the last."""
+    """They are read at once only if the step is logged, saved or the last."""
     step = SimpleNamespace(
         steps_per_epoch=8, accumulation_steps=1, micro_step=Tensor(0, mstype.int32)
     )
     run = Run(device="CPU", log_every=log_every, save_every=1)
-    trainer = training_loop(step, run, SimpleNamespace(path=tmp_path))
-    monkeypatch.setattr(trainer, "save", lambda name="": None)
-    trainer.on_train_begin(None)
+    loop = make_training_loop(step, run, SimpleNamespace(path=tmp_path))
+    monkeypatch.setattr(loop, "save", lambda name="": None)
+    loop.on_train_begin(None)
     reads, after = [], []
     for number in range(1, 9):
         context = SimpleNamespace(net_outputs=Outputs(number, reads))
         call = SimpleNamespace(original_args=lambda c=context: c, request_stop=lambda: None)
-        trainer.on_train_step_begin(call)
-        trainer.on_train_step_end(call)
+        loop.on_train_step_begin(call)
+        loop.on_train_step_end(call)
         after.append(len(reads))
     assert reads == list(range(1, 9))
     expected = [k if k % log_every == 0 or k == 8 else k - 1 for k in range(1, 9)]
     assert after == expected
-    assert trainer.newest_values["step"] == 8
+    assert loop.newest_values["step"] == 8
 
 
 class Directory:
-    """As much of a run folder as is asked whether something was saved."""
+    """The attributes of a run folder that show whether a checkpoint exists."""
 
     def __init__(self, path):
         self.path, self.resume_file = path, path / "resume.ckpt"
 
 
-@pytest.mark.parametrize("spoilt", ["weight", "moment"])
+@pytest.mark.parametrize("damaged", ["weight", "moment"])
 @pytest.mark.parametrize("end", ["last step", "signal"])
 def test_a_state_that_is_not_finite_is_not_saved_and_fails_the_run(
-    spoilt, end, log_messages, tmp_path
+    damaged, end, log_messages, tmp_path
 ):
-    """Whether or not an update has overflowed: the last one may have done it."""
+    """The run fails even if no update has overflowed before: the last update can cause it."""
     state = {name: Tensor(np.ones(3, np.float32)) for name in ("weight", "moment")}
-    state[spoilt] = Tensor(np.array([1, np.inf, 1], np.float32))
+    state[damaged] = Tensor(np.array([1, np.inf, 1], np.float32))
     counter = Tensor(3 if end == "signal" else 8, mstype.int32)
     step = SimpleNamespace(
         steps_per_epoch=8, accumulation_steps=1, micro_step=counter, state=lambda: state
     )
-    trainer = training_loop(step, Run(device="CPU", save_steps=1), Directory(tmp_path))
-    trainer.values["stop"] = float(end == "signal")
-    trainer.checked_position = trainer.position - 1
-    trainer.save_and_evaluate()
+    loop = make_training_loop(step, Run(device="CPU", save_steps=1), Directory(tmp_path))
+    loop.values["stop"] = float(end == "signal")
+    loop.checked_position = loop.position - 1
+    loop.save_and_evaluate()
     with pytest.raises(ValueError, match="ended with weights .* not finite; nothing was saved"):
-        trainer.finish()
+        loop.finish()
     (tmp_path / "resume.ckpt").touch()
-    assert trainer.describe_saved() == "the last checkpoint is intact"
+    assert loop.describe_saved() == "the last checkpoint is intact"
     assert [path.name for path in tmp_path.iterdir()] == ["resume.ckpt"]
-    assert log_messages[0] == f"step {trainer.position} is not saved: its state is not finite"
+    assert log_messages[0] == f"step {loop.position} is not saved: its state is not finite"

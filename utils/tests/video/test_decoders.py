@@ -34,7 +34,7 @@ FILES = {  # name: codec, frames, group of pictures, B-frames, options
 
 
 def picture(number, width, height):
-    """A chart with the bits of `number` as a bar of black and white fields at the top."""
+    """A picture with the bits of `number` as black and white fields at the top."""
     pixels = np.empty((height, width, 3), np.uint8)
     pixels[..., 0] = np.linspace(0, 255, width)
     pixels[..., 1] = np.linspace(0, 255, height)[:, None]
@@ -46,7 +46,7 @@ def picture(number, width, height):
 
 
 def read_bits(frames):
-    """The numbers that `picture` drew."""
+    """The numbers that `picture` wrote."""
     field = frames.shape[2] // BITS
     middle = frames[:, frames.shape[1] // 4, field // 2 : BITS * field : field]
     return ((middle.mean(axis=2) > 128) @ (1 << np.arange(BITS))).tolist()
@@ -73,8 +73,8 @@ def files(tmp_path_factory):
     return {name: draw(folder / name, *settings) for name, settings in FILES.items()}
 
 
-def real_videos():
-    """Videos beside the checkout, where there are some."""
+def find_real_videos():
+    """Videos in the folder shared/data beside the checkout, if it exists."""
     for parent in Path(__file__).resolve().parents:
         result = sorted((parent / "shared" / "data").glob("*.mp4"))
         if result:
@@ -83,7 +83,7 @@ def real_videos():
 
 
 def read_all(path, reader):
-    """All frames, or the error."""
+    """All frames, or the VideoError."""
     try:
         with open_video(path, reader) as source:
             return source.frames(range(len(source)))
@@ -93,7 +93,7 @@ def read_all(path, reader):
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
 @pytest.mark.parametrize("name", FILES)
-def test_frames_are_the_requested_ones_in_any_order(files, name, reader):
+def test_requested_frames_are_returned_in_any_order(files, name, reader):
     rng, count = np.random.RandomState(3), FILES[name][1]
     requests = [range(count), [count - 1], [0], [5, 5, 5], [40, 2, 40, 7], range(0, count, 7)]
     for k in range(8):
@@ -109,31 +109,31 @@ def test_frames_are_the_requested_ones_in_any_order(files, name, reader):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_back_ends_agree_to_the_byte(files, name):
-    one, *others = (read_all(files[name], reader) for reader in BACK_ENDS)
-    assert all(np.array_equal(one, other) for other in others)
+def test_all_readers_return_equal_frames(files, name):
+    pyav_frames, *others = (read_all(files[name], reader) for reader in BACK_ENDS)
+    assert all(np.array_equal(pyav_frames, other) for other in others)
 
 
-@pytest.mark.parametrize("path", real_videos() or [None], ids=lambda path: path and path.name)
-def test_back_ends_agree_on_real_videos(path):
+@pytest.mark.parametrize("path", find_real_videos() or [None], ids=lambda path: path and path.name)
+def test_all_readers_return_equal_frames_of_real_videos(path):
     if path is None:
         pytest.skip("no real videos beside the checkout")
-    one, *others = (read_all(path, reader) for reader in BACK_ENDS)
-    if isinstance(one, VideoError):
+    pyav_frames, *others = (read_all(path, reader) for reader in BACK_ENDS)
+    if isinstance(pyav_frames, VideoError):
         assert all(isinstance(other, VideoError) for other in others)
     else:
         with av.open(str(path)) as container:
             count = sum(1 for _ in container.decode(video=0))
-        assert len(one) == count
-        assert all(np.array_equal(one, other) for other in others)
+        assert len(pyav_frames) == count
+        assert all(np.array_equal(pyav_frames, other) for other in others)
 
 
 @pytest.mark.parametrize("size", [(144, 176), (96, 64), (48, 50), (16, 16), (34, 34), (150, 102)])
 def test_padded_rows_are_read_correctly(tmp_path, size):
     path = draw(tmp_path / "narrow.mp4", count=3, size=size)
-    one, *others = (read_all(path, reader) for reader in BACK_ENDS)
-    assert one.shape == (3, size[1], size[0], 3)
-    assert all(np.array_equal(one, other) for other in others)
+    pyav_frames, *others = (read_all(path, reader) for reader in BACK_ENDS)
+    assert pyav_frames.shape == (3, size[1], size[0], 3)
+    assert all(np.array_equal(pyav_frames, other) for other in others)
 
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
@@ -167,7 +167,7 @@ def test_rotated_videos_are_read_upright(tmp_path, matrix, turns):
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
 @pytest.mark.parametrize("index", [-1, 60, 10**6])
-def test_an_index_outside_is_a_video_error(files, reader, index):
+def test_an_index_out_of_range_is_a_video_error(files, reader, index):
     with open_video(files["gop12.mp4"], reader) as source:
         with pytest.raises(VideoError, match=f"frame {index} .*60"):
             source.frames([3, index])
@@ -175,7 +175,7 @@ def test_an_index_outside_is_a_video_error(files, reader, index):
 
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
-def test_indices_must_be_some_integers(files, reader):
+def test_indices_must_be_integers_and_not_empty(files, reader):
     with open_video(files["gop12.mp4"], reader) as source:
         with pytest.raises(ValueError, match="no frames"):
             source.frames([])
@@ -183,7 +183,7 @@ def test_indices_must_be_some_integers(files, reader):
             source.frames([1.5])
 
 
-def make_bad(folder):
+def write_bad_files(folder):
     """Files that are no readable video, by name."""
     good = draw(folder / "good.mp4").read_bytes()
     (folder / "truncated.mp4").write_bytes(good[: len(good) // 2])
@@ -192,22 +192,22 @@ def make_bad(folder):
     (folder / "noise.avi").write_bytes(np.random.RandomState(0).bytes(20_000))
     (folder / "folder.mp4").mkdir()
     Image.fromarray(picture(1, 160, 120)).save(folder / "picture.jpg")
-    with wave.open(str(folder / "sound.wav"), "wb") as sound:
-        sound.setnchannels(1)
-        sound.setsampwidth(2)
-        sound.setframerate(8000)
-        sound.writeframes(bytes(8000))
+    with wave.open(str(folder / "sound.wav"), "wb") as writer:
+        writer.setnchannels(1)
+        writer.setsampwidth(2)
+        writer.setframerate(8000)
+        writer.writeframes(bytes(8000))
     with av.open(str(folder / "no_frames.mp4"), "w") as container:
         stream = container.add_stream("libx264", rate=25)
         stream.width = stream.height = 64
         stream.pix_fmt = "yuv420p"
         container.start_encoding()
-    sound_only(folder / "sound_only.mp4")
+    write_sound_only(folder / "sound_only.mp4")
     names = ("truncated.mp4", "empty.mp4", "text.mp4", "noise.avi", "folder.mp4", "picture.jpg")
     return names + ("sound.wav", "no_frames.mp4", "sound_only.mp4", "missing.mp4")
 
 
-def sound_only(path):
+def write_sound_only(path):
     with av.open(str(path), "w") as container:
         stream = container.add_stream("aac", rate=44100, layout="mono")
         for k in range(40):
@@ -219,8 +219,8 @@ def sound_only(path):
 
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
-def test_a_file_that_is_no_video_is_a_video_error(tmp_path, reader):
-    for name in make_bad(tmp_path):
+def test_a_file_without_video_is_a_video_error(tmp_path, reader):
+    for name in write_bad_files(tmp_path):
         with pytest.raises(VideoError) as caught:
             open_video(tmp_path / name, reader)
         message = str(caught.value)
@@ -264,7 +264,7 @@ def test_frames_hidden_by_an_edit_list_are_not_counted(tmp_path, reader):
 
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
-def test_damage_in_the_middle_is_no_crash(tmp_path, reader):
+def test_damage_in_the_middle_is_a_video_error(tmp_path, reader):
     path = draw(tmp_path / "video.mp4", count=90, gop=250)
     data = bytearray(path.read_bytes())
     start = data.index(b"mdat") + 1500
@@ -275,13 +275,13 @@ def test_damage_in_the_middle_is_no_crash(tmp_path, reader):
         source.frames([len(source) - 1])
 
 
-def test_videos_cut_short_end_where_the_file_ends(tmp_path):
+def test_a_truncated_video_ends_at_the_end_of_the_file(tmp_path):
     data = draw(tmp_path / "whole.mkv", count=60).read_bytes()
     path = tmp_path / "cut.mkv"
     path.write_bytes(data[: len(data) * 6 // 10])
-    one, *others = (read_all(path, reader) for reader in BACK_ENDS)
-    assert 10 < len(one) < 60
-    assert all(np.array_equal(one, other) for other in others)
+    pyav_frames, *others = (read_all(path, reader) for reader in BACK_ENDS)
+    assert 10 < len(pyav_frames) < 60
+    assert all(np.array_equal(pyav_frames, other) for other in others)
 
 
 def test_a_video_error_survives_pickling():
@@ -308,22 +308,22 @@ def test_an_unknown_reader_is_named(files):
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts handles through /proc")
 @pytest.mark.parametrize("reader", BACK_ENDS)
-def test_closing_frees_the_file(files, reader):
-    def handles():
+def test_closing_a_video_closes_its_file(files, reader):
+    def count_handles():
         targets = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
         return sum(os.path.realpath(target) == str(files["gop12.mp4"]) for target in targets)
 
     with open_video(files["gop12.mp4"], reader) as source:
         source.frames([30])
         source.frames([2])
-        assert handles() == 1
-    assert handles() == 0
+        assert count_handles() == 1
+    assert count_handles() == 0
     with pytest.raises(ValueError, match="closed"):
         source.frames([2])
 
 
 def test_ffmpeg_prints_nothing(tmp_path):
-    make_bad(tmp_path)
+    write_bad_files(tmp_path)
     data = draw(tmp_path / "whole.mp4", count=60, options=H264).read_bytes()
     (tmp_path / "damaged.mp4").write_bytes(data[:3000] + bytes(1500) + data[4500:])
     code = (
@@ -345,37 +345,37 @@ def test_ffmpeg_prints_nothing(tmp_path):
         check=True,
         cwd=Path(__file__).parents[3],
     )
-    # decord itself writes one line for a file that does not open; nothing can turn that off.
+    # decord itself writes one line for a file that does not open; no option turns it off.
     lines = [line for line in run.stderr.splitlines() if "ERROR opening" not in line]
     assert lines == []
 
 
-def jpeg(path, pixels):
+def write_jpeg(path, pixels):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(path, quality=90)
     return np.asarray(Image.open(path).convert("RGB" if pixels.ndim == 3 else "L"))
 
 
 def test_a_folder_counts_its_files_from_one(tmp_path):
-    expected = [jpeg(tmp_path / f"img_{i:05d}.jpg", picture(i, 70, 40)) for i in range(1, 6)]
+    expected = [write_jpeg(tmp_path / f"img_{i:05d}.jpg", picture(i, 70, 40)) for i in range(1, 6)]
     with FrameFolder(tmp_path, 5, "img_{:05d}.jpg") as source:
         assert len(source) == 5
         assert np.array_equal(source.frames([4, 0, 0, 2]), np.stack(expected)[[4, 0, 0, 2]])
 
 
 def test_grey_frames_of_a_colour_folder_become_rgb(tmp_path):
-    grey = jpeg(tmp_path / "000001.jpg", picture(1, 70, 40)[..., 0])
+    grey = write_jpeg(tmp_path / "000001.jpg", picture(1, 70, 40)[..., 0])
     frames = FrameFolder(tmp_path, 1, "{:06d}.jpg").frames([0])
     assert np.array_equal(frames, np.repeat(grey[None, ..., None], 3, axis=3))
 
 
 @pytest.mark.parametrize("template", ["flow_{}_{:05d}.jpg", "{:06d}-{}_{:05d}.jpg"])
-def test_flow_in_two_files(tmp_path, template):
+def test_flow_is_read_from_two_files(tmp_path, template):
     folder = tmp_path / "123"
     fields = (123,) if template.startswith("{:06d}") else ()
     expected = [
         [
-            jpeg(folder / template.format(*fields, axis, i), picture(i, 70, 40)[..., k])
+            write_jpeg(folder / template.format(*fields, axis, i), picture(i, 70, 40)[..., k])
             for k, axis in enumerate("xy")
         ]
         for i in (1, 2)
@@ -385,16 +385,16 @@ def test_flow_in_two_files(tmp_path, template):
     assert np.array_equal(frames, np.moveaxis(np.array(expected)[::-1], 1, 3))
 
 
-def test_flow_in_the_channels_of_one_file(tmp_path):
-    expected = jpeg(tmp_path / "000001.jpg", picture(1, 70, 40))
+def test_flow_is_read_from_the_channels_of_one_file(tmp_path):
+    expected = write_jpeg(tmp_path / "000001.jpg", picture(1, 70, 40))
     frames = FrameFolder(tmp_path, 1, "{:06d}.jpg", flow=True).frames([0])
     assert np.array_equal(frames[0], expected[..., :2])
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "cut", "text"])
-def test_a_bad_frame_is_named(tmp_path, damage):
+def test_an_unreadable_frame_is_refused_by_name(tmp_path, damage):
     for i in (1, 2, 3):
-        jpeg(tmp_path / f"{i:05d}.jpg", picture(i, 70, 40))
+        write_jpeg(tmp_path / f"{i:05d}.jpg", picture(i, 70, 40))
     bad = tmp_path / "00002.jpg"
     data = bad.read_bytes()
     bad.unlink()
@@ -407,8 +407,8 @@ def test_a_bad_frame_is_named(tmp_path, damage):
 
 
 def test_frames_of_two_sizes_are_refused(tmp_path):
-    jpeg(tmp_path / "00001.jpg", picture(1, 70, 40))
-    jpeg(tmp_path / "00002.jpg", picture(2, 70, 1 + BITS))
+    write_jpeg(tmp_path / "00001.jpg", picture(1, 70, 40))
+    write_jpeg(tmp_path / "00002.jpg", picture(2, 70, 1 + BITS))
     with pytest.raises(VideoError, match="frame 1 is"):
         FrameFolder(tmp_path, 2, "{:05d}.jpg").frames([0, 1])
 
@@ -429,10 +429,10 @@ def test_three_fields_need_a_number_as_folder(tmp_path):
 
 @pytest.mark.parametrize("size", [(224, 224), (50, 31), (90, 13)])
 @pytest.mark.parametrize("box", [None, (3, 5, 40, 21), (0, 0, 70, 40)])
-def test_resize_is_pil_crop_and_resize(size, box):
+def test_resize_equals_crop_and_resize_of_pil(size, box):
     frames = np.random.RandomState(0).randint(256, size=(2, 40, 70, 3), dtype=np.uint8)
-    got = resize(frames, *size, box)
-    for frame, out in zip(frames, got):
+    result = resize(frames, *size, box)
+    for frame, out in zip(frames, result):
         image = Image.fromarray(frame)
         if box:
             x, y, width, height = box
@@ -440,15 +440,15 @@ def test_resize_is_pil_crop_and_resize(size, box):
         assert np.array_equal(out, np.asarray(image.resize(size, Image.Resampling.BILINEAR)))
 
 
-def test_resize_takes_flow_channels_one_by_one():
+def test_flow_channels_are_resized_one_by_one():
     frames = np.random.RandomState(0).randint(256, size=(2, 40, 70, 2), dtype=np.uint8)
-    got = resize(frames, 24, 20, (1, 2, 60, 30))
+    result = resize(frames, 24, 20, (1, 2, 60, 30))
     for channel in range(2):
         grey = np.repeat(frames[..., channel, None], 3, axis=3)
-        assert np.array_equal(got[..., channel], resize(grey, 24, 20, (1, 2, 60, 30))[..., 0])
+        assert np.array_equal(result[..., channel], resize(grey, 24, 20, (1, 2, 60, 30))[..., 0])
 
 
-def test_resize_to_the_same_size_copies_nothing():
+def test_resize_to_the_same_size_makes_no_copy():
     frames = np.zeros((2, 40, 70, 3), np.uint8)
     assert np.shares_memory(resize(frames, 70, 40), frames)
     assert np.shares_memory(resize(frames, 20, 10, (5, 5, 20, 10)), frames)
@@ -460,7 +460,7 @@ def test_a_box_outside_the_frame_is_refused(box):
         resize(np.zeros((1, 40, 70, 3), np.uint8), 8, 8, box)
 
 
-def test_a_centre_crop_must_fit():
+def test_a_centre_crop_must_fit_into_the_frame():
     assert center_crop_box(224, 230, 224) == (0, 3, 224, 224)
     assert center_crop_box(225, 227, 224) == (0, 2, 224, 224)
     with pytest.raises(ValueError, match="223x300"):

@@ -1,4 +1,4 @@
-"""Hostile files: each is refused with its name, or read, quickly and with little memory."""
+"""Hostile files: each is refused by name, or read, in a short time and with little memory."""
 
 import os
 import re
@@ -62,7 +62,7 @@ def test_an_unknown_codec_is_a_video_error(tmp_path):
         assert finding == ("broken", "this FFmpeg has no decoder for its codec", 0)
 
 
-def test_an_avi_with_dropped_frames_is_good(tmp_path):
+def test_an_avi_with_dropped_frames_is_intact(tmp_path):
     path = write(tmp_path / "video.avi", pictures(4), "mpeg4", stamps=[0, 400, 800, 1560])
     with av.open(str(path)) as container:
         assert container.streams.video[0].frames > 4
@@ -93,7 +93,7 @@ def test_frames_above_the_limit_are_refused_before_they_are_decoded(tmp_path, re
 
 
 @pytest.mark.parametrize(("size", "read"), [((4096, 16), True), ((4096, 8), False), ((1, 1), True)])
-def test_a_strip_counts_as_its_enlarged_test_view(tmp_path, size, read):
+def test_the_limit_counts_the_enlarged_test_view_of_a_narrow_video(tmp_path, size, read):
     path, (width, height) = tmp_path / "strip.avi", size
     with av.open(str(path), "w") as container:
         stream = container.add_stream("ffv1", rate=25)
@@ -110,7 +110,7 @@ def test_a_strip_counts_as_its_enlarged_test_view(tmp_path, size, read):
                 open_video(path, reader)
 
 
-def test_frames_that_become_larger_are_refused(tmp_path):
+def test_a_video_whose_frames_become_larger_is_refused(tmp_path):
     """The container gives only the size of its first frames."""
     small, large = (
         draw(tmp_path / f"{side}.ts", count=4, gop=2, size=(side, side)) for side in (256, 512)
@@ -164,7 +164,7 @@ def repeat_fragment_sample(data: bytes, count: int) -> bytes:
     ],
 )
 def test_an_mp4_with_millions_of_index_entries_is_refused(tmp_path, reader, change, count, entries):
-    """FFmpeg would be busy for minutes or hours, or fill the memory."""
+    """FFmpeg would need minutes or hours, or fill the memory."""
     fragmented = {"movflags": "frag_keyframe+empty_moov"} if "fragment" in change.__name__ else {}
     path = tmp_path / "video.mp4"
     with av.open(str(path), "w", options=fragmented) as container:
@@ -187,7 +187,7 @@ def test_an_mp4_with_millions_of_index_entries_is_refused(tmp_path, reader, chan
 
 
 def test_packets_of_a_long_file_are_not_kept(tmp_path, monkeypatch):
-    """Then frames are decoded in order, to the same pixels."""
+    """Without stored packets, frames are decoded in order and the pixels are equal."""
     path = write(tmp_path / "video.mp4", pictures(25), bf="0")
     with open_video(path, "pyav") as source:
         expected = source.frames([3, 20])
@@ -207,20 +207,20 @@ def test_playlists_are_refused_at_once(tmp_path, reader, name):
     path = str(tmp_path / name)
     code = f"from utils.video.decoders import open_video; open_video({path!r}, {reader!r})"
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=20)
-    assert "WrongContent: cannot read" in done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=20)
+    assert "WrongContent: cannot read" in result.stderr
     assert examine(VideoJob(str(tmp_path / name), reader)).kind == "wrong extension"
 
 
-def test_a_playlist_is_refused_by_its_format_too(tmp_path):
-    """Also one that `open_video` would not know by its beginning."""
+def test_a_playlist_is_also_refused_by_its_format(tmp_path):
+    """Even if its beginning is not that of a playlist."""
     (tmp_path / "list.mp4").write_text("ffconcat version 1.0\nfile neighbour.mp4\n")
     with pytest.raises(WrongContent, match="no video in one file"):
         ExactVideo(tmp_path / "list.mp4")
 
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
-def test_a_name_is_a_file_and_no_address(tmp_path, monkeypatch, reader):
+def test_a_name_is_a_file_and_never_an_address(tmp_path, monkeypatch, reader):
     monkeypatch.chdir(tmp_path)
     path = draw(tmp_path / "good.mp4", count=4)
     for name in ("concat:good.mp4|good.mp4", "12:30.mp4", "-i.mp4", "a%03d.mp4"):
@@ -251,7 +251,7 @@ def test_names_are_escaped_in_errors_and_in_the_log(tmp_path, log_messages):
 
 
 def damage_video(path):
-    """Changes a byte in the middle of the pictures, so that they decode with errors."""
+    """Changes bytes of the pictures, so that they decode with errors."""
     data = bytearray(path.read_bytes())
     data[(data.index(b"mdat") + len(data)) // 2] ^= 0x5A
     path.write_bytes(data)
@@ -270,7 +270,7 @@ def test_a_video_that_decodes_with_errors_is_damaged(tmp_path, codec):
     assert re.fullmatch(r"the decoder marks \d+ of 40 frames as damaged", finding.reason)
 
 
-def test_any_other_error_of_a_scan_is_broken(tmp_path, monkeypatch):
+def test_an_unexpected_error_of_a_scan_is_the_finding_broken(tmp_path, monkeypatch):
     def fail(*_):
         raise ZeroDivisionError("of a library")
 
@@ -279,7 +279,7 @@ def test_any_other_error_of_a_scan_is_broken(tmp_path, monkeypatch):
     assert finding == ("broken", "ZeroDivisionError: of a library", 0)
 
 
-def png_bomb(width: int, height: int) -> bytes:
+def make_png_bomb(width: int, height: int) -> bytes:
     """A PNG of one colour."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
@@ -292,7 +292,7 @@ def png_bomb(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
-def jpeg_bomb(tmp_path, side: int, **options) -> bytes:
+def make_jpeg_bomb(tmp_path, side: int, **options) -> bytes:
     """A JPEG file of 16 x 16 with the size `side` x `side` in its header."""
     Image.fromarray(picture(1, 16, 16)).save(tmp_path / "small.jpg", **options)
     data = bytearray((tmp_path / "small.jpg").read_bytes())
@@ -304,9 +304,9 @@ def jpeg_bomb(tmp_path, side: int, **options) -> bytes:
 @pytest.mark.parametrize("side", [5000, 30_000, 65_500])
 @pytest.mark.parametrize("kind", ["png", "jpeg", "progressive"])
 def test_images_above_the_limit_are_a_video_error(tmp_path, side, kind):
-    data = png_bomb(side, side)
+    data = make_png_bomb(side, side)
     if kind != "png":
-        data = jpeg_bomb(tmp_path, side, progressive=kind == "progressive")
+        data = make_jpeg_bomb(tmp_path, side, progressive=kind == "progressive")
     (tmp_path / "00001.jpg").write_bytes(data)
     start = time.monotonic()
     with pytest.raises(VideoError, match=f"{tmp_path}/00001.jpg with PIL.*pixels"):
@@ -316,7 +316,7 @@ def test_images_above_the_limit_are_a_video_error(tmp_path, side, kind):
 
 
 @pytest.mark.parametrize("form", ["baseline", "progressive", "grey", "exif", "cmyk"])
-def test_the_size_of_a_jpeg_is_that_of_its_decoder(tmp_path, form):
+def test_the_size_in_a_jpeg_header_equals_that_of_the_decoder(tmp_path, form):
     image = Image.fromarray(picture(1, 70, 40))
     image = image.convert({"grey": "L", "cmyk": "CMYK"}.get(form, "RGB"))
     exif = Image.Exif()
@@ -347,7 +347,7 @@ def test_a_scan_refuses_a_folder_a_pipe_and_a_device(tmp_path):
             open_video(path)
 
 
-def test_a_growing_file_is_read_as_far_as_it_was(tmp_path):
+def test_a_growing_file_is_read_up_to_its_first_length(tmp_path):
     data = draw(tmp_path / "whole.mkv", count=60).read_bytes()
     path = tmp_path / "growing.mkv"
     path.write_bytes(data[: len(data) // 2])

@@ -34,19 +34,19 @@ def pictures(count=40, width=96, height=64):
     return [picture(k, width, height) for k in range(count)]
 
 
-def variable_rate(folder):
+def write_variable_rate(folder):
     """From 100 to 2 frames per second, as in phone and screen recordings."""
     gaps = np.random.RandomState(0).choice([10, 33, 40, 100, 500], 40)
     return write(folder / "variable.mp4", pictures(), stamps=[int(s) for s in np.cumsum(gaps)])
 
 
-def ten_hours(folder):
-    """Three frames, hours apart: the header declares nine hundred thousand."""
+def write_ten_hours(folder):
+    """Three frames with hours between them: the header declares nine hundred thousand."""
     return write(folder / "long.mp4", pictures(3), stamps=[0, 18_000_000, 36_000_000])
 
 
-def fragmented(folder):
-    """Fragments without an index of frames, as streams are stored."""
+def write_fragmented(folder):
+    """Fragments without an index of frames, as live streams are stored."""
     path = folder / "fragments.mp4"
     with av.open(str(path), "w", options={"movflags": "frag_keyframe+empty_moov"}) as container:
         stream = container.add_stream("libx264", rate=25)
@@ -59,14 +59,14 @@ def fragmented(folder):
     return path
 
 
-def avi_without_index(folder):
+def write_avi_without_index(folder):
     path = write(folder / "index.avi", pictures(), codec="mpeg4")
     data = path.read_bytes()
     path.write_bytes(data[: data.rindex(b"idx1")])
     return path
 
 
-def cut_open_group(folder):
+def write_cut_open_group(folder):
     """Begins with pictures that refer to pictures before the cut."""
     whole = write(folder / "whole.mkv", pictures(60), **{"x264-params": "open-gop=1:keyint=12"})
     path = folder / "cut.mkv"
@@ -81,19 +81,19 @@ def cut_open_group(folder):
     return path
 
 
-def intra_refresh(folder):
+def write_intra_refresh(folder):
     """Recovery points instead of IDR frames: the picture is refreshed column by column."""
     options = {"x264-params": "intra-refresh=1:keyint=20:bframes=0"}
     return write(folder / "refresh.mp4", pictures(60), **options)
 
 
 PYRAMID, QUIET = {"x264-params": "b-pyramid=2:bframes=5"}, {"x265-params": "log-level=0:keyint=10"}
-ODD = {
-    "variable rate": variable_rate,
-    "ten hours": ten_hours,
-    "fragments": fragmented,
-    "avi without index": avi_without_index,
-    "intra refresh": intra_refresh,
+ODD_VIDEOS = {
+    "variable rate": write_variable_rate,
+    "ten hours": write_ten_hours,
+    "fragments": write_fragmented,
+    "avi without index": write_avi_without_index,
+    "intra refresh": write_intra_refresh,
     "odd size": lambda f: write(f / "odd.mp4", pictures(20, 97, 65), pix_fmt="yuv444p"),
     "one frame": lambda f: write(f / "one.mp4", pictures(1)),
     "two frames": lambda f: write(f / "two.mp4", pictures(2)),
@@ -114,14 +114,14 @@ ODD = {
     "spaces and letters": lambda f: write(f / "ein Bär – 熊 (1).mp4", pictures(20)),
     "ten bits": lambda f: write(f / "ten.mp4", pictures(20), pix_fmt="yuv420p10le"),
 }
-# The three libraries' versions of FFmpeg give other colours for these.
+# The FFmpeg versions of the three libraries give different colours for these.
 COLOURS = {"interlaced", "ten bits"}
 
 
 @pytest.fixture(scope="module")
-def odd(tmp_path_factory):
+def odd_videos(tmp_path_factory):
     folder = tmp_path_factory.mktemp("odd")
-    return {name: make(folder) for name, make in ODD.items()}
+    return {name: make(folder) for name, make in ODD_VIDEOS.items()}
 
 
 def decode_in_order(path):
@@ -132,14 +132,14 @@ def decode_in_order(path):
 
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
-@pytest.mark.parametrize("name", ODD)
-def test_frames_equal_those_of_a_full_decode(odd, name, reader):
+@pytest.mark.parametrize("name", ODD_VIDEOS)
+def test_frames_equal_those_of_a_full_decode(odd_videos, name, reader):
     if (name, reader) == ("ten hours", "opencv"):
-        pytest.skip("OpenCV gives up between frames hours apart: the file goes on the bad list")
+        pytest.skip("OpenCV fails if hours lie between frames: the file goes on the bad list")
     if name == "ten hours" and av.library_versions["libavformat"] < (62,):
         pytest.skip("FFmpeg 7 misreads such a file itself")
-    expected, rng = decode_in_order(odd[name]), np.random.RandomState(1)
-    with open_video(odd[name], reader) as video:
+    expected, rng = decode_in_order(odd_videos[name]), np.random.RandomState(1)
+    with open_video(odd_videos[name], reader) as video:
         assert len(video) == len(expected)
         draws = [np.sort(rng.randint(len(expected), size=count)) for count in (1, 3, 8)]
         for indices in (*draws, [len(expected) - 1, 0]):
@@ -158,9 +158,9 @@ def find_nearest(frames, expected):
 
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
-def test_a_start_in_the_middle_of_an_open_group(tmp_path, reader):
+def test_a_video_that_starts_within_an_open_group_has_no_wrong_frames(tmp_path, reader):
     """All readers leave out the first frames, which cannot be decoded, or count and refuse them."""
-    path = cut_open_group(tmp_path)
+    path = write_cut_open_group(tmp_path)
     expected = decode_in_order(path)
     with open_video(path, reader) as video:
         np.testing.assert_array_equal(video.frames(range(20)), expected[:20])
@@ -169,23 +169,23 @@ def test_a_start_in_the_middle_of_an_open_group(tmp_path, reader):
                 video.frames([len(video) - 1])
 
 
-def test_the_exact_reader_decodes_only_what_it_needs(odd):
+def test_pyav_decodes_only_the_necessary_frames(odd_videos):
     """It starts at the previous random-access point and ends at the last requested frame."""
-    with open_video(odd["no B-frames"], "pyav") as video:
+    with open_video(odd_videos["no B-frames"], "pyav") as video:
         assert video._starts == [0, 8, 16, 24, 32]
         assert video._parts([9, 30, 31]) == [(8, [9]), (24, [30, 31])]
-    with open_video(odd["intra refresh"], "pyav") as video:
+    with open_video(odd_videos["intra refresh"], "pyav") as video:
         assert video._starts == [0], "a recovery point is no random-access point"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", BACK_ENDS)
-def test_ten_thousand_clips_leave_no_memory_behind(odd, reader):
+def test_ten_thousand_clips_do_not_increase_memory(odd_videos, reader):
     def resident():
         return psutil.Process().memory_info().rss
 
     for count in range(10_000):
-        with open_video(odd["no B-frames"], reader) as video:
+        with open_video(odd_videos["no B-frames"], reader) as video:
             video.frames([1, 9, 30])
         if count == 1000:
             before = resident()

@@ -34,38 +34,38 @@ class Config:
     data: Data = Data()
 
 
-def network(classes=2):
+def build_network(classes=2):
     return nn.SequentialCell(nn.Dense(3, 4), nn.Dense(4, classes))
 
 
-def config(folder, **run):
+def make_config(folder, **run):
     return Config(Run(device="CPU", out=Path(folder), **run))
 
 
-def test_weights_come_back(tmp_path):
-    first, second = network(), network()
-    save(tmp_path / "a.ckpt", weights_of(first))
-    assert load(second, tmp_path / "a.ckpt") == []
-    for name, parameter in weights_of(first).items():
-        np.testing.assert_array_equal(parameter.asnumpy(), weights_of(second)[name].asnumpy())
-    assert [p.name for p in tmp_path.iterdir()] == ["a.ckpt"], "nothing temporary stays"
+def test_loaded_weights_equal_saved_weights(tmp_path):
+    source, target = build_network(), build_network()
+    save(tmp_path / "a.ckpt", weights_of(source))
+    assert load(target, tmp_path / "a.ckpt") == []
+    for name, parameter in weights_of(source).items():
+        np.testing.assert_array_equal(parameter.asnumpy(), weights_of(target)[name].asnumpy())
+    assert [p.name for p in tmp_path.iterdir()] == ["a.ckpt"], "no temporary file remains"
 
 
-def test_another_network_is_refused_before_anything_changes(tmp_path):
-    save(tmp_path / "a.ckpt", weights_of(network(5)))
-    net = network(2)
+def test_weights_of_another_network_are_refused_before_any_change(tmp_path):
+    save(tmp_path / "a.ckpt", weights_of(build_network(5)))
+    net = build_network(2)
     before = net[0].weight.asnumpy().copy()
     with pytest.raises(ValueError, match=r"shape 1.weight is \[5, 4\] instead of \[2, 4\]"):
         load(net, tmp_path / "a.ckpt")
     with pytest.raises(ValueError, match="missing 2.weight, 2.bias"):
-        load(nn.SequentialCell(*network(5), nn.Dense(5, 1)), tmp_path / "a.ckpt")
+        load(nn.SequentialCell(*build_network(5), nn.Dense(5, 1)), tmp_path / "a.ckpt")
     with pytest.raises(ValueError, match="unknown 1.weight, 1.bias"):
         load(nn.SequentialCell(nn.Dense(3, 4)), tmp_path / "a.ckpt")
     np.testing.assert_array_equal(net[0].weight.asnumpy(), before)
 
 
-def test_a_new_head_stays_fresh(tmp_path):
-    source, net = network(5), network(2)
+def test_a_new_head_keeps_its_initial_weights(tmp_path):
+    source, net = build_network(5), build_network(2)
     save(tmp_path / "a.ckpt", weights_of(source))
     fresh = net[1].weight.asnumpy().copy()
     assert load(net, tmp_path / "a.ckpt", new_head=True, head=r"1\.") == ["1.weight", "1.bias"]
@@ -82,11 +82,11 @@ def test_a_new_head_stays_fresh(tmp_path):
         ("model.pth", b"x", "convert it first with scripts/convert_checkpoint.py"),
     ],
 )
-def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, name, content, words):
+def test_a_file_that_is_not_a_checkpoint_is_refused(tmp_path, name, content, words):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=words):
-        load(network(), tmp_path / name)
+        load(build_network(), tmp_path / name)
 
 
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path):
@@ -117,8 +117,8 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["checkpoint", "text"])
-def test_a_file_is_on_the_disk_before_it_has_its_name(kind, tmp_path, monkeypatch):
-    """Otherwise a power cut could leave an empty file."""
+def test_a_file_is_synced_to_disk_before_it_is_renamed(kind, tmp_path, monkeypatch):
+    """Otherwise a power failure could leave an empty file."""
     calls, fsync, rename = [], os.fsync, os.replace
 
     def record_fsync(number: int) -> None:
@@ -135,7 +135,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(kind, tmp_path, monkeypatc
     if kind == "text":
         write_text(path, "text")
     else:
-        save(path, weights_of(network()))
+        save(path, weights_of(build_network()))
     facts = path.stat().st_ino, path.stat().st_size
     assert calls == [("fsync", *facts), ("replace", *facts)]
 
@@ -144,7 +144,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(kind, tmp_path, monkeypatc
 def test_a_read_only_disk_is_reported_in_one_line(failing, tmp_path, monkeypatch):
     """`unlink`: the temporary file cannot be deleted either."""
     path = tmp_path / "a.ckpt"
-    save(path, weights_of(network()))
+    save(path, weights_of(build_network()))
     before = path.read_bytes()
 
     def refuse(*_, **__):
@@ -154,12 +154,12 @@ def test_a_read_only_disk_is_reported_in_one_line(failing, tmp_path, monkeypatch
     if failing == "unlink":
         monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(ValueError, match=f"run.out: cannot write {path}: Read-only file system"):
-        save(path, weights_of(network()))
+        save(path, weights_of(build_network()))
     assert path.read_bytes() == before
 
 
 def test_a_resume_file_without_a_sampler_is_refused(tmp_path):
-    folder = RunDirectory(config(tmp_path), Runtime())
+    folder = RunDirectory(make_config(tmp_path), Runtime())
     for counts in (None, np.zeros(4, np.int32), np.ones(3, np.int32), np.float32(1)):
         arrays = {"w": Tensor(np.ones(2))}
         if counts is not None:
@@ -171,35 +171,35 @@ def test_a_resume_file_without_a_sampler_is_refused(tmp_path):
 
 
 def test_a_folder_belongs_to_one_run_at_a_time(tmp_path):
-    first = RunDirectory(config(tmp_path), Runtime())
+    source = RunDirectory(make_config(tmp_path), Runtime())
     with pytest.raises(ValueError, match="is in use by another run; choose another --run.out"):
-        RunDirectory(config(tmp_path), Runtime())
-    first.lock.close()
-    RunDirectory(config(tmp_path), Runtime()).lock.close()
+        RunDirectory(make_config(tmp_path), Runtime())
+    source.lock.close()
+    RunDirectory(make_config(tmp_path), Runtime()).lock.close()
 
 
 def test_a_folder_that_cannot_be_created_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="run.out: cannot write"):
-        RunDirectory(config(tmp_path / "file" / "out"), Runtime())
+        RunDirectory(make_config(tmp_path / "file" / "out"), Runtime())
 
 
-def test_a_run_resumes_only_with_its_own_settings(tmp_path):
-    cfg = config(tmp_path)
+def test_a_run_resumes_only_with_equal_settings(tmp_path):
+    cfg = make_config(tmp_path)
     folder = RunDirectory(cfg, Runtime())
     folder.resume(TrainSampler(100, 4, 0, 1, 0), 1)
     folder.lock.close()
-    save(folder.resume_file, weights_of(network()))
+    save(folder.resume_file, weights_of(build_network()))
     RunDirectory(replace(cfg, data=Data(workers=7)), Runtime()).lock.close()
     with pytest.raises(ValueError, match="holds a run with data.frames 8, not 4"):
         RunDirectory(replace(cfg, data=Data(frames=4)), Runtime())
     with pytest.raises(ValueError, match="already holds a run and run.resume is false"):
-        RunDirectory(config(tmp_path, resume=False), Runtime())
+        RunDirectory(make_config(tmp_path, resume=False), Runtime())
 
 
 def test_a_run_resumes_on_other_ranks_if_the_effective_batch_size_stays(tmp_path):
     """2 devices x 4, 100 samples: 12 steps of 8, 96 samples an epoch; 5 steps are done."""
-    folder = RunDirectory(config(tmp_path), Runtime())
+    folder = RunDirectory(make_config(tmp_path), Runtime())
     folder.save(Step(5), TrainSampler(100, 4, 0, 2, 0))
     assert folder.resume(TrainSampler(100, 8, 0, 1, 0), 1).samples_per_epoch == 96
     one, step = folder.resume(TrainSampler(100, 4, 0, 1, 0), 2), Step(0)
@@ -235,12 +235,12 @@ class Accumulating(Step):
 
 def test_temporary_files_of_a_killed_process_are_deleted(tmp_path):
     (tmp_path / "epoch_001.ckpt.tmp.ckpt").write_text("half")
-    RunDirectory(config(tmp_path), Runtime()).lock.close()
+    RunDirectory(make_config(tmp_path), Runtime()).lock.close()
     assert not list(tmp_path.glob("*.tmp*"))
 
 
-def test_old_epochs_are_dropped_with_their_averages(tmp_path):
-    folder = RunDirectory(config(tmp_path), Runtime())
+def test_old_epochs_are_deleted_with_their_averages(tmp_path):
+    folder = RunDirectory(make_config(tmp_path), Runtime())
     for epoch in (1, 2, 10):
         for name in (f"epoch_{epoch:03d}.ckpt", f"epoch_{epoch:03d}_ema.ckpt"):
             (tmp_path / name).write_text("")

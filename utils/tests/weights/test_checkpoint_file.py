@@ -1,4 +1,4 @@
-"""Reading MindSpore's checkpoint files, and the errors for damaged ones."""
+"""Reader of MindSpore's checkpoint files: intact and damaged files."""
 
 import mindspore as ms
 import numpy as np
@@ -12,17 +12,17 @@ from utils.weights.checkpoint import load, save, weights_of
 from utils.weights.checkpoint_file import TYPES, read
 
 
-def network(classes=2):
+def build_network(classes=2):
     return nn.SequentialCell(nn.Dense(3, 4), nn.Dense(4, classes))
 
 
-def flip(path, position: int) -> None:
+def flip_bit(path, position: int) -> None:
     data = bytearray(path.read_bytes())
     data[position] ^= 1
     path.write_bytes(data)
 
 
-def test_arrays_of_every_type_and_shape_come_back(tmp_path):
+def test_arrays_of_every_type_and_shape_are_read(tmp_path):
     shapes, numbers = [(6,), (2, 3), (1, 6, 1)] * 5, np.arange(-3, 3)
     dtypes = {name: getattr(mstype, {"Bool": "bool_"}.get(name, name.lower())) for name in TYPES}
     arrays = {
@@ -39,7 +39,7 @@ def test_arrays_of_every_type_and_shape_come_back(tmp_path):
     assert list(read(tmp_path / "a.ckpt", "Int8")) == ["Int8"]
 
 
-def test_a_number_of_an_older_mindspore_has_no_axes(tmp_path):
+def test_a_scalar_of_an_older_mindspore_has_no_axes(tmp_path):
     save(tmp_path / "a.ckpt", {"step": Tensor(5, mstype.int32)})
     message = Checkpoint.FromString((tmp_path / "a.ckpt").read_bytes()[:-17])
     message.value[0].tensor.dims[:] = [0]
@@ -47,7 +47,7 @@ def test_a_number_of_an_older_mindspore_has_no_axes(tmp_path):
     assert read(tmp_path / "a.ckpt")["step"].tolist() == 5
 
 
-def test_a_large_array_comes_back_from_its_parts(tmp_path, monkeypatch):
+def test_a_large_array_is_read_from_its_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(serialization, "SLICE_SIZE", 1)  # kB
     array = np.random.RandomState(1).rand(300, 7).astype(np.float32)
     save(tmp_path / "a.ckpt", {"a": Tensor(array), "b": Tensor(array[0])})
@@ -59,8 +59,8 @@ def test_a_large_array_comes_back_from_its_parts(tmp_path, monkeypatch):
         read(tmp_path / "a.ckpt")
 
 
-def test_texts_and_numbers_of_append_dict_are_left_out(tmp_path, log_messages):
-    source, net = network(), network()
+def test_texts_and_numbers_of_append_dict_are_skipped(tmp_path, log_messages):
+    source, net = build_network(), build_network()
     notes = {"epoch_num": 3, "rate": 0.5, "is_best": True, "note": "of last night"}
     ms.save_checkpoint(source, str(tmp_path / "a.ckpt"), append_dict=notes)
     load(net, tmp_path / "a.ckpt")
@@ -69,7 +69,7 @@ def test_texts_and_numbers_of_append_dict_are_left_out(tmp_path, log_messages):
 
 
 def test_a_file_without_a_checksum_loads_with_one_warning(tmp_path, log_messages):
-    net, path = network(), tmp_path / "a.ckpt"
+    net, path = build_network(), tmp_path / "a.ckpt"
     save(path, weights_of(net))
     load(net, path)
     assert not log_messages
@@ -83,21 +83,21 @@ def test_a_file_without_a_checksum_loads_with_one_warning(tmp_path, log_messages
 @pytest.mark.parametrize("position", [40, -1, -14])
 def test_a_flipped_bit_is_refused_with_the_newest_intact_weights(tmp_path, position):
     for epoch in (9, 10, 11, 12):
-        save(tmp_path / f"epoch_{epoch:03d}.ckpt", weights_of(network()))
-    save(tmp_path / "resume.ckpt", weights_of(network()))
+        save(tmp_path / f"epoch_{epoch:03d}.ckpt", weights_of(build_network()))
+    save(tmp_path / "resume.ckpt", weights_of(build_network()))
     for name in ("epoch_011.ckpt", "epoch_012.ckpt", "resume.ckpt"):
-        flip(tmp_path / name, position)
+        flip_bit(tmp_path / name, position)
     good = tmp_path / "epoch_010.ckpt"
     with pytest.raises(ValueError, match=f"epoch_012.ckpt: not a readable .*{good} is intact"):
-        load(network(), tmp_path / "epoch_012.ckpt")
+        load(build_network(), tmp_path / "epoch_012.ckpt")
     with pytest.raises(ValueError, match=f"begin from them with --train.pretrained={good} and"):
         read(tmp_path / "resume.ckpt")
 
 
 def test_a_damaged_file_without_intact_ones_in_its_folder_is_refused(tmp_path):
     for name in ("a.ckpt", "resume.ckpt"):
-        save(tmp_path / name, weights_of(network()))
-        flip(tmp_path / name, 40)
+        save(tmp_path / name, weights_of(build_network()))
+        flip_bit(tmp_path / name, 40)
     (tmp_path / "epoch_001.ckpt").touch()
     with pytest.raises(ValueError, match="its checksum differs from its content.; copy it again"):
         read(tmp_path / "a.ckpt")
@@ -105,17 +105,17 @@ def test_a_damaged_file_without_intact_ones_in_its_folder_is_refused(tmp_path):
         read(tmp_path / "resume.ckpt")
 
 
-def test_whole_numbers_are_no_weights(tmp_path):
-    wrong = {**weights_of(network()), "1.bias": Tensor(np.ones(2, np.int32))}
+def test_integers_are_refused_as_weights(tmp_path):
+    wrong = {**weights_of(build_network()), "1.bias": Tensor(np.ones(2, np.int32))}
     save(tmp_path / "a.ckpt", wrong)
     with pytest.raises(ValueError, match="type 1.bias is int32 instead of float32"):
-        load(network(), tmp_path / "a.ckpt")
+        load(build_network(), tmp_path / "a.ckpt")
 
 
 def test_control_characters_of_a_name_are_not_printed(tmp_path):
-    save(tmp_path / "a.ckpt", {**weights_of(network()), "\x1b[31m\n": Tensor(np.ones(2))})
+    save(tmp_path / "a.ckpt", {**weights_of(build_network()), "\x1b[31m\n": Tensor(np.ones(2))})
     with pytest.raises(ValueError, match=r"unknown \\x1b\[31m\\n;"):
-        load(network(), tmp_path / "a.ckpt")
+        load(build_network(), tmp_path / "a.ckpt")
 
 
 def test_a_name_that_is_too_long_for_a_file_is_refused(tmp_path):

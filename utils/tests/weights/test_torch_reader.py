@@ -1,4 +1,4 @@
-"""Files of real PyTorch (`torch_files/make.py`), whole and damaged, and crafted hostile ones."""
+"""Reader of PyTorch files: real ones (`torch_files/make.py`), damaged and hostile ones."""
 
 import json
 import os
@@ -52,8 +52,8 @@ print(1024 * (peak() - before), tree["w"].nbytes, "torch" in sys.modules)
 """
 
 
-def refusal(path: Path) -> str:
-    """The message of the one error that may come out of a bad file: one line, with its name."""
+def read_refusal(path: Path) -> str:
+    """Reads a bad file and returns the message: a ValueError of one line with the file name."""
     with pytest.raises(TorchFileError) as caught:
         load(path)
     message = str(caught.value)
@@ -63,7 +63,7 @@ def refusal(path: Path) -> str:
 
 
 @pytest.mark.parametrize("file", [file for file in GOOD if file.startswith("dtypes")])
-def test_every_dtype_arrives_as_itself_or_widened(file):
+def test_every_dtype_is_kept_or_widened(file):
     result = load(FILES / file)
     assert len(result) == {"dtypes_legacy_big.pt": 12, "dtypes.safetensors": 13}.get(file, 20)
     if file == "dtypes.safetensors":
@@ -103,7 +103,7 @@ def test_views_share_their_storage_and_keep_their_strides(file):
 
 
 @pytest.mark.parametrize("file", ["views.pt", "views_legacy.pt"])
-def test_storages_arrive_whole_in_many_chunks(file, monkeypatch):
+def test_storages_are_complete_if_read_in_small_chunks(file, monkeypatch):
     monkeypatch.setattr("utils.weights.torch_reader.CHUNK", 16)
     assert load(FILES / file)["base"].ravel().tolist() == list(range(24))
 
@@ -152,8 +152,8 @@ def test_a_checkpoint_becomes_plain_data(file):
         ("storage.pt", "bare storage"),
     ],
 )
-def test_what_is_no_dense_data_is_refused_by_name(file, words):
-    assert words in refusal(FILES / file)
+def test_data_that_is_not_dense_is_refused_by_name(file, words):
+    assert words in read_refusal(FILES / file)
 
 
 STATE = {"w": np.zeros(2)}
@@ -187,7 +187,7 @@ def test_load_state_finds_the_state_dict(tree, key, monkeypatch):
         ({}, None, "no state dict; at the top it has nothing"),
     ],
 )
-def test_load_state_says_what_is_there_instead(tree, key, words, monkeypatch):
+def test_load_state_lists_the_present_keys_in_its_error(tree, key, words, monkeypatch):
     monkeypatch.setattr(torch_reader, "load", lambda path: tree)
     with pytest.raises(TorchFileError, match="^a.pth: .*") as caught:
         load_state("a.pth", key)
@@ -195,15 +195,15 @@ def test_load_state_says_what_is_there_instead(tree, key, words, monkeypatch):
 
 
 @pytest.mark.parametrize("file", GOOD)
-def test_a_file_cut_anywhere_is_refused(file, tmp_path):
+def test_a_truncated_file_is_refused(file, tmp_path):
     data, path = (FILES / file).read_bytes(), tmp_path / "cut"
     for end in [*range(0, len(data), 47), *range(len(data) - 30, len(data))]:
         path.write_bytes(data[:end])
-        refusal(path)
+        read_refusal(path)
 
 
 @pytest.mark.parametrize("file", GOOD)
-def test_flipped_bits_are_refused_or_harmless(file, tmp_path):
+def test_a_flipped_bit_raises_no_unexpected_error(file, tmp_path):
     data, path, chance = (FILES / file).read_bytes(), tmp_path / "flipped", random.Random(file)
     for _ in range(100):
         flipped = bytearray(data)
@@ -216,7 +216,7 @@ def test_flipped_bits_are_refused_or_harmless(file, tmp_path):
 def test_a_flipped_bit_in_the_storage_of_a_zip_fails_its_crc(tmp_path):
     data, path = (FILES / "views.pt").read_bytes(), tmp_path / "flipped"
     path.write_bytes(data.replace(struct.pack("<f", 23), struct.pack("<f", 22)))
-    assert "Bad CRC-32 for file 'views/data/0'" in refusal(path)
+    assert "Bad CRC-32 for file 'views/data/0'" in read_refusal(path)
 
 
 @pytest.mark.parametrize(
@@ -231,22 +231,22 @@ def test_a_flipped_bit_in_the_storage_of_a_zip_fails_its_crc(tmp_path):
         (pickle.dumps({"weight": np.ones(2)}), "plain pickle"),
     ],
 )
-def test_other_files_are_told_apart(content, words, tmp_path):
+def test_other_files_are_refused_with_their_kind(content, words, tmp_path):
     path = tmp_path / "a.pth"
     path.write_bytes(content)
-    assert words in refusal(path)
+    assert words in read_refusal(path)
 
 
-def test_missing_files_folders_archives_and_arrays_are_told_apart(tmp_path):
+def test_missing_files_folders_archives_and_arrays_have_different_errors(tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         archive.add(FILES / "script.pt", "tensors")
-    assert "before 0.1.10" in refusal(tmp_path / "a.tar")
-    assert "No such file" in refusal(tmp_path / "missing")
-    assert "cannot be opened" in refusal(tmp_path)
-    assert "not one that torch.save wrote" in refusal(FILES / "bits.npz")
+    assert "before 0.1.10" in read_refusal(tmp_path / "a.tar")
+    assert "No such file" in read_refusal(tmp_path / "missing")
+    assert "cannot be opened" in read_refusal(tmp_path)
+    assert "not one that torch.save wrote" in read_refusal(FILES / "bits.npz")
 
 
-def entry(dtype="F32", shape=(2,), offsets=(0, 8)) -> dict:
+def make_entry(dtype="F32", shape=(2,), offsets=(0, 8)) -> dict:
     return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
 
 
@@ -257,45 +257,45 @@ def entry(dtype="F32", shape=(2,), offsets=(0, 8)) -> dict:
         (b'{"a":' + b"[" * 100_000, "is cut off or damaged (RecursionError"),
         (b'{"w": {"dtype": 1, "dtype": 2}}', "names something twice"),
         ({"w": 3}, "something else than dtype, shape and offsets"),
-        ({"w": {**entry(), "more": 1}}, "something else than dtype, shape and offsets"),
-        ({"w": entry("F33")}, "dtype F33"),
-        ({"w": entry(["F32"])}, "something else than dtype, shape and offsets"),
-        ({"w": entry(shape=(3,))}, "puts tensor w at bytes"),
-        ({"w": entry(shape=(-2,))}, "something else than dtype, shape and offsets"),
-        ({"w": entry(shape=(2.0,))}, "something else than dtype, shape and offsets"),
-        ({"w": entry(offsets=(0, 8, 8))}, "something else than dtype, shape and offsets"),
-        ({"w": entry(shape=(1 << 60,), offsets=(0, 1 << 62))}, "ends before tensor w"),
-        ({"w": entry(), "x": entry()}, "puts tensor x at bytes"),
-        ({"w": entry(shape=(1,), offsets=(4, 8))}, "puts tensor w at bytes"),
-        ({"w": entry(shape=(1,), offsets=(0, 4))}, "4 bytes behind its last tensor"),
+        ({"w": {**make_entry(), "more": 1}}, "something else than dtype, shape and offsets"),
+        ({"w": make_entry("F33")}, "dtype F33"),
+        ({"w": make_entry(["F32"])}, "something else than dtype, shape and offsets"),
+        ({"w": make_entry(shape=(3,))}, "puts tensor w at bytes"),
+        ({"w": make_entry(shape=(-2,))}, "something else than dtype, shape and offsets"),
+        ({"w": make_entry(shape=(2.0,))}, "something else than dtype, shape and offsets"),
+        ({"w": make_entry(offsets=(0, 8, 8))}, "something else than dtype, shape and offsets"),
+        ({"w": make_entry(shape=(1 << 60,), offsets=(0, 1 << 62))}, "ends before tensor w"),
+        ({"w": make_entry(), "x": make_entry()}, "puts tensor x at bytes"),
+        ({"w": make_entry(shape=(1,), offsets=(4, 8))}, "puts tensor w at bytes"),
+        ({"w": make_entry(shape=(1,), offsets=(0, 4))}, "4 bytes behind its last tensor"),
     ],
 )
 def test_a_wrong_safetensors_header_is_refused(header, words, tmp_path):
     path = tmp_path / "a"
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(8))
-    assert words in refusal(path)
+    assert words in read_refusal(path)
     path.write_bytes(struct.pack("<Q", 1 << 62) + text)
-    assert "claims a safetensors header of 4611686018427387904 bytes" in refusal(path)
+    assert "claims a safetensors header of 4611686018427387904 bytes" in read_refusal(path)
 
 
-def big_zip(path: Path) -> None:
+def write_big_zip(path: Path) -> None:
     """A zip of one storage of 200 MB."""
     body = tensor(storage(count=50_000_000), shape=(50_000_000,))
     write_zip(path, b"}U\x01w" + body + b"s", {"data/0": bytes(200_000_000)})
 
 
-def big_safetensors(path: Path) -> None:
+def write_big_safetensors(path: Path) -> None:
     """100 MB of bfloat16, a hole in the file, which become 200 MB of float32."""
-    header = json.dumps({"w": entry("BF16", (50_000_000,), (0, 100_000_000))}).encode()
+    header = json.dumps({"w": make_entry("BF16", (50_000_000,), (0, 100_000_000))}).encode()
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(header)) + header)
         file.truncate(8 + len(header) + 100_000_000)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's VmHWM")
-@pytest.mark.parametrize("make", [big_zip, big_safetensors])
-def test_loading_takes_little_more_than_the_tensors_and_no_torch(make, tmp_path):
+@pytest.mark.parametrize("make", [write_big_zip, write_big_safetensors])
+def test_loading_needs_little_more_memory_than_the_tensors_and_no_torch(make, tmp_path):
     make(tmp_path / "big")
     command = [sys.executable, "-c", MEMORY, str(tmp_path / "big")]
     root = Path(__file__).parents[3]
@@ -316,19 +316,21 @@ def test_python_2_text_and_storages_within_storages_are_read(tmp_path):
     assert result["key"].tolist() == [2, 3]
 
 
-def test_a_big_endian_count_is_read_only_under_its_mark(tmp_path):
+def test_a_big_endian_count_is_read_only_with_its_mark(tmp_path):
     tail = struct.pack(">q", 4) + RAMP
     marked = write_legacy(tmp_path / "a", tensor(), tail, little_endian=False)
     assert load(marked).tolist() == [0, 1, 2, 3]
-    assert "elements for storage 0, not 4" in refusal(write_legacy(tmp_path / "b", tensor(), tail))
+    assert "elements for storage 0, not 4" in read_refusal(
+        write_legacy(tmp_path / "b", tensor(), tail)
+    )
 
 
-def test_one_untyped_storage_may_be_seen_as_two_dtypes(tmp_path):
+def test_one_untyped_storage_may_have_two_dtypes(tmp_path):
     path = write_zip(tmp_path / "a", b"(" + viewed("uint32") + viewed("uint16") + b"t")
     assert [part.dtype.name for part in load(path)] == ["uint32", "uint16"]
 
 
-def test_numpy_numbers_of_both_numpy_generations_are_read(tmp_path):
+def test_scalars_of_numpy_1_and_2_are_read(tmp_path):
     scalar = call("numpy._core.multiarray.scalar", dtype("i2"), plain(b"\x01\x02"))
     result = load(write_zip(tmp_path / "a", b"(" + scalar + array("u1", (2,), b"\x07\x08") + b"t"))
     assert (result[0], result[0].dtype, result[1].tolist()) == (513, "int16", [7, 8])
@@ -342,12 +344,12 @@ def test_nothing_in_a_file_is_executed(tmp_path):
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "touched"),)
 
-    pickle.loads(pickle.dumps(Touch()))  # Python's own unpickler falls for it
+    pickle.loads(pickle.dumps(Touch()))  # Python's own unpickler executes it
     (tmp_path / "touched").rmdir()
     for protocol in (2, 4, 5):
         body = pickle.dumps({"weight": Touch()}, protocol)[:-1]
-        assert "it names posix.mkdir" in refusal(write_zip(tmp_path / "a", body))
-        assert "it names posix.mkdir" in refusal(write_legacy(tmp_path / "b", body, b""))
+        assert "it names posix.mkdir" in read_refusal(write_zip(tmp_path / "a", body))
+        assert "it names posix.mkdir" in read_refusal(write_legacy(tmp_path / "b", body, b""))
     assert not (tmp_path / "touched").exists()
 
 
@@ -451,12 +453,14 @@ HOSTILE = [
 
 @pytest.mark.parametrize(("body", "words"), HOSTILE, ids=[words for _, words in HOSTILE])
 def test_a_hostile_pickle_is_refused_in_one_line(body, words, tmp_path):
-    assert words in refusal(write_zip(tmp_path / "a", body))
+    assert words in read_refusal(write_zip(tmp_path / "a", body))
 
 
 def test_a_pickle_of_endless_steps_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("utils.weights.torch_reader.MAX_STEPS", 1000)
-    assert "more than 1000 steps" in refusal(write_zip(tmp_path / "a", b"(" + b"N" * 1000 + b"t"))
+    assert "more than 1000 steps" in read_refusal(
+        write_zip(tmp_path / "a", b"(" + b"N" * 1000 + b"t")
+    )
 
 
 # Hostile containers.
@@ -472,7 +476,7 @@ def test_a_pickle_of_endless_steps_is_refused(tmp_path, monkeypatch):
     ],
 )
 def test_odd_records_in_a_zip_are_refused(records, words, tmp_path):
-    assert words in refusal(write_zip(tmp_path / "a", tensor(), records))
+    assert words in read_refusal(write_zip(tmp_path / "a", tensor(), records))
 
 
 @pytest.mark.parametrize("names", [("a/data.pkl", "b/x"), ("a/x",), ("data.pkl",), ("/data.pkl",)])
@@ -482,27 +486,27 @@ def test_a_zip_that_torch_save_did_not_write_is_refused(names, tmp_path):
             archive.writestr(record, b"N.")
     odd = names == ("/data.pkl",)
     words = "an entry named /data.pkl" if odd else "not one that torch.save wrote"
-    assert words in refusal(tmp_path / "a")
+    assert words in read_refusal(tmp_path / "a")
 
 
 def test_a_name_with_a_zero_byte_is_refused(tmp_path):
     path = write_zip(tmp_path / "b", tensor(), {"a_b": b""})
     path.write_bytes(path.read_bytes().replace(b"a_b", b"a\0b"))
-    assert "an entry named archive/a?b" in refusal(path)
+    assert "an entry named archive/a?b" in read_refusal(path)
 
 
 def test_compressed_repeated_and_oversized_records_are_refused(tmp_path):
     path = write_zip(tmp_path / "a", tensor(), method=zipfile.ZIP_DEFLATED)
-    assert "data.pkl is compressed" in refusal(path)
+    assert "data.pkl is compressed" in read_refusal(path)
     with zipfile.ZipFile(write_zip(path, tensor()), "a") as archive, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         archive.writestr("archive/data/0", RAMP)
-    assert "two entries of one name" in refusal(path)
+    assert "two entries of one name" in read_refusal(path)
     data = bytearray(write_zip(path, tensor()).read_bytes())
     sizes = data.rindex(b"archive/data/0") - 46 + 20  # in the central directory
     data[sizes : sizes + 8] = struct.pack("<II", 1 << 31, 1 << 31)
     path.write_bytes(data)
-    assert "archive/data/0 claims more bytes" in refusal(path)
+    assert "archive/data/0 claims more bytes" in read_refusal(path)
 
 
 @pytest.mark.parametrize(
@@ -517,10 +521,10 @@ def test_compressed_repeated_and_oversized_records_are_refused(tmp_path):
     ],
 )
 def test_storages_which_do_not_fit_their_legacy_pickle_are_refused(keys, tail, words, tmp_path):
-    assert words in refusal(write_legacy(tmp_path / "a", tensor(), tail, keys))
+    assert words in read_refusal(write_legacy(tmp_path / "a", tensor(), tail, keys))
 
 
 @pytest.mark.parametrize("start", [(MAGIC, 1002, {}), ((MAGIC,), 1001, {}), (MAGIC, 1001, [])])
-def test_another_legacy_start_is_refused(start, tmp_path):
+def test_a_wrong_legacy_header_is_refused(start, tmp_path):
     (tmp_path / "a").write_bytes(b"".join(pickle.dumps(value, 2) for value in start))
-    assert "no PyTorch file of protocol 1001" in refusal(tmp_path / "a")
+    assert "no PyTorch file of protocol 1001" in read_refusal(tmp_path / "a")

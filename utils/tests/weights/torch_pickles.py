@@ -1,4 +1,4 @@
-"""An assembler of PyTorch files: for pickles that Python's own pickler would not write."""
+"""Assembles PyTorch files with pickles that Python's own pickler does not write."""
 
 import pickle
 import struct
@@ -27,8 +27,8 @@ def storage(key="0", kind="torch.FloatStorage", count=4, view=b"", word="storage
     return b"(" + plain(word) + name(kind) + plain(key) + plain("cpu") + plain(count) + view + b"tQ"
 
 
-def part(first: int, count: int) -> bytes:
-    return b"(" + plain("9") + plain(first) + plain(count) + b"t"
+def part(start: int, count: int) -> bytes:
+    return b"(" + plain("9") + plain(start) + plain(count) + b"t"
 
 
 def tensor(over=storage(), offset=0, shape=(4,), strides=(1,)) -> bytes:  # noqa: B008
@@ -51,7 +51,7 @@ def array(code: str, shape: tuple, data: bytes) -> bytes:
 
 
 def write_zip(path: Union[Path, BinaryIO], body: bytes, records=None, method=zipfile.ZIP_STORED):
-    """What torch.save writes, with 4 numbers in storage 0; gives back `path`."""
+    """Writes a file as torch.save does, with 4 numbers in storage 0; returns `path`."""
     with zipfile.ZipFile(path, "w", method) as archive:
         archive.writestr("archive/data.pkl", b"\x80\x02" + body + b".")
         for record, data in {"data/0": RAMP, **(records or {})}.items():
@@ -60,7 +60,7 @@ def write_zip(path: Union[Path, BinaryIO], body: bytes, records=None, method=zip
 
 
 def write_legacy(path: Path, body: bytes, tail: bytes, keys=("0",), **system) -> Path:
-    """What torch.save wrote before PyTorch 1.6: pickles, then `tail` with the storages."""
+    """Writes a file as torch.save before PyTorch 1.6: pickles, then `tail` with the storages."""
     parts = [pickle.dumps(value, 2) for value in (MAGIC, 1001, {"little_endian": True, **system})]
     parts += [b"\x80\x02" + body + b".", pickle.dumps(list(keys), 2), tail]
     path.write_bytes(b"".join(parts))

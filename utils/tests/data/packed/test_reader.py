@@ -33,7 +33,7 @@ OPTIONS = {
 
 
 @pytest.fixture(scope="module")
-def original(tmp_path_factory) -> Path:
+def source_video(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("original") / "numbers.mp4"
     write_numbered_video(path, FRAMES, 96, 64, 25)
     return path
@@ -46,7 +46,7 @@ def pack_copy(path: Path, options: EncodeOptions, **more) -> EncodedVideo:
 
 
 def open_pack(result: EncodedVideo, folder: Path, max_pixels: int = MAX_PIXELS) -> PackedVideo:
-    """The packed video after 7 other bytes of a file."""
+    """The packed video, stored after 7 other bytes of a file."""
     shard = folder / "shard"
     shard.write_bytes(b"x" * 7 + result.head + result.payload + b"y")
     size = len(result.head) + len(result.payload)
@@ -55,39 +55,41 @@ def open_pack(result: EncodedVideo, folder: Path, max_pixels: int = MAX_PIXELS) 
 
 
 @pytest.fixture(scope="module", params=["video", "jpeg"])
-def copy(request, original, tmp_path_factory) -> PackedVideo:
-    return open_pack(pack_copy(original, OPTIONS[request.param]), tmp_path_factory.mktemp("shards"))
+def packed_copy(request, source_video, tmp_path_factory) -> PackedVideo:
+    return open_pack(
+        pack_copy(source_video, OPTIONS[request.param]), tmp_path_factory.mktemp("shards")
+    )
 
 
-def test_frame_numbers_are_exact_in_any_order(copy):
-    assert (len(copy), copy.fps) == (FRAMES, 25.0)
+def test_frame_numbers_are_exact_in_any_order(packed_copy):
+    assert (len(packed_copy), packed_copy.fps) == (FRAMES, 25.0)
     for indices in (range(FRAMES), [49, 0, 0, 13, 12, 11], [24], [1, 47, 48]):
-        assert [read_number(frame) for frame in copy.frames(indices)] == list(indices)
-    assert [read_number(frame) for frame in copy.in_order()] == list(range(FRAMES))
+        assert [read_number(frame) for frame in packed_copy.frames(indices)] == list(indices)
+    assert [read_number(frame) for frame in packed_copy.in_order()] == list(range(FRAMES))
 
 
-def test_the_psnr_is_that_of_all_frames(original, tmp_path):
-    with open_video(original) as video:
+def test_the_psnr_is_computed_over_all_frames(source_video, tmp_path):
+    with open_video(source_video) as video:
         expected = video.frames(range(FRAMES))
     for options in OPTIONS.values():
-        result = pack_copy(original, options)
+        result = pack_copy(source_video, options)
         results = open_pack(result, tmp_path).frames(range(FRAMES)).astype(np.float32)
         whole = 10 * np.log10(255**2 / np.mean((results - expected) ** 2))
         assert result.psnr > 35
         assert abs(whole - result.psnr) < 3, "three frames represent all"
-    nearer = pack_copy(original, OPTIONS["video"]._replace(quality=1))
-    assert nearer.psnr > pack_copy(original, OPTIONS["video"]._replace(quality=40)).psnr
+    nearer = pack_copy(source_video, OPTIONS["video"]._replace(quality=1))
+    assert nearer.psnr > pack_copy(source_video, OPTIONS["video"]._replace(quality=40)).psnr
 
 
-def test_groups_are_closed_and_few_packets_are_decoded(original, tmp_path):
-    copy = open_pack(pack_copy(original, OPTIONS["video"]), tmp_path)
-    table = copy._table
+def test_groups_are_closed_and_few_packets_are_decoded(source_video, tmp_path):
+    packed = open_pack(pack_copy(source_video, OPTIONS["video"]), tmp_path)
+    table = packed._table
     keys = np.flatnonzero(table.kinds == KEY)
     assert sorted(table.numbers[keys]) == [0, 12, 24, 36, 48]
     assert np.mean(table.kinds == NON_REFERENCE) > 0.5
     for indices in range(FRAMES):
-        assert len(list(copy._needed({indices}))) <= 6
-    intra = open_pack(pack_copy(original, OPTIONS["video"]._replace(gop=1)), tmp_path)
+        assert len(list(packed._needed({indices}))) <= 6
+    intra = open_pack(pack_copy(source_video, OPTIONS["video"]._replace(gop=1)), tmp_path)
     assert set(intra._table.kinds) == {KEY}
     assert [read_number(frame) for frame in intra.frames([31, 7])] == [31, 7]
 
@@ -104,7 +106,7 @@ def test_groups_are_closed_and_few_packets_are_decoded(original, tmp_path):
         ((102, 64), 33, {"video": (52, 34), "jpeg": (52, 33)}),
     ],
 )
-def test_sizes(codec, size, short_side, expected, tmp_path):
+def test_a_packed_copy_has_the_expected_size(codec, size, short_side, expected, tmp_path):
     write_numbered_video(tmp_path / "a.mp4", 5, *size, 25)
     options = OPTIONS[codec]._replace(short_side=short_side)
     frames = open_pack(pack_copy(tmp_path / "a.mp4", options), tmp_path).frames(range(5))
@@ -115,7 +117,7 @@ def test_sizes(codec, size, short_side, expected, tmp_path):
 
 @pytest.mark.parametrize("codec", OPTIONS)
 def test_pictures_above_the_limit_are_refused(codec, tmp_path):
-    """By the head; if the head has a smaller size than the frames, before they are decoded."""
+    """The header is checked first. If its size is too small, frames are refused before decoding."""
     write_numbered_video(tmp_path / "a.mp4", 5, 320, 256, 25)
     whole, limit = pack_copy(tmp_path / "a.mp4", OPTIONS[codec]), 320 * 256
     assert open_pack(whole, tmp_path, max_pixels=limit).frames([4]).shape == (1, 256, 320, 3)
@@ -130,22 +132,22 @@ def test_pictures_above_the_limit_are_refused(codec, tmp_path):
 @pytest.mark.parametrize(
     "change", [{"frames": 0}, {"frames": 2**32 - 1}, {"fps": -1.0}, {"fps": float("nan")}]
 )
-def test_an_impossible_head_is_refused(original, change, tmp_path):
-    result = pack_copy(original, OPTIONS["video"])
+def test_an_impossible_header_is_refused(source_video, change, tmp_path):
+    result = pack_copy(source_video, OPTIONS["video"])
     table = decode_table(result.head)._replace(**change)
     with pytest.raises(VideoError, match="head is damaged"):
         open_pack(result._replace(head=table.encode()), tmp_path)
 
 
 @pytest.mark.parametrize("frames", [1, 2, 3])
-def test_short_videos(frames, tmp_path):
+def test_a_video_of_few_frames_is_packed(frames, tmp_path):
     write_numbered_video(tmp_path / "a.mp4", frames, 96, 64, 25)
     for options in OPTIONS.values():
-        copy = open_pack(pack_copy(tmp_path / "a.mp4", options), tmp_path)
-        assert [read_number(frame) for frame in copy.in_order()] == list(range(frames))
+        packed = open_pack(pack_copy(tmp_path / "a.mp4", options), tmp_path)
+        assert [read_number(frame) for frame in packed.in_order()] == list(range(frames))
 
 
-def folder_of_frames(folder: Path, mode: str, names: list[str], size=(47, 33)) -> None:
+def write_frame_folder(folder: Path, mode: str, names: list[str], size=(47, 33)) -> None:
     rng = np.random.RandomState(1)
     for name in names:
         small = Image.fromarray(rng.randint(0, 256, (5, 6, 3), np.uint8).astype(np.uint8))
@@ -154,9 +156,9 @@ def folder_of_frames(folder: Path, mode: str, names: list[str], size=(47, 33)) -
 
 
 def test_jpeg_frames_of_a_folder_are_kept(tmp_path):
-    """Also with odd sizes; the codec H.264 encodes them."""
+    """JPEG frames of odd sizes are kept too; the codec H.264 encodes them."""
     names = [f"img_{k:05d}.jpg" for k in range(1, 6)]
-    folder_of_frames(tmp_path / "rgb", "RGB", names)
+    write_frame_folder(tmp_path / "rgb", "RGB", names)
     listed = {"num_frames": 5, "image_tmpl": TEMPLATE}
     result = pack_copy(tmp_path / "rgb", OPTIONS["jpeg"], **listed)
     assert result.payload == b"".join((tmp_path / "rgb" / name).read_bytes() for name in names)
@@ -172,18 +174,18 @@ def test_jpeg_frames_of_a_folder_are_kept(tmp_path):
 
 def test_a_fork_does_not_wait_for_a_thread_that_converted_colours(tmp_path):
     """Encodes and decodes odd sizes in a thread that is alive when another thread forks."""
-    folder_of_frames(tmp_path / "rgb", "RGB", ["img_00001.jpg"])
-    done, free = threading.Event(), threading.Event()
+    write_frame_folder(tmp_path / "rgb", "RGB", ["img_00001.jpg"])
+    converted, free = threading.Event(), threading.Event()
 
     def work() -> None:
         result = pack_copy(tmp_path / "rgb", OPTIONS["video"], num_frames=1, image_tmpl=TEMPLATE)
         open_pack(result, tmp_path).frames([0])
-        done.set()
+        converted.set()
         free.wait()
 
     other = threading.Thread(target=work)
     other.start()
-    assert done.wait(60)
+    assert converted.wait(60)
     child = multiprocessing.get_context("fork").Process(target=bool)
     child.start()
     child.join(20)
@@ -195,10 +197,10 @@ def test_a_fork_does_not_wait_for_a_thread_that_converted_colours(tmp_path):
 
 
 @pytest.mark.parametrize("template", ["flow_{}_{:05d}.jpg", "flow_{:05d}.jpg"])
-def test_flow_keeps_its_two_planes(template, tmp_path):
+def test_flow_has_two_planes_after_packing(template, tmp_path):
     one = template.count("{") == 1
     names = [template.format(*([k] if one else [axis, k])) for k in (1, 2, 3) for axis in "xy"]
-    folder_of_frames(tmp_path / "flow", "RGB" if one else "L", names)
+    write_frame_folder(tmp_path / "flow", "RGB" if one else "L", names)
     listed = {"num_frames": 3, "image_tmpl": template, "flow": True}
     result = pack_copy(tmp_path / "flow", OPTIONS["jpeg"]._replace(quality=100), **listed)
     results = open_pack(result, tmp_path).frames([2, 0]).astype(int)
@@ -207,9 +209,9 @@ def test_flow_keeps_its_two_planes(template, tmp_path):
     assert np.abs(results - expected).max() <= 2
 
 
-def test_an_unreadable_video_gives_a_finding(original, tmp_path):
+def test_an_unreadable_video_is_reported(source_video, tmp_path):
     cut = tmp_path / "cut.mp4"
-    cut.write_bytes(original.read_bytes()[:2000])
+    cut.write_bytes(source_video.read_bytes()[:2000])
     for path, kind in ((cut, "truncated"), (tmp_path / "none.mp4", "missing")):
         result = pack_video((0, VideoJob(str(path), "auto", "ends"), OPTIONS["video"]))
         assert isinstance(result, Finding)
@@ -217,8 +219,8 @@ def test_an_unreadable_video_gives_a_finding(original, tmp_path):
 
 
 @pytest.mark.parametrize("codec", ["video", "jpeg"])
-def test_damage_names_the_shard(codec, original, tmp_path):
-    result = pack_copy(original, OPTIONS[codec])
+def test_an_error_about_damage_names_the_shard(codec, source_video, tmp_path):
+    result = pack_copy(source_video, OPTIONS[codec])
     for damaged in (
         result._replace(head=b"no" + result.head[2:]),
         result._replace(payload=bytes(len(result.payload))),
@@ -233,25 +235,25 @@ def test_damage_names_the_shard(codec, original, tmp_path):
 
 
 @pytest.mark.parametrize("codec", ["video", "jpeg"])
-def test_reading_a_packet_with_a_flipped_bit_is_an_error(codec, original, tmp_path):
-    result = pack_copy(original, OPTIONS[codec])
+def test_reading_a_packet_with_a_flipped_bit_is_an_error(codec, source_video, tmp_path):
+    result = pack_copy(source_video, OPTIONS[codec])
     payload = bytearray(result.payload)
     payload[-10] ^= 1
-    copy = open_pack(result._replace(payload=bytes(payload)), tmp_path)
-    assert read_number(copy.frames([20])[0]) == 20
+    packed = open_pack(result._replace(payload=bytes(payload)), tmp_path)
+    assert read_number(packed.frames([20])[0]) == 20
     with pytest.raises(VideoError, match=f"packet {FRAMES - 1} is damaged: its checksum differs"):
-        copy.frames(range(FRAMES))
+        packed.frames(range(FRAMES))
 
 
-def without_checksums(result: EncodedVideo) -> EncodedVideo:
+def strip_checksums(result: EncodedVideo) -> EncodedVideo:
     """The video in the format before checksums."""
     columns = result.head[4 : HEAD.size + 9 * len(decode_table(result.head).sizes)]
     return result._replace(head=b"zoo1" + columns)
 
 
 @pytest.mark.parametrize("codec", ["video", "jpeg"])
-def test_a_video_without_checksums_is_read(codec, original, tmp_path):
-    old = without_checksums(pack_copy(original, OPTIONS[codec]))
+def test_a_video_without_checksums_is_read(codec, source_video, tmp_path):
+    old = strip_checksums(pack_copy(source_video, OPTIONS[codec]))
     frames = open_pack(old, tmp_path).frames([31, 7])
     assert [read_number(frame) for frame in frames] == [31, 7]
     longer = bytearray(old.head)
@@ -260,27 +262,27 @@ def test_a_video_without_checksums_is_read(codec, original, tmp_path):
         open_pack(old._replace(head=bytes(longer)), tmp_path)
 
 
-def test_a_table_that_is_cut_is_refused(original):
-    head = pack_copy(original, OPTIONS["jpeg"]).head
+def test_a_truncated_table_is_refused(source_video):
+    head = pack_copy(source_video, OPTIONS["jpeg"]).head
     assert decode_table(head).frames == FRAMES
     for data in (b"", head[:20], head[:-1], b"no" + head[2:]):
         with pytest.raises(ValueError, match="packed|cut short"):
             decode_table(data)
 
 
-def test_another_picture_has_a_low_psnr(original):
+def test_a_different_picture_has_a_low_psnr(source_video):
     """The comparison of a copy with its original must be able to fail."""
-    result = pack_copy(original, OPTIONS["jpeg"])
+    result = pack_copy(source_video, OPTIONS["jpeg"])
     originals = {3: np.zeros((64, 96, 3), np.uint8)}
-    job = VideoJob(str(original))
+    job = VideoJob(str(source_video))
     assert compare_with_original(job, result.head, result.payload, originals) < 15
 
 
-def test_shards_may_move_while_they_are_open(original, tmp_path):
-    result = pack_copy(original, OPTIONS["jpeg"])
-    copy = open_pack(result, tmp_path)
+def test_shards_may_move_while_they_are_open(source_video, tmp_path):
+    result = pack_copy(source_video, OPTIONS["jpeg"])
+    packed = open_pack(result, tmp_path)
     shutil.move(tmp_path / "shard", tmp_path / "elsewhere")
-    assert read_number(copy.frames([5])[0]) == 5
+    assert read_number(packed.frames([5])[0]) == 5
 
 
 @pytest.mark.parametrize(
@@ -300,8 +302,8 @@ def test_impossible_encode_options_are_refused(options, message):
     assert build_encode_options(True, codec="jpeg") == EncodeOptions("jpeg", 256, 1, 90)
 
 
-def test_a_video_larger_than_any_page_is_left_out(original, tmp_path):
+def test_a_video_larger_than_a_page_is_left_out(source_video, tmp_path):
     spool = Spool(tmp_path, "shard", page=4096)
-    spool.add(3, pack_copy(original, OPTIONS["jpeg"]))
+    spool.add(3, pack_copy(source_video, OPTIONS["jpeg"]))
     assert spool.bad[3].kind == "too large"
     assert not spool.videos

@@ -1,6 +1,6 @@
 """Synthetic videos: files read by two decoders, and classes that differ only in frame order.
 
-Shapes are found by their brightness: drawings are judged by what they show.
+The tests locate shapes by their brightness in the pixels.
 """
 
 import json
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[4]
 OPPOSITES = list(zip(MOTIONS[::2], MOTIONS[1::2]))
 
 
-def draw(motion: str, seed: int, frames: int = 9, side: int = 48) -> np.ndarray:
+def draw_motion(motion: str, seed: int, frames: int = 9, side: int = 48) -> np.ndarray:
     return draw_clip(motion, np.random.default_rng(seed), side, side, frames)
 
 
@@ -49,23 +49,23 @@ def dataset(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize(("motion", "opposite"), OPPOSITES)
-def test_backwards_is_the_opposite_motion_pixel_for_pixel(motion, opposite):
+def test_a_reversed_clip_equals_the_opposite_motion_exactly(motion, opposite):
     for seed in range(5):
         for frames in (12, 13):
-            clip = draw(motion, seed, frames)
-            np.testing.assert_array_equal(clip[::-1], draw(opposite, seed, frames))
+            clip = draw_motion(motion, seed, frames)
+            np.testing.assert_array_equal(clip[::-1], draw_motion(opposite, seed, frames))
             assert not np.array_equal(clip, clip[::-1])
 
 
 def test_all_motions_share_the_middle_frame():
     for seed in range(5):
-        middles = np.stack([draw(motion, seed, 13)[6] for motion in MOTIONS])
+        middles = np.stack([draw_motion(motion, seed, 13)[6] for motion in MOTIONS])
         assert np.all(middles == middles[0])
 
 
 @pytest.mark.parametrize("at", [0, 6])
 def test_positions_in_any_frame_are_uniform_for_every_motion(at):
-    """Means of the first two harmonics of each circle and of size vanish as for uniform draws."""
+    """Means of two harmonics of each circle and of size vanish as for uniform positions."""
     draws = 4000
     for motion in MOTIONS:
         rngs = (np.random.default_rng([seed, MOTIONS.index(motion)]) for seed in range(draws))
@@ -93,10 +93,10 @@ def shape_statistics(frame: np.ndarray) -> tuple[float, ...]:
     return (positions.shape[1], *np.cos(turns), *np.sin(turns), *axis, frame.mean())
 
 
-def test_first_frames_of_all_motions_look_alike():
+def test_first_frames_of_all_motions_have_the_same_distribution():
     """Independent clips: each statistic has the same mean and variance in every class."""
     draws = 250
-    clips = [[draw(m, 1000 * i + s, 2) for s in range(draws)] for i, m in enumerate(MOTIONS)]
+    clips = [[draw_motion(m, 1000 * i + s, 2) for s in range(draws)] for i, m in enumerate(MOTIONS)]
     table = np.array([[shape_statistics(clip[0]) for clip in row] for row in clips])
     table = (table - table.mean(axis=(0, 1))) / table.std(axis=(0, 1))
     means, squares = table.mean(axis=1), (table**2).mean(axis=1)
@@ -115,7 +115,7 @@ def shape_steps(clip: np.ndarray) -> np.ndarray:
 
 def test_translations_and_growth_have_the_named_direction():
     for seed in range(10):
-        medians = {m: np.median(shape_steps(draw(m, seed, 8, 96)), axis=0) for m in MOTIONS}
+        medians = {m: np.median(shape_steps(draw_motion(m, seed, 8, 96)), axis=0) for m in MOTIONS}
         for axis, pair in enumerate((("left", "right"), ("up", "down"))):
             for motion, sign in zip(pair, (-1, 1)):
                 assert 0.4 < 7 * sign * medians[motion][axis] < 1.0, (motion, seed)
@@ -124,7 +124,7 @@ def test_translations_and_growth_have_the_named_direction():
         assert medians["shrink"][2] < -0.05
 
 
-def test_clockwise_turns_clockwise():
+def test_the_clockwise_motion_turns_clockwise():
     angles = motion_videos._positions("clockwise", np.random.default_rng(0), 8)[:, 3]
     assert np.all(np.diff(angles) % 1 < 0.2)
     handle = np.array(((0.5, -0.1), (0.9, -0.1), (0.9, 0.1), (0.5, 0.1)))
@@ -140,11 +140,11 @@ def test_a_shape_leaving_on_one_side_returns_on_the_other():
     np.testing.assert_array_equal(np.roll(wrapped, (24, 32), axis=(0, 1)), whole)
 
 
-def test_drawing_is_deterministic_and_refuses_unknown_motions():
-    np.testing.assert_array_equal(draw("grow", 3), draw("grow", 3))
-    assert not np.array_equal(draw("grow", 3), draw("grow", 4))
+def test_synthetic_motion_is_deterministic_and_unknown_motions_are_refused():
+    np.testing.assert_array_equal(draw_motion("grow", 3), draw_motion("grow", 3))
+    assert not np.array_equal(draw_motion("grow", 3), draw_motion("grow", 4))
     with pytest.raises(ValueError, match="sideways.*left, right"):
-        draw("sideways", 0)
+        draw_motion("sideways", 0)
 
 
 @pytest.mark.parametrize("read", READERS)
@@ -160,7 +160,7 @@ def test_numbered_frames_are_read_in_order(tmp_path, read, width, height):
     assert read_number(cv2.resize(frames[69], (341, 256))[..., 0]) == 69
 
 
-def test_a_mixture_of_two_frames_has_no_number(tmp_path):
+def test_a_mixture_of_two_numbered_frames_has_no_number(tmp_path):
     path = tmp_path / "numbers.mp4"
     write_numbered_video(path, 8, 64, 64, 25)
     frames = read_with_opencv(path).astype(np.float32)
@@ -171,9 +171,9 @@ def test_a_mixture_of_two_frames_has_no_number(tmp_path):
         write_numbered_video(path, 1025, 64, 64, 25)
 
 
-def test_files_are_h264_with_b_frames_and_the_requested_key_frames(tmp_path):
+def test_files_are_h264_with_b_frames_and_requested_key_frames(tmp_path):
     path = tmp_path / "clip.mp4"
-    motion_videos.write_video(path, draw("left", 0, 40, 64), 29.97, gop=12)
+    motion_videos.write_video(path, draw_motion("left", 0, 40, 64), 29.97, gop=12)
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
@@ -184,13 +184,17 @@ def test_files_are_h264_with_b_frames_and_the_requested_key_frames(tmp_path):
     assert any(packet.pts != packet.dts for packet in packets), "no frame out of order: no B-frame"
 
 
-def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path):
-    def broken_off():
+def test_an_interrupted_write_leaves_no_file(tmp_path):
+    def raise_in_the_middle():
         yield np.zeros((48, 64, 3), np.uint8)
         raise ValueError("power cut")
 
     odd = [np.zeros((48, 63, 3), np.uint8)]
-    for frames, message in (([], "at least one"), (odd, "63x48"), (broken_off(), "power cut")):
+    for frames, message in (
+        ([], "at least one"),
+        (odd, "63x48"),
+        (raise_in_the_middle(), "power cut"),
+    ):
         with pytest.raises(ValueError, match=message):
             motion_videos.write_video(tmp_path / "clip.mp4", frames, 25)
     assert list(tmp_path.iterdir()) == []
@@ -213,7 +217,7 @@ def test_lists_name_every_file_and_its_label(dataset):
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_both_decoders_read_the_drawn_pixels(dataset, monkeypatch, read):
+def test_both_decoders_read_the_synthetic_pixels(dataset, monkeypatch, read):
     kept = {}
     monkeypatch.setattr(
         motion_videos, "write_video", lambda path, frames, rate: kept.update(c=frames)
@@ -228,15 +232,15 @@ def test_both_decoders_read_the_drawn_pixels(dataset, monkeypatch, read):
         assert difference.mean(axis=(1, 2, 3)).max() < 12, "a frame is out of place"
 
 
-def test_sizes_rates_and_lengths_differ_but_not_between_classes(dataset):
-    seen = {}
+def test_sizes_rates_and_lengths_vary_equally_in_all_classes(dataset):
+    facts_of_class = {}
     for split in ("train", "test"):
         for path, label in read_list(dataset, split):
             video = cv2.VideoCapture(str(dataset / path))
             facts = tuple(video.get(getattr(cv2, f"CAP_PROP_{fact}")) for fact in FACTS)
-            seen.setdefault(label, []).append(facts)
-    assert all(facts == seen[0] for facts in seen.values())
-    widths, heights, rates, counts = zip(*seen[0])
+            facts_of_class.setdefault(label, []).append(facts)
+    assert all(facts == facts_of_class[0] for facts in facts_of_class.values())
+    widths, heights, rates, counts = zip(*facts_of_class[0])
     assert min(len(set(zip(widths, heights))), len(set(rates)), len(set(counts))) > 1
     assert all(64 <= min(size) <= 128 for size in zip(widths, heights))
     assert all(0.95 <= count / rate <= 3.05 for count, rate in zip(counts, rates))
@@ -265,7 +269,7 @@ def test_an_incomplete_set_is_completed_to_the_same_bytes(dataset):
     assert after.keys() == before.keys()
     assert all(after[name][1] == before[name][1] for name in before)
     kept = [name for name in before if name.endswith(".mp4") and name not in lost]
-    assert all(after[name] == before[name] for name in kept), "a finished video was drawn again"
+    assert all(after[name] == before[name] for name in kept), "a finished video was written again"
 
 
 def test_a_smaller_set_is_a_shorter_list(dataset):
@@ -297,24 +301,24 @@ def run_command(arguments: str, folder: Path) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
-def test_the_command_draws_from_any_folder_and_reports_in_json(tmp_path):
-    done = run_command("--out set --train 1 --test 1", tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    result = json.loads(done.stdout)
+def test_the_command_runs_in_any_folder_and_prints_json(tmp_path):
+    result = run_command("--out set --train 1 --test 1", tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    result = json.loads(result.stdout)
     assert result.pop("seconds") >= 0
     assert result == {"root": "set", "classes": 8, "train": 8, "test": 8, "drawn": 16}
     assert len(list((tmp_path / "set").rglob("*.mp4"))) == 16
 
 
 @pytest.mark.parametrize("arguments", ["", "--out set --train many", "--out set --train 0"])
-def test_the_command_ends_with_two_on_wrong_arguments(tmp_path, arguments):
-    done = run_command(arguments, tmp_path)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+def test_the_command_ends_with_status_2_on_wrong_arguments(tmp_path, arguments):
+    result = run_command(arguments, tmp_path)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_same_pixels_become_the_same_file(tmp_path):
+def test_the_same_pixels_give_the_same_file(tmp_path):
     """The encoder's look-ahead once differed between the first file of a process and the next."""
     clip = draw_clip("left", np.random.default_rng(3), 96, 96, 40)
     for name in ("first.mp4", "second.mp4"):
