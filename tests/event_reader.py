@@ -1,4 +1,4 @@
-"""Reads event files like TensorBoard: verifies checksums, and drops points that a restart repeats."""
+"""Reads event files like TensorBoard: verifies checksums, drops points that a restart repeats."""
 
 import struct
 from pathlib import Path

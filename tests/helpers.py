@@ -102,7 +102,7 @@ def start_and_stop(script: str, arguments, out: Path, steps: int, number: int) -
 
 
 def run_with_kills(script: str, arguments, out: Path, times: int, seed: int) -> list[int]:
-    """Kills a run `times` times at random moments, half of them during its start, then completes it.
+    """Kills a run `times` times at random moments, half of them during start, then completes it.
 
     Returns the number of saved steps at each kill.
     """
@@ -194,7 +194,7 @@ def assert_mindir_matches(
     files = checkpoint, folder / "net.mindir"
     target = ["--format", "mindir", "--target", files[1], *options]
     exported = run_json(
-        f"{network_name}/export.py", *arguments, "--checkpoint_path", checkpoint, *wanted
+        f"{network_name}/export.py", *arguments, "--checkpoint_path", checkpoint, *target
     )
     assert exported["max_abs_difference"] < 1e-4
     rest = [source, "--window=0", "--top=100"]
@@ -272,7 +272,7 @@ def count_all_reduces(folder: Path) -> dict[int, list[int]]:
 
 
 def assert_segments(done, folder: Path) -> list[int]:
-    """Asserts that the graphs of all ranks have the logged segments; returns their tensor counts."""
+    """Asserts that the graphs of all ranks have the logged segments; returns tensor counts."""
     logged = [int(tensors) for tensors in re.findall(r"(\d+) tensors [\d.]+ MB", done.stderr)]
     ranks = sorted(folder.glob("rank_*"))
     assert len(ranks) > 1

@@ -1,6 +1,6 @@
 """Runs a function in a separate process, because MindSpore keeps memory of every graph.
 
-After the deletion of a network, MindSpore 2.10 still holds 0.1 to 0.7 GB of its compiled training step.
+After a network is deleted, MindSpore 2.10 still holds 0.1 to 0.7 GB of its compiled training step.
 A worker of the test runner that compiles fifty of them grows to 7 GB.
 """
 

@@ -1,7 +1,4 @@
-"""Mistakes a user makes, by whole commands: one clear line, exit status 2.
-
-tests/test_newcomer_errors.py has the list of them.
-"""
+"""User errors of whole commands: one line on stderr, exit status 2."""
 
 import os
 import shutil
@@ -19,8 +16,8 @@ from utils.weights.checkpoint import read, save
 from utils.weights.model_checksum import append_checksum
 
 
-def one_line(done, *words: str) -> None:
-    """The run failed as a user's mistake, and its last line says which."""
+def assert_user_error(done, *words: str) -> None:
+    """Asserts that a command failed with a user error whose message contains `words`."""
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     last = done.stderr.strip().splitlines()[-1]
@@ -42,7 +39,7 @@ def one_line(done, *words: str) -> None:
 )
 def test_a_wrong_setting_ends_a_command(tiny_args, tmp_path, argument, words):
     done = run_script("tsm/train.py", *tiny_args, f"--run.out={tmp_path / 'run'}", argument)
-    one_line(done, *words)
+    assert_user_error(done, *words)
     assert not list(tmp_path.glob("run/*.ckpt"))
 
 
@@ -55,15 +52,15 @@ def test_more_devices_than_batches_are_reported(tiny_args, tmp_path):
 
 
 def test_a_python_without_mindspore_is_reported():
-    """As in a shell where nobody has activated the environment."""
+    """A shell without an activated environment has such a Python."""
     command = [sys.executable, "-S", str(ROOT / "tsm" / "train.py"), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    one_line(done, "has no MindSpore: source .venv/bin/activate")
+    assert_user_error(done, "has no MindSpore: source .venv/bin/activate")
 
 
 @pytest.fixture
-def scripts(tmp_path, monkeypatch):
-    """A checkout that has only its scripts, and an environment whose Python fails."""
+def checkout(tmp_path, monkeypatch):
+    """A checkout with only the scripts, and an environment whose Python fails."""
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
     for name in ("requirements.txt", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
@@ -77,35 +74,35 @@ def scripts(tmp_path, monkeypatch):
     return tmp_path
 
 
-def quickstart(checkout: Path, **variables: str) -> subprocess.CompletedProcess:
+def run_quickstart(checkout: Path, **variables: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         ["/bin/bash", str(checkout / "scripts" / "quickstart.sh")],
         capture_output=True, text=True, timeout=60, env={**os.environ, **variables},
     )  # fmt: skip
 
 
-def test_an_installation_without_a_network_is_reported(scripts):
-    done = quickstart(scripts)
+def test_a_failed_installation_is_reported(checkout):
+    done = run_quickstart(checkout)
     assert done.returncode == 2
     *_, reason, advice = done.stderr.splitlines()
     assert reason.startswith("ERROR: No matching distribution")
     assert advice.endswith("(no network? no room on the disk?). Run the same command again.")
 
 
-def test_a_wrong_python_is_reported(scripts):
-    shutil.rmtree(scripts / ".venv")
-    done = quickstart(scripts, ZOO_PYTHON="/bin/false")
+def test_a_wrong_python_is_reported(checkout):
+    shutil.rmtree(checkout / ".venv")
+    done = run_quickstart(checkout, ZOO_PYTHON="/bin/false")
     assert done.returncode == 2
     assert "ZOO_PYTHON=/bin/false is not a Python 3.9 to 3.12 with the venv" in done.stderr
-    (scripts / "bin").mkdir()
+    (checkout / "bin").mkdir()
     for name in ("dirname", "cat", "cksum"):
-        (scripts / "bin" / name).symlink_to(shutil.which(name))
-    done = quickstart(scripts, PATH=str(scripts / "bin"), ZOO_PYTHON="")
+        (checkout / "bin" / name).symlink_to(shutil.which(name))
+    done = run_quickstart(checkout, PATH=str(checkout / "bin"), ZOO_PYTHON="")
     assert done.returncode == 2
     assert "no fitting Python: MindSpore needs Python 3.9 to 3.12" in done.stderr
 
 
-def test_no_arguments_show_the_usage():
+def test_a_command_without_arguments_prints_its_usage():
     for script in ("tsm/train.py", "tsm/eval.py", "tsm/export.py", "scripts/convert_checkpoint.py"):
         done = run_script(script)
         assert done.returncode == 2
@@ -116,7 +113,7 @@ def test_no_arguments_show_the_usage():
 @pytest.mark.parametrize(
     "script", ["run_standalone_train.sh", "run_distribute_train.sh", "run_eval.sh"]
 )
-def test_launch_scripts_show_their_usage_and_know_the_networks(script):
+def test_launch_scripts_print_their_usage_and_reject_unknown_networks(script):
     done = run_script(f"scripts/{script}")
     assert done.returncode == 2
     assert done.stderr.startswith("usage: ")
@@ -125,52 +122,56 @@ def test_launch_scripts_show_their_usage_and_know_the_networks(script):
     assert "no network named tms; there are: " in done.stderr
 
 
-def test_an_unknown_checkpoint_is_reported(tiny_args, tmp_path):
-    alien = tmp_path / "alien.ckpt"
-    save(alien, {"encoder.weight": Tensor(np.ones(3, np.float32))})
-    one_line(
-        run_script("tsm/eval.py", *tiny_args, f"--checkpoint_path={alien}"), "missing", "unknown"
+def test_a_checkpoint_of_another_network_is_reported(tiny_args, tmp_path):
+    foreign = tmp_path / "foreign.ckpt"
+    save(foreign, {"encoder.weight": Tensor(np.ones(3, np.float32))})
+    assert_user_error(
+        run_script("tsm/eval.py", *tiny_args, f"--checkpoint_path={foreign}"), "missing", "unknown"
     )
 
 
 @pytest.mark.parametrize("suffix", ["mindir", "onnx"])
 def test_a_damaged_export_is_reported(tiny_args, tmp_path, suffix):
     file = tmp_path / f"net.{suffix}"
-    file.write_bytes(b"sound")
+    file.write_bytes(b"intact")
     append_checksum(file)
-    file.write_bytes(file.read_bytes().replace(b"sound", b"Sound"))
+    file.write_bytes(file.read_bytes().replace(b"intact", b"Intact"))
     done = run_script("tsm/eval.py", *tiny_args, f"--checkpoint_path={file}")
-    one_line(done, str(file), "its checksum differs from its content; copy or export it again")
+    assert_user_error(
+        done, str(file), "its checksum differs from its content; copy or export it again"
+    )
 
 
 def test_another_class_count_needs_a_new_head(tiny_args, tiny_ckpt, tmp_path):
     arguments = [*tiny_args, "--model.num_classes=9", f"--train.pretrained={tiny_ckpt}"]
     arguments += [f"--run.out={tmp_path / 'run'}", "--train.epochs=2"]
     done = run_script("tsm/train.py", *arguments)
-    one_line(done, "base_model.fc.weight is [8, 64] instead of [9, 64]", "train.new_head=true")
+    assert_user_error(
+        done, "base_model.fc.weight is [8, 64] instead of [9, 64]", "train.new_head=true"
+    )
     done = run_script("tsm/train.py", *arguments, "--train.new_head=true")
     assert done.returncode == 0, done.stderr
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(tiny_args, tmp_path):
+def test_a_nonfinite_loss_stops_the_run(tiny_args, tmp_path):
     arguments = [*tiny_args, f"--run.out={tmp_path / 'run'}", "--train.clip_norm=0"]
     arguments += ["--train.lr=1e38", "--run.max_overflows=3", "--train.epochs=4"]
     done = run_script("tsm/train.py", *arguments, "--run.save_steps=1")
-    one_line(done, "3 updates in a row were not finite", "the last checkpoint is intact")
+    assert_user_error(done, "3 updates in a row were not finite", "the last checkpoint is intact")
     files = list(tmp_path.glob("run/*.ckpt"))
     assert files
-    assert all(np.isfinite(each).all() for file in files for each in read(file).values())
+    assert all(np.isfinite(array).all() for file in files for array in read(file).values())
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_read_only_folder_is_reported(tiny_args, tmp_path):
     tmp_path.chmod(0o500)
-    one_line(
+    assert_user_error(
         run_script("tsm/train.py", *tiny_args, f"--run.out={tmp_path / 'run'}"), "cannot write"
     )
 
 
-def test_a_folder_name_with_spaces_is_no_mistake(data_root, tiny_args, tmp_path):
+def test_folder_names_may_have_spaces_and_umlauts(data_root, tiny_args, tmp_path):
     root = tmp_path / "my videos and ümläuts"
     shutil.copytree(data_root, root)
     arguments = [a for a in tiny_args if not a.startswith("--data.root")]
