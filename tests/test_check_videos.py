@@ -1,6 +1,4 @@
-"""`scripts/data/check_videos.py`: every kind of damage, made out of a sound video, is told
-apart.
-"""
+"""scripts/data/check_videos.py recognizes every kind of damage to an intact video."""
 
 import json
 import os
@@ -26,20 +24,20 @@ FRAMES = 40
 
 
 @pytest.fixture(scope="module")
-def sound_video(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("videos") / "sound.mp4"
+def intact_video(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("videos") / "intact.mp4"
     write_numbered_video(path, FRAMES, 64, 64, 25)
     return path
 
 
 def read_journal(path: Path) -> list[str]:
-    """The lines that were written whole."""
+    """Returns the completely written lines."""
     lines = path.read_text().splitlines(keepends=True)
     return [line for line in lines if line.strip() and line.endswith("\n")]
 
 
 def remux(source: Path, target: Path, **options) -> None:
-    """The same packets in another container."""
+    """Copies the packets to another container."""
     with av.open(str(source)) as old, av.open(str(target), "w", options=options) as new:
         stream = new.add_stream_from_template(old.streams.video[0])
         for packet in old.demux(old.streams.video[0]):
@@ -48,25 +46,25 @@ def remux(source: Path, target: Path, **options) -> None:
                 new.mux(packet)
 
 
-def no_packets(target: Path) -> None:
-    """A container whose video stream holds nothing."""
+def write_without_packets(target: Path) -> None:
+    """Writes a container whose video stream is empty."""
     with av.open(str(target), "w") as new:
         stream = new.add_stream("mjpeg", rate=25)
         stream.width, stream.height, stream.pix_fmt = 64, 64, "yuvj420p"
         new.start_encoding()
 
 
-def make_damage(sound: Path, folder: Path) -> dict[str, str]:
-    """{file: kind} of one file of every kind."""
-    data = sound.read_bytes()
+def write_damaged_files(intact: Path, folder: Path) -> dict[str, str]:
+    """Writes a file of every kind, and returns {file: kind}."""
+    data = intact.read_bytes()
     (folder / "good.mp4").write_bytes(data)
     (folder / "with space.mp4").write_bytes(data)
     (folder / "empty.mp4").write_bytes(b"")
     (folder / "cut.mp4").write_bytes(data[: len(data) // 2])
-    remux(sound, folder / "front.mp4", movflags="faststart")
+    remux(intact, folder / "front.mp4", movflags="faststart")
     front = (folder / "front.mp4").read_bytes()
     (folder / "cut_front.mp4").write_bytes(front[: len(front) * 2 // 3])
-    remux(sound, folder / "whole.mkv")
+    remux(intact, folder / "whole.mkv")
     whole = (folder / "whole.mkv").read_bytes()
     (folder / "cut.mkv").write_bytes(whole[: len(whole) // 2])
     write_numbered_video(folder / "whole.avi", FRAMES, 64, 64, 25, codec="mpeg4")
@@ -87,7 +85,7 @@ def make_damage(sound: Path, folder: Path) -> dict[str, str]:
         frame.sample_rate = 8000
         for packet in [*stream.encode(frame), *stream.encode(None)]:
             new.mux(packet)
-    no_packets(folder / "nothing.avi")
+    write_without_packets(folder / "nothing.avi")
     Image.new("RGB", (64, 64)).save(folder / "picture.png")
     (folder / "picture.mp4").write_bytes((folder / "picture.png").read_bytes())
     (folder / "notes.txt").write_text("not a video\n" * 99)
@@ -116,9 +114,9 @@ def make_damage(sound: Path, folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def damaged(tmp_path_factory, sound_video) -> tuple[Path, dict]:
+def damaged_files(tmp_path_factory, intact_video) -> tuple[Path, dict]:
     folder = tmp_path_factory.mktemp("damaged")
-    kinds = make_damage(sound_video, folder)
+    kinds = write_damaged_files(intact_video, folder)
     lines = [f"{name} {i % 3}\n" for i, name in enumerate(kinds)]
     (folder / "train.txt").write_text("".join(lines) + "good.mp4 99\n")
     (folder / "test.txt").write_text("good.mp4 0\ncut.mp4 1\n")
@@ -126,21 +124,21 @@ def damaged(tmp_path_factory, sound_video) -> tuple[Path, dict]:
 
 
 @pytest.mark.parametrize("reader", ["auto", "opencv"])
-def test_every_kind_of_damage(damaged, reader):
-    folder, kinds = damaged
+def test_every_kind_of_damage_is_recognized(damaged_files, reader):
+    folder, kinds = damaged_files
     result = {name: examine(VideoJob(str(folder / name), reader)) for name in kinds}
     assert {name: finding.kind for name, finding in result.items()} == kinds
     assert result["good.mp4"].frames == FRAMES
     assert all(finding.reason for finding in result.values() if finding.kind != "good")
 
 
-def test_the_ends_alone_find_all_but_damage_between_them(damaged):
-    folder, kinds = damaged
+def test_a_check_of_both_ends_misses_only_damage_in_the_middle(damaged_files):
+    folder, kinds = damaged_files
     result = {name: examine(VideoJob(str(folder / name), depth="ends")).kind for name in kinds}
     assert {name for name in kinds if result[name] != kinds[name]} <= {"spoilt.mp4"}
 
 
-def arguments(folder: Path, out: Path, network_name: str = "x3d") -> list:
+def build_arguments(folder: Path, out: Path, network_name: str = "x3d") -> list:
     config = {"x3d": "x3d/configs/x3d_smoke.yaml", "tsm": "tsm/configs/tsm_smoke.yaml"}[
         network_name
     ]
@@ -150,10 +148,10 @@ def arguments(folder: Path, out: Path, network_name: str = "x3d") -> list:
 
 
 @pytest.mark.parametrize("network_name", ["x3d", "tsm"])
-def test_lists_of_the_good_and_the_bad(damaged, tmp_path, network_name):
-    folder, kinds = damaged
+def test_the_command_writes_lists_of_good_and_bad_videos(damaged_files, tmp_path, network_name):
+    folder, kinds = damaged_files
     result = read_result(
-        run_script("scripts/data/check_videos.py", *arguments(folder, tmp_path, network_name))
+        run_script("scripts/data/check_videos.py", *build_arguments(folder, tmp_path, network_name))
     )
     good = [name for name, kind in kinds.items() if kind == "good"]
     lines = (tmp_path / "train.txt").read_text().splitlines()
@@ -168,23 +166,23 @@ def test_lists_of_the_good_and_the_bad(damaged, tmp_path, network_name):
     assert result["good"] == len(good) + 1
     assert result["bad"] == sum(result["kinds"].values()) == result["videos"] - result["good"]
     again = read_result(
-        run_script("scripts/data/check_videos.py", *arguments(folder, tmp_path, network_name))
+        run_script("scripts/data/check_videos.py", *build_arguments(folder, tmp_path, network_name))
     )
     assert again["read"] == 0
     assert {**again, "read": 0, "seconds": 0} == {**result, "read": 0, "seconds": 0}
 
 
-def test_damaged_videos_stay_in_the_list_on_request(tmp_path):
+def test_keep_damaged_keeps_damaged_videos_in_the_list(tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
-    for name in ("sound", "spoilt \x1b[2J"):
+    for name in ("intact", "spoilt \x1b[2J"):
         write(folder / f"{name}.mp4", pictures(40, 160, 128), g="10")
     damage_video(folder / "spoilt \x1b[2J.mp4")
-    (folder / "train.txt").write_text("sound.mp4 0\nspoilt \x1b[2J.mp4 1\n")
-    (folder / "test.txt").write_text("sound.mp4 0\n")
-    for keep, lines in ((["--keep_damaged"], 2), ([], 1)):
+    (folder / "train.txt").write_text("intact.mp4 0\nspoilt \x1b[2J.mp4 1\n")
+    (folder / "test.txt").write_text("intact.mp4 0\n")
+    for options, lines in ((["--keep_damaged"], 2), ([], 1)):
         done = run_script(
-            "scripts/data/check_videos.py", *arguments(folder, tmp_path / "out"), *keep
+            "scripts/data/check_videos.py", *build_arguments(folder, tmp_path / "out"), *options
         )
         result = read_result(done)
         assert (result["good"], result["kinds"]) == (2, {"damaged": 1})
@@ -195,15 +193,17 @@ def test_damaged_videos_stay_in_the_list_on_request(tmp_path):
     assert r"spoilt \x1b[2J.mp4: damaged, the decoder marks" in done.stderr
 
 
-def test_a_killed_scan_goes_on(sound_video, tmp_path):
+def test_a_killed_scan_resumes(intact_video, tmp_path):
     folder, out = tmp_path / "data", tmp_path / "out"
     folder.mkdir()
     for i in range(60):
-        (folder / f"{i}.mp4").write_bytes(sound_video.read_bytes())
+        (folder / f"{i}.mp4").write_bytes(intact_video.read_bytes())
     (folder / "train.txt").write_text("".join(f"{i}.mp4 0\n" for i in range(60)))
     (folder / "test.txt").write_text("0.mp4 0\n")
     journal = out / "train.txt.scan.jsonl"
-    process = start_script("scripts/data/check_videos.py", *arguments(folder, out), "--workers=1")
+    process = start_script(
+        "scripts/data/check_videos.py", *build_arguments(folder, out), "--workers=1"
+    )
     deadline = time.monotonic() + 120
     while not journal.is_file() or journal.read_text().count("\n") < 5:
         assert process.poll() is None, process.stderr.read()
@@ -214,27 +214,29 @@ def test_a_killed_scan_goes_on(sound_video, tmp_path):
     assert not (out / "train.txt").exists()
     done = len(read_journal(journal))
     with open(journal, "a") as file:
-        file.write('["cut')  # the kill may come in the middle of a line
-    result = read_result(run_script("scripts/data/check_videos.py", *arguments(folder, out)))
+        file.write('["cut')  # a kill can leave an incomplete line
+    result = read_result(run_script("scripts/data/check_videos.py", *build_arguments(folder, out)))
     assert result["good"] == 61
     assert result["read"] == 60 - done + 1
-    os.utime(folder / "3.mp4", (1, 1))  # another file now, for all one knows
+    os.utime(folder / "3.mp4", (1, 1))  # a changed time means a changed file
     assert (
-        read_result(run_script("scripts/data/check_videos.py", *arguments(folder, out)))["read"]
+        read_result(run_script("scripts/data/check_videos.py", *build_arguments(folder, out)))[
+            "read"
+        ]
         == 1
     )
 
 
-def test_a_decoder_that_dies_costs_one_video(tmp_path):
-    """Jobs of utils.process_pool that kill their process, among others that do not."""
+def test_a_crashed_decoder_loses_one_video(tmp_path):
+    """Two of 20 jobs of utils.process_pool kill their process."""
     code = (
         "import sys, json; sys.path.insert(0, sys.argv[1]); sys.path.insert(0, sys.argv[2])\n"
         "from pool_work import work\n"
         "from utils.process_pool import Crashed, run_all\n"
         "if __name__ == '__main__':\n"
-        "    found = dict(run_all(work, range(20), 2))\n"
-        "    print(json.dumps([k for k in sorted(found) if isinstance(found[k], Crashed)]))\n"
-        "    print(sum(v for v in found.values() if isinstance(v, int)))\n"
+        "    results = dict(run_all(work, range(20), 2))\n"
+        "    print(json.dumps([k for k in sorted(results) if isinstance(results[k], Crashed)]))\n"
+        "    print(sum(v for v in results.values() if isinstance(v, int)))\n"
     )
     (tmp_path / "pool_work.py").write_text(
         "import os, signal\n\n\ndef work(n):\n"
@@ -254,10 +256,12 @@ def test_a_decoder_that_dies_costs_one_video(tmp_path):
     assert total == sum(range(20)) - 18
 
 
-def test_bad_input_is_one_line(damaged, tmp_path):
-    folder, _ = damaged
-    done = run_script("scripts/data/check_videos.py", *arguments(folder, folder))
+def test_bad_input_is_one_line(damaged_files, tmp_path):
+    folder, _ = damaged_files
+    done = run_script("scripts/data/check_videos.py", *build_arguments(folder, folder))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "would be replaced" in done.stderr
-    done = run_script("scripts/data/check_videos.py", *arguments(folder, tmp_path), "--frames=some")
+    done = run_script(
+        "scripts/data/check_videos.py", *build_arguments(folder, tmp_path), "--frames=some"
+    )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
