@@ -49,12 +49,12 @@ def test_an_evaluation_on_three_ranks_equals_one(data_root, tiny_args, tiny_ckpt
     """
     arguments = [*tiny_args[2:], "--data.test_list=odd.txt", "--eval.batch=2"]
     reports = tmp_path / "alone", tmp_path / "three"
-    first, second = (["--report", report] for report in reports)
+    options = [["--report", report] for report in reports]
     alone = run_json(
-        "tsm/eval.py", *tiny_args[:2], "--checkpoint_path", tiny_ckpt, *arguments, *first
+        "tsm/eval.py", *tiny_args[:2], "--checkpoint_path", tiny_ckpt, *arguments, *options[0]
     )
     several = run_script(
-        "scripts/run_eval.sh", "tsm", tiny_args[1], tiny_ckpt, *arguments, *second,
+        "scripts/run_eval.sh", "tsm", tiny_args[1], tiny_ckpt, *arguments, *options[1],
         environment={"DEVICES": "3"},
     )  # fmt: skip
     result = read_result(several)
