@@ -94,9 +94,9 @@ def pair_run(pair_args, tmp_path_factory) -> tuple:
     def build(folder: Path) -> None:
         variables = build_dump_env(folder / "graphs")
         arguments = ["tsm", "2", *pair_args[1:], f"--run.out={folder / 'run'}"]
-        done = run_script("scripts/run_distribute_train.sh", *arguments, environment=variables)
-        (folder / "process.pickle").write_bytes(pickle.dumps(done))
+        completed = run_script("scripts/run_distribute_train.sh", *arguments, environment=variables)
+        (folder / "process.pickle").write_bytes(pickle.dumps(completed))
 
     folder = build_once(tmp_path_factory, "pair", build)
-    done = pickle.loads((folder / "process.pickle").read_bytes())
-    return done, read_result(done), folder / "run"
+    completed = pickle.loads((folder / "process.pickle").read_bytes())
+    return completed, read_result(completed), folder / "run"

@@ -69,10 +69,17 @@ def run_json(script: str, *arguments: str) -> dict:
     return read_result(run_script(script, *arguments))
 
 
-def read_result(done) -> dict:
+def read_result(completed) -> dict:
     """Returns the JSON object in the last line of stdout; the process must have succeeded."""
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    assert completed.returncode == 0, completed.stderr
+    return json.loads(completed.stdout.splitlines()[-1])
+
+
+def assert_one_line_error(completed, *words: str) -> None:
+    """Asserts that a command failed with one line on stderr that contains `words`."""
+    assert (completed.returncode, len(completed.stderr.splitlines())) == (2, 1), completed.stderr
+    for word in words:
+        assert word in completed.stderr
 
 
 def start_script(script: str, *arguments) -> subprocess.Popen:
@@ -271,9 +278,9 @@ def count_all_reduces(folder: Path) -> dict[int, list[int]]:
     return result
 
 
-def assert_segments(done, folder: Path) -> list[int]:
+def assert_segments(completed, folder: Path) -> list[int]:
     """Asserts that the graphs of all ranks have the logged segments; returns tensor counts."""
-    logged = [int(tensors) for tensors in re.findall(r"(\d+) tensors [\d.]+ MB", done.stderr)]
+    logged = [int(tensors) for tensors in re.findall(r"(\d+) tensors [\d.]+ MB", completed.stderr)]
     ranks = sorted(folder.glob("rank_*"))
     assert len(ranks) > 1
     for rank in ranks:

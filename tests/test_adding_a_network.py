@@ -65,9 +65,9 @@ def new_network(data_root, tmp_path_factory) -> tuple:
 def run_line(copy: Path, line: str) -> str:
     """Runs a command that must succeed, and returns its stdout."""
     options = {"cwd": copy, "env": build_env(), "capture_output": True, "text": True}
-    done = subprocess.run(["bash", "-ec", line], timeout=300, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    completed = subprocess.run(["bash", "-ec", line], timeout=300, **options)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return completed.stdout
 
 
 def run_json_line(copy: Path, line: str) -> dict:

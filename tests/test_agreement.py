@@ -8,24 +8,29 @@ import pytest
 from tests.helpers import read_weights, run_json, run_script
 
 WORKER = Path(__file__).parent / "distributed_train_worker.py"
+SCALED = ["--data.batch=2", "--run.dynamic_loss_scale=true", "--run.loss_scale=1024"]
+
+
+def run_two_ranks(folder: Path, arguments: list, **variables: str) -> tuple:
+    """Trains on two ranks, and returns the log and the state of each rank."""
+    out = f"--run.out={folder / 'run'}"
+    completed = run_script("scripts/launch.py", "2", WORKER, *arguments, out, environment=variables)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stderr, [np.load(folder / f"rank_{rank}.npz") for rank in (0, 1)]
 
 
 @pytest.fixture(scope="module")
 def overflow_run(tiny_args, tmp_path_factory):
     """A run of two ranks with averages and a dynamic loss scale; rank 1 overflows in step 3."""
-    folder = tmp_path_factory.mktemp("poisoned")
-    arguments = [
-        *tiny_args,
-        "--data.batch=2",
-        "--train.ema_decay=0.9",
-        "--run.dynamic_loss_scale=true",
-    ]
-    arguments += ["--run.loss_scale=1024", "--run.eval_every=2", f"--run.out={folder / 'run'}"]
-    done = run_script(
-        "scripts/launch.py", "2", WORKER, *arguments, environment={"POISONED_STEP": "3"}
-    )
-    assert done.returncode == 0, done.stderr
-    return [np.load(folder / f"rank_{rank}.npz") for rank in (0, 1)], done.stderr
+    arguments = [*tiny_args, *SCALED, "--train.ema_decay=0.9", "--run.eval_every=2"]
+    return run_two_ranks(tmp_path_factory.mktemp("overflow"), arguments, POISONED_STEP="3")
+
+
+def assert_update_skipped(states: list) -> None:
+    """Asserts that both ranks have skipped one update and halved the loss scale."""
+    for state in states:
+        assert state["scale_value"] == 512
+        assert state["global_step"] == 11, "12 steps, one without an update"
 
 
 def test_both_ranks_end_with_the_same_state(overflow_run):
@@ -33,7 +38,7 @@ def test_both_ranks_end_with_the_same_state(overflow_run):
 
     Only the averages of the running statistics differ; rank 0 saves its averages.
     """
-    (rank_0, rank_1), _ = overflow_run
+    _, (rank_0, rank_1) = overflow_run
     assert len(rank_0.files) > 250
     for name in rank_0.files:
         if not ("moving" in name and name.startswith("ema")):
@@ -41,56 +46,33 @@ def test_both_ranks_end_with_the_same_state(overflow_run):
 
 
 def test_an_overflow_on_one_rank_skips_the_update_and_lowers_the_scale_on_both(overflow_run):
-    (rank_0, rank_1), log = overflow_run
-    assert rank_0["scale_value"] == rank_1["scale_value"] == 512
-    assert rank_0["global_step"] == rank_1["global_step"] == 11, "12 steps, one without an update"
+    log, states = overflow_run
+    assert_update_skipped(states)
     assert "overflows 0" in log
 
 
 def test_an_overflow_flag_of_one_rank_skips_the_update_on_both(tiny_args, tmp_path):
     """The gradients are finite, so the sums do not show the overflow to the other rank."""
-    arguments = [
-        *tiny_args,
-        "--data.batch=2",
-        "--run.dynamic_loss_scale=true",
-        "--run.loss_scale=1024",
-    ]
-    arguments += [f"--run.out={tmp_path / 'run'}"]
-    done = run_script(
-        "scripts/launch.py", "2", WORKER, *arguments, environment={"FLAGGED_STEP": "3"}
-    )
-    assert done.returncode == 0, done.stderr
-    rank_0, rank_1 = (np.load(tmp_path / f"rank_{rank}.npz") for rank in (0, 1))
-    assert rank_0["scale_value"] == rank_1["scale_value"] == 512
-    assert rank_0["global_step"] == rank_1["global_step"] == 11, "12 steps, one without an update"
-    for name in rank_0.files:
+    _, states = run_two_ranks(tmp_path, [*tiny_args, *SCALED], FLAGGED_STEP="3")
+    assert_update_skipped(states)
+    for name in states[0].files:
         if "moving" not in name:
-            np.testing.assert_array_equal(rank_0[name], rank_1[name], name)
+            np.testing.assert_array_equal(states[0][name], states[1][name], name)
 
 
 @pytest.fixture(scope="module")
 def stopped_run(pair_args, tmp_path_factory):
     """A run of two ranks in which rank 1 requests the end after step 4 of 12."""
-    out = tmp_path_factory.mktemp("stopped") / "run"
-    done = run_script(
-        "scripts/launch.py",
-        "2",
-        WORKER,
-        *pair_args,
-        f"--run.out={out}",
-        environment={"LAST_STEP": "4"},
-    )
-    assert done.returncode == 0, done.stderr
-    return out, done
+    folder = tmp_path_factory.mktemp("stopped")
+    return folder / "run", *run_two_ranks(folder, pair_args, LAST_STEP="4")
 
 
 @pytest.mark.slow
 def test_both_ranks_stop_in_the_same_step(stopped_run):
     """They stop one step after the request: that step broadcasts it."""
-    out, done = stopped_run
-    rank_0, rank_1 = (np.load(out.parent / f"rank_{rank}.npz") for rank in (0, 1))
-    assert rank_0["micro_step"] == rank_1["micro_step"] == 5
-    assert "stopped at step 5, saved" in done.stderr
+    _, log, states = stopped_run
+    assert [state["micro_step"] for state in states] == [5, 5]
+    assert "stopped at step 5, saved" in log
 
 
 @pytest.mark.slow
@@ -99,10 +81,8 @@ def test_a_run_of_two_devices_resumes_on_one(stopped_run, pair_args, pair_run):
 
     Its weights equal those of an uninterrupted run up to rounding.
     """
-    out, _ = stopped_run
-    result = run_json(
-        "tsm/train.py", *pair_args, "--train.accumulation_steps=2", f"--run.out={out}"
-    )
+    arguments = [*pair_args, "--train.accumulation_steps=2", f"--run.out={stopped_run[0]}"]
+    result = run_json("tsm/train.py", *arguments)
     assert result["steps"] == 24
     actual, expected = read_weights(result["checkpoint"]), read_weights(pair_run[1]["checkpoint"])
     for name, value in actual.items():
@@ -110,6 +90,8 @@ def test_a_run_of_two_devices_resumes_on_one(stopped_run, pair_args, pair_run):
 
 
 def test_another_effective_batch_size_cannot_resume_a_run(stopped_run, pair_args):
-    done = run_script("tsm/train.py", *pair_args, "--data.batch=3", f"--run.out={stopped_run[0]}")
-    assert done.returncode == 2
-    assert "holds a run of 4 samples an update" in done.stderr.splitlines()[-1]
+    completed = run_script(
+        "tsm/train.py", *pair_args, "--data.batch=3", f"--run.out={stopped_run[0]}"
+    )
+    assert completed.returncode == 2
+    assert "holds a run of 4 samples an update" in completed.stderr.splitlines()[-1]

@@ -229,8 +229,8 @@ def test_scripts_print_the_warnings_of_mindspore_on_a_host_with_an_npu(checkout,
     install = 'install requirements.txt; echo "$GLOG_v"'
     no_cann = {"LOCAL_ASCEND": str(tmp_path / "none")}
     expected = "2\n" if list(Path("/dev").glob("davinci[0-9]*")) else "3\n"
-    done = run_with_env_script(checkout, install, **no_cann)
-    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
+    completed = run_with_env_script(checkout, install, **no_cann)
+    assert (completed.returncode, completed.stdout, completed.stderr) == (0, expected, "")
     assert run_with_env_script(checkout, install, **no_cann, GLOG_v="1").stdout == "1\n"
     (tmp_path / "davinci_manager").touch()
     assert run_with_env_script(checkout, f"log_level {tmp_path}").stdout == "3\n"
@@ -242,9 +242,9 @@ def test_scripts_print_the_script_to_source_if_cann_is_installed(checkout, tmp_p
     install, variables = "install requirements.txt", {"LOCAL_ASCEND": str(tmp_path)}
     for name in ("ascend-toolkit/set_env.sh", "cann/set_env.sh"):
         file = write(tmp_path / name)
-        done = run_with_env_script(checkout, install, **variables)
+        completed = run_with_env_script(checkout, install, **variables)
         line = f"ASCEND_HOME_PATH is not set: for Ascend, source {file} first\n"
-        assert (done.returncode, done.stderr) == (0, line)
+        assert (completed.returncode, completed.stderr) == (0, line)
     assert run_with_env_script(checkout, install, **variables, ASCEND_HOME_PATH="/x").stderr == ""
 
 

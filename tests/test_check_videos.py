@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.helpers import read_result, run_script, start_script
+from tests.helpers import assert_one_line_error, read_result, run_json, run_script, start_script
 from tests.numbered_videos import write_numbered_video
+from utils.config import ROOT
 from utils.tests.video.test_hostile_files import damage_video
 from utils.tests.video.test_odd_videos import pictures, write
 from utils.video.integrity import VideoJob, examine
 
+COMMAND = "scripts/data/check_videos.py"
 FRAMES = 40
 
 
@@ -138,21 +140,16 @@ def test_a_check_of_both_ends_misses_only_damage_in_the_middle(damaged_files):
     assert {name for name in kinds if result[name] != kinds[name]} <= {"spoilt.mp4"}
 
 
-def build_arguments(folder: Path, out: Path, network_name: str = "x3d") -> list:
-    config = {"x3d": "x3d/configs/x3d_smoke.yaml", "tsm": "tsm/configs/tsm_smoke.yaml"}[
-        network_name
-    ]
+def build_arguments(folder: Path, out: Path, network: str = "x3d") -> list:
+    yaml = ROOT / network / "configs" / f"{network}_smoke.yaml"
     lists = ["--data.train_list=train.txt", "--data.test_list=test.txt", "--model.num_classes=8"]
-    root = Path(__file__).resolve().parents[1]
-    return [f"--config_path={root / config}", f"--out={out}", f"--data.root={folder}", *lists]
+    return [COMMAND, f"--config_path={yaml}", f"--out={out}", f"--data.root={folder}", *lists]
 
 
-@pytest.mark.parametrize("network_name", ["x3d", "tsm"])
-def test_the_command_writes_lists_of_good_and_bad_videos(damaged_files, tmp_path, network_name):
+@pytest.mark.parametrize("network", ["x3d", "tsm"])
+def test_the_command_writes_lists_of_good_and_bad_videos(damaged_files, tmp_path, network):
     folder, kinds = damaged_files
-    result = read_result(
-        run_script("scripts/data/check_videos.py", *build_arguments(folder, tmp_path, network_name))
-    )
+    result = run_json(*build_arguments(folder, tmp_path, network))
     good = [name for name, kind in kinds.items() if kind == "good"]
     lines = (tmp_path / "train.txt").read_text().splitlines()
     assert [line.rpartition(" ")[0] for line in lines] == good
@@ -165,9 +162,7 @@ def test_the_command_writes_lists_of_good_and_bad_videos(damaged_files, tmp_path
     assert result["videos"] == len(kinds) + 3
     assert result["good"] == len(good) + 1
     assert result["bad"] == sum(result["kinds"].values()) == result["videos"] - result["good"]
-    again = read_result(
-        run_script("scripts/data/check_videos.py", *build_arguments(folder, tmp_path, network_name))
-    )
+    again = run_json(*build_arguments(folder, tmp_path, network))
     assert again["read"] == 0
     assert {**again, "read": 0, "seconds": 0} == {**result, "read": 0, "seconds": 0}
 
@@ -181,16 +176,14 @@ def test_keep_damaged_keeps_damaged_videos_in_the_list(tmp_path):
     (folder / "train.txt").write_text("intact.mp4 0\nspoilt \x1b[2J.mp4 1\n")
     (folder / "test.txt").write_text("intact.mp4 0\n")
     for options, lines in ((["--keep_damaged"], 2), ([], 1)):
-        done = run_script(
-            "scripts/data/check_videos.py", *build_arguments(folder, tmp_path / "out"), *options
-        )
-        result = read_result(done)
+        completed = run_script(*build_arguments(folder, tmp_path / "out"), *options)
+        result = read_result(completed)
         assert (result["good"], result["kinds"]) == (2, {"damaged": 1})
         assert (tmp_path / "out" / "train.txt").read_text().count("\n") == lines
         assert "\tdamaged\t" in (tmp_path / "out" / "train.txt.bad.tsv").read_text()
-        assert ("left out: " in done.stderr) is (lines == 1)
-        assert "\x1b[2J" not in done.stderr
-    assert r"spoilt \x1b[2J.mp4: damaged, the decoder marks" in done.stderr
+        assert ("left out: " in completed.stderr) is (lines == 1)
+        assert "\x1b[2J" not in completed.stderr
+    assert r"spoilt \x1b[2J.mp4: damaged, the decoder marks" in completed.stderr
 
 
 def test_a_killed_scan_resumes(intact_video, tmp_path):
@@ -201,9 +194,7 @@ def test_a_killed_scan_resumes(intact_video, tmp_path):
     (folder / "train.txt").write_text("".join(f"{i}.mp4 0\n" for i in range(60)))
     (folder / "test.txt").write_text("0.mp4 0\n")
     journal = out / "train.txt.scan.jsonl"
-    process = start_script(
-        "scripts/data/check_videos.py", *build_arguments(folder, out), "--workers=1"
-    )
+    process = start_script(*build_arguments(folder, out), "--workers=1")
     deadline = time.monotonic() + 120
     while not journal.is_file() or journal.read_text().count("\n") < 5:
         assert process.poll() is None, process.stderr.read()
@@ -212,19 +203,14 @@ def test_a_killed_scan_resumes(intact_video, tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (out / "train.txt").exists()
-    done = len(read_journal(journal))
+    count = len(read_journal(journal))
     with open(journal, "a") as file:
         file.write('["cut')  # a kill can leave an incomplete line
-    result = read_result(run_script("scripts/data/check_videos.py", *build_arguments(folder, out)))
+    result = run_json(*build_arguments(folder, out))
     assert result["good"] == 61
-    assert result["read"] == 60 - done + 1
+    assert result["read"] == 60 - count + 1
     os.utime(folder / "3.mp4", (1, 1))  # a changed time means a changed file
-    assert (
-        read_result(run_script("scripts/data/check_videos.py", *build_arguments(folder, out)))[
-            "read"
-        ]
-        == 1
-    )
+    assert run_json(*build_arguments(folder, out))["read"] == 1
 
 
 def test_a_crashed_decoder_loses_one_video(tmp_path):
@@ -243,25 +229,17 @@ def test_a_crashed_decoder_loses_one_video(tmp_path):
         "    if n in (5, 13):\n        os.kill(os.getpid(), signal.SIGSEGV)\n    return n\n"
     )
     (tmp_path / "main.py").write_text(code)
-    root = Path(__file__).resolve().parents[1]
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "main.py"), str(root), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    crashed, total = map(json.loads, done.stdout.splitlines())
+    completed = subprocess.run(
+        [sys.executable, str(tmp_path / "main.py"), str(ROOT), str(tmp_path)],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert completed.returncode == 0, completed.stderr
+    crashed, total = map(json.loads, completed.stdout.splitlines())
     assert crashed == [5, 13]
     assert total == sum(range(20)) - 18
 
 
 def test_bad_input_is_one_line(damaged_files, tmp_path):
     folder, _ = damaged_files
-    done = run_script("scripts/data/check_videos.py", *build_arguments(folder, folder))
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "would be replaced" in done.stderr
-    done = run_script(
-        "scripts/data/check_videos.py", *build_arguments(folder, tmp_path), "--frames=some"
-    )
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert_one_line_error(run_script(*build_arguments(folder, folder)), "would be replaced")
+    assert_one_line_error(run_script(*build_arguments(folder, tmp_path), "--frames=some"))

@@ -38,10 +38,10 @@ def test_a_training_writes_checkpoint_state_config_and_log(tiny_ckpt):
 
 
 def test_a_repeated_command_trains_nothing_after_the_last_epoch(tiny_args, tiny_ckpt):
-    done = run_script("tsm/train.py", *tiny_args, f"--run.out={tiny_ckpt.parent}")
-    assert done.returncode == 0, done.stderr
-    assert "nothing left to train" in done.stderr
-    assert json.loads(done.stdout)["checkpoint"] == str(tiny_ckpt)
+    completed = run_script("tsm/train.py", *tiny_args, f"--run.out={tiny_ckpt.parent}")
+    assert completed.returncode == 0, completed.stderr
+    assert "nothing left to train" in completed.stderr
+    assert json.loads(completed.stdout)["checkpoint"] == str(tiny_ckpt)
 
 
 def test_evaluation_counts_every_video_once_and_writes_its_result(tiny_args, tiny_ckpt):
@@ -54,13 +54,8 @@ def test_evaluation_counts_every_video_once_and_writes_its_result(tiny_args, tin
 
 def test_a_killed_run_resumes_with_the_same_bits(tiny_args, tmp_path):
     """The run has all kinds of state: averages, sums, dropout, a dynamic loss scale."""
-    state = [
-        "--train.ema_decay=0.9",
-        "--model.dropout=0.5",
-        "--train.accumulation_steps=4",
-        "--run.seed=3",
-    ]
-    state += ["--run.amp=O2", "--run.loss_scale=8", "--run.dynamic_loss_scale=true"]
+    state = ["--train.ema_decay=0.9", "--model.dropout=0.5", "--train.accumulation_steps=4"]
+    state += ["--run.seed=3", "--run.amp=O2", "--run.loss_scale=8", "--run.dynamic_loss_scale=true"]
     arguments = [*tiny_args, *state, "--run.save_steps=1"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     run_json("tsm/train.py", *arguments, f"--run.out={whole}")
@@ -144,25 +139,24 @@ def test_a_mindir_gives_the_scores_of_its_checkpoint(tiny_args, data_root, tiny_
 
 def test_an_unreadable_video_is_replaced_and_reported_once(data_root, tiny_args, tmp_path):
     root = copy_with_damaged_video(data_root, tmp_path / "data", "train.txt")
-    arguments = [a for a in tiny_args if not a.startswith("--data.root")] + [f"--data.root={root}"]
+    arguments = [*tiny_args[:2], f"--data.root={root}", *tiny_args[3:]]
     stopped = run_script("tsm/train.py", *arguments, f"--run.out={tmp_path / 'a'}")
     assert stopped.returncode == 2
     assert stopped.stderr.count("cannot read") == 1
     assert "data.max_unreadable: 1 of 24 videos could not be read" in stopped.stderr
-    allowed = run_script(
-        "tsm/train.py", *arguments, f"--run.out={tmp_path / 'b'}", "--data.max_unreadable=0.1"
-    )
+    arguments += ["--data.max_unreadable=0.1", f"--run.out={tmp_path / 'b'}"]
+    allowed = run_script("tsm/train.py", *arguments)
     assert allowed.returncode == 0, allowed.stderr
     assert allowed.stderr.count("cannot read") == 1
 
 
 def test_an_evaluation_never_replaces_a_video(data_root, tiny_args, tiny_ckpt, tmp_path):
     root = copy_with_damaged_video(data_root, tmp_path / "data", "test.txt")
-    arguments = [a for a in tiny_args if not a.startswith("--data.root")] + [f"--data.root={root}"]
+    arguments = [*tiny_args[:2], f"--data.root={root}", *tiny_args[3:]]
     arguments += ["--checkpoint_path", tiny_ckpt]
-    done = run_script("tsm/eval.py", *arguments, f"--report={tmp_path / 'report'}")
-    result = json.loads(done.stdout.splitlines()[-1])
-    assert done.returncode == 1
+    completed = run_script("tsm/eval.py", *arguments, f"--report={tmp_path / 'report'}")
+    result = json.loads(completed.stdout.splitlines()[-1])
+    assert completed.returncode == 1
     assert (result["videos"], result["unreadable"]) == (7, 1)
     rows = assert_report(tmp_path / "report", result)
     assert [row["predicted"] == "unreadable" for row in rows] == [True, *[False] * 7]
@@ -173,10 +167,12 @@ def test_an_evaluation_never_replaces_a_video(data_root, tiny_args, tiny_ckpt, t
 
 def test_a_report_folder_is_checked_before_the_evaluation(tiny_args, tiny_ckpt):
     arguments = [*tiny_args, "--checkpoint_path", tiny_ckpt, "--report", tiny_ckpt]
-    done = run_script("tsm/eval.py", *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1].startswith(f"error: --report: cannot write {tiny_ckpt}: ")
-    assert "evaluating" not in done.stderr
+    completed = run_script("tsm/eval.py", *arguments)
+    assert (completed.returncode, completed.stdout) == (2, "")
+    assert completed.stderr.splitlines()[-1].startswith(
+        f"error: --report: cannot write {tiny_ckpt}: "
+    )
+    assert "evaluating" not in completed.stderr
 
 
 def copy_with_damaged_video(source: Path, root: Path, name: str) -> Path:

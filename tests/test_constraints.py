@@ -96,11 +96,11 @@ def run_install(checkout, prefix: str = "", **variables: str) -> str:
     """Returns the arguments of the fake Python."""
     line = f'source "{checkout}/scripts/env.sh"; {prefix} install requirements.txt'
     environment = {"PATH": "/usr/bin:/bin", **variables}
-    done = subprocess.run(
+    completed = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", line], capture_output=True, text=True, env=environment
     )
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+    assert completed.returncode == 0, completed.stderr
+    return completed.stderr
 
 
 def test_the_scripts_install_the_versions_of_constraints_txt(checkout):
@@ -129,7 +129,7 @@ def test_the_table_of_versions_lists_the_differences():
 
 
 def test_the_help_of_run_tests_describes_latest():
-    done = run_script("scripts/run_tests.sh", "--help")
-    assert done.returncode == 0
-    assert "[--latest]" in done.stdout
-    assert "constraints.txt" in done.stdout
+    completed = run_script("scripts/run_tests.sh", "--help")
+    assert completed.returncode == 0
+    assert "[--latest]" in completed.stdout
+    assert "constraints.txt" in completed.stdout

@@ -36,10 +36,7 @@ def test_a_converted_array_equals_its_source(converted):
             "base_model.layer1.0.conv1.net.weight",
             (2, 2, 3, 3),
         ),
-        "base_model.layer4.1.bn2.moving_variance": (
-            "base_model.layer4.1.bn2.running_var",
-            (16,),
-        ),
+        "base_model.layer4.1.bn2.moving_variance": ("base_model.layer4.1.bn2.running_var", (16,)),
         "new_fc.bias": ("new_fc.bias", (7,)),
     }
     for target, (source, shape) in expected.items():
@@ -57,10 +54,10 @@ def test_the_converted_checkpoint_can_be_evaluated(converted, data_root):
 def test_new_head_drops_the_classifier(tmp_path):
     target = tmp_path / "tsm.ckpt"
     arguments = [*ARGUMENTS, "--target", target, *SETTINGS, "--model.num_classes=5"]
-    done = run_script("scripts/convert_checkpoint.py", *arguments)
-    assert done.returncode == 2
-    assert "new_fc.weight is [7, 16] instead of [5, 16]" in done.stderr
-    assert "--new_head" in done.stderr
+    completed = run_script("scripts/convert_checkpoint.py", *arguments)
+    assert completed.returncode == 2
+    assert "new_fc.weight is [7, 16] instead of [5, 16]" in completed.stderr
+    assert "--new_head" in completed.stderr
     assert not target.exists()
     result = run_json("scripts/convert_checkpoint.py", *arguments, "--new_head")
     assert result["missing"] == ["new_fc.weight", "new_fc.bias"]
@@ -80,16 +77,10 @@ def test_new_head_drops_the_classifier(tmp_path):
 def test_an_unreadable_file_is_a_user_error(tmp_path, name, content, words):
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    arguments = [
-        *ARGUMENTS[:4],
-        "--source",
-        tmp_path / name,
-        "--target",
-        tmp_path / "t.ckpt",
-        *SETTINGS,
-    ]
-    done = run_script("scripts/convert_checkpoint.py", *arguments)
-    assert done.returncode == 2
-    assert words in done.stderr.strip().splitlines()[-1]
-    assert "Traceback" not in done.stderr
+    files = ["--source", tmp_path / name, "--target", tmp_path / "t.ckpt"]
+    arguments = [*ARGUMENTS[:4], *files, *SETTINGS]
+    completed = run_script("scripts/convert_checkpoint.py", *arguments)
+    assert completed.returncode == 2
+    assert words in completed.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in completed.stderr
     assert not (tmp_path / "t.ckpt").exists()

@@ -14,18 +14,18 @@ from tests.helpers import (
 
 
 def test_two_ranks_train_and_one_writes_the_log(pair_run):
-    done, result, out = pair_run
+    completed, result, out = pair_run
     assert result["steps"] == 12
-    assert "gradients are reduced in 3 segments" in done.stderr
-    assert "2 a device x 2 devices x 1 accumulated = 4 an update" in done.stderr
+    assert "gradients are reduced in 3 segments" in completed.stderr
+    assert "2 a device x 2 devices x 1 accumulated = 4 an update" in completed.stderr
     lines = (out / "log.jsonl").read_text().splitlines()
     assert len(lines) == 6, "rank 0 alone writes"
 
 
 def test_the_graph_has_one_all_reduce_per_requested_segment(pair_run):
     """[layer1, layer3] splits 22 gradients; batch norms are frozen and have none."""
-    done, _, out = pair_run
-    assert assert_segments(done, out.parent / "graphs") == [5, 10, 7]
+    completed, _, out = pair_run
+    assert assert_segments(completed, out.parent / "graphs") == [5, 10, 7]
 
 
 def test_two_ranks_train_the_same_weights_as_one_with_twice_the_batch(
@@ -70,9 +70,9 @@ def test_an_evaluation_on_three_ranks_equals_one(data_root, tiny_args, tiny_ckpt
 
 
 def test_a_user_error_in_a_rank_is_one_line(tiny_args, tmp_path):
-    done = run_script(
+    completed = run_script(
         "scripts/run_distribute_train.sh", "tsm", "2", *tiny_args[1:], "--data.train_list=none.txt"
     )
-    assert done.returncode == 2
-    assert "none.txt does not exist" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+    assert completed.returncode == 2
+    assert "none.txt does not exist" in completed.stderr.splitlines()[-1]
+    assert "Traceback" not in completed.stderr

@@ -173,7 +173,7 @@ def save_random_weights(path: Path, yaml: Path, words: list[str]) -> None:
 def run_commands(commands: list[str], folder: Path) -> None:
     for command in map(add_small_arguments, commands):
         write_missing_files(command, folder)
-        done = subprocess.run(
+        completed = subprocess.run(
             ["bash", "-c", command],
             cwd=folder,
             env={**build_env(), "PWD": str(folder)},
@@ -181,7 +181,7 @@ def run_commands(commands: list[str], folder: Path) -> None:
             text=True,
             timeout=900,
         )
-        assert done.returncode == 0, f"{command}\n{done.stderr[-3000:]}"
+        assert completed.returncode == 0, f"{command}\n{completed.stderr[-3000:]}"
 
 
 def list_commands(document: Path) -> list[str]:

@@ -13,7 +13,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.helpers import read_result, run_script
+from tests.helpers import assert_one_line_error, read_result, run_script
 from utils.config import ROOT, load_config
 from utils.networks import find_network_of_yaml, list_networks
 from utils.simulation import dry_run as dry_run_module
@@ -64,6 +64,10 @@ def find_yaml(network: str, stem: str = "") -> Path:
     return ROOT / network / "configs" / f"{stem or f'{network}_smoke'}.yaml"
 
 
+def build_config_option(network: str) -> str:
+    return f"--config_path={find_yaml(network)}"
+
+
 def run_yaml(path: Path, chip: str, *overrides: str, ranks: int = 1, mode: str = "train") -> DryRun:
     network = find_network_of_yaml(path)
     cfg = load_config(network.config, path, overrides)
@@ -74,9 +78,8 @@ def run_smoke(network: str, chip: str, kind: str, *overrides: str) -> DryRun:
     """A dry run of a smoke yaml at O2: rank 0 of 8 of a training on Ascend."""
     overrides = ("run.amp=O2", *KINDS[kind], *overrides)
     if CHIPS[chip] == "GPU" or kind == "eval":
-        return run_yaml(
-            find_yaml(network), chip, *overrides, mode="eval" if kind == "eval" else "train"
-        )
+        mode = "eval" if kind == "eval" else "train"
+        return run_yaml(find_yaml(network), chip, *overrides, mode=mode)
     split = f"run.all_reduce={SPLIT[network]}"
     return run_yaml(find_yaml(network), chip, split, *overrides, ranks=RANKS)
 
@@ -130,9 +133,7 @@ def list_smoke_runs() -> list:
 
 
 @pytest.mark.parametrize(("network", "chip", "kind"), list_smoke_runs())
-def test_a_step_launches_only_kernels_of_the_chip_and_hides_all_reduces(
-    network, chip, kind, compiler
-):
+def test_a_step_launches_kernels_of_the_chip_and_hides_all_reduces(network, chip, kind, compiler):
     result = run_smoke(network, chip, kind)
     assert_kernels(result)
     if CHIPS[chip] == "GPU" or kind == "eval":
@@ -278,10 +279,9 @@ def flawed(tmp_path) -> str:
 def test_a_dry_run_shows_python_float32_conv3d_and_ai_cpu_kernels(compiler, flawed):
     """`assert_kernels` fails for each of them."""
     result = simulate([flawed, "flawed"], Machine("ascend910b"))
-    assert result.python == 1
+    assert (result.python, result.conv3d_float32) == (1, 1)
     assert result.any_type
     assert result.graphs > 1
-    assert result.conv3d_float32 == 1
     assert result.ai_cpu == ("MaxPool3DWithArgmax",)
 
 
@@ -296,19 +296,17 @@ def test_a_branch_needs_many_cores_without_the_setting_of_runtime(cores, runs, c
 
 def test_the_command_prints_a_table_and_json_on_few_cores(compiler, tmp_path):
     """MS_SIMULATION_LEVEL of the user has no effect, and 4 cores are enough for a step."""
-    done = run_script(
+    completed = run_script(
         COMMAND,
-        *("--config_path", find_yaml("resnet50"), "--chip", "ascend910b", "--run.amp=O2"),
+        *(build_config_option("resnet50"), "--chip", "ascend910b", "--run.amp=O2"),
         *("--cores", "4", "--keep", tmp_path),
         environment={"MS_SIMULATION_LEVEL": "3"},
     )
-    result = read_result(done)
-    assert result["finished"]
-    assert result["fits"]
-    assert result["graphs"] == 1
+    result = read_result(completed)
+    assert (result["finished"], result["fits"], result["graphs"]) == (True, True, 1)
     assert result["peak_gb"] > 0
-    assert f"kernels                  {result['kernels']}, of which" in done.stdout
-    assert "calls of Python          0\n" in done.stdout
+    assert f"kernels                  {result['kernels']}, of which" in completed.stdout
+    assert "calls of Python          0\n" in completed.stdout
     assert list(tmp_path.rglob("execute_order.csv"))
 
 
@@ -327,19 +325,15 @@ def test_a_process_that_hangs_is_killed(printed, reason, monkeypatch, tmp_path):
 
 
 def test_a_graph_that_cannot_be_compiled_is_one_line_and_status_1(compiler):
-    done = run_script(
+    completed = run_script(
         COMMAND,
-        *build_config_arguments("x3d"),
+        build_config_option("x3d"),
         "--chip=ascend910b",
         "--model.depthwise_impl=grouped",
     )
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1
-    assert "On Ascend platform, group = 1 must be satisfied" in done.stderr
-
-
-def build_config_arguments(network: str) -> list[str]:
-    return ["--config_path", str(find_yaml(network))]
+    assert completed.returncode == 1
+    assert len(completed.stderr.splitlines()) == 1
+    assert "On Ascend platform, group = 1 must be satisfied" in completed.stderr
 
 
 @pytest.mark.parametrize(
@@ -357,21 +351,20 @@ def build_config_arguments(network: str) -> list[str]:
     ],
 )
 def test_a_user_error_is_one_line_and_status_2(arguments, words):
-    done = run_script(COMMAND, *build_config_arguments("resnet50"), *arguments.split())
-    assert (done.returncode, done.stdout) == (2, "")
-    assert len(done.stderr.splitlines()) == 1
-    assert words in done.stderr
+    completed = run_script(COMMAND, build_config_option("resnet50"), *arguments.split())
+    assert completed.stdout == ""
+    assert_one_line_error(completed, words)
 
 
 def test_the_error_without_a_compiler_names_the_packages(compiler):
-    done = run_script(
+    completed = run_script(
         COMMAND,
-        *build_config_arguments("resnet50"),
+        build_config_option("resnet50"),
         "--chip=ascend910b",
         environment={"PATH": "/nowhere"},
     )
-    assert done.returncode == 2
-    assert done.stderr == (
+    assert completed.returncode == 2
+    assert completed.stderr == (
         "error: a dry run needs gcc, g++, nm, readelf, c++filt: install gcc, g++ and binutils "
         "(apt-get install g++)\n"
     )
@@ -384,10 +377,8 @@ def test_a_dry_run_on_another_processor_is_an_error(monkeypatch, tmp_path):
 
 
 def test_a_training_with_a_simulation_variable_is_an_error():
-    done = run_script(
-        "tsm/train.py", *build_config_arguments("tsm"), environment={"MS_SIMULATION_LEVEL": "1"}
+    completed = run_script(
+        "tsm/train.py", build_config_option("tsm"), environment={"MS_SIMULATION_LEVEL": "1"}
     )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert len(done.stderr.splitlines()) == 1
-    assert "MS_SIMULATION_LEVEL is set" in done.stderr
-    assert COMMAND in done.stderr
+    assert completed.stdout == ""
+    assert_one_line_error(completed, "MS_SIMULATION_LEVEL is set", COMMAND)
