@@ -53,15 +53,10 @@ def mark_installed(checkout: Path) -> None:
 def run_script(script: str, *arguments: str, **options) -> subprocess.CompletedProcess:
     """Runs a script of the checkout from another folder, and accepts any exit status."""
     command = ["bash"] if script.endswith(".sh") else [sys.executable]
-    return subprocess.run(
-        [*command, str(ROOT / script), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env={**build_env(), **options.pop("environment", {})},
-        timeout=600,
-        cwd=options.pop("cwd", "/"),
-        **options,
-    )
+    command += [str(ROOT / script), *map(str, arguments)]
+    variables = {**build_env(), **options.pop("environment", {})}
+    options = {"cwd": "/", "timeout": 600, "env": variables, **options}
+    return subprocess.run(command, capture_output=True, text=True, **options)
 
 
 def run_json(script: str, *arguments: str) -> dict:
@@ -82,15 +77,19 @@ def assert_one_line_error(completed, *words: str) -> None:
         assert word in completed.stderr
 
 
-def start_script(script: str, *arguments) -> subprocess.Popen:
-    """Starts a script in the background."""
+def start_script(script: str, *arguments, inside=(), **variables: str) -> subprocess.Popen:
+    """Starts a script in the background, with further environment variables.
+
+    `inside` is a command that runs another command, such as nsenter.
+    """
     return subprocess.Popen(
-        [sys.executable, str(ROOT / script), *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=build_env(),
-    )
+        [*map(str, (*inside, sys.executable, ROOT / script, *arguments))],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**build_env(), **variables},
+    )  # fmt: skip
+
+
+def start_launcher(*arguments, **options) -> subprocess.Popen:
+    return start_script("scripts/launch.py", *arguments, **options)
 
 
 def start_and_stop(script: str, arguments, out: Path, steps: int, number: int) -> subprocess.Popen:
@@ -226,21 +225,6 @@ REPORT = {"scores.csv", "confusion.csv", "classes.csv", "confused_pairs.csv", "c
 REPORT |= {"confusion.png", "classes.png", "calibration.png", "report.json"}
 
 
-def start_launcher(*arguments, inside=(), **variables: str) -> subprocess.Popen:
-    """Starts scripts/launch.py in the background, with further environment variables.
-
-    `inside` is a command that runs another command, such as nsenter.
-    """
-    command = [*inside, sys.executable, ROOT / "scripts" / "launch.py", *arguments]
-    return subprocess.Popen(
-        [*map(str, command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**build_env(), **variables},
-    )
-
-
 def list_processes(launcher: subprocess.Popen) -> dict:
     """Returns the running processes of a job: rank, or "scheduler", -> process."""
     result = {}
@@ -293,26 +277,19 @@ def assert_segments(completed, folder: Path) -> list[int]:
 
 def build_rank_table(servers: int = 2, devices: int = 1, address: str = "127.0.0.1") -> dict:
     """Returns a rank table in the form of Huawei's tool: all values are strings."""
-    return {
-        "version": "1.0",
-        "server_count": str(servers),
-        "server_list": [
+    table = {"version": "1.0", "server_count": str(servers), "server_list": []}
+    for server in range(servers):
+        entries = [
             {
-                "server_id": address,
-                "device": [
-                    {
-                        "device_id": str(device),
-                        "device_ip": f"192.168.{server}.{device}",
-                        "rank_id": str(server * devices + device),
-                    }
-                    for device in range(devices)
-                ],
-                "host_nic_ip": "reserve",
+                "device_id": str(device),
+                "device_ip": f"192.168.{server}.{device}",
+                "rank_id": str(server * devices + device),
             }
-            for server in range(servers)
-        ],
-        "status": "completed",
-    }
+            for device in range(devices)
+        ]
+        entry = {"server_id": address, "device": entries, "host_nic_ip": "reserve"}
+        table["server_list"].append(entry)
+    return {**table, "status": "completed"}
 
 
 def write_json(path: Path, content) -> str:

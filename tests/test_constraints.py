@@ -14,11 +14,8 @@ from utils.config import ROOT
 
 compare_versions = runpy.run_path(str(ROOT / "scripts" / "compare_versions.py"))
 FILES = ("requirements.txt", "requirements-dev.txt")
-EXTRAS = (
-    "export",
-    "tensorboard",
-    "decord",
-)  # of the package, without `ascend`: packages that the wheels of CANN need
+# The extras of the package, without `ascend`: the packages that the wheels of CANN need.
+EXTRAS = ("export", "tensorboard", "decord")
 PYTHONS = ("3.9", "3.10", "3.11", "3.12")
 
 

@@ -131,9 +131,8 @@ def ignore_other_names(start: str):
 
 
 def add_small_arguments(command: str) -> str:
-    return " ".join(
-        [command, *(text for pattern, text in SMALL.items() if re.search(pattern, command))]
-    )
+    extras = [text for pattern, text in SMALL.items() if re.search(pattern, command)]
+    return " ".join([command, *extras])
 
 
 def write_missing_files(command: str, folder: Path) -> None:
@@ -174,13 +173,9 @@ def run_commands(commands: list[str], folder: Path) -> None:
     for command in map(add_small_arguments, commands):
         write_missing_files(command, folder)
         completed = subprocess.run(
-            ["bash", "-c", command],
-            cwd=folder,
-            env={**build_env(), "PWD": str(folder)},
-            capture_output=True,
-            text=True,
-            timeout=900,
-        )
+            ["bash", "-c", command], cwd=folder, env={**build_env(), "PWD": str(folder)},
+            capture_output=True, text=True, timeout=900,
+        )  # fmt: skip
         assert completed.returncode == 0, f"{command}\n{completed.stderr[-3000:]}"
 
 
