@@ -131,10 +131,8 @@ def list_names(path: Path) -> set[str]:
             names.add(node.name)
         elif isinstance(node, ast.arg):
             names.add(node.arg)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            names.add(node.attr)
+        elif isinstance(getattr(node, "ctx", None), ast.Store):
+            names.add(getattr(node, "id", "") or getattr(node, "attr", ""))
     return names
 
 

@@ -20,10 +20,10 @@ def assert_user_error(completed, *words: str) -> None:
     """Asserts that a command failed with a user error whose message contains `words`."""
     assert completed.returncode == 2, completed.stderr
     assert "Traceback" not in completed.stderr
-    last = completed.stderr.strip().splitlines()[-1]
-    assert last.startswith("error: ")
+    message = completed.stderr.strip().splitlines()[-1]
+    assert message.startswith("error: ")
     for word in words:
-        assert word in last, last
+        assert word in message, message
 
 
 @pytest.mark.parametrize(

@@ -136,9 +136,7 @@ def test_the_cores_per_npu_are_reported(host, monkeypatch):
         assert bool(line.advice) == bool(advice)
 
 
-def test_the_warnings_of_mindspore_are_printed_once_on_a_host_with_an_npu(
-    host, monkeypatch, capsys, tmp_path
-):
+def test_mindspore_warnings_are_printed_once_with_an_npu(host, monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
     monkeypatch.setenv("GLOG_v", "3")
     write(tmp_path / "packages" / "mindspore.py", MINDSPORE)
@@ -147,14 +145,14 @@ def test_the_warnings_of_mindspore_are_printed_once_on_a_host_with_an_npu(
     host("davinci", 2)
     *_, kind, log = check_env.check_devices()
     assert kind == ("Ascend devices", "2", "", False)
-    messages = sorted(log.result.splitlines())
-    assert [message[:10] for message in messages] == [
+    lines = sorted(log.result.splitlines())
+    assert [line[:10] for line in lines] == [
         "CheckFailed"[:10], "no 406 ...", "no 417 ...", "too many"
     ]  # fmt: skip
-    assert max(map(len, messages)) == check_env.LOG_WIDTH
+    assert max(map(len, lines)) == check_env.LOG_WIDTH
     check_env.main()
-    *screen, last = capsys.readouterr().out.splitlines()
-    assert json.loads(last)["found"]["MindSpore's log"] == log.result
+    *screen, result = capsys.readouterr().out.splitlines()
+    assert json.loads(result)["found"]["MindSpore's log"] == log.result
     start = next(i for i, line in enumerate(screen) if "MindSpore's log" in line)
     assert [line[18:] for line in screen[start : start + 4]] == log.result.splitlines()
     assert {line[2:18].strip() for line in screen[start + 1 : start + 4]} == {""}
@@ -225,7 +223,7 @@ def run_with_env_script(checkout: Path, line: str, **variables: str) -> subproce
     )  # fmt: skip
 
 
-def test_scripts_print_the_warnings_of_mindspore_on_a_host_with_an_npu(checkout, tmp_path):
+def test_scripts_print_mindspore_warnings_with_an_npu(checkout, tmp_path):
     install = 'install requirements.txt; echo "$GLOG_v"'
     no_cann = {"LOCAL_ASCEND": str(tmp_path / "none")}
     expected = "2\n" if list(Path("/dev").glob("davinci[0-9]*")) else "3\n"

@@ -92,27 +92,17 @@ def write_damaged_files(intact: Path, folder: Path) -> dict[str, str]:
     (folder / "picture.mp4").write_bytes((folder / "picture.png").read_bytes())
     (folder / "notes.txt").write_text("not a video\n" * 99)
     (folder / "video.txt").write_bytes(data)
-    return {
-        "good.mp4": "good",
-        "with space.mp4": "good",
-        "front.mp4": "good",
-        "whole.mkv": "good",
-        "whole.avi": "good",
-        "whole.ts": "good",
-        "empty.mp4": "empty",
-        "cut.mp4": "truncated",
-        "cut_front.mp4": "truncated",
-        "cut.mkv": "truncated",
-        "cut.avi": "truncated",
-        "noise.mp4": "broken",
-        "spoilt.mp4": "broken",
-        "song.mp4": "audio only",
-        "nothing.avi": "no frames",
-        "picture.mp4": "wrong extension",
-        "notes.txt": "wrong extension",
-        "video.txt": "wrong extension",
-        "nowhere.mp4": "missing",
+    kinds = {
+        "good": ["good.mp4", "with space.mp4", "front.mp4", "whole.mkv", "whole.avi", "whole.ts"],
+        "empty": ["empty.mp4"],
+        "truncated": ["cut.mp4", "cut_front.mp4", "cut.mkv", "cut.avi"],
+        "broken": ["noise.mp4", "spoilt.mp4"],
+        "audio only": ["song.mp4"],
+        "no frames": ["nothing.avi"],
+        "wrong extension": ["picture.mp4", "notes.txt", "video.txt"],
+        "missing": ["nowhere.mp4"],
     }
+    return {name: kind for kind, names in kinds.items() for name in names}
 
 
 @pytest.fixture(scope="module")

@@ -28,14 +28,11 @@ def test_the_graph_has_one_all_reduce_per_requested_segment(pair_run):
     assert assert_segments(completed, out.parent / "graphs") == [5, 10, 7]
 
 
-def test_two_ranks_train_the_same_weights_as_one_with_twice_the_batch(
-    pair_run, tiny_args, tmp_path
-):
+def test_two_ranks_train_as_one_with_twice_the_batch(pair_run, tiny_args, tmp_path):
     """The weights are equal up to rounding."""
     _, result, _ = pair_run
-    alone = run_json(
-        "tsm/train.py", *tiny_args, "--train.batch_norm=frozen", f"--run.out={tmp_path / 'run'}"
-    )
+    arguments = [*tiny_args, "--train.batch_norm=frozen", f"--run.out={tmp_path / 'run'}"]
+    alone = run_json("tsm/train.py", *arguments)
     actual, expected = read_weights(result["checkpoint"]), read_weights(alone["checkpoint"])
     for name, value in actual.items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-3, atol=1e-5, err_msg=name)
@@ -49,12 +46,10 @@ def test_an_evaluation_on_three_ranks_equals_one(data_root, tiny_args, tiny_ckpt
     """
     arguments = [*tiny_args[2:], "--data.test_list=odd.txt", "--eval.batch=2"]
     reports = tmp_path / "alone", tmp_path / "three"
-    options = [["--report", report] for report in reports]
-    alone = run_json(
-        "tsm/eval.py", *tiny_args[:2], "--checkpoint_path", tiny_ckpt, *arguments, *options[0]
-    )
+    options = [[*arguments, "--report", report] for report in reports]
+    alone = run_json("tsm/eval.py", *tiny_args[:2], "--checkpoint_path", tiny_ckpt, *options[0])
     several = run_script(
-        "scripts/run_eval.sh", "tsm", tiny_args[1], tiny_ckpt, *arguments, *options[1],
+        "scripts/run_eval.sh", "tsm", tiny_args[1], tiny_ckpt, *options[1],
         environment={"DEVICES": "3"},
     )  # fmt: skip
     result = read_result(several)
