@@ -149,8 +149,7 @@ def test_another_class_count_needs_a_new_head(tiny_args, tiny_ckpt, tmp_path):
     assert_user_error(
         completed, "base_model.fc.weight is [8, 64] instead of [9, 64]", "train.new_head=true"
     )
-    completed = run_script("tsm/train.py", *arguments, "--train.new_head=true")
-    assert completed.returncode == 0, completed.stderr
+    run_json("tsm/train.py", *arguments, "--train.new_head=true")
 
 
 def test_a_nonfinite_loss_stops_the_run(tiny_args, tmp_path):

@@ -23,9 +23,8 @@ def test_compile_seconds_are_compared_with_an_earlier_result(tiny_args, tmp_path
     earlier_file, out = tmp_path / "before.json", tmp_path / "new" / "now.json"
     earlier = {"benchmark": "compile", "config": "tsm_smoke", "batch": 4, "machine": {"cores": 99}}
     earlier_file.write_text(json.dumps({**earlier, "train_compile_seconds": 1e3}))
-    completed = run_script(
-        BENCHMARK, "compile", *tiny_args, f"--against={earlier_file}", f"--out={out}"
-    )
+    files = [f"--against={earlier_file}", f"--out={out}"]
+    completed = run_script(BENCHMARK, "compile", *tiny_args, *files)
     result = read_result(completed)
     assert result == json.loads(out.read_text())
     assert result["train_compile_seconds"] > result["eval_compile_seconds"] > 0
@@ -95,9 +94,8 @@ def test_missing_pytorch_is_an_error(tiny_args, tmp_path):
     """`sys.modules` hides an installed PyTorch."""
     hidden = "import sys\nsys.modules['torch'] = None\n"
     (tmp_path / "sitecustomize.py").write_text(hidden)
-    completed = run_script(
-        BENCHMARK, "step", *tiny_args, "--torch", environment={"PYTHONPATH": str(tmp_path)}
-    )
+    path = {"PYTHONPATH": str(tmp_path)}
+    completed = run_script(BENCHMARK, "step", *tiny_args, "--torch", environment=path)
     assert completed.returncode == 2
     assert completed.stderr == "error: --torch: PyTorch is not installed here (pip install torch)\n"
 

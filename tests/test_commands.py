@@ -123,9 +123,8 @@ def test_an_exported_network_has_the_metrics_of_its_checkpoint(tiny_args, tiny_c
     result = run_json("tsm/export.py", *tiny_args, "--checkpoint_path", tiny_ckpt, *arguments)
     assert Path(result["file"]) == target
     assert result["max_abs_difference"] < 1e-5
-    results = [
-        run_json("tsm/eval.py", *tiny_args, "--checkpoint_path", f) for f in (tiny_ckpt, target)
-    ]
+    evaluation = ["tsm/eval.py", *tiny_args, "--checkpoint_path"]
+    results = [run_json(*evaluation, file) for file in (tiny_ckpt, target)]
     names = ("top1", "top5", "mean_class_accuracy", "videos", "unreadable", "views")
     assert [results[0][key] for key in names] == [results[1][key] for key in names]
     assert target.with_suffix(".json").is_file()
@@ -169,9 +168,8 @@ def test_a_report_folder_is_checked_before_the_evaluation(tiny_args, tiny_ckpt):
     arguments = [*tiny_args, "--checkpoint_path", tiny_ckpt, "--report", tiny_ckpt]
     completed = run_script("tsm/eval.py", *arguments)
     assert (completed.returncode, completed.stdout) == (2, "")
-    assert completed.stderr.splitlines()[-1].startswith(
-        f"error: --report: cannot write {tiny_ckpt}: "
-    )
+    *_, message = completed.stderr.splitlines()
+    assert message.startswith(f"error: --report: cannot write {tiny_ckpt}: ")
     assert "evaluating" not in completed.stderr
 
 

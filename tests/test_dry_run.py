@@ -296,12 +296,9 @@ def test_a_branch_needs_many_cores_without_the_setting_of_runtime(cores, runs, c
 
 def test_the_command_prints_a_table_and_json_on_few_cores(compiler, tmp_path):
     """MS_SIMULATION_LEVEL of the user has no effect, and 4 cores are enough for a step."""
-    completed = run_script(
-        COMMAND,
-        *(build_config_option("resnet50"), "--chip", "ascend910b", "--run.amp=O2"),
-        *("--cores", "4", "--keep", tmp_path),
-        environment={"MS_SIMULATION_LEVEL": "3"},
-    )
+    arguments = ["--chip", "ascend910b", "--run.amp=O2", "--cores", "4", "--keep", tmp_path]
+    arguments += [build_config_option("resnet50")]
+    completed = run_script(COMMAND, *arguments, environment={"MS_SIMULATION_LEVEL": "3"})
     result = read_result(completed)
     assert (result["finished"], result["fits"], result["graphs"]) == (True, True, 1)
     assert result["peak_gb"] > 0
@@ -325,12 +322,8 @@ def test_a_process_that_hangs_is_killed(printed, reason, monkeypatch, tmp_path):
 
 
 def test_a_graph_that_cannot_be_compiled_is_one_line_and_status_1(compiler):
-    completed = run_script(
-        COMMAND,
-        build_config_option("x3d"),
-        "--chip=ascend910b",
-        "--model.depthwise_impl=grouped",
-    )
+    options = ["--chip=ascend910b", "--model.depthwise_impl=grouped"]
+    completed = run_script(COMMAND, build_config_option("x3d"), *options)
     assert completed.returncode == 1
     assert len(completed.stderr.splitlines()) == 1
     assert "On Ascend platform, group = 1 must be satisfied" in completed.stderr
@@ -357,12 +350,8 @@ def test_a_user_error_is_one_line_and_status_2(arguments, words):
 
 
 def test_the_error_without_a_compiler_names_the_packages(compiler):
-    completed = run_script(
-        COMMAND,
-        build_config_option("resnet50"),
-        "--chip=ascend910b",
-        environment={"PATH": "/nowhere"},
-    )
+    arguments = [COMMAND, build_config_option("resnet50"), "--chip=ascend910b"]
+    completed = run_script(*arguments, environment={"PATH": "/nowhere"})
     assert completed.returncode == 2
     assert completed.stderr == (
         "error: a dry run needs gcc, g++, nm, readelf, c++filt: install gcc, g++ and binutils "
@@ -377,8 +366,7 @@ def test_a_dry_run_on_another_processor_is_an_error(monkeypatch, tmp_path):
 
 
 def test_a_training_with_a_simulation_variable_is_an_error():
-    completed = run_script(
-        "tsm/train.py", build_config_option("tsm"), environment={"MS_SIMULATION_LEVEL": "1"}
-    )
+    variables = {"MS_SIMULATION_LEVEL": "1"}
+    completed = run_script("tsm/train.py", build_config_option("tsm"), environment=variables)
     assert completed.stdout == ""
     assert_one_line_error(completed, "MS_SIMULATION_LEVEL is set", COMMAND)
