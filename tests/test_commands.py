@@ -174,7 +174,7 @@ def test_a_report_folder_is_checked_before_the_evaluation(tiny_args, tiny_ckpt):
 
 
 def copy_with_damaged_video(source: Path, root: Path, name: str) -> Path:
-    """The data set with the first video of a list cut short."""
+    """Copies a data root, and truncates the first video of a list; returns the copy."""
     shutil.copytree(source, root)
     video = root / (root / name).read_text().split()[0]
     content = video.read_bytes()

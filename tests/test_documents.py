@@ -89,7 +89,7 @@ def read_lines(document: Path) -> list[Line]:
 
 @pytest.fixture
 def zoo(data_root, tmp_path) -> Path:
-    """A copy of the checkout with data of two classes, of images and of weights."""
+    """A copy of the checkout with videos of two classes, images and weights."""
     folder = tmp_path / "zoo"
     copy_checkout(folder)
     write_inputs(folder, data_root)

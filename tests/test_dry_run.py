@@ -97,7 +97,7 @@ def assert_kernels(result: DryRun) -> None:
 
 
 def assert_split(result: DryRun, kind: str, gathers: int) -> None:
-    """Asserts one AllReduce per segment, most of them hidden by the backward pass.
+    """Asserts one AllReduce per segment; half of the backward pass or more follows the first one.
 
     One AllReduce sums loss, top-1, requests and the overflow flag. With accumulation, which reduces
     gradients in a branch, the flag has a separate AllReduce.
@@ -120,7 +120,7 @@ def assert_overflow_status(result: DryRun) -> None:
 
 
 def list_smoke_runs() -> list:
-    """Returns (network, chip, kind); all are slow but training steps of small networks on 910B."""
+    """Returns (network, chip, kind); slow except training steps of small networks on 910B."""
     quick = {(network, "ascend910b", "train") for network in ("resnet50", "tsm", "x3d")}
     cases = [
         (network, chip, kind)
