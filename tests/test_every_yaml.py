@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from tests.own_process import run_in_own_process
+from tests.separate_process import run_in_separate_process
 from utils.config import ROOT, list_settings, load_config
 from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import segment_ends
@@ -128,7 +128,7 @@ def train_one_step(path: Path) -> tuple:
 
 @pytest.mark.parametrize("path", one_of_each_graph(), ids=lambda p: p.stem)
 def test_a_yaml_trains_one_step_at_toy_size(path: Path):
-    outputs = run_in_own_process(train_one_step, path)
+    outputs = run_in_separate_process(train_one_step, path)
     assert np.isfinite(float(outputs[0]))
     # A dynamic scale begins where float16 overflows, and comes down.
     assert float(outputs[3]) == 0 or toy(path).run.dynamic_loss_scale

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from tests.helpers import (
+    assert_mindir_matches,
     assert_report,
-    assert_same,
-    assert_stands_in,
-    call,
-    last_json,
-    run,
-    run_under_kills,
+    assert_same_weights,
+    read_result,
+    read_weights,
+    run_json,
+    run_script,
+    run_with_kills,
     start_and_stop,
-    weights,
 )
 from utils.config import ROOT
 from utils.data.synthetic.motion_videos import SETS, draw_sets
@@ -52,7 +52,9 @@ def small(tmp_path_factory) -> list:
 def trained(small, tmp_path_factory) -> Path:
     """With all that augments and mixes."""
     out = tmp_path_factory.mktemp("trained_mvit") / "run"
-    return Path(run("mvit_multi/train.py", *small, *AUGMENTED, f"--run.out={out}")["checkpoint"])
+    return Path(
+        run_json("mvit_multi/train.py", *small, *AUGMENTED, f"--run.out={out}")["checkpoint"]
+    )
 
 
 AUGMENTED = [
@@ -67,8 +69,8 @@ AUGMENTED = [
 
 def test_one_table_for_all_sets_and_one_line_for_programs(small, trained, tmp_path):
     report = ["--report", tmp_path / "report"]
-    done = call("mvit_multi/eval.py", *small, "--checkpoint_path", trained, *report)
-    result = last_json(done)
+    done = run_script("mvit_multi/eval.py", *small, "--checkpoint_path", trained, *report)
+    result = read_result(done)
     for name, each in result["sets"].items():
         rows = assert_report(tmp_path / "report" / name, each)
         assert list(rows[0])[5:] == [f"{k} {each}" for k, each in enumerate(SETS[name])]
@@ -81,19 +83,19 @@ def test_one_table_for_all_sets_and_one_line_for_programs(small, trained, tmp_pa
     table = done.stdout.splitlines()[:-1]
     assert [line.split()[0] for line in table] == ["data", *SETS, "average"]
     assert json.loads(trained.with_suffix(".json").read_text()) == result
-    one = run("mvit_multi/eval.py", *small, "--checkpoint_path", trained, "--eval.sets=[axes]")
+    one = run_json("mvit_multi/eval.py", *small, "--checkpoint_path", trained, "--eval.sets=[axes]")
     assert {**one["sets"]["axes"], "seconds": 0} == {**result["sets"]["axes"], "seconds": 0}
     assert list(one["sets"]) == ["axes"]
 
 
 @pytest.mark.slow
 def test_two_ranks_evaluate_as_one(small, trained):
-    alone = run("mvit_multi/eval.py", *small, "--checkpoint_path", trained)
-    done = call(
+    alone = run_json("mvit_multi/eval.py", *small, "--checkpoint_path", trained)
+    done = run_script(
         "scripts/run_eval.sh", "mvit_multi", SMOKE, trained, *small[2:],
         environment={"DEVICES": "2"},
     )  # fmt: skip
-    both = last_json(done)
+    both = read_result(done)
     for name in SETS:
         assert {**both["sets"][name], "seconds": 0} == {**alone["sets"][name], "seconds": 0}
 
@@ -102,7 +104,7 @@ def test_a_joint_prediction_over_all_classes(small, trained, tmp_path):
     root = Path(small[2].split("=")[1])
     video = next((root / "eight" / "videos" / "test").glob("*.mp4"))
     files = ["--checkpoint_path", trained, video, "--out", tmp_path, "--window", "0"]
-    result = run("scripts/predict.py", *small, *files)["predictions"][0]
+    result = run_json("scripts/predict.py", *small, *files)["predictions"][0]
     assert {name: len(each) for name, each in result["sets"].items()} == {
         "eight": 5, "axes": 4, "moves": 5,
     }  # fmt: skip
@@ -118,13 +120,13 @@ def test_a_joint_prediction_over_all_classes(small, trained, tmp_path):
 def test_a_mindir_stands_in_for_its_checkpoint(small, trained, tmp_path):
     """It takes normalised clips here, and gives all heads side by side."""
     video = next((Path(small[2].split("=")[1]) / "axes" / "videos" / "test").glob("*.mp4"))
-    assert_stands_in("mvit_multi", small, trained, video, tmp_path, "--input", "float32")
+    assert_mindir_matches("mvit_multi", small, trained, video, tmp_path, "--input", "float32")
 
 
 @pytest.mark.slow
 def test_a_golden_case_layer_by_layer():
     case = ROOT / "mvit_multi" / "tests" / "golden" / "mvit_multi_small_abspos.json"
-    result = run("scripts/analysis/compare_step.py", "--config_path", SMOKE, "--case", case)
+    result = run_json("scripts/analysis/compare_step.py", "--config_path", SMOKE, "--case", case)
     assert result["first"] is None, result
     assert set(result["largest"]) == {"forward", "loss", "gradients", "updates"}
 
@@ -136,7 +138,7 @@ def test_a_start_from_another_sets_network(small, trained, tmp_path):
     single = [f"--data.sets={sets}", "--model.single_head=true", "--model.cross_projections=false"]
     single += ["--model.expander=false", "--train.informative_weight=0", "--train.epochs=1"]
     single += ["--train.warmup_epochs=0", "--data.batch=2"]
-    first = run("mvit_multi/train.py", *small, *single, f"--run.out={tmp_path / 'one'}")
+    first = run_json("mvit_multi/train.py", *small, *single, f"--run.out={tmp_path / 'one'}")
     begin = [f"--train.pretrained={first['checkpoint']}", "--train.lr=1e-12", "--train.epochs=1"]
     begin += ["--train.warmup_epochs=0", "--train.end_lr=0", "--train.weight_decay=0"]
     begin += ["--run.amp=O2", "--run.loss_scale=1024", "--run.dynamic_loss_scale=true"]
@@ -145,11 +147,11 @@ def test_a_start_from_another_sets_network(small, trained, tmp_path):
         "--train.accumulation_steps=2",
         f"--run.out={tmp_path / 'two'}",
     ]
-    done = call("mvit_multi/train.py", *small, *begin)
+    done = run_script("mvit_multi/train.py", *small, *begin)
     assert done.returncode == 2
     assert "head" in done.stderr
-    second = run("mvit_multi/train.py", *small, *begin, "--train.new_head=true")
-    before, after = weights(first["checkpoint"]), weights(second["checkpoint"])
+    second = run_json("mvit_multi/train.py", *small, *begin, "--train.new_head=true")
+    before, after = read_weights(first["checkpoint"]), read_weights(second["checkpoint"])
     kept = [name for name in before if not name.startswith("head")]
     assert len(kept) == len(before) - 2
     for name in kept:
@@ -160,17 +162,17 @@ def test_a_start_from_another_sets_network(small, trained, tmp_path):
 def test_scanned_lists_of_one_name_do_not_replace_each_other(small, tmp_path):
     """And take the place of the old ones by one setting."""
     out = ["--out", tmp_path / "lists", "--frames", "ends"]
-    result = run("scripts/data/check_videos.py", *small, *out)
+    result = run_json("scripts/data/check_videos.py", *small, *out)
     assert (result["videos"], result["bad"], len(result["lists"])) == (66, 0, 9)
     assert len(list((tmp_path / "lists").rglob("labels.txt"))) == len(SETS)
     good = [f"--data.lists={tmp_path / 'lists'}", f"--run.out={tmp_path / 'run'}"]
     good += ["--train.epochs=1", "--train.warmup_epochs=0"]
-    assert run("mvit_multi/train.py", *small, *good)["steps"] == 5
+    assert run_json("mvit_multi/train.py", *small, *good)["steps"] == 5
 
 
 def test_validation_while_training(small, tmp_path):
     often = ["--run.eval_every=1", "--eval.val_skip=2", f"--run.out={tmp_path / 'run'}"]
-    run("mvit_multi/train.py", *small, *often, "--train.epochs=1", "--train.warmup_epochs=0")
+    run_json("mvit_multi/train.py", *small, *often, "--train.epochs=1", "--train.warmup_epochs=0")
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert any("top5" in line for line in lines)
 
@@ -185,20 +187,20 @@ def test_two_workers_equal_one_that_accumulates_twice_as_much(small, tmp_path):
     plain += ["--train.eps=1e-2", "--train.end_lr=1e-3"]  # the rate differs by half a micro-batch
     plain += ["--data.batch=2", "--data.dataset_repeats=4"]  # whole groups of batches
     once = ["--train.accumulation_steps=2", "--run.all_reduce=[blocks.0, blocks.1]"]
-    alone = run(
+    alone = run_json(
         "mvit_multi/train.py",
         *small,
         *plain,
         "--train.accumulation_steps=4",
         f"--run.out={tmp_path / 'a'}",
     )
-    done = call(
+    done = run_script(
         "scripts/run_distribute_train.sh", "mvit_multi", "2", SMOKE, *small[2:], *plain, *once,
         f"--run.out={tmp_path / 'b'}",
     )  # fmt: skip
-    both = last_json(done)
+    both = read_result(done)
     assert "gradients are reduced in 3 segments" in done.stderr
-    first, second = weights(alone["checkpoint"]), weights(both["checkpoint"])
+    first, second = read_weights(alone["checkpoint"]), read_weights(both["checkpoint"])
     for name, value in first.items():
         np.testing.assert_allclose(value, second[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
@@ -206,9 +208,9 @@ def test_two_workers_equal_one_that_accumulates_twice_as_much(small, tmp_path):
 def gradients(small: list, out: Path, workers: int, *settings: str) -> dict:
     script, more = Path(__file__).parent / "gradients.py", [*settings, f"--run.out={out}"]
     if workers == 1:
-        done = call(str(script), *small, *more)
+        done = run_script(str(script), *small, *more)
     else:
-        done = call("scripts/launch.py", str(workers), script, *small, *more)
+        done = run_script("scripts/launch.py", str(workers), script, *small, *more)
     assert done.returncode == 0, done.stderr
     return dict(np.load(out / "gradients.npz"))
 
@@ -241,7 +243,9 @@ def test_gradients_of_two_workers(small, tmp_path):
     ],
 )
 def test_a_mistake_is_told_in_one_line(small, tmp_path, setting, words):
-    done = call("mvit_multi/train.py", *small, f"--{setting}", f"--run.out={tmp_path / 'run'}")
+    done = run_script(
+        "mvit_multi/train.py", *small, f"--{setting}", f"--run.out={tmp_path / 'run'}"
+    )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert words in done.stderr
 
@@ -250,20 +254,20 @@ def test_a_mistake_is_told_in_one_line(small, tmp_path, setting, words):
 def test_kill_9_changes_no_bit(small, trained, tmp_path):
     arguments, broken = [*small, *AUGMENTED, "--run.save_steps=1"], tmp_path / "broken"
     start_and_stop("mvit_multi/train.py", arguments, broken, 8, signal.SIGKILL)
-    run("mvit_multi/train.py", *arguments, f"--run.out={broken}")
-    assert_same(trained, broken / "epoch_002.ckpt")
+    run_json("mvit_multi/train.py", *arguments, f"--run.out={broken}")
+    assert_same_weights(trained, broken / "epoch_002.ckpt")
 
 
 @pytest.mark.slow
 def test_kills_at_random_moments_change_no_bit(small, tmp_path):
     arguments = [*small, *AUGMENTED, "--run.save_steps=1", "--train.epochs=6"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    run("mvit_multi/train.py", *arguments, f"--run.out={whole}")
+    run_json("mvit_multi/train.py", *arguments, f"--run.out={whole}")
     seed = random.SystemRandom().randrange(10**6)  # a start of MindSpore seeds `random`
     print(f"seed {seed}")
-    steps = run_under_kills("mvit_multi/train.py", arguments, broken, 6, seed)
+    steps = run_with_kills("mvit_multi/train.py", arguments, broken, 6, seed)
     print(f"steps saved at each kill: {steps}")
-    assert_same(whole / "epoch_006.ckpt", broken / "epoch_006.ckpt")
+    assert_same_weights(whole / "epoch_006.ckpt", broken / "epoch_006.ckpt")
     assert (whole / "epoch_006.ckpt").read_bytes() == (broken / "epoch_006.ckpt").read_bytes()
     left = {path.name for path in broken.iterdir()} - {path.name for path in whole.iterdir()}
     assert not left

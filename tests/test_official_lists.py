@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from tests.helpers import call, last_json
+from tests.helpers import read_result, run_script
 from utils.data.annotation_file import AnnotationFile, read_annotations
 from utils.data.prepare.public_annotations import match_videos, read_public_annotations
 
@@ -177,21 +177,21 @@ def test_official_annotations_become_lists(dataset, tmp_path):
 
 def make_lists(folder, *more, dataset="kinetics"):
     arguments = ["--dataset", dataset, "--videos", folder / "videos"]
-    return call("scripts/data/make_lists.py", *arguments, "--out", folder / "lists", *more)
+    return run_script("scripts/data/make_lists.py", *arguments, "--out", folder / "lists", *more)
 
 
-def test_the_command_lists_real_videos_and_counts_missing_ones(synthetic, tmp_path):
+def test_the_command_lists_real_videos_and_counts_missing_ones(data_root, tmp_path):
     """One video has two files, two are missing, one has no annotation."""
     position = tmp_path / "videos" / "abseiling"
     position.mkdir(parents=True)
-    real = sorted((synthetic / "videos").rglob("*.mp4"))[0]
+    real = sorted((data_root / "videos").rglob("*.mp4"))[0]
     names = ["0347ZoDXyP0_000095_000105", "__7xYvk5ZzA_000002_000012", "unknown"]
     for name in names:
         shutil.copy(real, position / f"{name}.mp4")
     shutil.copy(real, tmp_path / "videos" / f"{names[0]}.mp4")
     write_files(tmp_path / "annotations", CASES["kinetics"][0])
     done = make_lists(tmp_path, "--annotations", tmp_path / "annotations", "--names", "csv")
-    messages = last_json(done)
+    messages = read_result(done)
     assert [
         messages[key] for key in ("classes", "train", "val", "missing", "others", "doubles")
     ] == [*(2, 1, 1, 2, 1, 1)]
@@ -269,7 +269,7 @@ def test_imagenet_annotations_cannot_name_another_folder(row, tmp_path):
         "--images",
         tmp_path / "images" / "deep",
     ]
-    done = call("scripts/data/sort_imagenet.py", *arguments, "--out", tmp_path / "out")
+    done = run_script("scripts/data/sort_imagenet.py", *arguments, "--out", tmp_path / "out")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert re.search(r"solution.csv, line [23] is not in the official form", done.stderr)
     assert not (tmp_path / "out").exists()
@@ -303,9 +303,11 @@ def test_imagenet_validation_images_go_into_class_folders(tmp_path):
             "--out",
             out,
         ]
-        messages = last_json(call("scripts/data/sort_imagenet.py", *arguments))
+        messages = read_result(run_script("scripts/data/sort_imagenet.py", *arguments))
         assert messages == {"classes": 2, "images": 2, "missing": missing}
         positions = sorted(str(path.relative_to(out)) for path in out.rglob("*.JPEG"))
         assert positions == [f"{KINDS[1]}/{IMAGES[1]}", f"{KINDS[0]}/{IMAGES[0]}"]
-    done = call("scripts/data/sort_imagenet.py", *arguments[:2], "--images", tmp_path, "--out", out)
+    done = run_script(
+        "scripts/data/sort_imagenet.py", *arguments[:2], "--images", tmp_path, "--out", out
+    )
     assert (done.returncode, "has none of the images" in done.stderr) == (2, True)

@@ -11,7 +11,7 @@ import pytest
 
 from mvit_multi import dataset as mvit
 from mvit_multi.config import Config as MvitConfig
-from tests.helpers import call, last_json, start, weights
+from tests.helpers import read_result, read_weights, run_script, start_script
 from tsm import dataset as tsm
 from tsm.config import Config as TsmConfig
 from utils.config import ROOT, load_config
@@ -30,33 +30,33 @@ def yaml_of(network_name: str) -> Path:
 
 
 def pack_lists_of(root: Path, out: Path, *more: str, network_name: str = "tsm"):
-    return call(
+    return run_script(
         SCRIPT, "--config_path", yaml_of(network_name), f"--data.root={root}", "--out", out, *more
     )
 
 
 @pytest.fixture(scope="module")
-def near(synthetic, tmp_path_factory) -> Path:
+def near(data_root, tmp_path_factory) -> Path:
     """The synthetic lists in four shards, at a quality that gives the same results."""
     out = tmp_path_factory.mktemp("near")
-    done = pack_lists_of(synthetic, out, "--quality", "1", "--shards", "4")
-    result = last_json(done)
+    done = pack_lists_of(data_root, out, "--quality", "1", "--shards", "4")
+    result = read_result(done)
     assert (result["videos"], result["bad"], result["shards"], result["packed"]) == (32, 0, 8, 32)
     assert result["psnr"]["median"] >= result["psnr"]["lowest"] > 40
     return out
 
 
-def test_mind_data_reads_the_shards(near, synthetic):
+def test_mind_data_reads_the_shards(near, data_root):
     files = [str(file) for file in sorted((near / "train.txt").glob("*.mindrecord"))]
     columns = ["path", "label", "frames", "video"]
     rows = ds.MindDataset(files, columns_list=columns, shuffle=False)
-    listed = [line.rsplit(" ", 1) for line in (synthetic / "train.txt").read_text().splitlines()]
+    listed = [line.rsplit(" ", 1) for line in (data_root / "train.txt").read_text().splitlines()]
     result = {}
     for path, label, frames, video in rows.create_tuple_iterator(output_numpy=True, num_epochs=1):
         result[str(path)] = int(label)
         assert frames > 0
         assert video.tobytes()[:4] == b"zoo2"
-    assert result == {str(synthetic / path): int(label) for path, label in listed}
+    assert result == {str(data_root / path): int(label) for path, label in listed}
 
 
 def test_pages_hold_the_largest_video_of_a_list():
@@ -65,11 +65,11 @@ def test_pages_hold_the_largest_video_of_a_list():
     assert choose_page_size([2**40]) == 2**28
 
 
-def test_an_interrupted_packing_continues_to_the_same_result(synthetic, tmp_path):
+def test_an_interrupted_packing_continues_to_the_same_result(data_root, tmp_path):
     options = ["--shards", "12", "--workers", "1"]
-    undisturbed = last_json(pack_lists_of(synthetic, tmp_path / "whole", *options))
-    arguments = ["--config_path", yaml_of("tsm"), f"--data.root={synthetic}"]
-    process = start(SCRIPT, *arguments, "--out", tmp_path / "cut", *options)
+    undisturbed = read_result(pack_lists_of(data_root, tmp_path / "whole", *options))
+    arguments = ["--config_path", yaml_of("tsm"), f"--data.root={data_root}"]
+    process = start_script(SCRIPT, *arguments, "--out", tmp_path / "cut", *options)
     first = tmp_path / "cut" / "train.txt"
     deadline = time.monotonic() + 60
     while not list(first.glob("*.mindrecord.json")):
@@ -82,7 +82,7 @@ def test_an_interrupted_packing_continues_to_the_same_result(synthetic, tmp_path
     config = load_config(TsmConfig, yaml_of("tsm"), [f"data.packed={tmp_path / 'cut'}"])
     with pytest.raises(ValueError, match=r"data\.packed: .*train\.txt was not packed to its end"):
         tsm.read_records(config, "train")
-    resumed = last_json(pack_lists_of(synthetic, tmp_path / "cut", *options))
+    resumed = read_result(pack_lists_of(data_root, tmp_path / "cut", *options))
     assert 0 < resumed.pop("packed") < undisturbed.pop("packed") == 32
     for key in ("videos", "bytes", "shards", "psnr"):
         assert resumed[key] == undisturbed[key]
@@ -94,11 +94,11 @@ def test_an_interrupted_packing_continues_to_the_same_result(synthetic, tmp_path
     assert not list((tmp_path / "cut").rglob("unfinished"))
 
 
-def test_damage_is_found_named_and_repaired(synthetic, tmp_path):
+def test_damage_is_found_named_and_repaired(data_root, tmp_path):
     """The start of a run finds a shard that was cut; --verify finds a changed byte."""
     options = ["--codec", "jpeg", "--shards", "3"]
-    last_json(pack_lists_of(synthetic, tmp_path, *options))
-    verified = last_json(pack_lists_of(synthetic, tmp_path, "--verify"))
+    read_result(pack_lists_of(data_root, tmp_path, *options))
+    verified = read_result(pack_lists_of(data_root, tmp_path, "--verify"))
     assert (verified["videos"], verified["compared"]) == (32, 24)
     assert verified["psnr"]["lowest"] > 30
     shards = sorted((tmp_path / "train.txt").glob("*.mindrecord"))
@@ -106,44 +106,44 @@ def test_damage_is_found_named_and_repaired(synthetic, tmp_path):
     positions = np.load(tmp_path / "train.txt" / LOCATIONS_FILE)
     data[int(positions[positions["shard"] == 1]["offset"][0]) + 3000] ^= 1
     shards[1].write_bytes(data)
-    result = pack_lists_of(synthetic, tmp_path, "--verify")
+    result = pack_lists_of(data_root, tmp_path, "--verify")
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1].startswith("error: ")
     assert f"{shards[1]}: check sums differ" in result.stderr
     shards[1].write_bytes(data[:-100])
     config = load_config(
-        TsmConfig, yaml_of("tsm"), [f"data.packed={tmp_path}", f"data.root={synthetic}"]
+        TsmConfig, yaml_of("tsm"), [f"data.packed={tmp_path}", f"data.root={data_root}"]
     )
     with pytest.raises(
         ValueError, match=rf"{shards[1]} has {len(data) - 100} of {len(data)} bytes"
     ):
         tsm.read_records(config, "train")
-    assert last_json(pack_lists_of(synthetic, tmp_path, *options))["packed"] == 8, (
+    assert read_result(pack_lists_of(data_root, tmp_path, *options))["packed"] == 8, (
         "one shard of three"
     )
     assert len(tsm.read_records(config, "train")) == 24
 
 
-def test_what_cannot_be_read_is_left_out(synthetic, tmp_path):
+def test_what_cannot_be_read_is_left_out(data_root, tmp_path):
     """A scan finds one video missing; another is cut after the scan."""
     root = tmp_path / "root"
     root.mkdir()
-    (root / "videos").symlink_to(synthetic / "videos")
-    whole = next((synthetic / "videos").rglob("*.mp4")).read_bytes()
+    (root / "videos").symlink_to(data_root / "videos")
+    whole = next((data_root / "videos").rglob("*.mp4")).read_bytes()
     (root / "cut.mp4").write_bytes(whole)
     for name in ("train.txt", "test.txt"):
-        (root / name).write_text((synthetic / "test.txt").read_text() + "cut.mp4 3\nnone.mp4 1\n")
+        (root / name).write_text((data_root / "test.txt").read_text() + "cut.mp4 3\nnone.mp4 1\n")
     scan = ["--config_path", yaml_of("tsm"), f"--data.root={root}", "--out", tmp_path / "scan"]
-    last_json(call("scripts/data/check_videos.py", *scan))
+    read_result(run_script("scripts/data/check_videos.py", *scan))
     (root / "cut.mp4").write_bytes(whole[:3000])
     out = tmp_path / "out"
-    result = last_json(pack_lists_of(root, out, "--codec", "jpeg", "--bad", tmp_path / "scan"))
+    result = read_result(pack_lists_of(root, out, "--codec", "jpeg", "--bad", tmp_path / "scan"))
     assert (result["videos"], result["bad"], result["packed"]) == (16, 4, 18)
     rows = (out / "train.txt" / "bad.tsv").read_text().splitlines()
     assert [row.split("\t")[:2] for row in rows] == [["9", "truncated"], ["10", "missing"]]
     config = load_config(TsmConfig, yaml_of("tsm"), [f"data.packed={out}", f"data.root={root}"])
     assert len(tsm.read_records(config, "train")) == 8
-    (root / "train.txt").write_text((synthetic / "test.txt").read_text())
+    (root / "train.txt").write_text((data_root / "test.txt").read_text())
     with pytest.raises(ValueError, match=r"is not the list that .* was packed from"):
         tsm.read_records(config, "train")
 
@@ -159,48 +159,51 @@ def test_what_cannot_be_read_is_left_out(synthetic, tmp_path):
         (["--network", "resnet50"], "scripts/data/pack_images.py packs images"),
     ],
 )
-def test_user_errors_are_one_line(more, message, synthetic, tmp_path):
+def test_user_errors_are_one_line(more, message, data_root, tmp_path):
     network = "resnet50" if "resnet50" in more else "tsm"
-    done = pack_lists_of(synthetic, tmp_path / "out", *more, network_name=network)
+    done = pack_lists_of(data_root, tmp_path / "out", *more, network_name=network)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_a_pack_has_one_quality(near, synthetic):
-    done = pack_lists_of(synthetic, near, "--quality", "2", "--shards", "4")
+def test_a_pack_has_one_quality(near, data_root):
+    done = pack_lists_of(data_root, near, "--quality", "2", "--shards", "4")
     assert done.returncode == 2
     assert "was begun with another quality (1, now 2)" in done.stderr
 
 
-def test_training_and_evaluation_need_only_the_pack(near, tiny, trained, tmp_path):
+def test_training_and_evaluation_need_only_the_pack(near, tiny_args, tiny_ckpt, tmp_path):
     """Without videos and lists the scores are the same."""
-    arguments = [a for a in tiny if not str(a).startswith("--data.root")]
+    arguments = [a for a in tiny_args if not str(a).startswith("--data.root")]
     arguments += [f"--data.root={tmp_path / 'nothing'}", f"--data.packed={near}"]
-    checkpoint = f"--checkpoint_path={trained}"
-    results = last_json(call("tsm/eval.py", *arguments, checkpoint))
-    expected = last_json(call("tsm/eval.py", *tiny, checkpoint))
+    checkpoint = f"--checkpoint_path={tiny_ckpt}"
+    results = read_result(run_script("tsm/eval.py", *arguments, checkpoint))
+    expected = read_result(run_script("tsm/eval.py", *tiny_args, checkpoint))
     for key in ("top1", "top5", "videos"):
         assert results[key] == expected[key]
     out = f"--run.out={tmp_path / 'run'}"
-    result = last_json(
-        call("tsm/train.py", *arguments, out, "--train.epochs=1", "--train.warmup_epochs=0")
+    result = read_result(
+        run_script("tsm/train.py", *arguments, out, "--train.epochs=1", "--train.warmup_epochs=0")
     )
     assert (result["epochs"], result["steps"]) == (1, 6)
 
 
 @pytest.mark.slow
-def test_two_workers_on_a_pack_equal_one_with_twice_the_batch(near, tiny, two, tmp_path):
+def test_two_workers_on_a_pack_equal_one_with_twice_the_batch(near, tiny_args, pair_args, tmp_path):
     """Each rank reads two of four shards."""
     settings = [f"--data.packed={near}", f"--data.root={tmp_path / 'nothing'}"]
     out = [f"--run.out={tmp_path / name}" for name in ("pair", "alone")]
     frozen = "--train.batch_norm=frozen"
     script = "scripts/run_distribute_train.sh"
-    done = call(script, "tsm", "2", *two[1:], *settings, out[0])
-    pair, alone = last_json(done), last_json(call("tsm/train.py", *tiny, *settings, frozen, out[1]))
+    done = run_script(script, "tsm", "2", *pair_args[1:], *settings, out[0])
+    pair, alone = (
+        read_result(done),
+        read_result(run_script("tsm/train.py", *tiny_args, *settings, frozen, out[1])),
+    )
     assert "ranks share" not in done.stderr
-    first, second = weights(pair["checkpoint"]), weights(alone["checkpoint"])
+    first, second = read_weights(pair["checkpoint"]), read_weights(alone["checkpoint"])
     for name, value in first.items():
         np.testing.assert_allclose(value, second[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
@@ -214,10 +217,10 @@ def rows_of(network_name, config, count: int = 4) -> dict[tuple, tuple]:
 
 
 @pytest.mark.parametrize(("network_name", "kind"), [(tsm, TsmConfig), (x3d, X3dConfig)])
-def test_a_sample_has_the_same_crop_from_the_pack(network_name, kind, near, synthetic, tmp_path):
+def test_a_sample_has_the_same_crop_from_the_pack(network_name, kind, near, data_root, tmp_path):
     """Frames, crop and flip are a function of seed, epoch and sample only."""
     name = network_name.__name__.partition(".")[0]
-    lists = ["data.train_list=train.txt", "data.test_list=test.txt", f"data.root={synthetic}"]
+    lists = ["data.train_list=train.txt", "data.test_list=test.txt", f"data.root={data_root}"]
     plain = load_config(kind, yaml_of(name), [*lists, "data.batch=4"])
     packed = load_config(kind, yaml_of(name), [*lists, "data.batch=4", f"data.packed={near}"])
     expected, result = rows_of(network_name, plain, 0), rows_of(network_name, packed)
@@ -239,7 +242,7 @@ def test_a_sample_has_the_same_crop_from_the_pack(network_name, kind, near, synt
 def test_several_data_sets_are_packed_and_mixed(tmp_path):
     root = tmp_path / "sets"
     draw_sets(root, train_per_motion=2, test_per_motion=1, seed=1)
-    done = last_json(
+    done = read_result(
         pack_lists_of(root, tmp_path / "packed", "--quality", "1", network_name="mvit_multi")
     )
     settings = [

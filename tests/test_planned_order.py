@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from scripts.analysis.plan_allreduce import RANKS, time_positions
-from tests.helpers import run
+from tests.helpers import run_json
 from utils.config import ROOT, load_config
 from utils.distributed.cost_model import Cluster
 from utils.distributed.gradient_timing import count_backward, read_backward, write_backward
@@ -43,7 +43,7 @@ def folder(tmp_path_factory) -> Path:
     """The folder of a plan of the smoke recipe for 8 devices, in the order of a dry run."""
     folder = tmp_path_factory.mktemp("planned")
     arguments = ["--config_path", CONFIG, "--run.amp=O2", f"--out={folder}", *NETWORK]
-    result = run(
+    result = run_json(
         "scripts/analysis/plan_allreduce.py", *arguments, f"--devices={RANKS}", f"--chip={CHIP}"
     )
     (folder / "split.yaml").write_text(result["yaml"])

@@ -17,7 +17,7 @@ import pytest
 from mindspore import Tensor
 from PIL import Image
 
-from tests.helpers import call
+from tests.helpers import run_script
 from tests.numbered_videos import read_number, write_numbered_video
 from utils import signals
 from utils.config import ROOT, load_config
@@ -82,27 +82,27 @@ def by_label(entries: list) -> list:
 
 
 @pytest.fixture(scope="module")
-def filled(tiny, tmp_path_factory) -> Path:
-    return save(load(tiny), tmp_path_factory.mktemp("filled") / "net.ckpt")
+def filled(tiny_args, tmp_path_factory) -> Path:
+    return save(load(tiny_args), tmp_path_factory.mktemp("filled") / "net.ckpt")
 
 
 @pytest.fixture(scope="module")
-def online(tiny, tmp_path_factory) -> Path:
-    return save(load(tiny, ONLINE), tmp_path_factory.mktemp("online") / "net.ckpt")
+def online(tiny_args, tmp_path_factory) -> Path:
+    return save(load(tiny_args, ONLINE), tmp_path_factory.mktemp("online") / "net.ckpt")
 
 
 @pytest.fixture(scope="module")
-def videos(synthetic) -> list:
-    return sorted((synthetic / "videos" / "test").glob("*.mp4"))
+def videos(data_root) -> list:
+    return sorted((data_root / "videos" / "test").glob("*.mp4"))
 
 
 @pytest.mark.parametrize("network", ["tsm", "x3d"])
-def test_scores_are_those_of_an_evaluation(network, tiny, synthetic, tmp_path):
+def test_scores_are_those_of_an_evaluation(network, tiny_args, data_root, tmp_path):
     """The same views, one compilation for videos of different lengths."""
     if network == "x3d":
         config = ROOT / "x3d" / "configs" / "x3d_smoke.yaml"
-        tiny = ["", config, f"--data.root={synthetic}", *(f"--{word}" for word in TINY["x3d"])]
-    cfg = load(tiny, network=network)
+        tiny_args = ["", config, f"--data.root={data_root}", *(f"--{word}" for word in TINY["x3d"])]
+    cfg = load(tiny_args, network=network)
     dataset = find_network(network).dataset
     rows = dataset.EvalVideos(dataset.read_records(cfg, "test"), cfg, Runtime())
     result = predictor(cfg, network, save(cfg, tmp_path / "net.ckpt", network), tmp_path)
@@ -172,14 +172,14 @@ def test_an_image(tmp_path):
         result.predict(str(config), "yaml")
 
 
-def test_one_broken_video_among_others(tiny, filled, videos, tmp_path):
+def test_one_broken_video_among_others(tiny_args, filled, videos, tmp_path):
     """The others are predicted; the broken one is named; status 1."""
     broken = tmp_path / "broken.mp4"
     broken.write_bytes(videos[0].read_bytes()[:1500])
     twin = tmp_path / videos[0].name
     shutil.copy(videos[0], twin)
     arguments = [videos[0], broken, twin, "--top", "3", "--window", "0.5", "--step=0.25"]
-    done = call("scripts/predict.py", *tiny, "--checkpoint_path", filled, *arguments)
+    done = run_script("scripts/predict.py", *tiny_args, "--checkpoint_path", filled, *arguments)
     assert done.returncode == 1, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error")]
     assert str(broken) in line
@@ -278,9 +278,9 @@ def test_odd_names_of_videos_get_their_files(tmp_path, capsys):
     assert any(line.startswith(rf"{tmp_path}/\x1b[2J$.mp4") for line in lines)
 
 
-def test_a_video_whose_name_is_too_long_is_a_mistake(tiny, filled):
+def test_a_video_whose_name_is_too_long_is_a_mistake(tiny_args, filled):
     checkpoint = ["--checkpoint_path", filled]
-    done = call("scripts/predict.py", *tiny, *checkpoint, "\x1b" + "n" * 300)
+    done = run_script("scripts/predict.py", *tiny_args, *checkpoint, "\x1b" + "n" * 300)
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
     assert last.startswith(r"error: \x1bnnn")
@@ -288,13 +288,13 @@ def test_a_video_whose_name_is_too_long_is_a_mistake(tiny, filled):
 
 
 def test_control_characters_in_class_names_are_escaped(
-    main, tiny, filled, videos, tmp_path, capsys
+    main, tiny_args, filled, videos, tmp_path, capsys
 ):
     names = ["\x1b[2Jone", "two\x9b31m", "\u202ethree", "a\x0bb", "c\x85d", "e\u2028f", "\x07"]
     (tmp_path / "names.txt").write_text("\n".join([*names, "n" * 100_000]), encoding="utf-8")
     options = {"labels": tmp_path / "names.txt", "top": 8, "out": tmp_path / "out"}
     options = {"checkpoint_path": filled, "videos": [str(videos[0])], **options}
-    assert main(find_network("tsm"), load(tiny), **options) == 0
+    assert main(find_network("tsm"), load(tiny_args), **options) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + 8 + 1
     assert all(line.isprintable() for line in lines)
@@ -333,9 +333,9 @@ def test_memory_does_not_grow_with_the_length(tmp_path):
     assert max(sizes[3:]) - sizes[2] < 70e6
 
 
-def test_a_stream_equals_the_offline_network_frame_by_frame(tiny, online, videos, tmp_path):
-    arguments = [*tiny, *ONLINE, "--checkpoint_path", online, "--stream", videos[0]]
-    done = call("scripts/predict.py", *arguments, "--fps", "1000", "--out", tmp_path)
+def test_a_stream_equals_the_offline_network_frame_by_frame(tiny_args, online, videos, tmp_path):
+    arguments = [*tiny_args, *ONLINE, "--checkpoint_path", online, "--stream", videos[0]]
+    done = run_script("scripts/predict.py", *arguments, "--fps", "1000", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     *messages, last = map(json.loads, done.stdout.splitlines())
     heading, *rows = csv.reader(Path(last["csv"]).read_text().splitlines())
@@ -350,7 +350,7 @@ def test_a_stream_equals_the_offline_network_frame_by_frame(tiny, online, videos
         frames, fps = source.frames(range(len(source))), source.fps
     assert last["frames"] == len(frames) == len(result) == len(messages)
     whole = [f"--data.segments={len(frames)}", "--model.consensus=identity"]
-    cfg = load(tiny, ["--model.online=true", *whole])
+    cfg = load(tiny_args, ["--model.online=true", *whole])
     net = inference.load_network(TSM, cfg, online, NETWORK.classifier)
     clip = make_test_views(frames, 1, len(frames), cfg.data.resize, cfg.test_crop, 1)
     scores = net(Tensor(clip)).asnumpy()[0].astype(np.float64)  # (T, classes)
@@ -385,13 +385,13 @@ class Camera:
 REAL = cv2.VideoCapture
 
 
-def test_ctrl_c_ends_a_camera_with_what_was_seen(tiny, online, videos, tmp_path, monkeypatch):
+def test_ctrl_c_ends_a_camera_with_what_was_seen(tiny_args, online, videos, tmp_path, monkeypatch):
     from tsm import predict as prediction
     from tsm import streaming
 
     camera = Camera(videos[0])
     monkeypatch.setattr(cv2, "VideoCapture", lambda number: camera if number == 3 else REAL(""))
-    cfg = load(tiny, ONLINE)
+    cfg = load(tiny_args, ONLINE)
     (head,) = prediction.build_heads(cfg)
     result = streaming.run_stream(cfg, online, "3", head, 5, 1000.0, tmp_path)
     assert (result["frames"], result["interrupted"], camera.released) == (6, True, True)
@@ -403,11 +403,11 @@ def test_ctrl_c_ends_a_camera_with_what_was_seen(tiny, online, videos, tmp_path,
     assert len(signals.handlers) == 1
 
 
-def test_frames_a_second_of_a_stream(tiny):
+def test_frames_a_second_of_a_stream(tiny_args):
     from tsm import streaming
 
-    assert streaming.compute_frame_rate(load(tiny, ONLINE), 30.0) == pytest.approx(4 / 3)
-    dense = load(tiny, [*ONLINE, "--data.sampling=dense"])
+    assert streaming.compute_frame_rate(load(tiny_args, ONLINE), 30.0) == pytest.approx(4 / 3)
+    dense = load(tiny_args, [*ONLINE, "--data.sampling=dense"])
     assert streaming.compute_frame_rate(dense, 32.0) == pytest.approx(2.0)
     taken = [k for k, _ in streaming.subsample_frames(((k, None) for k in range(31)), 5 / 15)]
     assert taken == list(range(0, 31, 3))
@@ -415,7 +415,7 @@ def test_frames_a_second_of_a_stream(tiny):
     assert len(list(streaming.subsample_frames(((k, None) for k in range(300)), 8 / 3 / 30))) == 27
 
 
-def test_folders_of_frames_and_of_flow(tiny, tmp_path):
+def test_folders_of_frames_and_of_flow(tiny_args, tmp_path):
     """Flow is shown by its x, in grey; the views are those of the evaluation's frames."""
     from tsm import predict as prediction
 
@@ -426,7 +426,7 @@ def test_folders_of_frames_and_of_flow(tiny, tmp_path):
                 tmp_path / f"flow_{axis}_{k:05d}.jpg"
             )
     flow = ["--data.source=frames", "--data.modality=flow", "--data.frames_per_segment=2"]
-    cfg = load(tiny, [*flow, "--data.image_tmpl=flow_{}_{:05d}.jpg", "--eval.crops=10"])
+    cfg = load(tiny_args, [*flow, "--data.image_tmpl=flow_{}_{:05d}.jpg", "--eval.crops=10"])
     (head,) = prediction.build_heads(cfg)
     with prediction.open_source(str(tmp_path), cfg) as source:
         assert len(source) == 7
@@ -514,11 +514,11 @@ def main():
         (["VIDEO", "--out=VIDEO"], "--out: cannot write"),
     ],
 )
-def test_a_mistake_is_reported(main, tiny, filled, synthetic, videos, tmp_path, words, said):
+def test_a_mistake_is_reported(main, tiny_args, filled, data_root, videos, tmp_path, words, said):
     from utils import cli
 
     (tmp_path / "broken.mp4").write_bytes(videos[0].read_bytes()[:1500])
-    real = {"VIDEO": videos[0], "LIST": synthetic / "train.txt", "BROKEN": tmp_path / "broken.mp4"}
+    real = {"VIDEO": videos[0], "LIST": data_root / "train.txt", "BROKEN": tmp_path / "broken.mp4"}
     real["FOLDER"] = videos[0].parent
     for name, path in real.items():
         words = [word.replace(name, str(path)) for word in words]
@@ -526,7 +526,7 @@ def test_a_mistake_is_reported(main, tiny, filled, synthetic, videos, tmp_path, 
 
     def predict() -> None:
         options = parser.parse([*required, *words])[2]
-        main(find_network("tsm"), load(tiny), **{"out": tmp_path / "out", **options})
+        main(find_network("tsm"), load(tiny_args), **{"out": tmp_path / "out", **options})
 
     with pytest.raises(ValueError, match=said):
         predict()
@@ -540,10 +540,10 @@ def test_a_mistake_is_reported(main, tiny, filled, synthetic, videos, tmp_path, 
         (["BROKEN"], "broken.mp4 with pyav: it does not open"),
     ],
 )
-def test_a_mistake_is_one_line_and_status_2(tiny, filled, tmp_path, words, said):
+def test_a_mistake_is_one_line_and_status_2(tiny_args, filled, tmp_path, words, said):
     (tmp_path / "broken.mp4").write_bytes(os.urandom(2000))
     words = [word.replace("BROKEN", str(tmp_path / "broken.mp4")) for word in words]
-    done = call("scripts/predict.py", *tiny, "--checkpoint_path", filled, *words)
+    done = run_script("scripts/predict.py", *tiny_args, "--checkpoint_path", filled, *words)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
     assert said in done.stderr
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.helpers import free_port, launch
+from tests.helpers import pick_port, start_launcher
 from utils.config import ROOT
 from utils.distributed import rendezvous
 from utils.distributed.launch_config import Job, listen
@@ -102,7 +102,7 @@ def assert_same_plan(first: Opening, second: Opening) -> None:
 
 @pytest.mark.parametrize("name", STRANGERS)
 def test_a_stranger_before_node_1_is_dropped(name):
-    port = int(free_port())
+    port = int(pick_port())
     first = Opening(make_job(0, port))
     with connect(port, STRANGERS[name]):
         assert_same_plan(first, Opening(make_job(1, port)))
@@ -111,7 +111,7 @@ def test_a_stranger_before_node_1_is_dropped(name):
 
 
 def test_many_silent_strangers_do_not_block_node_1():
-    port = int(free_port())
+    port = int(pick_port())
     first = Opening(make_job(0, port))
     with contextlib.ExitStack() as stack:
         for _ in range(3 * rendezvous.MAX_PENDING):
@@ -121,7 +121,7 @@ def test_many_silent_strangers_do_not_block_node_1():
 
 
 def test_strangers_do_not_fill_the_log():
-    port = int(free_port())
+    port = int(pick_port())
     first = Opening(make_job(0, port))
     for _ in range(rendezvous.MAX_WARNINGS):
         for data in (b"x\n", OWN_GREETING + HELLO):
@@ -134,7 +134,7 @@ def test_strangers_do_not_fill_the_log():
 
 def test_a_silent_stranger_is_dropped_after_a_while(monkeypatch):
     monkeypatch.setattr(rendezvous, "HANDSHAKE_TIMEOUT", 0.3)
-    port = int(free_port())
+    port = int(pick_port())
     first = Opening(make_job(0, port))
     with connect(port) as stranger:
         assert stranger.recv(100).startswith(GREETING)
@@ -144,7 +144,7 @@ def test_a_silent_stranger_is_dropped_after_a_while(monkeypatch):
 
 
 def test_the_port_is_closed_while_the_job_runs():
-    port = int(free_port())
+    port = int(pick_port())
 
     async def run() -> None:
         nodes = [Rendezvous(make_job(node, port)) for node in (0, 1)]
@@ -164,7 +164,7 @@ def test_the_port_is_closed_while_the_job_runs():
     "data", [b"", b'{"port":1,"logs":"x"}\n', OWN_GREETING, OWN_GREETING + b'{"port":1}\n']
 )
 def test_node_1_leaves_a_stranger_at_the_port_of_node_0(data):
-    port = int(free_port())
+    port = int(pick_port())
     with listen("127.0.0.1", port) as listener:
         second = Opening(make_job(1, port))
         stranger, _ = listener.accept()
@@ -176,7 +176,7 @@ def test_node_1_leaves_a_stranger_at_the_port_of_node_0(data):
 
 
 def test_another_token_is_named_on_both_nodes():
-    port = int(free_port())
+    port = int(pick_port())
     first = Opening(make_job(0, port, timeout=2, token="one"))
     second = Opening(make_job(1, port, timeout=2, token="another"))
     for node in (first, second):
@@ -243,7 +243,7 @@ def test_the_token_is_not_shown():
 
 def test_a_job_with_strangers_at_its_port_ends_well():
     """Two real launchers; all strangers connect again and again, before and after node 1 joins."""
-    port = free_port()
+    port = pick_port()
     ended = threading.Event()
 
     def connect_repeatedly() -> None:
@@ -263,9 +263,9 @@ def test_a_job_with_strangers_at_its_port_ends_well():
     }
     try:
         arguments = ["1", ROOT / "tests" / "fake_worker.py"]
-        first = launch(*arguments, **variables, NODE_RANK="0")
+        first = start_launcher(*arguments, **variables, NODE_RANK="0")
         time.sleep(3)
-        second = launch(*arguments, **variables, NODE_RANK="1")
+        second = start_launcher(*arguments, **variables, NODE_RANK="1")
         (output, errors), (_, others) = (node.communicate(timeout=200) for node in (first, second))
     finally:
         ended.set()

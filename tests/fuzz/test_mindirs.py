@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.fuzz.damage import mutate
-from tests.helpers import call
+from tests.helpers import run_script
 from tests.test_export import TSM, export_toy
 from utils.export import mindir
 
@@ -28,7 +28,7 @@ def seed(request) -> int:
 
 
 def check(sound: Path, folder: Path, first: int, count: int) -> None:
-    done = call("tests/fuzz/mindirs.py", sound, folder, first, count)
+    done = run_script("tests/fuzz/mindirs.py", sound, folder, first, count)
     assert done.returncode == 0, (done.stdout.splitlines()[-1:], done.stderr[-2000:])
     lines = map(json.loads, done.stdout.splitlines())
     unharmed, *results = [line for line in lines if "seed" in line]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import free_port, rank_table, write_json
+from tests.helpers import build_rank_table, pick_port, write_json
 from utils.distributed import devices
 from utils.distributed.launch_config import (
     check_devices,
@@ -134,13 +134,13 @@ def test_hccl_time_limits_are_set_under_mpirun_unless_the_user_sets_them(role):
 
 
 def test_a_rank_table_replaces_nodes_master_and_rank(tmp_path):
-    path = write_json(tmp_path / "hccl.json", rank_table(devices=4))
-    variables = {"RANK_TABLE_FILE": path, "MASTER_PORT": free_port()}
+    path = write_json(tmp_path / "hccl.json", build_rank_table(devices=4))
+    variables = {"RANK_TABLE_FILE": path, "MASTER_PORT": pick_port()}
     for rank in "01":
         job = read_job(["4", "tsm/train.py"], {**variables, "NODE_RANK": rank})
         assert (job.nodes, job.node, job.master) == (2, int(rank), "127.0.0.1")
         assert str(job.table) == path
-    other = rank_table(devices=4)
+    other = build_rank_table(devices=4)
     other["server_list"][0]["server_id"] = "192.0.2.1"
     path = write_json(tmp_path / "hccl.json", other)
     job = read_job(["4", "tsm/train.py"], {"RANK_TABLE_FILE": path, "NODE_RANK": ""})
@@ -158,26 +158,26 @@ def edit(content: dict, *keys, value) -> dict:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (edit(rank_table(), "status", value="initializing"), "status is 'initializing'"),
+        (edit(build_rank_table(), "status", value="initializing"), "status is 'initializing'"),
         (
-            edit(rank_table(), "server_count", value="3"),
+            edit(build_rank_table(), "server_count", value="3"),
             "server_count is 3, server_list has 2",
         ),
         (
-            edit(rank_table(), "server_list", 1, "device", value=[]),
+            edit(build_rank_table(), "server_list", 1, "device", value=[]),
             "the same number of devices",
         ),
-        (edit(rank_table(), *DEVICE, "rank_id", value="0"), "from 0 to 1"),
+        (edit(build_rank_table(), *DEVICE, "rank_id", value="0"), "from 0 to 1"),
         (
-            edit(rank_table(), *DEVICE, "device_id", value="4"),
+            edit(build_rank_table(), *DEVICE, "device_id", value="4"),
             "from 0 in the",
         ),
         (
-            edit(rank_table(), *DEVICE, "rank_id", value="x"),
+            edit(build_rank_table(), *DEVICE, "rank_id", value="x"),
             "invalid literal",
         ),
         (
-            edit(rank_table(), "server_list", 1, value={}),
+            edit(build_rank_table(), "server_list", 1, value={}),
             "missing or misplaced: 'device'",
         ),
         ([], "missing or misplaced"),
@@ -198,7 +198,7 @@ def test_a_wrong_rank_table_is_refused_with_the_reason(content, words, tmp_path)
     ],
 )
 def test_a_rank_table_must_agree_with_the_other_settings(devices, variables, words, tmp_path):
-    path = write_json(tmp_path / "hccl.json", rank_table())
+    path = write_json(tmp_path / "hccl.json", build_rank_table())
     with pytest.raises(ValueError, match=words):
         read_job([devices, "tsm/train.py"], {"RANK_TABLE_FILE": path, **variables})
 
