@@ -1,4 +1,4 @@
-"""Training, evaluation and scan with lists that contain hostile videos."""
+"""Training, evaluation and scan of annotation files that contain hostile videos."""
 
 import os
 import shutil
@@ -46,7 +46,7 @@ def write_videos(folder) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def hostile(synthetic, tmp_path_factory):
-    """A copy of the synthetic videos, with five bad and three unusual ones in each list."""
+    """A copy of the synthetic videos; each list also has five bad and three unusual videos."""
     root = tmp_path_factory.mktemp("hostile") / "root"
     shutil.copytree(synthetic, root)
     lines = b"".join(name + b" 0\n" for name in write_videos(root))
@@ -55,14 +55,11 @@ def hostile(synthetic, tmp_path_factory):
     return root
 
 
-def test_training_and_evaluation_leave_out_unreadable_videos(tiny, hostile, tmp_path):
-    shared = [*tiny, f"--data.root={hostile}"]
-    more = [
-        f"--run.out={tmp_path / 'run'}",
-        "--data.max_unreadable=0.5",
-        "--eval.allow_unreadable=true",
-    ]
-    done = call("tsm/train.py", *shared, *more)
+def test_training_and_evaluation_skip_unreadable_videos(tiny, hostile, tmp_path):
+    arguments = [*tiny, f"--data.root={hostile}"]
+    allow = "--eval.allow_unreadable=true"
+    more = [f"--run.out={tmp_path / 'run'}", "--data.max_unreadable=0.5", allow]
+    done = call("tsm/train.py", *arguments, *more)
     checkpoint = last_json(done)["checkpoint"]
     assert done.stderr.count("unreadable video: ") >= len(REFUSED)
     for text in (done.stderr, (tmp_path / "run" / "run.log").read_text()):
@@ -71,16 +68,15 @@ def test_training_and_evaluation_leave_out_unreadable_videos(tiny, hostile, tmp_
         assert "title.mp4" not in text
         assert "caf" not in text
     report = tmp_path / "report"
-    more = ["--checkpoint_path", checkpoint, "--eval.allow_unreadable=true", f"--report={report}"]
-    result = last_json(call("tsm/eval.py", *shared, *more))
+    more = ["--checkpoint_path", checkpoint, allow, f"--report={report}"]
+    result = last_json(call("tsm/eval.py", *arguments, *more))
     assert result["unreadable"] == len(REFUSED)
     assert b"caf\xe9.mp4" in (report / "scores.csv").read_bytes()
 
 
-def test_a_scan_counts_every_kind(tiny, hostile, tmp_path):
-    done = call(
-        "scripts/data/check_videos.py", *tiny, f"--data.root={hostile}", f"--out={tmp_path}"
-    )
+def test_a_scan_counts_every_kind_of_bad_video(tiny, hostile, tmp_path):
+    arguments = [*tiny, f"--data.root={hostile}", f"--out={tmp_path}"]
+    done = call("scripts/data/check_videos.py", *arguments)
     kinds = {"broken": 2, "wrong extension": 2, "truncated": 1}
     assert last_json(done)["kinds"] == {kind: 2 * count for kind, count in kinds.items()}
     lines = (tmp_path / "train.txt").read_bytes().splitlines()

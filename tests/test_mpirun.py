@@ -1,4 +1,4 @@
-"""Workers that mpirun has started: played by its variables, and by itself where it is installed."""
+"""Workers that mpirun starts: simulated by its variables, and with mpirun if it is installed."""
 
 import json
 import os
@@ -17,19 +17,19 @@ from utils.config import ROOT
 TRAIN = ROOT / "tsm" / "train.py"
 
 
-def test_mpirun_without_its_worker_script_is_told_about_it(tiny):
+def test_training_under_mpirun_without_launch_mpi_is_a_user_error(tiny):
     done = call("tsm/train.py", *tiny, environment={"OMPI_COMM_WORLD_SIZE": "2"})
     assert done.returncode == 2
     assert "scripts/launch_mpi.py" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow
-def test_two_processes_of_mpirun_train_as_two_of_msrun(two, pair, tmp_path):
-    """mpirun is played by its variables: what it does besides is to start and end processes."""
+def test_two_ranks_of_mpirun_train_the_same_weights_as_two_of_msrun(two, pair, tmp_path):
+    """The test sets the variables of mpirun and starts the processes as mpirun would."""
     port, ranks = free_port(), []
     for rank in ("1", "0"):
-        given = {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank}
-        given |= {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+        variables = {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank}
+        variables |= {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
         command = [sys.executable, ROOT / "scripts" / "launch_mpi.py", TRAIN, *two]
         ranks.append(
             subprocess.Popen(
@@ -37,13 +37,13 @@ def test_two_processes_of_mpirun_train_as_two_of_msrun(two, pair, tmp_path):
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                env={**environment(), **given, "MASTER_PORT": port},
+                env={**environment(), **variables, "MASTER_PORT": port},
             )
         )
-    (second, others), (first, errors) = (rank.communicate(timeout=200) for rank in ranks)
-    assert [rank.returncode for rank in ranks] == [0, 0], errors + others
-    assert json.loads(first.splitlines()[-1])["steps"] == 12
-    assert second == "", "its log is in out/logs"
+    (output_1, errors_1), (output_0, errors_0) = (rank.communicate(timeout=200) for rank in ranks)
+    assert [rank.returncode for rank in ranks] == [0, 0], errors_0 + errors_1
+    assert json.loads(output_0.splitlines()[-1])["steps"] == 12
+    assert output_1 == "", "rank 1 logs to out/logs"
     assert_same(pair[1]["checkpoint"], tmp_path / "run" / "epoch_002.ckpt")
 
 
@@ -56,7 +56,9 @@ def mpirun() -> list:
 
 
 @pytest.mark.slow
-def test_mpirun_itself_trains_the_same_and_ends_all(mpirun, two, pair, tmp_path):
+def test_mpirun_trains_the_same_weights_and_ends_all_ranks_after_a_kill(
+    mpirun, two, pair, tmp_path
+):
     out = tmp_path / "run"
     command = [*mpirun, "-x", f"MASTER_PORT={free_port()}", sys.executable]
     command += [ROOT / "scripts" / "launch_mpi.py", TRAIN, *two, "--run.save_steps=1"]
@@ -66,13 +68,13 @@ def test_mpirun_itself_trains_the_same_and_ends_all(mpirun, two, pair, tmp_path)
     while position(out) < 3:
         assert job.poll() is None, job.stderr.read()
         time.sleep(0.01)
-    family = psutil.Process(job.pid).children(recursive=True)
-    second = [p for p in family if p.environ().get("MS_NODE_ID") == "1"]
-    os.kill(second[0].pid, signal.SIGKILL)
+    processes = psutil.Process(job.pid).children(recursive=True)
+    rank_1 = [p for p in processes if p.environ().get("MS_NODE_ID") == "1"]
+    os.kill(rank_1[0].pid, signal.SIGKILL)
     _, errors = job.communicate(timeout=60)
     assert job.returncode != 0
     assert "rank 1 was killed by SIGKILL" in errors
-    assert not psutil.wait_procs(family, timeout=10)[1]
+    assert not psutil.wait_procs(processes, timeout=10)[1]
     done = subprocess.run([*map(str, command)], env=environment(), **options, timeout=200)
     assert last_json(done)["steps"] == 12
     assert_same(pair[1]["checkpoint"], out / "epoch_002.ckpt")

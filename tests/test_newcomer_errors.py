@@ -365,10 +365,7 @@ TOOLS = {
         "--source: nowhere is not a folder",
     ),
     "clips from nowhere": ("benchmarks/measure_data.py --videos nowhere", "nowhere is no folder"),
-    "no script": (
-        "scripts/launch.py 2 none.py",
-        "SCRIPT none.py: no such file; name one like",
-    ),
+    "no script": ("scripts/launch.py 2 none.py", "SCRIPT none.py: no such file; name one like"),
     "devices of a job in words": ("scripts/launch.py two tsm/train.py", "not two"),
 }
 ROWS = {**YAML, **SETTINGS, **DATA, **WEIGHTS, **CONVERSION, **TOOLS}

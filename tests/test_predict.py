@@ -461,8 +461,7 @@ def test_builtin_names():
             assert names == sorted(names), "labels are places in the alphabet"
     assert find_class_names(None, "jester", 27)[2] == "No gesture"
     pairs = load_config(
-        find_network("tsm").config,
-        ROOT / "tsm" / "configs" / "tsm_r50_sthv2_8f_swap.yaml",
+        find_network("tsm").config, ROOT / "tsm" / "configs" / "tsm_r50_sthv2_8f_swap.yaml"
     ).data.swap_labels
     for a, b in pairs:  # published with the network
         names = find_class_names(None, "ssv2", 174)

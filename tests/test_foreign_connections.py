@@ -1,4 +1,4 @@
-"""Foreign connections to the port of a job on several nodes: dropped, and the job continues."""
+"""Foreign connections to the port of a job on several nodes are dropped; the job continues."""
 
 import asyncio
 import contextlib
@@ -13,19 +13,14 @@ from tests.helpers import free_port, launch
 from utils.config import ROOT
 from utils.distributed import rendezvous
 from utils.distributed.launch_config import Job, listen
-from utils.distributed.rendezvous import (
-    GREETING,
-    Peer,
-    Rendezvous,
-    derive_key,
-)
+from utils.distributed.rendezvous import GREETING, Peer, Rendezvous, derive_key
 
 HELLO = b'{"nodes":2,"devices":1,"node":1}\n'
 OWN_GREETING = GREETING + b"0" * 32 + b"\n"
-STRANGERS = {
+FOREIGN_DATA = {
     "a list for a node": b'{"nodes":2,"devices":1,"node":[1]}\n',
     "60,000 brackets": b"[" * 60000 + b"\n",
-    "a list that has ended": HELLO + b'{"finished":[1]}\n',
+    "a list for a status": HELLO + b'{"finished":[1]}\n',
     "half a failure": HELLO + b'{"line":"x"}\n',
     "an empty object": b"{}\n",
     "half a line": b'{"nodes":2,"dev',
@@ -80,14 +75,14 @@ def connect(port: int, data: bytes = b"") -> socket.socket:
     deadline = time.monotonic() + 10
     while True:
         try:
-            stranger = socket.create_connection(("127.0.0.1", port), timeout=5)
+            connection = socket.create_connection(("127.0.0.1", port), timeout=5)
             break
         except ConnectionRefusedError:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-    with contextlib.suppress(OSError):  # node 0 may hang up before it has read everything
-        stranger.sendall(data)
-    return stranger
+    with contextlib.suppress(OSError):  # node 0 may close the connection before it has read all
+        connection.sendall(data)
+    return connection
 
 
 def assert_same_plan(first: Opening, second: Opening) -> None:
@@ -100,17 +95,17 @@ def assert_same_plan(first: Opening, second: Opening) -> None:
         node.finish()
 
 
-@pytest.mark.parametrize("name", STRANGERS)
-def test_a_stranger_before_node_1_is_dropped(name):
+@pytest.mark.parametrize("name", FOREIGN_DATA)
+def test_a_foreign_connection_before_node_1_is_dropped(name):
     port = int(free_port())
     first = Opening(make_job(0, port))
-    with connect(port, STRANGERS[name]):
+    with connect(port, FOREIGN_DATA[name]):
         assert_same_plan(first, Opening(make_job(1, port)))
     assert all(line.startswith(DROPPED) for line in first.lines)
     assert len(first.lines) == (name not in ("half a line", "silence", "a greeting alone"))
 
 
-def test_many_silent_strangers_do_not_block_node_1():
+def test_silent_foreign_connections_do_not_block_node_1():
     port = int(free_port())
     first = Opening(make_job(0, port))
     with contextlib.ExitStack() as stack:
@@ -120,25 +115,25 @@ def test_many_silent_strangers_do_not_block_node_1():
     assert 0 < len(first.lines) <= rendezvous.MAX_WARNINGS
 
 
-def test_strangers_do_not_fill_the_log():
+def test_foreign_connections_do_not_fill_the_log():
     port = int(free_port())
     first = Opening(make_job(0, port))
     for _ in range(rendezvous.MAX_WARNINGS):
         for data in (b"x\n", OWN_GREETING + HELLO):
-            with connect(port, data) as stranger, contextlib.suppress(ConnectionResetError):
-                while stranger.recv(100):
+            with connect(port, data) as connection, contextlib.suppress(ConnectionResetError):
+                while connection.recv(100):
                     pass
     assert_same_plan(first, Opening(make_job(1, port)))
     assert len(first.lines) == rendezvous.MAX_WARNINGS
 
 
-def test_a_silent_stranger_is_dropped_after_a_while(monkeypatch):
+def test_a_silent_foreign_connection_is_dropped_after_a_timeout(monkeypatch):
     monkeypatch.setattr(rendezvous, "HANDSHAKE_TIMEOUT", 0.3)
     port = int(free_port())
     first = Opening(make_job(0, port))
-    with connect(port) as stranger:
-        assert stranger.recv(100).startswith(GREETING)
-        assert stranger.recv(100) == b""
+    with connect(port) as connection:
+        assert connection.recv(100).startswith(GREETING)
+        assert connection.recv(100) == b""
     assert_same_plan(first, Opening(make_job(1, port)))
     assert first.lines == [f"{DROPPED}it sent nothing"]
 
@@ -163,19 +158,19 @@ def test_the_port_is_closed_while_the_job_runs():
 @pytest.mark.parametrize(
     "data", [b"", b'{"port":1,"logs":"x"}\n', OWN_GREETING, OWN_GREETING + b'{"port":1}\n']
 )
-def test_node_1_leaves_a_stranger_at_the_port_of_node_0(data):
+def test_node_1_leaves_a_foreign_server_at_the_port_of_node_0(data):
     port = int(free_port())
     with listen("127.0.0.1", port) as listener:
         second = Opening(make_job(1, port))
-        stranger, _ = listener.accept()
-        stranger.sendall(data)
+        connection, _ = listener.accept()
+        connection.sendall(data)
         time.sleep(0.3)
         assert second.plan is None
-        stranger.close()
+        connection.close()
     assert_same_plan(Opening(make_job(0, port)), second)
 
 
-def test_another_token_is_named_on_both_nodes():
+def test_different_tokens_are_named_on_both_nodes():
     port = int(free_port())
     first = Opening(make_job(0, port, timeout=2, token="one"))
     second = Opening(make_job(1, port, timeout=2, token="another"))
@@ -188,7 +183,7 @@ def test_another_token_is_named_on_both_nodes():
 
 @contextlib.asynccontextmanager
 async def connect_peers(*keys: bytes):
-    """A Peer for node key on the two ends of connections between them."""
+    """The two ends of a connection as Peers, with the first and the last of `keys`."""
     accepted: asyncio.Queue = asyncio.Queue()
     server = await asyncio.start_server(lambda *streams: accepted.put_nowait(streams), "127.0.0.1")
     streams = await asyncio.open_connection(*server.sockets[0].getsockname())
@@ -237,30 +232,26 @@ def test_an_unknown_message_ends_only_the_connection():
         asyncio.run(run(message))
 
 
-def test_the_token_is_not_shown():
+def test_a_job_does_not_print_its_token():
     assert "secret" not in repr(make_job(0, 8118, token="secret"))
 
 
-def test_a_job_with_strangers_at_its_port_ends_well():
-    """Two real launchers; all strangers connect again and again, before and after node 1 joins."""
+def test_a_job_completes_despite_foreign_connections():
+    """Two launchers; foreign connections come repeatedly, before and after node 1 joins."""
     port = free_port()
     ended = threading.Event()
 
     def connect_repeatedly() -> None:
         while not ended.is_set():
-            for data in STRANGERS.values():
+            for data in FOREIGN_DATA.values():
                 with contextlib.suppress(OSError):
                     socket.create_connection(("127.0.0.1", int(port)), timeout=1).sendall(data)
             time.sleep(0.05)
 
-    strangers = threading.Thread(target=connect_repeatedly)
-    strangers.start()
-    variables = {
-        "NODES": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-        "ZOO_JOB_TOKEN": "s3",
-    }
+    foreign = threading.Thread(target=connect_repeatedly)
+    foreign.start()
+    variables = {"NODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    variables["ZOO_JOB_TOKEN"] = "s3"
     try:
         arguments = ["1", ROOT / "tests" / "fake_worker.py"]
         first = launch(*arguments, **variables, NODE_RANK="0")
@@ -269,7 +260,7 @@ def test_a_job_with_strangers_at_its_port_ends_well():
         (output, errors), (_, others) = (node.communicate(timeout=200) for node in (first, second))
     finally:
         ended.set()
-        strangers.join()
+        foreign.join()
     assert (first.returncode, second.returncode) == (0, 0), errors + others
     assert json.loads(output) == {"rank": 0}
     assert "Traceback" not in errors + others
