@@ -1,9 +1,9 @@
-"""Every mistake that a newcomer can make along the documents, made on purpose.
+"""Errors that new users make while they follow the documents; each is reported in one line.
 
-A row is a command and what its one line must say: what happened, where, what to do. Commands run in
-this process, up to where they would exit; tests/test_bad_input.py runs some as a user does. To add
-one, write a row: {tiny} are the arguments of a small run, {bad} is a folder of spoilt files and the
-current folder, {new} one that is not there yet.
+A row is a command and the words of its error message: the cause, the file or setting, the remedy.
+Commands run in this process until they would exit; tests/test_bad_input.py runs some in a process.
+In a row, {tiny} are the arguments of a small run, {bad} is a folder of damaged files and the
+current folder, and {new} is a folder that does not exist.
 """
 
 import pickle
@@ -27,7 +27,7 @@ LISTS, PACK = "scripts/data/make_lists.py", "scripts/data/pack_videos.py --data.
 SMOKE = "--config_path tsm/configs/tsm_smoke.yaml"
 OTHER = "is it of another network, or of other settings under model?"
 
-# name: (command, what its line must say)
+# name: (command, words of its error message)
 YAML = {
     "misspelt yaml": (
         "tsm/train.py --config_path tsm/configs/tsm_smoek.yaml",
@@ -71,7 +71,7 @@ YAML = {
         "tsm/train.py --config_path section.yaml",
         "section.yaml, read as a yaml of tsm: unknown section trian; nearest: train",
     ),
-    "yaml of one's own": (
+    "yaml outside a network": (
         "scripts/analysis/complexity.py --config_path mine.yaml",
         "--network is missing: mine.yaml is in no network's folder; add --network=mvit_multi|res",
     ),
@@ -102,21 +102,27 @@ SETTINGS = {
     ),
     "no NPU": (f"{TRAIN} --run.device=Ascend", "run.device: Ascend is not available here"),
     "no such reader": (f"{TRAIN} --data.reader=vlc", "one of auto, pyav, decord, opencv"),
-    "no such trunk": (f"{TRAIN} --model.arch=resnet19", "model.arch must be one of resnet18"),
-    "non-local elsewhere": (f"{TRAIN} --model.non_local=true", "non_local is defined for resnet50"),
+    "no such backbone": (f"{TRAIN} --model.arch=resnet19", "model.arch must be one of resnet18"),
+    "non-local in another backbone": (
+        f"{TRAIN} --model.non_local=true",
+        "non_local is defined for resnet50",
+    ),
     "no such layer": (f"{TRAIN} --run.all_reduce=[layer9]", "in a layer named layer9"),
-    "views that cannot be": (
+    "impossible number of views": (
         f"{EVAL} {{trained}} --eval.clips=7",
         "eval.clips: uniform sampling offers 1 or 2 clips, not 7",
     ),
     "crop above the frame": (f"{TRAIN} --data.crop=64", "data.crop 64 is larger than data.resize"),
-    "no share of a frame": (
+    "scale of 0": (
         f"{TRAIN} --data.scales=[0]",
         "data.scales: [0.0] must be fractions of the frame",
     ),
-    "dropout of everything": (f"{TRAIN} --model.dropout=1", "model.dropout must lie in [0, 1)"),
-    "less than never": (f"{TRAIN} --run.eval_every=-2", "run.eval_every must not be negative"),
-    "a pair of one": (f"{TRAIN} --data.swap_labels=[[0,0]]", "[[0, 0]] has a label twice"),
+    "dropout of 1": (f"{TRAIN} --model.dropout=1", "model.dropout must lie in [0, 1)"),
+    "negative interval": (f"{TRAIN} --run.eval_every=-2", "run.eval_every must not be negative"),
+    "a label swapped with itself": (
+        f"{TRAIN} --data.swap_labels=[[0,0]]",
+        "[[0, 0]] has a label twice",
+    ),
 }
 DATA = {
     "no data": (
@@ -149,7 +155,10 @@ DATA = {
     "label in words": (f"{TRAIN} --data.train_list={{bad}}/word.txt", "line 1: label 'left' is"),
     "no label": (f"{TRAIN} --data.train_list={{bad}}/field.txt", "is not `path label`, separated"),
     "commas": (f"{TRAIN} --data.train_list={{bad}}/commas.txt", "is not `path label`, separated"),
-    "list of videos as of frames": (f"{TRAIN} --data.source=frames", "not `path num_frames label`"),
+    "list of videos for a list of frames": (
+        f"{TRAIN} --data.source=frames",
+        "not `path num_frames label`",
+    ),
     "fewer classes": (
         f"{TRAIN} --model.num_classes=3",
         "data.swap_labels: 7 is no label of 3 classes",
@@ -202,7 +211,7 @@ WEIGHTS = {
         "a run goes on from this file: give an epoch_*.ckpt beside it",
     ),
     "empty checkpoint": (f"{EVAL} empty.ckpt", "empty.ckpt: is empty"),
-    "pretrained by PyTorch": (
+    "PyTorch weights before conversion": (
         f"{TRAIN} --train.pretrained=resnet.pth",
         "resnet.pth: convert it first with scripts/convert_checkpoint.py",
     ),
@@ -219,15 +228,15 @@ WEIGHTS = {
         "unknown base_model.conv1.weight",
         OTHER,
     ),
-    "another run's folder": (
+    "folder of a run with other settings": (
         "tsm/train.py {tiny} --run.out={run} --train.lr=0.5",
         "holds a run with train.lr 0.05, not 0.5; choose another --run.out",
     ),
-    "begin anew in a run's folder": (
+    "new run in a run's folder": (
         "tsm/train.py {tiny} --run.out={run} --run.resume=false",
         "already holds a run and run.resume is false",
     ),
-    "no room to write": (
+    "unwritable run folder": (
         "tsm/train.py {tiny} --run.out=/proc/none",
         "run.out: cannot write /proc/none",
     ),
@@ -235,13 +244,13 @@ WEIGHTS = {
         "tsm/train.py {tiny} --run.out=text.mp4",
         "text.mp4: a file is in the way",
     ),
-    "no room for a trace": (f"{TRAIN} --run.profile=/proc/none", "run.profile: cannot write"),
+    "unwritable trace folder": (f"{TRAIN} --run.profile=/proc/none", "run.profile: cannot write"),
     "no target": ("tsm/export.py {tiny} --checkpoint_path {trained} --format mindir", "--target"),
-    "no room for a network": (
+    "unwritable export target": (
         "tsm/export.py {tiny} --checkpoint_path {trained} --format mindir --target /proc/none/a",
         "--target: cannot write /proc/none/a",
     ),
-    "no video to name": (
+    "missing video for a prediction": (
         "scripts/predict.py --config_path mvit_multi/configs/mvit_multi_smoke.yaml "
         "--run.device=CPU --checkpoint_path {trained} none.mp4",
         "none.mp4 does not exist",
@@ -266,7 +275,7 @@ CONVERSION = {
         "base_model.fc.weight is [7, 16] instead of [8, 16]",
         "--new_head leaves the classifier fresh",
     ),
-    "no room for weights": (
+    "unwritable conversion target": (
         f"{CONVERT} --source tsm.pth.tar --model.first_width=2 --new_head --target /proc/none/t",
         "--target: cannot write /proc/none/t.ckpt",
     ),
@@ -283,11 +292,11 @@ TOOLS = {
         f"{LISTS} --videos few --out {{new}}",
         "has one video; a class needs two",
     ),
-    "all for the test": (
+    "all videos for the test": (
         f"{LISTS} --videos {{synthetic}}/videos --test 1 --out {{new}}",
         "--test must",
     ),
-    "no room for lists": (
+    "unwritable list folder": (
         f"{LISTS} --videos {{synthetic}}/videos --out /proc/none",
         "--out: cannot write /proc/none",
     ),
@@ -304,22 +313,28 @@ TOOLS = {
         "--out {new}",
         "resnet50 has no lists of videos",
     ),
-    "scan over its lists": (
+    "scan that would overwrite its lists": (
         f"scripts/data/check_videos.py {SMOKE} --data.root={{synthetic}} --out {{synthetic}}",
         "train.txt, which would be replaced",
     ),
-    "scan of nothing": (
+    "scan of a missing list": (
         f"scripts/data/check_videos.py {SMOKE} --data.root=none --out {{new}}",
         "none/train.txt does not exist",
     ),
-    "pack over the videos": (f"{PACK} {SMOKE} --out {{synthetic}}", "--out: cannot write"),
+    "pack into the folder of videos": (
+        f"{PACK} {SMOKE} --out {{synthetic}}",
+        "--out: cannot write",
+    ),
     "no such codec": (
         f"{PACK} {SMOKE} --out {{new}} --codec avi",
         "--codec: invalid choice: 'avi' (choose from ",
     ),
     "no such quality": (f"{PACK} {SMOKE} --out {{new}} --quality 99", "--quality of video is 0 to"),
-    "verify nothing": (f"{PACK} {SMOKE} --out {{new}} --verify", "run scripts/data/pack_videos.py"),
-    "no scan": (
+    "verify a missing pack": (
+        f"{PACK} {SMOKE} --out {{new}} --verify",
+        "run scripts/data/pack_videos.py",
+    ),
+    "missing scan": (
         f"{PACK} {SMOKE} --out {{new}} --bad none",
         "name the --out of scripts/data/check_vid",
     ),
@@ -348,7 +363,7 @@ TOOLS = {
         f"scripts/analysis/compare_step.py {SMOKE}",
         "one of --record, --against, --case",
     ),
-    "no room to draw": (
+    "file for a video folder": (
         "scripts/data/synthesize_videos.py --out text.mp4",
         "--out: cannot write text.mp4",
     ),
@@ -356,7 +371,7 @@ TOOLS = {
         "scripts/data/synthesize_videos.py --out {new} --train x",
         "--train: invalid int value: 'x'; --help shows the usage",
     ),
-    "no room for images": (
+    "unwritable image folder": (
         "scripts/data/synthesize_images.py --out /proc/none",
         "cannot write /proc/none",
     ),
@@ -364,15 +379,18 @@ TOOLS = {
         "scripts/data/pack_images.py --source nowhere --target {new}",
         "--source: nowhere is not a folder",
     ),
-    "clips from nowhere": ("benchmarks/measure_data.py --videos nowhere", "nowhere is no folder"),
+    "missing folder of clips": (
+        "benchmarks/measure_data.py --videos nowhere",
+        "nowhere is no folder",
+    ),
     "no script": ("scripts/launch.py 2 none.py", "SCRIPT none.py: no such file; name one like"),
     "devices of a job in words": ("scripts/launch.py two tsm/train.py", "not two"),
 }
 ROWS = {**YAML, **SETTINGS, **DATA, **WEIGHTS, **CONVERSION, **TOOLS}
 
 
-def spoil(folder: Path, synthetic: Path, trained: Path) -> None:
-    """Every spoilt file that a row names."""
+def write_damaged_files(folder: Path, synthetic: Path, trained: Path) -> None:
+    """Writes every damaged file that a row names."""
     smoke = (ROOT / "tsm" / "configs" / "tsm_smoke.yaml").read_text()
     weights, video = trained.read_bytes(), (synthetic / "videos/train/left_000.mp4").read_bytes()
     source = (ROOT / "resnet50" / "tests" / "golden" / "resnet18_w2.pth").read_bytes()
@@ -409,59 +427,59 @@ def spoil(folder: Path, synthetic: Path, trained: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def positions(synthetic, tiny, trained, tmp_path_factory) -> dict[str, str]:
-    """What the rows name in braces."""
+def replacements(synthetic, tiny, trained, tmp_path_factory) -> dict[str, str]:
+    """The values of the names in braces."""
     bad = tmp_path_factory.mktemp("bad")
-    spoil(bad, synthetic, trained)
+    write_damaged_files(bad, synthetic, trained)
     result = {"bad": bad, "synthetic": synthetic, "trained": trained, "run": trained.parent}
     return {**{name: str(path) for name, path in result.items()}, "tiny": shlex.join(tiny)}
 
 
-class Left(BaseException):
-    """The command would have left the process with this status."""
+class CommandExit(BaseException):
+    """Replaces the exit of a command; its argument is the exit status."""
 
 
 @pytest.fixture
-def run_messages(monkeypatch, capsys, positions):
-    """Runs a command in this process and its folder; its status and last line on stderr."""
+def run_command(monkeypatch, capsys, replacements):
+    """A function that runs a command here; returns its status and last line on stderr."""
 
     def exit_now(status: int, line: str) -> None:
         print(line, file=sys.stderr)
-        raise Left(status)
+        raise CommandExit(status)
 
     def run(line: str, **more: str) -> tuple[int, str]:
-        script, *arguments = shlex.split(line.format(**positions, **more))
+        script, *arguments = shlex.split(line.format(**replacements, **more))
         monkeypatch.setattr(sys, "argv", [str(ROOT / script), *arguments])
         try:
             runpy.run_path(str(ROOT / script), run_name="__main__")
             status = 0
-        except (Left, SystemExit) as end:
+        except (CommandExit, SystemExit) as end:
             status = end.args[0] if end.args else 0
         return status, (capsys.readouterr().err.strip().splitlines() or [""])[-1]
 
     monkeypatch.setattr(cli, "exit_now", exit_now)
     monkeypatch.setattr(signals, "watch", lambda: None)
     monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
-    monkeypatch.chdir(positions["bad"])
+    monkeypatch.chdir(replacements["bad"])
     handlers, propagate = list(log.log.handlers), log.log.propagate
     yield run
     log.log.handlers[:], log.log.propagate = handlers, propagate
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_mistake_is_reported_in_one_line(name, run_messages, positions, tmp_path):
+def test_a_user_error_is_reported_in_one_line(name, run_command, replacements, tmp_path):
     line, *words = ROWS[name]
-    before = sorted(Path(positions["bad"]).rglob("*"))
-    status, said = run_messages(line, new=str(tmp_path / "new"))
-    assert status == 2, said
-    assert said.startswith("error: ")
+    before = sorted(Path(replacements["bad"]).rglob("*"))
+    status, message = run_command(line, new=str(tmp_path / "new"))
+    assert status == 2, message
+    assert message.startswith("error: ")
     for word in words:
-        assert word in said
-    assert sorted(Path(positions["bad"]).rglob("*")) == before
+        assert word in message
+    assert sorted(Path(replacements["bad"]).rglob("*")) == before
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (".ckpt", ".mindir")]
 
 
-def test_a_yaml_in_the_folder_of_another_network_is_read_where_it_fits(monkeypatch, tmp_path):
+def test_a_yaml_in_the_folder_of_another_network_is_read_if_its_settings_fit(monkeypatch, tmp_path):
     file = tmp_path / "x3d" / "configs" / "mine.yaml"
     file.parent.mkdir(parents=True)
     (tmp_path / "x3d" / "network.py").touch()
@@ -472,9 +490,7 @@ def test_a_yaml_in_the_folder_of_another_network_is_read_where_it_fits(monkeypat
         load_for_script(Config, file, ["train.epochs=x"], "{}/eval.py")
 
 
-def test_files_that_are_no_videos_are_reported_whatever_their_names_say(
-    run_messages, synthetic, tmp_path
-):
+def test_a_scan_reports_files_without_video(run_command, synthetic, tmp_path):
     (tmp_path / "text.mp4").write_text("no video\n")
     (tmp_path / "zero.mp4").touch()
     with wave.open(str(tmp_path / "song.mp4"), "wb") as sound:
@@ -483,36 +499,32 @@ def test_files_that_are_no_videos_are_reported_whatever_their_names_say(
     good = f"{synthetic}/videos/train/left_000.mp4 0\n"
     names = ("text", "zero", "song")
     (tmp_path / "l.txt").write_text("".join(f"{tmp_path}/{n}.mp4 0\n" for n in names) + good)
-    scan = (
-        f"scripts/data/check_videos.py {SMOKE} --data.train_list={{list}} --data.test_list={{list}}"
-    )
-    run_messages(
-        f"{scan} --out {{new}} --workers 1", list=f"{tmp_path}/l.txt", new=f"{tmp_path}/good"
-    )
+    scan = f"scripts/data/check_videos.py {SMOKE} --data.train_list={tmp_path}/l.txt"
+    run_command(f"{scan} --data.test_list={tmp_path}/l.txt --out {tmp_path}/good --workers 1")
     assert (tmp_path / "good" / "l.txt").read_text() == good
     rows = (tmp_path / "good" / "l.txt.bad.tsv").read_text().splitlines()
     assert [row.split("\t")[1] for row in rows] == ["broken", "empty", "audio only"]
 
 
-def test_packing_by_another_codec_is_reported(run_messages, tmp_path):
-    line = f"{PACK} {SMOKE} --data.train_list=test.txt --out {{new}} --workers 1"
-    assert run_messages(line, new=f"{tmp_path}/packed")[0] == 0
-    status, said = run_messages(f"{line} --codec jpeg", new=f"{tmp_path}/packed")
+def test_a_pack_refuses_videos_of_another_codec(run_command, tmp_path):
+    line = f"{PACK} {SMOKE} --data.train_list=test.txt --out {tmp_path}/packed --workers 1"
+    assert run_command(line)[0] == 0
+    status, message = run_command(f"{line} --codec jpeg")
     assert status == 2
-    assert "another codec (video, now jpeg); remove the folder or choose another" in said
+    assert "another codec (video, now jpeg); remove the folder or choose another" in message
 
 
-def test_a_package_that_is_missing_is_reported(run_messages, monkeypatch, capsys):
+def test_check_env_reports_a_missing_package(monkeypatch, capsys):
     from importlib import metadata
 
     version = metadata.version
 
-    def without(name: str) -> str:
+    def find_version(name: str) -> str:
         if name == "pillow":
             raise metadata.PackageNotFoundError(name)
         return version(name)
 
-    monkeypatch.setattr(metadata, "version", without)
+    monkeypatch.setattr(metadata, "version", find_version)
     monkeypatch.setattr(sys, "argv", ["check_env.py"])
     with pytest.raises(SystemExit, match="1"):
         runpy.run_path(str(ROOT / "scripts" / "check_env.py"), run_name="__main__")
@@ -521,7 +533,7 @@ def test_a_package_that_is_missing_is_reported(run_messages, monkeypatch, capsys
     assert line.endswith("<- pip install pillow")
 
 
-def test_a_reader_that_is_missing_is_reported(monkeypatch, synthetic):
+def test_a_missing_reader_is_reported(monkeypatch, synthetic):
     from utils.video import decoders as video
 
     monkeypatch.setitem(video._LIBRARIES, "decord", lambda: None)
