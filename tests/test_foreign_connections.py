@@ -85,57 +85,57 @@ def connect(port: int, data: bytes = b"") -> socket.socket:
     return connection
 
 
-def assert_same_plan(first: Opening, second: Opening) -> None:
-    """Both get the same plan; then both end."""
-    for node in (first, second):
+def assert_same_plan(*nodes: Opening) -> None:
+    """Asserts that two nodes get the same plan, and that both end."""
+    for node in nodes:
         assert node.opened.wait(20)
-    assert first.plan == second.plan
-    assert first.plan["logs"] == "logs"
-    for node in (first, second):
+    assert nodes[0].plan == nodes[1].plan
+    assert nodes[0].plan["logs"] == "logs"
+    for node in nodes:
         node.finish()
 
 
 @pytest.mark.parametrize("name", FOREIGN_DATA)
 def test_a_foreign_connection_before_node_1_is_dropped(name):
     port = int(free_port())
-    first = Opening(make_job(0, port))
+    node_0 = Opening(make_job(0, port))
     with connect(port, FOREIGN_DATA[name]):
-        assert_same_plan(first, Opening(make_job(1, port)))
-    assert all(line.startswith(DROPPED) for line in first.lines)
-    assert len(first.lines) == (name not in ("half a line", "silence", "a greeting alone"))
+        assert_same_plan(node_0, Opening(make_job(1, port)))
+    assert all(line.startswith(DROPPED) for line in node_0.lines)
+    assert len(node_0.lines) == (name not in ("half a line", "silence", "a greeting alone"))
 
 
 def test_silent_foreign_connections_do_not_block_node_1():
     port = int(free_port())
-    first = Opening(make_job(0, port))
+    node_0 = Opening(make_job(0, port))
     with contextlib.ExitStack() as stack:
         for _ in range(3 * rendezvous.MAX_PENDING):
             stack.enter_context(connect(port))
-        assert_same_plan(first, Opening(make_job(1, port)))
-    assert 0 < len(first.lines) <= rendezvous.MAX_WARNINGS
+        assert_same_plan(node_0, Opening(make_job(1, port)))
+    assert 0 < len(node_0.lines) <= rendezvous.MAX_WARNINGS
 
 
 def test_foreign_connections_do_not_fill_the_log():
     port = int(free_port())
-    first = Opening(make_job(0, port))
+    node_0 = Opening(make_job(0, port))
     for _ in range(rendezvous.MAX_WARNINGS):
         for data in (b"x\n", OWN_GREETING + HELLO):
             with connect(port, data) as connection, contextlib.suppress(ConnectionResetError):
                 while connection.recv(100):
                     pass
-    assert_same_plan(first, Opening(make_job(1, port)))
-    assert len(first.lines) == rendezvous.MAX_WARNINGS
+    assert_same_plan(node_0, Opening(make_job(1, port)))
+    assert len(node_0.lines) == rendezvous.MAX_WARNINGS
 
 
 def test_a_silent_foreign_connection_is_dropped_after_a_timeout(monkeypatch):
     monkeypatch.setattr(rendezvous, "HANDSHAKE_TIMEOUT", 0.3)
     port = int(free_port())
-    first = Opening(make_job(0, port))
+    node_0 = Opening(make_job(0, port))
     with connect(port) as connection:
         assert connection.recv(100).startswith(GREETING)
         assert connection.recv(100) == b""
-    assert_same_plan(first, Opening(make_job(1, port)))
-    assert first.lines == [f"{DROPPED}it sent nothing"]
+    assert_same_plan(node_0, Opening(make_job(1, port)))
+    assert node_0.lines == [f"{DROPPED}it sent nothing"]
 
 
 def test_the_port_is_closed_while_the_job_runs():
@@ -161,20 +161,20 @@ def test_the_port_is_closed_while_the_job_runs():
 def test_node_1_leaves_a_foreign_server_at_the_port_of_node_0(data):
     port = int(free_port())
     with listen("127.0.0.1", port) as listener:
-        second = Opening(make_job(1, port))
+        node_1 = Opening(make_job(1, port))
         connection, _ = listener.accept()
         connection.sendall(data)
         time.sleep(0.3)
-        assert second.plan is None
+        assert node_1.plan is None
         connection.close()
-    assert_same_plan(Opening(make_job(0, port)), second)
+    assert_same_plan(Opening(make_job(0, port)), node_1)
 
 
 def test_different_tokens_are_named_on_both_nodes():
     port = int(free_port())
-    first = Opening(make_job(0, port, timeout=2, token="one"))
-    second = Opening(make_job(1, port, timeout=2, token="another"))
-    for node in (first, second):
+    node_0 = Opening(make_job(0, port, timeout=2, token="one"))
+    node_1 = Opening(make_job(1, port, timeout=2, token="another"))
+    for node in (node_0, node_1):
         assert node.opened.wait(20)
         assert node.plan is None
         assert node.error.endswith("is ZOO_JOB_TOKEN the same on all nodes?")
@@ -254,15 +254,17 @@ def test_a_job_completes_despite_foreign_connections():
     variables["ZOO_JOB_TOKEN"] = "s3"
     try:
         arguments = ["1", ROOT / "tests" / "fake_worker.py"]
-        first = launch(*arguments, **variables, NODE_RANK="0")
+        node_0 = launch(*arguments, **variables, NODE_RANK="0")
         time.sleep(3)
-        second = launch(*arguments, **variables, NODE_RANK="1")
-        (output, errors), (_, others) = (node.communicate(timeout=200) for node in (first, second))
+        node_1 = launch(*arguments, **variables, NODE_RANK="1")
+        (output, errors_0), (_, errors_1) = (
+            node.communicate(timeout=200) for node in (node_0, node_1)
+        )
     finally:
         ended.set()
         foreign.join()
-    assert (first.returncode, second.returncode) == (0, 0), errors + others
+    assert (node_0.returncode, node_1.returncode) == (0, 0), errors_0 + errors_1
     assert json.loads(output) == {"rank": 0}
-    assert "Traceback" not in errors + others
-    dropped = [line for line in errors.splitlines() if line.startswith(DROPPED)]
+    assert "Traceback" not in errors_0 + errors_1
+    dropped = [line for line in errors_0.splitlines() if line.startswith(DROPPED)]
     assert 0 < len(dropped) <= rendezvous.MAX_WARNINGS

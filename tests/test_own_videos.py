@@ -158,14 +158,8 @@ def test_plot_training_draws_the_curves_of_runs(tmp_path):
     assert (runs[0] / "curves.png").read_bytes()[:4] == b"\x89PNG"
     last_json(call(PLOT, runs[0], "--out", tmp_path / "a.svg"))
     assert "<svg" in (tmp_path / "a.svg").read_text()
-    for arguments, message in (
-        ([tmp_path], "log.jsonl does not exist"),
-        ([runs[0], "--out", tmp_path / "a.pdf"], "must end in .png or .svg"),
-        ([], "Plots the curves"),
-    ):
-        done = call(PLOT, *arguments)
-        assert done.returncode == 2
-        assert message in done.stderr
+    done = call(PLOT)
+    assert (done.returncode, "Plots the curves" in done.stderr) == (2, True)
 
 
 def test_curves_show_every_point():
