@@ -403,7 +403,7 @@ class CommandExit(BaseException):
 
 
 @pytest.fixture
-def run_command(monkeypatch, capsys, replacements):
+def command_runner(monkeypatch, capsys, replacements):
     """A function that runs a command here; returns its status and last line on stderr."""
 
     def exit_now(status: int, line: str) -> None:
@@ -432,10 +432,10 @@ def run_command(monkeypatch, capsys, replacements):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_user_error_is_reported_in_one_line(name, run_command, replacements, tmp_path):
+def test_a_user_error_is_reported_in_one_line(name, command_runner, replacements, tmp_path):
     line, *words = ROWS[name]
     before = sorted(Path(replacements["bad"]).rglob("*"))
-    status, message = run_command(line, new=str(tmp_path / "new"))
+    status, message = command_runner(line, new=str(tmp_path / "new"))
     assert status == 2, message
     assert message.startswith("error: ")
     for word in words:
@@ -455,7 +455,7 @@ def test_a_yaml_in_the_folder_of_another_network_is_read_if_its_settings_fit(mon
         load_for_script(Config, file, ["train.epochs=x"], "{}/eval.py")
 
 
-def test_a_scan_reports_files_without_video(run_command, synthetic, tmp_path):
+def test_a_scan_reports_files_without_video(command_runner, synthetic, tmp_path):
     (tmp_path / "text.mp4").write_text("no video\n")
     (tmp_path / "zero.mp4").touch()
     with wave.open(str(tmp_path / "song.mp4"), "wb") as sound:
@@ -465,16 +465,16 @@ def test_a_scan_reports_files_without_video(run_command, synthetic, tmp_path):
     names = ("text", "zero", "song")
     (tmp_path / "l.txt").write_text("".join(f"{tmp_path}/{n}.mp4 0\n" for n in names) + good)
     scan = f"{{scan}} {{tsm}} --data.train_list={tmp_path}/l.txt"
-    run_command(f"{scan} --data.test_list={tmp_path}/l.txt --out {tmp_path}/good --workers 1")
+    command_runner(f"{scan} --data.test_list={tmp_path}/l.txt --out {tmp_path}/good --workers 1")
     assert (tmp_path / "good" / "l.txt").read_text() == good
     rows = (tmp_path / "good" / "l.txt.bad.tsv").read_text().splitlines()
     assert [row.split("\t")[1] for row in rows] == ["broken", "empty", "audio only"]
 
 
-def test_a_pack_refuses_videos_of_another_codec(run_command, tmp_path):
+def test_a_pack_refuses_videos_of_another_codec(command_runner, tmp_path):
     line = f"{{pack}} --data.train_list=test.txt --out {tmp_path}/packed --workers 1"
-    assert run_command(line)[0] == 0
-    status, message = run_command(f"{line} --codec jpeg")
+    assert command_runner(line)[0] == 0
+    status, message = command_runner(f"{line} --codec jpeg")
     assert status == 2
     assert "another codec (video, now jpeg); remove the folder or choose another" in message
 

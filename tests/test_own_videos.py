@@ -12,7 +12,7 @@ from tests.helpers import call, last_json
 from utils.config import ROOT
 from utils.data.prepare.class_folders import scan_class_folders, split_classes
 
-PLOT = ROOT / "scripts" / "analysis" / "plot_training.py"
+PLOT = "scripts/analysis/plot_training.py"
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_plot_training_draws_the_curves_of_runs(tmp_path):
     result = last_json(done)
     assert result["file"] == str(runs[0] / "curves.png")
     assert result["last"][str(runs[1])]["epoch"] == 3
-    lines = runpy.run_path(str(PLOT))["read_log"](runs[0])
+    lines = runpy.run_path(str(ROOT / PLOT))["read_log"](runs[0])
     assert [line.get("step") for line in lines] == [2, 4, 6]
     assert (runs[0] / "curves.png").read_bytes()[:4] == b"\x89PNG"
     last_json(call(PLOT, runs[0], "--out", tmp_path / "a.svg"))
@@ -169,7 +169,7 @@ def test_curves_show_every_point():
         for e, rate in ((1, 0.1), (2, 0.05), (3, 4e-6))
     ]
     lines = [{**line, "waiting": 0.0} for line in lines]
-    draw_runs = runpy.run_path(str(PLOT))["draw_runs"]
+    draw_runs = runpy.run_path(str(ROOT / PLOT))["draw_runs"]
     panels = draw_runs({"run": lines}).axes
     for axes in panels[2:]:
         values = axes.lines[0].get_ydata()
