@@ -33,15 +33,8 @@ def small(tmp_path_factory) -> list:
     data = ["--data.frames=4", "--data.crop=32", "--data.batch=4", "--data.repeated_aug=2"]
     model = ["--model.depth=2", "--model.stage_starts=[1]", "--model.dim=8"]
     train = ["--train.epochs=2", "--train.warmup_epochs=1", "--run.save_every=1"]
-    return [
-        "--config_path",
-        SMOKE,
-        f"--data.root={root}",
-        *data,
-        *model,
-        *train,
-        "--run.log_every=2",
-    ]
+    arguments = ["--config_path", SMOKE, f"--data.root={root}", *data, *model, *train]
+    return [*arguments, "--run.log_every=2"]
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +44,8 @@ def trained(small, tmp_path_factory) -> Path:
     return Path(run("mvit_multi/train.py", *small, *AUGMENTED, f"--run.out={out}")["checkpoint"])
 
 
-AUGMENTED = [
-    "--data.rand_augment=rand-m7-n4-mstd0.5-inc1",
-    "--data.erase=0.5",
-    "--data.mixup=0.8",
-    "--data.cutmix=1",
-    "--model.drop_path=0.1",
-    "--model.dropout=0.5",
-]
+AUGMENTED = ["--data.rand_augment=rand-m7-n4-mstd0.5-inc1", "--data.erase=0.5"]
+AUGMENTED += ["--data.mixup=0.8", "--data.cutmix=1", "--model.drop_path=0.1", "--model.dropout=0.5"]
 
 
 def test_an_evaluation_prints_a_table_of_all_sets_and_one_json_line(small, trained, tmp_path):

@@ -88,9 +88,8 @@ def weights(tiny, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def online_weights(tiny, tmp_path_factory) -> Path:
-    return save_checkpoint(
-        load_toy_config(tiny, ONLINE), tmp_path_factory.mktemp("online") / "net.ckpt"
-    )
+    path = tmp_path_factory.mktemp("online") / "net.ckpt"
+    return save_checkpoint(load_toy_config(tiny, ONLINE), path)
 
 
 @pytest.fixture(scope="module")
@@ -136,8 +135,8 @@ def test_a_prediction_gives_the_scores_of_an_evaluation_for_every_set(tmp_path):
     for head, rows in build_eval_videos(cfg, Runtime()).items():
         record = whole.predict(rows.records[0].path, "video")
         expected = video_scores(HeadSelector(result.net, head), rows[0][0][None])[0]
-        result_set = order_by_label(record["sets"][rows.settings.name])
-        np.testing.assert_allclose(result_set, expected, atol=1e-6)
+        probabilities = order_by_label(record["sets"][rows.settings.name])
+        np.testing.assert_allclose(probabilities, expected, atol=1e-6)
     assert np.ptp(expected) > 0.01
     cut = result.predict(rows.records[0].path, "cut")
     heading, *lines = csv.reader((tmp_path / "cut.csv").read_text().splitlines())

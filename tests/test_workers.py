@@ -48,9 +48,8 @@ def printer(tmp_path) -> Path:
 def test_the_launcher_sets_hccl_timeouts_unless_the_user_does(printer):
     variables = {"PYTHONPATH": str(ROOT), "ZOO_BIND_CORE": ""}
     for user, expected in (({}, "600"), ({"HCCL_CONNECT_TIMEOUT": "1200"}, "1200")):
-        result = last_json(
-            call("scripts/launch.py", "1", printer, environment={**variables, **user})
-        )
+        done = call("scripts/launch.py", "1", printer, environment={**variables, **user})
+        result = last_json(done)
         assert (result["HCCL_CONNECT_TIMEOUT"], result["HCCL_EXEC_TIMEOUT"]) == (expected, "3672")
         assert (result[LAUNCHER_CORES], result["bound"]) == (None, False)
 
