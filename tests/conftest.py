@@ -11,7 +11,7 @@ from typing import Callable
 
 import pytest
 
-from tests.helpers import call, last_json, run, saving_graphs
+from tests.helpers import build_dump_env, read_result, run_json, run_script
 from utils.config import ROOT
 from utils.data.synthetic.motion_videos import draw_dataset
 
@@ -46,7 +46,7 @@ def make_once(tmp_path_factory, name: str, make: Callable[[Path], None]) -> Path
 
 
 @pytest.fixture(scope="session")
-def synthetic(tmp_path_factory) -> Path:
+def data_root(tmp_path_factory) -> Path:
     """A root with train.txt (24 videos), test.txt (8) and odd.txt (7)."""
 
     def make(folder: Path) -> None:
@@ -58,18 +58,18 @@ def synthetic(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny(synthetic) -> list:
+def tiny_args(data_root) -> list:
     """The arguments that every tiny run shares."""
     config = str(ROOT / "tsm" / "configs" / "tsm_smoke.yaml")
-    return ["--config_path", config, f"--data.root={synthetic}", *TINY]
+    return ["--config_path", config, f"--data.root={data_root}", *TINY]
 
 
 @pytest.fixture(scope="session")
-def trained(tiny, tmp_path_factory) -> Path:
+def tiny_ckpt(tiny_args, tmp_path_factory) -> Path:
     """The last checkpoint of an undisturbed tiny run."""
 
     def make(folder: Path) -> None:
-        run("tsm/train.py", *tiny, f"--run.out={folder / 'run'}")
+        run_json("tsm/train.py", *tiny_args, f"--run.out={folder / 'run'}")
 
     return make_once(tmp_path_factory, "trained", make) / "run" / "epoch_002.ckpt"
 
@@ -79,24 +79,24 @@ PAIR = ["--train.batch_norm=frozen", "--data.batch=2", "--run.all_reduce=[layer1
 
 
 @pytest.fixture(scope="session")
-def two(tiny) -> list:
+def pair_args(tiny_args) -> list:
     """The arguments of a tiny run on two devices."""
-    return [*tiny, *PAIR]
+    return [*tiny_args, *PAIR]
 
 
 @pytest.fixture(scope="session")
-def pair(two, tmp_path_factory) -> tuple:
+def pair_run(pair_args, tmp_path_factory) -> tuple:
     """An undisturbed run of two workers: the process, its last line, its folder.
 
     Beside the folder, in `graphs`, MindSpore leaves what it has compiled.
     """
 
     def make(folder: Path) -> None:
-        saving = saving_graphs(folder / "graphs")
-        arguments = ["tsm", "2", *two[1:], f"--run.out={folder / 'run'}"]
-        done = call("scripts/run_distribute_train.sh", *arguments, environment=saving)
+        saving = build_dump_env(folder / "graphs")
+        arguments = ["tsm", "2", *pair_args[1:], f"--run.out={folder / 'run'}"]
+        done = run_script("scripts/run_distribute_train.sh", *arguments, environment=saving)
         (folder / "process.pickle").write_bytes(pickle.dumps(done))
 
     folder = make_once(tmp_path_factory, "pair", make)
     done = pickle.loads((folder / "process.pickle").read_bytes())
-    return done, last_json(done), folder / "run"
+    return done, read_result(done), folder / "run"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 
-def events(path: Path) -> list:
+def read_events(path: Path) -> list:
     """The records of a file, their check sums too."""
     proto = pytest.importorskip("tensorboardX.proto.event_pb2")
     crc = pytest.importorskip("tensorboardX.record_writer").masked_crc32c
@@ -21,11 +21,11 @@ def events(path: Path) -> list:
     return result
 
 
-def curves(folder: Path) -> dict[str, dict[int, float]]:
+def read_curves(folder: Path) -> dict[str, dict[int, float]]:
     """{tag: {step: value}} as TensorBoard shows them: a restart hides what came at its step on."""
     shown: dict[str, dict[int, float]] = {}
     files = sorted(folder.glob("events.out.tfevents.*"), key=lambda file: file.stat().st_mtime_ns)
-    for event in [event for file in files for event in events(file)]:
+    for event in [event for file in files for event in read_events(file)]:
         if event.HasField("session_log"):
             assert event.session_log.status == event.session_log.START
             for tag, points in shown.items():

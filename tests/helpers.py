@@ -21,7 +21,7 @@ import pytest
 from utils.config import ROOT
 
 
-def environment() -> dict:
+def build_env() -> dict:
     """This interpreter first on PATH, as msrun's workers need it."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "GLOG_v": "3"}
@@ -50,48 +50,48 @@ def mark_installed(checkout: Path) -> None:
     (checkout / ".venv" / "installed-requirements").write_bytes(stamp)
 
 
-def call(script: str, *arguments: str, **options) -> subprocess.CompletedProcess:
+def run_script(script: str, *arguments: str, **options) -> subprocess.CompletedProcess:
     """Runs a script of the checkout from another folder; never raises."""
     command = ["bash"] if script.endswith(".sh") else [sys.executable]
     return subprocess.run(
         [*command, str(ROOT / script), *map(str, arguments)],
         capture_output=True,
         text=True,
-        env={**environment(), **options.pop("environment", {})},
+        env={**build_env(), **options.pop("environment", {})},
         timeout=600,
         cwd=options.pop("cwd", "/"),
         **options,
     )
 
 
-def run(script: str, *arguments: str) -> dict:
+def run_json(script: str, *arguments: str) -> dict:
     """Runs a script that must succeed; the JSON object in its last line of stdout."""
-    done = call(script, *arguments)
+    done = run_script(script, *arguments)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def last_json(done) -> dict:
+def read_result(done) -> dict:
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def start(script: str, *arguments) -> subprocess.Popen:
+def start_script(script: str, *arguments) -> subprocess.Popen:
     """A command in the background."""
     return subprocess.Popen(
         [sys.executable, str(ROOT / script), *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment(),
+        env=build_env(),
     )
 
 
 def start_and_stop(script: str, arguments, out: Path, steps: int, number: int) -> subprocess.Popen:
     """Starts a run, sends it a signal once it has saved so many steps, and waits for its end."""
-    process = start(script, *arguments, f"--run.out={out}")
+    process = start_script(script, *arguments, f"--run.out={out}")
     deadline = time.monotonic() + 300
-    while position(out) < steps:
+    while read_step(out) < steps:
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -102,7 +102,7 @@ def start_and_stop(script: str, arguments, out: Path, steps: int, number: int) -
     return process
 
 
-def run_under_kills(script: str, arguments, out: Path, times: int, seed: int) -> list[int]:
+def run_with_kills(script: str, arguments, out: Path, times: int, seed: int) -> list[int]:
     """Kills a run at random moments, half of them while it starts, and lets it end at last.
 
     Returns the steps that were saved at each kill.
@@ -110,10 +110,10 @@ def run_under_kills(script: str, arguments, out: Path, times: int, seed: int) ->
     chance, began, steps = random.Random(seed), time.monotonic(), []
     start_up = 0.0  # seconds to the first step
     for attempt in range(times):
-        process = start(script, *arguments, f"--run.out={out}")
-        first = position(out)
+        process = start_script(script, *arguments, f"--run.out={out}")
+        first = read_step(out)
         if attempt % 2 == 0:
-            while position(out) < first + chance.randint(1, 3):
+            while read_step(out) < first + chance.randint(1, 3):
                 assert process.poll() is None, process.stderr.read()
                 time.sleep(0.01)
             start_up = start_up or time.monotonic() - began
@@ -121,25 +121,25 @@ def run_under_kills(script: str, arguments, out: Path, times: int, seed: int) ->
         assert process.poll() is None, "the run was over before it was disturbed"
         process.kill()
         process.communicate()
-        steps.append(position(out))
-    run(script, *arguments, f"--run.out={out}")
+        steps.append(read_step(out))
+    run_json(script, *arguments, f"--run.out={out}")
     return steps
 
 
-def position(out: Path) -> int:
+def read_step(out: Path) -> int:
     try:
         return json.loads((out / "state.json").read_text())["step"]
     except (OSError, ValueError):
         return 0
 
 
-def weights(path) -> dict:
+def read_weights(path) -> dict:
     return {name: p.asnumpy() for name, p in ms.load_checkpoint(str(path)).items()}
 
 
-def assert_same(first, second) -> None:
+def assert_same_weights(first, second) -> None:
     """Bit for bit."""
-    first, second = weights(first), weights(second)
+    first, second = read_weights(first), read_weights(second)
     assert first.keys() == second.keys()
     for name in first:
         np.testing.assert_array_equal(first[name], second[name], name)
@@ -174,12 +174,12 @@ def assert_report(folder: Path, result: dict) -> list[dict]:
     return rows
 
 
-def assert_predicted(arguments, checkpoint, rows: list[dict], root: Path, out: Path) -> None:
+def assert_predictions(arguments, checkpoint, rows: list[dict], root: Path, out: Path) -> None:
     """What scripts/predict.py says of two videos is what the report of an evaluation has."""
     names = list(rows[0])[5:]
     videos = [root / row["path"] for row in rows]
     rest = ["--checkpoint_path", checkpoint, f"--out={out}", f"--top={len(names)}", "--window=0"]
-    result = run("scripts/predict.py", *arguments, *rest, *videos)
+    result = run_json("scripts/predict.py", *arguments, *rest, *videos)
     for row, results in zip(rows, result["predictions"]):
         for entry in results["top"]:
             messages = float(row[names[entry["label"]]])
@@ -187,13 +187,13 @@ def assert_predicted(arguments, checkpoint, rows: list[dict], root: Path, out: P
         assert str(results["top"][0]["label"]) == row["predicted"]
 
 
-def assert_stands_in(
+def assert_mindir_matches(
     network_name: str, arguments, checkpoint, shown, folder: Path, *options
 ) -> None:
     """A MINDIR evaluates as its checkpoint does, and says the same of a video or an image."""
     files = checkpoint, folder / "net.mindir"
     wanted = ["--format", "mindir", "--target", files[1], *options]
-    exported = run(
+    exported = run_json(
         f"{network_name}/export.py", *arguments, "--checkpoint_path", checkpoint, *wanted
     )
     assert exported["max_abs_difference"] < 1e-4
@@ -201,9 +201,9 @@ def assert_stands_in(
     metrics, said = [], []
     for file in files:
         given = [*arguments, "--checkpoint_path", file]
-        metrics.append(run(f"{network_name}/eval.py", *given))
+        metrics.append(run_json(f"{network_name}/eval.py", *given))
         out = f"--out={folder / file.stem}"
-        (record,) = run("scripts/predict.py", *given, out, *rest)["predictions"]
+        (record,) = run_json("scripts/predict.py", *given, out, *rest)["predictions"]
         best = record.get("top") or record["joint"]
         said.append({each["name"]: each["probability"] for each in best})
     for result in metrics:
@@ -219,7 +219,7 @@ REPORT = {"scores.csv", "confusion.csv", "classes.csv", "confused_pairs.csv", "c
 REPORT |= {"confusion.png", "classes.png", "calibration.png", "report.json"}
 
 
-def launch(*arguments, inside=(), **variables: str) -> subprocess.Popen:
+def start_launcher(*arguments, inside=(), **variables: str) -> subprocess.Popen:
     """scripts/launch.py in the background, with further environment variables.
 
     `inside` is a command that becomes the one it is given, such as nsenter.
@@ -230,11 +230,11 @@ def launch(*arguments, inside=(), **variables: str) -> subprocess.Popen:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**environment(), **variables},
+        env={**build_env(), **variables},
     )
 
 
-def members(launcher: subprocess.Popen) -> dict:
+def list_processes(launcher: subprocess.Popen) -> dict:
     """The processes of a job that have begun: rank, or "scheduler", -> process."""
     result = {}
     for process in psutil.Process(launcher.pid).children():
@@ -246,13 +246,13 @@ def members(launcher: subprocess.Popen) -> dict:
     return result
 
 
-def free_port() -> str:
+def pick_port() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])
 
 
-def saving_graphs(folder: Path) -> dict[str, str]:
+def build_dump_env(folder: Path) -> dict[str, str]:
     """The environment in which MindSpore leaves compiled graphs, each rank's in `folder/rank_N`."""
     return {
         "MS_DEV_SAVE_GRAPHS": "1",
@@ -261,7 +261,7 @@ def saving_graphs(folder: Path) -> dict[str, str]:
     }
 
 
-def all_reduces(folder: Path) -> dict[int, list[int]]:
+def count_all_reduces(folder: Path) -> dict[int, list[int]]:
     """{fusion: arrays that travel together}, of every AllReduce in the compiled graphs."""
     result: dict[int, list[int]] = {}
     call = r"= AllReduce\((.*?)\).*?fusion: I64\((\d+)\)"
@@ -277,14 +277,14 @@ def assert_segments(done, folder: Path) -> list[int]:
     ranks = sorted(folder.glob("rank_*"))
     assert len(ranks) > 1
     for rank in ranks:
-        result = all_reduces(rank)
+        result = count_all_reduces(rank)
         # What is summed besides: loss, top-1 and the signals in one array, and counts.
         assert set(result.pop(0)) == {1}
         assert [result[fusion] for fusion in sorted(result)] == [[tensors] for tensors in messages]
     return messages
 
 
-def rank_table(servers: int = 2, devices: int = 1, address: str = "127.0.0.1") -> dict:
+def build_rank_table(servers: int = 2, devices: int = 1, address: str = "127.0.0.1") -> dict:
     """A rank table as Huawei's tool writes it; all values are strings."""
     return {
         "version": "1.0",

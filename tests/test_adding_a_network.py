@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import environment
+from tests.helpers import build_env
 from utils.config import ROOT
 from utils.networks import list_networks
 
@@ -40,7 +40,7 @@ def targets(node: ast.AST) -> list:
 
 
 @pytest.fixture(scope="module")
-def added(synthetic, tmp_path_factory) -> tuple:
+def added(data_root, tmp_path_factory) -> tuple:
     """The copy with the new network, and the page's further commands, which are not run yet."""
     copy = tmp_path_factory.mktemp("copy") / "zoo"
     copy.mkdir()
@@ -49,7 +49,7 @@ def added(synthetic, tmp_path_factory) -> tuple:
     for name in ("README.md", "conftest.py", "pyproject.toml"):
         shutil.copy(ROOT / name, copy)
     (copy / "data").mkdir()
-    os.symlink(synthetic, copy / "data" / "synthetic")
+    os.symlink(data_root, copy / "data" / "synthetic")
     commands = []
     for kind, file, part, text in BLOCK.findall(PAGE.read_text()):
         if file:
@@ -64,7 +64,7 @@ def added(synthetic, tmp_path_factory) -> tuple:
 
 def perform(copy: Path, line: str) -> str:
     """What a command that must succeed prints."""
-    options = {"cwd": copy, "env": environment(), "capture_output": True, "text": True}
+    options = {"cwd": copy, "env": build_env(), "capture_output": True, "text": True}
     done = subprocess.run(["bash", "-ec", line], timeout=300, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from tests.helpers import call
+from tests.helpers import run_script
 from utils.config import ROOT
 from utils.weights.checkpoint import read, save
 from utils.weights.model_checksum import append_checksum
@@ -40,16 +40,16 @@ def one_line(done, *words: str) -> None:
         ),
     ],
 )
-def test_a_wrong_setting_ends_a_command(tiny, tmp_path, argument, words):
-    done = call("tsm/train.py", *tiny, f"--run.out={tmp_path / 'run'}", argument)
+def test_a_wrong_setting_ends_a_command(tiny_args, tmp_path, argument, words):
+    done = run_script("tsm/train.py", *tiny_args, f"--run.out={tmp_path / 'run'}", argument)
     one_line(done, *words)
     assert not list(tmp_path.glob("run/*.ckpt"))
 
 
 @pytest.mark.slow
-def test_more_devices_than_batches_are_reported(tiny, tmp_path):
+def test_more_devices_than_batches_are_reported(tiny_args, tmp_path):
     out = [f"--run.out={tmp_path / 'run'}", "--data.batch=20"]
-    done = call("scripts/run_distribute_train.sh", "tsm", "2", *tiny[1:], *out)
+    done = run_script("scripts/run_distribute_train.sh", "tsm", "2", *tiny_args[1:], *out)
     assert done.returncode == 2
     assert "24 samples do not fill one batch of 20 on each of 2 ranks" in done.stderr
 
@@ -107,53 +107,55 @@ def test_a_wrong_python_is_reported(scripts):
 
 def test_no_arguments_show_the_usage():
     for script in ("tsm/train.py", "tsm/eval.py", "tsm/export.py", "scripts/convert_checkpoint.py"):
-        done = call(script)
+        done = run_script(script)
         assert done.returncode == 2
         assert f"python {script}" in done.stderr
-    assert call("tsm/train.py", "--help").returncode == 0
+    assert run_script("tsm/train.py", "--help").returncode == 0
 
 
 @pytest.mark.parametrize(
     "script", ["run_standalone_train.sh", "run_distribute_train.sh", "run_eval.sh"]
 )
 def test_launch_scripts_show_their_usage_and_know_the_networks(script):
-    done = call(f"scripts/{script}")
+    done = run_script(f"scripts/{script}")
     assert done.returncode == 2
     assert done.stderr.startswith("usage: ")
-    done = call(f"scripts/{script}", "tms", "2", "x.yaml", "y")
+    done = run_script(f"scripts/{script}", "tms", "2", "x.yaml", "y")
     assert done.returncode == 2
     assert "no network named tms; there are: " in done.stderr
 
 
-def test_an_unknown_checkpoint_is_reported(tiny, tmp_path):
+def test_an_unknown_checkpoint_is_reported(tiny_args, tmp_path):
     alien = tmp_path / "alien.ckpt"
     save(alien, {"encoder.weight": Tensor(np.ones(3, np.float32))})
-    one_line(call("tsm/eval.py", *tiny, f"--checkpoint_path={alien}"), "missing", "unknown")
+    one_line(
+        run_script("tsm/eval.py", *tiny_args, f"--checkpoint_path={alien}"), "missing", "unknown"
+    )
 
 
 @pytest.mark.parametrize("suffix", ["mindir", "onnx"])
-def test_a_damaged_export_is_reported(tiny, tmp_path, suffix):
+def test_a_damaged_export_is_reported(tiny_args, tmp_path, suffix):
     file = tmp_path / f"net.{suffix}"
     file.write_bytes(b"sound")
     append_checksum(file)
     file.write_bytes(file.read_bytes().replace(b"sound", b"Sound"))
-    done = call("tsm/eval.py", *tiny, f"--checkpoint_path={file}")
+    done = run_script("tsm/eval.py", *tiny_args, f"--checkpoint_path={file}")
     one_line(done, str(file), "its checksum differs from its content; copy or export it again")
 
 
-def test_another_class_count_needs_a_new_head(tiny, trained, tmp_path):
-    arguments = [*tiny, "--model.num_classes=9", f"--train.pretrained={trained}"]
+def test_another_class_count_needs_a_new_head(tiny_args, tiny_ckpt, tmp_path):
+    arguments = [*tiny_args, "--model.num_classes=9", f"--train.pretrained={tiny_ckpt}"]
     arguments += [f"--run.out={tmp_path / 'run'}", "--train.epochs=2"]
-    done = call("tsm/train.py", *arguments)
+    done = run_script("tsm/train.py", *arguments)
     one_line(done, "base_model.fc.weight is [8, 64] instead of [9, 64]", "train.new_head=true")
-    done = call("tsm/train.py", *arguments, "--train.new_head=true")
+    done = run_script("tsm/train.py", *arguments, "--train.new_head=true")
     assert done.returncode == 0, done.stderr
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(tiny, tmp_path):
-    arguments = [*tiny, f"--run.out={tmp_path / 'run'}", "--train.clip_norm=0"]
+def test_a_loss_that_is_not_finite_stops_the_run(tiny_args, tmp_path):
+    arguments = [*tiny_args, f"--run.out={tmp_path / 'run'}", "--train.clip_norm=0"]
     arguments += ["--train.lr=1e38", "--run.max_overflows=3", "--train.epochs=4"]
-    done = call("tsm/train.py", *arguments, "--run.save_steps=1")
+    done = run_script("tsm/train.py", *arguments, "--run.save_steps=1")
     one_line(done, "3 updates in a row were not finite", "the last checkpoint is intact")
     files = list(tmp_path.glob("run/*.ckpt"))
     assert files
@@ -161,14 +163,16 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder_is_reported(tiny, tmp_path):
+def test_a_read_only_folder_is_reported(tiny_args, tmp_path):
     tmp_path.chmod(0o500)
-    one_line(call("tsm/train.py", *tiny, f"--run.out={tmp_path / 'run'}"), "cannot write")
+    one_line(
+        run_script("tsm/train.py", *tiny_args, f"--run.out={tmp_path / 'run'}"), "cannot write"
+    )
 
 
-def test_a_folder_name_with_spaces_is_no_mistake(synthetic, tiny, tmp_path):
+def test_a_folder_name_with_spaces_is_no_mistake(data_root, tiny_args, tmp_path):
     root = tmp_path / "my videos and ümläuts"
-    shutil.copytree(synthetic, root)
-    arguments = [a for a in tiny if not a.startswith("--data.root")]
+    shutil.copytree(data_root, root)
+    arguments = [a for a in tiny_args if not a.startswith("--data.root")]
     arguments += [f"--data.root={root}", f"--run.out={tmp_path / 'my run'}"]
-    assert call("tsm/train.py", *arguments).returncode == 0
+    assert run_script("tsm/train.py", *arguments).returncode == 0

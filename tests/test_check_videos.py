@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.helpers import call, last_json, start
+from tests.helpers import read_result, run_script, start_script
 from tests.numbered_videos import write_numbered_video
 from utils.tests.video.test_hostile_files import damage_video
 from utils.tests.video.test_odd_videos import pictures, write
@@ -152,8 +152,8 @@ def arguments(folder: Path, out: Path, network_name: str = "x3d") -> list:
 @pytest.mark.parametrize("network_name", ["x3d", "tsm"])
 def test_lists_of_the_good_and_the_bad(damaged, tmp_path, network_name):
     folder, kinds = damaged
-    result = last_json(
-        call("scripts/data/check_videos.py", *arguments(folder, tmp_path, network_name))
+    result = read_result(
+        run_script("scripts/data/check_videos.py", *arguments(folder, tmp_path, network_name))
     )
     good = [name for name, kind in kinds.items() if kind == "good"]
     lines = (tmp_path / "train.txt").read_text().splitlines()
@@ -167,8 +167,8 @@ def test_lists_of_the_good_and_the_bad(damaged, tmp_path, network_name):
     assert result["videos"] == len(kinds) + 3
     assert result["good"] == len(good) + 1
     assert result["bad"] == sum(result["kinds"].values()) == result["videos"] - result["good"]
-    again = last_json(
-        call("scripts/data/check_videos.py", *arguments(folder, tmp_path, network_name))
+    again = read_result(
+        run_script("scripts/data/check_videos.py", *arguments(folder, tmp_path, network_name))
     )
     assert again["read"] == 0
     assert {**again, "read": 0, "seconds": 0} == {**result, "read": 0, "seconds": 0}
@@ -183,8 +183,10 @@ def test_damaged_videos_stay_in_the_list_on_request(tmp_path):
     (folder / "train.txt").write_text("sound.mp4 0\nspoilt \x1b[2J.mp4 1\n")
     (folder / "test.txt").write_text("sound.mp4 0\n")
     for keep, lines in ((["--keep_damaged"], 2), ([], 1)):
-        done = call("scripts/data/check_videos.py", *arguments(folder, tmp_path / "out"), *keep)
-        result = last_json(done)
+        done = run_script(
+            "scripts/data/check_videos.py", *arguments(folder, tmp_path / "out"), *keep
+        )
+        result = read_result(done)
         assert (result["good"], result["kinds"]) == (2, {"damaged": 1})
         assert (tmp_path / "out" / "train.txt").read_text().count("\n") == lines
         assert "\tdamaged\t" in (tmp_path / "out" / "train.txt.bad.tsv").read_text()
@@ -201,7 +203,7 @@ def test_a_killed_scan_goes_on(sound_video, tmp_path):
     (folder / "train.txt").write_text("".join(f"{i}.mp4 0\n" for i in range(60)))
     (folder / "test.txt").write_text("0.mp4 0\n")
     journal = out / "train.txt.scan.jsonl"
-    process = start("scripts/data/check_videos.py", *arguments(folder, out), "--workers=1")
+    process = start_script("scripts/data/check_videos.py", *arguments(folder, out), "--workers=1")
     deadline = time.monotonic() + 120
     while not journal.is_file() or journal.read_text().count("\n") < 5:
         assert process.poll() is None, process.stderr.read()
@@ -213,11 +215,14 @@ def test_a_killed_scan_goes_on(sound_video, tmp_path):
     done = len(read_journal(journal))
     with open(journal, "a") as file:
         file.write('["cut')  # the kill may come in the middle of a line
-    result = last_json(call("scripts/data/check_videos.py", *arguments(folder, out)))
+    result = read_result(run_script("scripts/data/check_videos.py", *arguments(folder, out)))
     assert result["good"] == 61
     assert result["read"] == 60 - done + 1
     os.utime(folder / "3.mp4", (1, 1))  # another file now, for all one knows
-    assert last_json(call("scripts/data/check_videos.py", *arguments(folder, out)))["read"] == 1
+    assert (
+        read_result(run_script("scripts/data/check_videos.py", *arguments(folder, out)))["read"]
+        == 1
+    )
 
 
 def test_a_decoder_that_dies_costs_one_video(tmp_path):
@@ -251,8 +256,8 @@ def test_a_decoder_that_dies_costs_one_video(tmp_path):
 
 def test_bad_input_is_one_line(damaged, tmp_path):
     folder, _ = damaged
-    done = call("scripts/data/check_videos.py", *arguments(folder, folder))
+    done = run_script("scripts/data/check_videos.py", *arguments(folder, folder))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "would be replaced" in done.stderr
-    done = call("scripts/data/check_videos.py", *arguments(folder, tmp_path), "--frames=some")
+    done = run_script("scripts/data/check_videos.py", *arguments(folder, tmp_path), "--frames=some")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -11,22 +11,22 @@ import pytest
 
 from benchmarks.data_profiler import PARTS
 from tests.helpers import (
-    assert_predicted,
+    assert_mindir_matches,
+    assert_predictions,
     assert_report,
-    assert_same,
-    assert_stands_in,
-    call,
-    position,
-    run,
-    start,
+    assert_same_weights,
+    read_step,
+    run_json,
+    run_script,
     start_and_stop,
+    start_script,
 )
 from utils.config import ROOT
 
 
-def test_training_leaves_what_it_promises(trained):
-    folder = trained.parent
-    assert trained.name == "epoch_002.ckpt"
+def test_training_leaves_what_it_promises(tiny_ckpt):
+    folder = tiny_ckpt.parent
+    assert tiny_ckpt.name == "epoch_002.ckpt"
     state = json.loads((folder / "state.json").read_text())
     assert (state["epoch"], state["step"], state["checkpoint"]) == (2, 12, "epoch_002.ckpt")
     assert "first_width: 8" in (folder / "config.yaml").read_text()
@@ -37,22 +37,22 @@ def test_training_leaves_what_it_promises(trained):
     assert "compiled in" in (folder / "run.log").read_text()
 
 
-def test_the_same_command_finds_the_run_done(tiny, trained):
-    done = call("tsm/train.py", *tiny, f"--run.out={trained.parent}")
+def test_the_same_command_finds_the_run_done(tiny_args, tiny_ckpt):
+    done = run_script("tsm/train.py", *tiny_args, f"--run.out={tiny_ckpt.parent}")
     assert done.returncode == 0, done.stderr
     assert "nothing left to train" in done.stderr
-    assert json.loads(done.stdout)["checkpoint"] == str(trained)
+    assert json.loads(done.stdout)["checkpoint"] == str(tiny_ckpt)
 
 
-def test_evaluation_counts_every_video_once_and_writes_its_result(tiny, trained):
-    result = run("tsm/eval.py", *tiny, "--checkpoint_path", trained, "--eval.batch=3")
+def test_evaluation_counts_every_video_once_and_writes_its_result(tiny_args, tiny_ckpt):
+    result = run_json("tsm/eval.py", *tiny_args, "--checkpoint_path", tiny_ckpt, "--eval.batch=3")
     assert result["videos"] == 8
     assert result["views"] == "2x3"
     assert result["unreadable"] == 0
-    assert json.loads(trained.with_suffix(".json").read_text()) == result
+    assert json.loads(tiny_ckpt.with_suffix(".json").read_text()) == result
 
 
-def test_kill_9_at_any_moment_changes_no_bit(tiny, tmp_path):
+def test_kill_9_at_any_moment_changes_no_bit(tiny_args, tmp_path):
     """Everything that has a state is on: averages, sums, dropout, a dynamic loss scale."""
     state = [
         "--train.ema_decay=0.9",
@@ -61,33 +61,33 @@ def test_kill_9_at_any_moment_changes_no_bit(tiny, tmp_path):
         "--run.seed=3",
     ]
     state += ["--run.amp=O2", "--run.loss_scale=8", "--run.dynamic_loss_scale=true"]
-    arguments = [*tiny, *state, "--run.save_steps=1"]
+    arguments = [*tiny_args, *state, "--run.save_steps=1"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    run("tsm/train.py", *arguments, f"--run.out={whole}")
+    run_json("tsm/train.py", *arguments, f"--run.out={whole}")
     start_and_stop("tsm/train.py", arguments, broken, 5, signal.SIGKILL)
-    result = run("tsm/train.py", *arguments, f"--run.out={broken}")
+    result = run_json("tsm/train.py", *arguments, f"--run.out={broken}")
     assert result["steps"] == 12
-    assert_same(whole / "resume.ckpt", broken / "resume.ckpt")
-    assert_same(whole / "epoch_002.ckpt", broken / "epoch_002.ckpt")
+    assert_same_weights(whole / "resume.ckpt", broken / "resume.ckpt")
+    assert_same_weights(whole / "epoch_002.ckpt", broken / "epoch_002.ckpt")
 
 
-def test_a_terminated_run_saves_says_so_and_goes_on(tiny, trained, tmp_path):
-    arguments = [*tiny, "--run.save_steps=1"]
+def test_a_terminated_run_saves_says_so_and_goes_on(tiny_args, tiny_ckpt, tmp_path):
+    arguments = [*tiny_args, "--run.save_steps=1"]
     stopped = start_and_stop("tsm/train.py", arguments, tmp_path / "run", 4, signal.SIGTERM)
     assert stopped.returncode == 0, stopped.errors
     assert "Traceback" not in stopped.errors
     assert "saved; the same command goes on from there" in stopped.errors
-    run("tsm/train.py", *arguments, f"--run.out={tmp_path / 'run'}")
-    assert_same(trained, tmp_path / "run" / "epoch_002.ckpt")
+    run_json("tsm/train.py", *arguments, f"--run.out={tmp_path / 'run'}")
+    assert_same_weights(tiny_ckpt, tmp_path / "run" / "epoch_002.ckpt")
 
 
-def test_an_interrupted_run_saves_and_says_so(tiny, tmp_path):
-    arguments = [*tiny, "--run.save_steps=1", "--train.epochs=60"]
+def test_an_interrupted_run_saves_and_says_so(tiny_args, tmp_path):
+    arguments = [*tiny_args, "--run.save_steps=1", "--train.epochs=60"]
     stopped = start_and_stop("tsm/train.py", arguments, tmp_path / "run", 8, signal.SIGINT)
     assert stopped.returncode == 130, stopped.errors
     assert "saved; the same command goes on from there" in stopped.errors.splitlines()[-1]
     assert "Traceback" not in stopped.errors
-    assert position(tmp_path / "run") >= 8
+    assert read_step(tmp_path / "run") >= 8
 
 
 def interrupt_after(process: subprocess.Popen, word: str, seconds: float) -> str:
@@ -102,76 +102,82 @@ def interrupt_after(process: subprocess.Popen, word: str, seconds: float) -> str
     return errors.strip().splitlines()[-1]
 
 
-def test_an_interrupt_while_compiling_ends_at_once(tiny, tmp_path):
-    process = start("tsm/train.py", *tiny, f"--run.out={tmp_path / 'run'}")
+def test_an_interrupt_while_compiling_ends_at_once(tiny_args, tmp_path):
+    process = start_script("tsm/train.py", *tiny_args, f"--run.out={tmp_path / 'run'}")
     assert interrupt_after(process, "compiling", 0.5) == "interrupted; nothing was lost"
 
 
 @pytest.mark.parametrize("seconds", [0.5, pytest.param(8, marks=pytest.mark.slow)])
-def test_an_interrupt_while_evaluating_ends_at_once(tiny, trained, seconds):
+def test_an_interrupt_while_evaluating_ends_at_once(tiny_args, tiny_ckpt, seconds):
     many = ["--data.sampling=dense", "--eval.clips=2000", "--eval.crops=10", "--eval.batch=1"]
-    process = start("tsm/eval.py", *tiny, *many, "--checkpoint_path", trained)
+    process = start_script("tsm/eval.py", *tiny_args, *many, "--checkpoint_path", tiny_ckpt)
     assert interrupt_after(process, "evaluating", seconds) == "interrupted; nothing was lost"
 
 
-def test_worker_processes_give_the_same_weights_as_threads(tiny, trained, tmp_path):
+def test_worker_processes_give_the_same_weights_as_threads(tiny_args, tiny_ckpt, tmp_path):
     out = tmp_path / "run"
-    run("tsm/train.py", *tiny, f"--run.out={out}", "--data.processes=true", "--data.workers=3")
-    assert_same(trained, out / "epoch_002.ckpt")
+    run_json(
+        "tsm/train.py", *tiny_args, f"--run.out={out}", "--data.processes=true", "--data.workers=3"
+    )
+    assert_same_weights(tiny_ckpt, out / "epoch_002.ckpt")
 
 
-def test_an_exported_network_evaluates_as_its_checkpoint(tiny, trained, tmp_path):
+def test_an_exported_network_evaluates_as_its_checkpoint(tiny_args, tiny_ckpt, tmp_path):
     target = tmp_path / "net.mindir"
     arguments = ["--format", "mindir", "--target", target, "--batch", "free"]
-    result = run("tsm/export.py", *tiny, "--checkpoint_path", trained, *arguments)
+    result = run_json("tsm/export.py", *tiny_args, "--checkpoint_path", tiny_ckpt, *arguments)
     assert Path(result["file"]) == target
     assert result["max_abs_difference"] < 1e-5
-    results = [run("tsm/eval.py", *tiny, "--checkpoint_path", f) for f in (trained, target)]
+    results = [
+        run_json("tsm/eval.py", *tiny_args, "--checkpoint_path", f) for f in (tiny_ckpt, target)
+    ]
     same = ("top1", "top5", "mean_class_accuracy", "videos", "unreadable", "views")
     assert [results[0][key] for key in same] == [results[1][key] for key in same]
     assert target.with_suffix(".json").is_file()
 
 
 @pytest.mark.slow
-def test_a_mindir_stands_in_for_its_checkpoint(tiny, synthetic, trained, tmp_path):
-    video = synthetic / "videos" / "test" / "grow_000.mp4"
-    assert_stands_in("tsm", tiny, trained, video, tmp_path, "--batch", "free")
+def test_a_mindir_stands_in_for_its_checkpoint(tiny_args, data_root, tiny_ckpt, tmp_path):
+    video = data_root / "videos" / "test" / "grow_000.mp4"
+    assert_mindir_matches("tsm", tiny_args, tiny_ckpt, video, tmp_path, "--batch", "free")
 
 
-def test_a_video_that_cannot_be_read_is_replaced_counted_and_named_once(synthetic, tiny, tmp_path):
-    root = broken_copy(synthetic, tmp_path / "data", "train.txt")
-    arguments = [a for a in tiny if not a.startswith("--data.root")] + [f"--data.root={root}"]
-    stopped = call("tsm/train.py", *arguments, f"--run.out={tmp_path / 'a'}")
+def test_a_video_that_cannot_be_read_is_replaced_counted_and_named_once(
+    data_root, tiny_args, tmp_path
+):
+    root = broken_copy(data_root, tmp_path / "data", "train.txt")
+    arguments = [a for a in tiny_args if not a.startswith("--data.root")] + [f"--data.root={root}"]
+    stopped = run_script("tsm/train.py", *arguments, f"--run.out={tmp_path / 'a'}")
     assert stopped.returncode == 2
     assert stopped.stderr.count("cannot read") == 1
     assert "data.max_unreadable: 1 of 24 videos could not be read" in stopped.stderr
-    allowed = call(
+    allowed = run_script(
         "tsm/train.py", *arguments, f"--run.out={tmp_path / 'b'}", "--data.max_unreadable=0.1"
     )
     assert allowed.returncode == 0, allowed.stderr
     assert allowed.stderr.count("cannot read") == 1
 
 
-def test_an_evaluation_never_replaces_a_video(synthetic, tiny, trained, tmp_path):
-    root = broken_copy(synthetic, tmp_path / "data", "test.txt")
-    arguments = [a for a in tiny if not a.startswith("--data.root")] + [f"--data.root={root}"]
-    arguments += ["--checkpoint_path", trained]
-    done = call("tsm/eval.py", *arguments, f"--report={tmp_path / 'report'}")
+def test_an_evaluation_never_replaces_a_video(data_root, tiny_args, tiny_ckpt, tmp_path):
+    root = broken_copy(data_root, tmp_path / "data", "test.txt")
+    arguments = [a for a in tiny_args if not a.startswith("--data.root")] + [f"--data.root={root}"]
+    arguments += ["--checkpoint_path", tiny_ckpt]
+    done = run_script("tsm/eval.py", *arguments, f"--report={tmp_path / 'report'}")
     result = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 1
     assert (result["videos"], result["unreadable"]) == (7, 1)
     rows = assert_report(tmp_path / "report", result)
     assert [row["predicted"] == "unreadable" for row in rows] == [True, *[False] * 7]
     assert "0 left" in rows[0]
-    assert call("tsm/eval.py", *arguments, "--eval.allow_unreadable=true").returncode == 0
-    assert_predicted(tiny, trained, rows[1:3], root, tmp_path)
+    assert run_script("tsm/eval.py", *arguments, "--eval.allow_unreadable=true").returncode == 0
+    assert_predictions(tiny_args, tiny_ckpt, rows[1:3], root, tmp_path)
 
 
-def test_a_report_that_cannot_be_written_is_told_before_anything_is_evaluated(tiny, trained):
-    arguments = [*tiny, "--checkpoint_path", trained, "--report", trained]
-    done = call("tsm/eval.py", *arguments)
+def test_a_report_that_cannot_be_written_is_told_before_anything_is_evaluated(tiny_args, tiny_ckpt):
+    arguments = [*tiny_args, "--checkpoint_path", tiny_ckpt, "--report", tiny_ckpt]
+    done = run_script("tsm/eval.py", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1].startswith(f"error: --report: cannot write {trained}: ")
+    assert done.stderr.splitlines()[-1].startswith(f"error: --report: cannot write {tiny_ckpt}: ")
     assert "evaluating" not in done.stderr
 
 
@@ -184,24 +190,24 @@ def broken_copy(synthetic: Path, root: Path, name: str) -> Path:
     return root
 
 
-def test_evaluation_while_training_is_logged(tiny, tmp_path):
+def test_evaluation_while_training_is_logged(tiny_args, tmp_path):
     out = tmp_path / "run"
-    run("tsm/train.py", *tiny, f"--run.out={out}", "--run.eval_every=1")
+    run_json("tsm/train.py", *tiny_args, f"--run.out={out}", "--run.eval_every=1")
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines if "videos" in line] == [1, 2]
 
 
-def test_the_benchmark_measures_a_step(tiny):
-    result = run("benchmarks/benchmark.py", "step", *tiny, "--repeats=2")
+def test_the_benchmark_measures_a_step(tiny_args):
+    result = run_json("benchmarks/benchmark.py", "step", *tiny_args, "--repeats=2")
     assert result["train_clips_per_second"] > 0
 
 
 @pytest.mark.parametrize(("network_name", "reader"), [("tsm", "auto"), ("x3d", "opencv")])
-def test_the_benchmark_takes_clips_apart(synthetic, network_name, reader):
+def test_the_benchmark_takes_clips_apart(data_root, network_name, reader):
     config = ROOT / network_name / "configs" / f"{network_name}_smoke.yaml"
-    arguments = ["--config_path", config, f"--data.root={synthetic}", f"--data.reader={reader}"]
+    arguments = ["--config_path", config, f"--data.root={data_root}", f"--data.reader={reader}"]
     arguments += ["--data.batch=4", "--data.workers=1", "--data.processes=false", "--seconds=1"]
-    result = run("benchmarks/benchmark.py", "data", *arguments)
+    result = run_json("benchmarks/benchmark.py", "data", *arguments)
     assert result["reader"] == ("pyav" if reader == "auto" else reader)
     assert (result["workers"], result["processes"]) == (1, False)
     parts = result["milliseconds"]

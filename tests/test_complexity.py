@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional
 
 import pytest
 
-from tests.helpers import call, run
+from tests.helpers import run_json, run_script
 from utils.config import ROOT
 
 
@@ -66,12 +66,12 @@ QUICK += ("tsm_r50_k400_8f", "x3d_xs_k400_4x12", "x3d_s_k400_13x6")
 @lru_cache
 def count_yaml(yaml: str, *arguments: str) -> dict:
     path = next(ROOT.glob(f"*/configs/{yaml}.yaml"))
-    return run("scripts/analysis/complexity.py", f"--config_path={path}", *arguments)
+    return run_json("scripts/analysis/complexity.py", f"--config_path={path}", *arguments)
 
 
 @lru_cache
 def count_all() -> list:
-    return run("scripts/analysis/complexity.py")["networks"]
+    return run_json("scripts/analysis/complexity.py")["networks"]
 
 
 def operations(row: dict, classifier: bool, norms: bool) -> float:
@@ -145,7 +145,7 @@ def test_figures_follow_from_the_layers():
 
 def test_the_table_is_aligned_and_ends_in_json():
     path = ROOT / "resnet50" / "configs" / "resnet50_smoke.yaml"
-    done = call("scripts/analysis/complexity.py", f"--config_path={path}", "--layers")
+    done = run_script("scripts/analysis/complexity.py", f"--config_path={path}", "--layers")
     assert done.returncode == 0, done.stderr
     head, row, empty, *rest = done.stdout.splitlines()
     position = head.index("parameters") + len("parameters")
@@ -165,7 +165,7 @@ def test_the_table_is_aligned_and_ends_in_json():
     ],
 )
 def test_a_wrong_argument_is_one_line(arguments, words):
-    done = call("scripts/analysis/complexity.py", *arguments)
+    done = run_script("scripts/analysis/complexity.py", *arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1

@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.helpers import call
+from tests.helpers import run_script
 from utils.config import ROOT
 
 compare_versions = runpy.run_path(str(ROOT / "scripts" / "compare_versions.py"))
@@ -125,7 +125,7 @@ def test_the_table_of_versions_names_what_differs():
 
 
 def test_the_help_of_the_tests_names_the_newest_versions():
-    done = call("scripts/run_tests.sh", "--help")
+    done = run_script("scripts/run_tests.sh", "--help")
     assert done.returncode == 0
     assert "[--latest]" in done.stdout
     assert "constraints.txt" in done.stdout

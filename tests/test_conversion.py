@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers import call, run
+from tests.helpers import run_json, run_script
 from utils.config import ROOT
 from utils.testing.golden import generate_weight
 from utils.weights.checkpoint import read
@@ -21,7 +21,7 @@ FITS += ["--data.swap_labels=[]"]
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory) -> Path:
     target = tmp_path_factory.mktemp("converted") / "tsm.ckpt"
-    result = run("scripts/convert_checkpoint.py", *ARGUMENTS, "--target", target, *FITS)
+    result = run_json("scripts/convert_checkpoint.py", *ARGUMENTS, "--target", target, *FITS)
     assert result["matched"] == 102
     assert result["missing"] == []
     assert all(name.endswith("num_batches_tracked") for name in result["dropped"])
@@ -46,23 +46,23 @@ def test_every_array_is_where_it_belongs(converted):
         np.testing.assert_array_equal(result[ours], generate_weight(theirs, shape), ours)
 
 
-def test_the_converted_checkpoint_evaluates(converted, synthetic):
-    lines = [line for line in (synthetic / "test.txt").read_text().splitlines() if line[-1] != "7"]
-    (synthetic / "seven.txt").write_text("\n".join(lines) + "\n")
-    data = [f"--data.root={synthetic}", "--data.test_list=seven.txt"]
+def test_the_converted_checkpoint_evaluates(converted, data_root):
+    lines = [line for line in (data_root / "test.txt").read_text().splitlines() if line[-1] != "7"]
+    (data_root / "seven.txt").write_text("\n".join(lines) + "\n")
+    data = [f"--data.root={data_root}", "--data.test_list=seven.txt"]
     arguments = ["--config_path", SMOKE, "--checkpoint_path", converted, *FITS, *data]
-    assert run("tsm/eval.py", *arguments)["videos"] == 7
+    assert run_json("tsm/eval.py", *arguments)["videos"] == 7
 
 
 def test_a_new_head_leaves_the_classifier_out(tmp_path):
     target = tmp_path / "tsm.ckpt"
     arguments = [*ARGUMENTS, "--target", target, *FITS, "--model.num_classes=5"]
-    done = call("scripts/convert_checkpoint.py", *arguments)
+    done = run_script("scripts/convert_checkpoint.py", *arguments)
     assert done.returncode == 2
     assert "new_fc.weight is [7, 16] instead of [5, 16]" in done.stderr
     assert "--new_head" in done.stderr
     assert not target.exists()
-    result = run("scripts/convert_checkpoint.py", *arguments, "--new_head")
+    result = run_json("scripts/convert_checkpoint.py", *arguments, "--new_head")
     assert result["missing"] == ["new_fc.weight", "new_fc.bias"]
     assert "new_fc.weight" not in read(target)
 
@@ -88,7 +88,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path, name, content, words):
         tmp_path / "t.ckpt",
         *FITS,
     ]
-    done = call("scripts/convert_checkpoint.py", *arguments)
+    done = run_script("scripts/convert_checkpoint.py", *arguments)
     assert done.returncode == 2
     assert words in done.stderr.strip().splitlines()[-1]
     assert "Traceback" not in done.stderr

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.helpers import copy_checkout, environment, mark_installed
+from tests.helpers import build_env, copy_checkout, mark_installed
 from tests.test_official_lists import CASES, IMAGES, write_files, write_imagenet
 from utils.config import ROOT, load_config
 from utils.networks import find_network, list_networks
@@ -88,11 +88,11 @@ def lines_of(document: Path) -> list[Line]:
 
 
 @pytest.fixture
-def zoo(synthetic, tmp_path) -> Path:
+def zoo(data_root, tmp_path) -> Path:
     """A copy of the checkout with data of two classes, of images and of weights."""
     folder = tmp_path / "zoo"
     copy_checkout(folder)
-    furnish(folder, synthetic)
+    furnish(folder, data_root)
     (folder / ".venv").mkdir()
     for part in Path(sys.prefix).iterdir():
         if not part.name.startswith("installed-"):
@@ -172,7 +172,7 @@ def execute(commands: list[str], folder: Path) -> None:
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=folder,
-            env={**environment(), "PWD": str(folder)},
+            env={**build_env(), "PWD": str(folder)},
             capture_output=True,
             text=True,
             timeout=900,

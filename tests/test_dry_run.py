@@ -13,7 +13,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.helpers import call, last_json
+from tests.helpers import read_result, run_script
 from utils.config import ROOT, load_config
 from utils.networks import find_network_of_yaml, list_networks
 from utils.simulation import dry_run as dry_run_module
@@ -294,13 +294,13 @@ def test_without_the_setting_of_runtime_a_branch_needs_many_cores(cores, runs, c
 
 def test_the_command_prints_a_table_and_json_on_few_cores(compiler, tmp_path):
     """MS_SIMULATION_LEVEL of the user has no effect, and 4 cores are enough for a step."""
-    done = call(
+    done = run_script(
         COMMAND,
         *("--config_path", find_yaml("resnet50"), "--chip", "ascend910b", "--run.amp=O2"),
         *("--cores", "4", "--keep", tmp_path),
         environment={"MS_SIMULATION_LEVEL": "3"},
     )
-    result = last_json(done)
+    result = read_result(done)
     assert result["finished"]
     assert result["fits"]
     assert result["graphs"] == 1
@@ -325,7 +325,9 @@ def test_a_process_that_hangs_is_killed(printed, reason, monkeypatch, tmp_path):
 
 
 def test_a_graph_that_cannot_be_built_is_one_line_and_status_1(compiler):
-    done = call(COMMAND, *name_config("x3d"), "--chip=ascend910b", "--model.depthwise_impl=grouped")
+    done = run_script(
+        COMMAND, *name_config("x3d"), "--chip=ascend910b", "--model.depthwise_impl=grouped"
+    )
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert "On Ascend platform, group = 1 must be satisfied" in done.stderr
@@ -350,14 +352,14 @@ def name_config(network: str) -> list[str]:
     ],
 )
 def test_a_user_error_is_one_line_and_status_2(arguments, words):
-    done = call(COMMAND, *name_config("resnet50"), *arguments.split())
+    done = run_script(COMMAND, *name_config("resnet50"), *arguments.split())
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
     assert words in done.stderr
 
 
 def test_without_a_compiler_the_error_names_the_packages(compiler):
-    done = call(
+    done = run_script(
         COMMAND, *name_config("resnet50"), "--chip=ascend910b", environment={"PATH": "/nowhere"}
     )
     assert done.returncode == 2
@@ -374,7 +376,7 @@ def test_another_processor_cannot_simulate(monkeypatch, tmp_path):
 
 
 def test_a_training_refuses_to_be_simulated():
-    done = call("tsm/train.py", *name_config("tsm"), environment={"MS_SIMULATION_LEVEL": "1"})
+    done = run_script("tsm/train.py", *name_config("tsm"), environment={"MS_SIMULATION_LEVEL": "1"})
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
     assert "MS_SIMULATION_LEVEL is set" in done.stderr

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from tests.own_process import run_in_own_process
+from tests.separate_process import run_in_separate_process
 from utils.config import ROOT, list_settings, load_config
 from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import segment_ends
@@ -124,7 +124,7 @@ def train_one_step(path: Path) -> tuple:
 
 @pytest.mark.parametrize("path", select_one_yaml_per_graph(), ids=lambda p: p.stem)
 def test_a_yaml_trains_one_step_at_toy_size(path: Path):
-    outputs = run_in_own_process(train_one_step, path)
+    outputs = run_in_separate_process(train_one_step, path)
     assert np.isfinite(float(outputs[0]))
     # A dynamic loss scale starts so high that float16 overflows, and is then lowered.
     assert float(outputs[3]) == 0 or load_toy_config(path).run.dynamic_loss_scale

@@ -11,7 +11,16 @@ import time
 import psutil
 import pytest
 
-from tests.helpers import assert_same, call, last_json, launch, members, position, run, start
+from tests.helpers import (
+    assert_same_weights,
+    list_processes,
+    read_result,
+    read_step,
+    run_json,
+    run_script,
+    start_launcher,
+    start_script,
+)
 from utils.config import ROOT
 
 FAKE_WORKER = ROOT / "tests" / "fake_worker.py"
@@ -21,18 +30,18 @@ TRAIN = ROOT / "tsm" / "train.py"
 def wait_for_processes(job, count: int) -> dict:
     """Waits until a job has at least `count` processes, and returns them."""
     deadline = time.monotonic() + 60
-    result = members(job)
+    result = list_processes(job)
     while len(result) < count:
         assert job.poll() is None, job.stderr.read()
         assert time.monotonic() < deadline
         time.sleep(0.02)
-        result = members(job)
+        result = list_processes(job)
     return result
 
 
 def wait_for_step(job, out, step: int) -> None:
     """Waits until a run has saved this step."""
-    while position(out) < step:
+    while read_step(out) < step:
         assert job.poll() is None, job.stderr.read()
         time.sleep(0.01)
 
@@ -56,7 +65,7 @@ def wait_for_end(job, processes) -> tuple:
     ],
 )
 def test_a_failed_worker_is_named_and_ends_the_others(action, status, line):
-    completed = call("scripts/launch.py", "2", FAKE_WORKER, f"1:{action}")
+    completed = run_script("scripts/launch.py", "2", FAKE_WORKER, f"1:{action}")
     assert completed.returncode == status
     assert completed.stderr.splitlines()[0] == "rank 0 of 2"
     assert line in completed.stderr.splitlines()[-1]
@@ -65,7 +74,7 @@ def test_a_failed_worker_is_named_and_ends_the_others(action, status, line):
 
 @pytest.mark.parametrize("victim", [0, 1, "scheduler"])
 def test_a_killed_process_is_named(victim):
-    job = launch("2", FAKE_WORKER, "all:wait")
+    job = start_launcher("2", FAKE_WORKER, "all:wait")
     processes = wait_for_processes(job, 3)
     processes[victim].kill()
     _, line = wait_for_end(job, processes.values())
@@ -75,7 +84,7 @@ def test_a_killed_process_is_named(victim):
 
 
 def test_workers_end_after_their_launcher_is_killed():
-    job = launch("2", FAKE_WORKER, "all:wait")
+    job = start_launcher("2", FAKE_WORKER, "all:wait")
     processes = wait_for_processes(job, 3)
     job.kill()
     seconds, _ = wait_for_end(job, processes.values())
@@ -84,7 +93,7 @@ def test_workers_end_after_their_launcher_is_killed():
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_job_is_not_restarted(number, status):
-    job = launch("--restarts=3", "2", FAKE_WORKER, "all:wait")
+    job = start_launcher("--restarts=3", "2", FAKE_WORKER, "all:wait")
     processes = wait_for_processes(job, 3)
     job.send_signal(number)
     wait_for_end(job, processes.values())
@@ -92,7 +101,7 @@ def test_an_interrupted_job_is_not_restarted(number, status):
 
 
 def test_a_failed_job_restarts_and_keeps_its_logs():
-    job = launch("--restarts", "2", "2", FAKE_WORKER, "0:fail")
+    job = start_launcher("--restarts", "2", "2", FAKE_WORKER, "0:fail")
     output, errors = job.communicate(timeout=60)
     assert job.returncode == 0, errors
     assert output == '{"rank": 0}\n'
@@ -104,31 +113,33 @@ def test_a_failed_job_restarts_and_keeps_its_logs():
 
 
 def test_a_user_error_does_not_restart_a_job():
-    completed = call("scripts/launch.py", "--restarts=2", "2", FAKE_WORKER, "0:mistake")
+    completed = run_script("scripts/launch.py", "--restarts=2", "2", FAKE_WORKER, "0:mistake")
     assert completed.returncode == 2
     assert "restart" not in completed.stderr
 
 
 @pytest.mark.parametrize("option", [["--restarts=some"], ["--restarts", "some"], ["--restarts"]])
 def test_restarts_must_be_a_number(option):
-    completed = call("scripts/run_distribute_train.sh", *option, "tsm", "2", "x.yaml")
+    completed = run_script("scripts/run_distribute_train.sh", *option, "tsm", "2", "x.yaml")
     assert completed.returncode == 2
     assert "--restarts" in completed.stderr.splitlines()[-1]
     assert "Traceback" not in completed.stderr
 
 
 @pytest.mark.slow
-def test_a_killed_worker_changes_no_weight(two, pair, tmp_path):
+def test_a_killed_worker_changes_no_weight(pair_args, pair_run, tmp_path):
     """With --restarts, one command gives the weights of an uninterrupted run."""
     out = tmp_path / "run"
-    job = launch("--restarts=1", "2", TRAIN, *two, "--run.save_steps=1", f"--run.out={out}")
+    job = start_launcher(
+        "--restarts=1", "2", TRAIN, *pair_args, "--run.save_steps=1", f"--run.out={out}"
+    )
     wait_for_step(job, out, 3)
-    members(job)[1].kill()
+    list_processes(job)[1].kill()
     output, errors = job.communicate(timeout=200)
     assert job.returncode == 0, errors
     assert "rank 1 was killed by SIGKILL" in errors
     assert "restart 1 of 1" in errors
-    assert_same(pair[1]["checkpoint"], out / "epoch_002.ckpt")
+    assert_same_weights(pair_run[1]["checkpoint"], out / "epoch_002.ckpt")
 
 
 @contextlib.contextmanager
@@ -145,23 +156,23 @@ def make_immutable(folder):
 
 
 @pytest.mark.slow
-def test_a_run_ends_on_a_read_only_disk_and_resumes_later(tiny, tmp_path):
+def test_a_run_ends_on_a_read_only_disk_and_resumes_later(tiny_args, tmp_path):
     out = tmp_path / "run"
-    arguments = [*tiny, "--train.epochs=30", "--run.save_steps=1", f"--run.out={out}"]
-    job = start("tsm/train.py", *arguments)
+    arguments = [*tiny_args, "--train.epochs=30", "--run.save_steps=1", f"--run.out={out}"]
+    job = start_script("tsm/train.py", *arguments)
     wait_for_step(job, out, 3)
     with make_immutable(out):
         _, line = wait_for_end(job, [])
         assert job.returncode == 2
         assert line.startswith(f"error: run.out: cannot write {out}")
-    assert last_json(call("tsm/train.py", *arguments))["steps"] == 180
+    assert read_result(run_script("tsm/train.py", *arguments))["steps"] == 180
     assert not list(out.glob("*.tmp*"))
 
 
-def test_a_killed_data_worker_ends_a_training_in_one_line(tiny, tmp_path):
-    arguments = [*tiny, "--train.epochs=60", "--run.save_steps=1", "--run.log_every=1000"]
+def test_a_killed_data_worker_ends_a_training_in_one_line(tiny_args, tmp_path):
+    arguments = [*tiny_args, "--train.epochs=60", "--run.save_steps=1", "--run.log_every=1000"]
     arguments += ["--data.processes=true", "--data.workers=2", f"--run.out={tmp_path / 'run'}"]
-    job = start("tsm/train.py", *arguments)
+    job = start_script("tsm/train.py", *arguments)
     wait_for_step(job, tmp_path / "run", 3)
     workers = psutil.Process(job.pid).children()
     workers[0].kill()
@@ -169,12 +180,12 @@ def test_a_killed_data_worker_ends_a_training_in_one_line(tiny, tmp_path):
     assert (job.returncode, job.output) == (1, "")
     assert line.startswith("error: data.processes: a worker process was killed by SIGKILL; ")
     assert not [word for word in ("Traceback", "File ", "ERROR", "Stack") if word in job.errors]
-    assert position(tmp_path / "run") >= 3
+    assert read_step(tmp_path / "run") >= 3
 
 
 @pytest.mark.parametrize("script", ["synthesize_images", "synthesize_videos"])
 def test_workers_end_after_a_killed_synthesis(script, tmp_path):
-    job = start(f"scripts/data/{script}.py", "--out", tmp_path / "synthetic")
+    job = start_script(f"scripts/data/{script}.py", "--out", tmp_path / "synthetic")
     parent = psutil.Process(job.pid)
     while len(parent.children()) < 2:
         assert job.poll() is None, job.stderr.read()
@@ -195,18 +206,18 @@ def wait_for_validation(process) -> None:
 
 
 @pytest.fixture
-def long_validation(synthetic, tmp_path) -> list:
+def long_validation(data_root, tmp_path) -> list:
     """Settings that evaluate 40,000 videos after each epoch."""
     path = tmp_path / "long.txt"
-    path.write_text((synthetic / "test.txt").read_text() * 5000)
+    path.write_text((data_root / "test.txt").read_text() * 5000)
     return [f"--data.test_list={path}", "--run.eval_every=1", f"--run.out={tmp_path / 'run'}"]
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_a_signal_stops_a_validation_at_the_next_batch(
-    number, status, tiny, trained, long_validation, tmp_path
+    number, status, tiny_args, tiny_ckpt, long_validation, tmp_path
 ):
-    process = start("tsm/train.py", *tiny, *long_validation)
+    process = start_script("tsm/train.py", *tiny_args, *long_validation)
     wait_for_validation(process)
     time.sleep(1)
     process.send_signal(number)
@@ -216,12 +227,12 @@ def test_a_signal_stops_a_validation_at_the_next_batch(
     line = "stopped at step 6, saved; the same command goes on from there"
     assert errors.splitlines()[-1].endswith(f"{line}; the validation of epoch 1 is left to eval.py")
     assert '"videos"' not in (tmp_path / "run" / "log.jsonl").read_text()
-    run("tsm/train.py", *tiny, *long_validation, "--run.eval_every=0")
-    assert_same(trained, tmp_path / "run" / "epoch_002.ckpt")
+    run_json("tsm/train.py", *tiny_args, *long_validation, "--run.eval_every=0")
+    assert_same_weights(tiny_ckpt, tmp_path / "run" / "epoch_002.ckpt")
 
 
-def test_a_signal_in_the_last_validation_ends_the_training(tiny, long_validation, tmp_path):
-    process = start("tsm/train.py", *tiny, *long_validation, "--run.eval_every=2")
+def test_a_signal_in_the_last_validation_ends_the_training(tiny_args, long_validation, tmp_path):
+    process = start_script("tsm/train.py", *tiny_args, *long_validation, "--run.eval_every=2")
     wait_for_validation(process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
@@ -232,8 +243,8 @@ def test_a_signal_in_the_last_validation_ends_the_training(tiny, long_validation
 
 
 @pytest.mark.slow
-def test_two_ranks_stop_a_validation_together(two, long_validation, tmp_path):
-    job = launch("2", TRAIN, *two, *long_validation)
+def test_two_ranks_stop_a_validation_together(pair_args, long_validation, tmp_path):
+    job = start_launcher("2", TRAIN, *pair_args, *long_validation)
     processes = wait_for_processes(job, 3)
     wait_for_validation(job)
     time.sleep(1)
@@ -242,15 +253,15 @@ def test_two_ranks_stop_a_validation_together(two, long_validation, tmp_path):
     assert job.returncode == 0, "all ranks have saved and ended without an error"
     assert "Traceback" not in job.errors
     assert "stopped at step 6, saved; " in job.errors
-    assert position(tmp_path / "run") == 6
+    assert read_step(tmp_path / "run") == 6
     assert '"videos"' not in (tmp_path / "run" / "log.jsonl").read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 3])
-def test_four_ranks_end_soon_after_one_is_killed(victim, tiny, tmp_path):
-    arguments = [*tiny, "--data.batch=1", "--train.epochs=500", "--run.save_steps=1"]
-    job = launch("4", TRAIN, *arguments, f"--run.out={tmp_path / 'run'}")
+def test_four_ranks_end_soon_after_one_is_killed(victim, tiny_args, tmp_path):
+    arguments = [*tiny_args, "--data.batch=1", "--train.epochs=500", "--run.save_steps=1"]
+    job = start_launcher("4", TRAIN, *arguments, f"--run.out={tmp_path / 'run'}")
     processes = wait_for_processes(job, 5)
     wait_for_step(job, tmp_path / "run", 3)
     processes[victim].kill()
@@ -259,19 +270,19 @@ def test_four_ranks_end_soon_after_one_is_killed(victim, tiny, tmp_path):
     assert job.returncode == 1
     assert line.startswith(f"rank {victim} was killed by SIGKILL; see ")
     assert seconds < 10
-    assert position(tmp_path / "run") >= 3
+    assert read_step(tmp_path / "run") >= 3
 
 
 @pytest.mark.slow
-def test_twenty_kills_at_random_moments_change_no_weight(two, tmp_path):
+def test_twenty_kills_at_random_moments_change_no_weight(pair_args, tmp_path):
     """Kills a random worker and runs the same command again, 20 times.
 
     The kills come in turns while the job starts and while it trains or saves.
     """
-    arguments = ["2", TRAIN, *two, "--train.epochs=200", "--run.save_every=200"]
+    arguments = ["2", TRAIN, *pair_args, "--train.epochs=200", "--run.save_every=200"]
     arguments += ["--run.save_steps=1", "--run.log_every=20"]
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    start_time, job = time.monotonic(), launch(*arguments, f"--run.out={whole}")
+    start_time, job = time.monotonic(), start_launcher(*arguments, f"--run.out={whole}")
     wait_for_step(job, whole, 1)
     start_up = time.monotonic() - start_time
     job.communicate(timeout=600)
@@ -280,10 +291,10 @@ def test_twenty_kills_at_random_moments_change_no_weight(two, tmp_path):
     print(f"seed {seed}")
     chance, steps, seconds = random.Random(seed), [], []
     for attempt in range(20):
-        job = launch(*arguments, f"--run.out={killed}")
+        job = start_launcher(*arguments, f"--run.out={killed}")
         processes = wait_for_processes(job, 3)
         if attempt % 2:
-            wait_for_step(job, killed, position(killed) + chance.randint(1, 20))
+            wait_for_step(job, killed, read_step(killed) + chance.randint(1, 20))
         time.sleep(chance.uniform(0, 0.3 if attempt % 2 else start_up))
         victim = chance.choice([0, 1])
         assert job.poll() is None, "the run ended before it was killed"
@@ -291,23 +302,26 @@ def test_twenty_kills_at_random_moments_change_no_weight(two, tmp_path):
         duration, line = wait_for_end(job, processes.values())
         assert job.returncode == 1
         assert line.startswith(f"rank {victim} was killed by SIGKILL; see ")
-        steps.append(position(killed))
+        steps.append(read_step(killed))
         seconds.append(round(duration, 1))
     print(f"steps saved at each kill: {steps}; seconds to the end of all: {seconds}")
     assert steps == sorted(steps)
-    assert last_json(call("scripts/launch.py", *arguments, f"--run.out={killed}"))["steps"] == 1200
-    assert_same(whole / "epoch_200.ckpt", killed / "epoch_200.ckpt")
-    assert_same(whole / "resume.ckpt", killed / "resume.ckpt")
+    assert (
+        read_result(run_script("scripts/launch.py", *arguments, f"--run.out={killed}"))["steps"]
+        == 1200
+    )
+    assert_same_weights(whole / "epoch_200.ckpt", killed / "epoch_200.ckpt")
+    assert_same_weights(whole / "resume.ckpt", killed / "resume.ckpt")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["launcher", "scheduler", 0])
-def test_a_training_job_ends_soon_after_one_of_its_processes(two, tmp_path, victim):
+def test_a_training_job_ends_soon_after_one_of_its_processes(pair_args, tmp_path, victim):
     out = tmp_path / "run"
     arguments = ["--train.epochs=500", "--run.save_steps=1", f"--run.out={out}"]
-    job = launch("2", TRAIN, *two, *arguments)
+    job = start_launcher("2", TRAIN, *pair_args, *arguments)
     wait_for_step(job, out, 3)
-    processes = members(job)
+    processes = list_processes(job)
     assert len(processes) == 3
     if victim == "launcher":
         job.kill()

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.helpers import free_port, launch
+from tests.helpers import pick_port, start_launcher
 from utils.config import ROOT
 from utils.distributed import rendezvous
 from utils.distributed.launch_config import Job, listen
@@ -97,7 +97,7 @@ def assert_same_plan(*nodes: Opening) -> None:
 
 @pytest.mark.parametrize("name", FOREIGN_DATA)
 def test_a_foreign_connection_before_node_1_is_dropped(name):
-    port = int(free_port())
+    port = int(pick_port())
     node_0 = Opening(make_job(0, port))
     with connect(port, FOREIGN_DATA[name]):
         assert_same_plan(node_0, Opening(make_job(1, port)))
@@ -106,7 +106,7 @@ def test_a_foreign_connection_before_node_1_is_dropped(name):
 
 
 def test_silent_foreign_connections_do_not_block_node_1():
-    port = int(free_port())
+    port = int(pick_port())
     node_0 = Opening(make_job(0, port))
     with contextlib.ExitStack() as stack:
         for _ in range(3 * rendezvous.MAX_PENDING):
@@ -116,7 +116,7 @@ def test_silent_foreign_connections_do_not_block_node_1():
 
 
 def test_foreign_connections_do_not_fill_the_log():
-    port = int(free_port())
+    port = int(pick_port())
     node_0 = Opening(make_job(0, port))
     for _ in range(rendezvous.MAX_WARNINGS):
         for data in (b"x\n", OWN_GREETING + HELLO):
@@ -129,7 +129,7 @@ def test_foreign_connections_do_not_fill_the_log():
 
 def test_a_silent_foreign_connection_is_dropped_after_a_timeout(monkeypatch):
     monkeypatch.setattr(rendezvous, "HANDSHAKE_TIMEOUT", 0.3)
-    port = int(free_port())
+    port = int(pick_port())
     node_0 = Opening(make_job(0, port))
     with connect(port) as connection:
         assert connection.recv(100).startswith(GREETING)
@@ -139,7 +139,7 @@ def test_a_silent_foreign_connection_is_dropped_after_a_timeout(monkeypatch):
 
 
 def test_the_port_is_closed_while_the_job_runs():
-    port = int(free_port())
+    port = int(pick_port())
 
     async def run() -> None:
         nodes = [Rendezvous(make_job(node, port)) for node in (0, 1)]
@@ -159,7 +159,7 @@ def test_the_port_is_closed_while_the_job_runs():
     "data", [b"", b'{"port":1,"logs":"x"}\n', OWN_GREETING, OWN_GREETING + b'{"port":1}\n']
 )
 def test_node_1_leaves_a_foreign_server_at_the_port_of_node_0(data):
-    port = int(free_port())
+    port = int(pick_port())
     with listen("127.0.0.1", port) as listener:
         node_1 = Opening(make_job(1, port))
         connection, _ = listener.accept()
@@ -171,7 +171,7 @@ def test_node_1_leaves_a_foreign_server_at_the_port_of_node_0(data):
 
 
 def test_different_tokens_are_named_on_both_nodes():
-    port = int(free_port())
+    port = int(pick_port())
     node_0 = Opening(make_job(0, port, timeout=2, token="one"))
     node_1 = Opening(make_job(1, port, timeout=2, token="another"))
     for node in (node_0, node_1):
@@ -238,7 +238,7 @@ def test_a_job_does_not_print_its_token():
 
 def test_a_job_completes_despite_foreign_connections():
     """Two launchers; foreign connections come repeatedly, before and after node 1 joins."""
-    port = free_port()
+    port = pick_port()
     ended = threading.Event()
 
     def connect_repeatedly() -> None:
@@ -254,9 +254,9 @@ def test_a_job_completes_despite_foreign_connections():
     variables["ZOO_JOB_TOKEN"] = "s3"
     try:
         arguments = ["1", ROOT / "tests" / "fake_worker.py"]
-        node_0 = launch(*arguments, **variables, NODE_RANK="0")
+        node_0 = start_launcher(*arguments, **variables, NODE_RANK="0")
         time.sleep(3)
-        node_1 = launch(*arguments, **variables, NODE_RANK="1")
+        node_1 = start_launcher(*arguments, **variables, NODE_RANK="1")
         (output, errors_0), (_, errors_1) = (
             node.communicate(timeout=200) for node in (node_0, node_1)
         )

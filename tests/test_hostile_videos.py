@@ -7,7 +7,7 @@ import av
 import numpy as np
 import pytest
 
-from tests.helpers import call, last_json
+from tests.helpers import read_result, run_script
 from utils.tests.video.test_decoders import draw, picture
 
 REFUSED = ["codec.mp4", "large.avi", "list.mp4", "live.m3u8", r"\x1b[2J.mp4"]
@@ -45,22 +45,22 @@ def write_videos(folder) -> list[bytes]:
 
 
 @pytest.fixture(scope="module")
-def hostile(synthetic, tmp_path_factory):
+def hostile(data_root, tmp_path_factory):
     """A copy of the synthetic videos; each list also has five bad and three unusual videos."""
     root = tmp_path_factory.mktemp("hostile") / "root"
-    shutil.copytree(synthetic, root)
+    shutil.copytree(data_root, root)
     lines = b"".join(name + b" 0\n" for name in write_videos(root))
     for name in ("train.txt", "test.txt"):
         (root / name).write_bytes((root / name).read_bytes() + lines)
     return root
 
 
-def test_training_and_evaluation_skip_unreadable_videos(tiny, hostile, tmp_path):
-    arguments = [*tiny, f"--data.root={hostile}"]
+def test_training_and_evaluation_skip_unreadable_videos(tiny_args, hostile, tmp_path):
+    arguments = [*tiny_args, f"--data.root={hostile}"]
     allow = "--eval.allow_unreadable=true"
     more = [f"--run.out={tmp_path / 'run'}", "--data.max_unreadable=0.5", allow]
-    done = call("tsm/train.py", *arguments, *more)
-    checkpoint = last_json(done)["checkpoint"]
+    done = run_script("tsm/train.py", *arguments, *more)
+    checkpoint = read_result(done)["checkpoint"]
     assert done.stderr.count("unreadable video: ") >= len(REFUSED)
     for text in (done.stderr, (tmp_path / "run" / "run.log").read_text()):
         assert "\x1b[2J" not in text
@@ -69,16 +69,16 @@ def test_training_and_evaluation_skip_unreadable_videos(tiny, hostile, tmp_path)
         assert "caf" not in text
     report = tmp_path / "report"
     more = ["--checkpoint_path", checkpoint, allow, f"--report={report}"]
-    result = last_json(call("tsm/eval.py", *arguments, *more))
+    result = read_result(run_script("tsm/eval.py", *arguments, *more))
     assert result["unreadable"] == len(REFUSED)
     assert b"caf\xe9.mp4" in (report / "scores.csv").read_bytes()
 
 
-def test_a_scan_counts_every_kind_of_bad_video(tiny, hostile, tmp_path):
-    arguments = [*tiny, f"--data.root={hostile}", f"--out={tmp_path}"]
-    done = call("scripts/data/check_videos.py", *arguments)
+def test_a_scan_counts_every_kind_of_bad_video(tiny_args, hostile, tmp_path):
+    arguments = [*tiny_args, f"--data.root={hostile}", f"--out={tmp_path}"]
+    done = run_script("scripts/data/check_videos.py", *arguments)
     kinds = {"broken": 2, "wrong extension": 2, "truncated": 1}
-    assert last_json(done)["kinds"] == {kind: 2 * count for kind, count in kinds.items()}
+    assert read_result(done)["kinds"] == {kind: 2 * count for kind, count in kinds.items()}
     lines = (tmp_path / "train.txt").read_bytes().splitlines()
     assert lines[-3:-1] == [b"title.mp4 0", b"caf\xe9.mp4 0"]
     assert "\x1b[2J" not in done.stderr

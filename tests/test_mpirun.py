@@ -11,40 +11,47 @@ import time
 import psutil
 import pytest
 
-from tests.helpers import assert_same, call, environment, free_port, last_json, position
+from tests.helpers import (
+    assert_same_weights,
+    build_env,
+    pick_port,
+    read_result,
+    read_step,
+    run_script,
+)
 from utils.config import ROOT
 
 TRAIN = ROOT / "tsm" / "train.py"
 
 
-def test_training_under_mpirun_without_launch_mpi_is_a_user_error(tiny):
-    done = call("tsm/train.py", *tiny, environment={"OMPI_COMM_WORLD_SIZE": "2"})
+def test_training_under_mpirun_without_launch_mpi_is_a_user_error(tiny_args):
+    done = run_script("tsm/train.py", *tiny_args, environment={"OMPI_COMM_WORLD_SIZE": "2"})
     assert done.returncode == 2
     assert "scripts/launch_mpi.py" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow
-def test_two_ranks_of_mpirun_train_the_same_weights_as_two_of_msrun(two, pair, tmp_path):
+def test_two_ranks_of_mpirun_train_the_same_weights_as_two_of_msrun(pair_args, pair_run, tmp_path):
     """The test sets the variables of mpirun and starts the processes as mpirun would."""
-    port, ranks = free_port(), []
+    port, ranks = pick_port(), []
     for rank in ("1", "0"):
         variables = {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank}
         variables |= {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
-        command = [sys.executable, ROOT / "scripts" / "launch_mpi.py", TRAIN, *two]
+        command = [sys.executable, ROOT / "scripts" / "launch_mpi.py", TRAIN, *pair_args]
         ranks.append(
             subprocess.Popen(
                 [*map(str, command), f"--run.out={tmp_path / 'run'}"],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                env={**environment(), **variables, "MASTER_PORT": port},
+                env={**build_env(), **variables, "MASTER_PORT": port},
             )
         )
     (output_1, errors_1), (output_0, errors_0) = (rank.communicate(timeout=200) for rank in ranks)
     assert [rank.returncode for rank in ranks] == [0, 0], errors_0 + errors_1
     assert json.loads(output_0.splitlines()[-1])["steps"] == 12
     assert output_1 == "", "rank 1 logs to out/logs"
-    assert_same(pair[1]["checkpoint"], tmp_path / "run" / "epoch_002.ckpt")
+    assert_same_weights(pair_run[1]["checkpoint"], tmp_path / "run" / "epoch_002.ckpt")
 
 
 @pytest.fixture
@@ -57,15 +64,15 @@ def mpirun() -> list:
 
 @pytest.mark.slow
 def test_mpirun_trains_the_same_weights_and_ends_all_ranks_after_a_kill(
-    mpirun, two, pair, tmp_path
+    mpirun, pair_args, pair_run, tmp_path
 ):
     out = tmp_path / "run"
-    command = [*mpirun, "-x", f"MASTER_PORT={free_port()}", sys.executable]
-    command += [ROOT / "scripts" / "launch_mpi.py", TRAIN, *two, "--run.save_steps=1"]
+    command = [*mpirun, "-x", f"MASTER_PORT={pick_port()}", sys.executable]
+    command += [ROOT / "scripts" / "launch_mpi.py", TRAIN, *pair_args, "--run.save_steps=1"]
     command += [f"--run.out={out}"]
     options = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    job = subprocess.Popen([*map(str, command)], env=environment(), **options)
-    while position(out) < 3:
+    job = subprocess.Popen([*map(str, command)], env=build_env(), **options)
+    while read_step(out) < 3:
         assert job.poll() is None, job.stderr.read()
         time.sleep(0.01)
     processes = psutil.Process(job.pid).children(recursive=True)
@@ -75,6 +82,6 @@ def test_mpirun_trains_the_same_weights_and_ends_all_ranks_after_a_kill(
     assert job.returncode != 0
     assert "rank 1 was killed by SIGKILL" in errors
     assert not psutil.wait_procs(processes, timeout=10)[1]
-    done = subprocess.run([*map(str, command)], env=environment(), **options, timeout=200)
-    assert last_json(done)["steps"] == 12
-    assert_same(pair[1]["checkpoint"], out / "epoch_002.ckpt")
+    done = subprocess.run([*map(str, command)], env=build_env(), **options, timeout=200)
+    assert read_result(done)["steps"] == 12
+    assert_same_weights(pair_run[1]["checkpoint"], out / "epoch_002.ckpt")

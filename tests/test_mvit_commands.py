@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from tests.helpers import (
+    assert_mindir_matches,
     assert_report,
-    assert_same,
-    assert_stands_in,
-    call,
-    last_json,
-    run,
-    run_under_kills,
+    assert_same_weights,
+    read_result,
+    read_weights,
+    run_json,
+    run_script,
+    run_with_kills,
     start_and_stop,
-    weights,
 )
 from utils.config import ROOT
 from utils.data.synthetic.motion_videos import SETS, draw_sets
@@ -41,7 +41,9 @@ def small(tmp_path_factory) -> list:
 def trained(small, tmp_path_factory) -> Path:
     """A checkpoint of a run with all augmentations, mixup and cutmix."""
     out = tmp_path_factory.mktemp("trained_mvit") / "run"
-    return Path(run("mvit_multi/train.py", *small, *AUGMENTED, f"--run.out={out}")["checkpoint"])
+    return Path(
+        run_json("mvit_multi/train.py", *small, *AUGMENTED, f"--run.out={out}")["checkpoint"]
+    )
 
 
 AUGMENTED = ["--data.rand_augment=rand-m7-n4-mstd0.5-inc1", "--data.erase=0.5"]
@@ -50,8 +52,8 @@ AUGMENTED += ["--data.mixup=0.8", "--data.cutmix=1", "--model.drop_path=0.1", "-
 
 def test_an_evaluation_prints_a_table_of_all_sets_and_one_json_line(small, trained, tmp_path):
     report = ["--report", tmp_path / "report"]
-    done = call("mvit_multi/eval.py", *small, "--checkpoint_path", trained, *report)
-    result = last_json(done)
+    done = run_script("mvit_multi/eval.py", *small, "--checkpoint_path", trained, *report)
+    result = read_result(done)
     for name, metrics in result["sets"].items():
         rows = assert_report(tmp_path / "report" / name, metrics)
         assert list(rows[0])[5:] == [f"{k} {label}" for k, label in enumerate(SETS[name])]
@@ -64,19 +66,19 @@ def test_an_evaluation_prints_a_table_of_all_sets_and_one_json_line(small, train
     table = done.stdout.splitlines()[:-1]
     assert [line.split()[0] for line in table] == ["data", *SETS, "average"]
     assert json.loads(trained.with_suffix(".json").read_text()) == result
-    one = run("mvit_multi/eval.py", *small, "--checkpoint_path", trained, "--eval.sets=[axes]")
+    one = run_json("mvit_multi/eval.py", *small, "--checkpoint_path", trained, "--eval.sets=[axes]")
     assert {**one["sets"]["axes"], "seconds": 0} == {**result["sets"]["axes"], "seconds": 0}
     assert list(one["sets"]) == ["axes"]
 
 
 @pytest.mark.slow
 def test_two_ranks_give_the_metrics_of_one(small, trained):
-    alone = run("mvit_multi/eval.py", *small, "--checkpoint_path", trained)
-    done = call(
+    alone = run_json("mvit_multi/eval.py", *small, "--checkpoint_path", trained)
+    done = run_script(
         "scripts/run_eval.sh", "mvit_multi", SMOKE, trained, *small[2:],
         environment={"DEVICES": "2"},
     )  # fmt: skip
-    both = last_json(done)
+    both = read_result(done)
     for name in SETS:
         assert {**both["sets"][name], "seconds": 0} == {**alone["sets"][name], "seconds": 0}
 
@@ -85,7 +87,7 @@ def test_a_prediction_ranks_the_classes_of_all_sets_jointly(small, trained, tmp_
     root = Path(small[2].split("=")[1])
     video = next((root / "eight" / "videos" / "test").glob("*.mp4"))
     files = ["--checkpoint_path", trained, video, "--out", tmp_path, "--window", "0"]
-    result = run("scripts/predict.py", *small, *files)["predictions"][0]
+    result = run_json("scripts/predict.py", *small, *files)["predictions"][0]
     assert {name: len(top) for name, top in result["sets"].items()} == {
         "eight": 5, "axes": 4, "moves": 5,
     }  # fmt: skip
@@ -101,13 +103,13 @@ def test_a_prediction_ranks_the_classes_of_all_sets_jointly(small, trained, tmp_
 def test_a_mindir_gives_the_results_of_its_checkpoint(small, trained, tmp_path):
     """This MINDIR takes normalised clips and returns the scores of all heads, concatenated."""
     video = next((Path(small[2].split("=")[1]) / "axes" / "videos" / "test").glob("*.mp4"))
-    assert_stands_in("mvit_multi", small, trained, video, tmp_path, "--input", "float32")
+    assert_mindir_matches("mvit_multi", small, trained, video, tmp_path, "--input", "float32")
 
 
 @pytest.mark.slow
 def test_a_golden_case_is_compared_layer_by_layer():
     case = ROOT / "mvit_multi" / "tests" / "golden" / "mvit_multi_small_abspos.json"
-    result = run("scripts/analysis/compare_step.py", "--config_path", SMOKE, "--case", case)
+    result = run_json("scripts/analysis/compare_step.py", "--config_path", SMOKE, "--case", case)
     assert result["first"] is None, result
     assert set(result["largest"]) == {"forward", "loss", "gradients", "updates"}
 
@@ -119,17 +121,17 @@ def test_training_starts_from_a_network_of_other_sets(small, trained, tmp_path):
     single = [f"--data.sets={sets}", "--model.single_head=true", "--model.cross_projections=false"]
     single += ["--model.expander=false", "--train.informative_weight=0", "--train.epochs=1"]
     single += ["--train.warmup_epochs=0", "--data.batch=2"]
-    source = run("mvit_multi/train.py", *small, *single, f"--run.out={tmp_path / 'one'}")
+    source = run_json("mvit_multi/train.py", *small, *single, f"--run.out={tmp_path / 'one'}")
     begin = [f"--train.pretrained={source['checkpoint']}", "--train.lr=1e-12", "--train.epochs=1"]
     begin += ["--train.warmup_epochs=0", "--train.end_lr=0", "--train.weight_decay=0"]
     begin += ["--run.amp=O2", "--run.loss_scale=1024", "--run.dynamic_loss_scale=true"]
     begin += ["--model.recompute=true", "--train.accumulation_steps=2"]
     begin += [f"--run.out={tmp_path / 'two'}"]
-    done = call("mvit_multi/train.py", *small, *begin)
+    done = run_script("mvit_multi/train.py", *small, *begin)
     assert done.returncode == 2
     assert "head" in done.stderr
-    result = run("mvit_multi/train.py", *small, *begin, "--train.new_head=true")
-    before, after = weights(source["checkpoint"]), weights(result["checkpoint"])
+    result = run_json("mvit_multi/train.py", *small, *begin, "--train.new_head=true")
+    before, after = read_weights(source["checkpoint"]), read_weights(result["checkpoint"])
     kept = [name for name in before if not name.startswith("head")]
     assert len(kept) == len(before) - 2
     for name in kept:
@@ -140,17 +142,17 @@ def test_training_starts_from_a_network_of_other_sets(small, trained, tmp_path):
 def test_scanned_lists_of_equal_names_do_not_overwrite_each_other(small, tmp_path):
     """One setting, data.lists, selects the scanned lists."""
     out = ["--out", tmp_path / "lists", "--frames", "ends"]
-    result = run("scripts/data/check_videos.py", *small, *out)
+    result = run_json("scripts/data/check_videos.py", *small, *out)
     assert (result["videos"], result["bad"], len(result["lists"])) == (66, 0, 9)
     assert len(list((tmp_path / "lists").rglob("labels.txt"))) == len(SETS)
     good = [f"--data.lists={tmp_path / 'lists'}", f"--run.out={tmp_path / 'run'}"]
     good += ["--train.epochs=1", "--train.warmup_epochs=0"]
-    assert run("mvit_multi/train.py", *small, *good)["steps"] == 5
+    assert run_json("mvit_multi/train.py", *small, *good)["steps"] == 5
 
 
 def test_training_logs_its_validations(small, tmp_path):
     often = ["--run.eval_every=1", "--eval.val_skip=2", f"--run.out={tmp_path / 'run'}"]
-    run("mvit_multi/train.py", *small, *often, "--train.epochs=1", "--train.warmup_epochs=0")
+    run_json("mvit_multi/train.py", *small, *often, "--train.epochs=1", "--train.warmup_epochs=0")
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert any("top5" in line for line in lines)
 
@@ -166,14 +168,14 @@ def test_two_workers_equal_one_with_twice_the_accumulation_steps(small, tmp_path
     plain += ["--data.batch=2", "--data.dataset_repeats=4"]  # whole groups of batches
     once = ["--train.accumulation_steps=2", "--run.all_reduce=[blocks.0, blocks.1]"]
     out = f"--run.out={tmp_path / 'a'}"
-    alone = run("mvit_multi/train.py", *small, *plain, "--train.accumulation_steps=4", out)
-    done = call(
+    alone = run_json("mvit_multi/train.py", *small, *plain, "--train.accumulation_steps=4", out)
+    done = run_script(
         "scripts/run_distribute_train.sh", "mvit_multi", "2", SMOKE, *small[2:], *plain, *once,
         f"--run.out={tmp_path / 'b'}",
     )  # fmt: skip
-    both = last_json(done)
+    both = read_result(done)
     assert "gradients are reduced in 3 segments" in done.stderr
-    expected, result = weights(alone["checkpoint"]), weights(both["checkpoint"])
+    expected, result = read_weights(alone["checkpoint"]), read_weights(both["checkpoint"])
     for name, value in expected.items():
         np.testing.assert_allclose(result[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
 
@@ -181,7 +183,7 @@ def test_two_workers_equal_one_with_twice_the_accumulation_steps(small, tmp_path
 def compute_gradients(small: list, out: Path, workers: int, *settings: str) -> dict:
     script, more = Path(__file__).parent / "gradients.py", [*settings, f"--run.out={out}"]
     command = [script] if workers == 1 else ["scripts/launch.py", str(workers), script]
-    done = call(*map(str, command), *small, *more)
+    done = run_script(*map(str, command), *small, *more)
     assert done.returncode == 0, done.stderr
     return dict(np.load(out / "gradients.npz"))
 
@@ -216,7 +218,9 @@ def test_gradients_of_two_workers_are_those_of_the_whole_batch(small, tmp_path):
     ],
 )
 def test_a_user_error_is_one_line(small, tmp_path, setting, words):
-    done = call("mvit_multi/train.py", *small, f"--{setting}", f"--run.out={tmp_path / 'run'}")
+    done = run_script(
+        "mvit_multi/train.py", *small, f"--{setting}", f"--run.out={tmp_path / 'run'}"
+    )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert words in done.stderr
 
@@ -225,19 +229,19 @@ def test_a_user_error_is_one_line(small, tmp_path, setting, words):
 def test_a_killed_run_resumes_to_the_same_bits(small, trained, tmp_path):
     arguments, killed = [*small, *AUGMENTED, "--run.save_steps=1"], tmp_path / "killed"
     start_and_stop("mvit_multi/train.py", arguments, killed, 8, signal.SIGKILL)
-    run("mvit_multi/train.py", *arguments, f"--run.out={killed}")
-    assert_same(trained, killed / "epoch_002.ckpt")
+    run_json("mvit_multi/train.py", *arguments, f"--run.out={killed}")
+    assert_same_weights(trained, killed / "epoch_002.ckpt")
 
 
 @pytest.mark.slow
 def test_kills_at_random_moments_change_no_weight(small, tmp_path):
     arguments = [*small, *AUGMENTED, "--run.save_steps=1", "--train.epochs=6"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    run("mvit_multi/train.py", *arguments, f"--run.out={whole}")
+    run_json("mvit_multi/train.py", *arguments, f"--run.out={whole}")
     seed = random.SystemRandom().randrange(10**6)  # MindSpore seeds `random` at import
     print(f"seed {seed}")
-    steps = run_under_kills("mvit_multi/train.py", arguments, killed, 6, seed)
+    steps = run_with_kills("mvit_multi/train.py", arguments, killed, 6, seed)
     print(f"steps saved at each kill: {steps}")
-    assert_same(whole / "epoch_006.ckpt", killed / "epoch_006.ckpt")
+    assert_same_weights(whole / "epoch_006.ckpt", killed / "epoch_006.ckpt")
     assert (whole / "epoch_006.ckpt").read_bytes() == (killed / "epoch_006.ckpt").read_bytes()
     assert not {path.name for path in killed.iterdir()} - {path.name for path in whole.iterdir()}

@@ -390,12 +390,12 @@ def write_damaged_files(folder: Path, synthetic: Path, trained: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def replacements(synthetic, tiny, trained, tmp_path_factory) -> dict[str, str]:
+def replacements(data_root, tiny_args, tiny_ckpt, tmp_path_factory) -> dict[str, str]:
     """The values of the names in braces."""
     bad = tmp_path_factory.mktemp("bad")
-    write_damaged_files(bad, synthetic, trained)
-    result = {"bad": bad, "synthetic": synthetic, "trained": trained, "run": trained.parent}
-    return {**{name: str(path) for name, path in result.items()}, "tiny": shlex.join(tiny)}
+    write_damaged_files(bad, data_root, tiny_ckpt)
+    result = {"bad": bad, "synthetic": data_root, "trained": tiny_ckpt, "run": tiny_ckpt.parent}
+    return {**{name: str(path) for name, path in result.items()}, "tiny": shlex.join(tiny_args)}
 
 
 class CommandExit(BaseException):
@@ -455,13 +455,13 @@ def test_a_yaml_in_the_folder_of_another_network_is_read_if_its_settings_fit(mon
         load_for_script(Config, file, ["train.epochs=x"], "{}/eval.py")
 
 
-def test_a_scan_reports_files_without_video(command_runner, synthetic, tmp_path):
+def test_a_scan_reports_files_without_video(command_runner, data_root, tmp_path):
     (tmp_path / "text.mp4").write_text("no video\n")
     (tmp_path / "zero.mp4").touch()
     with wave.open(str(tmp_path / "song.mp4"), "wb") as sound:
         sound.setparams((1, 2, 8000, 0, "NONE", ""))
         sound.writeframes(bytes(8000))
-    good = f"{synthetic}/videos/train/left_000.mp4 0\n"
+    good = f"{data_root}/videos/train/left_000.mp4 0\n"
     names = ("text", "zero", "song")
     (tmp_path / "l.txt").write_text("".join(f"{tmp_path}/{n}.mp4 0\n" for n in names) + good)
     scan = f"{{scan}} {{tsm}} --data.train_list={tmp_path}/l.txt"
@@ -498,10 +498,10 @@ def test_check_env_reports_a_missing_package(monkeypatch, capsys):
     assert line.endswith("<- pip install pillow")
 
 
-def test_a_missing_reader_is_reported(monkeypatch, synthetic):
+def test_a_missing_reader_is_reported(monkeypatch, data_root):
     from utils.video import decoders as video
 
     monkeypatch.setitem(video._LIBRARIES, "decord", lambda: None)
     words = "'decord', which is not installed: pip install decord2, or --data.reader=auto"
     with pytest.raises(ValueError, match=words):
-        video.open_video(synthetic / "videos/train/left_000.mp4", "decord")
+        video.open_video(data_root / "videos/train/left_000.mp4", "decord")

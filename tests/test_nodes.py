@@ -10,13 +10,13 @@ import psutil
 import pytest
 
 from tests.helpers import (
-    assert_same,
-    call,
-    free_port,
-    launch,
-    members,
-    position,
-    rank_table,
+    assert_same_weights,
+    build_rank_table,
+    list_processes,
+    pick_port,
+    read_step,
+    run_script,
+    start_launcher,
     write_json,
 )
 from utils.config import ROOT
@@ -30,8 +30,8 @@ NODE_0 = {"NODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
 
 def launch_nodes(*arguments, **variables: str) -> list:
     """Starts one launcher for each of two nodes, node 1 first."""
-    variables = {"NODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), **variables}
-    return [launch(*arguments, **variables, NODE_RANK=str(node)) for node in (1, 0)][::-1]
+    variables = {"NODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": pick_port(), **variables}
+    return [start_launcher(*arguments, **variables, NODE_RANK=str(node)) for node in (1, 0)][::-1]
 
 
 def collect_outputs(nodes: list, seconds: int = 200) -> list:
@@ -40,7 +40,7 @@ def collect_outputs(nodes: list, seconds: int = 200) -> list:
 
 
 def test_a_user_error_is_one_line_and_status_2():
-    completed = call("scripts/launch.py", "2", FAKE_WORKER, environment={"NODES": "two"})
+    completed = run_script("scripts/launch.py", "2", FAKE_WORKER, environment={"NODES": "two"})
     assert completed.returncode == 2
     assert completed.stderr.startswith("error: NODES must be a whole number")
     assert len(completed.stderr.splitlines()) == 1
@@ -51,8 +51,10 @@ def test_a_user_error_is_one_line_and_status_2():
     [("0", "node 1 did not come to 127.0.0.1"), ("1", "MASTER_ADDR: node 0 did not answer at")],
 )
 def test_a_missing_node_is_named_after_the_timeout(node, words):
-    variables = {**NODE_0, "NODE_RANK": node, "MASTER_PORT": free_port(), "MASTER_TIMEOUT": "1"}
-    completed = call("scripts/launch.py", "--restarts=1", "1", FAKE_WORKER, environment=variables)
+    variables = {**NODE_0, "NODE_RANK": node, "MASTER_PORT": pick_port(), "MASTER_TIMEOUT": "1"}
+    completed = run_script(
+        "scripts/launch.py", "--restarts=1", "1", FAKE_WORKER, environment=variables
+    )
     assert completed.returncode == 2
     assert words in completed.stderr
     assert f"127.0.0.1:{variables['MASTER_PORT']}" in completed.stderr
@@ -74,7 +76,7 @@ def open_all(*jobs: Job) -> list:
 
 
 def test_nodes_agree_on_a_plan(caplog):
-    port = int(free_port())
+    port = int(pick_port())
     plans = open_all(*(Job(2, "x", nodes=3, node=node, port=port, timeout=20) for node in range(3)))
     assert plans[0] == plans[1] == plans[2]
     assert plans[0]["logs"] == "folder0"
@@ -91,7 +93,7 @@ def test_nodes_agree_on_a_plan(caplog):
     ],
 )
 def test_both_nodes_name_their_different_settings(other, words):
-    common = {"script": "x", "port": int(free_port()), "timeout": 20}
+    common = {"script": "x", "port": int(pick_port()), "timeout": 20}
     node_0 = Job(**{"devices": 2, "nodes": 2, "node": 0, **common})
     node_1 = Job(**{"devices": 2, "nodes": 2, "node": 1, **common, **other})
     for message in open_all(node_0, node_1):
@@ -100,7 +102,7 @@ def test_both_nodes_name_their_different_settings(other, words):
 
 def test_a_node_behind_a_dead_network_is_named():
     """The operating system raises a TimeoutError, which asyncio also uses for other things."""
-    port = int(free_port())
+    port = int(pick_port())
 
     async def run() -> list:
         jobs = [Job(1, "x", nodes=3, node=node, port=port, timeout=20) for node in range(3)]
@@ -131,9 +133,9 @@ def test_a_failure_on_one_node_ends_the_other_and_names_the_rank():
 def test_a_killed_node_is_named():
     nodes = launch_nodes("1", FAKE_WORKER, "all:wait")
     deadline = time.monotonic() + 60
-    while [len(members(node)) for node in nodes] != [2, 1] and time.monotonic() < deadline:
+    while [len(list_processes(node)) for node in nodes] != [2, 1] and time.monotonic() < deadline:
         time.sleep(0.05)
-    processes = [p for node in nodes for p in members(node).values()]
+    processes = [p for node in nodes for p in list_processes(node).values()]
     nodes[1].kill()
     (_, errors_0), _ = collect_outputs(nodes)
     assert nodes[0].returncode == 1
@@ -151,23 +153,25 @@ def test_both_nodes_restart_and_node_0_prints_the_result():
     assert "rank 1 of 2" in errors_1, "a node shows the log of its lowest rank"
 
 
-def test_two_nodes_train_the_weights_of_one_node_with_two_devices(two, pair, tmp_path):
-    nodes = launch_nodes("1", TRAIN, *two, f"--run.out={tmp_path / 'run'}")
+def test_two_nodes_train_the_weights_of_one_node_with_two_devices(pair_args, pair_run, tmp_path):
+    nodes = launch_nodes("1", TRAIN, *pair_args, f"--run.out={tmp_path / 'run'}")
     (output_0, errors_0), (output_1, errors_1) = collect_outputs(nodes)
     assert [node.returncode for node in nodes] == [0, 0], errors_0 + errors_1
     assert json.loads(output_0.splitlines()[-1])["steps"] == 12
     assert output_1 == ""
-    assert_same(pair[1]["checkpoint"], tmp_path / "run" / "epoch_002.ckpt")
+    assert_same_weights(pair_run[1]["checkpoint"], tmp_path / "run" / "epoch_002.ckpt")
 
 
 @pytest.mark.slow
-def test_a_job_by_rank_table_trains_the_same_weights(two, pair, tmp_path):
-    path = write_json(tmp_path / "hccl.json", rank_table())
+def test_a_job_by_rank_table_trains_the_same_weights(pair_args, pair_run, tmp_path):
+    path = write_json(tmp_path / "hccl.json", build_rank_table())
     out = f"--run.out={tmp_path / 'run'}"
-    nodes = launch_nodes("1", TRAIN, *two, out, NODES="", MASTER_ADDR="", RANK_TABLE_FILE=path)
+    nodes = launch_nodes(
+        "1", TRAIN, *pair_args, out, NODES="", MASTER_ADDR="", RANK_TABLE_FILE=path
+    )
     (output_0, errors_0), (_, errors_1) = collect_outputs(nodes)
     assert [node.returncode for node in nodes] == [0, 0], errors_0 + errors_1
-    assert_same(pair[1]["checkpoint"], tmp_path / "run" / "epoch_002.ckpt")
+    assert_same_weights(pair_run[1]["checkpoint"], tmp_path / "run" / "epoch_002.ckpt")
 
 
 @pytest.fixture
@@ -199,19 +203,21 @@ def hosts() -> Iterator[list]:
 
 
 @pytest.mark.slow
-def test_two_hosts_train_the_same_weights_and_end_after_a_cut_cable(hosts, two, pair, tmp_path):
+def test_two_hosts_train_the_same_weights_and_end_after_a_cut_cable(
+    hosts, pair_args, pair_run, tmp_path
+):
     """Two network namespaces: all processes must have ended within 60 s of the cut."""
-    arguments = ["1", TRAIN, *two, "--run.save_steps=1"]
+    arguments = ["1", TRAIN, *pair_args, "--run.save_steps=1"]
     for name, epochs in (("whole", 2), ("cut", 2000)):
         out = tmp_path / name
         rest = [f"--train.epochs={epochs}", f"--run.out={out}"]
         variables = {"NODES": "2", "MASTER_ADDR": "10.99.0.1"}
         nodes = [
-            launch(*arguments, *rest, inside=hosts[node], NODE_RANK=str(node), **variables)
+            start_launcher(*arguments, *rest, inside=hosts[node], NODE_RANK=str(node), **variables)
             for node in (0, 1)
         ]
         if name == "cut":
-            while position(out) < 3:
+            while read_step(out) < 3:
                 assert nodes[0].poll() is None, nodes[0].stderr.read()
                 time.sleep(0.01)
             subprocess.run([*hosts[1], "ip", "link", "set", "end1", "down"], check=True)
@@ -219,7 +225,7 @@ def test_two_hosts_train_the_same_weights_and_end_after_a_cut_cable(hosts, two, 
         (_, errors_0), (_, errors_1) = collect_outputs(nodes)
         if name == "whole":
             assert [node.returncode for node in nodes] == [0, 0], errors_0 + errors_1
-            assert_same(pair[1]["checkpoint"], out / "epoch_002.ckpt")
+            assert_same_weights(pair_run[1]["checkpoint"], out / "epoch_002.ckpt")
     assert [node.returncode for node in nodes] == [1, 1]
     print(f"all ended {time.monotonic() - start_time:.1f} s after the cut")
     assert time.monotonic() - start_time < 60
@@ -229,17 +235,17 @@ def test_two_hosts_train_the_same_weights_and_end_after_a_cut_cable(hosts, two, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_kill_on_one_of_two_nodes_changes_no_weight(two, pair, tmp_path, victim):
+def test_a_kill_on_one_of_two_nodes_changes_no_weight(pair_args, pair_run, tmp_path, victim):
     """Without a restart all processes end soon; with one restart the job resumes."""
     out = tmp_path / "run"
-    arguments = ["1", TRAIN, *two, "--run.save_steps=1", f"--run.out={out}"]
+    arguments = ["1", TRAIN, *pair_args, "--run.save_steps=1", f"--run.out={out}"]
     for steps, restarts in ((2, 0), (5, 1)):
         nodes = launch_nodes(f"--restarts={restarts}", *arguments)
-        while position(out) < steps:
+        while read_step(out) < steps:
             assert nodes[0].poll() is None, nodes[0].stderr.read()
             time.sleep(0.01)
-        processes = [p for node in nodes for p in members(node).values()]
-        members(nodes[victim])[victim].kill()
+        processes = [p for node in nodes for p in list_processes(node).values()]
+        list_processes(nodes[victim])[victim].kill()
         start_time = time.monotonic()
         if not restarts:
             assert not psutil.wait_procs(processes, timeout=60)[1]
@@ -249,4 +255,4 @@ def test_a_kill_on_one_of_two_nodes_changes_no_weight(two, pair, tmp_path, victi
         assert [node.returncode for node in nodes] == expected, outputs
         for _, errors in outputs:
             assert f"rank {victim} was killed by SIGKILL" in errors
-    assert_same(pair[1]["checkpoint"], out / "epoch_002.ckpt")
+    assert_same_weights(pair_run[1]["checkpoint"], out / "epoch_002.ckpt")

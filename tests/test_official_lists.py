@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from tests.helpers import call, last_json
+from tests.helpers import read_result, run_script
 from utils.data.annotation_file import AnnotationFile, read_annotations
 from utils.data.prepare.public_annotations import match_videos, read_public_annotations
 
@@ -177,21 +177,21 @@ def test_official_annotations_are_converted_to_lists(dataset, tmp_path):
 
 def make_lists(folder, *more, dataset="kinetics"):
     arguments = ["--dataset", dataset, "--videos", folder / "videos"]
-    return call("scripts/data/make_lists.py", *arguments, "--out", folder / "lists", *more)
+    return run_script("scripts/data/make_lists.py", *arguments, "--out", folder / "lists", *more)
 
 
-def test_make_lists_lists_existing_videos_and_counts_missing_ones(synthetic, tmp_path):
+def test_make_lists_lists_existing_videos_and_counts_missing_ones(data_root, tmp_path):
     """One video has two files, two are missing, one has no annotation."""
     folder = tmp_path / "videos" / "abseiling"
     folder.mkdir(parents=True)
-    real = sorted((synthetic / "videos").rglob("*.mp4"))[0]
+    real = sorted((data_root / "videos").rglob("*.mp4"))[0]
     names = ["0347ZoDXyP0_000095_000105", "__7xYvk5ZzA_000002_000012", "unknown"]
     for name in names:
         shutil.copy(real, folder / f"{name}.mp4")
     shutil.copy(real, tmp_path / "videos" / f"{names[0]}.mp4")
     write_files(tmp_path / "annotations", CASES["kinetics"][0])
     done = make_lists(tmp_path, "--annotations", tmp_path / "annotations", "--names", "csv")
-    result = last_json(done)
+    result = read_result(done)
     expected = {"classes": 2, "train": 1, "val": 1, "missing": 2, "others": 1, "doubles": 1}
     assert result.items() >= expected.items()
     assert f"a second file of one video, not listed: abseiling/{names[0]}.mp4" in done.stderr
@@ -259,7 +259,7 @@ def test_a_video_with_a_line_break_in_its_path_is_refused(tmp_path):
 
 def sort_imagenet(annotations, images, out):
     arguments = ["--annotations", annotations, "--images", images, "--out", out]
-    return call("scripts/data/sort_imagenet.py", *arguments)
+    return run_script("scripts/data/sort_imagenet.py", *arguments)
 
 
 @pytest.mark.parametrize("row", ["../x,n01440764 1", "ILSVRC2012_val_00000001,../../x 1", '"a'])
@@ -295,7 +295,7 @@ def test_imagenet_validation_images_go_into_class_folders(tmp_path):
     write_imagenet(tmp_path, "kit")
     for source, missing in (("LOC_val_solution.csv", 0), ("kit", 1)):
         out = tmp_path / f"val_{missing}"
-        result = last_json(sort_imagenet(tmp_path / source, tmp_path / "images", out))
+        result = read_result(sort_imagenet(tmp_path / source, tmp_path / "images", out))
         assert result == {"classes": 2, "images": 2, "missing": missing}
         files = sorted(str(path.relative_to(out)) for path in out.rglob("*.JPEG"))
         assert files == [f"{SYNSETS[1]}/{IMAGES[1]}", f"{SYNSETS[0]}/{IMAGES[0]}"]

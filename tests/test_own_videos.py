@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import call, last_json
+from tests.helpers import read_result, run_script
 from utils.config import ROOT
 from utils.data.prepare.class_folders import scan_class_folders, split_classes
 
@@ -29,12 +29,12 @@ def folder(tmp_path) -> Path:
 
 
 def make_lists(folder: Path, out: Path, *more: str):
-    return call("scripts/data/make_lists.py", "--videos", folder, "--out", out, *more)
+    return run_script("scripts/data/make_lists.py", "--videos", folder, "--out", out, *more)
 
 
 def test_every_class_is_split_without_overlap(folder, tmp_path):
     out = tmp_path / ".cache" / "lists"
-    result = last_json(make_lists(folder, out))
+    result = read_result(make_lists(folder, out))
     assert (result["classes"], result["train"], result["test"]) == (2, 12, 3)
     assert (result["others"], result["twins"]) == (1, 0)
     assert (out / "labels.txt").read_text() == "jump\nrun far\n"
@@ -85,29 +85,29 @@ def test_a_user_error_is_one_line(change, more, message, folder, tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_videos_of_a_user_are_listed_scanned_and_trained(synthetic, tiny, tmp_path):
+def test_videos_of_a_user_are_listed_scanned_and_trained(data_root, tiny_args, tmp_path):
     """By the commands of docs/own_videos.md, for synthetic videos in class folders."""
     videos, lists = tmp_path / "my videos", tmp_path / "lists"
     for split_folder in ("train", "test"):
-        for path in sorted((synthetic / "videos" / split_folder).iterdir()):
+        for path in sorted((data_root / "videos" / split_folder).iterdir()):
             name = path.name.rpartition("_")[0]
             (videos / name).mkdir(parents=True, exist_ok=True)
             os.link(path, videos / name / f"{split_folder} {path.name}")
-    made = last_json(make_lists(videos, lists, "--test", "0.25"))
+    made = read_result(make_lists(videos, lists, "--test", "0.25"))
     assert (made["classes"], made["train"], made["test"]) == (8, 24, 8)
     settings = [f"--data.{key}_list={path}" for key, path in zip(("train", "test"), made["lists"])]
-    own = [*tiny, f"--data.root={made['root']}", *settings]
+    own = [*tiny_args, f"--data.root={made['root']}", *settings]
     arguments = [*own[:3], *own[-3:], "--out", tmp_path / "s"]
-    scanned = last_json(call("scripts/data/check_videos.py", *arguments))
+    scanned = read_result(run_script("scripts/data/check_videos.py", *arguments))
     assert (scanned["good"], scanned["bad"]) == (32, 0)
     out = f"--run.out={tmp_path / 'run'}"
     short = ["--train.epochs=1", "--train.warmup_epochs=0"]
-    done = call("tsm/train.py", *own, *short, out)
-    assert last_json(done)["steps"] == 6
+    done = run_script("tsm/train.py", *own, *short, out)
+    assert read_result(done)["steps"] == 6
     words = "those of 'left' then show 'right': swap_labels must be [[0, 1], [4, 5]], or "
     assert words in done.stderr
     assert "swap_labels takes 'up' for a mirrored 'shrink'" in done.stderr
-    other = call("tsm/train.py", *own, *short, f"{out}s", "--model.num_classes=9")
+    other = run_script("tsm/train.py", *own, *short, f"{out}s", "--model.num_classes=9")
     assert "labels.txt has 8 names, the network 9 classes; set num_classes" in other.stderr
 
 
@@ -116,8 +116,8 @@ def test_check_env_prints_packages_and_devices_on_one_screen(tmp_path):
     info = tmp_path / "compiler" / "version.info"
     info.parent.mkdir()
     info.write_text("Version=7.0.1\n")
-    done = call("scripts/check_env.py", environment={"ASCEND_HOME_PATH": str(tmp_path)})
-    result = last_json(done)
+    done = run_script("scripts/check_env.py", environment={"ASCEND_HOME_PATH": str(tmp_path)})
+    result = read_result(done)
     *screen, _ = done.stdout.splitlines()
     assert len(screen) < 24
     assert result["missing"] == []
@@ -127,12 +127,12 @@ def test_check_env_prints_packages_and_devices_on_one_screen(tmp_path):
     assert line.startswith("!")
     assert "expects one of 8.2" in line
     info.write_text("Version=8.5.0\n")
-    done = call("scripts/check_env.py", environment={"ASCEND_HOME_PATH": str(tmp_path)})
+    done = run_script("scripts/check_env.py", environment={"ASCEND_HOME_PATH": str(tmp_path)})
     assert any(line.startswith("  CANN") and "8.5" in line for line in done.stdout.splitlines())
 
 
 def test_check_env_takes_no_arguments():
-    done = call("scripts/check_env.py", "--device=GPU")
+    done = run_script("scripts/check_env.py", "--device=GPU")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
 
 
@@ -149,16 +149,16 @@ def test_plot_training_draws_the_curves_of_runs(tmp_path):
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (tmp_path / name / "log.jsonl").write_text(text + '{"epoch": 4, "lo')
     runs = [tmp_path / "one", tmp_path / "two"]
-    done = call(PLOT, *runs)
-    result = last_json(done)
+    done = run_script(PLOT, *runs)
+    result = read_result(done)
     assert result["file"] == str(runs[0] / "curves.png")
     assert result["last"][str(runs[1])]["epoch"] == 3
     lines = runpy.run_path(str(ROOT / PLOT))["read_log"](runs[0])
     assert [line.get("step") for line in lines] == [2, 4, 6]
     assert (runs[0] / "curves.png").read_bytes()[:4] == b"\x89PNG"
-    last_json(call(PLOT, runs[0], "--out", tmp_path / "a.svg"))
+    read_result(run_script(PLOT, runs[0], "--out", tmp_path / "a.svg"))
     assert "<svg" in (tmp_path / "a.svg").read_text()
-    done = call(PLOT)
+    done = run_script(PLOT)
     assert (done.returncode, "Plots the curves" in done.stderr) == (2, True)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mvit_multi import dataset as mvit
-from tests.helpers import call, last_json, start, weights
+from tests.helpers import read_result, read_weights, run_script, start_script
 from tsm import dataset as tsm
 from utils.config import ROOT, load_config
 from utils.data.packed.reader import LOCATIONS_FILE
@@ -29,7 +29,7 @@ def find_smoke_yaml(network_name: str) -> Path:
 
 def run_packing(root: Path, out: Path, *more: str, network_name: str = "tsm"):
     arguments = ["--config_path", find_smoke_yaml(network_name), f"--data.root={root}"]
-    return call(SCRIPT, *arguments, "--out", out, *more)
+    return run_script(SCRIPT, *arguments, "--out", out, *more)
 
 
 def load_smoke_config(network_name: str, *settings: str):
@@ -38,27 +38,27 @@ def load_smoke_config(network_name: str, *settings: str):
 
 
 @pytest.fixture(scope="module")
-def pack(synthetic, tmp_path_factory) -> Path:
+def pack(data_root, tmp_path_factory) -> Path:
     """A pack of the synthetic lists in four shards, at a quality that keeps all results."""
     out = tmp_path_factory.mktemp("pack")
-    done = run_packing(synthetic, out, "--quality", "1", "--shards", "4")
-    result = last_json(done)
+    done = run_packing(data_root, out, "--quality", "1", "--shards", "4")
+    result = read_result(done)
     assert (result["videos"], result["bad"], result["shards"], result["packed"]) == (32, 0, 8, 32)
     assert result["psnr"]["median"] >= result["psnr"]["lowest"] > 40
     return out
 
 
-def test_mindspore_reads_the_shards_as_mindrecord(pack, synthetic):
+def test_mindspore_reads_the_shards_as_mindrecord(pack, data_root):
     files = [str(file) for file in sorted((pack / "train.txt").glob("*.mindrecord"))]
     columns = ["path", "label", "frames", "video"]
     rows = ds.MindDataset(files, columns_list=columns, shuffle=False)
-    listed = [line.rsplit(" ", 1) for line in (synthetic / "train.txt").read_text().splitlines()]
+    listed = [line.rsplit(" ", 1) for line in (data_root / "train.txt").read_text().splitlines()]
     result = {}
     for path, label, frames, video in rows.create_tuple_iterator(output_numpy=True, num_epochs=1):
         result[str(path)] = int(label)
         assert frames > 0
         assert video.tobytes()[:4] == b"zoo2"
-    assert result == {str(synthetic / path): int(label) for path, label in listed}
+    assert result == {str(data_root / path): int(label) for path, label in listed}
 
 
 def test_a_page_holds_the_largest_video_of_a_list():
@@ -67,11 +67,11 @@ def test_a_page_holds_the_largest_video_of_a_list():
     assert choose_page_size([2**40]) == 2**28
 
 
-def test_an_interrupted_packing_continues_to_the_same_result(synthetic, tmp_path):
+def test_an_interrupted_packing_continues_to_the_same_result(data_root, tmp_path):
     options = ["--shards", "12", "--workers", "1"]
-    expected = last_json(run_packing(synthetic, tmp_path / "whole", *options))
-    arguments = ["--config_path", find_smoke_yaml("tsm"), f"--data.root={synthetic}"]
-    process = start(SCRIPT, *arguments, "--out", tmp_path / "cut", *options)
+    expected = read_result(run_packing(data_root, tmp_path / "whole", *options))
+    arguments = ["--config_path", find_smoke_yaml("tsm"), f"--data.root={data_root}"]
+    process = start_script(SCRIPT, *arguments, "--out", tmp_path / "cut", *options)
     folder = tmp_path / "cut" / "train.txt"
     deadline = time.monotonic() + 60
     while not list(folder.glob("*.mindrecord.json")):
@@ -84,7 +84,7 @@ def test_an_interrupted_packing_continues_to_the_same_result(synthetic, tmp_path
     config = load_smoke_config("tsm", f"data.packed={tmp_path / 'cut'}")
     with pytest.raises(ValueError, match=r"data\.packed: .*train\.txt was not packed to its end"):
         tsm.read_records(config, "train")
-    resumed = last_json(run_packing(synthetic, tmp_path / "cut", *options))
+    resumed = read_result(run_packing(data_root, tmp_path / "cut", *options))
     assert 0 < resumed.pop("packed") < expected.pop("packed") == 32
     for key in ("videos", "bytes", "shards", "psnr"):
         assert resumed[key] == expected[key]
@@ -94,11 +94,11 @@ def test_an_interrupted_packing_continues_to_the_same_result(synthetic, tmp_path
     assert not list((tmp_path / "cut").rglob("unfinished"))
 
 
-def test_damage_is_detected_named_and_repaired(synthetic, tmp_path):
+def test_damage_is_detected_named_and_repaired(data_root, tmp_path):
     """A run refuses a truncated shard; --verify detects a changed byte."""
     options = ["--codec", "jpeg", "--shards", "3"]
-    last_json(run_packing(synthetic, tmp_path, *options))
-    verified = last_json(run_packing(synthetic, tmp_path, "--verify"))
+    read_result(run_packing(data_root, tmp_path, *options))
+    verified = read_result(run_packing(data_root, tmp_path, "--verify"))
     assert (verified["videos"], verified["compared"]) == (32, 24)
     assert verified["psnr"]["lowest"] > 30
     shards = sorted((tmp_path / "train.txt").glob("*.mindrecord"))
@@ -106,41 +106,41 @@ def test_damage_is_detected_named_and_repaired(synthetic, tmp_path):
     locations = np.load(tmp_path / "train.txt" / LOCATIONS_FILE)
     data[int(locations[locations["shard"] == 1]["offset"][0]) + 3000] ^= 1
     shards[1].write_bytes(data)
-    result = run_packing(synthetic, tmp_path, "--verify")
+    result = run_packing(data_root, tmp_path, "--verify")
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1].startswith("error: ")
     assert f"{shards[1]}: check sums differ" in result.stderr
     shards[1].write_bytes(data[:-100])
-    settings = [f"data.packed={tmp_path}", f"data.root={synthetic}"]
+    settings = [f"data.packed={tmp_path}", f"data.root={data_root}"]
     config = load_smoke_config("tsm", *settings)
     words = f"{shards[1]} has {len(data) - 100} of {len(data)} bytes"
     with pytest.raises(ValueError, match=words):
         tsm.read_records(config, "train")
-    repaired = last_json(run_packing(synthetic, tmp_path, *options))
+    repaired = read_result(run_packing(data_root, tmp_path, *options))
     assert repaired["packed"] == 8, "one shard of three"
     assert len(tsm.read_records(config, "train")) == 24
 
 
-def test_unreadable_videos_are_left_out(synthetic, tmp_path):
+def test_unreadable_videos_are_left_out(data_root, tmp_path):
     """A scan reports a missing video; another video is truncated after the scan."""
     root = tmp_path / "root"
     root.mkdir()
-    (root / "videos").symlink_to(synthetic / "videos")
-    whole = next((synthetic / "videos").rglob("*.mp4")).read_bytes()
+    (root / "videos").symlink_to(data_root / "videos")
+    whole = next((data_root / "videos").rglob("*.mp4")).read_bytes()
     (root / "cut.mp4").write_bytes(whole)
     for name in ("train.txt", "test.txt"):
-        (root / name).write_text((synthetic / "test.txt").read_text() + "cut.mp4 3\nnone.mp4 1\n")
+        (root / name).write_text((data_root / "test.txt").read_text() + "cut.mp4 3\nnone.mp4 1\n")
     scan = ["--config_path", find_smoke_yaml("tsm"), f"--data.root={root}"]
-    last_json(call("scripts/data/check_videos.py", *scan, "--out", tmp_path / "scan"))
+    read_result(run_script("scripts/data/check_videos.py", *scan, "--out", tmp_path / "scan"))
     (root / "cut.mp4").write_bytes(whole[:3000])
     out = tmp_path / "out"
-    result = last_json(run_packing(root, out, "--codec", "jpeg", "--bad", tmp_path / "scan"))
+    result = read_result(run_packing(root, out, "--codec", "jpeg", "--bad", tmp_path / "scan"))
     assert (result["videos"], result["bad"], result["packed"]) == (16, 4, 18)
     rows = (out / "train.txt" / "bad.tsv").read_text().splitlines()
     assert [row.split("\t")[:2] for row in rows] == [["9", "truncated"], ["10", "missing"]]
     config = load_smoke_config("tsm", f"data.packed={out}", f"data.root={root}")
     assert len(tsm.read_records(config, "train")) == 8
-    (root / "train.txt").write_text((synthetic / "test.txt").read_text())
+    (root / "train.txt").write_text((data_root / "test.txt").read_text())
     with pytest.raises(ValueError, match=r"is not the list that .* was packed from"):
         tsm.read_records(config, "train")
 
@@ -156,47 +156,50 @@ def test_unreadable_videos_are_left_out(synthetic, tmp_path):
         (["--network", "resnet50"], "scripts/data/pack_images.py packs images"),
     ],
 )
-def test_a_user_error_is_one_line(more, message, synthetic, tmp_path):
+def test_a_user_error_is_one_line(more, message, data_root, tmp_path):
     network = "resnet50" if "resnet50" in more else "tsm"
-    done = run_packing(synthetic, tmp_path / "out", *more, network_name=network)
+    done = run_packing(data_root, tmp_path / "out", *more, network_name=network)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_a_pack_has_one_quality(pack, synthetic):
-    done = run_packing(synthetic, pack, "--quality", "2", "--shards", "4")
+def test_a_pack_has_one_quality(pack, data_root):
+    done = run_packing(data_root, pack, "--quality", "2", "--shards", "4")
     assert done.returncode == 2
     assert "was begun with another quality (1, now 2)" in done.stderr
 
 
-def test_training_and_evaluation_need_only_the_pack(pack, tiny, trained, tmp_path):
+def test_training_and_evaluation_need_only_the_pack(pack, tiny_args, tiny_ckpt, tmp_path):
     """The scores are the same without videos and lists."""
-    arguments = [a for a in tiny if not str(a).startswith("--data.root")]
+    arguments = [a for a in tiny_args if not str(a).startswith("--data.root")]
     arguments += [f"--data.root={tmp_path / 'nothing'}", f"--data.packed={pack}"]
-    checkpoint = f"--checkpoint_path={trained}"
-    results = last_json(call("tsm/eval.py", *arguments, checkpoint))
-    expected = last_json(call("tsm/eval.py", *tiny, checkpoint))
+    checkpoint = f"--checkpoint_path={tiny_ckpt}"
+    results = read_result(run_script("tsm/eval.py", *arguments, checkpoint))
+    expected = read_result(run_script("tsm/eval.py", *tiny_args, checkpoint))
     for key in ("top1", "top5", "videos"):
         assert results[key] == expected[key]
     out = f"--run.out={tmp_path / 'run'}"
     short = ["--train.epochs=1", "--train.warmup_epochs=0"]
-    result = last_json(call("tsm/train.py", *arguments, out, *short))
+    result = read_result(run_script("tsm/train.py", *arguments, out, *short))
     assert (result["epochs"], result["steps"]) == (1, 6)
 
 
 @pytest.mark.slow
-def test_two_workers_on_a_pack_equal_one_with_twice_the_batch(pack, tiny, two, tmp_path):
+def test_two_workers_on_a_pack_equal_one_with_twice_the_batch(pack, tiny_args, pair_args, tmp_path):
     """Each rank reads two of four shards."""
     settings = [f"--data.packed={pack}", f"--data.root={tmp_path / 'nothing'}"]
     out = [f"--run.out={tmp_path / name}" for name in ("pair", "alone")]
     frozen = "--train.batch_norm=frozen"
     script = "scripts/run_distribute_train.sh"
-    done = call(script, "tsm", "2", *two[1:], *settings, out[0])
-    both, alone = last_json(done), last_json(call("tsm/train.py", *tiny, *settings, frozen, out[1]))
+    done = run_script(script, "tsm", "2", *pair_args[1:], *settings, out[0])
+    both, alone = (
+        read_result(done),
+        read_result(run_script("tsm/train.py", *tiny_args, *settings, frozen, out[1])),
+    )
     assert "ranks share" not in done.stderr
-    result, expected = weights(both["checkpoint"]), weights(alone["checkpoint"])
+    result, expected = read_weights(both["checkpoint"]), read_weights(alone["checkpoint"])
     for name, value in result.items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
@@ -210,10 +213,10 @@ def read_rows(network, config, count: int = 4) -> dict[tuple, tuple]:
 
 
 @pytest.mark.parametrize("dataset", [tsm, x3d])
-def test_a_sample_has_the_same_crop_from_the_pack(dataset, pack, synthetic, tmp_path):
+def test_a_sample_has_the_same_crop_from_the_pack(dataset, pack, data_root, tmp_path):
     """Frames, crop and flip depend on seed, epoch and sample only."""
     name = dataset.__name__.partition(".")[0]
-    lists = ["data.train_list=train.txt", "data.test_list=test.txt", f"data.root={synthetic}"]
+    lists = ["data.train_list=train.txt", "data.test_list=test.txt", f"data.root={data_root}"]
     plain = load_smoke_config(name, *lists, "data.batch=4")
     packed = load_smoke_config(name, *lists, "data.batch=4", f"data.packed={pack}")
     expected, result = read_rows(dataset, plain, 0), read_rows(dataset, packed)
@@ -239,7 +242,7 @@ def test_several_data_sets_are_packed_and_mixed(tmp_path):
     packed = load_smoke_config("mvit_multi", *settings)
     plain = load_smoke_config("mvit_multi", f"data.root={root}", *settings[2:])
     expected, result = read_rows(mvit, plain, 0), read_rows(mvit, packed)
-    assert last_json(done)["bad"] == 0
+    assert read_result(done)["bad"] == 0
     for key, (clip, target) in result.items():
         np.testing.assert_array_equal(target[:, :2], expected[key][1][:, :2])
         assert np.abs(clip.astype(int) - expected[key][0]).mean() < 3

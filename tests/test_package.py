@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.conftest import TINY
-from tests.helpers import copy_checkout, environment
+from tests.helpers import build_env, copy_checkout
 from tsm.config import Config
 from utils import config
 from utils.config import ROOT
@@ -114,7 +114,7 @@ def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
     def run(*arguments: str) -> dict:
         done = subprocess.run(
             [str(commands / "zoo"), *arguments],
-            capture_output=True, text=True, timeout=300, cwd=empty, env=environment(),
+            capture_output=True, text=True, timeout=300, cwd=empty, env=build_env(),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
@@ -142,7 +142,7 @@ def test_an_editable_installation_runs_the_checkout(tmp_path):
     def run(line: str) -> str:
         command = [str(commands / "zoo"), *line.split()]
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, cwd="/", env=environment()
+            command, capture_output=True, text=True, timeout=60, cwd="/", env=build_env()
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from scripts.analysis.plan_allreduce import RANKS, time_positions
-from tests.helpers import run
+from tests.helpers import run_json
 from utils.config import ROOT, load_config
 from utils.distributed.cost_model import Cluster
 from utils.distributed.gradient_timing import count_backward, read_backward, write_backward
@@ -44,7 +44,7 @@ def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("planned")
     arguments = ["--config_path", CONFIG, "--run.amp=O2", f"--out={folder}", *NETWORK]
     arguments += [f"--devices={RANKS}", f"--chip={CHIP}"]
-    result = run("scripts/analysis/plan_allreduce.py", *arguments)
+    result = run_json("scripts/analysis/plan_allreduce.py", *arguments)
     (folder / "split.yaml").write_text(result["yaml"])
     return folder
 

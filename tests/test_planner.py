@@ -10,7 +10,7 @@ import yaml
 
 from benchmarks.scaling import netns
 from scripts.analysis import plan_allreduce
-from tests.helpers import call, run
+from tests.helpers import run_json, run_script
 from tsm.config import Config
 from tsm.model import TSM
 from utils import cli
@@ -23,11 +23,11 @@ SLOW += ["--run.cluster={tflops: 0.0002, jitter: 0.03}"]
 
 
 @pytest.fixture(scope="module")
-def plan(tiny, tmp_path_factory):
+def plan(tiny_args, tmp_path_factory):
     """A plan of the tiny network for 8 and 64 devices of a slow network; its folder."""
     folder = tmp_path_factory.mktemp("plan")
     split = "--run.all_reduce=[layer2]"
-    return run(PLAN, *tiny, "--devices=8,64", *SLOW, split, f"--out={folder}"), folder
+    return run_json(PLAN, *tiny_args, "--devices=8,64", *SLOW, split, f"--out={folder}"), folder
 
 
 def test_the_best_split_is_at_least_as_good_as_the_others(plan):
@@ -41,7 +41,7 @@ def test_the_best_split_is_at_least_as_good_as_the_others(plan):
     assert best["segments"] > 1
 
 
-def test_the_printed_yaml_line_gives_the_same_split(plan, tiny):
+def test_the_printed_yaml_line_gives_the_same_split(plan, tiny_args):
     result, folder = plan
     ends = yaml.safe_load(result["yaml"])["run"]["all_reduce"]
     rows = list(csv.DictReader((folder / "plan.csv").read_text().splitlines()))
@@ -49,8 +49,8 @@ def test_the_printed_yaml_line_gives_the_same_split(plan, tiny):
     assert len(ends) == len(best) - 1
     assert sum(int(row["tensors"]) for row in best) == 62
     split = f"--run.all_reduce=[{', '.join(ends)}]"
-    arguments = [*tiny, "--devices=64", *SLOW, split, f"--out={folder / 'again'}"]
-    again = run(PLAN, *arguments)["devices"]["64"]
+    arguments = [*tiny_args, "--devices=64", *SLOW, split, f"--out={folder / 'again'}"]
+    again = run_json(PLAN, *arguments)["devices"]["64"]
     assert again["yaml's own"] == again["best"]
 
 
@@ -62,14 +62,14 @@ def test_a_plan_writes_a_table_and_two_pictures(plan):
 
 
 @pytest.mark.slow
-def test_a_plan_uses_a_measured_profile(tiny, tmp_path):
+def test_a_plan_uses_a_measured_profile(tiny_args, tmp_path):
     path = tmp_path / "profile.json"
-    run(PROFILE, *tiny, f"--out={path}", "--points=1", "--repeats=3")
+    run_json(PROFILE, *tiny_args, f"--out={path}", "--points=1", "--repeats=3")
     result = json.loads(path.read_text())
     ready = list(result["ready_seconds"].values())
     assert 0 < result["forward_seconds"] <= min(ready) <= max(ready) <= result["step_seconds"]
     assert ready[0] == max(ready), "gradients of the first layer are complete last"
-    done = call(PLAN, *tiny, "--devices=8", f"--profile={path}", f"--out={tmp_path}")
+    done = run_script(PLAN, *tiny_args, "--devices=8", f"--profile={path}", f"--out={tmp_path}")
     assert f"measured, {path}" in done.stdout
     assert f"a step of {1e3 * result['step_seconds']:.1f} ms" in done.stdout
 
@@ -90,19 +90,19 @@ def test_a_plan_uses_a_measured_profile(tiny, tmp_path):
         ("--run.cluster={speed: 1}", "unknown setting run.cluster.speed; nearest:"),
     ],
 )
-def test_a_wrong_option_is_a_user_error(tiny, option, words):
+def test_a_wrong_option_is_a_user_error(tiny_args, option, words):
     def run_plan() -> None:
         parser = cli.Parser("", list_settings(Config), plan_allreduce.main)
-        path, settings, options = parser.parse([*tiny, "--devices=8", option])
+        path, settings, options = parser.parse([*tiny_args, "--devices=8", option])
         plan_allreduce.main(find_network("tsm"), load_config(Config, path, settings), **options)
 
     with pytest.raises(ValueError, match=re.escape(words)):
         run_plan()
 
 
-def test_control_characters_in_a_profile_are_escaped(tiny, tmp_path, capsys):
+def test_control_characters_in_a_profile_are_escaped(tiny_args, tmp_path, capsys):
     """The title of the plot shows `$` as text, not as a formula."""
-    cfg = load_config(Config, Path(tiny[1]), [word[2:] for word in tiny[2:]])
+    cfg = load_config(Config, Path(tiny_args[1]), [word[2:] for word in tiny_args[2:]])
     ready = {weight.name: 2.0 for weight in TSM(**cfg.model_arguments()).trainable_params()}
     times = {"forward_seconds": 1.0, "ready_seconds": ready, "step_seconds": 3.0}
     path = tmp_path / "profile.json"
@@ -114,8 +114,8 @@ def test_control_characters_in_a_profile_are_escaped(tiny, tmp_path, capsys):
     assert any(r"\x1b[2J $\x$, " in line for line in lines)
 
 
-def test_a_profile_and_a_chip_exclude_each_other(tiny):
-    cfg = load_config(Config, Path(tiny[1]), [])
+def test_a_profile_and_a_chip_exclude_each_other(tiny_args):
+    cfg = load_config(Config, Path(tiny_args[1]), [])
     options = {"devices": [8], "chip": "ascend910b", "profile": Path("a.json")}
     with pytest.raises(ValueError, match="--chip and --profile exclude each other"):
         plan_allreduce.main(find_network("tsm"), cfg, **options)
@@ -123,7 +123,7 @@ def test_a_profile_and_a_chip_exclude_each_other(tiny):
 
 def test_predictions_agree_with_published_results():
     """Within the errors that the document states; it names the two sources."""
-    result = run("benchmarks/scaling/predict_scaling.py")
+    result = run_json("benchmarks/scaling/predict_scaling.py")
     for row in result["efficiency"]:
         if "FP32" in row["run"]:
             assert abs(row["foretold"] - row["published"]) < 0.05, row
@@ -139,10 +139,10 @@ def test_predictions_agree_with_published_results():
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(netns.explain_missing()), reason=netns.explain_missing() or "permitted")
-def test_predictions_agree_with_measured_steps_over_a_slow_network(tiny):
+def test_predictions_agree_with_measured_steps_over_a_slow_network(tiny_args):
     """Two hosts are connected by 50 Mb/s, which takes most of a step."""
-    arguments = [*tiny, "--model.first_width=16", "--rate=50mbit", "--steps=9"]
-    result = run("benchmarks/scaling/measure_scaling.py", *arguments)
+    arguments = [*tiny_args, "--model.first_width=16", "--rate=50mbit", "--steps=9"]
+    result = run_json("benchmarks/scaling/measure_scaling.py", *arguments)
     assert [row["segments"] for row in result["steps"]] == [1, 2, 4]
     for row in result["steps"]:
         assert abs(row["error"]) < 0.3, result

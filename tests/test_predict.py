@@ -17,7 +17,7 @@ import pytest
 from mindspore import Tensor
 from PIL import Image
 
-from tests.helpers import call
+from tests.helpers import run_script
 from tests.numbered_videos import read_number, write_numbered_video
 from utils import signals
 from utils.config import ROOT, load_config
@@ -82,28 +82,30 @@ def order_by_label(entries: list) -> list:
 
 
 @pytest.fixture(scope="module")
-def weights(tiny, tmp_path_factory) -> Path:
-    return save_checkpoint(load_toy_config(tiny), tmp_path_factory.mktemp("weights") / "net.ckpt")
+def weights(tiny_args, tmp_path_factory) -> Path:
+    return save_checkpoint(
+        load_toy_config(tiny_args), tmp_path_factory.mktemp("weights") / "net.ckpt"
+    )
 
 
 @pytest.fixture(scope="module")
-def online_weights(tiny, tmp_path_factory) -> Path:
+def online_weights(tiny_args, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("online") / "net.ckpt"
-    return save_checkpoint(load_toy_config(tiny, ONLINE), path)
+    return save_checkpoint(load_toy_config(tiny_args, ONLINE), path)
 
 
 @pytest.fixture(scope="module")
-def videos(synthetic) -> list:
-    return sorted((synthetic / "videos" / "test").glob("*.mp4"))
+def videos(data_root) -> list:
+    return sorted((data_root / "videos" / "test").glob("*.mp4"))
 
 
 @pytest.mark.parametrize("network", ["tsm", "x3d"])
-def test_a_prediction_gives_the_scores_of_an_evaluation(network, tiny, synthetic, tmp_path):
+def test_a_prediction_gives_the_scores_of_an_evaluation(network, tiny_args, data_root, tmp_path):
     """The views are the same, and videos of different lengths need one compilation."""
     if network == "x3d":
         config = ROOT / "x3d" / "configs" / "x3d_smoke.yaml"
-        tiny = ["", config, f"--data.root={synthetic}", *(f"--{word}" for word in TINY["x3d"])]
-    cfg = load_toy_config(tiny, network=network)
+        tiny_args = ["", config, f"--data.root={data_root}", *(f"--{word}" for word in TINY["x3d"])]
+    cfg = load_toy_config(tiny_args, network=network)
     dataset = find_network(network).dataset
     rows = dataset.EvalVideos(dataset.read_records(cfg, "test"), cfg, Runtime())
     result = build_predictor(
@@ -173,13 +175,13 @@ def test_a_prediction_of_an_image_gives_the_scores_of_an_evaluation(tmp_path):
         result.predict(str(config), "yaml")
 
 
-def test_a_damaged_video_does_not_stop_the_other_predictions(tiny, weights, videos, tmp_path):
+def test_a_damaged_video_does_not_stop_the_other_predictions(tiny_args, weights, videos, tmp_path):
     """The damaged video is named, and the exit status is 1."""
     damaged = tmp_path / "damaged.mp4"
     damaged.write_bytes(videos[0].read_bytes()[:1500])
     copy = shutil.copy(videos[0], tmp_path)
     arguments = [videos[0], damaged, copy, "--top", "3", "--window", "0.5", "--step=0.25"]
-    done = call("scripts/predict.py", *tiny, "--checkpoint_path", weights, *arguments)
+    done = run_script("scripts/predict.py", *tiny_args, "--checkpoint_path", weights, *arguments)
     assert done.returncode == 1, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error")]
     assert str(damaged) in line
@@ -278,9 +280,9 @@ def test_videos_with_unusual_names_get_separate_files(tmp_path, capsys):
     assert any(line.startswith(rf"{tmp_path}/\x1b[2J$.mp4") for line in lines)
 
 
-def test_a_too_long_name_of_a_video_is_a_user_error(tiny, weights):
+def test_a_too_long_name_of_a_video_is_a_user_error(tiny_args, weights):
     checkpoint = ["--checkpoint_path", weights]
-    done = call("scripts/predict.py", *tiny, *checkpoint, "\x1b" + "n" * 300)
+    done = run_script("scripts/predict.py", *tiny_args, *checkpoint, "\x1b" + "n" * 300)
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
     assert last.startswith(r"error: \x1bnnn")
@@ -288,13 +290,13 @@ def test_a_too_long_name_of_a_video_is_a_user_error(tiny, weights):
 
 
 def test_control_characters_in_class_names_are_escaped(
-    main, tiny, weights, videos, tmp_path, capsys
+    main, tiny_args, weights, videos, tmp_path, capsys
 ):
     names = ["\x1b[2Jone", "two\x9b31m", "\u202ethree", "a\x0bb", "c\x85d", "e\u2028f", "\x07"]
     (tmp_path / "names.txt").write_text("\n".join([*names, "n" * 100_000]), encoding="utf-8")
     options = {"labels": tmp_path / "names.txt", "top": 8, "out": tmp_path / "out"}
     options = {"checkpoint_path": weights, "videos": [str(videos[0])], **options}
-    assert main(find_network("tsm"), load_toy_config(tiny), **options) == 0
+    assert main(find_network("tsm"), load_toy_config(tiny_args), **options) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + 8 + 1
     assert all(line.isprintable() for line in lines)
@@ -331,9 +333,11 @@ def test_memory_does_not_grow_with_the_length_of_a_video(tmp_path):
     assert max(sizes[3:]) - sizes[2] < 70e6
 
 
-def test_a_stream_equals_the_offline_network_frame_by_frame(tiny, online_weights, videos, tmp_path):
-    arguments = [*tiny, *ONLINE, "--checkpoint_path", online_weights, "--stream", videos[0]]
-    done = call("scripts/predict.py", *arguments, "--fps", "1000", "--out", tmp_path)
+def test_a_stream_equals_the_offline_network_frame_by_frame(
+    tiny_args, online_weights, videos, tmp_path
+):
+    arguments = [*tiny_args, *ONLINE, "--checkpoint_path", online_weights, "--stream", videos[0]]
+    done = run_script("scripts/predict.py", *arguments, "--fps", "1000", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     *messages, last = map(json.loads, done.stdout.splitlines())
     heading, *rows = csv.reader(Path(last["csv"]).read_text().splitlines())
@@ -348,7 +352,7 @@ def test_a_stream_equals_the_offline_network_frame_by_frame(tiny, online_weights
         frames, fps = source.frames(range(len(source))), source.fps
     assert last["frames"] == len(frames) == len(result) == len(messages)
     whole = [f"--data.segments={len(frames)}", "--model.consensus=identity"]
-    cfg = load_toy_config(tiny, ["--model.online=true", *whole])
+    cfg = load_toy_config(tiny_args, ["--model.online=true", *whole])
     net = inference.load_network(TSM, cfg, online_weights, NETWORK.classifier)
     clip = make_test_views(frames, 1, len(frames), cfg.data.resize, cfg.test_crop, 1)
     scores = net(Tensor(clip)).asnumpy()[0].astype(np.float64)  # (T, classes)
@@ -384,7 +388,7 @@ VideoCapture = cv2.VideoCapture
 
 
 def test_ctrl_c_ends_a_stream_and_keeps_its_results(
-    tiny, online_weights, videos, tmp_path, monkeypatch
+    tiny_args, online_weights, videos, tmp_path, monkeypatch
 ):
     from tsm import predict as prediction
     from tsm import streaming
@@ -393,7 +397,7 @@ def test_ctrl_c_ends_a_stream_and_keeps_its_results(
     monkeypatch.setattr(
         cv2, "VideoCapture", lambda number: camera if number == 3 else VideoCapture("")
     )
-    cfg = load_toy_config(tiny, ONLINE)
+    cfg = load_toy_config(tiny_args, ONLINE)
     (head,) = prediction.build_heads(cfg)
     result = streaming.run_stream(cfg, online_weights, "3", head, 5, 1000.0, tmp_path)
     assert (result["frames"], result["interrupted"], camera.released) == (6, True, True)
@@ -405,11 +409,13 @@ def test_ctrl_c_ends_a_stream_and_keeps_its_results(
     assert len(signals.handlers) == 1
 
 
-def test_a_stream_selects_frames_at_the_rate_of_training(tiny):
+def test_a_stream_selects_frames_at_the_rate_of_training(tiny_args):
     from tsm import streaming
 
-    assert streaming.compute_frame_rate(load_toy_config(tiny, ONLINE), 30.0) == pytest.approx(4 / 3)
-    dense = load_toy_config(tiny, [*ONLINE, "--data.sampling=dense"])
+    assert streaming.compute_frame_rate(load_toy_config(tiny_args, ONLINE), 30.0) == pytest.approx(
+        4 / 3
+    )
+    dense = load_toy_config(tiny_args, [*ONLINE, "--data.sampling=dense"])
     assert streaming.compute_frame_rate(dense, 32.0) == pytest.approx(2.0)
     kept = [k for k, _ in streaming.subsample_frames(((k, None) for k in range(31)), 5 / 15)]
     assert kept == list(range(0, 31, 3))
@@ -417,7 +423,7 @@ def test_a_stream_selects_frames_at_the_rate_of_training(tiny):
     assert len(list(streaming.subsample_frames(((k, None) for k in range(300)), 8 / 3 / 30))) == 27
 
 
-def test_a_prediction_reads_a_folder_of_flow(tiny, tmp_path):
+def test_a_prediction_reads_a_folder_of_flow(tiny_args, tmp_path):
     """Pictures show the x component of flow in grey; views are those of an evaluation."""
     from tsm import predict as prediction
 
@@ -428,7 +434,9 @@ def test_a_prediction_reads_a_folder_of_flow(tiny, tmp_path):
                 tmp_path / f"flow_{axis}_{k:05d}.jpg"
             )
     flow = ["--data.source=frames", "--data.modality=flow", "--data.frames_per_segment=2"]
-    cfg = load_toy_config(tiny, [*flow, "--data.image_tmpl=flow_{}_{:05d}.jpg", "--eval.crops=10"])
+    cfg = load_toy_config(
+        tiny_args, [*flow, "--data.image_tmpl=flow_{}_{:05d}.jpg", "--eval.crops=10"]
+    )
     (head,) = prediction.build_heads(cfg)
     with prediction.open_source(str(tmp_path), cfg) as source:
         assert len(source) == 7
@@ -512,13 +520,15 @@ def main():
         (["VIDEO", "--out=VIDEO"], "--out: cannot write"),
     ],
 )
-def test_a_user_error_is_reported(main, tiny, weights, synthetic, videos, tmp_path, words, message):
+def test_a_user_error_is_reported(
+    main, tiny_args, weights, data_root, videos, tmp_path, words, message
+):
     from utils import cli
 
     (tmp_path / "damaged.mp4").write_bytes(videos[0].read_bytes()[:1500])
     paths = {
         "VIDEO": videos[0],
-        "LIST": synthetic / "train.txt",
+        "LIST": data_root / "train.txt",
         "DAMAGED": tmp_path / "damaged.mp4",
     }
     paths["FOLDER"] = videos[0].parent
@@ -528,7 +538,9 @@ def test_a_user_error_is_reported(main, tiny, weights, synthetic, videos, tmp_pa
 
     def predict() -> None:
         options = parser.parse([*required, *words])[2]
-        main(find_network("tsm"), load_toy_config(tiny), **{"out": tmp_path / "out", **options})
+        main(
+            find_network("tsm"), load_toy_config(tiny_args), **{"out": tmp_path / "out", **options}
+        )
 
     with pytest.raises(ValueError, match=message):
         predict()
@@ -542,10 +554,10 @@ def test_a_user_error_is_reported(main, tiny, weights, synthetic, videos, tmp_pa
         (["DAMAGED"], "damaged.mp4 with pyav: it does not open"),
     ],
 )
-def test_a_user_error_is_one_line_and_status_2(tiny, weights, tmp_path, words, message):
+def test_a_user_error_is_one_line_and_status_2(tiny_args, weights, tmp_path, words, message):
     (tmp_path / "damaged.mp4").write_bytes(os.urandom(2000))
     words = [word.replace("DAMAGED", str(tmp_path / "damaged.mp4")) for word in words]
-    done = call("scripts/predict.py", *tiny, "--checkpoint_path", weights, *words)
+    done = run_script("scripts/predict.py", *tiny_args, "--checkpoint_path", weights, *words)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
     assert message in done.stderr
 

@@ -13,19 +13,19 @@ from PIL import Image
 from resnet50.config import Config
 from resnet50.predict import build_heads
 from resnet50.readers import describe_samples, open_reader
-from tests.event_reader import curves
+from tests.event_reader import read_curves
 from tests.helpers import (
-    assert_predicted,
+    assert_mindir_matches,
+    assert_predictions,
     assert_report,
-    assert_same,
+    assert_same_weights,
     assert_segments,
-    assert_stands_in,
-    call,
-    last_json,
-    run,
-    saving_graphs,
+    build_dump_env,
+    read_result,
+    read_weights,
+    run_json,
+    run_script,
     start_and_stop,
-    weights,
 )
 from utils.config import ROOT, load_config
 from utils.data.synthetic.pattern_images import PATTERNS, draw_image
@@ -71,20 +71,20 @@ def small(pictures) -> list:
 @pytest.fixture(scope="module")
 def trained(small, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("trained_resnet") / "run"
-    return Path(run("resnet50/train.py", *small, f"--run.out={out}")["checkpoint"])
+    return Path(run_json("resnet50/train.py", *small, f"--run.out={out}")["checkpoint"])
 
 
 def test_an_evaluation_counts_every_image_once_on_one_rank_and_on_two(
     small, pictures, trained, tmp_path
 ):
-    alone = run("resnet50/eval.py", *small, "--checkpoint_path", trained)
+    alone = run_json("resnet50/eval.py", *small, "--checkpoint_path", trained)
     assert (alone["videos"], alone["unreadable"]) == (7, 0)
     assert alone["top5"] == 1.0
-    done = call(
+    done = run_script(
         "scripts/run_eval.sh", "resnet50", SMOKE, trained, *small[2:], "--report", tmp_path,
         environment={"DEVICES": "2"},
     )  # fmt: skip
-    both = last_json(done)
+    both = read_result(done)
     assert {**both, "seconds": 0} == {**alone, "seconds": 0}
     rows = assert_report(tmp_path, both)
     files = sorted(path.relative_to(pictures / "val") for path in pictures.glob("val/*/*"))
@@ -93,19 +93,19 @@ def test_an_evaluation_counts_every_image_once_on_one_rank_and_on_two(
     assert list(rows[0])[5:] == [f"{k} {name}" for k, name in enumerate(folders)]
     assert [folders[int(row["label"])] for row in rows] == [file.parent.name for file in files]
     arguments = ["--config_path", SMOKE, *small[2:]]
-    assert_predicted(arguments, trained, rows[:2], pictures / "val", tmp_path / "predicted")
+    assert_predictions(arguments, trained, rows[:2], pictures / "val", tmp_path / "predicted")
 
 
 def test_an_exported_network_is_compared_with_the_cell(small, trained, tmp_path):
     target = ["--format", "mindir", "--target", tmp_path / "net.mindir"]
-    result = run("resnet50/export.py", *small, "--checkpoint_path", trained, *target)
+    result = run_json("resnet50/export.py", *small, "--checkpoint_path", trained, *target)
     assert result["max_abs_difference"] < 1e-4
 
 
 @pytest.mark.slow
 def test_a_mindir_gives_the_results_of_its_checkpoint(small, pictures, trained, tmp_path):
     image = next((pictures / "val").glob("*/*.jpg"))
-    assert_stands_in("resnet50", small, trained, image, tmp_path)
+    assert_mindir_matches("resnet50", small, trained, image, tmp_path)
 
 
 @pytest.mark.slow
@@ -119,11 +119,11 @@ def test_a_killed_run_resumes_to_the_same_bits(small, damaged, tmp_path):
         state += ["--run.tensorboard=true"]
     arguments = [*small, *state, "--run.save_steps=1"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    run("resnet50/train.py", *arguments, f"--run.out={whole}")
+    run_json("resnet50/train.py", *arguments, f"--run.out={whole}")
     start_and_stop("resnet50/train.py", arguments, killed, 8, signal.SIGKILL)
-    assert run("resnet50/train.py", *arguments, f"--run.out={killed}")["steps"] == 12
-    assert_same(whole / "resume.ckpt", killed / "resume.ckpt")
-    assert_same(whole / "epoch_002_ema.ckpt", killed / "epoch_002_ema.ckpt")
+    assert run_json("resnet50/train.py", *arguments, f"--run.out={killed}")["steps"] == 12
+    assert_same_weights(whole / "resume.ckpt", killed / "resume.ckpt")
+    assert_same_weights(whole / "epoch_002_ema.ckpt", killed / "epoch_002_ema.ckpt")
     if find_spec("tensorboardX"):
         assert_curves(whole)
         assert_curves(killed, lost=8)
@@ -134,7 +134,7 @@ def assert_curves(out: Path, lost: int = 0) -> None:
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     by_step = {line["step"]: line for line in lines if "step" in line}
     assert sorted(by_step) == [2, 4, 6, 8, 10, 12]
-    written = curves(out / "tensorboard")
+    written = read_curves(out / "tensorboard")
     for name in ("loss", "top1", "lr", "loss_scale", "clips_per_second", "waiting"):
         points = written[f"train/{name}"]
         kept = [step for step in by_step if step in points or step != lost]
@@ -144,7 +144,7 @@ def assert_curves(out: Path, lost: int = 0) -> None:
 def test_a_missing_package_is_reported_before_anything_is_written(small, tmp_path):
     (tmp_path / "tensorboardX.py").write_text("raise ImportError('not installed')")
     arguments = [*small, "--run.tensorboard=true", f"--run.out={tmp_path / 'run'}"]
-    done = call("resnet50/train.py", *arguments, environment={"PYTHONPATH": str(tmp_path)})
+    done = run_script("resnet50/train.py", *arguments, environment={"PYTHONPATH": str(tmp_path)})
     assert (done.returncode, done.stdout) == (2, "")
     assert "run.tensorboard: tensorboardX cannot be imported" in done.stderr
     assert "pip install tensorboardX" in done.stderr
@@ -157,15 +157,15 @@ def test_two_workers_equal_one_with_twice_the_batch(small, tmp_path):
     """Batch norms are frozen, images are not augmented. Only the order of additions differs."""
     plain = ["--train.batch_norm=frozen", "--data.augment=none", "--train.epochs=1"]
     plain += ["--train.warmup_epochs=0", "--train.lr=0.001"]
-    alone = run("resnet50/train.py", *small, *plain, f"--run.out={tmp_path / 'one'}")
+    alone = run_json("resnet50/train.py", *small, *plain, f"--run.out={tmp_path / 'one'}")
     split = ["--data.batch=2", "--run.all_reduce=[layer2, 14]", f"--run.out={tmp_path / 'two'}"]
-    done = call(
+    done = run_script(
         "scripts/run_distribute_train.sh", "resnet50", "2", SMOKE, *small[2:], *plain, *split,
-        environment=saving_graphs(tmp_path / "graphs"),
+        environment=build_dump_env(tmp_path / "graphs"),
     )  # fmt: skip
-    both = last_json(done)
+    both = read_result(done)
     assert len(assert_segments(done, tmp_path / "graphs")) == 3
-    expected, result = weights(alone["checkpoint"]), weights(both["checkpoint"])
+    expected, result = read_weights(alone["checkpoint"]), read_weights(both["checkpoint"])
     for name, value in expected.items():
         np.testing.assert_allclose(result[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
 
@@ -173,14 +173,14 @@ def test_two_workers_equal_one_with_twice_the_batch(small, tmp_path):
 def test_training_reads_packed_mindrecord_files(small, pictures, tmp_path):
     target = tmp_path / "train.mindrecord"
     source = ["--source", pictures / "train", "--target", target]
-    result = run("scripts/data/pack_images.py", *source, "--shards", "2")
+    result = run_json("scripts/data/pack_images.py", *source, "--shards", "2")
     assert (result["classes"], result["images"]) == (4, 24)
-    again = call("scripts/data/pack_images.py", *source)
+    again = run_script("scripts/data/pack_images.py", *source)
     assert again.returncode == 2
     assert "exists" in again.stderr
     record = ["--data.source=mindrecord", f"--data.train={target}0", "--train.epochs=1"]
     record += ["--train.warmup_epochs=0", f"--run.out={tmp_path / 'run'}"]
-    assert run("resnet50/train.py", *small, *record)["steps"] == 6
+    assert run_json("resnet50/train.py", *small, *record)["steps"] == 6
     cfg = load_config(Config, SMOKE, [word[2:] for word in [*small[3:5], *record[:2]]])
     rows = open_reader(cfg.data, "train", range(24), 1)
     images = [image for image, _ in rows.create_tuple_iterator(num_epochs=1, output_numpy=True)]
@@ -192,15 +192,15 @@ def test_training_reads_packed_mindrecord_files(small, pictures, tmp_path):
 
 def test_training_replaces_counts_and_names_a_damaged_image(small, damaged, tmp_path):
     arguments = [*small, f"--data.root={damaged}"]
-    stopped = call("resnet50/train.py", *arguments, f"--run.out={tmp_path / 'a'}")
+    stopped = run_script("resnet50/train.py", *arguments, f"--run.out={tmp_path / 'a'}")
     assert stopped.returncode == 2, stopped.stderr
     line = stopped.stderr.splitlines()[-1]
     assert line.startswith("error: data.max_unreadable: 1 of 24 images could not be read")
     assert f"train/{max(PATTERNS[:4])}" in line
     more = [f"--run.out={tmp_path / 'b'}", "--data.max_unreadable=0.1"]
-    allowed = call("resnet50/train.py", *arguments, *more)
+    allowed = run_script("resnet50/train.py", *arguments, *more)
     assert allowed.returncode == 0, allowed.stderr
-    assert last_json(allowed)["steps"] == 12
+    assert read_result(allowed)["steps"] == 12
     for done in (stopped, allowed):
         assert done.stderr.count("unreadable image: cannot read") == 1
         assert "Traceback" not in done.stderr
@@ -208,7 +208,7 @@ def test_training_replaces_counts_and_names_a_damaged_image(small, damaged, tmp_
 
 def test_an_evaluation_never_replaces_an_image(small, damaged, trained, tmp_path):
     arguments = [*small, f"--data.root={damaged}", "--checkpoint_path", trained]
-    done = call("resnet50/eval.py", *arguments, f"--report={tmp_path / 'report'}")
+    done = run_script("resnet50/eval.py", *arguments, f"--report={tmp_path / 'report'}")
     assert done.returncode == 1, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert (result["videos"], result["unreadable"]) == (6, 1)
@@ -217,13 +217,15 @@ def test_an_evaluation_never_replaces_an_image(small, damaged, trained, tmp_path
     file = min((damaged / "val" / max(PATTERNS[:4])).iterdir())
     assert (bad["path"], bad["label"]) == (str(file.relative_to(damaged / "val")), "3")
     assert done.stderr.count(f"unreadable image: cannot read {file}") == 1
-    assert call("resnet50/eval.py", *arguments, "--eval.allow_unreadable=true").returncode == 0
+    assert (
+        run_script("resnet50/eval.py", *arguments, "--eval.allow_unreadable=true").returncode == 0
+    )
 
 
 def test_a_prediction_reports_a_damaged_image_in_one_line(small, damaged, trained, tmp_path):
     files = sorted((damaged / "val" / max(PATTERNS[:4])).iterdir())
     more = ["--checkpoint_path", trained, f"--out={tmp_path}"]
-    done = call("scripts/predict.py", *small, *more, *files)
+    done = run_script("scripts/predict.py", *small, *more, *files)
     assert done.returncode == 1, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["failed"] == 1
     (line,) = [line for line in done.stderr.splitlines() if "cannot read" in line]
@@ -236,13 +238,13 @@ def test_a_torchvision_file_is_converted(tmp_path):
     target = tmp_path / "resnet18.ckpt"
     fits = ["--model.first_width=2", "--model.num_classes=10"]
     arguments = ["--config_path", SMOKE, "--source", source, "--target", target, *fits]
-    result = run("scripts/convert_checkpoint.py", *arguments)
+    result = run_json("scripts/convert_checkpoint.py", *arguments)
     assert (result["matched"], result["missing"]) == (102, [])
-    results = weights(target)
+    results = read_weights(target)
     np.testing.assert_array_equal(results["fc.weight"], generate_weight("fc.weight", (10, 16)))
     statistics = generate_weight("layer2.0.downsample.1.running_mean", (4,))
     np.testing.assert_array_equal(results["layer2.0.downsample.1.moving_mean"], statistics)
-    wrong = call("scripts/convert_checkpoint.py", *arguments, "--model.num_classes=11")
+    wrong = run_script("scripts/convert_checkpoint.py", *arguments, "--model.num_classes=11")
     assert wrong.returncode == 2
     assert "fc.weight is [10, 16] instead of [11, 16]" in wrong.stderr
 
@@ -251,20 +253,22 @@ def test_a_torchvision_file_is_converted(tmp_path):
 def test_a_recorded_step_is_compared_layer_by_layer(small, trained, tmp_path):
     record = tmp_path / "step.npz"
     weights = ["--checkpoint_path", trained]
-    run("scripts/analysis/compare_step.py", *small, *weights, "--record", record)
-    repeated = call("scripts/analysis/compare_step.py", *small, *weights, "--against", record)
-    assert last_json(repeated)["first"] is None
-    assert set(last_json(repeated)["largest"].values()) == {0.0}
+    run_json("scripts/analysis/compare_step.py", *small, *weights, "--record", record)
+    repeated = run_script("scripts/analysis/compare_step.py", *small, *weights, "--against", record)
+    assert read_result(repeated)["first"] is None
+    assert set(read_result(repeated)["largest"].values()) == {0.0}
     assert len([line for line in repeated.stdout.splitlines() if line.startswith("forward")]) > 40
-    half = run(
+    half = run_json(
         "scripts/analysis/compare_step.py", *small, *weights, "--against", record, "--run.amp=O2"
     )
     assert (half["first"]["stage"], half["first"]["name"]) == ("forward", "conv1")
     assert 1e-4 < half["first"]["error"] < 1e-2
-    fresh = run("scripts/analysis/compare_step.py", *small, "--against", record, "--tolerance=1e-3")
+    fresh = run_json(
+        "scripts/analysis/compare_step.py", *small, "--against", record, "--tolerance=1e-3"
+    )
     assert fresh["first"]["stage"] == "weights"
     assert fresh["largest"]["updates"] == 0.0, "updates are compared with the recorded weights"
-    refused = call("scripts/analysis/compare_step.py", *small, "--against", small[1])
+    refused = run_script("scripts/analysis/compare_step.py", *small, "--against", small[1])
     assert refused.returncode == 2
     assert "is no record" in refused.stderr.splitlines()[-1]
 
@@ -276,7 +280,7 @@ def test_a_golden_case_is_compared(network_name):
     case = {"resnet50": "resnet50_small.json", "tsm": "tsm_r50_8f_small.json"}[network_name]
     config = ROOT / network_name / "configs" / f"{network_name}_smoke.yaml"
     arguments = ["--config_path", config, "--case", golden / case, "--tolerance", "0.05"]
-    result = run("scripts/analysis/compare_step.py", *arguments)
+    result = run_json("scripts/analysis/compare_step.py", *arguments)
     assert result["first"] is None
     assert result["largest"]["forward"] < 1e-4
 
@@ -284,7 +288,7 @@ def test_a_golden_case_is_compared(network_name):
 @pytest.mark.slow
 def test_training_writes_a_trace_of_a_few_steps(small, tmp_path):
     profile = [f"--run.profile={tmp_path / 'trace'}", f"--run.out={tmp_path / 'run'}"]
-    result = run("resnet50/train.py", *small, *profile)
+    result = run_json("resnet50/train.py", *small, *profile)
     assert result["steps"] == 12
     (trace,) = (tmp_path / "trace").rglob("trace_view.json")
     assert any("Conv2D" in str(event.get("name")) for event in json.loads(trace.read_text()))
@@ -292,7 +296,7 @@ def test_training_writes_a_trace_of_a_few_steps(small, tmp_path):
 
 @pytest.mark.parametrize("kind", ["step", "data", "eval"])
 def test_the_benchmark_prints_positive_rates(small, kind):
-    result = run("benchmarks/benchmark.py", kind, *small, "--repeats=2", "--seconds=1")
+    result = run_json("benchmarks/benchmark.py", kind, *small, "--repeats=2", "--seconds=1")
     assert all(value is None or value > 0 for key, value in result.items() if "per" in key)
     if kind == "data":
         parts = result["milliseconds"]
@@ -303,7 +307,7 @@ def test_the_benchmark_prints_positive_rates(small, kind):
 @pytest.mark.slow
 def test_the_synthetic_images_are_reproducible(tmp_path):
     for name in ("first", "second"):
-        result = run("scripts/data/synthesize_images.py", "--out", tmp_path / name)
+        result = run_json("scripts/data/synthesize_images.py", "--out", tmp_path / name)
         assert result["train"] == 50_000
     files = sorted((tmp_path / "first").iterdir())
     assert len(files) == 7

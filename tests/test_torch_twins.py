@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from tests.helpers import call
+from tests.helpers import run_script
 from tests.test_every_yaml import YAMLS, load_toy_config
 from utils.build_networks import make_dummy_batch
 from utils.config import ROOT
@@ -68,7 +68,7 @@ def test_a_torch_network_gives_the_same_scores(path, tmp_path):
 @pytest.mark.parametrize("network", list_networks())
 def test_golden_cases_are_the_results_of_the_torch_networks(network):
     pytest.importorskip("torch")
-    done = call(f"{network}/tests/golden/reference.py", "--check")
+    done = run_script(f"{network}/tests/golden/reference.py", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

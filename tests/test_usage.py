@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scripts.zoo import COMMANDS
-from tests.helpers import call, environment, mark_installed
+from tests.helpers import build_env, mark_installed, run_script
 from tests.test_readme import DOCUMENTS
 from utils.config import ROOT
 from utils.messages import LINE
@@ -71,7 +71,7 @@ def test_a_script_shows_its_usage(script, command_runner):
 
 @pytest.mark.parametrize("script", [script for script in SCRIPTS if script.endswith(".sh")])
 def test_a_shell_script_shows_its_usage_and_does_nothing(script):
-    done = call(script, "--help")
+    done = run_script(script, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: ")
     assert f"bash {script}" in done.stdout
@@ -128,7 +128,7 @@ def test_a_command_of_a_network_requires_a_network(line, command_runner):
 
 
 def test_the_quickstart_takes_no_arguments():
-    done = call("scripts/quickstart.sh", "now")
+    done = run_script("scripts/quickstart.sh", "now")
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
         "error: now: the quickstart takes no arguments; --help says what it does"
@@ -145,15 +145,15 @@ def test_the_quickstart_takes_no_arguments():
         "data/make_lists.py --videos {synthetic}/videos --out {out}",
     ],
 )
-def test_a_closed_pipe_ends_a_command_without_a_message(line, unbuffered, synthetic, tmp_path):
+def test_a_closed_pipe_ends_a_command_without_a_message(line, unbuffered, data_root, tmp_path):
     """`| head` closes the pipe after its lines."""
-    script, *arguments = line.format(synthetic=synthetic, out=tmp_path).split()
+    script, *arguments = line.format(synthetic=data_root, out=tmp_path).split()
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / script), *arguments],
         stdout=writer, stderr=subprocess.PIPE, timeout=60,
-        env={**environment(), "PYTHONUNBUFFERED": unbuffered},
+        env={**build_env(), "PYTHONUNBUFFERED": unbuffered},
     )  # fmt: skip
     os.close(writer)
     assert done.stderr == b""
@@ -161,12 +161,12 @@ def test_a_closed_pipe_ends_a_command_without_a_message(line, unbuffered, synthe
 
 
 @pytest.mark.parametrize("line", ["--help", "--videos {synthetic}/videos --out {out}"])
-def test_a_full_disk_is_reported_in_one_line(line, synthetic, tmp_path):
-    arguments = line.format(synthetic=synthetic, out=tmp_path / "lists").split()
+def test_a_full_disk_is_reported_in_one_line(line, data_root, tmp_path):
+    arguments = line.format(synthetic=data_root, out=tmp_path / "lists").split()
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, str(ROOT / "scripts" / "data" / "make_lists.py"), *arguments],
-            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=environment(),
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=build_env(),
         )  # fmt: skip
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
@@ -174,7 +174,7 @@ def test_a_full_disk_is_reported_in_one_line(line, synthetic, tmp_path):
     assert "stdout" in line
 
 
-def test_an_opened_file_never_gets_the_number_of_a_closed_stream(synthetic, tmp_path):
+def test_an_opened_file_never_gets_the_number_of_a_closed_stream(data_root, tmp_path):
     code = (
         "import os, sys; from utils.cli import fill_closed_streams;"
         "[os.close(number) for number in (0, 1, 2)]; fill_closed_streams();"
@@ -183,21 +183,21 @@ def test_an_opened_file_never_gets_the_number_of_a_closed_stream(synthetic, tmp_
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60)
     assert done.returncode > 2
-    script = f"{sys.executable} {ROOT}/scripts/data/make_lists.py --videos {synthetic}/videos --out"
+    script = f"{sys.executable} {ROOT}/scripts/data/make_lists.py --videos {data_root}/videos --out"
     done = subprocess.run(f"{script} {tmp_path}/lists >&-", shell=True, capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_a_command_without_settings_refuses_settings(synthetic, tmp_path):
-    arguments = [f"--videos={synthetic}", f"--out={tmp_path}", "--data.x=3"]
-    done = call("scripts/data/make_lists.py", *arguments)
+def test_a_command_without_settings_refuses_settings(data_root, tmp_path):
+    arguments = [f"--videos={data_root}", f"--out={tmp_path}", "--data.x=3"]
+    done = run_script("scripts/data/make_lists.py", *arguments)
     assert done.returncode == 2
     assert done.stderr == "error: --data.x=3: this command takes no settings\n"
 
 
 def test_control_characters_and_long_names_are_not_printed(tmp_path):
     for name in ("\x1b[31mred\x07", "n" * 100_000):
-        done = call("scripts/data/make_lists.py", f"--videos={name}", f"--out={tmp_path}")
+        done = run_script("scripts/data/make_lists.py", f"--videos={name}", f"--out={tmp_path}")
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()
         assert line.isprintable()
@@ -238,7 +238,7 @@ def test_launch_scripts_ignore_cdpath(tmp_path):
     (tmp_path / "scripts").mkdir()
     done = subprocess.run(
         ["bash", "scripts/run_standalone_train.sh", "tms", "x.yaml"],
-        cwd=ROOT, env={**environment(), "CDPATH": str(tmp_path)}, capture_output=True, text=True,
+        cwd=ROOT, env={**build_env(), "CDPATH": str(tmp_path)}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 2
     assert f"there are: {' '.join(list_networks())}" in done.stderr
@@ -248,7 +248,7 @@ def test_launch_scripts_ignore_cdpath(tmp_path):
 def test_an_invalid_number_of_devices_is_reported_in_one_line(devices):
     done = subprocess.run(
         ["bash", str(ROOT / "scripts" / "run_distribute_train.sh"), "tsm", devices, "x.yaml"],
-        capture_output=True, text=True, timeout=60, env={**environment(), "ZOO_PYTHON": "/bin/no"},
+        capture_output=True, text=True, timeout=60, env={**build_env(), "ZOO_PYTHON": "/bin/no"},
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr == f"DEVICES must be a whole number above 0, not {devices}\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.helpers import call, environment, last_json
+from tests.helpers import build_env, read_result, run_script
 from utils.config import ROOT
 from utils.verify import measurements
 from utils.verify.communication import (
@@ -66,7 +66,7 @@ def build_result(*lines: dict) -> ProcessResult:
     ],
 )
 def test_a_wrong_argument_ends_the_command_with_one_line(arguments, reason, tmp_path):
-    done = call(SCRIPT, *arguments, "--out", tmp_path / "out")
+    done = run_script(SCRIPT, *arguments, "--out", tmp_path / "out")
     assert (done.returncode, done.stdout) == (2, "")
     assert reason in done.stderr
     assert done.stderr.count("\n") == 1
@@ -75,14 +75,14 @@ def test_a_wrong_argument_ends_the_command_with_one_line(arguments, reason, tmp_
 
 def test_a_report_that_cannot_be_written_ends_the_command_at_once(tmp_path):
     (tmp_path / "file").write_text("")
-    done = call(SCRIPT, "--out", tmp_path / "file" / "out")
+    done = run_script(SCRIPT, "--out", tmp_path / "file" / "out")
     assert done.returncode == 2
     assert done.stderr.startswith("error: --out: cannot write ")
 
 
 def test_the_shell_script_names_every_part_and_option_of_the_command():
-    shell = call("scripts/verify_device.sh", "--help").stdout
-    python = call(SCRIPT, "--help").stdout
+    shell = run_script("scripts/verify_device.sh", "--help").stdout
+    python = run_script(SCRIPT, "--help").stdout
     for word in [*PARTS, "--devices", "--only", "--out", "--device", "--rehearse", "--timeout"]:
         assert word in shell
         assert word in python
@@ -90,7 +90,7 @@ def test_the_shell_script_names_every_part_and_option_of_the_command():
 
 def test_the_chosen_parts_run_and_those_for_several_devices_are_skipped(tmp_path):
     parts = "overlap,communication,environment"
-    result = last_json(call(SCRIPT, "--only", parts, "--device", "CPU", "--out", tmp_path))
+    result = read_result(run_script(SCRIPT, "--only", parts, "--device", "CPU", "--out", tmp_path))
     verdicts = result["verdicts"]
     assert list(verdicts) == ["environment", "communication", "overlap"]
     assert verdicts["communication"] == verdicts["overlap"] == SKIPPED
@@ -105,7 +105,7 @@ def test_the_chosen_parts_run_and_those_for_several_devices_are_skipped(tmp_path
 def test_a_failed_part_does_not_stop_the_others(tmp_path):
     """No process can finish within a second."""
     parts = ["--only", "environment,convolutions,resume", "--timeout", "1"]
-    done = call(SCRIPT, *parts, "--device", "CPU", "--out", tmp_path)
+    done = run_script(SCRIPT, *parts, "--device", "CPU", "--out", tmp_path)
     assert done.returncode == 1
     verdicts = json.loads(done.stdout.splitlines()[-1])["verdicts"]
     assert verdicts == dict.fromkeys(["environment", "convolutions", "resume"], FAILED)
@@ -117,7 +117,7 @@ def test_an_interruption_ends_all_processes_and_writes_a_report(number, tmp_path
     command = [sys.executable, ROOT / SCRIPT, "--only", "environment,parity,speed"]
     command += ["--device", "CPU", "--out", tmp_path]
     process = subprocess.Popen(
-        [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+        [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=build_env()
     )
     deadline = time.monotonic() + 120
     while not (tmp_path / "logs" / "parity_resnet50.log").exists():
@@ -391,7 +391,7 @@ def test_a_complete_rehearsal_on_two_workers_of_the_cpu(tmp_path):
     command = [sys.executable, ROOT / SCRIPT, "--device", "CPU", "--devices", "2"]
     done = subprocess.run(
         [*map(str, command), "--out", str(tmp_path)],
-        capture_output=True, text=True, env=environment(), timeout=2400, cwd="/",
+        capture_output=True, text=True, env=build_env(), timeout=2400, cwd="/",
     )  # fmt: skip
     text = (tmp_path / "report.md").read_text()
     assert done.returncode == 0, text

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import call, environment, last_json
+from tests.helpers import build_env, read_result, run_script
 from utils.config import ROOT
 from utils.cpu_cores import LAUNCHER_CORES, list_affinity
 
@@ -48,8 +48,8 @@ def printer(tmp_path) -> Path:
 def test_the_launcher_sets_hccl_timeouts_unless_the_user_does(printer):
     variables = {"PYTHONPATH": str(ROOT), "ZOO_BIND_CORE": ""}
     for user, expected in (({}, "600"), ({"HCCL_CONNECT_TIMEOUT": "1200"}, "1200")):
-        done = call("scripts/launch.py", "1", printer, environment={**variables, **user})
-        result = last_json(done)
+        done = run_script("scripts/launch.py", "1", printer, environment={**variables, **user})
+        result = read_result(done)
         assert (result["HCCL_CONNECT_TIMEOUT"], result["HCCL_EXEC_TIMEOUT"]) == (expected, "3672")
         assert (result[LAUNCHER_CORES], result["bound"]) == (None, False)
 
@@ -68,7 +68,7 @@ def test_ranks_on_ascend_are_bound_to_separate_cores(printer, tmp_path, binds):
         text=True,
         timeout=120,
         cwd=ROOT,
-        env={**environment(), "PYTHONPATH": str(ROOT), "ZOO_BIND_CORE": "" if binds else "0"},
+        env={**build_env(), "PYTHONPATH": str(ROOT), "ZOO_BIND_CORE": "" if binds else "0"},
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -102,7 +102,7 @@ def test_a_crash_fails_the_job_unless_the_work_is_complete(tmp_path, when, statu
     """MindSpore sometimes crashes while it closes its connections after a completed training."""
     script = tmp_path / "crash.py"
     script.write_text(CRASH)
-    done = call("scripts/launch.py", "2", script, when, environment={"PYTHONPATH": str(ROOT)})
+    done = run_script("scripts/launch.py", "2", script, when, environment={"PYTHONPATH": str(ROOT)})
     assert done.returncode == status, done.stderr
     assert ("killed by SIGSEGV" in done.stderr) == (status == 1)
     assert ('{"done": true}' in done.stdout) == (status == 0)

@@ -9,27 +9,27 @@ import numpy as np
 import pytest
 
 from tests.helpers import (
-    assert_predicted,
+    assert_mindir_matches,
+    assert_predictions,
     assert_report,
-    assert_same,
+    assert_same_weights,
     assert_segments,
-    assert_stands_in,
-    call,
-    last_json,
-    run,
-    run_under_kills,
-    saving_graphs,
+    build_dump_env,
+    read_result,
+    read_weights,
+    run_json,
+    run_script,
+    run_with_kills,
     start_and_stop,
-    weights,
 )
 from utils.config import ROOT
 
 
 @pytest.fixture(scope="module")
-def small(synthetic) -> list:
+def small(data_root) -> list:
     """A network of six blocks on clips of 4 x 32 x 32; six steps an epoch."""
     arguments = ["--config_path", str(ROOT / "x3d" / "configs" / "x3d_smoke.yaml")]
-    arguments += [f"--data.root={synthetic}", "--model.depth_factor=0.4", "--data.frames=4"]
+    arguments += [f"--data.root={data_root}", "--model.depth_factor=0.4", "--data.frames=4"]
     arguments += ["--data.scales=[32,36]", "--data.crop=32", "--data.batch=4", "--train.epochs=2"]
     return [*arguments, "--train.precise_bn=2", "--run.save_every=1", "--run.log_every=2"]
 
@@ -37,28 +37,28 @@ def small(synthetic) -> list:
 @pytest.fixture(scope="module")
 def trained(small, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("trained_x3d") / "run"
-    return Path(run("x3d/train.py", *small, f"--run.out={out}")["checkpoint"])
+    return Path(run_json("x3d/train.py", *small, f"--run.out={out}")["checkpoint"])
 
 
 def test_reports_and_predictions_agree_with_an_evaluation(small, trained, tmp_path):
     assert "precise batch norm over 2 batches" in (trained.parent / "run.log").read_text()
     views = ["--eval.clips=2", "--eval.crops=3", f"--report={tmp_path / 'report'}"]
-    result = run("x3d/eval.py", *small, *views, "--checkpoint_path", trained)
+    result = run_json("x3d/eval.py", *small, *views, "--checkpoint_path", trained)
     assert (result["videos"], result["views"], result["unreadable"]) == (8, "2x3", 0)
     rows = assert_report(tmp_path / "report", result)
     root = Path(next(word for word in small if word.startswith("--data.root")).split("=")[1])
-    assert_predicted([*small, *views[:2]], trained, rows[:2], root, tmp_path)
+    assert_predictions([*small, *views[:2]], trained, rows[:2], root, tmp_path)
 
 
 @pytest.mark.slow
 def test_two_ranks_give_the_metrics_of_one(small, trained):
     views = ["--eval.clips=2", "--eval.batch=3"]
-    alone = run("x3d/eval.py", *small, *views, "--checkpoint_path", trained)
-    done = call(
+    alone = run_json("x3d/eval.py", *small, *views, "--checkpoint_path", trained)
+    done = run_script(
         "scripts/run_eval.sh", "x3d", small[1], trained, *small[2:], *views,
         environment={"DEVICES": "2"},
     )  # fmt: skip
-    assert {**last_json(done), "seconds": 0} == {**alone, "seconds": 0}
+    assert {**read_result(done), "seconds": 0} == {**alone, "seconds": 0}
 
 
 @pytest.mark.slow
@@ -69,29 +69,29 @@ def test_two_workers_equal_one_with_twice_the_batch(small, tmp_path):
     """
     cluster = "{devices_per_node: 1, bandwidth: 0.05, latency: 10, tflops: 0.0005}"
     plain = ["--train.batch_norm=frozen", "--train.epochs=1", "--train.lr=0.01"]
-    alone = run("x3d/train.py", *small, *plain, f"--run.out={tmp_path / 'one'}")
+    alone = run_json("x3d/train.py", *small, *plain, f"--run.out={tmp_path / 'one'}")
     split = ["--data.batch=2", "--run.all_reduce=auto", f"--run.cluster={cluster}"]
     split += [f"--run.out={tmp_path / 'two'}"]
     arguments = ["x3d", "2", small[1], *small[2:], *plain, *split]
-    saving = saving_graphs(tmp_path / "graphs")
-    done = call("scripts/run_distribute_train.sh", *arguments, environment=saving)
-    both = last_json(done)
+    saving = build_dump_env(tmp_path / "graphs")
+    done = run_script("scripts/run_distribute_train.sh", *arguments, environment=saving)
+    both = read_result(done)
     assert len(assert_segments(done, tmp_path / "graphs")) == 4
-    expected, result = weights(alone["checkpoint"]), weights(both["checkpoint"])
+    expected, result = read_weights(alone["checkpoint"]), read_weights(both["checkpoint"])
     for name, value in expected.items():
         np.testing.assert_allclose(result[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
 
 
 def test_an_exported_network_is_compared_with_the_cell(small, trained, tmp_path):
     target = ["--format", "mindir", "--target", tmp_path / "net.mindir"]
-    result = run("x3d/export.py", *small, "--checkpoint_path", trained, *target)
+    result = run_json("x3d/export.py", *small, "--checkpoint_path", trained, *target)
     assert result["max_abs_difference"] < 1e-4
 
 
 @pytest.mark.slow
-def test_a_mindir_gives_the_results_of_its_checkpoint(small, synthetic, trained, tmp_path):
-    video = synthetic / "videos" / "test" / "grow_000.mp4"
-    assert_stands_in("x3d", small, trained, video, tmp_path)
+def test_a_mindir_gives_the_results_of_its_checkpoint(small, data_root, trained, tmp_path):
+    video = data_root / "videos" / "test" / "grow_000.mp4"
+    assert_mindir_matches("x3d", small, trained, video, tmp_path)
 
 
 @pytest.mark.slow
@@ -100,11 +100,11 @@ def test_fine_tuning_initializes_only_the_classifier(small, trained, tmp_path):
     begin = [f"--train.pretrained={trained}", "--model.num_classes=11", "--run.amp=O2"]
     begin += ["--run.loss_scale=128", "--train.epochs=1", "--train.lr=1e-9"]
     begin += ["--train.warmup_epochs=0", f"--run.out={tmp_path / 'run'}"]
-    done = call("x3d/train.py", *small, *begin)
+    done = run_script("x3d/train.py", *small, *begin)
     assert done.returncode == 2
     assert "new_head" in done.stderr
-    result = run("x3d/train.py", *small, *begin, "--train.new_head=true")
-    before, after = weights(trained), weights(result["checkpoint"])
+    result = run_json("x3d/train.py", *small, *begin, "--train.new_head=true")
+    before, after = read_weights(trained), read_weights(result["checkpoint"])
     assert after["head.projection.weight"].shape == (11, 2048)
     kept = [name for name in before if "projection" not in name and "moving" not in name]
     for name in kept:
@@ -115,7 +115,7 @@ def test_a_caffe2_pickle_is_refused_in_one_line(small, tmp_path):
     source = tmp_path / "x3d.pkl"
     source.write_bytes(pickle.dumps({"blobs": {"conv1_xy_w": np.zeros(3)}}, protocol=2))
     files = ["--source", source, "--target", tmp_path / "x3d.ckpt"]
-    done = call("scripts/convert_checkpoint.py", *small[:2], *files)
+    done = run_script("scripts/convert_checkpoint.py", *small[:2], *files)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "Caffe2" in done.stderr
     assert not (tmp_path / "x3d.ckpt").exists()
@@ -125,19 +125,19 @@ def test_a_caffe2_pickle_is_refused_in_one_line(small, tmp_path):
 def test_a_killed_run_resumes_to_the_same_bits(small, trained, tmp_path):
     arguments, killed = [*small, "--run.save_steps=1"], tmp_path / "killed"
     start_and_stop("x3d/train.py", arguments, killed, 8, signal.SIGKILL)
-    run("x3d/train.py", *arguments, f"--run.out={killed}")
-    assert_same(trained, killed / "epoch_002.ckpt")
+    run_json("x3d/train.py", *arguments, f"--run.out={killed}")
+    assert_same_weights(trained, killed / "epoch_002.ckpt")
 
 
 @pytest.mark.slow
 def test_kills_at_random_moments_change_no_weight(small, tmp_path):
     arguments = [*small, "--run.save_steps=1", "--train.epochs=6"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    run("x3d/train.py", *arguments, f"--run.out={whole}")
+    run_json("x3d/train.py", *arguments, f"--run.out={whole}")
     seed = random.SystemRandom().randrange(10**6)  # MindSpore seeds `random` at import
     print(f"seed {seed}")
-    steps = run_under_kills("x3d/train.py", arguments, killed, 6, seed)
+    steps = run_with_kills("x3d/train.py", arguments, killed, 6, seed)
     print(f"steps saved at each kill: {steps}")
-    assert_same(whole / "epoch_006.ckpt", killed / "epoch_006.ckpt")
+    assert_same_weights(whole / "epoch_006.ckpt", killed / "epoch_006.ckpt")
     assert (whole / "epoch_006.ckpt").read_bytes() == (killed / "epoch_006.ckpt").read_bytes()
     assert not {path.name for path in killed.iterdir()} - {path.name for path in whole.iterdir()}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.fuzz.damage import mutate
-from tests.helpers import call
+from tests.helpers import run_script
 from tests.test_export import TSM, export_toy
 from utils.export import mindir
 
@@ -26,7 +26,7 @@ def intact(tmp_path_factory) -> Path:
     ("offset", "count"), [(0, 8), pytest.param(8, TRIES, marks=pytest.mark.slow)]
 )
 def test_damaged_mindirs_are_refused_in_one_line_or_run(intact, tmp_path, seed, offset, count):
-    done = call("tests/fuzz/mindirs.py", intact, tmp_path, seed + offset, count)
+    done = run_script("tests/fuzz/mindirs.py", intact, tmp_path, seed + offset, count)
     assert done.returncode == 0, (done.stdout.splitlines()[-1:], done.stderr[-2000:])
     lines = map(json.loads, done.stdout.splitlines())
     undamaged, *results = [line for line in lines if "seed" in line]

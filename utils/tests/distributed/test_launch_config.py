@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import free_port, rank_table, write_json
+from tests.helpers import build_rank_table, pick_port, write_json
 from utils.distributed import devices
 from utils.distributed.launch_config import (
     check_devices,
@@ -134,13 +134,13 @@ def test_time_limits_of_hccl_are_set_under_mpirun_unless_the_user_has(role):
 
 
 def test_a_rank_table_replaces_nodes_master_and_rank(tmp_path):
-    path = write_json(tmp_path / "hccl.json", rank_table(devices=4))
-    variables = {"RANK_TABLE_FILE": path, "MASTER_PORT": free_port()}
+    path = write_json(tmp_path / "hccl.json", build_rank_table(devices=4))
+    variables = {"RANK_TABLE_FILE": path, "MASTER_PORT": pick_port()}
     for rank in "01":
         job = read_job(["4", "tsm/train.py"], {**variables, "NODE_RANK": rank})
         assert (job.nodes, job.node, job.master) == (2, int(rank), "127.0.0.1")
         assert str(job.table) == path
-    other = rank_table(devices=4)
+    other = build_rank_table(devices=4)
     other["server_list"][0]["server_id"] = "192.0.2.1"
     path = write_json(tmp_path / "hccl.json", other)
     job = read_job(["4", "tsm/train.py"], {"RANK_TABLE_FILE": path, "NODE_RANK": ""})
@@ -158,19 +158,25 @@ def change(content: dict, *keys, value) -> dict:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (change(rank_table(), "status", value="initializing"), "status is 'initializing'"),
-        (change(rank_table(), "server_count", value="3"), "server_count is 3, server_list has 2"),
-        (change(rank_table(), "server_list", 1, "device", value=[]), "the same number of devices"),
-        (change(rank_table(), *DEVICE, "rank_id", value="0"), "from 0 to 1"),
+        (change(build_rank_table(), "status", value="initializing"), "status is 'initializing'"),
         (
-            change(rank_table(), *DEVICE, "device_id", value="4"),
+            change(build_rank_table(), "server_count", value="3"),
+            "server_count is 3, server_list has 2",
+        ),
+        (
+            change(build_rank_table(), "server_list", 1, "device", value=[]),
+            "the same number of devices",
+        ),
+        (change(build_rank_table(), *DEVICE, "rank_id", value="0"), "from 0 to 1"),
+        (
+            change(build_rank_table(), *DEVICE, "device_id", value="4"),
             "from 0 in the",
         ),
         (
-            change(rank_table(), *DEVICE, "rank_id", value="x"),
+            change(build_rank_table(), *DEVICE, "rank_id", value="x"),
             "invalid literal",
         ),
-        (change(rank_table(), "server_list", 1, value={}), "missing or misplaced: 'device'"),
+        (change(build_rank_table(), "server_list", 1, value={}), "missing or misplaced: 'device'"),
         ([], "missing or misplaced"),
     ],
 )
@@ -189,7 +195,7 @@ def test_a_wrong_rank_table_is_named_with_what_is_wrong(content, words, tmp_path
     ],
 )
 def test_a_rank_table_must_fit_the_rest(devices, variables, words, tmp_path):
-    path = write_json(tmp_path / "hccl.json", rank_table())
+    path = write_json(tmp_path / "hccl.json", build_rank_table())
     with pytest.raises(ValueError, match=words):
         read_job([devices, "tsm/train.py"], {"RANK_TABLE_FILE": path, **variables})
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.event_reader import curves
+from tests.event_reader import read_curves
 from utils.train import tensorboard
 
 LINE = {"epoch": 0.5, "step": 3, "loss": 2.5, "top1": 0.25, "lr": 0.125, "loss_scale": 1.0}
@@ -33,7 +33,7 @@ def test_a_resumed_run_replaces_the_steps_that_it_repeats(tmp_path):
     (old,) = folder.iterdir()
     old.rename(old.with_name("events.out.tfevents.1"))  # names are of seconds
     write_losses(folder, 4, {6: 60.0})
-    assert curves(folder)["train/loss"] == {2: 2.0, 4: 4.0, 6: 60.0}
+    assert read_curves(folder)["train/loss"] == {2: 2.0, 4: 4.0, 6: 60.0}
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):

@@ -13,16 +13,16 @@ from utils.config import Run
 
 # The server imports MindSpore once, and starts no kernel: its children fork in milliseconds.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.own_process", "utils.networks", "utils.testing.golden"])
+CONTEXT.set_forkserver_preload(["tests.separate_process", "utils.networks", "utils.testing.golden"])
 
 
-def run_in_own_process(function: Callable, *arguments: Any) -> Any:
+def run_in_separate_process(function: Callable, *arguments: Any) -> Any:
     """The result of `function`, a function of a module; its exceptions are raised here."""
     with ProcessPoolExecutor(1, CONTEXT) as pool:
-        return pool.submit(start_and_call, function, *arguments).result()
+        return pool.submit(prepare_and_call, function, *arguments).result()
 
 
-def start_and_call(function: Callable, *arguments: Any) -> Any:
+def prepare_and_call(function: Callable, *arguments: Any) -> Any:
     """Prepares MindSpore as for every test, then calls the function."""
     runtime.start(Run(device="CPU"))
     return function(*arguments)
