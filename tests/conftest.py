@@ -1,6 +1,6 @@
-"""A small synthetic data set and a tiny network for the tests that run whole commands.
+"""Fixtures of the command tests: a small synthetic data set, a tiny network, and trainings of it.
 
-What is expensive is made once for all workers of a test run.
+Expensive fixtures are built once for all workers of a test run.
 """
 
 import fcntl
@@ -17,21 +17,14 @@ from utils.data.synthetic.motion_videos import draw_dataset
 
 # A network that compiles in seconds. Lists have 24 training and 9 test videos.
 TINY = [
-    "--run.device=CPU",
-    "--model.first_width=8",
-    "--data.segments=2",
-    "--data.crop=32",
-    "--data.resize=40",
-    "--data.batch=4",
-    "--train.epochs=2",
-    "--train.warmup_epochs=1",
-    "--run.log_every=2",
-    "--run.save_every=1",
-]
+    "--run.device=CPU", "--run.log_every=2", "--run.save_every=1", "--model.first_width=8",
+    "--data.segments=2", "--data.crop=32", "--data.resize=40", "--data.batch=4",
+    "--train.epochs=2", "--train.warmup_epochs=1",
+]  # fmt: skip
 
 
-def make_once(tmp_path_factory, name: str, make: Callable[[Path], None]) -> Path:
-    """The folder that `make` fills, in the first worker that needs it; the others wait."""
+def build_once(tmp_path_factory, name: str, build: Callable[[Path], None]) -> Path:
+    """Returns a folder that `build` fills in the first worker that needs it; the others wait."""
     root = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent
@@ -40,63 +33,63 @@ def make_once(tmp_path_factory, name: str, make: Callable[[Path], None]) -> Path
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
             folder.mkdir(exist_ok=True)
-            make(folder)
+            build(folder)
             (folder / "complete").touch()
     return folder
 
 
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory) -> Path:
-    """A root with train.txt (24 videos), test.txt (8) and odd.txt (7)."""
+    """A data root with train.txt (24 videos), test.txt (8) and odd.txt (7)."""
 
-    def make(folder: Path) -> None:
+    def build(folder: Path) -> None:
         draw_dataset(folder, train_per_motion=3, test_per_motion=1, seed=1)
         lines = (folder / "test.txt").read_text().splitlines()
         (folder / "odd.txt").write_text("\n".join(lines[:7]) + "\n")
 
-    return make_once(tmp_path_factory, "synthetic", make)
+    return build_once(tmp_path_factory, "synthetic", build)
 
 
 @pytest.fixture(scope="session")
 def tiny_args(data_root) -> list:
-    """The arguments that every tiny run shares."""
+    """The arguments of every command for the tiny network."""
     config = str(ROOT / "tsm" / "configs" / "tsm_smoke.yaml")
     return ["--config_path", config, f"--data.root={data_root}", *TINY]
 
 
 @pytest.fixture(scope="session")
 def tiny_ckpt(tiny_args, tmp_path_factory) -> Path:
-    """The last checkpoint of an undisturbed tiny run."""
+    """The last checkpoint of an uninterrupted training of the tiny network."""
 
-    def make(folder: Path) -> None:
+    def build(folder: Path) -> None:
         run_json("tsm/train.py", *tiny_args, f"--run.out={folder / 'run'}")
 
-    return make_once(tmp_path_factory, "trained", make) / "run" / "epoch_002.ckpt"
+    return build_once(tmp_path_factory, "trained", build) / "run" / "epoch_002.ckpt"
 
 
-# Two workers with two clips each, batch norms frozen, gradients in three segments.
-PAIR = ["--train.batch_norm=frozen", "--data.batch=2", "--run.all_reduce=[layer1, layer3]"]
+# Two ranks with two clips each, batch norms frozen, gradients in three segments.
+PAIR_SETTINGS = ["--train.batch_norm=frozen", "--data.batch=2", "--run.all_reduce=[layer1, layer3]"]
 
 
 @pytest.fixture(scope="session")
 def pair_args(tiny_args) -> list:
-    """The arguments of a tiny run on two devices."""
-    return [*tiny_args, *PAIR]
+    """The arguments of a training of the tiny network on two ranks."""
+    return [*tiny_args, *PAIR_SETTINGS]
 
 
 @pytest.fixture(scope="session")
 def pair_run(pair_args, tmp_path_factory) -> tuple:
-    """An undisturbed run of two workers: the process, its last line, its folder.
+    """An uninterrupted training on two ranks: the completed process, its result, its folder.
 
-    Beside the folder, in `graphs`, MindSpore leaves what it has compiled.
+    MindSpore writes the compiled graphs to `graphs` beside the folder.
     """
 
-    def make(folder: Path) -> None:
-        saving = build_dump_env(folder / "graphs")
+    def build(folder: Path) -> None:
+        variables = build_dump_env(folder / "graphs")
         arguments = ["tsm", "2", *pair_args[1:], f"--run.out={folder / 'run'}"]
-        done = run_script("scripts/run_distribute_train.sh", *arguments, environment=saving)
-        (folder / "process.pickle").write_bytes(pickle.dumps(done))
+        completed = run_script("scripts/run_distribute_train.sh", *arguments, environment=variables)
+        (folder / "process.pickle").write_bytes(pickle.dumps(completed))
 
-    folder = make_once(tmp_path_factory, "pair", make)
-    done = pickle.loads((folder / "process.pickle").read_bytes())
-    return done, read_result(done), folder / "run"
+    folder = build_once(tmp_path_factory, "pair", build)
+    completed = pickle.loads((folder / "process.pickle").read_bytes())
+    return completed, read_result(completed), folder / "run"

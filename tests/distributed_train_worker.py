@@ -1,10 +1,10 @@
-"""Trains like tsm/train.py, then writes this rank's state beside the run: for tests.
+"""Trains like tsm/train.py, then writes the state of the rank beside the run.
 
     msrun ... tests/distributed_train_worker.py --config_path Y [--section.key=value ...]
 
-The last rank alone may misbehave: POISONED_STEP=3 makes its loss infinite in step 3, FLAGGED_STEP=3
-makes it find an overflow in gradients that are finite, LAST_STEP=5 makes it ask for the end of the
-run after step 5.
+Variables change the last rank only: POISONED_STEP=3 makes its loss infinite in step 3;
+FLAGGED_STEP=3 reports an overflow in step 3 although its gradients are finite; LAST_STEP=5
+requests the end of the run after step 5.
 """
 
 import os
@@ -28,7 +28,7 @@ POISONED, FLAGGED, LAST = (int(os.environ.get(name, -1)) for name in NAMES)
 
 
 class PoisonedStep(TrainStep):
-    """Of one rank: an infinite loss in one step."""
+    """Makes the loss infinite in one step."""
 
     def scaled_loss(self, clip, target):
         scaled, loss, scores = super().scaled_loss(clip, target)
@@ -37,14 +37,14 @@ class PoisonedStep(TrainStep):
 
 
 class FlaggedStep(TrainStep):
-    """Of one rank: an overflow that only its status flags show, as on an Ascend 910A."""
+    """Reports an overflow that only the status flags show, as on an Ascend 910A."""
 
     def is_finite_here(self, grads, norm):
         return ops.logical_and(super().is_finite_here(grads, norm), self.micro_step != FLAGGED - 1)
 
 
 class StoppedLoop(trainer.TrainingLoop):
-    """Of one rank: asks for the end in the middle of the run."""
+    """Requests the end of the run in its middle."""
 
     def on_train_step_end(self, run_context):
         super().on_train_step_end(run_context)
@@ -53,23 +53,23 @@ class StoppedLoop(trainer.TrainingLoop):
 
 
 def main(cfg: Config) -> None:
-    kept = {}
+    saved = {}
     build = train.build
 
-    def keep(cfg, rt, sampler):
+    def build_and_save(cfg, rt, sampler):
         if rt.rank == rt.size - 1:
             trainer.TrainStep = PoisonedStep if POISONED > 0 else TrainStep
             if FLAGGED > 0:
                 trainer.TrainStep = FlaggedStep
             trainer.TrainingLoop = StoppedLoop
         setup = build(cfg, rt, sampler)
-        kept["rank"], kept["step"] = rt.rank, setup.step
+        saved["rank"], saved["step"] = rt.rank, setup.step
         return setup
 
-    train.build = keep
+    train.build = build_and_save
     train.main(cfg)
-    arrays = {name: p.asnumpy() for name, p in kept["step"].state().items()}
-    np.savez(cfg.run.out.parent / f"rank_{kept['rank']}.npz", **arrays)
+    arrays = {name: p.asnumpy() for name, p in saved["step"].state().items()}
+    np.savez(cfg.run.out.parent / f"rank_{saved['rank']}.npz", **arrays)
 
 
 if __name__ == "__main__":

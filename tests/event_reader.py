@@ -1,4 +1,4 @@
-"""Event files as TensorBoard reads them: records with check sums, and what a restart hides."""
+"""Reads event files like TensorBoard: verifies checksums, drops points that a restart repeats."""
 
 import struct
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 
 def read_events(path: Path) -> list:
-    """The records of a file, their check sums too."""
+    """Returns the records of a file, after a check of their checksums."""
     proto = pytest.importorskip("tensorboardX.proto.event_pb2")
     crc = pytest.importorskip("tensorboardX.record_writer").masked_crc32c
     content, result = path.read_bytes(), []
@@ -22,16 +22,16 @@ def read_events(path: Path) -> list:
 
 
 def read_curves(folder: Path) -> dict[str, dict[int, float]]:
-    """{tag: {step: value}} as TensorBoard shows them: a restart hides what came at its step on."""
-    shown: dict[str, dict[int, float]] = {}
+    """Returns {tag: {step: value}}; a restart at step k hides earlier points of steps from k on."""
+    curves: dict[str, dict[int, float]] = {}
     files = sorted(folder.glob("events.out.tfevents.*"), key=lambda file: file.stat().st_mtime_ns)
     for event in [event for file in files for event in read_events(file)]:
         if event.HasField("session_log"):
             assert event.session_log.status == event.session_log.START
-            for tag, points in shown.items():
-                shown[tag] = {k: value for k, value in points.items() if k < event.step}
+            for tag, points in curves.items():
+                curves[tag] = {k: value for k, value in points.items() if k < event.step}
         for value in event.summary.value:
-            points = shown.setdefault(value.tag, {})
-            assert event.step not in points, "a step stands twice"
+            points = curves.setdefault(value.tag, {})
+            assert event.step not in points, "a step appears twice"
             points[event.step] = value.simple_value
-    return shown
+    return curves

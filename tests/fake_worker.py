@@ -1,9 +1,9 @@
-"""A worker without the framework, for tests of the launcher; the scheduler only waits.
+"""A worker without MindSpore, for tests of the launcher; the scheduler only waits.
 
     python tests/fake_worker.py [RANK:ACTION ...]
 
-ACTION is kill, fail, lose or mistake, in the first attempt only; meanwhile the other ranks wait, as
-they would in an AllReduce. `all:wait` makes every rank wait. A rank without cares ends well.
+ACTION is kill, fail, lose or mistake, in the first attempt only; the other ranks wait, as in
+an AllReduce. `all:wait` makes every rank wait. Without arguments every rank succeeds.
 """
 
 import json

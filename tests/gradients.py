@@ -1,8 +1,8 @@
-"""Writes the gradients of one batch of made-up clips, spread over the ranks there are: for a test.
+"""Writes the gradients of one global batch of synthetic clips, computed by all ranks.
 
     python tests/gradients.py --config_path Y [--section.key=value ...]
 
-Rank r takes the r-th part of `data.batch` x ranks videos, the same whatever their number.
+Rank r computes the r-th part of `data.batch` x ranks clips. The clips do not depend on the ranks.
 """
 
 import sys
@@ -20,7 +20,7 @@ from utils.data.sampler import TrainSampler
 
 
 class Gradients(nn.Cell):
-    """A train step up to the mean over ranks."""
+    """A train step that ends with the mean of the gradients over the ranks."""
 
     def __init__(self, step: nn.Cell):
         super().__init__(auto_prefix=False)
@@ -44,8 +44,8 @@ def main(cfg: Config) -> None:
     shape = dataset.get_clip_shape(cfg.data, cfg.data.crop)
     clips = np.random.RandomState(0).randint(0, 255, (batch * rt.size, *shape)).astype(np.uint8)
     targets = dataset.build_targets(cfg, np.arange(batch * rt.size) % 4)
-    mine = slice(batch * rt.rank, batch * (rt.rank + 1))
-    grads = Gradients(step)(Tensor(clips[mine]), Tensor(targets[mine]))
+    local = slice(batch * rt.rank, batch * (rt.rank + 1))
+    grads = Gradients(step)(Tensor(clips[local]), Tensor(targets[local]))
     names = [parameter.name for parameter in step.optimizer.parameters]
     if rt.is_main_process:
         cfg.run.out.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""docs/adding_a_network.md, done as it says, in a copy of the checkout."""
+"""Follows docs/adding_a_network.md in a copy of the checkout, and runs its commands."""
 
 import ast
 import json
@@ -18,15 +18,15 @@ PAGE = ROOT / "docs" / "adding_a_network.md"
 BLOCK = re.compile(
     r"^```(\w+)(?: file=(\S+?))?(?: part=(\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE
 )
-LEFT_OUT = shutil.ignore_patterns("golden", "__pycache__", ".*", "kernel_meta")
+IGNORED = shutil.ignore_patterns("golden", "__pycache__", ".*", "kernel_meta")
 
 
-def put(path: Path, part: str, text: str) -> None:
-    """Writes a file, or puts `text` in the place of a definition or constant in it."""
+def write_part(path: Path, part: str, text: str) -> None:
+    """Writes a file, or replaces the definition or constant `part` of it by `text`."""
     lines = path.read_text().splitlines(True) if part else []
     body, node = ast.parse("".join(lines)).body, None
     for name in part.split(".") if part else ():
-        (node,) = (n for n in body if name in (getattr(n, "name", ""), *targets(n)))
+        (node,) = (n for n in body if name in (getattr(n, "name", ""), *list_targets(n)))
         body = getattr(node, "body", [])
     if node is not None:
         start = min([node, *getattr(node, "decorator_list", [])], key=lambda n: n.lineno).lineno
@@ -34,18 +34,18 @@ def put(path: Path, part: str, text: str) -> None:
     path.write_text("".join(lines) if part else text)
 
 
-def targets(node: ast.AST) -> list:
-    named = node.targets if isinstance(node, ast.Assign) else []
-    return [target.id for target in named if isinstance(target, ast.Name)]
+def list_targets(node: ast.AST) -> list:
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 @pytest.fixture(scope="module")
-def added(data_root, tmp_path_factory) -> tuple:
-    """The copy with the new network, and the page's further commands, which are not run yet."""
+def new_network(data_root, tmp_path_factory) -> tuple:
+    """The copy with the new network, and the remaining commands of the page."""
     copy = tmp_path_factory.mktemp("copy") / "zoo"
     copy.mkdir()
     for name in (*list_networks(), "utils", "scripts", "benchmarks", "tests", "docs"):
-        shutil.copytree(ROOT / name, copy / name, ignore=LEFT_OUT)
+        shutil.copytree(ROOT / name, copy / name, ignore=IGNORED)
     for name in ("README.md", "conftest.py", "pyproject.toml"):
         shutil.copy(ROOT / name, copy)
     (copy / "data").mkdir()
@@ -53,47 +53,47 @@ def added(data_root, tmp_path_factory) -> tuple:
     commands = []
     for kind, file, part, text in BLOCK.findall(PAGE.read_text()):
         if file:
-            put(copy / file, part, text)
+            write_part(copy / file, part, text)
         for line in text.splitlines() if kind == "sh" else ():
             if line.startswith("python "):
                 commands.append(line)
             else:
-                perform(copy, line)
+                run_line(copy, line)
     return copy, commands
 
 
-def perform(copy: Path, line: str) -> str:
-    """What a command that must succeed prints."""
+def run_line(copy: Path, line: str) -> str:
+    """Runs a command that must succeed, and returns its stdout."""
     options = {"cwd": copy, "env": build_env(), "capture_output": True, "text": True}
-    done = subprocess.run(["bash", "-ec", line], timeout=300, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    completed = subprocess.run(["bash", "-ec", line], timeout=300, **options)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return completed.stdout
 
 
-def result(copy: Path, line: str) -> dict:
-    return json.loads(perform(copy, line).splitlines()[-1])
+def run_json_line(copy: Path, line: str) -> dict:
+    return json.loads(run_line(copy, line).splitlines()[-1])
 
 
-def test_the_new_network_trains_and_evaluates(added):
-    copy, (train, evaluate, predict, *_) = added
+def test_the_new_network_trains_and_evaluates(new_network):
+    copy, (train, evaluate, predict, *_) = new_network
     assert train.startswith("python c3d/train.py")
-    assert result(copy, train)["steps"] == 6
-    messages = result(copy, evaluate)
-    assert (messages["videos"], messages["views"]) == (8, "2x1")
-    perform(copy, predict)
+    assert run_json_line(copy, train)["steps"] == 6
+    result = run_json_line(copy, evaluate)
+    assert (result["videos"], result["views"]) == (8, "2x1")
+    run_line(copy, predict)
     (line,) = (copy / "out/c3d_smoke/predictions/predictions.jsonl").read_text().splitlines()
-    fractions = [each["probability"] for each in json.loads(line)["top"]]
+    fractions = [entry["probability"] for entry in json.loads(line)["top"]]
     assert sum(fractions) == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.slow  # six more processes; what they run is tested in the networks themselves
-def test_all_other_commands_of_the_page_serve_the_new_network(added):
-    copy, (train, _, _, export, convert, complexity, scan, suite) = added
-    result(copy, train)
-    assert result(copy, export)["max_abs_difference"] < 1e-4
-    assert result(copy, convert)["missing"] == []
-    assert result(copy, complexity)["parameters"] == 18_304
-    assert result(copy, scan)["good"] == 32
-    messages = perform(copy, suite)
-    assert int(re.search(r"(\d+) passed", messages)[1]) > 50
-    assert "failed" not in messages
+@pytest.mark.slow  # six more processes; the tests of the networks cover their steps
+def test_the_other_commands_of_the_page_run_with_the_new_network(new_network):
+    copy, (train, _, _, export, convert, complexity, scan, suite) = new_network
+    run_json_line(copy, train)
+    assert run_json_line(copy, export)["max_abs_difference"] < 1e-4
+    assert run_json_line(copy, convert)["missing"] == []
+    assert run_json_line(copy, complexity)["parameters"] == 18_304
+    assert run_json_line(copy, scan)["good"] == 32
+    output = run_line(copy, suite)
+    assert int(re.search(r"(\d+) passed", output)[1]) > 50
+    assert "failed" not in output

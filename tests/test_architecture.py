@@ -1,4 +1,4 @@
-"""Import rules: directions, layers, no work at import, who sets the context."""
+"""Rules of the source: import directions, layers, no work at import, context, names."""
 
 import ast
 from pathlib import Path
@@ -44,8 +44,8 @@ LAYERS = [
 ]
 
 
-def imports(path: Path) -> list:
-    """The modules a file imports when it runs, as dotted names."""
+def list_imports(path: Path) -> list:
+    """Returns the modules that a file imports at run time, as dotted names."""
     names = []
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
@@ -60,9 +60,9 @@ def imports(path: Path) -> list:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_go_down_never_sideways(path):
+def test_a_module_imports_no_other_network(path):
     home = path.relative_to(ROOT).parts[0]
-    for name in imports(path):
+    for name in list_imports(path):
         top = name.split(".")[0]
         assert top not in ("torch", "scripts"), name
         assert not name.startswith("mindspore.mint"), name
@@ -71,9 +71,9 @@ def test_imports_go_down_never_sideways(path):
 
 
 def find_layer(module: str) -> int:
-    """The index of a module's layer, from the top."""
+    """Returns the index of a module's layer, from the top."""
     names = module.split(".")
-    # A dataclass of settings and arithmetic; it imports nothing of the project.
+    # A dataclass and arithmetic; it imports no other module of the project.
     if module.startswith("utils.distributed.cost_model"):
         return len(LAYERS) - 1
     return next(index for index, layer in enumerate(LAYERS) if names[1] in layer)
@@ -82,7 +82,7 @@ def find_layer(module: str) -> int:
 @pytest.mark.parametrize("path", UTILS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_module_of_utils_imports_from_its_own_layer_or_below(path):
     module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for name in imports(path):
+    for name in list_imports(path):
         if name.startswith("utils."):
             assert find_layer(name) >= find_layer(module), f"{module} imports {name}"
 
@@ -92,13 +92,13 @@ def test_a_module_of_utils_imports_from_its_own_layer_or_below(path):
 def test_a_file_of_a_network_imports_only_what_it_needs(network, name):
     path = ROOT / network / name
     third_party = {"mindspore", "numpy", "cv2", "PIL", "yaml", "tqdm", "utils", "scipy"}
-    used = {n.split(".")[0] for n in imports(path)} & third_party
+    used = {n.split(".")[0] for n in list_imports(path)} & third_party
     assert used <= ALLOWED[name] | ({"mindspore"} if name == "model.py" else set())
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_nothing_happens_at_import(path):
-    """Only definitions, constants, imports, and the line by which a script finds its network."""
+def test_a_module_does_no_work_at_import(path):
+    """A module has only definitions, constants, imports and assignments."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Expr):
             assert isinstance(node.value, ast.Constant), ast.unparse(node)
@@ -106,35 +106,33 @@ def test_nothing_happens_at_import(path):
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_context_is_set_in_runtime_and_parallel_only(path):
+def test_only_runtime_and_gradient_fusion_set_the_context(path):
     calls = {
         node.func.attr
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
-        # The seed of one data pipeline is no context.
+        # The seed of a data pipeline is not part of the context.
         and ast.unparse(node.func) != "ds.config.set_seed"
     }
     setters = {"set_device", "set_seed", "set_auto_parallel_context"} & calls
     assert not setters or path.name in ("runtime.py", "gradient_fusion.py")
 
 
-# Words of an older language of this project. Each had several meanings.
+# These words had several meanings in earlier versions.
 BANNED = {"room", "tape", "crew", "told", "foretell", "foretold", "share", "place", "found"}
 
 
 def list_names(path: Path) -> set[str]:
-    """The names of functions, classes, parameters and variables that a file defines."""
+    """Returns the functions, classes, parameters and variables that a file defines."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             names.add(node.name)
         elif isinstance(node, ast.arg):
             names.add(node.arg)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            names.add(node.attr)
+        elif isinstance(getattr(node, "ctx", None), ast.Store):
+            names.add(getattr(node, "id", "") or getattr(node, "attr", ""))
     return names
 
 

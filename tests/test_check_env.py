@@ -1,6 +1,6 @@
-"""Output of scripts/check_env.py and scripts/env.sh about devices, CANN, CUDA and the disk.
+"""scripts/check_env.py and scripts/env.sh report devices, CANN, CUDA and the disk.
 
-Folders stand in for /dev, for CANN and for CUDA; other processes run as they do for a user.
+Temporary folders replace /dev, CANN and CUDA; other processes are real.
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ from tests.helpers import mark_installed
 from utils.config import ROOT
 from utils.distributed import devices
 
-# MindSpore, as a module that logs what the real one logs without CANN's wheels.
+# A fake MindSpore with the log messages of the real one without CANN's wheels.
 MINDSPORE = """
 import os, sys
 from types import SimpleNamespace
@@ -36,20 +36,20 @@ print(f"[ERROR] {head} [mindspore/x/_check.py:350] CheckFailed: te", file=sys.st
 
 @pytest.fixture
 def host(monkeypatch, tmp_path):
-    """host(kind, count): the folder of a host with `count` device files, and no CANN or CUDA."""
+    """host(kind, count) returns the folder of a host with `count` devices without CANN and CUDA."""
     for name in ("ASCEND_HOME_PATH", "CUDA_HOME", "LD_LIBRARY_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LOCAL_ASCEND", str(tmp_path / "Ascend"))
     monkeypatch.setattr(devices, "DEVICE_FILES", tmp_path / "dev")
 
-    def make(kind: str = "", count: int = 0) -> Path:
+    def build(kind: str = "", count: int = 0) -> Path:
         (tmp_path / "dev").mkdir(exist_ok=True)
         for number in range(count):
             (tmp_path / "dev" / f"{kind}{number}").touch()
         (tmp_path / "dev" / f"{kind}_manager").touch()
         return tmp_path
 
-    return make
+    return build
 
 
 def write(path: Path, text: str = "") -> Path:
@@ -62,7 +62,7 @@ def write(path: Path, text: str = "") -> Path:
     ("folder", "script"),
     [("cann", "cann/set_env.sh"), ("ascend-toolkit/latest", "ascend-toolkit/set_env.sh")],
 )
-def test_a_cann_that_is_not_sourced_is_named_with_what_to_source(host, monkeypatch, folder, script):
+def test_a_cann_that_is_not_sourced_is_reported_with_its_script(host, monkeypatch, folder, script):
     root = host("davinci", 1) / "Ascend"
     assert check_env.check_cann() == (
         "CANN",
@@ -98,15 +98,15 @@ def test_the_newer_cann_is_used(host):
         ("share/info/runtime/version.info", "Version=9.1.0\n"),
     ],
 )
-def test_the_version_of_cann_is_found_in_any_of_its_files(tmp_path, name, text):
+def test_the_version_of_cann_is_read_from_any_of_its_files(tmp_path, name, text):
     assert devices.read_cann_version(tmp_path) == ""
     write(tmp_path / name, text)
     assert devices.read_cann_version(tmp_path) == "9.1"
 
 
-def test_the_wheels_of_cann_are_imported_in_another_process(host, monkeypatch):
+def test_the_wheels_of_cann_are_imported_in_a_separate_process(host, monkeypatch):
     root = host()
-    assert not list(check_env.check_ascend()), "neither a device nor CANN"
+    assert not list(check_env.check_ascend()), "no device, no CANN"
     write(root / "Ascend" / "cann" / "set_env.sh")
     packages = root / "packages"
     monkeypatch.setenv("PYTHONPATH", str(packages))
@@ -126,7 +126,7 @@ def test_the_wheels_of_cann_are_imported_in_another_process(host, monkeypatch):
         assert line.advice == (install if problem else "")
 
 
-def test_cores_are_counted_for_each_npu(host, monkeypatch):
+def test_the_cores_per_npu_are_reported(host, monkeypatch):
     host("davinci", 8)
     for cores, advice in ((96, ""), (95, "give each rank 12 cores or more")):
         monkeypatch.setattr(os, "sched_getaffinity", lambda process, cores=cores: range(cores))
@@ -136,7 +136,7 @@ def test_cores_are_counted_for_each_npu(host, monkeypatch):
         assert bool(line.advice) == bool(advice)
 
 
-def test_mindspores_warnings_are_shown_once_beside_an_npu(host, monkeypatch, capsys, tmp_path):
+def test_mindspore_warnings_are_printed_once_with_an_npu(host, monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
     monkeypatch.setenv("GLOG_v", "3")
     write(tmp_path / "packages" / "mindspore.py", MINDSPORE)
@@ -145,17 +145,17 @@ def test_mindspores_warnings_are_shown_once_beside_an_npu(host, monkeypatch, cap
     host("davinci", 2)
     *_, kind, log = check_env.check_devices()
     assert kind == ("Ascend devices", "2", "", False)
-    messages = sorted(log.result.splitlines())
-    assert [message[:10] for message in messages] == [
+    lines = sorted(log.result.splitlines())
+    assert [line[:10] for line in lines] == [
         "CheckFailed"[:10], "no 406 ...", "no 417 ...", "too many"
     ]  # fmt: skip
-    assert max(map(len, messages)) == check_env.LOG_WIDTH
+    assert max(map(len, lines)) == check_env.LOG_WIDTH
     check_env.main()
-    *screen, last = capsys.readouterr().out.splitlines()
-    assert json.loads(last)["found"]["MindSpore's log"] == log.result
-    first = next(i for i, line in enumerate(screen) if "MindSpore's log" in line)
-    assert [line[18:] for line in screen[first : first + 4]] == log.result.splitlines()
-    assert {line[2:18].strip() for line in screen[first + 1 : first + 4]} == {""}
+    *screen, result = capsys.readouterr().out.splitlines()
+    assert json.loads(result)["found"]["MindSpore's log"] == log.result
+    start = next(i for i, line in enumerate(screen) if "MindSpore's log" in line)
+    assert [line[18:] for line in screen[start : start + 4]] == log.result.splitlines()
+    assert {line[2:18].strip() for line in screen[start + 1 : start + 4]} == {""}
 
 
 def test_a_mindspore_that_hangs_or_crashes_is_reported(host, monkeypatch, tmp_path):
@@ -174,7 +174,7 @@ def test_a_gpu_needs_cuda_home_its_compiler_and_cudnn(host, monkeypatch, tmp_pat
     assert not list(check_env.check_gpu()), "no GPU"
     host("nvidia", 1)
     (tmp_path / "bin").mkdir()
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))  # an ldconfig that knows no library
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))  # with an ldconfig that lists no library
     write(tmp_path / "bin" / "ldconfig", "#!/bin/sh\n").chmod(0o755)
     home, cudnn = check_env.check_gpu()
     assert home.result == "not set"
@@ -197,7 +197,7 @@ def test_a_gpu_needs_cuda_home_its_compiler_and_cudnn(host, monkeypatch, tmp_pat
     assert list(check_env.check_gpu())[1].result == "/usr/lib/libcudnn.so.8"
 
 
-def test_the_help_says_how_to_choose_a_device():
+def test_the_help_describes_the_choice_of_a_device():
     for name in ("check_env.py", "launch.py"):
         command = [sys.executable, str(ROOT / "scripts" / name), "--help"]
         usage = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -207,15 +207,15 @@ def test_the_help_says_how_to_choose_a_device():
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A checkout that has only its scripts, and an environment that is installed already."""
+    """A checkout with only the scripts, and an environment that is marked as installed."""
     folder = tmp_path / "checkout"
     shutil.copytree(ROOT / "scripts", folder / "scripts")
     mark_installed(folder)
     return folder
 
 
-def source(checkout: Path, line: str, **variables: str) -> subprocess.CompletedProcess:
-    """A line of bash after scripts/env.sh."""
+def run_with_env_script(checkout: Path, line: str, **variables: str) -> subprocess.CompletedProcess:
+    """Runs a line of bash after scripts/env.sh."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     return subprocess.run(
         ["bash", "-c", f"set -euo pipefail; source {checkout}/scripts/env.sh; {line}"],
@@ -223,30 +223,30 @@ def source(checkout: Path, line: str, **variables: str) -> subprocess.CompletedP
     )  # fmt: skip
 
 
-def test_scripts_show_mindspores_warnings_beside_an_npu(checkout, tmp_path):
+def test_scripts_print_mindspore_warnings_with_an_npu(checkout, tmp_path):
     install = 'install requirements.txt; echo "$GLOG_v"'
-    none = {"LOCAL_ASCEND": str(tmp_path / "none")}
+    no_cann = {"LOCAL_ASCEND": str(tmp_path / "none")}
     expected = "2\n" if list(Path("/dev").glob("davinci[0-9]*")) else "3\n"
-    done = source(checkout, install, **none)
-    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
-    assert source(checkout, install, **none, GLOG_v="1").stdout == "1\n"
+    completed = run_with_env_script(checkout, install, **no_cann)
+    assert (completed.returncode, completed.stdout, completed.stderr) == (0, expected, "")
+    assert run_with_env_script(checkout, install, **no_cann, GLOG_v="1").stdout == "1\n"
     (tmp_path / "davinci_manager").touch()
-    assert source(checkout, f"log_level {tmp_path}").stdout == "3\n"
+    assert run_with_env_script(checkout, f"log_level {tmp_path}").stdout == "3\n"
     (tmp_path / "davinci0").touch()
-    assert source(checkout, f"log_level {tmp_path}").stdout == "2\n"
+    assert run_with_env_script(checkout, f"log_level {tmp_path}").stdout == "2\n"
 
 
-def test_scripts_name_what_to_source_if_cann_is_installed(checkout, tmp_path):
-    install, here = "install requirements.txt", {"LOCAL_ASCEND": str(tmp_path)}
+def test_scripts_print_the_script_to_source_if_cann_is_installed(checkout, tmp_path):
+    install, variables = "install requirements.txt", {"LOCAL_ASCEND": str(tmp_path)}
     for name in ("ascend-toolkit/set_env.sh", "cann/set_env.sh"):
         file = write(tmp_path / name)
-        done = source(checkout, install, **here)
+        completed = run_with_env_script(checkout, install, **variables)
         line = f"ASCEND_HOME_PATH is not set: for Ascend, source {file} first\n"
-        assert (done.returncode, done.stderr) == (0, line)
-    assert source(checkout, install, **here, ASCEND_HOME_PATH="/x").stderr == ""
+        assert (completed.returncode, completed.stderr) == (0, line)
+    assert run_with_env_script(checkout, install, **variables, ASCEND_HOME_PATH="/x").stderr == ""
 
 
-def test_another_cuda_is_a_problem_if_the_host_has_a_gpu(monkeypatch):
+def test_an_unsupported_cuda_is_a_problem_if_the_host_has_a_gpu(monkeypatch):
     monkeypatch.setattr(devices, "run_tool", lambda *command: "release 13.0")
     for program, advice in ((None, ""), ("/usr/bin/nvidia-smi", "MindSpore expects one of 11.1, ")):
         monkeypatch.setattr(check_env.shutil, "which", lambda name, program=program: program)
@@ -256,7 +256,7 @@ def test_another_cuda_is_a_problem_if_the_host_has_a_gpu(monkeypatch):
         assert bool(line.advice) == bool(advice)
 
 
-def test_cuda_is_what_this_mindspore_has_libraries_for():
+def test_the_supported_cuda_versions_are_those_of_the_mindspore_wheel():
     assert f"CUDA {' and '.join(check_env.CUDA)}" in (ROOT / "README.md").read_text()
     package = Path(importlib.util.find_spec("mindspore").origin).parent
     result = sorted(path.name[len("gpu") :] for path in package.glob("lib/plugin/gpu[0-9]*"))
@@ -265,7 +265,7 @@ def test_cuda_is_what_this_mindspore_has_libraries_for():
     assert tuple(result) == check_env.CUDA
 
 
-def test_the_disk_is_that_of_the_results(monkeypatch, tmp_path):
+def test_the_disk_of_the_result_folder_is_checked(monkeypatch, tmp_path):
     assert check_env.home() == ROOT
     monkeypatch.setattr(
         check_env, "__file__", str(tmp_path / "package" / "scripts" / "check_env.py")

@@ -1,6 +1,4 @@
-"""`scripts/data/check_videos.py`: every kind of damage, made out of a sound video, is told
-apart.
-"""
+"""scripts/data/check_videos.py recognizes every kind of damage to an intact video."""
 
 import json
 import os
@@ -16,30 +14,32 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.helpers import read_result, run_script, start_script
+from tests.helpers import assert_one_line_error, read_result, run_json, run_script, start_script
 from tests.numbered_videos import write_numbered_video
+from utils.config import ROOT
 from utils.tests.video.test_hostile_files import damage_video
 from utils.tests.video.test_odd_videos import pictures, write
 from utils.video.integrity import VideoJob, examine
 
+COMMAND = "scripts/data/check_videos.py"
 FRAMES = 40
 
 
 @pytest.fixture(scope="module")
-def sound_video(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("videos") / "sound.mp4"
+def intact_video(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("videos") / "intact.mp4"
     write_numbered_video(path, FRAMES, 64, 64, 25)
     return path
 
 
 def read_journal(path: Path) -> list[str]:
-    """The lines that were written whole."""
+    """Returns the completely written lines."""
     lines = path.read_text().splitlines(keepends=True)
     return [line for line in lines if line.strip() and line.endswith("\n")]
 
 
 def remux(source: Path, target: Path, **options) -> None:
-    """The same packets in another container."""
+    """Copies the packets to another container."""
     with av.open(str(source)) as old, av.open(str(target), "w", options=options) as new:
         stream = new.add_stream_from_template(old.streams.video[0])
         for packet in old.demux(old.streams.video[0]):
@@ -48,25 +48,25 @@ def remux(source: Path, target: Path, **options) -> None:
                 new.mux(packet)
 
 
-def no_packets(target: Path) -> None:
-    """A container whose video stream holds nothing."""
+def write_without_packets(target: Path) -> None:
+    """Writes a container whose video stream is empty."""
     with av.open(str(target), "w") as new:
         stream = new.add_stream("mjpeg", rate=25)
         stream.width, stream.height, stream.pix_fmt = 64, 64, "yuvj420p"
         new.start_encoding()
 
 
-def make_damage(sound: Path, folder: Path) -> dict[str, str]:
-    """{file: kind} of one file of every kind."""
-    data = sound.read_bytes()
+def write_damaged_files(intact: Path, folder: Path) -> dict[str, str]:
+    """Writes a file of every kind, and returns {file: kind}."""
+    data = intact.read_bytes()
     (folder / "good.mp4").write_bytes(data)
     (folder / "with space.mp4").write_bytes(data)
     (folder / "empty.mp4").write_bytes(b"")
     (folder / "cut.mp4").write_bytes(data[: len(data) // 2])
-    remux(sound, folder / "front.mp4", movflags="faststart")
+    remux(intact, folder / "front.mp4", movflags="faststart")
     front = (folder / "front.mp4").read_bytes()
     (folder / "cut_front.mp4").write_bytes(front[: len(front) * 2 // 3])
-    remux(sound, folder / "whole.mkv")
+    remux(intact, folder / "whole.mkv")
     whole = (folder / "whole.mkv").read_bytes()
     (folder / "cut.mkv").write_bytes(whole[: len(whole) // 2])
     write_numbered_video(folder / "whole.avi", FRAMES, 64, 64, 25, codec="mpeg4")
@@ -87,38 +87,28 @@ def make_damage(sound: Path, folder: Path) -> dict[str, str]:
         frame.sample_rate = 8000
         for packet in [*stream.encode(frame), *stream.encode(None)]:
             new.mux(packet)
-    no_packets(folder / "nothing.avi")
+    write_without_packets(folder / "nothing.avi")
     Image.new("RGB", (64, 64)).save(folder / "picture.png")
     (folder / "picture.mp4").write_bytes((folder / "picture.png").read_bytes())
     (folder / "notes.txt").write_text("not a video\n" * 99)
     (folder / "video.txt").write_bytes(data)
-    return {
-        "good.mp4": "good",
-        "with space.mp4": "good",
-        "front.mp4": "good",
-        "whole.mkv": "good",
-        "whole.avi": "good",
-        "whole.ts": "good",
-        "empty.mp4": "empty",
-        "cut.mp4": "truncated",
-        "cut_front.mp4": "truncated",
-        "cut.mkv": "truncated",
-        "cut.avi": "truncated",
-        "noise.mp4": "broken",
-        "spoilt.mp4": "broken",
-        "song.mp4": "audio only",
-        "nothing.avi": "no frames",
-        "picture.mp4": "wrong extension",
-        "notes.txt": "wrong extension",
-        "video.txt": "wrong extension",
-        "nowhere.mp4": "missing",
+    kinds = {
+        "good": ["good.mp4", "with space.mp4", "front.mp4", "whole.mkv", "whole.avi", "whole.ts"],
+        "empty": ["empty.mp4"],
+        "truncated": ["cut.mp4", "cut_front.mp4", "cut.mkv", "cut.avi"],
+        "broken": ["noise.mp4", "spoilt.mp4"],
+        "audio only": ["song.mp4"],
+        "no frames": ["nothing.avi"],
+        "wrong extension": ["picture.mp4", "notes.txt", "video.txt"],
+        "missing": ["nowhere.mp4"],
     }
+    return {name: kind for kind, names in kinds.items() for name in names}
 
 
 @pytest.fixture(scope="module")
-def damaged(tmp_path_factory, sound_video) -> tuple[Path, dict]:
+def damaged_files(tmp_path_factory, intact_video) -> tuple[Path, dict]:
     folder = tmp_path_factory.mktemp("damaged")
-    kinds = make_damage(sound_video, folder)
+    kinds = write_damaged_files(intact_video, folder)
     lines = [f"{name} {i % 3}\n" for i, name in enumerate(kinds)]
     (folder / "train.txt").write_text("".join(lines) + "good.mp4 99\n")
     (folder / "test.txt").write_text("good.mp4 0\ncut.mp4 1\n")
@@ -126,35 +116,30 @@ def damaged(tmp_path_factory, sound_video) -> tuple[Path, dict]:
 
 
 @pytest.mark.parametrize("reader", ["auto", "opencv"])
-def test_every_kind_of_damage(damaged, reader):
-    folder, kinds = damaged
+def test_every_kind_of_damage_is_recognized(damaged_files, reader):
+    folder, kinds = damaged_files
     result = {name: examine(VideoJob(str(folder / name), reader)) for name in kinds}
     assert {name: finding.kind for name, finding in result.items()} == kinds
     assert result["good.mp4"].frames == FRAMES
     assert all(finding.reason for finding in result.values() if finding.kind != "good")
 
 
-def test_the_ends_alone_find_all_but_damage_between_them(damaged):
-    folder, kinds = damaged
+def test_a_check_of_both_ends_misses_only_damage_in_the_middle(damaged_files):
+    folder, kinds = damaged_files
     result = {name: examine(VideoJob(str(folder / name), depth="ends")).kind for name in kinds}
     assert {name for name in kinds if result[name] != kinds[name]} <= {"spoilt.mp4"}
 
 
-def arguments(folder: Path, out: Path, network_name: str = "x3d") -> list:
-    config = {"x3d": "x3d/configs/x3d_smoke.yaml", "tsm": "tsm/configs/tsm_smoke.yaml"}[
-        network_name
-    ]
+def build_arguments(folder: Path, out: Path, network: str = "x3d") -> list:
+    yaml = ROOT / network / "configs" / f"{network}_smoke.yaml"
     lists = ["--data.train_list=train.txt", "--data.test_list=test.txt", "--model.num_classes=8"]
-    root = Path(__file__).resolve().parents[1]
-    return [f"--config_path={root / config}", f"--out={out}", f"--data.root={folder}", *lists]
+    return [COMMAND, f"--config_path={yaml}", f"--out={out}", f"--data.root={folder}", *lists]
 
 
-@pytest.mark.parametrize("network_name", ["x3d", "tsm"])
-def test_lists_of_the_good_and_the_bad(damaged, tmp_path, network_name):
-    folder, kinds = damaged
-    result = read_result(
-        run_script("scripts/data/check_videos.py", *arguments(folder, tmp_path, network_name))
-    )
+@pytest.mark.parametrize("network", ["x3d", "tsm"])
+def test_the_command_writes_lists_of_good_and_bad_videos(damaged_files, tmp_path, network):
+    folder, kinds = damaged_files
+    result = run_json(*build_arguments(folder, tmp_path, network))
     good = [name for name, kind in kinds.items() if kind == "good"]
     lines = (tmp_path / "train.txt").read_text().splitlines()
     assert [line.rpartition(" ")[0] for line in lines] == good
@@ -167,43 +152,39 @@ def test_lists_of_the_good_and_the_bad(damaged, tmp_path, network_name):
     assert result["videos"] == len(kinds) + 3
     assert result["good"] == len(good) + 1
     assert result["bad"] == sum(result["kinds"].values()) == result["videos"] - result["good"]
-    again = read_result(
-        run_script("scripts/data/check_videos.py", *arguments(folder, tmp_path, network_name))
-    )
+    again = run_json(*build_arguments(folder, tmp_path, network))
     assert again["read"] == 0
     assert {**again, "read": 0, "seconds": 0} == {**result, "read": 0, "seconds": 0}
 
 
-def test_damaged_videos_stay_in_the_list_on_request(tmp_path):
+def test_keep_damaged_keeps_damaged_videos_in_the_list(tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
-    for name in ("sound", "spoilt \x1b[2J"):
+    for name in ("intact", "spoilt \x1b[2J"):
         write(folder / f"{name}.mp4", pictures(40, 160, 128), g="10")
     damage_video(folder / "spoilt \x1b[2J.mp4")
-    (folder / "train.txt").write_text("sound.mp4 0\nspoilt \x1b[2J.mp4 1\n")
-    (folder / "test.txt").write_text("sound.mp4 0\n")
-    for keep, lines in ((["--keep_damaged"], 2), ([], 1)):
-        done = run_script(
-            "scripts/data/check_videos.py", *arguments(folder, tmp_path / "out"), *keep
-        )
-        result = read_result(done)
+    (folder / "train.txt").write_text("intact.mp4 0\nspoilt \x1b[2J.mp4 1\n")
+    (folder / "test.txt").write_text("intact.mp4 0\n")
+    for options, lines in ((["--keep_damaged"], 2), ([], 1)):
+        completed = run_script(*build_arguments(folder, tmp_path / "out"), *options)
+        result = read_result(completed)
         assert (result["good"], result["kinds"]) == (2, {"damaged": 1})
         assert (tmp_path / "out" / "train.txt").read_text().count("\n") == lines
         assert "\tdamaged\t" in (tmp_path / "out" / "train.txt.bad.tsv").read_text()
-        assert ("left out: " in done.stderr) is (lines == 1)
-        assert "\x1b[2J" not in done.stderr
-    assert r"spoilt \x1b[2J.mp4: damaged, the decoder marks" in done.stderr
+        assert ("left out: " in completed.stderr) is (lines == 1)
+        assert "\x1b[2J" not in completed.stderr
+    assert r"spoilt \x1b[2J.mp4: damaged, the decoder marks" in completed.stderr
 
 
-def test_a_killed_scan_goes_on(sound_video, tmp_path):
+def test_a_killed_scan_resumes(intact_video, tmp_path):
     folder, out = tmp_path / "data", tmp_path / "out"
     folder.mkdir()
     for i in range(60):
-        (folder / f"{i}.mp4").write_bytes(sound_video.read_bytes())
+        (folder / f"{i}.mp4").write_bytes(intact_video.read_bytes())
     (folder / "train.txt").write_text("".join(f"{i}.mp4 0\n" for i in range(60)))
     (folder / "test.txt").write_text("0.mp4 0\n")
     journal = out / "train.txt.scan.jsonl"
-    process = start_script("scripts/data/check_videos.py", *arguments(folder, out), "--workers=1")
+    process = start_script(*build_arguments(folder, out), "--workers=1")
     deadline = time.monotonic() + 120
     while not journal.is_file() or journal.read_text().count("\n") < 5:
         assert process.poll() is None, process.stderr.read()
@@ -212,52 +193,43 @@ def test_a_killed_scan_goes_on(sound_video, tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (out / "train.txt").exists()
-    done = len(read_journal(journal))
+    count = len(read_journal(journal))
     with open(journal, "a") as file:
-        file.write('["cut')  # the kill may come in the middle of a line
-    result = read_result(run_script("scripts/data/check_videos.py", *arguments(folder, out)))
+        file.write('["cut')  # a kill can leave an incomplete line
+    result = run_json(*build_arguments(folder, out))
     assert result["good"] == 61
-    assert result["read"] == 60 - done + 1
-    os.utime(folder / "3.mp4", (1, 1))  # another file now, for all one knows
-    assert (
-        read_result(run_script("scripts/data/check_videos.py", *arguments(folder, out)))["read"]
-        == 1
-    )
+    assert result["read"] == 60 - count + 1
+    os.utime(folder / "3.mp4", (1, 1))  # a changed time means a changed file
+    assert run_json(*build_arguments(folder, out))["read"] == 1
 
 
-def test_a_decoder_that_dies_costs_one_video(tmp_path):
-    """Jobs of utils.process_pool that kill their process, among others that do not."""
+def test_a_crashed_decoder_loses_one_video(tmp_path):
+    """Two of 20 jobs of utils.process_pool kill their process."""
     code = (
         "import sys, json; sys.path.insert(0, sys.argv[1]); sys.path.insert(0, sys.argv[2])\n"
         "from pool_work import work\n"
         "from utils.process_pool import Crashed, run_all\n"
         "if __name__ == '__main__':\n"
-        "    found = dict(run_all(work, range(20), 2))\n"
-        "    print(json.dumps([k for k in sorted(found) if isinstance(found[k], Crashed)]))\n"
-        "    print(sum(v for v in found.values() if isinstance(v, int)))\n"
+        "    results = dict(run_all(work, range(20), 2))\n"
+        "    print(json.dumps([k for k in sorted(results) if isinstance(results[k], Crashed)]))\n"
+        "    print(sum(v for v in results.values() if isinstance(v, int)))\n"
     )
     (tmp_path / "pool_work.py").write_text(
         "import os, signal\n\n\ndef work(n):\n"
         "    if n in (5, 13):\n        os.kill(os.getpid(), signal.SIGSEGV)\n    return n\n"
     )
     (tmp_path / "main.py").write_text(code)
-    root = Path(__file__).resolve().parents[1]
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "main.py"), str(root), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    crashed, total = map(json.loads, done.stdout.splitlines())
+    completed = subprocess.run(
+        [sys.executable, str(tmp_path / "main.py"), str(ROOT), str(tmp_path)],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert completed.returncode == 0, completed.stderr
+    crashed, total = map(json.loads, completed.stdout.splitlines())
     assert crashed == [5, 13]
     assert total == sum(range(20)) - 18
 
 
-def test_bad_input_is_one_line(damaged, tmp_path):
-    folder, _ = damaged
-    done = run_script("scripts/data/check_videos.py", *arguments(folder, folder))
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "would be replaced" in done.stderr
-    done = run_script("scripts/data/check_videos.py", *arguments(folder, tmp_path), "--frames=some")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+def test_bad_input_is_one_line(damaged_files, tmp_path):
+    folder, _ = damaged_files
+    assert_one_line_error(run_script(*build_arguments(folder, folder)), "would be replaced")
+    assert_one_line_error(run_script(*build_arguments(folder, tmp_path), "--frames=some"))

@@ -1,4 +1,4 @@
-"""The commands of the README, run as a user runs them, on real encoded videos."""
+"""The commands of the README for TSM, on encoded videos."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ from tests.helpers import (
 from utils.config import ROOT
 
 
-def test_training_leaves_what_it_promises(tiny_ckpt):
+def test_a_training_writes_checkpoint_state_config_and_log(tiny_ckpt):
     folder = tiny_ckpt.parent
     assert tiny_ckpt.name == "epoch_002.ckpt"
     state = json.loads((folder / "state.json").read_text())
@@ -37,11 +37,11 @@ def test_training_leaves_what_it_promises(tiny_ckpt):
     assert "compiled in" in (folder / "run.log").read_text()
 
 
-def test_the_same_command_finds_the_run_done(tiny_args, tiny_ckpt):
-    done = run_script("tsm/train.py", *tiny_args, f"--run.out={tiny_ckpt.parent}")
-    assert done.returncode == 0, done.stderr
-    assert "nothing left to train" in done.stderr
-    assert json.loads(done.stdout)["checkpoint"] == str(tiny_ckpt)
+def test_a_repeated_command_trains_nothing_after_the_last_epoch(tiny_args, tiny_ckpt):
+    completed = run_script("tsm/train.py", *tiny_args, f"--run.out={tiny_ckpt.parent}")
+    assert completed.returncode == 0, completed.stderr
+    assert "nothing left to train" in completed.stderr
+    assert json.loads(completed.stdout)["checkpoint"] == str(tiny_ckpt)
 
 
 def test_evaluation_counts_every_video_once_and_writes_its_result(tiny_args, tiny_ckpt):
@@ -52,26 +52,21 @@ def test_evaluation_counts_every_video_once_and_writes_its_result(tiny_args, tin
     assert json.loads(tiny_ckpt.with_suffix(".json").read_text()) == result
 
 
-def test_kill_9_at_any_moment_changes_no_bit(tiny_args, tmp_path):
-    """Everything that has a state is on: averages, sums, dropout, a dynamic loss scale."""
-    state = [
-        "--train.ema_decay=0.9",
-        "--model.dropout=0.5",
-        "--train.accumulation_steps=4",
-        "--run.seed=3",
-    ]
-    state += ["--run.amp=O2", "--run.loss_scale=8", "--run.dynamic_loss_scale=true"]
+def test_a_killed_run_resumes_with_the_same_bits(tiny_args, tmp_path):
+    """The run has all kinds of state: averages, sums, dropout, a dynamic loss scale."""
+    state = ["--train.ema_decay=0.9", "--model.dropout=0.5", "--train.accumulation_steps=4"]
+    state += ["--run.seed=3", "--run.amp=O2", "--run.loss_scale=8", "--run.dynamic_loss_scale=true"]
     arguments = [*tiny_args, *state, "--run.save_steps=1"]
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
     run_json("tsm/train.py", *arguments, f"--run.out={whole}")
-    start_and_stop("tsm/train.py", arguments, broken, 5, signal.SIGKILL)
-    result = run_json("tsm/train.py", *arguments, f"--run.out={broken}")
+    start_and_stop("tsm/train.py", arguments, killed, 5, signal.SIGKILL)
+    result = run_json("tsm/train.py", *arguments, f"--run.out={killed}")
     assert result["steps"] == 12
-    assert_same_weights(whole / "resume.ckpt", broken / "resume.ckpt")
-    assert_same_weights(whole / "epoch_002.ckpt", broken / "epoch_002.ckpt")
+    assert_same_weights(whole / "resume.ckpt", killed / "resume.ckpt")
+    assert_same_weights(whole / "epoch_002.ckpt", killed / "epoch_002.ckpt")
 
 
-def test_a_terminated_run_saves_says_so_and_goes_on(tiny_args, tiny_ckpt, tmp_path):
+def test_a_terminated_run_saves_and_resumes(tiny_args, tiny_ckpt, tmp_path):
     arguments = [*tiny_args, "--run.save_steps=1"]
     stopped = start_and_stop("tsm/train.py", arguments, tmp_path / "run", 4, signal.SIGTERM)
     assert stopped.returncode == 0, stopped.errors
@@ -81,7 +76,7 @@ def test_a_terminated_run_saves_says_so_and_goes_on(tiny_args, tiny_ckpt, tmp_pa
     assert_same_weights(tiny_ckpt, tmp_path / "run" / "epoch_002.ckpt")
 
 
-def test_an_interrupted_run_saves_and_says_so(tiny_args, tmp_path):
+def test_an_interrupted_run_saves_and_prints_a_message(tiny_args, tmp_path):
     arguments = [*tiny_args, "--run.save_steps=1", "--train.epochs=60"]
     stopped = start_and_stop("tsm/train.py", arguments, tmp_path / "run", 8, signal.SIGINT)
     assert stopped.returncode == 130, stopped.errors
@@ -91,7 +86,7 @@ def test_an_interrupted_run_saves_and_says_so(tiny_args, tmp_path):
 
 
 def interrupt_after(process: subprocess.Popen, word: str, seconds: float) -> str:
-    """Ctrl-C so long after a word was said on stderr; the last line there."""
+    """Interrupts a process `seconds` after stderr has `word`, and returns its last line."""
     for line in process.stderr:
         if word in line:
             break
@@ -102,15 +97,15 @@ def interrupt_after(process: subprocess.Popen, word: str, seconds: float) -> str
     return errors.strip().splitlines()[-1]
 
 
-def test_an_interrupt_while_compiling_ends_at_once(tiny_args, tmp_path):
+def test_an_interrupt_during_compilation_ends_the_run_at_once(tiny_args, tmp_path):
     process = start_script("tsm/train.py", *tiny_args, f"--run.out={tmp_path / 'run'}")
     assert interrupt_after(process, "compiling", 0.5) == "interrupted; nothing was lost"
 
 
 @pytest.mark.parametrize("seconds", [0.5, pytest.param(8, marks=pytest.mark.slow)])
-def test_an_interrupt_while_evaluating_ends_at_once(tiny_args, tiny_ckpt, seconds):
-    many = ["--data.sampling=dense", "--eval.clips=2000", "--eval.crops=10", "--eval.batch=1"]
-    process = start_script("tsm/eval.py", *tiny_args, *many, "--checkpoint_path", tiny_ckpt)
+def test_an_interrupt_during_evaluation_ends_it_at_once(tiny_args, tiny_ckpt, seconds):
+    views = ["--data.sampling=dense", "--eval.clips=2000", "--eval.crops=10", "--eval.batch=1"]
+    process = start_script("tsm/eval.py", *tiny_args, *views, "--checkpoint_path", tiny_ckpt)
     assert interrupt_after(process, "evaluating", seconds) == "interrupted; nothing was lost"
 
 
@@ -122,49 +117,45 @@ def test_worker_processes_give_the_same_weights_as_threads(tiny_args, tiny_ckpt,
     assert_same_weights(tiny_ckpt, out / "epoch_002.ckpt")
 
 
-def test_an_exported_network_evaluates_as_its_checkpoint(tiny_args, tiny_ckpt, tmp_path):
+def test_an_exported_network_has_the_metrics_of_its_checkpoint(tiny_args, tiny_ckpt, tmp_path):
     target = tmp_path / "net.mindir"
     arguments = ["--format", "mindir", "--target", target, "--batch", "free"]
     result = run_json("tsm/export.py", *tiny_args, "--checkpoint_path", tiny_ckpt, *arguments)
     assert Path(result["file"]) == target
     assert result["max_abs_difference"] < 1e-5
-    results = [
-        run_json("tsm/eval.py", *tiny_args, "--checkpoint_path", f) for f in (tiny_ckpt, target)
-    ]
-    same = ("top1", "top5", "mean_class_accuracy", "videos", "unreadable", "views")
-    assert [results[0][key] for key in same] == [results[1][key] for key in same]
+    evaluation = ["tsm/eval.py", *tiny_args, "--checkpoint_path"]
+    results = [run_json(*evaluation, file) for file in (tiny_ckpt, target)]
+    names = ("top1", "top5", "mean_class_accuracy", "videos", "unreadable", "views")
+    assert [results[0][key] for key in names] == [results[1][key] for key in names]
     assert target.with_suffix(".json").is_file()
 
 
 @pytest.mark.slow
-def test_a_mindir_stands_in_for_its_checkpoint(tiny_args, data_root, tiny_ckpt, tmp_path):
+def test_a_mindir_gives_the_scores_of_its_checkpoint(tiny_args, data_root, tiny_ckpt, tmp_path):
     video = data_root / "videos" / "test" / "grow_000.mp4"
     assert_mindir_matches("tsm", tiny_args, tiny_ckpt, video, tmp_path, "--batch", "free")
 
 
-def test_a_video_that_cannot_be_read_is_replaced_counted_and_named_once(
-    data_root, tiny_args, tmp_path
-):
-    root = broken_copy(data_root, tmp_path / "data", "train.txt")
-    arguments = [a for a in tiny_args if not a.startswith("--data.root")] + [f"--data.root={root}"]
+def test_an_unreadable_video_is_replaced_and_reported_once(data_root, tiny_args, tmp_path):
+    root = copy_with_damaged_video(data_root, tmp_path / "data", "train.txt")
+    arguments = [*tiny_args[:2], f"--data.root={root}", *tiny_args[3:]]
     stopped = run_script("tsm/train.py", *arguments, f"--run.out={tmp_path / 'a'}")
     assert stopped.returncode == 2
     assert stopped.stderr.count("cannot read") == 1
     assert "data.max_unreadable: 1 of 24 videos could not be read" in stopped.stderr
-    allowed = run_script(
-        "tsm/train.py", *arguments, f"--run.out={tmp_path / 'b'}", "--data.max_unreadable=0.1"
-    )
+    arguments += ["--data.max_unreadable=0.1", f"--run.out={tmp_path / 'b'}"]
+    allowed = run_script("tsm/train.py", *arguments)
     assert allowed.returncode == 0, allowed.stderr
     assert allowed.stderr.count("cannot read") == 1
 
 
 def test_an_evaluation_never_replaces_a_video(data_root, tiny_args, tiny_ckpt, tmp_path):
-    root = broken_copy(data_root, tmp_path / "data", "test.txt")
-    arguments = [a for a in tiny_args if not a.startswith("--data.root")] + [f"--data.root={root}"]
+    root = copy_with_damaged_video(data_root, tmp_path / "data", "test.txt")
+    arguments = [*tiny_args[:2], f"--data.root={root}", *tiny_args[3:]]
     arguments += ["--checkpoint_path", tiny_ckpt]
-    done = run_script("tsm/eval.py", *arguments, f"--report={tmp_path / 'report'}")
-    result = json.loads(done.stdout.splitlines()[-1])
-    assert done.returncode == 1
+    completed = run_script("tsm/eval.py", *arguments, f"--report={tmp_path / 'report'}")
+    result = json.loads(completed.stdout.splitlines()[-1])
+    assert completed.returncode == 1
     assert (result["videos"], result["unreadable"]) == (7, 1)
     rows = assert_report(tmp_path / "report", result)
     assert [row["predicted"] == "unreadable" for row in rows] == [True, *[False] * 7]
@@ -173,24 +164,25 @@ def test_an_evaluation_never_replaces_a_video(data_root, tiny_args, tiny_ckpt, t
     assert_predictions(tiny_args, tiny_ckpt, rows[1:3], root, tmp_path)
 
 
-def test_a_report_that_cannot_be_written_is_told_before_anything_is_evaluated(tiny_args, tiny_ckpt):
+def test_a_report_folder_is_checked_before_the_evaluation(tiny_args, tiny_ckpt):
     arguments = [*tiny_args, "--checkpoint_path", tiny_ckpt, "--report", tiny_ckpt]
-    done = run_script("tsm/eval.py", *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1].startswith(f"error: --report: cannot write {tiny_ckpt}: ")
-    assert "evaluating" not in done.stderr
+    completed = run_script("tsm/eval.py", *arguments)
+    assert (completed.returncode, completed.stdout) == (2, "")
+    *_, message = completed.stderr.splitlines()
+    assert message.startswith(f"error: --report: cannot write {tiny_ckpt}: ")
+    assert "evaluating" not in completed.stderr
 
 
-def broken_copy(synthetic: Path, root: Path, name: str) -> Path:
-    """The data set with the first video of a list cut short."""
-    shutil.copytree(synthetic, root)
+def copy_with_damaged_video(source: Path, root: Path, name: str) -> Path:
+    """Copies a data root, and truncates the first video of a list; returns the copy."""
+    shutil.copytree(source, root)
     video = root / (root / name).read_text().split()[0]
     content = video.read_bytes()
     video.write_bytes(content[: len(content) // 3])
     return root
 
 
-def test_evaluation_while_training_is_logged(tiny_args, tmp_path):
+def test_an_evaluation_during_training_is_logged(tiny_args, tmp_path):
     out = tmp_path / "run"
     run_json("tsm/train.py", *tiny_args, f"--run.out={out}", "--run.eval_every=1")
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
@@ -203,7 +195,7 @@ def test_the_benchmark_measures_a_step(tiny_args):
 
 
 @pytest.mark.parametrize(("network_name", "reader"), [("tsm", "auto"), ("x3d", "opencv")])
-def test_the_benchmark_takes_clips_apart(data_root, network_name, reader):
+def test_the_benchmark_measures_the_steps_of_reading_a_clip(data_root, network_name, reader):
     config = ROOT / network_name / "configs" / f"{network_name}_smoke.yaml"
     arguments = ["--config_path", config, f"--data.root={data_root}", f"--data.reader={reader}"]
     arguments += ["--data.batch=4", "--data.workers=1", "--data.processes=false", "--seconds=1"]

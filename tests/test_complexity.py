@@ -1,8 +1,8 @@
-"""The table of operations, bytes and parameters, compared with published figures.
+"""scripts/analysis/complexity.py: operations, bytes and parameters equal published numbers.
 
 Publications count different operations. torchvision and MViTv2 count all products. X3D counts
-convolutions only, or norms and the classifier too. mmaction2, the source of TSM's figures, counts
-two operations for every element of a norm, and the trunk only.
+convolutions only, or norms and the classifier too. mmaction2, the source of the numbers of TSM,
+counts two operations for each element of a norm, and does not count the classifier.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional
 
 import pytest
 
-from tests.helpers import run_json, run_script
+from tests.helpers import assert_one_line_error, run_json, run_script
 from utils.config import ROOT
 
 
@@ -74,19 +74,19 @@ def count_all() -> list:
     return run_json("scripts/analysis/complexity.py")["networks"]
 
 
-def operations(row: dict, classifier: bool, norms: bool) -> float:
-    """1e9 operations, counted as the publication does; each element of a norm takes two."""
+def compute_operations(row: dict, classifier: bool, norms: bool) -> float:
+    """Returns 1e9 operations, counted as in the publication; an element of a norm takes two."""
     result, kinds = row["multiply_adds"], row["kinds"]
     result -= 0 if classifier else kinds["dense"]["macs"]
     return (result + (2 * kinds["batch norm"]["outputs"] if norms else 0)) / 1e9
 
 
-def check(row: dict, published: Published) -> None:
-    """Equal in all digits that are printed; mmaction2 also rounds the inputs of its poolings."""
+def assert_published(row: dict, published: Published) -> None:
+    """Asserts equality in all printed digits; mmaction2 also rounds the inputs of poolings."""
     assert row["parameters"] == published.parameters
     if published.giga is not None:
         digits = len(str(published.giga).partition(".")[2])
-        result = operations(row, published.classifier, published.norms)
+        result = compute_operations(row, published.classifier, published.norms)
         tolerance = 2e-4 * published.giga if published.norms else 0.5 * 10**-digits
         assert abs(result - published.giga) <= tolerance, result
 
@@ -94,41 +94,41 @@ def check(row: dict, published: Published) -> None:
 @pytest.mark.parametrize(
     "yaml", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHER_CLASSES)]
 )
-def test_published_figures(yaml):
-    check(count_yaml(yaml), {**PUBLISHED, **OTHER_CLASSES}[yaml])
+def test_a_yaml_has_the_published_numbers(yaml):
+    assert_published(count_yaml(yaml), {**PUBLISHED, **OTHER_CLASSES}[yaml])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("yaml", PUBLISHED)
-def test_published_figures_of_the_whole_table(yaml):
-    check(table_row(yaml), PUBLISHED[yaml])
+def test_the_table_has_the_published_numbers(yaml):
+    assert_published(find_table_row(yaml), PUBLISHED[yaml])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("yaml", X3D_WITH_ALL)
-def test_published_figures_with_norms_and_classifier(yaml):
-    result = operations(table_row(yaml), classifier=True, norms=True)
+def test_the_numbers_of_x3d_with_norms_and_classifier_are_published(yaml):
+    result = compute_operations(find_table_row(yaml), classifier=True, norms=True)
     assert result == pytest.approx(X3D_WITH_ALL[yaml], abs=0.0005)
 
 
 @pytest.mark.slow
 def test_the_table_has_every_yaml_once():
-    named = sorted(yaml for row in count_all() for yaml in row["yamls"])
-    assert named == sorted(path.stem for path in ROOT.glob("*/configs/*.yaml"))
+    names = sorted(yaml for row in count_all() for yaml in row["yamls"])
+    assert names == sorted(path.stem for path in ROOT.glob("*/configs/*.yaml"))
 
 
-def table_row(yaml: str) -> dict:
+def find_table_row(yaml: str) -> dict:
     return next(row for row in count_all() if yaml in row["yamls"])
 
 
-def test_mobilenet_is_published_for_images_of_256():
-    """mmaction2 prints 3.27 G; at 224, where it is trained, the network takes 2.50 G."""
+def test_mobilenet_has_the_published_numbers_for_images_of_256():
+    """mmaction2 prints 3.27 G; at 224, the size in training, the network takes 2.50 G."""
     row = count_yaml("tsm_mobilenetv2_k400_8f", "--data.crop=256")
-    assert operations(row, classifier=False, norms=True) == pytest.approx(3.27, abs=0.005)
+    assert compute_operations(row, classifier=False, norms=True) == pytest.approx(3.27, abs=0.005)
     assert row["parameters"] == 2_736_272
 
 
-def test_figures_follow_from_the_layers():
+def test_the_totals_are_sums_over_the_layers():
     row = count_yaml("mvit_multi_smoke", "--layers")
     layers = row["layers"]
     total = {key: sum(e[key] for e in layers) for key in ("macs", "outputs", "parameters")}
@@ -143,11 +143,11 @@ def test_figures_follow_from_the_layers():
         assert sum(kind[key] for kind in row["kinds"].values()) == total[key]
 
 
-def test_the_table_is_aligned_and_ends_in_json():
+def test_the_table_is_aligned_and_ends_with_json():
     path = ROOT / "resnet50" / "configs" / "resnet50_smoke.yaml"
-    done = run_script("scripts/analysis/complexity.py", f"--config_path={path}", "--layers")
-    assert done.returncode == 0, done.stderr
-    head, row, empty, *rest = done.stdout.splitlines()
+    completed = run_script("scripts/analysis/complexity.py", f"--config_path={path}", "--layers")
+    assert completed.returncode == 0, completed.stderr
+    head, row, empty, *rest = completed.stdout.splitlines()
     position = head.index("parameters") + len("parameters")
     assert row[:position].endswith("177,362")
     assert empty == ""
@@ -164,9 +164,7 @@ def test_the_table_is_aligned_and_ends_in_json():
         (["--config_path=tsm/configs/none.yaml", "--network=tsm"], "none.yaml"),
     ],
 )
-def test_a_wrong_argument_is_one_line(arguments, words):
-    done = run_script("scripts/analysis/complexity.py", *arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert words in done.stderr
+def test_a_user_error_is_one_line(arguments, words):
+    completed = run_script("scripts/analysis/complexity.py", *arguments)
+    assert completed.stdout == ""
+    assert_one_line_error(completed, words)

@@ -1,4 +1,4 @@
-"""constraints.txt: one version of every package, direct or not, for each Python; and its use."""
+"""constraints.txt pins one version of every package for each Python; the scripts install it."""
 
 import runpy
 import shutil
@@ -14,7 +14,8 @@ from utils.config import ROOT
 
 compare_versions = runpy.run_path(str(ROOT / "scripts" / "compare_versions.py"))
 FILES = ("requirements.txt", "requirements-dev.txt")
-EXTRAS = ("export", "tensorboard", "decord")  # of the package; `ascend` is what CANN's wheels need
+# The extras of the package, without `ascend`: the packages that the wheels of CANN need.
+EXTRAS = ("export", "tensorboard", "decord")
 PYTHONS = ("3.9", "3.10", "3.11", "3.12")
 
 
@@ -29,22 +30,22 @@ def applies(requirement: Requirement, extra: str = "", **environment: str) -> bo
 
 
 def test_constraints_cover_every_package_that_the_requirements_install():
-    """Here, for this Python: the requirements, and what they require in turn."""
+    """Checks this Python: the requirements and their dependencies."""
     pins = compare_versions["read_pins"]((ROOT / "constraints.txt").read_text())
-    waiting = [line for name in FILES for line in read_lines(name) if applies(line)]
+    pending = [line for name in FILES for line in read_lines(name) if applies(line)]
     names = set()
-    while waiting:
-        requirement = waiting.pop()
+    while pending:
+        requirement = pending.pop()
         name = canonicalize_name(requirement.name)
         if name in names:
             continue
         names.add(name)
         try:
             lines = map(Requirement, requires(name) or ())
-        except PackageNotFoundError:  # a development tool that is not installed here
+        except PackageNotFoundError:  # a development tool that is not installed
             continue
         extras = requirement.extras or {""}
-        waiting += [line for line in lines if any(applies(line, extra) for extra in extras)]
+        pending += [line for line in lines if any(applies(line, extra) for extra in extras)]
     assert {"mindspore", "numpy", "pytest", "pillow"} < names
     assert names - pins.keys() == set()
 
@@ -75,7 +76,7 @@ def test_constraints_name_no_package_index():
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """The scripts and the requirements, and a Python that prints its arguments to stderr."""
+    """A checkout with scripts, requirements and a Python that prints its arguments to stderr."""
     monkeypatch.delenv("ZOO_VENV", raising=False)
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
     for name in (*FILES, "constraints.txt"):
@@ -88,34 +89,34 @@ def checkout(tmp_path, monkeypatch):
     return tmp_path
 
 
-def install(checkout, prefix: str = "", **variables: str) -> str:
-    """What the fake Python is called with."""
+def run_install(checkout, prefix: str = "", **variables: str) -> str:
+    """Returns the arguments of the fake Python."""
     line = f'source "{checkout}/scripts/env.sh"; {prefix} install requirements.txt'
     environment = {"PATH": "/usr/bin:/bin", **variables}
-    done = subprocess.run(
+    completed = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", line], capture_output=True, text=True, env=environment
     )
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+    assert completed.returncode == 0, completed.stderr
+    return completed.stderr
 
 
-def test_the_environment_gets_the_versions_of_constraints_txt(checkout):
-    line = install(checkout)
+def test_the_scripts_install_the_versions_of_constraints_txt(checkout):
+    line = run_install(checkout)
     assert f"{checkout}/.venv/bin/python -m pip install" in line
     assert f" --constraint={checkout}/constraints.txt " in line
     assert f" --requirement={checkout}/requirements.txt" in line
-    assert install(checkout) == "", "the same ones are there already"
+    assert run_install(checkout) == "", "these versions are installed already"
     (checkout / "constraints.txt").write_text("numpy==1.26.4\n")
-    assert "pip install" in install(checkout)
+    assert "pip install" in run_install(checkout)
 
 
-def test_another_environment_can_have_the_newest_versions(checkout):
-    line = install(checkout, "VERSIONS=();", ZOO_VENV=str(checkout / "other"))
+def test_the_newest_versions_can_be_installed_in_another_environment(checkout):
+    line = run_install(checkout, "VERSIONS=();", ZOO_VENV=str(checkout / "other"))
     assert f"{checkout}/other/bin/python -m pip install" in line
     assert "--constraint" not in line
 
 
-def test_the_table_of_versions_names_what_differs():
+def test_the_table_of_versions_lists_the_differences():
     text = "# head\nnumpy==1.26.4\nav==1.0 ; python_version < '3'\nav==2.0 ; python_version > '3'\n"
     pins = compare_versions["read_pins"](text)
     assert pins == {"numpy": "1.26.4", "av": "2.0"}
@@ -124,8 +125,8 @@ def test_the_table_of_versions_names_what_differs():
     assert rows == [("av", "2.0", "3.0"), ("new", "-", "1")]
 
 
-def test_the_help_of_the_tests_names_the_newest_versions():
-    done = run_script("scripts/run_tests.sh", "--help")
-    assert done.returncode == 0
-    assert "[--latest]" in done.stdout
-    assert "constraints.txt" in done.stdout
+def test_the_help_of_run_tests_describes_latest():
+    completed = run_script("scripts/run_tests.sh", "--help")
+    assert completed.returncode == 0
+    assert "[--latest]" in completed.stdout
+    assert "constraints.txt" in completed.stdout

@@ -1,4 +1,4 @@
-"""A checkpoint written by PyTorch, converted by the command, evaluated by the command."""
+"""scripts/convert_checkpoint.py converts a file of PyTorch; tsm/eval.py evaluates the result."""
 
 import gzip
 from pathlib import Path
@@ -14,21 +14,21 @@ from utils.weights.checkpoint import read
 SOURCE = ROOT / "tsm" / "tests" / "golden" / "tsm_r18_w2.pth.tar"
 SMOKE = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
 ARGUMENTS = ["--network", "tsm", "--config_path", SMOKE, "--source", SOURCE]
-FITS = ["--model.first_width=2", "--model.num_classes=7", "--model.dropout=0.5"]
-FITS += ["--data.swap_labels=[]"]
+SETTINGS = ["--model.first_width=2", "--model.num_classes=7", "--model.dropout=0.5"]
+SETTINGS += ["--data.swap_labels=[]"]
 
 
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory) -> Path:
     target = tmp_path_factory.mktemp("converted") / "tsm.ckpt"
-    result = run_json("scripts/convert_checkpoint.py", *ARGUMENTS, "--target", target, *FITS)
+    result = run_json("scripts/convert_checkpoint.py", *ARGUMENTS, "--target", target, *SETTINGS)
     assert result["matched"] == 102
     assert result["missing"] == []
     assert all(name.endswith("num_batches_tracked") for name in result["dropped"])
     return target
 
 
-def test_every_array_is_where_it_belongs(converted):
+def test_a_converted_array_equals_its_source(converted):
     result = read(converted)
     expected = {
         "base_model.conv1.weight": ("base_model.conv1.weight", (2, 3, 7, 7)),
@@ -36,31 +36,28 @@ def test_every_array_is_where_it_belongs(converted):
             "base_model.layer1.0.conv1.net.weight",
             (2, 2, 3, 3),
         ),
-        "base_model.layer4.1.bn2.moving_variance": (
-            "base_model.layer4.1.bn2.running_var",
-            (16,),
-        ),
+        "base_model.layer4.1.bn2.moving_variance": ("base_model.layer4.1.bn2.running_var", (16,)),
         "new_fc.bias": ("new_fc.bias", (7,)),
     }
-    for ours, (theirs, shape) in expected.items():
-        np.testing.assert_array_equal(result[ours], generate_weight(theirs, shape), ours)
+    for target, (source, shape) in expected.items():
+        np.testing.assert_array_equal(result[target], generate_weight(source, shape), target)
 
 
-def test_the_converted_checkpoint_evaluates(converted, data_root):
+def test_the_converted_checkpoint_can_be_evaluated(converted, data_root):
     lines = [line for line in (data_root / "test.txt").read_text().splitlines() if line[-1] != "7"]
     (data_root / "seven.txt").write_text("\n".join(lines) + "\n")
     data = [f"--data.root={data_root}", "--data.test_list=seven.txt"]
-    arguments = ["--config_path", SMOKE, "--checkpoint_path", converted, *FITS, *data]
+    arguments = ["--config_path", SMOKE, "--checkpoint_path", converted, *SETTINGS, *data]
     assert run_json("tsm/eval.py", *arguments)["videos"] == 7
 
 
-def test_a_new_head_leaves_the_classifier_out(tmp_path):
+def test_new_head_drops_the_classifier(tmp_path):
     target = tmp_path / "tsm.ckpt"
-    arguments = [*ARGUMENTS, "--target", target, *FITS, "--model.num_classes=5"]
-    done = run_script("scripts/convert_checkpoint.py", *arguments)
-    assert done.returncode == 2
-    assert "new_fc.weight is [7, 16] instead of [5, 16]" in done.stderr
-    assert "--new_head" in done.stderr
+    arguments = [*ARGUMENTS, "--target", target, *SETTINGS, "--model.num_classes=5"]
+    completed = run_script("scripts/convert_checkpoint.py", *arguments)
+    assert completed.returncode == 2
+    assert "new_fc.weight is [7, 16] instead of [5, 16]" in completed.stderr
+    assert "--new_head" in completed.stderr
     assert not target.exists()
     result = run_json("scripts/convert_checkpoint.py", *arguments, "--new_head")
     assert result["missing"] == ["new_fc.weight", "new_fc.bias"]
@@ -77,19 +74,13 @@ def test_a_new_head_leaves_the_classifier_out(tmp_path):
     ],
     ids=["missing", "text", "cut", "packed"],
 )
-def test_a_file_that_cannot_be_read_is_told(tmp_path, name, content, words):
+def test_an_unreadable_file_is_a_user_error(tmp_path, name, content, words):
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    arguments = [
-        *ARGUMENTS[:4],
-        "--source",
-        tmp_path / name,
-        "--target",
-        tmp_path / "t.ckpt",
-        *FITS,
-    ]
-    done = run_script("scripts/convert_checkpoint.py", *arguments)
-    assert done.returncode == 2
-    assert words in done.stderr.strip().splitlines()[-1]
-    assert "Traceback" not in done.stderr
+    files = ["--source", tmp_path / name, "--target", tmp_path / "t.ckpt"]
+    arguments = [*ARGUMENTS[:4], *files, *SETTINGS]
+    completed = run_script("scripts/convert_checkpoint.py", *arguments)
+    assert completed.returncode == 2
+    assert words in completed.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in completed.stderr
     assert not (tmp_path / "t.ckpt").exists()

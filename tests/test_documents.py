@@ -1,10 +1,10 @@
-"""Every command of the documents is run, in order, with small data, or says why not.
+"""Runs the commands of each document in order, with small data, in a copy of the checkout.
 
-A line of a ```bash block that the tests do not run ends in `# not run by the tests: REASON`; a
-block of them has `<!-- not run by the tests: REASON -->` above it. Each document runs in a copy of
-the checkout of its own; SMALL says what is appended to which commands to make them small, `furnish`
-what lies there beforehand. What a command names and no earlier line has made comes from `provide`:
-a checkpoint is a fresh network, a video a synthetic one, a run a short training.
+A line of a ```bash block that is not run ends in `# not run by the tests: REASON`; a block that is
+not run has `<!-- not run by the tests: REASON -->` above it. SMALL has the arguments that make a
+command small. `write_inputs` writes data to the copy. `write_missing_files` writes the files that a
+command needs and no earlier command has written: a checkpoint of random weights, a synthetic video,
+a short training.
 """
 
 import re
@@ -28,13 +28,13 @@ from utils.weights import checkpoint
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 DOCUMENTS += [ROOT / network / "README.md" for network in list_networks()]
 MARK = "not run by the tests: "
-FILE = re.compile(r"```yaml file=(\S+)\n(.*?)```", re.DOTALL)  # what the reader writes
+FILE = re.compile(r"```yaml file=(\S+)\n(.*?)```", re.DOTALL)  # files that the reader writes
 BLOCK = re.compile(rf"(?:<!-- {MARK}(.+?) -->\n)?```bash\n(.*?)```", re.DOTALL)
 
 SYNTHETIC = "--data.root=data/synthetic --data.train_list=train.txt --data.test_list=test.txt "
 TSM = "--model.arch=resnet18 --model.first_width=2 --data.segments=2 --run.device=CPU "
 TINY = "--model.first_width=8 --data.segments=2 --data.crop=32 --data.resize=40 --data.batch=4"
-# What a command that matches is made small with. All that match are appended.
+# Pattern of a command -> arguments that make it small. A command gets those of all its patterns.
 SMALL = {
     r"(train|eval|predict|export|step|benchmark|backward)\S* .*tsm_smoke\.yaml": TINY,
     r"tsm_r50_(k400|sthv2)\w*\.yaml .*checkpoint|run_eval.*tsm_r50_": SYNTHETIC + TSM,
@@ -61,9 +61,9 @@ SMALL = {
     r"profile_backward": "--points 2 --repeats 1",
     r"measure_data": "--seconds 1 --clips 8",
 }
-# What a document's commands need beyond requirements.txt.
+# Text in a command -> package that it needs beyond requirements.txt.
 PACKAGES = {"--run.tensorboard": "tensorboardX", "--format onnx": "onnxruntime"}
-# What the suite runs each time: the way from videos to a result. The rest is slow.
+# Commands that are not slow: the steps from videos to a result.
 QUICK = re.compile(
     r"^python (tsm/train.*epochs=3|tsm/eval.*epoch_003"
     r"|scripts/(check_env|data/make_lists|analysis/plot_training))"
@@ -71,28 +71,28 @@ QUICK = re.compile(
 
 
 class Line(NamedTuple):
-    """A command, and why it is not run; empty for one that is."""
+    """A command, and the reason why it is not run; empty if it is run."""
 
     command: str
     reason: str
 
 
-def lines_of(document: Path) -> list[Line]:
+def read_lines(document: Path) -> list[Line]:
     result = []
     for reason, block in BLOCK.findall(document.read_text()):
         for line in block.replace("\\\n", " ").splitlines():
-            command, _, own = line.partition(f"# {MARK}")
+            command, _, line_reason = line.partition(f"# {MARK}")
             if command.strip():
-                result.append(Line(command.strip(), own.strip() or reason))
+                result.append(Line(command.strip(), line_reason.strip() or reason))
     return result
 
 
 @pytest.fixture
 def zoo(data_root, tmp_path) -> Path:
-    """A copy of the checkout with data of two classes, of images and of weights."""
+    """A copy of the checkout with videos of two classes, images and weights."""
     folder = tmp_path / "zoo"
     copy_checkout(folder)
-    furnish(folder, data_root)
+    write_inputs(folder, data_root)
     (folder / ".venv").mkdir()
     for part in Path(sys.prefix).iterdir():
         if not part.name.startswith("installed-"):
@@ -101,13 +101,15 @@ def zoo(data_root, tmp_path) -> Path:
     return folder
 
 
-def furnish(folder: Path, synthetic: Path) -> None:
-    """What the documents take for granted: videos, images and published weights, in small."""
-    shutil.copytree(synthetic, folder / "data" / "synthetic")
-    videos = synthetic / "videos" / "train"
+def write_inputs(folder: Path, data_root: Path) -> None:
+    """Writes the inputs of the documents: small videos, images and published weights."""
+    shutil.copytree(data_root, folder / "data" / "synthetic")
+    videos = data_root / "videos" / "train"
     for motion in ("left", "grow"):
-        shutil.copytree(videos, folder / "data/mine/videos" / motion, ignore=all_but(motion))
-    shutil.copytree(videos, folder / "data" / "clips", ignore=all_but("up"))
+        shutil.copytree(
+            videos, folder / "data/mine/videos" / motion, ignore=ignore_other_names(motion)
+        )
+    shutil.copytree(videos, folder / "data" / "clips", ignore=ignore_other_names("up"))
     pixels = np.random.RandomState(0).randint(0, 256, (8, 80, 100, 3)).astype(np.uint8)
     for number, image in enumerate(pixels):
         path = folder / "data/imagenet" / ("train", "val")[number // 4] / "ab"[number % 2]
@@ -124,23 +126,24 @@ def furnish(folder: Path, synthetic: Path) -> None:
     shutil.copy(resnet, folder / "resnet50-0676ba61.pth")
 
 
-def all_but(start: str):
+def ignore_other_names(start: str):
     return lambda _, names: [name for name in names if not name.startswith(start)]
 
 
-def small(command: str) -> str:
-    return " ".join([command, *(more for each, more in SMALL.items() if re.search(each, command))])
+def add_small_arguments(command: str) -> str:
+    extras = [text for pattern, text in SMALL.items() if re.search(pattern, command)]
+    return " ".join([command, *extras])
 
 
-def provide(command: str, folder: Path) -> None:
-    """What a command names and is not there: videos, annotations, runs, and fresh networks."""
+def write_missing_files(command: str, folder: Path) -> None:
+    """Writes the missing inputs of a command: videos, annotations, runs and checkpoints."""
     words = shlex.split(command)
-    given = dict(zip(words, words[1:]))
+    options = dict(zip(words, words[1:]))
     names = [word for word in words if word.endswith((".mp4", ".jpg"))]
-    if "--dataset" in given:
-        annotations, videos = CASES[given["--dataset"]][:2]
-        write_files(folder / given["--annotations"], annotations)
-        names += [f"{given['--videos']}/{video}" for video in videos]
+    if "--dataset" in options:
+        annotations, videos = CASES[options["--dataset"]][:2]
+        write_files(folder / options["--annotations"], annotations)
+        names += [f"{options['--videos']}/{video}" for video in videos]
     for name in [name for name in names if not (folder / name).exists()]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         image = "data/imagenet/val/a/4.jpg" if name.endswith(".jpg") else ""
@@ -149,15 +152,15 @@ def provide(command: str, folder: Path) -> None:
     for name in runs if "plot_training" in command else ():
         if not (folder / name / "log.jsonl").exists():
             train = "python tsm/train.py --config_path tsm/configs/tsm_smoke.yaml --train.epochs=2"
-            execute([f"{train} --run.out={name}"], folder)
+            run_commands([f"{train} --run.out={name}"], folder)
     (yaml,) = [word for word in words if word.endswith(".yaml")] or [""]
     for name in [word for word in words if re.fullmatch(r"(out|weights)/\S+\.ckpt", word)]:
         if not (folder / name).exists() and "convert_checkpoint" not in command:
-            save_fresh(folder / name, folder / yaml, words)
+            save_random_weights(folder / name, folder / yaml, words)
 
 
-def save_fresh(path: Path, yaml: Path, words: list[str]) -> None:
-    """A network of fresh weights, as the yaml and the command's settings describe it."""
+def save_random_weights(path: Path, yaml: Path, words: list[str]) -> None:
+    """Saves random weights of the network that the yaml and the command's settings describe."""
     network = yaml.parent.parent.name
     overrides = [word[2:] for word in words if re.match(r"--\w+\.\w+=", word)]
     cfg = load_config(find_network(network).config, yaml, overrides)
@@ -166,35 +169,31 @@ def save_fresh(path: Path, yaml: Path, words: list[str]) -> None:
     checkpoint.save(path, checkpoint.weights_of(net))
 
 
-def execute(commands: list[str], folder: Path) -> None:
-    for command in map(small, commands):
-        provide(command, folder)
-        done = subprocess.run(
-            ["bash", "-c", command],
-            cwd=folder,
-            env={**build_env(), "PWD": str(folder)},
-            capture_output=True,
-            text=True,
-            timeout=900,
-        )
-        assert done.returncode == 0, f"{command}\n{done.stderr[-3000:]}"
+def run_commands(commands: list[str], folder: Path) -> None:
+    for command in map(add_small_arguments, commands):
+        write_missing_files(command, folder)
+        completed = subprocess.run(
+            ["bash", "-c", command], cwd=folder, env={**build_env(), "PWD": str(folder)},
+            capture_output=True, text=True, timeout=900,
+        )  # fmt: skip
+        assert completed.returncode == 0, f"{command}\n{completed.stderr[-3000:]}"
 
 
-def run_lines(document: Path) -> list[str]:
-    return [line.command for line in lines_of(document) if not line.reason]
+def list_commands(document: Path) -> list[str]:
+    return [line.command for line in read_lines(document) if not line.reason]
 
 
-def test_the_way_from_videos_to_a_result_runs_as_the_readme_says(zoo):
-    commands = [line for line in run_lines(ROOT / "README.md") if QUICK.match(line)]
+def test_the_readme_commands_from_videos_to_a_result_run(zoo):
+    commands = [line for line in list_commands(ROOT / "README.md") if QUICK.match(line)]
     assert len(commands) == 5
-    execute(commands, zoo)
+    run_commands(commands, zoo)
     assert (zoo / "out" / "tsm_smoke" / "curves.png").is_file()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_command_of_a_document_runs(document, zoo):
-    commands = run_lines(document)
+    commands = list_commands(document)
     if not commands:
         pytest.skip("no command to run")
     for word, package in PACKAGES.items():
@@ -203,10 +202,10 @@ def test_every_command_of_a_document_runs(document, zoo):
     for name, text in FILE.findall(document.read_text()):
         (zoo / name).parent.mkdir(parents=True, exist_ok=True)
         (zoo / name).write_text(text)
-    execute(commands, zoo)
+    run_commands(commands, zoo)
 
 
-def test_what_is_small_is_named_by_a_document():
-    """A row of SMALL that no command matches any more is left over."""
-    commands = [command for document in DOCUMENTS for command in run_lines(document)]
-    assert [each for each in SMALL if not any(re.search(each, c) for c in commands)] == []
+def test_every_pattern_of_small_matches_a_command():
+    """A pattern without a command is out of date."""
+    commands = [command for document in DOCUMENTS for command in list_commands(document)]
+    assert [row for row in SMALL if not any(re.search(row, command) for command in commands)] == []

@@ -1,6 +1,6 @@
-"""Dry runs: steps compiled for Ascend and GPU on this machine by `utils/simulation`.
+"""Dry runs: `utils/simulation` compiles steps for Ascend and GPU on this machine.
 
-A dry run proves that a graph compiles for the chip, and which kernels it launches in which order.
+A dry run shows that a graph compiles for the chip, and which kernels it launches in which order.
 One takes 10 to 90 seconds; those of ResNet, TSM and X3D on the main chip are in every test run.
 """
 
@@ -13,7 +13,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.helpers import read_result, run_script
+from tests.helpers import assert_one_line_error, read_result, run_script
 from utils.config import ROOT, load_config
 from utils.networks import find_network_of_yaml, list_networks
 from utils.simulation import dry_run as dry_run_module
@@ -64,6 +64,10 @@ def find_yaml(network: str, stem: str = "") -> Path:
     return ROOT / network / "configs" / f"{stem or f'{network}_smoke'}.yaml"
 
 
+def build_config_option(network: str) -> str:
+    return f"--config_path={find_yaml(network)}"
+
+
 def run_yaml(path: Path, chip: str, *overrides: str, ranks: int = 1, mode: str = "train") -> DryRun:
     network = find_network_of_yaml(path)
     cfg = load_config(network.config, path, overrides)
@@ -74,14 +78,13 @@ def run_smoke(network: str, chip: str, kind: str, *overrides: str) -> DryRun:
     """A dry run of a smoke yaml at O2: rank 0 of 8 of a training on Ascend."""
     overrides = ("run.amp=O2", *KINDS[kind], *overrides)
     if CHIPS[chip] == "GPU" or kind == "eval":
-        return run_yaml(
-            find_yaml(network), chip, *overrides, mode="eval" if kind == "eval" else "train"
-        )
+        mode = "eval" if kind == "eval" else "train"
+        return run_yaml(find_yaml(network), chip, *overrides, mode=mode)
     split = f"run.all_reduce={SPLIT[network]}"
     return run_yaml(find_yaml(network), chip, split, *overrides, ranks=RANKS)
 
 
-def check_kernels(result: DryRun) -> None:
+def assert_kernels(result: DryRun) -> None:
     """Asserts that all kernels are kernels of the chip, and that there is one compiled graph."""
     assert result.finished, result.reason
     assert result.python == 0
@@ -93,8 +96,8 @@ def check_kernels(result: DryRun) -> None:
         assert result.conv3d_float32 == 0
 
 
-def check_split(result: DryRun, kind: str, gathers: int) -> None:
-    """Asserts that each segment is one AllReduce, and that most of the backward pass hides them.
+def assert_split(result: DryRun, kind: str, gathers: int) -> None:
+    """Asserts one AllReduce per segment; half of the backward pass or more follows the first one.
 
     One AllReduce sums loss, top-1, requests and the overflow flag. With accumulation, which reduces
     gradients in a branch, the flag has a separate AllReduce.
@@ -105,7 +108,7 @@ def check_split(result: DryRun, kind: str, gathers: int) -> None:
         assert result.backward_after(result.all_reduces[gathers]) >= 0.5
 
 
-def check_overflow_status(result: DryRun) -> None:
+def assert_overflow_status(result: DryRun) -> None:
     """Asserts that the flags of a 910A cover this step only, and that all ranks get them."""
     (status,) = result.find_rows("NPUGetFloatStatusV2")
     cleared = result.find_rows("NPUClearFloatStatusV2")[0]
@@ -117,28 +120,28 @@ def check_overflow_status(result: DryRun) -> None:
 
 
 def list_smoke_runs() -> list:
-    """(network, chip, kind); quick are training steps of small networks on the main chip."""
+    """Returns (network, chip, kind); slow except training steps of small networks on 910B."""
     quick = {(network, "ascend910b", "train") for network in ("resnet50", "tsm", "x3d")}
-    every = [
+    cases = [
         (network, chip, kind)
         for network in list_networks()
         for chip in ("ascend910b", "ascend910", "gpu")
         for kind in KINDS
     ]
-    marks = {case: () if case in quick else pytest.mark.slow for case in every}
-    return [pytest.param(*case, id="-".join(case), marks=marks[case]) for case in every]
+    marks = {case: () if case in quick else pytest.mark.slow for case in cases}
+    return [pytest.param(*case, id="-".join(case), marks=marks[case]) for case in cases]
 
 
 @pytest.mark.parametrize(("network", "chip", "kind"), list_smoke_runs())
-def test_a_step_launches_only_kernels_of_the_chip_in_a_good_order(network, chip, kind, compiler):
+def test_a_step_launches_kernels_of_the_chip_and_hides_all_reduces(network, chip, kind, compiler):
     result = run_smoke(network, chip, kind)
-    check_kernels(result)
+    assert_kernels(result)
     if CHIPS[chip] == "GPU" or kind == "eval":
         assert result.all_reduces == []
         return
-    check_split(result, kind, GATHERS.get(network, 0))
+    assert_split(result, kind, GATHERS.get(network, 0))
     if chip == "ascend910":
-        check_overflow_status(result)
+        assert_overflow_status(result)
     elif kind == "train":
         assert len(result.kernels) <= BUDGET[network]
 
@@ -148,14 +151,14 @@ def test_a_step_launches_only_kernels_of_the_chip_in_a_good_order(network, chip,
 @pytest.mark.parametrize("chip", ["ascend910b", "gpu"])
 def test_other_networks_launch_only_kernels_of_the_chip(name, chip, compiler):
     network, stem, overrides = OTHERS[name]
-    check_kernels(run_yaml(find_yaml(network, stem), chip, "run.amp=O2", *overrides))
+    assert_kernels(run_yaml(find_yaml(network, stem), chip, "run.amp=O2", *overrides))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("network", ["resnet50", "tsm", "x3d"])
 def test_jit_level_o1_fuses_kernels(network, compiler):
     fused = run_smoke(network, "ascend910b", "train", "run.jit_level=O1")
-    check_kernels(fused)
+    assert_kernels(fused)
     assert any(name.startswith("GraphKernel_") for name in fused.names)
     assert len(fused.kernels) < BUDGET[network]
 
@@ -163,9 +166,9 @@ def test_jit_level_o1_fuses_kernels(network, compiler):
 @pytest.mark.slow
 @pytest.mark.parametrize("network", ["x3d", "mvit_multi"])
 def test_float32_needs_no_3d_convolution_on_a_910a(network, compiler):
-    """Ascend's are float16 only."""
+    """Ascend 910A has 3D convolutions for float16 only."""
     result = run_smoke(network, "ascend910", "train", "run.amp=O0")
-    check_kernels(result)
+    assert_kernels(result)
     assert not {name for name in result.names if name.startswith("Conv3D")}
 
 
@@ -187,7 +190,7 @@ def test_eager_kernels_are_not_part_of_the_step(tmp_path):
 def test_a_recipe_fits_into_its_device_memory(path, compiler):
     run = load_config(find_network_of_yaml(path).config, path).run
     result = run_yaml(path, "ascend910b", ranks=choose_ranks(run.cluster, RANKS))
-    check_kernels(result)
+    assert_kernels(result)
     assert len(result.kernels) <= RECIPE_BUDGET.get(path.stem, len(result.kernels))
     assert 0 < result.peak_bytes <= run.device_memory << 30
 
@@ -224,7 +227,7 @@ def test_every_yaml_can_be_built_for_ascend(compiler, tmp_path):
     assert result.details["failed"] == {}
 
 
-# Must not be in a step: a branch without a result, a float32 Conv3D, a padded MaxPool2d.
+# Three flaws of a step: a branch without a result, a float32 Conv3D, a padded MaxPool2d.
 FLAWED = """
     import json, sys
     import mindspore as ms
@@ -274,19 +277,18 @@ def flawed(tmp_path) -> str:
 
 
 def test_a_dry_run_shows_python_float32_conv3d_and_ai_cpu_kernels(compiler, flawed):
-    """`check_kernels` would find them."""
+    """`assert_kernels` fails for each of them."""
     result = simulate([flawed, "flawed"], Machine("ascend910b"))
-    assert result.python == 1
+    assert (result.python, result.conv3d_float32) == (1, 1)
     assert result.any_type
     assert result.graphs > 1
-    assert result.conv3d_float32 == 1
     assert result.ai_cpu == ("MaxPool3DWithArgmax",)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("cores", "runs"), [(4, False), (24, True)])
-def test_without_the_setting_of_runtime_a_branch_needs_many_cores(cores, runs, compiler, flawed):
-    """So the tests with 4 cores are meaningful."""
+def test_a_branch_needs_many_cores_without_the_setting_of_runtime(cores, runs, compiler, flawed):
+    """Tests with 4 cores therefore check the setting."""
     result = simulate([flawed, "good"], Machine("ascend910b", cores=cores))
     assert result.finished == runs
     assert runs or "ConditionSwitch" in result.reason
@@ -294,19 +296,14 @@ def test_without_the_setting_of_runtime_a_branch_needs_many_cores(cores, runs, c
 
 def test_the_command_prints_a_table_and_json_on_few_cores(compiler, tmp_path):
     """MS_SIMULATION_LEVEL of the user has no effect, and 4 cores are enough for a step."""
-    done = run_script(
-        COMMAND,
-        *("--config_path", find_yaml("resnet50"), "--chip", "ascend910b", "--run.amp=O2"),
-        *("--cores", "4", "--keep", tmp_path),
-        environment={"MS_SIMULATION_LEVEL": "3"},
-    )
-    result = read_result(done)
-    assert result["finished"]
-    assert result["fits"]
-    assert result["graphs"] == 1
+    arguments = ["--chip", "ascend910b", "--run.amp=O2", "--cores", "4", "--keep", tmp_path]
+    arguments += [build_config_option("resnet50")]
+    completed = run_script(COMMAND, *arguments, environment={"MS_SIMULATION_LEVEL": "3"})
+    result = read_result(completed)
+    assert (result["finished"], result["fits"], result["graphs"]) == (True, True, 1)
     assert result["peak_gb"] > 0
-    assert f"kernels                  {result['kernels']}, of which" in done.stdout
-    assert "calls of Python          0\n" in done.stdout
+    assert f"kernels                  {result['kernels']}, of which" in completed.stdout
+    assert "calls of Python          0\n" in completed.stdout
     assert list(tmp_path.rglob("execute_order.csv"))
 
 
@@ -314,7 +311,7 @@ def test_the_command_prints_a_table_and_json_on_few_cores(compiler, tmp_path):
     ("printed", "reason"), [('{"finished": true}', None), ("...", "not finished after 2 s")]
 )
 def test_a_process_that_hangs_is_killed(printed, reason, monkeypatch, tmp_path):
-    """Both after its result and before."""
+    """It is killed after its result or before."""
     monkeypatch.setattr(dry_run_module, "TIMEOUT", 2)
     monkeypatch.setattr(dry_run_module, "GRACE", 1)
     script = f"import time; print({printed!r}, flush=True); time.sleep(100)"
@@ -324,17 +321,12 @@ def test_a_process_that_hangs_is_killed(printed, reason, monkeypatch, tmp_path):
     assert json.loads(stdout) == result
 
 
-def test_a_graph_that_cannot_be_built_is_one_line_and_status_1(compiler):
-    done = run_script(
-        COMMAND, *name_config("x3d"), "--chip=ascend910b", "--model.depthwise_impl=grouped"
-    )
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1
-    assert "On Ascend platform, group = 1 must be satisfied" in done.stderr
-
-
-def name_config(network: str) -> list[str]:
-    return ["--config_path", str(find_yaml(network))]
+def test_a_graph_that_cannot_be_compiled_is_one_line_and_status_1(compiler):
+    options = ["--chip=ascend910b", "--model.depthwise_impl=grouped"]
+    completed = run_script(COMMAND, build_config_option("x3d"), *options)
+    assert completed.returncode == 1
+    assert len(completed.stderr.splitlines()) == 1
+    assert "On Ascend platform, group = 1 must be satisfied" in completed.stderr
 
 
 @pytest.mark.parametrize(
@@ -352,32 +344,29 @@ def name_config(network: str) -> list[str]:
     ],
 )
 def test_a_user_error_is_one_line_and_status_2(arguments, words):
-    done = run_script(COMMAND, *name_config("resnet50"), *arguments.split())
-    assert (done.returncode, done.stdout) == (2, "")
-    assert len(done.stderr.splitlines()) == 1
-    assert words in done.stderr
+    completed = run_script(COMMAND, build_config_option("resnet50"), *arguments.split())
+    assert completed.stdout == ""
+    assert_one_line_error(completed, words)
 
 
-def test_without_a_compiler_the_error_names_the_packages(compiler):
-    done = run_script(
-        COMMAND, *name_config("resnet50"), "--chip=ascend910b", environment={"PATH": "/nowhere"}
-    )
-    assert done.returncode == 2
-    assert done.stderr == (
+def test_the_error_without_a_compiler_names_the_packages(compiler):
+    arguments = [COMMAND, build_config_option("resnet50"), "--chip=ascend910b"]
+    completed = run_script(*arguments, environment={"PATH": "/nowhere"})
+    assert completed.returncode == 2
+    assert completed.stderr == (
         "error: a dry run needs gcc, g++, nm, readelf, c++filt: install gcc, g++ and binutils "
         "(apt-get install g++)\n"
     )
 
 
-def test_another_processor_cannot_simulate(monkeypatch, tmp_path):
+def test_a_dry_run_on_another_processor_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     with pytest.raises(ValueError, match="needs Linux on x86-64, not linux on aarch64"):
         stub_libraries.build_stubs("Ascend", tmp_path)
 
 
-def test_a_training_refuses_to_be_simulated():
-    done = run_script("tsm/train.py", *name_config("tsm"), environment={"MS_SIMULATION_LEVEL": "1"})
-    assert (done.returncode, done.stdout) == (2, "")
-    assert len(done.stderr.splitlines()) == 1
-    assert "MS_SIMULATION_LEVEL is set" in done.stderr
-    assert COMMAND in done.stderr
+def test_a_training_with_a_simulation_variable_is_an_error():
+    variables = {"MS_SIMULATION_LEVEL": "1"}
+    completed = run_script("tsm/train.py", build_config_option("tsm"), environment=variables)
+    assert completed.stdout == ""
+    assert_one_line_error(completed, "MS_SIMULATION_LEVEL is set", COMMAND)
