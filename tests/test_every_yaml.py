@@ -1,6 +1,6 @@
-"""Every yaml of every network, found by glob: loads, builds, one forward and one training step.
+"""Every yaml of every network loads, builds its network and optimizer, and trains one step.
 
-At toy size: images of 32 pixels, batches of two, four frames.
+The sizes are toy sizes: images of 32 pixels, batches of two, four frames.
 """
 
 import re
@@ -26,7 +26,7 @@ NAME = {"tsm": ("tsm_", "tsn_")}
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda p: p.stem)
-def test_a_yaml_loads_and_says_how_to_run_it(path: Path):
+def test_a_yaml_loads_and_its_head_names_the_command(path: Path):
     network = path.parents[1].name
     cfg = load_config(find_network(network).config, path)
     assert path.stem.startswith(NAME.get(network, (network,)))
@@ -38,13 +38,9 @@ def test_a_yaml_loads_and_says_how_to_run_it(path: Path):
 
 
 def test_settings_that_may_change_on_resume_exist():
-    known = {
-        name for network in list_networks() for name in list_settings(find_network(network).config)
-    }
-    changeable = {
-        f"{section}.{key}" for section, keys in CHANGEABLE_ON_RESUME.items() for key in keys
-    }
-    assert changeable - known == set()
+    existing = set().union(*(list_settings(find_network(n).config) for n in list_networks()))
+    for section, keys in CHANGEABLE_ON_RESUME.items():
+        assert {f"{section}.{key}" for key in keys} <= existing
 
 
 TOY = {
@@ -58,15 +54,15 @@ TOY = {
 }
 
 
-def toy(path: Path):
-    """The yaml's configuration on the CPU with a small network, small images, a short run."""
+def load_toy_config(path: Path):
+    """Loads a yaml for the CPU with a small network, small images and few epochs."""
     network = path.parents[1].name
     config = find_network(network).config
     overrides = ["run.device=CPU", "run.all_reduce=[]", "train.epochs=9"]
     overrides += ["train.pretrained=null", *TOY[network]]
     cfg = load_config(config, path)
     if not cfg.run.dynamic_loss_scale:
-        overrides.append("run.loss_scale=1")  # two small images have wild gradients
+        overrides.append("run.loss_scale=1")  # two small images have very large gradients
     if network == "x3d":
         overrides.append("model.depth_factor=0.4")
     elif getattr(cfg.model, "arch", "").startswith("resnet") and not getattr(
@@ -76,48 +72,48 @@ def toy(path: Path):
     return load_config(config, path, overrides)
 
 
-def graph_of(path: Path) -> str:
-    """What decides the training graph: the network, precision, and what is on or off."""
-    cfg = toy(path)
+def describe_graph(path: Path) -> str:
+    """The settings that decide the training graph: network, precision, and switches."""
+    cfg = load_toy_config(path)
     numbers = {"num_classes", "mean", "std", "drop_path", "datasets"}
     network = {key: value for key, value in cfg.model_arguments().items() if key not in numbers}
-    no_part = {"schedule", "lr_changes", "warmup_epochs", "warmup_lr", "milestones", "base_batch"}
+    unused = {"schedule", "lr_changes", "warmup_epochs", "warmup_lr", "milestones", "base_batch"}
     switches = {
         key: value if isinstance(value, (bool, str)) else bool(value)
         for key, value in vars(cfg.train).items()
-        if key not in no_part | {"accumulation_steps", "end_lr", "schedule_epochs", "new_head"}
+        if key not in unused | {"accumulation_steps", "end_lr", "schedule_epochs", "new_head"}
     }
     run = (cfg.run.amp, cfg.run.dynamic_loss_scale, cfg.train.accumulation_steps > 1)
     return repr((path.parents[1].name, network, run, switches, getattr(cfg.data, "mixup", 0) > 0))
 
 
-def one_of_each_graph() -> list:
-    """One yaml for every graph: to compile the same one again would show nothing new."""
-    paths = {graph_of(path): path for path in reversed(YAMLS)}.values()
-    # Non-local blocks take a minute to compile, and have a parity test; X3D's take half a minute.
+def select_one_yaml_per_graph() -> list:
+    """One yaml for every graph. A second yaml of the same graph would test nothing new."""
+    paths = {describe_graph(path): path for path in reversed(YAMLS)}.values()
+    # Non-local blocks compile for a minute and have a parity test; X3D compiles for half a minute.
     slow = re.compile(r"_nl$|_ascend_")
     return [pytest.param(p, marks=pytest.mark.slow) if slow.search(p.stem) else p for p in paths]
 
 
-def build(path: Path) -> TrainSetup:
-    """Of a toy; two updates an epoch."""
+def build_toy_training(path: Path) -> TrainSetup:
+    """Builds the training of a toy network with two updates an epoch."""
     train = find_network(path.parents[1].name).train
-    return train.build(toy(path), Runtime(), TrainSampler(4, 2, 0, 1, 0))
+    return train.build(load_toy_config(path), Runtime(), TrainSampler(4, 2, 0, 1, 0))
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda p: p.stem)
 def test_a_yaml_builds_its_optimizer(path: Path):
-    lr = build(path).lr
+    lr = build_toy_training(path).lr
     assert len(lr) == 9 * TrainSampler(4, 2, 0, 1, 0).updates_per_epoch(
-        toy(path).train.accumulation_steps
+        load_toy_config(path).train.accumulation_steps
     )
     assert (lr >= 0).all()
     assert lr.max() > 0
 
 
 def train_one_step(path: Path) -> tuple:
-    """The outputs of one step of a toy."""
-    cfg, step = toy(path), build(path).step
+    """Trains a toy network for one step; returns the outputs."""
+    cfg, step = load_toy_config(path), build_toy_training(path).step
     dataset = find_network(path.parents[1].name).dataset
     shape = dataset.get_clip_shape(cfg.data, cfg.data.crop)
     clip = np.random.RandomState(0).randint(0, 255, (2, *shape)).astype(np.uint8)
@@ -126,9 +122,9 @@ def train_one_step(path: Path) -> tuple:
     return tuple(output.asnumpy() for output in outputs)
 
 
-@pytest.mark.parametrize("path", one_of_each_graph(), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", select_one_yaml_per_graph(), ids=lambda p: p.stem)
 def test_a_yaml_trains_one_step_at_toy_size(path: Path):
     outputs = run_in_separate_process(train_one_step, path)
     assert np.isfinite(float(outputs[0]))
-    # A dynamic scale begins where float16 overflows, and comes down.
-    assert float(outputs[3]) == 0 or toy(path).run.dynamic_loss_scale
+    # A dynamic loss scale starts so high that float16 overflows, and is then lowered.
+    assert float(outputs[3]) == 0 or load_toy_config(path).run.dynamic_loss_scale

@@ -1,6 +1,6 @@
-"""Toy sizes of all networks, exported and run again: MINDIR, and ONNX where it is installed.
+"""Export of toy networks to MINDIR, and to ONNX if it is installed; each file is run again.
 
-The weights are those of the golden cases: functions of names, far from zero.
+The weights are those of the golden cases: functions of the parameter names, far from zero.
 """
 
 import importlib
@@ -70,7 +70,7 @@ def build_toy(network: str, arguments: dict, level: str, **changes: str) -> nn.C
     arguments = {name: value for name, value in arguments.items() if value is not None}
     net = find_network(network).model.build_network(**{**arguments, **changes})
     state = build_state_dict({}, net)
-    # Not scaled, the attention of a non-local block makes any rounding large.
+    # Without this scale, the attention of a non-local block enlarges rounding errors.
     state.update({name: value / 8 for name, value in state.items() if ".nl.theta." in name})
     load_weights(net, state, find_network(network))
     net = inference.prepare_for_evaluation(net, level)
@@ -91,7 +91,7 @@ def list_operators(path) -> set:
     return {node.op_type for node in importlib.import_module("onnx").load(path).graph.node}
 
 
-def check_export(toy: tuple, folder, kind: str, **options) -> dict:
+def assert_export(toy: tuple, folder, kind: str, **options) -> dict:
     result = export_toy(toy, folder / "net", kind, **options)
     file = folder / f"net.{kind}"
     assert list(folder.iterdir()) == [file]
@@ -108,8 +108,8 @@ def check_export(toy: tuple, folder, kind: str, **options) -> dict:
 
 
 @pytest.mark.parametrize("name", TOYS)
-def test_a_mindir_of_any_batch_gives_the_scores_of_the_network(name, tmp_path):
-    assert check_export(TOYS[name], tmp_path, "mindir", batch=0)["relative_difference"] < 1e-6
+def test_a_mindir_of_free_batch_size_gives_the_scores_of_the_network(name, tmp_path):
+    assert assert_export(TOYS[name], tmp_path, "mindir", batch=0)["relative_difference"] < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -119,20 +119,17 @@ def test_a_mindir_of_any_batch_gives_the_scores_of_the_network(name, tmp_path):
         pytest.param("mvit_multi", "model.depthwise_impl=taps", marks=SLOW),
     ],
 )
-def test_a_cpu_writes_the_mindir_for_an_ascend(network, setting, tmp_path):
+def test_export_on_a_cpu_writes_the_mindir_for_ascend(network, setting, tmp_path):
     """The network is that of device Ascend, and the file has no grouped 3-D convolution.
 
-    With taps a channel has a kernel for each frame; `frames`, the form for a CPU, has one kernel
+    `taps` has one kernel for each channel and frame. `frames`, the form for a CPU, has one kernel
     for all frames of a channel.
     """
     config = find_network(network).config
     path = ROOT / network / "configs" / f"{network}_smoke.yaml"
     toy = ["data.frames=4", "data.crop=32"]
-    own = {
-        "x3d": ["data.scales=[32,36]"],
-        "mvit_multi": ["model.depth=2", "model.stage_starts=[1]"],
-    }
-    toy += own[network]
+    mvit = ["model.depth=2", "model.stage_starts=[1]"]
+    toy += ["data.scales=[32,36]"] if network == "x3d" else mvit
     ascend = load_config(config, path, [*toy, "run.device=Ascend"]).model_arguments()
     arguments = load_config(config, path, [*toy, "run.device=CPU", setting]).model_arguments()
     assert arguments == ascend
@@ -143,30 +140,30 @@ def test_a_cpu_writes_the_mindir_for_an_ascend(network, setting, tmp_path):
     assert not [group for kind, group in groups if kind == "Conv3D" and group != 1]
     depthwise = [node.settings for node in nodes if node.settings.get("group", 1) > 1]
     assert depthwise
-    assert all(each["group"] == each["out_channel"] for each in depthwise)
+    assert all(node["group"] == node["out_channel"] for node in depthwise)
 
 
-def test_a_mindir_of_one_batch_for_normalised_clips(tmp_path):
-    folder = tmp_path / "größer als"  # MindSpore itself writes to no such path
+def test_a_mindir_of_fixed_batch_size_takes_normalised_clips(tmp_path):
+    folder = tmp_path / "größer als"  # MindSpore's own export cannot write to such a path
     folder.mkdir()
-    check_export(TOYS["tsm"], folder, "mindir", batch=3, input="float32")
+    assert_export(TOYS["tsm"], folder, "mindir", batch=3, input="float32")
 
 
 @pytest.mark.parametrize(
     "name", ["tsm", *(pytest.param(n, marks=SLOW) for n in TOYS if n != "tsm")]
 )
-def test_an_onnx_file_of_any_batch_gives_the_scores_of_the_network(name, tmp_path):
+def test_an_onnx_file_of_free_batch_size_gives_the_scores_of_the_network(name, tmp_path):
     require_onnx()
-    result = check_export(TOYS[name], tmp_path, "onnx", batch=0)
+    result = assert_export(TOYS[name], tmp_path, "onnx", batch=0)
     assert result["opset"] == 18
-    check_onnx_checksum(tmp_path / "net.onnx")
+    assert_onnx_checksum(tmp_path / "net.onnx")
     assert result["relative_difference"] < 1e-5
 
 
 @pytest.mark.slow
-def test_an_onnx_file_of_one_batch_for_normalised_clips(tmp_path):
+def test_an_onnx_file_of_fixed_batch_size_takes_normalised_clips(tmp_path):
     require_onnx()
-    check_export(TOYS["tsm"], tmp_path, "onnx", input="float32")
+    assert_export(TOYS["tsm"], tmp_path, "onnx", input="float32")
     assert {"Shape", "Cast", "Expand"}.isdisjoint(list_operators(tmp_path / "net.onnx"))
 
 
@@ -176,7 +173,7 @@ def test_half_precision_halves_the_file(kind, tmp_path):
         require_onnx()
     toy = ("resnet50", {**TOYS["resnet50"][1], "first_width": 16}, (3, 64, 64))
     (tmp_path / "half").mkdir()
-    half = check_export(toy, tmp_path / "half", kind, precision="fp16")
+    half = assert_export(toy, tmp_path / "half", kind, precision="fp16")
     assert half["bytes"] < 0.55 * export_toy(toy, tmp_path / "whole", kind)["bytes"]
     assert half["relative_difference"] > 1e-5
 
@@ -188,7 +185,7 @@ def test_half_precision_halves_the_file(kind, tmp_path):
 def test_every_variant_can_be_exported(name, precision, kind, tmp_path):
     if kind == "onnx":
         require_onnx()
-    result = check_export({**TOYS, **MORE}[name], tmp_path, kind, batch=0, precision=precision)
+    result = assert_export({**TOYS, **MORE}[name], tmp_path, kind, batch=0, precision=precision)
     print(json.dumps({"name": name, **result}))
 
 
@@ -199,29 +196,28 @@ def normalised(tmp_path_factory):
     return Path(export_toy(TOYS["tsm"], folder / "net", "mindir", input="float32")["file"])
 
 
-def settings(*overrides: str):
-    given = ["run.device=CPU", "data.segments=4", "data.crop=32", "data.resize=40", *overrides]
-    classes = ["data.swap_labels=[]", "model.num_classes=5", "eval.batch=2"]
-    return load_config(Config, ROOT / "tsm/configs/tsm_smoke.yaml", [*classes, *given])
+def load_toy_config(*overrides: str):
+    toy = ["run.device=CPU", "data.segments=4", "data.crop=32", "data.resize=40"]
+    toy += ["data.swap_labels=[]", "model.num_classes=5", "eval.batch=2", *overrides]
+    return load_config(Config, ROOT / "tsm/configs/tsm_smoke.yaml", toy)
 
 
-def test_a_mindir_is_called_with_pixels_as_its_network_is(normalised):
+def test_a_mindir_takes_pixels_like_its_network(normalised):
     cell = build_toy("tsm", TSM, "O0")
-    net = mindir.load_network(cell, settings(), normalised)
+    net = mindir.load_network(cell, load_toy_config(), normalised)
     clips = np.random.RandomState(1).randint(0, 256, (2, 4, 3, 32, 32)).astype(np.uint8)
     expected = cell(Tensor(clips)).asnumpy()
     np.testing.assert_allclose(net(Tensor(clips)).asnumpy(), expected, rtol=0, atol=1e-5)
     np.testing.assert_allclose(net(Tensor(clips[1:])).asnumpy(), expected[1:], rtol=0, atol=1e-5)
-    with pytest.raises(
-        ValueError, match=r"takes clips \[2, 4, 3, 32, 32\], .* \[3, 4, 3, 32, 32\]"
-    ):
+    words = r"takes clips \[2, 4, 3, 32, 32\], .* \[3, 4, 3, 32, 32\]"
+    with pytest.raises(ValueError, match=words):
         net(Tensor(np.zeros((3, 4, 3, 32, 32), np.uint8)))
 
 
-def test_the_views_of_a_video_fill_the_fixed_batch_of_a_mindir(normalised):
-    """Five views in a file for two clips: three passes, whatever number is asked for."""
+def test_the_views_of_a_video_fill_fixed_batches_of_a_mindir(normalised):
+    """A file for two clips runs three times for five views, for any eval.batch."""
     cell = build_toy("tsm", TSM, "O0")
-    net = mindir.load_network(cell, settings(), normalised)
+    net = mindir.load_network(cell, load_toy_config(), normalised)
     views = np.random.RandomState(1).randint(0, 256, (1, 5, 4, 3, 32, 32)).astype(np.uint8)
     expected = video_scores(cell, views)
     for size in (0, 5):
@@ -230,12 +226,12 @@ def test_the_views_of_a_video_fill_the_fixed_batch_of_a_mindir(normalised):
 
 
 @pytest.mark.slow
-def test_a_mindir_of_several_heads_gives_each_its_scores(tmp_path):
+def test_a_mindir_of_several_heads_gives_the_scores_of_each_head(tmp_path):
     file = Path(export_toy(TOYS["mvit_multi"], tmp_path / "net", "mindir")["file"])
     net = build_toy("mvit_multi", TOYS["mvit_multi"][1], "O0").net
     clips = Tensor(np.random.RandomState(1).randint(0, 256, (2, 3, 4, 32, 32)).astype(np.uint8))
     result = mindir.MindirNetwork(file, mindir.read_graph(file), net.normalize, (5, 4))(clips)
-    assert [each.shape for each in result] == [(2, 5), (2, 4)]
+    assert [scores.shape for scores in result] == [(2, 5), (2, 4)]
     for part, other in zip(result, net(clips)):
         np.testing.assert_allclose(part.asnumpy(), other.asnumpy(), rtol=0, atol=1e-5)
 
@@ -249,7 +245,7 @@ def test_a_mindir_of_several_heads_gives_each_its_scores(tmp_path):
 )
 def test_a_mindir_that_does_not_fit_the_yaml_is_refused(normalised, override, words):
     with pytest.raises(ValueError, match=words):
-        mindir.load_network(nn.Cell(), settings(override), normalised)
+        mindir.load_network(nn.Cell(), load_toy_config(override), normalised)
 
 
 def test_one_flipped_bit_in_a_mindir_is_refused(normalised, tmp_path, log_messages):
@@ -259,37 +255,37 @@ def test_one_flipped_bit_in_a_mindir_is_refused(normalised, tmp_path, log_messag
         damaged[position] ^= 1 << position % 8
         file.write_bytes(damaged)
         with pytest.raises(ValueError, match="net.mindir: its checksum differs from its content"):
-            mindir.load_network(nn.Cell(), settings(), file)
+            mindir.load_network(nn.Cell(), load_toy_config(), file)
     assert not log_messages
 
 
-def test_a_mindir_without_a_checksum_costs_a_warning(normalised, tmp_path, log_messages):
+def test_a_mindir_without_a_checksum_is_read_with_a_warning(normalised, tmp_path, log_messages):
     (tmp_path / "old.mindir").write_bytes(normalised.read_bytes()[:-SIZE])
     cell = build_toy("tsm", TSM, "O0")
     clips = Tensor(np.ones((2, 4, 3, 32, 32), np.uint8))
     files = (normalised, tmp_path / "old.mindir")
-    new, old = (mindir.load_network(cell, settings(), file)(clips) for file in files)
+    new, old = (mindir.load_network(cell, load_toy_config(), file)(clips) for file in files)
     np.testing.assert_array_equal(new.asnumpy(), old.asnumpy())
     (line,) = log_messages
     assert "old.mindir has no checksum" in line
 
 
-def test_weights_cannot_be_taken_from_a_mindir(normalised):
+def test_weights_cannot_be_read_from_a_mindir(normalised):
     with pytest.raises(ValueError, match="a MINDIR holds no weights to load"):
         checkpoint.read(normalised)
 
 
-def test_a_mindir_of_another_network_is_refused(tmp_path):
+def test_a_mindir_that_is_damaged_or_of_another_network_is_refused(tmp_path):
     file = tmp_path / "net.mindir"
     for content, words in ((b"", "no input"), (b"nonsense", "not a readable MINDIR")):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=words):
-            mindir.load_network(nn.Cell(), settings(), file)
+            mindir.load_network(nn.Cell(), load_toy_config(), file)
     with pytest.raises(ValueError, match="no such file"):
-        mindir.load_network(nn.Cell(), settings(), tmp_path / "none.mindir")
+        mindir.load_network(nn.Cell(), load_toy_config(), tmp_path / "none.mindir")
     other = Path(export_toy(TOYS["resnet50"], tmp_path / "other", "mindir")["file"])
     with pytest.raises(ValueError, match="holds a network of resnet50, not of tsm"):
-        mindir.load_network(nn.Cell(), settings(), other)
+        mindir.load_network(nn.Cell(), load_toy_config(), other)
 
 
 @pytest.mark.parametrize(
@@ -303,28 +299,25 @@ def test_a_mindir_of_another_network_is_refused(tmp_path):
         ("--precision=int8", "--precision: invalid choice: 'int8' (choose from "),
     ],
 )
-def test_an_option_that_is_not_offered_is_reported(option, words, tmp_path):
+def test_an_invalid_option_is_reported(option, words, tmp_path):
     parser = cli.Parser("", [], lambda: None, export.check_options)
 
-    def check_options() -> None:
-        arguments = ["--format=mindir", f"--target={tmp_path / 'net'}", option]
-        export.check_options(2, **parser.parse(arguments)[2])
-
+    arguments = ["--format=mindir", f"--target={tmp_path / 'net'}", option]
     with pytest.raises(ValueError, match=re.escape(words)):
-        check_options()
+        export.check_options(2, **parser.parse(arguments)[2])
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
-def test_a_missing_package_is_reported(package, monkeypatch, tmp_path):
-    """Without onnxruntime nobody could run the file, and it would not be delivered."""
+def test_an_onnx_export_without_a_needed_package_is_refused(package, monkeypatch, tmp_path):
+    """onnxruntime is needed too: an export is compared with the network before it is written."""
     find = importlib.util.find_spec
-    without = lambda name: None if name == package else find("json")  # noqa: E731
-    monkeypatch.setattr(importlib.util, "find_spec", without)
+    find_others = lambda name: None if name == package else find("json")  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", find_others)
     with pytest.raises(ValueError, match=f"needs the package {package}: pip install"):
         export.check_options(2, format="onnx", target=tmp_path / "net")
 
 
-def test_a_target_that_cannot_be_written_is_reported_before_the_network_is_built(tmp_path):
+def test_an_unwritable_target_is_reported_before_the_network_is_built(tmp_path):
     (tmp_path / "file").touch()
     export_options = export.check_options(2, format="mindir", target=tmp_path / "file/x")
     with pytest.raises(ValueError, match="--target: cannot write .*a file is in the way"):
@@ -334,8 +327,8 @@ def test_a_target_that_cannot_be_written_is_reported_before_the_network_is_built
         export.check_options(2, format="mindir", target=tmp_path / "net")
 
 
-def test_a_file_that_computes_something_else_is_not_delivered(tmp_path):
-    """The network of the second call has other weights; a killed export has left its folder."""
+def test_an_exported_file_with_other_scores_is_not_written(tmp_path):
+    """The network of the second call has other weights. A folder of a killed export exists."""
     (tmp_path / ".net.mindir.tmp").mkdir()
 
     def load(level: str) -> nn.Cell:
@@ -345,9 +338,8 @@ def test_a_file_that_computes_something_else_is_not_delivered(tmp_path):
             bias.set_data(bias + Tensor([9, 0, 0, 0, 0], ms.float32))
         return net
 
-    export_options = export.check_options(
-        2, format="mindir", target=tmp_path / "net", precision="fp16"
-    )
+    options = {"format": "mindir", "target": tmp_path / "net", "precision": "fp16"}
+    export_options = export.check_options(2, **options)
     with pytest.raises(RuntimeError, match="is not written: it would differ"):
         export.export(load, TOYS["resnet50"][2], "scores", export_options, {})
     assert not list(tmp_path.iterdir())
@@ -356,19 +348,18 @@ def test_a_file_that_computes_something_else_is_not_delivered(tmp_path):
 def test_an_operator_without_a_translation_is_named(tmp_path):
     require_onnx()
     net = nn.SequentialCell(nn.Dense(3, 3), nn.Tanh())
-    export_options = export.check_options(
-        2, format="onnx", target=tmp_path / "net", input="float32"
-    )
+    options = {"format": "onnx", "target": tmp_path / "net", "input": "float32"}
+    export_options = export.check_options(2, **options)
     with pytest.raises(ValueError, match="the operator Tanh has no translation to ONNX"):
         export.export(lambda level: net, (3,), "scores", export_options, {})
     assert not list(tmp_path.iterdir())
 
 
-def check_onnx_checksum(file: Path) -> None:
-    """ONNX takes it for a note; a command that is given a damaged file says so."""
-    note = importlib.import_module("onnx").load(file).metadata_props[-1]
+def assert_onnx_checksum(file: Path) -> None:
+    """The checksum is a metadata entry of ONNX; commands refuse a damaged file."""
+    entry = importlib.import_module("onnx").load(file).metadata_props[-1]
     content = file.read_bytes()
-    assert (note.key, note.value) == ("crc32", f"{zlib.crc32(content[:-SIZE]):08x}")
+    assert (entry.key, entry.value) == ("crc32", f"{zlib.crc32(content[:-SIZE]):08x}")
     with pytest.raises(ValueError, match="ONNX Runtime runs it"):
         checkpoint.read(file)
     file.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])

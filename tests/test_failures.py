@@ -1,4 +1,4 @@
-"""Failed, killed and interrupted workers; restarts of a job."""
+"""Failures of jobs: failed, killed and interrupted processes; restarts of a job."""
 
 import contextlib
 import os
@@ -83,7 +83,7 @@ def test_a_killed_process_is_named(victim):
     assert line.startswith(f"{name} was killed by SIGKILL; see {ROOT / 'out' / 'logs'}")
 
 
-def test_no_worker_outlives_a_killed_launcher():
+def test_workers_end_after_their_launcher_is_killed():
     job = start_launcher("2", FAKE_WORKER, "all:wait")
     processes = wait_for_processes(job, 3)
     job.kill()
@@ -112,7 +112,7 @@ def test_a_failed_job_restarts_and_keeps_its_logs():
     assert all((folder / f"worker_{rank}.log").exists() for folder in folders for rank in (0, 1))
 
 
-def test_a_user_error_is_not_retried():
+def test_a_user_error_does_not_restart_a_job():
     completed = run_script("scripts/launch.py", "--restarts=2", "2", FAKE_WORKER, "0:mistake")
     assert completed.returncode == 2
     assert "restart" not in completed.stderr
@@ -128,7 +128,7 @@ def test_restarts_must_be_a_number(option):
 
 @pytest.mark.slow
 def test_a_killed_worker_changes_no_weight(pair_args, pair_run, tmp_path):
-    """With --restarts one command reaches the weights of an undisturbed run."""
+    """With --restarts, one command gives the weights of an uninterrupted run."""
     out = tmp_path / "run"
     job = start_launcher(
         "--restarts=1", "2", TRAIN, *pair_args, "--run.save_steps=1", f"--run.out={out}"
@@ -144,10 +144,10 @@ def test_a_killed_worker_changes_no_weight(pair_args, pair_run, tmp_path):
 
 @contextlib.contextmanager
 def make_immutable(folder):
-    """Inside, no file of a folder can be created, renamed or deleted, as on a read-only disk."""
+    """Makes a folder read-only inside the block: no file can be created, renamed or deleted."""
     if os.geteuid():
         lock, unlock = ["chmod", "500", folder], ["chmod", "755", folder]
-    else:  # root may write in spite of permissions
+    else:  # permissions do not bind root
         lock, unlock = ["chattr", "+i", folder], ["chattr", "-i", folder]
     if not shutil.which(lock[0]) or subprocess.run(lock).returncode:
         pytest.skip("this file system has no immutable folders")
@@ -184,7 +184,7 @@ def test_a_killed_data_worker_ends_a_training_in_one_line(tiny_args, tmp_path):
 
 
 @pytest.mark.parametrize("script", ["synthesize_images", "synthesize_videos"])
-def test_no_worker_outlives_a_killed_synthesis(script, tmp_path):
+def test_workers_end_after_a_killed_synthesis(script, tmp_path):
     job = start_script(f"scripts/data/{script}.py", "--out", tmp_path / "synthetic")
     parent = psutil.Process(job.pid)
     while len(parent.children()) < 2:
@@ -202,12 +202,12 @@ def wait_for_validation(process) -> None:
     for line in process.stderr:
         if "evaluating" in line:
             return
-    raise AssertionError("it ended before its validation")
+    raise AssertionError("the training ended before its validation")
 
 
 @pytest.fixture
 def long_validation(data_root, tmp_path) -> list:
-    """Settings with which each epoch is followed by an evaluation of 40,000 videos."""
+    """Settings that evaluate 40,000 videos after each epoch."""
     path = tmp_path / "long.txt"
     path.write_text((data_root / "test.txt").read_text() * 5000)
     return [f"--data.test_list={path}", "--run.eval_every=1", f"--run.out={tmp_path / 'run'}"]
@@ -250,7 +250,7 @@ def test_two_ranks_stop_a_validation_together(pair_args, long_validation, tmp_pa
     time.sleep(1)
     job.send_signal(signal.SIGTERM)
     wait_for_end(job, processes.values())
-    assert job.returncode == 0, "all ranks have saved and ended well"
+    assert job.returncode == 0, "all ranks have saved and ended without an error"
     assert "Traceback" not in job.errors
     assert "stopped at step 6, saved; " in job.errors
     assert read_step(tmp_path / "run") == 6
@@ -259,14 +259,14 @@ def test_two_ranks_stop_a_validation_together(pair_args, long_validation, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 3])
-def test_all_of_four_ranks_end_soon_after_one_is_killed(victim, tiny_args, tmp_path):
+def test_four_ranks_end_soon_after_one_is_killed(victim, tiny_args, tmp_path):
     arguments = [*tiny_args, "--data.batch=1", "--train.epochs=500", "--run.save_steps=1"]
     job = start_launcher("4", TRAIN, *arguments, f"--run.out={tmp_path / 'run'}")
     processes = wait_for_processes(job, 5)
     wait_for_step(job, tmp_path / "run", 3)
     processes[victim].kill()
     seconds, line = wait_for_end(job, processes.values())
-    print(f"rank {victim} of 4 killed, all gone after {seconds:.1f} s")
+    print(f"rank {victim} of 4 killed, all ended after {seconds:.1f} s")
     assert job.returncode == 1
     assert line.startswith(f"rank {victim} was killed by SIGKILL; see ")
     assert seconds < 10
@@ -275,48 +275,48 @@ def test_all_of_four_ranks_end_soon_after_one_is_killed(victim, tiny_args, tmp_p
 
 @pytest.mark.slow
 def test_twenty_kills_at_random_moments_change_no_weight(pair_args, tmp_path):
-    """Kills a random worker, in turns while the job starts and while it trains or saves.
+    """Kills a random worker and runs the same command again, 20 times.
 
-    Then runs the same command again.
+    The kills come in turns while the job starts and while it trains or saves.
     """
     arguments = ["2", TRAIN, *pair_args, "--train.epochs=200", "--run.save_every=200"]
     arguments += ["--run.save_steps=1", "--run.log_every=20"]
-    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
     start_time, job = time.monotonic(), start_launcher(*arguments, f"--run.out={whole}")
     wait_for_step(job, whole, 1)
     start_up = time.monotonic() - start_time
     job.communicate(timeout=600)
     assert job.returncode == 0
-    seed = random.SystemRandom().randrange(10**6)  # a start of MindSpore seeds `random`
+    seed = random.SystemRandom().randrange(10**6)  # MindSpore seeds `random` at import
     print(f"seed {seed}")
     chance, steps, seconds = random.Random(seed), [], []
     for attempt in range(20):
-        job = start_launcher(*arguments, f"--run.out={broken}")
+        job = start_launcher(*arguments, f"--run.out={killed}")
         processes = wait_for_processes(job, 3)
         if attempt % 2:
-            wait_for_step(job, broken, read_step(broken) + chance.randint(1, 20))
+            wait_for_step(job, killed, read_step(killed) + chance.randint(1, 20))
         time.sleep(chance.uniform(0, 0.3 if attempt % 2 else start_up))
         victim = chance.choice([0, 1])
-        assert job.poll() is None, "the run was over before it was disturbed"
+        assert job.poll() is None, "the run ended before it was killed"
         processes[victim].kill()
         duration, line = wait_for_end(job, processes.values())
         assert job.returncode == 1
         assert line.startswith(f"rank {victim} was killed by SIGKILL; see ")
-        steps.append(read_step(broken))
+        steps.append(read_step(killed))
         seconds.append(round(duration, 1))
     print(f"steps saved at each kill: {steps}; seconds to the end of all: {seconds}")
     assert steps == sorted(steps)
     assert (
-        read_result(run_script("scripts/launch.py", *arguments, f"--run.out={broken}"))["steps"]
+        read_result(run_script("scripts/launch.py", *arguments, f"--run.out={killed}"))["steps"]
         == 1200
     )
-    assert_same_weights(whole / "epoch_200.ckpt", broken / "epoch_200.ckpt")
-    assert_same_weights(whole / "resume.ckpt", broken / "resume.ckpt")
+    assert_same_weights(whole / "epoch_200.ckpt", killed / "epoch_200.ckpt")
+    assert_same_weights(whole / "resume.ckpt", killed / "resume.ckpt")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["launcher", "scheduler", 0])
-def test_a_training_job_ends_soon_after_any_of_its_processes(pair_args, tmp_path, victim):
+def test_a_training_job_ends_soon_after_one_of_its_processes(pair_args, tmp_path, victim):
     out = tmp_path / "run"
     arguments = ["--train.epochs=500", "--run.save_steps=1", f"--run.out={out}"]
     job = start_launcher("2", TRAIN, *pair_args, *arguments)
@@ -328,5 +328,5 @@ def test_a_training_job_ends_soon_after_any_of_its_processes(pair_args, tmp_path
     else:
         processes[victim].kill()
     seconds, _ = wait_for_end(job, processes.values())
-    print(f"{victim} killed, all gone after {seconds:.1f} s")
+    print(f"{victim} killed, all ended after {seconds:.1f} s")
     assert job.returncode != 0

@@ -1,4 +1,4 @@
-"""Batch norms fused into convolutions: no norm remains, and the golden scores are met."""
+"""Fusion of batch norms into convolutions removes all norms and keeps the golden scores."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from utils.testing.golden import compute_scores, generate_input, load_case, read
 
 
 @pytest.mark.parametrize("network", list_networks())
-def test_fused_networks_meet_the_golden_scores(network):
+def test_fused_networks_give_the_golden_scores(network):
     case = load_case(sorted((ROOT / network / "tests" / "golden").glob("*_small.json"))[0])
     net = fuse_conv_bn(find_network(network).golden_case.build_network(case))
     assert not [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
@@ -21,8 +21,8 @@ def test_fused_networks_meet_the_golden_scores(network):
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_a_norm_of_tiny_variances_is_fused_with_its_eps(has_bias):
-    """Channels that are almost 0 everywhere have such variances: eps is as large as they are."""
+def test_fusion_uses_eps_if_variances_are_tiny(has_bias):
+    """Channels that are almost 0 everywhere have variances as small as eps."""
     conv = nn.Conv2d(3, 4, 1, has_bias=has_bias)
     norm = nn.BatchNorm2d(4, eps=3e-5)
     numbers = np.random.RandomState(1)

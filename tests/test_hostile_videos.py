@@ -1,4 +1,4 @@
-"""Training, evaluation and scan with lists that contain hostile videos."""
+"""Training, evaluation and scan of annotation files that contain hostile videos."""
 
 import os
 import shutil
@@ -46,7 +46,7 @@ def write_videos(folder) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def hostile(data_root, tmp_path_factory):
-    """A copy of the synthetic videos, with five bad and three unusual ones in each list."""
+    """A copy of the synthetic videos; each list also has five bad and three unusual videos."""
     root = tmp_path_factory.mktemp("hostile") / "root"
     shutil.copytree(data_root, root)
     lines = b"".join(name + b" 0\n" for name in write_videos(root))
@@ -55,14 +55,11 @@ def hostile(data_root, tmp_path_factory):
     return root
 
 
-def test_training_and_evaluation_leave_out_unreadable_videos(tiny_args, hostile, tmp_path):
-    shared = [*tiny_args, f"--data.root={hostile}"]
-    more = [
-        f"--run.out={tmp_path / 'run'}",
-        "--data.max_unreadable=0.5",
-        "--eval.allow_unreadable=true",
-    ]
-    done = run_script("tsm/train.py", *shared, *more)
+def test_training_and_evaluation_skip_unreadable_videos(tiny_args, hostile, tmp_path):
+    arguments = [*tiny_args, f"--data.root={hostile}"]
+    allow = "--eval.allow_unreadable=true"
+    more = [f"--run.out={tmp_path / 'run'}", "--data.max_unreadable=0.5", allow]
+    done = run_script("tsm/train.py", *arguments, *more)
     checkpoint = read_result(done)["checkpoint"]
     assert done.stderr.count("unreadable video: ") >= len(REFUSED)
     for text in (done.stderr, (tmp_path / "run" / "run.log").read_text()):
@@ -71,16 +68,15 @@ def test_training_and_evaluation_leave_out_unreadable_videos(tiny_args, hostile,
         assert "title.mp4" not in text
         assert "caf" not in text
     report = tmp_path / "report"
-    more = ["--checkpoint_path", checkpoint, "--eval.allow_unreadable=true", f"--report={report}"]
-    result = read_result(run_script("tsm/eval.py", *shared, *more))
+    more = ["--checkpoint_path", checkpoint, allow, f"--report={report}"]
+    result = read_result(run_script("tsm/eval.py", *arguments, *more))
     assert result["unreadable"] == len(REFUSED)
     assert b"caf\xe9.mp4" in (report / "scores.csv").read_bytes()
 
 
-def test_a_scan_counts_every_kind(tiny_args, hostile, tmp_path):
-    done = run_script(
-        "scripts/data/check_videos.py", *tiny_args, f"--data.root={hostile}", f"--out={tmp_path}"
-    )
+def test_a_scan_counts_every_kind_of_bad_video(tiny_args, hostile, tmp_path):
+    arguments = [*tiny_args, f"--data.root={hostile}", f"--out={tmp_path}"]
+    done = run_script("scripts/data/check_videos.py", *arguments)
     kinds = {"broken": 2, "wrong extension": 2, "truncated": 1}
     assert read_result(done)["kinds"] == {kind: 2 * count for kind, count in kinds.items()}
     lines = (tmp_path / "train.txt").read_bytes().splitlines()

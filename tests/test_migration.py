@@ -1,4 +1,4 @@
-"""docs/migration.md: every setting of ours that it names exists and has the value it says."""
+"""Every setting that docs/migration.md names exists in our yaml and has the stated value."""
 
 import re
 from typing import get_args, get_type_hints
@@ -14,50 +14,45 @@ OURS = re.compile(r"^Ours: `((\w+)/configs/\w+\.yaml)`", re.MULTILINE)
 SETTING = re.compile(r"(run|data|model|train|eval)\.(\w+)(?:\.(\w+))?(?:: (.+))?")
 
 
-def rows() -> list:
-    """(room, yaml, last cell of a row) of the sections that name a yaml of ours."""
+def read_rows() -> list:
+    """(network, yaml, last cell of a row) of the sections that name one of our yamls."""
     result = []
     for section in TEXT.split("\n## ")[1:]:
-        if named := OURS.search(section):
+        if match := OURS.search(section):
             lines = [line for line in section.splitlines() if line.startswith("| `")]
             cells = [line.strip("|").split("|") for line in lines]
             assert {len(row) for row in cells} == {3}, section.splitlines()[0]
-            result += [(named[2], named[1], row[2].strip()) for row in cells]
+            result += [(match[2], match[1], row[2].strip()) for row in cells]
     return result
 
 
-def config_class(network_name: str) -> type:
-    return find_network(network_name).config
-
-
-def check(network_name: str, path: str, term: str) -> bool:
-    """Whether a term is a setting of ours; it must then be a real one, with its value."""
+def check_setting(network_name: str, path: str, term: str) -> bool:
+    """Whether a term is a setting; asserts that the setting exists and has the stated value."""
+    config = find_network(network_name).config
     if term.startswith("--") and "." in term.split("=")[0]:
-        given = [word[2:] for word in term.split()]
-        load_config(config_class(network_name), ROOT / path, given)
+        load_config(config, ROOT / path, [word[2:] for word in term.split()])
         return True
-    named = SETTING.fullmatch(term)
-    if not named or named[2] in ("py", "csv", "txt"):
+    match = SETTING.fullmatch(term)
+    if not match or match[2] in ("py", "csv", "txt"):
         return False
-    section, key, inner, text = named.groups()
-    kinds = get_type_hints(get_type_hints(config_class(network_name))[section])
+    section, key, inner, text = match.groups()
+    kinds = get_type_hints(get_type_hints(config)[section])
     assert key in kinds, f"{network_name} has no {section}.{key}"
-    value = to_dict(load_config(config_class(network_name), ROOT / path))[section][key]
+    value = to_dict(load_config(config, ROOT / path))[section][key]
     if inner:
         assert inner in get_type_hints(get_args(kinds[key])[0]), f"{network_name} has no {term}"
         value = value[0][inner]
     if text is not None:
-        messages = yaml.safe_load(text)
-        assert value == (
-            messages if isinstance(messages, (bool, list)) else type(value)(messages)
-        ), term
+        stated = yaml.safe_load(text)
+        stated = stated if isinstance(stated, (bool, list)) else type(value)(stated)
+        assert value == stated, term
     return True
 
 
-@pytest.mark.parametrize(("network_name", "path", "cell"), rows())
-def test_ours_exists_and_has_the_value_that_is_told(network_name, path, cell):
+@pytest.mark.parametrize(("network_name", "path", "cell"), read_rows())
+def test_a_named_setting_exists_and_has_the_stated_value(network_name, path, cell):
     terms = re.findall(r"`([^`]+)`", cell)
-    settings = [check(network_name, path, term) for term in terms]
+    settings = [check_setting(network_name, path, term) for term in terms]
     assert any(settings) or cell.startswith(("not needed: ", "not here: "))
     for term in terms:
         assert "/" not in term or (ROOT / term).is_file(), term
@@ -66,4 +61,4 @@ def test_ours_exists_and_has_the_value_that_is_told(network_name, path, cell):
 def test_every_code_base_has_a_table():
     for name in ("PySlowFast, X3D", "PySlowFast, MViTv2", "MultiTrain", "mmaction2", "torchvision"):
         assert f"\n## {name}" in TEXT
-    assert len(rows()) > 200
+    assert len(read_rows()) > 200

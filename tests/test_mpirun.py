@@ -1,4 +1,4 @@
-"""Workers that mpirun has started: played by its variables, and by itself where it is installed."""
+"""Workers that mpirun starts: simulated by its variables, and with mpirun if it is installed."""
 
 import json
 import os
@@ -24,19 +24,19 @@ from utils.config import ROOT
 TRAIN = ROOT / "tsm" / "train.py"
 
 
-def test_mpirun_without_its_worker_script_is_told_about_it(tiny_args):
+def test_training_under_mpirun_without_launch_mpi_is_a_user_error(tiny_args):
     done = run_script("tsm/train.py", *tiny_args, environment={"OMPI_COMM_WORLD_SIZE": "2"})
     assert done.returncode == 2
     assert "scripts/launch_mpi.py" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow
-def test_two_processes_of_mpirun_train_as_two_of_msrun(pair_args, pair_run, tmp_path):
-    """mpirun is played by its variables: what it does besides is to start and end processes."""
+def test_two_ranks_of_mpirun_train_the_same_weights_as_two_of_msrun(pair_args, pair_run, tmp_path):
+    """The test sets the variables of mpirun and starts the processes as mpirun would."""
     port, ranks = pick_port(), []
     for rank in ("1", "0"):
-        given = {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank}
-        given |= {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+        variables = {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank}
+        variables |= {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
         command = [sys.executable, ROOT / "scripts" / "launch_mpi.py", TRAIN, *pair_args]
         ranks.append(
             subprocess.Popen(
@@ -44,13 +44,13 @@ def test_two_processes_of_mpirun_train_as_two_of_msrun(pair_args, pair_run, tmp_
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                env={**build_env(), **given, "MASTER_PORT": port},
+                env={**build_env(), **variables, "MASTER_PORT": port},
             )
         )
-    (second, others), (first, errors) = (rank.communicate(timeout=200) for rank in ranks)
-    assert [rank.returncode for rank in ranks] == [0, 0], errors + others
-    assert json.loads(first.splitlines()[-1])["steps"] == 12
-    assert second == "", "its log is in out/logs"
+    (output_1, errors_1), (output_0, errors_0) = (rank.communicate(timeout=200) for rank in ranks)
+    assert [rank.returncode for rank in ranks] == [0, 0], errors_0 + errors_1
+    assert json.loads(output_0.splitlines()[-1])["steps"] == 12
+    assert output_1 == "", "rank 1 logs to out/logs"
     assert_same_weights(pair_run[1]["checkpoint"], tmp_path / "run" / "epoch_002.ckpt")
 
 
@@ -63,7 +63,9 @@ def mpirun() -> list:
 
 
 @pytest.mark.slow
-def test_mpirun_itself_trains_the_same_and_ends_all(mpirun, pair_args, pair_run, tmp_path):
+def test_mpirun_trains_the_same_weights_and_ends_all_ranks_after_a_kill(
+    mpirun, pair_args, pair_run, tmp_path
+):
     out = tmp_path / "run"
     command = [*mpirun, "-x", f"MASTER_PORT={pick_port()}", sys.executable]
     command += [ROOT / "scripts" / "launch_mpi.py", TRAIN, *pair_args, "--run.save_steps=1"]
@@ -73,13 +75,13 @@ def test_mpirun_itself_trains_the_same_and_ends_all(mpirun, pair_args, pair_run,
     while read_step(out) < 3:
         assert job.poll() is None, job.stderr.read()
         time.sleep(0.01)
-    family = psutil.Process(job.pid).children(recursive=True)
-    second = [p for p in family if p.environ().get("MS_NODE_ID") == "1"]
-    os.kill(second[0].pid, signal.SIGKILL)
+    processes = psutil.Process(job.pid).children(recursive=True)
+    rank_1 = [p for p in processes if p.environ().get("MS_NODE_ID") == "1"]
+    os.kill(rank_1[0].pid, signal.SIGKILL)
     _, errors = job.communicate(timeout=60)
     assert job.returncode != 0
     assert "rank 1 was killed by SIGKILL" in errors
-    assert not psutil.wait_procs(family, timeout=10)[1]
+    assert not psutil.wait_procs(processes, timeout=10)[1]
     done = subprocess.run([*map(str, command)], env=build_env(), **options, timeout=200)
     assert read_result(done)["steps"] == 12
     assert_same_weights(pair_run[1]["checkpoint"], out / "epoch_002.ckpt")

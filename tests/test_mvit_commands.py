@@ -1,4 +1,4 @@
-"""MViTv2's commands on three synthetic data sets; two workers; the same run killed."""
+"""Commands of MViTv2 on three synthetic data sets; runs on two workers; killed runs."""
 
 import json
 import random
@@ -30,55 +30,38 @@ def small(tmp_path_factory) -> list:
     """A network of two blocks on clips of 4 x 32 x 32; 22 training videos of three sets."""
     root = tmp_path_factory.mktemp("sets")
     draw_sets(root, train_per_motion=1, test_per_motion=1, seed=1)
-    return [
-        "--config_path",
-        SMOKE,
-        f"--data.root={root}",
-        "--data.frames=4",
-        "--data.crop=32",
-        "--data.batch=4",
-        "--data.repeated_aug=2",
-        "--model.depth=2",
-        "--model.stage_starts=[1]",
-        "--model.dim=8",
-        "--train.epochs=2",
-        "--train.warmup_epochs=1",
-        "--run.save_every=1",
-        "--run.log_every=2",
-    ]
+    data = ["--data.frames=4", "--data.crop=32", "--data.batch=4", "--data.repeated_aug=2"]
+    model = ["--model.depth=2", "--model.stage_starts=[1]", "--model.dim=8"]
+    train = ["--train.epochs=2", "--train.warmup_epochs=1", "--run.save_every=1"]
+    arguments = ["--config_path", SMOKE, f"--data.root={root}", *data, *model, *train]
+    return [*arguments, "--run.log_every=2"]
 
 
 @pytest.fixture(scope="module")
 def trained(small, tmp_path_factory) -> Path:
-    """With all that augments and mixes."""
+    """A checkpoint of a run with all augmentations, mixup and cutmix."""
     out = tmp_path_factory.mktemp("trained_mvit") / "run"
     return Path(
         run_json("mvit_multi/train.py", *small, *AUGMENTED, f"--run.out={out}")["checkpoint"]
     )
 
 
-AUGMENTED = [
-    "--data.rand_augment=rand-m7-n4-mstd0.5-inc1",
-    "--data.erase=0.5",
-    "--data.mixup=0.8",
-    "--data.cutmix=1",
-    "--model.drop_path=0.1",
-    "--model.dropout=0.5",
-]
+AUGMENTED = ["--data.rand_augment=rand-m7-n4-mstd0.5-inc1", "--data.erase=0.5"]
+AUGMENTED += ["--data.mixup=0.8", "--data.cutmix=1", "--model.drop_path=0.1", "--model.dropout=0.5"]
 
 
-def test_one_table_for_all_sets_and_one_line_for_programs(small, trained, tmp_path):
+def test_an_evaluation_prints_a_table_of_all_sets_and_one_json_line(small, trained, tmp_path):
     report = ["--report", tmp_path / "report"]
     done = run_script("mvit_multi/eval.py", *small, "--checkpoint_path", trained, *report)
     result = read_result(done)
-    for name, each in result["sets"].items():
-        rows = assert_report(tmp_path / "report" / name, each)
-        assert list(rows[0])[5:] == [f"{k} {each}" for k, each in enumerate(SETS[name])]
+    for name, metrics in result["sets"].items():
+        rows = assert_report(tmp_path / "report" / name, metrics)
+        assert list(rows[0])[5:] == [f"{k} {label}" for k, label in enumerate(SETS[name])]
         assert rows[0]["path"].startswith("videos/test/")
     assert list(result["sets"]) == list(SETS)
-    assert [each["videos"] for each in result["sets"].values()] == [8, 8, 6]
-    assert [each["views"] for each in result["sets"].values()] == ["1x3", "2x3", "1x1"]
-    mean = np.mean([each["top1"] for each in result["sets"].values()])
+    assert [metrics["videos"] for metrics in result["sets"].values()] == [8, 8, 6]
+    assert [metrics["views"] for metrics in result["sets"].values()] == ["1x3", "2x3", "1x1"]
+    mean = np.mean([metrics["top1"] for metrics in result["sets"].values()])
     assert result["top1"] == pytest.approx(mean, abs=1e-6)
     table = done.stdout.splitlines()[:-1]
     assert [line.split()[0] for line in table] == ["data", *SETS, "average"]
@@ -89,7 +72,7 @@ def test_one_table_for_all_sets_and_one_line_for_programs(small, trained, tmp_pa
 
 
 @pytest.mark.slow
-def test_two_ranks_evaluate_as_one(small, trained):
+def test_two_ranks_give_the_metrics_of_one(small, trained):
     alone = run_json("mvit_multi/eval.py", *small, "--checkpoint_path", trained)
     done = run_script(
         "scripts/run_eval.sh", "mvit_multi", SMOKE, trained, *small[2:],
@@ -100,12 +83,12 @@ def test_two_ranks_evaluate_as_one(small, trained):
         assert {**both["sets"][name], "seconds": 0} == {**alone["sets"][name], "seconds": 0}
 
 
-def test_a_joint_prediction_over_all_classes(small, trained, tmp_path):
+def test_a_prediction_ranks_the_classes_of_all_sets_jointly(small, trained, tmp_path):
     root = Path(small[2].split("=")[1])
     video = next((root / "eight" / "videos" / "test").glob("*.mp4"))
     files = ["--checkpoint_path", trained, video, "--out", tmp_path, "--window", "0"]
     result = run_json("scripts/predict.py", *small, *files)["predictions"][0]
-    assert {name: len(each) for name, each in result["sets"].items()} == {
+    assert {name: len(top) for name, top in result["sets"].items()} == {
         "eight": 5, "axes": 4, "moves": 5,
     }  # fmt: skip
     joint = result["joint"]
@@ -117,14 +100,14 @@ def test_a_joint_prediction_over_all_classes(small, trained, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_mindir_stands_in_for_its_checkpoint(small, trained, tmp_path):
-    """It takes normalised clips here, and gives all heads side by side."""
+def test_a_mindir_gives_the_results_of_its_checkpoint(small, trained, tmp_path):
+    """This MINDIR takes normalised clips and returns the scores of all heads, concatenated."""
     video = next((Path(small[2].split("=")[1]) / "axes" / "videos" / "test").glob("*.mp4"))
     assert_mindir_matches("mvit_multi", small, trained, video, tmp_path, "--input", "float32")
 
 
 @pytest.mark.slow
-def test_a_golden_case_layer_by_layer():
+def test_a_golden_case_is_compared_layer_by_layer():
     case = ROOT / "mvit_multi" / "tests" / "golden" / "mvit_multi_small_abspos.json"
     result = run_json("scripts/analysis/compare_step.py", "--config_path", SMOKE, "--case", case)
     assert result["first"] is None, result
@@ -132,26 +115,23 @@ def test_a_golden_case_layer_by_layer():
 
 
 @pytest.mark.slow
-def test_a_start_from_another_sets_network(small, trained, tmp_path):
-    """The trunk is taken, heads and projections are fresh; two of the three sets are enough."""
+def test_training_starts_from_a_network_of_other_sets(small, trained, tmp_path):
+    """The backbone is loaded; heads and projections are initialized."""
     sets = "[{name: axes, num_classes: 4, videos: axes, lists: axes}]"
     single = [f"--data.sets={sets}", "--model.single_head=true", "--model.cross_projections=false"]
     single += ["--model.expander=false", "--train.informative_weight=0", "--train.epochs=1"]
     single += ["--train.warmup_epochs=0", "--data.batch=2"]
-    first = run_json("mvit_multi/train.py", *small, *single, f"--run.out={tmp_path / 'one'}")
-    begin = [f"--train.pretrained={first['checkpoint']}", "--train.lr=1e-12", "--train.epochs=1"]
+    source = run_json("mvit_multi/train.py", *small, *single, f"--run.out={tmp_path / 'one'}")
+    begin = [f"--train.pretrained={source['checkpoint']}", "--train.lr=1e-12", "--train.epochs=1"]
     begin += ["--train.warmup_epochs=0", "--train.end_lr=0", "--train.weight_decay=0"]
     begin += ["--run.amp=O2", "--run.loss_scale=1024", "--run.dynamic_loss_scale=true"]
-    begin += [
-        "--model.recompute=true",
-        "--train.accumulation_steps=2",
-        f"--run.out={tmp_path / 'two'}",
-    ]
+    begin += ["--model.recompute=true", "--train.accumulation_steps=2"]
+    begin += [f"--run.out={tmp_path / 'two'}"]
     done = run_script("mvit_multi/train.py", *small, *begin)
     assert done.returncode == 2
     assert "head" in done.stderr
-    second = run_json("mvit_multi/train.py", *small, *begin, "--train.new_head=true")
-    before, after = read_weights(first["checkpoint"]), read_weights(second["checkpoint"])
+    result = run_json("mvit_multi/train.py", *small, *begin, "--train.new_head=true")
+    before, after = read_weights(source["checkpoint"]), read_weights(result["checkpoint"])
     kept = [name for name in before if not name.startswith("head")]
     assert len(kept) == len(before) - 2
     for name in kept:
@@ -159,8 +139,8 @@ def test_a_start_from_another_sets_network(small, trained, tmp_path):
 
 
 @pytest.mark.slow
-def test_scanned_lists_of_one_name_do_not_replace_each_other(small, tmp_path):
-    """And take the place of the old ones by one setting."""
+def test_scanned_lists_of_equal_names_do_not_overwrite_each_other(small, tmp_path):
+    """One setting, data.lists, selects the scanned lists."""
     out = ["--out", tmp_path / "lists", "--frames", "ends"]
     result = run_json("scripts/data/check_videos.py", *small, *out)
     assert (result["videos"], result["bad"], len(result["lists"])) == (66, 0, 9)
@@ -170,7 +150,7 @@ def test_scanned_lists_of_one_name_do_not_replace_each_other(small, tmp_path):
     assert run_json("mvit_multi/train.py", *small, *good)["steps"] == 5
 
 
-def test_validation_while_training(small, tmp_path):
+def test_training_logs_its_validations(small, tmp_path):
     often = ["--run.eval_every=1", "--eval.val_skip=2", f"--run.out={tmp_path / 'run'}"]
     run_json("mvit_multi/train.py", *small, *often, "--train.epochs=1", "--train.warmup_epochs=0")
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
@@ -178,52 +158,47 @@ def test_validation_while_training(small, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_workers_equal_one_that_accumulates_twice_as_much(small, tmp_path):
-    """Without the informative loss, which looks at a micro-batch as a whole.
+def test_two_workers_equal_one_with_twice_the_accumulation_steps(small, tmp_path):
+    """Without the informative loss, which is a function of a whole micro-batch.
 
-    A large eps keeps Adam from making signs of the noise where gradients are zero by algebra.
+    Some gradients are zero except for rounding. A large eps keeps Adam from normalizing this noise.
     """
     plain = ["--train.informative_weight=0", "--train.epochs=1", "--train.warmup_epochs=0"]
     plain += ["--train.eps=1e-2", "--train.end_lr=1e-3"]  # the rate differs by half a micro-batch
     plain += ["--data.batch=2", "--data.dataset_repeats=4"]  # whole groups of batches
     once = ["--train.accumulation_steps=2", "--run.all_reduce=[blocks.0, blocks.1]"]
-    alone = run_json(
-        "mvit_multi/train.py",
-        *small,
-        *plain,
-        "--train.accumulation_steps=4",
-        f"--run.out={tmp_path / 'a'}",
-    )
+    out = f"--run.out={tmp_path / 'a'}"
+    alone = run_json("mvit_multi/train.py", *small, *plain, "--train.accumulation_steps=4", out)
     done = run_script(
         "scripts/run_distribute_train.sh", "mvit_multi", "2", SMOKE, *small[2:], *plain, *once,
         f"--run.out={tmp_path / 'b'}",
     )  # fmt: skip
     both = read_result(done)
     assert "gradients are reduced in 3 segments" in done.stderr
-    first, second = read_weights(alone["checkpoint"]), read_weights(both["checkpoint"])
-    for name, value in first.items():
-        np.testing.assert_allclose(value, second[name], rtol=1e-3, atol=1e-5, err_msg=name)
+    expected, result = read_weights(alone["checkpoint"]), read_weights(both["checkpoint"])
+    for name, value in expected.items():
+        np.testing.assert_allclose(result[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
 
 
-def gradients(small: list, out: Path, workers: int, *settings: str) -> dict:
+def compute_gradients(small: list, out: Path, workers: int, *settings: str) -> dict:
     script, more = Path(__file__).parent / "gradients.py", [*settings, f"--run.out={out}"]
-    if workers == 1:
-        done = run_script(str(script), *small, *more)
-    else:
-        done = run_script("scripts/launch.py", str(workers), script, *small, *more)
+    command = [script] if workers == 1 else ["scripts/launch.py", str(workers), script]
+    done = run_script(*map(str, command), *small, *more)
     assert done.returncode == 0, done.stderr
     return dict(np.load(out / "gradients.npz"))
 
 
 @pytest.mark.slow
-def test_gradients_of_two_workers(small, tmp_path):
-    """Those of the whole batch, informative loss and all; as the original has them, half of it."""
-    alone = gradients(small, tmp_path / "alone", 1, "--data.batch=4")
-    true = gradients(small, tmp_path / "true", 2, "--data.batch=2")
-    half = gradients(small, tmp_path / "half", 2, "--data.batch=2", "--train.gradient=original")
+def test_gradients_of_two_workers_are_those_of_the_whole_batch(small, tmp_path):
+    """Including the informative loss. With `gradient: original` they are half as large."""
+    alone = compute_gradients(small, tmp_path / "alone", 1, "--data.batch=4")
+    exact = compute_gradients(small, tmp_path / "exact", 2, "--data.batch=2")
+    half = compute_gradients(
+        small, tmp_path / "half", 2, "--data.batch=2", "--train.gradient=original"
+    )
     noise = 1e-6 * max(np.abs(value).max() for value in alone.values())
     for name, value in alone.items():
-        np.testing.assert_allclose(true[name], value, rtol=1e-3, atol=noise, err_msg=name)
+        np.testing.assert_allclose(exact[name], value, rtol=1e-3, atol=noise, err_msg=name)
         np.testing.assert_allclose(half[name], value / 2, rtol=1e-3, atol=noise, err_msg=name)
 
 
@@ -242,7 +217,7 @@ def test_gradients_of_two_workers(small, tmp_path):
         ("model.stage_starts=[7]", "model.stage_starts"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(small, tmp_path, setting, words):
+def test_a_user_error_is_one_line(small, tmp_path, setting, words):
     done = run_script(
         "mvit_multi/train.py", *small, f"--{setting}", f"--run.out={tmp_path / 'run'}"
     )
@@ -251,23 +226,22 @@ def test_a_mistake_is_told_in_one_line(small, tmp_path, setting, words):
 
 
 @pytest.mark.slow
-def test_kill_9_changes_no_bit(small, trained, tmp_path):
-    arguments, broken = [*small, *AUGMENTED, "--run.save_steps=1"], tmp_path / "broken"
-    start_and_stop("mvit_multi/train.py", arguments, broken, 8, signal.SIGKILL)
-    run_json("mvit_multi/train.py", *arguments, f"--run.out={broken}")
-    assert_same_weights(trained, broken / "epoch_002.ckpt")
+def test_a_killed_run_resumes_to_the_same_bits(small, trained, tmp_path):
+    arguments, killed = [*small, *AUGMENTED, "--run.save_steps=1"], tmp_path / "killed"
+    start_and_stop("mvit_multi/train.py", arguments, killed, 8, signal.SIGKILL)
+    run_json("mvit_multi/train.py", *arguments, f"--run.out={killed}")
+    assert_same_weights(trained, killed / "epoch_002.ckpt")
 
 
 @pytest.mark.slow
-def test_kills_at_random_moments_change_no_bit(small, tmp_path):
+def test_kills_at_random_moments_change_no_weight(small, tmp_path):
     arguments = [*small, *AUGMENTED, "--run.save_steps=1", "--train.epochs=6"]
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
     run_json("mvit_multi/train.py", *arguments, f"--run.out={whole}")
-    seed = random.SystemRandom().randrange(10**6)  # a start of MindSpore seeds `random`
+    seed = random.SystemRandom().randrange(10**6)  # MindSpore seeds `random` at import
     print(f"seed {seed}")
-    steps = run_with_kills("mvit_multi/train.py", arguments, broken, 6, seed)
+    steps = run_with_kills("mvit_multi/train.py", arguments, killed, 6, seed)
     print(f"steps saved at each kill: {steps}")
-    assert_same_weights(whole / "epoch_006.ckpt", broken / "epoch_006.ckpt")
-    assert (whole / "epoch_006.ckpt").read_bytes() == (broken / "epoch_006.ckpt").read_bytes()
-    left = {path.name for path in broken.iterdir()} - {path.name for path in whole.iterdir()}
-    assert not left
+    assert_same_weights(whole / "epoch_006.ckpt", killed / "epoch_006.ckpt")
+    assert (whole / "epoch_006.ckpt").read_bytes() == (killed / "epoch_006.ckpt").read_bytes()
+    assert not {path.name for path in killed.iterdir()} - {path.name for path in whole.iterdir()}

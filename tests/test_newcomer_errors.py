@@ -1,9 +1,9 @@
-"""Every mistake that a newcomer can make along the documents, made on purpose.
+"""Errors that new users make while they follow the documents; each is reported in one line.
 
-A row is a command and what its one line must say: what happened, where, what to do. Commands run in
-this process, up to where they would exit; tests/test_bad_input.py runs some as a user does. To add
-one, write a row: {tiny} are the arguments of a small run, {bad} is a folder of spoilt files and the
-current folder, {new} one that is not there yet.
+A row is a command and the words of its error message: the cause, the file or setting, the remedy.
+Commands run in this process until they would exit; tests/test_bad_input.py runs some in a process.
+In a row, a name in braces is one of COMMANDS, or {tiny}: the arguments of a small run, {bad}: the
+current folder, which has damaged files, {new}: a folder that does not exist.
 """
 
 import pickle
@@ -21,13 +21,27 @@ from utils import cli, log, networks, signals
 from utils.config import ROOT
 from utils.networks import load_for_script
 
-TRAIN, EVAL = "tsm/train.py {tiny} --run.out={new}", "tsm/eval.py {tiny} --checkpoint_path"
-CONVERT = "scripts/convert_checkpoint.py --target {new} --config_path tsm/configs/tsm_smoke.yaml"
-LISTS, PACK = "scripts/data/make_lists.py", "scripts/data/pack_videos.py --data.root={synthetic}"
-SMOKE = "--config_path tsm/configs/tsm_smoke.yaml"
+# Abbreviations in the rows. An abbreviation may contain later ones.
+COMMANDS = {
+    "train": "tsm/train.py {tiny} --run.out={new}",
+    "eval": "tsm/eval.py {tiny} --checkpoint_path",
+    "export": "tsm/export.py {tiny} --checkpoint_path {trained} --format mindir",
+    "convert": "scripts/convert_checkpoint.py --target {new} {tsm}",
+    "lists": "scripts/data/make_lists.py",
+    "scan": "scripts/data/check_videos.py",
+    "pack": "scripts/data/pack_videos.py --data.root={synthetic} {tsm}",
+    "videos": "scripts/data/synthesize_videos.py",
+    "plan": "scripts/analysis/plan_allreduce.py",
+    "plot": "scripts/analysis/plot_training.py",
+    "complexity": "scripts/analysis/complexity.py",
+    "tsm": "--config_path tsm/configs/tsm_smoke.yaml",
+    "x3d": "--config_path x3d/configs/x3d_smoke.yaml",
+    "mvit": "--config_path mvit_multi/configs/mvit_multi_smoke.yaml",
+    "resnet": "--config_path resnet50/configs/resnet50_smoke.yaml",
+}
 OTHER = "is it of another network, or of other settings under model?"
 
-# name: (command, what its line must say)
+# name: (command, words of its error message)
 YAML = {
     "misspelt yaml": (
         "tsm/train.py --config_path tsm/configs/tsm_smoek.yaml",
@@ -42,16 +56,16 @@ YAML = {
         "tsm/train.py --config tsm/configs/tsm_smoke.yaml",
         "unknown option --config; did you mean --config_path?",
     ),
-    "setting without its section": (
-        "tsm/train.py --config_path tsm/configs/tsm_smoke.yaml --epochs=3",
+    "no section": (
+        "tsm/train.py {tsm} --epochs=3",
         "unknown option --epochs; did you mean --train.epochs?",
     ),
     "key of two sections": (
-        "scripts/predict.py --config_path tsm/configs/tsm_smoke.yaml --batch 3",
+        "scripts/predict.py {tsm} --batch 3",
         "did you mean --data.batch or --eval.batch?",
     ),
-    "misspelt setting without its section": (
-        "x3d/train.py --config_path x3d/configs/x3d_smoke.yaml --epcohs=3",
+    "misspelt, no section": (
+        "x3d/train.py {x3d} --epcohs=3",
         "unknown option --epcohs; ",
         "did you mean --train.epochs?",
     ),
@@ -59,119 +73,123 @@ YAML = {
     "tab in a yaml": ("tsm/train.py --config_path tab.yaml", "not a readable yaml", "line 2"),
     "empty yaml": ("tsm/train.py --config_path empty.yaml", "empty.yaml: expected sections"),
     "yaml of another network": (
-        "tsm/train.py --config_path x3d/configs/x3d_smoke.yaml",
+        "tsm/train.py {x3d}",
         "x3d_smoke.yaml, read as a yaml of tsm: unknown setting data.frames",
         "The yaml is in the folder of x3d: use x3d/train.py",
     ),
-    "yaml of another network named": (
-        "scripts/analysis/complexity.py --network x3d --config_path tsm/configs/tsm_smoke.yaml",
+    "other network named": (
+        "{complexity} --network x3d {tsm}",
         "The yaml is in the folder of tsm: use --network=tsm",
     ),
-    "misspelt section in a yaml": (
+    "misspelt section": (
         "tsm/train.py --config_path section.yaml",
         "section.yaml, read as a yaml of tsm: unknown section trian; nearest: train",
     ),
-    "yaml of one's own": (
-        "scripts/analysis/complexity.py --config_path mine.yaml",
+    "yaml outside a network": (
+        "{complexity} --config_path mine.yaml",
         "--network is missing: mine.yaml is in no network's folder; add --network=mvit_multi|res",
     ),
     "misspelt network": (
-        "scripts/analysis/complexity.py --config_path mine.yaml --network tms",
+        "{complexity} --config_path mine.yaml --network tms",
         "--network: invalid choice: 'tms' (choose from ",
         "tsm",
     ),
 }
 SETTINGS = {
-    "misspelt setting": (f"{TRAIN} --train.epoch=3", "unknown setting train.epoch; nearest: epoch"),
-    "text for a number": (f"{TRAIN} --train.lr=fast", "train.lr must be a number, not 'fast'"),
-    "no epochs": (f"{TRAIN} --train.epochs=-1", "train.epochs must be above 0, not -1"),
+    "misspelt setting": ("{train} --train.epoch=3", "unknown setting train.epoch; nearest: epoch"),
+    "text for a number": ("{train} --train.lr=fast", "train.lr must be a number, not 'fast'"),
+    "no epochs": ("{train} --train.epochs=-1", "train.epochs must be above 0, not -1"),
     "only warm-up": (
-        f"{TRAIN} --train.epochs=1",
+        "{train} --train.epochs=1",
         "train.warmup_epochs must be below train.epochs 1, not 1.0",
     ),
-    "no value": (f"{TRAIN} --data.flip", "--data.flip: expected one argument; --help"),
+    "no value": ("{train} --data.flip", "--data.flip: expected one argument; --help"),
     "no dashes": (
-        f"{TRAIN} train.lr=3",
+        "{train} train.lr=3",
         "unexpected argument train.lr=3; did you mean --train.lr=3?",
     ),
-    "no device of that name": (f"{TRAIN} --run.device=cuda", "one of Ascend, GPU, CPU, not 'cuda'"),
+    "no device of that name": ("{train} --run.device=cuda", "one of Ascend, GPU, CPU, not 'cuda'"),
     "no GPU": (
-        f"{TRAIN} --run.device=GPU",
+        "{train} --run.device=GPU",
         "run.device: GPU is not available here",
         "check_env.py lists the devices; --run.device=CPU runs anywhere",
     ),
-    "no NPU": (f"{TRAIN} --run.device=Ascend", "run.device: Ascend is not available here"),
-    "no such reader": (f"{TRAIN} --data.reader=vlc", "one of auto, pyav, decord, opencv"),
-    "no such trunk": (f"{TRAIN} --model.arch=resnet19", "model.arch must be one of resnet18"),
-    "non-local elsewhere": (f"{TRAIN} --model.non_local=true", "non_local is defined for resnet50"),
-    "no such layer": (f"{TRAIN} --run.all_reduce=[layer9]", "in a layer named layer9"),
-    "views that cannot be": (
-        f"{EVAL} {{trained}} --eval.clips=7",
+    "no NPU": ("{train} --run.device=Ascend", "run.device: Ascend is not available here"),
+    "no such reader": ("{train} --data.reader=vlc", "one of auto, pyav, decord, opencv"),
+    "no such backbone": ("{train} --model.arch=resnet19", "model.arch must be one of resnet18"),
+    "non-local in resnet18": (
+        "{train} --model.non_local=true",
+        "non_local is defined for resnet50",
+    ),
+    "no such layer": ("{train} --run.all_reduce=[layer9]", "in a layer named layer9"),
+    "too many views": (
+        "{eval} {trained} --eval.clips=7",
         "eval.clips: uniform sampling offers 1 or 2 clips, not 7",
     ),
-    "crop above the frame": (f"{TRAIN} --data.crop=64", "data.crop 64 is larger than data.resize"),
-    "no share of a frame": (
-        f"{TRAIN} --data.scales=[0]",
+    "crop above the frame": ("{train} --data.crop=64", "data.crop 64 is larger than data.resize"),
+    "scale of 0": (
+        "{train} --data.scales=[0]",
         "data.scales: [0.0] must be fractions of the frame",
     ),
-    "dropout of everything": (f"{TRAIN} --model.dropout=1", "model.dropout must lie in [0, 1)"),
-    "less than never": (f"{TRAIN} --run.eval_every=-2", "run.eval_every must not be negative"),
-    "a pair of one": (f"{TRAIN} --data.swap_labels=[[0,0]]", "[[0, 0]] has a label twice"),
+    "dropout of 1": ("{train} --model.dropout=1", "model.dropout must lie in [0, 1)"),
+    "negative interval": ("{train} --run.eval_every=-2", "run.eval_every must not be negative"),
+    "label swapped with itself": (
+        "{train} --data.swap_labels=[[0,0]]",
+        "[[0, 0]] has a label twice",
+    ),
 }
 DATA = {
     "no data": (
-        f"{TRAIN} --data.root=nowhere",
+        "{train} --data.root=nowhere",
         "nowhere/train.txt does not exist: data.root or the list's name is wrong",
         "scripts/data/make_lists.py",
     ),
-    "no test list": (f"{EVAL} {{trained}} --data.test_list=none.txt", "none.txt does not exist"),
+    "no test list": ("{eval} {trained} --data.test_list=none.txt", "none.txt does not exist"),
     "no file for a list": (
-        f"{TRAIN} --data.train_list=/dev/null",
+        "{train} --data.train_list=/dev/null",
         "annotation file /dev/null is no file",
     ),
-    "video for a list": (f"{TRAIN} --data.train_list={{bad}}/cut.mp4", "cut.mp4 is no text file"),
-    "empty list": (f"{TRAIN} --data.train_list={{bad}}/empty.txt", "empty.txt is empty"),
+    "video for a list": ("{train} --data.train_list={bad}/cut.mp4", "cut.mp4 is no text file"),
+    "empty list": ("{train} --data.train_list={bad}/empty.txt", "empty.txt is empty"),
     "video missing": (
-        f"{TRAIN} --data.train_list={{bad}}/missing.txt",
+        "{train} --data.train_list={bad}/missing.txt",
         "missing.txt, bad lines (1): line 2: ",
         "none.mp4' does not exist",
     ),
     "no folder for the list": (
-        f"{TRAIN} --data.root=nowhere --data.train_list={{bad}}/missing.txt",
+        "{train} --data.root=nowhere --data.train_list={bad}/missing.txt",
         "bad lines (2, and data.root ",
         "nowhere is no folder): line 1: ",
     ),
     "label too high": (
-        f"{TRAIN} --data.train_list={{bad}}/label.txt",
+        "{train} --data.train_list={bad}/label.txt",
         "label.txt, bad lines (1): line 1: label '8' is not an integer from 0 to 7: ",
         "num_classes is 8",
     ),
-    "label in words": (f"{TRAIN} --data.train_list={{bad}}/word.txt", "line 1: label 'left' is"),
-    "no label": (f"{TRAIN} --data.train_list={{bad}}/field.txt", "is not `path label`, separated"),
-    "commas": (f"{TRAIN} --data.train_list={{bad}}/commas.txt", "is not `path label`, separated"),
-    "list of videos as of frames": (f"{TRAIN} --data.source=frames", "not `path num_frames label`"),
+    "label in words": ("{train} --data.train_list={bad}/word.txt", "line 1: label 'left' is"),
+    "no label": ("{train} --data.train_list={bad}/field.txt", "is not `path label`, separated"),
+    "commas": ("{train} --data.train_list={bad}/commas.txt", "is not `path label`, separated"),
+    "list of videos, not frames": ("{train} --data.source=frames", "not `path num_frames label`"),
     "fewer classes": (
-        f"{TRAIN} --model.num_classes=3",
+        "{train} --model.num_classes=3",
         "data.swap_labels: 7 is no label of 3 classes",
         "--data.swap_labels=[]",
     ),
     "fewer classes than labels": (
-        f"{TRAIN} --model.num_classes=3 --data.swap_labels=[]",
+        "{train} --model.num_classes=3 --data.swap_labels=[]",
         "label '3' is not an integer from 0 to 2: num_classes is 3",
     ),
-    "nothing packed": (f"{TRAIN} --data.packed={{bad}}", "run scripts/data/pack_videos.py"),
+    "nothing packed": ("{train} --data.packed={bad}", "run scripts/data/pack_videos.py"),
     "no data for x3d": (
-        "x3d/train.py --config_path x3d/configs/x3d_smoke.yaml --data.root=none --run.out={new}",
+        "x3d/train.py {x3d} --data.root=none --run.out={new}",
         "none/train.txt does not exist",
     ),
     "no data for mvit_multi": (
-        "mvit_multi/train.py --config_path mvit_multi/configs/mvit_multi_smoke.yaml "
-        "--data.root=none --run.out={new}",
+        "mvit_multi/train.py {mvit} --data.root=none --run.out={new}",
         "none/eight/train.csv does not exist",
     ),
     "no data for resnet50": (
-        "resnet50/train.py --config_path resnet50/configs/resnet50_smoke.yaml "
-        "--data.root=none --run.out={new}",
+        "resnet50/train.py {resnet} --data.root=none --run.out={new}",
         "none/data_batch_1.bin does not exist; name a folder of cifar10",
     ),
     "no images": (
@@ -182,52 +200,47 @@ DATA = {
     ),
 }
 WEIGHTS = {
-    "no checkpoint": (f"{EVAL} none.ckpt", "none.ckpt: no such checkpoint"),
+    "no checkpoint": ("{eval} none.ckpt", "none.ckpt: no such checkpoint"),
     "no checkpoint named": ("tsm/eval.py {tiny}", "required: --checkpoint_path"),
     "another epoch": (
-        f"{EVAL} {{run}}/epoch_009.ckpt",
+        "{eval} {run}/epoch_009.ckpt",
         "epoch_009.ckpt: no such checkpoint; ",
         "has epoch_001.ckpt, epoch_002.ckpt",
     ),
-    "folder of a run": (f"{EVAL} {{run}}", "has epoch_001.ckpt, epoch_002.ckpt"),
-    "checkpoint cut off": (f"{EVAL} cut.ckpt", "cut.ckpt: not a readable checkpoint"),
+    "folder of a run": ("{eval} {run}", "has epoch_001.ckpt, epoch_002.ckpt"),
+    "checkpoint cut off": ("{eval} cut.ckpt", "cut.ckpt: not a readable checkpoint"),
     "text for a checkpoint": (
-        f"{EVAL} text.ckpt",
+        "{eval} text.ckpt",
         "text.ckpt: not a readable checkpoint",
         "copy it again",
     ),
-    "video for a checkpoint": (f"{EVAL} text.mp4", "its name does not end in .ckpt"),
-    "resume file for a checkpoint": (
-        f"{EVAL} {{run}}/resume.ckpt",
+    "video for a checkpoint": ("{eval} text.mp4", "its name does not end in .ckpt"),
+    "resume file": (
+        "{eval} {run}/resume.ckpt",
         "a run goes on from this file: give an epoch_*.ckpt beside it",
     ),
-    "empty checkpoint": (f"{EVAL} empty.ckpt", "empty.ckpt: is empty"),
-    "pretrained by PyTorch": (
-        f"{TRAIN} --train.pretrained=resnet.pth",
+    "empty checkpoint": ("{eval} empty.ckpt", "empty.ckpt: is empty"),
+    "unconverted weights": (
+        "{train} --train.pretrained=resnet.pth",
         "resnet.pth: convert it first with scripts/convert_checkpoint.py",
     ),
-    "other width": (
-        f"{EVAL} {{trained}} --model.first_width=16",
-        "instead of [16, 3, 7, 7]",
-        OTHER,
-    ),
-    "other depth": (f"{EVAL} {{trained}} --model.arch=resnet34", "missing base_model.layer", OTHER),
+    "other width": ("{eval} {trained} --model.first_width=16", "instead of [16, 3, 7, 7]", OTHER),
+    "other depth": ("{eval} {trained} --model.arch=resnet34", "missing base_model.layer", OTHER),
     "other network": (
-        "x3d/eval.py --config_path x3d/configs/x3d_smoke.yaml --run.device=CPU "
-        "--data.root={synthetic} --checkpoint_path {trained}",
+        "x3d/eval.py {x3d} --run.device=CPU --data.root={synthetic} --checkpoint_path {trained}",
         "missing s1.pathway0_stem",
         "unknown base_model.conv1.weight",
         OTHER,
     ),
-    "another run's folder": (
+    "other settings": (
         "tsm/train.py {tiny} --run.out={run} --train.lr=0.5",
         "holds a run with train.lr 0.05, not 0.5; choose another --run.out",
     ),
-    "begin anew in a run's folder": (
+    "new run in a run's folder": (
         "tsm/train.py {tiny} --run.out={run} --run.resume=false",
         "already holds a run and run.resume is false",
     ),
-    "no room to write": (
+    "unwritable run folder": (
         "tsm/train.py {tiny} --run.out=/proc/none",
         "run.out: cannot write /proc/none",
     ),
@@ -235,128 +248,97 @@ WEIGHTS = {
         "tsm/train.py {tiny} --run.out=text.mp4",
         "text.mp4: a file is in the way",
     ),
-    "no room for a trace": (f"{TRAIN} --run.profile=/proc/none", "run.profile: cannot write"),
-    "no target": ("tsm/export.py {tiny} --checkpoint_path {trained} --format mindir", "--target"),
-    "no room for a network": (
-        "tsm/export.py {tiny} --checkpoint_path {trained} --format mindir --target /proc/none/a",
+    "unwritable trace folder": ("{train} --run.profile=/proc/none", "run.profile: cannot write"),
+    "no target": ("{export}", "--target"),
+    "unwritable export target": (
+        "{export} --target /proc/none/a",
         "--target: cannot write /proc/none/a",
     ),
-    "no video to name": (
-        "scripts/predict.py --config_path mvit_multi/configs/mvit_multi_smoke.yaml "
-        "--run.device=CPU --checkpoint_path {trained} none.mp4",
+    "missing video": (
+        "scripts/predict.py {mvit} --run.device=CPU --checkpoint_path {trained} none.mp4",
         "none.mp4 does not exist",
     ),
 }
 CONVERSION = {
-    "no source": (f"{CONVERT} --source none.pth", "none.pth: no such file"),
-    "no source named": (CONVERT, "required: --source"),
-    "web page": (f"{CONVERT} --source page.pth", "is a web page, not a checkpoint; download it"),
-    "pointer": (f"{CONVERT} --source pointer.pth", "is a git-lfs pointer", "git lfs pull"),
-    "source cut off": (f"{CONVERT} --source cut.pth", "cut.pth: is cut off or damaged"),
-    "empty source": (f"{CONVERT} --source zero.pth", "zero.pth: is empty"),
-    "a pickle": (f"{CONVERT} --source pickle.pth", "is a plain pickle, not written by torch.save"),
+    "no source": ("{convert} --source none.pth", "none.pth: no such file"),
+    "no source named": ("{convert}", "required: --source"),
+    "web page": ("{convert} --source page.pth", "is a web page, not a checkpoint; download it"),
+    "pointer": ("{convert} --source pointer.pth", "is a git-lfs pointer", "git lfs pull"),
+    "source cut off": ("{convert} --source cut.pth", "cut.pth: is cut off or damaged"),
+    "empty source": ("{convert} --source zero.pth", "zero.pth: is empty"),
+    "a pickle": ("{convert} --source pickle.pth", "is a plain pickle, not written by torch.save"),
     "source of another network": (
-        "scripts/convert_checkpoint.py --target {new} --source resnet.pth "
-        "--config_path x3d/configs/x3d_smoke.yaml",
+        "scripts/convert_checkpoint.py --target {new} --source resnet.pth {x3d}",
         "resnet.pth: the names are neither PySlowFast's nor pytorchvideo's X3D",
     ),
-    "source of another size": (f"{CONVERT} --source tsm.pth.tar", "instead of [16, 3, 7, 7]"),
+    "source of another size": ("{convert} --source tsm.pth.tar", "instead of [16, 3, 7, 7]"),
     "source of other classes": (
-        f"{CONVERT} --source tsm.pth.tar --model.first_width=2",
+        "{convert} --source tsm.pth.tar --model.first_width=2",
         "base_model.fc.weight is [7, 16] instead of [8, 16]",
         "--new_head leaves the classifier fresh",
     ),
-    "no room for weights": (
-        f"{CONVERT} --source tsm.pth.tar --model.first_width=2 --new_head --target /proc/none/t",
+    "unwritable conversion target": (
+        "{convert} --source tsm.pth.tar --model.first_width=2 --new_head --target /proc/none/t",
         "--target: cannot write /proc/none/t.ckpt",
     ),
 }
 TOOLS = {
-    "no videos": (f"{LISTS} --videos nowhere --out {{new}}", "nowhere is no folder"),
-    "video for a folder": (f"{LISTS} --videos cut.mp4 --out {{new}}", "cut.mp4 is no folder"),
+    "no videos": ("{lists} --videos nowhere --out {new}", "nowhere is no folder"),
+    "video for a folder": ("{lists} --videos cut.mp4 --out {new}", "cut.mp4 is no folder"),
     "no class folders": (
-        f"{LISTS} --videos {{synthetic}}/videos/train --out {{new}}",
+        "{lists} --videos {synthetic}/videos/train --out {new}",
         "0 class folders with videos, but a data set needs two: ",
         "CLASS/VIDEO.mp4",
     ),
-    "class of one video": (
-        f"{LISTS} --videos few --out {{new}}",
-        "has one video; a class needs two",
-    ),
-    "all for the test": (
-        f"{LISTS} --videos {{synthetic}}/videos --test 1 --out {{new}}",
-        "--test must",
-    ),
-    "no room for lists": (
-        f"{LISTS} --videos {{synthetic}}/videos --out /proc/none",
+    "unwritable lists": (
+        "{lists} --videos {synthetic}/videos --out /proc/none",
         "--out: cannot write /proc/none",
     ),
     "blanks in a path": (
-        f"{LISTS} --out {{new}} --videos a path/with blanks",
+        "{lists} --out {new} --videos a path/with blanks",
         "unexpected argument path/with; a path with blanks needs quotes",
     ),
-    "argument to the quickstart": (
-        "scripts/quickstart.py now",
-        "now: this command takes no arguments",
-    ),
-    "lists of images": (
-        "scripts/data/check_videos.py --config_path resnet50/configs/resnet50_smoke.yaml "
-        "--out {new}",
-        "resnet50 has no lists of videos",
-    ),
+    "quickstart argument": ("scripts/quickstart.py now", "now: this command takes no arguments"),
+    "lists of images": ("{scan} {resnet} --out {new}", "resnet50 has no lists of videos"),
     "scan over its lists": (
-        f"scripts/data/check_videos.py {SMOKE} --data.root={{synthetic}} --out {{synthetic}}",
+        "{scan} {tsm} --data.root={synthetic} --out {synthetic}",
         "train.txt, which would be replaced",
     ),
-    "scan of nothing": (
-        f"scripts/data/check_videos.py {SMOKE} --data.root=none --out {{new}}",
+    "scan of a missing list": (
+        "{scan} {tsm} --data.root=none --out {new}",
         "none/train.txt does not exist",
     ),
-    "pack over the videos": (f"{PACK} {SMOKE} --out {{synthetic}}", "--out: cannot write"),
-    "no such codec": (
-        f"{PACK} {SMOKE} --out {{new}} --codec avi",
-        "--codec: invalid choice: 'avi' (choose from ",
-    ),
-    "no such quality": (f"{PACK} {SMOKE} --out {{new}} --quality 99", "--quality of video is 0 to"),
-    "verify nothing": (f"{PACK} {SMOKE} --out {{new}} --verify", "run scripts/data/pack_videos.py"),
-    "no scan": (
-        f"{PACK} {SMOKE} --out {{new}} --bad none",
-        "name the --out of scripts/data/check_vid",
-    ),
+    "pack into the videos": ("{pack} --out {synthetic}", "--out: cannot write"),
+    "no such quality": ("{pack} --out {new} --quality 99", "--quality of video is 0 to"),
+    "missing scan": ("{pack} --out {new} --bad none", "name the --out of scripts/data/check_vid"),
     "plot of no run": (
-        "scripts/analysis/plot_training.py {bad}",
+        "{plot} {bad}",
         "log.jsonl does not exist: name the output folder of a training",
     ),
-    "plot of no format": (
-        "scripts/analysis/plot_training.py {run} --out a.pdf",
-        "must end in .png or .svg",
-    ),
+    "plot of no format": ("{plot} {run} --out a.pdf", "must end in .png or .svg"),
     "nothing to measure": (
-        f"benchmarks/benchmark.py {SMOKE}",
+        "benchmarks/benchmark.py {tsm}",
         "the following arguments are required: step|compile|memory|data|eval",
     ),
     "no profile": (
-        f"scripts/analysis/plan_allreduce.py {SMOKE} --devices 8 --profile none.json",
+        "{plan} {tsm} --devices 8 --profile none.json",
         "none.json: not a profile",
         "scripts/analysis/profile_backward.py writes one",
     ),
     "devices in words": (
-        f"scripts/analysis/plan_allreduce.py {SMOKE} --devices many",
+        "{plan} {tsm} --devices many",
         "--devices: must be numbers above 0, as in 8,64,512, not many",
     ),
     "nothing to compare": (
-        f"scripts/analysis/compare_step.py {SMOKE}",
+        "scripts/analysis/compare_step.py {tsm}",
         "one of --record, --against, --case",
     ),
-    "no room to draw": (
-        "scripts/data/synthesize_videos.py --out text.mp4",
-        "--out: cannot write text.mp4",
-    ),
+    "file for videos": ("{videos} --out text.mp4", "--out: cannot write text.mp4"),
     "no number of videos": (
-        "scripts/data/synthesize_videos.py --out {new} --train x",
+        "{videos} --out {new} --train x",
         "--train: invalid int value: 'x'; --help shows the usage",
     ),
-    "no room for images": (
+    "unwritable images": (
         "scripts/data/synthesize_images.py --out /proc/none",
         "cannot write /proc/none",
     ),
@@ -364,18 +346,18 @@ TOOLS = {
         "scripts/data/pack_images.py --source nowhere --target {new}",
         "--source: nowhere is not a folder",
     ),
-    "clips from nowhere": ("benchmarks/measure_data.py --videos nowhere", "nowhere is no folder"),
-    "no script": (
-        "scripts/launch.py 2 none.py",
-        "SCRIPT none.py: no such file; name one like",
+    "missing folder of clips": (
+        "benchmarks/measure_data.py --videos nowhere",
+        "nowhere is no folder",
     ),
+    "no script": ("scripts/launch.py 2 none.py", "SCRIPT none.py: no such file; name one like"),
     "devices of a job in words": ("scripts/launch.py two tsm/train.py", "not two"),
 }
 ROWS = {**YAML, **SETTINGS, **DATA, **WEIGHTS, **CONVERSION, **TOOLS}
 
 
-def spoil(folder: Path, synthetic: Path, trained: Path) -> None:
-    """Every spoilt file that a row names."""
+def write_damaged_files(folder: Path, synthetic: Path, trained: Path) -> None:
+    """Writes every damaged file that a row names."""
     smoke = (ROOT / "tsm" / "configs" / "tsm_smoke.yaml").read_text()
     weights, video = trained.read_bytes(), (synthetic / "videos/train/left_000.mp4").read_bytes()
     source = (ROOT / "resnet50" / "tests" / "golden" / "resnet18_w2.pth").read_bytes()
@@ -405,66 +387,64 @@ def spoil(folder: Path, synthetic: Path, trained: Path) -> None:
     (folder / "cut.pth").write_bytes(source[: len(source) // 2])
     (folder / "pickle.pth").write_bytes(pickle.dumps({"a": [1, 2]}))
     shutil.copy(ROOT / "tsm/tests/golden/tsm_r18_w2.pth.tar", folder / "tsm.pth.tar")
-    for name in ("one", "two"):
-        (folder / "few" / name).mkdir(parents=True)
-        (folder / "few" / name / "a.mp4").write_bytes(video)
-    (folder / "few" / "two" / "b.mp4").write_bytes(video)
 
 
 @pytest.fixture(scope="module")
-def positions(data_root, tiny_args, tiny_ckpt, tmp_path_factory) -> dict[str, str]:
-    """What the rows name in braces."""
+def replacements(data_root, tiny_args, tiny_ckpt, tmp_path_factory) -> dict[str, str]:
+    """The values of the names in braces."""
     bad = tmp_path_factory.mktemp("bad")
-    spoil(bad, data_root, tiny_ckpt)
+    write_damaged_files(bad, data_root, tiny_ckpt)
     result = {"bad": bad, "synthetic": data_root, "trained": tiny_ckpt, "run": tiny_ckpt.parent}
     return {**{name: str(path) for name, path in result.items()}, "tiny": shlex.join(tiny_args)}
 
 
-class Left(BaseException):
-    """The command would have left the process with this status."""
+class CommandExit(BaseException):
+    """Replaces the exit of a command; its argument is the exit status."""
 
 
 @pytest.fixture
-def run_messages(monkeypatch, capsys, positions):
-    """Runs a command in this process and its folder; its status and last line on stderr."""
+def command_runner(monkeypatch, capsys, replacements):
+    """A function that runs a command here; returns its status and last line on stderr."""
 
     def exit_now(status: int, line: str) -> None:
         print(line, file=sys.stderr)
-        raise Left(status)
+        raise CommandExit(status)
 
     def run(line: str, **more: str) -> tuple[int, str]:
-        script, *arguments = shlex.split(line.format(**positions, **more))
+        for name, command in COMMANDS.items():
+            line = line.replace("{" + name + "}", command)
+        script, *arguments = shlex.split(line.format(**replacements, **more))
         monkeypatch.setattr(sys, "argv", [str(ROOT / script), *arguments])
         try:
             runpy.run_path(str(ROOT / script), run_name="__main__")
             status = 0
-        except (Left, SystemExit) as end:
+        except (CommandExit, SystemExit) as end:
             status = end.args[0] if end.args else 0
         return status, (capsys.readouterr().err.strip().splitlines() or [""])[-1]
 
     monkeypatch.setattr(cli, "exit_now", exit_now)
     monkeypatch.setattr(signals, "watch", lambda: None)
     monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
-    monkeypatch.chdir(positions["bad"])
+    monkeypatch.chdir(replacements["bad"])
     handlers, propagate = list(log.log.handlers), log.log.propagate
     yield run
     log.log.handlers[:], log.log.propagate = handlers, propagate
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_mistake_is_reported_in_one_line(name, run_messages, positions, tmp_path):
+def test_a_user_error_is_reported_in_one_line(name, command_runner, replacements, tmp_path):
     line, *words = ROWS[name]
-    before = sorted(Path(positions["bad"]).rglob("*"))
-    status, said = run_messages(line, new=str(tmp_path / "new"))
-    assert status == 2, said
-    assert said.startswith("error: ")
+    before = sorted(Path(replacements["bad"]).rglob("*"))
+    status, message = command_runner(line, new=str(tmp_path / "new"))
+    assert status == 2, message
+    assert message.startswith("error: ")
     for word in words:
-        assert word in said
-    assert sorted(Path(positions["bad"]).rglob("*")) == before
+        assert word in message
+    assert sorted(Path(replacements["bad"]).rglob("*")) == before
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (".ckpt", ".mindir")]
 
 
-def test_a_yaml_in_the_folder_of_another_network_is_read_where_it_fits(monkeypatch, tmp_path):
+def test_a_yaml_in_the_folder_of_another_network_is_read_if_its_settings_fit(monkeypatch, tmp_path):
     file = tmp_path / "x3d" / "configs" / "mine.yaml"
     file.parent.mkdir(parents=True)
     (tmp_path / "x3d" / "network.py").touch()
@@ -475,9 +455,7 @@ def test_a_yaml_in_the_folder_of_another_network_is_read_where_it_fits(monkeypat
         load_for_script(Config, file, ["train.epochs=x"], "{}/eval.py")
 
 
-def test_files_that_are_no_videos_are_reported_whatever_their_names_say(
-    run_messages, data_root, tmp_path
-):
+def test_a_scan_reports_files_without_video(command_runner, data_root, tmp_path):
     (tmp_path / "text.mp4").write_text("no video\n")
     (tmp_path / "zero.mp4").touch()
     with wave.open(str(tmp_path / "song.mp4"), "wb") as sound:
@@ -486,36 +464,32 @@ def test_files_that_are_no_videos_are_reported_whatever_their_names_say(
     good = f"{data_root}/videos/train/left_000.mp4 0\n"
     names = ("text", "zero", "song")
     (tmp_path / "l.txt").write_text("".join(f"{tmp_path}/{n}.mp4 0\n" for n in names) + good)
-    scan = (
-        f"scripts/data/check_videos.py {SMOKE} --data.train_list={{list}} --data.test_list={{list}}"
-    )
-    run_messages(
-        f"{scan} --out {{new}} --workers 1", list=f"{tmp_path}/l.txt", new=f"{tmp_path}/good"
-    )
+    scan = f"{{scan}} {{tsm}} --data.train_list={tmp_path}/l.txt"
+    command_runner(f"{scan} --data.test_list={tmp_path}/l.txt --out {tmp_path}/good --workers 1")
     assert (tmp_path / "good" / "l.txt").read_text() == good
     rows = (tmp_path / "good" / "l.txt.bad.tsv").read_text().splitlines()
     assert [row.split("\t")[1] for row in rows] == ["broken", "empty", "audio only"]
 
 
-def test_packing_by_another_codec_is_reported(run_messages, tmp_path):
-    line = f"{PACK} {SMOKE} --data.train_list=test.txt --out {{new}} --workers 1"
-    assert run_messages(line, new=f"{tmp_path}/packed")[0] == 0
-    status, said = run_messages(f"{line} --codec jpeg", new=f"{tmp_path}/packed")
+def test_a_pack_refuses_videos_of_another_codec(command_runner, tmp_path):
+    line = f"{{pack}} --data.train_list=test.txt --out {tmp_path}/packed --workers 1"
+    assert command_runner(line)[0] == 0
+    status, message = command_runner(f"{line} --codec jpeg")
     assert status == 2
-    assert "another codec (video, now jpeg); remove the folder or choose another" in said
+    assert "another codec (video, now jpeg); remove the folder or choose another" in message
 
 
-def test_a_package_that_is_missing_is_reported(run_messages, monkeypatch, capsys):
+def test_check_env_reports_a_missing_package(monkeypatch, capsys):
     from importlib import metadata
 
     version = metadata.version
 
-    def without(name: str) -> str:
+    def find_version(name: str) -> str:
         if name == "pillow":
             raise metadata.PackageNotFoundError(name)
         return version(name)
 
-    monkeypatch.setattr(metadata, "version", without)
+    monkeypatch.setattr(metadata, "version", find_version)
     monkeypatch.setattr(sys, "argv", ["check_env.py"])
     with pytest.raises(SystemExit, match="1"):
         runpy.run_path(str(ROOT / "scripts" / "check_env.py"), run_name="__main__")
@@ -524,7 +498,7 @@ def test_a_package_that_is_missing_is_reported(run_messages, monkeypatch, capsys
     assert line.endswith("<- pip install pillow")
 
 
-def test_a_reader_that_is_missing_is_reported(monkeypatch, data_root):
+def test_a_missing_reader_is_reported(monkeypatch, data_root):
     from utils.video import decoders as video
 
     monkeypatch.setitem(video._LIBRARIES, "decord", lambda: None)

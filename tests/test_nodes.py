@@ -1,4 +1,4 @@
-"""Jobs on several nodes: several launchers on this host."""
+"""Jobs on several nodes, which are several launchers on this host."""
 
 import asyncio
 import json
@@ -81,7 +81,7 @@ def test_nodes_agree_on_a_plan(caplog):
     assert plans[0] == plans[1] == plans[2]
     assert plans[0]["logs"] == "folder0"
     assert plans[0]["port"] > port
-    assert caplog.messages == [], "asyncio reports errors of tasks that nobody awaits"
+    assert caplog.messages == [], "asyncio logs errors of tasks that were not awaited"
 
 
 @pytest.mark.parametrize(
@@ -92,16 +92,16 @@ def test_nodes_agree_on_a_plan(caplog):
         ({"node": 2, "nodes": 2}, "NODE_RANK=2 was given to two nodes"),
     ],
 )
-def test_nodes_with_different_settings_both_name_them(other, words):
-    shared = {"script": "x", "port": int(pick_port()), "timeout": 20}
-    first = Job(**{"devices": 2, "nodes": 2, "node": 0, **shared})
-    second = Job(**{"devices": 2, "nodes": 2, "node": 1, **shared, **other})
-    for outputs in open_all(first, second):
-        assert outputs.startswith(words)
+def test_both_nodes_name_their_different_settings(other, words):
+    common = {"script": "x", "port": int(pick_port()), "timeout": 20}
+    node_0 = Job(**{"devices": 2, "nodes": 2, "node": 0, **common})
+    node_1 = Job(**{"devices": 2, "nodes": 2, "node": 1, **common, **other})
+    for message in open_all(node_0, node_1):
+        assert message.startswith(words)
 
 
 def test_a_node_behind_a_dead_network_is_named():
-    """The system reports a TimeoutError for its connection, which in asyncio has other meanings."""
+    """The operating system raises a TimeoutError, which asyncio also uses for other things."""
     port = int(pick_port())
 
     async def run() -> list:
@@ -117,75 +117,75 @@ def test_a_node_behind_a_dead_network_is_named():
 
     lost = {"line": "node 1 (127.0.0.1) is gone: its launcher or host ended"}
     lost |= {"status": 1, "severity": 0}
-    first, _, third = asyncio.run(run())
-    assert first == third == [lost]
+    message_0, _, message_2 = asyncio.run(run())
+    assert message_0 == message_2 == [lost]
 
 
 def test_a_failure_on_one_node_ends_the_other_and_names_the_rank():
     nodes = launch_nodes("1", FAKE_WORKER, "1:kill")
-    (output, first), (_, second) = collect_outputs(nodes)
+    (output, errors_0), (_, errors_1) = collect_outputs(nodes)
     assert [node.returncode for node in nodes] == [1, 1]
-    assert first.splitlines()[-1].startswith("node 1: rank 1 was killed by SIGKILL; see ")
-    assert second.splitlines()[-1].startswith("rank 1 was killed by SIGKILL; see ")
+    assert errors_0.splitlines()[-1].startswith("node 1: rank 1 was killed by SIGKILL; see ")
+    assert errors_1.splitlines()[-1].startswith("rank 1 was killed by SIGKILL; see ")
     assert output == ""
 
 
-def test_a_node_that_is_gone_is_named():
+def test_a_killed_node_is_named():
     nodes = launch_nodes("1", FAKE_WORKER, "all:wait")
     deadline = time.monotonic() + 60
     while [len(list_processes(node)) for node in nodes] != [2, 1] and time.monotonic() < deadline:
         time.sleep(0.05)
     processes = [p for node in nodes for p in list_processes(node).values()]
     nodes[1].kill()
-    (_, first), _ = collect_outputs(nodes)
+    (_, errors_0), _ = collect_outputs(nodes)
     assert nodes[0].returncode == 1
-    assert first.splitlines()[-1].startswith("node 1 (127.0.0.1) is gone")
+    assert errors_0.splitlines()[-1].startswith("node 1 (127.0.0.1) is gone")
     assert not psutil.wait_procs(processes, timeout=10)[1]
 
 
 def test_both_nodes_restart_and_node_0_prints_the_result():
     nodes = launch_nodes("--restarts=1", "1", FAKE_WORKER, "0:fail")
-    (first, errors), (second, others) = collect_outputs(nodes)
-    assert [node.returncode for node in nodes] == [0, 0], errors + others
-    assert (first, second) == ('{"rank": 0}\n', "")
-    assert "restart 1 of 1" in errors
-    assert "restart 1 of 1" in others
-    assert "rank 1 of 2" in others, "a node shows its own first worker"
+    (output_0, errors_0), (output_1, errors_1) = collect_outputs(nodes)
+    assert [node.returncode for node in nodes] == [0, 0], errors_0 + errors_1
+    assert (output_0, output_1) == ('{"rank": 0}\n', "")
+    assert "restart 1 of 1" in errors_0
+    assert "restart 1 of 1" in errors_1
+    assert "rank 1 of 2" in errors_1, "a node shows the log of its lowest rank"
 
 
-def test_two_nodes_equal_one_with_two_devices(pair_args, pair_run, tmp_path):
+def test_two_nodes_train_the_weights_of_one_node_with_two_devices(pair_args, pair_run, tmp_path):
     nodes = launch_nodes("1", TRAIN, *pair_args, f"--run.out={tmp_path / 'run'}")
-    (first, errors), (second, others) = collect_outputs(nodes)
-    assert [node.returncode for node in nodes] == [0, 0], errors + others
-    assert json.loads(first.splitlines()[-1])["steps"] == 12
-    assert second == ""
+    (output_0, errors_0), (output_1, errors_1) = collect_outputs(nodes)
+    assert [node.returncode for node in nodes] == [0, 0], errors_0 + errors_1
+    assert json.loads(output_0.splitlines()[-1])["steps"] == 12
+    assert output_1 == ""
     assert_same_weights(pair_run[1]["checkpoint"], tmp_path / "run" / "epoch_002.ckpt")
 
 
 @pytest.mark.slow
-def test_a_rank_table_of_two_servers_trains_the_same(pair_args, pair_run, tmp_path):
+def test_a_job_by_rank_table_trains_the_same_weights(pair_args, pair_run, tmp_path):
     path = write_json(tmp_path / "hccl.json", build_rank_table())
     out = f"--run.out={tmp_path / 'run'}"
     nodes = launch_nodes(
         "1", TRAIN, *pair_args, out, NODES="", MASTER_ADDR="", RANK_TABLE_FILE=path
     )
-    (first, errors), (_, others) = collect_outputs(nodes)
-    assert [node.returncode for node in nodes] == [0, 0], errors + others
+    (output_0, errors_0), (_, errors_1) = collect_outputs(nodes)
+    assert [node.returncode for node in nodes] == [0, 0], errors_0 + errors_1
     assert_same_weights(pair_run[1]["checkpoint"], tmp_path / "run" / "epoch_002.ckpt")
 
 
 @pytest.fixture
 def hosts() -> Iterator[list]:
-    """Commands that run in two network namespaces, 10.99.0.1 and 10.99.0.2, with a cable between.
+    """Command prefixes for two connected network namespaces, 10.99.0.1 and 10.99.0.2.
 
     Skips the test if the system does not allow them.
     """
     sleepers = [subprocess.Popen(["unshare", "--net", "sleep", "600"]) for _ in range(2)]
     inside = [["nsenter", "--net", "--target", str(sleeper.pid)] for sleeper in sleepers]
-    first, second = (sleeper.pid for sleeper in sleepers)
     time.sleep(0.5)
     commands = [
-        f"ip link add end0 netns {first} type veth peer name end1 netns {second}",
+        f"ip link add end0 netns {sleepers[0].pid} type veth peer name end1 "
+        f"netns {sleepers[1].pid}",
         *(f"{' '.join(inside[k])} ip link set lo up" for k in (0, 1)),
         *(f"{' '.join(inside[k])} ip addr add 10.99.0.{k + 1}/24 dev end{k}" for k in (0, 1)),
         *(f"{' '.join(inside[k])} ip link set end{k} up" for k in (0, 1)),
@@ -203,7 +203,9 @@ def hosts() -> Iterator[list]:
 
 
 @pytest.mark.slow
-def test_two_hosts_train_the_same_and_end_after_a_cut_cable(hosts, pair_args, pair_run, tmp_path):
+def test_two_hosts_train_the_same_weights_and_end_after_a_cut_cable(
+    hosts, pair_args, pair_run, tmp_path
+):
     """Two network namespaces: all processes must have ended within 60 s of the cut."""
     arguments = ["1", TRAIN, *pair_args, "--run.save_steps=1"]
     for name, epochs in (("whole", 2), ("cut", 2000)):
@@ -220,21 +222,21 @@ def test_two_hosts_train_the_same_and_end_after_a_cut_cable(hosts, pair_args, pa
                 time.sleep(0.01)
             subprocess.run([*hosts[1], "ip", "link", "set", "end1", "down"], check=True)
             start_time = time.monotonic()
-        (_, first), (_, second) = collect_outputs(nodes)
+        (_, errors_0), (_, errors_1) = collect_outputs(nodes)
         if name == "whole":
-            assert [node.returncode for node in nodes] == [0, 0], first + second
+            assert [node.returncode for node in nodes] == [0, 0], errors_0 + errors_1
             assert_same_weights(pair_run[1]["checkpoint"], out / "epoch_002.ckpt")
     assert [node.returncode for node in nodes] == [1, 1]
-    print(f"all gone {time.monotonic() - start_time:.1f} s after the cut")
+    print(f"all ended {time.monotonic() - start_time:.1f} s after the cut")
     assert time.monotonic() - start_time < 60
-    assert first.splitlines()[-1].startswith("node 1 (10.99.0.2) is gone")
-    assert second.splitlines()[-1].startswith("node 0 (10.99.0.1) is gone")
+    assert errors_0.splitlines()[-1].startswith("node 1 (10.99.0.2) is gone")
+    assert errors_1.splitlines()[-1].startswith("node 0 (10.99.0.1) is gone")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_kill_on_one_of_two_nodes_changes_no_weight(pair_args, pair_run, tmp_path, victim):
-    """First without a restart: all processes must end soon. Then with one, which resumes."""
+    """Without a restart all processes end soon; with one restart the job resumes."""
     out = tmp_path / "run"
     arguments = ["1", TRAIN, *pair_args, "--run.save_steps=1", f"--run.out={out}"]
     for steps, restarts in ((2, 0), (5, 1)):
@@ -247,7 +249,7 @@ def test_a_kill_on_one_of_two_nodes_changes_no_weight(pair_args, pair_run, tmp_p
         start_time = time.monotonic()
         if not restarts:
             assert not psutil.wait_procs(processes, timeout=60)[1]
-            print(f"rank {victim} killed, all gone after {time.monotonic() - start_time:.1f} s")
+            print(f"rank {victim} killed, all ended after {time.monotonic() - start_time:.1f} s")
         outputs = collect_outputs(nodes)
         expected = [0, 0] if restarts else [1, 1]
         assert [node.returncode for node in nodes] == expected, outputs

@@ -10,44 +10,46 @@ import numpy as np
 import pytest
 
 from mvit_multi import dataset as mvit
-from mvit_multi.config import Config as MvitConfig
 from tests.helpers import read_result, read_weights, run_script, start_script
 from tsm import dataset as tsm
-from tsm.config import Config as TsmConfig
 from utils.config import ROOT, load_config
 from utils.data.packed.reader import LOCATIONS_FILE
 from utils.data.packed.shard_writer import choose_page_size
 from utils.data.synthetic.motion_videos import draw_sets
+from utils.networks import find_network
 from utils.runtime import Runtime
 from x3d import dataset as x3d
-from x3d.config import Config as X3dConfig
 
 SCRIPT = "scripts/data/pack_videos.py"
 
 
-def yaml_of(network_name: str) -> Path:
+def find_smoke_yaml(network_name: str) -> Path:
     return ROOT / network_name / "configs" / f"{network_name}_smoke.yaml"
 
 
-def pack_lists_of(root: Path, out: Path, *more: str, network_name: str = "tsm"):
-    return run_script(
-        SCRIPT, "--config_path", yaml_of(network_name), f"--data.root={root}", "--out", out, *more
-    )
+def run_packing(root: Path, out: Path, *more: str, network_name: str = "tsm"):
+    arguments = ["--config_path", find_smoke_yaml(network_name), f"--data.root={root}"]
+    return run_script(SCRIPT, *arguments, "--out", out, *more)
+
+
+def load_smoke_config(network_name: str, *settings: str):
+    config = find_network(network_name).config
+    return load_config(config, find_smoke_yaml(network_name), [*settings])
 
 
 @pytest.fixture(scope="module")
-def near(data_root, tmp_path_factory) -> Path:
-    """The synthetic lists in four shards, at a quality that gives the same results."""
-    out = tmp_path_factory.mktemp("near")
-    done = pack_lists_of(data_root, out, "--quality", "1", "--shards", "4")
+def pack(data_root, tmp_path_factory) -> Path:
+    """A pack of the synthetic lists in four shards, at a quality that keeps all results."""
+    out = tmp_path_factory.mktemp("pack")
+    done = run_packing(data_root, out, "--quality", "1", "--shards", "4")
     result = read_result(done)
     assert (result["videos"], result["bad"], result["shards"], result["packed"]) == (32, 0, 8, 32)
     assert result["psnr"]["median"] >= result["psnr"]["lowest"] > 40
     return out
 
 
-def test_mind_data_reads_the_shards(near, data_root):
-    files = [str(file) for file in sorted((near / "train.txt").glob("*.mindrecord"))]
+def test_mindspore_reads_the_shards_as_mindrecord(pack, data_root):
+    files = [str(file) for file in sorted((pack / "train.txt").glob("*.mindrecord"))]
     columns = ["path", "label", "frames", "video"]
     rows = ds.MindDataset(files, columns_list=columns, shuffle=False)
     listed = [line.rsplit(" ", 1) for line in (data_root / "train.txt").read_text().splitlines()]
@@ -59,7 +61,7 @@ def test_mind_data_reads_the_shards(near, data_root):
     assert result == {str(data_root / path): int(label) for path, label in listed}
 
 
-def test_pages_hold_the_largest_video_of_a_list():
+def test_a_page_holds_the_largest_video_of_a_list():
     assert choose_page_size([1000]) == choose_page_size([4_000_000]) == 2**25
     assert choose_page_size([1000, 5_000_000]) == 2**26
     assert choose_page_size([2**40]) == 2**28
@@ -67,65 +69,60 @@ def test_pages_hold_the_largest_video_of_a_list():
 
 def test_an_interrupted_packing_continues_to_the_same_result(data_root, tmp_path):
     options = ["--shards", "12", "--workers", "1"]
-    undisturbed = read_result(pack_lists_of(data_root, tmp_path / "whole", *options))
-    arguments = ["--config_path", yaml_of("tsm"), f"--data.root={data_root}"]
+    expected = read_result(run_packing(data_root, tmp_path / "whole", *options))
+    arguments = ["--config_path", find_smoke_yaml("tsm"), f"--data.root={data_root}"]
     process = start_script(SCRIPT, *arguments, "--out", tmp_path / "cut", *options)
-    first = tmp_path / "cut" / "train.txt"
+    folder = tmp_path / "cut" / "train.txt"
     deadline = time.monotonic() + 60
-    while not list(first.glob("*.mindrecord.json")):
+    while not list(folder.glob("*.mindrecord.json")):
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert not (first / "pack.json").exists(), "killed in the middle"
-    config = load_config(TsmConfig, yaml_of("tsm"), [f"data.packed={tmp_path / 'cut'}"])
+    assert not (folder / "pack.json").exists(), "killed before its end"
+    config = load_smoke_config("tsm", f"data.packed={tmp_path / 'cut'}")
     with pytest.raises(ValueError, match=r"data\.packed: .*train\.txt was not packed to its end"):
         tsm.read_records(config, "train")
-    resumed = read_result(pack_lists_of(data_root, tmp_path / "cut", *options))
-    assert 0 < resumed.pop("packed") < undisturbed.pop("packed") == 32
+    resumed = read_result(run_packing(data_root, tmp_path / "cut", *options))
+    assert 0 < resumed.pop("packed") < expected.pop("packed") == 32
     for key in ("videos", "bytes", "shards", "psnr"):
-        assert resumed[key] == undisturbed[key]
+        assert resumed[key] == expected[key]
     for name in ("train.txt", "test.txt"):
-        cut, whole = (
-            np.load(tmp_path / folder / name / LOCATIONS_FILE) for folder in ("cut", "whole")
-        )
-        np.testing.assert_array_equal(cut, whole)
+        paths = [tmp_path / run / name / LOCATIONS_FILE for run in ("cut", "whole")]
+        np.testing.assert_array_equal(*map(np.load, paths))
     assert not list((tmp_path / "cut").rglob("unfinished"))
 
 
-def test_damage_is_found_named_and_repaired(data_root, tmp_path):
-    """The start of a run finds a shard that was cut; --verify finds a changed byte."""
+def test_damage_is_detected_named_and_repaired(data_root, tmp_path):
+    """A run refuses a truncated shard; --verify detects a changed byte."""
     options = ["--codec", "jpeg", "--shards", "3"]
-    read_result(pack_lists_of(data_root, tmp_path, *options))
-    verified = read_result(pack_lists_of(data_root, tmp_path, "--verify"))
+    read_result(run_packing(data_root, tmp_path, *options))
+    verified = read_result(run_packing(data_root, tmp_path, "--verify"))
     assert (verified["videos"], verified["compared"]) == (32, 24)
     assert verified["psnr"]["lowest"] > 30
     shards = sorted((tmp_path / "train.txt").glob("*.mindrecord"))
     data = bytearray(shards[1].read_bytes())
-    positions = np.load(tmp_path / "train.txt" / LOCATIONS_FILE)
-    data[int(positions[positions["shard"] == 1]["offset"][0]) + 3000] ^= 1
+    locations = np.load(tmp_path / "train.txt" / LOCATIONS_FILE)
+    data[int(locations[locations["shard"] == 1]["offset"][0]) + 3000] ^= 1
     shards[1].write_bytes(data)
-    result = pack_lists_of(data_root, tmp_path, "--verify")
+    result = run_packing(data_root, tmp_path, "--verify")
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1].startswith("error: ")
     assert f"{shards[1]}: check sums differ" in result.stderr
     shards[1].write_bytes(data[:-100])
-    config = load_config(
-        TsmConfig, yaml_of("tsm"), [f"data.packed={tmp_path}", f"data.root={data_root}"]
-    )
-    with pytest.raises(
-        ValueError, match=rf"{shards[1]} has {len(data) - 100} of {len(data)} bytes"
-    ):
+    settings = [f"data.packed={tmp_path}", f"data.root={data_root}"]
+    config = load_smoke_config("tsm", *settings)
+    words = f"{shards[1]} has {len(data) - 100} of {len(data)} bytes"
+    with pytest.raises(ValueError, match=words):
         tsm.read_records(config, "train")
-    assert read_result(pack_lists_of(data_root, tmp_path, *options))["packed"] == 8, (
-        "one shard of three"
-    )
+    repaired = read_result(run_packing(data_root, tmp_path, *options))
+    assert repaired["packed"] == 8, "one shard of three"
     assert len(tsm.read_records(config, "train")) == 24
 
 
-def test_what_cannot_be_read_is_left_out(data_root, tmp_path):
-    """A scan finds one video missing; another is cut after the scan."""
+def test_unreadable_videos_are_left_out(data_root, tmp_path):
+    """A scan reports a missing video; another video is truncated after the scan."""
     root = tmp_path / "root"
     root.mkdir()
     (root / "videos").symlink_to(data_root / "videos")
@@ -133,15 +130,15 @@ def test_what_cannot_be_read_is_left_out(data_root, tmp_path):
     (root / "cut.mp4").write_bytes(whole)
     for name in ("train.txt", "test.txt"):
         (root / name).write_text((data_root / "test.txt").read_text() + "cut.mp4 3\nnone.mp4 1\n")
-    scan = ["--config_path", yaml_of("tsm"), f"--data.root={root}", "--out", tmp_path / "scan"]
-    read_result(run_script("scripts/data/check_videos.py", *scan))
+    scan = ["--config_path", find_smoke_yaml("tsm"), f"--data.root={root}"]
+    read_result(run_script("scripts/data/check_videos.py", *scan, "--out", tmp_path / "scan"))
     (root / "cut.mp4").write_bytes(whole[:3000])
     out = tmp_path / "out"
-    result = read_result(pack_lists_of(root, out, "--codec", "jpeg", "--bad", tmp_path / "scan"))
+    result = read_result(run_packing(root, out, "--codec", "jpeg", "--bad", tmp_path / "scan"))
     assert (result["videos"], result["bad"], result["packed"]) == (16, 4, 18)
     rows = (out / "train.txt" / "bad.tsv").read_text().splitlines()
     assert [row.split("\t")[:2] for row in rows] == [["9", "truncated"], ["10", "missing"]]
-    config = load_config(TsmConfig, yaml_of("tsm"), [f"data.packed={out}", f"data.root={root}"])
+    config = load_smoke_config("tsm", f"data.packed={out}", f"data.root={root}")
     assert len(tsm.read_records(config, "train")) == 8
     (root / "train.txt").write_text((data_root / "test.txt").read_text())
     with pytest.raises(ValueError, match=r"is not the list that .* was packed from"):
@@ -159,82 +156,78 @@ def test_what_cannot_be_read_is_left_out(data_root, tmp_path):
         (["--network", "resnet50"], "scripts/data/pack_images.py packs images"),
     ],
 )
-def test_user_errors_are_one_line(more, message, data_root, tmp_path):
+def test_a_user_error_is_one_line(more, message, data_root, tmp_path):
     network = "resnet50" if "resnet50" in more else "tsm"
-    done = pack_lists_of(data_root, tmp_path / "out", *more, network_name=network)
+    done = run_packing(data_root, tmp_path / "out", *more, network_name=network)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_a_pack_has_one_quality(near, data_root):
-    done = pack_lists_of(data_root, near, "--quality", "2", "--shards", "4")
+def test_a_pack_has_one_quality(pack, data_root):
+    done = run_packing(data_root, pack, "--quality", "2", "--shards", "4")
     assert done.returncode == 2
     assert "was begun with another quality (1, now 2)" in done.stderr
 
 
-def test_training_and_evaluation_need_only_the_pack(near, tiny_args, tiny_ckpt, tmp_path):
-    """Without videos and lists the scores are the same."""
+def test_training_and_evaluation_need_only_the_pack(pack, tiny_args, tiny_ckpt, tmp_path):
+    """The scores are the same without videos and lists."""
     arguments = [a for a in tiny_args if not str(a).startswith("--data.root")]
-    arguments += [f"--data.root={tmp_path / 'nothing'}", f"--data.packed={near}"]
+    arguments += [f"--data.root={tmp_path / 'nothing'}", f"--data.packed={pack}"]
     checkpoint = f"--checkpoint_path={tiny_ckpt}"
     results = read_result(run_script("tsm/eval.py", *arguments, checkpoint))
     expected = read_result(run_script("tsm/eval.py", *tiny_args, checkpoint))
     for key in ("top1", "top5", "videos"):
         assert results[key] == expected[key]
     out = f"--run.out={tmp_path / 'run'}"
-    result = read_result(
-        run_script("tsm/train.py", *arguments, out, "--train.epochs=1", "--train.warmup_epochs=0")
-    )
+    short = ["--train.epochs=1", "--train.warmup_epochs=0"]
+    result = read_result(run_script("tsm/train.py", *arguments, out, *short))
     assert (result["epochs"], result["steps"]) == (1, 6)
 
 
 @pytest.mark.slow
-def test_two_workers_on_a_pack_equal_one_with_twice_the_batch(near, tiny_args, pair_args, tmp_path):
+def test_two_workers_on_a_pack_equal_one_with_twice_the_batch(pack, tiny_args, pair_args, tmp_path):
     """Each rank reads two of four shards."""
-    settings = [f"--data.packed={near}", f"--data.root={tmp_path / 'nothing'}"]
+    settings = [f"--data.packed={pack}", f"--data.root={tmp_path / 'nothing'}"]
     out = [f"--run.out={tmp_path / name}" for name in ("pair", "alone")]
     frozen = "--train.batch_norm=frozen"
     script = "scripts/run_distribute_train.sh"
     done = run_script(script, "tsm", "2", *pair_args[1:], *settings, out[0])
-    pair, alone = (
+    both, alone = (
         read_result(done),
         read_result(run_script("tsm/train.py", *tiny_args, *settings, frozen, out[1])),
     )
     assert "ranks share" not in done.stderr
-    first, second = read_weights(pair["checkpoint"]), read_weights(alone["checkpoint"])
-    for name, value in first.items():
-        np.testing.assert_allclose(value, second[name], rtol=1e-3, atol=1e-5, err_msg=name)
+    result, expected = read_weights(both["checkpoint"]), read_weights(alone["checkpoint"])
+    for name, value in result.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
-def rows_of(network_name, config, count: int = 4) -> dict[tuple, tuple]:
-    """{(sample, epoch): row} of the first `count` samples of the sequence; 0: an epoch."""
-    records = network_name.read_records(config, "train")
-    order = network_name.build_train_sampler(config, records, Runtime())
-    source = network_name.TrainSource(records, config, order, 1, 0)
-    return {order.sample_at(k): source[k] for k in range(count or order.samples_per_epoch)}
+def read_rows(network, config, count: int = 4) -> dict[tuple, tuple]:
+    """{(sample, epoch): row} of the first `count` samples of a run; 0 is a whole epoch."""
+    records = network.read_records(config, "train")
+    sampler = network.build_train_sampler(config, records, Runtime())
+    source = network.TrainSource(records, config, sampler, 1, 0)
+    return {sampler.sample_at(k): source[k] for k in range(count or sampler.samples_per_epoch)}
 
 
-@pytest.mark.parametrize(("network_name", "kind"), [(tsm, TsmConfig), (x3d, X3dConfig)])
-def test_a_sample_has_the_same_crop_from_the_pack(network_name, kind, near, data_root, tmp_path):
-    """Frames, crop and flip are a function of seed, epoch and sample only."""
-    name = network_name.__name__.partition(".")[0]
+@pytest.mark.parametrize("dataset", [tsm, x3d])
+def test_a_sample_has_the_same_crop_from_the_pack(dataset, pack, data_root, tmp_path):
+    """Frames, crop and flip depend on seed, epoch and sample only."""
+    name = dataset.__name__.partition(".")[0]
     lists = ["data.train_list=train.txt", "data.test_list=test.txt", f"data.root={data_root}"]
-    plain = load_config(kind, yaml_of(name), [*lists, "data.batch=4"])
-    packed = load_config(kind, yaml_of(name), [*lists, "data.batch=4", f"data.packed={near}"])
-    expected, result = rows_of(network_name, plain, 0), rows_of(network_name, packed)
+    plain = load_smoke_config(name, *lists, "data.batch=4")
+    packed = load_smoke_config(name, *lists, "data.batch=4", f"data.packed={pack}")
+    expected, result = read_rows(dataset, plain, 0), read_rows(dataset, packed)
     for key, (clip, label) in result.items():
         assert label == expected[key][1]
         assert np.abs(clip.astype(int) - expected[key][0]).mean() < 3
-    views = [
-        network_name.EvalVideos(network_name.read_records(c, "test"), c, Runtime())
-        for c in (plain, packed)
-    ]
-    by_label = [
-        {int(label): clips for clips, label, _ in map(source.__getitem__, range(8))}
-        for source in views
-    ]
+    by_label = []
+    for config in (plain, packed):
+        source = dataset.EvalVideos(dataset.read_records(config, "test"), config, Runtime())
+        rows = map(source.__getitem__, range(8))
+        by_label.append({int(label): clips for clips, label, _ in rows})
     for label, clips in by_label[0].items():
         assert np.abs(clips.astype(int) - by_label[1][label]).mean() < 3
 
@@ -242,19 +235,14 @@ def test_a_sample_has_the_same_crop_from_the_pack(network_name, kind, near, data
 def test_several_data_sets_are_packed_and_mixed(tmp_path):
     root = tmp_path / "sets"
     draw_sets(root, train_per_motion=2, test_per_motion=1, seed=1)
-    done = read_result(
-        pack_lists_of(root, tmp_path / "packed", "--quality", "1", network_name="mvit_multi")
-    )
-    settings = [
-        f"data.root={tmp_path / 'gone'}",
-        f"data.packed={tmp_path / 'packed'}",
-        "data.batch=2",
-    ]
-    settings += ["data.dataset_repeats=2", "data.rand_augment="]
-    packed = load_config(MvitConfig, yaml_of("mvit_multi"), settings)
-    plain = load_config(MvitConfig, yaml_of("mvit_multi"), [f"data.root={root}", *settings[2:]])
-    expected, result = rows_of(mvit, plain, 0), rows_of(mvit, packed)
-    assert done["bad"] == 0
+    options = ["--quality", "1"]
+    done = run_packing(root, tmp_path / "packed", *options, network_name="mvit_multi")
+    settings = [f"data.root={tmp_path / 'none'}", f"data.packed={tmp_path / 'packed'}"]
+    settings += ["data.batch=2", "data.dataset_repeats=2", "data.rand_augment="]
+    packed = load_smoke_config("mvit_multi", *settings)
+    plain = load_smoke_config("mvit_multi", f"data.root={root}", *settings[2:])
+    expected, result = read_rows(mvit, plain, 0), read_rows(mvit, packed)
+    assert read_result(done)["bad"] == 0
     for key, (clip, target) in result.items():
         np.testing.assert_array_equal(target[:, :2], expected[key][1][:, :2])
         assert np.abs(clip.astype(int) - expected[key][0]).mean() < 3

@@ -1,4 +1,4 @@
-"""The zoo as an installed package: what the wheel holds, and its commands in an empty folder."""
+"""The installed package: files of the wheel, and its commands in an empty folder."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ TSM += ["--train.epochs=1", "--train.warmup_epochs=0"]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """Built from a copy: setuptools leaves its notes beside the sources."""
+    """A wheel built from a copy, because setuptools writes files beside the sources."""
     pytest.importorskip("setuptools")
     pytest.importorskip("wheel")
     copy, folder = tmp_path_factory.mktemp("copy") / "zoo", tmp_path_factory.mktemp("wheel")
@@ -43,7 +43,7 @@ def wheel(tmp_path_factory) -> Path:
     return next(folder.glob("*.whl"))
 
 
-def test_the_wheel_holds_the_code_and_the_yamls_under_one_name(wheel):
+def test_the_wheel_contains_code_and_yamls_in_one_package(wheel):
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
     files = {
@@ -58,20 +58,19 @@ def test_the_wheel_holds_the_code_and_the_yamls_under_one_name(wheel):
     assert inside == {f"{NAME}/{path.relative_to(ROOT)}" for path in expected}
 
 
-def test_the_package_asks_for_what_requirements_txt_lists(wheel):
-    """decord aside, which is an extra of the package."""
+def test_the_package_requires_the_packages_of_requirements_txt(wheel):
+    """Except decord, which is an extra of the package."""
     with zipfile.ZipFile(wheel) as file:
         (name,) = [name for name in file.namelist() if name.endswith("/METADATA")]
-        messages = message_from_bytes(file.read(name)).get_all("Requires-Dist")
+        requirements = message_from_bytes(file.read(name)).get_all("Requires-Dist")
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     listed = {str(Requirement(line)) for line in lines if line and not line.startswith("#")}
-    asked = {str(Requirement(line)) for line in messages if "extra ==" not in line}
-    assert {line for line in listed if not line.startswith("decord")} == asked
+    required = {str(Requirement(line)) for line in requirements if "extra ==" not in line}
+    assert {line for line in listed if not line.startswith("decord")} == required
 
 
-def test_without_a_checkout_data_and_results_lie_in_the_current_folder(
-    tmp_path, monkeypatch, capsys
-):
+def test_an_installed_package_uses_the_current_folder(tmp_path, monkeypatch, capsys):
+    """Data and results are in the current folder; yamls are those of the package."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(config, "ROOT", tmp_path / NAME)
     yaml = Path("tsm/configs/tsm_smoke.yaml")
@@ -81,19 +80,22 @@ def test_without_a_checkout_data_and_results_lie_in_the_current_folder(
     cfg = config.load_config(Config, config.find_yaml(yaml))
     assert cfg.data.root == tmp_path / "data" / "synthetic"
     assert cfg.run.out == tmp_path / "out" / "tsm_smoke"
-    messages = f"reading {tmp_path / NAME / yaml}, of the installed package\n"
-    assert capsys.readouterr().err == messages
+    message = f"reading {tmp_path / NAME / yaml}, of the installed package\n"
+    assert capsys.readouterr().err == message
     (tmp_path / "mine.yaml").touch()
     config.find_yaml(Path("mine.yaml"))
     assert capsys.readouterr().err == ""
 
 
 def install(target: Path, folder: Path, *options: str) -> Path:
-    """A new environment that also sees this one's packages; its folder of commands."""
+    """Installs into a new environment, which can import the packages of this one.
+
+    Returns its folder of commands.
+    """
     venv.create(folder, with_pip=False)
     (site,) = folder.glob("lib/python*/site-packages")
-    here = [path for path in sys.path if path.endswith("site-packages")]
-    (site / "seen.pth").write_text("".join(f"{path}\n" for path in here))
+    paths = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "parent.pth").write_text("".join(f"{path}\n" for path in paths))
     command = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps"]
     subprocess.run([*map(str, [*command, *options, target])], check=True, timeout=120)
     return folder / "bin"
@@ -101,7 +103,7 @@ def install(target: Path, folder: Path, *options: str) -> Path:
 
 @pytest.mark.slow
 def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
-    """Draw, train, evaluate, by one device and two; nothing is written beside the code."""
+    """They synthesize, train and evaluate on one and two devices; the code folder is unchanged."""
     commands, empty = install(wheel, tmp_path / "venv"), tmp_path / "empty"
     empty.mkdir()
     (code,) = (tmp_path / "venv").glob(f"lib/python*/site-packages/{NAME}")
@@ -123,15 +125,15 @@ def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
     checkpoint = run("train", "tsm", *TSM)["checkpoint"]
     assert Path(checkpoint) == empty / "out" / "tsm_smoke" / "epoch_001.ckpt"
     assert run("eval", "tsm", *TSM, "--checkpoint_path", checkpoint)["videos"] == 8
-    two = run("launch", "2", "tsm/eval.py", *TSM, "--checkpoint_path", checkpoint)
-    assert two["videos"] == 8
+    result = run("launch", "2", "tsm/eval.py", *TSM, "--checkpoint_path", checkpoint)
+    assert result["videos"] == 8
     assert (empty / "out" / "logs").is_dir()
     assert files() == before
 
 
 @pytest.mark.slow
 def test_an_editable_installation_runs_the_checkout(tmp_path):
-    """From any folder; what is edited in the checkout is what runs next."""
+    """Commands run from any folder; edits of the checkout take effect."""
     pytest.importorskip("setuptools")
     copy_checkout(tmp_path / "zoo")
     options = "--no-build-isolation", "--editable"
@@ -154,7 +156,7 @@ def test_an_editable_installation_runs_the_checkout(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_installed_command_tells_what_it_misses(wheel, tmp_path):
+def test_an_installed_command_names_a_missing_or_unknown_network(wheel, tmp_path):
     commands = install(wheel, tmp_path / "venv")
     for arguments, words in (([], "mvit_multi, resnet50, tsm, x3d"), (["tms"], "not tms")):
         command = [str(commands / "zoo"), "train", *arguments]

@@ -1,4 +1,4 @@
-"""The planner with the execution order of a dry run: AllReduces start at the planned positions."""
+"""Plans by the execution order of a dry run: AllReduces start at the planned positions."""
 
 import csv
 import json
@@ -25,9 +25,9 @@ MISSING = stub_libraries.explain_missing()
 needs_dry_run = pytest.mark.skipif(bool(MISSING), reason=MISSING or "a dry run is possible")
 CONFIG, CHIP = ROOT / "tsm" / "configs" / "tsm_smoke.yaml", "ascend910b"
 NETWORK = ["--bandwidth=0.01", "--latency=20", "--topology=64x4", "--run.cluster={tflops: 0.02}"]
-# Of the backward kernels: 2 of TSM's 226. MindSpore 2.10 has the same order with and without fused
-# AllReduces; the tolerance is for one that moves a kernel past an AllReduce. Neighbouring segments
-# are more than twice as far apart.
+# A fraction of the backward kernels: 2 of the 226 of TSM. MindSpore 2.10 has the same order with
+# and without fused AllReduces; another version may move a kernel past an AllReduce. Segments differ
+# by more than twice the tolerance.
 TOLERANCE = 0.01
 
 
@@ -43,9 +43,8 @@ def folder(tmp_path_factory) -> Path:
     """The folder of a plan of the smoke recipe for 8 devices, in the order of a dry run."""
     folder = tmp_path_factory.mktemp("planned")
     arguments = ["--config_path", CONFIG, "--run.amp=O2", f"--out={folder}", *NETWORK]
-    result = run_json(
-        "scripts/analysis/plan_allreduce.py", *arguments, f"--devices={RANKS}", f"--chip={CHIP}"
-    )
+    arguments += [f"--devices={RANKS}", f"--chip={CHIP}"]
+    result = run_json("scripts/analysis/plan_allreduce.py", *arguments)
     (folder / "split.yaml").write_text(result["yaml"])
     return folder
 
@@ -53,8 +52,8 @@ def folder(tmp_path_factory) -> Path:
 def read_plan(folder: Path) -> list[Segment]:
     """The segments of the best split, in the order in which they are sent.
 
-    A segment that waits for the channel is still queued when it is complete: `ready` counts, not
-    `begin`.
+    The position is that of `ready`, when the AllReduce is queued; `begin` includes the wait for the
+    channel.
     """
     profile = json.loads((folder / "gradients.json").read_text())
     forward, step = profile["forward_seconds"], profile["step_seconds"]
@@ -82,7 +81,7 @@ def simulate_plan(folder: Path) -> list[Segment]:
     ]
 
 
-def agree(planned: list[Segment], started: list[Segment]) -> bool:
+def is_same_plan(planned: list[Segment], started: list[Segment]) -> bool:
     """Whether each segment has an AllReduce of its gradients at its position."""
     return len(planned) == len(started) and all(
         plan.tensors == start.tensors and abs(plan.position - start.position) <= TOLERANCE
@@ -102,15 +101,15 @@ def test_gradients_of_the_last_layers_are_complete_first(folder):
 @pytest.mark.slow
 @needs_dry_run
 def test_every_planned_segment_starts_at_its_planned_position(folder):
-    """The last AllReduce carries the metrics and the overflow flag. Another order disagrees."""
+    """The last AllReduce has the metrics and the overflow flag. Other orders are not accepted."""
     planned, started = read_plan(folder), simulate_plan(folder)
     assert len(planned) > 2
-    assert agree(planned, started[:-1]), (planned, started)
+    assert is_same_plan(planned, started[:-1]), (planned, started)
     assert started[-1] == (1.0, 1)
     assert np.diff([plan.position for plan in planned]).min() > 2 * TOLERANCE
-    assert not agree(planned[::-1], started[:-1])
-    turned = [Segment(1 - plan.position, plan.tensors) for plan in planned]
-    assert not agree(turned, started[:-1])
+    assert not is_same_plan(planned[::-1], started[:-1])
+    mirrored = [Segment(1 - plan.position, plan.tensors) for plan in planned]
+    assert not is_same_plan(mirrored, started[:-1])
 
 
 def save_graph(folder: Path, gradients: dict[int, int]) -> None:
@@ -122,9 +121,8 @@ def save_graph(folder: Path, gradients: dict[int, int]) -> None:
     kernels.append("Default/AllReduce-op0")
     nodes = [(i + 1, f"{scope}-op{9 - i}") for i in gradients] + [(0, kernels[-1])]
     for index, name in nodes:
-        graph += [
-            f'  %5(new_grad) = AllReduce(%4) primitive_attrs: {{op: "sum", index: I64({index})}}'
-        ]
+        attributes = f'{{op: "sum", index: I64({index})}}'
+        graph += [f"  %5(new_grad) = AllReduce(%4) primitive_attrs: {attributes}"]
         graph += ["      : (Tensor) -> (Tensor)", f"      # Fullname with scope: ({name})"]
     (folder / "graph_build_0_0001.ir").write_text("\n".join(graph))
     rows = [f'"{i}","{name}","0","0","","",""' for i, name in enumerate(kernels)]
@@ -142,15 +140,15 @@ def test_a_gradient_is_complete_before_its_all_reduce(tmp_path):
         result.locate_gradients(["a.w", "b.w", "c.w", "d.w"])
 
 
-def test_an_order_gets_the_times_of_the_counted_step_and_is_read_back(tmp_path):
+def test_a_profile_by_order_has_the_counted_times_and_is_read_back(tmp_path):
     names, sizes = ["a.w", "b.w"], [4, 4]
     layers = [LayerCost(name, "dense", 1, 1, 1, 1) for name in "ab"]
     counted = count_backward(names, sizes, layers, 1, Cluster(step_seconds=3.0))
     result = time_positions({"a.w": 1.0, "b.w": 0.25}, counted, CHIP)
     np.testing.assert_allclose(result.ready, [3.0, 1.5])
     write_backward(tmp_path / "gradients.json", result, 16, CHIP)
-    again = read_backward(tmp_path / "gradients.json", names, sizes)
-    np.testing.assert_array_equal(again.ready, result.ready)
-    assert again.source.startswith("in the order of a dry run for ascend910b")
+    loaded = read_backward(tmp_path / "gradients.json", names, sizes)
+    np.testing.assert_array_equal(loaded.ready, result.ready)
+    assert loaded.source.startswith("in the order of a dry run for ascend910b")
     with pytest.raises(ValueError, match="--chip ascend910b: b.w is trained either"):
         time_positions({"a.w": 1.0}, counted, CHIP)

@@ -1,4 +1,4 @@
-"""The planner's commands, from a measured profile to the yaml line; predictions of known runs."""
+"""Commands of the AllReduce planner, and its predictions of published and measured runs."""
 
 import csv
 import json
@@ -23,52 +23,52 @@ SLOW += ["--run.cluster={tflops: 0.0002, jitter: 0.03}"]
 
 
 @pytest.fixture(scope="module")
-def planned(tiny_args, tmp_path_factory):
+def plan(tiny_args, tmp_path_factory):
     """A plan of the tiny network for 8 and 64 devices of a slow network; its folder."""
     folder = tmp_path_factory.mktemp("plan")
     split = "--run.all_reduce=[layer2]"
     return run_json(PLAN, *tiny_args, "--devices=8,64", *SLOW, split, f"--out={folder}"), folder
 
 
-def test_the_best_split_is_at_least_as_good_as_the_others(planned):
-    result, _ = planned
+def test_the_best_split_is_at_least_as_good_as_the_others(plan):
+    result, _ = plan
     for results in result["devices"].values():
         assert set(results) == {"best", "one segment", "yaml's own", "one a layer"}
-        least = min(each["exposed_ms"] for each in results.values() if each["segments"] <= 8)
+        least = min(row["exposed_ms"] for row in results.values() if row["segments"] <= 8)
         assert results["best"]["exposed_ms"] == least
     best, one = (result["devices"]["64"][name] for name in ("best", "one segment"))
     assert best["exposed_ms"] < 0.8 * one["exposed_ms"]
     assert best["segments"] > 1
 
 
-def test_the_yaml_line_is_read_back_as_the_same_split(planned, tiny_args):
-    result, folder = planned
-    asked = yaml.safe_load(result["yaml"])["run"]["all_reduce"]
+def test_the_printed_yaml_line_gives_the_same_split(plan, tiny_args):
+    result, folder = plan
+    ends = yaml.safe_load(result["yaml"])["run"]["all_reduce"]
     rows = list(csv.DictReader((folder / "plan.csv").read_text().splitlines()))
     best = [row for row in rows if (row["devices"], row["split"]) == ("64", "best")]
-    assert len(asked) == len(best) - 1
+    assert len(ends) == len(best) - 1
     assert sum(int(row["tensors"]) for row in best) == 62
-    split = f"--run.all_reduce=[{', '.join(asked)}]"
+    split = f"--run.all_reduce=[{', '.join(ends)}]"
     arguments = [*tiny_args, "--devices=64", *SLOW, split, f"--out={folder / 'again'}"]
     again = run_json(PLAN, *arguments)["devices"]["64"]
     assert again["yaml's own"] == again["best"]
 
 
-def test_a_plan_leaves_a_table_and_two_pictures(planned):
-    _, folder = planned
+def test_a_plan_writes_a_table_and_two_pictures(plan):
+    _, folder = plan
     assert {path.name for path in folder.iterdir()} >= {"plan.csv", "timeline.png", "scaling.png"}
     for name in ("timeline.png", "scaling.png"):
         assert (folder / name).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.mark.slow
-def test_a_measured_profile_takes_the_place_of_counts(tiny_args, tmp_path):
+def test_a_plan_uses_a_measured_profile(tiny_args, tmp_path):
     path = tmp_path / "profile.json"
     run_json(PROFILE, *tiny_args, f"--out={path}", "--points=1", "--repeats=3")
     result = json.loads(path.read_text())
     ready = list(result["ready_seconds"].values())
     assert 0 < result["forward_seconds"] <= min(ready) <= max(ready) <= result["step_seconds"]
-    assert ready[0] == max(ready), "the first layer's gradients are the last"
+    assert ready[0] == max(ready), "gradients of the first layer are complete last"
     done = run_script(PLAN, *tiny_args, "--devices=8", f"--profile={path}", f"--out={tmp_path}")
     assert f"measured, {path}" in done.stdout
     assert f"a step of {1e3 * result['step_seconds']:.1f} ms" in done.stdout
@@ -90,19 +90,18 @@ def test_a_measured_profile_takes_the_place_of_counts(tiny_args, tmp_path):
         ("--run.cluster={speed: 1}", "unknown setting run.cluster.speed; nearest:"),
     ],
 )
-def test_a_wrong_option_is_an_error(tiny_args, option, words):
-    parser = cli.Parser("", list_settings(Config), plan_allreduce.main)
-
-    def plan() -> None:
+def test_a_wrong_option_is_a_user_error(tiny_args, option, words):
+    def run_plan() -> None:
+        parser = cli.Parser("", list_settings(Config), plan_allreduce.main)
         path, settings, options = parser.parse([*tiny_args, "--devices=8", option])
         plan_allreduce.main(find_network("tsm"), load_config(Config, path, settings), **options)
 
     with pytest.raises(ValueError, match=re.escape(words)):
-        plan()
+        run_plan()
 
 
 def test_control_characters_in_a_profile_are_escaped(tiny_args, tmp_path, capsys):
-    """And `$` in it is no mathematical formula in the title of the plot."""
+    """The title of the plot shows `$` as text, not as a formula."""
     cfg = load_config(Config, Path(tiny_args[1]), [word[2:] for word in tiny_args[2:]])
     ready = {weight.name: 2.0 for weight in TSM(**cfg.model_arguments()).trainable_params()}
     times = {"forward_seconds": 1.0, "ready_seconds": ready, "step_seconds": 3.0}
@@ -117,14 +116,13 @@ def test_control_characters_in_a_profile_are_escaped(tiny_args, tmp_path, capsys
 
 def test_a_profile_and_a_chip_exclude_each_other(tiny_args):
     cfg = load_config(Config, Path(tiny_args[1]), [])
+    options = {"devices": [8], "chip": "ascend910b", "profile": Path("a.json")}
     with pytest.raises(ValueError, match="--chip and --profile exclude each other"):
-        plan_allreduce.main(
-            find_network("tsm"), cfg, devices=[8], chip="ascend910b", profile=Path("a.json")
-        )
+        plan_allreduce.main(find_network("tsm"), cfg, **options)
 
 
-def test_published_results_are_predicted():
-    """Within what the document claims; published numbers from the two sources it names."""
+def test_predictions_agree_with_published_results():
+    """Within the errors that the document states; it names the two sources."""
     result = run_json("benchmarks/scaling/predict_scaling.py")
     for row in result["efficiency"]:
         if "FP32" in row["run"]:
@@ -134,15 +132,15 @@ def test_published_results_are_predicted():
             assert row["published"] == pytest.approx(0.823, abs=5e-4)
     less, more = result["ratios"]["I3D 3x3x3"][0], result["ratios"]["I3D 3x1x1"][0]
     assert less == pytest.approx(1.6, abs=0.05)
-    assert more == pytest.approx(2.43, abs=0.05), "published is 2.9: the document says so"
+    assert more == pytest.approx(2.43, abs=0.05), "published is 2.9, as the document states"
     assert result["networks"] == {"TSM 8f": 32.7, "I3D 3x3x3": 40.8, "I3D 3x1x1": 33.1}
     assert result["frame_ms"] == pytest.approx(2.66, abs=0.01)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(netns.explain_missing()), reason=netns.explain_missing() or "permitted")
-def test_steps_over_a_slow_network_are_predicted(tiny_args):
-    """Two hosts, 50 Mb/s: the network takes most of the step."""
+def test_predictions_agree_with_measured_steps_over_a_slow_network(tiny_args):
+    """Two hosts are connected by 50 Mb/s, which takes most of a step."""
     arguments = [*tiny_args, "--model.first_width=16", "--rate=50mbit", "--steps=9"]
     result = run_json("benchmarks/scaling/measure_scaling.py", *arguments)
     assert [row["segments"] for row in result["steps"]] == [1, 2, 4]

@@ -1,7 +1,7 @@
 """Every `nn` and `ops` name that the networks use is documented for Ascend, GPU and CPU.
 
-Primitives of `mindspore.ops.auto_generate` have no such documentation: GENERATED has a reason for
-each. tests/test_dry_run.py checks the compiled kernels.
+Primitives of `mindspore.ops.auto_generate` are not documented; GENERATED has the reason for each.
+tests/test_dry_run.py checks the compiled kernels.
 """
 
 import ast
@@ -21,22 +21,22 @@ REASONS = {
     "nn.SequentialCell": "a container",
     "nn.Optimizer": "a base class, named in annotations",
     "nn.DistributedGradReducer": "runs on every back end with a collective library",
-    "ops.AllReduce": "Ascend and GPU in the text; runs on CPU under msrun, as tests here do",
+    "ops.AllReduce": "documented for Ascend and GPU; tests run it on CPU under msrun",
     "ops.HyperMap": "a composite of the compiler, no operator",
     "ops.partial": "a composite of the compiler, no operator",
 }
 # Imported from mindspore.ops.auto_generate: devices and reason. Other devices use several kernels
 # instead.
 GENERATED = {
-    "BatchNormExt": "Ascend: one kernel forward and one backward, of two each",
+    "BatchNormExt": "Ascend: one kernel forward and one backward, not two",
     "ConstantPadND": "Ascend: crops and pads in one kernel",
-    "GeluExt": "Ascend: one kernel, of six",
+    "GeluExt": "Ascend: one kernel, not six",
     "LayerNormExt": "Ascend: takes float16 with float32 weights",
-    "LinalgVectorNorm": "Ascend: one kernel an array, of three",
+    "LinalgVectorNorm": "Ascend: one kernel an array, not three",
     "MeanExt": "Ascend: a float32 mean of float16 in one kernel",
-    "InplaceMul": "decays a weight in one kernel; elsewhere AdamWeightDecay does",
-    "NPUClearFloatStatusV2": "Ascend 910A: its flags of overflow",
-    "SplitWithSize": "all: ops.split is a loop, which nests too deeply for hundreds of arrays",
+    "InplaceMul": "decays a weight in one kernel; AdamWeightDecay does on other devices",
+    "NPUClearFloatStatusV2": "Ascend 910A: clears its overflow flags",
+    "SplitWithSize": "all: ops.split is a loop, which is nested too deeply for hundreds of arrays",
 }
 TREES = [
     ast.parse(path.read_text())
@@ -54,23 +54,23 @@ USED = {
 }
 
 
-def documented_devices(name: str) -> set[str]:
-    """The devices of "Supported Platforms", also if another function's documentation names them."""
+def read_documented_devices(name: str) -> set[str]:
+    """The devices of "Supported Platforms", also of a function that the documentation refers to."""
     module, _, attribute = name.partition(".")
     documentation = inspect.getdoc(getattr({"nn": nn, "ops": ops}[module], attribute)) or ""
     result = re.search(r"Supported Platforms:\s*\n(.*)", documentation)
     other = re.search(r"Refer to :func:`mindspore\.((?:nn|ops)\.\w+)`", documentation)
     if other and not result:
-        return documented_devices(other[1])
+        return read_documented_devices(other[1])
     return set(re.findall(r"``(\w+)``", result[1])) if result else set()
 
 
 @pytest.mark.parametrize("name", sorted(USED))
 def test_an_operator_is_documented_for_every_device(name):
-    assert documented_devices(name) >= {"Ascend", "GPU", "CPU"} or name in REASONS
+    assert read_documented_devices(name) >= {"Ascend", "GPU", "CPU"} or name in REASONS
 
 
-def test_every_reason_is_of_a_name_in_use():
+def test_every_reason_names_an_operator_in_use():
     assert set(REASONS) <= USED
 
 

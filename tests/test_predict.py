@@ -1,9 +1,9 @@
-"""scripts/predict.py: the scores of an evaluation, windows, streams, pictures, mistakes."""
+"""scripts/predict.py: scores, windows, streams, pictures, class names and user errors."""
 
 import csv
-import importlib
 import json
 import os
+import runpy
 import shutil
 import signal
 import subprocess
@@ -52,21 +52,21 @@ TINY["mvit_multi"].append("model.dim=8")
 ONLINE = ["--model.online=true", "--data.segments=4"]
 
 
-def load(arguments: list, more: list = (), network: str = "tsm"):
+def load_toy_config(arguments: list, more: list = (), network: str = "tsm"):
     overrides = [word[2:] for word in [*arguments[2:], *more]]
     config = find_network(network).config
     return load_config(config, Path(arguments[1]), overrides)
 
 
-def save(cfg, path: Path, network: str = "tsm") -> Path:
-    """A checkpoint of the network of `cfg` whose scores lie apart."""
+def save_checkpoint(cfg, path: Path, network: str = "tsm") -> Path:
+    """Saves a checkpoint of the network of `cfg` whose scores differ between classes."""
     net = find_network(network).model.build_network(**cfg.model_arguments())
     load_weights(net, build_state_dict({}, net), find_network(network))
     checkpoint.save(path, checkpoint.weights_of(net))
     return path
 
 
-def predictor(cfg, network: str, path: Path, out: Path, **settings) -> Predictor:
+def build_predictor(cfg, network: str, path: Path, out: Path, **settings) -> Predictor:
     prediction = find_network(network).predict
     heads = prediction.build_heads(cfg)
     assign_class_names(heads, "")
@@ -77,18 +77,21 @@ def predictor(cfg, network: str, path: Path, out: Path, **settings) -> Predictor
     return Predictor(net, heads, lambda p: prediction.open_source(p, cfg), out, top, **settings)
 
 
-def by_label(entries: list) -> list:
+def order_by_label(entries: list) -> list:
     return [entry["probability"] for entry in sorted(entries, key=lambda e: e["label"])]
 
 
 @pytest.fixture(scope="module")
-def filled(tiny_args, tmp_path_factory) -> Path:
-    return save(load(tiny_args), tmp_path_factory.mktemp("filled") / "net.ckpt")
+def weights(tiny_args, tmp_path_factory) -> Path:
+    return save_checkpoint(
+        load_toy_config(tiny_args), tmp_path_factory.mktemp("weights") / "net.ckpt"
+    )
 
 
 @pytest.fixture(scope="module")
-def online(tiny_args, tmp_path_factory) -> Path:
-    return save(load(tiny_args, ONLINE), tmp_path_factory.mktemp("online") / "net.ckpt")
+def online_weights(tiny_args, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("online") / "net.ckpt"
+    return save_checkpoint(load_toy_config(tiny_args, ONLINE), path)
 
 
 @pytest.fixture(scope="module")
@@ -97,15 +100,17 @@ def videos(data_root) -> list:
 
 
 @pytest.mark.parametrize("network", ["tsm", "x3d"])
-def test_scores_are_those_of_an_evaluation(network, tiny_args, data_root, tmp_path):
-    """The same views, one compilation for videos of different lengths."""
+def test_a_prediction_gives_the_scores_of_an_evaluation(network, tiny_args, data_root, tmp_path):
+    """The views are the same, and videos of different lengths need one compilation."""
     if network == "x3d":
         config = ROOT / "x3d" / "configs" / "x3d_smoke.yaml"
         tiny_args = ["", config, f"--data.root={data_root}", *(f"--{word}" for word in TINY["x3d"])]
-    cfg = load(tiny_args, network=network)
+    cfg = load_toy_config(tiny_args, network=network)
     dataset = find_network(network).dataset
     rows = dataset.EvalVideos(dataset.read_records(cfg, "test"), cfg, Runtime())
-    result = predictor(cfg, network, save(cfg, tmp_path / "net.ckpt", network), tmp_path)
+    result = build_predictor(
+        cfg, network, save_checkpoint(cfg, tmp_path / "net.ckpt", network), tmp_path
+    )
     for index in (0, 3):
         views, _, valid = rows[index]
         assert valid
@@ -113,28 +118,27 @@ def test_scores_are_those_of_an_evaluation(network, tiny_args, data_root, tmp_pa
         scores = video_scores(result.net, views[None])[0]
         expected = softmax(scores) if network == "tsm" else scores
         assert np.ptp(expected) > 0.01
-        np.testing.assert_allclose(by_label(record["top"]), expected, atol=1e-6)
+        np.testing.assert_allclose(order_by_label(record["top"]), expected, atol=1e-6)
         assert [e["name"] for e in sorted(record["top"], key=lambda e: e["label"])] == [*MOTIONS]
     assert len(result.net.compile_cache) == 1
     assert record["views"] == "2x3"
 
 
-def test_every_set_has_the_scores_of_its_evaluation(tmp_path):
+def test_a_prediction_gives_the_scores_of_an_evaluation_for_every_set(tmp_path):
     from mvit_multi.evaluation import HeadSelector, build_eval_videos
 
     draw_sets(tmp_path, train_per_motion=1, test_per_motion=1, seed=1)
     config = ROOT / "mvit_multi" / "configs" / "mvit_multi_smoke.yaml"
     words = ["", config, f"--data.root={tmp_path}", *(f"--{word}" for word in TINY["mvit_multi"])]
-    cfg = load(words, network="mvit_multi")
-    path = save(cfg, tmp_path / "net.ckpt", "mvit_multi")
-    result = predictor(cfg, "mvit_multi", path, tmp_path, window=0.5)
+    cfg = load_toy_config(words, network="mvit_multi")
+    path = save_checkpoint(cfg, tmp_path / "net.ckpt", "mvit_multi")
+    result = build_predictor(cfg, "mvit_multi", path, tmp_path, window=0.5)
     whole = Predictor(result.net, result.heads, result.open, tmp_path, 8, window=0)
-    for which, rows in build_eval_videos(cfg, Runtime()).items():
+    for head, rows in build_eval_videos(cfg, Runtime()).items():
         record = whole.predict(rows.records[0].path, "video")
-        expected = video_scores(HeadSelector(result.net, which), rows[0][0][None])[0]
-        np.testing.assert_allclose(
-            by_label(record["sets"][rows.settings.name]), expected, atol=1e-6
-        )
+        expected = video_scores(HeadSelector(result.net, head), rows[0][0][None])[0]
+        probabilities = order_by_label(record["sets"][rows.settings.name])
+        np.testing.assert_allclose(probabilities, expected, atol=1e-6)
     assert np.ptp(expected) > 0.01
     cut = result.predict(rows.records[0].path, "cut")
     heading, *lines = csv.reader((tmp_path / "cut.csv").read_text().splitlines())
@@ -144,7 +148,7 @@ def test_every_set_has_the_scores_of_its_evaluation(tmp_path):
     assert np.array(lines, float)[:, 2:].sum(axis=1) == pytest.approx(3, abs=1e-5)
 
 
-def test_an_image(tmp_path):
+def test_a_prediction_of_an_image_gives_the_scores_of_an_evaluation(tmp_path):
     rng = np.random.RandomState(0)
     for name in PATTERNS[:4]:
         for split in ("train", "val"):
@@ -153,62 +157,60 @@ def test_an_image(tmp_path):
             image.save(tmp_path / split / name / "0.jpg")
     config = ROOT / "resnet50" / "configs" / "resnet50_smoke.yaml"
     words = ["", config, f"--data.root={tmp_path}", *(f"--{word}" for word in TINY["resnet50"])]
-    cfg = load([*words, "--eval.batch=1"], network="resnet50")
+    cfg = load_toy_config([*words, "--eval.batch=1"], network="resnet50")
     from resnet50.dataset import build_eval_dataset
 
-    path = save(cfg, tmp_path / "net.ckpt", "resnet50")
-    result = predictor(cfg, "resnet50", path, tmp_path)
+    path = save_checkpoint(cfg, tmp_path / "net.ckpt", "resnet50")
+    result = build_predictor(cfg, "resnet50", path, tmp_path)
     names = sorted(PATTERNS[:4])
-    assert list(result.heads[0].names) == names, "the class folders' names"
-    for views, label, _ in build_eval_dataset(cfg, Runtime()).create_tuple_iterator(
-        output_numpy=True
-    ):
+    assert list(result.heads[0].names) == names, "the names of the class folders"
+    dataset = build_eval_dataset(cfg, Runtime())
+    for views, label, _ in dataset.create_tuple_iterator(output_numpy=True):
         name = names[int(label[0])]
         record = result.predict(str(tmp_path / "val" / name / "0.jpg"), name)
         expected = softmax(video_scores(result.net, views)[0])
-        np.testing.assert_allclose(by_label(record["top"]), expected, atol=1e-6)
+        np.testing.assert_allclose(order_by_label(record["top"]), expected, atol=1e-6)
     assert np.ptp(expected) > 0.02
     with pytest.raises(VideoError, match="not a readable image"):
         result.predict(str(config), "yaml")
 
 
-def test_one_broken_video_among_others(tiny_args, filled, videos, tmp_path):
-    """The others are predicted; the broken one is named; status 1."""
-    broken = tmp_path / "broken.mp4"
-    broken.write_bytes(videos[0].read_bytes()[:1500])
-    twin = tmp_path / videos[0].name
-    shutil.copy(videos[0], twin)
-    arguments = [videos[0], broken, twin, "--top", "3", "--window", "0.5", "--step=0.25"]
-    done = run_script("scripts/predict.py", *tiny_args, "--checkpoint_path", filled, *arguments)
+def test_a_damaged_video_does_not_stop_the_other_predictions(tiny_args, weights, videos, tmp_path):
+    """The damaged video is named, and the exit status is 1."""
+    damaged = tmp_path / "damaged.mp4"
+    damaged.write_bytes(videos[0].read_bytes()[:1500])
+    copy = shutil.copy(videos[0], tmp_path)
+    arguments = [videos[0], damaged, copy, "--top", "3", "--window", "0.5", "--step=0.25"]
+    done = run_script("scripts/predict.py", *tiny_args, "--checkpoint_path", weights, *arguments)
     assert done.returncode == 1, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error")]
-    assert str(broken) in line
+    assert str(damaged) in line
     *table, last = done.stdout.splitlines()
-    result, out = json.loads(last), filled.parent / "predictions"
+    result, out = json.loads(last), weights.parent / "predictions"
     assert (result["failed"], result["out"]) == (1, str(out))
-    first, second, third = result["predictions"]
-    assert "error" in second
-    assert first["top"] == third["top"]
-    assert first["picture"] != third["picture"]
+    record, refused, copied = result["predictions"]
+    assert "error" in refused
+    assert record["top"] == copied["top"]
+    assert record["picture"] != copied["picture"]
     assert table[0] == f"{videos[0]}  (2x3 views)"
     assert [row.split()[0] for row in table[1:4]] == ["1", "2", "3"]
-    assert table[1].split()[1:3] == [first["top"][0]["name"], str(first["top"][0]["label"])]
+    assert table[1].split()[1:3] == [record["top"][0]["name"], str(record["top"][0]["label"])]
     lines = (out / "predictions.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == result["predictions"]
-    for file in (first["picture"], first["timeline"]):
+    for file in (record["picture"], record["timeline"]):
         with Image.open(file) as image:
             assert np.ptp(np.asarray(image.convert("L"))) == 255
-    heading, *rows = csv.reader(Path(first["csv"]).read_text().splitlines())
+    heading, *rows = csv.reader(Path(record["csv"]).read_text().splitlines())
     assert heading == ["start", "end", *MOTIONS]
     mean = np.array(rows, float)[:, 2:].mean(axis=0)
-    assert first["top"][0]["label"] == mean.argmax()
-    assert first["top"][0]["probability"] == pytest.approx(mean.max(), abs=2e-6)
-    starts = [each["start"] for each in first["windows"]]
+    assert record["top"][0]["label"] == mean.argmax()
+    assert record["top"][0]["probability"] == pytest.approx(mean.max(), abs=2e-6)
+    starts = [window["start"] for window in record["windows"]]
     assert [float(row[0]) for row in rows] == pytest.approx(starts, abs=1e-3)
 
 
-class Reading(Head):
-    """Reads the numbers off the frames of a numbered video: every `step`-th of a part."""
+class NumberReader(Head):
+    """A head whose views are the numbers in every `step`-th frame of a numbered video."""
 
     classes = 2
 
@@ -230,40 +232,40 @@ class Reading(Head):
 
 @pytest.mark.parametrize("step", [0, 1, 3])
 @pytest.mark.parametrize("reader", ["pyav", "opencv"])
-def test_windows_see_their_own_frames_and_no_more_than_they_hold(tmp_path, reader, step):
-    """Each frame is decoded once, forward, however windows and heads overlap."""
+def test_a_window_gets_its_frames_and_holds_no_others(tmp_path, reader, step):
+    """Each frame is decoded once and in order, also if windows or heads overlap."""
     path = tmp_path / "numbered.mp4"
     write_numbered_video(path, 97, 64, 48, 8)
     with open_video(path, reader) as source:
-        asked, frames = [], source.frames
-        source.frames = lambda numbers: asked.append([int(n) for n in numbers]) or frames(numbers)
+        calls, frames = [], source.frames
+        source.frames = lambda numbers: calls.append([int(n) for n in numbers]) or frames(numbers)
         windows = split_into_windows(source, 4.0, step)
         assert {len(window) for window in windows} == {32}
         assert (windows[0].start, windows[-1].start) == (0, 97 - 32)
         assert [window.start for window in windows[:-1]] == [*range(0, 65, 8 * (step or 4))]
-        heads = [Reading(4), Reading(6, 1)]
+        heads = [NumberReader(4), NumberReader(6, 1)]
         for result in run_windows(None, source, windows, heads):
             for head, views in zip(heads, result.views):
                 expected = result.window.start + head.frame_indices(result.window)
                 np.testing.assert_array_equal(views, expected)
-    together = sum(asked, [])
-    assert together == sorted(set(together))
-    assert max(map(len, asked)) <= 32
+    decoded = sum(calls, [])
+    assert decoded == sorted(set(decoded))
+    assert max(map(len, calls)) <= 32
 
 
-def test_odd_names_of_videos_get_their_files(tmp_path, capsys):
-    """No UTF-8, 255 bytes, control characters; two names that are cut to one."""
+def test_videos_with_unusual_names_get_separate_files(tmp_path, capsys):
+    """Names without UTF-8, of 255 bytes, with control characters, or equal when truncated."""
     long = "ü" * 125
     names = [b"caf\xe9.mp4", f"{long}a.mp4".encode(), f"{long}b.mp4".encode(), b"\x1b[2J$.mp4"]
     write_numbered_video(tmp_path / "plain.mp4", 40, 64, 48, 8)
     videos = [tmp_path / os.fsdecode(name) for name in names]
     for video in videos:
         shutil.copy(tmp_path / "plain.mp4", video)
-    shown = Reading(10)
-    shown.make_views = lambda frames, positions: frames[:3, None]
-    shown.preview_frames = lambda views: views.transpose(1, 0, 2, 3, 4)
-    shown.clips = 1
-    predictor = Predictor(None, [shown], open_video, tmp_path / "out", 2, window=2.0)
+    head = NumberReader(10)
+    head.make_views = lambda frames, positions: frames[:3, None]
+    head.preview_frames = lambda views: views.transpose(1, 0, 2, 3, 4)
+    head.clips = 1
+    predictor = Predictor(None, [head], open_video, tmp_path / "out", 2, window=2.0)
     result = predictor.run([str(video) for video in videos])
     assert result["failed"] == 0
     for record, video in zip(result["predictions"], videos):
@@ -278,8 +280,8 @@ def test_odd_names_of_videos_get_their_files(tmp_path, capsys):
     assert any(line.startswith(rf"{tmp_path}/\x1b[2J$.mp4") for line in lines)
 
 
-def test_a_video_whose_name_is_too_long_is_a_mistake(tiny_args, filled):
-    checkpoint = ["--checkpoint_path", filled]
+def test_a_too_long_name_of_a_video_is_a_user_error(tiny_args, weights):
+    checkpoint = ["--checkpoint_path", weights]
     done = run_script("scripts/predict.py", *tiny_args, *checkpoint, "\x1b" + "n" * 300)
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
@@ -288,13 +290,13 @@ def test_a_video_whose_name_is_too_long_is_a_mistake(tiny_args, filled):
 
 
 def test_control_characters_in_class_names_are_escaped(
-    main, tiny_args, filled, videos, tmp_path, capsys
+    main, tiny_args, weights, videos, tmp_path, capsys
 ):
     names = ["\x1b[2Jone", "two\x9b31m", "\u202ethree", "a\x0bb", "c\x85d", "e\u2028f", "\x07"]
     (tmp_path / "names.txt").write_text("\n".join([*names, "n" * 100_000]), encoding="utf-8")
     options = {"labels": tmp_path / "names.txt", "top": 8, "out": tmp_path / "out"}
-    options = {"checkpoint_path": filled, "videos": [str(videos[0])], **options}
-    assert main(find_network("tsm"), load(tiny_args), **options) == 0
+    options = {"checkpoint_path": weights, "videos": [str(videos[0])], **options}
+    assert main(find_network("tsm"), load_toy_config(tiny_args), **options) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + 8 + 1
     assert all(line.isprintable() for line in lines)
@@ -302,7 +304,7 @@ def test_control_characters_in_class_names_are_escaped(
     assert any(r"\x1b[2Jone" in line for line in lines)
 
 
-def test_which_videos_are_cut(tmp_path):
+def test_long_videos_are_split_into_windows(tmp_path):
     write_numbered_video(tmp_path / "long.mp4", 125, 64, 48, 4)
     write_numbered_video(tmp_path / "short.mp4", 120, 64, 48, 4)
     with open_video(tmp_path / "long.mp4") as long, open_video(tmp_path / "short.mp4") as short:
@@ -313,28 +315,28 @@ def test_which_videos_are_cut(tmp_path):
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_with_the_length(tmp_path):
-    """Seven minutes, whose every frame is looked at: 70 MB a window of 10 seconds."""
+def test_memory_does_not_grow_with_the_length_of_a_video(tmp_path):
+    """All frames of seven minutes are read; a window of 10 seconds has 70 MB."""
     picture = np.random.RandomState(0).randint(0, 255, (15, 20, 3), np.uint8)
     picture = picture.repeat(16, axis=0).repeat(16, axis=1)
     frames = (np.roll(picture, k % 320, axis=1) for k in range(7 * 60 * 30))
     write_video(tmp_path / "long.mp4", frames, 30)
 
-    class Every(Reading):
-        def make_views(self, frames, positions):
-            return frames[:1]
-
+    head = NumberReader(1)
+    head.make_views = lambda frames, positions: frames[:1]
     process, sizes = psutil.Process(), []
     with open_video(tmp_path / "long.mp4") as source:
-        for seen in run_windows(None, source, split_into_windows(source, None, None), [Every(1)]):
-            assert seen.views[0].shape == (1, 240, 320, 3)
+        for result in run_windows(None, source, split_into_windows(source, None, None), [head]):
+            assert result.views[0].shape == (1, 240, 320, 3)
             sizes.append(process.memory_info().rss)
     assert len(sizes) == 42
     assert max(sizes[3:]) - sizes[2] < 70e6
 
 
-def test_a_stream_equals_the_offline_network_frame_by_frame(tiny_args, online, videos, tmp_path):
-    arguments = [*tiny_args, *ONLINE, "--checkpoint_path", online, "--stream", videos[0]]
+def test_a_stream_equals_the_offline_network_frame_by_frame(
+    tiny_args, online_weights, videos, tmp_path
+):
+    arguments = [*tiny_args, *ONLINE, "--checkpoint_path", online_weights, "--stream", videos[0]]
     done = run_script("scripts/predict.py", *arguments, "--fps", "1000", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     *messages, last = map(json.loads, done.stdout.splitlines())
@@ -350,8 +352,8 @@ def test_a_stream_equals_the_offline_network_frame_by_frame(tiny_args, online, v
         frames, fps = source.frames(range(len(source))), source.fps
     assert last["frames"] == len(frames) == len(result) == len(messages)
     whole = [f"--data.segments={len(frames)}", "--model.consensus=identity"]
-    cfg = load(tiny_args, ["--model.online=true", *whole])
-    net = inference.load_network(TSM, cfg, online, NETWORK.classifier)
+    cfg = load_toy_config(tiny_args, ["--model.online=true", *whole])
+    net = inference.load_network(TSM, cfg, online_weights, NETWORK.classifier)
     clip = make_test_views(frames, 1, len(frames), cfg.data.resize, cfg.test_crop, 1)
     scores = net(Tensor(clip)).asnumpy()[0].astype(np.float64)  # (T, classes)
     for k, fraction in enumerate(result):
@@ -364,17 +366,17 @@ def test_a_stream_equals_the_offline_network_frame_by_frame(tiny_args, online, v
 
 
 class Camera:
-    """OpenCV's, but opened on a file; after six frames somebody presses ctrl-C."""
+    """A camera that reads a file; with the sixth frame comes a SIGINT."""
 
     def __init__(self, path: Path):
-        self.file, self.given, self.released = REAL(str(path)), 0, False
+        self.file, self.count, self.released = VideoCapture(str(path)), 0, False
 
     def __getattr__(self, name: str):
         return getattr(self.file, name)
 
     def read(self):
-        self.given += 1
-        if self.given == 6:
+        self.count += 1
+        if self.count == 6:
             signals.handlers[-1](signal.SIGINT)
         return self.file.read()
 
@@ -382,41 +384,47 @@ class Camera:
         self.released = True
 
 
-REAL = cv2.VideoCapture
+VideoCapture = cv2.VideoCapture
 
 
-def test_ctrl_c_ends_a_camera_with_what_was_seen(tiny_args, online, videos, tmp_path, monkeypatch):
+def test_ctrl_c_ends_a_stream_and_keeps_its_results(
+    tiny_args, online_weights, videos, tmp_path, monkeypatch
+):
     from tsm import predict as prediction
     from tsm import streaming
 
     camera = Camera(videos[0])
-    monkeypatch.setattr(cv2, "VideoCapture", lambda number: camera if number == 3 else REAL(""))
-    cfg = load(tiny_args, ONLINE)
+    monkeypatch.setattr(
+        cv2, "VideoCapture", lambda number: camera if number == 3 else VideoCapture("")
+    )
+    cfg = load_toy_config(tiny_args, ONLINE)
     (head,) = prediction.build_heads(cfg)
-    result = streaming.run_stream(cfg, online, "3", head, 5, 1000.0, tmp_path)
+    result = streaming.run_stream(cfg, online_weights, "3", head, 5, 1000.0, tmp_path)
     assert (result["frames"], result["interrupted"], camera.released) == (6, True, True)
     lines = (tmp_path / "camera_3_stream.csv").read_text().splitlines()
     assert len(lines) == 1 + 6
     assert not list(tmp_path.glob("*.tmp"))
     with pytest.raises(ValueError, match="camera 4 cannot be opened"):
-        streaming.run_stream(cfg, online, "4", head, 5, 1000.0, tmp_path)
+        streaming.run_stream(cfg, online_weights, "4", head, 5, 1000.0, tmp_path)
     assert len(signals.handlers) == 1
 
 
-def test_frames_a_second_of_a_stream(tiny_args):
+def test_a_stream_selects_frames_at_the_rate_of_training(tiny_args):
     from tsm import streaming
 
-    assert streaming.compute_frame_rate(load(tiny_args, ONLINE), 30.0) == pytest.approx(4 / 3)
-    dense = load(tiny_args, [*ONLINE, "--data.sampling=dense"])
+    assert streaming.compute_frame_rate(load_toy_config(tiny_args, ONLINE), 30.0) == pytest.approx(
+        4 / 3
+    )
+    dense = load_toy_config(tiny_args, [*ONLINE, "--data.sampling=dense"])
     assert streaming.compute_frame_rate(dense, 32.0) == pytest.approx(2.0)
-    taken = [k for k, _ in streaming.subsample_frames(((k, None) for k in range(31)), 5 / 15)]
-    assert taken == list(range(0, 31, 3))
+    kept = [k for k, _ in streaming.subsample_frames(((k, None) for k in range(31)), 5 / 15)]
+    assert kept == list(range(0, 31, 3))
     assert len(list(streaming.subsample_frames(((k, None) for k in range(30)), 1.0))) == 30
     assert len(list(streaming.subsample_frames(((k, None) for k in range(300)), 8 / 3 / 30))) == 27
 
 
-def test_folders_of_frames_and_of_flow(tiny_args, tmp_path):
-    """Flow is shown by its x, in grey; the views are those of the evaluation's frames."""
+def test_a_prediction_reads_a_folder_of_flow(tiny_args, tmp_path):
+    """Pictures show the x component of flow in grey; views are those of an evaluation."""
     from tsm import predict as prediction
 
     for k in range(1, 8):
@@ -426,18 +434,20 @@ def test_folders_of_frames_and_of_flow(tiny_args, tmp_path):
                 tmp_path / f"flow_{axis}_{k:05d}.jpg"
             )
     flow = ["--data.source=frames", "--data.modality=flow", "--data.frames_per_segment=2"]
-    cfg = load(tiny_args, [*flow, "--data.image_tmpl=flow_{}_{:05d}.jpg", "--eval.crops=10"])
+    cfg = load_toy_config(
+        tiny_args, [*flow, "--data.image_tmpl=flow_{}_{:05d}.jpg", "--eval.crops=10"]
+    )
     (head,) = prediction.build_heads(cfg)
     with prediction.open_source(str(tmp_path), cfg) as source:
         assert len(source) == 7
         (window,) = split_into_windows(source, None, None)
         views = head.make_views(*source.frames_once(head.frame_indices(window)))
     assert views.shape == (20, 2, 4, 32, 32)
-    shown = head.preview_frames(views)
-    assert shown.shape == (2, 2, 32, 32, 3)
-    assert np.ptp(shown, axis=-1).max() == 0
-    np.testing.assert_array_equal(shown[..., 0], views[16:18, :, 0])
-    assert shown.max() < 100
+    preview = head.preview_frames(views)
+    assert preview.shape == (2, 2, 32, 32, 3)
+    assert np.ptp(preview, axis=-1).max() == 0
+    np.testing.assert_array_equal(preview[..., 0], views[16:18, :, 0])
+    assert preview.max() < 100
     assert count_frames(tmp_path, "flow_x_{:05d}.jpg") == 7
     with pytest.raises(VideoError, match="no frame named"):
         count_frames(tmp_path, "img_{:05d}.jpg")
@@ -451,18 +461,17 @@ COUNTS = {
 }  # fmt: skip
 
 
-def test_builtin_names():
+def test_builtin_class_names_are_complete_and_unique():
     assert {file.stem for file in BUILTIN_NAMES.iterdir()} == set(COUNTS)
     for name, count in COUNTS.items():
         names = find_class_names(None, name, count)
         assert len(set(names)) == count
         assert all(names)
         if name not in ("cifar10", "imagenet"):
-            assert names == sorted(names), "labels are places in the alphabet"
+            assert names == sorted(names), "labels are alphabetical"
     assert find_class_names(None, "jester", 27)[2] == "No gesture"
     pairs = load_config(
-        find_network("tsm").config,
-        ROOT / "tsm" / "configs" / "tsm_r50_sthv2_8f_swap.yaml",
+        find_network("tsm").config, ROOT / "tsm" / "configs" / "tsm_r50_sthv2_8f_swap.yaml"
     ).data.swap_labels
     for a, b in pairs:  # published with the network
         names = find_class_names(None, "ssv2", 174)
@@ -472,31 +481,28 @@ def test_builtin_names():
 
 
 @pytest.mark.parametrize("network", list_networks())
-def test_a_yaml_names_a_list_that_fits(network):
-    named = 0
+def test_a_yaml_names_class_names_that_fit(network):
+    count = 0
     for path in (ROOT / network / "configs").glob("*.yaml"):
         cfg = load_config(find_network(network).config, path)
         for head in find_network(network).predict.build_heads(cfg):
             if head.builtin_names:
                 assert len(find_class_names(None, head.builtin_names, head.classes)) == head.classes
-                named += 1
-    assert named
+                count += 1
+    assert count
 
 
-def test_files_of_one_name_do_not_replace_each_other():
+def test_videos_of_equal_names_get_different_files():
     assert make_file_names(["a/x.mp4", "b/x.mp4", "x.avi", "y.mp4"]) == ["x", "x_2", "x_3", "y"]
 
 
 @pytest.fixture(scope="module")
 def main():
-    spec = importlib.util.spec_from_file_location("predict", ROOT / "scripts" / "predict.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main
+    return runpy.run_path(str(ROOT / "scripts" / "predict.py"))["main"]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "the following arguments are required: videos"),
         (["none.mp4"], "none.mp4 does not exist"),
@@ -509,47 +515,55 @@ def main():
         (["VIDEO", "--labels=LIST"], "has 24 names, the network 8 classes"),
         (["VIDEO", "--fps=5"], "--fps goes with it"),
         (["VIDEO", "--stream"], "model.online=true"),
-        (["BROKEN"], "cannot read"),
-        (["BROKEN", "LIST"], "none of the videos"),
+        (["DAMAGED"], "cannot read"),
+        (["DAMAGED", "LIST"], "none of the videos"),
         (["VIDEO", "--out=VIDEO"], "--out: cannot write"),
     ],
 )
-def test_a_mistake_is_reported(main, tiny_args, filled, data_root, videos, tmp_path, words, said):
+def test_a_user_error_is_reported(
+    main, tiny_args, weights, data_root, videos, tmp_path, words, message
+):
     from utils import cli
 
-    (tmp_path / "broken.mp4").write_bytes(videos[0].read_bytes()[:1500])
-    real = {"VIDEO": videos[0], "LIST": data_root / "train.txt", "BROKEN": tmp_path / "broken.mp4"}
-    real["FOLDER"] = videos[0].parent
-    for name, path in real.items():
+    (tmp_path / "damaged.mp4").write_bytes(videos[0].read_bytes()[:1500])
+    paths = {
+        "VIDEO": videos[0],
+        "LIST": data_root / "train.txt",
+        "DAMAGED": tmp_path / "damaged.mp4",
+    }
+    paths["FOLDER"] = videos[0].parent
+    for name, path in paths.items():
         words = [word.replace(name, str(path)) for word in words]
-    parser, required = cli.Parser("", [], main), ["--checkpoint_path", str(filled)]
+    parser, required = cli.Parser("", [], main), ["--checkpoint_path", str(weights)]
 
     def predict() -> None:
         options = parser.parse([*required, *words])[2]
-        main(find_network("tsm"), load(tiny_args), **{"out": tmp_path / "out", **options})
+        main(
+            find_network("tsm"), load_toy_config(tiny_args), **{"out": tmp_path / "out", **options}
+        )
 
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         predict()
     assert not list((tmp_path / "out").glob("*"))
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--topp=3", "video.mp4"], "unknown option --topp; did you mean --top?"),
-        (["BROKEN"], "broken.mp4 with pyav: it does not open"),
+        (["DAMAGED"], "damaged.mp4 with pyav: it does not open"),
     ],
 )
-def test_a_mistake_is_one_line_and_status_2(tiny_args, filled, tmp_path, words, said):
-    (tmp_path / "broken.mp4").write_bytes(os.urandom(2000))
-    words = [word.replace("BROKEN", str(tmp_path / "broken.mp4")) for word in words]
-    done = run_script("scripts/predict.py", *tiny_args, "--checkpoint_path", filled, *words)
+def test_a_user_error_is_one_line_and_status_2(tiny_args, weights, tmp_path, words, message):
+    (tmp_path / "damaged.mp4").write_bytes(os.urandom(2000))
+    words = [word.replace("DAMAGED", str(tmp_path / "damaged.mp4")) for word in words]
+    done = run_script("scripts/predict.py", *tiny_args, "--checkpoint_path", weights, *words)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
 
 
-def test_a_reader_that_goes_away_is_no_error(tmp_path):
-    """As `... | head` does, in the middle of what is written."""
+def test_a_closed_stdout_is_no_error(tmp_path):
+    """`... | head` closes the pipe while a command still prints."""
     code = (
         "from pathlib import Path; from utils import cli, files\n"
         "def work():\n"
@@ -566,7 +580,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_networks_without_a_stream_say_so(main, tmp_path):
-    cfg = load(["", ROOT / "x3d" / "configs" / "x3d_smoke.yaml"], network="x3d")
+def test_a_stream_is_refused_for_a_network_without_streams(main, tmp_path):
+    cfg = load_toy_config(["", ROOT / "x3d" / "configs" / "x3d_smoke.yaml"], network="x3d")
     with pytest.raises(ValueError, match="x3d cannot read frame by frame"):
         main(find_network("x3d"), cfg, checkpoint_path="none.ckpt", videos=["0"], stream=True)

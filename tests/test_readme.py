@@ -1,6 +1,6 @@
-"""The commands of the documents: every one names real scripts, yaml files and settings.
+"""Commands and links of the documents name existing scripts, yaml files, settings and files.
 
-tests/test_documents.py runs them.
+tests/test_documents.py runs the commands.
 """
 
 import re
@@ -17,8 +17,8 @@ DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
 FILE = re.compile(r"```yaml file=(\S+)\n(.*?)```", re.DOTALL)
 
 
-def commands() -> list:
-    """The lines of all bash blocks."""
+def read_commands() -> list:
+    """The lines of all bash blocks of the documents."""
     lines = []
     for document in DOCUMENTS:
         for block in re.findall(r"```bash\n(.*?)```", document.read_text(), re.DOTALL):
@@ -29,7 +29,7 @@ def commands() -> list:
 
 @pytest.fixture(scope="module")
 def yamls(tmp_path_factory) -> dict:
-    """Those that a document asks its reader to write: {name: file}."""
+    """The yaml files that a document asks the user to write: {name: file}."""
     folder, result = tmp_path_factory.mktemp("yamls"), {}
     for document in DOCUMENTS:
         for name, text in FILE.findall(document.read_text()):
@@ -39,8 +39,8 @@ def yamls(tmp_path_factory) -> dict:
     return result
 
 
-@pytest.mark.parametrize("line", commands())
-def test_a_documented_command_is_real(line, yamls):
+@pytest.mark.parametrize("line", read_commands())
+def test_a_documented_command_names_existing_scripts_and_settings(line, yamls):
     words = [w for w in shlex.split(line, comments=True) if not re.fullmatch(r"[A-Z_]+=\S+", w)]
     if words[0] in ("source", "pip"):
         return
@@ -52,7 +52,7 @@ def test_a_documented_command_is_real(line, yamls):
         load_config(config, yamls.get(name, ROOT / name), overrides)
 
 
-def test_every_network_has_the_six_headings():
+def test_every_readme_of_a_network_has_the_six_headings():
     for network in list_networks():
         text = (ROOT / network / "README.md").read_text()
         headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
@@ -60,14 +60,16 @@ def test_every_network_has_the_six_headings():
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
-def test_what_a_document_names_is_there(document):
-    """Settings, in a network's own README those of that network, and files that are linked."""
+def test_settings_and_files_of_a_document_exist(document):
+    """Settings and linked files. The README of a network names settings of that network only."""
     text = document.read_text()
     networks = list_networks()
-    own = [name for name in networks if document.parent == ROOT / name] or networks
-    known = {setting for network in own for setting in list_settings(find_network(network).config)}
-    named = re.findall(r"(?<![\w/.])(?:run|data|model|train|eval)\.\w+", text)
+    selected = [name for name in networks if document.parent == ROOT / name] or networks
+    existing = {
+        setting for network in selected for setting in list_settings(find_network(network).config)
+    }
+    names = re.findall(r"(?<![\w/.])(?:run|data|model|train|eval)\.\w+", text)
     files = re.compile(r"\.(py|csv|txt|log|json|bin|mindrecord\d?)$")
-    assert not {name for name in named if not files.search(name)} - known
+    assert not {name for name in names if not files.search(name)} - existing
     links = re.findall(r"\]\(([^)#:]+)\)", text)
     assert [link for link in links if not (document.parent / link).exists()] == []

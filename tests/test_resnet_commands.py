@@ -1,4 +1,4 @@
-"""ResNet commands on a folder of real JPEG files; the same run killed, and on two workers."""
+"""Commands of ResNet on a folder of JPEG files; runs on two workers; killed runs."""
 
 import json
 import shutil
@@ -49,9 +49,9 @@ def pictures(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def broken(pictures, tmp_path_factory) -> Path:
-    """The same images; one of each split, in the last class folder, is cut."""
-    root = tmp_path_factory.mktemp("broken") / "data"
+def damaged(pictures, tmp_path_factory) -> Path:
+    """The same images; one of each split, in the last class folder, is truncated."""
+    root = tmp_path_factory.mktemp("damaged") / "data"
     shutil.copytree(pictures, root)
     for split in ("train", "val"):
         file = min((root / split / max(PATTERNS[:4])).iterdir())
@@ -62,19 +62,10 @@ def broken(pictures, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def small(pictures) -> list:
     """The arguments of a run of six steps an epoch that compiles in seconds."""
-    return [
-        "--config_path",
-        str(SMOKE),
-        f"--data.root={pictures}",
-        "--data.source=folder",
-        "--data.augment=crop",
-        "--model.num_classes=4",
-        "--data.batch=4",
-        "--data.workers=2",
-        "--eval.batch=2",
-        "--train.epochs=2",
-        "--run.log_every=2",
-    ]
+    arguments = ["--config_path", str(SMOKE), f"--data.root={pictures}", "--data.source=folder"]
+    arguments += ["--data.augment=crop", "--model.num_classes=4", "--data.batch=4"]
+    arguments += ["--data.workers=2", "--eval.batch=2", "--train.epochs=2", "--run.log_every=2"]
+    return arguments
 
 
 @pytest.fixture(scope="module")
@@ -112,48 +103,46 @@ def test_an_exported_network_is_compared_with_the_cell(small, trained, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_mindir_stands_in_for_its_checkpoint(small, pictures, trained, tmp_path):
+def test_a_mindir_gives_the_results_of_its_checkpoint(small, pictures, trained, tmp_path):
     image = next((pictures / "val").glob("*/*.jpg"))
     assert_mindir_matches("resnet50", small, trained, image, tmp_path)
 
 
 @pytest.mark.slow
-def test_kill_9_changes_no_bit(small, broken, tmp_path):
-    """With a broken image, random crops, mixup, LARS, averages and a dynamic loss scale."""
-    state = [f"--data.root={broken}", "--data.max_unreadable=0.1"]
+def test_a_killed_run_resumes_to_the_same_bits(small, damaged, tmp_path):
+    """With a damaged image, random crops, mixup, LARS, EMA and a dynamic loss scale."""
+    state = [f"--data.root={damaged}", "--data.max_unreadable=0.1"]
     state += ["--train.optimizer=lars", "--train.nesterov=false", "--train.lr=2"]
     state += ["--train.ema_decay=0.9", "--data.mixup=0.2"]
     state += ["--run.amp=O2", "--run.dynamic_loss_scale=true"]
     if find_spec("tensorboardX"):
         state += ["--run.tensorboard=true"]
     arguments = [*small, *state, "--run.save_steps=1"]
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
     run_json("resnet50/train.py", *arguments, f"--run.out={whole}")
-    start_and_stop("resnet50/train.py", arguments, broken, 8, signal.SIGKILL)
-    assert run_json("resnet50/train.py", *arguments, f"--run.out={broken}")["steps"] == 12
-    assert_same_weights(whole / "resume.ckpt", broken / "resume.ckpt")
-    assert_same_weights(whole / "epoch_002_ema.ckpt", broken / "epoch_002_ema.ckpt")
+    start_and_stop("resnet50/train.py", arguments, killed, 8, signal.SIGKILL)
+    assert run_json("resnet50/train.py", *arguments, f"--run.out={killed}")["steps"] == 12
+    assert_same_weights(whole / "resume.ckpt", killed / "resume.ckpt")
+    assert_same_weights(whole / "epoch_002_ema.ckpt", killed / "epoch_002_ema.ckpt")
     if find_spec("tensorboardX"):
         assert_curves(whole)
-        assert_curves(broken, lost=8)
+        assert_curves(killed, lost=8)
 
 
 def assert_curves(out: Path, lost: int = 0) -> None:
-    """TensorBoard shows the values of the log, each step once; a kill may have lost one step."""
+    """TensorBoard shows the values of the log, each step once; a kill may lose one step."""
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     by_step = {line["step"]: line for line in lines if "step" in line}
     assert sorted(by_step) == [2, 4, 6, 8, 10, 12]
-    shown = read_curves(out / "tensorboard")
+    written = read_curves(out / "tensorboard")
     for name in ("loss", "top1", "lr", "loss_scale", "clips_per_second", "waiting"):
-        points = shown[f"train/{name}"]
-        values = {
-            step: line[name] for step, line in by_step.items() if step in points or step != lost
-        }
-        assert points == pytest.approx(values), name
+        points = written[f"train/{name}"]
+        kept = [step for step in by_step if step in points or step != lost]
+        assert points == pytest.approx({step: by_step[step][name] for step in kept}), name
 
 
-def test_a_missing_package_is_told_before_anything_is_written(small, tmp_path):
-    (tmp_path / "tensorboardX.py").write_text("raise ImportError('not here')")
+def test_a_missing_package_is_reported_before_anything_is_written(small, tmp_path):
+    (tmp_path / "tensorboardX.py").write_text("raise ImportError('not installed')")
     arguments = [*small, "--run.tensorboard=true", f"--run.out={tmp_path / 'run'}"]
     done = run_script("resnet50/train.py", *arguments, environment={"PYTHONPATH": str(tmp_path)})
     assert (done.returncode, done.stdout) == (2, "")
@@ -165,7 +154,7 @@ def test_a_missing_package_is_told_before_anything_is_written(small, tmp_path):
 
 @pytest.mark.slow
 def test_two_workers_equal_one_with_twice_the_batch(small, tmp_path):
-    """Batch norms frozen, images as in evaluation; up to another order of additions."""
+    """Batch norms are frozen, images are not augmented. Only the order of additions differs."""
     plain = ["--train.batch_norm=frozen", "--data.augment=none", "--train.epochs=1"]
     plain += ["--train.warmup_epochs=0", "--train.lr=0.001"]
     alone = run_json("resnet50/train.py", *small, *plain, f"--run.out={tmp_path / 'one'}")
@@ -176,12 +165,12 @@ def test_two_workers_equal_one_with_twice_the_batch(small, tmp_path):
     )  # fmt: skip
     both = read_result(done)
     assert len(assert_segments(done, tmp_path / "graphs")) == 3
-    first, second = read_weights(alone["checkpoint"]), read_weights(both["checkpoint"])
-    for name, value in first.items():
-        np.testing.assert_allclose(value, second[name], rtol=1e-3, atol=1e-5, err_msg=name)
+    expected, result = read_weights(alone["checkpoint"]), read_weights(both["checkpoint"])
+    for name, value in expected.items():
+        np.testing.assert_allclose(result[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
 
 
-def test_mindrecord_files_train(small, pictures, tmp_path):
+def test_training_reads_packed_mindrecord_files(small, pictures, tmp_path):
     target = tmp_path / "train.mindrecord"
     source = ["--source", pictures / "train", "--target", target]
     result = run_json("scripts/data/pack_images.py", *source, "--shards", "2")
@@ -192,7 +181,7 @@ def test_mindrecord_files_train(small, pictures, tmp_path):
     record = ["--data.source=mindrecord", f"--data.train={target}0", "--train.epochs=1"]
     record += ["--train.warmup_epochs=0", f"--run.out={tmp_path / 'run'}"]
     assert run_json("resnet50/train.py", *small, *record)["steps"] == 6
-    cfg = load_config(Config, SMOKE, [each[2:] for each in [*small[3:5], *record[:2]]])
+    cfg = load_config(Config, SMOKE, [word[2:] for word in [*small[3:5], *record[:2]]])
     rows = open_reader(cfg.data, "train", range(24), 1)
     images = [image for image, _ in rows.create_tuple_iterator(num_epochs=1, output_numpy=True)]
     files = describe_samples(cfg.data, "train", 24, build_heads(cfg)[0]).paths
@@ -201,8 +190,8 @@ def test_mindrecord_files_train(small, pictures, tmp_path):
         assert image.tobytes() == (pictures / "train" / file).read_bytes()
 
 
-def test_a_broken_image_is_replaced_counted_and_named_once(small, broken, tmp_path):
-    arguments = [*small, f"--data.root={broken}"]
+def test_training_replaces_counts_and_names_a_damaged_image(small, damaged, tmp_path):
+    arguments = [*small, f"--data.root={damaged}"]
     stopped = run_script("resnet50/train.py", *arguments, f"--run.out={tmp_path / 'a'}")
     assert stopped.returncode == 2, stopped.stderr
     line = stopped.stderr.splitlines()[-1]
@@ -217,25 +206,24 @@ def test_a_broken_image_is_replaced_counted_and_named_once(small, broken, tmp_pa
         assert "Traceback" not in done.stderr
 
 
-def test_an_evaluation_never_replaces_an_image(small, broken, trained, tmp_path):
-    arguments = [*small, f"--data.root={broken}", "--checkpoint_path", trained]
+def test_an_evaluation_never_replaces_an_image(small, damaged, trained, tmp_path):
+    arguments = [*small, f"--data.root={damaged}", "--checkpoint_path", trained]
     done = run_script("resnet50/eval.py", *arguments, f"--report={tmp_path / 'report'}")
     assert done.returncode == 1, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert (result["videos"], result["unreadable"]) == (6, 1)
-    (bad,) = [
-        r for r in assert_report(tmp_path / "report", result) if r["predicted"] == "unreadable"
-    ]
-    file = min((broken / "val" / max(PATTERNS[:4])).iterdir())
-    assert (bad["path"], bad["label"]) == (str(file.relative_to(broken / "val")), "3")
+    rows = assert_report(tmp_path / "report", result)
+    (bad,) = [row for row in rows if row["predicted"] == "unreadable"]
+    file = min((damaged / "val" / max(PATTERNS[:4])).iterdir())
+    assert (bad["path"], bad["label"]) == (str(file.relative_to(damaged / "val")), "3")
     assert done.stderr.count(f"unreadable image: cannot read {file}") == 1
     assert (
         run_script("resnet50/eval.py", *arguments, "--eval.allow_unreadable=true").returncode == 0
     )
 
 
-def test_a_prediction_tells_a_broken_image_in_a_line(small, broken, trained, tmp_path):
-    files = sorted((broken / "val" / max(PATTERNS[:4])).iterdir())
+def test_a_prediction_reports_a_damaged_image_in_one_line(small, damaged, trained, tmp_path):
+    files = sorted((damaged / "val" / max(PATTERNS[:4])).iterdir())
     more = ["--checkpoint_path", trained, f"--out={tmp_path}"]
     done = run_script("scripts/predict.py", *small, *more, *files)
     assert done.returncode == 1, done.stderr
@@ -244,7 +232,7 @@ def test_a_prediction_tells_a_broken_image_in_a_line(small, broken, trained, tmp
     assert line.startswith(f"error: cannot read {files[0]} with PIL: not a readable image")
 
 
-def test_torchvisions_file_is_converted(tmp_path):
+def test_a_torchvision_file_is_converted(tmp_path):
     """A file written by torch.save, of torchvision's ResNet-18 at 1/32 of its width."""
     source = ROOT / "resnet50" / "tests" / "golden" / "resnet18_w2.pth"
     target = tmp_path / "resnet18.ckpt"
@@ -262,14 +250,14 @@ def test_torchvisions_file_is_converted(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_step_is_recorded_and_compared_layer_by_layer(small, trained, tmp_path):
+def test_a_recorded_step_is_compared_layer_by_layer(small, trained, tmp_path):
     record = tmp_path / "step.npz"
     weights = ["--checkpoint_path", trained]
     run_json("scripts/analysis/compare_step.py", *small, *weights, "--record", record)
-    same = run_script("scripts/analysis/compare_step.py", *small, *weights, "--against", record)
-    assert read_result(same)["first"] is None
-    assert set(read_result(same)["largest"].values()) == {0.0}
-    assert len([line for line in same.stdout.splitlines() if line.startswith("forward")]) > 40
+    repeated = run_script("scripts/analysis/compare_step.py", *small, *weights, "--against", record)
+    assert read_result(repeated)["first"] is None
+    assert set(read_result(repeated)["largest"].values()) == {0.0}
+    assert len([line for line in repeated.stdout.splitlines() if line.startswith("forward")]) > 40
     half = run_json(
         "scripts/analysis/compare_step.py", *small, *weights, "--against", record, "--run.amp=O2"
     )
@@ -279,10 +267,10 @@ def test_a_step_is_recorded_and_compared_layer_by_layer(small, trained, tmp_path
         "scripts/analysis/compare_step.py", *small, "--against", record, "--tolerance=1e-3"
     )
     assert fresh["first"]["stage"] == "weights"
-    assert fresh["largest"]["updates"] == 0.0, "judged alone, with the recorded weights"
-    none = run_script("scripts/analysis/compare_step.py", *small, "--against", small[1])
-    assert none.returncode == 2
-    assert "is no record" in none.stderr.splitlines()[-1]
+    assert fresh["largest"]["updates"] == 0.0, "updates are compared with the recorded weights"
+    refused = run_script("scripts/analysis/compare_step.py", *small, "--against", small[1])
+    assert refused.returncode == 2
+    assert "is no record" in refused.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow
@@ -298,7 +286,7 @@ def test_a_golden_case_is_compared(network_name):
 
 
 @pytest.mark.slow
-def test_a_trace_of_a_few_steps(small, tmp_path):
+def test_training_writes_a_trace_of_a_few_steps(small, tmp_path):
     profile = [f"--run.profile={tmp_path / 'trace'}", f"--run.out={tmp_path / 'run'}"]
     result = run_json("resnet50/train.py", *small, *profile)
     assert result["steps"] == 12
@@ -307,7 +295,7 @@ def test_a_trace_of_a_few_steps(small, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["step", "data", "eval"])
-def test_the_benchmark_measures(small, kind):
+def test_the_benchmark_prints_positive_rates(small, kind):
     result = run_json("benchmarks/benchmark.py", kind, *small, "--repeats=2", "--seconds=1")
     assert all(value is None or value > 0 for key, value in result.items() if "per" in key)
     if kind == "data":
@@ -317,7 +305,7 @@ def test_the_benchmark_measures(small, kind):
 
 
 @pytest.mark.slow
-def test_the_synthetic_images_are_the_same_again(tmp_path):
+def test_the_synthetic_images_are_reproducible(tmp_path):
     for name in ("first", "second"):
         result = run_json("scripts/data/synthesize_images.py", "--out", tmp_path / name)
         assert result["train"] == 50_000
@@ -325,4 +313,3 @@ def test_the_synthetic_images_are_the_same_again(tmp_path):
     assert len(files) == 7
     for file in files:
         assert file.read_bytes() == (tmp_path / "second" / file.name).read_bytes()
-    assert json.dumps(result)

@@ -1,4 +1,4 @@
-"""The PyTorch twins of `benchmarks/` are the networks, shown by converting weights."""
+"""The PyTorch networks of `benchmarks/torch/` give the scores of ours for the same weights."""
 
 import ast
 import importlib
@@ -8,31 +8,25 @@ import pytest
 from mindspore import Tensor
 
 from tests.helpers import run_script
-from tests.test_every_yaml import YAMLS, toy
+from tests.test_every_yaml import YAMLS, load_toy_config
 from utils.build_networks import make_dummy_batch
 from utils.config import ROOT
 from utils.networks import find_network, list_networks
 from utils.testing.golden import compute_scores, load_weights
 from utils.weights.convert import read_source
 
-# baseline.py runs the twins beside the networks; golden.py fills them like golden cases.
-TWINS = sorted(
+# baseline.py measures the PyTorch networks; golden.py gives them the weights of golden cases.
+TORCH_NETWORKS = sorted(
     path
     for path in (ROOT / "benchmarks" / "torch").glob("*.py")
     if path.stem not in ("baseline", "golden")
 )
-QUICK = (
-    "tsm_smoke",
-    "resnet50_smoke",
-    "x3d_smoke",
-    "mvit_multi_smoke",
-    "mvit_multi_plain_s_k400_16x4",
-    "tsm_mobilenetv2_jester_online",
-)
+QUICK = ("tsm_smoke", "resnet50_smoke", "x3d_smoke", "mvit_multi_smoke")
+QUICK += ("mvit_multi_plain_s_k400_16x4", "tsm_mobilenetv2_jester_online")
 
 
-@pytest.mark.parametrize("path", TWINS, ids=lambda p: p.stem)
-def test_a_twin_does_not_import_the_code_it_is_compared_with(path):
+@pytest.mark.parametrize("path", TORCH_NETWORKS, ids=lambda p: p.stem)
+def test_a_torch_network_does_not_import_the_code_under_test(path):
     for node in ast.walk(ast.parse(path.read_text())):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module] if isinstance(node, ast.ImportFrom) else []
@@ -41,30 +35,30 @@ def test_a_twin_does_not_import_the_code_it_is_compared_with(path):
             assert top not in ("mindspore", "utils", "scripts", *list_networks()), name
 
 
-def cases():
+def list_cases():
     for path in YAMLS:
         marks = () if path.stem in QUICK else pytest.mark.slow
         if path.stem != "resnet50_se50_imagenet_zoo":  # never published for PyTorch
             yield pytest.param(path, id=path.stem, marks=marks)
 
 
-@pytest.mark.parametrize("path", cases())
-def test_a_twin_evaluates_like_the_network(path, tmp_path):
+@pytest.mark.parametrize("path", list_cases())
+def test_a_torch_network_gives_the_same_scores(path, tmp_path):
     torch = pytest.importorskip("torch")
-    cfg, network = toy(path), path.parents[1].name
-    twin = importlib.import_module(f"benchmarks.torch.{network}").build_network(
+    cfg, network = load_toy_config(path), path.parents[1].name
+    torch_net = importlib.import_module(f"benchmarks.torch.{network}").build_network(
         **cfg.model_arguments()
     )
-    shake(torch, twin)
-    torch.save(twin.state_dict(), tmp_path / "twin.pth")
+    randomize_weights(torch, torch_net)
+    torch.save(torch_net.state_dict(), tmp_path / "net.pth")
     net = find_network(network).model.build_network(**cfg.model_arguments())
-    load_weights(net, read_source(tmp_path / "twin.pth"), find_network(network))
+    load_weights(net, read_source(tmp_path / "net.pth"), find_network(network))
     clip = make_dummy_batch(network, cfg)[0].asnumpy()
-    shape = find_network(network).dataset.get_input_shape(cfg.data)
-    clip = clip.reshape(-1, *shape)
+    clip = clip.reshape(-1, *find_network(network).dataset.get_input_shape(cfg.data))
     with torch.no_grad():
-        result = twin.eval()(torch.from_numpy(clip))
-    expected = np.concatenate([part.numpy() for part in listed(result)], -1)
+        result = torch_net.eval()(torch.from_numpy(clip))
+    result_parts = result if isinstance(result, list) else [result]
+    expected = np.concatenate([part.numpy() for part in result_parts], -1)
     ours = compute_scores(net.set_train(False), Tensor(clip))
     assert np.ptp(expected) > 1e-3
     np.testing.assert_allclose(ours, expected, atol=2e-5 * np.ptp(expected) + 1e-7)
@@ -72,23 +66,19 @@ def test_a_twin_evaluates_like_the_network(path, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("network", list_networks())
-def test_the_golden_cases_are_the_results_of_the_twins(network):
+def test_golden_cases_are_the_results_of_the_torch_networks(network):
     pytest.importorskip("torch")
     done = run_script(f"{network}/tests/golden/reference.py", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def shake(torch, twin) -> None:
-    """Weights, and statistics of batch norms, of no special value."""
+def randomize_weights(torch, torch_net) -> None:
+    """Sets random weights and random statistics of batch norms."""
     torch.manual_seed(0)
-    for name, value in twin.state_dict().items():
+    for name, value in torch_net.state_dict().items():
         if name.endswith("running_var") or (value.ndim == 1 and name.endswith("weight")):
             value.uniform_(0.5, 1.5)
         elif value.ndim == 1:
             value.normal_(0, 0.1)
-        elif "pos_" in name:  # tables of positions, which start near 0
+        elif "pos_" in name:  # position tables start near 0
             value.mul_(20)
-
-
-def listed(outputs) -> list:
-    return outputs if isinstance(outputs, list) else [outputs]

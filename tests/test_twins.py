@@ -1,4 +1,4 @@
-"""Code that two networks repeat on purpose computes the same."""
+"""TSM without shift and ResNet, which have separate code, give the same scores."""
 
 import numpy as np
 import pytest
@@ -11,21 +11,21 @@ from utils.weights.checkpoint import weights_of
 
 
 @pytest.mark.parametrize("arch", ["resnet18", "resnet50"])
-def test_tsm_without_shift_is_resnet_frame_by_frame(arch):
+def test_tsm_without_shift_gives_the_scores_of_resnet_for_each_frame(arch):
     settings = {"num_classes": 7, "arch": arch, "first_width": 16}
     tsm = TSM(segments=3, shift_div=0, dropout=0.0, consensus="identity", **settings)
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     resnet = build_resnet(mean=mean, std=std, **settings)
-    theirs = weights_of(tsm)
+    tsm_weights = weights_of(tsm)
     for name, parameter in weights_of(resnet).items():
-        # moving_variance and gamma come out positive, as batch norms need them
+        # generates positive values for moving_variance and gamma, as batch norms need
         kind = "running_var" if name.endswith("moving_variance") else "weight"
         value = generate_weight(
             f"{name}.{kind}" if parameter.ndim == 1 else name, tuple(parameter.shape)
         )
         parameter.set_data(Tensor(value))
-        theirs.pop(f"base_model.{name}").set_data(Tensor(value))
-    assert not theirs
+        tsm_weights.pop(f"base_model.{name}").set_data(Tensor(value))
+    assert not tsm_weights
     clip = (generate_input(5, (2, 3, 3, 64, 64)) * 50 + 120).clip(0, 255).astype(np.uint8)
     scores = tsm.set_train(False)(Tensor(clip)).asnumpy()  # (N, T, classes)
     frames = resnet.set_train(False)(Tensor(clip.reshape(6, 3, 64, 64))).asnumpy()

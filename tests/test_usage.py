@@ -1,4 +1,4 @@
-"""`--help` of every command that a user types, and commands whose output nobody reads on."""
+"""`--help` of every command; closed or full stdout; unusual names and arguments."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from utils.config import ROOT
 from utils.messages import LINE
 from utils.networks import list_networks
 
-INTERNAL = {"zoo.py", "worker.py", "env.sh", "compare_versions.py"}  # started by the others
+INTERNAL = {"zoo.py", "worker.py", "env.sh", "compare_versions.py"}  # started by other scripts
 SCRIPTS = sorted(
     str(path.relative_to(ROOT))
     for path in [*(ROOT / "scripts").rglob("*.*"), *(ROOT / "benchmarks").rglob("*.py")]
@@ -25,13 +25,15 @@ SCRIPTS = sorted(
     if path.suffix == ".sh" or "__main__" in path.read_text()
 )
 NETWORK_SCRIPTS = ("train", "eval", "export")
-OF_NETWORKS = [f"{network}/{name}.py" for network in list_networks() for name in NETWORK_SCRIPTS]
-PYTHON = [*OF_NETWORKS, *(script for script in SCRIPTS if script.endswith(".py"))]
+TRAIN_EVAL_EXPORT = [
+    f"{network}/{name}.py" for network in list_networks() for name in NETWORK_SCRIPTS
+]
+PYTHON = [*TRAIN_EVAL_EXPORT, *(script for script in SCRIPTS if script.endswith(".py"))]
 
 
 @pytest.fixture
-def typed(monkeypatch, capsys):
-    """Runs a command in this process; its exit status, stdout and stderr."""
+def command_runner(monkeypatch, capsys):
+    """A function that runs a command in this process; returns exit status, stdout and stderr."""
 
     def run(line: str) -> tuple:
         words, namespace, status = line.split(), {}, 0
@@ -50,19 +52,19 @@ def typed(monkeypatch, capsys):
     return run
 
 
-def test_the_documents_name_no_other_scripts():
-    named = {
+def test_the_documents_name_existing_scripts_only():
+    names = {
         name
         for document in DOCUMENTS
         for name in re.findall(r"\bscripts/(?:\w+/)*\w+\.(?:py|sh)", document.read_text())
     }
-    assert len(named) > 20
-    assert named <= set(SCRIPTS)
+    assert len(names) > 20
+    assert names <= set(SCRIPTS)
 
 
 @pytest.mark.parametrize("script", PYTHON)
-def test_a_script_shows_its_usage(script, typed):
-    status, out, err = typed(f"{script} --help")
+def test_a_script_shows_its_usage(script, command_runner):
+    status, out, err = command_runner(f"{script} --help")
     assert (status, err) == (0, "")
     assert script.rpartition("/")[2].replace("quickstart.py", "quickstart.sh") in out
 
@@ -77,38 +79,38 @@ def test_a_shell_script_shows_its_usage_and_does_nothing(script):
 
 
 def test_every_script_is_a_command_of_the_package():
-    scripts = [script for script in PYTHON if script not in OF_NETWORKS]
+    scripts = [script for script in PYTHON if script not in TRAIN_EVAL_EXPORT]
     assert sorted(COMMANDS.values()) == sorted(scripts)
     for name, script in COMMANDS.items():
         assert name.replace("-", "_") == Path(script).stem
 
 
-def test_the_installed_command_lists_its_commands(typed):
-    status, out, err = typed("zoo --help")
+def test_the_installed_command_lists_its_commands(command_runner):
+    status, out, err = command_runner("zoo --help")
     assert (status, err) == (0, "")
     for name in [*NETWORK_SCRIPTS, *COMMANDS]:
         assert f"\n  {name} " in out
-    assert typed("zoo")[0] == 2
+    assert command_runner("zoo")[0] == 2
 
 
 @pytest.mark.parametrize("name", [*NETWORK_SCRIPTS, *COMMANDS])
-def test_an_installed_command_shows_its_usage(name, typed):
-    status, out, err = typed(f"zoo {name} --help")
+def test_an_installed_command_shows_its_usage(name, command_runner):
+    status, out, err = command_runner(f"zoo {name} --help")
     assert (status, err) == (0, "")
     if name in NETWORK_SCRIPTS:
         assert f"NETWORK is one of {', '.join(list_networks())}" in out
-        status, out, err = typed(f"zoo {name} tsm --help")
+        status, out, err = command_runner(f"zoo {name} tsm --help")
         assert (status, err) == (0, "")
         assert f"python tsm/{name}.py" in out
 
 
-def test_an_unknown_command_is_answered_with_the_nearest_one(typed):
-    status, out, err = typed("zoo check-video --help")
+def test_the_error_of_an_unknown_command_names_the_nearest_command(command_runner):
+    status, out, err = command_runner("zoo check-video --help")
     assert (status, out) == (2, "")
     assert err == "error: unknown command check-video; did you mean check-videos?\n"
 
 
-def test_a_usage_needs_no_framework():
+def test_help_does_not_import_mindspore():
     code = (
         "import atexit, runpy, sys; sys.argv = ['zoo', 'predict', '--help'];"
         "atexit.register(lambda: sys.stderr.write(str('mindspore' in sys.modules)));"
@@ -119,8 +121,8 @@ def test_a_usage_needs_no_framework():
 
 
 @pytest.mark.parametrize("line", ["train", "train tms", "export utils --config_path a"])
-def test_a_command_of_the_networks_offers_networks_only(line, typed):
-    status, out, err = typed(f"zoo {line}")
+def test_a_command_of_a_network_requires_a_network(line, command_runner):
+    status, out, err = command_runner(f"zoo {line}")
     assert (status, out) == (2, "")
     assert f"NETWORK must be one of {', '.join(list_networks())}" in err
 
@@ -143,8 +145,8 @@ def test_the_quickstart_takes_no_arguments():
         "data/make_lists.py --videos {synthetic}/videos --out {out}",
     ],
 )
-def test_a_reader_who_has_gone_ends_a_command_in_silence(line, unbuffered, data_root, tmp_path):
-    """As `| head` does once it has its lines."""
+def test_a_closed_pipe_ends_a_command_without_a_message(line, unbuffered, data_root, tmp_path):
+    """`| head` closes the pipe after its lines."""
     script, *arguments = line.format(synthetic=data_root, out=tmp_path).split()
     reader, writer = os.pipe()
     os.close(reader)
@@ -155,11 +157,11 @@ def test_a_reader_who_has_gone_ends_a_command_in_silence(line, unbuffered, data_
     )  # fmt: skip
     os.close(writer)
     assert done.stderr == b""
-    assert done.returncode in (0, 141)  # 0: argparse says nothing of it either
+    assert done.returncode in (0, 141)  # argparse ignores a closed pipe: 0
 
 
 @pytest.mark.parametrize("line", ["--help", "--videos {synthetic}/videos --out {out}"])
-def test_a_full_disk_below_stdout_is_reported_in_one_line(line, data_root, tmp_path):
+def test_a_full_disk_is_reported_in_one_line(line, data_root, tmp_path):
     arguments = line.format(synthetic=data_root, out=tmp_path / "lists").split()
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -172,7 +174,7 @@ def test_a_full_disk_below_stdout_is_reported_in_one_line(line, data_root, tmp_p
     assert "stdout" in line
 
 
-def test_a_file_never_takes_the_place_of_a_closed_stream(data_root, tmp_path):
+def test_an_opened_file_never_gets_the_number_of_a_closed_stream(data_root, tmp_path):
     code = (
         "import os, sys; from utils.cli import fill_closed_streams;"
         "[os.close(number) for number in (0, 1, 2)]; fill_closed_streams();"
@@ -186,10 +188,9 @@ def test_a_file_never_takes_the_place_of_a_closed_stream(data_root, tmp_path):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_settings_of_a_command_that_takes_none_are_refused(data_root, tmp_path):
-    done = run_script(
-        "scripts/data/make_lists.py", f"--videos={data_root}", f"--out={tmp_path}", "--data.x=3"
-    )
+def test_a_command_without_settings_refuses_settings(data_root, tmp_path):
+    arguments = [f"--videos={data_root}", f"--out={tmp_path}", "--data.x=3"]
+    done = run_script("scripts/data/make_lists.py", *arguments)
     assert done.returncode == 2
     assert done.stderr == "error: --data.x=3: this command takes no settings\n"
 
@@ -205,7 +206,7 @@ def test_control_characters_and_long_names_are_not_printed(tmp_path):
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """One with a hostile name, whose Python only prints its arguments, each with a zero byte."""
+    """A checkout with a hostile name. Its Python prints its arguments, separated by zero bytes."""
     root = tmp_path / "a 'b' \"c\" $(touch hacked); `touch hacked` \nd *"
     shutil.copytree(ROOT / "scripts", root / "scripts")
     monkeypatch.delenv("ZOO_VENV", raising=False)
@@ -219,37 +220,35 @@ def checkout(tmp_path, monkeypatch):
     return root
 
 
-def test_launch_scripts_pass_odd_names_on_as_they_are(checkout, tmp_path):
-    odd = ["c d.yaml", "--run.out=e\nf 'g' \"h\"", "--data.root=$(touch hacked)", "--x.y=*", ""]
+def test_launch_scripts_pass_hostile_arguments_unchanged(checkout, tmp_path):
+    hostile = ["c d.yaml", "--run.out=e\nf 'g' \"h\"", "--data.root=$(touch hacked)", "--x.y=*", ""]
     for words, script in [(["tsm"], "standalone_train"), (["tsm", "2"], "distribute_train")]:
         done = subprocess.run(
-            ["bash", str(checkout / "scripts" / f"run_{script}.sh"), *words, *odd],
+            ["bash", str(checkout / "scripts" / f"run_{script}.sh"), *words, *hostile],
             capture_output=True, text=True, timeout=60, cwd=tmp_path,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        given = done.stdout.split("\0")[:-1]
-        assert given[-6:] == ["--config_path", *odd]
-        assert str(checkout / "tsm" / "train.py") in given
+        arguments = done.stdout.split("\0")[:-1]
+        assert arguments[-6:] == ["--config_path", *hostile]
+        assert str(checkout / "tsm" / "train.py") in arguments
     assert not list(tmp_path.rglob("hacked"))
 
 
-def test_launch_scripts_find_their_checkout_whatever_cdpath_says(tmp_path):
+def test_launch_scripts_ignore_cdpath(tmp_path):
     (tmp_path / "scripts").mkdir()
     done = subprocess.run(
         ["bash", "scripts/run_standalone_train.sh", "tms", "x.yaml"],
-        cwd=ROOT, env={**build_env(), "CDPATH": str(tmp_path)},
-        capture_output=True, text=True,
+        cwd=ROOT, env={**build_env(), "CDPATH": str(tmp_path)}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 2
     assert f"there are: {' '.join(list_networks())}" in done.stderr
 
 
 @pytest.mark.parametrize("devices", ["00", "99999999999999999999", "1e3", " 2", "two"])
-def test_an_odd_number_of_devices_is_reported_in_one_line(devices):
+def test_an_invalid_number_of_devices_is_reported_in_one_line(devices):
     done = subprocess.run(
         ["bash", str(ROOT / "scripts" / "run_distribute_train.sh"), "tsm", devices, "x.yaml"],
-        capture_output=True, text=True, timeout=60,
-        env={**build_env(), "ZOO_PYTHON": "/bin/no"},
+        capture_output=True, text=True, timeout=60, env={**build_env(), "ZOO_PYTHON": "/bin/no"},
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr == f"DEVICES must be a whole number above 0, not {devices}\n"

@@ -1,4 +1,4 @@
-"""scripts/verify_device.sh: arguments, verdicts, report, and a whole rehearsal."""
+"""scripts/verify_device.sh: arguments, verdicts, report, and a complete rehearsal."""
 
 import getpass
 import json
@@ -48,7 +48,7 @@ PARTS += ["communication", "overlap", "resume"]
 CRASH = ProcessResult("crash", 1, (), "ended with status 1: error: no such device")
 
 
-def complete(*lines: dict) -> ProcessResult:
+def build_result(*lines: dict) -> ProcessResult:
     return ProcessResult("complete", 0, lines, "")
 
 
@@ -88,7 +88,7 @@ def test_the_shell_script_names_every_part_and_option_of_the_command():
         assert word in python
 
 
-def test_only_the_chosen_parts_run_and_those_for_several_devices_are_skipped(tmp_path):
+def test_the_chosen_parts_run_and_those_for_several_devices_are_skipped(tmp_path):
     parts = "overlap,communication,environment"
     result = read_result(run_script(SCRIPT, "--only", parts, "--device", "CPU", "--out", tmp_path))
     verdicts = result["verdicts"]
@@ -102,7 +102,7 @@ def test_only_the_chosen_parts_run_and_those_for_several_devices_are_skipped(tmp
     assert not (tmp_path / "work").exists()
 
 
-def test_a_part_that_fails_stops_no_other(tmp_path):
+def test_a_failed_part_does_not_stop_the_others(tmp_path):
     """No process can finish within a second."""
     parts = ["--only", "environment,convolutions,resume", "--timeout", "1"]
     done = run_script(SCRIPT, *parts, "--device", "CPU", "--out", tmp_path)
@@ -113,7 +113,7 @@ def test_a_part_that_fails_stops_no_other(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_ends_all_processes_and_leaves_a_report(number, tmp_path):
+def test_an_interruption_ends_all_processes_and_writes_a_report(number, tmp_path):
     command = [sys.executable, ROOT / SCRIPT, "--only", "environment,parity,speed"]
     command += ["--device", "CPU", "--out", tmp_path]
     process = subprocess.Popen(
@@ -157,7 +157,7 @@ def test_a_report_shows_each_part_with_its_most_severe_verdict(tmp_path):
     assert not content["complete"]
 
 
-def test_a_report_has_no_absolute_paths_and_no_names_of_users_or_hosts(monkeypatch):
+def test_a_report_contains_no_absolute_paths_or_names_of_users_and_hosts(monkeypatch):
     monkeypatch.setattr(getpass, "getuser", lambda: "alice")
     monkeypatch.setattr(socket, "gethostname", lambda: "node17.example.org")
     values = {
@@ -180,17 +180,15 @@ def test_a_process_that_fails_is_described_by_its_last_error(tmp_path):
     assert result.reason == "ended with status 3: error: bad"
 
 
-def test_a_process_beyond_its_time_limit_is_ended_with_its_children(tmp_path):
+def test_a_process_beyond_its_time_limit_is_killed_with_its_children(tmp_path):
     code = "import subprocess; subprocess.run(['sleep', '123456'])"
     result = Runner(tmp_path, 2).run("name", [sys.executable, "-c", code])
     assert result.reason == "not finished after 2 s"
-    sleeping = [
-        p for p in psutil.process_iter(["cmdline"]) if "123456" in (p.info["cmdline"] or [])
-    ]
-    assert sleeping == []
+    commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    assert not [command for command in commands if "123456" in command]
 
 
-def test_devices_are_chosen_by_their_files(monkeypatch, tmp_path):
+def test_the_device_is_chosen_by_device_files(monkeypatch, tmp_path):
     monkeypatch.setattr("utils.distributed.devices.DEVICE_FILES", tmp_path)
     assert choose_device({}) == ("CPU", 1)
     for number in range(4):
@@ -226,31 +224,31 @@ DRY_RUN.update(python=0, ai_cpu=[])
 RESUMED = {"killed_at": 6, "steps": 24, "equal": True, "largest": 0.0}
 
 
-def environment_finding(device: str, warnings: list, *lines: dict) -> Finding:
-    return assess_environment(complete(*lines), device, warnings)[0]
+def rate_environment(device: str, warnings: list, *lines: dict) -> Finding:
+    return assess_environment(build_result(*lines), device, warnings)[0]
 
 
-def parity_finding(**changed: float) -> Finding:
-    return assess_parity("tsm", "c.json", "Ascend", complete({**PARITY, **changed}))[0]
+def rate_parity(**changed: float) -> Finding:
+    return assess_parity("tsm", "c.json", "Ascend", build_result({**PARITY, **changed}))[0]
 
 
-def training_finding(*losses: float, waiting: float = 0.0) -> Finding:
+def rate_training(*losses: float, waiting: float = 0.0) -> Finding:
     row = {"step": 10, "clips_per_second": 50.0, "waiting": waiting}
-    return assess_training("tsm", complete({}), [{**row, "loss": loss} for loss in losses])
+    return assess_training("tsm", build_result({}), [{**row, "loss": loss} for loss in losses])
 
 
-def overlap_finding(device: str, *times: float) -> Finding:
+def rate_overlap(device: str, *times: float) -> Finding:
     values = dict(zip(("alone", "one", "several", "exchange"), times))
-    return assess_overlap(device, complete({**values, "segments": 4, "bytes": 10**8}))
+    return assess_overlap(device, build_result({**values, "segments": 4, "bytes": 10**8}))
 
 
-def order_finding(*after: float) -> Finding:
+def rate_order(*after: float) -> Finding:
     rows = [{"row": 1, "backward_after": fraction} for fraction in after]
-    return assess_order(complete({"finished": True, "all_reduces": rows}))
+    return assess_order(build_result({"finished": True, "all_reduces": rows}))
 
 
-def resume_finding(device: str, **changed) -> Finding:
-    return assess_resume(device, {**RESUMED, **changed}, complete({}))
+def rate_resume(device: str, **changed) -> Finding:
+    return assess_resume(device, {**RESUMED, **changed}, build_result({}))
 
 
 def probe_ring(latency: float, bandwidth: float, ranks: int = 8) -> dict:
@@ -260,65 +258,65 @@ def probe_ring(latency: float, bandwidth: float, ranks: int = 8) -> dict:
     return {"ranks": ranks, "correct": True, "probes": list(zip(sizes, times))}
 
 
-def ring_finding(device: str, latency: float, bandwidth: float, **changed) -> Finding:
-    return assess_communication(device, complete({**probe_ring(latency, bandwidth), **changed}))
+def rate_ring(device: str, latency: float, bandwidth: float, **changed) -> Finding:
+    return assess_communication(device, build_result({**probe_ring(latency, bandwidth), **changed}))
 
 
-def speed_finding(device: str, **values) -> Finding:
-    return assess_speed("tsm", device, complete(values))
+def rate_speed(device: str, **values) -> Finding:
+    return assess_speed("tsm", device, build_result(values))
 
 
-def dry_run_finding(**changed) -> Finding:
-    return assess_dry_run("x3d", complete({**DRY_RUN, **changed}))
+def rate_dry_run(**changed) -> Finding:
+    return assess_dry_run("x3d", build_result({**DRY_RUN, **changed}))
 
 
 @pytest.mark.parametrize(
     ("finding", "verdict", "words"),
     [
-        (environment_finding("CPU", [], ENVIRONMENT), OK, "can use CPU"),
-        (environment_finding("Ascend", [], ENVIRONMENT), FAILED, "can use CPU, not Ascend"),
-        (environment_finding("CPU", ["no PyAV"], ENVIRONMENT), SLOW, "no PyAV"),
+        (rate_environment("CPU", [], ENVIRONMENT), OK, "can use CPU"),
+        (rate_environment("Ascend", [], ENVIRONMENT), FAILED, "can use CPU, not Ascend"),
+        (rate_environment("CPU", ["no PyAV"], ENVIRONMENT), SLOW, "no PyAV"),
         (
-            environment_finding("CPU", ["x"], {**ENVIRONMENT, "missing": ["OpenCV"]}),
+            rate_environment("CPU", ["x"], {**ENVIRONMENT, "missing": ["OpenCV"]}),
             FAILED,
             "missing: OpenCV",
         ),
-        (environment_finding("CPU", []), FAILED, "check_env: no result"),
-        (parity_finding(), OK, "tsm O0"),
-        (parity_finding(loss=0.1), FAILED, "loss 0.1 (limit 0.001)"),
-        (parity_finding(scores=float("nan")), FAILED, "scores nan"),
-        (training_finding(2.0, 1.9, 1.5), OK, "2 -> 1.5"),
-        (training_finding(2.0, 1.5, waiting=0.6), SLOW, "waiting for data 60%"),
-        (training_finding(2.0, 1.99, 2.1), FAILED, "does not fall"),
-        (training_finding(2.0, float("nan")), FAILED, "not finite"),
-        (training_finding(2.0), FAILED, "fewer than two losses"),
-        (training_finding(), FAILED, "fewer than two losses"),
-        (speed_finding("Ascend", **STEP), OK, "50.0 ms a step of 8 clips"),
-        (speed_finding("Ascend", **WAITING), SLOW, "waiting 60%"),
-        (speed_finding("CPU", **WAITING), OK, "waiting 60%"),
-        (speed_finding("GPU", **{**STEP, "shares": {}, "launches": 0}), OK, "unknown number"),
-        (speed_finding("Ascend", **{**STEP, "first_step": 900.0}), SLOW, "first step 900.0 s"),
-        (dry_run_finding(), OK, "compiles, 900 launches, 2.5 GB"),
-        (dry_run_finding(python=2), SLOW, "2 calls of Python"),
-        (dry_run_finding(ai_cpu=["MaxPool3D"]), SLOW, "AI CPU: MaxPool3D"),
-        (dry_run_finding(finished=False, reason="no group"), FAILED, "x3d: no group"),
-        (ring_finding("Ascend", 12.0, 25.0), OK, "12 us a message, 25 GB/s"),
-        (ring_finding("Ascend", 12.0, 1.0), SLOW, "1 GB/s"),
-        (ring_finding("GPU", 900.0, 25.0), SLOW, "900 us"),
-        (ring_finding("CPU", 900.0, 1.0), OK, "900 us"),
-        (ring_finding("Ascend", 12.0, 25.0, correct=False), FAILED, "wrong sums"),
-        (overlap_finding("Ascend", 0.1, 0.12, 0.102, 0.02), OK, "overlaps the backward pass"),
-        (overlap_finding("Ascend", 0.1, 0.12, 0.119, 0.02), SLOW, "does not overlap"),
-        (overlap_finding("CPU", 0.1, 0.12, 0.119, 0.02), OK, "as expected on a CPU"),
-        (overlap_finding("Ascend", 0.1, 0.103, 0.103, 0.002), OK, "too little to matter"),
-        (order_finding(0.9, 0.5, 0.0), OK, "90%, 50%, 0%"),
-        (order_finding(0.0), SLOW, "1 AllReduces"),
-        (order_finding(), SLOW, "0 AllReduces"),
-        (resume_finding("CPU"), OK, "bit for bit"),
-        (resume_finding("CPU", equal=False, largest=1e-7), FAILED, "1e-07 (limit 0)"),
-        (resume_finding("Ascend", equal=False, largest=1e-4), OK, "0.0001 (limit 0.01)"),
-        (resume_finding("Ascend", equal=False, largest=0.5), FAILED, "0.5 (limit 0.01)"),
-        (resume_finding("CPU", killed_at=24), FAILED, "too late"),
+        (rate_environment("CPU", []), FAILED, "check_env: no result"),
+        (rate_parity(), OK, "tsm O0"),
+        (rate_parity(loss=0.1), FAILED, "loss 0.1 (limit 0.001)"),
+        (rate_parity(scores=float("nan")), FAILED, "scores nan"),
+        (rate_training(2.0, 1.9, 1.5), OK, "2 -> 1.5"),
+        (rate_training(2.0, 1.5, waiting=0.6), SLOW, "waiting for data 60%"),
+        (rate_training(2.0, 1.99, 2.1), FAILED, "does not fall"),
+        (rate_training(2.0, float("nan")), FAILED, "not finite"),
+        (rate_training(2.0), FAILED, "fewer than two losses"),
+        (rate_training(), FAILED, "fewer than two losses"),
+        (rate_speed("Ascend", **STEP), OK, "50.0 ms a step of 8 clips"),
+        (rate_speed("Ascend", **WAITING), SLOW, "waiting 60%"),
+        (rate_speed("CPU", **WAITING), OK, "waiting 60%"),
+        (rate_speed("GPU", **{**STEP, "shares": {}, "launches": 0}), OK, "unknown number"),
+        (rate_speed("Ascend", **{**STEP, "first_step": 900.0}), SLOW, "first step 900.0 s"),
+        (rate_dry_run(), OK, "compiles, 900 launches, 2.5 GB"),
+        (rate_dry_run(python=2), SLOW, "2 calls of Python"),
+        (rate_dry_run(ai_cpu=["MaxPool3D"]), SLOW, "AI CPU: MaxPool3D"),
+        (rate_dry_run(finished=False, reason="no group"), FAILED, "x3d: no group"),
+        (rate_ring("Ascend", 12.0, 25.0), OK, "12 us a message, 25 GB/s"),
+        (rate_ring("Ascend", 12.0, 1.0), SLOW, "1 GB/s"),
+        (rate_ring("GPU", 900.0, 25.0), SLOW, "900 us"),
+        (rate_ring("CPU", 900.0, 1.0), OK, "900 us"),
+        (rate_ring("Ascend", 12.0, 25.0, correct=False), FAILED, "wrong sums"),
+        (rate_overlap("Ascend", 0.1, 0.12, 0.102, 0.02), OK, "overlaps the backward pass"),
+        (rate_overlap("Ascend", 0.1, 0.12, 0.119, 0.02), SLOW, "does not overlap"),
+        (rate_overlap("CPU", 0.1, 0.12, 0.119, 0.02), OK, "as expected on a CPU"),
+        (rate_overlap("Ascend", 0.1, 0.103, 0.103, 0.002), OK, "too little to matter"),
+        (rate_order(0.9, 0.5, 0.0), OK, "90%, 50%, 0%"),
+        (rate_order(0.0), SLOW, "1 AllReduces"),
+        (rate_order(), SLOW, "0 AllReduces"),
+        (rate_resume("CPU"), OK, "bit for bit"),
+        (rate_resume("CPU", equal=False, largest=1e-7), FAILED, "1e-07 (limit 0)"),
+        (rate_resume("Ascend", equal=False, largest=1e-4), OK, "0.0001 (limit 0.01)"),
+        (rate_resume("Ascend", equal=False, largest=0.5), FAILED, "0.5 (limit 0.01)"),
+        (rate_resume("CPU", killed_at=24), FAILED, "too late"),
     ],
 )
 def test_a_verdict_follows_from_the_measured_values(finding, verdict, words):
@@ -340,18 +338,18 @@ def test_a_verdict_follows_from_the_measured_values(finding, verdict, words):
         assess_convolutions("Ascend", SHAPES, {"taps": CRASH})[0],
     ],
 )
-def test_a_process_that_crashes_is_a_failure_with_its_reason_and_log(finding):
+def test_a_crash_is_a_failure_with_its_reason_and_log(finding):
     assert finding.verdict == FAILED
     assert CRASH.reason in finding.text
     assert finding.advice == "the log is logs/crash.log"
 
 
-def test_parity_fails_without_the_result_of_a_level():
-    half = ProcessResult("parity_tsm", -11, (PARITY,), "was killed by SIGSEGV")
-    ieee, float16 = assess_parity("tsm", "c.json", "Ascend", half)
+def test_parity_fails_if_a_level_has_no_result():
+    crashed = ProcessResult("parity_tsm", -11, (PARITY,), "was killed by SIGSEGV")
+    ieee, float16 = assess_parity("tsm", "c.json", "Ascend", crashed)
     assert (ieee.verdict, float16.verdict) == (OK, FAILED)
     assert float16.text == "tsm O2: was killed by SIGSEGV"
-    assert "--case c.json --run.device=Ascend" in parity_finding(loss=0.1).advice
+    assert "--case c.json --run.device=Ascend" in rate_parity(loss=0.1).advice
 
 
 def test_a_step_without_a_trace_is_slow():
@@ -360,14 +358,14 @@ def test_a_step_without_a_trace_is_slow():
     assert assess_speed("tsm", "Ascend", result).verdict == SLOW
 
 
-def test_the_fastest_depthwise_implementation_is_named():
+def test_the_fastest_depthwise_implementation_is_advised():
     seconds = {"taps": (0.3, 0.1), "frames": (0.1, 0.2)}
     results = {
-        impl: complete(*({"shape": row[0], "seconds": s} for row, s in zip(SHAPES, times)))
+        impl: build_result(*({"shape": row[0], "seconds": s} for row, s in zip(SHAPES, times)))
         for impl, times in seconds.items()
     }
-    missing, x3d, mvit = assess_convolutions("Ascend", SHAPES, {"grouped": CRASH, **results})
-    assert (missing.verdict, missing.text[:22]) == (OK, "grouped: not available")
+    grouped, x3d, mvit = assess_convolutions("Ascend", SHAPES, {"grouped": CRASH, **results})
+    assert (grouped.verdict, grouped.text[:22]) == (OK, "grouped: not available")
     assert x3d.verdict == SLOW
     assert x3d.text == "x3d: taps 900.0 ms, frames 300.0 ms; best: frames"
     assert x3d.advice == "train x3d with --model.depthwise_impl=frames, not taps"
@@ -381,7 +379,7 @@ def test_latency_and_bandwidth_are_fitted_to_the_times_of_a_ring():
     assert "overlap: false" in format_cluster(probe_ring(12.0, 25.0), "CPU")
 
 
-def test_launches_are_counted_from_the_trace_of_an_ascend(tmp_path):
+def test_launches_are_counted_in_the_trace_of_an_ascend(tmp_path):
     assert measurements.count_launches(tmp_path) == 0
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "kernel_details.csv").write_text("Name,Type\n" + "x,MatMul\n" * 50)
@@ -389,7 +387,7 @@ def test_launches_are_counted_from_the_trace_of_an_ascend(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_whole_rehearsal_on_two_workers_of_the_cpu(tmp_path):
+def test_a_complete_rehearsal_on_two_workers_of_the_cpu(tmp_path):
     command = [sys.executable, ROOT / SCRIPT, "--device", "CPU", "--devices", "2"]
     done = subprocess.run(
         [*map(str, command), "--out", str(tmp_path)],
@@ -399,7 +397,7 @@ def test_a_whole_rehearsal_on_two_workers_of_the_cpu(tmp_path):
     assert done.returncode == 0, text
     verdicts = json.loads(done.stdout.splitlines()[-1])["verdicts"]
     assert list(verdicts) == PARTS
-    # Which form of a convolution is the best depends on the processor.
+    # The best form of a convolution depends on the processor.
     assert {name for name, verdict in verdicts.items() if verdict != OK} <= {"convolutions"}
     assert "Rehearsal on a CPU, proves nothing about a device." in text
     assert "`cluster: {devices_per_node: 2, " in text

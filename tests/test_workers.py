@@ -1,4 +1,4 @@
-"""Workers of the launcher: HCCL's time limits, bound cores, crashes after the work is complete."""
+"""Workers of the launcher: HCCL timeouts, bound CPU cores, crashes after the work is complete."""
 
 import json
 import os
@@ -13,9 +13,9 @@ from tests.helpers import build_env, read_result, run_script
 from utils.config import ROOT
 from utils.cpu_cores import LAUNCHER_CORES, list_affinity
 
-CPUSET = Path("/sys/fs/cgroup/cpuset/cpuset.cpus")  # where msrun looks for the cores
+CPUSET = Path("/sys/fs/cgroup/cpuset/cpuset.cpus")  # msrun reads the cores from here
 # A worker without the framework: prints its cores and some environment variables.
-SHOW = """
+PRINT_ENVIRONMENT = """
 import json, os, time
 from utils import cpu_cores
 
@@ -26,7 +26,7 @@ variables = {name: os.environ.get(name) for name in names}
 cores = cpu_cores.list_affinity()
 print(json.dumps({**variables, "cores": cores, "bound": cpu_cores.is_bound()}))
 """
-# Runs the launcher as on a host whose device files are in a folder; one core for each is enough.
+# Runs the launcher with the device files of a folder; one core for each device is enough.
 LAUNCH = """
 import runpy, sys
 from pathlib import Path
@@ -39,32 +39,31 @@ runpy.run_path("scripts/launch.py", run_name="__main__")
 
 
 @pytest.fixture
-def show(tmp_path) -> Path:
-    path = tmp_path / "show.py"
-    path.write_text(SHOW)
+def printer(tmp_path) -> Path:
+    path = tmp_path / "printer.py"
+    path.write_text(PRINT_ENVIRONMENT)
     return path
 
 
-def test_the_launcher_sets_time_limits_of_hccl_unless_the_user_has(show):
-    here = {"PYTHONPATH": str(ROOT), "ZOO_BIND_CORE": ""}
-    for own, expected in (({}, "600"), ({"HCCL_CONNECT_TIMEOUT": "1200"}, "1200")):
-        result = read_result(
-            run_script("scripts/launch.py", "1", show, environment={**here, **own})
-        )
+def test_the_launcher_sets_hccl_timeouts_unless_the_user_does(printer):
+    variables = {"PYTHONPATH": str(ROOT), "ZOO_BIND_CORE": ""}
+    for user, expected in (({}, "600"), ({"HCCL_CONNECT_TIMEOUT": "1200"}, "1200")):
+        done = run_script("scripts/launch.py", "1", printer, environment={**variables, **user})
+        result = read_result(done)
         assert (result["HCCL_CONNECT_TIMEOUT"], result["HCCL_EXEC_TIMEOUT"]) == (expected, "3672")
         assert (result[LAUNCHER_CORES], result["bound"]) == (None, False)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
 @pytest.mark.parametrize("binds", [True, False])
-def test_each_rank_on_ascend_is_bound_to_its_own_cores(show, tmp_path, binds):
-    """By msrun itself, unless ZOO_BIND_CORE=0."""
+def test_ranks_on_ascend_are_bound_to_separate_cores(printer, tmp_path, binds):
+    """msrun binds the cores, unless ZOO_BIND_CORE=0."""
     if binds and not (CPUSET.exists() and shutil.which("taskset")):
         pytest.skip("msrun binds nothing here")
     for number in range(2):
         (tmp_path / f"davinci{number}").touch()
     done = subprocess.run(
-        [sys.executable, "-c", LAUNCH, tmp_path, "2", show, "--run.device=Ascend"],
+        [sys.executable, "-c", LAUNCH, tmp_path, "2", printer, "--run.device=Ascend"],
         capture_output=True,
         text=True,
         timeout=120,
@@ -100,7 +99,7 @@ main_guard("usage", work)
 
 @pytest.mark.parametrize(("when", "status"), [("while_working", 1), ("while_closing", 0)])
 def test_a_crash_fails_the_job_unless_the_work_is_complete(tmp_path, when, status):
-    """MindSpore sometimes crashes while it closes its connections, after a finished training."""
+    """MindSpore sometimes crashes while it closes its connections after a completed training."""
     script = tmp_path / "crash.py"
     script.write_text(CRASH)
     done = run_script("scripts/launch.py", "2", script, when, environment={"PYTHONPATH": str(ROOT)})

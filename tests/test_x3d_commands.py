@@ -1,4 +1,4 @@
-"""X3D's commands on the synthetic videos, and the same run killed."""
+"""Commands of X3D on the synthetic videos; runs on two workers; killed runs."""
 
 import pickle
 import random
@@ -28,20 +28,10 @@ from utils.config import ROOT
 @pytest.fixture(scope="module")
 def small(data_root) -> list:
     """A network of six blocks on clips of 4 x 32 x 32; six steps an epoch."""
-    return [
-        "--config_path",
-        str(ROOT / "x3d" / "configs" / "x3d_smoke.yaml"),
-        f"--data.root={data_root}",
-        "--model.depth_factor=0.4",
-        "--data.frames=4",
-        "--data.scales=[32,36]",
-        "--data.crop=32",
-        "--data.batch=4",
-        "--train.epochs=2",
-        "--train.precise_bn=2",
-        "--run.save_every=1",
-        "--run.log_every=2",
-    ]
+    arguments = ["--config_path", str(ROOT / "x3d" / "configs" / "x3d_smoke.yaml")]
+    arguments += [f"--data.root={data_root}", "--model.depth_factor=0.4", "--data.frames=4"]
+    arguments += ["--data.scales=[32,36]", "--data.crop=32", "--data.batch=4", "--train.epochs=2"]
+    return [*arguments, "--train.precise_bn=2", "--run.save_every=1", "--run.log_every=2"]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +40,7 @@ def trained(small, tmp_path_factory) -> Path:
     return Path(run_json("x3d/train.py", *small, f"--run.out={out}")["checkpoint"])
 
 
-def test_training_and_evaluation(small, trained, tmp_path):
+def test_reports_and_predictions_agree_with_an_evaluation(small, trained, tmp_path):
     assert "precise batch norm over 2 batches" in (trained.parent / "run.log").read_text()
     views = ["--eval.clips=2", "--eval.crops=3", f"--report={tmp_path / 'report'}"]
     result = run_json("x3d/eval.py", *small, *views, "--checkpoint_path", trained)
@@ -61,7 +51,7 @@ def test_training_and_evaluation(small, trained, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_evaluation_on_two_ranks_equals_one(small, trained):
+def test_two_ranks_give_the_metrics_of_one(small, trained):
     views = ["--eval.clips=2", "--eval.batch=3"]
     alone = run_json("x3d/eval.py", *small, *views, "--checkpoint_path", trained)
     done = run_script(
@@ -73,9 +63,9 @@ def test_an_evaluation_on_two_ranks_equals_one(small, trained):
 
 @pytest.mark.slow
 def test_two_workers_equal_one_with_twice_the_batch(small, tmp_path):
-    """Batch norms frozen; up to the rounding of another order of additions.
+    """Batch norms are frozen. Weights differ by the rounding of another order of additions.
 
-    The planner splits for a network so slow that it pays to.
+    The connection is so slow that the planner splits the gradients.
     """
     cluster = "{devices_per_node: 1, bandwidth: 0.05, latency: 10, tflops: 0.0005}"
     plain = ["--train.batch_norm=frozen", "--train.epochs=1", "--train.lr=0.01"]
@@ -87,9 +77,9 @@ def test_two_workers_equal_one_with_twice_the_batch(small, tmp_path):
     done = run_script("scripts/run_distribute_train.sh", *arguments, environment=saving)
     both = read_result(done)
     assert len(assert_segments(done, tmp_path / "graphs")) == 4
-    first, second = read_weights(alone["checkpoint"]), read_weights(both["checkpoint"])
-    for name, value in first.items():
-        np.testing.assert_allclose(value, second[name], rtol=1e-3, atol=1e-5, err_msg=name)
+    expected, result = read_weights(alone["checkpoint"]), read_weights(both["checkpoint"])
+    for name, value in expected.items():
+        np.testing.assert_allclose(result[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
 
 
 def test_an_exported_network_is_compared_with_the_cell(small, trained, tmp_path):
@@ -99,14 +89,14 @@ def test_an_exported_network_is_compared_with_the_cell(small, trained, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_mindir_stands_in_for_its_checkpoint(small, data_root, trained, tmp_path):
+def test_a_mindir_gives_the_results_of_its_checkpoint(small, data_root, trained, tmp_path):
     video = data_root / "videos" / "test" / "grow_000.mp4"
     assert_mindir_matches("x3d", small, trained, video, tmp_path)
 
 
 @pytest.mark.slow
-def test_fine_tuning_in_mixed_precision_with_other_classes(small, trained, tmp_path):
-    """The first update is of epoch 0; the classifier is fresh, the rest is not."""
+def test_fine_tuning_initializes_only_the_classifier(small, trained, tmp_path):
+    """In mixed precision, with another number of classes."""
     begin = [f"--train.pretrained={trained}", "--model.num_classes=11", "--run.amp=O2"]
     begin += ["--run.loss_scale=128", "--train.epochs=1", "--train.lr=1e-9"]
     begin += ["--train.warmup_epochs=0", f"--run.out={tmp_path / 'run'}"]
@@ -132,23 +122,22 @@ def test_a_caffe2_pickle_is_refused_in_one_line(small, tmp_path):
 
 
 @pytest.mark.slow
-def test_kill_9_changes_no_bit(small, trained, tmp_path):
-    arguments, broken = [*small, "--run.save_steps=1"], tmp_path / "broken"
-    start_and_stop("x3d/train.py", arguments, broken, 8, signal.SIGKILL)
-    run_json("x3d/train.py", *arguments, f"--run.out={broken}")
-    assert_same_weights(trained, broken / "epoch_002.ckpt")
+def test_a_killed_run_resumes_to_the_same_bits(small, trained, tmp_path):
+    arguments, killed = [*small, "--run.save_steps=1"], tmp_path / "killed"
+    start_and_stop("x3d/train.py", arguments, killed, 8, signal.SIGKILL)
+    run_json("x3d/train.py", *arguments, f"--run.out={killed}")
+    assert_same_weights(trained, killed / "epoch_002.ckpt")
 
 
 @pytest.mark.slow
-def test_kills_at_random_moments_change_no_bit(small, tmp_path):
+def test_kills_at_random_moments_change_no_weight(small, tmp_path):
     arguments = [*small, "--run.save_steps=1", "--train.epochs=6"]
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
     run_json("x3d/train.py", *arguments, f"--run.out={whole}")
-    seed = random.SystemRandom().randrange(10**6)  # a start of MindSpore seeds `random`
+    seed = random.SystemRandom().randrange(10**6)  # MindSpore seeds `random` at import
     print(f"seed {seed}")
-    steps = run_with_kills("x3d/train.py", arguments, broken, 6, seed)
+    steps = run_with_kills("x3d/train.py", arguments, killed, 6, seed)
     print(f"steps saved at each kill: {steps}")
-    assert_same_weights(whole / "epoch_006.ckpt", broken / "epoch_006.ckpt")
-    assert (whole / "epoch_006.ckpt").read_bytes() == (broken / "epoch_006.ckpt").read_bytes()
-    left = {path.name for path in broken.iterdir()} - {path.name for path in whole.iterdir()}
-    assert not left
+    assert_same_weights(whole / "epoch_006.ckpt", killed / "epoch_006.ckpt")
+    assert (whole / "epoch_006.ckpt").read_bytes() == (killed / "epoch_006.ckpt").read_bytes()
+    assert not {path.name for path in killed.iterdir()} - {path.name for path in whole.iterdir()}

@@ -1,7 +1,4 @@
-"""The option `--seed N`: further mutations than the fixed ones, as in `pytest tests/fuzz --seed 7`.
-
-N is added to every fixed seed; 0, the default, is what CI runs.
-"""
+"""The option `--seed N` adds N to all fixed seeds: `pytest tests/fuzz --seed 7`. CI runs N = 0."""
 
 import pytest
 
@@ -12,5 +9,5 @@ def pytest_addoption(parser):
 
 @pytest.fixture(scope="session")
 def seed(request) -> int:
-    """The number that is added to the fixed seeds."""
+    """The number of `--seed`, which is added to the fixed seeds."""
     return request.config.getoption("--seed", default=0)

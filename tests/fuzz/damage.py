@@ -6,7 +6,7 @@ CHANGES = ("bit", "byte", "zeros", "noise", "cut", "remove", "insert", "repeat",
 
 
 def mutate(content: bytes, seed: int) -> bytes:
-    """The content with one to three random changes; the same for the same seed."""
+    """Returns the content with one to three random changes, a function of the seed."""
     chance, data = random.Random(seed), bytearray(content)
     for _ in range(chance.randint(1, 3)):
         change_once(data, chance)
@@ -14,29 +14,29 @@ def mutate(content: bytes, seed: int) -> bytes:
 
 
 def change_once(data: bytearray, chance: random.Random) -> None:
-    """One change of up to 64 bytes, or a cut; the head of a file is met more often."""
+    """Makes one change of up to 64 bytes, or a cut. The head of a file is changed more often."""
     if not data:
         return
     ends = chance.choice([min(len(data), 400), len(data)])
-    first, length = chance.randrange(ends), chance.choice([1, 2, 8, 64])
+    start, length = chance.randrange(ends), chance.choice([1, 2, 8, 64])
     change = chance.choice(CHANGES)
-    part = data[first : first + length]
+    part = data[start : start + length]
     if change == "bit":
-        data[first] ^= 1 << chance.randrange(8)
+        data[start] ^= 1 << chance.randrange(8)
     elif change == "byte":
-        data[first] = chance.choice([0, 1, 127, 128, 255])
+        data[start] = chance.choice([0, 1, 127, 128, 255])
     elif change == "zeros":
-        data[first : first + length] = bytes(len(part))
+        data[start : start + length] = bytes(len(part))
     elif change == "noise":
-        data[first : first + length] = chance.randbytes(len(part))
+        data[start : start + length] = chance.randbytes(len(part))
     elif change == "cut":
-        del data[first:]
+        del data[start:]
     elif change == "remove":
-        del data[first : first + length]
+        del data[start : start + length]
     elif change == "insert":
-        data[first:first] = chance.randbytes(length)
+        data[start:start] = chance.randbytes(length)
     elif change == "repeat":
-        data[first:first] = part
+        data[start:start] = part
     else:
         other = chance.randrange(len(data))
-        data[first], data[other] = data[other], data[first]
+        data[start], data[other] = data[other], data[start]

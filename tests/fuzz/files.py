@@ -1,4 +1,4 @@
-"""Generators of damaged files: small sound ones, and what a seed makes of them."""
+"""Small intact videos and JPEG files, and mutations of them by seed."""
 
 import io
 import random
@@ -22,8 +22,8 @@ VIDEOS = (
 NUMBERS = (0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 65535, 65500 << 16, 1 << 24)
 
 
-def moving_picture(number: int, side: int = 64) -> np.ndarray:
-    """uint8 (side, side, 3): a gradient with some noise, and a square that moves on."""
+def draw_frame(number: int, side: int = 64) -> np.ndarray:
+    """uint8 (side, side, 3): a gradient with noise, and a square that moves with `number`."""
     random_bytes = np.random.RandomState(number)
     pixels = random_bytes.randint(0, 40, (side, side, 3), np.uint8)
     pixels[..., 0] += np.linspace(0, 200, side).astype(np.uint8)
@@ -32,31 +32,31 @@ def moving_picture(number: int, side: int = 64) -> np.ndarray:
     return pixels
 
 
-def sound_video(path: Path, which: int, frames: int = 24) -> bytes:
-    """Writes the video number `which` of VIDEOS at `path`; returns its bytes."""
-    _, codec, pix_fmt, options, container_options = VIDEOS[which]
+def write_intact_video(path: Path, index: int, frames: int = 24) -> bytes:
+    """Writes the video number `index` of VIDEOS at `path`; returns its bytes."""
+    _, codec, pix_fmt, options, container_options = VIDEOS[index]
     with av.open(str(path), "w", options=container_options) as container:
         container.metadata["title"] = "a title"
         stream = container.add_stream(codec, rate=25, options=options)
         stream.width = stream.height = 64
         stream.pix_fmt = pix_fmt
         for number in range(frames):
-            frame = av.VideoFrame.from_ndarray(moving_picture(number), format="rgb24")
+            frame = av.VideoFrame.from_ndarray(draw_frame(number), format="rgb24")
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
     return path.read_bytes()
 
 
-def sound_image(seed: int) -> bytes:
-    """A JPEG file of 64 x 64: baseline or progressive, in colour or grey."""
-    picture, file = Image.fromarray(moving_picture(seed)), io.BytesIO()
+def encode_intact_jpeg(seed: int) -> bytes:
+    """Encodes a JPEG file of 64 x 64: baseline or progressive, in colour or grey."""
+    picture, file = Image.fromarray(draw_frame(seed)), io.BytesIO()
     picture = picture.convert("L") if seed % 3 == 2 else picture
     picture.save(file, "JPEG", quality=80, progressive=bool(seed % 2))
     return file.getvalue()
 
 
-def mutated(data: bytes, seed: int) -> bytes:
-    """One to four changes at places that the seed draws, half of them near the ends."""
+def mutate_media(data: bytes, seed: int) -> bytes:
+    """Makes one to four changes at random positions, half of them near the ends."""
     rng, changed = random.Random(seed), bytearray(data)
     for _ in range(rng.randint(1, 4)):
         size = len(changed)
@@ -83,9 +83,9 @@ def mutated(data: bytes, seed: int) -> bytes:
 
 
 def write_mutated_videos(folder: Path, seeds: range) -> None:
-    """A damaged video for every seed, named by it; each form in its turn."""
-    sound = [sound_video(folder / f"sound{each[0]}", k) for k, each in enumerate(VIDEOS)]
+    """Writes a damaged video for every seed, named by it, and an intact video of every form."""
+    intact = [write_intact_video(folder / f"intact{v[0]}", k) for k, v in enumerate(VIDEOS)]
     for seed in seeds:
-        which = seed % len(VIDEOS)
-        path = folder / f"{seed:06d}{VIDEOS[which][0]}"
-        path.write_bytes(mutated(sound[which], seed))
+        index = seed % len(VIDEOS)
+        path = folder / f"{seed:06d}{VIDEOS[index][0]}"
+        path.write_bytes(mutate_media(intact[index], seed))

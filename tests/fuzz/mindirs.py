@@ -1,11 +1,11 @@
-"""Damaged MINDIR files, each loaded and run as an evaluation does it.
+"""Damaged MINDIR files, loaded and run as in an evaluation.
 
-Run as a script, in a process that a crash of MindSpore may end:
+This is a script, because a crash of MindSpore ends its process:
 
     python tests/fuzz/mindirs.py MINDIR FOLDER FIRST_SEED COUNT
 
-prints, as JSON, one line a file: its seed, and the error in one line, or how many scores it gives;
-first, without a seed, those of the sound file.
+It prints a JSON line for each file: its seed, and the error message or the number of scores. The
+first line has no seed and is for the intact file.
 """
 
 import json
@@ -19,7 +19,7 @@ from tests.fuzz.damage import change_once, mutate
 
 
 def damage(content: bytes, seed: int) -> bytes:
-    """Half of the seeds change the graph, beside which the weights are most of a file."""
+    """Damages a MINDIR. Half of the seeds change the graph, because weights are most of a file."""
     from mindspore.train.mind_ir_pb2 import ModelProto
 
     if seed % 2:
@@ -33,11 +33,11 @@ def damage(content: bytes, seed: int) -> bytes:
         try:
             part.ParseFromString(bytes(data))
             return model.SerializePartialToString()
-        except Exception:  # noqa: BLE001 protobuf's own; change it further
+        except Exception:  # noqa: BLE001 an exception of protobuf; try another change
             data = bytearray(part.SerializePartialToString())
 
 
-def main(source: str, folder: str, first: str, count: str) -> None:
+def main(source: str, folder: str, start: str, count: str) -> None:
     import numpy as np
     from mindspore import Tensor, nn
 
@@ -47,17 +47,17 @@ def main(source: str, folder: str, first: str, count: str) -> None:
     from utils.export import mindir
     from utils.weights.model_checksum import SIZE
 
-    given = ["run.device=CPU", "data.segments=4", "data.crop=32", "data.resize=40"]
-    given += ["data.swap_labels=[]", "model.num_classes=5", "eval.batch=2"]
-    config = load_config(Config, ROOT / "tsm/configs/tsm_smoke.yaml", given)
+    settings = ["run.device=CPU", "data.segments=4", "data.crop=32", "data.resize=40"]
+    settings += ["data.swap_labels=[]", "model.num_classes=5", "eval.batch=2"]
+    config = load_config(Config, ROOT / "tsm/configs/tsm_smoke.yaml", settings)
     runtime.start(config.run)
     net = nn.Cell()
     net.normalize = nn.Identity()
     clips = Tensor(np.ones((2, 4, 3, 32, 32), np.float32))
-    # Without its checksum, which would find all damage.
+    # Without the checksum, which would detect all damage.
     content, path = Path(source).read_bytes()[:-SIZE], Path(folder) / "damaged.mindir"
     files = [(None, content)]
-    files += [(k, damage(content, k)) for k in range(int(first), int(first) + int(count))]
+    files += [(k, damage(content, k)) for k in range(int(start), int(start) + int(count))]
     for seed, data in files:
         print(json.dumps({"begins": seed}), flush=True)
         path.write_bytes(data)

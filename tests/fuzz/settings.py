@@ -1,7 +1,7 @@
-"""Random yaml files, overrides and command lines: each a function of a seed.
+"""Random yaml files, overrides and command lines, each a function of a seed.
 
-Three kinds of yaml: a shipped one with random bytes or lines changed, random words of the syntax,
-and a shipped one with a value of one setting replaced. A fifth comes in an odd encoding.
+A yaml is a recipe with random letters or lines changed, or random words of the syntax, or a recipe
+with the value of one setting replaced. A fifth of them has an unusual encoding.
 """
 
 import random
@@ -17,102 +17,34 @@ YAMLS = {
     network: sorted((ROOT / network / "configs").glob("*.yaml")) for network in list_networks()
 }
 WORDS = [
-    *("{", "}", "[", "]", ", ", ": ", "- ", "? ", "\n", "\n  ", "\n    ", " ", "\t", "#", "---\n"),
-    *(
-        "&a ",
-        "*a",
-        "<<: ",
-        "<<: *a",
-        "<<: [*a, *a]",
-        "|",
-        ">",
-        "...\n",
-        "'",
-        '"',
-        "\\",
-        "%YAML 1.1\n",
-    ),
-    *(
-        "!!int ",
-        "!!float ",
-        "!!bool ",
-        "!!timestamp ",
-        "!!binary ",
-        "!!set ",
-        "!!omap ",
-        "!!pairs ",
-    ),
-    *("!!python/object/apply:os.mkdir [hacked]", "!!python/name:os.system", "!x ", "%TAG ! x\n"),
-    *("run", "data", "model", "train", "eval", "seed", "device", "root", "lr", "on", "~", "null"),
-    *(
-        "=",
-        "@",
-        "`",
-        "nan",
-        ".nan",
-        "inf",
-        "-.inf",
-        "1e999",
-        "0x",
-        "0b2",
-        "1:2:3",
-        "1_0",
-        "2020-01-01",
-    ),
-    *("99999999999999999999", "-1", "0", "1.5", "true", "x", "\x00", "\x1b[31m", "\x85", "\u2028"),
-    *("\ufeff", "é", "日本", "😀", "\ud800", "x" * 3000, "[" * 500, "{a: " * 400, "- " * 500),
-]
+    "{", "}", "[", "]", ", ", ": ", "- ", "? ", "\n", "\n  ", "\n    ", " ", "\t", "#", "---\n",
+    "&a ", "*a", "<<: ", "<<: *a", "<<: [*a, *a]", "|", ">", "...\n", "'", '"', "\\",
+    "%YAML 1.1\n", "!!int ", "!!float ", "!!bool ", "!!timestamp ", "!!binary ", "!!set ",
+    "!!omap ", "!!pairs ", "!!python/object/apply:os.mkdir [hacked]", "!!python/name:os.system",
+    "!x ", "%TAG ! x\n", "run", "data", "model", "train", "eval", "seed", "device", "root", "lr",
+    "on", "~", "null", "=", "@", "`", "nan", ".nan", "inf", "-.inf", "1e999", "0x", "0b2", "1:2:3",
+    "1_0", "2020-01-01", "99999999999999999999", "-1", "0", "1.5", "true", "x", "\x00", "\x1b[31m",
+    "\x85", "\u2028", "\ufeff", "é", "日本", "😀", "\ud800", "x" * 3000, "[" * 500, "{a: " * 400,
+    "- " * 500,
+]  # fmt: skip
 VALUES = [
-    *(
-        "nan",
-        ".inf",
-        "-.inf",
-        "1e999",
-        "-1",
-        "0",
-        "1e-400",
-        "99999999999999999999",
-        "1" + "0" * 400,
-    ),
-    *("0x" + "f" * 5000, "true", "null", "", "''", "[]", "{}", "[[]]", "[null]", "[[1, 2], [3]]"),
-    *(
-        "{a: {b: {c: 1}}}",
-        "[nan]",
-        "[[nan, 1]]",
-        "auto",
-        "none",
-        "2020-01-01",
-        "2020-01-01T00:00:00Z",
-    ),
-    *("!!binary aGk=", "!!set {a}", "!!bool x", "!!timestamp x", "!!int ''", "'a\\0b'", '"a\\0b"'),
-    *(
-        "/dev/null",
-        "/dev/zero",
-        "/proc/none",
-        "~",
-        "$(touch hacked)",
-        ";touch hacked",
-        "`touch hacked`",
-    ),
-    *("caf\udce9", "\x1b[31m", "*a", "&a [*a]", "x" * 300, "../" * 2000, "[" * 400, "1" * 100_000),
-    *("[1, two, 3.5, null, {a: b}]", "0o17", "1:60", "+1", ".5", "1.", "1e3", "00", "0.0", "-0.0"),
-]
+    "nan", ".inf", "-.inf", "1e999", "-1", "0", "1e-400", "99999999999999999999", "1" + "0" * 400,
+    "0x" + "f" * 5000, "true", "null", "", "''", "[]", "{}", "[[]]", "[null]", "[[1, 2], [3]]",
+    "{a: {b: {c: 1}}}", "[nan]", "[[nan, 1]]", "auto", "none", "2020-01-01",
+    "2020-01-01T00:00:00Z", "!!binary aGk=", "!!set {a}", "!!bool x", "!!timestamp x", "!!int ''",
+    "'a\\0b'", '"a\\0b"', "/dev/null", "/dev/zero", "/proc/none", "~", "$(touch hacked)",
+    ";touch hacked", "`touch hacked`", "caf\udce9", "\x1b[31m", "*a", "&a [*a]", "x" * 300,
+    "../" * 2000, "[" * 400, "1" * 100_000, "[1, two, 3.5, null, {a: b}]", "0o17", "1:60", "+1",
+    ".5", "1.", "1e3", "00", "0.0", "-0.0",
+]  # fmt: skip
 ENCODINGS = ["utf-16", "utf-16-le", "utf-32", "latin-1", "utf-7", "utf-8-sig", "cp500"]
 OPTIONS = [
-    "config_path",
-    "checkpoint_path",
-    "out",
-    "source",
-    "target",
-    "labels",
-    "top",
-    "help",
-    "x",
-]
+    "config_path", "checkpoint_path", "out", "source", "target", "labels", "top", "help", "x",
+]  # fmt: skip
 
 
 def make_yaml(seed: int) -> tuple[str, bytes]:
-    """(the network that it is for, the file's contents)."""
+    """(network, content of the yaml)."""
     draw = random.Random(seed)
     network = draw.choice(sorted(YAMLS))
     text = draw.choice(YAMLS[network]).read_text()
@@ -139,16 +71,16 @@ def mutate_letters(draw: random.Random, text: str) -> str:
 def mutate_lines(draw: random.Random, text: str) -> str:
     lines = text.splitlines(keepends=True)
     for _ in range(draw.randrange(1, 5)):
-        one, other = draw.randrange(len(lines)), draw.randrange(len(lines))
+        index, other = draw.randrange(len(lines)), draw.randrange(len(lines))
         change = draw.randrange(4)
         if change == 0:
-            lines.insert(one, lines[other])
+            lines.insert(index, lines[other])
         elif change == 1:
-            lines[one] = draw.choice(["  ", "\t", "- ", "? "]) + lines[one]
+            lines[index] = draw.choice(["  ", "\t", "- ", "? "]) + lines[index]
         elif change == 2:
-            lines[one] = lines[one][: draw.randrange(len(lines[one]) + 1)]
+            lines[index] = lines[index][: draw.randrange(len(lines[index]) + 1)]
         else:
-            lines[one] = lines[one].replace(": ", ": " + draw.choice(WORDS), 1)
+            lines[index] = lines[index].replace(": ", ": " + draw.choice(WORDS), 1)
     return "".join(lines)
 
 
@@ -162,7 +94,7 @@ def replace_value(draw: random.Random, text: str) -> str:
 
 
 def make_override(seed: int, config: type) -> str:
-    """`section.key=value`, mostly of a setting that exists."""
+    """`section.key=value`, usually of an existing setting."""
     draw = random.Random(seed)
     sections = get_type_hints(config)
     section = draw.choice(sorted(sections))
@@ -171,26 +103,17 @@ def make_override(seed: int, config: type) -> str:
         section = draw.choice([*WORDS, ""])
     if draw.random() < 0.1:
         key = draw.choice([*WORDS, ""])
-    value = draw.choice(
-        [*VALUES, "".join(draw.choice(WORDS) for _ in range(draw.randrange(1, 12)))]
-    )
+    words = "".join(draw.choice(WORDS) for _ in range(draw.randrange(1, 12)))
+    value = draw.choice([*VALUES, words])
     return f"{section}.{key}={value}".replace("\0", "")
 
 
 def make_command_line(seed: int, config: type, folder: Path) -> list[str]:
-    """Arguments of a script: options, overrides and loose words; files are of `folder`."""
+    """Arguments of a script: options, overrides and other words, with files of `folder`."""
     draw = random.Random(seed)
     network = config.__module__.partition(".")[0]
-    files = [
-        *map(str, folder.iterdir()),
-        "",
-        "n" * 300,
-        "none",
-        "caf\udce9",
-        "a b",
-        "\x1b[31m",
-        "-",
-    ]
+    files = [*map(str, folder.iterdir()), "", "n" * 300, "none", "caf\udce9", "a b"]
+    files += ["\x1b[31m", "-"]
     arguments = []
     if draw.random() < 0.8:
         path = draw.choice(files) if draw.random() < 0.2 else str(draw.choice(YAMLS[network]))

@@ -1,4 +1,4 @@
-"""Damaged and hostile .ckpt files: refused in one line, or read as what they hold."""
+"""Damaged and hostile .ckpt files are refused in one line, or read correctly."""
 
 import resource
 import tracemalloc
@@ -24,7 +24,7 @@ def net() -> nn.Cell:
 
 @pytest.fixture
 def old(net, tmp_path) -> bytes:
-    """A file of MindSpore's without a checksum."""
+    """A file by MindSpore, without a checksum."""
     ms.save_checkpoint(net, str(tmp_path / "old.ckpt"))
     return (tmp_path / "old.ckpt").read_bytes()
 
@@ -36,7 +36,7 @@ def new(net, tmp_path) -> bytes:
 
 
 def try_to_load(net: nn.Cell, path) -> bool:
-    """Whether the file loads; a refused file does not change the network."""
+    """Whether the file loads. A refused file must not change the network."""
     before = {name: p.asnumpy().copy() for name, p in weights_of(net).items()}
     try:
         load(net, path)
@@ -51,8 +51,8 @@ def try_to_load(net: nn.Cell, path) -> bool:
     return True
 
 
-def assert_as_the_protobuf_class_reads(path) -> None:
-    """The loaded arrays are those of the file: names, sizes and every byte."""
+def assert_arrays_as_in_protobuf(path) -> None:
+    """Asserts that the loaded arrays have the names, sizes and bytes of the file."""
     entries = Checkpoint.FromString(path.read_bytes()).value
     expected = {e.tag: e.tensor for e in entries if e.tensor.tensor_type != "str"}
     result = read(path)
@@ -66,19 +66,21 @@ SEEDS = [range(TRIES), pytest.param(range(TRIES, 50 * TRIES), marks=pytest.mark.
 
 
 @pytest.mark.parametrize("numbers", SEEDS, ids=str)
-def test_mutated_files_without_a_checksum_load_as_what_they_hold(net, old, tmp_path, seed, numbers):
+def test_a_mutated_file_without_a_checksum_is_refused_or_loads_correctly(
+    net, old, tmp_path, seed, numbers
+):
     loaded, path = 0, tmp_path / "a.ckpt"
     for number in numbers:
         path.write_bytes(mutate(old, seed + number))
         if try_to_load(net, path):
             loaded += 1
-            assert_as_the_protobuf_class_reads(path)
-    assert 0 < loaded < len(numbers) / 2, "flipped numbers load, most other changes do not"
+            assert_arrays_as_in_protobuf(path)
+    assert 0 < loaded < len(numbers) / 2, "changed numbers load, most other changes do not"
 
 
 @pytest.mark.parametrize("numbers", SEEDS, ids=str)
-def test_no_mutated_file_with_a_checksum_loads(net, new, tmp_path, seed, numbers):
-    """Any change is noticed; only the checksum itself may be missing."""
+def test_a_mutated_file_with_a_checksum_is_refused(net, new, tmp_path, seed, numbers):
+    """Only a file without its checksum loads."""
     path = tmp_path / "a.ckpt"
     for number in numbers:
         path.write_bytes(mutate(new, seed + number))
@@ -94,7 +96,7 @@ def test_a_hostile_file_is_refused(name, net, old, tmp_path):
 
 
 @pytest.mark.parametrize("name", CRAFTED)
-def test_a_hostile_file_takes_memory_and_time_by_its_size(name, old, tmp_path):
+def test_a_hostile_file_needs_memory_and_time_by_its_size(name, old, tmp_path):
     path = tmp_path / "a.ckpt"
     path.write_bytes(CRAFTED[name](old))
     size, before = path.stat().st_size, resource.getrusage(resource.RUSAGE_SELF)

@@ -1,4 +1,4 @@
-"""Damaged JPEG files through the training pipeline of ResNet: an image, or a blank; no crash."""
+"""Damaged JPEG files in the training pipeline of ResNet give an image or a blank image."""
 
 import json
 import subprocess
@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from tests.fuzz.files import mutated, sound_image
+from tests.fuzz.files import encode_intact_jpeg, mutate_media
 from utils.config import ROOT
 
-# Reads every folder of a folder by its own pipeline; the last line has the result of each.
+# Reads every subfolder with a new pipeline; the last line of stdout has the results.
 PIPELINE = """
 import json, sys
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_damaged_images_do_not_end_the_process(tmp_path, seed, count):
     for number in range(seed, seed + count):
         folder = tmp_path / f"{number:06d}" / "class"
         folder.mkdir(parents=True)
-        (folder / "image.jpg").write_bytes(mutated(sound_image(number), number))
+        (folder / "image.jpg").write_bytes(mutate_media(encode_intact_jpeg(number), number))
     command = [sys.executable, "-c", PIPELINE, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=30 + count)
     assert done.returncode == 0, done.stdout.splitlines()[-1:]

@@ -1,8 +1,9 @@
-"""Damaged packs: each is refused with the name of the file, or gives exactly the right frames."""
+"""Damaged packs are refused with the name of the file, or give exactly the right frames."""
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,33 +18,33 @@ from utils.data.packed.pack import pack_lists, plan_packing, read_settings
 from utils.data.packed.reader import INDEX, LIST, LOCATIONS_FILE, PackedVideo, read_records
 from utils.data.packed.shard_writer import note_path, read_note
 
-# Replacements for a value; the last is nested deeper than Python's parser allows.
+# Replacements for a value. "deep" is nested deeper than the parser of Python allows.
 NUMBERS = (True, -1, 0, 7, 2**70, 1.5, float("inf"))
 VALUES = (None, *NUMBERS, "", "x", "../x", "\0", [], {}, [[]], "deep")
 DEEP = "[" * 50_000
 
 
-def flip_bit(content: bytes, seed: int, first: int, end: int) -> bytes:
-    """Flips one bit of the bytes [first, end); end 0: to the end of the content."""
+def flip_bit(content: bytes, seed: int, start: int, end: int) -> bytes:
+    """Flips one bit of the bytes [start, end); end 0: to the end of the content."""
     rng, data = random.Random(seed), bytearray(content)
-    data[rng.randrange(first, end or len(data))] ^= 1 << rng.randrange(8)
+    data[rng.randrange(start, end or len(data))] ^= 1 << rng.randrange(8)
     return bytes(data)
 
 
 def change_json(content: bytes, seed: int) -> bytes:
     """Replaces or deletes one value at any depth."""
     rng, values = random.Random(seed), json.loads(content)
-    positions: list[tuple[Any, Any]] = []
+    slots: list[tuple[Any, Any]] = []
 
     def walk(node: Any) -> None:
         keys = node if isinstance(node, dict) else range(len(node))
         for key in keys:
-            positions.append((node, key))
+            slots.append((node, key))
             if isinstance(node[key], (dict, list)):
                 walk(node[key])
 
     walk(values)
-    node, key = rng.choice(positions)
+    node, key = rng.choice(slots)
     if rng.random() < 0.2:
         del node[key]
     else:
@@ -79,30 +80,22 @@ def pack(request, tmp_path_factory) -> Pack:
     return Pack(file, folder, records, frames)
 
 
-@pytest.fixture
-def seed(request) -> int:
-    return request.config.getoption("--seed", default=0)
-
-
 def read_frames(record: Record, indices: list[int]) -> np.ndarray:
     return PackedVideo(record.path, record.location).frames(indices)
 
 
-class Damage:
-    """Other content in a file, until the end of the block."""
-
-    def __init__(self, path: Path, content: bytes):
-        self.path, self.content = path, content
-
-    def __enter__(self) -> None:
-        self.before = self.path.read_bytes()
-        self.path.write_bytes(self.content)
-
-    def __exit__(self, *_) -> None:
-        self.path.write_bytes(self.before)
+@contextmanager
+def replace_content(path: Path, content: bytes) -> Iterator[None]:
+    """Replaces the content of a file until the end of the block."""
+    before = path.read_bytes()
+    path.write_bytes(content)
+    try:
+        yield
+    finally:
+        path.write_bytes(before)
 
 
-def attempt(work: Callable, *arguments: Any) -> tuple[Any, str]:
+def catch_value_error(work: Callable, *arguments: Any) -> tuple[Any, str]:
     """(result, error message) of a call; other errors than ValueError fail the test."""
     try:
         return work(*arguments), ""
@@ -110,27 +103,23 @@ def attempt(work: Callable, *arguments: Any) -> tuple[Any, str]:
         return None, str(error)
 
 
-class FlippedBit:
+@contextmanager
+def flip_bit_of_video(record: Record, part: str, seed: int) -> Iterator[None]:
     """Flips one bit of a packed video, in one part of it, until the end of the block."""
+    location = record.location
+    parts = {"head": (0, 25), "table": (25, location.head), "packets": (location.head, 0)}
+    before = location.read()
 
-    def __init__(self, record: Record, part: str, seed: int):
-        position = record.location
-        first, end = {"head": (0, 25), "table": (25, position.head), "packets": (position.head, 0)}[
-            part
-        ]
-        self.before, self.path = position.read(), position.shard
-        self.content, self.offset = flip_bit(self.before, seed, first, end), position.offset
-
-    def write(self, content: bytes) -> None:
-        with open(self.path, "r+b") as file:
-            file.seek(self.offset)
+    def write(content: bytes) -> None:
+        with open(location.shard, "r+b") as file:
+            file.seek(location.offset)
             file.write(content)
 
-    def __enter__(self) -> None:
-        self.write(self.content)
-
-    def __exit__(self, *_) -> None:
-        self.write(self.before)
+    write(flip_bit(before, seed, *parts[part]))
+    try:
+        yield
+    finally:
+        write(before)
 
 
 @pytest.mark.parametrize("count", [30, pytest.param(500, marks=pytest.mark.slow)])
@@ -142,28 +131,28 @@ def test_a_flipped_bit_in_a_shard_never_gives_other_frames(pack, seed, count):
             rng = random.Random(number)
             k = rng.randrange(len(pack.records))
             record, indices = pack.records[k], sorted(rng.sample(range(FRAMES), 3))
-            with FlippedBit(record, part, number):
-                frames, line = attempt(read_frames, record, indices)
+            with flip_bit_of_video(record, part, number):
+                frames, line = catch_value_error(read_frames, record, indices)
             if line:
                 assert record.location.shard in line
                 refused[part] += 1
             else:
                 assert np.array_equal(frames, pack.frames[k][indices]), (part, number)
     assert refused["head"] == refused["table"] == count
-    assert 0 < refused["packets"] < count, "damage in packets that are not read does no harm"
+    assert 0 < refused["packets"] < count, "damage in packets that are not read changes nothing"
 
 
 @pytest.mark.parametrize("pack", ["video"], indirect=True)
 @pytest.mark.parametrize("count", [60, pytest.param(1500, marks=pytest.mark.slow)])
-def test_a_damaged_index_is_refused_by_its_name(pack, seed, count):
+def test_a_damaged_index_is_refused_with_its_name(pack, seed, count):
     """Opens the list with one damaged file, `count` times for each kind of damage."""
     for name, changes in FILES.items():
         path = pack.folder / "list.txt" / name
         content, refused = path.read_bytes(), 0
         for change in changes:
             for number in range(seed + count, seed + 2 * count):
-                with Damage(path, change(content, number)):
-                    records, line = attempt(read_records, pack.file, pack.folder)
+                with replace_content(path, change(content, number)):
+                    records, line = catch_value_error(read_records, pack.file, pack.folder)
                 if line:
                     assert str(path) in line
                     assert "\n" not in line
@@ -188,22 +177,22 @@ def test_a_missing_file_of_a_pack_is_named(pack, name, tmp_path):
 @pytest.mark.parametrize("pack", ["video"], indirect=True)
 @pytest.mark.parametrize("name", FILES)
 def test_a_pack_without_checksums_is_read_or_refused(pack, name, seed, log_messages):
-    """A pack of an earlier version: only the values themselves can be checked."""
+    """Of a pack of an earlier version only the values can be checked."""
     index = pack.folder / "list.txt" / INDEX
     result = json.loads(index.read_bytes())
     del result["places"], result["checksum"]
-    with Damage(index, json.dumps(result).encode()):
+    with replace_content(index, json.dumps(result).encode()):
         assert read_records(pack.file, pack.folder) == pack.records
         assert [line for line in log_messages if "was packed without checksums" in line]
         path = pack.folder / "list.txt" / name
         content = path.read_bytes()
         for change in FILES[name]:
             for number in range(seed, seed + 60):
-                with Damage(path, change(content, number)):
-                    records, line = attempt(read_records, pack.file, pack.folder)
+                with replace_content(path, change(content, number)):
+                    records, line = catch_value_error(read_records, pack.file, pack.folder)
                 assert records or str(pack.file.root) in line
                 for record in records or ():
-                    attempt(read_frames, record, [3])
+                    catch_value_error(read_frames, record, [3])
 
 
 @pytest.mark.parametrize("pack", ["video"], indirect=True)
@@ -214,7 +203,7 @@ def test_damaged_notes_of_a_packing_are_rewritten_or_named(pack, seed):
     for path, change in ((p, c) for p in (note_path(shard), settings) for c in FILES[INDEX]):
         content = path.read_bytes()
         for number in range(seed, seed + 60):
-            with Damage(path, change(content, number)):
-                note, (begun, line) = read_note(shard), attempt(read_settings, settings)
+            with replace_content(path, change(content, number)):
+                note, (begun, line) = read_note(shard), catch_value_error(read_settings, settings)
             assert begun or str(settings) in line
             assert note is None or {**expected, **note} == expected

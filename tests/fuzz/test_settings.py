@@ -1,4 +1,4 @@
-"""Random yaml files, overrides and command lines end in settings or in one short line."""
+"""Random yaml files, overrides and command lines load or end in one short error message."""
 
 import math
 import os
@@ -16,7 +16,7 @@ from utils.distributed.launch_config import read_job
 from utils.messages import LINE, SETTINGS_LINE
 from utils.networks import find_network, list_networks
 
-SECONDS = 5  # of computing for one case
+SECONDS = 5  # CPU time for one case
 SCRIPTS = [
     *(f"{net}/{name}.py" for net in list_networks() for name in ("train", "eval", "export")),
     *(f"scripts/{name}.py" for name in ("predict", "convert_checkpoint", "launch")),
@@ -27,20 +27,21 @@ SCRIPTS = [
 ]
 VARIABLES = ["NODES", "NODE_RANK", "MASTER_PORT", "MASTER_TIMEOUT", "MASTER_ADDR", "ZOO_JOB_TOKEN"]
 VARIABLES += ["RANK_TABLE_FILE", "ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"]
+MANY = pytest.param(1000, 600, marks=pytest.mark.slow)
 
 
-def numbers(values) -> list:
+def list_numbers(values) -> list:
     """All numbers in nested dicts and lists."""
     if isinstance(values, dict):
         values = list(values.values())
     if isinstance(values, list):
-        return [number for value in values for number in numbers(value)]
+        return [number for value in values for number in list_numbers(value)]
     return [values] if isinstance(values, (int, float)) else []
 
 
 def assert_loads_or_is_refused(network: str, path: Path, overrides=()) -> bool:
     """Returns whether it loads."""
-    began = time.process_time()
+    start_time = time.process_time()
     try:
         config = load_config(find_network(network).config, path, list(overrides))
     except ValueError as error:
@@ -49,8 +50,8 @@ def assert_loads_or_is_refused(network: str, path: Path, overrides=()) -> bool:
         assert message.isprintable(), message
         return False
     finally:
-        assert time.process_time() - began < SECONDS
-    assert all(map(math.isfinite, numbers(to_dict(config))))
+        assert time.process_time() - start_time < SECONDS
+    assert all(map(math.isfinite, list_numbers(to_dict(config))))
     copy = path.with_name("copy.yaml")
     copy.write_text(to_yaml(config), encoding="utf-8", errors="surrogateescape")
     assert to_dict(load_config(find_network(network).config, copy)) == to_dict(config)
@@ -85,27 +86,27 @@ def try_overrides(folder: Path, seeds: range) -> None:
     assert 0 < loaded < len(seeds)
 
 
-class Ended(BaseException):
-    """The command would have left the process with this status, or begun its work."""
+class CommandExit(BaseException):
+    """Replaces the exit of a command, with its status, or the begin of its work, with None."""
 
 
 @pytest.fixture
-def end_of(monkeypatch, capsys, tmp_path):
-    """Runs a script in this process until it begins to work: status (None if it does), stderr."""
+def command_runner(monkeypatch, capsys, tmp_path):
+    """A function that runs a script until it begins its work: status (then None), stderr."""
 
     def exit_now(status: int, line: str) -> None:
         print(line, file=sys.stderr)
-        raise Ended(status)
+        raise CommandExit(status)
 
     def work(*_, **__) -> None:
-        raise Ended(None)
+        raise CommandExit(None)
 
     def run(script: str, arguments: list[str]) -> tuple:
         monkeypatch.setattr(sys, "argv", [str(ROOT / script), *arguments])
         try:
             runpy.run_path(str(ROOT / script), run_name="__main__")
             status = 0
-        except (Ended, SystemExit) as end:
+        except (CommandExit, SystemExit) as end:
             status = end.args[0] if end.args else 0
         return status, capsys.readouterr().err
 
@@ -151,7 +152,7 @@ def try_command_lines(run, folder: Path, seeds: range) -> None:
 
 
 def try_jobs(seeds: range) -> None:
-    """The arguments and variables of the launcher; few host names, each of which is looked up."""
+    """Tries arguments and variables of the launcher; few host names, because of DNS requests."""
     for seed in seeds:
         draw = settings.random.Random(seed)
         environ = {
@@ -160,12 +161,10 @@ def try_jobs(seeds: range) -> None:
             if draw.random() < 0.4
         }
         if environ.get("MASTER_ADDR"):
-            environ["MASTER_ADDR"] = draw.choice(
-                ["127.0.0.1", "::1", "x" * 300, "a b", "\udce9", "1.2"]
-            )
-        rest = [
-            draw.choice([*settings.VALUES, "2", "tsm/train.py"]) for _ in range(draw.randrange(5))
-        ]
+            hosts = ["127.0.0.1", "::1", "x" * 300, "a b", "\udce9", "1.2"]
+            environ["MASTER_ADDR"] = draw.choice(hosts)
+        words = [*settings.VALUES, "2", "tsm/train.py"]
+        rest = [draw.choice(words) for _ in range(draw.randrange(5))]
         try:
             read_job(rest, environ)
         except ValueError:
@@ -174,23 +173,13 @@ def try_jobs(seeds: range) -> None:
             raise AssertionError(f"seed {seed}: {rest} {environ}"[:2000]) from error
 
 
-def test_random_settings_load_or_are_refused(tmp_path, seed):
-    try_yamls(tmp_path, range(seed, seed + 150))
-    try_overrides(tmp_path, range(seed, seed + 150))
+@pytest.mark.parametrize(("start", "count"), [(0, 150), MANY])
+def test_random_settings_load_or_are_refused(tmp_path, seed, start, count):
+    try_yamls(tmp_path, range(seed + start, seed + start + count))
+    try_overrides(tmp_path, range(seed + start, seed + start + count))
 
 
-def test_random_command_lines_end_in_one_line(end_of, tmp_path, seed):
-    try_command_lines(end_of, tmp_path, range(seed, seed + 150))
-    try_jobs(range(seed, seed + 100))
-
-
-@pytest.mark.slow
-def test_many_random_settings_load_or_are_refused(tmp_path, seed):
-    try_yamls(tmp_path, range(seed + 1000, seed + 1600))
-    try_overrides(tmp_path, range(seed + 1000, seed + 1600))
-
-
-@pytest.mark.slow
-def test_many_random_command_lines_end_in_one_line(end_of, tmp_path, seed):
-    try_command_lines(end_of, tmp_path, range(seed + 1000, seed + 1600))
-    try_jobs(range(seed + 1000, seed + 4000))
+@pytest.mark.parametrize(("start", "count"), [(0, 150), MANY])
+def test_random_command_lines_end_in_one_line(command_runner, tmp_path, seed, start, count):
+    try_command_lines(command_runner, tmp_path, range(seed + start, seed + start + count))
+    try_jobs(range(seed + start, seed + start + (5 * count if start else 100)))

@@ -1,4 +1,4 @@
-"""Strangers' .pth and .safetensors files are read or refused, soon and in little memory."""
+"""Untrusted .pth and .safetensors files are read or refused in little time and memory."""
 
 import resource
 import subprocess
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.torch_files import COSTLY, MUTATED, repeated_rows
+from tests.fuzz.torch_files import COSTLY, MUTATED, make_repeated_rows
 from utils.config import ROOT
 from utils.weights.torch_reader import TorchFileError, load
 
 SECONDS, BYTES = 2, 500_000_000
-# Prints the reader's answer, its CPU seconds and the most memory that the process took, of which
-# getrusage would say what the parent had.
+# Prints the result of the reader, its CPU seconds and the peak memory of the process. getrusage
+# would include the memory of the parent process.
 MEASURE = """
 import resource, sys, time
 from utils.weights import torch_reader
@@ -34,22 +34,22 @@ print(seconds, 1024 * peak)
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's VmHWM")
 @pytest.mark.parametrize("make", COSTLY, ids=lambda make: make.__name__)
-def test_a_small_file_never_costs_much_time_or_memory(make, tmp_path):
+def test_a_small_file_never_needs_much_time_or_memory(make, tmp_path):
     path = tmp_path / "costly.pth"
     path.write_bytes(make())
     command = [sys.executable, "-c", MEASURE, str(path)]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    *answer, figures = ran.stdout.splitlines()
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    *answer, figures = done.stdout.splitlines()
     assert len(answer) == 1
     assert len(answer[0]) < 1000
-    assert answer == ["read"] if make is repeated_rows else answer[0].startswith(f"{path}: ")
+    assert answer == ["read"] if make is make_repeated_rows else answer[0].startswith(f"{path}: ")
     seconds, memory = map(float, figures.split())
     assert seconds < SECONDS
     assert memory < BYTES
 
 
-def peak() -> int:
-    """The most memory that this process ever took, in bytes."""
+def measure_peak_memory() -> int:
+    """The peak memory of this process, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -58,8 +58,8 @@ def peak() -> int:
     "seeds", [range(150), pytest.param(range(150, 3000), marks=pytest.mark.slow)], ids=str
 )
 def test_mutated_files_are_read_or_refused(make, seeds, seed, tmp_path):
-    """The only error is the reader's own: one line that begins with the file's name."""
-    before, lines, path = peak(), [], tmp_path / "mutated"
+    """The only error is a TorchFileError of one line, which begins with the path of the file."""
+    before, lines, path = measure_peak_memory(), [], tmp_path / "mutated"
     for number in seeds:
         path.write_bytes(make(seed + number))
         start = time.process_time()
@@ -70,4 +70,4 @@ def test_mutated_files_are_read_or_refused(make, seeds, seed, tmp_path):
         assert time.process_time() - start < SECONDS, number
     assert lines
     assert all(line.startswith(f"{path}: ") and line.isprintable() for line in lines)
-    assert peak() - before < BYTES
+    assert measure_peak_memory() - before < BYTES

@@ -1,4 +1,4 @@
-"""Damaged videos and images: a VideoError or frames, no other error, no hang, little memory."""
+"""Damaged videos and images give frames or a VideoError, in little time and memory."""
 
 import json
 import resource
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from tests.fuzz.files import mutated, sound_image, write_mutated_videos
+from tests.fuzz.files import encode_intact_jpeg, mutate_media, write_mutated_videos
 from utils.config import ROOT
 from utils.evaluate.predict import Head, Predictor
 from utils.video.decoders import FrameFolder, open_video, resize
@@ -20,9 +20,9 @@ from utils.video.reader import VideoError
 
 MEMORY = 500  # MB
 MANY, FEW = 300, 32
-# decord loses the start of a transport stream, and the scan of the ends is not by decord.
-SOUND = {("read", "good", "good"), ("refused", "broken", "good")}
-# Reads and scans every video of a folder; the last line has the result of each.
+# decord cannot read the start of a transport stream; the scan of the ends does not use decord.
+INTACT = {("read", "good", "good"), ("refused", "broken", "good")}
+# Reads and scans every video of a folder; the last line of stdout has the results.
 READ = """
 import json, re, sys
 from pathlib import Path
@@ -47,7 +47,7 @@ print(json.dumps([int(memory) // 1024, outcomes]))
 
 
 def read_all(folder: Path, reader: str, seconds: float) -> dict:
-    """{file: (read or refused, kind by a whole scan, kind by the ends)}, from another process."""
+    """Reads in another process; {file: (read or refused, kind by full scan, kind by the ends)}."""
     command = [sys.executable, "-c", READ, str(folder), reader]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=seconds)
     *files, last = done.stdout.splitlines()
@@ -58,32 +58,32 @@ def read_all(folder: Path, reader: str, seconds: float) -> dict:
     return result
 
 
-def check_found(result: dict, count: int) -> None:
-    """The sound ones are read and good, and the damage did something."""
-    sound = {name: outcome for name, outcome in result.items() if name.startswith("sound")}
-    assert {tuple(outcome) for outcome in sound.values()} <= SOUND
-    assert sum(outcome[0] == "read" for outcome in sound.values()) >= len(sound) - 1
-    assert len(result) == count + len(sound)
+def assert_outcomes(result: dict, count: int) -> None:
+    """Asserts that intact videos are read and good, and that some damaged ones are refused."""
+    intact = {name: outcome for name, outcome in result.items() if name.startswith("intact")}
+    assert {tuple(outcome) for outcome in intact.values()} <= INTACT
+    assert sum(outcome[0] == "read" for outcome in intact.values()) >= len(intact) - 1
+    assert len(result) == count + len(intact)
     kinds = Counter(kind for _, kind, _ in result.values())
     assert set(kinds) <= {"good", *KINDS}
     assert kinds["good"] < len(result) * 0.8
     assert Counter(outcome[0] for outcome in result.values())["refused"] > count * 0.1
 
 
-def test_some_damaged_videos_are_read_or_refused(tmp_path, seed):
-    write_mutated_videos(tmp_path, range(seed, seed + FEW))
-    check_found(read_all(tmp_path, "pyav", 120), FEW)
+@pytest.mark.parametrize(
+    ("reader", "count", "seconds"),
+    [
+        ("pyav", FEW, 120),
+        *(pytest.param(r, MANY, 900, marks=pytest.mark.slow) for r in ("pyav", "decord", "opencv")),
+    ],
+)
+def test_damaged_videos_are_read_or_refused(tmp_path, seed, reader, count, seconds):
+    write_mutated_videos(tmp_path, range(seed, seed + count))
+    assert_outcomes(read_all(tmp_path, reader, seconds), count)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("reader", ["pyav", "decord", "opencv"])
-def test_damaged_videos_are_read_or_refused(tmp_path, seed, reader):
-    write_mutated_videos(tmp_path, range(seed, seed + MANY))
-    check_found(read_all(tmp_path, reader, 900), MANY)
-
-
-def mean_colours(views: Tensor) -> Tensor:
-    """A network in the place of a real one: views (V, 3, H, W) to scores (V, 3)."""
+def compute_mean_colours(views: Tensor) -> Tensor:
+    """Replaces a network: views (V, 3, H, W) to scores (V, 3)."""
     return Tensor(views.asnumpy().mean((2, 3), dtype=np.float32))
 
 
@@ -101,12 +101,12 @@ class ThreeColours(Head):
 
 
 @pytest.mark.parametrize("count", [FEW // 2, pytest.param(MANY, marks=pytest.mark.slow)])
-def test_damaged_videos_do_not_end_a_prediction(tmp_path, seed, count):
+def test_damaged_videos_do_not_stop_a_prediction(tmp_path, seed, count):
     videos, out = tmp_path / "videos", tmp_path / "out"
     videos.mkdir()
     write_mutated_videos(videos, range(seed, seed + count))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    predictor = Predictor(mean_colours, [ThreeColours()], open_video, out, 3)
+    predictor = Predictor(compute_mean_colours, [ThreeColours()], open_video, out, 3)
     result = predictor.run([str(path) for path in sorted(videos.iterdir())])
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
     assert grown < MEMORY
@@ -119,7 +119,7 @@ def test_damaged_videos_do_not_end_a_prediction(tmp_path, seed, count):
 def test_damaged_jpeg_frames_are_read_or_refused(tmp_path, seed):
     outcomes = Counter()
     for number in range(seed, seed + 100):
-        (tmp_path / "00001.jpg").write_bytes(mutated(sound_image(number), number))
+        (tmp_path / "00001.jpg").write_bytes(mutate_media(encode_intact_jpeg(number), number))
         try:
             outcomes[FrameFolder(tmp_path, 1, "{:05d}.jpg").frames([0]).shape[3]] += 1
         except VideoError as error:

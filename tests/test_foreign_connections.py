@@ -1,4 +1,4 @@
-"""Foreign connections to the port of a job on several nodes: dropped, and the job continues."""
+"""Foreign connections to the port of a job on several nodes are dropped; the job continues."""
 
 import asyncio
 import contextlib
@@ -13,19 +13,14 @@ from tests.helpers import pick_port, start_launcher
 from utils.config import ROOT
 from utils.distributed import rendezvous
 from utils.distributed.launch_config import Job, listen
-from utils.distributed.rendezvous import (
-    GREETING,
-    Peer,
-    Rendezvous,
-    derive_key,
-)
+from utils.distributed.rendezvous import GREETING, Peer, Rendezvous, derive_key
 
 HELLO = b'{"nodes":2,"devices":1,"node":1}\n'
 OWN_GREETING = GREETING + b"0" * 32 + b"\n"
-STRANGERS = {
+FOREIGN_DATA = {
     "a list for a node": b'{"nodes":2,"devices":1,"node":[1]}\n',
     "60,000 brackets": b"[" * 60000 + b"\n",
-    "a list that has ended": HELLO + b'{"finished":[1]}\n',
+    "a list for a status": HELLO + b'{"finished":[1]}\n',
     "half a failure": HELLO + b'{"line":"x"}\n',
     "an empty object": b"{}\n",
     "half a line": b'{"nodes":2,"dev',
@@ -80,67 +75,67 @@ def connect(port: int, data: bytes = b"") -> socket.socket:
     deadline = time.monotonic() + 10
     while True:
         try:
-            stranger = socket.create_connection(("127.0.0.1", port), timeout=5)
+            connection = socket.create_connection(("127.0.0.1", port), timeout=5)
             break
         except ConnectionRefusedError:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-    with contextlib.suppress(OSError):  # node 0 may hang up before it has read everything
-        stranger.sendall(data)
-    return stranger
+    with contextlib.suppress(OSError):  # node 0 may close the connection before it has read all
+        connection.sendall(data)
+    return connection
 
 
-def assert_same_plan(first: Opening, second: Opening) -> None:
-    """Both get the same plan; then both end."""
-    for node in (first, second):
+def assert_same_plan(*nodes: Opening) -> None:
+    """Asserts that two nodes get the same plan, and that both end."""
+    for node in nodes:
         assert node.opened.wait(20)
-    assert first.plan == second.plan
-    assert first.plan["logs"] == "logs"
-    for node in (first, second):
+    assert nodes[0].plan == nodes[1].plan
+    assert nodes[0].plan["logs"] == "logs"
+    for node in nodes:
         node.finish()
 
 
-@pytest.mark.parametrize("name", STRANGERS)
-def test_a_stranger_before_node_1_is_dropped(name):
+@pytest.mark.parametrize("name", FOREIGN_DATA)
+def test_a_foreign_connection_before_node_1_is_dropped(name):
     port = int(pick_port())
-    first = Opening(make_job(0, port))
-    with connect(port, STRANGERS[name]):
-        assert_same_plan(first, Opening(make_job(1, port)))
-    assert all(line.startswith(DROPPED) for line in first.lines)
-    assert len(first.lines) == (name not in ("half a line", "silence", "a greeting alone"))
+    node_0 = Opening(make_job(0, port))
+    with connect(port, FOREIGN_DATA[name]):
+        assert_same_plan(node_0, Opening(make_job(1, port)))
+    assert all(line.startswith(DROPPED) for line in node_0.lines)
+    assert len(node_0.lines) == (name not in ("half a line", "silence", "a greeting alone"))
 
 
-def test_many_silent_strangers_do_not_block_node_1():
+def test_silent_foreign_connections_do_not_block_node_1():
     port = int(pick_port())
-    first = Opening(make_job(0, port))
+    node_0 = Opening(make_job(0, port))
     with contextlib.ExitStack() as stack:
         for _ in range(3 * rendezvous.MAX_PENDING):
             stack.enter_context(connect(port))
-        assert_same_plan(first, Opening(make_job(1, port)))
-    assert 0 < len(first.lines) <= rendezvous.MAX_WARNINGS
+        assert_same_plan(node_0, Opening(make_job(1, port)))
+    assert 0 < len(node_0.lines) <= rendezvous.MAX_WARNINGS
 
 
-def test_strangers_do_not_fill_the_log():
+def test_foreign_connections_do_not_fill_the_log():
     port = int(pick_port())
-    first = Opening(make_job(0, port))
+    node_0 = Opening(make_job(0, port))
     for _ in range(rendezvous.MAX_WARNINGS):
         for data in (b"x\n", OWN_GREETING + HELLO):
-            with connect(port, data) as stranger, contextlib.suppress(ConnectionResetError):
-                while stranger.recv(100):
+            with connect(port, data) as connection, contextlib.suppress(ConnectionResetError):
+                while connection.recv(100):
                     pass
-    assert_same_plan(first, Opening(make_job(1, port)))
-    assert len(first.lines) == rendezvous.MAX_WARNINGS
+    assert_same_plan(node_0, Opening(make_job(1, port)))
+    assert len(node_0.lines) == rendezvous.MAX_WARNINGS
 
 
-def test_a_silent_stranger_is_dropped_after_a_while(monkeypatch):
+def test_a_silent_foreign_connection_is_dropped_after_a_timeout(monkeypatch):
     monkeypatch.setattr(rendezvous, "HANDSHAKE_TIMEOUT", 0.3)
     port = int(pick_port())
-    first = Opening(make_job(0, port))
-    with connect(port) as stranger:
-        assert stranger.recv(100).startswith(GREETING)
-        assert stranger.recv(100) == b""
-    assert_same_plan(first, Opening(make_job(1, port)))
-    assert first.lines == [f"{DROPPED}it sent nothing"]
+    node_0 = Opening(make_job(0, port))
+    with connect(port) as connection:
+        assert connection.recv(100).startswith(GREETING)
+        assert connection.recv(100) == b""
+    assert_same_plan(node_0, Opening(make_job(1, port)))
+    assert node_0.lines == [f"{DROPPED}it sent nothing"]
 
 
 def test_the_port_is_closed_while_the_job_runs():
@@ -163,23 +158,23 @@ def test_the_port_is_closed_while_the_job_runs():
 @pytest.mark.parametrize(
     "data", [b"", b'{"port":1,"logs":"x"}\n', OWN_GREETING, OWN_GREETING + b'{"port":1}\n']
 )
-def test_node_1_leaves_a_stranger_at_the_port_of_node_0(data):
+def test_node_1_leaves_a_foreign_server_at_the_port_of_node_0(data):
     port = int(pick_port())
     with listen("127.0.0.1", port) as listener:
-        second = Opening(make_job(1, port))
-        stranger, _ = listener.accept()
-        stranger.sendall(data)
+        node_1 = Opening(make_job(1, port))
+        connection, _ = listener.accept()
+        connection.sendall(data)
         time.sleep(0.3)
-        assert second.plan is None
-        stranger.close()
-    assert_same_plan(Opening(make_job(0, port)), second)
+        assert node_1.plan is None
+        connection.close()
+    assert_same_plan(Opening(make_job(0, port)), node_1)
 
 
-def test_another_token_is_named_on_both_nodes():
+def test_different_tokens_are_named_on_both_nodes():
     port = int(pick_port())
-    first = Opening(make_job(0, port, timeout=2, token="one"))
-    second = Opening(make_job(1, port, timeout=2, token="another"))
-    for node in (first, second):
+    node_0 = Opening(make_job(0, port, timeout=2, token="one"))
+    node_1 = Opening(make_job(1, port, timeout=2, token="another"))
+    for node in (node_0, node_1):
         assert node.opened.wait(20)
         assert node.plan is None
         assert node.error.endswith("is ZOO_JOB_TOKEN the same on all nodes?")
@@ -188,7 +183,7 @@ def test_another_token_is_named_on_both_nodes():
 
 @contextlib.asynccontextmanager
 async def connect_peers(*keys: bytes):
-    """A Peer for node key on the two ends of connections between them."""
+    """The two ends of a connection as Peers, with the first and the last of `keys`."""
     accepted: asyncio.Queue = asyncio.Queue()
     server = await asyncio.start_server(lambda *streams: accepted.put_nowait(streams), "127.0.0.1")
     streams = await asyncio.open_connection(*server.sockets[0].getsockname())
@@ -237,41 +232,39 @@ def test_an_unknown_message_ends_only_the_connection():
         asyncio.run(run(message))
 
 
-def test_the_token_is_not_shown():
+def test_a_job_does_not_print_its_token():
     assert "secret" not in repr(make_job(0, 8118, token="secret"))
 
 
-def test_a_job_with_strangers_at_its_port_ends_well():
-    """Two real launchers; all strangers connect again and again, before and after node 1 joins."""
+def test_a_job_completes_despite_foreign_connections():
+    """Two launchers; foreign connections come repeatedly, before and after node 1 joins."""
     port = pick_port()
     ended = threading.Event()
 
     def connect_repeatedly() -> None:
         while not ended.is_set():
-            for data in STRANGERS.values():
+            for data in FOREIGN_DATA.values():
                 with contextlib.suppress(OSError):
                     socket.create_connection(("127.0.0.1", int(port)), timeout=1).sendall(data)
             time.sleep(0.05)
 
-    strangers = threading.Thread(target=connect_repeatedly)
-    strangers.start()
-    variables = {
-        "NODES": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-        "ZOO_JOB_TOKEN": "s3",
-    }
+    foreign = threading.Thread(target=connect_repeatedly)
+    foreign.start()
+    variables = {"NODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    variables["ZOO_JOB_TOKEN"] = "s3"
     try:
         arguments = ["1", ROOT / "tests" / "fake_worker.py"]
-        first = start_launcher(*arguments, **variables, NODE_RANK="0")
+        node_0 = start_launcher(*arguments, **variables, NODE_RANK="0")
         time.sleep(3)
-        second = start_launcher(*arguments, **variables, NODE_RANK="1")
-        (output, errors), (_, others) = (node.communicate(timeout=200) for node in (first, second))
+        node_1 = start_launcher(*arguments, **variables, NODE_RANK="1")
+        (output, errors_0), (_, errors_1) = (
+            node.communicate(timeout=200) for node in (node_0, node_1)
+        )
     finally:
         ended.set()
-        strangers.join()
-    assert (first.returncode, second.returncode) == (0, 0), errors + others
+        foreign.join()
+    assert (node_0.returncode, node_1.returncode) == (0, 0), errors_0 + errors_1
     assert json.loads(output) == {"rank": 0}
-    assert "Traceback" not in errors + others
-    dropped = [line for line in errors.splitlines() if line.startswith(DROPPED)]
+    assert "Traceback" not in errors_0 + errors_1
+    dropped = [line for line in errors_0.splitlines() if line.startswith(DROPPED)]
     assert 0 < len(dropped) <= rendezvous.MAX_WARNINGS
