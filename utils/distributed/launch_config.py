@@ -111,7 +111,7 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
 def find_script(name: str) -> str:
     """The script's file, of the current folder or of this zoo; ValueError if there is none."""
     path = find_yaml(Path(name))
-    if not path.is_file():
+    if not os.path.isfile(path):  # false for a name that is too long
         raise ValueError(f"SCRIPT {name}: no such file; name one like tsm/train.py")
     return str(path)
 
