@@ -174,7 +174,8 @@ class TrainStep(nn.Cell):
             finite, _ = self.agree_on_finite(means, norm)
             self.update_weights(means, None, norm, finite)
             self.map(set_zero, self.sums)
-            ops.assign(self.saturated, 0)
+            if self.status is not None:
+                ops.assign(self.saturated, 0)
         # MindSpore compiles an `if` only if the function returns something; else Python runs it.
         return count
 
