@@ -19,18 +19,23 @@ from x3d.network import NETWORK
 RECIPE: dict = {}  # no setting may change: those of the optimizer are in the case
 
 
+def list_model_arguments(case: dict, depthwise_impl: str = "frames") -> dict:
+    """The arguments of `X3D` for a golden case."""
+    config = case["config"]
+    return {
+        "num_classes": config["num_classes"],
+        "frames": config["num_frames"],
+        "crop": config["train_crop_size"],
+        "depth_factor": config["variant_factors"]["depth_factor"],
+        "dropout": 0.0,
+        "depthwise_impl": depthwise_impl if config["channelwise_3x3x3"] else "dense",
+        "stem_impl": depthwise_impl if config["stem_temporal_conv_grouped"] else "dense",
+    }
+
+
 def build_network(case: dict, training: bool = False, depthwise_impl: str = "frames") -> X3D:
     """The network of a case with its weights; `depthwise_impl` is an argument of `X3D`."""
-    config = case["config"]
-    net = X3D(
-        num_classes=config["num_classes"],
-        frames=config["num_frames"],
-        crop=config["train_crop_size"],
-        depth_factor=config["variant_factors"]["depth_factor"],
-        dropout=0.0,
-        depthwise_impl=depthwise_impl if config["channelwise_3x3x3"] else "dense",
-        stem_impl=depthwise_impl if config["stem_temporal_conv_grouped"] else "dense",
-    )
+    net = X3D(**list_model_arguments(case, depthwise_impl))
     load_weights(net, build_state_dict(case, net), NETWORK)
     return net.set_train(training)
 

@@ -28,6 +28,7 @@ sys.path[0] = str(HERE.parents[2])
 
 from benchmarks.torch import golden
 from benchmarks.torch.x3d import X3D
+from x3d.golden_case import list_model_arguments
 
 PYTORCHVIDEO = {
     "s1.pathway0_stem.conv_xy.": "blocks.0.conv.conv_t.",
@@ -54,26 +55,16 @@ def rename_to_pytorchvideo(name: str) -> str:
     return re.sub(r"^s([2-5])\.", lambda match: f"blocks.{int(match[1]) - 1}.", name)
 
 
-def build_empty(config: dict) -> X3D:
-    net = X3D(
-        num_classes=config["num_classes"],
-        frames=config["num_frames"],
-        crop=config["train_crop_size"],
-        depth_factor=config["variant_factors"]["depth_factor"],
-        dropout=0.0,
-        depthwise_impl="grouped" if config["channelwise_3x3x3"] else "dense",
-        stem_impl="grouped" if config["stem_temporal_conv_grouped"] else "dense",
-    )
-    if not config.get("norm_always", True):
+def build_empty(case: dict) -> X3D:
+    net = X3D(**list_model_arguments(case, "grouped"))
+    if not case["config"].get("norm_always", True):
         net.s2.pathway0_res0.branch1_bn = nn.Identity()
     return net
 
 
 def build(case: dict) -> X3D:
     is_renamed = not case["config"].get("norm_always", True)
-    return golden.fill_weights(
-        build_empty(case["config"]), rename_to_pytorchvideo if is_renamed else str
-    )
+    return golden.fill_weights(build_empty(case), rename_to_pytorchvideo if is_renamed else str)
 
 
 def evaluate(net: X3D, clip: torch.Tensor) -> dict:
@@ -89,7 +80,7 @@ def compute_losses(case: dict, scores: torch.Tensor) -> dict:
 
 
 def compute_case(case: dict) -> dict:
-    net = build_empty(case["config"])
+    net = build_empty(case)
     lines = "\n".join(f"{name} {list(v.shape)}" for name, v in net.named_parameters())
     computed = {
         "names": hashlib.sha256(lines.encode()).hexdigest(),
