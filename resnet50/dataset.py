@@ -73,9 +73,14 @@ class TrainSource:
         except (RuntimeError, ValueError) as error:
             # Keeps the first message: a pipeline inside another may later raise `Interrupted` only.
             self.error = self.error or summarize_error(error)
-        blank = np.zeros((self.data.batch, *get_clip_shape(self.data, self.data.crop)), np.uint8)
         for _ in range(count, self.length):  # the run is about to stop
-            yield blank, self.make_target(np.zeros(self.data.batch, np.int32), 0)
+            yield self.make_blank_batch()
+
+    def make_blank_batch(self, dropout: Optional[DropoutFactors] = None) -> tuple[np.ndarray, ...]:
+        """A black batch, with the shapes and types of all batches. The network has no dropout."""
+        shape = (self.data.batch, *get_clip_shape(self.data, self.data.crop))
+        target = self.make_target(np.zeros(self.data.batch, np.int32), 0)
+        return np.zeros(shape, np.uint8), target
 
     def dataset(self, dropout: Optional[DropoutFactors] = None):
         """The remaining batches; None if none remain. The network has no dropout."""

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from utils.config import ROOT
 def build_env() -> dict:
     """Returns variables with this interpreter first on PATH, as msrun's workers need it."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "GLOG_v": "3"}
+    return {**os.environ, "PATH": path, "GLOG_v": "3", "PYTHONFAULTHANDLER": "1"}
 
 
 def copy_checkout(folder: Path) -> None:
@@ -56,7 +57,31 @@ def run_script(script: str, *arguments: str, **options) -> subprocess.CompletedP
     command += [str(ROOT / script), *map(str, arguments)]
     variables = {**build_env(), **options.pop("environment", {})}
     options = {"cwd": "/", "timeout": 600, "env": variables, **options}
-    return subprocess.run(command, capture_output=True, text=True, **options)
+    timeout = options.pop("timeout")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, **options) as process:
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"{script} takes more than {timeout} s:\n{abort_with_stacks(process)}")
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+
+def abort_with_stacks(process: subprocess.Popen) -> str:
+    """Ends a process that hangs, and its children, and returns what they wrote to stderr.
+
+    With PYTHONFAULTHANDLER, that ends with the stacks of all Python threads.
+    """
+    group = [process, *psutil.Process(process.pid).children(recursive=True)]
+    for one in group:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.send_signal(signal.SIGABRT)
+    psutil.wait_procs(group[1:], timeout=10)
+    process.kill()
+    return process.communicate()[1]
 
 
 def run_json(script: str, *arguments: str) -> dict:

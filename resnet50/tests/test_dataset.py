@@ -464,3 +464,11 @@ def test_a_label_out_of_range_is_refused(record_folder):
     record = ["data.source=mindrecord", "data.test=val.mindrecord", "model.num_classes=2"]
     with pytest.raises(ValueError, match="there is a label 2"):
         read_test_images(make_config(record_folder, *record))
+
+
+@pytest.mark.parametrize("mixup", [0.0, 0.2])
+def test_the_blank_batch_is_like_every_batch(folder, mixup):
+    """The train step is compiled for it."""
+    cfg = make_config(folder, f"data.mixup={mixup}")
+    (batch, *_), blank = read_batches(cfg, epochs=1), build_train_source(cfg).make_blank_batch()
+    assert [(v.shape, v.dtype) for v in blank] == [(v.shape, v.dtype) for v in batch]

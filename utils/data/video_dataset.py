@@ -106,10 +106,19 @@ class TrainVideos(abc.ABC):
         """
         if len(self) == 0:
             return None
-        rows, columns = self, self.columns
-        if dropout is not None and dropout.size:
-            rows, columns = RowsWithDropout(self, dropout), (*columns, "dropout")
+        rows, columns = self.append_dropout(dropout)
         return build_batch_dataset(rows, columns, rows.make_blank_row(), self.data, self.data.batch)
+
+    def append_dropout(self, dropout: Optional[DropoutFactors]) -> tuple[Any, tuple[str, ...]]:
+        """(rows, columns), with the dropout factors of a network with dropout as last column."""
+        if dropout is None or not dropout.size:
+            return self, self.columns
+        return RowsWithDropout(self, dropout), (*self.columns, "dropout")
+
+    def make_blank_batch(self, dropout: Optional[DropoutFactors] = None) -> list[np.ndarray]:
+        """Zeros in the shapes and types of every batch of `dataset(dropout)`."""
+        blank = map(np.asarray, self.append_dropout(dropout)[0].make_blank_row())
+        return [np.zeros((self.data.batch, *value.shape), value.dtype) for value in blank]
 
     def list_flip_settings(self) -> list[tuple[AnnotationFile, Any]]:
         """Annotation files of the training, each with its `flip` and `swap_labels` settings."""

@@ -10,8 +10,10 @@ pipe: it keeps the numbers that do not fit and writes them while it reads result
 
 Threads and processes are not used together in one process. A fork copies the state of locks; if
 another thread uses OpenCV or a decoder at that moment, their locks stay locked in the child. For
-the same reason nothing is forked after an Ascend or a GPU has been opened: utils/data/loader.py
-refuses it. Processes that do not fork (forkserver, spawn) would have to unpickle the source, but
+the same reason `PrefetchedBatches` forks when it is built, by the program's main thread, and not
+later, when MindData's threads run: one of them may hold a lock of the C library at that moment. And
+nothing is forked after an Ascend or a GPU has been opened: utils/data/loader.py refuses it.
+Processes that do not fork (forkserver, spawn) would have to unpickle the source, but
 its counter of unreadable videos and the rows lie in memory that only a fork inherits. Each would
 also have to import MindSpore.
 
@@ -49,6 +51,8 @@ READ_SIZE = 512 * ROW_NUMBER.size  # bytes of results read at once
 class PrefetchedBatches:
     """The batches of a random-access source, in its order; an iterable with a length.
 
+    With processes, it can be iterated once; a second iteration raises RuntimeError.
+
     Args:
         source: `source[row]` is a tuple of arrays, one per column; `len(source)` is defined.
         blank: a row with the shapes and types of all rows.
@@ -64,6 +68,23 @@ class PrefetchedBatches:
         self.source, self.batch, self.prefetch = source, batch, prefetch
         self.blank = [np.asarray(value) for value in blank]
         self.workers, self.processes = workers, processes
+        self.forked = self.create_pool() if processes else None
+
+    def create_pool(self) -> "WorkerPool":
+        buffers = [
+            [allocate_shared_rows(self.batch, value) for value in self.blank]
+            for _ in range(self.prefetch)
+        ]
+        return WorkerPool(self.source, buffers, self.workers, self.processes)
+
+    def take_pool(self) -> "WorkerPool":
+        """The workers of a new iteration: the processes that were forked, or new threads."""
+        if not self.processes:
+            return self.create_pool()
+        pool, self.forked = self.forked, None
+        if not pool:
+            raise RuntimeError("worker processes make the batches of one iteration only")
+        return pool
 
     def __len__(self) -> int:
         return len(self.source) // self.batch
@@ -71,11 +92,7 @@ class PrefetchedBatches:
     def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
         count, in_flight = self.batch, self.batch * self.prefetch
         rows = range(len(self) * count)
-        buffers = [
-            [allocate_shared_rows(count, value) for value in self.blank]
-            for _ in range(self.prefetch)
-        ]
-        pool = WorkerPool(self.source, buffers, self.workers, self.processes)
+        pool = self.take_pool()
         finished: set[int] = set()  # rows that are finished but belong to later batches
         try:
             pool.submit(rows[:in_flight])
@@ -88,7 +105,7 @@ class PrefetchedBatches:
                         return
                     finished |= collected - missing
                     missing -= collected
-                columns = tuple(map(np.copy, buffers[start // count % self.prefetch]))
+                columns = tuple(map(np.copy, pool.buffers[start // count % self.prefetch]))
                 pool.submit(rows[start + in_flight : start + in_flight + count])
                 yield columns
         finally:

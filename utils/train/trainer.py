@@ -120,11 +120,16 @@ class Trainer:
         if batches is None:
             log.info("nothing left to train: %d epochs are done", cfg.train.epochs)
         else:
-            self.run_steps(setup, batches, loop)
+            self.run_steps(setup, batches, loop, train_set.make_blank_batch(step.dropout))
         print_result(loop.result(), self.rt)
 
-    def run_steps(self, setup: TrainSetup, data: Any, loop: "TrainingLoop") -> None:
-        """Compiles the step and runs it over `data`, a MindData data set of batches."""
+    def run_steps(
+        self, setup: TrainSetup, data: Any, loop: "TrainingLoop", blank: Sequence[np.ndarray]
+    ) -> None:
+        """Compiles the step and runs it over `data`, a MindData data set of batches like `blank`.
+
+        `data.output_shapes()` is not used: it would start the data set's workers for one batch.
+        """
         step, run = setup.step.set_train(), self.cfg.run
         batches = data.get_dataset_size()
         sink = run.sink and self.rt.device != "CPU"
@@ -133,7 +138,7 @@ class Trainer:
             log.info("compiling the graph during the first steps (run.sink) ...")
             loop.steps_per_call = size
         else:
-            loop.compile_seconds = compile_step(step, data, self.rt)
+            loop.compile_seconds = compile_step(step, blank, self.rt)
         with handle_signals(loop.request_stop):
             Model(step).train(
                 batches // size if sink else 1,
@@ -470,15 +475,11 @@ def choose_sink_size(batches: int, most: int) -> int:
     return next(size for size in range(min(most, batches), 0, -1) if batches % size == 0)
 
 
-def compile_step(step: TrainStep, data, rt: Runtime) -> float:
-    """Builds the graph for the shapes of a data set, with a log line before and after; seconds."""
+def compile_step(step: TrainStep, batch: Sequence[np.ndarray], rt: Runtime) -> float:
+    """Builds the graph for batches like `batch`, with a log line before and after; seconds."""
     log.info("compiling the graph ...")
     start = time.monotonic()
-    inputs = [
-        Tensor(np.zeros(shape, kind))
-        for shape, kind in zip(data.output_shapes(), data.output_types())
-    ]
-    step.compile(*inputs)
+    step.compile(*map(Tensor, batch))
     release_memory()
     seconds = time.monotonic() - start
     log.info("compiled in %.1f s", seconds)

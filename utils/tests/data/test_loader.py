@@ -272,6 +272,20 @@ def test_workers_end_if_their_rows_are_not_collected(small, processes, live_work
     assert not live_workers()
 
 
+def test_processes_are_forked_when_the_batches_are_built(live_workers):
+    """By this thread, before MindData's threads run, which may hold locks during a fork."""
+    batches = PrefetchedBatches(Numbers(), (np.zeros(1),), 20_000, 2, True, 1)
+    pids = {worker.pid for worker in live_workers()}
+    assert len(pids) == 2
+    iterator = iter(batches)
+    next(iterator)
+    assert {worker.pid for worker in live_workers()} == pids
+    iterator.close()
+    with pytest.raises(RuntimeError, match="the batches of one iteration only"):
+        next(iter(batches))
+    assert not live_workers()
+
+
 @KINDS
 def test_workers_end_with_their_iterator(processes, live_workers):
     batches = iterate_batches(lambda index: [index], 1, 2, processes)
