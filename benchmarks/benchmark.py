@@ -54,7 +54,7 @@ from utils.build_networks import (
     measure_median_seconds,
 )
 from utils.data.loader import count_workers
-from utils.evaluate.metrics import video_scores
+from utils.evaluate.scores import video_scores
 from utils.networks import Network
 from utils.nn.complexity import count_multiply_adds
 from utils.processes import read_peak_memory

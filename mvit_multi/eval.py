@@ -18,13 +18,13 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its
 from mvit_multi.config import Config
 from mvit_multi.dataset import get_annotation_file
 from mvit_multi.evaluation import build_eval_videos, evaluate_datasets
-from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
 from mvit_multi.predict import build_heads
 from utils import cli, commands
-from utils.evaluate.metrics import print_result, write_result_file
+from utils.evaluate.metrics import write_result_file
 from utils.evaluate.report import report_videos
 from utils.export import inference
+from utils.log import print_result
 
 
 def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
@@ -40,7 +40,7 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
         )
         for k, source in videos.items()
     }
-    net = inference.load_network(MViT, cfg, checkpoint_path, NETWORK.classifier)
+    net = inference.load_network(NETWORK, cfg, checkpoint_path)
     result = evaluate_datasets(net, videos, rt, {k: page.add for k, page in pages.items()})
     unreadable = sum(metrics["unreadable"] for metrics in result["sets"].values())
     result.update(unreadable=unreadable, checkpoint=str(checkpoint_path))

@@ -3,29 +3,13 @@
 from typing import Any, Callable, Optional
 
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import nn
 
 from mvit_multi.dataset import EvalVideos
-from utils.evaluate.metrics import choose_clips_per_pass, evaluate, sum_count
+from mvit_multi.predict import HeadSelector
+from utils.evaluate.metrics import evaluate, sum_count
+from utils.evaluate.scores import choose_clips_per_pass, get_device
 from utils.runtime import Runtime
-
-
-class HeadSelector:
-    """The network with the output of one head only; all heads share one compiled graph."""
-
-    def __init__(self, net: nn.Cell, dataset_index: int):
-        self.net, self.dataset_index = net, dataset_index
-
-    @property
-    def fixed_batch(self) -> int:
-        """The batch size of an exported network; 0 for a network that takes any batch."""
-        return getattr(self.net, "fixed_batch", 0)
-
-    def set_train(self, mode: bool) -> None:
-        self.net.set_train(mode)
-
-    def __call__(self, clip: Tensor) -> Tensor:
-        return self.net(clip)[self.dataset_index]
 
 
 def build_eval_videos(cfg: Any, rt: Runtime, split: str = "test") -> dict[int, EvalVideos]:
@@ -51,7 +35,7 @@ def evaluate_datasets(
     """
     by_name, sources = {}, list(videos.values())
     views = [source.clips * source.crops for source in sources]
-    size = choose_clips_per_pass(sources[0].cfg.eval.batch, *views)
+    size = choose_clips_per_pass(sources[0].cfg.eval.batch, *views, device=get_device(net))
     for k, source in videos.items():
         head, classes = HeadSelector(net, k), source.settings.num_classes
         metrics = evaluate(head, source.dataset(), classes, rt, collect and collect[k], size)

@@ -19,20 +19,20 @@ from mvit_multi.dataset import get_input_shape
 from mvit_multi.model import ConcatHeads
 from mvit_multi.network import NETWORK
 from utils import cli, commands
-from utils.export.export import check_options, describe_columns
+from utils.export.export import ExportSpec, check_options, describe_columns
 
 
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
-    commands.export_network(
-        NETWORK,
-        cfg,
-        checkpoint_path,
+    commands.export_network(NETWORK, cfg, checkpoint_path, options)
+
+
+def describe_export(cfg: Config) -> ExportSpec:
+    return ExportSpec(
         get_input_shape(cfg.data),
         "probabilities",
-        options,
         info={"columns": describe_columns(cfg.data.sets)},
         wrap=ConcatHeads,
-        depthwise_impl="grouped",
+        onnx_arguments={"depthwise_impl": "grouped"},
     )
 
 

@@ -3,13 +3,35 @@
 from typing import Any
 
 import numpy as np
-from mindspore import nn
 
 from mvit_multi.dataset import choose_test_frames, cut_views, get_annotation_file
-from mvit_multi.evaluation import HeadSelector
 from utils.evaluate.predict import Head, Window
+from utils.evaluate.scores import get_engine
 from utils.video.decoders import open_video
 from utils.video.reader import FrameSource
+
+
+class HeadSelector:
+    """The network with the output of one head only; all heads share one compiled graph."""
+
+    def __init__(self, net: Any, dataset_index: int):
+        self.net, self.dataset_index = net, dataset_index
+
+    @property
+    def engine(self) -> str:
+        """What computes the network."""
+        return get_engine(self.net)
+
+    @property
+    def fixed_batch(self) -> int:
+        """The batch size of an exported network; 0 for a network that takes any batch."""
+        return getattr(self.net, "fixed_batch", 0)
+
+    def set_train(self, mode: bool) -> None:
+        self.net.set_train(mode)
+
+    def __call__(self, clip: Any) -> Any:
+        return self.net(clip)[self.dataset_index]
 
 
 class DatasetHead(Head):
@@ -34,7 +56,7 @@ class DatasetHead(Head):
     def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
         return cut_views(frames, positions, self.data, self.settings, self.crops)
 
-    def predict_probs(self, net: nn.Cell, views: np.ndarray) -> np.ndarray:
+    def predict_probs(self, net: Any, views: np.ndarray) -> np.ndarray:
         return super().predict_probs(HeadSelector(net, self.dataset_index), views)
 
 

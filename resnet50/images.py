@@ -1,8 +1,10 @@
 """Decodes images, and makes the test view: the short side scaled to `resize`, then a center crop.
 
 Resizing uses PIL's antialiased bilinear filter, as torchvision does; OpenCV's would give other
-pixels.
+pixels. Also finds the images of a split.
 """
+
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -67,3 +69,13 @@ def decode_image(image: np.ndarray) -> np.ndarray:
         return read_image(data, "RGB") if pixels is None else pixels
     except Exception as error:  # PIL raises errors of many classes for damaged files
         raise RuntimeError(f"not a readable image: {error}") from None
+
+
+def get_split_path(data, split: str) -> Path:
+    """The folder or MindRecord file of a split."""
+    return data.root / (data.train if split == "train" else data.test)
+
+
+def list_class_folders(path: Path) -> list[Path]:
+    """The class folders in the order of the labels."""
+    return sorted(folder for folder in path.iterdir() if folder.is_dir())

@@ -6,8 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from resnet50.images import decode_image, resize_and_crop_center
-from resnet50.readers import get_split_path, list_class_folders
+from resnet50.images import (
+    decode_image,
+    get_split_path,
+    list_class_folders,
+    resize_and_crop_center,
+)
 from utils.evaluate.predict import Head, Window
 from utils.video.reader import FrameSource, read_bytes
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import mindspore.dataset as ds
 import numpy as np
 
-from resnet50.images import decode_image
+from resnet50.images import decode_image, get_split_path, list_class_folders
 from utils.evaluate.predict import Head
 from utils.evaluate.report import Samples
 from utils.video.reader import VideoError, read_bytes, reading
@@ -36,11 +36,6 @@ def open_reader(data, split: str, samples: Sequence[int], workers: int):
     if data.source == "mindrecord":
         return ds.MindDataset(path, columns_list=["image", "label"], **options)
     return ds.ImageFolderDataset(path, extensions=IMAGES, **options)
-
-
-def get_split_path(data, split: str) -> Path:
-    """The folder or MindRecord file of a split."""
-    return data.root / (data.train if split == "train" else data.test)
 
 
 def count_samples(data, split: str, num_classes: int) -> int:
@@ -157,11 +152,6 @@ def describe_samples(data, split: str, count: int, head: Head) -> Samples:
     if len(labels) != count:
         labels = [0] * count
     return Samples(paths, labels, head.list_names())
-
-
-def list_class_folders(path: Path) -> list[Path]:
-    """The class folders in the order of the labels."""
-    return sorted(folder for folder in path.iterdir() if folder.is_dir())
 
 
 def list_image_names(folder: Path) -> list[str]:

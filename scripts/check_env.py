@@ -40,9 +40,10 @@ CANN = ("8.2", "8.3", "8.5", "9.0", "9.1")
 CUDA = ("11.1", "11.6")
 PYTHON = (3, 9), (3, 12)
 # Other packages that the zoo needs; the remaining ones have separate lines.
-OTHERS = ("pillow", "psutil", "pyyaml", "scipy", "tqdm", "matplotlib")
+OTHERS = ("pillow", "psutil", "pyyaml", "scipy", "tqdm", "matplotlib", "onnx")
 # Packages of single commands: pip install '.[NAME]' gets them.
-EXTRAS = {"export": ("onnx", "onnxruntime"), "tensorboard": ("tensorboardX",)}
+EXTRAS = {"onnxruntime": ("onnxruntime",), "tensorboard": ("tensorboardX",)}
+ENGINES = ("openvino", "onnxruntime")  # of run.engine
 FLAGS = {"avx512f": "AVX-512", "avx2": "AVX2", "sve": "SVE", "asimd": "NEON"}
 WHEELS = ("te", "hccl")  # of CANN: te compiles kernels, hccl joins ranks
 GIGA = 1e9
@@ -108,6 +109,8 @@ def check_packages() -> Iterator[Line]:
     missing = [name for name in OTHERS if not read_version(name)]
     advice = f"pip install {' '.join(missing)}" if missing else ""
     yield Line("packages", list_versions(OTHERS), advice, fatal=True)
+    advice = "" if any(map(read_version, ENGINES)) else "pip install openvino: faster evaluation"
+    yield Line("CPU engines", list_versions(ENGINES), advice)
     names = [name for group in EXTRAS.values() for name in group]
     advice = f"pip install '.[{','.join(EXTRAS)}]' gets them"
     yield Line("optional", f"{list_versions(names)}; {advice}")

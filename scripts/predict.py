@@ -19,6 +19,7 @@ frame: a JSON line for each frame, `NAME_stream.csv` and `NAME_stream.png`; ctrl
 the number of frames per second. Docs: docs/predict.md.
 """
 
+import functools
 import os
 import sys
 from pathlib import Path
@@ -27,10 +28,10 @@ from typing import Any, Optional
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils import cli, log, runtime
-from utils.evaluate.metrics import print_result
 from utils.evaluate.predict import Predictor, assign_class_names
 from utils.export import inference
 from utils.networks import Network
+from utils.runtime import Runtime
 from utils.video.integrity import SUFFIXES
 
 
@@ -62,20 +63,20 @@ def main(
     heads = prediction.build_heads(cfg)
     assign_class_names(heads, labels)
     folder = out or Path(checkpoint_path).parent / "predictions"
-    rt = runtime.start(cfg.run)
-    log.start_log(rt)
+    log.start_log(Runtime())
     if stream:
+        rt = runtime.start(cfg.run)
         if not network.streams:
             raise ValueError(f"--stream: {network.name} cannot read frame by frame; tsm can")
         rest = (heads[0], top, fps or 0.0, folder)
-        print_result(network.streaming.run_stream(cfg, checkpoint_path, videos[0], *rest), rt)
+        log.print_result(network.streaming.run_stream(cfg, checkpoint_path, videos[0], *rest), rt)
         return 0
-    build = network.model.build_network
-    net = inference.load_network(build, cfg, checkpoint_path, network.classifier)
+    start = functools.cache(lambda: runtime.start(cfg.run))
+    net = inference.load_network(network, cfg, checkpoint_path, start)
     rest = (folder, top, window, step)
     predictor = Predictor(net, heads, lambda path: prediction.open_source(path, cfg), *rest)
     result = predictor.run(videos)
-    print_result(result, rt)
+    log.print_result(result, Runtime())
     return 1 if result["failed"] else 0
 
 

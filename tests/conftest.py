@@ -17,7 +17,8 @@ from utils.data.synthetic.motion_videos import draw_dataset
 
 # A network that compiles in seconds. Lists have 24 training and 9 test videos.
 TINY = [
-    "--run.device=CPU", "--run.log_every=2", "--run.save_every=1", "--model.first_width=8",
+    "--run.device=CPU", "--run.engine=mindspore", "--run.log_every=2", "--run.save_every=1",
+    "--model.first_width=8",
     "--data.segments=2", "--data.crop=32", "--data.resize=40", "--data.batch=4",
     "--train.epochs=2", "--train.warmup_epochs=1",
 ]  # fmt: skip

@@ -62,7 +62,7 @@ SMALL = {
     r"measure_data": "--seconds 1 --clips 8",
 }
 # Text in a command -> package that it needs beyond requirements.txt.
-PACKAGES = {"--run.tensorboard": "tensorboardX", "--format onnx": "onnxruntime"}
+PACKAGES = {"--run.tensorboard": "tensorboardX"}
 # Commands that are not slow: the steps from videos to a result.
 QUICK = re.compile(
     r"^python (tsm/train.*epochs=3|tsm/eval.*epoch_003"

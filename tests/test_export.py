@@ -20,8 +20,8 @@ from mvit_multi.model import ConcatHeads
 from tsm.config import Config
 from utils import cli
 from utils.config import ROOT, load_config
-from utils.evaluate.metrics import video_scores
-from utils.export import export, inference, mindir
+from utils.evaluate.scores import video_scores
+from utils.export import engine, export, inference, mindir
 from utils.networks import find_network
 from utils.testing.golden import build_state_dict, load_weights
 from utils.weights import checkpoint
@@ -307,13 +307,12 @@ def test_an_invalid_option_is_reported(option, words, tmp_path):
         export.check_options(2, **parser.parse(arguments)[2])
 
 
-@pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
-def test_an_onnx_export_without_a_needed_package_is_refused(package, monkeypatch, tmp_path):
-    """onnxruntime is needed too: an export is compared with the network before it is written."""
-    find = importlib.util.find_spec
-    find_others = lambda name: None if name == package else find("json")  # noqa: E731
-    monkeypatch.setattr(importlib.util, "find_spec", find_others)
-    with pytest.raises(ValueError, match=f"needs the package {package}: pip install"):
+@pytest.mark.parametrize("missing", [["onnx"], ["openvino", "onnxruntime"]])
+def test_an_onnx_export_without_a_needed_package_is_refused(missing, monkeypatch, tmp_path):
+    """An engine is needed too: an export is compared with the network before it is written."""
+    for module in (export, engine):
+        monkeypatch.setattr(module, "find_spec", lambda name: name not in missing)
+    with pytest.raises(ValueError, match="needs onnx, and openvino or onnxruntime: pip install"):
         export.check_options(2, format="onnx", target=tmp_path / "net")
 
 

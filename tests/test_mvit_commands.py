@@ -34,7 +34,7 @@ def small(tmp_path_factory) -> list:
     model = ["--model.depth=2", "--model.stage_starts=[1]", "--model.dim=8"]
     train = ["--train.epochs=2", "--train.warmup_epochs=1", "--run.save_every=1"]
     arguments = ["--config_path", SMOKE, f"--data.root={root}", *data, *model, *train]
-    return [*arguments, "--run.log_every=2"]
+    return [*arguments, "--run.log_every=2", "--run.engine=mindspore"]
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,6 @@ from utils.config import ROOT, load_config
 from utils.data.class_names import BUILTIN_NAMES, find_class_names
 from utils.data.synthetic.motion_videos import MOTIONS, draw_sets, write_video
 from utils.data.synthetic.pattern_images import PATTERNS, draw_image
-from utils.evaluate.metrics import video_scores
 from utils.evaluate.predict import (
     Head,
     Predictor,
@@ -35,6 +34,7 @@ from utils.evaluate.predict import (
     softmax,
     split_into_windows,
 )
+from utils.evaluate.scores import video_scores
 from utils.export import inference
 from utils.networks import find_network, list_networks
 from utils.runtime import Runtime
@@ -49,6 +49,8 @@ TINY = {
     "resnet50": ["data.source=folder", "data.augment=crop", "model.num_classes=4"],
 }
 TINY["mvit_multi"].append("model.dim=8")
+for words in TINY.values():
+    words.append("run.engine=mindspore")
 ONLINE = ["--model.online=true", "--data.segments=4"]
 
 
@@ -70,9 +72,7 @@ def build_predictor(cfg, network: str, path: Path, out: Path, **settings) -> Pre
     prediction = find_network(network).predict
     heads = prediction.build_heads(cfg)
     assign_class_names(heads, "")
-    build = find_network(network).model.build_network
-    classifier = find_network(network).classifier
-    net = inference.load_network(build, cfg, path, classifier)
+    net = inference.load_network(find_network(network), cfg, path)
     top = max(head.classes for head in heads)
     return Predictor(net, heads, lambda p: prediction.open_source(p, cfg), out, top, **settings)
 
@@ -125,7 +125,8 @@ def test_a_prediction_gives_the_scores_of_an_evaluation(network, tiny_args, data
 
 
 def test_a_prediction_gives_the_scores_of_an_evaluation_for_every_set(tmp_path):
-    from mvit_multi.evaluation import HeadSelector, build_eval_videos
+    from mvit_multi.evaluation import build_eval_videos
+    from mvit_multi.predict import HeadSelector
 
     draw_sets(tmp_path, train_per_motion=1, test_per_motion=1, seed=1)
     config = ROOT / "mvit_multi" / "configs" / "mvit_multi_smoke.yaml"
@@ -344,7 +345,6 @@ def test_a_stream_equals_the_offline_network_frame_by_frame(
     assert heading == ["time", *MOTIONS]
     result = np.array(rows, float)[:, 1:]
 
-    from tsm.model import TSM
     from tsm.network import NETWORK
     from tsm.transforms import make_test_views
 
@@ -353,7 +353,7 @@ def test_a_stream_equals_the_offline_network_frame_by_frame(
     assert last["frames"] == len(frames) == len(result) == len(messages)
     whole = [f"--data.segments={len(frames)}", "--model.consensus=identity"]
     cfg = load_toy_config(tiny_args, ["--model.online=true", *whole])
-    net = inference.load_network(TSM, cfg, online_weights, NETWORK.classifier)
+    net = inference.load_network(NETWORK, cfg, online_weights)
     clip = make_test_views(frames, 1, len(frames), cfg.data.resize, cfg.test_crop, 1)
     scores = net(Tensor(clip)).asnumpy()[0].astype(np.float64)  # (T, classes)
     for k, fraction in enumerate(result):

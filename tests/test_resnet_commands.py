@@ -65,6 +65,7 @@ def small(pictures) -> list:
     arguments = ["--config_path", str(SMOKE), f"--data.root={pictures}", "--data.source=folder"]
     arguments += ["--data.augment=crop", "--model.num_classes=4", "--data.batch=4"]
     arguments += ["--data.workers=2", "--eval.batch=2", "--train.epochs=2", "--run.log_every=2"]
+    arguments += ["--run.engine=mindspore"]
     return arguments
 
 

@@ -29,8 +29,14 @@ from utils.config import ROOT
 def small(data_root) -> list:
     """A network of six blocks on clips of 4 x 32 x 32; six steps an epoch."""
     arguments = ["--config_path", str(ROOT / "x3d" / "configs" / "x3d_smoke.yaml")]
-    arguments += [f"--data.root={data_root}", "--model.depth_factor=0.4", "--data.frames=4"]
+    arguments += [
+        f"--data.root={data_root}",
+        "--run.engine=mindspore",
+        "--model.depth_factor=0.4",
+        "--data.frames=4",
+    ]
     arguments += ["--data.scales=[32,36]", "--data.crop=32", "--data.batch=4", "--train.epochs=2"]
+    arguments += ["--run.engine=mindspore"]
     return [*arguments, "--train.precise_bn=2", "--run.save_every=1", "--run.log_every=2"]
 
 

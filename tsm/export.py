@@ -18,12 +18,15 @@ from tsm.config import Config
 from tsm.dataset import get_clip_shape
 from tsm.network import NETWORK
 from utils import cli, commands
-from utils.export.export import check_options
+from utils.export.export import ExportSpec, check_options
 
 
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
-    shape = get_clip_shape(cfg.data, cfg.test_crop)
-    commands.export_network(NETWORK, cfg, checkpoint_path, shape, "scores", options)
+    commands.export_network(NETWORK, cfg, checkpoint_path, options)
+
+
+def describe_export(cfg: Config) -> ExportSpec:
+    return ExportSpec(get_clip_shape(cfg.data, cfg.test_crop), "scores")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,10 +86,9 @@ def run_stream(
     """
     check_settings(cfg)
     stream = open_stream(video, cfg, fps)
-    cfg = replace(cfg, run=replace(cfg.run, amp="O0"))
-    net = inference.load_network(TSM, cfg, checkpoint_path, NETWORK.classifier)
-    if not isinstance(net, TSM):
+    if Path(checkpoint_path).suffix in (".mindir", ".onnx"):
         raise ValueError(f"--stream needs a checkpoint, not {checkpoint_path}")
+    net = inference.load_checkpoint(NETWORK, cfg, checkpoint_path, "O0")
     scorer, stop = Scorer(net, cfg), threading.Event()
     results = ((seconds, scorer(frame)) for seconds, frame in stream.frames)
     table, picture = (out / f"{stream.name}_stream{suffix}" for suffix in (".csv", ".png"))

@@ -1,14 +1,15 @@
 """The steps that eval.py and export.py of several networks share."""
 
-from typing import Any, Callable, Optional
+from typing import Any
 
 from mindspore import nn
 
 from utils import log, runtime
 from utils.data.video_dataset import EvalVideos
-from utils.evaluate.metrics import evaluate, print_result, sum_count, write_result_file
+from utils.evaluate.metrics import evaluate, sum_count, write_result_file
 from utils.evaluate.report import Report, report_videos
 from utils.export import export, inference
+from utils.log import print_result
 from utils.networks import Network
 from utils.runtime import Runtime
 
@@ -51,8 +52,7 @@ def evaluate_samples(
     Prints and writes the metrics. The status is 1 if samples were unreadable, unless
     eval.allow_unreadable.
     """
-    build = network.model.build_network
-    net = inference.load_network(build, cfg, checkpoint_path, network.classifier)
+    net = inference.load_network(network, cfg, checkpoint_path)
     metrics = evaluate(net, data, cfg.model.num_classes, rt, pages.add)
     unreadable = sum_count(source.unreadable.count, rt)
     result = {
@@ -68,31 +68,18 @@ def evaluate_samples(
 
 
 def export_network(
-    network: Network,
-    cfg: Any,
-    checkpoint_path: str,
-    clip: tuple[int, ...],
-    output: str,
-    options: dict[str, Any],
-    info: Optional[dict[str, str]] = None,
-    wrap: Callable[[nn.Cell], nn.Cell] = lambda net: net,
-    **onnx_arguments: str,
+    network: Network, cfg: Any, checkpoint_path: str, options: dict[str, Any]
 ) -> None:
-    """Exports a checkpoint for clips of shape `clip` and prints the result.
-
-    `options` are those of the command (`export.check_options`). `output` is the name of the file's
-    output, `info` metadata besides the network's name. `wrap` returns the Cell to export.
-    `onnx_arguments` replace arguments of the network for ONNX.
-    """
+    """Exports a checkpoint and prints the result; `options` are those of `check_options`."""
     rt = start(cfg)
-    checked = export.check_options(cfg.eval.batch, **options)
+    checked, spec = (
+        export.check_options(cfg.eval.batch, **options),
+        network.export.describe_export(cfg),
+    )
 
     def load(level: str, **changes: str) -> nn.Cell:
-        build = network.model.build_network
-        net = inference.load_checkpoint(
-            build, cfg, checkpoint_path, network.classifier, level, **changes
-        )
-        return wrap(net)
+        return spec.wrap(inference.load_checkpoint(network, cfg, checkpoint_path, level, **changes))
 
-    metadata = {"network": network.name, **(info or {})}
-    print_result(export.export(load, clip, output, checked, metadata, **onnx_arguments), rt)
+    info = {"network": network.name, **spec.info}
+    result = export.export(load, spec.clip, spec.output, checked, info, **spec.onnx_arguments)
+    print_result(result, rt)

@@ -140,6 +140,10 @@ class Run:
     # float32 convolutions and matrix products with a mantissa of 10 bits: HF32 on Ascend, TF32 on
     # GPU. Faster; false is IEEE float32, which comparisons with published numbers need.
     tf32: bool = True
+    # What computes the network in an evaluation, a prediction and their benchmark: MindSpore, or on
+    # a CPU OpenVINO or ONNX Runtime, in float32. auto: the first of OpenVINO, ONNX Runtime and
+    # MindSpore that is installed and can; MindSpore on other devices.
+    engine: Literal["auto", "mindspore", "openvino", "onnxruntime"] = "auto"
     # Ascend operators: compile each shape when it first runs (online), or use CANN's binaries
     # (prebuilt); auto is MindSpore's choice.
     op_compile: Literal["auto", "online", "prebuilt"] = "auto"

@@ -76,3 +76,9 @@ def format_values(values: dict) -> str:
         else:
             words.append(f"{name} {value}")
     return "  ".join(words)
+
+
+def print_result(values: dict, rt: Runtime) -> None:
+    """The last line of stdout: one JSON object, from rank 0."""
+    if rt.is_main_process:
+        print(json.dumps(values), flush=True)

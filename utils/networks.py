@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from utils.data.annotation_file import AnnotationFile
     from utils.data.sampler import TrainSampler
     from utils.evaluate.predict import Head
+    from utils.export.export import ExportSpec
     from utils.runtime import Runtime
     from utils.train.train_step import TrainStep
     from utils.train.trainer import TrainSetup
@@ -88,6 +89,13 @@ class ConvertPart(Protocol):
         """The value of a weight that the file leaves out; None: the file must contain it."""
 
 
+class ExportPart(Protocol):
+    """`export.py`."""
+
+    def describe_export(self, cfg: Any) -> "ExportSpec":
+        """How the network is exported."""
+
+
 class PredictPart(Protocol):
     """`predict.py`: views of one video at inference."""
 
@@ -148,6 +156,10 @@ class Network:
     @property
     def convert(self) -> ConvertPart:
         return self.load_part("convert")
+
+    @property
+    def export(self) -> ExportPart:
+        return self.load_part("export")
 
     @property
     def predict(self) -> PredictPart:

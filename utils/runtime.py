@@ -1,14 +1,14 @@
-"""Start-up: graph mode, device, seed, rank. Only this module sets MindSpore's context."""
+"""Start-up: graph mode, device, seed, rank. Only this module sets MindSpore's context.
+
+It imports MindSpore in its functions, so that a command that does not need it starts quickly.
+"""
 
 import contextlib
 import ctypes
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import mindspore as ms
-from mindspore import communication
-from mindspore.device_context import ascend, gpu
 
 from utils.config import Run
 from utils.cpu_cores import choose_dispatch_threads, count_cores
@@ -38,6 +38,8 @@ def start(run: Run) -> Runtime:
     if run.device == "CPU":
         cap_instruction_set()
     refuse_simulation()
+    import mindspore as ms
+
     ms.set_context(mode=ms.GRAPH_MODE)
     try:
         ms.set_device(run.device)
@@ -64,6 +66,9 @@ def join_workers() -> tuple:
 
 def start_data_parallel() -> tuple[int, int]:
     """Opens the collective library; returns (rank, number of ranks)."""
+    import mindspore as ms
+    from mindspore import communication
+
     communication.init()
     rank, size = communication.get_rank(), communication.get_group_size()
     ms.set_auto_parallel_context(
@@ -85,6 +90,9 @@ def set_device_options(run: Run) -> None:
     """Compilation level, precision of float32 products and compilation of operators."""
     if run.device == "CPU":
         return
+    import mindspore as ms
+    from mindspore.device_context import ascend, gpu
+
     if run.jit_level != "auto":
         ms.set_context(jit_config={"jit_level": run.jit_level})
     if run.device == "Ascend":
@@ -98,6 +106,18 @@ def set_device_options(run: Run) -> None:
     else:
         gpu.op_precision.conv_allow_tf32(run.tf32)
         gpu.op_precision.matmul_allow_tf32(run.tf32)
+
+
+@contextlib.contextmanager
+def eager_mode() -> Iterator[None]:
+    """Runs networks operator by operator: for one forward pass, faster than their compilation."""
+    import mindspore as ms
+
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    try:
+        yield
+    finally:
+        ms.set_context(mode=ms.GRAPH_MODE)
 
 
 def cap_instruction_set() -> None:

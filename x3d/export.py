@@ -15,18 +15,23 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from utils import cli, commands
-from utils.export.export import check_options
+from utils.export.export import ExportSpec, check_options
 from x3d.config import Config
 from x3d.dataset import get_clip_shape
 from x3d.network import NETWORK
 
 
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
-    shape, arguments = get_clip_shape(cfg.data, cfg.test_crop), cfg.model_arguments()
+    commands.export_network(NETWORK, cfg, checkpoint_path, options)
+
+
+def describe_export(cfg: Config) -> ExportSpec:
+    arguments = cfg.model_arguments()
     names = [name for name in ("depthwise_impl", "stem_impl") if arguments[name] != "dense"]
-    changes = dict.fromkeys(names, "grouped")
-    commands.export_network(
-        NETWORK, cfg, checkpoint_path, shape, "probabilities", options, **changes
+    return ExportSpec(
+        get_clip_shape(cfg.data, cfg.test_crop),
+        "probabilities",
+        onnx_arguments=dict.fromkeys(names, "grouped"),
     )
 
 

@@ -20,17 +20,17 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
-import mindspore as ms
-import mindspore.dataset as ds
 import numpy as np
 import psutil
-from mindspore.communication import get_local_rank_size
 
 from utils.cpu_cores import is_bound
 from utils.data.worker_pool import PrefetchedBatches
 from utils.log import log
+
+if TYPE_CHECKING:
+    import mindspore.dataset as ds
 
 MAX_THREADS = 8  # by `auto` on a CPU; above it, workers are processes
 MAX_DEVICE_THREADS = 16  # by `auto` on Ascend and GPU
@@ -42,7 +42,7 @@ CGROUP = Path("/sys/fs/cgroup")  # limits of the container
 
 def build_batch_dataset(
     source: Any, columns: Sequence[str], blank: Sequence, data, batch: int
-) -> ds.GeneratorDataset:
+) -> "ds.GeneratorDataset":
     """The batches of a random-access source, in its order; an incomplete last batch is left out.
 
     Args:
@@ -55,6 +55,8 @@ def build_batch_dataset(
     Raises ValueError if the batches do not fit into memory, or if worker processes are requested
     on a device.
     """
+    import mindspore.dataset as ds
+
     size = batch * sum(np.asarray(value).nbytes for value in blank)
     workers, processes = choose_workers(data.workers, data.processes, get_device())
     total = max(1, len(source) // batch)
@@ -73,7 +75,18 @@ def build_batch_dataset(
 
 def get_device() -> str:
     """The device that MindSpore computes on: CPU, GPU or Ascend."""
+    import mindspore as ms
+
     return ms.get_context("device_target")
+
+
+def get_local_rank_size() -> int:
+    """The number of ranks on this node."""
+    if "MS_WORKER_NUM" not in os.environ:  # not started by msrun or scripts/launch_mpi.py
+        return 1
+    from mindspore import communication
+
+    return communication.get_local_rank_size()
 
 
 def choose_workers(

@@ -6,9 +6,8 @@ which frames, which crops, which axes.
 
 import abc
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
-import mindspore.dataset as ds
 import numpy as np
 
 from utils.data.annotation_file import AnnotationFile, Record
@@ -17,9 +16,13 @@ from utils.data.packed.sampler import PackedSampler, group_by_shard, storage_ord
 from utils.data.sampler import TrainSampler, sample_rng, shard_for_eval
 from utils.data.unreadable_videos import UnreadableVideos
 from utils.log import log
-from utils.nn.dropout import DropoutFactors
 from utils.runtime import Runtime
 from utils.video.decoders import VideoError
+
+if TYPE_CHECKING:
+    import mindspore.dataset as ds
+
+    from utils.nn.dropout import DropoutFactors
 
 MAX_TRIES = 100  # videos tried for one row, the one of the sample sequence included
 
@@ -99,7 +102,7 @@ class TrainVideos(abc.ABC):
         """Why the trainer must stop the run (too many unreadable videos), or an empty string."""
         return self.unreadable.describe_excess(self.data.max_unreadable)
 
-    def dataset(self, dropout: Optional[DropoutFactors] = None) -> Optional[ds.Dataset]:
+    def dataset(self, dropout: "Optional[DropoutFactors]" = None) -> "Optional[ds.Dataset]":
         """The remaining batches of the run; None if none remain.
 
         For a network with dropout, each row ends with the factors of its dropout layers.
@@ -109,13 +112,13 @@ class TrainVideos(abc.ABC):
         rows, columns = self.append_dropout(dropout)
         return build_batch_dataset(rows, columns, rows.make_blank_row(), self.data, self.data.batch)
 
-    def append_dropout(self, dropout: Optional[DropoutFactors]) -> tuple[Any, tuple[str, ...]]:
+    def append_dropout(self, dropout: "Optional[DropoutFactors]") -> tuple[Any, tuple[str, ...]]:
         """(rows, columns), with the dropout factors of a network with dropout as last column."""
         if dropout is None or not dropout.size:
             return self, self.columns
         return RowsWithDropout(self, dropout), (*self.columns, "dropout")
 
-    def make_blank_batch(self, dropout: Optional[DropoutFactors] = None) -> list[np.ndarray]:
+    def make_blank_batch(self, dropout: "Optional[DropoutFactors]" = None) -> list[np.ndarray]:
         """Zeros in the shapes and types of every batch of `dataset(dropout)`."""
         blank = map(np.asarray, self.append_dropout(dropout)[0].make_blank_row())
         return [np.zeros((self.data.batch, *value.shape), value.dtype) for value in blank]
@@ -144,7 +147,7 @@ class TrainVideos(abc.ABC):
 class RowsWithDropout:
     """Training rows, each followed by its dropout factors: float32 (copies, K)."""
 
-    def __init__(self, rows: TrainVideos, dropout: DropoutFactors):
+    def __init__(self, rows: TrainVideos, dropout: "DropoutFactors"):
         self.rows, self.dropout = rows, dropout
         self.copies = getattr(rows.data, "repeated_aug", 1)  # clips of a video
 
@@ -197,7 +200,7 @@ class EvalVideos(abc.ABC):
             raise AssertionError(f"{record.path}: views {views.shape} instead of {self.shape}")
         return views
 
-    def dataset(self) -> ds.Dataset:
+    def dataset(self) -> "ds.Dataset":
         """All rows in batches; the last batch is padded."""
         columns, blank = ("clips", "label", "valid"), self.make_blank_row()
         return build_batch_dataset(self, columns, blank, self.cfg.data, self.cfg.eval.batch)

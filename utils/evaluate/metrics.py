@@ -4,26 +4,19 @@ Every video counts exactly once: padding and unreadable videos are not `valid` a
 """
 
 import json
-import math
 import time
 from pathlib import Path
 from typing import Callable, Optional
 
-import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
+from utils.evaluate.scores import get_engine, video_scores
 from utils.files import write_text
 from utils.log import log, make_progress_bar
 from utils.runtime import Runtime
 from utils.signals import Stopped, received
-
-# Most clips in one forward pass of an evaluation on an accelerator, unless a batch has more videos.
-# The host launches the 400 to 1,500 operators of a pass one by one; with few clips the device waits
-# for the host. The limit keeps memory small: in simulated runs for Ascend 910B, 30 clips of X3D-L
-# need 7.4 GB, 20 clips of MViTv2-B 13.2 GB.
-CLIPS_PER_PASS = 32
 
 
 class Counts:
@@ -124,7 +117,8 @@ def evaluate(
     """
     net.set_train(False)
     counts, start = Counts(num_classes), time.monotonic()
-    log.info("evaluating; the first batch compiles the graph ...")
+    is_compiled = get_engine(net) == "mindspore"
+    log.info("evaluating%s", "; the first batch compiles the graph ..." if is_compiled else " ...")
     bar = make_progress_bar(data.get_dataset_size(), "batch", rt)
     batches = data.create_tuple_iterator(num_epochs=1, output_numpy=True)
     stopped = 0
@@ -145,47 +139,6 @@ def evaluate(
     return {**counts.accuracies(), "seconds": round(time.monotonic() - start, 2)}
 
 
-def video_scores(net: nn.Cell, clips: np.ndarray, clips_per_pass: int = 0) -> np.ndarray:
-    """Clips (N, V, T, C, H, W) to scores (N, classes), the mean over views (and frames, if any).
-
-    One forward pass takes `clips_per_pass` of the N * V clips; 0 chooses by the device. An exported
-    network of a fixed batch takes that many. The last pass is padded, so that all have one shape.
-    All passes are launched before the scores are read, once. Returns float32, in which ranks
-    exchange scores.
-    """
-    n, views = clips.shape[:2]
-    size = getattr(net, "fixed_batch", 0) or clips_per_pass or choose_clips_per_pass(n, views)
-    flat = clips.reshape(n * views, *clips.shape[2:])
-    parts = (flat[start : start + size] for start in range(0, len(flat), size))
-    outputs = [net(Tensor(pad_clips(part, size))) for part in parts]
-    scores = outputs[0] if len(outputs) == 1 else ops.cat(outputs)
-    scores = scores.asnumpy()[: len(flat)].astype(np.float64)
-    scores = scores.reshape(n, -1, scores.shape[-1])  # (N, V, classes) or (N, V * T, classes)
-    return scores.mean(axis=1).astype(np.float32)
-
-
-def choose_clips_per_pass(videos: int, *views: int, device: str = "") -> int:
-    """Clips in one forward pass over a batch of `videos`, with `views` of each data set.
-
-    A CPU takes as many clips as videos: it computes no faster with more, and needs more memory. An
-    accelerator takes all views of the batch, in the fewest equal passes of at most CLIPS_PER_PASS
-    clips (or `videos` clips if that is more). Of several data sets, the smallest number of views
-    decides for all, so that one graph is compiled. `device` is a device target of MindSpore, by
-    default the current one.
-    """
-    if (device or ms.get_context("device_target")) == "CPU":
-        return videos
-    clips = videos * min(views)
-    return math.ceil(clips / math.ceil(clips / max(videos, CLIPS_PER_PASS)))
-
-
-def pad_clips(clips: np.ndarray, size: int) -> np.ndarray:
-    """Clips (K, ...), K <= size, repeated to (size, ...); contiguous."""
-    if len(clips) < size:
-        return np.resize(clips, (size, *clips.shape[1:]))
-    return np.ascontiguousarray(clips)
-
-
 def write_result_file(checkpoint: str, values: dict, rt: Runtime) -> None:
     """Writes `<checkpoint>.json` on rank 0; logs a warning if the folder cannot be written."""
     if not rt.is_main_process:
@@ -195,9 +148,3 @@ def write_result_file(checkpoint: str, values: dict, rt: Runtime) -> None:
         write_text(target, json.dumps(values) + "\n")
     except OSError as error:
         log.warning("the result is not written beside the checkpoint: %s", error)
-
-
-def print_result(values: dict, rt: Runtime) -> None:
-    """The last line of stdout: one JSON object, from rank 0."""
-    if rt.is_main_process:
-        print(json.dumps(values), flush=True)

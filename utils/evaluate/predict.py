@@ -12,13 +12,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
-from mindspore import nn
 
 from utils.data.class_names import find_class_names, read_class_names
-from utils.evaluate.metrics import choose_clips_per_pass, video_scores
+from utils.evaluate.scores import choose_clips_per_pass, get_device, video_scores
 from utils.files import open_replacement, report_write_errors, write_text
 from utils.messages import escape_control, format_line
 from utils.video.reader import FrameSource, VideoError
@@ -86,7 +85,7 @@ class Head(abc.ABC):
         """A name for each class, all empty if there are none."""
         return list(self.find_names()) or [""] * self.classes
 
-    def predict_probs(self, net: nn.Cell, views: np.ndarray) -> np.ndarray:
+    def predict_probs(self, net: Any, views: np.ndarray) -> np.ndarray:
         """Probabilities (classes,): the mean over views; of raw scores, the softmax of the mean."""
         scores = video_scores(net, views[None], self.clips_per_pass)[0].astype(np.float64)
         return softmax(scores) if self.raw_scores else scores
@@ -148,14 +147,15 @@ def split_into_windows(
 
 
 def run_windows(
-    net: nn.Cell, source: FrameSource, windows: Sequence[Window], heads: Sequence[Head]
+    net: Any, source: FrameSource, windows: Sequence[Window], heads: Sequence[Head]
 ) -> Iterator[WindowResult]:
     """Predicts window after window. Only one window's frames are in memory; decoding goes forward.
 
     All heads have the same number of clips per pass, so that one graph is compiled.
     """
+    numbers_of_views, device = [head.clips * head.crops for head in heads], get_device(net)
     for head in heads:
-        head.clips_per_pass = choose_clips_per_pass(1, *(h.clips * h.crops for h in heads))
+        head.clips_per_pass = choose_clips_per_pass(1, *numbers_of_views, device=device)
     plans = [[head.frame_indices(window) for head in heads] for window in windows]
     needed = [
         window.start + np.unique(np.concatenate([indices.ravel() for indices in plan]))
@@ -233,7 +233,7 @@ class Predictor:
 
     def __init__(
         self,
-        net: nn.Cell,
+        net: Any,
         heads: Sequence[Head],
         open_source: Callable[[str], FrameSource],
         folder: Path,

@@ -2,12 +2,13 @@
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Callable, Literal, NamedTuple, Optional
 
@@ -15,9 +16,12 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
+from utils.data.loader import count_workers
 from utils.export import mindir, onnx_graph
+from utils.export.engine import OPEN, list_engines
 from utils.files import report_write_errors
 from utils.messages import VALUE, shorten
+from utils.runtime import eager_mode
 from utils.train import amp
 from utils.weights.model_checksum import append_checksum
 
@@ -39,6 +43,21 @@ class ExportOptions(NamedTuple):
     precision: str
 
 
+@dataclass(frozen=True)
+class ExportSpec:
+    """How a network is exported: what `describe_export` of its export.py returns.
+
+    `clip` is the shape of a clip, `output` the name of the file's output, `info` further metadata.
+    `wrap` returns the Cell to export. `onnx_arguments` replace arguments of the network for ONNX.
+    """
+
+    clip: tuple[int, ...]
+    output: str
+    info: dict[str, str] = field(default_factory=dict)
+    wrap: Callable[[nn.Cell], nn.Cell] = lambda net: net  # noqa: E731
+    onnx_arguments: dict[str, str] = field(default_factory=dict)
+
+
 def read_batch(text: str) -> int:
     """The number of clips; 0 for `free`."""
     if text != "free" and not (text.isdecimal() and len(text) <= 18 and int(text) > 0):
@@ -58,11 +77,10 @@ def check_options(
     precision: Literal["fp32", "fp16"] = "fp32",
 ) -> ExportOptions:
     """Raises ValueError for a target that does not fit or a missing package."""
-    for package in ("onnx", "onnxruntime") if format == "onnx" else ():
-        if importlib.util.find_spec(package) is None:  # a file is run before it is delivered
-            raise ValueError(
-                f"--format onnx needs the package {package}: pip install onnx onnxruntime 'numpy<2'"
-            )
+    if format == "onnx" and not (find_spec("onnx") and list_engines()):
+        raise ValueError(  # an engine runs the file before it is delivered
+            "--format onnx needs onnx, and openvino or onnxruntime: pip install onnx onnxruntime"
+        )
     if target.suffix in {f".{kind}" for kind in FORMATS} - {f".{format}"}:
         raise ValueError(f"--target {target} ends in {target.suffix} and --format is {format}")
     if target.suffix != f".{format}":
@@ -93,7 +111,8 @@ def export(
         net = load(LEVEL["fp32"]).set_train(False)
         batches = (batch,) if batch else (2, 1)
         clips = [make_random_clips((size, *clip), dtype) for size in batches]
-        expected = net(Tensor(clips[0])).asnumpy()
+        with eager_mode():
+            expected = net(Tensor(clips[0])).asnumpy()
         changes = onnx_changes if kind == "onnx" else {}
         if changes or precision != "fp32":
             net = load(LEVEL[precision], **changes).set_train(False)
@@ -199,10 +218,8 @@ def load_mindir(file: Path) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def load_onnx(file: Path) -> Callable[[np.ndarray], np.ndarray]:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    return lambda clips: session.run(None, {INPUT: clips})[0]
+    engine = list_engines()[0]
+    return lambda clips: OPEN[engine](file, clips.shape, count_workers("auto"))(clips)
 
 
 FORMATS = {"mindir": (write_mindir, load_mindir), "onnx": (write_onnx, load_onnx)}

@@ -1,38 +1,63 @@
 """The network as eval.py, export.py, predict.py and the benchmarks run it."""
 
 from pathlib import Path
-from typing import Any, Callable, Union
+from typing import TYPE_CHECKING, Any, Callable
 
-from mindspore import nn
+from utils.export.engine import ENGINES, choose_engine, load_onnx
+from utils.export.engine_cache import CachedNetwork
+from utils.log import log
 
-from utils.export import mindir
-from utils.nn.fuse_conv_bn import fuse_conv_bn
-from utils.train import amp
-from utils.weights import checkpoint
+if TYPE_CHECKING:
+    from mindspore import nn
 
 
-def load_network(
-    build: Callable[..., nn.Cell], cfg: Any, path: str, classifier: str
-) -> Union[nn.Cell, mindir.MindirNetwork]:
-    """The yaml's network with the weights of a checkpoint, for evaluation; or that of a MINDIR.
+def load_network(network: Any, cfg: Any, path: str, start: Callable[[], Any] = lambda: None) -> Any:
+    """The network of a checkpoint, or of a MINDIR or ONNX file, for evaluation.
 
-    `build` is the network's constructor, `classifier` the regular expression of its classifier's
-    names. Raises ValueError for a file that does not fit.
+    `run.engine` decides what computes that of a checkpoint. `start` is called before MindSpore is
+    used. Raises ValueError for a file that does not fit the yaml.
     """
-    if Path(path).suffix == ".mindir":
-        return mindir.load_network(build(**cfg.model_arguments()), cfg, Path(path))
-    return load_checkpoint(build, cfg, path, classifier, cfg.run.amp)
+    suffix = Path(path).suffix
+    if suffix == ".onnx":
+        return load_onnx(Path(path), network, cfg)
+    engine = choose_engine(cfg.run)
+    if suffix == ".mindir":
+        if cfg.run.engine in ENGINES:
+            raise ValueError(f"run.engine: {engine} cannot run {path}; export it to ONNX")
+        return load_mindir(network, cfg, path, start)
+
+    def load(level: str, **changes: str) -> "nn.Cell":
+        start()
+        return load_checkpoint(network, cfg, path, level, **changes)
+
+    if engine != "mindspore":
+        return CachedNetwork(network, cfg, Path(path), engine, load)
+    if cfg.run.engine == "auto" and cfg.run.device == "CPU":
+        log.info("run.engine auto: MindSpore computes the network; openvino is not installed")
+    return load(cfg.run.amp)
 
 
-def load_checkpoint(
-    build: Callable[..., nn.Cell], cfg: Any, path: str, classifier: str, level: str, **changes: str
-) -> nn.Cell:
-    """The network of a checkpoint at an amp level; `changes` replace arguments of `build`."""
-    net = build(**{**cfg.model_arguments(), **changes})
-    checkpoint.load(net, Path(path), head=classifier)
+def load_mindir(network: Any, cfg: Any, path: str, start: Callable[[], Any]) -> Any:
+    start()
+    from utils.export import mindir
+
+    return mindir.load_network(
+        network.model.build_network(**cfg.model_arguments()), cfg, Path(path)
+    )
+
+
+def load_checkpoint(network: Any, cfg: Any, path: str, level: str, **changes: str) -> "nn.Cell":
+    """The network of a checkpoint at an amp level; `changes` replace arguments of the network."""
+    from utils.weights import checkpoint
+
+    net = network.model.build_network(**{**cfg.model_arguments(), **changes})
+    checkpoint.load(net, Path(path), head=network.classifier)
     return prepare_for_evaluation(net, level)
 
 
-def prepare_for_evaluation(net: nn.Cell, level: str) -> nn.Cell:
+def prepare_for_evaluation(net: "nn.Cell", level: str) -> "nn.Cell":
     """Fuses batch norms, then casts to an amp level."""
+    from utils.nn.fuse_conv_bn import fuse_conv_bn
+    from utils.train import amp
+
     return amp.cast(fuse_conv_bn(net), level).set_train(False)

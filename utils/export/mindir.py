@@ -13,9 +13,7 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.train.mind_ir_pb2 import ModelProto
 
-from utils.log import log
-from utils.messages import escape_control, format_error
-from utils.weights.model_checksum import check_checksum
+from utils.export.exported_file import check_contents, shorten_error, warn_without_checksum
 
 # The numbers of protobuf's types, the same in ONNX.
 DTYPES = {1: "float32", 2: "uint8", 6: "int32", 7: "int64", 9: "bool", 10: "float16"}
@@ -123,25 +121,9 @@ def load_network(net: nn.Cell, cfg: Any, path: Path) -> MindirNetwork:
     Raises ValueError for a damaged file, or one of another network, number of classes or batch. A
     file without a checksum costs a warning.
     """
-    has_checksum, graph = check_checksum(path), read_graph(path)
-    if not has_checksum:
-        log.warning("%s has no checksum, so damage to its numbers would not be noticed", path)
-    network, exported = type(cfg).__module__.partition(".")[0], graph.info.get("network")
-    if exported and exported != network:
-        name = escape_control(exported)[:80]
-        raise ValueError(f"{path} holds a network of {name}, not of {network}")
-    counts = cfg.model_arguments()["num_classes"]
-    classes = str(np.sum(counts))
-    in_file = graph.info.get("classes", str(graph.outputs[0].shape[-1]))
-    if in_file != classes:
-        in_file = escape_control(in_file)[:20]
-        raise ValueError(f"{path} has {in_file} classes, and the yaml has {classes}")
-    batch = graph.inputs[0].shape[0]
-    if batch > 0 and batch != cfg.eval.batch:
-        raise ValueError(
-            f"{path} takes {batch} clips at once and eval.batch is {cfg.eval.batch}: "
-            f"set --eval.batch={batch} or export with --batch free"
-        )
+    warn_without_checksum(path)
+    graph, counts = read_graph(path), cfg.model_arguments()["num_classes"]
+    check_contents(path, cfg, graph.info, graph.outputs[0].shape[-1], graph.inputs[0].shape[0])
     return MindirNetwork(path, graph, net.normalize, counts)
 
 
@@ -153,12 +135,6 @@ def read_graph(path: Path) -> Graph:
         return parse_graph(path.read_bytes())
     except Exception as error:  # noqa: BLE001 protobuf's own, and those of a damaged file
         raise ValueError(f"{path}: not a readable MINDIR: {shorten_error(error)}") from None
-
-
-def shorten_error(error: Exception) -> str:
-    """The first 120 characters of the framework's error about an untrusted file, printable."""
-    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-    return escape_control(kind + format_error(error))[:120]
 
 
 def parse_graph(content: bytes) -> Graph:

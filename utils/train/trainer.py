@@ -22,8 +22,8 @@ from mindspore.train import Callback, Model
 from utils.data.class_names import warn_about_mirroring
 from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import Segments, split_all_reduce
-from utils.evaluate.metrics import broadcast_bn_statistics, check_same_step, print_result
-from utils.log import log, log_values, make_progress_bar, start_log
+from utils.evaluate.metrics import broadcast_bn_statistics, check_same_step
+from utils.log import log, log_values, make_progress_bar, print_result, start_log
 from utils.messages import Interrupted
 from utils.runtime import Runtime, release_memory
 from utils.signals import Stopped, handle_signals

@@ -8,13 +8,9 @@ from mindspore import Tensor, nn, ops
 
 from utils.config import ROOT
 from utils.evaluate import metrics
-from utils.evaluate.metrics import (
-    CLIPS_PER_PASS,
-    Counts,
-    choose_clips_per_pass,
-    evaluate,
-    video_scores,
-)
+from utils.evaluate import scores as scores_module
+from utils.evaluate.metrics import Counts, evaluate
+from utils.evaluate.scores import CLIPS_PER_PASS, choose_clips_per_pass, video_scores
 from utils.runtime import Runtime
 from utils.signals import Stopped
 from utils.testing.golden import generate_input, load_case
@@ -73,7 +69,7 @@ def test_all_passes_start_before_the_only_read(device, passes, monkeypatch):
     """Two videos of 30 views; one read of each view would be 30 reads."""
     net, clips, read, events = RecordingNet(), make_clips(2, 30), Tensor.asnumpy, []
     video_scores(net, clips)  # the compiler reads constants
-    monkeypatch.setattr(metrics.ms, "get_context", {"device_target": device}.get)
+    monkeypatch.setattr(scores_module, "get_device", lambda net: device)
     monkeypatch.setattr(net, "shapes", events)
     monkeypatch.setattr(Tensor, "asnumpy", lambda x: events.append("read") or read(x))
     video_scores(net, clips)
@@ -96,7 +92,7 @@ def test_an_accelerator_evaluates_views_in_equal_passes():
 
 def test_a_fixed_batch_is_the_number_of_clips_in_a_pass():
     """An exported network has a fixed batch, also as one of several heads."""
-    from mvit_multi.evaluation import HeadSelector
+    from mvit_multi.predict import HeadSelector
 
     clips = make_clips(1, 5)
     for net in (RecordingNet(), RecordingNet(heads=2)):
@@ -171,7 +167,7 @@ def test_data_sets_with_different_views_use_one_shape(monkeypatch):
             dataset=lambda: Batches(1, views),
         )
 
-    monkeypatch.setattr(metrics.ms, "get_context", {"device_target": "Ascend"}.get)
+    monkeypatch.setattr("mvit_multi.evaluation.get_device", lambda net: "Ascend")
     net = RecordingNet(heads=2)
     result = evaluate_datasets(net, {0: source("a", 5, 2), 1: source("b", 3, 4)}, Runtime())
     assert result["videos"] == 4

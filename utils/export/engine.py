@@ -1,0 +1,188 @@
+"""OpenVINO and ONNX Runtime on a CPU: choose one, and run an ONNX file with it.
+
+MindSpore is imported only for a file that takes normalised clips.
+"""
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Callable, Union
+
+import numpy as np
+
+from utils.config import Run
+from utils.data.loader import count_workers
+from utils.export.exported_file import check_contents, shorten_error, warn_without_checksum
+
+ENGINES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}  # the preferred one first
+Session = Callable[[np.ndarray], np.ndarray]  # clips to scores
+
+
+def choose_engine(run: Run) -> str:
+    """The engine for `run.engine`: openvino, onnxruntime or mindspore.
+
+    Raises ValueError for one that is not installed, or that cannot use `run.device`.
+    """
+    if run.engine in ENGINES and run.device != "CPU":
+        raise ValueError(
+            f"run.engine: {run.engine} runs on a CPU only; set --run.device=CPU, or "
+            "--run.engine=mindspore"
+        )
+    if run.engine in ENGINES and not find_spec(run.engine):
+        raise ValueError(f"run.engine: {run.engine} is not installed: pip install {run.engine}")
+    if run.engine != "auto" or run.device != "CPU":
+        return run.engine if run.engine != "auto" else "mindspore"
+    return (list_engines() or ["mindspore"])[0]
+
+
+def list_engines() -> list[str]:
+    """The engines that are installed, the preferred one first."""
+    return [name for name in ENGINES if find_spec(name)]
+
+
+def open_openvino(path: Path, shape: tuple[int, ...], threads: int) -> Session:
+    """A session for clips of one shape."""
+    # OpenVINO imports this package to report its use over the network, and works without it.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    import openvino
+
+    core = openvino.Core()
+    model = core.read_model(str(path))
+    model.reshape(list(shape))
+    # Some processors would compute in bfloat16.
+    settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": str(threads)}
+    # A thread that is bound to a core would wait there for the threads that decode videos.
+    settings.update(PERFORMANCE_HINT="LATENCY", ENABLE_CPU_PINNING="NO")
+    request = core.compile_model(model, "CPU", settings).create_infer_request()
+    return lambda clips: np.array(request.infer([clips])[0])
+
+
+def open_onnxruntime(path: Path, shape: tuple[int, ...], threads: int) -> Session:
+    """A session for clips of one shape."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3  # errors
+    options.add_free_dimension_override_by_name("batch", shape[0])
+    # Threads that wait would use the cores on which videos are decoded.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    providers = ["CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(str(path), options, providers=providers)
+    (source,) = session.get_inputs()
+    return lambda clips: session.run(None, {source.name: clips})[0]
+
+
+OPEN = {"openvino": open_openvino, "onnxruntime": open_onnxruntime}
+
+
+class OnnxNetwork:
+    """The network in an ONNX file, called by evaluation and prediction like one from a checkpoint.
+
+    It takes uint8 clips (N, ...); for a file that expects normalised ones, `normalize` computes
+    them. It returns scores (N, ..., classes) or, if `counts` is a tuple, a tuple with the scores of
+    each head.
+
+    `shape` is that of the clips in the file; N is 0 if it takes any number.
+    """
+
+    def __init__(self, path: Path, engine: str, counts: Any, shape: tuple[int, ...]):
+        self.path, self.engine, self.counts, self.input = path, engine, counts, shape
+        self.normalize: Any = None
+        self.sessions: dict[tuple, Session] = {}  # by the shape of the clips
+
+    @property
+    def fixed_batch(self) -> int:
+        """Clips of one call; 0 if the file takes any number."""
+        return self.input[0]
+
+    def set_train(self, mode: bool) -> None:
+        """A file is for evaluation only."""
+
+    def __call__(self, clips: np.ndarray) -> Union[np.ndarray, tuple]:
+        (batch, *expected), (count, *shape) = self.input, clips.shape
+        if shape != expected or 0 < batch < count:
+            raise ValueError(
+                f"{self.path} takes clips {list(self.input)}, and the yaml's are "
+                f"{list(clips.shape)}; export it again with this yaml"
+            )
+        if batch > count:  # one video's view, in a file for several
+            clips = np.resize(clips, (batch, *shape))
+        scores = self.run(clips if self.normalize is None else self.normalize(clips))[:count]
+        if not isinstance(self.counts, tuple):
+            return scores
+        ends = np.cumsum(self.counts).tolist()
+        return tuple(scores[:, end - size : end] for size, end in zip(self.counts, ends))
+
+    def run(self, clips: np.ndarray) -> np.ndarray:
+        """The graph's scores; ValueError if the engine fails or the scores have another shape."""
+        try:
+            scores = self.open_session(clips.shape)(clips)
+        except Exception as error:  # noqa: BLE001 the engines raise several kinds
+            raise ValueError(f"{self.path}: cannot run: {shorten_error(error)}") from None
+        if scores.ndim < 2 or (len(scores), scores.shape[-1]) != (len(clips), np.sum(self.counts)):
+            raise ValueError(f"{self.path} gives scores {list(scores.shape)}; export it again")
+        return scores
+
+    def open_session(self, shape: tuple[int, ...]) -> Session:
+        """The session for clips of this shape. The engines raise errors of several kinds."""
+        if shape not in self.sessions:
+            self.sessions[shape] = OPEN[self.engine](self.path, shape, count_workers("auto"))
+        return self.sessions[shape]
+
+
+def load_onnx(path: Path, network: Any, cfg: Any) -> OnnxNetwork:
+    """The network of an ONNX file for the settings of a yaml.
+
+    Raises ValueError for a damaged file, one of another network, number of classes or batch, or
+    if no engine can run it. A file without a checksum costs a warning.
+    """
+    engine = choose_engine(cfg.run)
+    if engine == "mindspore":
+        raise ValueError(
+            f"{path}: an ONNX file runs on a CPU by OpenVINO or ONNX Runtime; set --run.device=CPU"
+            f" and --run.engine=auto, or install one: pip install {next(iter(ENGINES))}"
+        )
+    warn_without_checksum(path)
+    shape, classes, info = read_description(path)
+    check_contents(path, cfg, info, classes, batch=shape[0])
+    net = OnnxNetwork(path, engine, cfg.model_arguments()["num_classes"], shape)
+    if info["dtype"] == "float32":
+        net.normalize = build_normalization(network, cfg)
+    return net
+
+
+def build_normalization(network: Any, cfg: Any) -> Session:
+    """The function from uint8 clips to those that the network's first layer takes."""
+    from mindspore import Tensor
+
+    normalize = network.model.build_network(**cfg.model_arguments()).normalize
+    return lambda clips: normalize(Tensor(clips)).asnumpy()
+
+
+def read_description(path: Path) -> tuple[tuple[int, ...], int, dict[str, str]]:
+    """(shape of the input, classes, metadata) of an ONNX file; a free batch is 0.
+
+    The metadata include `dtype`, that of the input. Raises ValueError if the file is missing, no
+    ONNX, or refers to other files or to operators that are not ONNX's own.
+    """
+    if not os.path.isfile(path):
+        raise ValueError(f"{path}: no such file")
+    import onnx
+
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+        if any(tensor.external_data for tensor in model.graph.initializer):
+            raise ValueError("its weights are in other files")
+        if any(opset.domain not in ("", "ai.onnx") for opset in model.opset_import):
+            raise ValueError("it has operators that are not ONNX's own")
+        onnx.checker.check_model(model)
+        (source,), (result,) = model.graph.input, model.graph.output
+        shape = tuple(d.dim_value for d in source.type.tensor_type.shape.dim)
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(source.type.tensor_type.elem_type)
+        info = {entry.key: entry.value for entry in model.metadata_props}
+        classes = result.type.tensor_type.shape.dim[-1].dim_value
+    except Exception as error:  # noqa: BLE001 protobuf's and the checker's own
+        raise ValueError(f"{path}: not a readable ONNX file: {shorten_error(error)}") from None
+    return shape, classes, {**info, "dtype": dtype.name}
