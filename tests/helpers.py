@@ -147,7 +147,10 @@ def run_with_kills(script: str, arguments, out: Path, times: int, seed: int) -> 
                 assert process.poll() is None, process.stderr.read()
                 time.sleep(0.01)
             start_up = start_up or time.monotonic() - start_time
-        time.sleep(generator.uniform(0, start_up if attempt % 2 else 0.3))
+        wait = generator.uniform(0, start_up if attempt % 2 else 0.3)
+        deadline, step = time.monotonic() + wait, read_step(out)
+        while time.monotonic() < deadline and read_step(out) == step:
+            time.sleep(0.01)
         assert process.poll() is None, "the run ended before it was killed"
         process.kill()
         process.communicate()

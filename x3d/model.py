@@ -112,7 +112,7 @@ class Branch(nn.Cell):
 
 
 class Block(nn.Cell):
-    """A residual block; input and output are (N, C, T*H, W) with T = `frames`."""
+    """A residual block; input and output are (N, C, T*H, W)."""
 
     def __init__(
         self,
@@ -120,12 +120,10 @@ class Block(nn.Cell):
         cout: int,
         stride: int,
         excite: bool,
-        frames: int,
         impl: str,
         recompute: bool,
     ):
         super().__init__()
-        self.frames = frames
         self.branch1 = self.branch1_bn = None
         if cin != cout or stride != 1:
             self.branch1 = PointwiseConv3d(cin, cout, stride=stride)
@@ -134,11 +132,20 @@ class Block(nn.Cell):
         self.branch2 = Branch(cin, inner, cout, stride, excite, impl, recompute)
         self.relu = nn.ReLU()
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x: Tensor, t: int) -> Tensor:
         shortcut = x
         if self.branch1 is not None:
-            shortcut = self.branch1_bn(self.branch1(x, self.frames))
-        return self.relu(shortcut + self.branch2(x, self.frames))
+            shortcut = self.branch1_bn(self.branch1(x, t))
+        return self.relu(shortcut + self.branch2(x, t))
+
+
+class Stage(nn.SequentialCell):
+    """Blocks, one after the other; input and output are (N, C, T*H, W)."""
+
+    def construct(self, x: Tensor, t: int) -> Tensor:
+        for block in self.cell_list:
+            x = block(x, t)
+        return x
 
 
 def build_depthwise_conv(channels: int, kernel: tuple, stride: int, impl: str) -> nn.Cell:
@@ -174,9 +181,9 @@ class Head(nn.Cell):
         self.projection = dense(HEAD_WIDTH, num_classes, std=0.01)
         self.window = window
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x: Tensor, t: int) -> Tensor:
         x = self.conv_5_relu(self.conv_5_bn(self.conv_5(x)))
-        x = merge_time_height(average_windows(split_time_height(x, self.window[0]), self.window))
+        x = merge_time_height(average_windows(split_time_height(x, t), self.window))
         x = self.lin_5_relu(self.lin_5(x))
         n, c = x.shape[:2]
         x = self.dropout(x.reshape(n, c, -1).transpose(0, 2, 1))  # (N, positions, C)
@@ -208,28 +215,26 @@ def average_along_axis(x: Tensor, axis: int, size: int) -> Tensor:
     return total / size
 
 
-def build_stage(
-    cin: int, cout: int, depth: int, frames: int, impl: str, recompute: bool
-) -> nn.SequentialCell:
+def build_stage(cin: int, cout: int, depth: int, impl: str, recompute: bool) -> Stage:
     """Blocks `pathway0_res0`, `pathway0_res1`, ...; every second has squeeze and excitation."""
     blocks = OrderedDict()
     for i in range(depth):
         stride = 2 if i == 0 else 1
         blocks[f"pathway0_res{i}"] = Block(
-            cin if i == 0 else cout, cout, stride, i % 2 == 0, frames, impl, recompute
+            cin if i == 0 else cout, cout, stride, i % 2 == 0, impl, recompute
         )
-    return nn.SequentialCell(blocks)
+    return Stage(blocks)
 
 
 class X3D(nn.Cell):
     """Clips (N, 3, T, H, W), uint8 or normalised float32; the module documents the outputs.
 
-    `frames` and `crop` are those of training: they fix the window of the head. `depthwise_impl` is
-    the form of the depthwise convolutions: one of `utils.nn.conv3d.FORMS`, or `dense`: no groups,
-    which is another network. `stem_impl` is the same for the stem. `zero_init`: the scale of the
-    last norm of a block is initialised to zero, so the block starts as its shortcut. `recompute`:
-    the backward pass recomputes squeeze and excitation and the Swish instead of storing their
-    activations.
+    `frames` and `crop` are those of training: they fix the window of the head. Clips of evaluation
+    may have more frames and larger crops. `depthwise_impl` is the form of the depthwise
+    convolutions: one of `utils.nn.conv3d.FORMS`, or `dense`: no groups, which is another network.
+    `stem_impl` is the same for the stem. `zero_init`: the scale of the last norm of a block is
+    initialised to zero, so the block starts as its shortcut. `recompute`: the backward pass
+    recomputes squeeze and excitation and the Swish instead of storing their activations.
     """
 
     def __init__(
@@ -251,8 +256,7 @@ class X3D(nn.Cell):
         before = [stem, *widths[:-1]]
         depths = [round_repeats(count, depth_factor) for count in BLOCKS]
         stages = [
-            build_stage(*sizes, frames, depthwise_impl, recompute)
-            for sizes in zip(before, widths, depths)
+            build_stage(*sizes, depthwise_impl, recompute) for sizes in zip(before, widths, depths)
         ]
         self.s2, self.s3, self.s4, self.s5 = stages
         side = math.ceil(crop / 32)
@@ -263,8 +267,10 @@ class X3D(nn.Cell):
                 cell.c_bn.gamma.set_data(initializer("ones", cell.c_bn.gamma.shape))
 
     def construct(self, clip: Tensor) -> Tensor:
-        x = self.s1(self.normalize(clip))
-        return self.head(self.s5(self.s4(self.s3(self.s2(x)))))
+        x, t = self.s1(self.normalize(clip)), clip.shape[2]
+        for stage in (self.s2, self.s3, self.s4, self.s5):
+            x = stage(x, t)
+        return self.head(x, t)
 
 
 build_network = X3D  # the name in the contract: utils/networks.py

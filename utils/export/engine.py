@@ -62,6 +62,7 @@ def open_onnxruntime(path: Path, shape: tuple[int, ...], threads: int) -> Sessio
     """A session for clips of one shape."""
     import onnxruntime
 
+    onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3  # errors

@@ -47,8 +47,7 @@ def test_probabilities_equal_the_originals(depthwise_impl):
     assert_probabilities(net, SMALL["input_seed"], SMALL["input_shape"], expected)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [SMALL, FULL])
+@pytest.mark.parametrize("case", [SMALL, pytest.param(FULL, marks=pytest.mark.slow)])
 def test_probabilities_of_a_clip_larger_than_in_training_equal_the_originals(case):
     """The window keeps its size; the softmax of every position comes before the mean."""
     large = case["eval_large"]
