@@ -9,10 +9,11 @@
 
 `step`: clips/s of training and evaluation, compile seconds, peak memory, GFLOP/s, and their ratio
 to those of a matrix product on this machine, timed in the same run. With --torch the same network
-in eager PyTorch alternates with MindSpore; `_over_torch` is the ratio of clips/s, MindSpore over
-PyTorch. `compile`: seconds to compile the training and the evaluation graph. `memory`: the peak
-memory of compiling, training and evaluation, GB; of the host (framework and compiler included), and
-of a device that has its own. For both, each graph has a new process; --part NAME measures only one.
+in eager PyTorch alternates with MindSpore, in PyTorch's default memory layout and with the channels
+last; `_over_torch` is the ratio of clips/s, MindSpore over the better of the two. `compile`:
+seconds to compile the training and the evaluation graph. `memory`: the peak memory of compiling,
+training and evaluation, GB; of the host (framework and compiler included), and of a device that has
+its own. For both, each graph has a new process; --part NAME measures only one.
 `data`: clips/s and clips per CPU-second of the pipeline alone, compared with only decoding the same
 frames; and the milliseconds of the parts of a clip, which `benchmarks/data_profiler.py` explains.
 It takes up to three times --seconds. `eval`: videos/s of an evaluation, data and network.
@@ -134,17 +135,19 @@ def measure_step(
     clip, label = make_dummy_batch(network.name, cfg)
     inputs = (clip, label, *step.make_dropout_factors())
     batch = clip.size // int(np.prod(shape))  # several clips of a video count as several
-    twin = None if torch is None else baseline.TorchTwin(network.name, cfg, (batch, *shape), torch)
+    twins = []
+    for layout in baseline.LAYOUTS if torch is not None else ():
+        twins.append(baseline.TorchTwin(network.name, cfg, (batch, *shape), layout, torch))
     macs = count_multiply_adds(step.net, shape)
     log.log.info("compiling the training graph ...")
     compiled = measure_compile_seconds(step, *inputs)
-    train = baseline.measure_medians(lambda: step(*inputs).asnumpy(), repeats, twin, "train")
-    peaks = read_peak_memory(), twin and twin.peak_gb
+    train = baseline.measure_medians(lambda: step(*inputs).asnumpy(), repeats, twins, "train")
+    peak_gb = read_peak_memory()
     net, clip = build_eval_network(network.name, cfg), clip.reshape(batch, *shape)
     log.log.info("compiling the evaluation graph ...")
     eval_compiled = measure_compile_seconds(net, clip)
     evaluation = baseline.measure_medians(
-        lambda: compute_scores(net, clip), repeats, twin, "evaluate"
+        lambda: compute_scores(net, clip), repeats, twins, "evaluate"
     )
     peak = measure_matmul_gflops(repeats)
     # A training step counts three forward passes: forward, and gradients of inputs and weights.
@@ -156,22 +159,16 @@ def measure_step(
         "eval_clips_per_second": round(batch / evaluation[0], 3),
         "compile_seconds": round(compiled, 1),
         "eval_compile_seconds": round(eval_compiled, 1),
-        "train_peak_gb": round(peaks[0], 2),
+        "train_peak_gb": round(peak_gb, 2),
         "gmacs_per_clip": round(macs / 1e9, 3),
         "train_gflops": round(rate, 1),
         "eval_gflops": round(2 * macs * batch / evaluation[0] / 1e9, 1),
         "matmul_gflops": round(peak, 1),
         "train_share_of_matmul": round(rate / peak, 3),
     }
-    if twin:
-        result.update(
-            torch=twin.version,
-            torch_train_clips_per_second=round(batch / train[1], 3),
-            torch_eval_clips_per_second=round(batch / evaluation[1], 3),
-            torch_train_peak_gb=round(peaks[1], 2),
-            train_over_torch=round(train[1] / train[0], 2),
-            eval_over_torch=round(evaluation[1] / evaluation[0], 2),
-        )
+    if twins:
+        result.update(baseline.compare_with_twins(twins, batch, train, evaluation))
+    for twin in twins:
         twin.close()
     return result
 
