@@ -1,6 +1,7 @@
 """Measures a network, or its data pipeline, on this machine.
 
     python benchmarks/benchmark.py step    --config_path Y [--section.key=value ...] [--torch]
+    python benchmarks/benchmark.py kernels --config_path Y [--section.key=value ...]
     python benchmarks/benchmark.py compile --config_path Y [--section.key=value ...]
     python benchmarks/benchmark.py memory  --config_path Y [--section.key=value ...]
     python benchmarks/benchmark.py data    --config_path Y [--section.key=value ...]
@@ -10,10 +11,12 @@
 `step`: clips/s of training and evaluation, compile seconds, peak memory, GFLOP/s, and their ratio
 to those of a matrix product on this machine, timed in the same run. With --torch the same network
 in eager PyTorch alternates with MindSpore, in PyTorch's default memory layout and with the channels
-last; `_over_torch` is the ratio of clips/s, MindSpore over the better of the two. `compile`:
-seconds to compile the training and the evaluation graph. `memory`: the peak memory of compiling,
-training and evaluation, GB; of the host (framework and compiler included), and of a device that has
-its own. For both, each graph has a new process; --part NAME measures only one.
+last; `_over_torch` is the ratio of clips/s, MindSpore over the better of the two. `kernels`: the
+operators that cost most in a training step on a CPU, and their rates compared with the machine's;
+`benchmarks/kernel_profile.py` explains the table. `compile`: seconds to compile the training and the
+evaluation graph. `memory`: the peak memory of compiling, training and evaluation, GB; of the host
+(framework and compiler included), and of a device that has its own. For both, each graph has a new
+process; --part NAME measures only one.
 `data`: clips/s and clips per CPU-second of the pipeline alone, compared with only decoding the same
 frames; and the milliseconds of the parts of a clip, which `benchmarks/data_profiler.py` explains.
 It takes up to three times --seconds. `eval`: videos/s of an evaluation, data and network.
@@ -45,6 +48,7 @@ from benchmarks.data_profiler import (
     measure_throughput,
     profile_clips,
 )
+from benchmarks.kernel_profile import profile_kernels
 from benchmarks.torch import baseline
 from utils import cli, log, runtime
 from utils.build_networks import (
@@ -81,7 +85,7 @@ NETWORK_FUNCTIONS = {
 def main(
     network: Network,
     cfg,
-    kind: Literal["step", "compile", "memory", "data", "eval"],
+    kind: Literal["step", "kernels", "compile", "memory", "data", "eval"],
     *,
     torch: bool = False,
     repeats: cli.PositiveInt = 7,
@@ -111,6 +115,9 @@ def main(
         elif kind == "step":
             environment = environment if torch else None
             result.update(measure_step(network, drop_pretrained(cfg), rt, repeats, environment))
+        elif kind == "kernels":
+            product = measure_matmul_gflops(repeats)
+            result.update(profile_kernels(network, drop_pretrained(cfg), rt, product))
         else:
             result.update(measure_data(network, cfg, rt, seconds))
     result["machine"] = results.describe_machine(cfg.run.device)
