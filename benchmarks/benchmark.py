@@ -1,6 +1,7 @@
 """Measures a network, or its data pipeline, on this machine.
 
     python benchmarks/benchmark.py step    --config_path Y [--section.key=value ...] [--torch]
+    python benchmarks/benchmark.py kernels --config_path Y [--section.key=value ...]
     python benchmarks/benchmark.py compile --config_path Y [--section.key=value ...]
     python benchmarks/benchmark.py memory  --config_path Y [--section.key=value ...]
     python benchmarks/benchmark.py data    --config_path Y [--section.key=value ...]
@@ -9,10 +10,13 @@
 
 `step`: clips/s of training and evaluation, compile seconds, peak memory, GFLOP/s, and their ratio
 to those of a matrix product on this machine, timed in the same run. With --torch the same network
-in eager PyTorch alternates with MindSpore; `_over_torch` is the ratio of clips/s, MindSpore over
-PyTorch. `compile`: seconds to compile the training and the evaluation graph. `memory`: the peak
-memory of compiling, training and evaluation, GB; of the host (framework and compiler included), and
-of a device that has its own. For both, each graph has a new process; --part NAME measures only one.
+in eager PyTorch alternates with MindSpore, in PyTorch's default memory layout and with the channels
+last; `_over_torch` is the ratio of clips/s, MindSpore over the better of the two. `kernels`: the
+operators that cost most in a training step on a CPU, and their rates compared with the machine's;
+`benchmarks/kernel_profile.py` explains the table. `compile`: seconds to compile the training and the
+evaluation graph. `memory`: the peak memory of compiling, training and evaluation, GB; of the host
+(framework and compiler included), and of a device that has its own. For both, each graph has a new
+process; --part NAME measures only one.
 `data`: clips/s and clips per CPU-second of the pipeline alone, compared with only decoding the same
 frames; and the milliseconds of the parts of a clip, which `benchmarks/data_profiler.py` explains.
 It takes up to three times --seconds. `eval`: videos/s of an evaluation, data and network.
@@ -44,6 +48,7 @@ from benchmarks.data_profiler import (
     measure_throughput,
     profile_clips,
 )
+from benchmarks.kernel_profile import profile_kernels
 from benchmarks.torch import baseline
 from utils import cli, log, runtime
 from utils.build_networks import (
@@ -80,7 +85,7 @@ NETWORK_FUNCTIONS = {
 def main(
     network: Network,
     cfg,
-    kind: Literal["step", "compile", "memory", "data", "eval"],
+    kind: Literal["step", "kernels", "compile", "memory", "data", "eval"],
     *,
     torch: bool = False,
     repeats: cli.PositiveInt = 7,
@@ -110,6 +115,9 @@ def main(
         elif kind == "step":
             environment = environment if torch else None
             result.update(measure_step(network, drop_pretrained(cfg), rt, repeats, environment))
+        elif kind == "kernels":
+            product = measure_matmul_gflops(repeats)
+            result.update(profile_kernels(network, drop_pretrained(cfg), rt, product))
         else:
             result.update(measure_data(network, cfg, rt, seconds))
     result["machine"] = results.describe_machine(cfg.run.device)
@@ -134,17 +142,19 @@ def measure_step(
     clip, label = make_dummy_batch(network.name, cfg)
     inputs = (clip, label, *step.make_dropout_factors())
     batch = clip.size // int(np.prod(shape))  # several clips of a video count as several
-    twin = None if torch is None else baseline.TorchTwin(network.name, cfg, (batch, *shape), torch)
+    twins = []
+    for layout in baseline.LAYOUTS if torch is not None else ():
+        twins.append(baseline.TorchTwin(network.name, cfg, (batch, *shape), layout, torch))
     macs = count_multiply_adds(step.net, shape)
     log.log.info("compiling the training graph ...")
     compiled = measure_compile_seconds(step, *inputs)
-    train = baseline.measure_medians(lambda: step(*inputs).asnumpy(), repeats, twin, "train")
-    peaks = read_peak_memory(), twin and twin.peak_gb
+    train = baseline.measure_medians(lambda: step(*inputs).asnumpy(), repeats, twins, "train")
+    peak_gb = read_peak_memory()
     net, clip = build_eval_network(network.name, cfg), clip.reshape(batch, *shape)
     log.log.info("compiling the evaluation graph ...")
     eval_compiled = measure_compile_seconds(net, clip)
     evaluation = baseline.measure_medians(
-        lambda: compute_scores(net, clip), repeats, twin, "evaluate"
+        lambda: compute_scores(net, clip), repeats, twins, "evaluate"
     )
     peak = measure_matmul_gflops(repeats)
     # A training step counts three forward passes: forward, and gradients of inputs and weights.
@@ -156,22 +166,16 @@ def measure_step(
         "eval_clips_per_second": round(batch / evaluation[0], 3),
         "compile_seconds": round(compiled, 1),
         "eval_compile_seconds": round(eval_compiled, 1),
-        "train_peak_gb": round(peaks[0], 2),
+        "train_peak_gb": round(peak_gb, 2),
         "gmacs_per_clip": round(macs / 1e9, 3),
         "train_gflops": round(rate, 1),
         "eval_gflops": round(2 * macs * batch / evaluation[0] / 1e9, 1),
         "matmul_gflops": round(peak, 1),
         "train_share_of_matmul": round(rate / peak, 3),
     }
-    if twin:
-        result.update(
-            torch=twin.version,
-            torch_train_clips_per_second=round(batch / train[1], 3),
-            torch_eval_clips_per_second=round(batch / evaluation[1], 3),
-            torch_train_peak_gb=round(peaks[1], 2),
-            train_over_torch=round(train[1] / train[0], 2),
-            eval_over_torch=round(evaluation[1] / evaluation[0], 2),
-        )
+    if twins:
+        result.update(baseline.compare_with_twins(twins, batch, train, evaluation))
+    for twin in twins:
         twin.close()
     return result
 

@@ -37,15 +37,18 @@ FIXED = ["--run.device=CPU", "--run.amp=O0", "--run.loss_scale=1", "--run.dynami
 COLUMNS = {
     "training clips/s": "train_clips_per_second",
     "PyTorch": "torch_train_clips_per_second",
+    "channels last": "torch_channels_last_train_clips_per_second",
     "ratio": "train_over_torch",
     "evaluation clips/s": "eval_clips_per_second",
     " PyTorch": "torch_eval_clips_per_second",
+    " channels last": "torch_channels_last_eval_clips_per_second",
     " ratio": "eval_over_torch",
     "training GFLOP/s": "train_gflops",
     "of the product": "train_share_of_matmul",
     "compile s": "compile_seconds",
     "peak GB": "train_peak_gb",
     "  PyTorch": "torch_train_peak_gb",
+    "  channels last": "torch_channels_last_train_peak_gb",
 }
 
 

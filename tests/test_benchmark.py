@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from benchmarks import benchmark, measure_networks
+from benchmarks import benchmark, kernel_profile, measure_networks
 from tests.helpers import assert_one_line_error, read_result, run_json, run_script
 from tsm.config import Config
 from utils.config import ROOT, load_config
+from utils.train.profiler import RECORDED
 from utils.verify.graph_costs import PARTS
 
 BENCHMARK = "benchmarks/benchmark.py"
@@ -60,7 +61,8 @@ def test_compile_and_memory_run_for_every_network(network_name, kind):
     [
         (
             ["speed"],
-            "invalid choice: 'speed' (choose from 'step', 'compile', 'memory', 'data', 'eval')",
+            "invalid choice: 'speed' (choose from 'step', 'kernels', 'compile', 'memory', 'data', "
+            "'eval')",
         ),
         (["memory", "--part=trian"], "--part: invalid choice: 'trian'"),
         (["step", "--against=/no/such/file"], "--against: /no/such/file does not exist"),
@@ -85,6 +87,34 @@ def test_options_that_exclude_each_other_are_an_error(kind, options, message):
         benchmark.main("tsm", cfg, kind, **{"torch": False, **options})
 
 
+def test_kernels_are_rated_by_their_operations(tiny_args):
+    completed = run_script(BENCHMARK, "kernels", *tiny_args, "--repeats=1")
+    result = read_result(completed)
+    rows = {row["operator"]: row for row in result["operators"]}
+    assert {row["unit"] for row in rows.values()} == {"GFLOP/s", "GB/s"}
+    assert rows["Conv2D"]["kernels"] == 20
+    assert all(row["rate"] > 0 for row in rows.values())
+    assert sum(row["milliseconds"] for row in rows.values()) <= result["kernel_milliseconds"]
+    assert "| Conv2D | 20 |" in completed.stdout
+
+
+def test_operations_of_a_convolution_and_its_gradients_are_equal():
+    x, weight, y = (2, 8, 9, 9), (4, 8, 3, 3), (2, 4, 5, 5)
+    launches = [
+        ("Conv2D", (x, weight)),
+        ("Conv2DBackpropInput", (y, weight, (4,))),
+        ("Conv2DBackpropFilter", (y, x, (4,))),
+    ]
+    costs = {operator: kernel_profile.Cost(operator, 1, 1.0) for operator, _ in launches}
+    for cost in kernel_profile.add_costs(costs, launches):
+        assert cost.flops * RECORDED == 2 * (2 * 4 * 5 * 5) * (8 * 3 * 3)
+
+
+def test_operations_of_a_product_do_not_depend_on_its_transpositions():
+    for one, other in [((2, 3, 5), (2, 5, 7)), ((2, 3, 5), (2, 7, 5)), ((2, 5, 3), (2, 5, 7))]:
+        assert kernel_profile.count_product_flops(one, other) == 2 * 2 * 3 * 5 * 7
+
+
 def test_an_error_in_a_measuring_process_is_printed_once(tiny_args):
     completed = run_script(BENCHMARK, "compile", *tiny_args, "--run.device=Ascend")
     assert_one_line_error(completed, "run.device: Ascend is not available here")
@@ -104,9 +134,11 @@ def test_pytorch_is_measured_in_turns_with_mindspore(tiny_args):
     pytest.importorskip("torch")
     result = run_json(BENCHMARK, "step", *tiny_args, "--repeats=1", "--torch")
     for name in ("train", "eval"):
-        mindspore, torch = (result[f"{k}{name}_clips_per_second"] for k in ("", "torch_"))
-        assert result[f"{name}_over_torch"] == pytest.approx(mindspore / torch, rel=0.05)
+        keys = ("", "torch_", "torch_channels_last_")
+        mindspore, *torch = (result[f"{key}{name}_clips_per_second"] for key in keys)
+        assert result[f"{name}_over_torch"] == pytest.approx(mindspore / max(torch), rel=0.05)
     assert result["torch_train_peak_gb"] > 0.1
+    assert result["torch_channels_last_train_peak_gb"] > 0.1
 
 
 @pytest.mark.slow

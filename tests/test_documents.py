@@ -56,7 +56,7 @@ SMALL = {
     r"synthesize_videos.*data/synthetic": "--train 3 --test 1 --seed 1",
     r"synthesize_videos.*--sets": "--train 2 --test 1",
     r"predict.*--window": "--window 1 --step 0.5",
-    r"benchmark.py (step|eval)": "--repeats=1",
+    r"benchmark.py (step|kernels|eval)": "--repeats=1",
     r"benchmark.py data": "--seconds=1",
     r"profile_backward": "--points 2 --repeats 1",
     r"measure_data": "--seconds 1 --clips 8",

@@ -64,6 +64,35 @@ def test_a_torch_network_gives_the_same_scores(path, tmp_path):
     np.testing.assert_allclose(ours, expected, atol=2e-5 * np.ptp(expected) + 1e-7)
 
 
+@pytest.mark.parametrize("network", list_networks())
+def test_channels_last_changes_the_layout_and_no_scores(network):
+    torch = pytest.importorskip("torch")
+    parts = importlib.import_module("benchmarks.torch.parts")
+    path = ROOT / network / "configs" / f"{network}_smoke.yaml"
+    cfg = load_toy_config(path)
+    net = importlib.import_module(f"benchmarks.torch.{network}").build_network(
+        **cfg.model_arguments()
+    )
+    shape = find_network(network).dataset.get_input_shape(cfg.data)
+    clips = torch.randint(0, 255, (2, *shape), dtype=torch.uint8)
+    layouts = []
+
+    def record(_, inputs, output):
+        last = torch.channels_last if output.ndim == 4 else torch.channels_last_3d
+        layouts.append(output.is_contiguous(memory_format=last))
+
+    with torch.no_grad():
+        expected = net.eval()(clips)
+        stored = parts.put_channels_last(net, clips)
+        first = next(m for m in net.modules() if isinstance(m, (torch.nn.Conv2d, torch.nn.Conv3d)))
+        first.register_forward_hook(record)
+        result = net(stored)
+    assert torch.equal(stored, clips)
+    assert layouts == [True]
+    for one, other in zip(*((v if isinstance(v, list) else [v]) for v in (result, expected))):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("network", list_networks())
 def test_golden_cases_are_the_results_of_the_torch_networks(network):

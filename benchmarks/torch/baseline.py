@@ -1,12 +1,15 @@
-"""Times the PyTorch twin of a network, in another process that alternates with this one."""
+"""Times the PyTorch twin of a network, in other processes that alternate with this one.
+
+PyTorch can store activations in two layouts. Either can be the faster one, so each has a process.
+"""
 
 import importlib.util
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any, Callable, Optional
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
 
 import numpy as np
 
@@ -16,16 +19,24 @@ from utils.data.loader import count_usable_cores
 
 WORKER = ROOT / "benchmarks" / "torch" / "worker.py"
 TURN_SECONDS = 2.0
+LAYOUTS = {"default": "torch", "channels_last": "torch_channels_last"}  # layout: name in results
 
 
 class TorchTwin:
-    """The twin of a network with a batch of synthetic clips of one shape.
+    """The twin of a network with a batch of synthetic clips of one shape, in one of LAYOUTS.
 
     `environment` is the one from before MindSpore was set up, whose settings PyTorch must not have.
     Raises ValueError if PyTorch is not installed or the twin does not support a setting.
     """
 
-    def __init__(self, network_name: str, cfg: Any, shape: tuple, environment: Mapping[str, str]):
+    def __init__(
+        self,
+        network_name: str,
+        cfg: Any,
+        shape: tuple,
+        layout: str,
+        environment: Mapping[str, str],
+    ):
         mixes = getattr(cfg.data, "mixes", getattr(cfg.data, "mixup", 0))
         job = {
             "network_name": network_name,
@@ -33,6 +44,7 @@ class TorchTwin:
             "train": vars(cfg.train),
             "shape": shape,
             "fraction": 0.7 if mixes else 1.0,
+            "layout": layout,
             "threads": count_usable_cores(),
         }
         self.process = subprocess.Popen(
@@ -42,7 +54,7 @@ class TorchTwin:
             text=True,
             env=dict(environment),
         )
-        self.peak_gb = 0.0
+        self.train_peak_gb = 0.0
         self.version = self.send(job)["torch"]
 
     def send(self, message: dict) -> dict:
@@ -59,7 +71,8 @@ class TorchTwin:
     def run(self, work: str, seconds: float = TURN_SECONDS) -> list[float]:
         """Seconds of each step of `work`, `train` or `evaluate`, in a turn of `seconds`."""
         answer = self.send({"work": work, "seconds": seconds})
-        self.peak_gb = answer["peak_gb"]
+        if work == "train":
+            self.train_peak_gb = answer["peak_gb"]
         return answer["seconds"]
 
     def close(self) -> None:
@@ -78,20 +91,39 @@ def check_torch(kind: str, run: Any) -> None:
 
 
 def measure_medians(
-    step: Callable[[], Any], repeats: int, twin: Optional[TorchTwin], work: str
-) -> tuple[float, float]:
-    """Median seconds of a step in MindSpore and in PyTorch, in `repeats` turns; 0 without a twin.
+    step: Callable[[], Any], repeats: int, twins: Sequence[TorchTwin], work: str
+) -> list[float]:
+    """Median seconds of a step in MindSpore, then in each of the twins, in `repeats` turns.
 
-    The first step of both is not timed.
+    The first step of all is not timed.
     """
-    if twin is None:
-        return measure_median_seconds(step, repeats), 0.0
+    if not twins:
+        return [measure_median_seconds(step, repeats)]
     step()
-    twin.run(work, 0)
-    mindspore_seconds, torch_seconds = [], []
+    for twin in twins:
+        twin.run(work, 0)
+    mindspore_seconds, torch_seconds = [], [[] for _ in twins]
     for _ in range(repeats):
         turn_end = time.monotonic() + TURN_SECONDS
         while not mindspore_seconds or time.monotonic() < turn_end:
             mindspore_seconds.append(measure_median_seconds(step, 1, warm_up=0))
-        torch_seconds += twin.run(work)
-    return float(np.median(mindspore_seconds)), float(np.median(torch_seconds))
+        for twin, seconds in zip(twins, torch_seconds):
+            seconds += twin.run(work)
+    return [float(np.median(seconds)) for seconds in (mindspore_seconds, *torch_seconds)]
+
+
+def compare_with_twins(
+    twins: Sequence[TorchTwin], batch: int, train: Sequence[float], evaluation: Sequence[float]
+) -> dict:
+    """Clips/s of the twins, their memory in GB, and MindSpore's clips/s over those of the better.
+
+    `train` and `evaluation` are the seconds of `measure_medians`.
+    """
+    result = {"torch": twins[0].version}
+    for name, twin, trained, evaluated in zip(LAYOUTS.values(), twins, train[1:], evaluation[1:]):
+        result[f"{name}_train_clips_per_second"] = round(batch / trained, 3)
+        result[f"{name}_eval_clips_per_second"] = round(batch / evaluated, 3)
+        result[f"{name}_train_peak_gb"] = round(twin.train_peak_gb, 2)
+    result["train_over_torch"] = round(min(train[1:]) / train[0], 2)
+    result["eval_over_torch"] = round(min(evaluation[1:]) / evaluation[0], 2)
+    return result

@@ -36,6 +36,20 @@ def cross_entropy(scores: Tensor, labels: Tensor, fraction: float, train: dict) 
     return F.cross_entropy(scores, target, label_smoothing=train.get("smoothing", 0.0))
 
 
+def put_channels_last(net: nn.Module, clips: Tensor) -> Tensor:
+    """Stores the kernels of `net` and the clips with their channels last, as PyTorch recommends.
+
+    Clips that the network reads as a batch of images, (N, T, C, H, W), are stored as images.
+    """
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    for weight in net.parameters():
+        if weight.ndim in formats:
+            weight.data = weight.data.contiguous(memory_format=formats[weight.ndim])
+    batch_axes = clips.ndim - net.normalize.mean.ndim
+    images = clips.flatten(0, batch_axes - 1)
+    return images.contiguous(memory_format=formats[images.ndim]).view(clips.shape)
+
+
 def list_norms(net: nn.Module) -> list:
     return [m for m in net.modules() if isinstance(m, (nn.BatchNorm2d, nn.BatchNorm3d))]
 

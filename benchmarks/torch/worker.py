@@ -2,9 +2,10 @@
 
 It reads lines of JSON and answers each with a line. The first line is the job: network_name,
 network (settings of the model), train (settings of the training), shape of a batch, fraction (of
-mixup, 1 for none), threads; the answer is {"torch": version}. Each further line, {"work": "train"
-or "evaluate", "seconds": s}, runs steps, at least one, until s seconds have passed; the answer is
-{"seconds": [of each step], "peak_gb": of this process so far}. An error is {"error": text}.
+mixup, 1 for none), layout (default or channels_last), threads; the answer is {"torch": version}.
+Each further line, {"work": "train" or "evaluate", "seconds": s}, runs steps, at least one, until s
+seconds have passed; the answer is {"seconds": [of each step], "peak_gb": of this process so far}.
+An error is {"error": text}.
 """
 
 import importlib
@@ -18,7 +19,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 import torch
 from torch import nn
 
-from benchmarks.torch.parts import freeze_norms, mix_batch, set_training
+from benchmarks.torch.parts import freeze_norms, mix_batch, put_channels_last, set_training
 
 
 class Trial:
@@ -30,6 +31,8 @@ class Trial:
         self.net = self.twin.build_network(**job["network"])
         self.clips = torch.randint(0, 255, job["shape"], dtype=torch.uint8)
         self.labels = torch.arange(job["shape"][0]) % 2
+        if job["layout"] == "channels_last":
+            self.clips = put_channels_last(self.net, self.clips)
         freeze_norms(self.net, self.train.get("batch_norm", "trained"))
         weights = [weight for weight in self.net.parameters() if weight.requires_grad]
         self.weights, self.optimizer = weights, build_optimizer(weights, self.train)
