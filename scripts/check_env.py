@@ -42,7 +42,11 @@ PYTHON = (3, 9), (3, 12)
 # Other packages that the zoo needs; the remaining ones have separate lines.
 OTHERS = ("pillow", "psutil", "pyyaml", "scipy", "tqdm", "matplotlib")
 # Packages of single commands: pip install '.[NAME]' gets them.
-EXTRAS = {"export": ("onnx", "onnxruntime"), "tensorboard": ("tensorboardX",)}
+EXTRAS = {
+    "export": ("onnx", "onnxruntime"),
+    "tensorboard": ("tensorboardX",),
+    "cluster": ("distributed",),
+}
 FLAGS = {"avx512f": "AVX-512", "avx2": "AVX2", "sve": "SVE", "asimd": "NEON"}
 WHEELS = ("te", "hccl")  # of CANN: te compiles kernels, hccl joins ranks
 GIGA = 1e9

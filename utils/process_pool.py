@@ -23,6 +23,7 @@ from utils.messages import Failed, print_line
 from utils.processes import exit_when_parent_dies
 
 JOBS_IN_FLIGHT = 4  # per worker
+CONNECT_TIMEOUT = 20  # seconds, to the scheduler of Dask
 PROCESSES, DASK = "processes", "dask:"
 POOLS: dict[int, ProcessPoolExecutor] = {}  # in a Dask worker: of one process, by thread
 
@@ -123,7 +124,7 @@ def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[
         advice = "pip install '.[cluster]', or pip install distributed"
         raise ValueError(f"--executor dask needs a package: {advice}") from None
     try:
-        client = Client(address, timeout=20, set_as_default=False)
+        client = Client(address, timeout=CONNECT_TIMEOUT, set_as_default=False)
     except (OSError, ValueError) as error:
         raise ValueError(f"--executor: no Dask scheduler at {address}: {error}") from None
     run_job, close_pools = build_worker_functions(str(Path(__file__).resolve().parents[1]))
