@@ -38,6 +38,10 @@ class Part(NamedTuple):
         return list(jobs)[self.number - 1 :: self.count]
 
     def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    @property
+    def file_name(self) -> str:
         return f"{self.number}-of-{self.count}"
 
 

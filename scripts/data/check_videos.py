@@ -121,7 +121,7 @@ def scan_list(
             findings.update(dict.fromkeys(jobs[job], earlier[key]))
         else:
             unread.append(job)
-    journal = target.with_name(f"{target.name}{JOURNAL}{f'.{part}' if part else ''}")
+    journal = target.with_name(f"{target.name}{JOURNAL}{f'.{part.file_name}' if part else ''}")
     with open(journal, "a", encoding="utf-8", errors="surrogateescape") as notes:
         notes.write("\n")  # ends a line that a kill has cut
         results = run_all(examine, unread, workers, executor)

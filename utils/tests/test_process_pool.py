@@ -1,6 +1,7 @@
 """Jobs give the same results on the processes of this host and on a Dask cluster, or in parts."""
 
 import argparse
+import contextlib
 import os
 import sys
 import time
@@ -41,8 +42,11 @@ def test_dask_gives_the_results_of_processes_though_jobs_crash_and_a_worker_is_k
 
 def count_processes(nanny: int) -> int:
     """The Dask worker of a nanny, and the processes of its jobs."""
-    processes = psutil.Process(nanny).children(recursive=True)
-    return sum("--multiprocessing-fork" in process.cmdline() for process in processes)
+    count = 0
+    for process in psutil.Process(nanny).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            count += "--multiprocessing-fork" in process.cmdline()
+    return count
 
 
 def test_an_error_of_a_job_is_raised_here(cluster):

@@ -185,7 +185,7 @@ def start_packing(plan: PackPlan, part: Optional[Part]) -> list[IO]:
     drafts = plan.folder / UNFINISHED
     if part:
         drafts.mkdir(exist_ok=True)
-        locks.append(lock_folder(drafts, f".lock.{part}"))
+        locks.append(lock_folder(drafts, f".lock.{part.file_name}"))
     if None in locks:
         raise ValueError(f"--out: {plan.folder} is being packed by another process")
     path = plan.folder / "settings.json"
@@ -197,8 +197,9 @@ def start_packing(plan: PackPlan, part: Optional[Part]) -> list[IO]:
                     f"{settings[key]}); remove the folder or choose another"
                 )
     if part:  # others may write it at the same time
-        write_text(drafts / f"settings.{part}.json", json.dumps(settings))
-        os.replace(drafts / f"settings.{part}.json", path)
+        draft = drafts / f"settings.{part.file_name}.json"
+        write_text(draft, json.dumps(settings))
+        os.replace(draft, path)
     else:
         shutil.rmtree(drafts, ignore_errors=True)
         write_text(path, json.dumps(settings))
