@@ -32,23 +32,23 @@ class Part(NamedTuple):
     """`--part I/N`: a command does every N-th job, the first one is job I, counted from 1."""
 
     number: int
-    count: int
+    parts: int
 
     def select(self, jobs: Iterable) -> list:
-        return list(jobs)[self.number - 1 :: self.count]
+        return list(jobs)[self.number - 1 :: self.parts]
 
     def __str__(self) -> str:
-        return f"{self.number}/{self.count}"
+        return f"{self.number}/{self.parts}"
 
     @property
     def file_name(self) -> str:
-        return f"{self.number}-of-{self.count}"
+        return f"{self.number}-of-{self.parts}"
 
 
 def parse_part(text: str) -> Part:
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
     part = Part(*map(int, match.groups())) if match else Part(0, 0)
-    if 1 <= part.number <= part.count:
+    if 1 <= part.number <= part.parts:
         return part
     raise argparse.ArgumentTypeError(f"must be I/N, with I from 1 to N, such as 1/64, not {text}")
 
@@ -132,7 +132,7 @@ def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[
     except (OSError, ValueError) as error:
         raise ValueError(f"--executor: no Dask scheduler at {address}: {error}") from None
     run_job, close_pools = build_worker_functions(str(Path(__file__).resolve().parents[1]))
-    jobs, running = iter(jobs), {}
+    jobs, running, folder = iter(jobs), {}, os.getcwd()
     with client:
         if not client.nthreads():
             print_line(f"waiting for the first worker of the Dask scheduler at {address}")
@@ -140,7 +140,9 @@ def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[
         while True:
             threads = sum(client.nthreads().values()) or 1
             more = list(islice(jobs, max(0, threads * JOBS_IN_FLIGHT - len(running))))
-            futures = client.map(run_job, [pickle.dumps((work, job)) for job in more], pure=False)
+            futures = client.map(
+                run_job, [pickle.dumps((folder, work, job)) for job in more], pure=False
+            )
             running.update(zip(futures, more))
             completed.update(futures)
             del futures  # Dask keeps the results of futures that are referred to
@@ -152,7 +154,9 @@ def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[
                 job, failed = running.pop(future), future.status == "error"
                 if failed and not isinstance(result[1], KilledWorker):
                     raise result[1]
-                result = run_alone(run_pickled, pickle.dumps((work, job))) if failed else result
+                result = (
+                    run_alone(run_pickled, pickle.dumps((folder, work, job))) if failed else result
+                )
                 yield job, result if isinstance(result, Crashed) else pickle.loads(result)
         client.run(close_pools, on_error="ignore")
 
@@ -199,5 +203,6 @@ def run_in_child(data: bytes) -> Any:
 
 
 def run_pickled(data: bytes) -> bytes:
-    work, job = pickle.loads(data)
+    folder, work, job = pickle.loads(data)
+    os.chdir(folder)  # of the command: paths may be relative
     return pickle.dumps(work(job))
