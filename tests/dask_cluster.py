@@ -33,6 +33,7 @@ def start_dask_cluster(folder: Path, **variables: str) -> Iterator[DaskCluster]:
     dask, host = [sys.executable, "-m", "dask"], ["--no-dashboard", "--host", "127.0.0.1"]
     file = folder / "scheduler.json"
     scheduler = ["scheduler", "--port", "0", "--scheduler-file", str(file)]
+    scheduler += ["--dashboard-address", "127.0.0.1:0"]
     worker = ["worker", "--scheduler-file", str(file), "--nthreads", "2"]
     worker += ["--local-directory", str(folder), "--death-timeout", "30"]
     with open(folder / "dask.log", "w") as log:
