@@ -17,6 +17,7 @@ class DaskCluster(NamedTuple):
     """A scheduler and two workers of two threads; a nanny starts a worker again that has ended."""
 
     executor: str
+    scheduler: subprocess.Popen
     nannies: list[subprocess.Popen]
 
     def kill_worker(self) -> None:
@@ -47,7 +48,8 @@ def start_dask_cluster(folder: Path, **variables: str) -> Iterator[DaskCluster]:
             while not file.exists() or not file.read_text():
                 assert time.monotonic() < deadline, (folder / "dask.log").read_text()
                 time.sleep(0.1)
-            yield DaskCluster(f"dask:{json.loads(file.read_text())['address']}", processes[1:])
+            address = json.loads(file.read_text())["address"]
+            yield DaskCluster(f"dask:{address}", processes[0], processes[1:])
         finally:
             for process in reversed(processes):
                 process.terminate()

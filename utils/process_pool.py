@@ -7,6 +7,7 @@ Dask and the folder of the zoo, at the same path as here; its `sys.path` need no
 """
 
 import argparse
+import logging
 import multiprocessing
 import os
 import pickle
@@ -123,42 +124,45 @@ def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[
     (`distributed.scheduler.allowed-failures`); that job runs here then, alone.
     """
     try:
-        from distributed import Client, KilledWorker, as_completed
+        from distributed import CancelledError, Client, KilledWorker, as_completed
+        from distributed.comm import CommClosedError
     except ImportError:
         advice = "pip install '.[cluster]', or pip install distributed"
         raise ValueError(f"--executor dask needs a package: {advice}") from None
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # it logs with tracebacks
     try:
         client = Client(address, timeout=CONNECT_TIMEOUT, set_as_default=False)
     except (OSError, ValueError) as error:
         raise ValueError(f"--executor: no Dask scheduler at {address}: {error}") from None
     run_job, close_pools = build_worker_functions(str(Path(__file__).resolve().parents[1]))
-    jobs, running, folder = iter(jobs), {}, os.getcwd()
+    jobs, folder = iter(jobs), os.getcwd()
+    running: dict[Any, Any] = {}
     with client:
-        if not client.nthreads():
-            print_line(f"waiting for the first worker of the Dask scheduler at {address}")
         completed = as_completed(loop=client.loop, with_results=True, raise_errors=False)
-        while True:
-            threads = sum(client.nthreads().values()) or 1
-            more = list(islice(jobs, max(0, threads * JOBS_IN_FLIGHT - len(running))))
-            futures = client.map(
-                run_job, [pickle.dumps((folder, work, job)) for job in more], pure=False
-            )
-            running.update(zip(futures, more))
-            completed.update(futures)
-            del futures  # Dask keeps the results of futures that are referred to
-            if not running:
-                break
-            for future, result in completed.next_batch():
-                if future.cancelled():
-                    raise Failed(f"the Dask scheduler at {address} has ended; run this again")
-                job, failed = running.pop(future), future.status == "error"
-                if failed and not isinstance(result[1], KilledWorker):
-                    raise result[1]
-                result = (
-                    run_alone(run_pickled, pickle.dumps((folder, work, job))) if failed else result
-                )
-                yield job, result if isinstance(result, Crashed) else pickle.loads(result)
-        client.run(close_pools, on_error="ignore")
+        try:
+            if not client.nthreads():
+                print_line(f"waiting for the first worker of the Dask scheduler at {address}")
+            while True:
+                threads = sum(client.nthreads().values()) or 1
+                more = list(islice(jobs, max(0, threads * JOBS_IN_FLIGHT - len(running))))
+                tasks = [pickle.dumps((folder, work, job)) for job in more]
+                futures = client.map(run_job, tasks, pure=False)
+                running.update(zip(futures, more))
+                completed.update(futures)
+                if not running:
+                    break
+                for future, result in completed.next_batch():
+                    job = running.pop(future)
+                    if isinstance(result, CancelledError):
+                        raise result
+                    if future.status == "error":
+                        if not isinstance(result[1], KilledWorker):
+                            raise result[1]
+                        result = run_alone(run_pickled, pickle.dumps((folder, work, job)))
+                    yield job, result if isinstance(result, Crashed) else pickle.loads(result)
+            client.run(close_pools, on_error="ignore")
+        except (CancelledError, CommClosedError):
+            raise Failed(f"the Dask scheduler at {address} has ended; run this again") from None
 
 
 def build_worker_functions(root: str) -> tuple[Callable, Callable]:

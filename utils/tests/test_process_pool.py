@@ -11,6 +11,7 @@ import pytest
 
 from tests.dask_cluster import start_dask_cluster
 from utils import process_pool
+from utils.messages import Failed
 from utils.process_pool import Crashed, Part, parse_executor, parse_part, run_all
 from utils.tests.pool_jobs import FATAL, crash_or_square, kill_dask_worker, refuse_three
 
@@ -92,3 +93,13 @@ def test_parts_hold_every_job_once():
 def test_an_unknown_executor_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match="processes or dask:ADDRESS"):
         parse_executor(text)
+
+
+def test_the_end_of_the_scheduler_is_one_line(tmp_path):
+    pytest.importorskip("distributed")
+    with start_dask_cluster(tmp_path) as cluster:
+        results = run_all(crash_or_square, range(100, 2000), 2, cluster.executor)
+        next(results)
+        cluster.scheduler.kill()
+        with pytest.raises(Failed, match=r"the Dask scheduler at tcp:.* has ended; run this again"):
+            dict(results)
