@@ -6,32 +6,38 @@
     python benchmarks/benchmark.py memory  --config_path Y [--section.key=value ...]
     python benchmarks/benchmark.py data    --config_path Y [--section.key=value ...]
     python benchmarks/benchmark.py eval    --config_path Y [--section.key=value ...]
-        [--repeats 7] [--seconds 20] [--network tsm] [--out FILE] [--against FILE]
+        [--checkpoint_path C] [--repeats 7] [--seconds 20] [--network tsm] [--out FILE]
+        [--against FILE]
 
 `step`: clips/s of training and evaluation, compile seconds, peak memory, GFLOP/s, and their ratio
 to those of a matrix product on this machine, timed in the same run. With --torch the same network
 in eager PyTorch alternates with MindSpore, in PyTorch's default memory layout and with the channels
 last; `_over_torch` is the ratio of clips/s, MindSpore over the better of the two. `kernels`: the
 operators that cost most in a training step on a CPU, and their rates compared with the machine's;
-`benchmarks/kernel_profile.py` explains the table. `compile`: seconds to compile the training and the
-evaluation graph. `memory`: the peak memory of compiling, training and evaluation, GB; of the host
-(framework and compiler included), and of a device that has its own. For both, each graph has a new
-process; --part NAME measures only one.
+`benchmarks/kernel_profile.py` explains the table. `compile`: seconds to compile the training and
+the evaluation graph. `memory`: the peak memory of compiling, training and evaluation, GB; of the
+host (framework and compiler included), and of a device that has its own. For both, each graph has a
+new process; --part NAME measures only one.
 `data`: clips/s and clips per CPU-second of the pipeline alone, compared with only decoding the same
 frames; and the milliseconds of the parts of a clip, which `benchmarks/data_profiler.py` explains.
 It takes up to three times --seconds. `eval`: videos/s of an evaluation, data and network.
 
+`step` and `eval` evaluate with `run.engine`, a file of --checkpoint_path or else random weights.
 --out writes the result to a file; --against compares with the file of an earlier run, and prints
 now / before. --network is not needed if the yaml is in the network's folder. The last line of
 stdout is one JSON object.
 """
 
+import atexit
 import json
 import os
+import shutil
 import sys
+import tempfile
 import time
+from functools import partial
 from pathlib import Path
-from typing import Literal, Optional
+from typing import Any, Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
@@ -59,13 +65,16 @@ from utils.build_networks import (
     measure_median_seconds,
 )
 from utils.data.loader import count_workers
-from utils.evaluate.scores import video_scores
+from utils.evaluate.scores import get_engine, video_scores
+from utils.export import inference
+from utils.export.engine import choose_engine
 from utils.networks import Network
 from utils.nn.complexity import count_multiply_adds
 from utils.processes import read_peak_memory
 from utils.testing.golden import compute_scores
 from utils.verify import graph_costs
 from utils.verify.graph_costs import measure_compile_seconds
+from utils.weights import checkpoint
 
 # The part of functions of the networks, besides `data_profiler.FUNCTIONS`.
 NETWORK_FUNCTIONS = {
@@ -93,6 +102,7 @@ def main(
     out: Optional[Path] = None,
     against: Optional[Path] = None,
     part: Optional[Literal[graph_costs.PARTS]] = None,
+    checkpoint_path: str = "",
 ) -> None:
     result = {"benchmark": kind, "config": str(cfg.run.out.name)}
     before = results.read_result(against, **result) if against else None
@@ -111,10 +121,13 @@ def main(
             print(json.dumps(costs))
             return
         if kind == "eval":
-            result.update(measure_eval(network, cfg, rt, seconds))
+            net = open_eval_network(network, cfg, checkpoint_path)
+            result.update(measure_eval(network, cfg, rt, seconds, net))
         elif kind == "step":
             environment = environment if torch else None
-            result.update(measure_step(network, drop_pretrained(cfg), rt, repeats, environment))
+            cfg = drop_pretrained(cfg)
+            rest = (repeats, checkpoint_path, environment)
+            result.update(measure_step(network, cfg, rt, *rest))
         elif kind == "kernels":
             product = measure_matmul_gflops(repeats)
             result.update(profile_kernels(network, drop_pretrained(cfg), rt, product))
@@ -131,7 +144,12 @@ def main(
 
 
 def measure_step(
-    network: Network, cfg, rt: runtime.Runtime, repeats: int, torch: Optional[dict] = None
+    network: Network,
+    cfg,
+    rt: runtime.Runtime,
+    repeats: int,
+    checkpoint_path: str,
+    torch: Optional[dict] = None,
 ) -> dict:
     """Training and evaluation steps on synthetic clips of the yaml's shape and batch.
 
@@ -150,18 +168,24 @@ def measure_step(
     compiled = measure_compile_seconds(step, *inputs)
     train = baseline.measure_medians(lambda: step(*inputs).asnumpy(), repeats, twins, "train")
     peak_gb = read_peak_memory()
-    net, clip = build_eval_network(network.name, cfg), clip.reshape(batch, *shape)
+    net = open_eval_network(network, cfg, checkpoint_path)
+    # As evaluation does: MindSpore gets a tensor, an engine an array.
+    clip = clip.reshape(batch, *shape)
+    evaluate = partial(compute_scores, net, clip)
+    if get_engine(net) != "mindspore":
+        evaluate = partial(net, clip.asnumpy())
     log.log.info("compiling the evaluation graph ...")
-    eval_compiled = measure_compile_seconds(net, clip)
-    evaluation = baseline.measure_medians(
-        lambda: compute_scores(net, clip), repeats, twins, "evaluate"
-    )
+    since = time.monotonic()
+    evaluate()
+    eval_compiled = time.monotonic() - since
+    evaluation = baseline.measure_medians(evaluate, repeats, twins, "evaluate")
     peak = measure_matmul_gflops(repeats)
     # A training step counts three forward passes: forward, and gradients of inputs and weights.
     rate = 2 * 3 * macs * batch / train[0] / 1e9
     result = {
         "batch": batch,
         "clip": list(shape),
+        "engine": get_engine(net),
         "train_clips_per_second": round(batch / train[0], 3),
         "eval_clips_per_second": round(batch / evaluation[0], 3),
         "compile_seconds": round(compiled, 1),
@@ -178,6 +202,19 @@ def measure_step(
     for twin in twins:
         twin.close()
     return result
+
+
+def open_eval_network(network: Network, cfg, checkpoint_path: str) -> Any:
+    """The network that `run.engine` computes, of a checkpoint or with random weights."""
+    if checkpoint_path:
+        return inference.load_network(network, cfg, checkpoint_path)
+    if choose_engine(cfg.run) == "mindspore":
+        return build_eval_network(network.name, cfg)
+    path = Path(tempfile.mkdtemp()) / "random.ckpt"
+    atexit.register(shutil.rmtree, path.parent)
+    net = network.model.build_network(**cfg.model_arguments())
+    checkpoint.save(path, checkpoint.weights_of(net))
+    return inference.load_network(network, cfg, str(path))
 
 
 def measure_parts(kind: str, batch: int) -> dict:
@@ -255,9 +292,8 @@ def measure_operators(dataset, cfg, order, clips, seconds: int) -> tuple[float, 
     return 1000 * floor, spent[1], parts
 
 
-def measure_eval(network: Network, cfg, rt: runtime.Runtime, seconds: int) -> dict:
+def measure_eval(network: Network, cfg, rt: runtime.Runtime, seconds: int, net: Any) -> dict:
     """Whole evaluation, data and network, of the first videos; the first batch is not timed."""
-    net = build_eval_network(network.name, cfg)
     data = network.dataset.build_eval_dataset(cfg, rt)
     if data.get_dataset_size() < 2:
         raise ValueError("eval.batch: all test videos fit into one batch, which is not timed")
@@ -275,6 +311,7 @@ def measure_eval(network: Network, cfg, rt: runtime.Runtime, seconds: int) -> di
     passed = time.monotonic() - began
     return {
         "batch": cfg.eval.batch,
+        "engine": get_engine(net),
         "views": int(clips.shape[1]),
         "videos": done,
         "videos_per_second": round(done / passed, 2),

@@ -42,7 +42,11 @@ PYTHON = (3, 9), (3, 12)
 # Other packages that the zoo needs; the remaining ones have separate lines.
 OTHERS = ("pillow", "psutil", "pyyaml", "scipy", "tqdm", "matplotlib", "onnx")
 # Packages of single commands: pip install '.[NAME]' gets them.
-EXTRAS = {"onnxruntime": ("onnxruntime",), "tensorboard": ("tensorboardX",)}
+EXTRAS = {
+    "onnxruntime": ("onnxruntime",),
+    "tensorboard": ("tensorboardX",),
+    "cluster": ("distributed",),
+}
 ENGINES = ("openvino", "onnxruntime")  # of run.engine
 FLAGS = {"avx512f": "AVX-512", "avx2": "AVX2", "sve": "SVE", "asimd": "NEON"}
 WHEELS = ("te", "hccl")  # of CANN: te compiles kernels, hccl joins ranks

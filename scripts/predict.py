@@ -2,7 +2,8 @@
 
     python scripts/predict.py --config_path Y --checkpoint_path C VIDEO [VIDEO ...]
         [--labels FILE] [--top 5] [--out DIR] [--window SECONDS] [--step SECONDS]
-        [--stream] [--fps N] [--section.key=value ...]
+        [--executor processes|dask:ADDRESS] [--part I/N] [--stream] [--fps N]
+        [--section.key=value ...]
 
 Scores equal those of the network's `eval.py` for the same views. A video longer than 30 seconds is
 divided into windows of 10 seconds; --window divides any video (0: one clip for the whole video).
@@ -14,23 +15,29 @@ into DIR, by default `predictions` beside the checkpoint; for windows also `NAME
 over time, and `NAME_timeline.png`. The last line of stdout is one JSON object: predictions, failed,
 out, seconds. Exit status 1 if some of the videos could not be read, 2 if none could.
 
+`--executor dask:ADDRESS` predicts on a Dask cluster; else this process predicts. `--part I/N`
+predicts part I of N of the videos, from 1 to N. When all parts have ended, run the command without
+`--part`: it writes `predictions.jsonl`, and predicts what a part has left. Docs:
+docs/many_machines.md.
+
 --stream (tsm, built with model.online=true) reads one VIDEO, or the camera of that number, frame by
 frame: a JSON line for each frame, `NAME_stream.csv` and `NAME_stream.png`; ctrl-C ends it. --fps is
 the number of frames per second. Docs: docs/predict.md.
 """
 
-import functools
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils import cli, log, runtime
-from utils.evaluate.predict import Predictor, assign_class_names
-from utils.export import inference
+from utils.evaluate.predict import assign_class_names, write_predictions
 from utils.networks import Network
+from utils.predict_jobs import PredictSettings, run_on_cluster
+from utils.process_pool import PROCESSES, Executor, PartOption
 from utils.runtime import Runtime
 from utils.video.integrity import SUFFIXES
 
@@ -48,6 +55,8 @@ def main(
     labels: str = "",
     top: cli.PositiveInt = 5,
     out: Optional[Path] = None,
+    executor: Executor = PROCESSES,
+    part: Optional[PartOption] = None,
 ) -> int:
     if step == 0:
         raise ValueError("--step must be above 0 seconds; without it, windows follow each other")
@@ -59,8 +68,7 @@ def main(
             raise ValueError(f"{video} does not exist")
         if any(file.suffix.lower() in SUFFIXES for file in Path(video).glob("*")):
             raise ValueError(f"{video} is a folder of videos; name them, as in {video}/*.mp4")
-    prediction = network.predict
-    heads = prediction.build_heads(cfg)
+    heads = network.predict.build_heads(cfg)
     assign_class_names(heads, labels)
     folder = out or Path(checkpoint_path).parent / "predictions"
     log.start_log(Runtime())
@@ -71,11 +79,12 @@ def main(
         rest = (heads[0], top, fps or 0.0, folder)
         log.print_result(network.streaming.run_stream(cfg, checkpoint_path, videos[0], *rest), rt)
         return 0
-    start = functools.cache(lambda: runtime.start(cfg.run))
-    net = inference.load_network(network, cfg, checkpoint_path, start)
-    rest = (folder, top, window, step)
-    predictor = Predictor(net, heads, lambda path: prediction.open_source(path, cfg), *rest)
-    result = predictor.run(videos)
+    rest = (checkpoint_path, labels, folder, top, window, step)
+    settings = PredictSettings(network.name, cfg, *rest)
+    run_jobs = partial(run_on_cluster, settings, executor)
+    if executor == PROCESSES:
+        run_jobs = settings.build_predictor().run_jobs
+    result = write_predictions(videos, folder, run_jobs, settings.compute_digest(), part)
     log.print_result(result, Runtime())
     return 1 if result["failed"] else 0
 

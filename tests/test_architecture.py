@@ -29,7 +29,7 @@ UTILS = [path for path in SOURCES if path.is_relative_to(ROOT / "utils")]
 LAYERS = [
     {"cli"},
     {"verify"},
-    {"build_networks", "commands", "networks", "simulation"},
+    {"build_networks", "commands", "predict_jobs", "networks", "simulation"},
     {"export"},
     {"testing"},
     {"train", "evaluate"},

@@ -46,11 +46,14 @@ def write_text(path: Path, text: str) -> None:
         file.write(text)
 
 
-def lock_folder(folder: Path) -> Optional[IO]:
-    """A file whose lock lasts until it is closed; None if another process holds the lock."""
-    lock = open(folder / ".lock", "a+")  # noqa: SIM115 - held until the process ends
+def lock_folder(folder: Path, name: str = ".lock", shared: bool = False) -> Optional[IO]:
+    """A file whose lock lasts until it is closed; None if another process holds the lock.
+
+    Several processes may hold a shared lock, while none holds the other kind.
+    """
+    lock = open(folder / name, "a+")  # noqa: SIM115 - held until the process ends
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError:
         lock.close()
         return None

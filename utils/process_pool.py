@@ -1,27 +1,86 @@
-"""A pool of worker processes for jobs that may crash them, as decoders of broken files do."""
+"""Jobs that may crash their process, as decoders of broken files do: here, on Dask, or in parts.
 
+`run_all` has two executors. `processes`: worker processes of this host. `dask:ADDRESS`: the workers
+of a Dask cluster. Each thread of a Dask worker has one child process for its jobs. So a fatal job
+ends a child and not the Dask worker, and gives the same result as on one host. A Dask worker needs
+Dask and the folder of the zoo, at the same path as here; its `sys.path` need not contain it.
+"""
+
+import argparse
+import logging
 import multiprocessing
 import os
+import pickle
+import re
+import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
-from typing import Any, Callable
+from pathlib import Path
+from typing import Annotated, Any, Callable, NamedTuple
 
+from utils.messages import Failed, print_line
 from utils.processes import exit_when_parent_dies
 
 JOBS_IN_FLIGHT = 4  # per worker
+CONNECT_TIMEOUT = 20  # seconds, to the scheduler of Dask
+PROCESSES, DASK = "processes", "dask:"
+POOLS: dict[int, ProcessPoolExecutor] = {}  # in a Dask worker: of one process, by thread
+
+
+class Part(NamedTuple):
+    """`--part I/N`: a command does every N-th job, the first one is job I, counted from 1."""
+
+    number: int
+    parts: int
+
+    def select(self, jobs: Iterable) -> list:
+        return list(jobs)[self.number - 1 :: self.parts]
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.parts}"
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.number}-of-{self.parts}"
+
+
+def parse_part(text: str) -> Part:
+    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+    part = Part(*map(int, match.groups())) if match else Part(0, 0)
+    if 1 <= part.number <= part.parts:
+        return part
+    raise argparse.ArgumentTypeError(f"must be I/N, with I from 1 to N, such as 1/64, not {text}")
+
+
+def parse_executor(text: str) -> str:
+    if text == PROCESSES or (text.startswith(DASK) and text != DASK):
+        return text
+    raise argparse.ArgumentTypeError(f"must be {PROCESSES} or {DASK}ADDRESS, not {text}")
+
+
+PartOption, Executor = Annotated[Part, parse_part], Annotated[str, parse_executor]
 
 
 class Crashed(Exception):
     """The result of a job that crashed its worker process twice, the second time alone."""
 
 
-def run_all(work: Callable, jobs: Iterable, workers: int) -> Iterator[tuple[Any, Any]]:
+def run_all(
+    work: Callable, jobs: Iterable, workers: int, executor: str = PROCESSES
+) -> Iterator[tuple[Any, Any]]:
     """Yields (job, result) in the order of completion; the result of a fatal job is a Crashed.
 
     `work` is a function of a module, with one argument. An error that it raises is raised here.
+    `workers` is the number of processes on this host.
     """
+    if executor == PROCESSES:
+        return run_on_processes(work, jobs, workers)
+    return run_on_dask(work, jobs, executor.removeprefix(DASK))
+
+
+def run_on_processes(work: Callable, jobs: Iterable, workers: int) -> Iterator[tuple[Any, Any]]:
     jobs = iter(jobs)
     while True:
         running: dict[Future, Any] = {}
@@ -56,3 +115,98 @@ def start_process_pool(workers: int) -> ProcessPoolExecutor:
     """Starts new processes: a forked one would inherit the locks of the framework's threads."""
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(workers, context, exit_when_parent_dies, (os.getpid(),))
+
+
+def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[Any, Any]]:
+    """`run_all` on a Dask cluster.
+
+    Dask repeats the jobs of a worker that has ended. It gives a job up that ended four of them
+    (`distributed.scheduler.allowed-failures`); that job runs here then, alone.
+    """
+    try:
+        from distributed import CancelledError, Client, KilledWorker, as_completed
+        from distributed.comm import CommClosedError
+    except ImportError:
+        advice = "pip install '.[cluster]', or pip install distributed"
+        raise ValueError(f"--executor dask needs a package: {advice}") from None
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # it logs with tracebacks
+    try:
+        client = Client(address, timeout=CONNECT_TIMEOUT, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--executor: no Dask scheduler at {address}: {error}") from None
+    run_job, close_pools = build_worker_functions(str(Path(__file__).resolve().parents[1]))
+    jobs, folder = iter(jobs), os.getcwd()
+    running: dict[Any, Any] = {}
+    with client:
+        completed = as_completed(loop=client.loop, with_results=True, raise_errors=False)
+        try:
+            if not client.nthreads():
+                print_line(f"waiting for the first worker of the Dask scheduler at {address}")
+            while True:
+                threads = sum(client.nthreads().values()) or 1
+                more = list(islice(jobs, max(0, threads * JOBS_IN_FLIGHT - len(running))))
+                tasks = [pickle.dumps((folder, work, job)) for job in more]
+                futures = client.map(run_job, tasks, pure=False)
+                running.update(zip(futures, more))
+                completed.update(futures)
+                if not running:
+                    break
+                for future, result in completed.next_batch():
+                    job = running.pop(future)
+                    if isinstance(result, CancelledError):
+                        raise result
+                    if future.status == "error":
+                        if not isinstance(result[1], KilledWorker):
+                            raise result[1]
+                        result = run_alone(run_pickled, pickle.dumps((folder, work, job)))
+                    yield job, result if isinstance(result, Crashed) else pickle.loads(result)
+            client.run(close_pools, on_error="ignore")
+        except (CancelledError, CommClosedError):
+            raise Failed(f"the Dask scheduler at {address} has ended; run this again") from None
+
+
+def build_worker_functions(root: str) -> tuple[Callable, Callable]:
+    """The functions that Dask runs: one does a pickled job, one ends the processes of the jobs.
+
+    Dask sends the code of inner functions, so a worker needs no module to receive them.
+    """
+
+    def run_job(data: bytes) -> Any:
+        import os
+        import sys
+
+        if not os.path.isdir(root):
+            raise ValueError(f"--executor: the node {os.uname().nodename} has no folder {root}")
+        if root not in sys.path:
+            sys.path.insert(0, root)
+        from utils.process_pool import run_in_child
+
+        return run_in_child(data)
+
+    def close_pools() -> None:
+        import sys
+
+        pools = getattr(sys.modules.get("utils.process_pool"), "POOLS", {})
+        while pools:
+            pools.popitem()[1].shutdown(wait=False)
+
+    return run_job, close_pools
+
+
+def run_in_child(data: bytes) -> Any:
+    """Does a job in the child process of this thread; returns the pickled result, or a Crashed."""
+    multiprocessing.current_process().daemon = False  # else a Dask worker may start no process
+    thread = threading.get_ident()
+    if thread not in POOLS:
+        POOLS[thread] = start_process_pool(1)
+    try:
+        return POOLS[thread].submit(run_pickled, data).result()
+    except BrokenProcessPool:
+        POOLS.pop(thread).shutdown()
+        return run_alone(run_pickled, data)
+
+
+def run_pickled(data: bytes) -> bytes:
+    folder, work, job = pickle.loads(data)
+    os.chdir(folder)  # of the command: paths may be relative
+    return pickle.dumps(work(job))

@@ -2,6 +2,7 @@
 
     python scripts/data/check_videos.py --config_path Y --out DIR [--section.key=value ...]
         [--frames all|ends] [--workers N] [--keep_damaged] [--network x3d]
+        [--executor processes|dask:ADDRESS] [--part I/N]
 
 `all` decodes every frame with the reader of the yaml. `ends` decodes the first, one in the middle
 and the last ones: it is several times as fast, and does not find damage elsewhere. For every list
@@ -11,11 +12,16 @@ they differ, and `labels.txt` is copied. An interrupted scan, even a killed one,
 command is run again; it reads a file again if the file has changed. The last line of stdout is one
 JSON object: videos, good, bad, kinds, lists, read (in this run), seconds.
 
+`--executor dask:ADDRESS` reads the videos on a Dask cluster. `--part I/N` reads part I of N, from 1
+to N, and writes no list. When all parts have ended, run the command without `--part`: it writes the
+lists, and reads what a part has left. Docs: docs/many_machines.md.
+
 Videos of the kind `damaged` can be decoded, but FFmpeg marks some of their frames as damaged. They
 are left out like all bad ones; with `--keep_damaged` they stay in the list, and are in
 `NAME.bad.tsv` as well.
 """
 
+import glob
 import json
 import os
 import sys
@@ -33,10 +39,11 @@ from utils.data.annotation_file import AnnotationFile, choose_output_names, iter
 from utils.files import report_write_errors, write_text
 from utils.messages import escape_control
 from utils.networks import Network
-from utils.process_pool import Crashed, run_all
+from utils.process_pool import PROCESSES, Crashed, Executor, Part, PartOption, run_all
 from utils.video.integrity import DAMAGED, GOOD, Finding, VideoJob, examine, make_job, table_row
 
 MAX_SHOWN = 5  # bad videos named on stderr
+JOURNAL = ".scan.jsonl"  # its end; that of a part has the number of the part behind
 
 
 class CheckedLine(NamedTuple):
@@ -54,6 +61,8 @@ def main(
     keep_damaged: bool = False,
     frames: Literal["all", "ends"] = "all",
     workers: Optional[cli.PositiveInt] = None,
+    executor: Executor = PROCESSES,
+    part: Optional[PartOption] = None,
 ) -> None:
     workers = workers or os.cpu_count() or 1
     start, files = time.monotonic(), network.dataset.list_annotation_files(cfg)
@@ -67,38 +76,56 @@ def main(
     with report_write_errors(out, "--out"):
         for file, target in zip(files, targets):
             target.parent.mkdir(parents=True, exist_ok=True)
-            lines, count = scan_list(file, cfg.data.reader, frames, workers, target)
+            settings = cfg.data.reader, frames
+            lines, count = scan_list(file, *settings, target, part, workers, executor)
+            read += count
+            if part:
+                continue
             write_results(target, lines, {GOOD, DAMAGED} if keep_damaged else {GOOD})
             copy_class_names(file.path, target)
             kinds.update(line.finding.kind for line in lines)
-            read += count
+    seconds = round(time.monotonic() - start, 1)
+    if part:
+        print(json.dumps({"part": str(part), "read": read, "seconds": seconds}))
+        return
     good = kinds.pop(GOOD, 0)
     bad = sum(kinds.values())
     result = {"videos": good + bad, "good": good, "bad": bad, "kinds": kinds}
-    lists, seconds = [str(target) for target in targets], round(time.monotonic() - start, 1)
+    lists = [str(target) for target in targets]
     print(json.dumps({**result, "lists": lists, "read": read, "seconds": seconds}))
 
 
 def scan_list(
-    file: AnnotationFile, reader: str, depth: str, workers: int, target: Path
+    file: AnnotationFile,
+    reader: str,
+    depth: str,
+    target: Path,
+    part: Optional[Part],
+    workers: int,
+    executor: str,
 ) -> tuple[list[CheckedLine], int]:
-    """All lines of a list, and the number of videos that were read now, not in an earlier run."""
+    """All lines of a list, and the number of videos that were read now, not in an earlier run.
+
+    With `part`, no lines: only its videos are read.
+    """
     findings, jobs, lines = {}, {}, list(iterate_lines(file))
-    journal = target.with_name(f"{target.name}.scan.jsonl")
-    earlier = read_journal(journal)
+    earlier = read_journals(target)
     for number, _, record in lines:
         if isinstance(record, str):
             findings[number] = Finding("bad line", record)
             continue
-        job = make_job(record, file, reader, depth)
+        jobs.setdefault(make_job(record, file, reader, depth), []).append(number)
+    unread = []
+    for job in part.select(jobs) if part else jobs:
         if (key := journal_key(job)) in earlier:
-            findings[number] = earlier[key]
+            findings.update(dict.fromkeys(jobs[job], earlier[key]))
         else:
-            jobs.setdefault(job, []).append(number)
+            unread.append(job)
+    journal = target.with_name(f"{target.name}{JOURNAL}{f'.{part.file_name}' if part else ''}")
     with open(journal, "a", encoding="utf-8", errors="surrogateescape") as notes:
         notes.write("\n")  # ends a line that a kill has cut
-        results = run_all(examine, jobs, workers)
-        for job, result in tqdm(results, file.path.name, len(jobs), disable=None):
+        results = run_all(examine, unread, workers, executor)
+        for job, result in tqdm(results, file.path.name, len(unread), disable=None):
             if isinstance(result, Crashed):
                 result = Finding("broken", str(result))
             notes.write(json.dumps([journal_key(job), result]) + "\n")
@@ -107,8 +134,9 @@ def scan_list(
     checked = [
         CheckedLine(number, text, getattr(record, "path", "") or text, findings[number])
         for number, text, record in lines
+        if not part
     ]
-    return checked, len(jobs)
+    return checked, len(unread)
 
 
 def journal_key(job: VideoJob) -> str:
@@ -120,10 +148,10 @@ def journal_key(job: VideoJob) -> str:
         return json.dumps([*job, None, None])
 
 
-def read_journal(path: Path) -> dict[str, Finding]:
-    """The findings of earlier runs; skips a line that a kill has cut."""
+def read_journals(target: Path) -> dict[str, Finding]:
+    """The findings of earlier runs and of all parts; skips a line that a kill has cut."""
     findings = {}
-    if path.is_file():
+    for path in sorted(target.parent.glob(f"{glob.escape(target.name)}{JOURNAL}*")):
         for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
             try:
                 key, finding = json.loads(line)

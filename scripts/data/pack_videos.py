@@ -2,7 +2,7 @@
 
     python scripts/data/pack_videos.py --config_path Y --out DIR [--section.key=value ...]
         [--codec video|jpeg] [--short_side 256] [--gop 12] [--quality Q] [--shards N]
-        [--bad DIR] [--workers N] [--network x3d]
+        [--bad DIR] [--workers N] [--executor processes|dask:ADDRESS] [--part I/N] [--network x3d]
     python scripts/data/pack_videos.py --config_path Y --out DIR --verify [--section.key=value ...]
 
 Then write `packed: DIR` under `data` in the yaml. `video`: H.264 with a key frame every `gop`
@@ -14,6 +14,10 @@ read are left out and listed in `bad.tsv`. With `--bad DIR`, the command does no
 that `check_videos.py --out DIR` found bad.
 
 An interrupted packing, even a killed one, continues when the command is run again, shard by shard.
+`--executor dask:ADDRESS` encodes on a Dask cluster. `--part I/N` writes part I of N of the shards,
+from 1 to N, and no index. When all parts have ended, run the command without `--part`: it writes
+the index, and the shards that a part has left. Docs: docs/many_machines.md.
+
 `--verify` compares every checksum; it decodes some videos and compares them with the originals. The
 last line of stdout is one JSON object: of packing videos, bad, shards, bytes, original_bytes, psnr
 (dB), packed (in this run), seconds; of `--verify` videos, compared, psnr.
@@ -35,6 +39,7 @@ from utils.data.annotation_file import choose_output_names
 from utils.data.packed.encoder import build_encode_options
 from utils.data.packed.reader import pack_folder
 from utils.networks import Network
+from utils.process_pool import PROCESSES, Executor, PartOption
 from utils.video.integrity import read_table
 
 
@@ -47,6 +52,8 @@ def main(
     shards: cli.NonNegativeInt = 0,
     bad: Optional[Path] = None,
     workers: Optional[cli.PositiveInt] = None,
+    executor: Executor = PROCESSES,
+    part: Optional[PartOption] = None,
     **encoding,
 ) -> None:
     # Imported here: worker processes import this file, and must not load MindSpore.
@@ -66,13 +73,15 @@ def main(
             folder, known_bad = pack_folder(out, file), read_bad_videos(bad, name)
             plans[folder] = plan_packing(file, folder, options, shards, known_bad)
         workers = workers or len(os.sched_getaffinity(0))
-        results = pack_lists(list(plans.values()), cfg.data.reader, workers)
-    values = np.concatenate([counts.pop("psnr") for counts in results])
+        results = pack_lists(list(plans.values()), cfg.data.reader, workers, executor, part)
+    values = np.concatenate([counts.pop("psnr", []) for counts in results])
     values = values[np.isfinite(values)]  # JPEG files that are kept have an infinite PSNR
     result = {key: sum(counts[key] for counts in results) for key in results[0]}
     if len(values):
         psnr = {"median": float(np.median(values)), "lowest": float(values.min())}
         result["psnr"] = {key: round(value, 1) for key, value in psnr.items()}
+    if part and not verify:
+        result["part"] = str(part)
     print(json.dumps({"out": str(out), **result, "seconds": round(time.monotonic() - start, 1)}))
 
 

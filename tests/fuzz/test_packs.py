@@ -74,7 +74,7 @@ def pack(request, tmp_path_factory) -> Pack:
     (root / "list.txt").write_text("".join(f"{k}.mp4 {k}\n" for k in range(3)))
     file, folder = AnnotationFile("list.txt", root / "list.txt", root, "video", 3), root / "packed"
     plan = plan_packing(file, folder / "list.txt", OPTIONS[request.param], 2, {})
-    pack_lists([plan], "auto", 1)
+    pack_lists([plan], "auto", 1, "processes")
     records = read_records(file, folder)
     frames = [read_frames(record, list(range(FRAMES))) for record in records]
     return Pack(file, folder, records, frames)

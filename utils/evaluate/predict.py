@@ -5,11 +5,13 @@ data set of the network. Frames and views are those of the network's evaluation.
 """
 
 import abc
+import contextlib
 import csv
 import json
+import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
@@ -20,8 +22,11 @@ from utils.data.class_names import find_class_names, read_class_names
 from utils.evaluate.scores import choose_clips_per_pass, get_device, video_scores
 from utils.files import open_replacement, report_write_errors, write_text
 from utils.messages import escape_control, format_line
+from utils.process_pool import Part
 from utils.video.reader import FrameSource, VideoError
 
+Job = tuple[str, str]  # a video, and the name of its files
+PART_FILE = "predictions.part-{}.jsonl"
 DEFAULT_FPS = 30.0  # of a video without a frame rate
 LONG_VIDEO, WINDOW = 30.0, 10.0  # seconds: a longer video is divided into windows
 TITLE_LENGTH = 60  # characters of a file's name in a title
@@ -245,25 +250,16 @@ class Predictor:
         self.folder, self.top, self.window, self.step = folder, top, window, step
 
     def run(self, videos: list[str]) -> dict:
-        """Raises ValueError if no video can be read; a broken one is a line on stderr."""
-        start, records, errors = time.monotonic(), [], []
-        with report_write_errors(self.folder, "--out"):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for video, name in zip(videos, make_file_names(videos)):
-                try:
-                    records.append(self.predict(video, name))
-                    print(format_table(records[-1]), flush=True)
-                except VideoError as error:
-                    errors.append(str(error))
-                    records.append({"video": video, "error": str(error)})
-                    if len(videos) > 1:
-                        print(f"error: {error}", file=sys.stderr)
-            if len(errors) == len(videos):
-                raise ValueError(errors[0] if len(errors) == 1 else "none of the videos was read")
-            lines = "".join(f"{json.dumps(record)}\n" for record in records)
-            write_text(self.folder / "predictions.jsonl", lines)
-        result = {"predictions": records, "failed": len(errors), "out": str(self.folder)}
-        return {**result, "seconds": round(time.monotonic() - start, 2)}
+        """`write_predictions` by this process."""
+        return write_predictions(videos, self.folder, self.run_jobs)
+
+    def run_jobs(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, dict]]:
+        """The record of each job; that of a broken video has an `error`."""
+        for job in jobs:
+            try:
+                yield job, self.predict(*job)
+            except VideoError as error:
+                yield job, {"video": job[0], "error": str(error)}
 
     def predict(self, video: str, name: str) -> dict:
         """The record of one video; writes its pictures and tables."""
@@ -322,6 +318,74 @@ class Predictor:
             (entry,) = ranking.get("joint") or ranking["top"]
             best.append({"start": round(start, 3), "end": round(end, 3), **entry})
         return {"csv": str(table), "timeline": str(plot), "windows": best}
+
+
+def write_predictions(
+    videos: list[str],
+    folder: Path,
+    run_jobs: Callable[[list[Job]], Iterator[tuple[Job, dict]]],
+    settings: str = "",
+    part: Optional[Part] = None,
+) -> dict:
+    """Prints and writes the records of the videos; returns the result of the command.
+
+    `run_jobs` yields (job, record) in any order. With `part`, its records go to a file of their
+    own. The records that such files hold for these `settings` and videos are not computed again,
+    and the files are removed when all are written. Raises ValueError if no video can be read; a
+    broken one is a line on stderr.
+    """
+    start, records, errors = time.monotonic(), [], []
+    with report_write_errors(folder, "--out"):
+        folder.mkdir(parents=True, exist_ok=True)
+        jobs = list(zip(videos, make_file_names(videos)))
+        keys = {job: job_key(settings, job) for job in (part.select(jobs) if part else jobs)}
+        earlier = read_part_files(folder)
+        ready = {job: earlier[key] for job, key in keys.items() if key in earlier}
+        results = run_jobs([job for job in keys if job not in ready])
+        file = part and folder / PART_FILE.format(part.file_name)
+        with open(file, "a") if file else contextlib.nullcontext() as notes:
+            if notes:
+                notes.write("\n")  # ends a line that a kill has cut
+            for job in keys:
+                while job not in ready:
+                    other, ready[other] = next(results)
+                    if notes:
+                        notes.write(f"{json.dumps([keys[other], ready[other]])}\n")
+                        notes.flush()
+                records.append(ready.pop(job))
+                if "error" not in records[-1]:
+                    print(format_table(records[-1]), flush=True)
+                    continue
+                errors.append(records[-1]["error"])
+                if len(videos) > 1:
+                    print(f"error: {errors[-1]}", file=sys.stderr)
+        end = {"failed": len(errors), "out": str(folder)}
+        end["seconds"] = round(time.monotonic() - start, 2)
+        if part:
+            return {"part": str(part), "videos": len(records), **end}
+        if len(errors) == len(videos):
+            raise ValueError(errors[0] if len(errors) == 1 else "none of the videos was read")
+        lines = "".join(f"{json.dumps(record)}\n" for record in records)
+        write_text(folder / "predictions.jsonl", lines)
+        for file in folder.glob(PART_FILE.format("*")):
+            file.unlink()
+    return {"predictions": records, **end}
+
+
+def job_key(settings: str, job: Job) -> str:
+    """The settings, the job, and size and time of the video: a record is valid for one key."""
+    stat = os.stat(job[0])
+    return json.dumps([settings, *job, stat.st_size, stat.st_mtime_ns])
+
+
+def read_part_files(folder: Path) -> dict[str, dict]:
+    """{key: record}; skips a line that a kill has cut."""
+    records = {}
+    for path in sorted(folder.glob(PART_FILE.format("*"))):
+        for line in path.read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                key, records[key] = json.loads(line)
+    return records
 
 
 def make_file_names(videos: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from utils.files import lock_folder
 from utils.messages import escape_control
 
 
@@ -22,3 +23,14 @@ from utils.messages import escape_control
 def test_control_characters_are_escaped_and_letters_are_kept(text, shown):
     assert escape_control(text) == shown
     shown.encode("utf-8")
+
+
+def test_a_shared_lock_excludes_only_the_other_kind(tmp_path):
+    shared = [lock_folder(tmp_path, shared=True) for _ in range(2)]
+    assert None not in shared
+    assert lock_folder(tmp_path) is None
+    for lock in shared:
+        lock.close()
+    with lock_folder(tmp_path):
+        assert lock_folder(tmp_path, shared=True) is None
+        assert lock_folder(tmp_path, ".lock.1-of-2") is not None

@@ -15,7 +15,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple, Union
+from typing import IO, NamedTuple, Optional, Union
 
 import numpy as np
 from tqdm import tqdm
@@ -39,7 +39,7 @@ from utils.data.packed.shard_writer import (
     sync_file,
 )
 from utils.files import lock_folder, report_write_errors, write_text
-from utils.process_pool import Crashed, run_all
+from utils.process_pool import Crashed, Part, run_all
 from utils.video.integrity import Finding, make_job, table_row
 
 LIST_SETTINGS = ("root", "source", "num_classes", "image_tmpl", "flow")  # how lines are read
@@ -122,26 +122,36 @@ def choose_shard_count(videos: int) -> int:
     return SHARD_MULTIPLE * -(-videos // (SHARD_MULTIPLE * MAX_SHARD_VIDEOS))
 
 
-def pack_lists(plans: list[PackPlan], reader: str, workers: int) -> list[dict]:
+def pack_lists(
+    plans: list[PackPlan], reader: str, workers: int, executor: str, part: Optional[Part] = None
+) -> list[dict]:
     """Packs all shards that are not complete; returns the counts of each list.
 
-    `packed` counts the videos of this run, the other counts are those of the whole pack.
+    `packed` counts the videos of this run, the other counts are those of the whole pack. With
+    `part`, packs only its shards, and the counts are `shards` and `packed` of this run.
     """
     locks = []  # held until the end, so that no other process writes into these folders
     for plan in plans:
         with report_write_errors(plan.folder, "--out"):
-            locks.append(start_packing(plan))
+            locks += start_packing(plan, part)
     shards = [plan.assign_shards() for plan in plans]
     missing = [
-        {name: lines for name, lines in own.items() if not is_complete(plan, name)}
+        {
+            name: own[name]
+            for name in (part.select(own) if part else own)
+            if not is_complete(plan, name)
+        }
         for plan, own in zip(plans, shards)
     ]
-    pack_shards(plans, missing, reader, workers)
+    pack_shards(plans, missing, reader, workers, executor)
     results = []
     for plan, own, written in zip(plans, shards, missing):
+        packed = sum(map(len, written.values()))
+        if part:
+            results.append({"shards": len(written), "packed": packed})
+            continue
         with report_write_errors(plan.folder, "--out"):
             shutil.rmtree(plan.folder / UNFINISHED, ignore_errors=True)
-            packed = sum(map(len, written.values()))
             results.append({**finish_packing(plan, list(own)), "packed": packed})
     return results
 
@@ -155,10 +165,11 @@ def is_complete(plan: PackPlan, name: str) -> bool:
     )
 
 
-def start_packing(plan: PackPlan) -> IO:
-    """Locks the folder and writes settings.json; returns the lock.
+def start_packing(plan: PackPlan, part: Optional[Part]) -> list[IO]:
+    """Locks the folder and writes settings.json; returns the locks.
 
-    Raises ValueError if the folder is lock_folder or was started with other settings.
+    Parts may lock it together. Raises ValueError if the folder is locked or was started with other
+    settings.
     """
     settings = {
         **plan.options._asdict(),
@@ -170,8 +181,12 @@ def start_packing(plan: PackPlan) -> IO:
         repr(sorted(plan.known_bad)).encode("utf-8", "replace")
     ).hexdigest()
     plan.folder.mkdir(parents=True, exist_ok=True)
-    lock = lock_folder(plan.folder)
-    if lock is None:
+    locks = [lock_folder(plan.folder, shared=part is not None)]
+    drafts = plan.folder / UNFINISHED
+    if part:
+        drafts.mkdir(exist_ok=True)
+        locks.append(lock_folder(drafts, f".lock.{part.file_name}"))
+    if None in locks:
         raise ValueError(f"--out: {plan.folder} is being packed by another process")
     path = plan.folder / "settings.json"
     if path.is_file():
@@ -181,9 +196,14 @@ def start_packing(plan: PackPlan) -> IO:
                     f"--out: {plan.folder} was begun with another {key} ({value}, now "
                     f"{settings[key]}); remove the folder or choose another"
                 )
-    shutil.rmtree(plan.folder / UNFINISHED, ignore_errors=True)
-    write_text(path, json.dumps(settings))
-    return lock
+    if part:  # others may write it at the same time
+        draft = drafts / f"settings.{part.file_name}.json"
+        write_text(draft, json.dumps(settings))
+        os.replace(draft, path)
+    else:
+        shutil.rmtree(drafts, ignore_errors=True)
+        write_text(path, json.dumps(settings))
+    return locks
 
 
 def read_settings(path: Path) -> dict:
@@ -200,7 +220,11 @@ def read_settings(path: Path) -> dict:
 
 
 def pack_shards(
-    plans: list[PackPlan], missing: list[dict[str, list[int]]], reader: str, workers: int
+    plans: list[PackPlan],
+    missing: list[dict[str, list[int]]],
+    reader: str,
+    workers: int,
+    executor: str,
 ) -> None:
     """Encodes videos in parallel; writes a shard as soon as its last video is encoded."""
     jobs = [
@@ -212,7 +236,7 @@ def pack_shards(
     spools: dict[tuple, Spool] = {}
     records = [[line for line in plan.lines if isinstance(line, Record)] for plan in plans]
     pages = [choose_page_size(map(original_bytes, own)) for own in records]
-    results = run_all(pack_video, jobs, workers)
+    results = run_all(pack_video, jobs, workers, executor)
     for ((which, name, line), *_), result in tqdm(results, "packing", len(jobs), disable=None):
         plan, lines = plans[which], missing[which][name]
         with report_write_errors(plan.folder, "--out"):

@@ -1,0 +1,56 @@
+"""A Dask cluster on this host, started by the commands of docs/many_machines.md."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+
+class DaskCluster(NamedTuple):
+    """A scheduler and two workers of two threads; a nanny starts a worker again that has ended."""
+
+    executor: str
+    scheduler: subprocess.Popen
+    nannies: list[subprocess.Popen]
+
+    def kill_worker(self) -> None:
+        """Kills the process of one worker, not its nanny."""
+        children = psutil.Process(self.nannies[0].pid).children()
+        (worker,) = [child for child in children if "resource_tracker" not in str(child.cmdline())]
+        worker.kill()
+
+
+@contextmanager
+def start_dask_cluster(folder: Path, **variables: str) -> Iterator[DaskCluster]:
+    """Starts it in `folder`, from which the workers cannot import the checkout."""
+    environment = {**os.environ, "PYTHONPATH": "", **variables}
+    dask, host = [sys.executable, "-m", "dask"], ["--no-dashboard", "--host", "127.0.0.1"]
+    file = folder / "scheduler.json"
+    scheduler = ["scheduler", "--port", "0", "--scheduler-file", str(file)]
+    scheduler += ["--dashboard-address", "127.0.0.1:0"]
+    worker = ["worker", "--scheduler-file", str(file), "--nthreads", "2"]
+    worker += ["--local-directory", str(folder), "--death-timeout", "30"]
+    with open(folder / "dask.log", "w") as log:
+        options = {"cwd": folder, "env": environment, "stdout": log, "stderr": log}
+        processes = [
+            subprocess.Popen([*dask, *command, *host], **options)
+            for command in (scheduler, worker, worker)
+        ]
+        try:
+            deadline = time.monotonic() + 60
+            while not file.exists() or not file.read_text():
+                assert time.monotonic() < deadline, (folder / "dask.log").read_text()
+                time.sleep(0.1)
+            address = json.loads(file.read_text())["address"]
+            yield DaskCluster(f"dask:{address}", processes[0], processes[1:])
+        finally:
+            for process in reversed(processes):
+                process.terminate()
+                process.wait(60)

@@ -1,0 +1,200 @@
+"""Checks, packs and predictions on a Dask cluster and in parts equal those of one host."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.dask_cluster import start_dask_cluster
+from tests.helpers import assert_one_line_error, read_result, run_json, run_script, start_script
+from tests.numbered_videos import write_numbered_video
+from tsm.config import Config
+from tsm.model import build_network
+from utils import runtime
+from utils.config import ROOT, load_config
+from utils.weights import checkpoint
+
+CHECK, PACK = "scripts/data/check_videos.py", "scripts/data/pack_videos.py"
+PREDICT = "scripts/predict.py"
+VIDEOS = 48
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    pytest.importorskip("distributed")
+    with start_dask_cluster(tmp_path_factory.mktemp("dask")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    """Two lists of videos, of which some are damaged, missing, or listed twice."""
+    folder = tmp_path_factory.mktemp("videos")
+    write_numbered_video(folder / "0.mp4", 60, 128, 128, 25)
+    for number in range(1, VIDEOS):
+        os.link(folder / "0.mp4", folder / f"{number}.mp4")
+    for number in (7, 30):
+        os.unlink(folder / f"{number}.mp4")
+    (folder / "7.mp4").write_bytes((folder / "0.mp4").read_bytes()[:1000])
+    lines = [f"{number}.mp4 {number % 8}\n" for number in range(VIDEOS)]
+    (folder / "train.txt").write_text("".join(lines) + "3.mp4 1\nno label\n")
+    (folder / "test.txt").write_text("".join(lines[:9]))
+    return folder
+
+
+def build_arguments(root: Path, out: Path) -> list:
+    yaml = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
+    return [f"--config_path={yaml}", f"--data.root={root}", f"--out={out}", "--workers=2"]
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """All files except journals, whose lines are in the order of completion, and locks."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and ".scan.jsonl" not in path.name and path.name != ".lock"
+    }
+
+
+def drop(result: dict, *keys: str) -> dict:
+    """The result of a command without what differs between two calls."""
+    return {key: result[key] for key in result if key not in ("seconds", "lists", "out", *keys)}
+
+
+@pytest.fixture(scope="module")
+def checked(root, tmp_path_factory) -> tuple[dict, dict]:
+    out = tmp_path_factory.mktemp("checked")
+    return run_json(CHECK, *build_arguments(root, out)), read_files(out)
+
+
+@pytest.fixture(scope="module")
+def packed(root, tmp_path_factory) -> tuple[dict, dict]:
+    out = tmp_path_factory.mktemp("packed")
+    return run_json(PACK, *build_arguments(root, out), "--shards=6"), read_files(out)
+
+
+def run_and_kill_worker(cluster, file: Path, script: str, *arguments):
+    """Runs a script on the cluster; kills a Dask worker when `file`, a pattern, has content."""
+    process = start_script(script, *arguments, f"--executor={cluster.executor}")
+    deadline = time.monotonic() + 300
+    while not any(path.stat().st_size > 1 for path in file.parent.glob(file.name)):
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    cluster.kill_worker()
+    assert process.poll() is None, "it ended before a worker was killed"
+    output, errors = process.communicate(timeout=300)
+    return subprocess.CompletedProcess(script, process.returncode, output, errors)
+
+
+def test_a_check_on_a_cluster_that_loses_a_worker_equals_one_host(cluster, root, checked, tmp_path):
+    journal, arguments = tmp_path / "train.txt.scan.jsonl", build_arguments(root, tmp_path)
+    result = read_result(run_and_kill_worker(cluster, journal, CHECK, *arguments))
+    assert drop(result) == drop(checked[0])
+    assert result["kinds"] == {"truncated": 2, "missing": 1, "bad line": 1}
+    assert read_files(tmp_path) == checked[1]
+
+
+def test_a_pack_on_a_cluster_that_loses_a_worker_equals_one_host(cluster, root, packed, tmp_path):
+    arguments = [*build_arguments(root, tmp_path), "--shards=6"]
+    note = tmp_path / "train.txt" / "*.mindrecord.json"
+    result = read_result(run_and_kill_worker(cluster, note, PACK, *arguments))
+    assert drop(result) == drop(packed[0])
+    assert result["packed"] == VIDEOS + 1 + 9
+    assert read_files(tmp_path) == packed[1]
+
+
+def test_a_check_in_parts_equals_one_host(root, checked, tmp_path):
+    """The command without --part joins them and reads what a part has left."""
+    arguments, read = build_arguments(root, tmp_path), []
+    for part in ("1/3", "3/3", "3/3"):
+        result = run_json(CHECK, *arguments, f"--part={part}")
+        assert result["part"] == part
+        read.append(result["read"])
+    assert read == [16 + 3, 16 + 3, 0]
+    assert not (tmp_path / "train.txt").exists()
+    result = run_json(CHECK, *arguments)
+    assert result["read"] == 16 + 3
+    assert drop(result, "read") == drop(checked[0], "read")
+    assert read_files(tmp_path) == checked[1]
+
+
+def test_parts_that_pack_at_the_same_time_equal_one_host(root, packed, tmp_path):
+    """One of them is killed: the command without --part writes its shards."""
+    arguments = [*build_arguments(root, tmp_path), "--shards=6"]
+    processes = [start_script(PACK, *arguments, f"--part={part}/3") for part in (1, 2, 3)]
+    folder, deadline = tmp_path / "train.txt", time.monotonic() + 120
+    while not list(folder.glob("unfinished/shard-00001-*.spool")):  # of part 2
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    processes[1].send_signal(signal.SIGKILL)
+    for process, part in zip(processes, ("1/3", "2/3", "3/3")):
+        output, errors = process.communicate(timeout=300)
+        if part != "2/3":
+            assert process.returncode == 0, errors
+            result = json.loads(output.splitlines()[-1])
+            assert (result["part"], result["shards"]) == (part, 4)
+    assert not (folder / "pack.json").exists()
+    result = run_json(PACK, *arguments)
+    assert 0 < result["packed"] < packed[0]["packed"]
+    assert drop(result, "packed") == drop(packed[0], "packed")
+    assert read_files(tmp_path) == packed[1]
+
+
+def test_wrong_options_are_one_line(root, tmp_path):
+    arguments = build_arguments(root, tmp_path)
+    message = "--part: must be I/N, with I from 1 to N"
+    assert_one_line_error(run_script(CHECK, *arguments, "--part=0/3"), message)
+    message = "--executor: must be processes or dask:ADDRESS"
+    assert_one_line_error(run_script(PACK, *arguments, "--executor=ray:host"), message)
+
+
+@pytest.fixture(scope="module")
+def predict_arguments(tiny_args, tmp_path_factory) -> list:
+    """A command that predicts videos, of which one is broken, with random weights."""
+    folder = tmp_path_factory.mktemp("predict")
+    cfg = load_config(Config, Path(tiny_args[1]), [word[2:] for word in tiny_args[2:]])
+    runtime.start(cfg.run)
+    checkpoint.save(
+        folder / "net.ckpt", checkpoint.weights_of(build_network(**cfg.model_arguments()))
+    )
+    write_numbered_video(folder / "0.mp4", 60, 64, 64, 25)
+    for number in range(1, VIDEOS):
+        os.link(folder / "0.mp4", folder / f"{number}.mp4")
+    os.unlink(folder / "5.mp4")
+    (folder / "5.mp4").write_bytes(b"no video")
+    videos = [str(folder / f"{number}.mp4") for number in range(VIDEOS)]
+    return [*tiny_args, "--checkpoint_path", folder / "net.ckpt", *videos]
+
+
+def read_prediction(done, folder: Path) -> tuple[dict, list[str], dict[str, bytes]]:
+    """The result, the other lines of stdout and the files of a prediction with a broken video."""
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count("error: ") == 1
+    *table, last = done.stdout.splitlines()
+    return drop(json.loads(last)), table, read_files(folder)
+
+
+@pytest.mark.slow
+def test_predictions_on_a_cluster_and_in_parts_equal_one_host(cluster, predict_arguments, tmp_path):
+    """All in the same folder, because the result names its files."""
+    out = tmp_path / "out"
+    arguments = [*predict_arguments, f"--out={out}"]
+    expected = read_prediction(run_script(PREDICT, *arguments), out)
+    assert len(expected[0]["predictions"]) == VIDEOS
+    assert len(expected[2]) == VIDEOS - 1 + 1
+    shutil.rmtree(out)
+    done = run_and_kill_worker(cluster, out / "*.png", PREDICT, *arguments)
+    assert read_prediction(done, out) == expected
+    shutil.rmtree(out)
+    result = run_json(PREDICT, *arguments, "--part=1/2")
+    assert drop(result) == {"part": "1/2", "videos": VIDEOS / 2, "failed": 0}
+    part = out / "predictions.part-1-of-2.jsonl"
+    assert part.read_text().count("top") == VIDEOS / 2
+    assert read_prediction(run_script(PREDICT, *arguments), out) == expected
+    assert not part.exists()

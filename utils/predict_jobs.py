@@ -1,0 +1,67 @@
+"""Predictions as jobs of a Dask cluster: each process of a worker loads the network once."""
+
+import functools
+import hashlib
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+from tqdm import tqdm
+
+from utils import runtime
+from utils.evaluate.predict import Job, Predictor, assign_class_names
+from utils.export import inference
+from utils.networks import find_network
+from utils.process_pool import Crashed, run_all
+
+
+class PredictSettings(NamedTuple):
+    """The options of scripts/predict.py for the network `network` with the settings `cfg`."""
+
+    network: str
+    cfg: Any
+    checkpoint_path: str
+    labels: str
+    folder: Path
+    top: int
+    window: Optional[float]
+    step: Optional[float]
+
+    def build_predictor(self) -> Predictor:
+        network, cfg = find_network(self.network), self.cfg
+        heads = network.predict.build_heads(cfg)
+        assign_class_names(heads, self.labels)
+        start = functools.cache(lambda: runtime.start(cfg.run))
+        net = inference.load_network(network, cfg, self.checkpoint_path, start)
+        rest = (self.folder, self.top, self.window, self.step)
+        return Predictor(net, heads, lambda path: network.predict.open_source(path, cfg), *rest)
+
+    def compute_digest(self) -> str:
+        """Changes with every setting, and with the size or time of the files that they name."""
+        stats = [os.stat(path) for path in (self.checkpoint_path, self.labels) if path]
+        files = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
+        return hashlib.sha256(repr((self, files)).encode()).hexdigest()
+
+
+def run_on_cluster(
+    settings: PredictSettings, executor: str, jobs: list[Job]
+) -> Iterator[tuple[Job, dict]]:
+    """`Predictor.run_jobs` by an executor of `run_all`; a crashed job is a broken video."""
+    data = pickle.dumps(settings)
+    results = run_all(predict_video, [(data, job) for job in jobs], 1, executor)
+    for (_, job), result in tqdm(results, "predicting", len(jobs), disable=None):
+        crashed = isinstance(result, Crashed)
+        yield job, {"video": job[0], "error": f"{job[0]}: {result}"} if crashed else result
+
+
+def predict_video(task: tuple[bytes, Job]) -> dict:
+    data, job = task
+    ((_, record),) = load_predictor(data).run_jobs([job])
+    return record
+
+
+@functools.lru_cache(1)
+def load_predictor(data: bytes) -> Predictor:
+    return pickle.loads(data).build_predictor()

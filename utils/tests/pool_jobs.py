@@ -1,0 +1,30 @@
+"""Jobs for the tests of utils/process_pool.py."""
+
+import os
+import signal
+import time
+
+FATAL = 5
+
+
+def crash_or_square(number: int) -> int:
+    """Ends its process with a segmentation fault for the number FATAL."""
+    time.sleep(0.02)
+    if number == FATAL:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return number**2
+
+
+def kill_dask_worker(job: tuple[int, int]) -> int:
+    """Kills the process that started this one, but not the process `client`."""
+    number, client = job
+    if number == 3 and os.getppid() != client:
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(10)
+    return number
+
+
+def refuse_three(number: int) -> int:
+    if number == 3:
+        raise ValueError("three is refused")
+    return number

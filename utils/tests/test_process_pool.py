@@ -1,0 +1,105 @@
+"""Jobs give the same results on the processes of this host and on a Dask cluster, or in parts."""
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+
+import psutil
+import pytest
+
+from tests.dask_cluster import start_dask_cluster
+from utils import process_pool
+from utils.messages import Failed
+from utils.process_pool import Crashed, Part, parse_executor, parse_part, run_all
+from utils.tests.pool_jobs import FATAL, crash_or_square, kill_dask_worker, refuse_three
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    pytest.importorskip("distributed")
+    with start_dask_cluster(tmp_path_factory.mktemp("dask")) as cluster:
+        yield cluster
+
+
+def test_dask_gives_the_results_of_processes_though_jobs_crash_and_a_worker_is_killed(cluster):
+    expected = dict(run_all(crash_or_square, range(60), 2))
+    results = {}
+    for job, result in run_all(crash_or_square, range(60), 2, cluster.executor):
+        assert job not in results
+        results[job] = result
+        if len(results) == 15:
+            cluster.kill_worker()
+    assert {job for job in results if isinstance(results[job], Crashed)} == {FATAL}
+    assert {job: str(result) for job, result in results.items()} == {
+        job: str(result) for job, result in expected.items()
+    }
+    deadline = time.monotonic() + 20
+    while [count_processes(nanny.pid) for nanny in cluster.nannies] != [1, 1]:
+        assert time.monotonic() < deadline, "processes of jobs are left"
+        time.sleep(0.1)
+
+
+def count_processes(nanny: int) -> int:
+    """The Dask worker of a nanny, and the processes of its jobs."""
+    count = 0
+    for process in psutil.Process(nanny).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            count += "--multiprocessing-fork" in process.cmdline()
+    return count
+
+
+def test_an_error_of_a_job_is_raised_here(cluster):
+    with pytest.raises(ValueError, match="three is refused"):
+        dict(run_all(refuse_three, range(9), 2, cluster.executor))
+    assert dict(run_all(refuse_three, range(3), 2, cluster.executor)) == {0: 0, 1: 1, 2: 2}
+
+
+def test_a_job_that_kills_dask_workers_ends_at_last(tmp_path):
+    """Dask gives it up after some workers; then it runs alone on this host."""
+    pytest.importorskip("distributed")
+    limit = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1"}
+    jobs = [(number, os.getpid()) for number in range(8)]
+    with start_dask_cluster(tmp_path, **limit) as cluster:
+        results = dict(run_all(kill_dask_worker, jobs, 2, cluster.executor))
+    assert results == {job: job[0] for job in jobs}
+    assert "marked as failed because 2 workers died" in (tmp_path / "dask.log").read_text()
+
+
+def test_a_missing_package_or_scheduler_is_a_user_error(monkeypatch):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(process_pool, "CONNECT_TIMEOUT", 1)
+    with pytest.raises(ValueError, match="--executor: no Dask scheduler at nowhere:1"):
+        dict(run_all(refuse_three, range(2), 2, "dask:nowhere:1"))
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(ValueError, match=r"--executor dask needs .*pip install '\.\[cluster\]'"):
+        dict(run_all(refuse_three, range(2), 2, "dask:nowhere:1"))
+
+
+@pytest.mark.parametrize("text", ["0/4", "5/4", "1", "a/b", "1/0", "-1/4", ""])
+def test_a_part_that_does_not_exist_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="I from 1 to N"):
+        parse_part(text)
+
+
+def test_parts_hold_every_job_once():
+    parts = [Part(number, 3).select(range(10)) for number in (1, 2, 3)]
+    assert parts == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
+    assert parse_part("2/3") == Part(2, 3)
+
+
+@pytest.mark.parametrize("text", ["threads", "dask", "dask:"])
+def test_an_unknown_executor_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="processes or dask:ADDRESS"):
+        parse_executor(text)
+
+
+def test_the_end_of_the_scheduler_is_one_line(tmp_path):
+    pytest.importorskip("distributed")
+    with start_dask_cluster(tmp_path) as cluster:
+        results = run_all(crash_or_square, range(100, 2000), 2, cluster.executor)
+        next(results)
+        cluster.scheduler.kill()
+        with pytest.raises(Failed, match=r"the Dask scheduler at tcp:.* has ended; run this again"):
+            dict(results)
