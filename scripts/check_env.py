@@ -43,7 +43,6 @@ PYTHON = (3, 9), (3, 12)
 OTHERS = ("pillow", "psutil", "pyyaml", "scipy", "tqdm", "matplotlib", "onnx")
 # Packages of single commands: pip install '.[NAME]' gets them.
 EXTRAS = {
-    "onnxruntime": ("onnxruntime",),
     "tensorboard": ("tensorboardX",),
     "cluster": ("distributed",),
 }

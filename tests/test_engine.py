@@ -1,8 +1,10 @@
 """OpenVINO and ONNX Runtime: the scores of MindSpore, the cache, the choice, and bad files."""
 
+import os
 import shutil
 import subprocess
 import sys
+import time
 import types
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from mindspore import Tensor
 
 from tests.helpers import read_result, run_json, run_script
 from tests.test_export import MVIT, TOYS, build_toy, export_toy, load_toy_config
+from utils import runtime
 from utils.config import ROOT, Run
 from utils.evaluate.scores import video_scores
 from utils.export import engine, engine_cache, inference
@@ -126,8 +129,9 @@ def test_a_checkpoint_is_exported_once(opened, cache, log_messages):
     expected = first.load("O0")(Tensor(clips)).asnumpy()
     scores = first(clips)
     assert np.abs(scores - expected).max() <= 1e-5 * np.ptp(expected)
-    assert log_messages[0].startswith("exporting the network for OpenVINO")
+    assert log_messages[0].startswith("exporting the network for openvino and onnxruntime")
     (file,) = cache.glob("*.onnx")
+    assert first.engine == file.with_suffix(".engine").read_text()
     assert file.name.endswith("-2x2x3x32x32.onnx")
     loads = opened.loads
     again = opened.build("run.engine=onnxruntime")(clips)
@@ -135,6 +139,37 @@ def test_a_checkpoint_is_exported_once(opened, cache, log_messages):
     assert np.abs(again - expected).max() <= 1e-5 * np.ptp(expected)
     opened.build()(clips[:1])
     assert len([*cache.glob("*.onnx")]) == 2, "another shape is another file"
+
+
+@pytest.mark.parametrize("fastest", ENGINES)
+def test_auto_takes_the_engine_that_was_faster(fastest, opened, cache, monkeypatch):
+    def open_slowly(path, shape, threads):
+        def run(clips):
+            time.sleep(0.05)
+            return np.zeros((len(clips), 8), np.float32)
+
+        return run
+
+    def open_quickly(path, shape, threads):
+        return lambda clips: np.ones((len(clips), 8), np.float32)
+
+    for name in ENGINES:
+        monkeypatch.setitem(engine.OPEN, name, open_quickly if name == fastest else open_slowly)
+    net = opened.build()
+    monkeypatch.setattr(net, "export", lambda file, shape: file.touch())
+    assert net(make_clips(1, 2, 3, 32, 32)).all()
+    assert net.engine == fastest
+
+
+def test_openvino_does_not_see_the_cap_of_the_instruction_set(monkeypatch):
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    monkeypatch.delenv("ZOO_CAPPED_BY", raising=False)
+    with runtime.uncapped_instruction_set():
+        assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX2", "set by the user"
+    monkeypatch.setenv("ZOO_CAPPED_BY", str(os.getpid()))
+    with runtime.uncapped_instruction_set():
+        assert "ONEDNN_MAX_CPU_ISA" not in os.environ
+    assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX2"
 
 
 def test_a_damaged_file_in_the_cache_is_exported_again(opened, cache):
@@ -182,10 +217,13 @@ def test_mindspore_computes_a_network_that_cannot_be_exported(opened, monkeypatc
 
 def test_only_the_last_used_files_stay_in_the_cache(tmp_path):
     for k in range(5):
-        (tmp_path / f"{k}.onnx").touch()
+        for suffix in ("onnx", "engine"):
+            (tmp_path / f"{k}.{suffix}").touch()
         subprocess.run(["touch", "-d", f"2020-01-0{k + 1}", tmp_path / f"{k}.onnx"], check=True)
     engine_cache.delete_old_files(tmp_path, 2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["3.onnx", "4.onnx"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "3.engine", "3.onnx", "4.engine", "4.onnx",
+    ]  # fmt: skip
 
 
 def test_metrics_of_an_evaluation_are_the_same(tiny_args, tiny_ckpt, files, tmp_path):

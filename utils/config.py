@@ -141,8 +141,8 @@ class Run:
     # GPU. Faster; false is IEEE float32, which comparisons with published numbers need.
     tf32: bool = True
     # What computes the network in an evaluation, a prediction and their benchmark: MindSpore, or on
-    # a CPU OpenVINO or ONNX Runtime, in float32. auto: the first of OpenVINO, ONNX Runtime and
-    # MindSpore that is installed and can; MindSpore on other devices.
+    # a CPU OpenVINO or ONNX Runtime, in float32. auto: on a CPU the faster of OpenVINO
+    # and ONNX Runtime, if one is installed and can; else MindSpore.
     engine: Literal["auto", "mindspore", "openvino", "onnxruntime"] = "auto"
     # Ascend operators: compile each shape when it first runs (online), or use CANN's binaries
     # (prebuilt); auto is MindSpore's choice.

@@ -13,6 +13,8 @@ from pathlib import Path
 from utils.config import Run
 from utils.cpu_cores import choose_dispatch_threads, count_cores
 
+CAP = "ONEDNN_MAX_CPU_ISA"
+CAPPED_BY = "ZOO_CAPPED_BY"  # the process that has set the cap
 DRY_RUN = "ZOO_DRY_RUN_CHIP"  # set by utils.simulation.dry_run
 
 
@@ -126,8 +128,23 @@ def cap_instruction_set() -> None:
     Fifty times faster. It must run before the first kernel. A variable that is set has precedence.
     """
     with contextlib.suppress(OSError):
-        if "avx512f" in Path("/proc/cpuinfo").read_text():
-            os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
+        if "avx512f" in Path("/proc/cpuinfo").read_text() and CAP not in os.environ:
+            os.environ.update({CAP: "AVX2", CAPPED_BY: str(os.getpid())})
+
+
+@contextlib.contextmanager
+def uncapped_instruction_set() -> Iterator[None]:
+    """Hides the cap from another oneDNN, that of OpenVINO, while it compiles a network.
+
+    Its convolutions are faster with AVX-512. MindSpore reads the cap at its first kernel.
+    """
+    is_own = os.environ.get(CAPPED_BY) == str(os.getpid())
+    cap = os.environ.pop(CAP, None) if is_own else None
+    try:
+        yield
+    finally:
+        if cap is not None:
+            os.environ[CAP] = cap
 
 
 def release_memory() -> None:

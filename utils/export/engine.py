@@ -5,6 +5,7 @@ MindSpore is imported only for a file that takes normalised clips.
 
 import os
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Callable, Union
@@ -14,13 +15,15 @@ import numpy as np
 from utils.config import Run
 from utils.data.loader import count_workers
 from utils.export.exported_file import check_contents, shorten_error, warn_without_checksum
+from utils.runtime import uncapped_instruction_set
 
 ENGINES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}  # the preferred one first
+TIMINGS = 4  # passes of each engine; the first also prepares kernels
 Session = Callable[[np.ndarray], np.ndarray]  # clips to scores
 
 
 def choose_engine(run: Run) -> str:
-    """The engine for `run.engine`: openvino, onnxruntime or mindspore.
+    """The engine for `run.engine`: openvino, onnxruntime or mindspore; for auto the preferred one.
 
     Raises ValueError for one that is not installed, or that cannot use `run.device`.
     """
@@ -54,7 +57,9 @@ def open_openvino(path: Path, shape: tuple[int, ...], threads: int) -> Session:
     settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": str(threads)}
     # A thread that is bound to a core would wait there for the threads that decode videos.
     settings.update(PERFORMANCE_HINT="LATENCY", ENABLE_CPU_PINNING="NO")
-    request = core.compile_model(model, "CPU", settings).create_infer_request()
+    with uncapped_instruction_set():
+        request = core.compile_model(model, "CPU", settings).create_infer_request()
+        request.infer([np.zeros(shape, np.uint8)])
     return lambda clips: np.array(request.infer([clips])[0])
 
 
@@ -76,6 +81,18 @@ def open_onnxruntime(path: Path, shape: tuple[int, ...], threads: int) -> Sessio
 
 
 OPEN = {"openvino": open_openvino, "onnxruntime": open_onnxruntime}
+
+
+def find_fastest(path: Path, shape: tuple[int, ...]) -> str:
+    """The installed engine that computes clips of this shape fastest: by its best pass."""
+    sessions = {name: OPEN[name](path, shape, count_workers("auto")) for name in list_engines()}
+    clips, seconds = np.zeros(shape, np.uint8), dict.fromkeys(sessions, float("inf"))
+    for _ in range(TIMINGS if len(sessions) > 1 else 0):
+        for name, session in sessions.items():
+            start = time.monotonic()
+            session(clips)
+            seconds[name] = min(seconds[name], time.monotonic() - start)
+    return min(seconds, key=seconds.__getitem__)
 
 
 class OnnxNetwork:

@@ -1,7 +1,8 @@
 """Checkpoints run by OpenVINO or ONNX Runtime: exported once, into a cache.
 
 The cache is `.cache/onnx` of the checkout. The name of a file is a checksum of the weights, the
-settings of the network and the code that exports it, and the shape of the clips.
+settings of the network and the code that exports it, and the shape of the clips. A file of the same
+name with the suffix `.engine` has the name of the engine that is faster with it on this machine.
 """
 
 import fcntl
@@ -15,8 +16,8 @@ from typing import Any, Callable
 import numpy as np
 
 from utils.config import ROOT, get_base_folder
-from utils.export.engine import ENGINES, OnnxNetwork
-from utils.files import report_write_errors
+from utils.export.engine import ENGINES, OnnxNetwork, find_fastest, list_engines
+from utils.files import report_write_errors, write_text
 from utils.log import log
 from utils.weights.model_checksum import check_checksum
 
@@ -28,7 +29,8 @@ class CachedNetwork:
     """The network of a checkpoint, computed by an engine in float32.
 
     Called with uint8 clips (N, ...), as an OnnxNetwork. The first call with a shape opens its file
-    in the cache, or exports it. If that fails, run.engine auto lets MindSpore compute the network.
+    in the cache, or exports it. `run.engine` auto takes the engine that was faster when the file
+    was exported; if that failed, MindSpore computes the network.
 
     `load(level, **changes)` builds the network of the checkpoint. Raises ValueError for a
     checkpoint that does not fit.
@@ -55,7 +57,10 @@ class CachedNetwork:
     def open(self, shape: tuple[int, ...]) -> Callable:
         """A function from clips of this shape to scores."""
         try:
-            net = OnnxNetwork(self.find_or_export(shape), self.engine, self.counts, shape)
+            file = self.find_or_export(shape)
+            if self.cfg.run.engine == "auto":
+                self.engine = file.with_suffix(".engine").read_text()
+            net = OnnxNetwork(file, self.engine, self.counts, shape)
             net.open_session(shape)
         except (RuntimeError, ValueError) as error:
             if self.cfg.run.engine != "auto":
@@ -73,10 +78,13 @@ class CachedNetwork:
             with open(self.folder / ".lock", "w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # of several ranks, one exports
                 if not is_sound(file):
-                    log.info("exporting the network for %s, once ...", ENGINES[self.engine])
+                    log.info("exporting the network for %s, once ...", " and ".join(list_engines()))
                     self.export(file, shape)
                     self.load.cache_clear()  # its memory
                     delete_old_files(self.folder)
+                choice = file.with_suffix(".engine")
+                if not choice.exists() or choice.read_text() not in list_engines():
+                    write_text(choice, find_fastest(file, shape))
                 os.utime(file)
         return file
 
@@ -123,3 +131,4 @@ def delete_old_files(folder: Path, kept: int = KEPT_FILES) -> None:
     files = sorted(folder.glob("*.onnx"), key=lambda file: file.stat().st_mtime, reverse=True)
     for file in files[kept:]:
         file.unlink(missing_ok=True)
+        file.with_suffix(".engine").unlink(missing_ok=True)
