@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,5 +52,18 @@ def start_dask_cluster(folder: Path, **variables: str) -> Iterator[DaskCluster]:
             yield DaskCluster(f"dask:{address}", processes[0], processes[1:])
         finally:
             for process in reversed(processes):
-                process.terminate()
-                process.wait(60)
+                stop_process(process)
+
+
+def stop_process(process: subprocess.Popen) -> None:
+    """Ends it and its children; a Dask worker without a scheduler can take minutes."""
+    group = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for child in group:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
