@@ -63,6 +63,8 @@ def main(
     windows = window is not None or step is not None
     if (stream and (len(videos) > 1 or windows)) or (fps is not None and not stream):
         raise ValueError("--stream takes one VIDEO, --fps goes with it, --window and --step do not")
+    if stream and (part or executor != PROCESSES):
+        raise ValueError("--stream reads in this process: --part and --executor do not go with it")
     for video in videos:
         if not (stream and video.isdecimal()) and not os.path.exists(video):
             raise ValueError(f"{video} does not exist")

@@ -49,7 +49,7 @@ def root(tmp_path_factory) -> Path:
 
 def build_arguments(root: Path, out: Path) -> list:
     yaml = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
-    return [f"--config_path={yaml}", f"--data.root={root}", f"--out={out}", "--workers=2"]
+    return [f"--config_path={yaml}", f"--data.root={root}", f"--out={out}"]
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
@@ -152,6 +152,10 @@ def test_wrong_options_are_one_line(root, tmp_path):
     assert_one_line_error(run_script(CHECK, *arguments, "--part=0/3"), message)
     message = "--executor: must be processes or dask:ADDRESS"
     assert_one_line_error(run_script(PACK, *arguments, "--executor=ray:host"), message)
+    message, dask = "--workers goes with --executor processes", "--executor=dask:localhost:1"
+    assert_one_line_error(run_script(CHECK, *arguments, dask, "--workers=2"), message)
+    message = "--verify reads in this process: --part and --executor do not go with it"
+    assert_one_line_error(run_script(PACK, *arguments, "--verify", "--part=1/2"), message)
 
 
 @pytest.fixture(scope="module")

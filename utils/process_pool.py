@@ -18,7 +18,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any, Callable, NamedTuple
+from typing import Annotated, Any, Callable, NamedTuple, Optional
 
 from utils.messages import Failed, print_line
 from utils.processes import exit_when_parent_dies
@@ -52,6 +52,12 @@ def parse_part(text: str) -> Part:
     if 1 <= part.number <= part.parts:
         return part
     raise argparse.ArgumentTypeError(f"must be I/N, with I from 1 to N, such as 1/64, not {text}")
+
+
+def refuse_workers(workers: Optional[int], executor: str) -> None:
+    """Raises ValueError for a number of workers that would have no effect."""
+    if workers and executor != PROCESSES:
+        raise ValueError(f"--workers goes with --executor {PROCESSES}; Dask has its own")
 
 
 def parse_executor(text: str) -> str:

@@ -39,7 +39,15 @@ from utils.data.annotation_file import AnnotationFile, choose_output_names, iter
 from utils.files import report_write_errors, write_text
 from utils.messages import escape_control
 from utils.networks import Network
-from utils.process_pool import PROCESSES, Crashed, Executor, Part, PartOption, run_all
+from utils.process_pool import (
+    PROCESSES,
+    Crashed,
+    Executor,
+    Part,
+    PartOption,
+    refuse_workers,
+    run_all,
+)
 from utils.video.integrity import DAMAGED, GOOD, Finding, VideoJob, examine, make_job, table_row
 
 MAX_SHOWN = 5  # bad videos named on stderr
@@ -64,6 +72,7 @@ def main(
     executor: Executor = PROCESSES,
     part: Optional[PartOption] = None,
 ) -> None:
+    refuse_workers(workers, executor)
     workers = workers or os.cpu_count() or 1
     start, files = time.monotonic(), network.dataset.list_annotation_files(cfg)
     if not files:

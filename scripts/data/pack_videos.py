@@ -39,7 +39,7 @@ from utils.data.annotation_file import choose_output_names
 from utils.data.packed.encoder import build_encode_options
 from utils.data.packed.reader import pack_folder
 from utils.networks import Network
-from utils.process_pool import PROCESSES, Executor, PartOption
+from utils.process_pool import PROCESSES, Executor, PartOption, refuse_workers
 from utils.video.integrity import read_table
 
 
@@ -60,10 +60,13 @@ def main(
     from utils.data.packed.pack import pack_lists, plan_packing
     from utils.data.packed.verify import verify_list
 
+    refuse_workers(workers, executor)
     start, files = time.monotonic(), network.dataset.list_annotation_files(cfg)
     if not files:
         advice = "scripts/data/pack_images.py packs images"
         raise ValueError(f"{network.name} has no lists of videos; {advice}")
+    if verify and (part or executor != PROCESSES):
+        raise ValueError("--verify reads in this process: --part and --executor do not go with it")
     if verify:
         results = [verify_list(file, out, cfg.data.reader) for file in files]
     else:
