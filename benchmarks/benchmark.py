@@ -13,10 +13,10 @@ to those of a matrix product on this machine, timed in the same run. With --torc
 in eager PyTorch alternates with MindSpore, in PyTorch's default memory layout and with the channels
 last; `_over_torch` is the ratio of clips/s, MindSpore over the better of the two. `kernels`: the
 operators that cost most in a training step on a CPU, and their rates compared with the machine's;
-`benchmarks/kernel_profile.py` explains the table. `compile`: seconds to compile the training and the
-evaluation graph. `memory`: the peak memory of compiling, training and evaluation, GB; of the host
-(framework and compiler included), and of a device that has its own. For both, each graph has a new
-process; --part NAME measures only one.
+`benchmarks/kernel_profile.py` explains the table. `compile`: seconds to compile the training and
+the evaluation graph. `memory`: the peak memory of compiling, training and evaluation, GB; of the
+host (framework and compiler included), and of a device that has its own. For both, each graph has a
+new process; --part NAME measures only one.
 `data`: clips/s and clips per CPU-second of the pipeline alone, compared with only decoding the same
 frames; and the milliseconds of the parts of a clip, which `benchmarks/data_profiler.py` explains.
 It takes up to three times --seconds. `eval`: videos/s of an evaluation, data and network.

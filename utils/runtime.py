@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,11 @@ import mindspore as ms
 from mindspore import communication
 from mindspore.device_context import ascend, gpu
 
-from utils.config import Run
+from utils.config import Run, get_base_folder
 from utils.cpu_cores import choose_dispatch_threads, count_cores
+from utils.nn.cpu_kernels import library
 
+log = logging.getLogger("zoo")  # that of utils.log
 DRY_RUN = "ZOO_DRY_RUN_CHIP"  # set by utils.simulation.dry_run
 
 
@@ -37,6 +40,7 @@ def start(run: Run) -> Runtime:
     """
     if run.device == "CPU":
         cap_instruction_set()
+        enable_cpu_kernels()
     refuse_simulation()
     ms.set_context(mode=ms.GRAPH_MODE)
     try:
@@ -98,6 +102,13 @@ def set_device_options(run: Run) -> None:
     else:
         gpu.op_precision.conv_allow_tf32(run.tf32)
         gpu.op_precision.matmul_allow_tf32(run.tf32)
+
+
+def enable_cpu_kernels() -> None:
+    """Compiles this zoo's kernels for the CPU, or logs one line if MindSpore's must do."""
+    reason = library.enable(get_base_folder() / ".cache" / "cpu_kernels")
+    if reason:
+        log.info("MindSpore's own CPU kernels are used, not those of utils/nn: %s", reason)
 
 
 def cap_instruction_set() -> None:
