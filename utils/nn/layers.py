@@ -220,7 +220,7 @@ class Dense(nn.Dense):
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
         self.fused = ops.Dense() if on_ascend() else None  # product and bias in one kernel
-        self.cpu = cpu.build_product(transpose=True)
+        self.cpu, self.cpu_bias = cpu.build_product(transpose=True), cpu.build_bias("add_bias")
 
     def construct(self, x: Tensor) -> Tensor:
         if self.fused is not None:
@@ -228,10 +228,11 @@ class Dense(nn.Dense):
         if self.cpu is not None and self.training and x.dtype == mstype.float32:
             weight = ops.expand_dims(self.weight, 0)
             y = self.cpu(ops.reshape(x, (1, -1, self.in_channels)), weight)
-            y = ops.reshape(y, (-1, self.out_channels))
+            y = self.cpu_bias(y, self.bias)
         else:
             y = self.matmul(ops.reshape(x, (-1, self.in_channels)), self.weight)
-        return ops.reshape(self.bias_add(y, self.bias), (*x.shape[:-1], self.out_channels))
+            y = self.bias_add(y, self.bias)
+        return ops.reshape(y, (*x.shape[:-1], self.out_channels))
 
 
 def dense(cin: int, cout: int, std: float = 0.01) -> Dense:

@@ -289,6 +289,75 @@ KERNEL(layer_norm_grad) {
   return 0;
 }
 
+// x (..., C), b (C) -> y
+KERNEL(add_bias) {
+  const float *x = f(p[0]), *b = f(p[1]);
+  float* y = f(p[2]);
+  const int64_t width = s[1][0], rows = size(s[0], n[0]) / width;
+#pragma omp parallel for schedule(static)
+  for (int64_t i = 0; i < rows; ++i) {
+#pragma omp simd
+    for (int64_t k = 0; k < width; ++k) y[i * width + k] = x[i * width + k] + b[k];
+  }
+  return 0;
+}
+
+// dy (..., C), b (C) -> db
+KERNEL(add_bias_grad) {
+  const float* dy = f(p[0]);
+  float* db = f(p[2]);
+  const int64_t width = s[1][0], rows = size(s[0], n[0]) / width, parts = 64;
+  std::vector<float> sums(parts * width);
+#pragma omp parallel for schedule(static)
+  for (int64_t part = 0; part < parts; ++part) {
+    float* own = sums.data() + part * width;
+    for (int64_t i = part * rows / parts; i < (part + 1) * rows / parts; ++i) {
+#pragma omp simd
+      for (int64_t k = 0; k < width; ++k) own[k] += dy[i * width + k];
+    }
+  }
+  for (int64_t k = 0; k < width; ++k) {
+    double sum = 0;
+    for (int64_t part = 0; part < parts; ++part) sum += sums[part * width + k];
+    db[k] = sum;
+  }
+  return 0;
+}
+
+// x (N, C, ...), b (C) -> y
+KERNEL(add_channel_bias) {
+  const float *x = f(p[0]), *b = f(p[1]);
+  float* y = f(p[2]);
+  const int64_t channels = s[1][0], area = size(s[0], n[0], 2), maps = s[0][0] * channels;
+#pragma omp parallel for schedule(static)
+  for (int64_t i = 0; i < maps; ++i) {
+    const float bias = b[i % channels];
+#pragma omp simd
+    for (int64_t k = 0; k < area; ++k) y[i * area + k] = x[i * area + k] + bias;
+  }
+  return 0;
+}
+
+// dy (N, C, ...), b (C) -> db
+KERNEL(add_channel_bias_grad) {
+  const float* dy = f(p[0]);
+  float* db = f(p[2]);
+  const int64_t channels = s[1][0], area = size(s[0], n[0], 2), images = s[0][0];
+#pragma omp parallel for schedule(static)
+  for (int64_t c = 0; c < channels; ++c) {
+    double sum = 0;
+    for (int64_t i = 0; i < images; ++i) {
+      const float* map = dy + (i * channels + c) * area;
+      float part = 0;
+#pragma omp simd reduction(+ : part)
+      for (int64_t k = 0; k < area; ++k) part += map[k];
+      sum += part;
+    }
+    db[c] = sum;
+  }
+  return 0;
+}
+
 // x (N*T, C, ...), (T, fold, step), not used -> y: the first `fold` channels of frame i are those of frame
 // i + step, the next `fold` those of frame i - step; zero outside of the clip.
 KERNEL(shift) {

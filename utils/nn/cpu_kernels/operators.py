@@ -101,6 +101,18 @@ def build_product(transpose: bool = False, shared: bool = False) -> Optional[ops
     return bind_product(kind + "product", 1, 2, bprop=bprop)
 
 
+def build_bias(name: str) -> Optional[ops.Custom]:
+    """x + b: `add_bias` along the last axis of x, `add_channel_bias` along its second."""
+    if find_library() is None:
+        return None
+    gradient = bind(f"{name}_grad", lambda dy, b: b, first)
+
+    def bprop(x, b, out, dout):
+        return dout, gradient(dout, b)
+
+    return bind(name, first, first, bprop)
+
+
 def build_sum(name: str) -> Optional[ops.Custom]:
     """`total` or `sum_of_squares` of all elements, shape (), without a gradient."""
     return None if find_library() is None else bind(name, lambda x: (), first)
