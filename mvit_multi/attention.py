@@ -15,6 +15,7 @@ from mindspore.common.initializer import Normal, Uniform, Zero, initializer
 from scipy.linalg import block_diag
 
 from utils.nn.conv3d import DepthwiseConv3d, stack
+from utils.nn.cpu_kernels import operators as cpu
 from utils.nn.layers import Dense, LayerNorm, make_resize_matrix, on_ascend
 
 Grid = tuple[int, int, int]
@@ -57,6 +58,8 @@ class ChannelsFirstDense(nn.Cell):
         self.weight = Parameter(initializer(Normal(STD), (cout, cin)), name="weight")
         self.bias = Parameter(initializer(Zero(), (cout,)), name="bias")
         self.product, self.add = ops.BatchMatMul(transpose_b=True), ops.BiasAdd()
+        self.cpu = cpu.build_product(transpose=True, shared=True)
+        self.cpu_bias = cpu.build_bias("add_channel_bias")
 
     def construct(self, x: Tensor, part: int = 0, parts: int = 1) -> Tensor:
         weight, bias = ops.cast(self.weight, x.dtype), ops.cast(self.bias, x.dtype)
@@ -64,6 +67,8 @@ class ChannelsFirstDense(nn.Cell):
             size = self.weight.shape[0] // parts
             weight = weight[part * size : (part + 1) * size]
             bias = bias[part * size : (part + 1) * size]
+        if self.cpu is not None and self.training and x.dtype == mstype.float32:
+            return self.cpu_bias(self.cpu(ops.expand_dims(weight, 0), x), bias)
         weight = ops.broadcast_to(weight, (x.shape[0], *weight.shape))
         return self.add(self.product(weight, x), bias)
 
@@ -99,6 +104,7 @@ class Attention(nn.Cell):
                 for axis, length in zip("thw", self.positions.lengths)
             )
         self.score, self.blend = ops.BatchMatMul(transpose_b=True), ops.BatchMatMul()
+        self.cpu_score, self.cpu_blend = cpu.build_product(transpose=True), cpu.build_product()
 
     def construct(self, x: Tensor) -> Tensor:
         q, k, v = self.project(x)
@@ -107,9 +113,14 @@ class Attention(nn.Cell):
         if self.positions is not None:
             tables = (self.rel_pos_t, self.rel_pos_h, self.rel_pos_w)
             scaled, k = self.positions(scaled, q, k, tables)
-        scores = self.score(scaled, ops.cast(k, scaled.dtype))  # (B, h, Nq, Nk)
-        weights = ops.softmax(ops.cast(scores, mstype.float32), -1)
-        y = self.blend(ops.cast(weights, x.dtype), ops.cast(v, x.dtype))
+        k = ops.cast(k, scaled.dtype)
+        if self.cpu_score is not None and self.training and x.dtype == mstype.float32:
+            scores = multiply(self.cpu_score, scaled, k)  # (B, h, Nq, Nk)
+            y = multiply(self.cpu_blend, ops.softmax(scores, -1), v)
+        else:
+            scores = self.score(scaled, k)
+            weights = ops.softmax(ops.cast(scores, mstype.float32), -1)
+            y = self.blend(ops.cast(weights, x.dtype), ops.cast(v, x.dtype))
         y = y + ops.cast(self.get_residual(q), x.dtype)
         n = y.shape[2]
         y = ops.reshape(ops.transpose(y, (0, 2, 1, 3)), (-1, n, self.heads * self.size))
@@ -163,6 +174,12 @@ class Attention(nn.Cell):
         return ops.cat((ops.zeros_like(q[:, :, :1]), q[:, :, 1:]), 2)
 
 
+def multiply(product: ops.Custom, a: Tensor, b: Tensor) -> Tensor:
+    """A kernel's products of matrices (B, h, rows, columns)."""
+    y = product(ops.reshape(a, (-1, *a.shape[2:])), ops.reshape(b, (-1, *b.shape[2:])))
+    return ops.reshape(y, (*a.shape[:2], *y.shape[1:]))
+
+
 class RelativePositions(nn.Cell):
     """Adds relative position embeddings to the attention scores.
 
@@ -185,6 +202,7 @@ class RelativePositions(nn.Cell):
         self.half_rows = (Tensor(block_diag(*rows).astype(np.float16)),)
         self.key_positions = Tensor(build_key_indicators(key, token))
         self.product, self.select = ops.BatchMatMul(transpose_b=True), ops.MatMul()
+        self.cpu = cpu.build_product(transpose=True)
 
     def construct(self, scaled: Tensor, q: Tensor, k: Tensor, tables: tuple) -> tuple:
         """Appends channels to the scaled queries and the keys.
@@ -224,7 +242,11 @@ class RelativePositions(nn.Cell):
         order = ((2, 0, 1, 3, 4, 5), (3, 0, 1, 2, 4, 5), (4, 0, 1, 2, 3, 5))[axis]
         back = ((1, 2, 0, 3, 4, 5), (1, 2, 3, 0, 4, 5), (1, 2, 3, 4, 0, 5))[axis]
         q = ops.transpose(ops.reshape(q, (b, h, *self.query, d)), order)
-        sums = self.product(ops.reshape(q, (count, -1, d)), rows)  # (Q, ..., K)
+        q_rows = ops.reshape(q, (count, -1, d))
+        if self.cpu is not None and self.training and q.dtype == mstype.float32:
+            sums = self.cpu(q_rows, rows)  # (Q, ..., K)
+        else:
+            sums = self.product(q_rows, rows)
         sums = ops.transpose(ops.reshape(sums, (*q.shape[:5], -1)), back)
         return ops.reshape(sums, (b, h, n, -1))
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from mindspore import Tensor, nn
 
 from resnet50.se import SEResNet50
-from utils.nn.layers import BatchNorm2d, Normalize, conv2d, max_pool2d, torch_dense
+from utils.nn.layers import BatchNorm2d, Normalize, ReLU, conv2d, max_pool2d, torch_dense
 
 
 class BasicBlock(nn.Cell):
@@ -24,7 +24,7 @@ class BasicBlock(nn.Cell):
         super().__init__()
         self.conv1, self.bn1 = conv2d(cin, width, 3, stride, fan=fan), BatchNorm2d(width)
         self.conv2, self.bn2 = conv2d(width, width, 3, fan=fan), BatchNorm2d(width, last_gamma)
-        self.relu, self.downsample = nn.ReLU(), shortcut(cin, width, stride, fan)
+        self.relu, self.downsample = ReLU(), shortcut(cin, width, stride, fan)
 
     def construct(self, x: Tensor) -> Tensor:
         y = self.relu(self.bn1(self.conv1(x)))
@@ -43,7 +43,7 @@ class Bottleneck(nn.Cell):
         self.conv1, self.bn1 = conv2d(cin, width, 1, fan=fan), BatchNorm2d(width)
         self.conv2, self.bn2 = conv2d(width, width, 3, stride, fan=fan), BatchNorm2d(width)
         self.conv3, self.bn3 = conv2d(width, cout, 1, fan=fan), BatchNorm2d(cout, last_gamma)
-        self.relu, self.downsample = nn.ReLU(), shortcut(cin, cout, stride, fan)
+        self.relu, self.downsample = ReLU(), shortcut(cin, cout, stride, fan)
 
     def construct(self, x: Tensor) -> Tensor:
         y = self.relu(self.bn1(self.conv1(x)))
@@ -92,7 +92,7 @@ class ResNet(nn.Cell):
         self.first_width, self.cin = first_width, first_width
         self.normalize = Normalize(mean, std, 3, axis=1, rank=4)
         self.conv1, self.bn1 = conv2d(3, first_width, 7, 2, fan=fan), BatchNorm2d(first_width)
-        self.relu, self.maxpool = nn.ReLU(), max_pool2d(3, 2)
+        self.relu, self.maxpool = ReLU(), max_pool2d(3, 2)
         self.layer1 = self.build_stage(1, depths[0])
         self.layer2 = self.build_stage(2, depths[1])
         self.layer3 = self.build_stage(3, depths[2])

@@ -9,7 +9,7 @@ from mindspore import Tensor, nn
 
 from tsm.non_local import NonLocal, WithNonLocal
 from tsm.shift import Shift, TemporalPool
-from utils.nn.layers import BatchNorm2d, conv2d, dense, max_pool2d
+from utils.nn.layers import BatchNorm2d, ReLU, conv2d, dense, max_pool2d
 
 Wrap = Callable[[nn.Cell], nn.Cell]  # wraps a cell with a shift, or returns it unchanged
 
@@ -23,7 +23,7 @@ class BasicBlock(nn.Cell):
         super().__init__()
         self.conv1, self.bn1 = wrap(conv2d(cin, width, 3, stride)), BatchNorm2d(width)
         self.conv2, self.bn2 = conv2d(width, width, 3), BatchNorm2d(width)
-        self.relu, self.downsample = nn.ReLU(), build_shortcut(cin, width, stride)
+        self.relu, self.downsample = ReLU(), build_shortcut(cin, width, stride)
 
     def construct(self, x: Tensor) -> Tensor:
         return self.forward_after_conv1(x, self.conv1(x))
@@ -46,7 +46,7 @@ class Bottleneck(nn.Cell):
         self.conv1, self.bn1 = wrap(conv2d(cin, width, 1)), BatchNorm2d(width)
         self.conv2, self.bn2 = conv2d(width, width, 3, stride), BatchNorm2d(width)
         self.conv3, self.bn3 = conv2d(width, cout, 1), BatchNorm2d(cout)
-        self.relu, self.downsample = nn.ReLU(), build_shortcut(cin, cout, stride)
+        self.relu, self.downsample = ReLU(), build_shortcut(cin, cout, stride)
 
     def construct(self, x: Tensor) -> Tensor:
         return self.forward_after_conv1(x, self.conv1(x))
@@ -107,7 +107,7 @@ class ResNet(nn.Cell):
         self.non_local, self.first_width, self.cin = non_local, first_width, first_width
         pooled_segments = segments // 2 if temporal_pool else segments
         self.conv1, self.bn1 = conv2d(channels, first_width, 7, 2), BatchNorm2d(first_width)
-        self.relu, self.maxpool = nn.ReLU(), max_pool2d(3, 2)
+        self.relu, self.maxpool = ReLU(), max_pool2d(3, 2)
         self.layer1 = self.build_stage(1, segments)
         self.layer2 = self.build_stage(2, pooled_segments)
         if temporal_pool:

@@ -4,6 +4,9 @@ Axes: the input is (N*T, C, H, W) for N clips of T segments. Clips do not exchan
 """
 
 from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
+
+from utils.nn.cpu_kernels import operators as cpu
 
 
 def shift(x: Tensor, segments: int, fold: int) -> Tensor:
@@ -46,8 +49,12 @@ class Shift(nn.Cell):
         # Not read from x.shape: in a graph with a dynamic batch MindSpore 2.10 then computes wrong
         # numbers.
         self.fold = next(convs).in_channels // div
+        self.cpu = cpu.build_shift(segments, self.fold)
 
     def construct(self, x: Tensor) -> Tensor:
+        is_float32 = x.dtype == mstype.float32
+        if self.cpu is not None and self.training and is_float32 and not self.online:
+            return self.net(self.cpu[0](x, self.cpu[1], self.cpu[2]))
         if self.online:
             return self.net(shift_past(x, self.segments, self.fold))
         return self.net(shift(x, self.segments, self.fold))

@@ -29,7 +29,7 @@ from utils.nn.conv3d import (
     split_time_height,
 )
 from utils.nn.dropout import Dropout
-from utils.nn.layers import BatchNorm2d, Normalize, dense, on_ascend
+from utils.nn.layers import BatchNorm2d, Normalize, ReLU, SiLU, dense, on_ascend
 
 MEAN, STD = (0.45,) * 3, (0.225,) * 3
 WIDTH_FACTOR, BOTTLENECK, FIRST_WIDTH, HEAD_WIDTH = 2.0, 2.25, 12, 2048
@@ -67,7 +67,7 @@ class SE(nn.Cell):
         squeezed = round_width(channels, SQUEEZE, 8, 8)
         self.fc1 = PointwiseConv3d(channels, squeezed, bias=True)
         self.fc2 = PointwiseConv3d(squeezed, channels, bias=True)
-        self.relu = nn.ReLU()
+        self.relu = ReLU()
         self.sum = ops.ReduceSum()
         # Means are float32, because sums of large maps exceed 65504. Ascend has a kernel for it.
         self.mean = MeanExt() if on_ascend() else None
@@ -98,7 +98,7 @@ class Branch(nn.Cell):
         self.b, self.b_bn = build_depthwise_conv(inner, (3, 3, 3), stride, impl), BatchNorm2d(inner)
         self.se = SE(inner) if excite else None
         self.c, self.c_bn = PointwiseConv3d(inner, cout), BatchNorm2d(cout, gamma="zeros")
-        self.a_relu, self.b_relu = nn.ReLU(), nn.SiLU()
+        self.a_relu, self.b_relu = ReLU(), SiLU()
         # Their activations are a third of a block's memory and cheap to recompute.
         for cell in (self.se, self.b_relu):
             if cell is not None and recompute:
@@ -130,7 +130,7 @@ class Block(nn.Cell):
             self.branch1_bn = BatchNorm2d(cout)
         inner = int(BOTTLENECK * cout)
         self.branch2 = Branch(cin, inner, cout, stride, excite, impl, recompute)
-        self.relu = nn.ReLU()
+        self.relu = ReLU()
 
     def construct(self, x: Tensor, t: int) -> Tensor:
         shortcut = x
@@ -162,7 +162,7 @@ class Stem(nn.Cell):
         super().__init__()
         self.conv_xy = FrameConv(3, width, 3, 2)
         self.conv = build_depthwise_conv(width, (5, 1, 1), 1, impl)
-        self.bn, self.relu = BatchNorm2d(width), nn.ReLU()
+        self.bn, self.relu = BatchNorm2d(width), ReLU()
 
     def construct(self, x: Tensor) -> Tensor:
         return self.relu(self.bn(merge_time_height(self.conv(self.conv_xy(x)))))
@@ -175,7 +175,7 @@ class Head(nn.Cell):
         """`window` is (frames, height, width) of a training clip's feature map."""
         super().__init__()
         self.conv_5, self.conv_5_bn = PointwiseConv3d(cin, inner), BatchNorm2d(inner)
-        self.conv_5_relu, self.lin_5_relu = nn.ReLU(), nn.ReLU()
+        self.conv_5_relu, self.lin_5_relu = ReLU(), ReLU()
         self.lin_5 = PointwiseConv3d(inner, HEAD_WIDTH)
         self.dropout = Dropout(dropout, HEAD_WIDTH)  # a training clip has one position
         self.projection = dense(HEAD_WIDTH, num_classes, std=0.01)

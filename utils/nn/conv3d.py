@@ -18,6 +18,7 @@ from mindspore import dtype as mstype
 from mindspore.common.initializer import Normal, Zero, initializer
 from mindspore.ops import constexpr
 
+from utils.nn.cpu_kernels import operators as cpu
 from utils.nn.layers import shift_frames
 
 FORMS = ("taps", "grouped", "frames")
@@ -56,18 +57,30 @@ class PointwiseConv3d(nn.Cell):
         self.add = ops.BiasAdd()
         self.conv = ops.Conv2D(out_channel=cout, kernel_size=1)
         self.strided = ops.Conv2D(out_channel=cout, kernel_size=1, stride=stride)
+        self.cpu = cpu.build_product(shared=True)
+        self.cpu_strided = cpu.build_convolution((stride, stride), (0, 0))
 
     def construct(self, x: Tensor, frames: int = 1) -> Tensor:
         if x.ndim == 5:
             t = x.shape[2]
             return split_time_height(self.construct(merge_time_height(x), t), t)
         if x.shape[2] // frames % self.stride == 0:  # the stride keeps the first row of every frame
-            return self.convolve(x, self.strided)
+            return self.convolve(x, self.stride)
         x = split_time_height(x, frames)[:, :, :, :: self.stride, :: self.stride]
-        return self.convolve(merge_time_height(x), self.conv)
+        return self.convolve(merge_time_height(x), 1)
 
-    def convolve(self, x: Tensor, conv: ops.Conv2D) -> Tensor:
-        x = conv(x, ops.reshape(ops.cast(self.weight, x.dtype), self.shape))
+    def convolve(self, x: Tensor, stride: int) -> Tensor:
+        weight = ops.reshape(ops.cast(self.weight, x.dtype), self.shape)
+        if self.cpu is not None and self.training and x.dtype == mstype.float32:
+            if stride > 1:
+                x = self.cpu_strided[0](x, weight, self.cpu_strided[1])
+            else:
+                n, c, th, w = x.shape
+                cout = self.shape[0]
+                x = self.cpu(ops.reshape(weight, (1, cout, c)), ops.reshape(x, (n, c, th * w)))
+                x = ops.reshape(x, (n, cout, th, w))
+        else:
+            x = (self.conv if stride == 1 else self.strided)(x, weight)
         return x if self.bias is None else self.add(x, ops.cast(self.bias, x.dtype))
 
 
@@ -102,6 +115,7 @@ class DepthwiseConv3d(nn.Cell):
         self.weight = Parameter(init_kaiming_normal((channels, 1, *kernel)), name="weight")
         self.padding = tuple(k // 2 for k in kernel)
         self.spread = ops.BatchMatMul()
+        self.cpu = cpu.build_depthwise(stride) if kernel in cpu.DEPTHWISE_KERNELS else None
         self.grouped = None
         if impl == "grouped":  # on Ascend even constructing the operator fails
             self.grouped = ops.Conv3D(
@@ -115,6 +129,8 @@ class DepthwiseConv3d(nn.Cell):
 
     def construct(self, x: Tensor) -> Tensor:
         weight = ops.cast(self.weight, x.dtype)
+        if self.cpu is not None and self.training and x.dtype == mstype.float32:
+            return self.cpu[0](x, weight, self.cpu[1])
         if self.impl == "grouped":
             return self.grouped(x, weight)
         if self.impl == "taps":
@@ -190,6 +206,7 @@ class FrameConv(nn.Cell):
         super().__init__()
         self.weight = Parameter(init_kaiming_normal((cout, cin, 1, kernel, kernel)), name="weight")
         self.shape = (cout, cin, kernel, kernel)
+        self.cpu = cpu.build_convolution((stride,) * 2, (kernel // 2,) * 2)
         self.conv = ops.Conv2D(
             out_channel=cout, kernel_size=kernel, pad_mode="pad", pad=kernel // 2, stride=stride
         )
@@ -197,7 +214,11 @@ class FrameConv(nn.Cell):
     def construct(self, x: Tensor) -> Tensor:
         n, c, t, h, w = x.shape
         x = ops.reshape(ops.transpose(x, (0, 2, 1, 3, 4)), (n * t, c, h, w))
-        x = self.conv(x, ops.reshape(ops.cast(self.weight, x.dtype), self.shape))
+        weight = ops.reshape(ops.cast(self.weight, x.dtype), self.shape)
+        if self.cpu is not None and self.training and x.dtype == mstype.float32:
+            x = self.cpu[0](x, weight, self.cpu[1])
+        else:
+            x = self.conv(x, weight)
         x = ops.reshape(x, (n, t, *x.shape[1:]))
         return ops.transpose(x, (0, 2, 1, 3, 4))
 

@@ -2,6 +2,9 @@
 
 MindSpore's defaults differ: padding `same`, no bias, momentum as the weight of the old value. If
 MindSpore changes the signatures, as it has announced, only this file must change.
+
+In training in float32 on a CPU, the kernels of `utils.nn.cpu_kernels` replace MindSpore's if they
+are enabled when a Cell is built.
 """
 
 from collections.abc import Iterable
@@ -13,6 +16,8 @@ from mindspore import dtype as mstype
 from mindspore.common.initializer import HeNormal, Normal, Uniform, initializer
 from mindspore.ops import constexpr
 from mindspore.ops.auto_generate import BatchNormExt, ConstantPadND, GeluExt, LayerNormExt
+
+from utils.nn.cpu_kernels import operators as cpu
 
 LOWEST_HALF = -65504.0
 
@@ -39,7 +44,7 @@ def conv2d(
     with cin instead of cout if `fan` is `fan_in`. `same` pads as MindSpore's `same`: with stride 2
     and an even size, one less before than after.
     """
-    return nn.Conv2d(
+    return Conv2d(
         in_channels=cin,
         out_channels=cout,
         kernel_size=kernel,
@@ -52,6 +57,55 @@ def conv2d(
         weight_init=HeNormal(mode=fan, nonlinearity="relu"),
         bias_init="zeros",
     )
+
+
+class Conv2d(nn.Conv2d):
+    """MindSpore's, with a kernel for training on a CPU."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.cpu = self.product = None
+        if options["pad_mode"] == "pad" and not options["has_bias"]:
+            stride, padding = options["stride"], options["padding"]
+            self.cpu = cpu.build_convolution((stride,) * 2, (padding,) * 2, options["group"])
+            if options["kernel_size"] == stride == options["group"] == 1:
+                self.product = cpu.build_product(shared=True)
+
+    def construct(self, x: Tensor) -> Tensor:
+        if self.cpu is None or not self.training or x.dtype != mstype.float32:
+            return super().construct(x)
+        if self.product is None:
+            return self.cpu[0](x, self.weight, self.cpu[1])
+        n, c, h, w = x.shape
+        weight = ops.reshape(self.weight, (1, self.out_channels, c))
+        y = self.product(weight, ops.reshape(x, (n, c, h * w)))
+        return ops.reshape(y, (n, self.out_channels, h, w))
+
+
+class ReLU(nn.ReLU):
+    """MindSpore's, with a kernel for training on a CPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.cpu = cpu.build_map("relu", uses_output=True)
+
+    def construct(self, x: Tensor) -> Tensor:
+        if self.cpu is not None and self.training and x.dtype == mstype.float32:
+            return self.cpu(x)
+        return super().construct(x)
+
+
+class SiLU(nn.SiLU):
+    """MindSpore's, with a kernel for training on a CPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.cpu = cpu.build_map("silu")
+
+    def construct(self, x: Tensor) -> Tensor:
+        if self.cpu is not None and self.training and x.dtype == mstype.float32:
+            return self.cpu(x)
+        return super().construct(x)
 
 
 class BatchNorm2d(nn.BatchNorm2d):
@@ -69,12 +123,18 @@ class BatchNorm2d(nn.BatchNorm2d):
 
         # One kernel forward and one backward; on Ascend ops.BatchNorm has two of each.
         self.fused = BatchNormExt() if on_ascend() else None
+        self.cpu = cpu.build_batch_norm()
 
     def construct(self, x: Tensor) -> Tensor:
         batch = self.training if self.use_batch_statistics is None else self.use_batch_statistics
         weights = (self.gamma, self.beta, self.moving_mean, self.moving_variance)
         if batch and self.fused is not None:
             return self.fused(x, *weights, True, 0.1, 1e-5)[0]  # training, momentum, eps
+        if batch and self.cpu is not None and x.dtype == mstype.float32:
+            y, _, _, mean, variance = self.cpu(x, *weights)
+            ops.assign(self.moving_mean, mean)
+            ops.assign(self.moving_variance, variance)
+            return y
         norm = self.bn_train if batch else self.bn_infer
         return norm(x, *weights)[0]
 
@@ -85,10 +145,13 @@ class LayerNorm(nn.LayerNorm):
     def __init__(self, channels: int, eps: float):
         super().__init__((channels,), epsilon=eps)
         self.fused = LayerNormExt() if on_ascend() else None  # takes float16 with float32 weights
+        self.cpu = cpu.build_layer_norm(eps)
 
     def construct(self, x: Tensor) -> Tensor:
         if self.fused is not None:
             return self.fused(x, self.normalized_shape, self.gamma, self.beta, self.epsilon)[0]
+        if self.cpu is not None and self.training and x.dtype == mstype.float32:
+            return self.cpu[0](x, self.gamma, self.beta, self.cpu[1])[0]
         return ops.cast(super().construct(ops.cast(x, self.gamma.dtype)), x.dtype)
 
 
@@ -157,12 +220,19 @@ class Dense(nn.Dense):
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
         self.fused = ops.Dense() if on_ascend() else None  # product and bias in one kernel
+        self.cpu, self.cpu_bias = cpu.build_product(transpose=True), cpu.build_bias("add_bias")
 
     def construct(self, x: Tensor) -> Tensor:
         if self.fused is not None:
             return self.fused(x, ops.cast(self.weight, x.dtype), ops.cast(self.bias, x.dtype))
-        y = self.matmul(ops.reshape(x, (-1, self.in_channels)), self.weight)
-        return ops.reshape(self.bias_add(y, self.bias), (*x.shape[:-1], self.out_channels))
+        if self.cpu is not None and self.training and x.dtype == mstype.float32:
+            weight = ops.expand_dims(self.weight, 0)
+            y = self.cpu(ops.reshape(x, (1, -1, self.in_channels)), weight)
+            y = self.cpu_bias(y, self.bias)
+        else:
+            y = self.matmul(ops.reshape(x, (-1, self.in_channels)), self.weight)
+            y = self.bias_add(y, self.bias)
+        return ops.reshape(y, (*x.shape[:-1], self.out_channels))
 
 
 def dense(cin: int, cout: int, std: float = 0.01) -> Dense:
@@ -198,10 +268,13 @@ class GELU(nn.Cell):
     def __init__(self):
         super().__init__()
         self.fused = GeluExt() if on_ascend() else None  # one kernel, exact by default
+        self.cpu = cpu.build_map("gelu")
 
     def construct(self, x: Tensor) -> Tensor:
         if self.fused is not None:
             return self.fused(x, "none")
+        if self.cpu is not None and self.training and x.dtype == mstype.float32:
+            return self.cpu(x)
         return x * 0.5 * (1.0 + ops.erf(x * 0.5**0.5))
 
 

@@ -9,6 +9,7 @@ from mindspore import dtype as mstype
 from mindspore.ops.auto_generate import LinalgVectorNorm, NPUClearFloatStatusV2, SplitWithSize
 
 from utils.distributed.fusion_planner import segments_of
+from utils.nn.cpu_kernels import operators as cpu
 from utils.train.optimizers import take_element
 
 PACKED = 128  # with 400, the sizes of a split alone exceed the compiler's call depth
@@ -22,16 +23,28 @@ def choose_all_finite(device: str):
     """
     if device == "GPU" or (device == "Ascend" and amp._enable_all_finite()):
         return amp.all_finite
-    return sum_is_finite
+    return SumIsFinite()
 
 
-def sum_is_finite(grads: tuple) -> Tensor:
+class SumIsFinite(nn.Cell):
     """Whether all gradients are finite: their sum is finite only if all terms are."""
-    return ops.isfinite(ops.addn(ops.HyperMap()(total, grads)))
+
+    def __init__(self):
+        super().__init__(auto_prefix=False)
+        self.cpu, self.map = cpu.build_sum("total"), ops.HyperMap()
+
+    def construct(self, grads: tuple) -> Tensor:
+        if self.cpu is not None:
+            return ops.isfinite(ops.addn(self.map(ops.partial(total_by, self.cpu), grads)))
+        return ops.isfinite(ops.addn(self.map(total, grads)))
 
 
 def total(x: Tensor) -> Tensor:
     return ops.ReduceSum()(x, ())
+
+
+def total_by(kernel: ops.Custom, x: Tensor) -> Tensor:
+    return kernel(x) if x.dtype == mstype.float32 else total(x)
 
 
 def has_status_flags(device: str) -> bool:
@@ -133,10 +146,13 @@ class VectorNorm(nn.Cell):
     def __init__(self, device: str):
         super().__init__(auto_prefix=False)
         self.norm = LinalgVectorNorm() if device == "Ascend" else None
-        self.map = ops.HyperMap()
+        self.cpu, self.map = cpu.build_sum("sum_of_squares"), ops.HyperMap()
 
     def construct(self, arrays: tuple) -> Tensor:
         if self.norm is None:
+            if self.cpu is not None:
+                squares = self.map(ops.partial(sum_of_squares_by, self.cpu), arrays)
+                return ops.sqrt(ops.addn(squares))
             return ops.sqrt(ops.addn(self.map(sum_of_squares, arrays)))
         norms = self.map(ops.partial(vector_norm, self.norm), arrays)
         return vector_norm(self.norm, ops.stack(norms))
@@ -148,6 +164,10 @@ def vector_norm(kernel, x: Tensor) -> Tensor:
 
 def sum_of_squares(x: Tensor) -> Tensor:
     return ops.square(x.astype(mstype.float32)).sum()
+
+
+def sum_of_squares_by(kernel: ops.Custom, x: Tensor) -> Tensor:
+    return kernel(x.astype(mstype.float32))
 
 
 def clip_factor(norm: Tensor, factor: Optional[Tensor], limit: float) -> Tensor:

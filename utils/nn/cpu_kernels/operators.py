@@ -1,0 +1,206 @@
+"""The kernels of this folder as operators with gradients, for training graphs in float32 on a CPU.
+
+Each function returns an operator, or None if the kernels are not enabled (`library.enable`).
+
+MindSpore compiles one gradient function for all operators of the same kernel. So a gradient
+function must not depend on arguments of the function that builds the operator: settings are inputs,
+and variants have kernels of different names.
+"""
+
+from typing import Callable, Optional
+
+import numpy as np
+from mindspore import Tensor, ops
+from mindspore import dtype as mstype
+
+from utils.nn.cpu_kernels.library import find_library
+
+DEPTHWISE_KERNELS = ((3, 3, 3), (5, 1, 1))
+
+
+def bind(name: str, shape: Callable, dtype: Callable, bprop: Optional[Callable] = None):
+    """The kernel `name`; `shape` and `dtype` give its outputs from those of its inputs."""
+    return ops.Custom(f"{find_library()}:{name}", shape, dtype, "aot", bprop)
+
+
+def first(*values):
+    return values[0]
+
+
+def build_map(name: str, uses_output: bool = False) -> Optional[ops.Custom]:
+    """`relu`, `silu` or `gelu`: a function of the elements.
+
+    `uses_output`: its gradient is computed from its output, not from its input.
+    """
+    if find_library() is None:
+        return None
+    gradient = bind(f"{name}_grad", first, first)
+
+    def bprop(x, out, dout):
+        return (gradient(dout, out if uses_output else x),)
+
+    return bind(name, first, first, bprop)
+
+
+def build_convolution(
+    stride: tuple, padding: tuple, groups: int = 1
+) -> Optional[tuple[ops.Custom, Tensor]]:
+    """A convolution of (N, C, ...) without bias, and its third input: call it as (x, w, settings).
+
+    `padding` is that before and after each axis.
+    """
+    if find_library() is None:
+        return None
+    settings = Tensor(np.array([*stride, *padding, groups], np.int32))
+
+    def compute_shape(x, w, _):
+        sizes = zip(x[2:], w[2:], stride, padding)
+        return (x[0], w[0], *((size + 2 * pad - k) // step + 1 for size, k, step, pad in sizes))
+
+    def take_third(_, __, third, ____):
+        return third
+
+    input_grad = bind("convolution_input_grad", take_third, first)
+    weight_grad = bind("convolution_weight_grad", take_third, first)
+
+    def bprop(x, w, numbers, out, dout):
+        dx = input_grad(dout, w, x, numbers)
+        return dx, weight_grad(dout, x, w, numbers), ops.zeros_like(numbers)
+
+    return bind("convolution", compute_shape, first, bprop), settings
+
+
+def build_product(transpose: bool = False, shared: bool = False) -> Optional[ops.Custom]:
+    """Products of (N, m, k) and (N, k, n); the second factor is (N, n, k) with `transpose`.
+
+    `shared`: the first factor is one matrix for all products, such as a weight, (1, m, k).
+    """
+    if find_library() is None:
+        return None
+
+    def bind_product(name: str, rows: int, columns: int, is_sum: bool = False, bprop=None):
+        """`rows` and `columns` are the axes of the factors that the result has."""
+
+        def compute_shape(a, b):
+            return 1 if is_sum else max(a[0], b[0]), a[rows], b[columns]
+
+        return bind(name, compute_shape, first, bprop)
+
+    plain = bind_product("product", 1, 2, transpose and shared)
+    second = bind_product("product_second_transposed", 1, 1, not transpose and shared)
+    other = bind_product("product_first_transposed", 2, 2)
+
+    def bprop(a, b, out, dout):
+        if transpose:
+            return plain(dout, b), other(dout, a)
+        return second(dout, b), other(a, dout)
+
+    kind = "shared_" if shared else ""
+    if transpose:
+        return bind_product(kind + "product_second_transposed", 1, 1, bprop=bprop)
+    return bind_product(kind + "product", 1, 2, bprop=bprop)
+
+
+def build_bias(name: str) -> Optional[ops.Custom]:
+    """x + b: `add_bias` along the last axis of x, `add_channel_bias` along its second."""
+    if find_library() is None:
+        return None
+    gradient = bind(f"{name}_grad", lambda dy, b: b, first)
+
+    def bprop(x, b, out, dout):
+        return dout, gradient(dout, b)
+
+    return bind(name, first, first, bprop)
+
+
+def build_sum(name: str) -> Optional[ops.Custom]:
+    """`total` or `sum_of_squares` of all elements, shape (), without a gradient."""
+    return None if find_library() is None else bind(name, lambda x: (), first)
+
+
+def build_depthwise(stride: int) -> Optional[tuple[ops.Custom, Tensor]]:
+    """A depthwise 3-D convolution of (N, C, T, H, W), and its third input.
+
+    Kernels (C, 1, 3, 3, 3) or (C, 1, 5, 1, 1), zero padding (k - 1) / 2; `stride` applies to height
+    and width.
+    """
+    if find_library() is None:
+        return None
+    gradient = bind(
+        "depthwise_grad", lambda dy, x, w, settings: (x, w), lambda dy, x, w, settings: (x, w)
+    )
+
+    def compute_shape(x, w, _):
+        return (*x[:3], (x[3] - 1) // stride + 1, (x[4] - 1) // stride + 1)
+
+    def bprop(x, w, settings, out, dout):
+        dx, dw = gradient(dout, x, w, settings)
+        return dx, dw, ops.zeros_like(settings)
+
+    settings = Tensor(np.array([stride], np.int32))
+    return bind("depthwise", compute_shape, first, bprop), settings
+
+
+def build_batch_norm() -> Optional[ops.Custom]:
+    """(x, gamma, beta, moving mean, moving variance) to (y, ..., new mean, new variance).
+
+    The five outputs are y, the batch's mean and 1 / deviation, the new moving mean and variance.
+    Epsilon is 1e-5, the batch has weight 0.1.
+    """
+    if find_library() is None:
+        return None
+
+    def compute_shape(x, gamma, *_):
+        return x, gamma, gamma, gamma, gamma
+
+    def repeat_type(x, *_):
+        return x, x, x, x, x
+
+    gradient = bind(
+        "batch_norm_grad",
+        lambda dy, x, gamma, mean, inverse: (x, gamma, gamma),
+        lambda dy, x, gamma, mean, inverse: (x, x, x),
+    )
+
+    def bprop(x, gamma, beta, mean, variance, out, dout):
+        dx, dgamma, dbeta = gradient(dout[0], x, gamma, out[1], out[2])
+        return dx, dgamma, dbeta, ops.zeros_like(mean), ops.zeros_like(variance)
+
+    return bind("batch_norm", compute_shape, repeat_type, bprop)
+
+
+def build_layer_norm(eps: float) -> Optional[tuple[ops.Custom, Tensor]]:
+    """(x, gamma, beta, eps) to (y, mean, 1 / deviation) over the last axis, and the eps."""
+    if find_library() is None:
+        return None
+    gradient = bind(
+        "layer_norm_grad",
+        lambda dy, x, gamma, mean, inverse: (x, gamma, gamma),
+        lambda dy, x, gamma, mean, inverse: (x, x, x),
+    )
+
+    def bprop(x, gamma, beta, epsilon, out, dout):
+        dx, dgamma, dbeta = gradient(dout[0], x, gamma, out[1], out[2])
+        return dx, dgamma, dbeta, ops.zeros_like(epsilon)
+
+    operator = bind(
+        "layer_norm",
+        lambda x, gamma, beta, epsilon: (x, x[:-1], x[:-1]),
+        lambda x, gamma, beta, epsilon: (x, x, x),
+        bprop,
+    )
+    return operator, Tensor([eps], mstype.float32)
+
+
+def build_shift(segments: int, fold: int) -> Optional[tuple[ops.Custom, Tensor, Tensor]]:
+    """The temporal shift of (N*T, C, H, W), and its second and third input."""
+    if find_library() is None:
+        return None
+    gradient = bind("shift", first, first)
+
+    def bprop(x, settings, reverse, out, dout):
+        dx = gradient(dout, reverse, settings)
+        return dx, ops.zeros_like(settings), ops.zeros_like(reverse)
+
+    settings = (Tensor(np.array([segments, fold, step], np.int32)) for step in (1, -1))
+    return bind("shift", first, first, bprop), *settings

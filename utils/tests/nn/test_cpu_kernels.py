@@ -1,0 +1,182 @@
+"""utils/nn/cpu_kernels: Cells with this zoo's kernels compute what MindSpore's kernels compute."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+
+from mvit_multi.attention import Attention, BlockPlan, ChannelsFirstDense
+from tsm.shift import Shift
+from utils.config import ROOT
+from utils.nn import layers
+from utils.nn.conv3d import DepthwiseConv3d, FrameConv, PointwiseConv3d
+from utils.nn.cpu_kernels import library
+from utils.train.gradients import VectorNorm, choose_all_finite
+
+CACHE = ROOT / ".cache" / "cpu_kernels"
+
+
+def conv2d(*arguments, **options):
+    return lambda: layers.conv2d(*arguments, **options)
+
+
+def build_attention() -> Attention:
+    plan = BlockPlan(8, 16, 2, (2, 4, 4), (2, 4, 4), 2, 2)
+    return Attention(plan, 1e-6, relative=True, token=True, impl="frames")
+
+
+# A function that builds the Cell, the shape of its input.
+CASES = {
+    "3x3": (conv2d(5, 7, 3), (2, 5, 9, 10)),
+    "3x3 stride 2": (conv2d(16, 32, 3, 2), (2, 16, 9, 10)),
+    "7x7 stride 2": (conv2d(3, 16, 7, 2), (2, 3, 20, 20)),
+    "1x1": (conv2d(5, 7, 1), (3, 5, 6, 4)),
+    "1x1 stride 2": (conv2d(5, 7, 1, 2), (3, 5, 6, 4)),
+    "3x3 in groups": (conv2d(8, 8, 3, groups=8), (2, 8, 6, 6)),
+    "3x3 with bias": (conv2d(4, 4, 3, bias=True), (2, 4, 6, 6)),
+    "pointwise": (lambda: PointwiseConv3d(6, 4, bias=True), (2, 6, 3, 4, 5)),
+    "pointwise stride 2": (lambda: PointwiseConv3d(6, 4, stride=2), (2, 6, 3, 4, 6)),
+    "frames": (lambda: FrameConv(3, 8, 3, 2), (2, 3, 4, 9, 9)),
+    "depthwise": (lambda: DepthwiseConv3d(5, (3, 3, 3), 1, "frames"), (2, 5, 4, 7, 18)),
+    "depthwise stride 2": (lambda: DepthwiseConv3d(5, (3, 3, 3), 2, "frames"), (2, 5, 4, 7, 18)),
+    "depthwise stride 8": (lambda: DepthwiseConv3d(5, (3, 3, 3), 8, "frames"), (1, 5, 2, 17, 33)),
+    "depthwise in time": (lambda: DepthwiseConv3d(5, (5, 1, 1), 1, "frames"), (2, 5, 4, 7, 18)),
+    "batch norm": (lambda: layers.BatchNorm2d(5), (3, 5, 7, 4)),
+    "batch norm of clips": (lambda: layers.BatchNorm3d(5), (3, 5, 2, 7, 4)),
+    "layer norm": (lambda: layers.LayerNorm(40, 1e-6), (3, 65, 40)),
+    "relu": (layers.ReLU, (3, 5, 7)),
+    "silu": (layers.SiLU, (3, 5, 7)),
+    "gelu": (layers.GELU, (30, 50, 7)),
+    "dense": (lambda: layers.torch_dense(6, 4), (2, 3, 6)),
+    "dense, channels first": (lambda: ChannelsFirstDense(6, 4), (3, 5, 6)),
+    "attention": (build_attention, (2, 1 + 2 * 4 * 4, 8)),
+    "shift": (lambda: Shift(layers.conv2d(8, 8, 1), 4, 4), (8, 8, 3, 3)),
+    "shifts of different numbers of channels": (
+        lambda: nn.SequentialCell(
+            Shift(layers.conv2d(8, 16, 1), 4, 4), Shift(layers.conv2d(16, 16, 1), 2, 2)
+        ),
+        (8, 8, 3, 3),
+    ),
+    "convolutions of different strides": (
+        lambda: nn.SequentialCell(layers.conv2d(4, 6, 3, 2), layers.conv2d(6, 4, 3)),
+        (2, 4, 9, 9),
+    ),
+    "online shift": (lambda: Shift(layers.conv2d(8, 8, 1), 4, 4, online=True), (8, 8, 3, 3)),
+}
+
+
+class KernelIsUsedError(Exception):
+    """Raised by the operator that replaces the kernels."""
+
+
+class Gradients(nn.Cell):
+    """The output of a Cell, and the gradients of its input and weights."""
+
+    def __init__(self, cell: nn.Cell):
+        super().__init__(auto_prefix=False)
+        self.cell, self.weights = cell, ms.ParameterTuple(cell.trainable_params())
+        self.gradient = ops.GradOperation(get_all=True, get_by_list=True, sens_param=True)
+
+    def construct(self, x: Tensor, slope: Tensor) -> tuple:
+        return self.cell(x), self.gradient(self.cell, self.weights)(x, slope)
+
+
+@pytest.fixture
+def kernels():
+    """Enables the kernels; the Cells of other tests have MindSpore's."""
+    reason = library.enable(CACHE)
+    if reason:
+        pytest.skip(reason)
+    yield
+    library.disable()
+
+
+def randomize(cell: nn.Cell) -> None:
+    random = np.random.RandomState(1)
+    for weight in cell.get_parameters():
+        values = random.uniform(0.5, 1.5, weight.shape) * random.choice([-1, 1], weight.shape)
+        values = np.abs(values) if "variance" in weight.name else values
+        weight.set_data(Tensor(values.astype(np.float32)))
+
+
+def run_training(cell: nn.Cell, shape: tuple) -> list[np.ndarray]:
+    """Output, gradients and parameters after a training step of a random input."""
+    cell.set_train()
+    randomize(cell)
+    random = np.random.RandomState(2)
+    x = Tensor((3 * random.standard_normal(shape)).astype(np.float32))
+    slope = Tensor(random.standard_normal(cell(x).shape).astype(np.float32))
+    randomize(cell)
+    y, (inputs, weights) = Gradients(cell)(x, slope)
+    return [array.asnumpy() for array in (y, *inputs, *weights, *cell.get_parameters())]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_cell_with_cpu_kernels_computes_the_same(name, kernels):
+    build, shape = CASES[name]
+    cell = build()
+    library.disable()
+    expected = run_training(build(), shape)
+    for array, other in zip(run_training(cell, shape), expected):
+        np.testing.assert_allclose(array, other, rtol=2e-5, atol=1e-5 * max(1, np.abs(other).max()))
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "3x3 with bias"])
+def test_training_uses_the_cpu_kernels_and_an_evaluation_does_not(name, kernels, monkeypatch):
+    def fail(*_):
+        raise KernelIsUsedError
+
+    build, shape = CASES[name]
+    cell, x = build(), Tensor(np.ones(shape, np.float32))
+    monkeypatch.setattr(ops.Custom, "__call__", fail)
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    try:
+        cell.set_train(False)(x)
+        with pytest.raises(KernelIsUsedError):
+            cell.set_train(True)(x)
+    finally:
+        ms.set_context(mode=ms.GRAPH_MODE)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_sums_of_gradients_are_those_of_mindspore(kernels, dtype):
+    random = np.random.RandomState(0)
+    arrays = [random.standard_normal(shape).astype(dtype) for shape in [(300, 200), (7,)]]
+    norm = VectorNorm("CPU")(tuple(map(Tensor, arrays))).asnumpy()
+    expected = np.sqrt(sum(np.square(x.astype(np.float64)).sum() for x in arrays))
+    np.testing.assert_allclose(norm, expected, rtol=1e-5)
+    is_finite = choose_all_finite("CPU")
+    assert is_finite(tuple(map(Tensor, arrays)))
+    arrays[0][7, 3] = np.nan
+    assert not is_finite(tuple(map(Tensor, arrays)))
+
+
+def test_gelu_is_exact_over_the_whole_range(kernels):
+    x = np.concatenate((np.linspace(-9, 9, 4001), [-1e4, 1e4, 0])).astype(np.float32)
+    cell = layers.GELU().set_train()
+    library.disable()
+    y, (slope, _) = Gradients(cell)(Tensor(x), Tensor(np.ones_like(x)))
+    exact, (exact_slope, _) = Gradients(layers.GELU())(Tensor(x), Tensor(np.ones_like(x)))
+    np.testing.assert_allclose(y.asnumpy(), exact.asnumpy(), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(slope[0].asnumpy(), exact_slope[0].asnumpy(), rtol=1e-6, atol=2e-6)
+
+
+def test_without_a_compiler_mindspores_kernels_are_used(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert library.enable(tmp_path / "cache") == "they need g++ and an x86-64 processor"
+    assert library.find_library() is None
+    assert layers.ReLU().cpu is None
+
+
+def test_a_variable_disables_the_kernels(monkeypatch, tmp_path):
+    monkeypatch.setenv(library.SWITCH, "0")
+    assert library.enable(tmp_path / "cache") == "ZOO_CPU_KERNELS is 0"
+    assert not (tmp_path / "cache").exists()
+
+
+def test_an_error_of_the_compiler_is_one_line(monkeypatch, tmp_path):
+    monkeypatch.setattr(library, "OPTIONS", ("--no-such-option",))
+    reason = library.enable(tmp_path)
+    assert "no-such-option" in reason
+    assert "\n" not in reason
+    assert library.find_library() is None
