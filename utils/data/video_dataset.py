@@ -55,8 +55,8 @@ class TrainVideos(abc.ABC):
     """Random-access training rows of one rank, for all remaining epochs of the run.
 
     A resumed run has trained the first `skip` batches already; index 0 is the row after them. The
-    row of a readable video depends on seed, epoch and sample only. An unreadable video is replaced
-    by another one, chosen at random. Once a video is known to be unreadable, it is not read again.
+    row depends on seed, epoch and sample only. An unreadable video is replaced by another one,
+    chosen at random. Once a video is known to be unreadable, it is not read again.
 
     Args:
         records: the annotation file's records.
@@ -78,15 +78,18 @@ class TrainVideos(abc.ABC):
         return self.length
 
     def __getitem__(self, index: int) -> tuple:
-        sample, rng = self.draw_sample(index)
+        sample, epoch = self.sampler.sample_at(self.start + int(index))
+        # Its own generator, so that the replacement does not depend on what was read before.
+        choices = np.random.RandomState([self.sampler.seed, epoch, sample, 1])
         for _ in range(MAX_TRIES):
             if not self.unreadable.is_unreadable(sample):
                 try:
+                    rng = sample_rng(self.sampler.seed, epoch, sample)
                     return self.make_row(self.records[sample], rng)
                 except VideoError as error:
                     self.unreadable.add(sample, str(error))
-            sample = rng.randint(len(self.records))
-        return self.make_blank_row()  # the trainer stops the run: `find_fault`
+            sample = choices.randint(len(self.records))
+        return self.make_blank_row()  # with so many unreadable videos, `find_fault` stops the run
 
     def decode(self, index: int) -> np.ndarray:
         """Only the decoded frames of a row, for the benchmark of the data path."""
@@ -119,12 +122,16 @@ class TrainVideos(abc.ABC):
         return RowsWithDropout(self, dropout), (*self.columns, "dropout")
 
     def make_blank_batch(self, dropout: "Optional[DropoutFactors]" = None) -> list[np.ndarray]:
-        """Zeros in the shapes and types of every batch of `dataset(dropout)`."""
+        """Zeros in the shapes and types of every batch of `dataset(dropout)`: to compile for."""
         blank = map(np.asarray, self.append_dropout(dropout)[0].make_blank_row())
         return [np.zeros((self.data.batch, *value.shape), value.dtype) for value in blank]
 
     def list_flip_settings(self) -> list[tuple[AnnotationFile, Any]]:
-        """Annotation files of the training, each with its `flip` and `swap_labels` settings."""
+        """Annotation files of the training, each with its `flip` and `swap_labels` settings.
+
+        The trainer logs advice if their class names have a left and a right. A network that mirrors
+        clips overrides this.
+        """
         return []
 
     @abc.abstractmethod
@@ -159,6 +166,7 @@ class RowsWithDropout:
         return (*self.rows[index], self.dropout.draw(position, self.copies))
 
     def make_blank_row(self) -> tuple:
+        # 1: nothing is dropped.
         factors = np.ones((self.copies, self.dropout.size), np.float32)
         return (*self.rows.make_blank_row(), factors)
 
@@ -194,7 +202,7 @@ class EvalVideos(abc.ABC):
         return np.zeros(self.shape, np.uint8), np.int32(0), np.bool_(False)
 
     def make_checked_views(self, record: Record, sample: int) -> np.ndarray:
-        """Checks the shape of the views. A missing view would only change the scores silently."""
+        """Raises AssertionError for missing views: the scores would change, and nobody notice."""
         views = self.make_views(record, sample)
         if views.shape != self.shape:
             raise AssertionError(f"{record.path}: views {views.shape} instead of {self.shape}")

@@ -2,17 +2,20 @@
 
 forward -> scaled backward -> [accumulate] -> AllReduce -> finite? -> clip norm -> update -> [EMA]
 
-A step is one call, with one micro-batch. An update of the weights follows `accumulation_steps`
-steps.
+A step is one call with one micro-batch, a batch of the data set. An update changes the weights; it
+follows `accumulation_steps` steps.
 
 * AllReduce overlaps the backward pass: MindSpore fuses the AllReduces of a segment of weights
-  (`run.all_reduce`), and the graph starts each when its gradients exist. With accumulation the
-  gradients are reduced after the last micro-batch of an update.
+  (`run.all_reduce`), and a fused AllReduce starts as soon as its gradients exist. With accumulation
+  nothing overlaps: AllReduce runs once, after the last micro-batch of an update.
 * One factor removes the loss scale and turns sums over ranks and micro-batches into means. It is
-  applied once, with the factor that clips the norm. Exceptions: the optimizer applies it if it is
-  constant and nothing is clipped; with accumulation, and on several CPU ranks, it is applied before
-  AllReduce.
-* Overflow check: an overflow flag is reduced over all ranks, so all ranks update or none does.
+  applied once, with the factor that clips the norm. Exceptions: the optimizer applies it
+  (`fold_scale`) if it is a constant power of two and nothing is clipped; with accumulation, and on
+  several CPU ranks, it is applied before AllReduce.
+* Overflow check: an overflow flag is reduced over all ranks, so all ranks change their weights or
+  none does. On an Ascend 910A arithmetic saturates at the largest number, and the device sets
+  status flags; elsewhere an overflow gives gradients that are infinite or not a number. Statistics
+  of batch norms change in the forward pass, also if the update is skipped.
 * Accumulation averages `accumulation_steps` micro-batches per update. The remaining micro-batches
   at the end of an epoch make a separate update, averaged over their number. Accumulated gradients
   are local to a rank and are not saved. So the trainer saves and stops only between updates.
@@ -21,7 +24,7 @@ steps.
 * The host reads one small array per step: OUTPUTS.
 """
 
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, amp, nn, ops
@@ -52,11 +55,12 @@ class TrainStep(nn.Cell):
     """(clip, target[, dropout factors]) -> float32 (6,), the values of OUTPUTS.
 
     `clip`: a batch as the network takes it, uint8; the axes are in each `model.py`. `target` is
-    what `loss` takes together with the scores: labels int32 (N,), or float32 (N, C) whose first
-    column is the label; with mixup for example (N, 3): label, the other clip's label, weight. `mix`
-    (optional) computes the network's input from clip and target. A network with dropout also takes
-    the factors of `self.dropout`: float32 (N, K), or (V, copies, K) if a batch has `copies` clips
-    of V videos each. K is the number of factors of a clip in all dropout layers.
+    what `loss` takes together with the scores: labels int32 (N,), or float32 (N, columns) whose
+    first column is the label; with mixup for example (N, 3): label, the other clip's label, weight.
+    `mix` (optional) computes the network's input from clip and target. A network with dropout also
+    takes the factors of `self.dropout`: float32 (N, K), or (B, copies, K) with repeated
+    augmentation: `copies` clips of each of B videos. K is the number of factors of a clip in all
+    dropout layers.
 
     loss and top1 are means over all ranks; `overflows` counts the consecutive updates that were not
     finite. Every returned value is the same on every rank. `train` has `accumulation_steps`,
@@ -82,12 +86,13 @@ class TrainStep(nn.Cell):
         self.scaler = loss_scaler(run.loss_scale, run.dynamic_loss_scale)
         self.steps_per_epoch, self.accumulation_steps = steps_per_epoch, train.accumulation_steps
         self.clip_norm, self.ema_decay = train.clip_norm, train.ema_decay
-        self.micro_step = create_counter("micro_step")  # batches seen since the start of the run
+        self.micro_step = create_counter("micro_step")  # steps since the start of the run
         self.overflows = create_counter("overflows")  # consecutive non-finite updates
         self.stop, self.bad_data = (create_request(name) for name in REQUESTS)
         weights = optimizer.parameters
         self.sums = weights.clone("grad_sum", "zeros") if train.accumulation_steps > 1 else ()
-        self.saturated = create_counter("saturated")  # micro-batches of an update with an overflow
+        # micro-batches of this update that set status flags
+        self.saturated = create_counter("saturated")
         averaged = ms.ParameterTuple(p for p in net.get_parameters() if is_state(p))
         self.ema_sources = averaged if train.ema_decay else ()
         self.ema_weights = averaged.clone("ema", "same") if train.ema_decay else ()
@@ -99,12 +104,13 @@ class TrainStep(nn.Cell):
         self.norm = VectorNorm(rt.device)
         self.status = OverflowStatus() if has_status_flags(rt.device) else None
         self.all_finite = choose_all_finite(rt.device)
-        # Whether the factor is applied before AllReduce: the sums of micro-batches are copied then
-        # anyway. On CPU, a kernel of MindSpore 2.10 that writes its gradient directly into a fused
-        # AllReduce fails with "Memory isn't enough".
+        # Whether the factor is applied before AllReduce. With accumulation that costs nothing: the
+        # sums must be copied there. On several CPU ranks the copy is needed: a kernel of MindSpore
+        # 2.10 that writes its gradient into a fused AllReduce fails with "Memory isn't enough".
         self.scale_before_reduce = train.accumulation_steps > 1 or (
             rt.device == "CPU" and rt.size > 1
         )
+        # loss scale x ranks; None if the loss scale is dynamic
         self.scale = None if run.dynamic_loss_scale else run.loss_scale * rt.size
         foldable = self.scale is not None and not (self.scale_before_reduce or train.clip_norm > 0)
         self.is_folded = foldable and fold_scale(optimizer, self.scale)
@@ -159,7 +165,11 @@ class TrainStep(nn.Cell):
         getattr(self, name).set_data(Tensor(1.0, mstype.float32))
 
     def accumulate_gradients(self, grads: tuple) -> Tensor:
-        """Adds a micro-batch; updates after the last one of an update or of the epoch."""
+        """Adds a micro-batch; after the last one of an update or of the epoch, updates the weights.
+
+        Returns a value that nobody uses: in graph mode, MindSpore 2.10 runs a function that has an
+        `if` on a Tensor and returns nothing in Python.
+        """
         self.map(ops.assign_add, self.sums, grads)
         if self.status is not None:  # the flags are those of one micro-batch
             overflow = 1 - self.status.is_clear(grads).astype(mstype.int32)
@@ -176,7 +186,6 @@ class TrainStep(nn.Cell):
             self.map(set_zero, self.sums)
             if self.status is not None:
                 ops.assign(self.saturated, 0)
-        # MindSpore compiles an `if` only if the function returns something; else Python runs it.
         return count
 
     def reduce_gradients(self, grads: tuple) -> tuple[tuple, Optional[Tensor]]:
@@ -192,7 +201,10 @@ class TrainStep(nn.Cell):
     def agree_on_finite(
         self, grads: tuple, norm: Optional[Tensor], *values: Tensor
     ) -> tuple[Tensor, tuple]:
-        """Whether the gradients are finite on all ranks; the means of `values` over the ranks."""
+        """Whether the gradients are finite on all ranks; the means of `values` over the ranks.
+
+        One AllReduce serves both.
+        """
         finite = self.is_finite_here(grads, norm)
         if self.sum_ranks is None:
             return finite, values
@@ -211,7 +223,7 @@ class TrainStep(nn.Cell):
         self.scaler.adjust(finite)
         return finite  # for the reason given in `accumulate_gradients`
 
-    def compute_gradient_factor(self, part: Tensor) -> Optional[Tensor]:
+    def compute_gradient_factor(self, part: Union[float, Tensor]) -> Union[float, Tensor, None]:
         """The factor that removes the loss scale and turns sums over ranks into means.
 
         `part` is 1 / (micro-batches in a sum). None if the optimizer applies the factor.
@@ -276,11 +288,13 @@ class TrainStep(nn.Cell):
 def choose_reducer(weights: ms.ParameterTuple, accumulation_steps: int) -> nn.Cell:
     """The Cell that sums gradients over the ranks, in the segments that `split_all_reduce` has set.
 
-    MindSpore's own reducer makes one AllReduce a gradient, which the compiler fuses by segments. It
-    fuses none in a branch, which accumulation needs, so SegmentReducer joins the gradients itself.
+    MindSpore's own reducer runs an AllReduce for each gradient, and the compiler fuses those of a
+    segment. It does not fuse inside an `if`, which accumulation needs. So SegmentReducer joins the
+    gradients of a segment itself.
     """
     if accumulation_steps == 1:
         return nn.DistributedGradReducer(weights, mean=False)
+    # The index of the last weight of each segment; without segments, one for all weights.
     ends = ms.get_auto_parallel_context("all_reduce_fusion_config")
     return SegmentReducer(weights, ends or [len(weights) - 1])
 
