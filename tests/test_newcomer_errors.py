@@ -318,7 +318,7 @@ TOOLS = {
     "plot of no format": ("{plot} {run} --out a.pdf", "must end in .png or .svg"),
     "nothing to measure": (
         "benchmarks/benchmark.py {tsm}",
-        "the following arguments are required: step|compile|memory|data|eval",
+        "the following arguments are required: step|kernels|compile|memory|data|eval",
     ),
     "no profile": (
         "{plan} {tsm} --devices 8 --profile none.json",

@@ -156,13 +156,13 @@ def load_onnx(path: Path, network: Any, cfg: Any) -> OnnxNetwork:
     Raises ValueError for a damaged file, one of another network, number of classes or batch, or
     if no engine can run it. A file without a checksum costs a warning.
     """
+    warn_without_checksum(path)
     engine = choose_engine(cfg.run)
     if engine == "mindspore":
         raise ValueError(
             f"{path}: an ONNX file runs on a CPU by OpenVINO or ONNX Runtime; set --run.device=CPU"
             f" and --run.engine=auto, or install one: pip install {next(iter(ENGINES))}"
         )
-    warn_without_checksum(path)
     shape, classes, info = read_description(path)
     check_contents(path, cfg, info, classes, batch=shape[0])
     net = OnnxNetwork(path, engine, cfg.model_arguments()["num_classes"], shape)
