@@ -8,13 +8,18 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Callable, Union
+from typing import Any, Callable, Optional
 
 import numpy as np
 
 from utils.config import Run
 from utils.data.loader import count_workers
-from utils.export.exported_file import check_contents, shorten_error, warn_without_checksum
+from utils.export.exported_file import (
+    ExportedNetwork,
+    check_contents,
+    shorten_error,
+    warn_without_checksum,
+)
 from utils.runtime import uncapped_instruction_set
 
 ENGINES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}  # the preferred one first
@@ -34,9 +39,9 @@ def choose_engine(run: Run) -> str:
         )
     if run.engine in ENGINES and not find_spec(run.engine):
         raise ValueError(f"run.engine: {run.engine} is not installed: pip install {run.engine}")
-    if run.engine != "auto" or run.device != "CPU":
-        return run.engine if run.engine != "auto" else "mindspore"
-    return (list_engines() or ["mindspore"])[0]
+    if run.engine != "auto":
+        return run.engine
+    return next(iter(list_engines()), "mindspore") if run.device == "CPU" else "mindspore"
 
 
 def list_engines() -> list[str]:
@@ -95,53 +100,23 @@ def find_fastest(path: Path, shape: tuple[int, ...]) -> str:
     return min(seconds, key=seconds.__getitem__)
 
 
-class OnnxNetwork:
-    """The network in an ONNX file, called by evaluation and prediction like one from a checkpoint.
+class OnnxNetwork(ExportedNetwork):
+    """The network in an ONNX file, computed by an engine; clips and scores are arrays."""
 
-    It takes uint8 clips (N, ...); for a file that expects normalised ones, `normalize` computes
-    them. It returns scores (N, ..., classes) or, if `counts` is a tuple, a tuple with the scores of
-    each head.
-
-    `shape` is that of the clips in the file; N is 0 if it takes any number.
-    """
-
-    def __init__(self, path: Path, engine: str, counts: Any, shape: tuple[int, ...]):
-        self.path, self.engine, self.counts, self.input = path, engine, counts, shape
-        self.normalize: Any = None
+    def __init__(
+        self,
+        path: Path,
+        engine: str,
+        counts: Any,
+        shape: tuple[int, ...],
+        normalize: Optional[Session] = None,
+    ):
+        super().__init__(path, shape, counts, normalize)
+        self.engine = engine
         self.sessions: dict[tuple, Session] = {}  # by the shape of the clips
 
-    @property
-    def fixed_batch(self) -> int:
-        """Clips of one call; 0 if the file takes any number."""
-        return self.input[0]
-
-    def set_train(self, mode: bool) -> None:
-        """A file is for evaluation only."""
-
-    def __call__(self, clips: np.ndarray) -> Union[np.ndarray, tuple]:
-        (batch, *expected), (count, *shape) = self.input, clips.shape
-        if shape != expected or 0 < batch < count:
-            raise ValueError(
-                f"{self.path} takes clips {list(self.input)}, and the yaml's are "
-                f"{list(clips.shape)}; export it again with this yaml"
-            )
-        if batch > count:  # one video's view, in a file for several
-            clips = np.resize(clips, (batch, *shape))
-        scores = self.run(clips if self.normalize is None else self.normalize(clips))[:count]
-        if not isinstance(self.counts, tuple):
-            return scores
-        ends = np.cumsum(self.counts).tolist()
-        return tuple(scores[:, end - size : end] for size, end in zip(self.counts, ends))
-
-    def run(self, clips: np.ndarray) -> np.ndarray:
-        """The graph's scores; ValueError if the engine fails or the scores have another shape."""
-        try:
-            scores = self.open_session(clips.shape)(clips)
-        except Exception as error:  # noqa: BLE001 the engines raise several kinds
-            raise ValueError(f"{self.path}: cannot run: {shorten_error(error)}") from None
-        if scores.ndim < 2 or (len(scores), scores.shape[-1]) != (len(clips), np.sum(self.counts)):
-            raise ValueError(f"{self.path} gives scores {list(scores.shape)}; export it again")
-        return scores
+    def compute(self, clips: np.ndarray) -> np.ndarray:
+        return self.open_session(clips.shape)(clips)
 
     def open_session(self, shape: tuple[int, ...]) -> Session:
         """The session for clips of this shape. The engines raise errors of several kinds."""
@@ -165,10 +140,8 @@ def load_onnx(path: Path, network: Any, cfg: Any) -> OnnxNetwork:
         )
     shape, classes, info = read_description(path)
     check_contents(path, cfg, info, classes, batch=shape[0])
-    net = OnnxNetwork(path, engine, cfg.model_arguments()["num_classes"], shape)
-    if info["dtype"] == "float32":
-        net.normalize = build_normalization(network, cfg)
-    return net
+    normalize = build_normalization(network, cfg) if info["dtype"] == "float32" else None
+    return OnnxNetwork(path, engine, cfg.model_arguments()["num_classes"], shape, normalize)
 
 
 def build_normalization(network: Any, cfg: Any) -> Session:

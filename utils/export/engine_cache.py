@@ -82,8 +82,8 @@ class CachedNetwork:
                     self.export(file, shape)
                     self.load.cache_clear()  # its memory
                     delete_old_files(self.folder)
-                choice = file.with_suffix(".engine")
-                if not choice.exists() or choice.read_text() not in list_engines():
+                choice, is_auto = file.with_suffix(".engine"), self.cfg.run.engine == "auto"
+                if is_auto and (not choice.exists() or choice.read_text() not in list_engines()):
                     write_text(choice, find_fastest(file, shape))
                 os.utime(file)
         return file

@@ -1,13 +1,69 @@
-"""Checks of exported files, MINDIR and ONNX: checksum, network, number of classes, batch."""
+"""The network in an exported file, MINDIR or ONNX, and the checks of such files."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable, Optional
 
 import numpy as np
 
 from utils.log import log
 from utils.messages import escape_control, format_error
 from utils.weights.model_checksum import check_checksum
+
+
+class ExportedNetwork:
+    """The network in a file, called by evaluation and prediction like one from a checkpoint.
+
+    It takes uint8 clips (N, ...); for a file that expects normalised ones, `normalize` computes
+    them. It returns scores (N, ..., classes) or, if `counts` is a tuple, a tuple with the scores of
+    each head. `shape` is that of the clips in the file; its N is below 1 if it takes any number.
+    """
+
+    def __init__(
+        self, path: Path, shape: tuple[int, ...], counts: Any, normalize: Optional[Callable]
+    ):
+        self.path, self.shape, self.counts, self.normalize = path, shape, counts, normalize
+
+    @property
+    def fixed_batch(self) -> int:
+        """Clips of one call; 0 if the file takes any number."""
+        return max(self.shape[0], 0)
+
+    def set_train(self, mode: bool) -> None:
+        """A file is for evaluation only."""
+
+    def __call__(self, clips: Any) -> Any:
+        (batch, *expected), (count, *shape) = self.shape, clips.shape
+        if shape != expected or 0 < batch < count:
+            raise ValueError(
+                f"{self.path} takes clips {list(self.shape)}, and the yaml's are "
+                f"{list(clips.shape)}; export it again with this yaml"
+            )
+        if batch > count:  # one video's view, in a file for several
+            clips = self.repeat(clips, batch)
+        scores = self.run(clips if self.normalize is None else self.normalize(clips))[:count]
+        if not isinstance(self.counts, tuple):
+            return scores
+        ends = np.cumsum(self.counts).tolist()
+        return tuple(scores[:, end - size : end] for size, end in zip(self.counts, ends))
+
+    def run(self, clips: Any) -> Any:
+        """The graph's scores; ValueError if it fails or the scores have another shape."""
+        try:
+            scores = self.compute(clips)
+        except Exception as error:  # noqa: BLE001 the libraries raise several kinds
+            raise ValueError(f"{self.path}: cannot run: {shorten_error(error)}") from None
+        shape = scores.shape
+        if len(shape) < 2 or (shape[0], shape[-1]) != (len(clips), np.sum(self.counts)):
+            raise ValueError(f"{self.path} gives scores {list(shape)}; export it again")
+        return scores
+
+    def repeat(self, clips: Any, count: int) -> Any:
+        """The clips, repeated to `count`."""
+        return np.resize(clips, (count, *clips.shape[1:]))
+
+    def compute(self, clips: Any) -> Any:
+        """The scores of as many clips as the file takes; any error of the library."""
+        raise NotImplementedError
 
 
 def warn_without_checksum(path: Path) -> None:

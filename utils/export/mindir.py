@@ -6,14 +6,19 @@ number, tuple or tensor. Every node has the shape of its result, with -1 for a f
 
 import os
 from pathlib import Path
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 from mindspore.train.mind_ir_pb2 import ModelProto
 
-from utils.export.exported_file import check_contents, shorten_error, warn_without_checksum
+from utils.export.exported_file import (
+    ExportedNetwork,
+    check_contents,
+    shorten_error,
+    warn_without_checksum,
+)
 
 # The numbers of protobuf's types, the same in ONNX.
 DTYPES = {1: "float32", 2: "uint8", 6: "int32", 7: "int64", 9: "bool", 10: "float16"}
@@ -64,54 +69,25 @@ class Tiled(NamedTuple):
     axis: int
 
 
-class MindirNetwork:
-    """The network in a file, called by evaluation and prediction like one from a checkpoint.
-
-    It takes uint8 clips (N, ...); for a file that expects normalised ones, `normalize` computes
-    them. It returns scores (N, ..., classes) or, if `counts` is a tuple, a tuple with the scores of
-    each head.
-    """
+class MindirNetwork(ExportedNetwork):
+    """The network in a MINDIR; clips and scores are Tensors."""
 
     def __init__(self, path: Path, graph: Graph, normalize: nn.Cell, counts: Any):
-        self.path, self.input, self.counts = path, graph.inputs[0], counts
-        self.normalize = normalize if DTYPES.get(self.input.dtype) == "float32" else None
+        """`normalize` computes the clips that the network expects if they are not uint8."""
+        source = graph.inputs[0]
+        takes_floats = DTYPES.get(source.dtype) == "float32"
+        super().__init__(path, source.shape, counts, normalize if takes_floats else None)
         try:
             self.net = nn.GraphCell(ms.load(str(path)))
         except Exception as error:  # noqa: BLE001 the framework raises several kinds
             raise ValueError(f"{path}: not a readable MINDIR: {shorten_error(error)}") from None
 
-    @property
-    def fixed_batch(self) -> int:
-        """Clips of one call; 0 if the file takes any number."""
-        return max(self.input.shape[0], 0)
+    def repeat(self, clips: Tensor, count: int) -> Tensor:
+        return Tensor(super().repeat(clips.asnumpy(), count))
 
-    def set_train(self, mode: bool) -> None:
-        """A file is for evaluation only."""
-
-    def __call__(self, clips: Tensor) -> Union[Tensor, tuple]:
-        (batch, *expected), (count, *shape) = self.input.shape, clips.shape
-        if shape != expected or 0 < batch < count:
-            raise ValueError(
-                f"{self.path} takes clips {list(self.input.shape)}, and the yaml's are "
-                f"{list(clips.shape)}; export it again with this yaml"
-            )
-        if batch > count:  # one video's view, in a file for several
-            clips = Tensor(np.resize(clips.asnumpy(), (batch, *shape)))
-        scores = self.run(clips if self.normalize is None else self.normalize(clips))[:count]
-        if not isinstance(self.counts, tuple):
-            return scores
-        ends = np.cumsum(self.counts).tolist()
-        return tuple(scores[:, end - size : end] for size, end in zip(self.counts, ends))
-
-    def run(self, clips: Tensor) -> Tensor:
-        """The graph's scores; ValueError if an operator fails or the scores have another shape."""
-        try:
-            scores = self.net(clips)
-            shape = scores.asnumpy().shape  # waits for the kernels, which may fail
-        except Exception as error:  # noqa: BLE001 of several kinds, as above
-            raise ValueError(f"{self.path}: cannot run: {shorten_error(error)}") from None
-        if len(shape) < 2 or (shape[0], shape[-1]) != (len(clips), np.sum(self.counts)):
-            raise ValueError(f"{self.path} gives scores {list(shape)}; export it again")
+    def compute(self, clips: Tensor) -> Tensor:
+        scores = self.net(clips)
+        scores.asnumpy()  # waits for the kernels, which may fail
         return scores
 
 
