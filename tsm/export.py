@@ -26,7 +26,8 @@ def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
 
 
 def describe_export(cfg: Config) -> ExportSpec:
-    return ExportSpec(get_clip_shape(cfg.data, cfg.test_crop), "scores")
+    shape = get_clip_shape(cfg.data, cfg.test_crop)
+    return ExportSpec(shape, "scores", onnx_arguments={"split_shifted": True})
 
 
 if __name__ == "__main__":

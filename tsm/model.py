@@ -15,6 +15,7 @@ from mindspore import Tensor, nn, ops
 
 from tsm.mobilenet import MobileNetV2
 from tsm.resnet import DEPTHS, ResNet
+from tsm.shift import Shift
 from utils.nn.dropout import Dropout
 from utils.nn.layers import BatchNorm3d, Normalize, dense, freeze_norms
 
@@ -29,7 +30,8 @@ class TSM(nn.Cell):
     `shift_div` 0 is plain TSN. If `dropout` is 0 the classifier is part of the trunk
     (`base_model.fc`), as in the source; otherwise it is `new_fc`. `consensus`: `avg` averages the
     raw scores of the frames, or their probabilities if `before_softmax` is false; `identity`
-    returns (N, T, classes). Raises ValueError for settings that do not go together.
+    returns (N, T, classes). `split_shifted`: the form of shifted convolutions for engines that run
+    ONNX (`convolve_shifted`); for evaluation. Raises ValueError for settings that conflict.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class TSM(nn.Cell):
         modality: str = "rgb",
         frames_per_segment: int = 1,
         first_width: int = 64,
+        split_shifted: bool = False,
     ):
         super().__init__()
         check_settings(arch, segments, shift_place, online, temporal_pool, non_local, first_width)
@@ -77,6 +80,9 @@ class TSM(nn.Cell):
         self.dropout = Dropout(dropout, self.segments * width) if dropout > 0 else None
         self.new_fc = dense(width, num_classes, 0.001) if dropout > 0 else None
         self.consensus, self.before_softmax = consensus, before_softmax
+        for _, cell in self.cells_and_names():
+            if split_shifted and isinstance(cell, Shift):
+                cell.split_convolution()
 
     def construct(self, clip: Tensor) -> Tensor:
         n, t, c, h, w = clip.shape

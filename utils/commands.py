@@ -77,7 +77,7 @@ def export_network(
         network.export.describe_export(cfg),
     )
 
-    def load(level: str, **changes: str) -> nn.Cell:
+    def load(level: str, **changes: Any) -> nn.Cell:
         return spec.wrap(inference.load_checkpoint(network, cfg, checkpoint_path, level, **changes))
 
     info = {"network": network.name, **spec.info}

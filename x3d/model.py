@@ -9,11 +9,13 @@ Departures from the source: uint8 clips are normalised in the network; drop-conn
 recipe of the source uses, is left out. `depthwise_impl: dense` is the network of the Ascend port.
 
 Between its depthwise convolutions the network merges time and height, (N, C, T*H, W): all other
-operators are 2-D, and no data is copied.
+operators are 2-D, and no data is copied. With `keep_time` it merges nothing and all convolutions
+are 3-D: the form for engines that run ONNX, which copy the data when axes are merged.
 """
 
 import math
 from collections import OrderedDict
+from typing import NamedTuple
 
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
@@ -59,6 +61,14 @@ def compute_stage_widths() -> list[int]:
     return [round_width(width, WIDTH_FACTOR) for width in widths]
 
 
+class Form(NamedTuple):
+    """How blocks are computed: arguments of X3D."""
+
+    depthwise_impl: str
+    recompute: bool
+    keep_time: bool
+
+
 class SE(nn.Cell):
     """Squeeze and excitation: multiplies channels by gates computed from all channel means."""
 
@@ -73,6 +83,10 @@ class SE(nn.Cell):
         self.mean = MeanExt() if on_ascend() else None
 
     def construct(self, x: Tensor) -> Tensor:
+        if x.ndim == 5:
+            mean = ops.ReduceMean(True)(ops.cast(x, mstype.float32), (2, 3, 4))
+            mean = ops.cast(mean, x.dtype)
+            return x * ops.sigmoid(self.fc2(self.relu(self.fc1(mean))))
         if self.mean is not None:
             mean = ops.cast(self.mean(x, (2, 3), True, mstype.float32), x.dtype)
             return x * ops.sigmoid(self.fc2(self.relu(self.fc1(mean))))
@@ -90,23 +104,25 @@ class SE(nn.Cell):
 class Branch(nn.Cell):
     """1x1x1, depthwise 3x3x3, [SE], Swish, 1x1x1; input and output are (N, C, T*H, W)."""
 
-    def __init__(
-        self, cin: int, inner: int, cout: int, stride: int, excite: bool, impl: str, recompute: bool
-    ):
+    def __init__(self, cin: int, inner: int, cout: int, stride: int, excite: bool, form: Form):
         super().__init__()
-        self.a, self.a_bn = PointwiseConv3d(cin, inner), BatchNorm2d(inner)
-        self.b, self.b_bn = build_depthwise_conv(inner, (3, 3, 3), stride, impl), BatchNorm2d(inner)
+        self.keep_time = form.keep_time
+        self.a, self.a_bn = build_pointwise_conv(cin, inner, 1, form), BatchNorm2d(inner)
+        self.b = build_depthwise_conv(inner, (3, 3, 3), stride, form.depthwise_impl)
+        self.b_bn = BatchNorm2d(inner)
         self.se = SE(inner) if excite else None
-        self.c, self.c_bn = PointwiseConv3d(inner, cout), BatchNorm2d(cout, gamma="zeros")
+        self.c = build_pointwise_conv(inner, cout, 1, form)
+        self.c_bn = BatchNorm2d(cout, gamma="zeros")
         self.a_relu, self.b_relu = ReLU(), SiLU()
         # Their activations are a third of a block's memory and cheap to recompute.
         for cell in (self.se, self.b_relu):
-            if cell is not None and recompute:
+            if cell is not None and form.recompute:
                 cell.recompute()
 
     def construct(self, x: Tensor, t: int) -> Tensor:
         x = self.a_relu(self.a_bn(self.a(x)))
-        x = self.b_bn(merge_time_height(self.b(split_time_height(x, t))))
+        x = self.b(x if self.keep_time else split_time_height(x, t))
+        x = self.b_bn(x if self.keep_time else merge_time_height(x))
         x = self.b_relu(x if self.se is None else self.se(x))
         return self.c_bn(self.c(x))
 
@@ -114,22 +130,14 @@ class Branch(nn.Cell):
 class Block(nn.Cell):
     """A residual block; input and output are (N, C, T*H, W)."""
 
-    def __init__(
-        self,
-        cin: int,
-        cout: int,
-        stride: int,
-        excite: bool,
-        impl: str,
-        recompute: bool,
-    ):
+    def __init__(self, cin: int, cout: int, stride: int, excite: bool, form: Form):
         super().__init__()
         self.branch1 = self.branch1_bn = None
         if cin != cout or stride != 1:
-            self.branch1 = PointwiseConv3d(cin, cout, stride=stride)
+            self.branch1 = build_pointwise_conv(cin, cout, stride, form)
             self.branch1_bn = BatchNorm2d(cout)
         inner = int(BOTTLENECK * cout)
-        self.branch2 = Branch(cin, inner, cout, stride, excite, impl, recompute)
+        self.branch2 = Branch(cin, inner, cout, stride, excite, form)
         self.relu = ReLU()
 
     def construct(self, x: Tensor, t: int) -> Tensor:
@@ -148,6 +156,13 @@ class Stage(nn.SequentialCell):
         return x
 
 
+def build_pointwise_conv(cin: int, cout: int, stride: int, form: Form) -> nn.Cell:
+    """A 1x1x1 convolution, called with the clips and their number of frames."""
+    if form.keep_time:
+        return Conv3d(cin, cout, (1, 1, 1), stride)
+    return PointwiseConv3d(cin, cout, stride=stride)
+
+
 def build_depthwise_conv(channels: int, kernel: tuple, stride: int, impl: str) -> nn.Cell:
     """A depthwise convolution; with `impl` dense the full convolution of the Ascend port."""
     if impl == "dense":
@@ -158,23 +173,28 @@ def build_depthwise_conv(channels: int, kernel: tuple, stride: int, impl: str) -
 class Stem(nn.Cell):
     """A spatial 3x3, then a depthwise temporal 5x1x1; (N, 3, T, H, W) to (N, C, T*H, W)."""
 
-    def __init__(self, width: int, impl: str):
+    def __init__(self, width: int, impl: str, keep_time: bool):
         super().__init__()
-        self.conv_xy = FrameConv(3, width, 3, 2)
+        self.keep_time = keep_time
+        self.conv_xy = Conv3d(3, width, (1, 3, 3), 2) if keep_time else FrameConv(3, width, 3, 2)
         self.conv = build_depthwise_conv(width, (5, 1, 1), 1, impl)
         self.bn, self.relu = BatchNorm2d(width), ReLU()
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.relu(self.bn(merge_time_height(self.conv(self.conv_xy(x)))))
+        x = self.conv(self.conv_xy(x))
+        return self.relu(self.bn(x if self.keep_time else merge_time_height(x)))
 
 
 class Head(nn.Cell):
     """Average-pools windows of the size of a training clip, stride 1; classifies every position."""
 
-    def __init__(self, cin: int, inner: int, num_classes: int, window: tuple, dropout: float):
+    def __init__(
+        self, cin: int, inner: int, num_classes: int, window: tuple, dropout: float, form: Form
+    ):
         """`window` is (frames, height, width) of a training clip's feature map."""
         super().__init__()
-        self.conv_5, self.conv_5_bn = PointwiseConv3d(cin, inner), BatchNorm2d(inner)
+        self.keep_time = form.keep_time
+        self.conv_5, self.conv_5_bn = build_pointwise_conv(cin, inner, 1, form), BatchNorm2d(inner)
         self.conv_5_relu, self.lin_5_relu = ReLU(), ReLU()
         self.lin_5 = PointwiseConv3d(inner, HEAD_WIDTH)
         self.dropout = Dropout(dropout, HEAD_WIDTH)  # a training clip has one position
@@ -183,7 +203,8 @@ class Head(nn.Cell):
 
     def construct(self, x: Tensor, t: int) -> Tensor:
         x = self.conv_5_relu(self.conv_5_bn(self.conv_5(x)))
-        x = merge_time_height(average_windows(split_time_height(x, t), self.window))
+        x = x if self.keep_time else split_time_height(x, t)
+        x = merge_time_height(average_windows(x, self.window))
         x = self.lin_5_relu(self.lin_5(x))
         n, c = x.shape[:2]
         x = self.dropout(x.reshape(n, c, -1).transpose(0, 2, 1))  # (N, positions, C)
@@ -215,14 +236,12 @@ def average_along_axis(x: Tensor, axis: int, size: int) -> Tensor:
     return total / size
 
 
-def build_stage(cin: int, cout: int, depth: int, impl: str, recompute: bool) -> Stage:
+def build_stage(cin: int, cout: int, depth: int, form: Form) -> Stage:
     """Blocks `pathway0_res0`, `pathway0_res1`, ...; every second has squeeze and excitation."""
     blocks = OrderedDict()
     for i in range(depth):
         stride = 2 if i == 0 else 1
-        blocks[f"pathway0_res{i}"] = Block(
-            cin if i == 0 else cout, cout, stride, i % 2 == 0, impl, recompute
-        )
+        blocks[f"pathway0_res{i}"] = Block(cin if i == 0 else cout, cout, stride, i % 2 == 0, form)
     return Stage(blocks)
 
 
@@ -235,6 +254,7 @@ class X3D(nn.Cell):
     `stem_impl` is the same for the stem. `zero_init`: the scale of the last norm of a block is
     initialised to zero, so the block starts as its shortcut. `recompute`: the backward pass
     recomputes squeeze and excitation and the Swish instead of storing their activations.
+    `keep_time`: the module documents it; for evaluation, after `fuse_conv_bn`.
     """
 
     def __init__(
@@ -248,20 +268,21 @@ class X3D(nn.Cell):
         stem_impl: str = "grouped",
         zero_init: bool = True,
         recompute: bool = True,
+        keep_time: bool = False,
     ):
         super().__init__()
         widths, stem = compute_stage_widths(), round_width(FIRST_WIDTH, WIDTH_FACTOR)
         self.normalize = Normalize(MEAN, STD, 3, axis=1, rank=5)
-        self.s1 = nn.SequentialCell(OrderedDict(pathway0_stem=Stem(stem, stem_impl)))
+        form = Form(depthwise_impl, recompute, keep_time)
+        stem_cell = Stem(stem, stem_impl, keep_time)
+        self.s1 = nn.SequentialCell(OrderedDict(pathway0_stem=stem_cell))
         before = [stem, *widths[:-1]]
         depths = [round_repeats(count, depth_factor) for count in BLOCKS]
-        stages = [
-            build_stage(*sizes, depthwise_impl, recompute) for sizes in zip(before, widths, depths)
-        ]
+        stages = [build_stage(*sizes, form) for sizes in zip(before, widths, depths)]
         self.s2, self.s3, self.s4, self.s5 = stages
         side = math.ceil(crop / 32)
         inner = int(BOTTLENECK * widths[-1])
-        self.head = Head(widths[-1], inner, num_classes, (frames, side, side), dropout)
+        self.head = Head(widths[-1], inner, num_classes, (frames, side, side), dropout, form)
         for _, cell in self.cells_and_names():
             if isinstance(cell, Branch) and not zero_init:
                 cell.c_bn.gamma.set_data(initializer("ones", cell.c_bn.gamma.shape))

@@ -9,6 +9,7 @@ import fcntl
 import functools
 import hashlib
 import os
+import shutil
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Callable
@@ -81,7 +82,7 @@ class CachedNetwork:
                     log.info("exporting the network for %s, once ...", " and ".join(list_engines()))
                     self.export(file, shape)
                     self.load.cache_clear()  # its memory
-                    delete_old_files(self.folder)
+                    delete_old_files(self.folder)  # under the lock: no other export is running
                 choice, is_auto = file.with_suffix(".engine"), self.cfg.run.engine == "auto"
                 if is_auto and (not choice.exists() or choice.read_text() not in list_engines()):
                     write_text(choice, find_fastest(file, shape))
@@ -128,6 +129,9 @@ def is_sound(file: Path) -> bool:
 
 
 def delete_old_files(folder: Path, kept: int = KEPT_FILES) -> None:
+    """Deletes all but the last used files, and what a killed export left."""
+    for scratch in folder.glob(".*.onnx.tmp"):
+        shutil.rmtree(scratch, ignore_errors=True)
     files = sorted(folder.glob("*.onnx"), key=lambda file: file.stat().st_mtime, reverse=True)
     for file in files[kept:]:
         file.unlink(missing_ok=True)

@@ -55,7 +55,7 @@ class ExportSpec:
     output: str
     info: dict[str, str] = field(default_factory=dict)
     wrap: Callable[[nn.Cell], nn.Cell] = lambda net: net  # noqa: E731
-    onnx_arguments: dict[str, str] = field(default_factory=dict)
+    onnx_arguments: dict[str, Any] = field(default_factory=dict)
 
 
 def read_batch(text: str) -> int:
@@ -97,12 +97,12 @@ def export(
     output_name: str,
     options: ExportOptions,
     info: dict[str, str],
-    **onnx_changes: str,
+    **onnx_changes: Any,
 ) -> dict:
     """Writes a network for clips of shape `clip`; returns the values of stdout's last line.
 
     `load(level, **changes)` builds it at an amp level, with changed arguments; `onnx_changes` are
-    those that give it the depthwise convolutions of ONNX. `info` is written into the file. Raises
+    those that give it the form for ONNX. `info` is written into the file. Raises
     ValueError if the file cannot be written, and RuntimeError if the scores of the reloaded file
     differ from those of the float32 network.
     """

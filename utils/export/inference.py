@@ -26,7 +26,7 @@ def load_network(network: Any, cfg: Any, path: str, start: Callable[[], Any] = l
             raise ValueError(f"run.engine: {engine} cannot run {path}; export it to ONNX")
         return load_mindir(network, cfg, path, start)
 
-    def load(level: str, **changes: str) -> "nn.Cell":
+    def load(level: str, **changes: Any) -> "nn.Cell":
         start()
         return load_checkpoint(network, cfg, path, level, **changes)
 
@@ -46,7 +46,7 @@ def load_mindir(network: Any, cfg: Any, path: str, start: Callable[[], Any]) -> 
     )
 
 
-def load_checkpoint(network: Any, cfg: Any, path: str, level: str, **changes: str) -> "nn.Cell":
+def load_checkpoint(network: Any, cfg: Any, path: str, level: str, **changes: Any) -> "nn.Cell":
     """The network of a checkpoint at an amp level; `changes` replace arguments of the network."""
     from utils.weights import checkpoint
 

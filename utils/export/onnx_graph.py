@@ -19,13 +19,15 @@ SLICE_END = np.iinfo(np.int64).max  # of a slice that goes to the end
 class Builder:
     """Collects nodes and constants of an ONNX graph; its methods take and return tensor names.
 
-    `shapes` are the MINDIR's for every tensor, `uses` counts the readers of a MINDIR's output.
+    `shapes` are the MINDIR's for every tensor, `sources` its nodes; `uses` counts the readers of a
+    MINDIR's output.
     """
 
     def __init__(self, source: str, uses: dict[str, int]):
         self.nodes, self.constants = [], {}
         self.shapes: dict[str, Array] = {}
         self.producers: dict[str, Any] = {}  # the node of an output
+        self.sources: dict[str, Node] = {}
         self.source, self.uses = source, uses
         self.batch = ""  # the name of the batch's size, once it is needed
 
@@ -97,6 +99,7 @@ def translate(graph: Graph, names: tuple[str, str], info: dict[str, str]) -> Any
         values[node.output.name] = value
         if isinstance(value, str):
             build.shapes.setdefault(value, node.output)
+            build.sources.setdefault(value, node)
     build.add("Identity", values[result.name])
     build.nodes[-1].output[0] = output
     arrays = dict(build.constants.values())
@@ -214,33 +217,65 @@ def add_max_pool(build, node, x):
 
 
 def add_max_pool_3d(build, node, x):
-    """Of its two outputs the networks read the first."""
-    settings = node.settings
-    pads = settings["pads"]
-    return [
-        build.add(
-            "MaxPool",
-            x,
-            kernel_shape=settings["ksize"],
-            strides=settings["strides"],
-            dilations=settings["dilation"],
-            pads=[*pads, *pads],
-            ceil_mode=int(settings["ceil_mode"]),
-        )
-    ]
+    """MindSpore's max pool with padding: a 3-D one between an ExpandDims and a Squeeze.
+
+    Here it is a 2-D one before an Unsqueeze; add_squeeze removes both. A 3-D one costs ten times as
+    much in OpenVINO, which reorders its input and output. Of its two outputs the networks read the
+    first.
+    """
+    settings, before = node.settings, build.producers.get(x)
+    if settings["ksize"][0] != 1 or before.op_type != "Unsqueeze":
+        raise ValueError("--format onnx: a max pool over time")
+    pads = settings["pads"][1:]
+    pooled = build.add(
+        "MaxPool",
+        before.input[0],
+        kernel_shape=settings["ksize"][1:],
+        strides=settings["strides"][1:],
+        dilations=settings["dilation"][1:],
+        pads=[*pads, *pads],
+        ceil_mode=int(settings["ceil_mode"]),
+    )
+    return [build.add("Unsqueeze", pooled, before.input[1])]
+
+
+def add_squeeze(build, node, x, axes):
+    axes, before = build.add_constant(axes), build.producers.get(x)
+    if before is not None and before.op_type == "Unsqueeze" and before.input[1] == axes:
+        return before.input[0]
+    return build.add("Squeeze", x, axes)
 
 
 def add_bias(build, node, x, bias, _):
-    """Adds the bias to the convolution or product before it, if that has no other reader."""
-    producer, alone = build.producers.get(x), build.uses[node.inputs[0]] == 1
-    is_weight = bias not in build.producers
-    if alone and is_weight and producer.op_type in ("Conv", "Gemm") and len(producer.input) == 2:
-        producer.input.append(bias)
+    """Adds the bias to the convolution or product before it, if possible."""
+    target = None if bias in build.producers else find_without_bias(build, x, node.inputs[0])
+    if target is not None:
+        target.input.append(bias)
         return x
     rank = len(node.output.shape)
     if rank > 2:
         bias = build.add("Unsqueeze", bias, build.add_constant(range(1, rank - 1)))
     return build.add("Add", x, bias)
+
+
+def find_without_bias(build, name: str, source: str) -> Any:
+    """The convolution or product of the output `name`, or of a term of it if it is a sum.
+
+    None if there is none, if it has a bias, or if its result has another reader. `source` is the
+    name in the MINDIR.
+    """
+    producer = build.producers.get(name)
+    if producer is None or build.uses[source] != 1:
+        return None
+    if producer.op_type in ("Conv", "Gemm"):
+        return producer if len(producer.input) == 2 else None
+    if producer.op_type == "Add":
+        for term, term_source in zip(producer.input, build.sources[name].inputs):
+            if build.shapes[term].shape == build.shapes[name].shape:
+                target = find_without_bias(build, term, term_source)
+                if target is not None:
+                    return target
+    return None
 
 
 def add_batch_matmul(build, node, a, b, transpose_a, transpose_b):
@@ -278,10 +313,11 @@ def add_slice(build, x, starts, ends, steps) -> str:
         if (starts[axis], steps[axis]) != (0, 1)
         or not isinstance(end, DynamicDim)
         and end != SLICE_END
-        and end < sizes[axis]
+        and (end < 0 or end < sizes[axis])
     ]
     if not axes:
         return x
+    ends = [SLICE_END if isinstance(end, DynamicDim) else end for end in ends]
     bounds = (build.add_constant([v[axis] for axis in axes]) for v in (starts, ends, steps))
     starts, ends, steps = bounds
     return build.add("Slice", x, starts, ends, build.add_constant(axes), steps)
@@ -339,7 +375,7 @@ TRANSLATORS: dict[str, Callable] = {
     "Softmax": lambda build, node, x, axes: build.add(
         "Softmax", x, axis=axes[0] if isinstance(axes, tuple) else axes
     ),
-    "Squeeze": lambda build, node, x, axes: build.add("Squeeze", x, build.add_constant(axes)),
+    "Squeeze": add_squeeze,
     "StridedSlice": add_strided_slice,
     "Sub": elementwise("Sub"),
     "Transpose": lambda build, node, x, order: build.add("Transpose", x, perm=order),

@@ -64,6 +64,8 @@ class PointwiseConv3d(nn.Cell):
         if x.ndim == 5:
             t = x.shape[2]
             return split_time_height(self.construct(merge_time_height(x), t), t)
+        if self.stride == 1:  # known when compiling, also if the batch is free
+            return self.convolve(x, 1)
         if x.shape[2] // frames % self.stride == 0:  # the stride keeps the first row of every frame
             return self.convolve(x, self.stride)
         x = split_time_height(x, frames)[:, :, :, :: self.stride, :: self.stride]
@@ -240,7 +242,8 @@ class Conv3d(nn.Cell):
             stride=(1, stride, stride),
         )
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x: Tensor, frames: int = 0) -> Tensor:
+        """`frames` is not used; PointwiseConv3d needs it."""
         return self.conv(x, ops.cast(self.weight, x.dtype))
 
 

@@ -13,15 +13,16 @@ from utils.nn.complexity import has_kernel
 
 
 class ChannelBias(nn.Cell):
-    """Adds one number per channel to (N, C, ...), an input of at most four axes."""
+    """Adds one number per channel to (N, C, ...), an input of at most five axes."""
 
     def __init__(self, offset: np.ndarray):
         super().__init__()
         self.offset = Parameter(Tensor(offset), name="offset", requires_grad=False)
-        self.add = ops.BiasAdd()
+        self.add, self.add_3d = ops.BiasAdd(), ops.BiasAdd(data_format="NCDHW")
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.add(x, ops.cast(self.offset, x.dtype))
+        add = self.add_3d if x.ndim == 5 else self.add
+        return add(x, ops.cast(self.offset, x.dtype))
 
 
 def fuse_conv_bn(net: nn.Cell) -> nn.Cell:
