@@ -57,7 +57,7 @@ class PointwiseConv3d(nn.Cell):
         self.add = ops.BiasAdd()
         self.conv = ops.Conv2D(out_channel=cout, kernel_size=1)
         self.strided = ops.Conv2D(out_channel=cout, kernel_size=1, stride=stride)
-        self.cpu = cpu.build_product(shared=True)
+        self.cpu = cpu.build_pointwise()
         self.cpu_strided = cpu.build_convolution((stride, stride), (0, 0))
 
     def construct(self, x: Tensor, frames: int = 1) -> Tensor:
@@ -77,10 +77,7 @@ class PointwiseConv3d(nn.Cell):
             if stride > 1:
                 x = self.cpu_strided[0](x, weight, self.cpu_strided[1])
             else:
-                n, c, th, w = x.shape
-                cout = self.shape[0]
-                x = self.cpu(ops.reshape(weight, (1, cout, c)), ops.reshape(x, (n, c, th * w)))
-                x = ops.reshape(x, (n, cout, th, w))
+                x = self.cpu(weight, x)
         else:
             x = (self.conv if stride == 1 else self.strided)(x, weight)
         return x if self.bias is None else self.add(x, ops.cast(self.bias, x.dtype))

@@ -64,22 +64,19 @@ class Conv2d(nn.Conv2d):
 
     def __init__(self, **options):
         super().__init__(**options)
-        self.cpu = self.product = None
+        self.cpu = self.pointwise = None
         if options["pad_mode"] == "pad" and not options["has_bias"]:
             stride, padding = options["stride"], options["padding"]
             self.cpu = cpu.build_convolution((stride,) * 2, (padding,) * 2, options["group"])
             if options["kernel_size"] == stride == options["group"] == 1:
-                self.product = cpu.build_product(shared=True)
+                self.pointwise = cpu.build_pointwise()
 
     def construct(self, x: Tensor) -> Tensor:
         if self.cpu is None or not self.training or x.dtype != mstype.float32:
             return super().construct(x)
-        if self.product is None:
-            return self.cpu[0](x, self.weight, self.cpu[1])
-        n, c, h, w = x.shape
-        weight = ops.reshape(self.weight, (1, self.out_channels, c))
-        y = self.product(weight, ops.reshape(x, (n, c, h * w)))
-        return ops.reshape(y, (n, self.out_channels, h, w))
+        if self.pointwise is not None:
+            return self.pointwise(self.weight, x)
+        return self.cpu[0](x, self.weight, self.cpu[1])
 
 
 class ReLU(nn.ReLU):
@@ -174,12 +171,26 @@ def max_pool2d(kernel: int, stride: int, same: bool = False) -> nn.Cell:
     """Max pool, padded by (kernel - 1) / 2 with minus infinity; `same` as in conv2d."""
     if not same and on_ascend():
         return PaddedMaxPool2d(kernel, stride)
-    return nn.MaxPool2d(
+    return MaxPool2d(
         kernel_size=kernel,
         stride=stride,
         pad_mode="same" if same else "pad",
         padding=0 if same else (kernel - 1) // 2,
     )
+
+
+class MaxPool2d(nn.MaxPool2d):
+    """MindSpore's, with a kernel for training on a CPU."""
+
+    def __init__(self, kernel_size: int, stride: int, pad_mode: str, padding: int):
+        super().__init__(kernel_size, stride, pad_mode=pad_mode, padding=padding)
+        is_padded = pad_mode == "pad"
+        self.cpu = cpu.build_max_pool(kernel_size, stride, padding) if is_padded else None
+
+    def construct(self, x: Tensor) -> Tensor:
+        if self.cpu is not None and self.training and x.dtype == mstype.float32:
+            return self.cpu[0](x, self.cpu[1])
+        return super().construct(x)
 
 
 class PaddedMaxPool2d(nn.Cell):

@@ -247,51 +247,87 @@ int run(Kind kind, int x, int w, int y, int settings, const std::vector<int>& da
   }
 }
 
-// Products of a (A, rows, columns) and b (B, rows, columns), y (Y, m, n). A, B and Y are the number
-// of products or 1: a factor that all products share, or a result that is the sum of all.
-int multiply(char transpose_a, char transpose_b, void** p, int64_t** s) {
+// `count` products y (m, n) = a (m, k) b (k, n), `one_...`: of one matrix for all, y as the sum.
+struct Product {
+  int64_t count, m, n, k;
+  bool one_a, one_b, one_y;
+};
+
+int multiply(char transpose_a, char transpose_b, const Product& product, void** p) {
   try {
     Library& library = get_library();
-    const int64_t m = s[2][1], n = s[2][2], k = transpose_a == 'T' ? s[0][1] : s[0][2];
-    const int64_t count = std::max(s[0][0], s[1][0]);
+    const auto [count, m, n, k, one_a, one_b, one_y] = product;
     const float *a = static_cast<float*>(p[0]), *b = static_cast<float*>(p[1]);
     float* y = static_cast<float*>(p[2]);
+    const int64_t row_a = transpose_a == 'T' ? m : k, row_b = transpose_b == 'T' ? k : n;
     for (int64_t i = 0; i < count; ++i)
       library.call("dnnl_threadpool_interop_sgemm", transpose_a, transpose_b, m, n, k, 1.0f,
-                   a + (s[0][0] > 1 ? i * m * k : 0), s[0][2], b + (s[1][0] > 1 ? i * k * n : 0),
-                   s[1][2], s[2][0] == 1 && i > 0 ? 1.0f : 0.0f, y + (s[2][0] > 1 ? i * m * n : 0),
-                   n, static_cast<Handle>(&library.threads));
+                   a + (one_a ? 0 : i * m * k), row_a, b + (one_b ? 0 : i * k * n), row_b,
+                   one_y && i > 0 ? 1.0f : 0.0f, y + (one_y ? 0 : i * m * n), n,
+                   static_cast<Handle>(&library.threads));
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: a matrix product failed: %s\n", error.what());
     return 1;
   }
 }
+
+// Products of a (A, ...) and b (B, ...), y (Y, m, n): A, B and Y are their number or 1.
+int multiply_all(char transpose_a, char transpose_b, void** p, int64_t** s) {
+  const int64_t k = transpose_a == 'T' ? s[0][1] : s[0][2];
+  return multiply(transpose_a, transpose_b,
+                  {std::max(s[0][0], s[1][0]), s[2][1], s[2][2], k, s[0][0] == 1, s[1][0] == 1,
+                   s[2][0] == 1},
+                  p);
+}
+
+// The product of the sizes of all axes after the second.
+int64_t count_pixels(const int64_t* shape, int axes) {
+  int64_t pixels = 1;
+  for (int i = 2; i < axes; ++i) pixels *= shape[i];
+  return pixels;
+}
 }  // namespace
 
 // a, b -> y: a b, a b^T, a^T b
 extern "C" int product(int, void** p, int*, int64_t** s, const char**, void*, void*) {
-  return multiply('N', 'N', p, s);
+  return multiply_all('N', 'N', p, s);
 }
 
 extern "C" int product_second_transposed(int, void** p, int*, int64_t** s, const char**, void*,
                                          void*) {
-  return multiply('N', 'T', p, s);
+  return multiply_all('N', 'T', p, s);
 }
 
 extern "C" int product_first_transposed(int, void** p, int*, int64_t** s, const char**, void*,
                                         void*) {
-  return multiply('T', 'N', p, s);
+  return multiply_all('T', 'N', p, s);
 }
 
-// The same; other names because their gradients differ.
-extern "C" int shared_product(int, void** p, int*, int64_t** s, const char**, void*, void*) {
-  return multiply('N', 'N', p, s);
-}
-
+// The same; another name because its gradient differs.
 extern "C" int shared_product_second_transposed(int, void** p, int*, int64_t** s, const char**,
                                                 void*, void*) {
-  return multiply('N', 'T', p, s);
+  return multiply_all('N', 'T', p, s);
+}
+
+// A 1x1 convolution with stride 1. w (cout, cin, 1, ...), x (N, cin, ...) -> y (N, cout, ...)
+extern "C" int pointwise(int, void** p, int* n, int64_t** s, const char**, void*, void*) {
+  const int64_t pixels = count_pixels(s[1], n[1]);
+  return multiply('N', 'N', {s[1][0], s[0][0], pixels, s[0][1], true, false, false}, p);
+}
+
+// w, dy -> dx
+extern "C" int pointwise_input_grad(int, void** p, int* n, int64_t** s, const char**, void*, void*) {
+  const int64_t pixels = count_pixels(s[1], n[1]);
+  return multiply('T', 'N', {s[1][0], s[0][1], pixels, s[0][0], true, false, false}, p);
+}
+
+// dy, x, w -> dw
+extern "C" int pointwise_weight_grad(int, void** p, int* n, int64_t** s, const char**, void*,
+                                     void*) {
+  void* arrays[] = {p[0], p[1], p[3]};
+  const int64_t pixels = count_pixels(s[0], n[0]);
+  return multiply('N', 'T', {s[0][0], s[0][1], s[1][1], pixels, false, false, true}, arrays);
 }
 
 // Settings (int32): strides, zeros before the first element, of each axis; groups.

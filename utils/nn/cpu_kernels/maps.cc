@@ -1,8 +1,9 @@
 // Kernels of a training step on a CPU that read and write every number once: batch norm, layer norm,
-// ReLU, SiLU, GELU, the temporal shift, SGD. All arrays are float32.
+// ReLU, SiLU, GELU, biases, sums, max pool, the temporal shift. All arrays are float32.
 //
 // A function has the signature of MindSpore's `ops.Custom` of type `aot`: p are the pointers to the
 // inputs and then the outputs, s their shapes, n their numbers of axes.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -20,9 +21,15 @@ int64_t size(const int64_t* shape, int axes, int first = 0) {
   return product;
 }
 
+// Limits x. The compiler makes vectors of this, but not of std::fmin and std::fmax.
+inline float clamp(float x, float low, float high) {
+  x = x > low ? x : low;
+  return x < high ? x : high;
+}
+
 // exp for |x| < 87, relative error 2e-7; written so that the compiler makes vectors of it.
 inline float fast_exp(float x) {
-  x = std::fmin(std::fmax(x, -87.0f), 87.0f);
+  x = clamp(x, -87.0f, 87.0f);
   float whole = std::nearbyint(x * 1.44269504f);
   float r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
   float y = 1.9875691500e-4f;
@@ -40,7 +47,7 @@ inline float fast_exp(float x) {
 
 // erf, absolute error 3e-7: a rational function of x up to 4.
 inline float fast_erf(float x) {
-  x = std::fmin(std::fmax(x, -4.0f), 4.0f);
+  x = clamp(x, -4.0f, 4.0f);
   float z = x * x;
   float a = -2.72614225801306e-10f;
   a = a * z + 2.77068142495902e-08f;
@@ -59,28 +66,39 @@ inline float fast_erf(float x) {
 
 inline float sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
 
-// Sums in parts of a fixed size, so that the result does not depend on the number of threads.
+// Calls function(part, begin, end) for parts of a fixed size, so that results do not depend on the
+// number of threads.
+constexpr int64_t kPart = 1 << 14;
+
+template <class F>
+void split(int64_t count, F function) {
+#pragma omp parallel for schedule(static)
+  for (int64_t begin = 0; begin < count; begin += kPart)
+    function(begin / kPart, begin, begin + kPart < count ? begin + kPart : count);
+}
+
 template <class F>
 float sum_each(int64_t count, F function) {
-  const int64_t size = 1 << 14, parts = (count + size - 1) / size;
-  std::vector<float> sums(parts);
-#pragma omp parallel for schedule(static)
-  for (int64_t part = 0; part < parts; ++part) {
+  std::vector<float> sums((count + kPart - 1) / kPart);
+  split(count, [&](int64_t part, int64_t begin, int64_t end) {
     float sum = 0;
-    const int64_t end = part + 1 < parts ? (part + 1) * size : count;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = part * size; i < end; ++i) sum += function(i);
+    for (int64_t i = begin; i < end; ++i) sum += function(i);
     sums[part] = sum;
-  }
+  });
   double total = 0;
   for (float sum : sums) total += sum;
   return total;
 }
 
+// A copy of `function` for each part: without it the compiler makes no vectors.
 template <class F>
 int map_each(int64_t count, F function) {
-#pragma omp parallel for simd schedule(static)
-  for (int64_t i = 0; i < count; ++i) function(i);
+  split(count, [&](int64_t, int64_t begin, int64_t end) {
+    const F own = function;
+#pragma omp simd
+    for (int64_t i = begin; i < end; ++i) own(i);
+  });
   return 0;
 }
 }  // namespace
@@ -354,6 +372,57 @@ KERNEL(add_channel_bias_grad) {
       sum += part;
     }
     db[c] = sum;
+  }
+  return 0;
+}
+
+// Calls function(output, input) for every output of a max pool of one map x (height, width), with the
+// indices of the output and of its first maximum. `settings`: kernel, stride, padding.
+template <class F>
+void pool_map(const float* x, int64_t height, int64_t width, const int32_t* settings, F function) {
+  const int64_t kernel = settings[0], stride = settings[1], padding = settings[2];
+  int64_t output = 0;
+  for (int64_t top = -padding; top + kernel <= height + padding; top += stride) {
+    const int64_t first_row = std::max<int64_t>(top, 0), rows = std::min(top + kernel, height);
+    for (int64_t left = -padding; left + kernel <= width + padding; left += stride, ++output) {
+      const int64_t first = std::max<int64_t>(left, 0), end = std::min(left + kernel, width);
+      int64_t best = first_row * width + first;
+      for (int64_t row = first_row; row < rows; ++row)
+        for (int64_t i = row * width + first; i < row * width + end; ++i)
+          if (x[i] > x[best] || x[i] != x[i]) best = i;  // a NaN is the maximum
+      function(output, best);
+    }
+  }
+}
+
+// x (N, C, H, W), settings -> y
+KERNEL(max_pool) {
+  const float* x = f(p[0]);
+  const int32_t* settings = static_cast<int32_t*>(p[1]);
+  float* y = f(p[2]);
+  const int64_t maps = s[0][0] * s[0][1], area = size(s[0], n[0], 2), out_area = size(s[2], n[2], 2);
+#pragma omp parallel for schedule(static)
+  for (int64_t map = 0; map < maps; ++map) {
+    const float* in = x + map * area;
+    float* out = y + map * out_area;
+    pool_map(in, s[0][2], s[0][3], settings, [=](int64_t i, int64_t best) { out[i] = in[best]; });
+  }
+  return 0;
+}
+
+// dy, x, settings -> dx: a slope goes to the first maximum of its window
+KERNEL(max_pool_grad) {
+  const float *dy = f(p[0]), *x = f(p[1]);
+  const int32_t* settings = static_cast<int32_t*>(p[2]);
+  float* dx = f(p[3]);
+  const int64_t maps = s[1][0] * s[1][1], area = size(s[1], n[1], 2), out_area = size(s[0], n[0], 2);
+#pragma omp parallel for schedule(static)
+  for (int64_t map = 0; map < maps; ++map) {
+    const float *in = x + map * area, *slope = dy + map * out_area;
+    float* out = dx + map * area;
+    std::memset(out, 0, 4 * area);
+    pool_map(in, s[1][2], s[1][3], settings,
+             [=](int64_t i, int64_t best) { out[best] += slope[i]; });
   }
   return 0;
 }

@@ -70,10 +70,23 @@ def build_convolution(
     return bind("convolution", compute_shape, first, bprop), settings
 
 
-def build_product(transpose: bool = False, shared: bool = False) -> Optional[ops.Custom]:
-    """Products of (N, m, k) and (N, k, n); the second factor is (N, n, k) with `transpose`.
+def build_pointwise() -> Optional[ops.Custom]:
+    """A 1x1 convolution with stride 1 and no bias: weight (cout, cin, 1, ...), x (N, cin, ...)."""
+    if find_library() is None:
+        return None
+    input_grad = bind("pointwise_input_grad", lambda w, dy: (dy[0], w[1], *dy[2:]), first)
+    weight_grad = bind("pointwise_weight_grad", lambda dy, x, w: w, first)
 
-    `shared`: the first factor is one matrix for all products, such as a weight, (1, m, k).
+    def bprop(w, x, out, dout):
+        return weight_grad(dout, x, w), input_grad(w, dout)
+
+    return bind("pointwise", lambda w, x: (x[0], w[0], *x[2:]), first, bprop)
+
+
+def build_product(transpose: bool = False, shared: bool = False) -> Optional[ops.Custom]:
+    """Products of (N, m, k) and (N, k, n); with `transpose` the second factor is (N, n, k).
+
+    `shared`, only with `transpose`: the first factor is one matrix for all products, (1, m, k).
     """
     if find_library() is None:
         return None
@@ -86,8 +99,8 @@ def build_product(transpose: bool = False, shared: bool = False) -> Optional[ops
 
         return bind(name, compute_shape, first, bprop)
 
-    plain = bind_product("product", 1, 2, transpose and shared)
-    second = bind_product("product_second_transposed", 1, 1, not transpose and shared)
+    plain = bind_product("product", 1, 2, is_sum=shared)
+    second = bind_product("product_second_transposed", 1, 1)
     other = bind_product("product_first_transposed", 2, 2)
 
     def bprop(a, b, out, dout):
@@ -95,10 +108,27 @@ def build_product(transpose: bool = False, shared: bool = False) -> Optional[ops
             return plain(dout, b), other(dout, a)
         return second(dout, b), other(a, dout)
 
+    if not transpose:
+        return bind_product("product", 1, 2, bprop=bprop)
     kind = "shared_" if shared else ""
-    if transpose:
-        return bind_product(kind + "product_second_transposed", 1, 1, bprop=bprop)
-    return bind_product(kind + "product", 1, 2, bprop=bprop)
+    return bind_product(kind + "product_second_transposed", 1, 1, bprop=bprop)
+
+
+def build_max_pool(kernel: int, stride: int, padding: int) -> Optional[tuple[ops.Custom, Tensor]]:
+    """A max pool of (N, C, H, W), and its second input: call it as (x, settings)."""
+    if find_library() is None:
+        return None
+
+    def compute_shape(x, _):
+        return (*x[:2], *((size + 2 * padding - kernel) // stride + 1 for size in x[2:]))
+
+    gradient = bind("max_pool_grad", lambda dy, x, settings: x, first)
+
+    def bprop(x, settings, out, dout):
+        return gradient(dout, x, settings), ops.zeros_like(settings)
+
+    settings = Tensor(np.array([kernel, stride, padding], np.int32))
+    return bind("max_pool", compute_shape, first, bprop), settings
 
 
 def build_bias(name: str) -> Optional[ops.Custom]:

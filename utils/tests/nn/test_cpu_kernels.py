@@ -44,6 +44,8 @@ CASES = {
     "batch norm": (lambda: layers.BatchNorm2d(5), (3, 5, 7, 4)),
     "batch norm of clips": (lambda: layers.BatchNorm3d(5), (3, 5, 2, 7, 4)),
     "layer norm": (lambda: layers.LayerNorm(40, 1e-6), (3, 65, 40)),
+    "max pool": (lambda: layers.max_pool2d(3, 2), (2, 3, 9, 10)),
+    "max pool, even kernel": (lambda: layers.MaxPool2d(2, 2, "pad", 1), (2, 3, 8, 7)),
     "relu": (layers.ReLU, (3, 5, 7)),
     "silu": (layers.SiLU, (3, 5, 7)),
     "gelu": (layers.GELU, (30, 50, 7)),
