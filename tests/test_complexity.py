@@ -60,7 +60,7 @@ OTHER_CLASSES = {
     "tsm_r50_ucf101_8f": Published(23_714_981),
 }
 QUICK = ("resnet50_r18_imagenet_torchvision", "resnet50_r50_imagenet_torchvision")
-QUICK += ("tsm_r50_k400_8f", "x3d_xs_k400_4x12", "x3d_s_k400_13x6")
+QUICK += ("tsm_r50_k400_8f", "x3d_s_k400_13x6")
 
 
 @lru_cache

@@ -91,7 +91,10 @@ def test_workers_end_after_their_launcher_is_killed():
     assert seconds < 5
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)],
+)
 def test_an_interrupted_job_is_not_restarted(number, status):
     job = start_launcher("--restarts=3", "2", FAKE_WORKER, "all:wait")
     processes = wait_for_processes(job, 3)
@@ -183,7 +186,9 @@ def test_a_killed_data_worker_ends_a_training_in_one_line(tiny_args, tmp_path):
     assert read_step(tmp_path / "run") >= 3
 
 
-@pytest.mark.parametrize("script", ["synthesize_images", "synthesize_videos"])
+@pytest.mark.parametrize(
+    "script", [pytest.param("synthesize_images", marks=pytest.mark.slow), "synthesize_videos"]
+)
 def test_workers_end_after_a_killed_synthesis(script, tmp_path):
     job = start_script(f"scripts/data/{script}.py", "--out", tmp_path / "synthetic")
     parent = psutil.Process(job.pid)
@@ -213,7 +218,10 @@ def long_validation(data_root, tmp_path) -> list:
     return [f"--data.test_list={path}", "--run.eval_every=1", f"--run.out={tmp_path / 'run'}"]
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 0)],
+)
 def test_a_signal_stops_a_validation_at_the_next_batch(
     number, status, tiny_args, tiny_ckpt, long_validation, tmp_path
 ):

@@ -150,6 +150,7 @@ def test_scanned_lists_of_equal_names_do_not_overwrite_each_other(small, tmp_pat
     assert run_json("mvit_multi/train.py", *small, *good)["steps"] == 5
 
 
+@pytest.mark.slow
 def test_training_logs_its_validations(small, tmp_path):
     often = ["--run.eval_every=1", "--eval.val_skip=2", f"--run.out={tmp_path / 'run'}"]
     run_json("mvit_multi/train.py", *small, *often, "--train.epochs=1", "--train.warmup_epochs=0")

@@ -25,6 +25,8 @@ from utils.tests.parity import (
 GOLDEN = Path(__file__).parent / "golden"
 SMALL, FULL = load_case(GOLDEN / "resnet50_small.json"), load_case(GOLDEN / "resnet50.json")
 VARIANTS = {case["name"]: case for case in load_case(GOLDEN / "variants.json")}
+QUICK = [name for name in VARIANTS if name not in ("resnet101", "resnet152")]
+DEEP = [pytest.param(n, marks=pytest.mark.slow) for n in VARIANTS if n not in QUICK]
 
 
 def assert_scores(case: dict) -> None:
@@ -43,13 +45,14 @@ def test_scores_at_full_size_equal_torchvisions():
     assert_scores(FULL)
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", QUICK + DEEP)
 def test_scores_of_every_depth_equal_torchvisions(name):
     assert_scores(VARIANTS[name])
 
 
-@pytest.mark.parametrize("case", [SMALL, *VARIANTS.values()], ids=lambda c: c["config"]["arch"])
-def test_activations_of_cells_equal_torchvisions(case):
+@pytest.mark.parametrize("name", ["resnet50", *QUICK, *DEEP])
+def test_activations_of_cells_equal_torchvisions(name):
+    case = VARIANTS.get(name, SMALL)
     taps = {point: v for point, v in case["eval"]["taps"].items() if point != "avgpool"}
     assert_activations(build_network(case), taps, make_clip(case))
 
@@ -57,7 +60,7 @@ def test_activations_of_cells_equal_torchvisions(case):
 TRAINED = [
     SMALL,
     VARIANTS["resnet18"],
-    VARIANTS["resnet34"],
+    pytest.param(VARIANTS["resnet34"], marks=pytest.mark.slow),
     pytest.param(VARIANTS["resnet101"], marks=pytest.mark.slow),
 ]
 

@@ -71,7 +71,7 @@ TRAINED = {
 }
 
 
-SLOW = ("resnet50_8f_nl_train", "mobilenetv2_8f")
+SLOW = ("resnet50_8f_nl_train", "resnet50_8f_tpool", "mobilenetv2_8f")
 
 
 @pytest.mark.parametrize(
