@@ -75,16 +75,16 @@ def test_an_installed_package_uses_the_current_folder(tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(config, "ROOT", tmp_path / NAME)
     yaml = Path("tsm/configs/tsm_smoke.yaml")
-    assert config.find_yaml(yaml) == yaml
+    assert config.resolve_yaml(yaml) == yaml
     (tmp_path / NAME / yaml).parent.mkdir(parents=True)
     shutil.copy(ROOT / yaml, tmp_path / NAME / yaml)
-    cfg = config.load_config(Config, config.find_yaml(yaml))
+    cfg = config.load_config(Config, config.resolve_yaml(yaml))
     assert cfg.data.root == tmp_path / "data" / "synthetic"
     assert cfg.run.out == tmp_path / "out" / "tsm_smoke"
     message = f"reading {tmp_path / NAME / yaml}, of the installed package\n"
     assert capsys.readouterr().err == message
     (tmp_path / "mine.yaml").touch()
-    config.find_yaml(Path("mine.yaml"))
+    config.resolve_yaml(Path("mine.yaml"))
     assert capsys.readouterr().err == ""
 
 

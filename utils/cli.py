@@ -54,7 +54,7 @@ def run(main: Callable, config_class: type, usage: str, *options_of: Callable) -
 
         parser = Parser(usage, config.list_settings(config_class), main, *options_of)
         path, settings, options = parser.parse(sys.argv[1:])
-        path, remedy = config.find_yaml(path), f"{{}}/{Path(sys.argv[0]).name}"
+        path, remedy = config.resolve_yaml(path), f"{{}}/{Path(sys.argv[0]).name}"
         return main(networks.load_for_script(config_class, path, settings, remedy), **options)
 
     main_guard(usage, work)
@@ -74,7 +74,7 @@ def run_for_network(main: Callable, usage: str, *options_of: Callable) -> NoRetu
         parser = Parser(usage, names, main, *options_of)
         parser.add_argument("--network", choices=tuple(records))
         path, settings, options = parser.parse(sys.argv[1:])
-        path, name = config.find_yaml(path), options.pop("network", None)
+        path, name = config.resolve_yaml(path), options.pop("network", None)
         network = records[name] if name else networks.find_network_of_yaml(path)
         cfg = networks.load_for_script(network.config, path, settings, "--network={}")
         return main(network, cfg, **options)

@@ -203,7 +203,7 @@ def get_base_folder() -> Path:
     return ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()
 
 
-def find_yaml(path: Path) -> Path:
+def resolve_yaml(path: Path) -> Path:
     """The path itself or, if it does not exist, the file of this zoo with this name."""
     own = ROOT / path
     if os.path.exists(path) or not os.path.isfile(own):  # false for a name that is too long

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
-from utils.config import find_yaml
+from utils.config import resolve_yaml
 from utils.cpu_cores import LEAST_CORES
 from utils.distributed.devices import VISIBLE, count_devices
 from utils.distributed.rank_table import read_rank_table
@@ -110,7 +110,7 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
 
 def find_script(name: str) -> str:
     """The script's file, of the current folder or of this zoo; ValueError if there is none."""
-    path = find_yaml(Path(name))
+    path = resolve_yaml(Path(name))
     if not os.path.isfile(path):  # false for a name that is too long
         raise ValueError(f"SCRIPT {name}: no such file; name one like tsm/train.py")
     return str(path)
