@@ -175,7 +175,7 @@ def describe_cost(cost: Cost, total: float, matmul_gflops: float, copy_rate: flo
         "milliseconds": round(cost.milliseconds, 2),
         "fraction": round(cost.milliseconds / total, 3),
         "unit": "GFLOP/s" if cost.flops else "GB/s",
-        "rate": round(rate, 1),
+        "rate": float(f"{rate:.3g}"),
         "of_machine": round(rate / (matmul_gflops if cost.flops else copy_rate), 2),
     }
 

@@ -1,9 +1,11 @@
-"""Runs a function in a separate process, because MindSpore keeps memory of every graph.
+"""Runs functions and tests in a separate process, because MindSpore keeps memory of every graph.
 
 After a network is deleted, MindSpore 2.10 still holds 0.1 to 0.7 GB of its compiled training step.
 A worker of the test runner that compiles fifty of them grows to 7 GB.
 """
 
+import functools
+import importlib
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, Callable
@@ -20,6 +22,20 @@ def run_in_separate_process(function: Callable, *arguments: Any) -> Any:
     """Returns the result of a module's function; raises its exceptions."""
     with ProcessPoolExecutor(1, CONTEXT) as pool:
         return pool.submit(prepare_and_call, function, *arguments).result()
+
+
+def in_separate_process(test: Callable) -> Callable:
+    """Decorates a test. If an assertion fails there, pytest does not show its values."""
+
+    @functools.wraps(test)
+    def run_test(**arguments: Any) -> None:
+        run_in_separate_process(call_test, test.__module__, test.__name__, arguments)
+
+    return run_test
+
+
+def call_test(module: str, name: str, arguments: dict[str, Any]) -> None:
+    getattr(importlib.import_module(module), name).__wrapped__(**arguments)
 
 
 def prepare_and_call(function: Callable, *arguments: Any) -> Any:

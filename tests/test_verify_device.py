@@ -120,11 +120,12 @@ def test_an_interruption_ends_all_processes_and_writes_a_report(number, tmp_path
         [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=build_env()
     )
     deadline = time.monotonic() + 120
-    while not (tmp_path / "logs" / "parity_resnet50.log").exists():
+    children = []
+    while not ((tmp_path / "logs" / "parity_resnet50.log").exists() and children):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    children = psutil.Process(process.pid).children(recursive=True)
+        children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
     process.communicate(timeout=60)
     assert process.returncode == 130

@@ -9,6 +9,7 @@ from mindspore import Tensor
 from mvit_multi.attention import ChannelsFirstDense
 from mvit_multi.golden_case import build_loss, build_network, build_target, build_train_step
 from mvit_multi.heads import list_projection_pairs
+from tests.separate_process import in_separate_process
 from utils.testing.golden import compute_scores, load_case, map_torch_names, read_expected_scores
 from utils.tests.parity import assert_activations, compute_gradients, make_clip
 
@@ -82,6 +83,7 @@ TRAINED = {
 
 
 @pytest.mark.parametrize("name", mark_slow_except(TRAINED, "released", "plain"))
+@in_separate_process
 def test_scores_loss_and_gradients_equal_the_reference(name):
     """Tolerances: scores 1e-4, loss 1e-5; gradient norms 1e-4 relative, or 1e-6 absolute for noise.
 
@@ -108,6 +110,7 @@ def test_scores_loss_and_gradients_equal_the_reference(name):
 
 
 @pytest.mark.parametrize("name", mark_slow_except(IDS, "released"))
+@in_separate_process
 def test_five_updates_of_adamw_equal_the_originals(name):
     """With gradient clipping at 1: the loss before each of five updates."""
     case = TRAINED[name]

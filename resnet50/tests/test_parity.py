@@ -12,6 +12,7 @@ import pytest
 from resnet50 import loss as losses
 from resnet50 import model
 from resnet50.golden_case import MEAN, STD, build_loss, build_network, build_train_step
+from tests.separate_process import in_separate_process
 from utils.testing.golden import load_case, map_torch_names
 from utils.tests.parity import (
     assert_activations,
@@ -66,6 +67,7 @@ TRAINED = [
 
 
 @pytest.mark.parametrize("case", TRAINED, ids=lambda c: c["config"]["arch"])
+@in_separate_process
 def test_training_loss_gradients_and_buffers_equal_torchvisions(case):
     """Tolerances: loss 1e-4, gradient norms 2 %, running statistics 1e-3.
 
@@ -89,6 +91,7 @@ def test_training_loss_gradients_and_buffers_equal_torchvisions(case):
 
 
 @pytest.mark.parametrize("part", [pytest.param("step", marks=pytest.mark.slow), "step_decay"])
+@in_separate_process
 def test_five_updates_with_the_no_decay_groups_equal_torchvisions(part):
     recorded, step = SMALL["train"][part], build_train_step(SMALL, part)
     assert assert_updates(step, make_inputs(SMALL), recorded, "delta_norm") > 100

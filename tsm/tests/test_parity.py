@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.separate_process import in_separate_process
 from tsm.golden_case import build_loss, build_network, build_train_step, cell_name
 from utils.testing.golden import load_case, map_torch_names, relative_error
 from utils.tests.parity import (
@@ -77,6 +78,7 @@ SLOW = ("resnet50_8f_nl_train", "resnet50_8f_tpool", "mobilenetv2_8f")
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in TRAINED]
 )
+@in_separate_process
 def test_training_loss_gradients_and_buffers_equal_the_originals(name):
     """Tolerances: loss 1e-4, running statistics 1e-3; gradient norms as follows.
 
@@ -117,6 +119,7 @@ def test_frozen_batch_norms_keep_their_statistics():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["step", "step_decay"])
+@in_separate_process
 def test_five_updates_with_the_recipe_equal_the_originals(part):
     recorded, step = SMALL["train"][part], build_train_step(SMALL, part)
     assert assert_updates(step, make_inputs(SMALL), recorded, "delta_norm") > 100

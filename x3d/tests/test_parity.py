@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
+from tests.separate_process import in_separate_process
 from utils.testing.golden import generate_input, load_case, map_torch_names
 from utils.tests.parity import (
     assert_activations,
@@ -93,6 +94,7 @@ def assert_training(case: dict, bulk: float) -> None:
     assert_statistics(net, train["buffers"], 1e-5)
 
 
+@in_separate_process
 def test_training_loss_gradients_and_buffers_equal_the_originals():
     assert_training(SMALL, bulk=0.95)
 
