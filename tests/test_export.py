@@ -36,11 +36,6 @@ MVIT.update(dim=16, stage_starts=(1,), kv_stride=2)
 MVIT_TAPS = {**MVIT, "depthwise_impl": "taps"}
 ONE = {"datasets": ("a",), "num_classes": (5,), "single_head": True, "expander": False}
 TAPS, FRAMES = ({"depthwise_impl": impl, "stem_impl": impl} for impl in ("taps", "frames"))
-ONNX_ARGUMENTS = {
-    "tsm": {"split_shifted": True},
-    "x3d": {"depthwise_impl": "grouped", "stem_impl": "grouped", "keep_time": True},
-    "mvit_multi": {"depthwise_impl": "grouped"},
-}
 
 # network, arguments, clip
 SLOW = pytest.mark.slow
@@ -82,7 +77,9 @@ def export_toy(toy: tuple, target, kind: str, **options) -> dict:
     network, arguments, clip = toy
     export_options = export.check_options(2, format=kind, target=Path(target), **options)
     load, info = partial(build_toy, network, arguments), {"network": network}
-    changes = ONNX_ARGUMENTS.get(network, {})
+    record = find_network(network)
+    cfg = load_config(record.config, ROOT / network / "configs" / f"{network}_smoke.yaml")
+    changes = record.export.describe_export(cfg).onnx_arguments
     return export.export(load, clip, "scores", export_options, info, **changes)
 
 

@@ -72,13 +72,14 @@ class PointwiseConv3d(nn.Cell):
         return self.convolve(merge_time_height(x), 1)
 
     def convolve(self, x: Tensor, stride: int) -> Tensor:
-        weight = ops.reshape(ops.cast(self.weight, x.dtype), self.shape)
-        if self.cpu is not None and self.training and x.dtype == mstype.float32:
-            if stride > 1:
-                x = self.cpu_strided[0](x, weight, self.cpu_strided[1])
-            else:
-                x = self.cpu(weight, x)
+        weight = ops.cast(self.weight, x.dtype)
+        with_kernel = self.cpu is not None and self.training and x.dtype == mstype.float32
+        if with_kernel and stride == 1:  # the kernel takes weights of any number of axes
+            x = self.cpu(weight, x)
+        elif with_kernel:
+            x = self.cpu_strided[0](x, ops.reshape(weight, self.shape), self.cpu_strided[1])
         else:
+            weight = ops.reshape(weight, self.shape)
             x = (self.conv if stride == 1 else self.strided)(x, weight)
         return x if self.bias is None else self.add(x, ops.cast(self.bias, x.dtype))
 
