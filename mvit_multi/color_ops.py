@@ -18,11 +18,6 @@ DIFFERENCES = np.arange(-255, 256)  # all differences of two levels
 SMOOTHING = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 
 
-def make_invert_lut() -> np.ndarray:
-    """Inverts all levels."""
-    return 255 - IDENTITY
-
-
 def make_posterize_lut(bits: int) -> np.ndarray:
     """Keeps the highest `bits` bits of a level."""
     return IDENTITY & np.uint8(0xFF << max(8 - bits, 0) & 0xFF)

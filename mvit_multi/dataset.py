@@ -65,11 +65,6 @@ def read_records(cfg, split: str) -> list[Sample]:
     return samples * (cfg.data.dataset_repeats if split == "train" else 1)
 
 
-def build_train_sampler(cfg, samples: list[Sample], rt: Runtime) -> TrainSampler:
-    """The sampler of this rank: the sample of every position of the training run."""
-    return video_dataset.train_sampler(cfg, samples, rt)
-
-
 class TrainSource(video_dataset.TrainVideos):
     """Several clips of one random sequence of frames of a video, each with its own augmentation."""
 
@@ -93,20 +88,17 @@ class TrainSource(video_dataset.TrainVideos):
 
     def list_flip_settings(self) -> list:
         sets = enumerate(self.data.sets)
-        return [
-            (get_annotation_file(self.cfg, index, "train"), settings) for index, settings in sets
-        ]
+        return [(get_annotation_file(self.cfg, k, "train"), settings) for k, settings in sets]
 
     def read_frames(self, sample: Sample, rng: np.random.RandomState) -> np.ndarray:
         data = self.data
         with reader.open_record(sample, data) as video:
+            length = len(video)
             if data.sets[sample.dataset_index].sampling == "segments":
-                return video.frames(
-                    sampling.sample_by_segments(data.frames, len(video), rng.uniform)
-                )
+                return video.frames(sampling.sample_by_segments(data.frames, length, rng.uniform))
             span = compute_span(video, data)
-            start = rng.uniform() * max(len(video) - span, 0)
-            return video.frames(sampling.sample_by_time(start, span, data.frames, len(video)))
+            start = rng.uniform() * max(length - span, 0)
+            return video.frames(sampling.sample_by_time(start, span, data.frames, length))
 
     def make_row(self, sample: Sample, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
         data, settings = self.data, self.data.sets[sample.dataset_index]
@@ -152,9 +144,15 @@ class EvalVideos(video_dataset.EvalVideos):
 
 def choose_test_frames(video: FrameSource, data, settings, clips: int) -> np.ndarray:
     """The frame indices (clips, T) of a test; `settings` are those of the data set."""
-    return np.stack(
-        [choose_test_clip_frames(video, data, settings, k, clips) for k in range(clips)]
-    )
+    length, indices = len(video), []
+    for clip in range(clips):
+        if settings.sampling == "segments":
+            indices.append(sampling.sample_by_segments(data.frames, length))
+            continue
+        span = compute_span(video, data)
+        start = sampling.compute_view_start(clip, clips, max(length - span, 0))
+        indices.append(sampling.sample_by_time(start, span, data.frames, length))
+    return np.stack(indices)
 
 
 def cut_views(frames: np.ndarray, order: np.ndarray, data, settings, crops: int) -> np.ndarray:
@@ -163,18 +161,6 @@ def cut_views(frames: np.ndarray, order: np.ndarray, data, settings, crops: int)
     `order` (clips, T) holds the index into `frames` of every frame of the clips.
     """
     return test_views(frames, order, settings.short_side, data.crop, crops)
-
-
-def choose_test_clip_frames(
-    video: FrameSource, data, settings, clip: int, clips: int
-) -> np.ndarray:
-    """The frame indices (T,) of one of the clips of a test."""
-    length = len(video)
-    if settings.sampling == "segments":
-        return sampling.sample_by_segments(data.frames, length)
-    span = compute_span(video, data)
-    start = sampling.compute_view_start(clip, clips, max(length - span, 0))
-    return sampling.sample_by_time(start, span, data.frames, length)
 
 
 def compute_span(video: FrameSource, data) -> float:
@@ -196,3 +182,6 @@ def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
     """Targets float32 (B, S, 7) of clips of the first data set with labels (B,), not mixed."""
     rows = [[build_target_row(0, int(label), 1.0)] * cfg.data.repeated_aug for label in labels]
     return np.array(rows, np.float32)
+
+
+build_train_sampler = video_dataset.train_sampler

@@ -58,7 +58,6 @@ def build_network(case: dict, training: bool = False, depthwise_impl: str = "fra
 
 
 def build_loss(case: dict) -> nn.Cell:
-    """The loss of a case."""
     config, arguments, train = case["config"], list_model_arguments(case), case["train"]
     informative = None
     if arguments["expander"]:

@@ -42,11 +42,8 @@ class DatasetHead(Head):
     def __init__(self, cfg: Any, dataset_index: int):
         settings = cfg.data.sets[dataset_index]
         self.data, self.dataset_index, self.settings = cfg.data, dataset_index, settings
-        self.name, self.classes, self.builtin_names = (
-            settings.name,
-            settings.num_classes,
-            settings.labels,
-        )
+        self.name, self.builtin_names = settings.name, settings.labels
+        self.classes = settings.num_classes
         self.names_file = get_annotation_file(cfg, dataset_index, "labels").path.with_suffix(".txt")
         self.clips, self.crops = settings.clips, settings.crops
 
@@ -61,10 +58,8 @@ class DatasetHead(Head):
 
 
 def build_heads(cfg: Any) -> list[Head]:
-    """One head for each data set."""
     return [DatasetHead(cfg, index) for index in range(len(cfg.data.sets))]
 
 
 def open_source(path: str, cfg: Any) -> FrameSource:
-    """Opens a video."""
     return open_video(path, cfg.data.reader, cfg.data.max_pixels)

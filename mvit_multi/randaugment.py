@@ -71,10 +71,9 @@ def apply_operations(
             next_lut = LEVEL_LUTS[name](*values)
             lut = next_lut if lut is None else next_lut[lut]
             continue
-        region = region._replace(pixels=color_ops.apply_lut(region.pixels, lut))
-        lut = FRAME_LUTS[name](region.pixels, *values) if name in FRAME_LUTS else None
+        region, lut = region._replace(pixels=color_ops.apply_lut(region.pixels, lut)), None
         if name in FRAME_LUTS:
-            region = region.cut(box)
+            lut, region = FRAME_LUTS[name](region.pixels, *values), region.cut(box)
         else:
             region = apply_to_region(region, name, values, box)
     return color_ops.apply_lut(region.pixels, lut)
@@ -90,9 +89,8 @@ def compute_boxes(operations: list[Operation], box: Box, width: int, height: int
         elif name == "SharpnessIncreasing":
             box = clip_to_frame(x - 1, y - 1, x + w + 1, y + h + 1, width, height)
         elif name in WARP_MATRICES:
-            box = warp.compute_source_box(
-                WARP_MATRICES[name](width, height, *values), box, width, height
-            )
+            matrix = WARP_MATRICES[name](width, height, *values)
+            box = warp.compute_source_box(matrix, box, width, height)
         boxes.append(box)
     return boxes[::-1]
 
@@ -100,10 +98,9 @@ def compute_boxes(operations: list[Operation], box: Box, width: int, height: int
 def apply_to_region(region: CropRegion, name: str, values: tuple, box: Box) -> CropRegion:
     """Applies an operator of `WARP_MATRICES` or `FRAME_OPERATORS`; returns a box of the result."""
     if name in WARP_MATRICES:
-        matrix = WARP_MATRICES[name](region.width, region.height, *values)
-        return CropRegion(
-            warp.warp_region(region, matrix, box), *box[:2], region.width, region.height
-        )
+        size = region.width, region.height
+        pixels = warp.warp_region(region, WARP_MATRICES[name](*size, *values), box)
+        return CropRegion(pixels, *box[:2], *size)
     out = np.empty(region.pixels.shape, np.uint8)
     for frame, target in zip(region.pixels, out):
         FRAME_OPERATORS[name](frame, *values, target)
@@ -130,7 +127,7 @@ OPERATORS = (
 ENHANCED = OPERATORS[7:11]
 # Operators on levels, independent of the frames: values -> LUT.
 LEVEL_LUTS = {
-    "Invert": color_ops.make_invert_lut,
+    "Invert": lambda: 255 - color_ops.IDENTITY,
     "PosterizeIncreasing": color_ops.make_posterize_lut,
     "SolarizeIncreasing": color_ops.make_solarize_lut,
     "SolarizeAdd": color_ops.make_solarize_add_lut,
@@ -147,11 +144,11 @@ FRAME_OPERATORS = {
     "ColorIncreasing": color_ops.adjust_color,
     "SharpnessIncreasing": color_ops.adjust_sharpness,
 }
-# Warps: width, height, values -> matrix from output to input positions.
+# Warps: width, height, values -> matrix from output to input positions, as in `warp`.
 WARP_MATRICES = {
-    "Rotate": lambda width, height, degrees: warp.make_rotation_matrix(degrees, width, height),
-    "ShearX": lambda width, height, factor: warp.make_shear_matrix(factor, 0),
-    "ShearY": lambda width, height, factor: warp.make_shear_matrix(0, factor),
-    "TranslateXRel": lambda width, height, fraction: warp.make_shift_matrix(fraction * width, 0),
-    "TranslateYRel": lambda width, height, fraction: warp.make_shift_matrix(0, fraction * height),
+    "Rotate": warp.make_rotation_matrix,
+    "ShearX": lambda width, height, factor: (1, factor, 0, 0, 1, 0),
+    "ShearY": lambda width, height, factor: (1, 0, 0, factor, 1, 0),
+    "TranslateXRel": lambda width, height, fraction: (1, 0, fraction * width, 0, 1, 0),
+    "TranslateYRel": lambda width, height, fraction: (1, 0, 0, 0, 1, fraction * height),
 }

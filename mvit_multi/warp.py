@@ -59,17 +59,7 @@ def clip_to_frame(
     return x0, y0, max(x1 - x0, 1), max(y1 - y0, 1)
 
 
-def make_shear_matrix(x: float, y: float) -> Matrix:
-    """Output (p, q) reads input (p + x q, q + y p)."""
-    return 1, x, 0, y, 1, 0
-
-
-def make_shift_matrix(x: float, y: float) -> Matrix:
-    """Output (p, q) reads input (p + x, q + y)."""
-    return 1, 0, x, 0, 1, y
-
-
-def make_rotation_matrix(degrees: float, width: int, height: int) -> Matrix:
+def make_rotation_matrix(width: int, height: int, degrees: float) -> Matrix:
     """Counterclockwise rotation about the centre; sine and cosine are rounded like Pillow's."""
     angle = -math.radians(degrees)
     cos, sin = round(math.cos(angle), 15), round(math.sin(angle), 15)
@@ -98,9 +88,8 @@ def warp_region(region: CropRegion, matrix: Matrix, box: Box) -> np.ndarray:
         return shift_rows(region, b, c, box)
     if (a, b, c, e) == (1, 0, 0, 1):
         x, y, w, h = box
-        flipped = CropRegion(
-            transpose_frames(region.pixels), region.y, region.x, region.height, region.width
-        )
+        size = region.height, region.width
+        flipped = CropRegion(transpose_frames(region.pixels), region.y, region.x, *size)
         return transpose_frames(shift_rows(flipped, d, f, (y, x, h, w)))
     return warp_tiles(region, matrix, box)
 

@@ -43,7 +43,7 @@ def detect_format(names: Iterable[str]) -> str:
 
     Raises ValueError if it is unknown.
     """
-    names = {name[len("module.") :] if name.startswith("module.") else name for name in names}
+    names = {re.sub(r"^module\.", "", name) for name in names}
     if any(re.match(MOBILE_BLOCK, name.replace(".net.", ".")) for name in names):
         return "mmaction2_mobilenet"
     if any(name.startswith("backbone.") for name in names):

@@ -52,7 +52,6 @@ def build_network(case: dict, training: bool = False) -> TSM:
 
 
 def build_loss(case: dict):
-    """The loss of a case."""
     return loss.build_loss(case["config"]["before_softmax"])
 
 

@@ -34,14 +34,12 @@ def list_model_arguments(case: dict, depthwise_impl: str = "frames") -> dict:
 
 
 def build_network(case: dict, training: bool = False, depthwise_impl: str = "frames") -> X3D:
-    """The network of a case with its weights; `depthwise_impl` is an argument of `X3D`."""
     net = X3D(**list_model_arguments(case, depthwise_impl))
     load_weights(net, build_state_dict(case, net), NETWORK)
     return net.set_train(training)
 
 
 def build_loss(case: dict) -> nn.Cell:
-    """The loss of a case."""
     return loss.build_loss()
 
 

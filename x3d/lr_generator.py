@@ -25,9 +25,8 @@ def compute_lr_at(epoch: np.ndarray, train: Any) -> np.ndarray:
     """The learning rate at fractional epochs, before scaling with the batch."""
 
     def cosine(e: np.ndarray) -> np.ndarray:
-        return train.end_lr + (train.lr - train.end_lr) * 0.5 * (
-            1 + np.cos(np.pi * e / train.epochs)
-        )
+        half = (train.lr - train.end_lr) * 0.5
+        return train.end_lr + half * (1 + np.cos(np.pi * e / train.epochs))
 
     rates, warm = cosine(epoch), train.warmup_epochs
     if warm:

@@ -41,16 +41,14 @@ SQUEEZE = 0.0625  # width of squeeze and excitation
 
 def round_width(width: float, factor: float, minimum: int = 1, divisor: int = 1) -> int:
     """Rounds width * factor to a multiple of `divisor`, at most a tenth below it."""
-    if not factor:
-        return width
     exact = width * factor
-    rounded = max(minimum or divisor, int(exact + divisor / 2) // divisor * divisor)
+    rounded = max(minimum, int(exact + divisor / 2) // divisor * divisor)
     return int(rounded + divisor if rounded < 0.9 * exact else rounded)
 
 
 def round_repeats(count: int, factor: float) -> int:
     """Rounds count * factor up."""
-    return math.ceil(factor * count) if factor else count
+    return math.ceil(factor * count)
 
 
 def compute_stage_widths() -> list[int]:
@@ -85,20 +83,20 @@ class SE(nn.Cell):
     def construct(self, x: Tensor) -> Tensor:
         if x.ndim == 5:
             mean = ops.ReduceMean(True)(ops.cast(x, mstype.float32), (2, 3, 4))
-            mean = ops.cast(mean, x.dtype)
-            return x * ops.sigmoid(self.fc2(self.relu(self.fc1(mean))))
+            return x * self.compute_gate(ops.cast(mean, x.dtype))
         if self.mean is not None:
-            mean = ops.cast(self.mean(x, (2, 3), True, mstype.float32), x.dtype)
-            return x * ops.sigmoid(self.fc2(self.relu(self.fc1(mean))))
+            mean = self.mean(x, (2, 3), True, mstype.float32)
+            return x * self.compute_gate(ops.cast(mean, x.dtype))
         n, c, th, w = x.shape
         rows = ops.reshape(x, (n * c, th * w))  # on a CPU sums along rows are ten times faster
         total = self.sum(ops.cast(rows, mstype.float32), 1)
         mean = ops.reshape(ops.cast(total * (1 / (th * w)), x.dtype), (n, c, 1, 1))
-        gate = ops.sigmoid(self.fc2(self.relu(self.fc1(mean))))
-        gate = ops.broadcast_to(
-            ops.reshape(gate, (n * c, 1)), rows.shape
-        )  # see utils.nn.layers.GELU
+        gate = ops.reshape(self.compute_gate(mean), (n * c, 1))
+        gate = ops.broadcast_to(gate, rows.shape)  # see utils.nn.layers.GELU
         return ops.reshape(rows * gate, x.shape)
+
+    def compute_gate(self, mean: Tensor) -> Tensor:
+        return ops.sigmoid(self.fc2(self.relu(self.fc1(mean))))
 
 
 class Branch(nn.Cell):
