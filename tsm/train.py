@@ -12,13 +12,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from tsm.config import Config
-from tsm.dataset import (
-    EvalVideos,
-    TrainSource,
-    build_train_sampler,
-    get_clip_shape,
-    read_records,
-)
+from tsm.dataset import EvalVideos, TrainSource, build_train_sampler, get_clip_shape, read_records
 from tsm.loss import build_loss
 from tsm.lr_generator import build_parameter_groups, get_lr
 from tsm.model import TSM, freeze_batch_norms
