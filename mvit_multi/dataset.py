@@ -35,7 +35,6 @@ class Sample(NamedTuple):
 
 
 def get_annotation_file(cfg, dataset_index: int, split: str) -> AnnotationFile:
-    """The annotation file of one split of one data set."""
     data, settings = cfg.data, cfg.data.sets[dataset_index]
     name = f"{settings.lists}/{split}.csv"
     path = (data.lists or data.root) / name
@@ -164,7 +163,6 @@ def cut_views(frames: np.ndarray, order: np.ndarray, data, settings, crops: int)
 
 
 def compute_span(video: FrameSource, data) -> float:
-    """The number of source frames that a clip spans."""
     return sampling.compute_clip_span(data.frames, data.stride, video.fps or data.fps, data.fps)
 
 

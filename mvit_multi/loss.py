@@ -150,7 +150,6 @@ class GatherEmbeddings(nn.Cell):
 
 
 def to_float32(x: Tensor) -> Tensor:
-    """Casts to float32."""
     return x.astype(mstype.float32)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from mvit_multi import color_ops, warp
 from mvit_multi.config import Policy
-from mvit_multi.warp import CropRegion, clip_to_frame, full_frame
+from mvit_multi.warp import CropRegion, clip_to_frame
 from utils.video.decoders import Box
 
 MAX_MAGNITUDE = 10.0
@@ -65,7 +65,7 @@ def apply_operations(
     size = frames.shape[2], frames.shape[1]
     boxes = compute_boxes(operations, box or (0, 0, *size), *size)
     # Look-up tables are combined in `lut` and applied before the next operator that reads pixels.
-    region, lut = full_frame(frames).cut(boxes[0]), None
+    region, lut = CropRegion(frames, 0, 0, *size).cut(boxes[0]), None
     for (name, values), box in zip(operations, boxes[1:]):
         if name in LEVEL_LUTS:
             next_lut = LEVEL_LUTS[name](*values)
@@ -131,7 +131,7 @@ LEVEL_LUTS = {
     "PosterizeIncreasing": color_ops.make_posterize_lut,
     "SolarizeIncreasing": color_ops.make_solarize_lut,
     "SolarizeAdd": color_ops.make_solarize_add_lut,
-    "BrightnessIncreasing": color_ops.make_brightness_lut,
+    "BrightnessIncreasing": lambda factor: color_ops.blend_levels(0, color_ops.LEVELS, factor),
 }
 # Operators on levels that depend on statistics of the full frame: frames, values -> LUT.
 FRAME_LUTS = {

@@ -45,11 +45,6 @@ class CropRegion(NamedTuple):
         return self._replace(pixels=pixels, x=x, y=y)
 
 
-def full_frame(frames: np.ndarray) -> CropRegion:
-    """The region of all pixels of the frames (n, H, W, 3)."""
-    return CropRegion(frames, 0, 0, frames.shape[2], frames.shape[1])
-
-
 def clip_to_frame(
     left: float, top: float, right: float, bottom: float, width: int, height: int
 ) -> Box:

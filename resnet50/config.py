@@ -130,5 +130,4 @@ class Config:
             )
 
     def model_arguments(self) -> dict:
-        """The arguments of resnet50.model.build_network."""
         return {"mean": self.data.mean, "std": self.data.std, **asdict(self.model)}

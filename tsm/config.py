@@ -148,21 +148,13 @@ class Config:
 
     @property
     def dense_test(self) -> bool:
-        """Whether evaluation uses dense sampling."""
         sampling = self.eval.sampling
         return (self.data.sampling if sampling == "as_data" else sampling) == "dense"
 
     @property
     def test_crop(self) -> int:
-        """The crop size in evaluation."""
         return self.eval.crop or self.data.crop
 
     def model_arguments(self) -> dict:
-        """The arguments of tsm.model.TSM."""
-        data = self.data
-        return {
-            "segments": data.segments,
-            "modality": data.modality,
-            "frames_per_segment": data.frames_per_segment,
-            **asdict(self.model),
-        }
+        derived = ("segments", "modality", "frames_per_segment")
+        return {**asdict(self.model), **{name: getattr(self.data, name) for name in derived}}

@@ -36,7 +36,6 @@ def main(cfg: Config) -> None:
 
 
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
-    """Model, optimizer and train step of a run over the samples of `sampler`."""
     net, train = TSM(**cfg.model_arguments()), cfg.train
     if train.pretrained:
         checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
@@ -52,14 +51,10 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
 
 
 def build_validation(cfg: Config, net, rt: runtime.Runtime):
-    """A function that evaluates `net` on the test list; None if `run.eval_every` is 0.
-
-    The trainer calls it every `run.eval_every` epochs. The annotation file is read now, so that a
-    bad line ends the run before training starts.
-    """
+    """A function that evaluates `net` during training; None if `run.eval_every` is 0."""
     if not cfg.run.eval_every:
         return None
-    records = read_records(cfg, "test")
+    records = read_records(cfg, "test")  # a bad line ends the run before training starts
     classes = cfg.model.num_classes
     return lambda: evaluate(net, EvalVideos(records, cfg, rt, "val").dataset(), classes, rt)
 

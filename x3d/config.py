@@ -1,6 +1,6 @@
 """Settings of X3D: types, defaults, checks."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Optional, Union
 
@@ -115,7 +115,6 @@ class Config:
 
     @property
     def test_crop(self) -> int:
-        """The crop size in evaluation."""
         return self.eval.crop or (self.data.crop if self.eval.crops == 1 else self.data.scales[0])
 
     def model_arguments(self) -> dict:
@@ -124,17 +123,14 @@ class Config:
         `model.depthwise_impl` auto: Ascend documents no grouped 3-D kernel, so it uses `taps`; a
         CPU uses `frames`, the fastest form there.
         """
-        model = self.model
+        arguments = asdict(self.model)
+        stem_groups, impl = arguments.pop("stem_groups"), arguments["depthwise_impl"]
         auto = {"Ascend": "taps", "GPU": "grouped", "CPU": "frames"}[self.run.device]
-        impl = auto if model.depthwise_impl == "auto" else model.depthwise_impl
+        impl = auto if impl == "auto" else impl
         return {
-            "num_classes": model.num_classes,
+            **arguments,
             "frames": self.data.frames,
             "crop": self.data.crop,
-            "depth_factor": model.depth_factor,
-            "dropout": model.dropout,
-            "zero_init": model.zero_init,
-            "recompute": model.recompute,
             "depthwise_impl": impl,
-            "stem_impl": impl if impl != "dense" or not model.stem_groups else auto,
+            "stem_impl": impl if impl != "dense" or not stem_groups else auto,
         }

@@ -47,7 +47,6 @@ def round_width(width: float, factor: float, minimum: int = 1, divisor: int = 1)
 
 
 def round_repeats(count: int, factor: float) -> int:
-    """Rounds count * factor up."""
     return math.ceil(factor * count)
 
 
