@@ -44,9 +44,8 @@ def get_annotation_file(cfg, dataset_index: int, split: str) -> AnnotationFile:
 
 def list_annotation_files(cfg) -> list[AnnotationFile]:
     """All annotation files of the yaml that exist; if none does, all of them."""
-    files = [
-        get_annotation_file(cfg, k, split) for k in range(len(cfg.data.sets)) for split in SPLITS
-    ]
+    count = range(len(cfg.data.sets))
+    files = [get_annotation_file(cfg, k, split) for k in count for split in SPLITS]
     return [file for file in files if file.path.is_file()] or files
 
 
@@ -58,9 +57,8 @@ def read_dataset_records(cfg, dataset_index: int, split: str) -> list[Sample]:
 
 def read_records(cfg, split: str) -> list[Sample]:
     """The samples of all data sets in order; in training repeated `data.dataset_repeats` times."""
-    samples = [
-        sample for k in range(len(cfg.data.sets)) for sample in read_dataset_records(cfg, k, split)
-    ]
+    count = range(len(cfg.data.sets))
+    samples = [sample for k in count for sample in read_dataset_records(cfg, k, split)]
     return samples * (cfg.data.dataset_repeats if split == "train" else 1)
 
 

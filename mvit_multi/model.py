@@ -51,12 +51,8 @@ def plan_blocks(
 
 def compute_patch_grid(frames: int, crop: int) -> Grid:
     """The grid (T, H, W) of the patches."""
-    return tuple(
-        (size + 2 * pad - kernel) // stride + 1
-        for size, kernel, stride, pad in zip(
-            (frames, crop, crop), PATCH_KERNEL, PATCH_STRIDE, PATCH_PADDING
-        )
-    )
+    axes = zip((frames, crop, crop), PATCH_KERNEL, PATCH_STRIDE, PATCH_PADDING)
+    return tuple((size + 2 * pad - kernel) // stride + 1 for size, kernel, stride, pad in axes)
 
 
 class PatchEmbed(nn.Cell):
@@ -220,12 +216,9 @@ class MViT(nn.Cell):
         self.pos_embed_spatial = build_embedding(space, "pos_embed_spatial") if absolute else None
         self.pos_embed_temporal = build_embedding(time, "pos_embed_temporal") if absolute else None
         self.patch_embed = PatchEmbed(dim)
-        self.blocks = nn.SequentialCell(
-            [
-                Block(plan, float(rate), 1e-6, plain or relative, plain, plain, depthwise_impl)
-                for plan, rate in zip(plans, rates)
-            ]
-        )
+        options = (1e-6, plain or relative, plain, plain, depthwise_impl)
+        blocks = [Block(plan, float(rate), *options) for plan, rate in zip(plans, rates)]
+        self.blocks = nn.SequentialCell(blocks)
         self.norm = LayerNorm(width, 1e-6)
         if single_head:
             self.head = SingleHead(width, num_classes[0], dropout)

@@ -29,8 +29,8 @@ class Operation(NamedTuple):
 
 def draw_operations(policy: Policy, rng: np.random.RandomState) -> list[Operation]:
     """Draws the operations of a clip, in the order in which they are applied."""
-    operations = []
-    for name in [OPERATORS[i] for i in rng.randint(0, len(OPERATORS), policy.operators)]:
+    names, operations = tuple(OPERATORS), []
+    for name in [names[i] for i in rng.randint(0, len(names), policy.operators)]:
         if rng.uniform() >= PROBABILITY:
             continue
         magnitude = rng.normal(policy.magnitude, policy.deviation)
@@ -42,20 +42,13 @@ def draw_operations(policy: Policy, rng: np.random.RandomState) -> list[Operatio
 
 def compute_arguments(name: str, magnitude: float, sign: int = 1) -> tuple:
     """The arguments of an operator for a magnitude from 0 to 10 and a sign of 1 or -1."""
-    fraction = magnitude / MAX_MAGNITUDE
-    values = {
-        "Rotate": sign * fraction * 30,
-        "PosterizeIncreasing": 4 - int(fraction * 4),
-        "SolarizeIncreasing": 256 - int(fraction * 256),
-        "SolarizeAdd": int(fraction * 110),
-        "ShearX": sign * fraction * 0.3,
-        "ShearY": sign * fraction * 0.3,
-        "TranslateXRel": sign * fraction * 0.45,
-        "TranslateYRel": sign * fraction * 0.45,
-    }
-    if name in ENHANCED:
-        return (max(0.1, 1 + sign * fraction * 0.9),)
-    return (values[name],) if name in values else ()
+    compute = OPERATORS[name]
+    return (compute(magnitude / MAX_MAGNITUDE, sign),) if compute else ()
+
+
+def compute_factor(fraction: float, sign: int) -> float:
+    """The factor of the operators on colours, contrast, brightness and sharpness."""
+    return max(0.1, 1 + sign * fraction * 0.9)
 
 
 def apply_operations(
@@ -107,24 +100,24 @@ def apply_to_region(region: CropRegion, name: str, values: tuple, box: Box) -> C
     return region._replace(pixels=out).cut(box)
 
 
-OPERATORS = (
-    "AutoContrast",
-    "Equalize",
-    "Invert",
-    "Rotate",
-    "PosterizeIncreasing",
-    "SolarizeIncreasing",
-    "SolarizeAdd",
-    "ColorIncreasing",
-    "ContrastIncreasing",
-    "BrightnessIncreasing",
-    "SharpnessIncreasing",
-    "ShearX",
-    "ShearY",
-    "TranslateXRel",
-    "TranslateYRel",
-)
-ENHANCED = OPERATORS[7:11]
+# Names, and functions of the fraction of the largest magnitude and the sign -> argument.
+OPERATORS = {
+    "AutoContrast": None,
+    "Equalize": None,
+    "Invert": None,
+    "Rotate": lambda fraction, sign: sign * fraction * 30,
+    "PosterizeIncreasing": lambda fraction, sign: 4 - int(fraction * 4),
+    "SolarizeIncreasing": lambda fraction, sign: 256 - int(fraction * 256),
+    "SolarizeAdd": lambda fraction, sign: int(fraction * 110),
+    "ColorIncreasing": compute_factor,
+    "ContrastIncreasing": compute_factor,
+    "BrightnessIncreasing": compute_factor,
+    "SharpnessIncreasing": compute_factor,
+    "ShearX": lambda fraction, sign: sign * fraction * 0.3,
+    "ShearY": lambda fraction, sign: sign * fraction * 0.3,
+    "TranslateXRel": lambda fraction, sign: sign * fraction * 0.45,
+    "TranslateYRel": lambda fraction, sign: sign * fraction * 0.45,
+}
 # Operators on levels, independent of the frames: values -> LUT.
 LEVEL_LUTS = {
     "Invert": lambda: 255 - color_ops.IDENTITY,

@@ -18,18 +18,15 @@ RECIPE = {"head_lr_mult": 5.0}
 
 def list_model_arguments(case: dict, dropout: float) -> dict:
     config = case["config"]
+    same = ("shift_place", "temporal_pool", "non_local", "consensus", "before_softmax")
     return {
+        **{name: config[name] for name in same},
         "num_classes": config["num_class"],
         "segments": config["num_segments"],
         "arch": config["base_model"],
         "shift_div": config["shift_div"] if config["is_shift"] else 0,
-        "shift_place": config["shift_place"],
         "online": config.get("unidirectional", False),
-        "temporal_pool": config["temporal_pool"],
-        "non_local": config["non_local"],
         "dropout": dropout,
-        "consensus": config["consensus"],
-        "before_softmax": config["before_softmax"],
         "modality": config["modality"].lower(),
         "frames_per_segment": config["new_length"],
     }

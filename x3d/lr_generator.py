@@ -43,7 +43,6 @@ def build_parameter_groups(parameters: list, train: Any, lr: np.ndarray) -> list
     groups = []
     for norms in (True, False):
         members = [p for p in parameters if p.name.endswith((".gamma", ".beta")) == norms]
-        groups.append(
-            {"params": members, "lr": lr, "weight_decay": 0.0 if norms else train.weight_decay}
-        )
+        decay = 0.0 if norms else train.weight_decay
+        groups.append({"params": members, "lr": lr, "weight_decay": decay})
     return groups
