@@ -132,18 +132,13 @@ class Block(nn.Cell):
         self.norm2 = LayerNorm(cout, eps)
         self.mlp = Mlp(cout, MLP_RATIO * cout, cout)
         self.grid, self.token, self.on_normed = plan.grid, token, on_normed
-        self.proj = self.proj_max_pool = None
-        if dim != cout:
-            layer = ChannelsFirstDense(dim, cout)
-            if on_normed:
-                self.proj = layer
-            else:
-                self.proj_max_pool = layer
+        layer = ChannelsFirstDense(dim, cout) if dim != cout else None
+        self.proj, self.proj_max_pool = (layer, None) if on_normed else (None, layer)
         self.max_pool = max_pool2d(plan.stride_q + 1, plan.stride_q) if plan.stride_q > 1 else None
 
     def construct(self, x: Tensor) -> Tensor:
         normed = self.norm1(x)
-        x = self.apply_shortcut(normed if self.on_normed and self.proj is not None else x)
+        x = self.apply_shortcut(x if self.proj is None else normed)
         x = x + self.drop1(ops.cast(self.attn(normed), x.dtype))
         return x + self.drop2(ops.cast(self.mlp(self.norm2(x)), x.dtype))
 
