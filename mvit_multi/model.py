@@ -82,11 +82,7 @@ class PatchConv(nn.Cell):
         self.weight = Parameter(initializer(Uniform(bound), shape), name="weight")
         self.bias = Parameter(initializer(Uniform(bound), (dim,)), name="bias")
         self.conv = ops.Conv2D(
-            out_channel=dim,
-            kernel_size=PATCH_KERNEL[1:],
-            pad_mode="pad",
-            pad=PATCH_PADDING[1],
-            stride=PATCH_STRIDE[1],
+            dim, PATCH_KERNEL[1:], pad_mode="pad", pad=PATCH_PADDING[1], stride=PATCH_STRIDE[1]
         )
         self.add = ops.BiasAdd()
 

@@ -23,13 +23,15 @@ class OnlineTSM(nn.Cell):
         super().__init__(auto_prefix=False)
         self.net = net
         trunk = net.base_model
+        # `stem_halvings`: layers of stride 2 before the blocks.
         if isinstance(trunk, ResNet):
             before, after = [trunk.conv1, trunk.bn1, trunk.relu, trunk.maxpool], []
             blocks = [*trunk.layer1, *trunk.layer2, *trunk.layer3, *trunk.layer4]
+            self.classifier, self.stem_halvings = trunk.fc, 2
         else:
             *cells, last_cell = trunk.features
             before, blocks, after = cells[:1], cells[1:], [last_cell]
-        self.classifier = trunk.fc if isinstance(trunk, ResNet) else trunk.classifier
+            self.classifier, self.stem_halvings = trunk.classifier, 1
         # Without auto_prefix=False the lists would rename the network's parameters.
         self.before = nn.CellList(before, auto_prefix=False)
         self.blocks = nn.CellList(blocks, auto_prefix=False)
@@ -38,8 +40,6 @@ class OnlineTSM(nn.Cell):
         self.shifted = tuple(
             getattr(block, "shifted", True) and isinstance(block.conv1, Shift) for block in blocks
         )
-        # Layers of stride 2 before the blocks.
-        self.stem_halvings = 2 if isinstance(trunk, ResNet) else 1
 
     def construct(self, frame: Tensor, *buffers) -> tuple:
         x, kept, index = self.net.normalize(frame.expand_dims(0))[0], (), 0

@@ -220,17 +220,12 @@ def average_windows(x: Tensor, window: tuple[int, int, int]) -> Tensor:
         n, c = x.shape[:2]
         return x.reshape(n * c, -1).mean(-1).reshape(n, c, 1, 1, 1)
     for axis, size in zip((2, 3, 4), window):
-        x = average_along_axis(x, axis, size)
+        count = x.shape[axis] - size + 1
+        total = ops.narrow(x, axis, 0, count)
+        for start in range(1, size):
+            total = total + ops.narrow(x, axis, start, count)
+        x = total / size
     return x
-
-
-def average_along_axis(x: Tensor, axis: int, size: int) -> Tensor:
-    """Average pooling along one axis, stride 1; the axis must not be shorter than `size`."""
-    count, total = x.shape[axis] - size + 1, None
-    for start in range(size):
-        part = ops.narrow(x, axis, start, count)
-        total = part if total is None else total + part
-    return total / size
 
 
 def build_stage(cin: int, cout: int, depth: int, form: Form) -> Stage:
