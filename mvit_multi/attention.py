@@ -221,9 +221,8 @@ class RelativePositions(nn.Cell):
         sums = ops.cat(parts, -1)
         if self.token:
             sums = ops.cat((ops.zeros_like(sums[:, :, :1]), sums), 2)
-        positions = ops.broadcast_to(
-            ops.cast(self.key_positions, k.dtype), (*k.shape[:3], sums.shape[3])
-        )
+        positions = ops.cast(self.key_positions, k.dtype)
+        positions = ops.broadcast_to(positions, (*k.shape[:3], sums.shape[3]))
         return ops.cat((scaled, sums), -1), ops.cat((k, positions), -1)
 
     def multiply_along_axis(self, q: Tensor, rows: Tensor, axis: int) -> Tensor:

@@ -4,7 +4,7 @@ Most operators are look-up tables (LUT) of 256 levels, so a sequence of them nee
 LUT is uint8 (256,), or (n, 1 or 3, 256) with one table for each frame, or for each of its channels.
 """
 
-from typing import Optional
+from typing import Optional, Union
 
 import cv2
 import numpy as np
@@ -16,11 +16,6 @@ IDENTITY = LEVELS.astype(np.uint8)  # the LUT that changes nothing
 ERROR = 5e-5
 DIFFERENCES = np.arange(-255, 256)  # all differences of two levels
 SMOOTHING = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
-
-
-def make_invert_lut() -> np.ndarray:
-    """Inverts all levels."""
-    return 255 - IDENTITY
 
 
 def make_posterize_lut(bits: int) -> np.ndarray:
@@ -36,11 +31,6 @@ def make_solarize_lut(threshold: int) -> np.ndarray:
 def make_solarize_add_lut(value: int, threshold: int = 128) -> np.ndarray:
     """Adds `value` to levels below the threshold."""
     return np.where(threshold > LEVELS, np.minimum(LEVELS + value, 255), LEVELS).astype(np.uint8)
-
-
-def make_brightness_lut(factor: float) -> np.ndarray:
-    """Multiplies levels by `factor`."""
-    return blend_levels(np.float32(0), LEVELS, factor)
 
 
 def make_auto_contrast_lut(frames: np.ndarray) -> np.ndarray:
@@ -96,7 +86,7 @@ def to_grey(frame: np.ndarray) -> np.ndarray:
     return np.asarray(Image.fromarray(np.ascontiguousarray(frame)).convert("L"))
 
 
-def blend_levels(base: np.ndarray, levels: np.ndarray, factor: float) -> np.ndarray:
+def blend_levels(base: Union[float, np.ndarray], levels: np.ndarray, factor: float) -> np.ndarray:
     """base + factor * (levels - base), truncated to uint8; in float32 like Pillow's `blend`."""
     base, levels = np.asarray(base, np.float32), np.asarray(levels, np.float32)
     return np.clip(base + np.float32(factor) * (levels - base), 0, 255).astype(np.uint8)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Optional, Union
 
-from utils.config import Run, check_positive, check_swap_labels
+from utils.config import Run, check_fraction, check_positive, check_swap_labels
 
 
 class Policy(NamedTuple):
@@ -89,17 +89,8 @@ class Data:
     max_unreadable: float = 0.01  # the run stops above this fraction of unreadable videos
 
     def __post_init__(self):
-        numbers = (
-            "frames",
-            "stride",
-            "fps",
-            "crop",
-            "repeated_aug",
-            "dataset_repeats",
-            "batch",
-            "workers",
-        )
-        check_positive(self, "data", *numbers, "prefetch", "max_pixels")
+        check_positive(self, "data", "frames", "stride", "fps", "crop", "repeated_aug", "batch")
+        check_positive(self, "data", "dataset_repeats", "workers", "prefetch", "max_pixels")
         names = [dataset.name for dataset in self.sets]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"data.sets: one or more, each with a name of its own, not {names}")
@@ -113,8 +104,7 @@ class Data:
             raise ValueError("data.mixup and cutmix must not be negative, area within (0, 1]")
         if self.rand_augment:
             parse_policy(self.rand_augment)
-        if not 0 <= self.max_unreadable < 1:
-            raise ValueError(f"data.max_unreadable must lie in [0, 1), not {self.max_unreadable}")
+        check_fraction(self, "data", "max_unreadable")
         if self.repeated_aug * self.batch < 2 and self.mixes:
             raise ValueError("data.mixup and cutmix need two clips a batch")
 
@@ -131,11 +121,7 @@ class Model:
     depth: int = 24
     dim: int = 96  # channels of the first block
     heads: int = 1  # of the first block
-    stage_starts: tuple[int, ...] = (
-        2,
-        5,
-        21,
-    )  # blocks that double channels and heads and halve the grid
+    stage_starts: tuple[int, ...] = (2, 5, 21)  # these double channels and heads, halve the grid
     kv_stride: int = 8  # stride of keys and values in the first block
     drop_path: float = 0.1
     dropout: float = 0.5
@@ -150,13 +136,9 @@ class Model:
 
     def __post_init__(self):
         check_positive(self, "model", "depth", "dim", "heads", "kv_stride")
-        if (
-            self.stage_starts
-            and not 0 <= min(self.stage_starts) <= max(self.stage_starts) < self.depth
-        ):
-            raise ValueError(
-                f"model.stage_starts: {list(self.stage_starts)} are not blocks of {self.depth}"
-            )
+        starts = list(self.stage_starts)
+        if not all(0 <= start < self.depth for start in starts):
+            raise ValueError(f"model.stage_starts: {starts} are not blocks of {self.depth}")
 
 
 @dataclass(frozen=True)
@@ -189,10 +171,7 @@ class Train:
 
     def __post_init__(self):
         check_positive(self, "train", "epochs", "lr", "accumulation_steps", "eps")
-        if not 0 <= self.ema_decay < 1:
-            raise ValueError(f"train.ema_decay must lie in [0, 1), not {self.ema_decay}")
-        if not 0 <= self.smoothing < 1:
-            raise ValueError(f"train.smoothing must lie in [0, 1), not {self.smoothing}")
+        check_fraction(self, "train", "ema_decay", "smoothing")
 
 
 @dataclass(frozen=True)
@@ -237,13 +216,8 @@ class Config:
         """The arguments of mvit_multi.model.MViT; `model.depthwise_impl` auto chooses by device."""
         model, sets = self.model, self.data.sets
         auto = {"Ascend": "taps", "GPU": "grouped", "CPU": "frames"}[self.run.device]
-        arguments = {
-            key: value
-            for key, value in vars(model).items()
-            if key not in ("cross_projections", "depthwise_impl")
-        }
         return {
-            **arguments,
+            **vars(model),
             "datasets": tuple(dataset.name for dataset in sets),
             "num_classes": tuple(dataset.num_classes for dataset in sets),
             "frames": self.data.frames,

@@ -18,7 +18,6 @@ def detect_format(names: Iterable[str]) -> str:
 
 
 def canonical_name(name: str, source_format: str = "multitrain") -> Optional[str]:
-    """The canonical name."""
     return re.sub(r"^(module|model)\.", "", name)
 
 

@@ -35,7 +35,6 @@ class Sample(NamedTuple):
 
 
 def get_annotation_file(cfg, dataset_index: int, split: str) -> AnnotationFile:
-    """The annotation file of one split of one data set."""
     data, settings = cfg.data, cfg.data.sets[dataset_index]
     name = f"{settings.lists}/{split}.csv"
     path = (data.lists or data.root) / name
@@ -45,9 +44,8 @@ def get_annotation_file(cfg, dataset_index: int, split: str) -> AnnotationFile:
 
 def list_annotation_files(cfg) -> list[AnnotationFile]:
     """All annotation files of the yaml that exist; if none does, all of them."""
-    files = [
-        get_annotation_file(cfg, k, split) for k in range(len(cfg.data.sets)) for split in SPLITS
-    ]
+    count = range(len(cfg.data.sets))
+    files = [get_annotation_file(cfg, k, split) for k in count for split in SPLITS]
     return [file for file in files if file.path.is_file()] or files
 
 
@@ -59,15 +57,9 @@ def read_dataset_records(cfg, dataset_index: int, split: str) -> list[Sample]:
 
 def read_records(cfg, split: str) -> list[Sample]:
     """The samples of all data sets in order; in training repeated `data.dataset_repeats` times."""
-    samples = [
-        sample for k in range(len(cfg.data.sets)) for sample in read_dataset_records(cfg, k, split)
-    ]
+    count = range(len(cfg.data.sets))
+    samples = [sample for k in count for sample in read_dataset_records(cfg, k, split)]
     return samples * (cfg.data.dataset_repeats if split == "train" else 1)
-
-
-def build_train_sampler(cfg, samples: list[Sample], rt: Runtime) -> TrainSampler:
-    """The sampler of this rank: the sample of every position of the training run."""
-    return video_dataset.train_sampler(cfg, samples, rt)
 
 
 class TrainSource(video_dataset.TrainVideos):
@@ -93,20 +85,17 @@ class TrainSource(video_dataset.TrainVideos):
 
     def list_flip_settings(self) -> list:
         sets = enumerate(self.data.sets)
-        return [
-            (get_annotation_file(self.cfg, index, "train"), settings) for index, settings in sets
-        ]
+        return [(get_annotation_file(self.cfg, k, "train"), settings) for k, settings in sets]
 
     def read_frames(self, sample: Sample, rng: np.random.RandomState) -> np.ndarray:
         data = self.data
         with reader.open_record(sample, data) as video:
+            length = len(video)
             if data.sets[sample.dataset_index].sampling == "segments":
-                return video.frames(
-                    sampling.sample_by_segments(data.frames, len(video), rng.uniform)
-                )
+                return video.frames(sampling.sample_by_segments(data.frames, length, rng.uniform))
             span = compute_span(video, data)
-            start = rng.uniform() * max(len(video) - span, 0)
-            return video.frames(sampling.sample_by_time(start, span, data.frames, len(video)))
+            start = rng.uniform() * max(length - span, 0)
+            return video.frames(sampling.sample_by_time(start, span, data.frames, length))
 
     def make_row(self, sample: Sample, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
         data, settings = self.data, self.data.sets[sample.dataset_index]
@@ -152,9 +141,15 @@ class EvalVideos(video_dataset.EvalVideos):
 
 def choose_test_frames(video: FrameSource, data, settings, clips: int) -> np.ndarray:
     """The frame indices (clips, T) of a test; `settings` are those of the data set."""
-    return np.stack(
-        [choose_test_clip_frames(video, data, settings, k, clips) for k in range(clips)]
-    )
+    length, indices = len(video), []
+    for clip in range(clips):
+        if settings.sampling == "segments":
+            indices.append(sampling.sample_by_segments(data.frames, length))
+            continue
+        span = compute_span(video, data)
+        start = sampling.compute_view_start(clip, clips, max(length - span, 0))
+        indices.append(sampling.sample_by_time(start, span, data.frames, length))
+    return np.stack(indices)
 
 
 def cut_views(frames: np.ndarray, order: np.ndarray, data, settings, crops: int) -> np.ndarray:
@@ -165,20 +160,7 @@ def cut_views(frames: np.ndarray, order: np.ndarray, data, settings, crops: int)
     return test_views(frames, order, settings.short_side, data.crop, crops)
 
 
-def choose_test_clip_frames(
-    video: FrameSource, data, settings, clip: int, clips: int
-) -> np.ndarray:
-    """The frame indices (T,) of one of the clips of a test."""
-    length = len(video)
-    if settings.sampling == "segments":
-        return sampling.sample_by_segments(data.frames, length)
-    span = compute_span(video, data)
-    start = sampling.compute_view_start(clip, clips, max(length - span, 0))
-    return sampling.sample_by_time(start, span, data.frames, length)
-
-
 def compute_span(video: FrameSource, data) -> float:
-    """The number of source frames that a clip spans."""
     return sampling.compute_clip_span(data.frames, data.stride, video.fps or data.fps, data.fps)
 
 
@@ -196,3 +178,6 @@ def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
     """Targets float32 (B, S, 7) of clips of the first data set with labels (B,), not mixed."""
     rows = [[build_target_row(0, int(label), 1.0)] * cfg.data.repeated_aug for label in labels]
     return np.array(rows, np.float32)
+
+
+build_train_sampler = video_dataset.train_sampler

@@ -30,16 +30,11 @@ from utils.log import print_result
 def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     rt = commands.start(cfg)
     videos, heads = build_eval_videos(cfg, rt), build_heads(cfg)
-    pages = {
-        k: report_videos(
-            report and f"{report}/{source.settings.name}",
-            source,
-            get_annotation_file(cfg, k, "test"),
-            heads[k],
-            rt,
-        )
-        for k, source in videos.items()
-    }
+    pages = {}
+    for k, source in videos.items():
+        folder = report and f"{report}/{source.settings.name}"
+        annotations = get_annotation_file(cfg, k, "test")
+        pages[k] = report_videos(folder, source, annotations, heads[k], rt)
     net = inference.load_network(NETWORK, cfg, checkpoint_path)
     result = evaluate_datasets(net, videos, rt, {k: page.add for k, page in pages.items()})
     unreadable = sum(metrics["unreadable"] for metrics in result["sets"].values())

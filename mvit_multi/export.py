@@ -27,13 +27,9 @@ def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
 
 
 def describe_export(cfg: Config) -> ExportSpec:
-    return ExportSpec(
-        get_input_shape(cfg.data),
-        "probabilities",
-        info={"columns": describe_columns(cfg.data.sets)},
-        wrap=ConcatHeads,
-        onnx_arguments={"depthwise_impl": "grouped"},
-    )
+    shape, info = get_input_shape(cfg.data), {"columns": describe_columns(cfg.data.sets)}
+    onnx_arguments = {"depthwise_impl": "grouped"}
+    return ExportSpec(shape, "probabilities", info, wrap=ConcatHeads, onnx_arguments=onnx_arguments)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""Network, loss and train step of a golden case, for the parity tests and `compare_step.py`.
-
-A golden case is a JSON file of settings and results that the original code computed.
-"""
+"""Network, loss and train step of a golden case, for the parity tests and `compare_step.py`."""
 
 import re
 from types import SimpleNamespace
@@ -15,7 +12,6 @@ from mvit_multi.mixup import build_target_row
 from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
 from utils.testing import golden
-from utils.testing.golden import build_state_dict, load_weights
 from utils.train import optimizers
 
 # Settings of case["train"] that `compare_step.py --recipe` may change.
@@ -23,7 +19,6 @@ RECIPE = {"label_smoothing": 0.0, "smoothing_classes": 0}
 
 
 def list_model_arguments(case: dict, depthwise_impl: str = "frames") -> dict:
-    """The arguments of `MViT` for a golden case."""
     config = case["config"]
     plain = config["MVIT.CLS_EMBED_ON"]
     single = not config.get("MODEL.USE_MULTI_HEAD", False)
@@ -51,14 +46,12 @@ def list_model_arguments(case: dict, depthwise_impl: str = "frames") -> dict:
 
 
 def build_network(case: dict, training: bool = False, depthwise_impl: str = "frames") -> MViT:
-    """The network of a case with its weights."""
     net = MViT(**list_model_arguments(case, depthwise_impl))
-    load_weights(net, build_state_dict(case, net), NETWORK)
+    golden.load_weights(net, golden.build_state_dict(case, net), NETWORK)
     return net.set_train(training)
 
 
 def build_loss(case: dict) -> nn.Cell:
-    """The loss of a case."""
     config, arguments, train = case["config"], list_model_arguments(case), case["train"]
     informative = None
     if arguments["expander"]:
@@ -94,9 +87,6 @@ def build_train_step(case: dict, part: str) -> nn.Cell:
 
 
 def cell_name(point: str) -> str:
-    """The name of the cell here whose output the original recorded as `point`.
-
-    Empty if the output here has the channels first, or if evaluation does not compute it.
-    """
+    """Empty if the output here has the channels first, or if evaluation does not compute it."""
     other_order = re.search(r"attn\.(qkv|pool_[qkv])$|^blocks\.\d+\.proj(_max_pool)?$", point)
     return "" if other_order or point == "expander" else point

@@ -26,15 +26,13 @@ class Mlp(nn.Cell):
         super().__init__()
         self.fc1, self.fc2 = build_dense(cin, width), build_dense(width, cout)
         self.gelu = GELU()
-        self.drops = dropout > 0
-        self.drop1, self.drop2 = (
-            (Dropout(dropout, width), Dropout(dropout, cout)) if self.drops else (None, None)
-        )
+        self.drop1 = Dropout(dropout, width) if dropout > 0 else None
+        self.drop2 = Dropout(dropout, cout) if dropout > 0 else None
 
     def construct(self, x: Tensor) -> Tensor:
         x = self.gelu(self.fc1(x))
-        x = self.fc2(self.drop1(x) if self.drops else x)
-        return self.drop2(x) if self.drops else x
+        x = self.fc2(x if self.drop1 is None else self.drop1(x))
+        return x if self.drop2 is None else self.drop2(x)
 
 
 class Projection(nn.Cell):
@@ -87,10 +85,7 @@ class MultiHead(nn.Cell):
         for k in range(self.count):
             scores += (self.heads[k](x),)
         if not self.training:
-            probabilities = ()
-            for score in scores:
-                probabilities += (ops.softmax(ops.cast(score, mstype.float32), -1),)
-            return probabilities
+            return compute_probabilities(scores)
         projected = ()
         for i, (source, _) in enumerate(self.pairs):
             projected += (self.cross_dataset_heads[i](scores[source]),)
@@ -106,7 +101,13 @@ class SingleHead(nn.Cell):
         self.projection = build_dense(cin, num_classes)
 
     def construct(self, x: Tensor) -> tuple:
-        scores = self.projection(self.dropout(x))
-        if self.training:
-            return (scores,)
-        return (ops.softmax(ops.cast(scores, mstype.float32), -1),)
+        scores = (self.projection(self.dropout(x)),)
+        return scores if self.training else compute_probabilities(scores)
+
+
+def compute_probabilities(scores: tuple) -> tuple:
+    """The softmax of every head's scores, in float32."""
+    probabilities = ()
+    for score in scores:
+        probabilities += (ops.softmax(ops.cast(score, mstype.float32), -1),)
+    return probabilities

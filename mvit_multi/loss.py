@@ -89,10 +89,8 @@ class MultiLoss(nn.Cell):
         off_value = self.smoothing / (self.smoothing_classes or classes)
         is_own = (target[:, DATASET] == k).astype(mstype.float32).reshape(-1, 1)
         label, lam = target[:, LABEL].astype(mstype.int32), target[:, LAM : LAM + 1]
-        hot = is_own * (ops.arange(classes).reshape(1, -1) == label.reshape(-1, 1)).astype(
-            mstype.float32
-        )
-        smooth = hot * (1 - self.smoothing) + off_value
+        hot = ops.arange(classes).reshape(1, -1) == label.reshape(-1, 1)
+        smooth = is_own * hot.astype(mstype.float32) * (1 - self.smoothing) + off_value
         return lam * smooth + (1 - lam) * ops.flip(smooth, (0,))
 
     def top1(self, outputs: tuple, target: Tensor) -> Tensor:
@@ -152,7 +150,6 @@ class GatherEmbeddings(nn.Cell):
 
 
 def to_float32(x: Tensor) -> Tensor:
-    """Casts to float32."""
     return x.astype(mstype.float32)
 
 

@@ -17,11 +17,8 @@ def get_lr(train: Any, steps_per_epoch: int, global_batch: int) -> np.ndarray:
     `warmup_lr` and `end_lr` scale with the global batch.
     """
     factor = lr_schedules.peak_lr(1.0, train.base_batch, global_batch)
-    ends = np.arange(
-        train.accumulation_steps,
-        steps_per_epoch + train.accumulation_steps,
-        train.accumulation_steps,
-    )
+    group = train.accumulation_steps
+    ends = np.arange(group, steps_per_epoch + group, group)
     last_steps = np.minimum(ends, steps_per_epoch) - 1
     epoch = np.arange(train.epochs)[:, None] + last_steps[None] / steps_per_epoch
     return factor * compute_lr_at(epoch.reshape(-1), train)

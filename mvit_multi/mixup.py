@@ -68,13 +68,10 @@ class MixClips(nn.Cell):
             return x
         x, row = self.normalize(x), target[0, 0]
         partner, lam = ops.flip(x, (0,)), row[2]
-        inside = make_interval_mask(x.shape[3], row[3], row[4]).reshape(-1, 1) * make_interval_mask(
-            x.shape[4], row[5], row[6]
-        )
-        boxed = inside.sum() > 0
-        weight = ops.where(
-            boxed, 1 - inside, lam * ops.ones_like(inside)
-        )  # (H, W), of the clip itself
+        rows = make_interval_mask(x.shape[3], row[3], row[4]).reshape(-1, 1)
+        inside = rows * make_interval_mask(x.shape[4], row[5], row[6])
+        # (H, W): the weights of the clip itself.
+        weight = ops.where(inside.sum() > 0, 1 - inside, lam * ops.ones_like(inside))
         weight = ops.broadcast_to(weight, x.shape)
         return weight * x + (1 - weight) * partner
 

@@ -51,12 +51,8 @@ def plan_blocks(
 
 def compute_patch_grid(frames: int, crop: int) -> Grid:
     """The grid (T, H, W) of the patches."""
-    return tuple(
-        (size + 2 * pad - kernel) // stride + 1
-        for size, kernel, stride, pad in zip(
-            (frames, crop, crop), PATCH_KERNEL, PATCH_STRIDE, PATCH_PADDING
-        )
-    )
+    axes = zip((frames, crop, crop), PATCH_KERNEL, PATCH_STRIDE, PATCH_PADDING)
+    return tuple((size + 2 * pad - kernel) // stride + 1 for size, kernel, stride, pad in axes)
 
 
 class PatchEmbed(nn.Cell):
@@ -86,11 +82,7 @@ class PatchConv(nn.Cell):
         self.weight = Parameter(initializer(Uniform(bound), shape), name="weight")
         self.bias = Parameter(initializer(Uniform(bound), (dim,)), name="bias")
         self.conv = ops.Conv2D(
-            out_channel=dim,
-            kernel_size=PATCH_KERNEL[1:],
-            pad_mode="pad",
-            pad=PATCH_PADDING[1],
-            stride=PATCH_STRIDE[1],
+            dim, PATCH_KERNEL[1:], pad_mode="pad", pad=PATCH_PADDING[1], stride=PATCH_STRIDE[1]
         )
         self.add = ops.BiasAdd()
 
@@ -136,18 +128,13 @@ class Block(nn.Cell):
         self.norm2 = LayerNorm(cout, eps)
         self.mlp = Mlp(cout, MLP_RATIO * cout, cout)
         self.grid, self.token, self.on_normed = plan.grid, token, on_normed
-        self.proj = self.proj_max_pool = None
-        if dim != cout:
-            layer = ChannelsFirstDense(dim, cout)
-            if on_normed:
-                self.proj = layer
-            else:
-                self.proj_max_pool = layer
+        layer = ChannelsFirstDense(dim, cout) if dim != cout else None
+        self.proj, self.proj_max_pool = (layer, None) if on_normed else (None, layer)
         self.max_pool = max_pool2d(plan.stride_q + 1, plan.stride_q) if plan.stride_q > 1 else None
 
     def construct(self, x: Tensor) -> Tensor:
         normed = self.norm1(x)
-        x = self.apply_shortcut(normed if self.on_normed and self.proj is not None else x)
+        x = self.apply_shortcut(x if self.proj is None else normed)
         x = x + self.drop1(ops.cast(self.attn(normed), x.dtype))
         return x + self.drop2(ops.cast(self.mlp(self.norm2(x)), x.dtype))
 
@@ -220,12 +207,9 @@ class MViT(nn.Cell):
         self.pos_embed_spatial = build_embedding(space, "pos_embed_spatial") if absolute else None
         self.pos_embed_temporal = build_embedding(time, "pos_embed_temporal") if absolute else None
         self.patch_embed = PatchEmbed(dim)
-        self.blocks = nn.SequentialCell(
-            [
-                Block(plan, float(rate), 1e-6, plain or relative, plain, plain, depthwise_impl)
-                for plan, rate in zip(plans, rates)
-            ]
-        )
+        options = (1e-6, plain or relative, plain, plain, depthwise_impl)
+        blocks = [Block(plan, float(rate), *options) for plan, rate in zip(plans, rates)]
+        self.blocks = nn.SequentialCell(blocks)
         self.norm = LayerNorm(width, 1e-6)
         if single_head:
             self.head = SingleHead(width, num_classes[0], dropout)

@@ -3,8 +3,5 @@
 from mvit_multi.config import Config
 from utils.networks import Network
 
-NETWORK = Network(
-    name="mvit_multi",
-    config=Config,
-    classifier=r"^(head|expander)\.",  # heads and expander of the data sets
-)
+# The classifier: heads and expander of the data sets.
+NETWORK = Network(name="mvit_multi", config=Config, classifier=r"^(head|expander)\.")

@@ -6,7 +6,6 @@ import numpy as np
 
 from mvit_multi.dataset import choose_test_frames, cut_views, get_annotation_file
 from utils.evaluate.predict import Head, Window
-from utils.evaluate.scores import get_engine
 from utils.video.decoders import open_video
 from utils.video.reader import FrameSource
 
@@ -17,18 +16,8 @@ class HeadSelector:
     def __init__(self, net: Any, dataset_index: int):
         self.net, self.dataset_index = net, dataset_index
 
-    @property
-    def engine(self) -> str:
-        """What computes the network."""
-        return get_engine(self.net)
-
-    @property
-    def fixed_batch(self) -> int:
-        """The batch size of an exported network; 0 for a network that takes any batch."""
-        return getattr(self.net, "fixed_batch", 0)
-
-    def set_train(self, mode: bool) -> None:
-        self.net.set_train(mode)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.net, name)
 
     def __call__(self, clip: Any) -> Any:
         return self.net(clip)[self.dataset_index]
@@ -42,11 +31,8 @@ class DatasetHead(Head):
     def __init__(self, cfg: Any, dataset_index: int):
         settings = cfg.data.sets[dataset_index]
         self.data, self.dataset_index, self.settings = cfg.data, dataset_index, settings
-        self.name, self.classes, self.builtin_names = (
-            settings.name,
-            settings.num_classes,
-            settings.labels,
-        )
+        self.name, self.builtin_names = settings.name, settings.labels
+        self.classes = settings.num_classes
         self.names_file = get_annotation_file(cfg, dataset_index, "labels").path.with_suffix(".txt")
         self.clips, self.crops = settings.clips, settings.crops
 
@@ -61,10 +47,8 @@ class DatasetHead(Head):
 
 
 def build_heads(cfg: Any) -> list[Head]:
-    """One head for each data set."""
     return [DatasetHead(cfg, index) for index in range(len(cfg.data.sets))]
 
 
 def open_source(path: str, cfg: Any) -> FrameSource:
-    """Opens a video."""
     return open_video(path, cfg.data.reader, cfg.data.max_pixels)

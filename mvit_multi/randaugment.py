@@ -13,7 +13,7 @@ import numpy as np
 
 from mvit_multi import color_ops, warp
 from mvit_multi.config import Policy
-from mvit_multi.warp import CropRegion, clip_to_frame, full_frame
+from mvit_multi.warp import CropRegion, clip_to_frame
 from utils.video.decoders import Box
 
 MAX_MAGNITUDE = 10.0
@@ -29,8 +29,8 @@ class Operation(NamedTuple):
 
 def draw_operations(policy: Policy, rng: np.random.RandomState) -> list[Operation]:
     """Draws the operations of a clip, in the order in which they are applied."""
-    operations = []
-    for name in [OPERATORS[i] for i in rng.randint(0, len(OPERATORS), policy.operators)]:
+    names, operations = tuple(OPERATORS), []
+    for name in [names[i] for i in rng.randint(0, len(names), policy.operators)]:
         if rng.uniform() >= PROBABILITY:
             continue
         magnitude = rng.normal(policy.magnitude, policy.deviation)
@@ -42,20 +42,13 @@ def draw_operations(policy: Policy, rng: np.random.RandomState) -> list[Operatio
 
 def compute_arguments(name: str, magnitude: float, sign: int = 1) -> tuple:
     """The arguments of an operator for a magnitude from 0 to 10 and a sign of 1 or -1."""
-    fraction = magnitude / MAX_MAGNITUDE
-    values = {
-        "Rotate": sign * fraction * 30,
-        "PosterizeIncreasing": 4 - int(fraction * 4),
-        "SolarizeIncreasing": 256 - int(fraction * 256),
-        "SolarizeAdd": int(fraction * 110),
-        "ShearX": sign * fraction * 0.3,
-        "ShearY": sign * fraction * 0.3,
-        "TranslateXRel": sign * fraction * 0.45,
-        "TranslateYRel": sign * fraction * 0.45,
-    }
-    if name in ENHANCED:
-        return (max(0.1, 1 + sign * fraction * 0.9),)
-    return (values[name],) if name in values else ()
+    compute = OPERATORS[name]
+    return (compute(magnitude / MAX_MAGNITUDE, sign),) if compute else ()
+
+
+def compute_factor(fraction: float, sign: int) -> float:
+    """The factor of the operators on colours, contrast, brightness and sharpness."""
+    return max(0.1, 1 + sign * fraction * 0.9)
 
 
 def apply_operations(
@@ -65,16 +58,15 @@ def apply_operations(
     size = frames.shape[2], frames.shape[1]
     boxes = compute_boxes(operations, box or (0, 0, *size), *size)
     # Look-up tables are combined in `lut` and applied before the next operator that reads pixels.
-    region, lut = full_frame(frames).cut(boxes[0]), None
+    region, lut = CropRegion(frames, 0, 0, *size).cut(boxes[0]), None
     for (name, values), box in zip(operations, boxes[1:]):
         if name in LEVEL_LUTS:
             next_lut = LEVEL_LUTS[name](*values)
             lut = next_lut if lut is None else next_lut[lut]
             continue
-        region = region._replace(pixels=color_ops.apply_lut(region.pixels, lut))
-        lut = FRAME_LUTS[name](region.pixels, *values) if name in FRAME_LUTS else None
+        region, lut = region._replace(pixels=color_ops.apply_lut(region.pixels, lut)), None
         if name in FRAME_LUTS:
-            region = region.cut(box)
+            lut, region = FRAME_LUTS[name](region.pixels, *values), region.cut(box)
         else:
             region = apply_to_region(region, name, values, box)
     return color_ops.apply_lut(region.pixels, lut)
@@ -90,9 +82,8 @@ def compute_boxes(operations: list[Operation], box: Box, width: int, height: int
         elif name == "SharpnessIncreasing":
             box = clip_to_frame(x - 1, y - 1, x + w + 1, y + h + 1, width, height)
         elif name in WARP_MATRICES:
-            box = warp.compute_source_box(
-                WARP_MATRICES[name](width, height, *values), box, width, height
-            )
+            matrix = WARP_MATRICES[name](width, height, *values)
+            box = warp.compute_source_box(matrix, box, width, height)
         boxes.append(box)
     return boxes[::-1]
 
@@ -100,41 +91,40 @@ def compute_boxes(operations: list[Operation], box: Box, width: int, height: int
 def apply_to_region(region: CropRegion, name: str, values: tuple, box: Box) -> CropRegion:
     """Applies an operator of `WARP_MATRICES` or `FRAME_OPERATORS`; returns a box of the result."""
     if name in WARP_MATRICES:
-        matrix = WARP_MATRICES[name](region.width, region.height, *values)
-        return CropRegion(
-            warp.warp_region(region, matrix, box), *box[:2], region.width, region.height
-        )
+        size = region.width, region.height
+        pixels = warp.warp_region(region, WARP_MATRICES[name](*size, *values), box)
+        return CropRegion(pixels, *box[:2], *size)
     out = np.empty(region.pixels.shape, np.uint8)
     for frame, target in zip(region.pixels, out):
         FRAME_OPERATORS[name](frame, *values, target)
     return region._replace(pixels=out).cut(box)
 
 
-OPERATORS = (
-    "AutoContrast",
-    "Equalize",
-    "Invert",
-    "Rotate",
-    "PosterizeIncreasing",
-    "SolarizeIncreasing",
-    "SolarizeAdd",
-    "ColorIncreasing",
-    "ContrastIncreasing",
-    "BrightnessIncreasing",
-    "SharpnessIncreasing",
-    "ShearX",
-    "ShearY",
-    "TranslateXRel",
-    "TranslateYRel",
-)
-ENHANCED = OPERATORS[7:11]
+# Names, and functions of the fraction of the largest magnitude and the sign -> argument.
+OPERATORS = {
+    "AutoContrast": None,
+    "Equalize": None,
+    "Invert": None,
+    "Rotate": lambda fraction, sign: sign * fraction * 30,
+    "PosterizeIncreasing": lambda fraction, sign: 4 - int(fraction * 4),
+    "SolarizeIncreasing": lambda fraction, sign: 256 - int(fraction * 256),
+    "SolarizeAdd": lambda fraction, sign: int(fraction * 110),
+    "ColorIncreasing": compute_factor,
+    "ContrastIncreasing": compute_factor,
+    "BrightnessIncreasing": compute_factor,
+    "SharpnessIncreasing": compute_factor,
+    "ShearX": lambda fraction, sign: sign * fraction * 0.3,
+    "ShearY": lambda fraction, sign: sign * fraction * 0.3,
+    "TranslateXRel": lambda fraction, sign: sign * fraction * 0.45,
+    "TranslateYRel": lambda fraction, sign: sign * fraction * 0.45,
+}
 # Operators on levels, independent of the frames: values -> LUT.
 LEVEL_LUTS = {
-    "Invert": color_ops.make_invert_lut,
+    "Invert": lambda: 255 - color_ops.IDENTITY,
     "PosterizeIncreasing": color_ops.make_posterize_lut,
     "SolarizeIncreasing": color_ops.make_solarize_lut,
     "SolarizeAdd": color_ops.make_solarize_add_lut,
-    "BrightnessIncreasing": color_ops.make_brightness_lut,
+    "BrightnessIncreasing": lambda factor: color_ops.blend_levels(0, color_ops.LEVELS, factor),
 }
 # Operators on levels that depend on statistics of the full frame: frames, values -> LUT.
 FRAME_LUTS = {
@@ -147,11 +137,11 @@ FRAME_OPERATORS = {
     "ColorIncreasing": color_ops.adjust_color,
     "SharpnessIncreasing": color_ops.adjust_sharpness,
 }
-# Warps: width, height, values -> matrix from output to input positions.
+# Warps: width, height, values -> matrix from output to input positions, as in `warp`.
 WARP_MATRICES = {
-    "Rotate": lambda width, height, degrees: warp.make_rotation_matrix(degrees, width, height),
-    "ShearX": lambda width, height, factor: warp.make_shear_matrix(factor, 0),
-    "ShearY": lambda width, height, factor: warp.make_shear_matrix(0, factor),
-    "TranslateXRel": lambda width, height, fraction: warp.make_shift_matrix(fraction * width, 0),
-    "TranslateYRel": lambda width, height, fraction: warp.make_shift_matrix(0, fraction * height),
+    "Rotate": warp.make_rotation_matrix,
+    "ShearX": lambda width, height, factor: (1, factor, 0, 0, 1, 0),
+    "ShearY": lambda width, height, factor: (1, 0, 0, factor, 1, 0),
+    "TranslateXRel": lambda width, height, fraction: (1, 0, fraction * width, 0, 1, 0),
+    "TranslateYRel": lambda width, height, fraction: (1, 0, 0, 0, 1, fraction * height),
 }

@@ -13,10 +13,7 @@ import numpy as np
 from utils.video.decoders import Box
 
 Draw = Callable[[], float]
-AREA, ASPECT = (
-    (0.08, 1.0),
-    (0.75, 1.3333),
-)  # of a random crop: fraction of the frame, width / height
+ASPECT = (0.75, 1.3333)  # width / height of a random crop
 ERASED, ERASED_ASPECT = (0.02, 1 / 3), 0.3  # fraction of the frame, lowest aspect ratio
 
 
@@ -53,11 +50,10 @@ def sample_by_segments(frames: int, length: int, draw: Optional[Draw] = None) ->
     """
     gap = (length - 1) / frames
     edges = [round(gap * i) for i in range(frames + 1)]
+    segments = zip(edges, edges[1:])
     if draw is None:
-        return np.array([(low + high) // 2 for low, high in zip(edges, edges[1:])], np.int64)
-    return np.array(
-        [draw_integer(draw, low, high) for low, high in zip(edges, edges[1:])], np.int64
-    )
+        return np.array([(low + high) // 2 for low, high in segments], np.int64)
+    return np.array([draw_integer(draw, low, high) for low, high in segments], np.int64)
 
 
 def draw_integer(draw: Draw, low: int, high: int) -> int:
@@ -74,10 +70,10 @@ def draw_crop_box(
     width: int,
     height: int,
     draw: Draw,
-    area: tuple[float, float] = AREA,
+    area: tuple[float, float],
     aspect: tuple[float, float] = ASPECT,
 ) -> Box:
-    """A box of random area and aspect in a frame.
+    """A box of random area (fraction of the frame) and aspect.
 
     After ten boxes that do not fit it returns a centre crop.
     """

@@ -37,14 +37,12 @@ def main(cfg: Config) -> None:
 
 
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
-    """Model, optimizer and train step of a run over the samples of `sampler`."""
     train = cfg.train
     net = MViT(**cfg.model_arguments())
     if train.pretrained:
         checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
-    lr = get_lr(
-        train, sampler.steps_per_epoch, sampler.effective_batch_size(train.accumulation_steps)
-    )
+    global_batch = sampler.effective_batch_size(train.accumulation_steps)
+    lr = get_lr(train, sampler.steps_per_epoch, global_batch)
     weights = net.trainable_params()
     groups = build_parameter_groups(weights, train, lr)
     opt = optimizers.AdamW(weights, groups, train.betas, train.eps)

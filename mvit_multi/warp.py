@@ -45,11 +45,6 @@ class CropRegion(NamedTuple):
         return self._replace(pixels=pixels, x=x, y=y)
 
 
-def full_frame(frames: np.ndarray) -> CropRegion:
-    """The region of all pixels of the frames (n, H, W, 3)."""
-    return CropRegion(frames, 0, 0, frames.shape[2], frames.shape[1])
-
-
 def clip_to_frame(
     left: float, top: float, right: float, bottom: float, width: int, height: int
 ) -> Box:
@@ -59,17 +54,7 @@ def clip_to_frame(
     return x0, y0, max(x1 - x0, 1), max(y1 - y0, 1)
 
 
-def make_shear_matrix(x: float, y: float) -> Matrix:
-    """Output (p, q) reads input (p + x q, q + y p)."""
-    return 1, x, 0, y, 1, 0
-
-
-def make_shift_matrix(x: float, y: float) -> Matrix:
-    """Output (p, q) reads input (p + x, q + y)."""
-    return 1, 0, x, 0, 1, y
-
-
-def make_rotation_matrix(degrees: float, width: int, height: int) -> Matrix:
+def make_rotation_matrix(width: int, height: int, degrees: float) -> Matrix:
     """Counterclockwise rotation about the centre; sine and cosine are rounded like Pillow's."""
     angle = -math.radians(degrees)
     cos, sin = round(math.cos(angle), 15), round(math.sin(angle), 15)
@@ -98,9 +83,8 @@ def warp_region(region: CropRegion, matrix: Matrix, box: Box) -> np.ndarray:
         return shift_rows(region, b, c, box)
     if (a, b, c, e) == (1, 0, 0, 1):
         x, y, w, h = box
-        flipped = CropRegion(
-            transpose_frames(region.pixels), region.y, region.x, region.height, region.width
-        )
+        size = region.height, region.width
+        flipped = CropRegion(transpose_frames(region.pixels), region.y, region.x, *size)
         return transpose_frames(shift_rows(flipped, d, f, (y, x, h, w)))
     return warp_tiles(region, matrix, box)
 
@@ -169,13 +153,14 @@ def fill_tile(out: np.ndarray, region: CropRegion, matrix: Matrix, tile: Box) ->
         return
     source = region.cut(compute_source_box(matrix, tile, region.width, region.height))
     weights = build_weight_matrix(source, across[valid], down[valid])
-    levels = weights @ to_pixels_first(source.pixels).astype(np.float32)
+    frames = swap_axes(source.pixels.reshape(len(out), -1, 3)).reshape(-1, len(out) * 3)
+    levels = weights @ frames.astype(np.float32)
     levels = cv2.add(levels, TRUNCATE, dtype=cv2.CV_8U)
     if not valid.all():
         inside = levels
         levels = np.full((h * w, inside.shape[1]), FILL, np.uint8)
         levels[valid.ravel()] = inside
-    out[...] = to_frames_first(levels, h, w)
+    out[...] = swap_axes(levels.reshape(h * w, -1, 3)).reshape(out.shape)
 
 
 def build_weight_matrix(
@@ -201,22 +186,9 @@ def compute_taps(positions: np.ndarray, size: int, start: int) -> tuple[np.ndarr
     return compute_cubic_weights(positions - 0.5 - low), indices
 
 
-def to_pixels_first(frames: np.ndarray) -> np.ndarray:
-    """Moves pixels first: uint8 (n, H, W, 3) to (H * W, n * 3).
-
-    Goes through four-byte pixels, which OpenCV transposes fast.
-    """
-    n, height, width, _ = frames.shape
-    padded = cv2.cvtColor(frames.reshape(n * height, width, 3), cv2.COLOR_RGB2RGBA)
-    transposed = cv2.transpose(padded.view(np.int32).reshape(n, height * width))
-    transposed = transposed.view(np.uint8).reshape(height * width, n, 4)
-    return cv2.cvtColor(transposed, cv2.COLOR_RGBA2RGB).reshape(height * width, n * 3)
-
-
-def to_frames_first(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
-    """The inverse of `to_pixels_first`: uint8 (H * W, n * 3) to (n, H, W, 3)."""
-    n = pixels.shape[1] // 3
-    padded = cv2.cvtColor(pixels.reshape(height * width, n, 3), cv2.COLOR_RGB2RGBA)
-    transposed = cv2.transpose(padded.view(np.int32).reshape(height * width, n))
-    transposed = transposed.view(np.uint8).reshape(n * height, width, 4)
-    return cv2.cvtColor(transposed, cv2.COLOR_RGBA2RGB).reshape(n, height, width, 3)
+def swap_axes(pixels: np.ndarray) -> np.ndarray:
+    """uint8 (n, k, 3) to (k, n, 3), by way of four-byte pixels, which OpenCV transposes fast."""
+    n, k, _ = pixels.shape
+    padded = cv2.cvtColor(pixels, cv2.COLOR_RGB2RGBA).view(np.int32).reshape(n, k)
+    transposed = cv2.transpose(padded).view(np.uint8).reshape(k, n, 4)
+    return cv2.cvtColor(transposed, cv2.COLOR_RGBA2RGB)

@@ -4,9 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Optional, Union
 
-from utils.config import Run, check_positive
-
-CIFAR_SIZE = 32
+from utils.config import Run, check_fraction, check_positive, check_warmup
 
 
 @dataclass(frozen=True)
@@ -43,8 +41,7 @@ class Data:
             raise ValueError("data.augment pad_crop is for CIFAR's images of 32 pixels")
         if self.mixup < 0 or self.min_area > 1 or min(self.std) <= 0:
             raise ValueError("data.mixup must not be negative, min_area not above 1, std above 0")
-        if not 0 <= self.max_unreadable < 1:
-            raise ValueError(f"data.max_unreadable must lie in [0, 1), not {self.max_unreadable}")
+        check_fraction(self, "data", "max_unreadable")
 
     @property
     def is_cifar(self) -> bool:
@@ -90,9 +87,7 @@ class Train:
     weight_decay: float = 3.0517578125e-05
     decay: Literal["norms_and_biases", "named_bn", "everything"] = "norms_and_biases"
     smoothing: float = 0.1
-    smoothed: Literal["excluded", "included"] = (
-        "included"  # whether the label's class is smoothed too
-    )
+    smoothed: Literal["excluded", "included"] = "included"  # is the label's class smoothed too
     batch_norm: Literal["trained", "frozen"] = "trained"
     clip_norm: float = 0.0  # 0: off
     accumulation_steps: int = 1  # micro-batches per update
@@ -104,13 +99,8 @@ class Train:
         check_positive(self, "train", "epochs", "lr", "accumulation_steps", "trust_coefficient")
         if self.optimizer == "lars" and (self.nesterov or self.epsilon < 0):
             raise ValueError("train.optimizer lars: nesterov must be false, epsilon not negative")
-        if not 0 <= self.ema_decay < 1 or not 0 <= self.smoothing < 1:
-            raise ValueError("train.ema_decay and train.smoothing must lie in [0, 1)")
-        if self.warmup_epochs >= self.epochs:
-            raise ValueError(
-                f"train.warmup_epochs must be below train.epochs {self.epochs}, "
-                f"not {self.warmup_epochs}"
-            )
+        check_fraction(self, "train", "ema_decay", "smoothing")
+        check_warmup(self)
         if 0 < self.schedule_epochs < self.epochs:
             raise ValueError("train.schedule_epochs must not be below train.epochs")
 
@@ -140,5 +130,4 @@ class Config:
             )
 
     def model_arguments(self) -> dict:
-        """The arguments of resnet50.model.build_network."""
         return {"mean": self.data.mean, "std": self.data.std, **asdict(self.model)}

@@ -13,7 +13,7 @@ import functools
 import itertools
 import re
 from collections.abc import Container, Iterator
-from typing import Optional
+from typing import Optional, Union
 
 import mindspore.dataset as ds
 import numpy as np
@@ -40,7 +40,6 @@ def read_records(cfg, split: str) -> int:
 
 
 def build_train_sampler(cfg, samples: int, rt: Runtime) -> TrainSampler:
-    """The sampler of this rank: the sample of every position of the training run."""
     return TrainSampler(samples, cfg.data.batch, rt.rank, rt.size, rt.seed)
 
 
@@ -52,8 +51,8 @@ class TrainSource:
     """
 
     def __init__(self, samples: int, cfg, sampler: TrainSampler, epochs: int, skip: int):
-        self.samples, self.data, self.sampler, self.skip = samples, cfg.data, sampler, skip
-        self.classes = cfg.model.num_classes
+        self.cfg, self.data, self.classes = cfg, cfg.data, cfg.model.num_classes
+        self.samples, self.sampler, self.skip = samples, sampler, skip
         self.length = epochs * sampler.steps_per_epoch - skip
         self.images = Images(cfg.data, "train", samples)
         self.unreadable = UnreadableVideos(self.images, "image")
@@ -155,10 +154,7 @@ class TrainSource:
 
     def make_target(self, label: np.ndarray, step: int) -> np.ndarray:
         """The target of batch number `step` of the run."""
-        if not self.data.mixup:
-            return label.astype(np.int32)
-        rng = np.random.RandomState([self.sampler.seed, step, self.sampler.rank])
-        return mix_targets(label, self.data.mixup, rng)
+        return build_targets(self.cfg, label, [self.sampler.seed, step, self.sampler.rank])
 
     def decode(self, index: int) -> np.ndarray:
         """Only decodes an image, for measurements: the lower bound of its cost."""
@@ -179,11 +175,11 @@ class TrainSource:
         return []
 
 
-def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
-    """The targets of a training batch with `labels` (N,)."""
+def build_targets(cfg, labels: np.ndarray, seed: Union[int, list[int]] = 0) -> np.ndarray:
+    """The targets of a training batch with `labels` (N,); `seed` is that of mixup."""
     if not cfg.data.mixup:
         return labels.astype(np.int32)
-    return mix_targets(labels, cfg.data.mixup, np.random.RandomState(0))
+    return mix_targets(labels, cfg.data.mixup, np.random.RandomState(seed))
 
 
 def build_epoch_pipeline(data, sampler: TrainSampler, epoch: int, unopenable: Container[int] = ()):
@@ -280,12 +276,10 @@ class EvalSource:
 
 
 def build_eval_dataset(cfg, rt: Runtime) -> EvalSource:
-    """Batches of the test split."""
     return EvalSource(read_records(cfg, "test"), cfg, rt)
 
 
 def check_labels(label: np.ndarray, classes: int) -> None:
-    """Raises ValueError for a label out of range."""
     if label.max() >= classes:
         raise ValueError(f"model.num_classes: there is a label {label.max()}, not below {classes}")
 
@@ -313,7 +307,6 @@ def get_clip_shape(data, size: int) -> tuple[int, int, int]:
 
 
 def get_input_shape(data) -> tuple[int, int, int]:
-    """The shape of one image as the network reads it; a training sample is one image."""
     return get_clip_shape(data, data.crop)
 
 

@@ -1,7 +1,4 @@
-"""Network, loss and train step of a golden case, for the parity tests and `compare_step.py`.
-
-A golden case is a JSON file of settings and results that the original code computed.
-"""
+"""Network, loss and train step of a golden case, for the parity tests and `compare_step.py`."""
 
 from types import SimpleNamespace
 
@@ -12,7 +9,6 @@ from resnet50 import loss, model
 from resnet50.lr_generator import build_parameter_groups
 from resnet50.network import NETWORK
 from utils.testing import golden
-from utils.testing.golden import build_state_dict, load_weights
 from utils.train import optimizers
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -21,15 +17,13 @@ RECIPE = {"smoothing": 0.1, "smoothed": "excluded", "decay": "norms_and_biases"}
 
 
 def build_network(case: dict, training: bool = False) -> nn.Cell:
-    """The network of a case with its weights."""
     config = case["config"]
     net = model.build_network(config["arch"], num_classes=config["num_classes"], mean=MEAN, std=STD)
-    load_weights(net, build_state_dict(case, net), NETWORK)
+    golden.load_weights(net, golden.build_state_dict(case, net), NETWORK)
     return net.set_train(training)
 
 
 def build_loss(case: dict) -> nn.Cell:
-    """The loss of a case."""
     recipe = {**RECIPE, **case.get("train", {})}
     return loss.build_loss(recipe["smoothing"], recipe["smoothed"])
 
@@ -45,10 +39,7 @@ def build_train_step(case: dict, part: str) -> nn.Cell:
 
 
 def cell_name(point: str) -> str:
-    """The name of the cell here whose output the original recorded as `point`.
-
-    Empty for the average pool, which is not a cell here.
-    """
+    """Empty for the average pool, which is no cell here."""
     return "" if point == "avgpool" else point
 
 

@@ -3,8 +3,4 @@
 from resnet50.config import Config
 from utils.networks import Network
 
-NETWORK = Network(
-    name="resnet50",
-    config=Config,
-    classifier=r"^fc\.",
-)
+NETWORK = Network(name="resnet50", config=Config, classifier=r"^fc\.")

@@ -6,12 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from resnet50.images import (
-    decode_image,
-    get_split_path,
-    list_class_folders,
-    resize_and_crop_center,
-)
+from resnet50 import images
 from utils.evaluate.predict import Head, Window
 from utils.video.reader import FrameSource, read_bytes
 
@@ -28,7 +23,7 @@ class ImageFile(FrameSource):
 
     def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
         try:
-            yield decode_image(np.frombuffer(read_bytes(self.path), np.uint8))
+            yield images.decode_image(np.frombuffer(read_bytes(self.path), np.uint8))
         except (OSError, RuntimeError) as error:
             raise self._error(error) from None
 
@@ -37,11 +32,8 @@ class ImageHead(Head):
     """The classes of ResNet; its view is that of evaluation."""
 
     def __init__(self, cfg: Any):
-        self.data, self.classes, self.builtin_names = (
-            cfg.data,
-            cfg.model.num_classes,
-            cfg.data.labels,
-        )
+        self.data, self.classes = cfg.data, cfg.model.num_classes
+        self.builtin_names = cfg.data.labels
         self.names_file = cfg.data.root / CIFAR_NAMES.get(cfg.data.source, "labels.txt")
 
     def find_names(self) -> Sequence[str]:
@@ -51,7 +43,7 @@ class ImageHead(Head):
         return np.zeros(1, np.int64)
 
     def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return resize_and_crop_center(frames[0], self.data.resize, self.data.crop)[None]
+        return images.resize_and_crop_center(frames[0], self.data.resize, self.data.crop)[None]
 
     def preview_frames(self, views: np.ndarray) -> np.ndarray:
         return views[:, None].transpose(0, 1, 3, 4, 2)
@@ -61,18 +53,16 @@ def list_folder_names(data: Any, classes: int) -> Sequence[str]:
     """The names of the sorted class folders, which are the classes; empty for further classes."""
     if data.source != "folder":
         return ()
-    for folder in (get_split_path(data, "train"), get_split_path(data, "test")):
+    for folder in (images.get_split_path(data, split) for split in ("train", "test")):
         if folder.is_dir():
-            names = [class_folder.name for class_folder in list_class_folders(folder)]
+            names = [class_folder.name for class_folder in images.list_class_folders(folder)]
             return [*names, *[""] * (classes - len(names))]
     return ()
 
 
 def build_heads(cfg: Any) -> list[Head]:
-    """The one head of ResNet."""
     return [ImageHead(cfg)]
 
 
 def open_source(path: str, cfg: Any) -> FrameSource:
-    """Opens an image."""
     return ImageFile(Path(path))

@@ -80,20 +80,13 @@ class SEResNet50(nn.Cell):
 
     def build_stage(self, index: int, fan: str) -> nn.SequentialCell:
         """Builds layer`index`; a stage after the first halves the image in its first block."""
-        width, depth = WIDTHS[index - 1], DEPTHS[index - 1]
-        before = 64 if index == 1 else 2 * width  # channels that enter the stage
-        return nn.SequentialCell(
-            [
-                SEBottleneck(
-                    cin=before if i == 0 else 4 * width,
-                    width=width,
-                    halve=i == 0 and index > 1,
-                    excite=i == depth - 1 and index > 2,
-                    fan=fan,
-                )
-                for i in range(depth)
-            ]
-        )
+        width, depth, blocks = WIDTHS[index - 1], DEPTHS[index - 1], []
+        cin = 64 if index == 1 else 2 * width
+        for i in range(depth):
+            halve, excite = i == 0 and index > 1, i == depth - 1 and index > 2
+            blocks.append(SEBottleneck(cin, width, halve, excite, fan))
+            cin = 4 * width
+        return nn.SequentialCell(blocks)
 
     def construct(self, image: Tensor) -> Tensor:
         x = self.relu(self.bn1_0(self.conv1_0(self.normalize(image))))

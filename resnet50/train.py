@@ -46,7 +46,6 @@ def main(cfg: Config) -> None:
 
 
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
-    """Model, optimizer and train step of a run over the samples of `sampler`."""
     train = cfg.train
     net = build_network(**cfg.model_arguments())
     if train.pretrained:

@@ -4,7 +4,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Optional, Union
 
-from utils.config import Run, check_not_negative, check_positive, check_swap_labels
+from utils.config import (
+    Run,
+    check_fraction,
+    check_not_negative,
+    check_positive,
+    check_swap_labels,
+    check_warmup,
+)
 
 
 @dataclass(frozen=True)
@@ -26,12 +33,8 @@ class Data:
     sampling: Literal["uniform", "dense"] = "uniform"
     resize: int = 256  # short side of a frame in evaluation
     crop: int = 224
-    scales: tuple[float, ...] = (
-        1,
-        0.875,
-        0.75,
-        0.66,
-    )  # of the multi-scale crop: its edges as fractions of the short side
+    # Of the multi-scale crop: its edges as fractions of the short side.
+    scales: tuple[float, ...] = (1, 0.875, 0.75, 0.66)
     flip: bool = True
     swap_labels: tuple[tuple[int, int], ...] = ()  # pairs of labels that a flip swaps
     batch: int = 8  # clips per device
@@ -51,8 +54,7 @@ class Data:
             raise ValueError(
                 f"data.scales: {list(self.scales)} must be fractions of the frame, above 0 up to 1"
             )
-        if not 0 <= self.max_unreadable < 1:
-            raise ValueError(f"data.max_unreadable must lie in [0, 1), not {self.max_unreadable}")
+        check_fraction(self, "data", "max_unreadable")
 
 
 @dataclass(frozen=True)
@@ -103,13 +105,8 @@ class Train:
 
     def __post_init__(self):
         check_positive(self, "train", "epochs", "lr", "accumulation_steps", "head_lr_mult")
-        if not 0 <= self.ema_decay < 1:
-            raise ValueError(f"train.ema_decay must lie in [0, 1), not {self.ema_decay}")
-        if self.warmup_epochs >= self.epochs:
-            raise ValueError(
-                f"train.warmup_epochs must be below train.epochs {self.epochs}, "
-                f"not {self.warmup_epochs}"
-            )
+        check_fraction(self, "train", "ema_decay")
+        check_warmup(self)
 
 
 @dataclass(frozen=True)
@@ -146,28 +143,18 @@ class Config:
             )
         check_swap_labels(self.data, self.model.num_classes)
         if self.test_crop > self.data.resize:
-            name = "eval.crop" if self.eval.crop else "data.crop"
-            raise ValueError(
-                f"{name} {self.test_crop} is larger than data.resize {self.data.resize}"
-            )
+            name = f"{'eval' if self.eval.crop else 'data'}.crop {self.test_crop}"
+            raise ValueError(f"{name} is larger than data.resize {self.data.resize}")
 
     @property
     def dense_test(self) -> bool:
-        """Whether evaluation uses dense sampling."""
         sampling = self.eval.sampling
         return (self.data.sampling if sampling == "as_data" else sampling) == "dense"
 
     @property
     def test_crop(self) -> int:
-        """The crop size in evaluation."""
         return self.eval.crop or self.data.crop
 
     def model_arguments(self) -> dict:
-        """The arguments of tsm.model.TSM."""
-        data = self.data
-        return {
-            "segments": data.segments,
-            "modality": data.modality,
-            "frames_per_segment": data.frames_per_segment,
-            **asdict(self.model),
-        }
+        derived = ("segments", "modality", "frames_per_segment")
+        return {**asdict(self.model), **{name: getattr(self.data, name) for name in derived}}

@@ -30,8 +30,7 @@ MMACTION2 = [
     (r"\.non_local_block\.theta\.conv\.", ".nl.theta."),
     (r"\.non_local_block\.conv_out\.conv\.", ".nl.W.0."),
     (r"\.non_local_block\.conv_out\.bn\.", ".nl.W.1."),
-    (r"\bconv(\d)\.conv\.", r"conv\1."),
-    (r"\bconv(\d)\.bn\.", r"bn\1."),
+    (r"\bconv(\d)\.(conv|bn)\.", r"\2\1."),
     (r"\.downsample\.conv\.", ".downsample.0."),
     (r"\.downsample\.bn\.", ".downsample.1."),
     (r"^backbone\.", "base_model."),
@@ -43,7 +42,7 @@ def detect_format(names: Iterable[str]) -> str:
 
     Raises ValueError if it is unknown.
     """
-    names = {name[len("module.") :] if name.startswith("module.") else name for name in names}
+    names = {re.sub(r"^module\.", "", name) for name in names}
     if any(re.match(MOBILE_BLOCK, name.replace(".net.", ".")) for name in names):
         return "mmaction2_mobilenet"
     if any(name.startswith("backbone.") for name in names):

@@ -15,7 +15,7 @@ from tsm import sampling, transforms
 from utils.data import video_dataset
 from utils.data.annotation_file import AnnotationFile, Record, swap_label
 from utils.data.packed import reader
-from utils.data.sampler import TrainSampler, sample_rng
+from utils.data.sampler import sample_rng
 from utils.runtime import Runtime
 from utils.video.decoders import FrameFolder, FrameSource
 
@@ -36,11 +36,6 @@ def list_annotation_files(cfg) -> list[AnnotationFile]:
     return [AnnotationFile(name, data.root / name, *arguments) for name in names]
 
 
-def build_train_sampler(cfg, records: list[Record], rt: Runtime) -> TrainSampler:
-    """The sampler of this rank: the sample of every position of the training run."""
-    return video_dataset.train_sampler(cfg, records, rt)
-
-
 def open_record(record: Record, data):
     """Opens a record as frames: a video file, a frame folder or a packed video."""
     if data.source == "frames" and record.location is None:
@@ -54,9 +49,8 @@ def sample_frame_indices(
 ) -> np.ndarray:
     """The frame indices that `split` samples, int64 (clips * T * L,). See `tsm/sampling.py`."""
     length = data.frames_per_segment
-    offsets = sampling.sample_segment_offsets(
-        split, len(video), data.segments, length, dense, clips, rng
-    )
+    arguments = (len(video), data.segments, length, dense, clips, rng)
+    offsets = sampling.sample_segment_offsets(split, *arguments)
     return sampling.expand_segments(offsets, len(video), length)
 
 
@@ -74,8 +68,7 @@ class TrainSource(video_dataset.TrainVideos):
         return frames if len(frames) == len(order) else frames[order]
 
     def make_row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
-        data = self.data
-        frames = self.read_frames(record, rng)
+        data, frames = self.data, self.read_frames(record, rng)
         crop_rng = random.Random(int(rng.randint(2**31)))
         clip, flipped = transforms.make_train_clip(
             frames, data.frames_per_segment, data.crop, data.scales, crop_rng, data.flip
@@ -94,11 +87,10 @@ class EvalVideos(video_dataset.EvalVideos):
     """
 
     def __init__(self, records: list[Record], cfg, rt: Runtime, split: str = "test"):
-        self.split = split
+        self.split, self.clips, self.crops = split, cfg.eval.clips, cfg.eval.crops
+        self.dense = cfg.dense_test
         if split == "val":
             self.clips, self.crops, self.dense = 1, 1, cfg.data.sampling == "dense"
-        else:
-            self.clips, self.crops, self.dense = cfg.eval.clips, cfg.eval.crops, cfg.dense_test
         shape = (self.clips * self.crops, *get_clip_shape(cfg.data, cfg.test_crop))
         super().__init__(records, cfg, rt, shape)
 
@@ -126,15 +118,15 @@ def get_clip_shape(data, size: int) -> tuple[int, int, int, int]:
 
 
 def build_eval_dataset(cfg, rt: Runtime):
-    """Batches of the test annotation file."""
     return EvalVideos(read_records(cfg, "test"), cfg, rt).dataset()
 
 
 def get_input_shape(data) -> tuple[int, ...]:
-    """The shape of one clip as the network reads it; a training sample is one clip."""
     return get_clip_shape(data, data.crop)
 
 
 def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
-    """The targets of a training batch: its labels."""
     return labels
+
+
+build_train_sampler = video_dataset.train_sampler

@@ -1,7 +1,4 @@
-"""Network, loss and train step of a golden case, for the parity tests and `compare_step.py`.
-
-A golden case is a JSON file of settings and results that the original code computed.
-"""
+"""Network, loss and train step of a golden case, for the parity tests and `compare_step.py`."""
 
 from types import SimpleNamespace
 
@@ -13,7 +10,6 @@ from tsm.lr_generator import build_parameter_groups
 from tsm.model import TSM, freeze_batch_norms
 from tsm.network import NETWORK
 from utils.testing import golden
-from utils.testing.golden import build_state_dict, load_weights
 from utils.train import optimizers
 
 # Settings of case["train"] that `compare_step.py --recipe` may change.
@@ -21,20 +17,16 @@ RECIPE = {"head_lr_mult": 5.0}
 
 
 def list_model_arguments(case: dict, dropout: float) -> dict:
-    """The arguments of `TSM` for a golden case."""
     config = case["config"]
+    same = ("shift_place", "temporal_pool", "non_local", "consensus", "before_softmax")
     return {
+        **{name: config[name] for name in same},
         "num_classes": config["num_class"],
         "segments": config["num_segments"],
         "arch": config["base_model"],
         "shift_div": config["shift_div"] if config["is_shift"] else 0,
-        "shift_place": config["shift_place"],
         "online": config.get("unidirectional", False),
-        "temporal_pool": config["temporal_pool"],
-        "non_local": config["non_local"],
         "dropout": dropout,
-        "consensus": config["consensus"],
-        "before_softmax": config["before_softmax"],
         "modality": config["modality"].lower(),
         "frames_per_segment": config["new_length"],
     }
@@ -45,14 +37,13 @@ def build_network(case: dict, training: bool = False) -> TSM:
     net = TSM(**list_model_arguments(case, case["config"]["dropout"]))
     if training and net.dropout is not None:
         net.dropout.p = 0.0
-    load_weights(net, build_state_dict(case, net), NETWORK)
+    golden.load_weights(net, golden.build_state_dict(case, net), NETWORK)
     if training:
         freeze_batch_norms(net, "partial" if case["config"]["partial_bn"] else "trained")
     return net.set_train(training)
 
 
 def build_loss(case: dict):
-    """The loss of a case."""
     return loss.build_loss(case["config"]["before_softmax"])
 
 
@@ -68,10 +59,7 @@ def build_train_step(case: dict, part: str) -> nn.Cell:
 
 
 def cell_name(point: str) -> str:
-    """The name of the cell here whose output the original recorded as `point`.
-
-    A shifted convolution is `conv1.net`. Empty for the average pool, which is not a cell here.
-    """
+    """A shifted convolution is `conv1.net`; empty for the average pool, which is no cell here."""
     if "avgpool" in point:
         return ""
     point = point.replace("conv1 (input after", "conv1.net (input after")

@@ -7,20 +7,18 @@ from mindspore import dtype as mstype
 class CrossEntropy(nn.Cell):
     """Scores (N, classes) and labels int32 (N,) to the mean loss, a float32 scalar.
 
-    `probabilities`: the network returns probabilities (`before_softmax: false`).
+    With `model.before_softmax` false the network returns probabilities.
     """
 
-    def __init__(self, probabilities: bool = False):
+    def __init__(self, before_softmax: bool = True):
         super().__init__()
-        self.probabilities = probabilities
+        self.before_softmax = before_softmax
 
     def construct(self, scores: Tensor, label: Tensor) -> Tensor:
         scores = scores.astype(mstype.float32)
-        if self.probabilities:
-            return ops.nll_loss(ops.log(scores), label)
-        return ops.cross_entropy(scores, label)
+        if self.before_softmax:
+            return ops.cross_entropy(scores, label)
+        return ops.nll_loss(ops.log(scores), label)
 
 
-def build_loss(before_softmax: bool) -> nn.Cell:
-    """The loss of a network with the setting `model.before_softmax`."""
-    return CrossEntropy(probabilities=not before_softmax)
+build_loss = CrossEntropy  # the name in every network folder

@@ -60,14 +60,9 @@ def find_group(name: str, first_conv: str, fast_head: bool) -> str:
         raise ValueError(f"{name} needs a policy: neither convolution, dense nor batch norm")
     if module == first_conv:
         return f"first_conv_{leaf}"
-    if is_head(name) and fast_head:
+    if re.match(NETWORK.classifier, name) and fast_head:
         return "lr5_weight" if leaf == "weight" else "lr10_bias"
     return f"normal_{leaf}"
-
-
-def is_head(name: str) -> bool:
-    """Whether a parameter belongs to the classifier."""
-    return re.match(NETWORK.classifier, name) is not None
 
 
 def build_parameter_groups(parameters: list, train: Any, lr: np.ndarray, flow: bool) -> list[dict]:

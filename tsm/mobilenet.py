@@ -54,12 +54,7 @@ class MobileNetV2(nn.Cell):
     """(N*T, channels, H, W) -> (N*T, num_classes), or features if `num_classes` is 0."""
 
     def __init__(
-        self,
-        segments: int,
-        shift_div: int,
-        online: bool = False,
-        channels: int = 3,
-        num_classes: int = 0,
+        self, segments: int, shift_div: int, online: bool, channels: int, num_classes: int
     ):
         super().__init__()
 

@@ -63,18 +63,8 @@ class TSM(nn.Cell):
         if arch == "mobilenetv2":
             self.base_model = MobileNetV2(segments, shift_div, online, channels, trunk_classes)
         else:
-            self.base_model = ResNet(
-                arch,
-                segments,
-                shift_div,
-                shift_place,
-                online,
-                temporal_pool,
-                non_local,
-                channels,
-                trunk_classes,
-                first_width,
-            )
+            shifts = (shift_div, shift_place, online, temporal_pool, non_local)
+            self.base_model = ResNet(arch, segments, *shifts, channels, trunk_classes, first_width)
         self.segments = segments // 2 if temporal_pool else segments  # frames that reach the head
         width = self.base_model.width
         self.dropout = Dropout(dropout, self.segments * width) if dropout > 0 else None

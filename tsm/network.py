@@ -4,8 +4,5 @@ from tsm.config import Config
 from utils.networks import Network
 
 NETWORK = Network(
-    name="tsm",
-    config=Config,
-    classifier=r"^(new_fc|base_model\.(fc|classifier))\.",
-    streams=True,
+    name="tsm", config=Config, classifier=r"^(new_fc|base_model\.(fc|classifier))\.", streams=True
 )

@@ -59,8 +59,7 @@ class WithNonLocal(nn.Cell):
 
     def __init__(self, block: nn.Cell, non_local: NonLocal, segments: int):
         super().__init__()
-        self.block, self.nl = block, non_local
-        self.segments = segments
+        self.block, self.nl, self.segments = block, non_local, segments
 
     def construct(self, x: Tensor) -> Tensor:
         x = self.block(x)

@@ -23,20 +23,23 @@ class OnlineTSM(nn.Cell):
         super().__init__(auto_prefix=False)
         self.net = net
         trunk = net.base_model
+        # `stem_halvings`: layers of stride 2 before the blocks.
         if isinstance(trunk, ResNet):
             before, after = [trunk.conv1, trunk.bn1, trunk.relu, trunk.maxpool], []
             blocks = [*trunk.layer1, *trunk.layer2, *trunk.layer3, *trunk.layer4]
+            self.classifier, self.stem_halvings = trunk.fc, 2
         else:
             *cells, last_cell = trunk.features
             before, blocks, after = cells[:1], cells[1:], [last_cell]
-        self.classifier = trunk.fc if isinstance(trunk, ResNet) else trunk.classifier
+            self.classifier, self.stem_halvings = trunk.classifier, 1
         # Without auto_prefix=False the lists would rename the network's parameters.
         self.before = nn.CellList(before, auto_prefix=False)
         self.blocks = nn.CellList(blocks, auto_prefix=False)
         self.after = nn.CellList(after, auto_prefix=False)
-        self.shifted = tuple(is_shifted(block) for block in blocks)
-        # Layers of stride 2 before the blocks.
-        self.stem_halvings = 2 if isinstance(trunk, ResNet) else 1
+        # In MobileNetV2 only some blocks have a shift.
+        self.shifted = tuple(
+            getattr(block, "shifted", True) and isinstance(block.conv1, Shift) for block in blocks
+        )
 
     def construct(self, frame: Tensor, *buffers) -> tuple:
         x, kept, index = self.net.normalize(frame.expand_dims(0))[0], (), 0
@@ -67,7 +70,7 @@ class OnlineTSM(nn.Cell):
         for block, shifted in zip(self.blocks, self.shifted):
             if shifted:
                 shapes.append((1, block.conv1.fold, height, width))
-            if any(cell.stride[0] == 2 for cell in list_convolutions(block)):
+            if halves(block):
                 height, width = halve(height), halve(width)
         return shapes
 
@@ -77,11 +80,7 @@ def halve(size: int) -> int:
     return (size + 1) // 2
 
 
-def is_shifted(block: nn.Cell) -> bool:
-    """Whether a block has a shift; in MobileNetV2 only some blocks have one."""
-    return getattr(block, "shifted", True) and isinstance(block.conv1, Shift)
-
-
-def list_convolutions(cell: nn.Cell) -> list[nn.Conv2d]:
-    """The 2-D convolutions of a cell."""
-    return [child for _, child in cell.cells_and_names() if isinstance(child, nn.Conv2d)]
+def halves(block: nn.Cell) -> bool:
+    """Whether a block has a convolution of stride 2."""
+    cells = (cell for _, cell in block.cells_and_names())
+    return any(isinstance(cell, nn.Conv2d) and cell.stride[0] == 2 for cell in cells)

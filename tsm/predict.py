@@ -38,7 +38,6 @@ class TSMHead(Head):
 
 
 def build_heads(cfg: Any) -> list[Head]:
-    """The one head of TSM."""
     return [TSMHead(cfg)]
 
 

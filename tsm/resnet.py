@@ -90,13 +90,13 @@ class ResNet(nn.Cell):
         arch: str,
         segments: int,
         shift_div: int,
-        shift_place: str = "blockres",
-        online: bool = False,
-        temporal_pool: bool = False,
-        non_local: bool = False,
-        channels: int = 3,
-        num_classes: int = 0,
-        first_width: int = 64,
+        shift_place: str,
+        online: bool,
+        temporal_pool: bool,
+        non_local: bool,
+        channels: int,
+        num_classes: int,
+        first_width: int,
     ):
         super().__init__()
         block, depths = DEPTHS[arch]

@@ -42,9 +42,9 @@ def sample_segment_offsets(
         return sample_train_dense(num_frames, segments, rng)
     if split == "train":
         return sample_train_uniform(num_frames, segments, new_length, rng)
-    if split == "val":
-        return sample_val_uniform(num_frames, segments, new_length)
-    return (sample_test_uniform, sample_test_twice)[clips - 1](num_frames, segments, new_length)
+    if split == "val" and num_frames <= segments + new_length - 1:
+        return np.zeros(segments, np.int64)
+    return sample_test_uniform(num_frames, segments, new_length, clips)
 
 
 def sample_train_uniform(
@@ -60,22 +60,17 @@ def sample_train_uniform(
     return np.zeros(segments, np.int64)
 
 
-def sample_val_uniform(num_frames: int, segments: int, new_length: int) -> np.ndarray:
-    """The middle of each of T intervals; a video of T + L - 1 frames or fewer gives frame 0."""
-    if num_frames <= segments + new_length - 1:
-        return np.zeros(segments, np.int64)
-    return sample_test_uniform(num_frames, segments, new_length)
+def sample_test_uniform(
+    num_frames: int, segments: int, new_length: int, clips: int = 1
+) -> np.ndarray:
+    """The middle of each of T intervals, and in a second clip its beginning.
 
-
-def sample_test_uniform(num_frames: int, segments: int, new_length: int) -> np.ndarray:
-    """The middle of each of T intervals; short videos repeat frames."""
-    return _sample_intervals(num_frames, segments, new_length, 0.5)
-
-
-def sample_test_twice(num_frames: int, segments: int, new_length: int) -> np.ndarray:
-    """Two clips (2 T,): the middles of the T intervals, then their beginnings."""
-    middles = sample_test_uniform(num_frames, segments, new_length)
-    return np.concatenate((middles, _sample_intervals(num_frames, segments, new_length, 0.0)))
+    Short videos repeat frames; in validation a video of T + L - 1 frames or fewer gives frame 0.
+    """
+    interval = max(0, num_frames - new_length + 1) / segments
+    # The same order of operations as in the source: rounding decides between neighbouring frames.
+    starts = [interval * phase + interval * np.arange(segments) for phase in (0.5, 0.0)[:clips]]
+    return np.concatenate(starts).astype(np.int64)
 
 
 def sample_train_dense(num_frames: int, segments: int, rng: np.random.RandomState) -> np.ndarray:
@@ -101,13 +96,6 @@ def expand_segments(offsets: np.ndarray, num_frames: int, new_length: int) -> np
     After the end of the video the last frame is repeated.
     """
     return np.minimum(offsets[:, None] + np.arange(new_length), num_frames - 1).reshape(-1)
-
-
-def _sample_intervals(num_frames: int, segments: int, new_length: int, phase: float) -> np.ndarray:
-    """The frame at `phase` (0 to 1) of each of T intervals."""
-    interval = max(0, num_frames - new_length + 1) / segments
-    # The same order of operations as in the source: rounding decides between neighbouring frames.
-    return (interval * phase + interval * np.arange(segments)).astype(np.int64)
 
 
 def _window_offsets(start: int, num_frames: int, segments: int) -> np.ndarray:

@@ -69,14 +69,13 @@ class Shift(nn.Cell):
 
     def __init__(self, net: nn.Cell, segments: int, div: int, online: bool = False):
         super().__init__()
-        self.net = net
-        self.segments, self.online = segments, online
+        self.net, self.segments, self.online = net, segments, online
         self.splits = False
         convs = (cell for _, cell in net.cells_and_names() if isinstance(cell, nn.Conv2d))
         # Not read from x.shape: in a graph with a dynamic batch MindSpore 2.10 then computes wrong
         # numbers.
         self.fold = next(convs).in_channels // div
-        self.cpu = cpu.build_shift(segments, self.fold)
+        self.cpu = None if online else cpu.build_shift(segments, self.fold)
 
     def split_convolution(self) -> None:
         """Computes a shifted 1x1 convolution as in convolve_shifted from now on."""
@@ -84,8 +83,7 @@ class Shift(nn.Cell):
         self.splits = is_pointwise and not self.online and self.fold > 0
 
     def construct(self, x: Tensor) -> Tensor:
-        is_float32 = x.dtype == mstype.float32
-        if self.cpu is not None and self.training and is_float32 and not self.online:
+        if self.cpu is not None and self.training and x.dtype == mstype.float32:
             return self.net(self.cpu[0](x, self.cpu[1], self.cpu[2]))
         if self.splits:
             return convolve_shifted(x, self.net, self.segments, self.fold)
@@ -107,8 +105,7 @@ class TemporalPool(nn.Cell):
 
     def __init__(self, net: nn.Cell, segments: int):
         super().__init__()
-        self.net = net
-        self.segments = segments
+        self.net, self.segments = net, segments
 
     def construct(self, x: Tensor) -> Tensor:
         return self.net(temporal_max_pool(x, self.segments))

@@ -42,7 +42,7 @@ from utils.evaluate.predict import (
 )
 from utils.evaluate.predict_plots import draw_timeline
 from utils.export import inference
-from utils.files import report_write_errors
+from utils.files import open_replacement, report_write_errors
 from utils.messages import format_line
 from utils.video.decoders import open_camera
 
@@ -94,9 +94,7 @@ def run_stream(
     table, picture = (out / f"{stream.name}_stream{suffix}" for suffix in (".csv", ".png"))
     with report_write_errors(out, "--out"), signals.handle_signals(lambda _: stop.set()):
         out.mkdir(parents=True, exist_ok=True)
-        count, total, last = write_rows(table, head, results, stop)
-    if not count:
-        raise ValueError(f"{video}: no frame came")
+        count, total, last = write_rows(table, head, results, stop, video)
     times, probabilities = (np.array(column) for column in zip(*last))
     spans = np.stack((times, times), axis=1)
     title = f"{format_line(video, TITLE_LENGTH)}, frame by frame"
@@ -107,30 +105,27 @@ def run_stream(
 
 
 def write_rows(
-    path: Path, head: Head, results: Iterator[tuple[float, np.ndarray]], stop: threading.Event
+    path: Path, head: Head, results: Iterator, stop: threading.Event, video: str
 ) -> tuple[int, np.ndarray, deque]:
     """Prints and writes `results`, (seconds, probabilities) of every frame, until `stop` is set.
 
-    Returns the number of frames, the sum of their probabilities, and the last results.
+    Returns the number of frames, the sum of their probabilities, and the last results. Raises
+    ValueError, with the name of the video, if there is no frame.
     """
     count, total, last = 0, np.zeros(head.classes), deque(maxlen=MAX_PLOTTED_FRAMES)
-    part = path.with_name(f"{path.name}.tmp")
-    try:
-        with open(part, "w", newline="") as file:
-            rows = csv.writer(file)
-            rows.writerow(["time", *list_columns([head])])
-            for seconds, probabilities in results:
-                best = rank_classes(head, probabilities, 1)[0]
-                print(json.dumps({"time": round(seconds, 3), **best}), flush=True)
-                rows.writerow([f"{seconds:.3f}", *(f"{value:.7g}" for value in probabilities)])
-                last.append((seconds, probabilities))
-                count, total = count + 1, total + probabilities
-                if stop.is_set():
-                    break
-        if count:
-            part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with open_replacement(path, newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["time", *list_columns([head])])
+        for seconds, probabilities in results:
+            best = rank_classes(head, probabilities, 1)[0]
+            print(json.dumps({"time": round(seconds, 3), **best}), flush=True)
+            rows.writerow([f"{seconds:.3f}", *(f"{value:.7g}" for value in probabilities)])
+            last.append((seconds, probabilities))
+            count, total = count + 1, total + probabilities
+            if stop.is_set():
+                break
+        if not count:
+            raise ValueError(f"{video}: no frame came")
     return count, total, last
 
 

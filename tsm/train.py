@@ -12,13 +12,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
 from tsm.config import Config
-from tsm.dataset import (
-    EvalVideos,
-    TrainSource,
-    build_train_sampler,
-    get_clip_shape,
-    read_records,
-)
+from tsm.dataset import EvalVideos, TrainSource, build_train_sampler, get_clip_shape, read_records
 from tsm.loss import build_loss
 from tsm.lr_generator import build_parameter_groups, get_lr
 from tsm.model import TSM, freeze_batch_norms
@@ -42,7 +36,6 @@ def main(cfg: Config) -> None:
 
 
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
-    """Model, optimizer and train step of a run over the samples of `sampler`."""
     net, train = TSM(**cfg.model_arguments()), cfg.train
     if train.pretrained:
         checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
@@ -58,14 +51,10 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
 
 
 def build_validation(cfg: Config, net, rt: runtime.Runtime):
-    """A function that evaluates `net` on the test list; None if `run.eval_every` is 0.
-
-    The trainer calls it every `run.eval_every` epochs. The annotation file is read now, so that a
-    bad line ends the run before training starts.
-    """
+    """A function that evaluates `net` during training; None if `run.eval_every` is 0."""
     if not cfg.run.eval_every:
         return None
-    records = read_records(cfg, "test")
+    records = read_records(cfg, "test")  # a bad line ends the run before training starts
     classes = cfg.model.num_classes
     return lambda: evaluate(net, EvalVideos(records, cfg, rt, "val").dataset(), classes, rt)
 

@@ -198,6 +198,21 @@ def check_not_negative(section: Any, name: str, *fields: str) -> None:
             raise ValueError(f"{name}.{field} must not be negative, not {value}")
 
 
+def check_fraction(section: Any, name: str, *fields: str) -> None:
+    for field in fields:
+        value = getattr(section, field)
+        if not 0 <= value < 1:
+            raise ValueError(f"{name}.{field} must lie in [0, 1), not {value}")
+
+
+def check_warmup(train: Any) -> None:
+    if train.warmup_epochs >= train.epochs:
+        raise ValueError(
+            f"train.warmup_epochs must be below train.epochs {train.epochs}, "
+            f"not {train.warmup_epochs}"
+        )
+
+
 def get_base_folder() -> Path:
     """The folder of data and results: the checkout, or the current folder if this is installed."""
     return ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()

@@ -1,10 +1,10 @@
 """Settings of X3D: types, defaults, checks."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Optional, Union
 
-from utils.config import Run, check_positive, check_swap_labels
+from utils.config import Run, check_fraction, check_positive, check_swap_labels
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,13 @@ class Data:
     max_unreadable: float = 0.01  # the run stops above this fraction of unreadable videos
 
     def __post_init__(self):
-        check_positive(
-            self, "data", "frames", "stride", "fps", "crop", "batch", "workers", "prefetch"
-        )
-        check_positive(self, "data", "max_pixels")
+        numbers = ("frames", "stride", "fps", "crop", "batch", "workers", "prefetch", "max_pixels")
+        check_positive(self, "data", *numbers)
         if not self.crop <= self.scales[0] <= self.scales[1]:
             raise ValueError(
                 f"data.scales: {list(self.scales)} must ascend from data.crop {self.crop} or more"
             )
-        if not 0 <= self.max_unreadable < 1:
-            raise ValueError(f"data.max_unreadable must lie in [0, 1), not {self.max_unreadable}")
+        check_fraction(self, "data", "max_unreadable")
 
 
 @dataclass(frozen=True)
@@ -52,9 +49,8 @@ class Model:
     depth_factor: float = 2.2  # 5.0: X3D-L
     dropout: float = 0.5
     zero_init: bool = True  # blocks start as the identity; false learns faster for some epochs
-    depthwise_impl: Literal["auto", "taps", "grouped", "frames", "dense"] = (
-        "auto"  # utils/nn/conv3d.py
-    )
+    # utils/nn/conv3d.py
+    depthwise_impl: Literal["auto", "taps", "grouped", "frames", "dense"] = "auto"
     stem_groups: bool = True  # false, with groups none: the Ascend port
     recompute: bool = True  # recompute activations: less memory in training, more kernels
 
@@ -87,8 +83,7 @@ class Train:
 
     def __post_init__(self):
         check_positive(self, "train", "epochs", "lr", "accumulation_steps")
-        if not 0 <= self.ema_decay < 1:
-            raise ValueError(f"train.ema_decay must lie in [0, 1), not {self.ema_decay}")
+        check_fraction(self, "train", "ema_decay")
 
 
 @dataclass(frozen=True)
@@ -120,7 +115,6 @@ class Config:
 
     @property
     def test_crop(self) -> int:
-        """The crop size in evaluation."""
         return self.eval.crop or (self.data.crop if self.eval.crops == 1 else self.data.scales[0])
 
     def model_arguments(self) -> dict:
@@ -129,17 +123,14 @@ class Config:
         `model.depthwise_impl` auto: Ascend documents no grouped 3-D kernel, so it uses `taps`; a
         CPU uses `frames`, the fastest form there.
         """
-        model = self.model
+        arguments = asdict(self.model)
+        stem_groups, impl = arguments.pop("stem_groups"), arguments["depthwise_impl"]
         auto = {"Ascend": "taps", "GPU": "grouped", "CPU": "frames"}[self.run.device]
-        impl = auto if model.depthwise_impl == "auto" else model.depthwise_impl
+        impl = auto if impl == "auto" else impl
         return {
-            "num_classes": model.num_classes,
+            **arguments,
             "frames": self.data.frames,
             "crop": self.data.crop,
-            "depth_factor": model.depth_factor,
-            "dropout": model.dropout,
-            "zero_init": model.zero_init,
-            "recompute": model.recompute,
             "depthwise_impl": impl,
-            "stem_impl": impl if impl != "dense" or not model.stem_groups else auto,
+            "stem_impl": impl if impl != "dense" or not stem_groups else auto,
         }

@@ -45,7 +45,6 @@ def detect_format(names: Iterable[str]) -> str:
 
 
 def canonical_name(name: str, source_format: str = "slowfast") -> Optional[str]:
-    """The canonical name."""
     if source_format != "pytorchvideo":
         return re.sub(r"^module\.", "", name)
     for pattern, replacement in PYTORCHVIDEO:

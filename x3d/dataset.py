@@ -11,7 +11,6 @@ import numpy as np
 from utils.data import video_dataset
 from utils.data.annotation_file import AnnotationFile, Record, swap_label
 from utils.data.packed import reader
-from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
 from utils.video.decoders import FrameSource
 from utils.video.transforms import test_views
@@ -27,16 +26,9 @@ def read_records(cfg, split: str) -> list[Record]:
 
 def list_annotation_files(cfg) -> list[AnnotationFile]:
     """The annotation files of the yaml: train, test."""
-    data = cfg.data
-    arguments = (data.root, "video", cfg.model.num_classes)
-    names = (data.train_list, data.test_list)
-    limit = {"max_pixels": data.max_pixels}
-    return [AnnotationFile(name, data.root / name, *arguments, **limit) for name in names]
-
-
-def build_train_sampler(cfg, records: list[Record], rt: Runtime) -> TrainSampler:
-    """The sampler of this rank: the sample of every position of the training run."""
-    return video_dataset.train_sampler(cfg, records, rt)
+    root, arguments = cfg.data.root, (cfg.data.root, "video", cfg.model.num_classes)
+    names, limit = (cfg.data.train_list, cfg.data.test_list), {"max_pixels": cfg.data.max_pixels}
+    return [AnnotationFile(name, root / name, *arguments, **limit) for name in names]
 
 
 def choose_clip_frames(video: FrameSource, data, relative_start: float) -> np.ndarray:
@@ -99,15 +91,15 @@ def get_clip_shape(data, size: int) -> tuple[int, int, int, int]:
 
 
 def build_eval_dataset(cfg, rt: Runtime):
-    """Batches of the test annotation file."""
     return EvalVideos(read_records(cfg, "test"), cfg, rt).dataset()
 
 
 def get_input_shape(data) -> tuple[int, ...]:
-    """The shape of one clip as the network reads it; a training sample is one clip."""
     return get_clip_shape(data, data.crop)
 
 
 def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
-    """The targets of a training batch: its labels."""
     return labels
+
+
+build_train_sampler = video_dataset.train_sampler

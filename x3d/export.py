@@ -11,7 +11,6 @@ input, outputs, max_abs_difference, relative_difference. See docs/export.md.
 
 import sys
 from pathlib import Path
-from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
@@ -29,12 +28,9 @@ def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
 def describe_export(cfg: Config) -> ExportSpec:
     arguments = cfg.model_arguments()
     names = [name for name in ("depthwise_impl", "stem_impl") if arguments[name] != "dense"]
-    onnx_arguments: dict[str, Any] = {**dict.fromkeys(names, "grouped"), "keep_time": True}
-    return ExportSpec(
-        get_clip_shape(cfg.data, cfg.test_crop),
-        "probabilities",
-        onnx_arguments=onnx_arguments,
-    )
+    onnx_arguments = {"keep_time": True, **dict.fromkeys(names, "grouped")}
+    shape = get_clip_shape(cfg.data, cfg.test_crop)
+    return ExportSpec(shape, "probabilities", onnx_arguments=onnx_arguments)
 
 
 if __name__ == "__main__":

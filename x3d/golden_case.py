@@ -1,7 +1,4 @@
-"""Network, loss and train step of a golden case, for the parity tests and `compare_step.py`.
-
-A golden case is a JSON file of settings and results that the original code computed.
-"""
+"""Network, loss and train step of a golden case, for the parity tests and `compare_step.py`."""
 
 from types import SimpleNamespace
 
@@ -9,7 +6,6 @@ import numpy as np
 from mindspore import nn
 
 from utils.testing import golden
-from utils.testing.golden import build_state_dict, load_weights
 from utils.train import optimizers
 from x3d import loss
 from x3d.lr_generator import build_parameter_groups
@@ -20,7 +16,6 @@ RECIPE: dict = {}  # no setting may change: those of the optimizer are in the ca
 
 
 def list_model_arguments(case: dict, depthwise_impl: str = "frames") -> dict:
-    """The arguments of `X3D` for a golden case."""
     config = case["config"]
     return {
         "num_classes": config["num_classes"],
@@ -34,14 +29,12 @@ def list_model_arguments(case: dict, depthwise_impl: str = "frames") -> dict:
 
 
 def build_network(case: dict, training: bool = False, depthwise_impl: str = "frames") -> X3D:
-    """The network of a case with its weights; `depthwise_impl` is an argument of `X3D`."""
     net = X3D(**list_model_arguments(case, depthwise_impl))
-    load_weights(net, build_state_dict(case, net), NETWORK)
+    golden.load_weights(net, golden.build_state_dict(case, net), NETWORK)
     return net.set_train(training)
 
 
 def build_loss(case: dict) -> nn.Cell:
-    """The loss of a case."""
     return loss.build_loss()
 
 
@@ -56,10 +49,7 @@ def build_train_step(case: dict, part: str) -> nn.Cell:
 
 
 def cell_name(point: str) -> str:
-    """The name of the cell here whose output the original recorded as `point`.
-
-    Empty for the pool, which is not a cell here.
-    """
+    """Empty for the pool, which is no cell here."""
     return "" if point == "head.avg_pool" else point
 
 

@@ -25,9 +25,8 @@ def compute_lr_at(epoch: np.ndarray, train: Any) -> np.ndarray:
     """The learning rate at fractional epochs, before scaling with the batch."""
 
     def cosine(e: np.ndarray) -> np.ndarray:
-        return train.end_lr + (train.lr - train.end_lr) * 0.5 * (
-            1 + np.cos(np.pi * e / train.epochs)
-        )
+        half = (train.lr - train.end_lr) * 0.5
+        return train.end_lr + half * (1 + np.cos(np.pi * e / train.epochs))
 
     rates, warm = cosine(epoch), train.warmup_epochs
     if warm:
@@ -44,7 +43,6 @@ def build_parameter_groups(parameters: list, train: Any, lr: np.ndarray) -> list
     groups = []
     for norms in (True, False):
         members = [p for p in parameters if p.name.endswith((".gamma", ".beta")) == norms]
-        groups.append(
-            {"params": members, "lr": lr, "weight_decay": 0.0 if norms else train.weight_decay}
-        )
+        decay = 0.0 if norms else train.weight_decay
+        groups.append({"params": members, "lr": lr, "weight_decay": decay})
     return groups

@@ -41,16 +41,13 @@ SQUEEZE = 0.0625  # width of squeeze and excitation
 
 def round_width(width: float, factor: float, minimum: int = 1, divisor: int = 1) -> int:
     """Rounds width * factor to a multiple of `divisor`, at most a tenth below it."""
-    if not factor:
-        return width
     exact = width * factor
-    rounded = max(minimum or divisor, int(exact + divisor / 2) // divisor * divisor)
+    rounded = max(minimum, int(exact + divisor / 2) // divisor * divisor)
     return int(rounded + divisor if rounded < 0.9 * exact else rounded)
 
 
 def round_repeats(count: int, factor: float) -> int:
-    """Rounds count * factor up."""
-    return math.ceil(factor * count) if factor else count
+    return math.ceil(factor * count)
 
 
 def compute_stage_widths() -> list[int]:
@@ -85,20 +82,20 @@ class SE(nn.Cell):
     def construct(self, x: Tensor) -> Tensor:
         if x.ndim == 5:
             mean = ops.ReduceMean(True)(ops.cast(x, mstype.float32), (2, 3, 4))
-            mean = ops.cast(mean, x.dtype)
-            return x * ops.sigmoid(self.fc2(self.relu(self.fc1(mean))))
+            return x * self.compute_gate(ops.cast(mean, x.dtype))
         if self.mean is not None:
-            mean = ops.cast(self.mean(x, (2, 3), True, mstype.float32), x.dtype)
-            return x * ops.sigmoid(self.fc2(self.relu(self.fc1(mean))))
+            mean = self.mean(x, (2, 3), True, mstype.float32)
+            return x * self.compute_gate(ops.cast(mean, x.dtype))
         n, c, th, w = x.shape
         rows = ops.reshape(x, (n * c, th * w))  # on a CPU sums along rows are ten times faster
         total = self.sum(ops.cast(rows, mstype.float32), 1)
         mean = ops.reshape(ops.cast(total * (1 / (th * w)), x.dtype), (n, c, 1, 1))
-        gate = ops.sigmoid(self.fc2(self.relu(self.fc1(mean))))
-        gate = ops.broadcast_to(
-            ops.reshape(gate, (n * c, 1)), rows.shape
-        )  # see utils.nn.layers.GELU
+        gate = ops.reshape(self.compute_gate(mean), (n * c, 1))
+        gate = ops.broadcast_to(gate, rows.shape)  # see utils.nn.layers.GELU
         return ops.reshape(rows * gate, x.shape)
+
+    def compute_gate(self, mean: Tensor) -> Tensor:
+        return ops.sigmoid(self.fc2(self.relu(self.fc1(mean))))
 
 
 class Branch(nn.Cell):
@@ -223,17 +220,12 @@ def average_windows(x: Tensor, window: tuple[int, int, int]) -> Tensor:
         n, c = x.shape[:2]
         return x.reshape(n * c, -1).mean(-1).reshape(n, c, 1, 1, 1)
     for axis, size in zip((2, 3, 4), window):
-        x = average_along_axis(x, axis, size)
+        count = x.shape[axis] - size + 1
+        total = ops.narrow(x, axis, 0, count)
+        for start in range(1, size):
+            total = total + ops.narrow(x, axis, start, count)
+        x = total / size
     return x
-
-
-def average_along_axis(x: Tensor, axis: int, size: int) -> Tensor:
-    """Average pooling along one axis, stride 1; the axis must not be shorter than `size`."""
-    count, total = x.shape[axis] - size + 1, None
-    for start in range(size):
-        part = ops.narrow(x, axis, start, count)
-        total = part if total is None else total + part
-    return total / size
 
 
 def build_stage(cin: int, cout: int, depth: int, form: Form) -> Stage:

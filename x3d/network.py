@@ -3,8 +3,4 @@
 from utils.networks import Network
 from x3d.config import Config
 
-NETWORK = Network(
-    name="x3d",
-    config=Config,
-    classifier=r"^head\.projection\.",
-)
+NETWORK = Network(name="x3d", config=Config, classifier=r"^head\.projection\.")

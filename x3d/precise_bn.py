@@ -147,5 +147,4 @@ def record_input_shapes(net: nn.Cell, cells: dict[str, nn.Cell], clips: np.ndarr
 
 
 def make_zeros(size: int) -> Tensor:
-    """Zeros, float32 (size,)."""
     return Tensor(np.zeros(size, np.float32))

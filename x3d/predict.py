@@ -28,10 +28,8 @@ class X3DHead(Head):
 
 
 def build_heads(cfg: Any) -> list[Head]:
-    """The one head of X3D."""
     return [X3DHead(cfg)]
 
 
 def open_source(path: str, cfg: Any) -> FrameSource:
-    """Opens a video."""
     return open_video(path, cfg.data.reader, cfg.data.max_pixels)

@@ -2,8 +2,7 @@
 
 Source: facebookresearch/SlowFast, commit 287ec007 (`datasets/decoder.py`, `datasets/kinetics.py`).
 The sampling rule is exact here. The source's readers that decode only a window of the video differ
-from it by up to two frames (`selective_indices` reproduces the reader of September 2021, for
-tests).
+from it by up to two frames.
 """
 
 import numpy as np
@@ -37,17 +36,3 @@ def spread_frame_indices(start: float, span: float, frames: int, length: int) ->
     i = np.arange(frames, dtype=np.float32)
     spaced = np.where(i < frames // 2, start + i * step, end - (frames - 1 - i) * step)
     return np.clip(spaced.astype(np.float32), 0, length - 1).astype(np.int64)
-
-
-def selective_indices(
-    start: float, span: float, frames: int, length: int, ticks: int
-) -> np.ndarray:
-    """The frames of a clip as read by the source's PyAV reader of September 2021.
-
-    It decodes only a window: the frames with time stamps (`ticks` per frame) between those of start
-    and end, and one frame more. The clip is spread over these frames.
-    """
-    start_time, end_time = int(start * ticks), int((start + span - 1) * ticks)
-    inside = [i for i in range(length) if start_time <= i * ticks <= end_time]
-    kept = np.array([*inside, *([inside[-1] + 1] if inside[-1] + 1 < length else [])])
-    return kept[spread_frame_indices(0.0, span, frames, len(kept))]

@@ -45,16 +45,12 @@ def main(cfg: Config) -> None:
     setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
     train_set = TrainSource(records, cfg, sampler, cfg.train.epochs, trainer.start_step)
     net = setup.step.net
-    trainer.fit(
-        setup,
-        train_set,
-        evaluate=build_validation(cfg, net, rt),
-        before_saving=build_precise_batch_norm(cfg, net, records, sampler),
-    )
+    validation = build_validation(cfg, net, rt)
+    statistics = build_precise_batch_norm(cfg, net, records, sampler)
+    trainer.fit(setup, train_set, evaluate=validation, before_saving=statistics)
 
 
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
-    """Model, optimizer and train step of a run over the samples of `sampler`."""
     train = cfg.train
     net = X3D(**cfg.model_arguments())
     if train.pretrained:
@@ -64,9 +60,8 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     updates = sampler.updates_per_epoch(train.accumulation_steps)
     lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulation_steps))
     weights = net.trainable_params()
-    opt = optimizers.SGD(
-        weights, build_parameter_groups(weights, train, lr), train.momentum, train.nesterov
-    )
+    groups = build_parameter_groups(weights, train, lr)
+    opt = optimizers.SGD(weights, groups, train.momentum, train.nesterov)
     clips = (cfg.data.batch, *get_clip_shape(cfg.data, cfg.data.crop))
     return build_setup(cfg, rt, sampler, net, build_loss(), opt, lr, clips)
 
