@@ -16,12 +16,8 @@ from utils.messages import check_choice
 
 BUILTIN_NAMES = ROOT / "utils" / "labels"
 COUNTERCLOCKWISE = re.compile("(counter|anti)[- _]?clockwise")
-OPPOSITES = {
-    "left": "right",
-    "right": "left",
-    "counterclockwise": "clockwise",
-    "clockwise": "counterclockwise",
-}
+OPPOSITES = {"left": "right", "counterclockwise": "clockwise"}
+OPPOSITES.update({b: a for a, b in OPPOSITES.items()})
 
 
 def find_class_names(names_file: Optional[Path], builtin: str, classes: int) -> list[str]:
@@ -40,10 +36,9 @@ def find_class_names(names_file: Optional[Path], builtin: str, classes: int) -> 
         return read_class_names(names_file, classes, f"{names_file}")
     if not builtin:
         return []
-    check_choice(
-        builtin, [file.stem for file in sorted(BUILTIN_NAMES.glob("*.txt"))], "list of data.labels"
-    )
-    names = (BUILTIN_NAMES / f"{builtin}.txt").read_text(encoding="utf-8").splitlines()
+    files = {file.stem: file for file in sorted(BUILTIN_NAMES.glob("*.txt"))}
+    check_choice(builtin, files, "list of data.labels")
+    names = files[builtin].read_text(encoding="utf-8").splitlines()
     return names if len(names) == classes else []
 
 
@@ -62,10 +57,9 @@ def read_class_names(path: Path, classes: int, description: str) -> list[str]:
 
 
 def warn_about_mirroring(file: AnnotationFile, data: Any) -> None:
-    """Logs, before a training, if class names contradict the settings `flip` and `swap_labels`.
+    """Logs if class names contradict the settings `flip` and `swap_labels`, or their number.
 
-    The names are those of `find_class_names`; `data` holds the settings. Also logs if the number
-    of names is wrong.
+    `data` holds the settings.
     """
     names_file = file.path.with_name("labels.txt")
     try:

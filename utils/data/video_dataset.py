@@ -57,13 +57,6 @@ class TrainVideos(abc.ABC):
     A resumed run has trained the first `skip` batches already; index 0 is the row after them. The
     row depends on seed, epoch and sample only. An unreadable video is replaced by another one,
     chosen at random. Once a video is known to be unreadable, it is not read again.
-
-    Args:
-        records: the annotation file's records.
-        cfg: the network's settings.
-        sampler: the sample sequence.
-        epochs: epochs of the run.
-        skip: batches of the sequence that are already done.
     """
 
     columns = ("clip", "label")
@@ -93,13 +86,9 @@ class TrainVideos(abc.ABC):
 
     def decode(self, index: int) -> np.ndarray:
         """Only the decoded frames of a row, for the benchmark of the data path."""
-        sample, rng = self.draw_sample(index)
-        return self.read_frames(self.records[sample], rng)
-
-    def draw_sample(self, index: int) -> tuple[int, np.random.RandomState]:
-        """The sample at an index of this source, and its random generator."""
         sample, epoch = self.sampler.sample_at(self.start + int(index))
-        return sample, sample_rng(self.sampler.seed, epoch, sample)
+        rng = sample_rng(self.sampler.seed, epoch, sample)
+        return self.read_frames(self.records[sample], rng)
 
     def find_fault(self) -> str:
         """Why the trainer must stop the run (too many unreadable videos), or an empty string."""
@@ -122,7 +111,7 @@ class TrainVideos(abc.ABC):
         return RowsWithDropout(self, dropout), (*self.columns, "dropout")
 
     def make_blank_batch(self, dropout: "Optional[DropoutFactors]" = None) -> list[np.ndarray]:
-        """Zeros in the shapes and types of every batch of `dataset(dropout)`: to compile for."""
+        """Zeros in the shapes and types of a batch of `dataset(dropout)`, to compile for."""
         blank = map(np.asarray, self.append_dropout(dropout)[0].make_blank_row())
         return [np.zeros((self.data.batch, *value.shape), value.dtype) for value in blank]
 
@@ -192,7 +181,10 @@ class EvalVideos(abc.ABC):
         if sample is not None:
             record = self.records[sample]
             try:
-                views = self.make_checked_views(record, sample)
+                views = self.make_views(record, sample)
+                if views.shape != self.shape:  # the scores would change, and nobody notice
+                    reason = f"views {views.shape} instead of {self.shape}"
+                    raise AssertionError(f"{record.path}: {reason}")
                 return views, np.int32(record.label), np.bool_(True)
             except VideoError as error:
                 self.unreadable.add(sample, str(error))
@@ -200,13 +192,6 @@ class EvalVideos(abc.ABC):
 
     def make_blank_row(self) -> tuple[np.ndarray, np.int32, np.bool_]:
         return np.zeros(self.shape, np.uint8), np.int32(0), np.bool_(False)
-
-    def make_checked_views(self, record: Record, sample: int) -> np.ndarray:
-        """Raises AssertionError for missing views: the scores would change, and nobody notice."""
-        views = self.make_views(record, sample)
-        if views.shape != self.shape:
-            raise AssertionError(f"{record.path}: views {views.shape} instead of {self.shape}")
-        return views
 
     def dataset(self) -> "ds.Dataset":
         """All rows in batches; the last batch is padded."""

@@ -42,7 +42,7 @@ from typing import Any
 import numpy as np
 
 from utils.messages import Failed
-from utils.processes import exit_when_parent_dies
+from utils.processes import describe_exit, exit_when_parent_dies
 
 ROW_NUMBER = struct.Struct("q")
 READ_SIZE = 512 * ROW_NUMBER.size  # bytes of results read at once
@@ -148,7 +148,6 @@ class WorkerPool:
         return context.Process(target=self.run_process, args=(os.getpid(),), daemon=True)
 
     def run_process(self, parent: int) -> None:
-        """The main function of a worker process."""
         gc.freeze()  # never free inherited objects here: they may be memory of the device
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles ctrl-C
         exit_when_parent_dies(parent)
@@ -171,7 +170,6 @@ class WorkerPool:
             os.write(self.result_writer.fileno(), number)
 
     def make_row(self, row: int) -> None:
-        """Writes a row of the source into its buffer."""
         batch = len(self.buffers[0][0])
         columns = self.buffers[row // batch % len(self.buffers)]
         for column, value in zip(columns, self.source[row]):
@@ -208,8 +206,11 @@ class WorkerPool:
             return set()
         for sentinel in ready & set(sentinels):
             sentinels[sentinel].join()
-            how = describe_exit(sentinels[sentinel].exitcode)
-            raise Failed(f"data.processes: a worker process {how}")
+            status = sentinels[sentinel].exitcode
+            advice = "run the same command again"
+            if status == -signal.SIGKILL:
+                advice = f"the system does this if memory runs out: lower data.workers; {advice}"
+            raise Failed(f"data.processes: a worker process {describe_exit(status)}; {advice}")
         numbers = self.read_results()
         self.send_unsent()
         for number in numbers:
@@ -243,19 +244,6 @@ class WorkerPool:
         # Python may end while MindData's thread waits in `collect`, and MindData waits for that
         # thread. This number wakes it.
         os.write(self.result_writer.fileno(), ROW_NUMBER.pack(0))
-
-
-def describe_exit(status: int) -> str:
-    """How a worker process ended, and what the user can do.
-
-    `status` is its exit code, or minus the number of the signal that killed it.
-    """
-    if status >= 0:
-        return f"ended with status {status}; run the same command again"
-    advice = ""
-    if status == -signal.SIGKILL:
-        advice = "the system does this if memory runs out: lower data.workers; "
-    return f"was killed by {signal.Signals(-status).name}; {advice}run the same command again"
 
 
 def disable_opencv_threads() -> None:
