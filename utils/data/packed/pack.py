@@ -31,13 +31,7 @@ from utils.data.packed.reader import (
     NOWHERE,
     add_checksum,
 )
-from utils.data.packed.shard_writer import (
-    UNFINISHED,
-    Spool,
-    choose_page_size,
-    read_note,
-    sync_file,
-)
+from utils.data.packed.shard_writer import UNFINISHED, Spool, choose_page_size, read_note, sync_file
 from utils.files import lock_folder, report_write_errors, write_text
 from utils.process_pool import Crashed, Part, run_all
 from utils.video.integrity import Finding, make_job, table_row
@@ -49,25 +43,15 @@ SHARD_MULTIPLE = 48  # large lists have a multiple of 48 shards: many numbers of
 
 
 class PackPlan(NamedTuple):
-    """One list to pack.
-
-    Attributes:
-        file: the list.
-        folder: where its pack is written.
-        options: how its videos are encoded.
-        shards: their number; 0: by the number of videos.
-        texts: line number and text of each line.
-        lines: the record of each line; for a bad line, the reason.
-        known_bad: findings of an earlier scan, by path. These videos are not tried.
-    """
+    """One list to pack."""
 
     file: AnnotationFile
-    folder: Path
+    folder: Path  # of its pack
     options: EncodeOptions
-    shards: int
-    texts: list[tuple[int, str]]
-    lines: list[Union[Record, str]]
-    known_bad: dict[str, Finding]
+    shards: int  # their number; 0: by the number of videos
+    texts: list[tuple[int, str]]  # line number and text of each line
+    lines: list[Union[Record, str]]  # the record of each line; for a bad line, the reason
+    known_bad: dict[str, Finding]  # of an earlier scan, by path; these videos are not tried
 
     def assign_shards(self) -> dict[str, list[int]]:
         """{name of a shard: its lines in random order}."""
@@ -171,15 +155,11 @@ def start_packing(plan: PackPlan, part: Optional[Part]) -> list[IO]:
     Parts may lock it together. Raises ValueError if the folder is locked or was started with other
     settings.
     """
-    settings = {
-        **plan.options._asdict(),
-        "shards": plan.shards,
-        "list": compute_sha256(plan.file.path),
-    }
+    settings = {**plan.options._asdict(), "shards": plan.shards}
+    settings["list"] = compute_sha256(plan.file.path)
     settings.update({name: str(getattr(plan.file, name)) for name in LIST_SETTINGS})
-    settings["bad"] = hashlib.sha256(
-        repr(sorted(plan.known_bad)).encode("utf-8", "replace")
-    ).hexdigest()
+    bad = repr(sorted(plan.known_bad)).encode("utf-8", "replace")
+    settings["bad"] = hashlib.sha256(bad).hexdigest()
     plan.folder.mkdir(parents=True, exist_ok=True)
     locks = [lock_folder(plan.folder, shared=part is not None)]
     drafts = plan.folder / UNFINISHED

@@ -42,14 +42,8 @@ LOCATION_DTYPE = np.dtype(
     + [("frames", "<u4"), ("psnr", "<f4")]
 )
 NOWHERE = -1  # shard of a line that could not be packed
-OLD_KEYS = {
-    "codec",
-    "short_side",
-    "gop",
-    "quality",
-    "list",
-    "shards",
-}  # of an index without checksums
+# Of an index without checksums.
+OLD_KEYS = {"codec", "short_side", "gop", "quality", "list", "shards"}
 REPAIR = "copy it again, or run scripts/data/pack_videos.py"
 
 
