@@ -49,8 +49,7 @@ class PackPlan(NamedTuple):
     folder: Path  # of its pack
     options: EncodeOptions
     shards: int  # their number; 0: by the number of videos
-    texts: list[tuple[int, str]]  # line number and text of each line
-    lines: list[Union[Record, str]]  # the record of each line; for a bad line, the reason
+    lines: list[tuple[int, str, Union[Record, str]]]  # of `iterate_lines`
     known_bad: dict[str, Finding]  # of an earlier scan, by path; these videos are not tried
 
     def assign_shards(self) -> dict[str, list[int]]:
@@ -70,7 +69,7 @@ class PackPlan(NamedTuple):
     def find_bad_lines(self) -> dict[int, Finding]:
         """The lines that are bad before any video is read."""
         result = {}
-        for k, record in enumerate(self.lines):
+        for k, (*_, record) in enumerate(self.lines):
             if isinstance(record, str):
                 result[k] = Finding("bad line", record)
             elif record.path in self.known_bad:
@@ -79,7 +78,7 @@ class PackPlan(NamedTuple):
 
     def record(self, line: int) -> Record:
         """The record of a line that is not bad."""
-        record = self.lines[line]
+        record = self.lines[line][2]
         assert isinstance(record, Record), record
         return record
 
@@ -94,9 +93,7 @@ def plan_packing(
     file: AnnotationFile, folder: Path, options: EncodeOptions, shards: int, known_bad: dict
 ) -> PackPlan:
     """Reads a list; the arguments are those of PackPlan."""
-    rows = list(iterate_lines(file))
-    texts, lines = [(number, text) for number, text, _ in rows], [record for *_, record in rows]
-    return PackPlan(file, folder, options, shards, texts, lines, known_bad)
+    return PackPlan(file, folder, options, shards, list(iterate_lines(file)), known_bad)
 
 
 def choose_shard_count(videos: int) -> int:
@@ -214,7 +211,7 @@ def pack_shards(
         for line in lines
     ]
     spools: dict[tuple, Spool] = {}
-    records = [[line for line in plan.lines if isinstance(line, Record)] for plan in plans]
+    records = [[r for *_, r in plan.lines if isinstance(r, Record)] for plan in plans]
     pages = [choose_page_size(map(original_bytes, own)) for own in records]
     results = run_all(pack_video, jobs, workers, executor)
     for ((which, name, line), *_), result in tqdm(results, "packing", len(jobs), disable=None):
@@ -271,8 +268,7 @@ def finish_packing(plan: PackPlan, names: list[str]) -> dict:
 def list_bad_rows(plan: PackPlan, bad: dict[int, Finding]) -> Iterator[str]:
     """The rows of bad.tsv, in the format of `scripts/data/check_videos.py`."""
     for line in sorted(bad):
-        number, text = plan.texts[line]
-        record = plan.lines[line]
+        number, text, record = plan.lines[line]
         yield table_row(number, bad[line], record.path if isinstance(record, Record) else text)
 
 
