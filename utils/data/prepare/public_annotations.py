@@ -62,7 +62,7 @@ def read_sthv2(folder: Path, split: int) -> Annotations:
         with annotation_errors(file):
             rows = read_json(file)
             result.append({str(r["id"]): labels[r["template"].translate(brackets)] for r in rows})
-    return Annotations(order_names(labels, files[0]), *result, files)
+    return Annotations(order_names(labels, files[0]), result[0], result[1], files)
 
 
 def read_json(file: Path) -> Any:
