@@ -70,10 +70,7 @@ def read_peak_memory() -> float:
 
 
 def describe_exit(status: int, log: Sequence[str] = ()) -> str:
-    """How a process ended, and the last line of its log that reports an error, or the last line.
-
-    `status` is negative for a signal.
-    """
+    """How a process ended (`status` < 0: by a signal), and the last error, or line, of its log."""
     how = f"ended with status {status}"
     if status < 0:
         how = f"was killed by {signal.Signals(-status).name}"

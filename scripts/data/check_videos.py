@@ -46,7 +46,7 @@ from utils.process_pool import (
     Executor,
     Part,
     PartOption,
-    refuse_workers,
+    choose_workers,
     run_all,
 )
 from utils.video.integrity import DAMAGED, GOOD, Finding, VideoJob, examine, make_job, table_row
@@ -73,8 +73,7 @@ def main(
     executor: Executor = PROCESSES,
     part: Optional[PartOption] = None,
 ) -> None:
-    refuse_workers(workers, executor)
-    workers = workers or os.cpu_count() or 1
+    workers = choose_workers(workers, executor)
     start, files = time.monotonic(), network.dataset.list_annotation_files(cfg)
     if not files:
         raise ValueError(f"{network.name} has no lists of videos; there is nothing to scan")
@@ -173,10 +172,7 @@ def read_journals(target: Path) -> dict[str, Finding]:
 
 
 def write_results(target: Path, lines: list[CheckedLine], kept: set[str]) -> None:
-    """Writes the list of the lines with `kept` kinds and the table of all that are not good.
-
-    Prints the first lines that are left out.
-    """
+    """Writes the list of `kept` kinds and the table of bad lines; prints the first left out."""
     write_text(target, "".join(f"{line.text}\n" for line in lines if line.finding.kind in kept))
     bad = [line for line in lines if line.finding.kind != GOOD]
     rows = (table_row(line.number, line.finding, line.path) for line in bad)

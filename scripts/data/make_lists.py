@@ -55,11 +55,10 @@ def main(
     if set(refused) & set(options):
         raise ValueError(f"--{' and --'.join(refused)} go {word} --dataset")
     root = videos.resolve()
+    lists = ("train.txt", "val.txt" if dataset else "test.txt") if names == "txt" else CSV_NAMES
     if dataset:
-        lists = ("train.txt", "val.txt") if names == "txt" else CSV_NAMES
         counts, files = list_public_data_set(root, out, lists, dataset, **options)
     else:
-        lists = ("train.txt", "test.txt") if names == "txt" else CSV_NAMES
         counts, files = list_class_folders(root, lists, **options)
     with report_write_errors(out, "--out"):
         out.mkdir(parents=True, exist_ok=True)

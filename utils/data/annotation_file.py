@@ -106,10 +106,7 @@ def iterate_lines(file: AnnotationFile) -> Iterator[tuple[int, str, Union[Record
 
 
 def choose_output_names(files: list[AnnotationFile]) -> list[Path]:
-    """Distinct names for results of the files: their file names.
-
-    If two files have the same name, these are their paths below the folder common to all.
-    """
+    """The names of the files or, if two are the same, the paths below their common folder."""
     paths = [file.path.resolve() for file in files]
     if len({path.name for path in paths}) == len(paths):
         return [Path(path.name) for path in paths]

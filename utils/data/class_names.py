@@ -17,20 +17,17 @@ from utils.messages import check_choice
 BUILTIN_NAMES = ROOT / "utils" / "labels"
 COUNTERCLOCKWISE = re.compile("(counter|anti)[- _]?clockwise")
 OPPOSITES = {"left": "right", "counterclockwise": "clockwise"}
-OPPOSITES.update({b: a for a, b in OPPOSITES.items()})
+OPPOSITES |= {b: a for a, b in OPPOSITES.items()}
 
 
 def find_class_names(names_file: Optional[Path], builtin: str, classes: int) -> list[str]:
     """The class names of a data set, in the order of the labels.
 
-    Args:
-        names_file: the `labels.txt` beside the annotation files; used if it exists.
-        builtin: otherwise, the built-in names to use: the yaml's `labels`, or an empty string.
-        classes: number of classes of the network.
-
-    Returns an empty list if there are no names, or if the built-in ones are not `classes` names:
-    then the network has other classes than the yaml's data set. Raises ValueError if `names_file`
-    does not hold `classes` names.
+    They are in `names_file`, the `labels.txt` beside the annotation files, if it exists. Otherwise
+    `builtin`, the yaml's `labels`, names built-in ones, or is empty. Returns an empty list if there
+    are no names, or if the built-in ones are not `classes` names: then the network has other
+    classes than the yaml's data set. Raises ValueError if `names_file` does not hold `classes`
+    names.
     """
     if names_file is not None and names_file.is_file():
         return read_class_names(names_file, classes, f"{names_file}")
@@ -57,10 +54,7 @@ def read_class_names(path: Path, classes: int, description: str) -> list[str]:
 
 
 def warn_about_mirroring(file: AnnotationFile, data: Any) -> None:
-    """Logs if class names contradict the settings `flip` and `swap_labels`, or their number.
-
-    `data` holds the settings.
-    """
+    """Logs if class names contradict `data.flip` and `data.swap_labels`, or are too many or few."""
     names_file = file.path.with_name("labels.txt")
     try:
         names = find_class_names(names_file, data.labels, file.num_classes)
@@ -87,10 +81,7 @@ def warn_about_mirroring(file: AnnotationFile, data: Any) -> None:
 
 
 def find_mirror_pairs(names: Sequence[str]) -> list[tuple[int, int]]:
-    """Pairs of labels whose clips become each other's when mirrored.
-
-    Decided by the names: they differ in left and right, or in clockwise and counterclockwise.
-    """
+    """Pairs of labels that mirroring exchanges: by the words of OPPOSITES in their names."""
     normalized = [COUNTERCLOCKWISE.sub("counterclockwise", name.lower()) for name in names]
     label_of = {name: label for label, name in enumerate(normalized)}
     words = re.compile("|".join(OPPOSITES))

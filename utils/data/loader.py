@@ -44,17 +44,10 @@ CGROUP = Path("/sys/fs/cgroup")  # limits of the container
 def build_batch_dataset(
     source: Any, columns: Sequence[str], blank: Sequence, data, batch: int
 ) -> "ds.GeneratorDataset":
-    """The batches of a random-access source, in its order; an incomplete last batch is left out.
+    """`PrefetchedBatches` of a source, with names for its columns.
 
-    Args:
-        source: `source[row]` is a tuple of arrays, one per column; `len(source)` is defined.
-        columns: names of the columns.
-        blank: a row with the shapes and types of all rows.
-        data: settings `workers`, `processes` and `prefetch`.
-        batch: rows of a batch.
-
-    Raises ValueError if the batches do not fit into memory, or if worker processes are requested
-    on a device.
+    `data` holds the settings `workers`, `processes` and `prefetch`. Raises ValueError if the
+    batches do not fit into memory, or if worker processes are requested on a device.
     """
     import mindspore.dataset as ds
 
@@ -93,10 +86,9 @@ def get_local_rank_size() -> int:
 def choose_workers(
     setting: Union[int, str], processes: Union[bool, str], device: str
 ) -> tuple[int, bool]:
-    """(number of workers, whether they are processes).
+    """(number of workers, whether they are processes), for `data.workers` and `data.processes`.
 
-    `setting` is `data.workers`, `processes` is `data.processes`. Raises ValueError for
-    `data.processes: true` on Ascend and GPU.
+    Raises ValueError for `data.processes: true` on Ascend and GPU.
     """
     workers = count_workers(setting)
     if device == "CPU":

@@ -30,10 +30,8 @@ MAX_TRIES = 100  # videos tried for one row, the one of the sample sequence incl
 def train_sampler(cfg, records: Sequence, rt: Runtime) -> TrainSampler:
     """The sampler of a training run over these records.
 
-    Packed videos (`data.packed`) have a sampler that reads each shard file from its beginning to
-    its end (`utils.data.packed.sampler`). It assigns the shard files to the micro-batches of all
-    ranks. Logs if several of them read the same shard file, and if an epoch leaves out more than
-    2 % of the samples.
+    That of packed videos assigns the shard files to the micro-batches of all ranks. Logs if several
+    of them read the same shard file, and if an epoch leaves out more than 2 % of the samples.
     """
     common = (len(records), cfg.data.batch, rt.rank, rt.size, rt.seed)
     if cfg.data.packed is None:
@@ -95,17 +93,14 @@ class TrainVideos(abc.ABC):
         return self.unreadable.describe_excess(self.data.max_unreadable)
 
     def dataset(self, dropout: "Optional[DropoutFactors]" = None) -> "Optional[ds.Dataset]":
-        """The remaining batches of the run; None if none remain.
-
-        For a network with dropout, each row ends with the factors of its dropout layers.
-        """
+        """The remaining batches of the run, with the columns of `append_dropout`, or None."""
         if len(self) == 0:
             return None
         rows, columns = self.append_dropout(dropout)
         return build_batch_dataset(rows, columns, rows.make_blank_row(), self.data, self.data.batch)
 
     def append_dropout(self, dropout: "Optional[DropoutFactors]") -> tuple[Any, tuple[str, ...]]:
-        """(rows, columns), with the dropout factors of a network with dropout as last column."""
+        """(rows, columns), for a network with dropout with its factors as last column."""
         if dropout is None or not dropout.size:
             return self, self.columns
         return RowsWithDropout(self, dropout), (*self.columns, "dropout")
@@ -125,11 +120,7 @@ class TrainVideos(abc.ABC):
 
     @abc.abstractmethod
     def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
-        """The decoded frames of a video.
-
-        `make_row` must call this before it takes other random numbers, so that `decode` reads the
-        same frames.
-        """
+        """The decoded frames of a video. Like `decode`, `make_row` uses `rng` only after it."""
 
     @abc.abstractmethod
     def make_row(self, record: Record, rng: np.random.RandomState) -> tuple:

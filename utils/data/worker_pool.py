@@ -9,13 +9,11 @@ A pipe holds 8,192 numbers, or 512 if its user has many pipes. The parent never 
 pipe: it keeps the numbers that do not fit and writes them while it reads results.
 
 Threads and processes are not used together in one process. A fork copies the state of locks; if
-another thread uses OpenCV or a decoder at that moment, their locks stay locked in the child. For
-the same reason `PrefetchedBatches` forks when it is built, by the program's main thread, and not
-later, when MindData's threads run: one of them may hold a lock of the C library at that moment. And
-nothing is forked after an Ascend or a GPU has been opened: utils/data/loader.py refuses it.
-Processes that do not fork (forkserver, spawn) would have to unpickle the source, but
-its counter of unreadable videos and the rows lie in memory that only a fork inherits. Each would
-also have to import MindSpore.
+another thread uses OpenCV, a decoder or the C library at that moment, their locks stay locked in
+the child. So `PrefetchedBatches` forks when it is built, by the program's main thread, before
+MindData's threads run; utils/data/loader.py refuses to fork after an Ascend or a GPU is opened.
+Processes that do not fork (forkserver, spawn) would have to import MindSpore and unpickle the
+source, but its counter of unreadable videos and the rows lie in memory that only a fork inherits.
 
 Why not concurrent.futures: both of its executors finish all submitted rows before Python exits.
 With 512 rows of 0.1 s in flight and 8 workers, a program that ends in the middle exits after 5.7 s,
@@ -122,8 +120,7 @@ def allocate_shared_rows(count: int, value: np.ndarray) -> np.ndarray:
 class WorkerPool:
     """Workers that copy rows of `source` into buffers.
 
-    `submit` queues row numbers; `collect` returns the numbers of rows that are finished. `buffers`
-    holds one list of columns per prefetched batch: row r is written into batch
+    `buffers` holds one list of columns per prefetched batch: row r is written into batch
     `r // batch % len(buffers)`.
     """
 
@@ -154,10 +151,7 @@ class WorkerPool:
         self.run_tasks()
 
     def run_tasks(self) -> None:
-        """Makes rows until the pool is closed.
-
-        If a row fails, the worker sends -1 - row, and the parent makes that row again.
-        """
+        """Makes rows until the pool is closed; for a row that fails, sends -1 - row."""
         while True:
             number = os.read(self.task_reader.fileno(), ROW_NUMBER.size)
             if self.closed:
@@ -182,11 +176,7 @@ class WorkerPool:
         self.send_unsent()
 
     def send_unsent(self) -> None:
-        """Writes numbers into the task pipe until it is full.
-
-        If some remain, the pipe is not empty. So a result will arrive, and `collect` calls this
-        again.
-        """
+        """Writes numbers into the task pipe until it is full; a result makes `collect` go on."""
         with contextlib.suppress(BlockingIOError):
             while self.unsent:
                 os.write(self.task_writer.fileno(), ROW_NUMBER.pack(self.unsent[0]))
@@ -227,10 +217,7 @@ class WorkerPool:
         return [number for (number,) in ROW_NUMBER.iter_unpack(data)]
 
     def close(self) -> None:
-        """Ends all workers and waits for them.
-
-        No thread may be inside a decoder when Python ends.
-        """
+        """Ends all workers and waits: no thread may be inside a decoder when Python ends."""
         atexit.unregister(self.close)
         self.closed = True
         for worker in self.workers if self.processes else ():

@@ -177,10 +177,7 @@ class FrameFolder(FrameSource):
 
 
 def count_frames(folder: Path, image_tmpl: str, flow: bool = False) -> int:
-    """The number of frames of a folder: files numbered from 1 without a gap.
-
-    Raises VideoError if there is none.
-    """
+    """The number of frames of a folder, from 1 without a gap; VideoError if there is none."""
     source = FrameFolder(folder, 0, image_tmpl, flow)
     count = next(k for k in itertools.count() if not source.has_frame(k))
     if not count:

@@ -220,10 +220,7 @@ def decode_ends(job: VideoJob) -> int:
 
 
 def read_damage_marks(container: InputContainer, stream, stamp: Optional[int]) -> Iterator[bool]:
-    """Whether each frame is damaged, from the last key frame before a time stamp on.
-
-    Without a stamp: the frames from the container's current position on.
-    """
+    """Whether each frame is damaged, from the last key frame before `stamp`, or else from here."""
     packets = container.demux(stream)
     if stamp is not None:
         packets = seek_key_frame(container, stream, stamp)

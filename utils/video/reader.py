@@ -106,10 +106,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 class FrameSource(abc.ABC):
-    """Frames of one video by number; a context manager that closes the file.
-
-    `len(source)` is the number of frames. Frames are numbered from 0 in presentation order.
-    """
+    """Frames of one video, numbered in presentation order; a context manager that closes it."""
 
     def __init__(self, path: Path, reader: str):
         self.path, self.reader = path, reader

@@ -110,10 +110,7 @@ def probe_frames(length: int) -> list[int]:
 def prepare_frames(
     source: FrameSource, options: EncodeOptions, probes: dict[int, np.ndarray]
 ) -> Iterator[np.ndarray]:
-    """All frames, downscaled; also puts those of `probe_frames` into `probes`.
-
-    Raises VideoError if they have different sizes.
-    """
+    """All frames, downscaled, `probe_frames` also in `probes`; VideoError for several sizes."""
     shape, probed = None, probe_frames(len(source))
     for number, frame in enumerate(source.in_order()):
         shape = shape or frame.shape
@@ -149,18 +146,20 @@ def encode_h264(
     for number, frame in enumerate(frames):
         height, width = frame.shape[:2]
         encoder = encoder or open_encoder(width, height, options)
-        video_frame = to_video_frame(frame, encoder.pix_fmt)
+        if encoder.pix_fmt == "yuv420p":
+            video_frame = to_yuv420p(frame)
+        else:
+            rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
+            video_frame = convert_format(VideoReformatter(), rgb, encoder.pix_fmt)
         video_frame.pts, video_frame.time_base = number, encoder.time_base
         yield from map(describe_packet, encoder.encode(video_frame))
     yield from map(describe_packet, encoder.encode(None))
 
 
-def to_video_frame(frame: np.ndarray, pix_fmt: str) -> av.VideoFrame:
-    if pix_fmt == "yuv420p":  # FFmpeg's scaler reads past the right edge of narrow frames
-        planes = cv2.cvtColor(frame, cv2.COLOR_RGB2YUV_I420)
-        return av.VideoFrame.from_ndarray(planes, format=pix_fmt)
-    rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
-    return convert_format(VideoReformatter(), rgb, pix_fmt)
+def to_yuv420p(frame: np.ndarray) -> av.VideoFrame:
+    """A picture of RGB pixels; FFmpeg's scaler reads past the right edge of narrow frames."""
+    planes = cv2.cvtColor(frame, cv2.COLOR_RGB2YUV_I420)
+    return av.VideoFrame.from_ndarray(planes, format="yuv420p")
 
 
 def open_encoder(width: int, height: int, options: EncodeOptions) -> av.VideoCodecContext:

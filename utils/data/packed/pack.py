@@ -273,10 +273,7 @@ def list_bad_rows(plan: PackPlan, bad: dict[int, Finding]) -> Iterator[str]:
 
 
 def original_bytes(record: Record) -> int:
-    """Bytes of a video file; for a frame folder, the first frame times the number of frames.
-
-    Reading the size of every frame would take hours.
-    """
+    """Bytes of a video file; of a frame folder by its first frame: all would take hours."""
     if not os.path.isdir(record.path):
         return os.path.getsize(record.path) if os.path.isfile(record.path) else 0
     first = next(os.scandir(record.path), None)

@@ -94,8 +94,12 @@ class PackedVideo(FrameSource):
 
     def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
         try:
-            is_jpeg = self._table.codec == "jpeg"
-            yield from self._images(indices) if is_jpeg else self._video(indices)
+            if self._table.codec == "jpeg":
+                yield from self._images(indices)
+            else:
+                from utils.video.pyav_reader import decode_h264  # which needs PyAV
+
+                yield from decode_h264(self._needed(set(indices)), indices, self._max_pixels)
         except (OSError, ValueError) as error:
             raise error if isinstance(error, VideoError) else self._damaged(error) from None
 
@@ -109,11 +113,6 @@ class PackedVideo(FrameSource):
             if any(part is None for part in parts):
                 raise self._damaged(f"frame {k} is no JPEG file")
             yield parts[0] if files == 1 else np.stack(parts, axis=2)
-
-    def _video(self, indices: list[int]) -> Iterator[np.ndarray]:
-        from utils.video.pyav_reader import decode_h264  # which needs PyAV
-
-        return decode_h264(self._needed(set(indices)), indices, self._max_pixels)
 
     def _needed(self, frames: set[int]) -> Iterator[tuple[int, bytes]]:
         """(frame number, packet) of every group of pictures, up to its last requested frame."""
@@ -142,10 +141,7 @@ class PackedVideo(FrameSource):
 
 
 def open_record(record, data) -> FrameSource:
-    """Opens the video of a record: from its shard if it is packed, else the original file.
-
-    `data` has the settings `reader` and `max_pixels`.
-    """
+    """Opens a record's video, packed or not, by the settings `reader` and `max_pixels`."""
     if record.location is not None:
         return PackedVideo(record.path, record.location, data.max_pixels)
     return open_video(record.path, data.reader, data.max_pixels)

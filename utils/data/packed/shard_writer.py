@@ -134,10 +134,8 @@ def choose_page_size(originals: Iterable[int]) -> int:
 
     It must be the same in all shards, so it is chosen by the sizes of the original files.
     """
-    size, needed = MIN_PAGE, min(8 * max(originals, default=0), MAX_PAGE)
-    while size < needed:
-        size *= 2
-    return size
+    needed = min(8 * max(originals, default=0), MAX_PAGE)
+    return max(MIN_PAGE, 2 ** (needed - 1).bit_length())
 
 
 def note_path(shard: Path) -> Path:

@@ -69,20 +69,8 @@ def draw_mask(pattern: str, rng: np.random.RandomState) -> np.ndarray:
     return mask
 
 
-def draw_records(count: int, rng: np.random.RandomState) -> bytes:
-    """`count` records of 3073 bytes: the label, then the red, green and blue plane."""
-    labels = (i % len(PATTERNS) for i in range(count))
-    return b"".join(
-        bytes([label]) + draw_image(PATTERNS[label], rng).transpose(2, 0, 1).tobytes()
-        for label in labels
-    )
-
-
 def draw_cifar10(root: Path, seed: int, distinct: int = PER_FILE) -> dict[str, int]:
-    """Writes six files of 10,000 images, as readers of CIFAR-10 expect; returns the counts.
-
-    With `distinct` below 10,000, each file repeats that number of images, for tests.
-    """
+    """Writes FILES, each of which repeats `distinct` images, for tests; returns the counts."""
     root.mkdir(parents=True, exist_ok=True)
     (root / "batches.meta.txt").write_text("\n".join(PATTERNS) + "\n")
     count = len(FILES)
@@ -94,5 +82,10 @@ def draw_cifar10(root: Path, seed: int, distinct: int = PER_FILE) -> dict[str, i
 
 
 def draw_file(path: Path, seed: list[int], distinct: int) -> None:
-    data = draw_records(distinct, np.random.RandomState(seed))
-    path.write_bytes(data * (PER_FILE // distinct))
+    """Writes records of 3073 bytes: the label, then the red, green and blue plane."""
+    records, rng = [], np.random.RandomState(seed)
+    for i in range(distinct):
+        label = i % len(PATTERNS)
+        image = draw_image(PATTERNS[label], rng)
+        records.append(bytes([label]) + image.transpose(2, 0, 1).tobytes())
+    path.write_bytes(b"".join(records) * (PER_FILE // distinct))
