@@ -40,15 +40,7 @@ from utils.data.annotation_file import AnnotationFile, choose_output_names, iter
 from utils.files import report_write_errors, write_text
 from utils.messages import print_line
 from utils.networks import Network
-from utils.process_pool import (
-    PROCESSES,
-    Crashed,
-    Executor,
-    Part,
-    PartOption,
-    choose_workers,
-    run_all,
-)
+from utils.process_pool import PROCESSES, Crashed, Executor, PartOption, choose_workers, run_all
 from utils.video.integrity import DAMAGED, GOOD, Finding, VideoJob, examine, make_job, table_row
 
 MAX_SHOWN = 5  # bad videos named on stderr
@@ -110,7 +102,7 @@ def scan_list(
     reader: str,
     depth: str,
     target: Path,
-    part: Optional[Part],
+    part: Optional[PartOption],
     workers: int,
     executor: str,
 ) -> tuple[list[CheckedLine], int]:

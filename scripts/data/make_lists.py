@@ -55,6 +55,8 @@ def main(
     if set(refused) & set(options):
         raise ValueError(f"--{' and --'.join(refused)} go {word} --dataset")
     root = videos.resolve()
+    if not root.is_dir():
+        raise ValueError(f"--videos: {root} is no folder")
     lists = ("train.txt", "val.txt" if dataset else "test.txt") if names == "txt" else CSV_NAMES
     if dataset:
         counts, files = list_public_data_set(root, out, lists, dataset, **options)

@@ -133,7 +133,12 @@ class WorkerPool:
         for end in (self.task_writer, self.result_reader):  # the parent's ends
             os.set_blocking(end.fileno(), False)
         self.workers = [self.create_worker() for _ in range(workers)]
-        disable_opencv_threads()
+        # OpenCV would split the work of a row over all cores, which the other workers use already.
+        # Decoders are limited to one thread where they are opened. No row calls NumPy's BLAS.
+        with contextlib.suppress(ImportError):
+            import cv2
+
+            cv2.setNumThreads(0)
         for worker in self.workers:
             worker.start()
         atexit.register(self.close)
@@ -231,14 +236,3 @@ class WorkerPool:
         # Python may end while MindData's thread waits in `collect`, and MindData waits for that
         # thread. This number wakes it.
         os.write(self.result_writer.fileno(), ROW_NUMBER.pack(0))
-
-
-def disable_opencv_threads() -> None:
-    """OpenCV would split the work of one row over all cores, which the other workers use already.
-
-    Decoders are limited to one thread where they are opened. No row calls NumPy's BLAS.
-    """
-    with contextlib.suppress(ImportError):
-        import cv2
-
-        cv2.setNumThreads(0)

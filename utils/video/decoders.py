@@ -30,7 +30,7 @@ from typing import Any, Optional, Union
 import numpy as np
 from PIL import Image
 
-from utils.video.mp4_boxes import check_index_size
+from utils.video.mp4_boxes import check_header
 from utils.video.reader import (
     MAX_PIXELS,
     NO_VIDEO,
@@ -41,7 +41,6 @@ from utils.video.reader import (
     plain_path,
     read_bytes,
     reading,
-    refuse_playlist,
 )
 
 MODULES = {"pyav": "av", "decord": "decord", "opencv": "cv2"}
@@ -269,8 +268,7 @@ def open_video(
         )
     if not os.path.isfile(path) or not os.path.getsize(path):
         raise VideoError(path, reader, "no such file, or an empty one")
-    refuse_playlist(path, reader)
-    check_index_size(Path(path), reader)
+    check_header(path, reader)
     _load("opencv")  # limits OpenCV to one thread, also if it only resizes
     if reader == "pyav":
         from utils.video.pyav_reader import ExactVideo  # needs PyAV

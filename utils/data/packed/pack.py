@@ -22,20 +22,14 @@ from tqdm import tqdm
 
 from utils.data.annotation_file import AnnotationFile, Record, compute_sha256, iterate_lines
 from utils.data.packed.encoder import EncodeOptions, pack_video
-from utils.data.packed.reader import (
-    BAD,
-    INDEX,
-    LIST,
-    LOCATION_DTYPE,
-    LOCATIONS_FILE,
-    NOWHERE,
-    add_checksum,
-)
+from utils.data.packed.format import add_checksum
+from utils.data.packed.reader import INDEX, LIST, LOCATION_DTYPE, LOCATIONS_FILE, NOWHERE
 from utils.data.packed.shard_writer import UNFINISHED, Spool, choose_page_size, read_note, sync_file
 from utils.files import lock_folder, report_write_errors, write_text
 from utils.process_pool import Crashed, Part, run_all
 from utils.video.integrity import Finding, make_job, table_row
 
+BAD = "bad.tsv"
 LIST_SETTINGS = ("root", "source", "num_classes", "image_tmpl", "flow")  # how lines are read
 MAX_SHARD_VIDEOS = 500  # about
 MIN_SHARD_VIDEOS = 8

@@ -12,7 +12,6 @@ they are read. Packs that were written before there were checksums still open, w
 
 import contextlib
 import functools
-import hashlib
 import json
 import logging
 import os
@@ -30,11 +29,11 @@ from utils.data.annotation_file import (
     iterate_lines,
     read_annotations,
 )
-from utils.data.packed.format import HEAD, KEY, NON_REFERENCE, decode_table
+from utils.data.packed.format import HEAD, KEY, NON_REFERENCE, add_checksum, decode_table
 from utils.video.decoders import open_video, read_jpeg
 from utils.video.reader import MAX_PIXELS, FrameSource, VideoError, check_size
 
-INDEX, LIST, LOCATIONS_FILE, BAD = "pack.json", "list.txt", "places.npy", "bad.tsv"
+INDEX, LIST, LOCATIONS_FILE = "pack.json", "list.txt", "places.npy"
 log = logging.getLogger("zoo")
 MAX_OPEN_SHARDS = 256  # files that a process keeps open
 LOCATION_DTYPE = np.dtype(
@@ -227,13 +226,6 @@ def is_index(index: object) -> bool:
         isinstance(name, str) and name == os.path.basename(name) and type(size) is int
         for name, size in index["shards"]
     )
-
-
-def add_checksum(values: dict) -> dict:
-    """The values, and their SHA-256 as `checksum`."""
-    rest = {name: value for name, value in values.items() if name != "checksum"}
-    text = json.dumps(rest, sort_keys=True).encode()
-    return {**rest, "checksum": hashlib.sha256(text).hexdigest()}
 
 
 def read_locations(folder: Path, index: dict, lines: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Optional, Union
 from mindspore.mindrecord import FileWriter
 
 from utils.data.packed.encoder import EncodedVideo
-from utils.data.packed.reader import add_checksum
+from utils.data.packed.format import add_checksum
 from utils.files import write_text
 from utils.video.integrity import Finding
 

@@ -175,30 +175,24 @@ def match_videos(annotations: Annotations, root: Path, frames: bool) -> VideoLis
 
     Raises ValueError if `root` has none of them.
     """
-    if not root.is_dir():
-        raise ValueError(f"--videos: {root} is no folder")
     keys = {**annotations.train, **annotations.val}
     with_folder = any("/" in key for key in keys)
     files = find_frame_folders(root) if frames else find_videos(root, with_folder)
-    train, val = (
-        [f"{files[key][0]} {label}" for key, label in part.items() if key in files]
-        for part in (annotations.train, annotations.val)
-    )
+    train, val, missing = [], [], []
+    for name, part, lines in (("train", annotations.train, train), ("val", annotations.val, val)):
+        for key, label in part.items():
+            if key in files:
+                lines.append(f"{files[key][0]} {label}")
+            else:
+                missing.append(f"{name} {key} {label}")
     if not train and not val:
-        kind, example = "a folder" if frames else "a video", next(iter(keys), "nothing")
+        example = f"a {'folder' if frames else 'video'} {next(iter(keys), 'nothing')}"
         raise ValueError(
-            f"--videos: {root} has none of the {len(keys)} annotated videos; the first is "
-            f"{kind} {example}"
+            f"--videos: {root} has none of the {len(keys)} annotated videos; the first is {example}"
         )
     odd = next((line for line in (*train, *val) if "\n" in line), None)
     if odd:
         raise ValueError(f"--videos: {format_value(odd)} has a line break in its name; rename it")
-    missing = [
-        f"{name} {key} {label}"
-        for name, part in (("train", annotations.train), ("val", annotations.val))
-        for key, label in part.items()
-        if key not in files
-    ]
     others = sorted(path for key, paths in files.items() if key not in keys for path in paths)
     doubles = sorted(path for key in keys for path in files.get(key, ())[1:])
     return VideoLists(train, val, missing, others, doubles)
