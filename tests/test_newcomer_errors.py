@@ -501,7 +501,7 @@ def test_check_env_reports_a_missing_package(monkeypatch, capsys):
 def test_a_missing_reader_is_reported(monkeypatch, data_root):
     from utils.video import decoders as video
 
-    monkeypatch.setitem(video._LIBRARIES, "decord", lambda: None)
+    monkeypatch.setattr(video, "_load", lambda name: None)
     words = "'decord', which is not installed: pip install decord2, or --data.reader=auto"
     with pytest.raises(ValueError, match=words):
         video.open_video(data_root / "videos/train/left_000.mp4", "decord")

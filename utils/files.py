@@ -30,8 +30,8 @@ def open_replacement(path: Path, newline: Optional[str] = None) -> Iterator[IO[s
     """A text file that replaces `path` when it is complete; after an error, `path` is unchanged."""
     temporary = path.with_name(path.name + ".tmp")
     try:
-        with open(
-            temporary, "w", newline=newline, encoding="utf-8", errors="surrogateescape"
+        with temporary.open(
+            "w", newline=newline, encoding="utf-8", errors="surrogateescape"
         ) as file:
             yield file
             file.flush()
@@ -47,10 +47,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def lock_folder(folder: Path, name: str = ".lock", shared: bool = False) -> Optional[IO]:
-    """A file whose lock lasts until it is closed; None if another process holds the lock.
-
-    Several processes may hold a shared lock, while none holds the other kind.
-    """
+    """A file whose lock lasts until it is closed; None if another process holds the lock."""
     lock = open(folder / name, "a+")  # noqa: SIM115 - held until the process ends
     try:
         fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

@@ -54,10 +54,11 @@ def parse_part(text: str) -> Part:
     raise argparse.ArgumentTypeError(f"must be I/N, with I from 1 to N, such as 1/64, not {text}")
 
 
-def refuse_workers(workers: Optional[int], executor: str) -> None:
-    """Raises ValueError for a number of workers that would have no effect."""
+def choose_workers(workers: Optional[int], executor: str) -> int:
+    """`workers`, or one for each core. Raises ValueError for a number that has no effect."""
     if workers and executor != PROCESSES:
         raise ValueError(f"--workers goes with --executor {PROCESSES}; Dask has its own")
+    return workers or len(os.sched_getaffinity(0))
 
 
 def parse_executor(text: str) -> str:

@@ -69,16 +69,11 @@ def read_peak_memory() -> float:
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024 / 1e9
 
 
-def describe_exit(status: int, log: Sequence[str]) -> str:
-    """How a process ended, and the last line of its log that reports an error, or the last line.
-
-    `status` is negative for a signal.
-    """
-    how = (
-        f"was killed by {signal.Signals(-status).name}"
-        if status < 0
-        else f"ended with status {status}"
-    )
+def describe_exit(status: int, log: Sequence[str] = ()) -> str:
+    """How a process ended (`status` < 0: by a signal), and the last error, or line, of its log."""
+    how = f"ended with status {status}"
+    if status < 0:
+        how = f"was killed by {signal.Signals(-status).name}"
     lines = [line.strip() for line in log if line.strip()]
     errors = [line for line in lines if ERROR_LINE.match(line)] or lines
     return f"{how}: {errors[-1][:LONGEST_REASON]}" if errors else how

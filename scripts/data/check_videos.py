@@ -24,6 +24,7 @@ are left out like all bad ones; with `--keep_damaged` they stay in the list, and
 import glob
 import json
 import os
+import shutil
 import sys
 import time
 from collections import Counter
@@ -37,17 +38,9 @@ from tqdm import tqdm
 from utils import cli
 from utils.data.annotation_file import AnnotationFile, choose_output_names, iterate_lines
 from utils.files import report_write_errors, write_text
-from utils.messages import escape_control
+from utils.messages import print_line
 from utils.networks import Network
-from utils.process_pool import (
-    PROCESSES,
-    Crashed,
-    Executor,
-    Part,
-    PartOption,
-    refuse_workers,
-    run_all,
-)
+from utils.process_pool import PROCESSES, Crashed, Executor, PartOption, choose_workers, run_all
 from utils.video.integrity import DAMAGED, GOOD, Finding, VideoJob, examine, make_job, table_row
 
 MAX_SHOWN = 5  # bad videos named on stderr
@@ -57,7 +50,7 @@ JOURNAL = ".scan.jsonl"  # its end; that of a part has the number of the part be
 class CheckedLine(NamedTuple):
     number: int
     text: str
-    path: str  # or the text, if the line has no path
+    path: str  # the text, if the line has no path
     finding: Finding
 
 
@@ -72,8 +65,7 @@ def main(
     executor: Executor = PROCESSES,
     part: Optional[PartOption] = None,
 ) -> None:
-    refuse_workers(workers, executor)
-    workers = workers or os.cpu_count() or 1
+    workers = choose_workers(workers, executor)
     start, files = time.monotonic(), network.dataset.list_annotation_files(cfg)
     if not files:
         raise ValueError(f"{network.name} has no lists of videos; there is nothing to scan")
@@ -85,13 +77,14 @@ def main(
     with report_write_errors(out, "--out"):
         for file, target in zip(files, targets):
             target.parent.mkdir(parents=True, exist_ok=True)
-            settings = cfg.data.reader, frames
-            lines, count = scan_list(file, *settings, target, part, workers, executor)
+            lines, count = scan_list(file, cfg.data.reader, frames, target, part, workers, executor)
             read += count
             if part:
                 continue
             write_results(target, lines, {GOOD, DAMAGED} if keep_damaged else {GOOD})
-            copy_class_names(file.path, target)
+            class_names = file.path.with_name("labels.txt")
+            if class_names.is_file():
+                shutil.copyfile(class_names, target.with_name("labels.txt"))
             kinds.update(line.finding.kind for line in lines)
     seconds = round(time.monotonic() - start, 1)
     if part:
@@ -109,7 +102,7 @@ def scan_list(
     reader: str,
     depth: str,
     target: Path,
-    part: Optional[Part],
+    part: Optional[PartOption],
     workers: int,
     executor: str,
 ) -> tuple[list[CheckedLine], int]:
@@ -141,7 +134,7 @@ def scan_list(
             notes.flush()
             findings.update(dict.fromkeys(jobs[job], result))
     checked = [
-        CheckedLine(number, text, getattr(record, "path", "") or text, findings[number])
+        CheckedLine(number, text, getattr(record, "path", text), findings[number])
         for number, text, record in lines
         if not part
     ]
@@ -171,34 +164,16 @@ def read_journals(target: Path) -> dict[str, Finding]:
 
 
 def write_results(target: Path, lines: list[CheckedLine], kept: set[str]) -> None:
-    """Writes the list of the lines with `kept` kinds and the table of all that are not good.
-
-    Prints the first lines that are left out.
-    """
-    rows = [
-        table_row(line.number, line.finding, line.path)
-        for line in lines
-        if line.finding.kind != GOOD
-    ]
-    good = [line.text for line in lines if line.finding.kind in kept]
-    write_text(target, "".join(f"{text}\n" for text in good))
+    """Writes the list of `kept` kinds and the table of bad lines; prints the first left out."""
+    write_text(target, "".join(f"{line.text}\n" for line in lines if line.finding.kind in kept))
+    bad = [line for line in lines if line.finding.kind != GOOD]
+    rows = (table_row(line.number, line.finding, line.path) for line in bad)
     write_text(target.with_name(f"{target.name}.bad.tsv"), "".join(f"{row}\n" for row in rows))
-    left_out = [line for line in lines if line.finding.kind not in kept]
+    left_out = [line for line in bad if line.finding.kind not in kept]
     for line in left_out[:MAX_SHOWN]:
-        finding = line.finding
-        text = escape_control(f"left out: {line.path}: {finding.kind}, {finding.reason}")
-        print(text, file=sys.stderr)
+        print_line(f"left out: {line.path}: {line.finding.kind}, {line.finding.reason}")
     if left_out:
-        total = f"{len(left_out)} of {len(lines)} left out"
-        print(f"{total}, all in {target}.bad.tsv", file=sys.stderr)
-
-
-def copy_class_names(source: Path, target: Path) -> None:
-    """Copies the `labels.txt` beside a list to the folder of its new list."""
-    names = source.with_name("labels.txt")
-    if names.is_file():
-        text = names.read_text(encoding="utf-8", errors="surrogateescape")
-        write_text(target.with_name("labels.txt"), text)
+        print_line(f"{len(left_out)} of {len(lines)} left out, all in {target}.bad.tsv")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from utils.data.prepare.public_annotations import (
     read_public_annotations,
 )
 from utils.files import report_write_errors, write_text
-from utils.messages import escape_control, join_names
+from utils.messages import join_names, print_line
 
 CSV_NAMES = ("train.csv", "test.csv", "val.csv")
 MAX_SHOWN = 5  # files without the extension of a video that are named
@@ -55,11 +55,12 @@ def main(
     if set(refused) & set(options):
         raise ValueError(f"--{' and --'.join(refused)} go {word} --dataset")
     root = videos.resolve()
+    if not root.is_dir():
+        raise ValueError(f"--videos: {root} is no folder")
+    lists = ("train.txt", "val.txt" if dataset else "test.txt") if names == "txt" else CSV_NAMES
     if dataset:
-        lists = ("train.txt", "val.txt") if names == "txt" else CSV_NAMES
         counts, files = list_public_data_set(root, out, lists, dataset, **options)
     else:
-        lists = ("train.txt", "test.txt") if names == "txt" else CSV_NAMES
         counts, files = list_class_folders(root, lists, **options)
     with report_write_errors(out, "--out"):
         out.mkdir(parents=True, exist_ok=True)
@@ -90,7 +91,7 @@ def list_public_data_set(
         if file.resolve().parent == out.resolve() and file.name in files:
             raise ValueError(f"--out: {file} is one of the annotations; choose another folder")
     for path in result.doubles:
-        print_note(f"a second file of one video, not listed: {path}")
+        print_line(f"a second file of one video, not listed: {path}")
     counts = {name: len(getattr(result, name)) for name in result._fields}
     return {"classes": len(official.names), **counts}, files
 
@@ -105,20 +106,15 @@ def list_class_folders(
     train, tested = split_classes(result, test, seed)
     files = {name: train if "train" in name else tested for name in lists}
     for group in result.twins:
-        print_note(f"equal files, listed once: {', '.join(group)}")
+        print_line(f"equal files, listed once: {', '.join(group)}")
     if result.others:
-        print_note(f"no videos, left out: {join_names(result.others, MAX_SHOWN)}")
+        print_line(f"no videos, left out: {join_names(result.others, MAX_SHOWN)}")
     for name in result.nested:
-        print_note(
-            f"all videos of class {name} are in folders below it; is --videos one folder too high?"
-        )
+        advice = "is --videos one folder too high?"
+        print_line(f"all videos of class {name} are in folders below it; {advice}")
     counts = {"classes": len(result.classes), "train": len(train), "test": len(tested)}
     counts.update(others=len(result.others), twins=len(result.twins))
     return counts, {**files, "labels.txt": sorted(result.classes)}
-
-
-def print_note(line: str) -> None:
-    print(escape_control(line), file=sys.stderr)
 
 
 if __name__ == "__main__":

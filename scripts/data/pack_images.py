@@ -44,9 +44,8 @@ def list_images(source: Path) -> list[tuple[Path, int]]:
 def write_shards(images: list[tuple[Path, int]], target: Path, shards: int) -> None:
     writer = FileWriter(str(target), shard_num=shards)
     writer.add_schema(SCHEMA, "images and labels")
-    for start in tqdm(
-        range(0, len(images), IMAGES_PER_WRITE), unit="batch", disable=None, leave=False
-    ):
+    starts = range(0, len(images), IMAGES_PER_WRITE)
+    for start in tqdm(starts, unit="batch", disable=None, leave=False):
         rows = [
             {"image": file.read_bytes(), "label": label, "file": f"{file.parent.name}/{file.name}"}
             for file, label in images[start : start + IMAGES_PER_WRITE]

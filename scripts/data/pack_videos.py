@@ -24,7 +24,6 @@ last line of stdout is one JSON object: of packing videos, bad, shards, bytes, o
 """
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -39,7 +38,7 @@ from utils.data.annotation_file import choose_output_names
 from utils.data.packed.encoder import build_encode_options
 from utils.data.packed.reader import pack_folder
 from utils.networks import Network
-from utils.process_pool import PROCESSES, Executor, PartOption, refuse_workers
+from utils.process_pool import PROCESSES, Executor, PartOption, choose_workers
 from utils.video.integrity import read_table
 
 
@@ -60,7 +59,7 @@ def main(
     from utils.data.packed.pack import pack_lists, plan_packing
     from utils.data.packed.verify import verify_list
 
-    refuse_workers(workers, executor)
+    workers = choose_workers(workers, executor)
     start, files = time.monotonic(), network.dataset.list_annotation_files(cfg)
     if not files:
         advice = "scripts/data/pack_images.py packs images"
@@ -75,7 +74,6 @@ def main(
         for file, name in zip(files, choose_output_names(files)):
             folder, known_bad = pack_folder(out, file), read_bad_videos(bad, name)
             plans[folder] = plan_packing(file, folder, options, shards, known_bad)
-        workers = workers or len(os.sched_getaffinity(0))
         results = pack_lists(list(plans.values()), cfg.data.reader, workers, executor, part)
     values = np.concatenate([counts.pop("psnr", []) for counts in results])
     values = values[np.isfinite(values)]  # JPEG files that are kept have an infinite PSNR

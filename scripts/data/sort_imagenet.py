@@ -25,7 +25,6 @@ from utils.data.prepare.public_annotations import (
     annotation_errors,
     iterate_csv,
     number_lines,
-    read_lines,
     read_rows,
 )
 from utils.files import report_write_errors
@@ -56,7 +55,7 @@ def read_kaggle_csv(file: Path) -> dict[str, str]:
         wnid = row["PredictionString"].split()[0]
         return f"{check_name(row['ImageId'])}.JPEG", check_name(wnid)
 
-    result = read_rows(file, iterate_csv(file, csv.DictReader(read_lines(file))), parse)
+    result = read_rows(file, iterate_csv(file, csv.DictReader), parse)
     if not result:
         raise ValueError(f"--annotations: {file} names no images")
     return result

@@ -37,27 +37,16 @@ class Record(NamedTuple):
 
 
 class AnnotationFile(NamedTuple):
-    """An annotation file and the settings needed to read it.
+    """An annotation file and the settings needed to read it."""
 
-    Attributes:
-        name: its name in the yaml.
-        path: its path.
-        root: folder of the videos; paths in the file start there.
-        source: "video" or "frames".
-        num_classes: labels are 0 to num_classes - 1.
-        image_tmpl: for source "frames", the template of the file names of frames.
-        flow: for source "frames", whether they are optical flow.
-        max_pixels: larger frames are not read.
-    """
-
-    name: str
+    name: str  # in the yaml
     path: Path
-    root: Path
-    source: str
-    num_classes: int
-    image_tmpl: str = ""
-    flow: bool = False
-    max_pixels: int = MAX_PIXELS
+    root: Path  # folder of the videos; paths in the file start there
+    source: str  # "video" or "frames"
+    num_classes: int  # labels are 0 to num_classes - 1
+    image_tmpl: str = ""  # for source "frames", the template of the file names of frames
+    flow: bool = False  # for source "frames", whether they are optical flow
+    max_pixels: int = MAX_PIXELS  # larger frames are not read
 
 
 class _TooShort(Exception):
@@ -75,19 +64,18 @@ def read_annotations(file: AnnotationFile, min_frames: int = 3) -> tuple[list[Re
     Raises ValueError if the file is missing, if it has no usable line, and for bad lines; then it
     names the first five.
     """
-    path, source = file.path, file.source
-    if source not in FIELDS:
-        raise ValueError(f"data.source is {source!r}; choose one of {', '.join(FIELDS)}")
-    lines = _read_lines(path)
+    if file.source not in FIELDS:
+        raise ValueError(f"data.source is {file.source!r}; choose one of {', '.join(FIELDS)}")
+    exists = os.path.isdir if file.source == "frames" else os.path.isfile
+    lines = _read_lines(file.path)
     records, short, bad = [], 0, []
-    hide_bar = (
-        None if len(lines) > PROGRESS_LINES else True
-    )  # None: tqdm hides the bar without a terminal
+    # None: tqdm hides the bar without a terminal.
+    hide_bar = None if len(lines) > PROGRESS_LINES else True
     for number, text in tqdm(lines, "checking files", disable=hide_bar):
         try:
-            record = _parse(number, text, source, file.num_classes, min_frames)
-            record = _resolve(record, file.root, file.image_tmpl)
-            _check_exists(record.path, source)
+            record = _parse(number, text, file, min_frames)
+            if not exists(record.path):
+                raise ValueError(f"{shorten(repr(record.path), MAX_PATH)} does not exist")
             records.append(record)
         except _TooShort:
             short += 1
@@ -96,11 +84,10 @@ def read_annotations(file: AnnotationFile, min_frames: int = 3) -> tuple[list[Re
     if bad:
         more = f"; and {len(bad) - MAX_SHOWN} more" if len(bad) > MAX_SHOWN else ""
         root = "" if file.root.is_dir() else f", and data.root {file.root} is no folder"
-        raise ValueError(
-            f"{path}, bad lines ({len(bad)}{root}): {'; '.join(bad[:MAX_SHOWN])}{more}"
-        )
+        shown = "; ".join(bad[:MAX_SHOWN])
+        raise ValueError(f"{file.path}, bad lines ({len(bad)}{root}): {shown}{more}")
     if not records:
-        raise ValueError(f"{path} lists no video of {min_frames} frames or more")
+        raise ValueError(f"{file.path} lists no video of {min_frames} frames or more")
     return records, short
 
 
@@ -111,8 +98,7 @@ def iterate_lines(file: AnnotationFile) -> Iterator[tuple[int, str, Union[Record
     """
     for number, text in _read_lines(file.path):
         try:
-            record = _parse(number, text, file.source, file.num_classes, min_frames=1)
-            yield number, text, _resolve(record, file.root, file.image_tmpl)
+            yield number, text, _parse(number, text, file, min_frames=1)
         except _TooShort:
             yield number, text, "num_frames is 0"
         except ValueError as error:
@@ -120,10 +106,7 @@ def iterate_lines(file: AnnotationFile) -> Iterator[tuple[int, str, Union[Record
 
 
 def choose_output_names(files: list[AnnotationFile]) -> list[Path]:
-    """Distinct names for results of the files: their file names.
-
-    If two files have the same name, these are their paths below the folder common to all.
-    """
+    """The names of the files or, if two are the same, the paths below their common folder."""
     paths = [file.path.resolve() for file in files]
     if len({path.name for path in paths}) == len(paths):
         return [Path(path.name) for path in paths]
@@ -146,42 +129,30 @@ def _read_lines(path: Path) -> list[tuple[int, str]]:
     return lines
 
 
-def _parse(number: int, text: str, source: str, num_classes: int, min_frames: int) -> Record:
+def _parse(number: int, text: str, file: AnnotationFile, min_frames: int) -> Record:
     """Splits and checks a line. Raises ValueError with the reason if it is bad."""
-    fields = text.rsplit(" ", 2)
-    if source == "video" and (len(fields) < 3 or _parse_integer(fields[1]) is None):
+    fields, form = text.rsplit(" ", 2), FIELDS[file.source]
+    if file.source == "video" and (len(fields) < 3 or _parse_integer(fields[1]) is None):
         fields = text.rsplit(" ", 1)
-    if len(fields) < len(FIELDS[source].split()):
-        raise ValueError(
-            f"{format_value(text)} is not `{FIELDS[source]}`, separated by single spaces"
-        )
+    if len(fields) < len(form.split()):
+        raise ValueError(f"{format_value(text)} is not `{form}`, separated by single spaces")
     label = _parse_integer(fields[-1])
-    if label is None or not 0 <= label < num_classes:
+    if label is None or not 0 <= label < file.num_classes:
         raise ValueError(
-            f"label {format_value(fields[-1])} is not an integer from 0 to {num_classes - 1}: "
-            f"num_classes is {num_classes}"
+            f"label {format_value(fields[-1])} is not an integer from 0 to {file.num_classes - 1}: "
+            f"num_classes is {file.num_classes}"
         )
+    path = str(file.root / fields[0])
     if len(fields) == 2:
-        return Record(fields[0], None, label, number)
+        return Record(path, None, label, number)
     num_frames = _parse_integer(fields[1])
-    if source == "frames" and num_frames is not None and 0 <= num_frames < min_frames:
+    if file.source == "frames" and num_frames is not None and 0 <= num_frames < min_frames:
         raise _TooShort
     if num_frames is None or num_frames < 1:
         raise ValueError(f"num_frames {format_value(fields[1])} is not a positive integer")
-    return Record(fields[0], num_frames, label, number)
-
-
-def _check_exists(path: str, source: str) -> None:
-    if not (os.path.isdir(path) if source == "frames" else os.path.isfile(path)):
-        raise ValueError(f"{shorten(repr(path), MAX_PATH)} does not exist")
-
-
-def _resolve(record: Record, root: Path, image_tmpl: str) -> Record:
-    """Puts the path below the root; halves num_frames if x and y of flow are separate files."""
-    num_frames = record.num_frames
-    if num_frames is not None and image_tmpl.count("{") == 3:  # one file for x, one for y
+    if file.image_tmpl.count("{") == 3:  # one file for x of flow, one for y
         num_frames //= 2
-    return record._replace(path=str(root / record.path), num_frames=num_frames)
+    return Record(path, num_frames, label, number)
 
 
 def _parse_integer(text: str) -> Optional[int]:

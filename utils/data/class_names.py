@@ -16,34 +16,26 @@ from utils.messages import check_choice
 
 BUILTIN_NAMES = ROOT / "utils" / "labels"
 COUNTERCLOCKWISE = re.compile("(counter|anti)[- _]?clockwise")
-OPPOSITES = {
-    "left": "right",
-    "right": "left",
-    "counterclockwise": "clockwise",
-    "clockwise": "counterclockwise",
-}
+OPPOSITES = {"left": "right", "counterclockwise": "clockwise"}
+OPPOSITES |= {b: a for a, b in OPPOSITES.items()}
 
 
 def find_class_names(names_file: Optional[Path], builtin: str, classes: int) -> list[str]:
     """The class names of a data set, in the order of the labels.
 
-    Args:
-        names_file: the `labels.txt` beside the annotation files; used if it exists.
-        builtin: otherwise, the built-in names to use: the yaml's `labels`, or an empty string.
-        classes: number of classes of the network.
-
-    Returns an empty list if there are no names, or if the built-in ones are not `classes` names:
-    then the network has other classes than the yaml's data set. Raises ValueError if `names_file`
-    does not hold `classes` names.
+    They are in `names_file`, the `labels.txt` beside the annotation files, if it exists. Otherwise
+    `builtin`, the yaml's `labels`, names built-in ones, or is empty. Returns an empty list if there
+    are no names, or if the built-in ones are not `classes` names: then the network has other
+    classes than the yaml's data set. Raises ValueError if `names_file` does not hold `classes`
+    names.
     """
     if names_file is not None and names_file.is_file():
         return read_class_names(names_file, classes, f"{names_file}")
     if not builtin:
         return []
-    check_choice(
-        builtin, [file.stem for file in sorted(BUILTIN_NAMES.glob("*.txt"))], "list of data.labels"
-    )
-    names = (BUILTIN_NAMES / f"{builtin}.txt").read_text(encoding="utf-8").splitlines()
+    files = {file.stem: file for file in sorted(BUILTIN_NAMES.glob("*.txt"))}
+    check_choice(builtin, files, "list of data.labels")
+    names = files[builtin].read_text(encoding="utf-8").splitlines()
     return names if len(names) == classes else []
 
 
@@ -62,11 +54,7 @@ def read_class_names(path: Path, classes: int, description: str) -> list[str]:
 
 
 def warn_about_mirroring(file: AnnotationFile, data: Any) -> None:
-    """Logs, before a training, if class names contradict the settings `flip` and `swap_labels`.
-
-    The names are those of `find_class_names`; `data` holds the settings. Also logs if the number
-    of names is wrong.
-    """
+    """Logs if class names contradict `data.flip` and `data.swap_labels`, or are too many or few."""
     names_file = file.path.with_name("labels.txt")
     try:
         names = find_class_names(names_file, data.labels, file.num_classes)
@@ -93,10 +81,7 @@ def warn_about_mirroring(file: AnnotationFile, data: Any) -> None:
 
 
 def find_mirror_pairs(names: Sequence[str]) -> list[tuple[int, int]]:
-    """Pairs of labels whose clips become each other's when mirrored.
-
-    Decided by the names: they differ in left and right, or in clockwise and counterclockwise.
-    """
+    """Pairs of labels that mirroring exchanges: by the words of OPPOSITES in their names."""
     normalized = [COUNTERCLOCKWISE.sub("counterclockwise", name.lower()) for name in names]
     label_of = {name: label for label, name in enumerate(normalized)}
     words = re.compile("|".join(OPPOSITES))

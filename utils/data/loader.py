@@ -19,6 +19,7 @@ import functools
 import math
 import os
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
@@ -43,17 +44,10 @@ CGROUP = Path("/sys/fs/cgroup")  # limits of the container
 def build_batch_dataset(
     source: Any, columns: Sequence[str], blank: Sequence, data, batch: int
 ) -> "ds.GeneratorDataset":
-    """The batches of a random-access source, in its order; an incomplete last batch is left out.
+    """`PrefetchedBatches` of a source, with names for its columns.
 
-    Args:
-        source: `source[row]` is a tuple of arrays, one per column; `len(source)` is defined.
-        columns: names of the columns.
-        blank: a row with the shapes and types of all rows.
-        data: settings `workers`, `processes` and `prefetch`.
-        batch: rows of a batch.
-
-    Raises ValueError if the batches do not fit into memory, or if worker processes are requested
-    on a device.
+    `data` holds the settings `workers`, `processes` and `prefetch`. Raises ValueError if the
+    batches do not fit into memory, or if worker processes are requested on a device.
     """
     import mindspore.dataset as ds
 
@@ -74,7 +68,7 @@ def build_batch_dataset(
 
 
 def get_device() -> str:
-    """The device that MindSpore computes on: CPU, GPU or Ascend."""
+    """CPU, GPU or Ascend."""
     import mindspore as ms
 
     return ms.get_context("device_target")
@@ -92,10 +86,9 @@ def get_local_rank_size() -> int:
 def choose_workers(
     setting: Union[int, str], processes: Union[bool, str], device: str
 ) -> tuple[int, bool]:
-    """(number of workers, whether they are processes).
+    """(number of workers, whether they are processes), for `data.workers` and `data.processes`.
 
-    `setting` is `data.workers`, `processes` is `data.processes`. Raises ValueError for
-    `data.processes: true` on Ascend and GPU.
+    Raises ValueError for `data.processes: true` on Ascend and GPU.
     """
     workers = count_workers(setting)
     if device == "CPU":
@@ -137,11 +130,8 @@ def count_workers(setting: Union[int, str]) -> int:
     """
     if isinstance(setting, int):
         return min(setting, count_usable_cores())
-    ranks = get_local_rank_size()
-    if is_bound():
-        cores = min(count_usable_cores(), read_cpu_quota() // ranks)
-    else:
-        cores = count_usable_cores() // ranks
+    ranks, cores = get_local_rank_size(), count_usable_cores()
+    cores = min(cores, read_cpu_quota() // ranks) if is_bound() else cores // ranks
     return max(1, int(cores))
 
 
@@ -151,13 +141,8 @@ def choose_prefetch(
     """The number of batches that the worker pool prefetches, for `data.prefetch`.
 
     `auto` takes as many as fit into MEMORY_FRACTION of the free memory, between MIN_PREFETCH and
-    MAX_PREFETCH.
-
-    Args:
-        setting: `data.prefetch`.
-        size: bytes of a batch.
-        buffered: batches that MindData holds besides.
-        total: batches of the whole set; the result is not larger.
+    MAX_PREFETCH. `size` is the bytes of a batch, `buffered` the batches that MindData holds
+    besides, `total` those of the whole set; the result is not larger.
 
     Raises ValueError if all these batches need more than the free memory.
     """
@@ -184,20 +169,18 @@ def count_usable_cores() -> int:
 
 def read_cpu_quota() -> float:
     """The CPU quota of the container in whole cores; infinite if it has none."""
-    quota = math.inf
     # Control groups version 2, then version 1.
     for files in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
         limit = read_cgroup_numbers(files)
         if limit and limit[0] > 0:
-            quota = min(quota, round(limit[0] / limit[1]))
-    return quota
+            return round(limit[0] / limit[1])
+    return math.inf
 
 
 def read_free_memory() -> float:
     """Free bytes. Memory that a container uses counts as free: most of it is cached files."""
-    limits = read_cgroup_numbers(["memory.max"])
-    limits += read_cgroup_numbers(["memory/memory.limit_in_bytes"])
-    return min([psutil.virtual_memory().available, *limits])
+    limits = map(read_cgroup_numbers, (["memory.max"], ["memory/memory.limit_in_bytes"]))
+    return min(psutil.virtual_memory().available, *chain(*limits))
 
 
 def read_cgroup_numbers(files: Sequence[str]) -> list[float]:

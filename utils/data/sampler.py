@@ -41,7 +41,7 @@ class TrainSampler:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole global batches; the rest of the permutation is not used in this epoch."""
+        """Whole global batches; an epoch leaves out the rest of its permutation."""
         return (self.epoch_samples or self.samples) // self.global_batch_size
 
     @property

@@ -37,10 +37,7 @@ class UnreadableVideos:
         return np.frombuffer(memoryview(self.flags.get_obj()), np.bool_)
 
     def describe_excess(self, limit: float) -> str:
-        """An error message if more than the fraction `limit` is unreadable, else an empty string.
-
-        It names the setting, the counts and the first unreadable file.
-        """
+        """An error message if more than the fraction `limit` is unreadable, else ""."""
         count = self.count
         if count <= limit * len(self.names):
             return ""

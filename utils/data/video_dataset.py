@@ -30,10 +30,8 @@ MAX_TRIES = 100  # videos tried for one row, the one of the sample sequence incl
 def train_sampler(cfg, records: Sequence, rt: Runtime) -> TrainSampler:
     """The sampler of a training run over these records.
 
-    Packed videos (`data.packed`) have a sampler that reads each shard file from its beginning to
-    its end (`utils.data.packed.sampler`). It assigns the shard files to the micro-batches of all
-    ranks. Logs if several of them read the same shard file, and if an epoch leaves out more than
-    2 % of the samples.
+    That of packed videos assigns the shard files to the micro-batches of all ranks. Logs if several
+    of them read the same shard file, and if an epoch leaves out more than 2 % of the samples.
     """
     common = (len(records), cfg.data.batch, rt.rank, rt.size, rt.seed)
     if cfg.data.packed is None:
@@ -57,13 +55,6 @@ class TrainVideos(abc.ABC):
     A resumed run has trained the first `skip` batches already; index 0 is the row after them. The
     row depends on seed, epoch and sample only. An unreadable video is replaced by another one,
     chosen at random. Once a video is known to be unreadable, it is not read again.
-
-    Args:
-        records: the annotation file's records.
-        cfg: the network's settings.
-        sampler: the sample sequence.
-        epochs: epochs of the run.
-        skip: batches of the sequence that are already done.
     """
 
     columns = ("clip", "label")
@@ -93,36 +84,29 @@ class TrainVideos(abc.ABC):
 
     def decode(self, index: int) -> np.ndarray:
         """Only the decoded frames of a row, for the benchmark of the data path."""
-        sample, rng = self.draw_sample(index)
-        return self.read_frames(self.records[sample], rng)
-
-    def draw_sample(self, index: int) -> tuple[int, np.random.RandomState]:
-        """The sample at an index of this source, and its random generator."""
         sample, epoch = self.sampler.sample_at(self.start + int(index))
-        return sample, sample_rng(self.sampler.seed, epoch, sample)
+        rng = sample_rng(self.sampler.seed, epoch, sample)
+        return self.read_frames(self.records[sample], rng)
 
     def find_fault(self) -> str:
         """Why the trainer must stop the run (too many unreadable videos), or an empty string."""
         return self.unreadable.describe_excess(self.data.max_unreadable)
 
     def dataset(self, dropout: "Optional[DropoutFactors]" = None) -> "Optional[ds.Dataset]":
-        """The remaining batches of the run; None if none remain.
-
-        For a network with dropout, each row ends with the factors of its dropout layers.
-        """
+        """The remaining batches of the run, with the columns of `append_dropout`, or None."""
         if len(self) == 0:
             return None
         rows, columns = self.append_dropout(dropout)
         return build_batch_dataset(rows, columns, rows.make_blank_row(), self.data, self.data.batch)
 
     def append_dropout(self, dropout: "Optional[DropoutFactors]") -> tuple[Any, tuple[str, ...]]:
-        """(rows, columns), with the dropout factors of a network with dropout as last column."""
+        """(rows, columns), for a network with dropout with its factors as last column."""
         if dropout is None or not dropout.size:
             return self, self.columns
         return RowsWithDropout(self, dropout), (*self.columns, "dropout")
 
     def make_blank_batch(self, dropout: "Optional[DropoutFactors]" = None) -> list[np.ndarray]:
-        """Zeros in the shapes and types of every batch of `dataset(dropout)`: to compile for."""
+        """Zeros in the shapes and types of a batch of `dataset(dropout)`, to compile for."""
         blank = map(np.asarray, self.append_dropout(dropout)[0].make_blank_row())
         return [np.zeros((self.data.batch, *value.shape), value.dtype) for value in blank]
 
@@ -136,11 +120,7 @@ class TrainVideos(abc.ABC):
 
     @abc.abstractmethod
     def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
-        """The decoded frames of a video.
-
-        `make_row` must call this before it takes other random numbers, so that `decode` reads the
-        same frames.
-        """
+        """The decoded frames of a video. Like `decode`, `make_row` uses `rng` only after it."""
 
     @abc.abstractmethod
     def make_row(self, record: Record, rng: np.random.RandomState) -> tuple:
@@ -192,7 +172,10 @@ class EvalVideos(abc.ABC):
         if sample is not None:
             record = self.records[sample]
             try:
-                views = self.make_checked_views(record, sample)
+                views = self.make_views(record, sample)
+                if views.shape != self.shape:  # the scores would change, and nobody notice
+                    reason = f"views {views.shape} instead of {self.shape}"
+                    raise AssertionError(f"{record.path}: {reason}")
                 return views, np.int32(record.label), np.bool_(True)
             except VideoError as error:
                 self.unreadable.add(sample, str(error))
@@ -200,13 +183,6 @@ class EvalVideos(abc.ABC):
 
     def make_blank_row(self) -> tuple[np.ndarray, np.int32, np.bool_]:
         return np.zeros(self.shape, np.uint8), np.int32(0), np.bool_(False)
-
-    def make_checked_views(self, record: Record, sample: int) -> np.ndarray:
-        """Raises AssertionError for missing views: the scores would change, and nobody notice."""
-        views = self.make_views(record, sample)
-        if views.shape != self.shape:
-            raise AssertionError(f"{record.path}: views {views.shape} instead of {self.shape}")
-        return views
 
     def dataset(self) -> "ds.Dataset":
         """All rows in batches; the last batch is padded."""

@@ -9,13 +9,11 @@ A pipe holds 8,192 numbers, or 512 if its user has many pipes. The parent never 
 pipe: it keeps the numbers that do not fit and writes them while it reads results.
 
 Threads and processes are not used together in one process. A fork copies the state of locks; if
-another thread uses OpenCV or a decoder at that moment, their locks stay locked in the child. For
-the same reason `PrefetchedBatches` forks when it is built, by the program's main thread, and not
-later, when MindData's threads run: one of them may hold a lock of the C library at that moment. And
-nothing is forked after an Ascend or a GPU has been opened: utils/data/loader.py refuses it.
-Processes that do not fork (forkserver, spawn) would have to unpickle the source, but
-its counter of unreadable videos and the rows lie in memory that only a fork inherits. Each would
-also have to import MindSpore.
+another thread uses OpenCV, a decoder or the C library at that moment, their locks stay locked in
+the child. So `PrefetchedBatches` forks when it is built, by the program's main thread, before
+MindData's threads run; utils/data/loader.py refuses to fork after an Ascend or a GPU is opened.
+Processes that do not fork (forkserver, spawn) would have to import MindSpore and unpickle the
+source, but its counter of unreadable videos and the rows lie in memory that only a fork inherits.
 
 Why not concurrent.futures: both of its executors finish all submitted rows before Python exits.
 With 512 rows of 0.1 s in flight and 8 workers, a program that ends in the middle exits after 5.7 s,
@@ -42,7 +40,7 @@ from typing import Any
 import numpy as np
 
 from utils.messages import Failed
-from utils.processes import exit_when_parent_dies
+from utils.processes import describe_exit, exit_when_parent_dies
 
 ROW_NUMBER = struct.Struct("q")
 READ_SIZE = 512 * ROW_NUMBER.size  # bytes of results read at once
@@ -122,8 +120,7 @@ def allocate_shared_rows(count: int, value: np.ndarray) -> np.ndarray:
 class WorkerPool:
     """Workers that copy rows of `source` into buffers.
 
-    `submit` queues row numbers; `collect` returns the numbers of rows that are finished. `buffers`
-    holds one list of columns per prefetched batch: row r is written into batch
+    `buffers` holds one list of columns per prefetched batch: row r is written into batch
     `r // batch % len(buffers)`.
     """
 
@@ -136,7 +133,12 @@ class WorkerPool:
         for end in (self.task_writer, self.result_reader):  # the parent's ends
             os.set_blocking(end.fileno(), False)
         self.workers = [self.create_worker() for _ in range(workers)]
-        disable_opencv_threads()
+        # OpenCV would split the work of a row over all cores, which the other workers use already.
+        # Decoders are limited to one thread where they are opened. No row calls NumPy's BLAS.
+        with contextlib.suppress(ImportError):
+            import cv2
+
+            cv2.setNumThreads(0)
         for worker in self.workers:
             worker.start()
         atexit.register(self.close)
@@ -148,17 +150,13 @@ class WorkerPool:
         return context.Process(target=self.run_process, args=(os.getpid(),), daemon=True)
 
     def run_process(self, parent: int) -> None:
-        """The main function of a worker process."""
         gc.freeze()  # never free inherited objects here: they may be memory of the device
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles ctrl-C
         exit_when_parent_dies(parent)
         self.run_tasks()
 
     def run_tasks(self) -> None:
-        """Makes rows until the pool is closed.
-
-        If a row fails, the worker sends -1 - row, and the parent makes that row again.
-        """
+        """Makes rows until the pool is closed; for a row that fails, sends -1 - row."""
         while True:
             number = os.read(self.task_reader.fileno(), ROW_NUMBER.size)
             if self.closed:
@@ -171,7 +169,6 @@ class WorkerPool:
             os.write(self.result_writer.fileno(), number)
 
     def make_row(self, row: int) -> None:
-        """Writes a row of the source into its buffer."""
         batch = len(self.buffers[0][0])
         columns = self.buffers[row // batch % len(self.buffers)]
         for column, value in zip(columns, self.source[row]):
@@ -184,11 +181,7 @@ class WorkerPool:
         self.send_unsent()
 
     def send_unsent(self) -> None:
-        """Writes numbers into the task pipe until it is full.
-
-        If some remain, the pipe is not empty. So a result will arrive, and `collect` calls this
-        again.
-        """
+        """Writes numbers into the task pipe until it is full; a result makes `collect` go on."""
         with contextlib.suppress(BlockingIOError):
             while self.unsent:
                 os.write(self.task_writer.fileno(), ROW_NUMBER.pack(self.unsent[0]))
@@ -208,8 +201,11 @@ class WorkerPool:
             return set()
         for sentinel in ready & set(sentinels):
             sentinels[sentinel].join()
-            how = describe_exit(sentinels[sentinel].exitcode)
-            raise Failed(f"data.processes: a worker process {how}")
+            status = sentinels[sentinel].exitcode
+            advice = "run the same command again"
+            if status == -signal.SIGKILL:
+                advice = f"the system does this if memory runs out: lower data.workers; {advice}"
+            raise Failed(f"data.processes: a worker process {describe_exit(status)}; {advice}")
         numbers = self.read_results()
         self.send_unsent()
         for number in numbers:
@@ -226,10 +222,7 @@ class WorkerPool:
         return [number for (number,) in ROW_NUMBER.iter_unpack(data)]
 
     def close(self) -> None:
-        """Ends all workers and waits for them.
-
-        No thread may be inside a decoder when Python ends.
-        """
+        """Ends all workers and waits: no thread may be inside a decoder when Python ends."""
         atexit.unregister(self.close)
         self.closed = True
         for worker in self.workers if self.processes else ():
@@ -243,27 +236,3 @@ class WorkerPool:
         # Python may end while MindData's thread waits in `collect`, and MindData waits for that
         # thread. This number wakes it.
         os.write(self.result_writer.fileno(), ROW_NUMBER.pack(0))
-
-
-def describe_exit(status: int) -> str:
-    """How a worker process ended, and what the user can do.
-
-    `status` is its exit code, or minus the number of the signal that killed it.
-    """
-    if status >= 0:
-        return f"ended with status {status}; run the same command again"
-    advice = ""
-    if status == -signal.SIGKILL:
-        advice = "the system does this if memory runs out: lower data.workers; "
-    return f"was killed by {signal.Signals(-status).name}; {advice}run the same command again"
-
-
-def disable_opencv_threads() -> None:
-    """OpenCV would split the work of one row over all cores, which the other workers use already.
-
-    Decoders are limited to one thread where they are opened. No row calls NumPy's BLAS.
-    """
-    with contextlib.suppress(ImportError):
-        import cv2
-
-        cv2.setNumThreads(0)

@@ -17,6 +17,7 @@ stops if frames are hours apart; FFmpeg 7 (PyAV 15, Python 3.9) misreads such fi
 """
 
 import functools
+import importlib
 import io
 import itertools
 import os
@@ -29,7 +30,7 @@ from typing import Any, Optional, Union
 import numpy as np
 from PIL import Image
 
-from utils.video.mp4_boxes import check_index_size
+from utils.video.mp4_boxes import check_header
 from utils.video.reader import (
     MAX_PIXELS,
     NO_VIDEO,
@@ -40,10 +41,10 @@ from utils.video.reader import (
     plain_path,
     read_bytes,
     reading,
-    refuse_playlist,
 )
 
-READERS = ("auto", "pyav", "decord", "opencv")
+MODULES = {"pyav": "av", "decord": "decord", "opencv": "cv2"}
+READERS = ("auto", *MODULES)
 PIL_PIXELS = 178_956_970  # PIL refuses larger images
 # JPEG markers of segments with the image size, and markers without a length.
 SIZE_MARKERS = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
@@ -55,12 +56,12 @@ Box = tuple[int, int, int, int]  # x, y, width, height in pixels
 
 class _DecordVideo(VideoFile):
     def _open(self) -> int:
-        if not self._length and _opencv() is not None:
+        if not self._length and _load("opencv") is not None:
             _open_packets(self.path, self._max_pixels)  # checks the size before decord decodes
         try:
             # decord replaces a frame that it cannot decode by a neighbour; fault_tol makes it fail.
             with plain_path(self.path) as path:
-                self._handle = _decord().VideoReader(path, num_threads=1, fault_tol=1e-9)
+                self._handle = _load("decord").VideoReader(path, num_threads=1, fault_tol=1e-9)
         except RuntimeError:
             raise self._error(NO_VIDEO) from None
         except Exception as error:  # decord's errors have no common class
@@ -83,17 +84,17 @@ class _DecordVideo(VideoFile):
 
 class _OpenCVVideo(VideoFile):
     def _open(self) -> int:
-        packets = _open_packets(self.path, self._max_pixels)
+        cv2, packets = _load("opencv"), _open_packets(self.path, self._max_pixels)
         if packets is None:
             raise self._error(NO_VIDEO)
         # The count is an estimate for MPEG, Matroska and FLV; only an image has none.
-        count = packets.get(_opencv().CAP_PROP_FRAME_COUNT)
+        count = packets.get(cv2.CAP_PROP_FRAME_COUNT)
         length = sum(1 for _ in iter(packets.grab, False)) if count > 0 else 0
         if not length:
             raise self._error("it has no video frames")
         self._handle = _open_capture(self.path)
-        self._handle.set(_opencv().CAP_PROP_ORIENTATION_AUTO, 1)  # rotated upright, like decord
-        self.fps = float(self._handle.get(_opencv().CAP_PROP_FPS))
+        self._handle.set(cv2.CAP_PROP_ORIENTATION_AUTO, 1)  # rotated upright, like decord
+        self.fps = float(self._handle.get(cv2.CAP_PROP_FPS))
         return length
 
     def _read(self, keep: bool) -> Optional[np.ndarray]:
@@ -108,7 +109,7 @@ def _open_packets(path: Path, max_pixels: int) -> Any:
 
     Raises ValueError if a frame has more than `max_pixels` pixels.
     """
-    cv2 = _opencv()
+    cv2 = _load("opencv")
     capture = _open_capture(path, cv2.CAP_PROP_FORMAT, -1)
     if not capture.isOpened():
         return None
@@ -118,7 +119,7 @@ def _open_packets(path: Path, max_pixels: int) -> Any:
 
 
 def _open_capture(path: Path, *settings: int) -> Any:
-    cv2 = _opencv()
+    cv2 = _load("opencv")
     with plain_path(path) as plain:
         return cv2.VideoCapture(plain, cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1, *settings])
 
@@ -147,22 +148,21 @@ class FrameFolder(FrameSource):
             raise ValueError(f"data.image_tmpl {image_tmpl!r} has {self._fields} fields {{}}")
         if self._fields == 3 and not self.path.name.isdecimal():
             raise self._error(f"data.image_tmpl {image_tmpl!r} needs a number as folder name")
-        self._load = self._flow if flow else functools.partial(self._image, "RGB")
+        self._folder = (int(self.path.name),) if self._fields == 3 else ()
+        self._read = self._flow if flow else functools.partial(self._image, "RGB")
 
     def has_frame(self, index: int) -> bool:
         """Whether the file of a frame exists; for flow, the file of x."""
-        folder = (int(self.path.name),) if self._fields == 3 else ()
-        fields = (*folder, "x", index + 1) if self._fields > 1 else (index + 1,)
+        fields = (*self._folder, "x", index + 1) if self._fields > 1 else (index + 1,)
         return (self.path / self._template.format(*fields)).is_file()
 
     def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
-        return (self._load(index + 1) for index in indices)
+        return (self._read(index + 1) for index in indices)
 
     def _flow(self, number: int) -> np.ndarray:
         if self._fields == 1:
             return self._image("RGB", number)[:, :, :2]
-        folder = (int(self.path.name),) if self._fields == 3 else ()
-        x, y = (self._image("L", *folder, axis, number) for axis in "xy")
+        x, y = (self._image("L", *self._folder, axis, number) for axis in "xy")
         if x.shape != y.shape:
             raise self._error(f"flow frame {number}: x is {x.shape}, y {y.shape}")
         return np.stack((x, y), axis=2)
@@ -176,10 +176,7 @@ class FrameFolder(FrameSource):
 
 
 def count_frames(folder: Path, image_tmpl: str, flow: bool = False) -> int:
-    """The number of frames of a folder: files numbered from 1 without a gap.
-
-    Raises VideoError if there is none.
-    """
+    """The number of frames of a folder, from 1 without a gap; VideoError if there is none."""
     source = FrameFolder(folder, 0, image_tmpl, flow)
     count = next(k for k in itertools.count() if not source.has_frame(k))
     if not count:
@@ -193,7 +190,7 @@ def read_jpeg(data: bytes, mode: str, max_pixels: int = PIL_PIXELS) -> Optional[
     None if PIL must read it: not a JPEG file, broken, or a colour image for mode "L". Raises
     ValueError for more than `max_pixels` pixels.
     """
-    cv2, size = _opencv(), jpeg_size(data)
+    cv2, size = _load("opencv"), jpeg_size(data)
     if size is None or cv2 is None:
         return None
     check_size(*size, max_pixels)
@@ -236,17 +233,14 @@ def open_camera(number: int) -> tuple[float, Iterator[np.ndarray]]:
 
     Raises ValueError if the camera cannot be opened. Closing the iterator releases it.
     """
-    cv2 = _opencv()
+    cv2 = _load("opencv")
     capture = cv2.VideoCapture(number)
     if not capture.isOpened():
         raise ValueError(f"camera {number} cannot be opened: none is there, or it is in use")
 
     def read_frames() -> Iterator[np.ndarray]:
         try:
-            while True:
-                success, pixels = capture.read()
-                if not success:
-                    return
+            while (pixels := capture.read()[1]) is not None:
                 yield pixels[:, :, ::-1]
         finally:
             capture.release()
@@ -265,8 +259,8 @@ def open_video(
     if reader not in READERS:
         raise ValueError(f"data.reader is {reader!r}; choose one of {', '.join(READERS)}")
     if reader == "auto":
-        reader = next((name for name in READERS[1:] if _LIBRARIES[name]() is not None), "opencv")
-    if _LIBRARIES[reader]() is None:
+        reader = next((name for name in MODULES if _load(name) is not None), "opencv")
+    if _load(reader) is None:
         package = {"pyav": "av", "decord": "decord2"}.get(reader, "opencv-python-headless")
         raise ValueError(
             f"data.reader is {reader!r}, which is not installed: pip install {package}, "
@@ -274,9 +268,8 @@ def open_video(
         )
     if not os.path.isfile(path) or not os.path.getsize(path):
         raise VideoError(path, reader, "no such file, or an empty one")
-    refuse_playlist(path, reader)
-    check_index_size(Path(path), reader)
-    _opencv()  # limits OpenCV to one thread, also if it only resizes
+    check_header(path, reader)
+    _load("opencv")  # limits OpenCV to one thread, also if it only resizes
     if reader == "pyav":
         from utils.video.pyav_reader import ExactVideo  # needs PyAV
 
@@ -332,43 +325,19 @@ def _decord_reason(error: Exception) -> str:
 
 
 @functools.cache
-def _decord() -> Any:
+def _load(reader: str) -> Any:
+    """The library of a reader, which prints nothing from now on; None if it is not installed."""
     try:
-        import decord
+        library = importlib.import_module(MODULES[reader])
     except (ImportError, OSError):  # OSError: its shared library does not load
         return None
-    decord.logging.set_level(decord.logging.QUIET)
-    return decord
-
-
-@functools.cache
-def _opencv() -> Any:
-    os.environ.setdefault(
-        "OPENCV_FFMPEG_LOGLEVEL", "-8"
-    )  # quiet; OpenCV reads it at the first opening
-    try:
-        import cv2
-    except (ImportError, OSError):
-        return None
-    # OpenCV 4.11 and 4.14 have it at different places.
-    (getattr(cv2, "setLogLevel", None) or cv2.utils.logging.setLogLevel)(0)
-    cv2.setNumThreads(0)  # many workers decode at once, each on one core
-    return cv2
-
-
-@functools.cache
-def _pyav() -> object:
-    try:
-        import av
-    except (ImportError, OSError):
-        return None
-    av.logging.set_level(av.logging.PANIC)
-    return av
-
-
-# Lambdas, so that a test can replace one of the functions.
-_LIBRARIES = {
-    "pyav": lambda: _pyav(),
-    "decord": lambda: _decord(),
-    "opencv": lambda: _opencv(),
-}
+    if reader == "pyav":
+        library.logging.set_level(library.logging.PANIC)
+    elif reader == "decord":
+        library.logging.set_level(library.logging.QUIET)
+    else:
+        os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # it is read at the first opening
+        # OpenCV 4.11 and 4.14 have it at different places.
+        (getattr(library, "setLogLevel", None) or library.utils.logging.setLogLevel)(0)
+        library.setNumThreads(0)  # many workers decode at once, each on one core
+    return library

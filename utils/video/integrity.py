@@ -12,16 +12,9 @@ import av
 from av.container import InputContainer
 
 from utils.video.decoders import FrameFolder, open_video
-from utils.video.mp4_boxes import check_index_size, find_truncation
+from utils.video.mp4_boxes import check_header, find_truncation
 from utils.video.pyav_reader import open_container
-from utils.video.reader import (
-    MAX_PIXELS,
-    FrameSource,
-    VideoError,
-    WrongContent,
-    check_size,
-    refuse_playlist,
-)
+from utils.video.reader import MAX_PIXELS, FrameSource, VideoError, WrongContent, check_size
 
 GOOD, DAMAGED = "good", "damaged"
 KINDS = (
@@ -117,8 +110,7 @@ def check_file(job: VideoJob) -> int:
     if not path.stat().st_size:
         raise _BadVideo("empty", "0 bytes")
     try:
-        refuse_playlist(path, job.reader)
-        check_index_size(path, job.reader)
+        check_header(path, job.reader)
         with open_container(path, job.max_pixels) as container:
             if path.suffix.lower() not in SUFFIXES:
                 content = f"{path.suffix or 'no extension'}, the content is {container.format.name}"
@@ -220,10 +212,7 @@ def decode_ends(job: VideoJob) -> int:
 
 
 def read_damage_marks(container: InputContainer, stream, stamp: Optional[int]) -> Iterator[bool]:
-    """Whether each frame is damaged, from the last key frame before a time stamp on.
-
-    Without a stamp: the frames from the container's current position on.
-    """
+    """Whether each frame is damaged, from the last key frame before `stamp`, or else from here."""
     packets = container.demux(stream)
     if stamp is not None:
         packets = seek_key_frame(container, stream, stamp)

@@ -2,7 +2,7 @@
 
 FFmpeg makes an index of all samples when it opens a file. An MP4 of a few hundred bytes may declare
 2**31 samples, by a number alone or by edits that repeat the same samples. FFmpeg would then fill
-the memory, or be busy for hours. So the declared numbers are checked first.
+the memory, or be busy for hours. So `check_header` compares the declared numbers first.
 """
 
 import os
@@ -10,14 +10,17 @@ import string
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Optional
+from typing import BinaryIO, NamedTuple, Optional, Union
 
-from utils.video.reader import VideoError, reading
+from utils.video.reader import VideoError, WrongContent, reading
 
 PARENTS = {"moov", "edts", "mdia", "minf", "stbl", "moof", "traf"}
 COUNT_OFFSETS = {"stsz": 8, "stz2": 8, "elst": 4, "trun": 4}  # of the number of entries in a box
 ENTRIES_PER_BYTE = 2  # a sample has at least a byte of data; edits may repeat some samples
 MIN_LIMIT = 2**16  # entries that any file may declare
+# The first bytes of playlists; ID3 is a tag that may precede one. decord and OpenCV would open the
+# files that a playlist names, and wait for those of a live one.
+PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"ID3")
 CHARACTERS = set(string.ascii_letters + string.digits + " ")
 
 
@@ -29,9 +32,11 @@ class Mp4Box(NamedTuple):
     end: int
 
 
-def check_index_size(path: Path, reader: str) -> None:
-    """Raises VideoError if an MP4 declares more index entries than its bytes can hold."""
+def check_header(path: Union[str, Path], reader: str) -> None:
+    """Raises WrongContent for a playlist, VideoError for an MP4 too small for its index."""
     with reading(path, reader), open(path, "rb") as file:
+        if file.read(max(map(len, PLAYLISTS))).startswith(PLAYLISTS):
+            raise WrongContent(path, reader, "its content is a playlist or a song")
         size = os.fstat(file.fileno()).st_size
         entries = count_entries(file, size)
     if entries > max(MIN_LIMIT, ENTRIES_PER_BYTE * size):

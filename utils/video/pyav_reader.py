@@ -115,13 +115,9 @@ class ExactVideo(VideoFile):
         )
 
     def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
-        if self._handle is None:
-            raise ValueError(f"{self.path} was closed")
         with reading(self.path, self.reader):
             result = self._decode_parts(indices) if self._packets else None
-        if result is None:
-            return super()._decode(indices)
-        return iter(result)
+        return super()._decode(indices) if result is None else iter(result)
 
     def in_order(self) -> Iterator[np.ndarray]:
         return super()._decode(list(range(len(self))))

@@ -7,16 +7,13 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 import numpy as np
 
 from utils.messages import escape_control
 
 MAX_FILE_BYTES = 2**28  # of a video whose packets are kept in memory, and of an image file
-# The first bytes of playlists; ID3 is a tag that may precede one. decord and OpenCV would open the
-# files that a playlist names, and wait for those of a live one.
-PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"ID3")
 MAX_PIXELS = 4096 * 4096  # of a frame, unless data.max_pixels is set
 SHORT_SIDE = 256  # pixels
 NO_VIDEO = "it does not open: cut short, or not a video"
@@ -53,13 +50,6 @@ def reading(path: object, reader: str) -> Iterator[None]:
     except Exception as error:
         name = "" if type(error) is ValueError else f"{type(error).__name__}: "
         raise VideoError(path, reader, f"{name}{error}") from None
-
-
-def refuse_playlist(path: Union[str, Path], reader: str) -> None:
-    """Raises WrongContent if the first bytes of a file are those of a playlist."""
-    with reading(path, reader), open(path, "rb") as file:
-        if file.read(max(map(len, PLAYLISTS))).startswith(PLAYLISTS):
-            raise WrongContent(path, reader, "its content is a playlist or a song")
 
 
 @contextlib.contextmanager
@@ -106,10 +96,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 class FrameSource(abc.ABC):
-    """Frames of one video by number; a context manager that closes the file.
-
-    `len(source)` is the number of frames. Frames are numbered from 0 in presentation order.
-    """
+    """Frames of one video, numbered in presentation order; a context manager that closes it."""
 
     def __init__(self, path: Path, reader: str):
         self.path, self.reader = path, reader

@@ -20,26 +20,20 @@ from utils.video.pyav_reader import convert_format
 from utils.video.reader import FrameSource, VideoError, reading
 from utils.video.transforms import scale_short_side
 
-DEFAULT_CRF, DEFAULT_JPEG_QUALITY = 18, 90
+DEFAULT_JPEG_QUALITY = 90
+QUALITIES = {"video": (0, 51, 18), "jpeg": (1, 100, DEFAULT_JPEG_QUALITY)}  # range, default
 # x264 settings with which the same frames give the same bytes every time.
 DETERMINISTIC = "rc-lookahead=0:mbtree=0:lookahead-threads=1:cpu-independent=1"
 SLICE_TYPES = (1, 5)  # H.264 NAL units: a slice of a picture, and of an IDR picture
 
 
 class EncodeOptions(NamedTuple):
-    """How videos are encoded.
+    """How videos are encoded."""
 
-    Attributes:
-        codec: one of `format.CODECS`.
-        short_side: pixels; larger videos are downscaled to it; 0: all keep their size.
-        gop: H.264: pictures from one key frame to the next.
-        quality: H.264: constant rate factor, 0 to 51, lower is better; JPEG: 1 to 100.
-    """
-
-    codec: str
-    short_side: int
-    gop: int
-    quality: int
+    codec: str  # one of `format.CODECS`
+    short_side: int  # pixels; larger videos are downscaled to it; 0: all keep their size
+    gop: int  # H.264: pictures from one key frame to the next
+    quality: int  # H.264: constant rate factor, 0 to 51, lower is better; JPEG: 1 to 100
 
 
 def build_encode_options(
@@ -53,10 +47,7 @@ def build_encode_options(
     """EncodeOptions from the command line; `flow`: the videos are optical flow."""
     if codec == "video" and flow:
         raise ValueError("--codec video: optical flow is no video; take --codec jpeg")
-    if codec == "video":
-        lowest, highest, default = 0, 51, DEFAULT_CRF
-    else:
-        lowest, highest, default = 1, 100, DEFAULT_JPEG_QUALITY
+    lowest, highest, default = QUALITIES[codec]
     quality = default if quality is None else quality
     if not lowest <= quality <= highest:
         raise ValueError(f"--quality of {codec} is {lowest} to {highest}, not {quality}")
@@ -95,7 +86,7 @@ def pack_video(task: tuple[Any, VideoJob, EncodeOptions]) -> Union[EncodedVideo,
 def encode(source: FrameSource, job: VideoJob, options: EncodeOptions) -> EncodedVideo:
     """Encodes all frames, then decodes three of them and compares their pixels."""
     probes: dict[int, np.ndarray] = {}
-    frames = tee_frames(check_sizes(source, options), probe_frames(len(source)), probes)
+    frames = prepare_frames(source, options, probes)
     if options.codec == "video":
         packets = list(encode_h264(frames, options))
     else:
@@ -116,14 +107,19 @@ def probe_frames(length: int) -> list[int]:
     return sorted({0, length // 2, length - 1})
 
 
-def check_sizes(source: FrameSource, options: EncodeOptions) -> Iterator[np.ndarray]:
-    """All frames, downscaled. Raises VideoError if they have different sizes."""
-    shape = None
-    for frame in source.in_order():
+def prepare_frames(
+    source: FrameSource, options: EncodeOptions, probes: dict[int, np.ndarray]
+) -> Iterator[np.ndarray]:
+    """All frames, downscaled, `probe_frames` also in `probes`; VideoError for several sizes."""
+    shape, probed = None, probe_frames(len(source))
+    for number, frame in enumerate(source.in_order()):
         shape = shape or frame.shape
         if frame.shape != shape:
             raise VideoError(source.path, source.reader, f"frames {shape} and {frame.shape}")
-        yield downscale(frame, options)
+        frame = downscale(frame, options)
+        if number in probed:
+            probes[number] = frame
+        yield frame
 
 
 def downscale(frame: np.ndarray, options: EncodeOptions) -> np.ndarray:
@@ -135,16 +131,6 @@ def downscale(frame: np.ndarray, options: EncodeOptions) -> np.ndarray:
     if options.codec == "video":
         size = [side + side % 2 for side in size]
     return cv2.resize(frame, size, interpolation=cv2.INTER_AREA)
-
-
-def tee_frames(
-    frames: Iterator[np.ndarray], numbers: list[int], copies: dict[int, np.ndarray]
-) -> Iterator[np.ndarray]:
-    """The same frames; also puts those of `numbers` into `copies`."""
-    for number, frame in enumerate(frames):
-        if number in numbers:
-            copies[number] = frame
-        yield frame
 
 
 def encode_h264(
@@ -160,18 +146,20 @@ def encode_h264(
     for number, frame in enumerate(frames):
         height, width = frame.shape[:2]
         encoder = encoder or open_encoder(width, height, options)
-        video_frame = to_video_frame(frame, encoder.pix_fmt)
+        if encoder.pix_fmt == "yuv420p":
+            video_frame = to_yuv420p(frame)
+        else:
+            rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
+            video_frame = convert_format(VideoReformatter(), rgb, encoder.pix_fmt)
         video_frame.pts, video_frame.time_base = number, encoder.time_base
         yield from map(describe_packet, encoder.encode(video_frame))
     yield from map(describe_packet, encoder.encode(None))
 
 
-def to_video_frame(frame: np.ndarray, pix_fmt: str) -> av.VideoFrame:
-    if pix_fmt == "yuv420p":  # FFmpeg's scaler reads past the right edge of narrow frames
-        planes = cv2.cvtColor(frame, cv2.COLOR_RGB2YUV_I420)
-        return av.VideoFrame.from_ndarray(planes, format=pix_fmt)
-    rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
-    return convert_format(VideoReformatter(), rgb, pix_fmt)
+def to_yuv420p(frame: np.ndarray) -> av.VideoFrame:
+    """A picture of RGB pixels; FFmpeg's scaler reads past the right edge of narrow frames."""
+    planes = cv2.cvtColor(frame, cv2.COLOR_RGB2YUV_I420)
+    return av.VideoFrame.from_ndarray(planes, format="yuv420p")
 
 
 def open_encoder(width: int, height: int, options: EncodeOptions) -> av.VideoCodecContext:
@@ -194,7 +182,6 @@ def open_encoder(width: int, height: int, options: EncodeOptions) -> av.VideoCod
 
 
 def describe_packet(packet: av.Packet) -> tuple[bytes, int, int]:
-    """(bytes, frame number, kind) of an H.264 packet."""
     data = bytes(packet)
     kind = REFERENCE if is_reference(data) else NON_REFERENCE
     return data, packet.pts, KEY if packet.is_keyframe else kind
@@ -217,14 +204,9 @@ def encode_jpegs(
     """
     for number, frame in enumerate(frames):
         original = find_original_jpeg(source, job, number, frame)
-        if original:
-            files = [original]
-        elif frame.shape[2] == 2:
-            files = [to_jpeg(frame[..., k], options.quality) for k in range(2)]
-        else:
-            files = [to_jpeg(frame[..., ::-1], options.quality)]
-        for data in files:
-            yield data, number, KEY
+        planes = [frame[..., 0], frame[..., 1]] if frame.shape[2] == 2 else [frame[..., ::-1]]
+        for pixels in planes:
+            yield original or to_jpeg(pixels, options.quality), number, KEY
 
 
 def find_original_jpeg(
@@ -249,7 +231,7 @@ def to_jpeg(pixels: np.ndarray, quality: int) -> bytes:
 def compare_with_original(
     job: VideoJob, head: bytes, payload: bytes, originals: dict[int, np.ndarray]
 ) -> float:
-    """Decodes the frames of `originals` from a packed video; returns their PSNR in dB."""
+    """The PSNR in dB of a packed video's frames, by those of `originals`."""
     numbers = sorted(originals)
     with PackedVideo(job.path, MemoryLocation(head, payload), job.max_pixels) as copy:
         return compute_psnr(copy.frames(numbers), np.stack([originals[k] for k in numbers]))

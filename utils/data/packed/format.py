@@ -4,6 +4,8 @@ A packet is an H.264 picture or a JPEG file. A reader fetches header and table f
 the packets it needs; the table has a checksum of each. All numbers are little-endian.
 """
 
+import hashlib
+import json
 import math
 import struct
 import zlib
@@ -52,6 +54,13 @@ class PacketTable(NamedTuple):
         for number, data in enumerate(packets, start):
             if zlib.crc32(data) != self.checksums[number]:
                 raise ValueError(f"packet {number} is damaged: its checksum differs")
+
+
+def add_checksum(values: dict) -> dict:
+    """The values of a JSON file of a pack, and their SHA-256 as `checksum`."""
+    rest = {name: value for name, value in values.items() if name != "checksum"}
+    text = json.dumps(rest, sort_keys=True).encode()
+    return {**rest, "checksum": hashlib.sha256(text).hexdigest()}
 
 
 def decode_table(data: bytes) -> PacketTable:

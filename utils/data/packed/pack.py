@@ -22,26 +22,14 @@ from tqdm import tqdm
 
 from utils.data.annotation_file import AnnotationFile, Record, compute_sha256, iterate_lines
 from utils.data.packed.encoder import EncodeOptions, pack_video
-from utils.data.packed.reader import (
-    BAD,
-    INDEX,
-    LIST,
-    LOCATION_DTYPE,
-    LOCATIONS_FILE,
-    NOWHERE,
-    add_checksum,
-)
-from utils.data.packed.shard_writer import (
-    UNFINISHED,
-    Spool,
-    choose_page_size,
-    read_note,
-    sync_file,
-)
+from utils.data.packed.format import add_checksum
+from utils.data.packed.reader import INDEX, LIST, LOCATION_DTYPE, LOCATIONS_FILE, NOWHERE
+from utils.data.packed.shard_writer import UNFINISHED, Spool, choose_page_size, read_note, sync_file
 from utils.files import lock_folder, report_write_errors, write_text
 from utils.process_pool import Crashed, Part, run_all
 from utils.video.integrity import Finding, make_job, table_row
 
+BAD = "bad.tsv"
 LIST_SETTINGS = ("root", "source", "num_classes", "image_tmpl", "flow")  # how lines are read
 MAX_SHARD_VIDEOS = 500  # about
 MIN_SHARD_VIDEOS = 8
@@ -49,25 +37,14 @@ SHARD_MULTIPLE = 48  # large lists have a multiple of 48 shards: many numbers of
 
 
 class PackPlan(NamedTuple):
-    """One list to pack.
-
-    Attributes:
-        file: the list.
-        folder: where its pack is written.
-        options: how its videos are encoded.
-        shards: their number; 0: by the number of videos.
-        texts: line number and text of each line.
-        lines: the record of each line; for a bad line, the reason.
-        known_bad: findings of an earlier scan, by path. These videos are not tried.
-    """
+    """One list to pack."""
 
     file: AnnotationFile
-    folder: Path
+    folder: Path  # of its pack
     options: EncodeOptions
-    shards: int
-    texts: list[tuple[int, str]]
-    lines: list[Union[Record, str]]
-    known_bad: dict[str, Finding]
+    shards: int  # their number; 0: by the number of videos
+    lines: list[tuple[int, str, Union[Record, str]]]  # of `iterate_lines`
+    known_bad: dict[str, Finding]  # of an earlier scan, by path; these videos are not tried
 
     def assign_shards(self) -> dict[str, list[int]]:
         """{name of a shard: its lines in random order}."""
@@ -86,7 +63,7 @@ class PackPlan(NamedTuple):
     def find_bad_lines(self) -> dict[int, Finding]:
         """The lines that are bad before any video is read."""
         result = {}
-        for k, record in enumerate(self.lines):
+        for k, (*_, record) in enumerate(self.lines):
             if isinstance(record, str):
                 result[k] = Finding("bad line", record)
             elif record.path in self.known_bad:
@@ -95,7 +72,7 @@ class PackPlan(NamedTuple):
 
     def record(self, line: int) -> Record:
         """The record of a line that is not bad."""
-        record = self.lines[line]
+        record = self.lines[line][2]
         assert isinstance(record, Record), record
         return record
 
@@ -110,9 +87,7 @@ def plan_packing(
     file: AnnotationFile, folder: Path, options: EncodeOptions, shards: int, known_bad: dict
 ) -> PackPlan:
     """Reads a list; the arguments are those of PackPlan."""
-    rows = list(iterate_lines(file))
-    texts, lines = [(number, text) for number, text, _ in rows], [record for *_, record in rows]
-    return PackPlan(file, folder, options, shards, texts, lines, known_bad)
+    return PackPlan(file, folder, options, shards, list(iterate_lines(file)), known_bad)
 
 
 def choose_shard_count(videos: int) -> int:
@@ -171,15 +146,11 @@ def start_packing(plan: PackPlan, part: Optional[Part]) -> list[IO]:
     Parts may lock it together. Raises ValueError if the folder is locked or was started with other
     settings.
     """
-    settings = {
-        **plan.options._asdict(),
-        "shards": plan.shards,
-        "list": compute_sha256(plan.file.path),
-    }
+    settings = {**plan.options._asdict(), "shards": plan.shards}
+    settings["list"] = compute_sha256(plan.file.path)
     settings.update({name: str(getattr(plan.file, name)) for name in LIST_SETTINGS})
-    settings["bad"] = hashlib.sha256(
-        repr(sorted(plan.known_bad)).encode("utf-8", "replace")
-    ).hexdigest()
+    bad = repr(sorted(plan.known_bad)).encode("utf-8", "replace")
+    settings["bad"] = hashlib.sha256(bad).hexdigest()
     plan.folder.mkdir(parents=True, exist_ok=True)
     locks = [lock_folder(plan.folder, shared=part is not None)]
     drafts = plan.folder / UNFINISHED
@@ -234,7 +205,7 @@ def pack_shards(
         for line in lines
     ]
     spools: dict[tuple, Spool] = {}
-    records = [[line for line in plan.lines if isinstance(line, Record)] for plan in plans]
+    records = [[r for *_, r in plan.lines if isinstance(r, Record)] for plan in plans]
     pages = [choose_page_size(map(original_bytes, own)) for own in records]
     results = run_all(pack_video, jobs, workers, executor)
     for ((which, name, line), *_), result in tqdm(results, "packing", len(jobs), disable=None):
@@ -291,16 +262,12 @@ def finish_packing(plan: PackPlan, names: list[str]) -> dict:
 def list_bad_rows(plan: PackPlan, bad: dict[int, Finding]) -> Iterator[str]:
     """The rows of bad.tsv, in the format of `scripts/data/check_videos.py`."""
     for line in sorted(bad):
-        number, text = plan.texts[line]
-        record = plan.lines[line]
+        number, text, record = plan.lines[line]
         yield table_row(number, bad[line], record.path if isinstance(record, Record) else text)
 
 
 def original_bytes(record: Record) -> int:
-    """Bytes of a video file; for a frame folder, the first frame times the number of frames.
-
-    Reading the size of every frame would take hours.
-    """
+    """Bytes of a video file; of a frame folder by its first frame: all would take hours."""
     if not os.path.isdir(record.path):
         return os.path.getsize(record.path) if os.path.isfile(record.path) else 0
     first = next(os.scandir(record.path), None)

@@ -12,7 +12,6 @@ they are read. Packs that were written before there were checksums still open, w
 
 import contextlib
 import functools
-import hashlib
 import json
 import logging
 import os
@@ -30,11 +29,11 @@ from utils.data.annotation_file import (
     iterate_lines,
     read_annotations,
 )
-from utils.data.packed.format import HEAD, KEY, NON_REFERENCE, decode_table
+from utils.data.packed.format import HEAD, KEY, NON_REFERENCE, add_checksum, decode_table
 from utils.video.decoders import open_video, read_jpeg
 from utils.video.reader import MAX_PIXELS, FrameSource, VideoError, check_size
 
-INDEX, LIST, LOCATIONS_FILE, BAD = "pack.json", "list.txt", "places.npy", "bad.tsv"
+INDEX, LIST, LOCATIONS_FILE = "pack.json", "list.txt", "places.npy"
 log = logging.getLogger("zoo")
 MAX_OPEN_SHARDS = 256  # files that a process keeps open
 LOCATION_DTYPE = np.dtype(
@@ -42,14 +41,8 @@ LOCATION_DTYPE = np.dtype(
     + [("frames", "<u4"), ("psnr", "<f4")]
 )
 NOWHERE = -1  # shard of a line that could not be packed
-OLD_KEYS = {
-    "codec",
-    "short_side",
-    "gop",
-    "quality",
-    "list",
-    "shards",
-}  # of an index without checksums
+# Of an index without checksums.
+OLD_KEYS = {"codec", "short_side", "gop", "quality", "list", "shards"}
 REPAIR = "copy it again, or run scripts/data/pack_videos.py"
 
 
@@ -100,8 +93,12 @@ class PackedVideo(FrameSource):
 
     def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
         try:
-            is_jpeg = self._table.codec == "jpeg"
-            yield from self._images(indices) if is_jpeg else self._video(indices)
+            if self._table.codec == "jpeg":
+                yield from self._images(indices)
+            else:
+                from utils.video.pyav_reader import decode_h264  # which needs PyAV
+
+                yield from decode_h264(self._needed(set(indices)), indices, self._max_pixels)
         except (OSError, ValueError) as error:
             raise error if isinstance(error, VideoError) else self._damaged(error) from None
 
@@ -115,11 +112,6 @@ class PackedVideo(FrameSource):
             if any(part is None for part in parts):
                 raise self._damaged(f"frame {k} is no JPEG file")
             yield parts[0] if files == 1 else np.stack(parts, axis=2)
-
-    def _video(self, indices: list[int]) -> Iterator[np.ndarray]:
-        from utils.video.pyav_reader import decode_h264  # which needs PyAV
-
-        return decode_h264(self._needed(set(indices)), indices, self._max_pixels)
 
     def _needed(self, frames: set[int]) -> Iterator[tuple[int, bytes]]:
         """(frame number, packet) of every group of pictures, up to its last requested frame."""
@@ -148,10 +140,7 @@ class PackedVideo(FrameSource):
 
 
 def open_record(record, data) -> FrameSource:
-    """Opens the video of a record: from its shard if it is packed, else the original file.
-
-    `data` has the settings `reader` and `max_pixels`.
-    """
+    """Opens a record's video, packed or not, by the settings `reader` and `max_pixels`."""
     if record.location is not None:
         return PackedVideo(record.path, record.location, data.max_pixels)
     return open_video(record.path, data.reader, data.max_pixels)
@@ -237,13 +226,6 @@ def is_index(index: object) -> bool:
         isinstance(name, str) and name == os.path.basename(name) and type(size) is int
         for name, size in index["shards"]
     )
-
-
-def add_checksum(values: dict) -> dict:
-    """The values, and their SHA-256 as `checksum`."""
-    rest = {name: value for name, value in values.items() if name != "checksum"}
-    text = json.dumps(rest, sort_keys=True).encode()
-    return {**rest, "checksum": hashlib.sha256(text).hexdigest()}
 
 
 def read_locations(folder: Path, index: dict, lines: int) -> np.ndarray:

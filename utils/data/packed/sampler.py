@@ -42,7 +42,7 @@ class PackedSampler(TrainSampler):
     @staticmethod
     def smallest(shards: Sequence[np.ndarray]) -> int:
         """Samples that an epoch takes of every shard: those of the smallest one."""
-        return min(len(shard) for shard in shards)
+        return min(map(len, shards))
 
     def draw(self, epoch: int) -> np.ndarray:
         """The samples of an epoch, for all ranks, one update after another."""

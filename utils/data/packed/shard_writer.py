@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Optional, Union
 from mindspore.mindrecord import FileWriter
 
 from utils.data.packed.encoder import EncodedVideo
-from utils.data.packed.reader import add_checksum
+from utils.data.packed.format import add_checksum
 from utils.files import write_text
 from utils.video.integrity import Finding
 
@@ -134,10 +134,8 @@ def choose_page_size(originals: Iterable[int]) -> int:
 
     It must be the same in all shards, so it is chosen by the sizes of the original files.
     """
-    size, needed = MIN_PAGE, min(8 * max(originals, default=0), MAX_PAGE)
-    while size < needed:
-        size *= 2
-    return size
+    needed = min(8 * max(originals, default=0), MAX_PAGE)
+    return max(MIN_PAGE, 2 ** (needed - 1).bit_length())
 
 
 def note_path(shard: Path) -> Path:

@@ -24,8 +24,6 @@ class ClassFolders(NamedTuple):
 
 def scan_class_folders(folder: Path) -> ClassFolders:
     """Raises ValueError if there are fewer than two classes, or a class has only one video."""
-    if not folder.is_dir():
-        raise ValueError(f"--videos: {folder} is no folder")
     classes, others = {}, [str(p.name) for p in folder.iterdir() if p.is_file()]
     for inner in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
         files = [p.relative_to(folder) for p in sorted(inner.rglob("*")) if p.is_file()]

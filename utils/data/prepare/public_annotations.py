@@ -39,7 +39,7 @@ def read_kinetics(folder: Path, split: int) -> Annotations:
     result: dict[str, dict[str, str]] = {"train": {}, "val": {}}
     files = [file for file in sorted(folder.glob("*.csv")) if read_header(file) >= KINETICS_COLUMNS]
     for file in files:
-        for number, row in iterate_csv(file, csv.DictReader(read_lines(file))):
+        for number, row in iterate_csv(file, csv.DictReader):
             if row["split"] == "test":  # some releases have no labels for it
                 continue
             with annotation_errors(file, number):
@@ -55,16 +55,18 @@ def read_kinetics(folder: Path, split: int) -> Annotations:
 def read_sthv2(folder: Path, split: int) -> Annotations:
     """labels.json, train.json, validation.json, with or without `something-something-v2-`."""
     files = [find_one(folder, f"*{name}.json") for name in ("labels", "train", "validation")]
-    label_texts, *parts = map(read_json, files)
     with annotation_errors(files[0]):
-        labels = {name: int(str(label)) for name, label in label_texts.items()}
-    result = []
-    for file, part in zip(files[1:], parts):
+        labels = {name: int(str(label)) for name, label in read_json(files[0]).items()}
+    result, brackets = [], str.maketrans("", "", "[]")
+    for file in files[1:]:
         with annotation_errors(file):
-            videos = [(row["id"], row["template"]) for row in part]
-            brackets = str.maketrans("", "", "[]")
-            result.append({str(name): labels[text.translate(brackets)] for name, text in videos})
+            rows = read_json(file)
+            result.append({str(r["id"]): labels[r["template"].translate(brackets)] for r in rows})
     return Annotations(order_names(labels, files[0]), result[0], result[1], files)
+
+
+def read_json(file: Path) -> Any:
+    return json.loads("\n".join(read_lines(file)))
 
 
 def read_sthv1(folder: Path, split: int) -> Annotations:
@@ -90,10 +92,7 @@ def read_moments(folder: Path, split: int) -> Annotations:
     def parse(row: list[str]) -> tuple[str, int]:
         return strip_extension(row[0]), labels[row[0].rpartition("/")[0]]
 
-    train, val = (
-        read_rows(file, iterate_csv(file, csv.reader(read_lines(file))), parse)
-        for file in files[1:]
-    )
+    train, val = (read_rows(file, iterate_csv(file, csv.reader), parse) for file in files[1:])
     return Annotations(order_names(labels, files[0]), train, val, files)
 
 
@@ -176,30 +175,24 @@ def match_videos(annotations: Annotations, root: Path, frames: bool) -> VideoLis
 
     Raises ValueError if `root` has none of them.
     """
-    if not root.is_dir():
-        raise ValueError(f"--videos: {root} is no folder")
     keys = {**annotations.train, **annotations.val}
     with_folder = any("/" in key for key in keys)
     files = find_frame_folders(root) if frames else find_videos(root, with_folder)
-    train, val = (
-        [f"{files[key][0]} {label}" for key, label in part.items() if key in files]
-        for part in (annotations.train, annotations.val)
-    )
+    train, val, missing = [], [], []
+    for name, part, lines in (("train", annotations.train, train), ("val", annotations.val, val)):
+        for key, label in part.items():
+            if key in files:
+                lines.append(f"{files[key][0]} {label}")
+            else:
+                missing.append(f"{name} {key} {label}")
     if not train and not val:
-        kind, example = "a folder" if frames else "a video", next(iter(keys), "nothing")
+        example = f"a {'folder' if frames else 'video'} {next(iter(keys), 'nothing')}"
         raise ValueError(
-            f"--videos: {root} has none of the {len(keys)} annotated videos; the first is "
-            f"{kind} {example}"
+            f"--videos: {root} has none of the {len(keys)} annotated videos; the first is {example}"
         )
     odd = next((line for line in (*train, *val) if "\n" in line), None)
     if odd:
         raise ValueError(f"--videos: {format_value(odd)} has a line break in its name; rename it")
-    missing = [
-        f"{name} {key} {label}"
-        for name, part in (("train", annotations.train), ("val", annotations.val))
-        for key, label in part.items()
-        if key not in files
-    ]
     others = sorted(path for key, paths in files.items() if key not in keys for path in paths)
     doubles = sorted(path for key in keys for path in files.get(key, ())[1:])
     return VideoLists(train, val, missing, others, doubles)
@@ -286,11 +279,6 @@ def find_one(folder: Path, pattern: str) -> Path:
     return result[0]
 
 
-def read_json(file: Path) -> Any:
-    with annotation_errors(file):
-        return json.loads("\n".join(read_lines(file)))
-
-
 def read_lines(file: Path) -> list[str]:
     return [line.strip() for line in read_text(file, f"--annotations: {file}").split("\n")]
 
@@ -304,15 +292,15 @@ def read_header(file: Path) -> set[str]:
         return set(next(csv.reader(read_lines(file)), []))
 
 
-def iterate_csv(file: Path, reader: Any) -> Iterator[tuple[int, Any]]:
-    """(line number, row) of a reader of the module csv."""
+def iterate_csv(file: Path, reader_class: Callable) -> Iterator[tuple[int, Any]]:
+    """(line number, row) by `csv.reader` or `csv.DictReader`."""
+    reader = reader_class(read_lines(file))
     try:
         for row in reader:
             yield reader.line_num, row
     except csv.Error as error:
-        raise ValueError(
-            f"--annotations: {file}, line {reader.line_num} is not csv: {error}"
-        ) from None
+        position = f"{file}, line {reader.line_num}"
+        raise ValueError(f"--annotations: {position} is not csv: {error}") from None
 
 
 @contextmanager

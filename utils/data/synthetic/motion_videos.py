@@ -24,6 +24,7 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
+from utils.data.packed.encoder import DETERMINISTIC, to_yuv420p
 from utils.files import write_text
 from utils.process_pool import start_process_pool
 
@@ -45,7 +46,6 @@ SIDES = (64, 128)  # pixels of the short side
 ASPECTS = (1.0, 1.2, 1 / 1.2)  # mild, so that a central square crop seldom loses the shape
 RATES = (12, 15, 24, 25, 30)
 SECONDS = (1.0, 3.0)
-DETERMINISTIC = "rc-lookahead=0:mbtree=0:cpu-independent=1:lookahead-threads=1"  # of x264
 RECIPE = "recipe.json"  # edition and seed; in a complete set, also the counts
 EDITION = 1  # increased whenever the same seed gives other pixels
 
@@ -56,10 +56,8 @@ def draw_clip(
     """Draws one clip: uint8 RGB (frames, height, width, 3).
 
     Every motion draws the same numbers from rng. So generators with equal state give eight clips
-    that differ in motion only and, if frames is odd, have the same middle frame.
-
-    Raises:
-        ValueError: motion is not one of MOTIONS.
+    that differ in motion only and, if frames is odd, have the same middle frame. Raises ValueError
+    if motion is not one of MOTIONS.
     """
     if motion not in MOTIONS:
         raise ValueError(f"motion {motion!r} is none of {', '.join(MOTIONS)}")
@@ -138,13 +136,9 @@ def write_video(
 ) -> None:
     """Encodes uint8 RGB frames (height, width, 3) into an mp4 file that appears when complete.
 
-    Args:
-        rate: frames per second.
-        gop: largest distance of key frames.
-        options: more encoder options, besides two B-frames, crf 16, preset veryfast, one thread.
-
-    Raises:
-        ValueError: there is no frame, or a side is odd, which yuv420p cannot hold.
+    `rate` is in frames per second, `gop` the largest distance of key frames. `options` of the
+    encoder come besides two B-frames, crf 16, preset veryfast, one thread. Raises ValueError if
+    there is no frame, or a side is odd, which yuv420p cannot hold.
     """
     path, frames = Path(path), iter(frames)
     first = next(frames, None)
@@ -163,10 +157,7 @@ def write_video(
                 defaults["x264-params"] = DETERMINISTIC
             stream.codec_context.options = {**defaults, **(options or {})}
             for frame in chain((first,), frames):
-                # FFmpeg's scaler reads past the right edge of narrow frames, so that the same
-                # pixels gave different files.
-                planes = cv2.cvtColor(frame, cv2.COLOR_RGB2YUV_I420)
-                container.mux(stream.encode(av.VideoFrame.from_ndarray(planes, format="yuv420p")))
+                container.mux(stream.encode(to_yuv420p(frame)))
             container.mux(stream.encode())
         part.replace(path)
     finally:
@@ -214,15 +205,10 @@ def draw_dataset(
     of the same seed. Videos are made in spawned processes, one per core: a script that calls this
     needs `if __name__ == "__main__"`.
 
-    Args:
-        classes: the motions of every class, in the order of the labels; others are in no list.
-        lists: file names of the train and the test list.
-
-    Returns:
-        The lines of each list, and "drawn", the number of videos that this call has made.
-
-    Raises:
-        ValueError: a count below 1, a negative seed, or a root with other videos.
+    `classes` holds the motions of every class, in the order of the labels; others are in no list.
+    `lists` holds the file names of the train and the test list. Returns the number of lines of each
+    list, and "drawn", the number of videos that this call has made. Raises ValueError for a count
+    below 1, a negative seed, or a root with other videos.
     """
     root, counts = Path(root), {"train": train_per_motion, "test": test_per_motion}
     if min(counts.values()) < 1 or seed < 0:
@@ -256,20 +242,11 @@ def draw_dataset(
 def draw_sets(
     root: Union[str, Path], train_per_motion: int = 20, test_per_motion: int = 8, seed: int = 0
 ) -> dict[str, dict[str, int]]:
-    """Writes root/<name> for each of SETS, with train.csv, val.csv, test.csv and labels.txt.
-
-    No two sets share a video. Returns {name: result of `draw_dataset`}.
-    """
+    """Writes root/<name> for each of SETS, without a common video; {name: counts of its lists}."""
+    counts = train_per_motion, test_per_motion
     return {
-        name: draw_dataset(
-            Path(root) / name,
-            train_per_motion,
-            test_per_motion,
-            len(SETS) * seed + number,
-            classes,
-            CSV_LISTS,
-        )
-        for number, (name, classes) in enumerate(SETS.items())
+        name: draw_dataset(Path(root) / name, *counts, len(SETS) * seed + k, classes, CSV_LISTS)
+        for k, (name, classes) in enumerate(SETS.items())
     }
 
 

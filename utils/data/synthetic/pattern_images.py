@@ -15,18 +15,8 @@ from tqdm import tqdm
 
 from utils.process_pool import start_process_pool
 
-PATTERNS = (
-    "disc",
-    "square",
-    "triangle",
-    "cross",
-    "ring",
-    "horizontal",
-    "vertical",
-    "diagonal",
-    "checker",
-    "dots",
-)
+WAVES = ("horizontal", "vertical", "diagonal")
+PATTERNS = ("disc", "square", "triangle", "cross", "ring", *WAVES, "checker", "dots")
 FILES = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
 PER_FILE = 10_000  # images; readers of CIFAR-10 require it
 SIZE = 32
@@ -56,13 +46,12 @@ def draw_mask(pattern: str, rng: np.random.RandomState) -> np.ndarray:
     x, y, r = (int(v) for v in rng.randint((12, 12, 7), (20, 20, 11)))
     period, phase = rng.uniform(6, 10), rng.uniform(0, 2 * np.pi)
     rows, columns = np.mgrid[:SIZE, :SIZE]
-    waves = {"horizontal": rows, "vertical": columns, "diagonal": (rows + columns) / 1.4}
+    waves = dict(zip(WAVES, (rows, columns, (rows + columns) / 1.4)))
     if pattern in waves:
         return np.where(np.sin(2 * np.pi * waves[pattern] / period + phase) > 0, 255, 0)
     if pattern == "checker":
-        return np.where(
-            np.sin(rows * 6.3 / period) * np.sin(columns * 6.3 / period + 1) > 0, 255, 0
-        )
+        squares = np.sin(rows * 6.3 / period) * np.sin(columns * 6.3 / period + 1)
+        return np.where(squares > 0, 255, 0)
     if pattern == "dots":
         for cx in range(x % 8, SIZE, 8):
             for cy in range(y % 8, SIZE, 8):
@@ -80,21 +69,8 @@ def draw_mask(pattern: str, rng: np.random.RandomState) -> np.ndarray:
     return mask
 
 
-def draw_records(count: int, rng: np.random.RandomState) -> bytes:
-    """`count` records of 3073 bytes: the label, then the red, green and blue plane."""
-    records = []
-    for i in range(count):
-        label = i % len(PATTERNS)
-        image = draw_image(PATTERNS[label], rng)
-        records.append(bytes([label]) + image.transpose(2, 0, 1).tobytes())
-    return b"".join(records)
-
-
 def draw_cifar10(root: Path, seed: int, distinct: int = PER_FILE) -> dict[str, int]:
-    """Writes six files of 10,000 images, as readers of CIFAR-10 expect; returns the counts.
-
-    With `distinct` below 10,000, each file repeats that number of images, for tests.
-    """
+    """Writes FILES, each of which repeats `distinct` images, for tests; returns the counts."""
     root.mkdir(parents=True, exist_ok=True)
     (root / "batches.meta.txt").write_text("\n".join(PATTERNS) + "\n")
     count = len(FILES)
@@ -106,5 +82,10 @@ def draw_cifar10(root: Path, seed: int, distinct: int = PER_FILE) -> dict[str, i
 
 
 def draw_file(path: Path, seed: list[int], distinct: int) -> None:
-    data = draw_records(distinct, np.random.RandomState(seed))
-    path.write_bytes(data * (PER_FILE // distinct))
+    """Writes records of 3073 bytes: the label, then the red, green and blue plane."""
+    records, rng = [], np.random.RandomState(seed)
+    for i in range(distinct):
+        label = i % len(PATTERNS)
+        image = draw_image(PATTERNS[label], rng)
+        records.append(bytes([label]) + image.transpose(2, 0, 1).tobytes())
+    path.write_bytes(b"".join(records) * (PER_FILE // distinct))

@@ -292,11 +292,11 @@ def test_a_video_error_survives_pickling():
 
 
 def test_auto_uses_the_first_installed_reader(files, monkeypatch):
-    assert open_video(files["gop12.mp4"]).reader == "pyav"
-    monkeypatch.setattr(decoders, "_pyav", lambda: None)
-    assert open_video(files["gop12.mp4"]).reader == "decord"
-    monkeypatch.setattr(decoders, "_decord", lambda: None)
-    assert open_video(files["gop12.mp4"]).reader == "opencv"
+    missing, load = set(), decoders._load
+    monkeypatch.setattr(decoders, "_load", lambda name: None if name in missing else load(name))
+    for reader in ("pyav", "decord", "opencv"):
+        assert open_video(files["gop12.mp4"]).reader == reader
+        missing.add(reader)
     with pytest.raises(ValueError, match=r"data\.reader .*not installed"):
         open_video(files["gop12.mp4"], "decord")
 
