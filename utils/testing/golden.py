@@ -106,9 +106,12 @@ def read_expected_scores(case: dict) -> np.ndarray:
 
 def load_weights(net: nn.Cell, state: dict, network: Any) -> None:
     """Loads a PyTorch state dict into `net`, through the converter of `network`, its record."""
-    arrays = convert(state, get_shapes(net), network).arrays
+    set_weights(net, convert(state, get_shapes(net), network).arrays)
+
+
+def set_weights(net: nn.Cell, values: dict[str, np.ndarray]) -> None:
     for name, parameter in weights_of(net).items():
-        parameter.set_data(Tensor(arrays[name], parameter.dtype))
+        parameter.set_data(Tensor(values[name], parameter.dtype))
 
 
 def build_train_step(
