@@ -9,8 +9,9 @@ import numpy as np
 
 
 def steps(count: int, milestones: Sequence[int]) -> np.ndarray:
-    """0.1 to the power of the milestones reached, for i = 0 .. count - 1."""
-    return np.power(0.1, np.searchsorted(np.sort(milestones), np.arange(count), "right"))
+    """0.1 to the power of the milestones, rounded down, that are reached, for i = 0 .. count - 1."""
+    ascending = np.sort(np.asarray(milestones, int))
+    return np.power(0.1, np.searchsorted(ascending, np.arange(count), "right"))
 
 
 def cosine(count: int) -> np.ndarray:
