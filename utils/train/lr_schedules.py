@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def steps(count: int, milestones: Sequence[int]) -> np.ndarray:
-    """0.1 to the power of the milestones, rounded down, that are reached, for i = 0 .. count - 1."""
-    ascending = np.sort(np.asarray(milestones, int))
-    return np.power(0.1, np.searchsorted(ascending, np.arange(count), "right"))
+def steps(count: int, milestones: Sequence[int], factor: float = 0.1) -> np.ndarray:
+    """`factor` to the power of the milestones reached, for i = 0 .. count - 1."""
+    reached = (np.arange(count)[:, None] >= np.asarray(milestones, int)[None, :]).sum(axis=1)
+    return np.power(float(factor), reached)
 
 
 def cosine(count: int) -> np.ndarray:
