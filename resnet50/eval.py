@@ -29,9 +29,7 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     head = build_heads(cfg)[0]
     samples = describe_samples(cfg.data, "test", count, head) if report else Samples()
     pages = Report(report, images.mine, samples, rt, softmax=True)
-    return commands.evaluate_samples(
-        NETWORK, cfg, rt, images, images, checkpoint_path, pages, views="1x1"
-    )
+    return commands.evaluate_samples(NETWORK, cfg, images, images, checkpoint_path, pages)
 
 
 if __name__ == "__main__":

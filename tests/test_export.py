@@ -76,11 +76,11 @@ def build_toy(network: str, arguments: dict, level: str, **changes: str) -> nn.C
 def export_toy(toy: tuple, target, kind: str, **options) -> dict:
     network, arguments, clip = toy
     export_options = export.check_options(2, format=kind, target=Path(target), **options)
-    load, info = partial(build_toy, network, arguments), {"network": network}
     record = find_network(network)
     cfg = load_config(record.config, ROOT / network / "configs" / f"{network}_smoke.yaml")
     changes = record.export.describe_export(cfg).onnx_arguments
-    return export.export(load, clip, "scores", export_options, info, **changes)
+    spec = export.ExportSpec(clip, "scores", onnx_arguments=changes)
+    return export.export(partial(build_toy, network, arguments), spec, export_options, network)
 
 
 def list_operators(path) -> set:
@@ -321,7 +321,7 @@ def test_an_unwritable_target_is_reported_before_the_network_is_built(tmp_path):
     (tmp_path / "file").touch()
     export_options = export.check_options(2, format="mindir", target=tmp_path / "file/x")
     with pytest.raises(ValueError, match="--target: cannot write .*a file is in the way"):
-        export.export(None, (), "scores", export_options, {})
+        export.export(None, export.ExportSpec((), "scores"), export_options, "")
     (tmp_path / "net.mindir").mkdir()
     with pytest.raises(ValueError, match="net.mindir is a folder"):
         export.check_options(2, format="mindir", target=tmp_path / "net")
@@ -340,8 +340,9 @@ def test_an_exported_file_with_other_scores_is_not_written(tmp_path):
 
     options = {"format": "mindir", "target": tmp_path / "net", "precision": "fp16"}
     export_options = export.check_options(2, **options)
+    spec = export.ExportSpec(TOYS["resnet50"][2], "scores")
     with pytest.raises(RuntimeError, match="is not written: it would differ"):
-        export.export(load, TOYS["resnet50"][2], "scores", export_options, {})
+        export.export(load, spec, export_options, "resnet50")
     assert not list(tmp_path.iterdir())
 
 
@@ -351,7 +352,7 @@ def test_an_operator_without_a_translation_is_named(tmp_path):
     options = {"format": "onnx", "target": tmp_path / "net", "input": "float32"}
     export_options = export.check_options(2, **options)
     with pytest.raises(ValueError, match="the operator Tanh has no translation to ONNX"):
-        export.export(lambda level: net, (3,), "scores", export_options, {})
+        export.export(lambda level: net, export.ExportSpec((3,), "scores"), export_options, "")
     assert not list(tmp_path.iterdir())
 
 

@@ -33,6 +33,7 @@ from utils.evaluate.predict import (
     run_windows,
     softmax,
     split_into_windows,
+    write_predictions,
 )
 from utils.evaluate.scores import video_scores
 from utils.export import inference
@@ -267,7 +268,8 @@ def test_videos_with_unusual_names_get_separate_files(tmp_path, capsys):
     head.preview_frames = lambda views: views.transpose(1, 0, 2, 3, 4)
     head.clips = 1
     predictor = Predictor(None, [head], open_video, tmp_path / "out", 2, window=2.0)
-    result = predictor.run([str(video) for video in videos])
+    paths = [str(video) for video in videos]
+    result = write_predictions(paths, predictor.folder, predictor.run_jobs)
     assert result["failed"] == 0
     for record, video in zip(result["predictions"], videos):
         assert record["video"] == str(video)

@@ -1,8 +1,7 @@
 """The steps that eval.py and export.py of several networks share."""
 
+from functools import partial
 from typing import Any
-
-from mindspore import nn
 
 from utils import log, runtime
 from utils.data.video_dataset import EvalVideos
@@ -31,36 +30,23 @@ def evaluate_videos(
     annotations = network.dataset.list_annotation_files(cfg)[1]
     head = network.predict.build_heads(cfg)[0]
     pages = report_videos(report, videos, annotations, head, rt)
-    views = f"{cfg.eval.clips}x{cfg.eval.crops}"
-    return evaluate_samples(
-        network, cfg, rt, videos, videos.dataset(), checkpoint_path, pages, views
-    )
+    return evaluate_samples(network, cfg, videos, videos.dataset(), checkpoint_path, pages)
 
 
 def evaluate_samples(
-    network: Network,
-    cfg: Any,
-    rt: Runtime,
-    source: Any,
-    data: Any,
-    checkpoint_path: str,
-    pages: Report,
-    views: str,
+    network: Network, cfg: Any, source: Any, data: Any, checkpoint_path: str, pages: Report
 ) -> int:
     """Evaluates a checkpoint on the batches `data` of `source`; returns the exit status.
 
     Prints and writes the metrics. The status is 1 if samples were unreadable, unless
     eval.allow_unreadable.
     """
+    rt, head = pages.rt, network.predict.build_heads(cfg)[0]
     net = inference.load_network(network, cfg, checkpoint_path)
     metrics = evaluate(net, data, cfg.model.num_classes, rt, pages.add)
     unreadable = sum_count(source.unreadable.count, rt)
-    result = {
-        **metrics,
-        "unreadable": unreadable,
-        "views": views,
-        "checkpoint": str(checkpoint_path),
-    }
+    result = {**metrics, "unreadable": unreadable, "views": f"{head.clips}x{head.crops}"}
+    result["checkpoint"] = str(checkpoint_path)
     write_result_file(checkpoint_path, result, rt)
     print_result(result, rt)
     pages.write(result)
@@ -72,14 +58,7 @@ def export_network(
 ) -> None:
     """Exports a checkpoint and prints the result; `options` are those of `check_options`."""
     rt = start(cfg)
-    checked, spec = (
-        export.check_options(cfg.eval.batch, **options),
-        network.export.describe_export(cfg),
-    )
-
-    def load(level: str, **changes: Any) -> nn.Cell:
-        return spec.wrap(inference.load_checkpoint(network, cfg, checkpoint_path, level, **changes))
-
-    info = {"network": network.name, **spec.info}
-    result = export.export(load, spec.clip, spec.output, checked, info, **spec.onnx_arguments)
-    print_result(result, rt)
+    checked = export.check_options(cfg.eval.batch, **options)
+    load = partial(inference.load_checkpoint, network, cfg, checkpoint_path)
+    spec = network.export.describe_export(cfg)
+    print_result(export.export(load, spec, checked, network.name), rt)

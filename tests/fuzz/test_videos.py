@@ -13,7 +13,7 @@ from mindspore import Tensor
 
 from tests.fuzz.files import encode_intact_jpeg, mutate_media, write_mutated_videos
 from utils.config import ROOT
-from utils.evaluate.predict import Head, Predictor
+from utils.evaluate.predict import Head, Predictor, write_predictions
 from utils.video.decoders import FrameFolder, open_video, resize
 from utils.video.integrity import KINDS
 from utils.video.reader import VideoError
@@ -107,7 +107,8 @@ def test_damaged_videos_do_not_stop_a_prediction(tmp_path, seed, count):
     write_mutated_videos(videos, range(seed, seed + count))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     predictor = Predictor(compute_mean_colours, [ThreeColours()], open_video, out, 3)
-    result = predictor.run([str(path) for path in sorted(videos.iterdir())])
+    paths = [str(path) for path in sorted(videos.iterdir())]
+    result = write_predictions(paths, out, predictor.run_jobs)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
     assert grown < MEMORY
     records = result["predictions"]

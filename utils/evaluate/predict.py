@@ -249,10 +249,6 @@ class Predictor:
         self.net, self.heads, self.open = net, heads, open_source
         self.folder, self.top, self.window, self.step = folder, top, window, step
 
-    def run(self, videos: list[str]) -> dict:
-        """`write_predictions` by this process."""
-        return write_predictions(videos, self.folder, self.run_jobs)
-
     def run_jobs(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, dict]]:
         """The record of each job; that of a broken video has an `error`."""
         for job in jobs:

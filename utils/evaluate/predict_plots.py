@@ -127,10 +127,7 @@ def draw_timeline(
         best = np.argsort(-fractions.max(axis=0), kind="stable")[:TIMELINE_CLASSES]
         for number, label in enumerate(best):
             values = 100 * fractions[:, label]
-            style = {
-                "color": f"C{number}",
-                "zorder": 10 - number,
-            }  # the best class in front
+            style = {"color": f"C{number}", "zorder": 10 - number}  # the best class in front
             axes.plot(spans.mean(axis=1), values, ".-", linewidth=0.8, **style)
             name = format_class(names[label] if len(names) else "", label)
             axes.hlines(values, *spans.T, linewidth=2.5, label=name, **style)

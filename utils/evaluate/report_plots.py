@@ -40,17 +40,15 @@ def draw_confusion(path: Path, counts: np.ndarray, names: Sequence[str]) -> None
         axes.grid(which="minor", color="white", linewidth=0.8)
         axes.tick_params(which="minor", length=0)
     if classes <= FEW_CLASSES:
-        axes.set_xticks(range(classes))
-        axes.set_xticklabels(shorten_names(names), rotation=90, fontsize=8, parse_math=False)
-        axes.set_yticks(range(classes))
-        axes.set_yticklabels(shorten_names(names), fontsize=8, parse_math=False)
+        style = {"fontsize": 8, "parse_math": False}
+        axes.set_xticks(range(classes), shorten_names(names), rotation=90, **style)
+        axes.set_yticks(range(classes), shorten_names(names), **style)
     if classes <= COUNT_CLASSES:
         for (row, column), count in np.ndenumerate(counts):
             color = "white" if fractions[row, column] > 0.2 else "black"
             if count:
                 axes.text(column, row, count, ha="center", va="center", color=color, fontsize=8)
-    axes.set_xlabel("predicted")
-    axes.set_ylabel("true")
+    axes.set(xlabel="predicted", ylabel="true")
     accuracy = np.trace(counts) / max(counts.sum(), 1)
     axes.set_title(f"{counts.sum()} videos, {accuracy:.1%} on the diagonal", fontsize=10)
     save(figure, path, "--report")
@@ -73,11 +71,9 @@ def draw_class_accuracy(path: Path, classes: Sequence[tuple[str, float]]) -> Non
     axes.barh(range(len(named)), fractions, color=BLUE)
     for row, fraction in enumerate(fractions):
         axes.text(fraction + 0.8, row, f"{fraction:.1f}", va="center", fontsize=7)
-    axes.set_yticks(range(len(named)))
-    axes.set_yticklabels(shorten_names([name for name, _ in named]), fontsize=8, parse_math=False)
-    axes.set_ylim(len(named) - 0.4, -0.6)
-    axes.set_xlim(0, 106)
-    axes.set_xlabel("top-1, %")
+    names = shorten_names([name for name, _ in named])
+    axes.set_yticks(range(len(named)), names, fontsize=8, parse_math=False)
+    axes.set(xlim=(0, 106), ylim=(len(named) - 0.4, -0.6), xlabel="top-1, %")
     axes.set_title(title, fontsize=10, loc="left")
     save(figure, path, "--report")
 
@@ -87,10 +83,8 @@ def draw_curve(axes: Axes, fractions: np.ndarray) -> None:
     edges = np.arange(len(fractions) + 1)
     axes.fill_between(edges, [*fractions, fractions[-1]], step="post", color=BLUE)
     axes.axhline(fractions.mean(), color=ORANGE, linewidth=1)
-    axes.set_xlim(0, len(fractions))
-    axes.set_ylim(0, 102)
-    axes.set_xlabel("classes, the worst first")
-    axes.set_ylabel("top-1, %")
+    axes.set(xlim=(0, len(fractions)), ylim=(0, 102))
+    axes.set(xlabel="classes, the worst first", ylabel="top-1, %")
     title = f"top-1 of {len(fractions)} classes; the line is their mean, {fractions.mean():.1f}"
     axes.set_title(title, fontsize=10, loc="left")
 
@@ -113,17 +107,15 @@ def draw_calibration(path: Path, table: np.ndarray, error: Optional[float]) -> N
         position = ((row["from"] + row["to"]) / 2, top)
         axes.text(*position, row["videos"], ha="center", va="bottom", fontsize=6.5, bbox=box)
     axes.plot((0, 1), (0, 1), "--", color="black", linewidth=1)
-    axes.set_ylim(0, 1.05)
-    axes.set_ylabel("accuracy")
+    axes.set(ylim=(0, 1.05), ylabel="accuracy")
     text = "–" if error is None else f"{error:.3f}"
     axes.set_title(f"expected calibration error {text}", fontsize=10)
     parts = ((BLUE, "correct"), (ORANGE, "overconfident"), (GREEN, "underconfident"))
     handles = [Patch(color=color, label=label) for color, label in parts]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8)
     histogram.bar(table["from"], table["videos"], color=PALE, **bars)
-    histogram.set_ylabel("videos")
+    histogram.set(xlim=(0, 1), ylabel="videos")
     histogram.set_xlabel("confidence: probability of the predicted class")
-    histogram.set_xlim(0, 1)
     save(figure, path, "--report")
 
 

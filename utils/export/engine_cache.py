@@ -10,6 +10,7 @@ import functools
 import hashlib
 import os
 import shutil
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Callable
@@ -92,15 +93,9 @@ class CachedNetwork:
     def export(self, file: Path, shape: tuple[int, ...]) -> None:
         from utils.export.export import ExportOptions, export
 
-        spec = self.network.export.describe_export(self.cfg)
-        export(
-            lambda level, **changes: spec.wrap(self.load(level, **changes)),
-            shape[1:],
-            spec.output,
-            ExportOptions("onnx", file, shape[0], "uint8", "fp32"),
-            {"network": self.network.name},
-            **spec.onnx_arguments,
-        )
+        spec = replace(self.network.export.describe_export(self.cfg), clip=shape[1:])
+        options = ExportOptions("onnx", file, shape[0], "uint8", "fp32")
+        export(self.load, spec, options, self.network.name)
 
     def run_by_mindspore(self, clips: np.ndarray) -> Any:
         from mindspore import Tensor

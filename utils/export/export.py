@@ -92,36 +92,30 @@ def check_options(
 
 
 def export(
-    load: Callable[..., nn.Cell],
-    clip: tuple[int, ...],
-    output_name: str,
-    options: ExportOptions,
-    info: dict[str, str],
-    **onnx_changes: Any,
+    load: Callable[..., nn.Cell], spec: ExportSpec, options: ExportOptions, network: str
 ) -> dict:
-    """Writes a network for clips of shape `clip`; returns the values of stdout's last line.
+    """Writes the network called `network`; returns the values of stdout's last line.
 
-    `load(level, **changes)` builds it at an amp level, with changed arguments; `onnx_changes` are
-    those that give it the form for ONNX. `info` is written into the file. Raises
-    ValueError if the file cannot be written, and RuntimeError if the scores of the reloaded file
-    differ from those of the float32 network.
+    `load(level, **changes)` builds it at an amp level, with changed arguments. Raises ValueError if
+    the file cannot be written, and RuntimeError if the scores of the reloaded file differ from
+    those of the float32 network.
     """
     kind, target, batch, dtype, precision = options
     with make_scratch_folder(target) as folder:
-        net = load(LEVEL["fp32"]).set_train(False)
+        net = spec.wrap(load(LEVEL["fp32"])).set_train(False)
         batches = (batch,) if batch else (2, 1)
-        clips = [make_random_clips((size, *clip), dtype) for size in batches]
+        clips = [make_random_clips((size, *spec.clip), dtype) for size in batches]
         with eager_mode():
             expected = net(Tensor(clips[0])).asnumpy()
-        changes = onnx_changes if kind == "onnx" else {}
+        changes = spec.onnx_arguments if kind == "onnx" else {}
         if changes or precision != "fp32":
-            net = load(LEVEL[precision], **changes).set_train(False)
+            net = spec.wrap(load(LEVEL[precision], **changes)).set_train(False)
         if precision == "fp16":
             amp.store_half(net)
         file = folder / target.name
         write, load_runner = FORMATS[kind]
-        info = {**info, "classes": str(expected.shape[-1])}
-        write(net, clip, options, (INPUT, output_name), info, file)
+        info = {"network": network, **spec.info, "classes": str(expected.shape[-1])}
+        write(net, spec, options, info, file)
         append_checksum(file)
         os.chmod(file, 0o644)
         run = load_runner(file)
@@ -130,7 +124,7 @@ def export(
         if not relative <= TOLERANCE[precision]:
             raise RuntimeError(
                 f"{target} is not written: it would differ from the network by "
-                f"{relative:.1e} of the spread of its {output_name}"
+                f"{relative:.1e} of the spread of its {spec.output}"
             )
         os.replace(file, target)
     output_shape = [batch or None, *expected.shape[1:]]
@@ -140,8 +134,8 @@ def export(
         "bytes": target.stat().st_size,
         "precision": precision,
         **({"opset": onnx_graph.OPSET} if kind == "onnx" else {}),
-        "input": {"name": INPUT, "dtype": dtype, "shape": [batch or None, *clip]},
-        "outputs": [{"name": output_name, "dtype": "float32", "shape": output_shape}],
+        "input": {"name": INPUT, "dtype": dtype, "shape": [batch or None, *spec.clip]},
+        "outputs": [{"name": spec.output, "dtype": "float32", "shape": output_shape}],
         "max_abs_difference": difference,
         "relative_difference": relative,
     }
@@ -190,24 +184,24 @@ def save_mindir(net: nn.Cell, clips: Tensor, file: Path, info: dict[str, str]) -
 
 
 def write_mindir(
-    net: nn.Cell, clip: tuple, options: ExportOptions, names: tuple, info: dict, file: Path
+    net: nn.Cell, spec: ExportSpec, options: ExportOptions, info: dict, file: Path
 ) -> None:
-    clips = Tensor(shape=[options.batch or None, *clip], dtype=getattr(ms, options.dtype))
+    clips = Tensor(shape=[options.batch or None, *spec.clip], dtype=getattr(ms, options.dtype))
     save_mindir(net, clips, file, info)
 
 
 def write_onnx(
-    net: nn.Cell, clip: tuple, options: ExportOptions, names: tuple, info: dict, file: Path
+    net: nn.Cell, spec: ExportSpec, options: ExportOptions, info: dict, file: Path
 ) -> None:
     import onnx
 
     graphs = []
     for size in (options.batch,) if options.batch else TRACED_BATCHES:
         path = file.with_name(f"{size}.mindir")
-        save_mindir(net, Tensor(np.zeros((size, *clip), options.dtype)), path, {})
+        save_mindir(net, Tensor(np.zeros((size, *spec.clip), options.dtype)), path, {})
         graphs.append(mindir.read_graph(path))
     graph = graphs[0] if options.batch else mindir.with_dynamic_batch(*graphs)
-    model = onnx_graph.translate(graph, names, info)
+    model = onnx_graph.translate(graph, (INPUT, spec.output), info)
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, str(file))
 

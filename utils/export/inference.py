@@ -24,7 +24,11 @@ def load_network(network: Any, cfg: Any, path: str, start: Callable[[], Any] = l
     if suffix == ".mindir":
         if cfg.run.engine in ENGINES:
             raise ValueError(f"run.engine: {engine} cannot run {path}; export it to ONNX")
-        return load_mindir(network, cfg, path, start)
+        start()
+        from utils.export import mindir
+
+        net = network.model.build_network(**cfg.model_arguments())
+        return mindir.load_network(net, cfg, Path(path))
 
     def load(level: str, **changes: Any) -> "nn.Cell":
         start()
@@ -35,15 +39,6 @@ def load_network(network: Any, cfg: Any, path: str, start: Callable[[], Any] = l
     if cfg.run.engine == "auto" and cfg.run.device == "CPU":
         log.info("run.engine auto: MindSpore computes the network; openvino is not installed")
     return load(cfg.run.amp)
-
-
-def load_mindir(network: Any, cfg: Any, path: str, start: Callable[[], Any]) -> Any:
-    start()
-    from utils.export import mindir
-
-    return mindir.load_network(
-        network.model.build_network(**cfg.model_arguments()), cfg, Path(path)
-    )
 
 
 def load_checkpoint(network: Any, cfg: Any, path: str, level: str, **changes: Any) -> "nn.Cell":

@@ -328,9 +328,11 @@ def add_relu6(build, node, x):
     return build.add("Clip", x, build.add_constant(0, dtype), build.add_constant(6, dtype))
 
 
+ELEMENTWISE = {"Add": "Add", "Divs": "Div", "Erf": "Erf", "Maximum": "Max", "Mul": "Mul"}
+ELEMENTWISE |= {"Muls": "Mul", "ReLU": "Relu", "Sigmoid": "Sigmoid", "Sub": "Sub"}
 # A translator gets the builder, the MINDIR's node and its arguments, and returns the result.
 TRANSLATORS: dict[str, Callable] = {
-    "Add": elementwise("Add"),
+    **{kind: elementwise(translation) for kind, translation in ELEMENTWISE.items()},
     "BatchMatMul": add_batch_matmul,
     "BiasAdd": add_bias,
     # -1 keeps an axis, which ONNX writes as 1.
@@ -342,8 +344,6 @@ TRANSLATORS: dict[str, Callable] = {
     "Conv2D": add_convolution,
     "Conv3D": add_convolution,
     "Depend": lambda build, node, x, *_: x,
-    "Divs": elementwise("Div"),
-    "Erf": elementwise("Erf"),
     "ExpandDims": lambda build, node, x, axis: build.add(
         "Unsqueeze", x, build.add_constant([axis])
     ),
@@ -358,10 +358,6 @@ TRANSLATORS: dict[str, Callable] = {
     ),
     "MaxPool": add_max_pool,
     "MaxPool3DWithArgmax": add_max_pool_3d,
-    "Maximum": elementwise("Max"),
-    "Mul": elementwise("Mul"),
-    "Muls": elementwise("Mul"),
-    "ReLU": elementwise("Relu"),
     "ReLU6": add_relu6,
     "ReduceMean": reduction("ReduceMean"),
     "ReduceSum": reduction("ReduceSum"),
@@ -370,14 +366,12 @@ TRANSLATORS: dict[str, Callable] = {
         "Reshape", x, build.add_constant(node.output.shape)
     ),
     "SiLU": lambda build, node, x: build.add("Mul", x, build.add("Sigmoid", x)),
-    "Sigmoid": elementwise("Sigmoid"),
     "Slice": add_slice_by_size,
     "Softmax": lambda build, node, x, axes: build.add(
         "Softmax", x, axis=axes[0] if isinstance(axes, tuple) else axes
     ),
     "Squeeze": add_squeeze,
     "StridedSlice": add_strided_slice,
-    "Sub": elementwise("Sub"),
     "Transpose": lambda build, node, x, order: build.add("Transpose", x, perm=order),
     "TupleGetItem": lambda build, node, values, index: values[index],
     "UpdateState": lambda build, node, *_: None,

@@ -10,7 +10,7 @@ only training calls come last, with their parameters.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Callable, Optional
+from typing import Callable
 
 import mindspore as ms
 import numpy as np
@@ -105,24 +105,16 @@ class LayerCounter:
             if own or not is_identity:
                 sizes = (count_elements(read), count_elements(written))
                 macs = count_kernel_macs(cell) * sizes[1]
-                self.add(cell, classify_cell(cell, read), macs, *sizes, own)
+                self.add(len(self.layers), cell, classify_cell(cell, read), macs, *sizes, own)
         elif call.products:
-            self.add(cell, "attention", *count_products(call.products), own, call.position)
+            counts = count_products(call.products)
+            self.add(call.position, cell, "attention", *counts, own)
         elif own:
-            self.add(cell, "other", 0, 0, 0, own, call.position)
+            self.add(call.position, cell, "other", 0, 0, 0, own)
 
-    def add(
-        self,
-        cell: nn.Cell,
-        kind: str,
-        macs: int,
-        inputs: int,
-        outputs: int,
-        own: int,
-        position: Optional[int] = None,
-    ) -> None:
-        layer = LayerCost(self.names[id(cell)], kind, macs, inputs, outputs, own)
-        self.layers.insert(len(self.layers) if position is None else position, layer)
+    def add(self, position: int, cell: nn.Cell, kind: str, *counts: int) -> None:
+        """Inserts a layer; `counts` are its `macs`, `inputs`, `outputs` and `parameters`."""
+        self.layers.insert(position, LayerCost(self.names[id(cell)], kind, *counts))
 
     def claim_parameters(self, cell: nn.Cell) -> int:
         """Trainable elements of the Cell itself that no earlier call has counted."""

@@ -84,6 +84,14 @@ class PointwiseConv3d(nn.Cell):
         return x if self.bias is None else self.add(x, ops.cast(self.bias, x.dtype))
 
 
+def build_conv3d(
+    cout: int, kernel: tuple[int, int, int], stride: int, group: int = 1
+) -> ops.Conv3D:
+    """The operator with zero padding (k - 1) / 2; `stride` applies to height and width."""
+    pad, strides = tuple(k // 2 for k in kernel for _ in range(2)), (1, stride, stride)
+    return ops.Conv3D(cout, kernel, pad_mode="pad", pad=pad, stride=strides, group=group)
+
+
 def stack(arrays: tuple, axis: int) -> Tensor:
     """Arrays of one shape along a new axis.
 
@@ -116,16 +124,10 @@ class DepthwiseConv3d(nn.Cell):
         self.padding = tuple(k // 2 for k in kernel)
         self.spread = ops.BatchMatMul()
         self.cpu = cpu.build_depthwise(stride) if kernel in cpu.DEPTHWISE_KERNELS else None
-        self.grouped = None
-        if impl == "grouped":  # on Ascend even constructing the operator fails
-            self.grouped = ops.Conv3D(
-                out_channel=channels,
-                kernel_size=kernel,
-                pad_mode="pad",
-                pad=tuple(k // 2 for k in kernel for _ in range(2)),
-                stride=(1, stride, stride),
-                group=channels,
-            )
+        # On Ascend even constructing the operator fails.
+        self.grouped = (
+            build_conv3d(channels, kernel, stride, channels) if impl == "grouped" else None
+        )
 
     def construct(self, x: Tensor) -> Tensor:
         weight = ops.cast(self.weight, x.dtype)
@@ -168,10 +170,9 @@ class DepthwiseConv3d(nn.Cell):
         if kh == 1 and kw == 1 and self.stride == 1:
             y = stack(copies, 2) * ops.reshape(weight, (1, c, k, t, 1, 1))
         else:
-            stacked_copies = ops.reshape(stack(copies, 2), (n, c * k * t, h, w))
-            y = self.convolve_2d(
-                stacked_copies, ops.reshape(weight, (c * k * t, 1, kh, kw)), c * k * t
-            )
+            channels = c * k * t
+            x = ops.reshape(stack(copies, 2), (n, channels, h, w))
+            y = self.convolve_2d(x, ops.reshape(weight, (channels, 1, kh, kw)), channels)
         return ops.reshape(y, (n, c, k, t, *y.shape[-2:])).sum(2)
 
     def convolve_2d(self, x: Tensor, weight: Tensor, groups: int) -> Tensor:
@@ -232,13 +233,7 @@ class Conv3d(nn.Cell):
     def __init__(self, cin: int, cout: int, kernel: tuple[int, int, int], stride: int = 1):
         super().__init__()
         self.weight = Parameter(init_kaiming_normal((cout, cin, *kernel)), name="weight")
-        self.conv = ops.Conv3D(
-            out_channel=cout,
-            kernel_size=kernel,
-            pad_mode="pad",
-            pad=tuple(k // 2 for k in kernel for _ in range(2)),
-            stride=(1, stride, stride),
-        )
+        self.conv = build_conv3d(cout, kernel, stride)
 
     def construct(self, x: Tensor, frames: int = 0) -> Tensor:
         """`frames` is not used; PointwiseConv3d needs it."""

@@ -13,7 +13,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
-from mindspore.common.initializer import HeNormal, Normal, Uniform, initializer
+from mindspore.common.initializer import HeNormal, Initializer, Normal, Uniform
 from mindspore.ops import constexpr
 from mindspore.ops.auto_generate import BatchNormExt, ConstantPadND, GeluExt, LayerNormExt
 
@@ -171,12 +171,8 @@ def max_pool2d(kernel: int, stride: int, same: bool = False) -> nn.Cell:
     """Max pool, padded by (kernel - 1) / 2 with minus infinity; `same` as in conv2d."""
     if not same and on_ascend():
         return PaddedMaxPool2d(kernel, stride)
-    return MaxPool2d(
-        kernel_size=kernel,
-        stride=stride,
-        pad_mode="same" if same else "pad",
-        padding=0 if same else (kernel - 1) // 2,
-    )
+    mode, padding = ("same", 0) if same else ("pad", (kernel - 1) // 2)
+    return MaxPool2d(kernel, stride, mode, padding)
 
 
 class MaxPool2d(nn.MaxPool2d):
@@ -228,8 +224,9 @@ class Dense(nn.Dense):
     remains an operator.
     """
 
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
+    def __init__(self, cin: int, cout: int, weight_init: Initializer, bias_init=None):
+        init = {"weight_init": weight_init, "bias_init": bias_init}
+        super().__init__(in_channels=cin, out_channels=cout, has_bias=True, **init)
         self.fused = ops.Dense() if on_ascend() else None  # product and bias in one kernel
         self.cpu, self.cpu_bias = cpu.build_product(transpose=True), cpu.build_bias("add_bias")
 
@@ -248,24 +245,12 @@ class Dense(nn.Dense):
 
 def dense(cin: int, cout: int, std: float = 0.01) -> Dense:
     """A fully connected layer with bias; weights normal(0, std), bias 0."""
-    return Dense(
-        in_channels=cin,
-        out_channels=cout,
-        has_bias=True,
-        weight_init=initializer(Normal(sigma=std), (cout, cin)),
-        bias_init="zeros",
-    )
+    return Dense(cin, cout, Normal(sigma=std), "zeros")
 
 
 def torch_dense(cin: int, cout: int) -> Dense:
     """A fully connected layer initialised as in PyTorch: all uniform in +-1/sqrt(cin)."""
-    return Dense(
-        in_channels=cin,
-        out_channels=cout,
-        has_bias=True,
-        weight_init=Uniform(scale=cin**-0.5),
-        bias_init=Uniform(scale=cin**-0.5),
-    )
+    return Dense(cin, cout, Uniform(scale=cin**-0.5), Uniform(scale=cin**-0.5))
 
 
 class GELU(nn.Cell):

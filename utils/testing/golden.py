@@ -4,18 +4,18 @@ A case stores no weights. Every array is a pure function of its PyTorch name and
 network under test gets the same checkpoint, bit for bit, as the implementation that was recorded.
 """
 
+import contextlib
 import hashlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
 from utils.config import Run
-from utils.runtime import Runtime
+from utils.runtime import Runtime, eager_mode
 from utils.train.train_step import TrainStep
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import NORM, convert
@@ -106,9 +106,12 @@ def read_expected_scores(case: dict) -> np.ndarray:
 
 def load_weights(net: nn.Cell, state: dict, network: Any) -> None:
     """Loads a PyTorch state dict into `net`, through the converter of `network`, its record."""
-    arrays = convert(state, get_shapes(net), network).arrays
+    set_weights(net, convert(state, get_shapes(net), network).arrays)
+
+
+def set_weights(net: nn.Cell, values: dict[str, np.ndarray]) -> None:
     for name, parameter in weights_of(net).items():
-        parameter.set_data(Tensor(arrays[name], parameter.dtype))
+        parameter.set_data(Tensor(values[name], parameter.dtype))
 
 
 def build_train_step(
@@ -141,26 +144,22 @@ def record_activations(net: nn.Cell, points: list[str], *inputs: np.ndarray) -> 
 
     A point is the name of a cell, for its output, or `NAME (input ...)`.
     """
-    cells, handles = dict(net.cells_and_names()), []
+    cells = dict(net.cells_and_names())
     activations: dict[str, Tensor] = {}
-    for point in points:
-        name, _, is_input = point.partition(" (input")
+    with eager_mode(), contextlib.ExitStack() as stack:
+        for point in points:
+            name, _, is_input = point.partition(" (input")
 
-        def save_input(cell, values, point=point):
-            activations[point] = values[0]
+            def save_input(cell, values, point=point):
+                activations[point] = values[0]
 
-        def save_output(cell, values, output, point=point):
-            activations[point] = output
+            def save_output(cell, values, output, point=point):
+                activations[point] = output
 
-        if is_input:
-            handles.append(cells[name].register_forward_pre_hook(save_input))
-        else:
-            handles.append(cells[name].register_forward_hook(save_output))
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    try:
-        net(*(Tensor(value) for value in inputs))
-    finally:
-        ms.set_context(mode=ms.GRAPH_MODE)
-        for handle in handles:
-            handle.remove()
+            if is_input:
+                handle = cells[name].register_forward_pre_hook(save_input)
+            else:
+                handle = cells[name].register_forward_hook(save_output)
+            stack.callback(handle.remove)
+        net(*map(Tensor, inputs))
     return {point: value.asnumpy() for point, value in activations.items()}

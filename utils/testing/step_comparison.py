@@ -24,6 +24,7 @@ from utils.testing.golden import (
     read_expected_scores,
     record_activations,
     relative_error,
+    set_weights,
 )
 from utils.train.train_step import TrainStep
 from utils.weights.checkpoint import weights_of
@@ -77,11 +78,6 @@ def strip_wrappers(name: str) -> str:
 
 def copy_weights(net: nn.Cell) -> dict[str, np.ndarray]:
     return {name: p.asnumpy().copy() for name, p in weights_of(net).items()}
-
-
-def set_weights(net: nn.Cell, values: dict[str, np.ndarray]) -> None:
-    for name, parameter in weights_of(net).items():
-        parameter.set_data(Tensor(values[name], parameter.dtype))
 
 
 def subsample(values: np.ndarray) -> np.ndarray:

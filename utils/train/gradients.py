@@ -34,17 +34,13 @@ class SumIsFinite(nn.Cell):
         self.cpu, self.map = cpu.build_sum("total"), ops.HyperMap()
 
     def construct(self, grads: tuple) -> Tensor:
-        if self.cpu is not None:
-            return ops.isfinite(ops.addn(self.map(ops.partial(total_by, self.cpu), grads)))
-        return ops.isfinite(ops.addn(self.map(total, grads)))
+        return ops.isfinite(ops.addn(self.map(ops.partial(total, self.cpu), grads)))
 
 
-def total(x: Tensor) -> Tensor:
+def total(kernel: Optional[ops.Custom], x: Tensor) -> Tensor:
+    if kernel is not None and x.dtype == mstype.float32:
+        return kernel(x)
     return ops.ReduceSum()(x, ())
-
-
-def total_by(kernel: ops.Custom, x: Tensor) -> Tensor:
-    return kernel(x) if x.dtype == mstype.float32 else total(x)
 
 
 def has_status_flags(device: str) -> bool:
@@ -150,10 +146,7 @@ class VectorNorm(nn.Cell):
 
     def construct(self, arrays: tuple) -> Tensor:
         if self.norm is None:
-            if self.cpu is not None:
-                squares = self.map(ops.partial(sum_of_squares_by, self.cpu), arrays)
-                return ops.sqrt(ops.addn(squares))
-            return ops.sqrt(ops.addn(self.map(sum_of_squares, arrays)))
+            return ops.sqrt(ops.addn(self.map(ops.partial(sum_of_squares, self.cpu), arrays)))
         norms = self.map(ops.partial(vector_norm, self.norm), arrays)
         return vector_norm(self.norm, ops.stack(norms))
 
@@ -162,12 +155,9 @@ def vector_norm(kernel, x: Tensor) -> Tensor:
     return kernel(x, 2.0, None, False, mstype.float32)
 
 
-def sum_of_squares(x: Tensor) -> Tensor:
-    return ops.square(x.astype(mstype.float32)).sum()
-
-
-def sum_of_squares_by(kernel: ops.Custom, x: Tensor) -> Tensor:
-    return kernel(x.astype(mstype.float32))
+def sum_of_squares(kernel: Optional[ops.Custom], x: Tensor) -> Tensor:
+    x = x.astype(mstype.float32)
+    return ops.square(x).sum() if kernel is None else kernel(x)
 
 
 def clip_factor(norm: Tensor, factor: Optional[Tensor], limit: float) -> Tensor:
@@ -175,6 +165,7 @@ def clip_factor(norm: Tensor, factor: Optional[Tensor], limit: float) -> Tensor:
 
     `norm` is of the gradients before `factor` is applied to them.
     """
+    one = Tensor(1.0, mstype.float32)
     if factor is None:
-        return ops.minimum(Tensor(1.0, mstype.float32), limit / (norm + 1e-6))
-    return factor * ops.minimum(Tensor(1.0, mstype.float32), limit / (norm * factor + 1e-6))
+        return ops.minimum(one, limit / (norm + 1e-6))
+    return factor * ops.minimum(one, limit / (norm * factor + 1e-6))

@@ -8,7 +8,7 @@ so that a kill cannot separate them), and `config.yaml` and `state.json` for peo
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, NoReturn, Optional
 
 import numpy as np
 from mindspore import Parameter, Tensor
@@ -58,9 +58,7 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock = lock_folder(self.path)
         if self.lock is None:
-            raise ValueError(
-                f"run.out: {self.path} is in use by another run; choose another --run.out"
-            )
+            self.refuse("is in use by another run")
         if self.resume_file.exists():
             self.check_same_run(config)
         with report_write_errors(self.path):
@@ -68,21 +66,19 @@ class RunDirectory:
 
     def check_same_run(self, config: Any) -> None:
         """Raises ValueError if the run in the directory has other settings."""
-        advice = "choose another --run.out"
         if not config.run.resume:
-            raise ValueError(
-                f"run.out: {self.path} already holds a run and run.resume is false; {advice}"
-            )
+            self.refuse("already holds a run and run.resume is false")
         old, new = read_yaml(self.path / "config.yaml"), to_dict(config)
         for section in new:
             changeable = CHANGEABLE_ON_RESUME.get(section, ())
             for key, value in new[section].items():
                 before = old.get(section, {}).get(key)
                 if section != "eval" and key not in changeable and before != value:
-                    raise ValueError(
-                        f"run.out: {self.path} holds a run with {section}.{key} {before}, "
-                        f"not {value}; {advice}"
-                    )
+                    self.refuse(f"holds a run with {section}.{key} {before}, not {value}")
+
+    def refuse(self, problem: str, advice: str = "") -> NoReturn:
+        """Raises ValueError that names the directory."""
+        raise ValueError(f"run.out: {self.path} {problem}; {advice}choose another --run.out")
 
     def resume(self, sampler: TrainSampler, accumulation_steps: int) -> TrainSampler:
         """The sampler with which the run in the directory continues; sets `start_step`.
@@ -103,25 +99,22 @@ class RunDirectory:
         state = read(self.resume_file, only=(SAMPLER, COUNTER))
         before = read_sampler_state(state, self.resume_file)
         if before.samples != sampler.samples:
-            raise ValueError(
-                f"run.out: {self.path} holds a run over {before.samples} samples, and the list now "
-                f"has {sampler.samples}; choose another --run.out"
+            self.refuse(
+                f"holds a run over {before.samples} samples, and the list now has {sampler.samples}"
             )
         effective = sampler.effective_batch_size(accumulation_steps)
-        here = (
-            f"{sampler.batch} a device x {sampler.size} devices x {accumulation_steps} accumulated"
-        )
+        here = f"{sampler.batch} a device x {sampler.size} devices x {accumulation_steps}"
         if effective != before.effective_batch_size:
-            raise ValueError(
-                f"run.out: {self.path} holds a run of {before.effective_batch_size} samples an "
-                f"update, and {here} are {effective}; change data.batch or "
-                "train.accumulation_steps, or choose another --run.out"
+            self.refuse(
+                f"holds a run of {before.effective_batch_size} samples an update, and {here} "
+                f"accumulated are {effective}",
+                "change data.batch or train.accumulation_steps, or ",
             )
         if before.samples_per_epoch % sampler.global_batch_size:
-            raise ValueError(
-                f"run.out: {self.path} holds a run of {before.samples_per_epoch} samples an epoch, "
-                f"which are no whole steps of {sampler.global_batch_size}; change data.batch and "
-                "train.accumulation_steps, or choose another --run.out"
+            self.refuse(
+                f"holds a run of {before.samples_per_epoch} samples an epoch, which are no whole "
+                f"steps of {sampler.global_batch_size}",
+                "change data.batch and train.accumulation_steps, or ",
             )
         steps = int(state[COUNTER]) if COUNTER in state else 0
         self.start_step = steps * before.global_batch_size // sampler.global_batch_size

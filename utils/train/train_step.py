@@ -43,7 +43,7 @@ from utils.train.gradients import (
     clip_factor,
     has_status_flags,
 )
-from utils.weights.checkpoint import is_state
+from utils.weights.checkpoint import weights_of
 
 # The values that a step returns. The last two are requests to stop, by a signal or because too many
 # videos are unreadable: above 0 from the step on in which any rank has made them.
@@ -88,12 +88,12 @@ class TrainStep(nn.Cell):
         self.clip_norm, self.ema_decay = train.clip_norm, train.ema_decay
         self.micro_step = create_counter("micro_step")  # steps since the start of the run
         self.overflows = create_counter("overflows")  # consecutive non-finite updates
-        self.stop, self.bad_data = (create_request(name) for name in REQUESTS)
+        self.stop, self.bad_data = (create_counter(name, mstype.float32) for name in REQUESTS)
         weights = optimizer.parameters
         self.sums = weights.clone("grad_sum", "zeros") if train.accumulation_steps > 1 else ()
         # micro-batches of this update that set status flags
         self.saturated = create_counter("saturated")
-        averaged = ms.ParameterTuple(p for p in net.get_parameters() if is_state(p))
+        averaged = ms.ParameterTuple(weights_of(net).values())
         self.ema_sources = averaged if train.ema_decay else ()
         self.ema_weights = averaged.clone("ema", "same") if train.ema_decay else ()
         self.dropout = DropoutFactors(net, rt.seed)
@@ -144,8 +144,8 @@ class TrainStep(nn.Cell):
             means = self.average_over_ranks(loss, top1, self.stop, self.bad_data)
             self.accumulate_gradients(grads)
         ops.assign_add(self.micro_step, 1)
-        overflows = self.overflows.astype(mstype.float32)
-        return ops.stack((means[0], means[1], self.scale_value(), overflows, means[2], means[3]))
+        counts = self.scaler.scale_value, self.overflows.astype(mstype.float32)
+        return ops.stack((*means[:2], *counts, *means[2:]))
 
     def set_dropout_factors(self, factors: Tensor) -> None:
         """Copies the factors of a batch into the dropout layers."""
@@ -156,9 +156,6 @@ class TrainStep(nn.Cell):
         if self.dropout_factors is None:
             return ()
         return (Tensor(self.dropout.draw_samples(start, len(self.dropout_factors))),)
-
-    def scale_value(self) -> Tensor:
-        return self.scaler.scale_value
 
     def make_request(self, name: str) -> None:
         """Makes one of REQUESTS: all ranks return it from the next step on."""
@@ -277,8 +274,7 @@ class TrainStep(nn.Cell):
         weights = {p.name for p in self.optimizer.parameters}
         others = [p for p in self.optimizer.get_parameters() if p.name not in weights]
         own += [p for p in others if not p.name.startswith("learning_rate")]
-        network = [p for p in self.net.get_parameters() if is_state(p)]
-        return {p.name: p for p in [*network, *own]}
+        return {**weights_of(self.net), **{p.name: p for p in own}}
 
     def ema_parameters(self) -> dict[str, Parameter]:
         """The averaged weights under the network's names; empty without EMA."""
@@ -299,12 +295,8 @@ def choose_reducer(weights: ms.ParameterTuple, accumulation_steps: int) -> nn.Ce
     return SegmentReducer(weights, ends or [len(weights) - 1])
 
 
-def create_counter(name: str) -> Parameter:
-    return Parameter(Tensor(0, mstype.int32), name=name, requires_grad=False)
-
-
-def create_request(name: str) -> Parameter:
-    return Parameter(Tensor(0.0, mstype.float32), name=name, requires_grad=False)
+def create_counter(name: str, dtype: Any = mstype.int32) -> Parameter:
+    return Parameter(Tensor(0, dtype), name=name, requires_grad=False)
 
 
 def fold_scale(optimizer: nn.Optimizer, scale: float) -> bool:

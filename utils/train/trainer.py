@@ -154,13 +154,8 @@ class Trainer:
         else:
             loop.compile_seconds = compile_step(step, blank, self.rt)
         with handle_signals(loop.request_stop):
-            Model(step).train(
-                batches // size if sink else 1,
-                data,
-                callbacks=[loop],
-                dataset_sink_mode=sink,
-                sink_size=size,
-            )
+            calls = batches // size if sink else 1
+            Model(step).train(calls, data, [loop], dataset_sink_mode=sink, sink_size=size)
         loop.finish()
 
 

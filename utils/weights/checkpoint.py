@@ -43,14 +43,9 @@ def save(path: Path, parameters: dict[str, Parameter], setting: str = "run.out")
             remove_leftovers(path.parent, path.name)  # MindSpore leaves a temporary file, too
 
 
-def is_state(parameter: Parameter) -> bool:
-    """Whether a parameter of a network is saved; dropout factors follow from the position."""
-    return parameter.name != FACTORS
-
-
 def weights_of(net: nn.Cell) -> dict[str, Parameter]:
-    """{name: parameter} of all weights and statistics of a network."""
-    return {p.name: p for p in net.get_parameters() if is_state(p)}
+    """{name: parameter} of all weights and statistics; dropout factors follow from the position."""
+    return {p.name: p for p in net.get_parameters() if p.name != FACTORS}
 
 
 def read_weights(path: Path) -> dict[str, np.ndarray]:

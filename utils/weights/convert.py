@@ -7,13 +7,16 @@ leaf names, counters of batches are dropped, arrays keep their layout.
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple, Optional, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from utils.nn.layers import resize_table
 from utils.weights import checkpoint, torch_reader
 from utils.weights.checkpoint import join_reports
+
+if TYPE_CHECKING:
+    from utils.networks import ConvertPart, Network
 
 NORM = {
     "weight": "gamma",
@@ -22,22 +25,6 @@ NORM = {
     "running_var": "moving_variance",
 }
 PREFIXES = ("module.", "model.", "backbone.", "_orig_mod.")  # that wrappers put before names
-
-
-class Naming(Protocol):
-    """A network's convert.py; `utils.networks.ConvertPart` documents it."""
-
-    def detect_format(self, names: Iterable[str]) -> str: ...
-    def canonical_name(self, name: str, source_format: str = ...) -> Optional[str]: ...
-    def fit_shape(self, name: str, shape: tuple, target_shape: tuple) -> Optional[str]: ...
-    def default_value(self, name: str, source_format: str) -> Optional[float]: ...
-
-
-class NamedWeights(Protocol):
-    """The fields of a network's record, `utils.networks.Network`, that this module reads."""
-
-    convert: Naming
-    classifier: str
 
 
 class Converted(NamedTuple):
@@ -61,7 +48,7 @@ def read_source(path: Path) -> dict[str, np.ndarray]:
 def convert(
     source: dict[str, np.ndarray],
     shapes: dict[str, tuple[int, ...]],
-    network: NamedWeights,
+    network: "Network",
     new_head: bool = False,
 ) -> Converted:
     """Puts the arrays of `source` under our names; `shapes` is {our name: shape}.
@@ -95,14 +82,13 @@ def convert(
     if report:
         advice = "; is it of another network, or of other settings under model?"
         if any(name in report for name in shapes if re.search(classifier, name)):
-            advice = (
-                "; model.num_classes must be its own, or --new_head leaves the classifier fresh"
-            )
+            advice = "; model.num_classes must be its own"
+            advice += ", or --new_head leaves the classifier fresh"
         raise ValueError(f"the file does not fit this network: {report}{advice}")
     return Converted(converted, [prefix + name for name in dropped], head)
 
 
-def detect_prefix_and_format(source: Iterable[str], naming: Naming) -> tuple[str, str]:
+def detect_prefix_and_format(source: Iterable[str], naming: "ConvertPart") -> tuple[str, str]:
     """(prefix of all names, format of the rest of the names).
 
     A wrapper's prefix may be part of a format, so the shortest names of a known format are used.
@@ -124,7 +110,7 @@ def detect_prefix_and_format(source: Iterable[str], naming: Naming) -> tuple[str
 
 
 def rename_arrays(
-    source: dict, naming: Naming, source_format: str, dropped_head: str, norms: set
+    source: dict, naming: "ConvertPart", source_format: str, dropped_head: str, norms: set
 ) -> tuple:
     """The arrays of a source under canonical names, and the source's names that are dropped.
 
@@ -148,7 +134,7 @@ def rename_arrays(
     return arrays, dropped
 
 
-def fit_array(key: str, array: np.ndarray, shape: tuple, naming: Naming) -> np.ndarray:
+def fit_array(key: str, array: np.ndarray, shape: tuple, naming: "ConvertPart") -> np.ndarray:
     """The array as float32 of `shape`; unchanged if the network has no rule for its shape."""
     rule = naming.fit_shape(key, array.shape, shape) if array.shape != shape else None
     if rule == "mean_channels":

@@ -453,25 +453,14 @@ CALLS = {  # a name: the function that a call of it runs, and the types that its
     "collections.Counter": (lambda items: items, Dict),
     "argparse.Namespace": (Constant,),
     "builtins.dict": (Dict,),
-    "builtins.set": (
-        lambda items: Constant(set(Dict([(item, 0) for item in items]))),
-        list,
-        tuple,
-    ),
+    "builtins.set": (lambda items: Constant(set(Dict([(item, 0) for item in items]))), list, tuple),
     "builtins.slice": (lambda *ends: Constant(slice(*ends)), int, NONE),
     "builtins.complex": (complex, int, float),
     "builtins.bytes": (build_bytes, str, bytes),
     "builtins.bytearray": (build_bytes, str, bytes),
     "_codecs.encode": (build_bytes, str, bytes),
     "numpy.dtype": (Dtype, str, int),
-    "numpy.core.multiarray._reconstruct": (
-        lambda *about: Constant(),
-        Name,
-        tuple,
-        str,
-        bytes,
-        int,
-    ),
+    "numpy.core.multiarray._reconstruct": (lambda *about: Constant(), Name, tuple, str, bytes, int),
     "numpy.core.multiarray.scalar": (lambda *args: build_array(*args)[()], Dtype, str, bytes),
 }
 NAMES = {*CALLS, *TENSOR_CLASSES, *STORAGE_TYPES, "numpy.ndarray"}

@@ -27,6 +27,11 @@ def first(*values):
     return values[0]
 
 
+def bind_norm_gradient(name: str):
+    """(dy, x, gamma, mean, 1 / deviation) to (dx, dgamma, dbeta)."""
+    return bind(name, lambda dy, x, gamma, *_: (x, gamma, gamma), lambda dy, *_: (dy, dy, dy))
+
+
 def build_map(name: str, uses_output: bool = False) -> Optional[ops.Custom]:
     """`relu`, `silu` or `gelu`: a function of the elements.
 
@@ -156,9 +161,7 @@ def build_depthwise(stride: int) -> Optional[tuple[ops.Custom, Tensor]]:
     """
     if find_library() is None:
         return None
-    gradient = bind(
-        "depthwise_grad", lambda dy, x, w, settings: (x, w), lambda dy, x, w, settings: (x, w)
-    )
+    gradient = bind("depthwise_grad", lambda dy, x, w, _: (x, w), lambda dy, x, w, _: (x, w))
 
     def compute_shape(x, w, _):
         return (*x[:3], (x[3] - 1) // stride + 1, (x[4] - 1) // stride + 1)
@@ -183,43 +186,27 @@ def build_batch_norm() -> Optional[ops.Custom]:
     def compute_shape(x, gamma, *_):
         return x, gamma, gamma, gamma, gamma
 
-    def repeat_type(x, *_):
-        return x, x, x, x, x
-
-    gradient = bind(
-        "batch_norm_grad",
-        lambda dy, x, gamma, mean, inverse: (x, gamma, gamma),
-        lambda dy, x, gamma, mean, inverse: (x, x, x),
-    )
+    gradient = bind_norm_gradient("batch_norm_grad")
 
     def bprop(x, gamma, beta, mean, variance, out, dout):
         dx, dgamma, dbeta = gradient(dout[0], x, gamma, out[1], out[2])
         return dx, dgamma, dbeta, ops.zeros_like(mean), ops.zeros_like(variance)
 
-    return bind("batch_norm", compute_shape, repeat_type, bprop)
+    return bind("batch_norm", compute_shape, lambda x, *_: (x, x, x, x, x), bprop)
 
 
 def build_layer_norm(eps: float) -> Optional[tuple[ops.Custom, Tensor]]:
     """(x, gamma, beta, eps) to (y, mean, 1 / deviation) over the last axis, and the eps."""
     if find_library() is None:
         return None
-    gradient = bind(
-        "layer_norm_grad",
-        lambda dy, x, gamma, mean, inverse: (x, gamma, gamma),
-        lambda dy, x, gamma, mean, inverse: (x, x, x),
-    )
+    gradient = bind_norm_gradient("layer_norm_grad")
 
     def bprop(x, gamma, beta, epsilon, out, dout):
         dx, dgamma, dbeta = gradient(dout[0], x, gamma, out[1], out[2])
         return dx, dgamma, dbeta, ops.zeros_like(epsilon)
 
-    operator = bind(
-        "layer_norm",
-        lambda x, gamma, beta, epsilon: (x, x[:-1], x[:-1]),
-        lambda x, gamma, beta, epsilon: (x, x, x),
-        bprop,
-    )
-    return operator, Tensor([eps], mstype.float32)
+    shape, dtype = lambda x, *_: (x, x[:-1], x[:-1]), lambda x, *_: (x, x, x)
+    return bind("layer_norm", shape, dtype, bprop), Tensor([eps], mstype.float32)
 
 
 def build_shift(segments: int, fold: int) -> Optional[tuple[ops.Custom, Tensor, Tensor]]:
