@@ -15,7 +15,6 @@ an interruption end it for good. Exit status: as that of one process.
 """
 
 import asyncio
-import dataclasses
 import os
 import signal
 import sys
@@ -122,7 +121,7 @@ class Launcher:
                 deadline = 0 if is_second else deadline
             for failure in own:
                 line = format_line(here + failure.line)
-                rendezvous.broadcast(dataclasses.asdict(failure) | {"line": line})
+                rendezvous.broadcast(failure._asdict() | {"line": line})
             if self.job.node not in finished and group.is_done():
                 finished.add(self.job.node)
                 rendezvous.broadcast({"finished": self.job.node})

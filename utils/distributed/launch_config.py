@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
+from utils.cli import integer_between
 from utils.config import resolve_yaml
 from utils.cpu_cores import LEAST_CORES
 from utils.distributed.devices import VISIBLE, count_devices
 from utils.distributed.rank_table import read_rank_table
-from utils.messages import VALUE, shorten
 from utils.yaml_text import load_yaml_file
 
 PORT = "8118"  # MASTER_PORT of several nodes, unless it is set
@@ -78,8 +78,8 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
         table = Path(environ["RANK_TABLE_FILE"]).resolve()
         environ = {**read_table_variables(table, devices, environ), **environ}
     nodes = parse_number("NODES", environ.get("NODES", "1"), 1)
-    for name in ("NODE_RANK", "MASTER_ADDR"):
-        if nodes > 1 and name not in environ:
+    for name in ("NODE_RANK", "MASTER_ADDR") if nodes > 1 else ():
+        if name not in environ:
             raise ValueError(
                 f"{name} is missing: with NODES={nodes}, a node needs its number, from 0, in "
                 "NODE_RANK and the address of node 0 in MASTER_ADDR"
@@ -117,12 +117,10 @@ def find_script(name: str) -> str:
 
 
 def parse_number(name: str, text: str, lowest: int, highest: int = 10**6) -> int:
-    if not text.isdecimal() or len(text) > 18 or not lowest <= int(text) <= highest:
-        bounds = f" from {lowest} to {highest}" if highest < 10**6 else f" of at least {lowest}"
-        raise ValueError(
-            f"{name} must be a whole number{bounds}, not {shorten(text, VALUE) or 'nothing'}"
-        )
-    return int(text)
+    try:
+        return integer_between(lowest, highest)(text)
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"{name} {error}{'' if text else 'nothing'}") from None
 
 
 def read_table_variables(path: Path, devices: int, environ: Mapping[str, str]) -> dict[str, str]:
@@ -138,11 +136,11 @@ def read_table_variables(path: Path, devices: int, environ: Mapping[str, str]) -
     local = [0]
     if nodes != "1" and "NODE_RANK" not in environ:
         local = [rank for rank, server in enumerate(servers) if is_local(server)]
-        if len(local) != 1:
-            raise ValueError(
-                f"NODE_RANK is missing, and {'several' if local else 'no'} servers of "
-                f"{path} are addresses of this host"
-            )
+    if len(local) != 1:
+        count = "several" if local else "no"
+        raise ValueError(
+            f"NODE_RANK is missing, and {count} servers of {path} are addresses of this host"
+        )
     return {"NODES": nodes, "MASTER_ADDR": servers[0], "NODE_RANK": str(local[0])}
 
 

@@ -16,8 +16,9 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Container
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -30,8 +31,7 @@ SCHEDULER = "scheduler"
 KILL_TIMEOUT = 30  # seconds; a process that waits for a dead disk cannot be killed
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """Why the job ends early. Of several ones the most severe is the cause of the others."""
 
     line: str
@@ -48,22 +48,10 @@ class WorkerGroup:
         self.statuses: dict[str, int] = {}  # name -> exit status, negative for a signal
         self.signalled: set[str] = set()  # names of the processes that got SIGTERM
         self.tail = LogTail(logs / f"{self.workers[0]}.log")
-        binds = should_bind_cores(job.arguments, os.environ)
-        command = [
-            "msrun",
-            f"--worker_num={job.devices * job.nodes}",
-            f"--local_worker_num={job.devices}",
-            f"--node_rank={job.node}",
-            f"--master_addr={job.master}",
-            f"--master_port={port}",
-            f"--log_dir={logs}",
-            "--join=False",
-            *([f"--rank_table_file={job.table}"] if job.table else []),
-            *(["--bind_core=True"] if binds else []),
-            str(ROOT / "scripts" / "worker.py"),
-            job.script,
-            *job.arguments,
-        ]
+        command = ["msrun", f"--worker_num={job.devices * job.nodes}"]
+        command += [f"--local_worker_num={job.devices}", f"--node_rank={job.node}"]
+        command += [f"--master_addr={job.master}", f"--master_port={port}"]
+        command += [f"--log_dir={logs}", "--join=False"]
         environ = {
             **HCCL_TIMEOUTS,  # unless the user has set them
             **os.environ,
@@ -71,11 +59,15 @@ class WorkerGroup:
             "ZOO_LAUNCHER": str(os.getpid()),
             "ZOO_LOGS": str(logs),
             "ZOO_NODE": str(job.node),
-            **({LAUNCHER_CORES: list_affinity()} if binds else {}),
         }
+        if job.table:
+            command.append(f"--rank_table_file={job.table}")
+        if should_bind_cores(job.arguments, os.environ):
+            command.append("--bind_core=True")
+            environ[LAUNCHER_CORES] = list_affinity()
         with open(logs / f"msrun_{job.node}.log", "w") as log:
             self.msrun = subprocess.Popen(
-                command,
+                [*command, str(ROOT / "scripts" / "worker.py"), job.script, *job.arguments],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -102,8 +94,7 @@ class WorkerGroup:
                     status = 0  # see utils.processes.record_completion
                 if name:
                     self.statuses[name] = status
-                if name and status:
-                    failures.append(self.describe(name, status))
+                    failures += [self.describe(name, status)] if status else []
         except ChildProcessError:  # no process is left
             if not self.is_done() and not any(self.statuses.values()):
                 self.statuses["worker"] = 1  # returned once
@@ -136,14 +127,20 @@ class WorkerGroup:
 
     def kill(self) -> None:
         """Kills what is left, also what workers have started, and waits for it."""
-        deadline = time.monotonic() + KILL_TIMEOUT
-        processes = psutil.Process().children(recursive=True)
-        while processes and time.monotonic() < deadline:
-            for process in processes:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-            psutil.wait_procs(processes, timeout=0.1)
-            processes = psutil.Process().children(recursive=True)
+        kill_descendants(KILL_TIMEOUT)
+
+
+def kill_descendants(seconds: float, others: Container[psutil.Process] = ()) -> None:
+    """Kills all descendants of this process but `others`, and waits for them, `seconds` at most."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        processes = [p for p in psutil.Process().children(recursive=True) if p not in others]
+        if not processes:
+            break
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(processes, timeout=0.1)
 
 
 class LogTail:
