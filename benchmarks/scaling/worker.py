@@ -24,13 +24,17 @@ from utils.evaluate.metrics import AllReduceSum
 from utils.files import write_text
 from utils.networks import Network
 from utils.runtime import Runtime
+from utils.verify.measurements import time_all_reduce
 
 PROBES = 2**10, 2**16, 2**18, 2**20  # elements of float32
 
 
 def main(network: Network, cfg, *, splits: str, steps: int, out: Path) -> None:
     rt = runtime.start(cfg.run)
-    result = {"ranks": rt.size, "probes": measure_all_reduces(steps), "steps": {}}
+    result = {"ranks": rt.size, "probes": [], "steps": {}}
+    for count in PROBES:
+        values = Tensor(np.ones(count, np.float32))
+        result["probes"].append((4 * count, time_all_reduce(AllReduceSum(), values, steps)))
     alone = Runtime(rt.rank, 1, rt.device, rt.seed)  # the same step without AllReduces
     step = build_train_step(network.name, cfg, alone)
     batch = make_dummy_batch(network.name, cfg, rt.rank)
@@ -44,16 +48,6 @@ def main(network: Network, cfg, *, splits: str, steps: int, out: Path) -> None:
         result["steps"][count] = {"ends": ends, "seconds": measure_step(step, batch, steps)}
     if rt.is_main_process:
         write_text(out, json.dumps({**result, "names": names, "sizes": sizes}))
-
-
-def measure_all_reduces(repeats: int) -> list[tuple[int, float]]:
-    """(bytes, median seconds) of AllReduces of several sizes."""
-    reduce, result = AllReduceSum(), []
-    for count in PROBES:
-        values = Tensor(np.ones(count, np.float32))
-        seconds = measure_median_seconds(lambda v=values: reduce(v).asnumpy(), repeats, warm_up=2)
-        result.append((4 * count, seconds))
-    return result
 
 
 def measure_step(step, batch: tuple, repeats: int) -> float:

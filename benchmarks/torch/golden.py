@@ -119,14 +119,12 @@ def record_activations(net: nn.Module, points: Iterable[str]) -> dict[str, Tenso
             )
         elif name in modules:  # else the original recorded a module that PyTorch's twin has not
             modules[name].register_forward_hook(
-                lambda _, __, output, point=point: taps.update({point: first(output).clone()})
+                lambda _, __, output, point=point: taps.update(
+                    # Blocks of MViT return tokens and their grid.
+                    {point: (output[0] if isinstance(output, tuple) else output).clone()}
+                )
             )
     return taps
-
-
-def first(output) -> Tensor:
-    """Blocks of MViT return tokens and their grid."""
-    return output[0] if isinstance(output, tuple) else output
 
 
 def summarize(x: Tensor) -> dict:

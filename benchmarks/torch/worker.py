@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from benchmarks.torch.parts import freeze_norms, mix_batch, put_channels_last, set_training
+from utils.processes import read_peak_memory
 
 
 class Trial:
@@ -63,13 +64,6 @@ class Trial:
             step()
             times.append(time.monotonic() - began)
         return {"seconds": times, "peak_gb": read_peak_memory()}
-
-
-def read_peak_memory() -> float:
-    """The largest memory that this process has held so far, in GB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (line,) = [line for line in lines if line.startswith("VmHWM:")]
-    return int(line.split()[1]) * 1024 / 1e9
 
 
 def build_optimizer(weights: list, train: dict) -> torch.optim.Optimizer:

@@ -132,7 +132,8 @@ def build_cann(folder: Path) -> None:
     aclnn = {name for name in names if name.startswith("aclnn")} | {"aclnnInit", "aclnnFinalize"}
     names |= aclnn | {f"{name}GetWorkspaceSize" for name in aclnn} | ACLNN_MEMORY
     stubs = {**{name: write_looked_up_body(name) for name in names}, **stubs}
-    needed = {name for path in libraries for name in list_needed(path) if name.endswith(".so")}
+    headers = "".join(run_tool("readelf", "-d", path) for path in libraries)
+    needed = set(re.findall(r"NEEDED.*\[(.*\.so)\]", headers))
     needed -= {path.name for path in plugins.parent.rglob("*.so*")}
     build_libraries(
         folder, lib / "libascendcl.so", SOURCES / "ascend_stubs.cc", stubs, needed | CANN_NAMES
@@ -187,17 +188,9 @@ def compile_library(target: Path, *words: object) -> None:
 
 def list_undefined(libraries: Iterable[Path], pattern: re.Pattern) -> set[str]:
     """The undefined symbols of all libraries that begin with `pattern`."""
-    lines = [
-        line
-        for path in libraries
-        for line in run_tool("nm", "-D", "--undefined-only", path).splitlines()
-    ]
-    names = {line.split()[-1].partition("@")[0] for line in lines if line.strip()}
+    text = "".join(run_tool("nm", "-D", "--undefined-only", path) for path in libraries)
+    names = {line.split()[-1].partition("@")[0] for line in text.splitlines() if line.strip()}
     return {name for name in names if pattern.match(name)}
-
-
-def list_needed(path: Path) -> list[str]:
-    return re.findall(r"NEEDED.*\[(.*)\]", run_tool("readelf", "-d", path))
 
 
 def find_looked_up_names(libraries: Iterable[Path]) -> set[str]:
@@ -208,10 +201,8 @@ def find_looked_up_names(libraries: Iterable[Path]) -> set[str]:
 
 def write_looked_up_body(name: str) -> str:
     """C code that returns 0 or, if the function creates an object, a pointer."""
-    creates = "Create" in name and not name.startswith(
-        ("aclrtCreate", "aclrtAllocatorCreate", "aclnn")
-    )
-    return "return (long)malloc(256);" if creates else "return 0;"
+    is_other = name.startswith(("aclrtCreate", "aclrtAllocatorCreate", "aclnn"))
+    return "return (long)malloc(256);" if "Create" in name and not is_other else "return 0;"
 
 
 RETURNS_OBJECT = re.compile(
