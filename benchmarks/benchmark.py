@@ -78,8 +78,8 @@ def main(
     before = results.read_result(against, **result) if against else None
     if torch:
         baseline.check_torch(kind, cfg.run)
-    if part:
-        graph_costs.check_part(kind)
+    if part and kind not in ("compile", "memory"):
+        raise ValueError(f"--part goes with compile and memory, not with {kind}")
     if kind in ("compile", "memory") and not part:
         result.update(measure_parts(kind, cfg.data.batch))
     else:

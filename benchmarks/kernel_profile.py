@@ -167,7 +167,6 @@ def describe_cost(cost: Cost, total: float, matmul_gflops: float, copy_rate: flo
 
 
 def format_costs(rows: list[dict]) -> Iterator[str]:
-    """The lines of the table."""
     header = ("operator", "kernels", "ms in a step", "of the time", "rate", "of the machine's")
     cells = ("{operator}", "{kernels}", "{milliseconds:.1f}", "{fraction:.1%}", "{rate:.4g} {unit}")
     cells += ("{of_machine:.2f}",)

@@ -177,14 +177,11 @@ def check_ascend() -> Iterator[Line]:
             "    except Exception as error: print('import', name, error)"
         )
         states = dict(re.findall(r"^import (\w+) (.*)$", run_python(code, {}), re.MULTILINE))
-        failures = [
-            f"{name}: {states.get(name, 'import fails')}"
-            for name in WHEELS
-            if states.get(name) != "done"
-        ]
+        missing = [name for name in WHEELS if states.get(name) != "done"]
+        failures = "; ".join(f"{name}: {states.get(name, 'import fails')}" for name in missing)
         wheels = " ".join(f"{folder or 'CANN'}/lib64/{name}-*.whl" for name in WHEELS)
         advice = f"pip install '.[ascend]' {wheels}" if failures else ""
-        yield Line(", ".join(WHEELS), "; ".join(failures) or "can be imported", advice)
+        yield Line(", ".join(WHEELS), failures or "can be imported", advice)
     if count:
         cores = len(os.sched_getaffinity(0)) // count
         advice = (

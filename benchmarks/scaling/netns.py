@@ -59,7 +59,6 @@ def add_namespace(name: str, stack: contextlib.ExitStack) -> None:
 
 
 def connect_to_bridge(name: str, address: str, hub: str, port: str) -> None:
-    """Connects a namespace to the bridge of the hub."""
     ends = ["eth0", "netns", name, "type", "veth", "peer", "name", port, "netns", hub]
     run("ip", "link", "add", *ends)
     run("ip", "-n", name, "address", "add", f"{address}/24", "dev", "eth0")

@@ -10,6 +10,7 @@ An error is {"error": text}.
 
 import importlib
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -20,7 +21,6 @@ import torch
 from torch import nn
 
 from benchmarks.torch.parts import freeze_norms, mix_batch, put_channels_last, set_training
-from utils.processes import read_peak_memory
 
 
 class Trial:
@@ -66,12 +66,17 @@ class Trial:
         return {"seconds": times, "peak_gb": read_peak_memory()}
 
 
+def read_peak_memory() -> float:
+    """The largest memory that this process has held so far, in GB."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024 / 1e9
+
+
 def build_optimizer(weights: list, train: dict) -> torch.optim.Optimizer:
     """AdamW if the settings have its betas, else SGD with momentum; ValueError for others."""
     if train.get("optimizer", "sgd") != "sgd" or train["ema_decay"]:
-        raise ValueError(
-            "train.optimizer, train.ema_decay: the twins have SGD and AdamW, no averages"
-        )
+        settings = "train.optimizer, train.ema_decay"
+        raise ValueError(f"{settings}: the twins have SGD and AdamW, no averages")
     rest = {"lr": 1e-4, "weight_decay": train["weight_decay"]}
     if "betas" in train:
         return torch.optim.AdamW(weights, betas=train["betas"], eps=train["eps"], **rest)

@@ -167,7 +167,6 @@ def compare(backward: Backward, cluster: Cluster, devices: int, own) -> dict[str
 
 
 def format_plan(backward: Backward, cluster: Cluster, devices: int, predictions: dict) -> str:
-    """The lines for one number of devices."""
     lines = [
         f"{devices} devices ({cluster.nodes(devices)} x {devices // cluster.nodes(devices)})",
         f"  {'split':12} {'segments':>8} {'exposed ms':>11} {'step ms':>9} {'efficiency':>11}",

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
-from utils.cli import integer_between
 from utils.config import resolve_yaml
 from utils.cpu_cores import LEAST_CORES
 from utils.distributed.devices import VISIBLE, count_devices
 from utils.distributed.rank_table import read_rank_table
+from utils.messages import VALUE, shorten
 from utils.yaml_text import load_yaml_file
 
 PORT = "8118"  # MASTER_PORT of several nodes, unless it is set
@@ -53,11 +53,6 @@ class Job:
     timeout: float = 300  # seconds to wait for the other nodes
     table: Optional[Path] = None
     token: str = field(default="", repr=False)  # ZOO_JOB_TOKEN, the shared secret of all nodes
-
-    @property
-    def ranks(self) -> range:
-        """Those of this node."""
-        return range(self.node * self.devices, (self.node + 1) * self.devices)
 
 
 def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
@@ -117,19 +112,18 @@ def find_script(name: str) -> str:
 
 
 def parse_number(name: str, text: str, lowest: int, highest: int = 10**6) -> int:
-    try:
-        return integer_between(lowest, highest)(text)
-    except argparse.ArgumentTypeError as error:
-        raise ValueError(f"{name} {error}{'' if text else 'nothing'}") from None
+    if not text.isdecimal() or len(text) > 18 or not lowest <= int(text) <= highest:
+        bounds = f"from {lowest} to {highest}" if highest < 10**6 else f"of at least {lowest}"
+        given = shorten(text, VALUE) or "nothing"
+        raise ValueError(f"{name} must be a whole number {bounds}, not {given}")
+    return int(text)
 
 
 def read_table_variables(path: Path, devices: int, environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that a rank table replaces. Those that are set win, unless they differ."""
-    servers, table_devices = read_rank_table(path)
-    if devices != table_devices:
-        raise ValueError(
-            f"DEVICES={devices}, but {path} has {table_devices} devices for each server"
-        )
+    servers, count = read_rank_table(path)
+    if devices != count:
+        raise ValueError(f"DEVICES={devices}, but {path} has {count} devices for each server")
     nodes = str(len(servers))
     if environ.get("NODES", nodes) != nodes:
         raise ValueError(f"NODES={environ['NODES']}, but {path} has {nodes} servers")
@@ -137,10 +131,8 @@ def read_table_variables(path: Path, devices: int, environ: Mapping[str, str]) -
     if nodes != "1" and "NODE_RANK" not in environ:
         local = [rank for rank, server in enumerate(servers) if is_local(server)]
     if len(local) != 1:
-        count = "several" if local else "no"
-        raise ValueError(
-            f"NODE_RANK is missing, and {count} servers of {path} are addresses of this host"
-        )
+        which = f"{'several' if local else 'no'} servers of {path}"
+        raise ValueError(f"NODE_RANK is missing, and {which} are addresses of this host")
     return {"NODES": nodes, "MASTER_ADDR": servers[0], "NODE_RANK": str(local[0])}
 
 

@@ -4,8 +4,7 @@ msrun starts the scheduler and the workers, writes their logs, and ends. The lau
 parent: it gets the exit status of each process, and the kernel ends them if the launcher is killed.
 Each of them runs scripts/worker.py first.
 
-`msrun --join=True`, which would wait for the workers, is not used: it waits for those of its own
-node only, does not notice a dead scheduler before they have ended, ends with 1 for every failure
+`msrun --join=True` would wait for the workers of its own node only, ends with 1 for every failure
 and leaves workers behind if it is killed (utils/distributed/rendezvous.py has measured times).
 """
 
@@ -16,7 +15,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Container
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,7 +42,8 @@ class WorkerGroup:
 
     def __init__(self, job: Job, port: int, logs: Path):
         self.job, self.logs = job, logs
-        self.workers = [f"worker_{rank}" for rank in job.ranks]
+        first = job.node * job.devices
+        self.workers = [f"worker_{rank}" for rank in range(first, first + job.devices)]
         self.statuses: dict[str, int] = {}  # name -> exit status, negative for a signal
         self.signalled: set[str] = set()  # names of the processes that got SIGTERM
         self.tail = LogTail(logs / f"{self.workers[0]}.log")
@@ -127,20 +126,14 @@ class WorkerGroup:
 
     def kill(self) -> None:
         """Kills what is left, also what workers have started, and waits for it."""
-        kill_descendants(KILL_TIMEOUT)
-
-
-def kill_descendants(seconds: float, others: Container[psutil.Process] = ()) -> None:
-    """Kills all descendants of this process but `others`, and waits for them, `seconds` at most."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        processes = [p for p in psutil.Process().children(recursive=True) if p not in others]
-        if not processes:
-            break
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(processes, timeout=0.1)
+        deadline = time.monotonic() + KILL_TIMEOUT
+        processes = psutil.Process().children(recursive=True)
+        while processes and time.monotonic() < deadline:
+            for process in processes:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(processes, timeout=0.1)
+            processes = psutil.Process().children(recursive=True)
 
 
 class LogTail:

@@ -1,12 +1,9 @@
-"""Stub libraries of CANN and CUDA, with which MindSpore's Ascend and GPU back ends load anywhere.
+"""Stub libraries of CANN and CUDA, with which MindSpore does dry runs (utils.simulation.dry_run).
 
 The MindSpore wheel for x86-64 Linux holds the whole Ascend and GPU back ends. They lack only the
 vendors' shared libraries. This module builds libraries of the same names with gcc, from the symbol
 tables of the wheel: every function returns 0, except those of `ascend_stubs.cc` and
 `cuda_stubs.c`. Nothing of CANN or CUDA is copied or needed.
-
-With MS_SIMULATION_LEVEL=1 MindSpore then compiles graphs for the device, selects kernels, plans
-memory and runs the step without computing anything: a dry run (`utils.simulation.dry_run`).
 """
 
 import hashlib

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,6 @@ from typing import Any
 import psutil
 
 from utils.config import ROOT
-from utils.distributed.worker_group import kill_descendants
 from utils.processes import describe_exit, die_with_parent
 from utils.verify.report import FAILED, Finding
 
@@ -78,8 +78,7 @@ class Runner:
 
         At the end of the block, also after an exception, it ends all processes of the command.
         """
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        others = psutil.Process().children(recursive=True)
+        others = list_descendants()
         self.logs.mkdir(parents=True, exist_ok=True)
         output, errors = self.logs / f"{name}.out", self.logs / f"{name}.log"
         with open(output, "w") as stdout, open(errors, "w") as stderr:
@@ -90,8 +89,7 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
                 preexec_fn=die_with_parent,
-                # msrun needs this interpreter first on PATH. MindSpore logs errors only.
-                env={"GLOG_v": "3", **os.environ, "PATH": path},
+                env={"GLOG_v": "3", **os.environ},  # MindSpore logs errors only
                 cwd=self.logs,
             )
         try:
@@ -100,18 +98,29 @@ class Runner:
             stop_tree(process, others)
 
 
-def stop_tree(process: subprocess.Popen, others: list[psutil.Process]) -> None:
+def stop_tree(process: subprocess.Popen, others: set[psutil.Process]) -> None:
     """Ends a process, which may still run, and all its descendants.
 
     A process that still runs gets SIGTERM first. `others` are descendants of this process that
     started before it.
     """
+    descendants = list_descendants() - others
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=GRACE)
-    kill_descendants(GRACE, others)
+    deadline = time.monotonic() + GRACE
+    while descendants and time.monotonic() < deadline:
+        for descendant in descendants:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                descendant.kill()
+        psutil.wait_procs(descendants, timeout=1)
+        descendants = list_descendants() - others
     process.poll()
+
+
+def list_descendants() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
 
 
 def read_json_lines(path: Path) -> tuple[dict[str, Any], ...]:
