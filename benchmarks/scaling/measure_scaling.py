@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -27,17 +28,16 @@ import numpy as np
 from benchmarks.results import print_result
 from benchmarks.scaling import netns
 from utils import cli
+from utils.build_networks import drop_pretrained
 from utils.config import ROOT, to_yaml
 from utils.distributed.cost_model import Cluster
 from utils.distributed.fusion_planner import MOST_SEGMENTS, predict
 from utils.distributed.gradient_timing import Backward
 from utils.networks import Network
 from utils.verify.communication import fit_ring
-from utils.verify.processes import read_json_lines
 
 PORT, TIMEOUT = 8118, 900  # of the scheduler; seconds for everything
 MOST_WORKERS = 16
-ELEMENTS = 2**10, 2**16, 2**18, 2**20  # float32 of the AllReduces that are timed
 SIGNALS = 16  # bytes: loss, top-1 and two signals have an AllReduce of their own
 
 
@@ -48,6 +48,7 @@ def read_rate(text: str) -> str:
 
 
 def read_splits(text: str) -> list[int]:
+    """Numbers of segments, separated by commas."""
     return [cli.integer_between(1, MOST_SEGMENTS)(count) for count in text.split(",")]
 
 
@@ -64,14 +65,12 @@ def main(
     reason = netns.explain_missing()
     if reason:
         raise ValueError(f"a limited network cannot be made: {reason}")
-    request = {"device": "CPU", "network": network.name, "overrides": [], "elements": ELEMENTS}
-    request.update(splits=splits, repeats=steps)
+    cfg = drop_pretrained(replace(cfg, run=replace(cfg.run, device="CPU")))
     with tempfile.TemporaryDirectory() as folder:
-        results = measure(cfg, request, workers, rate, Path(folder))
-    latency, bandwidth = fit_ring(results["probes"], workers)
-    # The collective of the CPU does not compute while it sends, so there is no overlap.
-    cluster = Cluster(1, bandwidth, latency, algorithm="ring", overlap=False)
-    rows = [compare_step(results, cluster, measured) for measured in results["steps"]]
+        options = ["--splits", ",".join(map(str, splits)), "--steps", str(steps)]
+        results = measure(network, cfg, workers, rate, options, folder)
+    cluster = fit_cluster(results["probes"], workers)
+    rows = [compare_step(results, cluster, int(count)) for count in results["steps"]]
     for line in format_lines(rate, results, cluster, rows):
         print(line)
     result = {
@@ -86,12 +85,14 @@ def main(
     print_result(result, out)
 
 
-def measure(cfg, request: dict, workers: int, rate: str, folder: Path) -> dict:
-    """Runs the workers, each in its own namespace; the result in the log of the first one."""
-    config = folder / "config.yaml"
+def measure(
+    network: Network, cfg, workers: int, rate: str, options: list[str], folder: str
+) -> dict:
+    """Runs the workers, each in its own namespace, and reads what the first one wrote."""
+    config, result = Path(folder) / "config.yaml", Path(folder) / "result.json"
     config.write_text(to_yaml(cfg))
-    request = json.dumps({**request, "config": str(config)})
-    script = [str(ROOT / "utils/verify/measurements.py"), "splits", request]
+    script = [str(ROOT / "benchmarks" / "scaling" / "worker.py"), "--config_path", str(config)]
+    script += ["--network", network.name, *options, "--out", str(result)]
     with netns.hosts(workers, rate) as hosts:
         jobs = [start_host(i, name, hosts, script, folder) for i, (name, _) in enumerate(hosts)]
         for job in jobs:
@@ -99,17 +100,17 @@ def measure(cfg, request: dict, workers: int, rate: str, folder: Path) -> dict:
                 job.wait(timeout=TIMEOUT)
             except subprocess.TimeoutExpired:
                 job.kill()
-    logs = sorted(folder.glob("*/worker_*.log"))
-    results = read_json_lines(logs[0]) if logs else ()
-    if not results:
+    if not result.exists():
+        logs = sorted(Path(folder).glob("*/worker_*.log"))
         tail = logs[0].read_text(errors="replace")[-2000:] if logs else "no worker started"
         raise RuntimeError(f"the workers have failed:\n{tail}")
-    return results[0]
+    return json.loads(result.read_text())
 
 
 def start_host(
-    rank: int, name: str, hosts: list, script: list[str], folder: Path
+    rank: int, name: str, hosts: list, script: list[str], folder: str
 ) -> subprocess.Popen:
+    """Starts msrun on one of the hosts."""
     msrun = ["msrun", f"--worker_num={len(hosts)}", "--local_worker_num=1", f"--node_rank={rank}"]
     msrun += [f"--master_addr={hosts[0][1]}", f"--master_port={PORT}", "--join=True"]
     msrun += [f"--log_dir={folder}/{rank}", *script]
@@ -124,12 +125,19 @@ def start_host(
     )
 
 
-def compare_step(result: dict, cluster: Cluster, measured: dict) -> dict:
-    """Measured and predicted milliseconds of a step."""
+def fit_cluster(probes: list, workers: int) -> Cluster:
+    """A ring of hosts; the collective of the CPU does not compute while it sends: no overlap."""
+    latency, bandwidth = fit_ring(probes, workers)
+    return Cluster(1, bandwidth, latency, algorithm="ring", overlap=False)
+
+
+def compare_step(result: dict, cluster: Cluster, count: int) -> dict:
+    """Measured and predicted milliseconds of a step with `count` segments."""
     sizes, compute = np.array(result["sizes"]), result["compute"]
     backward = Backward(
         tuple(result["names"]), sizes, np.full(len(sizes), compute), 0.0, compute, "measured"
     )
+    measured = result["steps"][str(count)]
     predicted = predict(backward, cluster, result["ranks"], measured["ends"]).step
     predicted += cluster.all_reduce_seconds(SIGNALS, result["ranks"])
     return {

@@ -4,7 +4,7 @@
 
 TASK is a name of TASKS; REQUEST is a JSON object. Each task is a generator of results. Rank 0
 prints every result as a line with a JSON object, so a task that fails later leaves the earlier
-ones. Several ranks run under scripts/launch.py, which reads `--run.device`, or under msrun.
+ones. Several ranks run under scripts/launch.py, which reads `--run.device`.
 """
 
 import csv
@@ -13,10 +13,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
@@ -229,17 +229,14 @@ def measure_all_reduce(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
     `request`: device, elements (float32, ascending), repeats.
     """
-    yield probe_all_reduces(request, runtime.start(Run(device=request["device"])))
-
-
-def probe_all_reduces(request: dict[str, Any], rt: Runtime) -> dict[str, Any]:
+    rt = runtime.start(Run(device=request["device"]))
     expected, probes, correct = rt.size * (rt.size + 1) / 2, [], True
     cell = SummedElement()
     for count in request["elements"]:
         values = Tensor(np.full(count, rt.rank + 1, np.float32))
         correct = correct and float(cell(values).asnumpy()[0]) == expected
         probes.append((4 * count, time_all_reduce(cell, values, request["repeats"])))
-    return {"ranks": rt.size, "correct": correct, "probes": probes}
+    yield {"ranks": rt.size, "correct": correct, "probes": probes}
 
 
 def time_all_reduce(cell: nn.Cell, values: Tensor, repeats: int) -> float:
@@ -253,60 +250,33 @@ def measure_overlap(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     AllReduce of all gradients with nothing else to do.
     """
     cfg = load_settings(request)
-    rt = runtime.start(cfg.run)
-    splits = time_splits(request, cfg, rt, [1, request["segments"]], measure_pipelined)
-    size, (one, several) = sum(splits["sizes"]), splits["steps"]
-    values = Tensor(np.ones(size // 4, np.float32))
-    yield {
-        "ranks": rt.size,
-        "bytes": size,
-        "segments": len(several["ends"]),
-        "alone": splits["compute"],
-        "one": one["seconds"],
-        "several": several["seconds"],
-        "exchange": time_all_reduce(SummedElement(), values, request["repeats"]),
-    }
+    rt, network, repeats = runtime.start(cfg.run), request["network"], request["repeats"]
+    batch = build_networks.make_dummy_batch(network, cfg, rt.rank)
 
-
-def measure_splits(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """As `measure_all_reduce`, and the median seconds of a step with each number of segments.
-
-    `request`: device, network, config, overrides, elements, splits (the numbers), repeats.
-    """
-
-    def measure_median(step: nn.Cell, inputs: tuple, repeats: int) -> float:
-        return build_networks.measure_median_seconds(lambda: step(*inputs).asnumpy(), repeats, 0)
-
-    cfg = load_settings(request)
-    rt = runtime.start(cfg.run)
-    probes = probe_all_reduces(request, rt)
-    yield {**probes, **time_splits(request, cfg, rt, request["splits"], measure_median)}
-
-
-def time_splits(
-    request: dict[str, Any], cfg: Any, rt: Runtime, counts: Sequence[int], measure: Callable
-) -> dict[str, Any]:
-    """Names and sizes of the gradients, and seconds of a train step by `measure`.
-
-    `compute` is a step without AllReduce, `steps` those with each number of segments.
-    """
-    batch = build_networks.make_dummy_batch(request["network"], cfg, rt.rank)
-
-    def time_step(all_reduce: Any, rt: Runtime) -> tuple[nn.Cell, float]:
+    def build(all_reduce: Any, rt: Runtime) -> nn.Cell:
         run = replace(cfg.run, all_reduce=all_reduce)
-        step = build_networks.build_train_step(request["network"], replace(cfg, run=run), rt)
+        return build_networks.build_train_step(network, replace(cfg, run=run), rt)
+
+    def time_step(step: nn.Cell) -> float:
         inputs = (*batch, *step.make_dropout_factors())
         for _ in range(2):  # these compile
             step(*inputs).asnumpy()
-        return step, measure(step, inputs, request["repeats"])
+        return measure_pipelined(step, inputs, repeats)
 
-    step, compute = time_step("none", Runtime(rt.rank, 1, rt.device, rt.seed))
-    weights, steps = step.optimizer.parameters, []
+    step = build("none", Runtime(rt.rank, 1, rt.device, rt.seed))
+    weights = step.optimizer.parameters
     names, sizes = [p.name for p in weights], [p.size * p.itemsize for p in weights]
-    for count in counts:
-        ends = even_ends(names, sizes, count)
-        steps.append({"ends": ends, "seconds": time_step(tuple(ends), rt)[1]})
-    return {"names": names, "sizes": sizes, "compute": compute, "steps": steps}
+    ends = even_ends(names, sizes, request["segments"])
+    values = Tensor(np.ones(sum(sizes) // 4, np.float32))
+    yield {
+        "ranks": rt.size,
+        "bytes": sum(sizes),
+        "segments": len(ends),
+        "alone": time_step(step),
+        "one": time_step(build("none", rt)),
+        "several": time_step(build(tuple(ends), rt)),
+        "exchange": time_all_reduce(SummedElement(), values, repeats),
+    }
 
 
 def draw_images(request: dict[str, Any]) -> Iterator[dict[str, int]]:
@@ -320,7 +290,6 @@ TASKS = {
     "depthwise": measure_depthwise,
     "all_reduce": measure_all_reduce,
     "overlap": measure_overlap,
-    "splits": measure_splits,
     "difference": measure_difference,
     "images": draw_images,
 }
