@@ -45,26 +45,10 @@ import numpy as np
 from mindspore import Tensor, ops
 
 from benchmarks import results
-from benchmarks.data_profiler import (
-    MOST_CLIPS,
-    build_idle_source,
-    find_reader,
-    measure_bytes,
-    measure_cpu_seconds,
-    measure_throughput,
-    profile_clips,
-)
+from benchmarks.data_profiler import measure_data
 from benchmarks.kernel_profile import profile_kernels
 from benchmarks.torch import baseline
-from utils import cli, log, runtime
-from utils.build_networks import (
-    build_eval_network,
-    build_train_step,
-    drop_pretrained,
-    make_dummy_batch,
-    measure_median_seconds,
-)
-from utils.data.loader import count_workers
+from utils import build_networks, cli, log, runtime
 from utils.evaluate.scores import get_engine, video_scores
 from utils.export import inference
 from utils.export.engine import choose_engine
@@ -75,20 +59,6 @@ from utils.testing.golden import compute_scores
 from utils.verify import graph_costs
 from utils.verify.graph_costs import measure_compile_seconds
 from utils.weights import checkpoint
-
-# The part of functions of the networks, besides `data_profiler.FUNCTIONS`.
-NETWORK_FUNCTIONS = {
-    "tsm": {
-        "tsm.transforms:make_train_clip": "geometry",
-        "tsm.transforms:stack_frames": "copy",
-    },
-    "x3d": {"x3d.transforms:make_train_clip": "geometry"},
-    "mvit_multi": {
-        "mvit_multi.transforms:make_train_clip": "augment",
-        "mvit_multi.dataset:TrainSource.draw_batch_mix": "augment",
-        "mvit_multi.dataset:TrainSource.make_row": "copy",
-    },
-}
 
 
 def main(
@@ -108,29 +78,25 @@ def main(
     before = results.read_result(against, **result) if against else None
     if torch:
         baseline.check_torch(kind, cfg.run)
-    if part:
-        graph_costs.check_part(kind)
+    if part and kind not in ("compile", "memory"):
+        raise ValueError(f"--part goes with compile and memory, not with {kind}")
     if kind in ("compile", "memory") and not part:
         result.update(measure_parts(kind, cfg.data.batch))
     else:
-        environment = dict(os.environ)  # of before MindSpore's settings
-        rt = runtime.start(cfg.run)
+        environment = dict(os.environ) if torch else None  # of before MindSpore's settings
+        rt, fresh = runtime.start(cfg.run), build_networks.drop_pretrained(cfg)
         log.start_log(rt)
         if part:
-            costs = graph_costs.measure_graph(network.name, drop_pretrained(cfg), rt, part)
-            print(json.dumps(costs))
+            print(json.dumps(graph_costs.measure_graph(network.name, fresh, rt, part)))
             return
         if kind == "eval":
             net = open_eval_network(network, cfg, checkpoint_path)
             result.update(measure_eval(network, cfg, rt, seconds, net))
         elif kind == "step":
-            environment = environment if torch else None
-            cfg = drop_pretrained(cfg)
-            rest = (repeats, checkpoint_path, environment)
-            result.update(measure_step(network, cfg, rt, *rest))
+            result.update(measure_step(network, fresh, rt, repeats, checkpoint_path, environment))
         elif kind == "kernels":
             product = measure_matmul_gflops(repeats)
-            result.update(profile_kernels(network, drop_pretrained(cfg), rt, product))
+            result.update(profile_kernels(network, fresh, rt, product))
         else:
             result.update(measure_data(network, cfg, rt, seconds))
     result["machine"] = results.describe_machine(cfg.run.device)
@@ -155,9 +121,9 @@ def measure_step(
 
     `torch` is the environment of the same steps in PyTorch; None: only MindSpore.
     """
-    step = build_train_step(network.name, cfg, rt)
+    step = build_networks.build_train_step(network.name, cfg, rt)
     shape = network.dataset.get_input_shape(cfg.data)
-    clip, label = make_dummy_batch(network.name, cfg)
+    clip, label = build_networks.make_dummy_batch(network.name, cfg)
     inputs = (clip, label, *step.make_dropout_factors())
     batch = clip.size // int(np.prod(shape))  # several clips of a video count as several
     twins = []
@@ -175,9 +141,7 @@ def measure_step(
     if get_engine(net) != "mindspore":
         evaluate = partial(net, clip.asnumpy())
     log.log.info("compiling the evaluation graph ...")
-    since = time.monotonic()
-    evaluate()
-    eval_compiled = time.monotonic() - since
+    eval_compiled = build_networks.measure_median_seconds(evaluate, 1, warm_up=0)
     evaluation = baseline.measure_medians(evaluate, repeats, twins, "evaluate")
     peak = measure_matmul_gflops(repeats)
     # A training step counts three forward passes: forward, and gradients of inputs and weights.
@@ -209,7 +173,7 @@ def open_eval_network(network: Network, cfg, checkpoint_path: str) -> Any:
     if checkpoint_path:
         return inference.load_network(network, cfg, checkpoint_path)
     if choose_engine(cfg.run) == "mindspore":
-        return build_eval_network(network.name, cfg)
+        return build_networks.build_eval_network(network.name, cfg)
     path = Path(tempfile.mkdtemp()) / "random.ckpt"
     atexit.register(shutil.rmtree, path.parent)
     net = network.model.build_network(**cfg.model_arguments())
@@ -232,64 +196,8 @@ def measure_matmul_gflops(repeats: int, size: int = 2048) -> float:
     """GFLOP/s of a float32 matrix product in MindSpore on this machine."""
     a = Tensor(np.random.RandomState(0).standard_normal((size, size)).astype(np.float32))
     product = ops.MatMul()
-    return 2 * size**3 / measure_median_seconds(lambda: product(a, a).asnumpy(), repeats) / 1e9
-
-
-def measure_data(network: Network, cfg, rt: runtime.Runtime, seconds: int) -> dict:
-    """Profiles single clips, then runs the training pipeline for some seconds."""
-    dataset = network.dataset
-    records = dataset.read_records(cfg, "train")
-    order = dataset.build_train_sampler(cfg, records, rt)
-    clips = dataset.TrainSource(records, cfg, order, 10**6 // order.samples + 1, 0)
-    if dataset.list_annotation_files(cfg):
-        reader, read = find_reader(clips), round(measure_bytes(clips))
-        own = NETWORK_FUNCTIONS.get(network.name, {})
-        floor, clip, parts = profile_clips(clips, own, seconds)
-    else:  # images, which MindData's own operators transform
-        reader, read = cfg.data.source, None
-        floor, clip, parts = measure_operators(dataset, cfg, order, clips, seconds)
-    batch, workers = cfg.data.batch, count_workers(cfg.data.workers)
-    done, _, cpu = measure_throughput(build_idle_source(clips).dataset(), batch, seconds / 4)
-    parts["copy"] += 1000 * cpu / done
-    clip += 1000 * cpu / done
-    done, wall, cpu = measure_throughput(clips.dataset(), batch, seconds)
-    parts["wait"] = max(1000 * (workers * wall - cpu) / done, 0)
-    return {
-        "clips": done,
-        "reader": reader,
-        "workers": workers,
-        "processes": getattr(cfg.data, "processes", False),
-        "clips_per_second": round(done / wall, 2),
-        "clips_per_cpu_second": round(done / cpu, 2),
-        "bare_decoding_per_cpu_second": round(1000 / floor, 2),
-        "cost_over_bare_decoding": round(1000 * cpu / done / floor, 2),
-        "floor_milliseconds": round(floor, 3),
-        "clip_milliseconds": round(clip, 3),
-        "clip_over_floor": round(clip / floor, 2),
-        "bytes_read": read,
-        "milliseconds": {part: round(value, 3) for part, value in parts.items()},
-    }
-
-
-def measure_operators(dataset, cfg, order, clips, seconds: int) -> tuple[float, float, dict]:
-    """As `profile_clips`, for images that MindData's own operators transform.
-
-    Only two parts are known: the time to read is that of a pipeline that drops the images.
-    """
-    data, spent = cfg.data, []
-    whole = dataset.build_epoch_pipeline(data, order, 0)  # sets how far pipelines work ahead
-    samples, workers = order.epoch(0).tolist(), count_workers(data.workers)
-    read = dataset.open_reader(data, "train", samples, workers).project(["label"])
-    for pipeline in (read.batch(data.batch, True), whole):
-        try:
-            done, _, cpu = measure_throughput(pipeline.repeat(), data.batch, seconds / 2)
-        except RuntimeError as error:
-            raise ValueError(dataset.reason_of(error)) from None
-        spent.append(1000 * cpu / done)
-    clips.decode(0)  # reads the first images
-    floor = np.mean([measure_cpu_seconds(clips.decode, index) for index in range(MOST_CLIPS)])
-    parts = {"open": spent[0], "operators": max(spent[1] - spent[0], 0), "copy": 0.0}
-    return 1000 * floor, spent[1], parts
+    seconds = build_networks.measure_median_seconds(lambda: product(a, a).asnumpy(), repeats)
+    return 2 * size**3 / seconds / 1e9
 
 
 def measure_eval(network: Network, cfg, rt: runtime.Runtime, seconds: int, net: Any) -> dict:

@@ -9,8 +9,8 @@ as slices, have a rate above the true one.
 import os
 import re
 import tempfile
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -30,8 +30,6 @@ COPIED = 2**26  # numbers of each core: more than caches hold
 INPUT = re.compile(r"input_\d+:\[([\d, ]*)\]")
 CONVOLUTIONS = ("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput")
 PRODUCTS = ("MatMul", "BatchMatMul")
-
-
 Launch = tuple[str, tuple]  # operator, shapes of the inputs
 
 
@@ -44,10 +42,6 @@ class Cost:
     milliseconds: float
     flops: float = 0.0
     bytes: float = 0.0
-
-    def compute_rate(self) -> float:
-        """GFLOP/s, or GB/s of an operator without `flops`."""
-        return (self.flops or self.bytes) / max(self.milliseconds, 1e-6) / 1e6
 
 
 def profile_kernels(network: Network, cfg: Any, rt: Runtime, matmul_gflops: float) -> dict:
@@ -154,21 +148,13 @@ def measure_copy_gbs(repeats: int = 5) -> float:
     cores = count_usable_cores()
     source, target = (np.ones((cores, COPIED // 4), np.float32) for _ in range(2))
 
-    def copy() -> None:
-        threads = [
-            threading.Thread(target=np.copyto, args=(target[core], source[core]))
-            for core in range(cores)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    return 2 * source.nbytes / measure_median_seconds(copy, repeats) / 1e9
+    with ThreadPoolExecutor(cores) as pool:
+        seconds = measure_median_seconds(lambda: list(pool.map(np.copyto, target, source)), repeats)
+    return 2 * source.nbytes / seconds / 1e9
 
 
 def describe_cost(cost: Cost, total: float, matmul_gflops: float, copy_rate: float) -> dict:
-    rate = cost.compute_rate()
+    rate = (cost.flops or cost.bytes) / max(cost.milliseconds, 1e-6) / 1e6
     return {
         "operator": cost.operator,
         "kernels": cost.kernels,
@@ -181,19 +167,7 @@ def describe_cost(cost: Cost, total: float, matmul_gflops: float, copy_rate: flo
 
 
 def format_costs(rows: list[dict]) -> Iterator[str]:
-    """The lines of the table."""
     header = ("operator", "kernels", "ms in a step", "of the time", "rate", "of the machine's")
-    return results.format_table(
-        header,
-        (
-            (
-                row["operator"],
-                str(row["kernels"]),
-                f"{row['milliseconds']:.1f}",
-                f"{row['fraction']:.1%}",
-                f"{row['rate']:.4g} {row['unit']}",
-                f"{row['of_machine']:.2f}",
-            )
-            for row in rows
-        ),
-    )
+    cells = ("{operator}", "{kernels}", "{milliseconds:.1f}", "{fraction:.1%}", "{rate:.4g} {unit}")
+    cells += ("{of_machine:.2f}",)
+    return results.format_table(header, ([c.format(**row) for c in cells] for row in rows))

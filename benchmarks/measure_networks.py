@@ -68,7 +68,6 @@ def main(*, torch: bool = False, repeats: cli.PositiveInt = 5, only: str = "") -
 
 
 def format_rows(rows: list[dict]) -> Iterator[str]:
-    """The lines of the table."""
     header = ["config", "batch of clips", *(name.strip() for name in COLUMNS)]
     cells = []
     for row in rows:

@@ -94,7 +94,6 @@ def compute_ratios(before: dict, now: dict) -> dict[str, float]:
 
 
 def format_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The lines of a table in Markdown."""
     for cells in (header, ["---"] * len(header), *rows):
         yield f"| {' | '.join(cells)} |"
 

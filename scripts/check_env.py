@@ -24,16 +24,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils import cli
 from utils.cpu_cores import LEAST_CORES
-from utils.distributed.devices import (
-    FILES,
-    count_devices,
-    find_cann,
-    find_library,
-    find_nvcc,
-    find_set_env,
-    read_cann_version,
-    read_cuda_version,
-)
+from utils.distributed import devices as host
 
 # The versions that MindSpore 2.10 looks for, and has libraries for.
 CANN = ("8.2", "8.3", "8.5", "9.0", "9.1")
@@ -42,10 +33,7 @@ PYTHON = (3, 9), (3, 12)
 # Other packages that the zoo needs; the remaining ones have separate lines.
 OTHERS = ("pillow", "psutil", "pyyaml", "scipy", "tqdm", "matplotlib", "onnx")
 # Packages of single commands: pip install '.[NAME]' gets them.
-EXTRAS = {
-    "tensorboard": ("tensorboardX",),
-    "cluster": ("distributed",),
-}
+EXTRAS = {"tensorboard": ("tensorboardX",), "cluster": ("distributed",)}
 ENGINES = ("openvino", "onnxruntime")  # of run.engine
 FLAGS = {"avx512f": "AVX-512", "avx2": "AVX2", "sve": "SVE", "asimd": "NEON"}
 WHEELS = ("te", "hccl")  # of CANN: te compiles kernels, hccl joins ranks
@@ -125,7 +113,7 @@ def list_versions(packages: Sequence[str]) -> str:
 
 def check_devices() -> Iterator[Line]:
     """The devices that MindSpore can use, and those of the host."""
-    counts = {kind: count_devices(kind) for kind in FILES}
+    counts = {kind: host.count_devices(kind) for kind in host.FILES}
     usable, log = find_usable_devices("2" if counts["Ascend"] else None)
     yield Line("devices", ", ".join(usable) or "unknown", "" if usable else "MindSpore fails")
     for kind, count in counts.items():
@@ -166,20 +154,22 @@ def run_python(code: str, variables: Mapping[str, str]) -> str:
 
 
 def check_cann() -> Line:
-    folder, home = find_cann(os.environ), os.environ.get("ASCEND_HOME_PATH")
+    folder, home = host.find_cann(os.environ), os.environ.get("ASCEND_HOME_PATH")
     if folder is None:
         where = f"in ASCEND_HOME_PATH={home}" if home else f"(for Ascend only: {', '.join(CANN)})"
-        advice = "install CANN, then source its set_env.sh" if count_devices("Ascend") else ""
+        advice = "install CANN, then source its set_env.sh" if host.count_devices("Ascend") else ""
         return Line("CANN", f"not found {where}", advice)
-    number = read_cann_version(folder)
-    advice = "" if home else f"source {find_set_env(folder)} first: ASCEND_HOME_PATH is not set"
+    number = host.read_cann_version(folder)
+    advice = (
+        "" if home else f"source {host.find_set_env(folder)} first: ASCEND_HOME_PATH is not set"
+    )
     expected = check_version(number or "unknown", CANN)
     return Line("CANN", f"{number or 'unknown version'} in {folder}", advice or expected)
 
 
 def check_ascend() -> Iterator[Line]:
     """CANN's Python packages, and cores for each device; nothing on a host without either."""
-    count, folder = count_devices("Ascend"), find_cann(os.environ)
+    count, folder = host.count_devices("Ascend"), host.find_cann(os.environ)
     if count or folder:
         code = (
             f"import importlib\nfor name in {WHEELS}:\n"
@@ -187,14 +177,11 @@ def check_ascend() -> Iterator[Line]:
             "    except Exception as error: print('import', name, error)"
         )
         states = dict(re.findall(r"^import (\w+) (.*)$", run_python(code, {}), re.MULTILINE))
-        failures = [
-            f"{name}: {states.get(name, 'import fails')}"
-            for name in WHEELS
-            if states.get(name) != "done"
-        ]
+        missing = [name for name in WHEELS if states.get(name) != "done"]
+        failures = "; ".join(f"{name}: {states.get(name, 'import fails')}" for name in missing)
         wheels = " ".join(f"{folder or 'CANN'}/lib64/{name}-*.whl" for name in WHEELS)
         advice = f"pip install '.[ascend]' {wheels}" if failures else ""
-        yield Line(", ".join(WHEELS), "; ".join(failures) or "can be imported", advice)
+        yield Line(", ".join(WHEELS), failures or "can be imported", advice)
     if count:
         cores = len(os.sched_getaffinity(0)) // count
         advice = (
@@ -206,7 +193,7 @@ def check_ascend() -> Iterator[Line]:
 
 
 def check_cuda() -> Line:
-    number, only = read_cuda_version(os.environ), f"(for GPUs only: {', '.join(CUDA)})"
+    number, only = host.read_cuda_version(os.environ), f"(for GPUs only: {', '.join(CUDA)})"
     if not number:
         return Line("CUDA", f"not found {only}")
     if not shutil.which("nvidia-smi"):  # another package has brought the library
@@ -216,15 +203,15 @@ def check_cuda() -> Line:
 
 def check_gpu() -> Iterator[Line]:
     """What MindSpore's GPU plugin needs to load; nothing on a host without GPUs."""
-    if not count_devices("GPU"):
+    if not host.count_devices("GPU"):
         return
-    home, compiler, advice = os.environ.get("CUDA_HOME"), find_nvcc(os.environ), ""
+    home, compiler, advice = os.environ.get("CUDA_HOME"), host.find_nvcc(os.environ), ""
     if not home:
         advice = "export CUDA_HOME=FOLDER, the folder of CUDA whose bin/nvcc exists"
     elif not os.path.isfile(compiler):
         advice = f"there is no {compiler}: install CUDA's compiler, or correct CUDA_HOME"
     yield Line("CUDA_HOME", home or "not set", advice)
-    library = find_library("libcudnn.so.8", os.environ)
+    library = host.find_library("libcudnn.so.8", os.environ)
     advice = "" if library else "install cuDNN 8, and add its folder to LD_LIBRARY_PATH"
     yield Line("cuDNN", library or "no libcudnn.so.8", advice)
 

@@ -15,7 +15,6 @@ an interruption end it for good. Exit status: as that of one process.
 """
 
 import asyncio
-import dataclasses
 import os
 import signal
 import sys
@@ -107,7 +106,6 @@ class Launcher:
 
         MindSpore's scheduler, which takes four seconds to see that nobody is left, is not needed.
         """
-        here = f"node {self.job.node}: " if self.job.nodes > 1 else ""
         finished: set[int] = set()  # nodes
         failures: list[Failure] = []
         deadline = float("inf")
@@ -121,8 +119,8 @@ class Launcher:
                 own = [self.describe_interruption()] if own or is_second else []
                 deadline = 0 if is_second else deadline
             for failure in own:
-                line = format_line(here + failure.line)
-                rendezvous.broadcast(dataclasses.asdict(failure) | {"line": line})
+                line = format_line(f"node {self.job.node}: {failure.line}")
+                rendezvous.broadcast(failure._asdict() | {"line": line})
             if self.job.node not in finished and group.is_done():
                 finished.add(self.job.node)
                 rendezvous.broadcast({"finished": self.job.node})

@@ -38,9 +38,8 @@ def main() -> int:
     except ValueError as error:
         print_line(f"error: {error}")
         return 2
-    logs = (
-        get_base_folder() / "out" / "logs" / f"mpi-{os.environ.get('PMIX_NAMESPACE', os.getppid())}"
-    )
+    job = os.environ.get("PMIX_NAMESPACE", os.getppid())
+    logs = get_base_folder() / "out" / "logs" / f"mpi-{job}"
     logs.mkdir(parents=True, exist_ok=True)
     scheduler = None
     if rank == 0:

@@ -24,17 +24,17 @@ from typing import Annotated, Optional
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import numpy as np
-from scipy.optimize import nnls
 
 from benchmarks.results import print_result
 from benchmarks.scaling import netns
 from utils import cli
 from utils.build_networks import drop_pretrained
 from utils.config import ROOT, to_yaml
-from utils.distributed.cost_model import GIGA, MICRO, Cluster
+from utils.distributed.cost_model import Cluster
 from utils.distributed.fusion_planner import MOST_SEGMENTS, predict
 from utils.distributed.gradient_timing import Backward
 from utils.networks import Network
+from utils.verify.communication import fit_ring
 
 PORT, TIMEOUT = 8118, 900  # of the scheduler; seconds for everything
 MOST_WORKERS = 16
@@ -126,21 +126,9 @@ def start_host(
 
 
 def fit_cluster(probes: list, workers: int) -> Cluster:
-    """Fits latency and bandwidth of a ring to the times of the probes, by least relative squares.
-
-    The collective of the CPU does not compute while it sends, so there is no overlap.
-    """
-    sizes, times = (np.array(v, float) for v in zip(*probes))
-    messages = 2 * (workers - 1)
-    terms = np.stack([np.full(len(sizes), messages), messages * sizes / workers], 1)
-    (latency, slowness), _ = nnls(terms / times[:, None], np.ones(len(sizes)))
-    return Cluster(
-        devices_per_node=1,
-        latency=latency / MICRO,
-        bandwidth=1 / slowness / GIGA,
-        algorithm="ring",
-        overlap=False,
-    )
+    """A ring of hosts; the collective of the CPU does not compute while it sends: no overlap."""
+    latency, bandwidth = fit_ring(probes, workers)
+    return Cluster(1, bandwidth, latency, algorithm="ring", overlap=False)
 
 
 def compare_step(result: dict, cluster: Cluster, count: int) -> dict:

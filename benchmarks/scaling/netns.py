@@ -10,6 +10,10 @@ import subprocess
 from collections.abc import Iterator
 
 SUBNET = "10.77.0"
+# TCP uses the link evenly, so that the link is measured and not TCP. BBR, the default of some
+# systems, varies its rate to probe the link. And without the second option a sender that was idle,
+# as between two steps, would start slowly again.
+TCP = "net.ipv4.tcp_congestion_control=reno", "net.ipv4.tcp_slow_start_after_idle=0"
 
 
 def explain_missing() -> str:
@@ -43,7 +47,8 @@ def hosts(count: int, rate: str) -> Iterator[list[tuple[str, str]]]:
             add_namespace(name, stack)
             connect_to_bridge(name, address, hub, f"port{i}")
             limit_rate(name, "eth0", rate)
-            set_tcp_options(name)
+            for setting in TCP:
+                run("ip", "netns", "exec", name, "sysctl", "-q", "-w", setting)
             created.append((name, address))
         yield created
 
@@ -54,7 +59,6 @@ def add_namespace(name: str, stack: contextlib.ExitStack) -> None:
 
 
 def connect_to_bridge(name: str, address: str, hub: str, port: str) -> None:
-    """Connects a namespace to the bridge of the hub."""
     ends = ["eth0", "netns", name, "type", "veth", "peer", "name", port, "netns", hub]
     run("ip", "link", "add", *ends)
     run("ip", "-n", name, "address", "add", f"{address}/24", "dev", "eth0")
@@ -68,17 +72,6 @@ def limit_rate(name: str, device: str, rate: str) -> None:
     """Adds a token bucket: packets wait in a queue, for up to five seconds, and are not lost."""
     bucket = ["tbf", "rate", rate, "burst", "64kb", "latency", "5s"]
     run("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", device, "root", *bucket)
-
-
-# BBR, the default of some systems, varies its rate to probe the link. And without the second
-# option a sender that was idle, as between two steps, would start slowly again.
-TCP = "net.ipv4.tcp_congestion_control=reno", "net.ipv4.tcp_slow_start_after_idle=0"
-
-
-def set_tcp_options(name: str) -> None:
-    """Makes TCP use the link evenly, so that the link is measured and not TCP."""
-    for setting in TCP:
-        run("ip", "netns", "exec", name, "sysctl", "-q", "-w", setting)
 
 
 def run(*command: str) -> None:

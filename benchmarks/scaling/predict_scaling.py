@@ -33,6 +33,8 @@ from utils.nn.complexity import LayerCost, count_layers
 MEGA = 1e6
 SECONDS_ON_ONE_NODE = 49 * 3600 + 55 * 60  # TSM, 100 epochs of 240,000 clips
 SECONDS_ON_SUMMIT = 14 * 60 + 13  # the same on 1,536 GPUs
+# If the slow run was on one node of 6, which the article does not state.
+PUBLISHED_EFFICIENCY = SECONDS_ON_ONE_NODE / SECONDS_ON_SUMMIT / 256
 CLIPS, CLIPS_PER_GPU, EPOCHS = 240_000, 8, 100
 # 8 V100 a node, NVLink inside, one 100 Gb/s InfiniBand port.
 PADDLE = Cluster(devices_per_node=8, bandwidth=12.5, latency=5, local_bandwidth=100)
@@ -204,7 +206,7 @@ def predict_all_on_summit(resnet: Network, jitter: float) -> tuple[dict, dict, d
     node = predict_summit(tsm, summit_step(tsm, tsm, resnet, cluster), cluster, 6).step
     name = "TSM 8f on Summit, of one node"
     return (
-        build_row(name, 1536, node / seconds[tsm], published_efficiency()),
+        build_row(name, 1536, node / seconds[tsm], PUBLISHED_EFFICIENCY),
         {n.name: (round(seconds[n] / seconds[tsm], 3), published[n]) for n in networks[1:]},
         {"networks": sizes, "frame_ms": round(1e3 * frame, 3)},
     )
@@ -268,7 +270,7 @@ def draw_efficiency(folder: Path, resnet: Network, jitter: float) -> None:
     step = summit_step(tsm, tsm, resnet, cluster)
     summit = [predict_summit(tsm, step, cluster, n) for n in (6, 48, 192, 384, 768, 1536)]
     # Published is the efficiency of one node's rate, not of one device's.
-    name, fraction = "TSM 8f on Summit", published_efficiency() * summit[0].efficiency
+    name, fraction = "TSM 8f on Summit", PUBLISHED_EFFICIENCY * summit[0].efficiency
     curves, published = {name: summit}, {name: [(1536, fraction)]}
     paddle = replace(PADDLE, jitter=jitter)
     for series in FLOAT32:
@@ -279,11 +281,6 @@ def draw_efficiency(folder: Path, resnet: Network, jitter: float) -> None:
     with report_write_errors(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
     plan_plots.draw_scaling(folder / "predicted.png", curves, published)
-
-
-def published_efficiency() -> float:
-    """Of 1,536 GPUs, if the slow run was on one node of 6, which the article does not state."""
-    return SECONDS_ON_ONE_NODE / SECONDS_ON_SUMMIT / 256
 
 
 if __name__ == "__main__":

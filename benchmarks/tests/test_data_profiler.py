@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from benchmarks.benchmark import NETWORK_FUNCTIONS
 from benchmarks.data_profiler import (
     FUNCTIONS,
+    NETWORK_FUNCTIONS,
     PARTS,
     PartTimer,
     find_code,

@@ -30,12 +30,7 @@ class TorchTwin:
     """
 
     def __init__(
-        self,
-        network_name: str,
-        cfg: Any,
-        shape: tuple,
-        layout: str,
-        environment: Mapping[str, str],
+        self, network_name: str, cfg: Any, shape: tuple, layout: str, environment: Mapping[str, str]
     ):
         mixes = getattr(cfg.data, "mixes", getattr(cfg.data, "mixup", 0))
         job = {

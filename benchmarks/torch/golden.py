@@ -12,6 +12,7 @@ result, and with {point: null} and {parameter: null} in `taps`, `grad_norm` and 
 import argparse
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Callable
@@ -39,10 +40,9 @@ def fill_weights(
     """
     state = {}
     for name, value in net.state_dict().items():
-        state[name] = torch.from_numpy(generate_weight(rename(name), tuple(value.shape)))
-        for part, factor in scale.items():
-            if part in name:
-                state[name] *= factor
+        factor = prod(factor for part, factor in scale.items() if part in name)
+        weight = generate_weight(rename(name), tuple(value.shape))
+        state[name] = factor * torch.from_numpy(weight)
     net.load_state_dict(state)
     return net
 
@@ -119,14 +119,12 @@ def record_activations(net: nn.Module, points: Iterable[str]) -> dict[str, Tenso
             )
         elif name in modules:  # else the original recorded a module that PyTorch's twin has not
             modules[name].register_forward_hook(
-                lambda _, __, output, point=point: taps.update({point: first(output).clone()})
+                lambda _, __, output, point=point: taps.update(
+                    # Blocks of MViT return tokens and their grid.
+                    {point: (output[0] if isinstance(output, tuple) else output).clone()}
+                )
             )
     return taps
-
-
-def first(output) -> Tensor:
-    """Blocks of MViT return tokens and their grid."""
-    return output[0] if isinstance(output, tuple) else output
 
 
 def summarize(x: Tensor) -> dict:

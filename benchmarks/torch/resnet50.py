@@ -23,44 +23,27 @@ def conv(cin: int, cout: int, kernel: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(cin, cout, kernel, stride, kernel // 2, bias=False)
 
 
-class BasicBlock(nn.Module):
-    expansion = 1
+class Block(nn.Module):
+    """Two 3 x 3 convolutions; as a bottleneck 1 x 1, 3 x 3 and 1 x 1 with `cout` = 4 `width`."""
 
-    def __init__(self, cin: int, width: int, stride: int):
+    def __init__(self, cin: int, width: int, cout: int, stride: int):
         super().__init__()
-        self.conv1, self.bn1 = conv(cin, width, 3, stride), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = conv(width, width, 3), nn.BatchNorm2d(width)
-        self.relu, self.downsample = nn.ReLU(inplace=True), build_shortcut(cin, width, stride)
+        self.bottleneck = width < cout
+        first, second = ((1, 1), (3, stride)) if self.bottleneck else ((3, stride), (3, 1))
+        self.conv1, self.bn1 = conv(cin, width, *first), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = conv(width, width, *second), nn.BatchNorm2d(width)
+        if self.bottleneck:
+            self.conv3, self.bn3 = conv(width, cout, 1), nn.BatchNorm2d(cout)
+        self.relu, self.downsample = nn.ReLU(inplace=True), None
+        if stride > 1 or cin != cout:
+            self.downsample = nn.Sequential(conv(cin, cout, 1, stride), nn.BatchNorm2d(cout))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.relu(self.bn1(self.conv1(x)))
-        y = self.bn2(self.conv2(y))
+        y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        if self.bottleneck:
+            y = self.bn3(self.conv3(self.relu(y)))
         y += x if self.downsample is None else self.downsample(x)
         return self.relu(y)
-
-
-class Bottleneck(nn.Module):
-    expansion = 4
-
-    def __init__(self, cin: int, width: int, stride: int):
-        super().__init__()
-        self.conv1, self.bn1 = conv(cin, width, 1), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = conv(width, width, 3, stride), nn.BatchNorm2d(width)
-        self.conv3, self.bn3 = conv(width, 4 * width, 1), nn.BatchNorm2d(4 * width)
-        self.relu, self.downsample = nn.ReLU(inplace=True), build_shortcut(cin, 4 * width, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.relu(self.bn1(self.conv1(x)))
-        y = self.relu(self.bn2(self.conv2(y)))
-        y = self.bn3(self.conv3(y))
-        y += x if self.downsample is None else self.downsample(x)
-        return self.relu(y)
-
-
-def build_shortcut(cin: int, cout: int, stride: int):
-    if stride == 1 and cin == cout:
-        return None
-    return nn.Sequential(conv(cin, cout, 1, stride), nn.BatchNorm2d(cout))
 
 
 class ResNet(nn.Module):
@@ -68,15 +51,15 @@ class ResNet(nn.Module):
 
     def __init__(self, arch: str, num_classes: int, first_width: int = 64, channels: int = 3):
         super().__init__()
-        block = BasicBlock if arch in ("resnet18", "resnet34") else Bottleneck
+        expansion = 1 if arch in ("resnet18", "resnet34") else 4
         self.conv1, self.bn1 = conv(channels, first_width, 7, 2), nn.BatchNorm2d(first_width)
         self.relu, self.maxpool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
         cin = first_width
         for index, depth in enumerate(DEPTHS[arch]):
             width, blocks = first_width * 2**index, []
             for i in range(depth):
-                blocks.append(block(cin, width, 2 if i == 0 and index else 1))
-                cin = width * block.expansion
+                blocks.append(Block(cin, width, expansion * width, 2 if i == 0 and index else 1))
+                cin = expansion * width
             setattr(self, f"layer{index + 1}", nn.Sequential(*blocks))
         self.avgpool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(cin, num_classes)
 

@@ -10,6 +10,7 @@ An error is {"error": text}.
 
 import importlib
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -67,17 +68,15 @@ class Trial:
 
 def read_peak_memory() -> float:
     """The largest memory that this process has held so far, in GB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (line,) = [line for line in lines if line.startswith("VmHWM:")]
-    return int(line.split()[1]) * 1024 / 1e9
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024 / 1e9
 
 
 def build_optimizer(weights: list, train: dict) -> torch.optim.Optimizer:
     """AdamW if the settings have its betas, else SGD with momentum; ValueError for others."""
     if train.get("optimizer", "sgd") != "sgd" or train["ema_decay"]:
-        raise ValueError(
-            "train.optimizer, train.ema_decay: the twins have SGD and AdamW, no averages"
-        )
+        settings = "train.optimizer, train.ema_decay"
+        raise ValueError(f"{settings}: the twins have SGD and AdamW, no averages")
     rest = {"lr": 1e-4, "weight_decay": train["weight_decay"]}
     if "betas" in train:
         return torch.optim.AdamW(weights, betas=train["betas"], eps=train["eps"], **rest)

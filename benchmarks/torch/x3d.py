@@ -1,7 +1,7 @@
 """X3D in PyTorch, as PySlowFast defines it (facebookresearch/SlowFast, 287ec007).
 
 Clips (N, 3, T, H, W), uint8 or normalised, to scores (N, classes); in evaluation probabilities,
-the mean over positions.
+the mean over positions. A Sequential applies its attributes in their order.
 """
 
 import math
@@ -15,7 +15,7 @@ INNER, SQUEEZED = (54, 108, 216, 432), (8, 8, 16, 32)
 loss_of = cross_entropy
 
 
-class SE(nn.Module):
+class SE(nn.Sequential):
     def __init__(self, channels: int, squeezed: int):
         super().__init__()
         self.avg_pool = nn.AdaptiveAvgPool3d(1)
@@ -23,10 +23,10 @@ class SE(nn.Module):
         self.fc2, self.sigmoid = nn.Conv3d(squeezed, channels, 1), nn.Sigmoid()
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * self.sigmoid(self.fc2(self.relu(self.fc1(self.avg_pool(x)))))
+        return x * super().forward(x)
 
 
-class Branch(nn.Module):
+class Branch(nn.Sequential):
     def __init__(self, cin: int, inner: int, cout: int, stride: int, squeezed: int, dense: bool):
         super().__init__()
         self.a, self.a_bn = nn.Conv3d(cin, inner, 1, bias=False), nn.BatchNorm3d(inner)
@@ -36,11 +36,6 @@ class Branch(nn.Module):
         self.se = SE(inner, squeezed) if squeezed else nn.Identity()
         self.b_relu = nn.SiLU()
         self.c, self.c_bn = nn.Conv3d(inner, cout, 1, bias=False), nn.BatchNorm3d(cout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.a_relu(self.a_bn(self.a(x)))
-        x = self.b_relu(self.se(self.b_bn(self.b(x))))
-        return self.c_bn(self.c(x))
 
 
 def depthwise_conv(channels: int, kernel, stride, padding, dense: bool) -> nn.Conv3d:
@@ -64,15 +59,12 @@ class Block(nn.Module):
         return self.relu(short + self.branch2(x))
 
 
-class Stem(nn.Module):
+class Stem(nn.Sequential):
     def __init__(self, dense: bool):
         super().__init__()
         self.conv_xy = nn.Conv3d(3, 24, (1, 3, 3), (1, 2, 2), (0, 1, 1), bias=False)
         self.conv = depthwise_conv(24, (5, 1, 1), 1, (2, 0, 0), dense)
         self.bn, self.relu = nn.BatchNorm3d(24), nn.ReLU(inplace=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.relu(self.bn(self.conv(self.conv_xy(x))))
 
 
 class Head(nn.Module):

@@ -96,7 +96,6 @@ def build_first_step(network: Network, cfg, rt: runtime.Runtime, path: Optional[
 
 
 def report(result: list[step_comparison.Difference], tolerance: float) -> None:
-    """Prints a line for each array, then the JSON line."""
     first, largest = None, {}
     for item in result:
         is_beyond = not item.error <= tolerance

@@ -52,7 +52,6 @@ SUMS = ("macs", "parameters", "inputs", "outputs")  # of a layer, and over the l
 
 
 def main(network: Network, cfg: Any, *, layers: bool = False) -> None:
-    """Prints the row, the kinds and the layers of one network."""
     runtime.start(Run(device="CPU"))
     costs, name = count_costs(network, cfg), cfg.run.out.name
     row = summarize(network.dataset.get_input_shape(cfg.data), costs)
@@ -113,7 +112,6 @@ def count_costs(network: Network, cfg: Any) -> list[LayerCost]:
 
 
 def summarize(clip: tuple[int, ...], layers: Sequence[LayerCost]) -> dict:
-    """The numbers of a network."""
     macs, parameters, _, written = (sum(getattr(e, key) for e in layers) for key in SUMS)
     sizes = dict(zip(SIZES, (int(np.prod(clip)), 4 * written, 4 * parameters)))
     return {

@@ -41,7 +41,6 @@ def main(
     cann: Optional[Path] = None,
     keep: Optional[Path] = None,
 ) -> int:
-    """Prints the table and the JSON object; returns the exit status."""
     result = dry_run(network.name, cfg, Machine(chip, ranks, cores, cann), mode, keep)
     name = cfg.run.out.name
     if result.finished:
@@ -55,7 +54,6 @@ def main(
 
 
 def list_rows(result: DryRun, device_memory: int) -> list[str]:
-    """The lines of the table."""
     rows = [("kernels", f"{len(result.kernels)}, of which {result.launches} are launched")]
     rows += [(f"  {library}", str(count)) for library, count in result.libraries.most_common()]
     rows += [("most frequent", "")]

@@ -43,10 +43,9 @@ def main(
     done = out.with_suffix(".jsonl")
     with report_write_errors(out, "--out"):
         out.parent.mkdir(parents=True, exist_ok=True)
-        rows = (
-            [json.loads(line) for line in done.read_text().splitlines()] if done.is_file() else []
-        )
-    rows = {row["recipe"]: row for row in rows if (row["chip"], row["ranks"]) == (chip, ranks)}
+        lines = done.read_text().splitlines() if done.is_file() else []
+    saved = map(json.loads, lines)
+    rows = {row["recipe"]: row for row in saved if (row["chip"], row["ranks"]) == (chip, ranks)}
     for name in names:
         if name in rows:
             continue
@@ -73,7 +72,6 @@ def run_recipe(path: Path, chip: str, ranks: int) -> dict[str, Any]:
 
 
 def format_table(rows: dict[str, dict[str, Any]]) -> str:
-    """The table in Markdown."""
     lines = [f"| {HEAD} |", "|" + " --- |" * (HEAD.count("|") + 1)]
     for name, row in sorted(rows.items()):
         cells = [f"`{name}`", row["amp"], str(row["clips"])]

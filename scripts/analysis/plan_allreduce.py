@@ -33,16 +33,9 @@ import numpy as np
 
 from utils import cli, runtime
 from utils.build_networks import build_train_step, drop_pretrained
-from utils.distributed import plan_plots
+from utils.distributed import fusion_planner, plan_plots
 from utils.distributed.cost_model import Cluster
-from utils.distributed.fusion_planner import (
-    Prediction,
-    Segment,
-    layer_ends,
-    layer_of,
-    plan,
-    predict,
-)
+from utils.distributed.fusion_planner import Prediction, Segment, layer_ends, layer_of, predict
 from utils.distributed.gradient_fusion import backward_of, layer_names, segment_ends
 from utils.distributed.gradient_timing import Backward, write_backward
 from utils.files import report_write_errors
@@ -170,11 +163,10 @@ def compare(backward: Backward, cluster: Cluster, devices: int, own) -> dict[str
     if not isinstance(own, str):
         splits[YAML] = segment_ends(backward.names, own)
     others = {name: predict(backward, cluster, devices, ends) for name, ends in splits.items()}
-    return {BEST: plan(backward, cluster, devices), **others}
+    return {BEST: fusion_planner.plan(backward, cluster, devices), **others}
 
 
 def format_plan(backward: Backward, cluster: Cluster, devices: int, predictions: dict) -> str:
-    """The lines for one number of devices."""
     lines = [
         f"{devices} devices ({cluster.nodes(devices)} x {devices // cluster.nodes(devices)})",
         f"  {'split':12} {'segments':>8} {'exposed ms':>11} {'step ms':>9} {'efficiency':>11}",

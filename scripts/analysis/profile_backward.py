@@ -22,13 +22,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from utils import cli, log, runtime
-from utils.build_networks import (
-    build_train_step,
-    drop_pretrained,
-    make_dummy_batch,
-    measure_median_seconds,
-)
+from utils import build_networks, cli, log, runtime
+from utils.build_networks import measure_median_seconds
 from utils.distributed.cost_model import Cluster
 from utils.distributed.fusion_planner import layer_ends, segments_of
 from utils.distributed.gradient_timing import count_backward
@@ -53,10 +48,11 @@ def main(
 ) -> None:
     with report_write_errors(out, "--out"):  # before the measuring
         out.parent.mkdir(parents=True, exist_ok=True)
-    cfg = drop_pretrained(replace(cfg, run=replace(cfg.run, all_reduce="none")))
+    cfg = build_networks.drop_pretrained(replace(cfg, run=replace(cfg.run, all_reduce="none")))
     rt = runtime.start(cfg.run)
     log.start_log(rt)
-    step, batch = build_train_step(network.name, cfg, rt), make_dummy_batch(network.name, cfg)
+    step = build_networks.build_train_step(network.name, cfg, rt)
+    batch = build_networks.make_dummy_batch(network.name, cfg)
     shape = network.dataset.get_input_shape(cfg.data)
     measured = measure(step, batch, shape, points, repeats)
     result = {"config": cfg.run.out.name, "device": rt.device, "batch": cfg.data.batch, **measured}

@@ -63,17 +63,13 @@ def main(*, only: str = ",".join(PARTS), out: Optional[Path] = None, **options) 
     out = out or get_base_folder() / "out/verify_device"
     plan = make_plan(out.resolve(), **options)
     adopt_orphans()
-    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     report, status = run_parts(plan, [name for name in PARTS if name in names], out)
     shutil.rmtree(plan.work, ignore_errors=True)
     verdicts = {part.name: part.verdict for part in report.parts}
     result = {"report": str(out / MARKDOWN), "device": plan.device, "verdicts": verdicts}
     print(json.dumps(result))
     return status
-
-
-def interrupt(number: int, _) -> None:
-    raise KeyboardInterrupt
 
 
 def make_plan(

@@ -37,10 +37,9 @@ class Cluster:
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"run.cluster.{name} must be above 0, not {getattr(self, name)}")
         for name in ("latency", "local_latency", "step_seconds", "jitter"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(
-                    f"run.cluster.{name} must not be negative, not {getattr(self, name)}"
-                )
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"run.cluster.{name} must not be negative, not {value}")
 
     def nodes(self, devices: int) -> int:
         """Raises ValueError if the devices are neither whole nodes nor a part of one node."""

@@ -67,10 +67,8 @@ def find_nvcc(environ: Mapping[str, str]) -> str:
 def read_cuda_version(environ: Mapping[str, str]) -> str:
     """The version of CUDA_HOME's compiler, of the runtime library, or of `nvcc`; empty if none."""
     library = os.path.realpath(find_library("libcudart.so", environ))
-    compilers = [run_tool(name, "--version") for name in (find_nvcc(environ), "nvcc")]
-    result = re.search(
-        r"(?:libcudart\.so\.|release )(\d+\.\d+)", f"{compilers[0]} {library} {compilers[1]}"
-    )
+    own, other = (run_tool(name, "--version") for name in (find_nvcc(environ), "nvcc"))
+    result = re.search(r"(?:libcudart\.so\.|release )(\d+\.\d+)", f"{own} {library} {other}")
     return result[1] if result else ""
 
 

@@ -38,9 +38,8 @@ def split_all_reduce(
         ends = segment_ends(names, run.all_reduce)
     if rt.size > 1:
         ms.set_auto_parallel_context(all_reduce_fusion_config=ends)
-    return [
-        (last, last - first + 1, sum(sizes[first : last + 1])) for first, last in segments_of(ends)
-    ]
+    segments = segments_of(ends)
+    return [(last, last - first + 1, sum(sizes[first : last + 1])) for first, last in segments]
 
 
 def reduce_separately(weights: ms.ParameterTuple) -> nn.Cell:

@@ -54,11 +54,6 @@ class Job:
     table: Optional[Path] = None
     token: str = field(default="", repr=False)  # ZOO_JOB_TOKEN, the shared secret of all nodes
 
-    @property
-    def ranks(self) -> range:
-        """Those of this node."""
-        return range(self.node * self.devices, (self.node + 1) * self.devices)
-
 
 def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
     """From `[--restarts=N] DEVICES SCRIPT [arguments]` and the variables of the environment."""
@@ -78,8 +73,8 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
         table = Path(environ["RANK_TABLE_FILE"]).resolve()
         environ = {**read_table_variables(table, devices, environ), **environ}
     nodes = parse_number("NODES", environ.get("NODES", "1"), 1)
-    for name in ("NODE_RANK", "MASTER_ADDR"):
-        if nodes > 1 and name not in environ:
+    for name in ("NODE_RANK", "MASTER_ADDR") if nodes > 1 else ():
+        if name not in environ:
             raise ValueError(
                 f"{name} is missing: with NODES={nodes}, a node needs its number, from 0, in "
                 "NODE_RANK and the address of node 0 in MASTER_ADDR"
@@ -118,31 +113,26 @@ def find_script(name: str) -> str:
 
 def parse_number(name: str, text: str, lowest: int, highest: int = 10**6) -> int:
     if not text.isdecimal() or len(text) > 18 or not lowest <= int(text) <= highest:
-        bounds = f" from {lowest} to {highest}" if highest < 10**6 else f" of at least {lowest}"
-        raise ValueError(
-            f"{name} must be a whole number{bounds}, not {shorten(text, VALUE) or 'nothing'}"
-        )
+        bounds = f"from {lowest} to {highest}" if highest < 10**6 else f"of at least {lowest}"
+        given = shorten(text, VALUE) or "nothing"
+        raise ValueError(f"{name} must be a whole number {bounds}, not {given}")
     return int(text)
 
 
 def read_table_variables(path: Path, devices: int, environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that a rank table replaces. Those that are set win, unless they differ."""
-    servers, table_devices = read_rank_table(path)
-    if devices != table_devices:
-        raise ValueError(
-            f"DEVICES={devices}, but {path} has {table_devices} devices for each server"
-        )
+    servers, count = read_rank_table(path)
+    if devices != count:
+        raise ValueError(f"DEVICES={devices}, but {path} has {count} devices for each server")
     nodes = str(len(servers))
     if environ.get("NODES", nodes) != nodes:
         raise ValueError(f"NODES={environ['NODES']}, but {path} has {nodes} servers")
     local = [0]
     if nodes != "1" and "NODE_RANK" not in environ:
         local = [rank for rank, server in enumerate(servers) if is_local(server)]
-        if len(local) != 1:
-            raise ValueError(
-                f"NODE_RANK is missing, and {'several' if local else 'no'} servers of "
-                f"{path} are addresses of this host"
-            )
+    if len(local) != 1:
+        which = f"{'several' if local else 'no'} servers of {path}"
+        raise ValueError(f"NODE_RANK is missing, and {which} are addresses of this host")
     return {"NODES": nodes, "MASTER_ADDR": servers[0], "NODE_RANK": str(local[0])}
 
 

@@ -24,10 +24,8 @@ def draw_timeline(path: Path, backward: Backward, plans: Mapping[str, Prediction
     for row, (name, result) in enumerate(plans.items()):
         draw_step(axes, 2.6 * row, backward, result)
         axes.text(0, 2.6 * row - 0.62, f"{name}: {1e3 * result.step:.1f} ms", fontsize=9)
-    axes.set_yticks(
-        [2.6 * row + offset for row in range(len(plans)) for offset in (0, 0.9)],
-        ["compute", "network"] * len(plans),
-    )
+    ticks = [2.6 * row + offset for row in range(len(plans)) for offset in (0, 0.9)]
+    axes.set_yticks(ticks, ["compute", "network"] * len(plans))
     axes.set_ylim(2.6 * len(plans) - 0.9, -1.2)  # the first plan on top
     axes.set_xlabel("milliseconds of a step")
     devices = next(iter(plans.values())).devices
@@ -42,17 +40,13 @@ def draw_timeline(path: Path, backward: Backward, plans: Mapping[str, Prediction
 
 def draw_step(axes, location: float, backward: Backward, result: Prediction) -> None:
     forward, end = 1e3 * backward.forward, 1e3 * backward.end
-    axes.broken_barh(
-        [(0, forward), (forward, end - forward)],
-        (location - 0.4, 0.8),
-        facecolors=(FORWARD, BACKWARD),
-    )
+    upper, lower = (location - 0.4, 0.8), (location + 0.5, 0.8)
+    passes = [(0, forward), (forward, end - forward)]
+    axes.broken_barh(passes, upper, facecolors=(FORWARD, BACKWARD))
     bars = [(1e3 * s.begin, 1e3 * (s.end - s.begin)) for s in result.segments]
-    axes.broken_barh(
-        bars, (location + 0.5, 0.8), facecolors=ALL_REDUCE, edgecolor="white", linewidth=0.8
-    )
+    axes.broken_barh(bars, lower, facecolors=ALL_REDUCE, edgecolor="white", linewidth=0.8)
     computed = 1e3 * (result.compute + result.exposed)
-    axes.broken_barh([(computed, 1e3 * result.waiting)], (location - 0.4, 0.8), facecolors=WAIT)
+    axes.broken_barh([(computed, 1e3 * result.waiting)], upper, facecolors=WAIT)
 
 
 def draw_scaling(
@@ -74,8 +68,8 @@ def draw_scaling(
     counts = sorted({p.devices for result in plans.values() for p in result})
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(count) for count in counts])
-    least = min(p.efficiency for result in plans.values() for p in result)
-    least = min([least, *(fraction for marks in published.values() for _, fraction in marks)])
+    efficiencies = [p.efficiency for result in plans.values() for p in result]
+    least = min([*efficiencies, *(value for marks in published.values() for _, value in marks)])
     axes.set_ylim(max(0, 10 * int(10 * least) - 10), 102)
     axes.set_xlabel("devices")
     axes.set_ylabel("efficiency, %")

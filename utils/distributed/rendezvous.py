@@ -24,6 +24,7 @@ compare signatures in constant time. All versions authenticate only the start of
 """
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import json
@@ -105,12 +106,10 @@ class Peer:
         if not hmac.compare_digest(signature, self.sign(self.nonce, self.received, text)):
             raise ConnectionError(f"it does not know this job{TOKEN_HINT}")
         self.received += 1
-        try:
+        with contextlib.suppress(AttributeError, RecursionError, ValueError):
             message = json.loads(text)
             if {name: type(value) for name, value in message.items()} in SCHEMAS:
                 return message
-        except (AttributeError, RecursionError, ValueError):
-            pass
         raise ConnectionError(UNKNOWN_MESSAGE)
 
     def close(self) -> None:
@@ -121,7 +120,6 @@ class Rendezvous:
     """The connections of one attempt: none on a single node, one if this is not node 0."""
 
     def __init__(self, job: Job, log: Callable[[str], None] = print_line):
-        """`log` takes a line."""
         self.job, self.log = job, log
         self.key = derive_key(job.token, job.port)
         self.settings = {"nodes": job.nodes, "devices": job.devices}  # alike on all nodes
@@ -146,18 +144,17 @@ class Rendezvous:
             if self.job.node:
                 problem = "MASTER_ADDR: node 0 did not answer at"
             problem += f" {self.job.master}:{self.job.port} within {self.job.timeout:.0f} s"
-            lines = [f"{problem} (MASTER_TIMEOUT)", *self.warnings[-1:]]
-            raise ValueError("; ".join(lines)) from None
+            problem = "; ".join([f"{problem} (MASTER_TIMEOUT)", *self.warnings[-1:]])
+            raise ValueError(problem) from None
 
     async def gather(self, logs: str) -> dict[str, Any]:
         """Node 0: waits for a connection of each other node and sends them the plan."""
         port = self.job.port
         if self.job.nodes > 1:
-            listener = listen(self.job.master, port)
             # A lambda: up to Python 3.11, asyncio reports an error for a cancelled coroutine.
             server = await asyncio.start_server(
                 lambda *streams: asyncio.ensure_future(self.admit(*streams)),
-                sock=listener,
+                sock=listen(self.job.master, port),
                 limit=MAX_LINE,
             )
             try:
@@ -181,7 +178,7 @@ class Rendezvous:
         try:
             await asyncio.wait_for(peer.handshake(), HANDSHAKE_TIMEOUT)
             hello = await asyncio.wait_for(peer.receive(), HANDSHAKE_TIMEOUT)
-            if "node" not in hello:
+            if "node" not in hello or self.joined.done():
                 raise ConnectionError(UNKNOWN_MESSAGE)
         except (OSError, asyncio.TimeoutError) as error:
             peer.close()
@@ -190,12 +187,10 @@ class Rendezvous:
             return
         finally:
             self.pending.remove(peer)
-        if self.joined.done():
-            peer.close()
-            return
         node, problem = hello["node"], ""
         if hello != {"node": node, **self.settings}:
-            own, other = spell(self.settings), spell(hello)
+            settings = "NODES={nodes} DEVICES={devices}".format
+            own, other = settings(**self.settings), settings(**hello)
             problem = f"node {node} was started with {other}, node 0 with {own}"
         elif node in self.peers or node not in range(1, self.job.nodes):
             problem = f"NODE_RANK={node} was given to two nodes ({peer.name} is one of them)"
@@ -273,7 +268,3 @@ class Rendezvous:
             peer.close()
         if self.port_holder:
             self.port_holder.close()
-
-
-def spell(settings: dict[str, Any]) -> str:
-    return f"NODES={settings['nodes']} DEVICES={settings['devices']}"

@@ -4,8 +4,7 @@ msrun starts the scheduler and the workers, writes their logs, and ends. The lau
 parent: it gets the exit status of each process, and the kernel ends them if the launcher is killed.
 Each of them runs scripts/worker.py first.
 
-`msrun --join=True`, which would wait for the workers, is not used: it waits for those of its own
-node only, does not notice a dead scheduler before they have ended, ends with 1 for every failure
+`msrun --join=True` would wait for the workers of its own node only, ends with 1 for every failure
 and leaves workers behind if it is killed (utils/distributed/rendezvous.py has measured times).
 """
 
@@ -16,8 +15,8 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -30,8 +29,7 @@ SCHEDULER = "scheduler"
 KILL_TIMEOUT = 30  # seconds; a process that waits for a dead disk cannot be killed
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """Why the job ends early. Of several ones the most severe is the cause of the others."""
 
     line: str
@@ -44,26 +42,15 @@ class WorkerGroup:
 
     def __init__(self, job: Job, port: int, logs: Path):
         self.job, self.logs = job, logs
-        self.workers = [f"worker_{rank}" for rank in job.ranks]
+        first = job.node * job.devices
+        self.workers = [f"worker_{rank}" for rank in range(first, first + job.devices)]
         self.statuses: dict[str, int] = {}  # name -> exit status, negative for a signal
         self.signalled: set[str] = set()  # names of the processes that got SIGTERM
         self.tail = LogTail(logs / f"{self.workers[0]}.log")
-        binds = should_bind_cores(job.arguments, os.environ)
-        command = [
-            "msrun",
-            f"--worker_num={job.devices * job.nodes}",
-            f"--local_worker_num={job.devices}",
-            f"--node_rank={job.node}",
-            f"--master_addr={job.master}",
-            f"--master_port={port}",
-            f"--log_dir={logs}",
-            "--join=False",
-            *([f"--rank_table_file={job.table}"] if job.table else []),
-            *(["--bind_core=True"] if binds else []),
-            str(ROOT / "scripts" / "worker.py"),
-            job.script,
-            *job.arguments,
-        ]
+        command = ["msrun", f"--worker_num={job.devices * job.nodes}"]
+        command += [f"--local_worker_num={job.devices}", f"--node_rank={job.node}"]
+        command += [f"--master_addr={job.master}", f"--master_port={port}"]
+        command += [f"--log_dir={logs}", "--join=False"]
         environ = {
             **HCCL_TIMEOUTS,  # unless the user has set them
             **os.environ,
@@ -71,11 +58,15 @@ class WorkerGroup:
             "ZOO_LAUNCHER": str(os.getpid()),
             "ZOO_LOGS": str(logs),
             "ZOO_NODE": str(job.node),
-            **({LAUNCHER_CORES: list_affinity()} if binds else {}),
         }
+        if job.table:
+            command.append(f"--rank_table_file={job.table}")
+        if should_bind_cores(job.arguments, os.environ):
+            command.append("--bind_core=True")
+            environ[LAUNCHER_CORES] = list_affinity()
         with open(logs / f"msrun_{job.node}.log", "w") as log:
             self.msrun = subprocess.Popen(
-                command,
+                [*command, str(ROOT / "scripts" / "worker.py"), job.script, *job.arguments],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -102,8 +93,7 @@ class WorkerGroup:
                     status = 0  # see utils.processes.record_completion
                 if name:
                     self.statuses[name] = status
-                if name and status:
-                    failures.append(self.describe(name, status))
+                    failures += [self.describe(name, status)] if status else []
         except ChildProcessError:  # no process is left
             if not self.is_done() and not any(self.statuses.values()):
                 self.statuses["worker"] = 1  # returned once

@@ -160,9 +160,8 @@ def run_worker(script: Sequence[str], environment: dict[str, str], folder: Path)
         if output.read_text().endswith("}\n"):
             deadline = min(deadline, time.monotonic() + GRACE)
         time.sleep(0.1)
-    if process.poll() is None:
-        process.kill()
-        process.wait()
+    process.kill()  # no effect if it has ended
+    process.wait()
     text = output.read_text()
     if not text.endswith("}\n") and time.monotonic() >= deadline:
         text = json.dumps({"finished": False, "reason": f"not finished after {TIMEOUT} s"})
@@ -217,10 +216,9 @@ def set_cann(
     cann = installed.resolve()
     drivers = (cann / "devlib", cann / "x86_64-linux" / "devlib", stubs / "lib64")
     kernels = cann / "opp" / "built-in" / "op_impl" / "ai_core" / "tbe"
+    names = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_AICPU_PATH")
     return {
-        **dict.fromkeys(
-            ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_AICPU_PATH"), str(cann)
-        ),
+        **dict.fromkeys(names, str(cann)),
         "ASCEND_OPP_PATH": str(cann / "opp"),
         "LD_LIBRARY_PATH": join_paths(cann / "lib64", *drivers, libraries),
         "PYTHONPATH": join_paths(cann / "python" / "site-packages", kernels, modules, folder),

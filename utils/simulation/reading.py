@@ -4,6 +4,7 @@ MindSpore writes each selected kernel and the peak of the planned memory into it
 the kernels into `execute_order.csv`, and the graphs as they are built into `graph_build_*.ir`.
 """
 
+import contextlib
 import csv
 import json
 import re
@@ -54,10 +55,6 @@ class ScheduledKernel(NamedTuple):
     def operator(self) -> str:
         """Empty for a row that only continues the row before."""
         return self.name.rpartition("/")[2].rpartition("-op")[0]
-
-    @property
-    def is_backward(self) -> bool:
-        return self.name.startswith(BACKWARD)
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,7 @@ class DryRun:
 
     def backward_after(self, row: int) -> float:
         """The fraction of the backward kernels that come after a row of the execution order."""
-        rows = [index for index, kernel in enumerate(self.order) if kernel.is_backward]
+        rows = [i for i, kernel in enumerate(self.order) if kernel.name.startswith(BACKWARD)]
         return sum(index > row for index in rows) / max(len(rows), 1)
 
     def locate_gradients(self, names: Sequence[str]) -> dict[str, float]:
@@ -172,9 +169,8 @@ def read_run(chip: str, folder: Path, stdout: str, status: int, seconds: float) 
     if not details:
         lines = [line for line in log.splitlines() if VERSION_CHECK not in line]
         reason = f"the process {describe_exit(status, lines)}"
-    graphs = "\n".join(
-        file.read_text(errors="replace") for file in folder.rglob("graph_build_*.ir")
-    )
+    files = folder.rglob("graph_build_*.ir")
+    graphs = "\n".join(file.read_text(errors="replace") for file in files)
     order = tuple(read_order(folder))
     peaks = [int(size) << 20 for size in PEAK.findall(log)] or [details.get("peak_bytes", 0)]
     step_log = log.rpartition(STEP_BEGINS)[2]
@@ -200,11 +196,10 @@ def read_run(chip: str, folder: Path, stdout: str, status: int, seconds: float) 
 
 def read_result(stdout: str) -> dict[str, Any]:
     """The JSON object in the last line; empty if there is none."""
-    try:
-        result = json.loads((stdout.strip().splitlines() or [""])[-1])
-    except json.JSONDecodeError:
-        return {}
-    return result if isinstance(result, dict) else {}
+    with contextlib.suppress(IndexError, json.JSONDecodeError):
+        result = json.loads(stdout.strip().splitlines()[-1])
+        return result if isinstance(result, dict) else {}
+    return {}
 
 
 def read_order(folder: Path) -> Iterator[ScheduledKernel]:

@@ -1,12 +1,9 @@
-"""Stub libraries of CANN and CUDA, with which MindSpore's Ascend and GPU back ends load anywhere.
+"""Stub libraries of CANN and CUDA, with which MindSpore does dry runs (utils.simulation.dry_run).
 
 The MindSpore wheel for x86-64 Linux holds the whole Ascend and GPU back ends. They lack only the
 vendors' shared libraries. This module builds libraries of the same names with gcc, from the symbol
 tables of the wheel: every function returns 0, except those of `ascend_stubs.cc` and
 `cuda_stubs.c`. Nothing of CANN or CUDA is copied or needed.
-
-With MS_SIMULATION_LEVEL=1 MindSpore then compiles graphs for the device, selects kernels, plans
-memory and runs the step without computing anything: a dry run (`utils.simulation.dry_run`).
 """
 
 import hashlib
@@ -132,7 +129,8 @@ def build_cann(folder: Path) -> None:
     aclnn = {name for name in names if name.startswith("aclnn")} | {"aclnnInit", "aclnnFinalize"}
     names |= aclnn | {f"{name}GetWorkspaceSize" for name in aclnn} | ACLNN_MEMORY
     stubs = {**{name: write_looked_up_body(name) for name in names}, **stubs}
-    needed = {name for path in libraries for name in list_needed(path) if name.endswith(".so")}
+    headers = "".join(run_tool("readelf", "-d", path) for path in libraries)
+    needed = set(re.findall(r"NEEDED.*\[(.*\.so)\]", headers))
     needed -= {path.name for path in plugins.parent.rglob("*.so*")}
     build_libraries(
         folder, lib / "libascendcl.so", SOURCES / "ascend_stubs.cc", stubs, needed | CANN_NAMES
@@ -187,17 +185,9 @@ def compile_library(target: Path, *words: object) -> None:
 
 def list_undefined(libraries: Iterable[Path], pattern: re.Pattern) -> set[str]:
     """The undefined symbols of all libraries that begin with `pattern`."""
-    lines = [
-        line
-        for path in libraries
-        for line in run_tool("nm", "-D", "--undefined-only", path).splitlines()
-    ]
-    names = {line.split()[-1].partition("@")[0] for line in lines if line.strip()}
+    text = "".join(run_tool("nm", "-D", "--undefined-only", path) for path in libraries)
+    names = {line.split()[-1].partition("@")[0] for line in text.splitlines() if line.strip()}
     return {name for name in names if pattern.match(name)}
-
-
-def list_needed(path: Path) -> list[str]:
-    return re.findall(r"NEEDED.*\[(.*)\]", run_tool("readelf", "-d", path))
 
 
 def find_looked_up_names(libraries: Iterable[Path]) -> set[str]:
@@ -208,10 +198,8 @@ def find_looked_up_names(libraries: Iterable[Path]) -> set[str]:
 
 def write_looked_up_body(name: str) -> str:
     """C code that returns 0 or, if the function creates an object, a pointer."""
-    creates = "Create" in name and not name.startswith(
-        ("aclrtCreate", "aclrtAllocatorCreate", "aclnn")
-    )
-    return "return (long)malloc(256);" if creates else "return 0;"
+    is_other = name.startswith(("aclrtCreate", "aclrtAllocatorCreate", "aclnn"))
+    return "return (long)malloc(256);" if "Create" in name and not is_other else "return 0;"
 
 
 RETURNS_OBJECT = re.compile(

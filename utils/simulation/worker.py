@@ -29,7 +29,6 @@ DEVELOPERS = re.compile(r"C\+\+ Call Stack|Ascend Error Message|The Traceback of
 
 
 def main(request: dict[str, Any]) -> dict[str, Any]:
-    """Runs one step; the JSON object of the process."""
     network, ranks = request["network"], request["ranks"]
     config = Path("config.yaml")
     config.write_text(request["yaml"])

@@ -16,12 +16,6 @@ PARTS = ("train_compile", "eval_compile", "train", "eval")
 STEPS = 2
 
 
-def check_part(kind: str) -> None:
-    """Raises ValueError for a kind of measurement that has no parts."""
-    if kind not in ("compile", "memory"):
-        raise ValueError(f"--part goes with compile and memory, not with {kind}")
-
-
 def measure_graph(network: str, cfg: Any, rt: Runtime, part: str) -> dict:
     """Compiles the training or the evaluation graph of a batch of random clips, and may run it.
 

@@ -15,14 +15,7 @@ from typing import Any
 
 from utils.config import ROOT
 from utils.cpu_cores import count_cores
-from utils.distributed.devices import (
-    VISIBLE,
-    count_devices,
-    find_cann,
-    read_cann_version,
-    read_cuda_version,
-    run_tool,
-)
+from utils.distributed import devices as host
 from utils.verify.processes import ProcessResult, Runner
 from utils.verify.report import FAILED, OK, SLOW, Finding
 
@@ -58,16 +51,10 @@ class Plan:
     def measure(self, log: str, task: str, devices: int = 1, /, **request: Any) -> ProcessResult:
         """Runs a task of `utils.verify.measurements`; on several devices by scripts/launch.py."""
         request.update(device=self.device, repeats=self.repeats)
-        device = f"--run.device={self.device}"  # read by the launcher too
-        launch = ["scripts/launch.py", devices] if devices > 1 else []
-        command = [
-            *launch,
-            ROOT / "utils/verify/measurements.py",
-            task,
-            json.dumps(request),
-            device,
-        ]
-        return self.runner.run_script(log, *map(str, command))
+        command = ["scripts/launch.py", str(devices)] if devices > 1 else []
+        command += [str(ROOT / "utils/verify/measurements.py"), task, json.dumps(request)]
+        # The launcher reads the device too.
+        return self.runner.run_script(log, *command, f"--run.device={self.device}")
 
     def describe(self) -> str:
         if self.is_dry:
@@ -105,8 +92,8 @@ def assess_environment(result: ProcessResult, device: str, warnings: list[str]) 
 def choose_device(environ: Mapping[str, str]) -> tuple[str, int]:
     """(device, number) of the devices of this host that a run may use; one CPU if there is none."""
     for kind in ("Ascend", "GPU"):
-        count = count_devices(kind)
-        visible = environ.get(VISIBLE[kind], "")
+        count = host.count_devices(kind)
+        visible = environ.get(host.VISIBLE[kind], "")
         if count:
             return kind, min(count, len(visible.split(","))) if visible else count
     return "CPU", 1
@@ -114,7 +101,8 @@ def choose_device(environ: Mapping[str, str]) -> tuple[str, int]:
 
 def describe_machine(device: str, environ: Mapping[str, str]) -> dict[str, Any]:
     """Versions, names of devices, cores; no name of a user or a host."""
-    cann, (names, driver) = find_cann(environ), query_devices(device)
+    cann, (names, driver) = host.find_cann(environ), query_devices(device)
+    commit = host.run_tool("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD").strip()
     return {
         "device": device,
         "device names": names,
@@ -123,21 +111,20 @@ def describe_machine(device: str, environ: Mapping[str, str]) -> dict[str, Any]:
         "usable cores": len(os.sched_getaffinity(0)),
         "Python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in ("mindspore", "numpy")},
-        "CANN": (read_cann_version(cann) or "unknown") if cann else "not found",
-        "CUDA": read_cuda_version(environ) or "not found",
+        "CANN": (host.read_cann_version(cann) or "unknown") if cann else "not found",
+        "CUDA": host.read_cuda_version(environ) or "not found",
         "driver": driver,
-        "commit": run_tool("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD").strip()
-        or "unknown",
+        "commit": commit or "unknown",
     }
 
 
 def query_devices(device: str) -> tuple[list[str], str]:
     """(names of all devices, driver version) in the output of the vendor's tool."""
     if device == "Ascend":
-        return parse_npu_smi(run_tool("npu-smi", "info"))
+        return parse_npu_smi(host.run_tool("npu-smi", "info"))
     if device == "GPU":
         query = ("--query-gpu=name,driver_version", "--format=csv,noheader")
-        rows = [line.split(", ") for line in run_tool("nvidia-smi", *query).splitlines()]
+        rows = [line.split(", ") for line in host.run_tool("nvidia-smi", *query).splitlines()]
         return [row[0] for row in rows], rows[0][-1] if rows else "unknown"
     return [], "none"
 

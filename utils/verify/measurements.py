@@ -32,14 +32,8 @@ from utils.distributed.fusion_planner import even_ends
 from utils.networks import find_network
 from utils.nn.conv3d import DepthwiseConv3d
 from utils.runtime import Runtime
-from utils.testing.golden import (
-    compute_scores,
-    generate_input,
-    load_case,
-    map_torch_names,
-    read_expected_scores,
-    relative_error,
-)
+from utils.testing import golden
+from utils.testing.golden import relative_error
 from utils.train import amp
 from utils.train.profiler import RECORDED, SKIPPED, WARM_UP, StepProfiler
 from utils.verify.convolutions import DEFAULT_IMPLS
@@ -61,38 +55,38 @@ def measure_parity(request: dict[str, Any]) -> Iterator[dict[str, float]]:
     their norms.
     """
     runtime.start(Run(device=request["device"], tf32=False))
-    golden = find_network(request["network"]).golden_case
-    case = load_case(Path(request["case"]))
+    source = find_network(request["network"]).golden_case
+    case = golden.load_case(Path(request["case"]))
     if request["name"]:  # a file of several cases
         case = next(item for item in case if item["name"] == request["name"])
-    clip = Tensor(generate_input(case["input_seed"], case["input_shape"]))
+    clip = Tensor(golden.generate_input(case["input_seed"], case["input_shape"]))
     options: dict[str, Any] = {}
-    if "depthwise_impl" in inspect.signature(golden.build_network).parameters:
+    if "depthwise_impl" in inspect.signature(source.build_network).parameters:
         options = {"depthwise_impl": DEFAULT_IMPLS[request["device"]]}
     for level in request["levels"]:
-        net = amp.cast(golden.build_network(case, **options), level).set_train(False)
-        expected = read_expected_scores(case)
-        error = np.abs(compute_scores(net, clip) - expected).max() / np.ptp(expected)
+        net = amp.cast(source.build_network(case, **options), level).set_train(False)
+        expected = golden.read_expected_scores(case)
+        error = np.abs(golden.compute_scores(net, clip) - expected).max() / np.ptp(expected)
         result = {"level": level, "scores": float(error)}
         if level in request["gradients"]:
-            result.update(measure_gradients(golden, case, clip, level, options))
+            result.update(measure_gradients(source, case, clip, level, options))
         yield result
 
 
-def measure_gradients(golden, case: dict, clip: Tensor, level: str, options: dict) -> dict:
+def measure_gradients(source, case: dict, clip: Tensor, level: str, options: dict) -> dict:
     """{"loss", "gradients"}: relative errors of the first training step of a golden case."""
-    net = amp.cast(golden.build_network(case, training=True, **options), level).set_train(True)
-    loss, scale = golden.build_loss(case), LOSS_SCALE if level != "O0" else 1.0
+    net = amp.cast(source.build_network(case, training=True, **options), level).set_train(True)
+    loss, scale = source.build_loss(case), LOSS_SCALE if level != "O0" else 1.0
     weights = ms.ParameterTuple(net.trainable_params())
 
     def forward(x, y):
         value = loss(net(x), y)
         return value * scale, value
 
-    label = Tensor(golden.build_target(case))
+    label = Tensor(source.build_target(case))
     step = ms.jit(ms.value_and_grad(forward, None, weights, has_aux=True))
     (_, value), gradients = step(clip, label)
-    train, names, errors = case["train"], map_torch_names(net), []
+    train, names, errors = case["train"], golden.map_torch_names(net), []
     exact = train.get("grad_norm64", train["grad_norm"])
     minimum = MIN_GRADIENT * max(exact.values())
     for parameter, gradient in zip(weights, gradients):
@@ -115,10 +109,8 @@ def measure_step(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     cfg = load_settings(request)
     rt = runtime.start(cfg.run)
     step = build_networks.build_train_step(request["network"], cfg, rt)
-    inputs = (
-        *build_networks.make_dummy_batch(request["network"], cfg),
-        *step.make_dropout_factors(),
-    )
+    batch = build_networks.make_dummy_batch(request["network"], cfg)
+    inputs = (*batch, *step.make_dropout_factors())
     result = {"batch": cfg.data.batch, "compile": measure_compile_seconds(step, *inputs)}
     start = time.monotonic()
     loss = float(step(*inputs).asnumpy()[0])
@@ -202,10 +194,8 @@ def measure_depthwise(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             else:
                 ms.runtime.synchronize()
 
-        yield {
-            "shape": name,
-            "seconds": build_networks.measure_median_seconds(run, request["repeats"], warm_up=2),
-        }
+        seconds = build_networks.measure_median_seconds(run, request["repeats"], warm_up=2)
+        yield {"shape": name, "seconds": seconds}
 
 
 def measure_difference(request: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -78,7 +78,6 @@ class Runner:
 
         At the end of the block, also after an exception, it ends all processes of the command.
         """
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         others = list_descendants()
         self.logs.mkdir(parents=True, exist_ok=True)
         output, errors = self.logs / f"{name}.out", self.logs / f"{name}.log"
@@ -90,8 +89,7 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
                 preexec_fn=die_with_parent,
-                # msrun needs this interpreter first on PATH. MindSpore logs errors only.
-                env={"GLOG_v": "3", **os.environ, "PATH": path},
+                env={"GLOG_v": "3", **os.environ},  # MindSpore logs errors only
                 cwd=self.logs,
             )
         try:

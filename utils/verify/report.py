@@ -10,7 +10,7 @@ import os
 import re
 import socket
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,8 @@ class Report:
 
     machine: dict[str, Any]
     mode: str  # one sentence: the devices, and what the report cannot prove
-    parts: Sequence[PartResult] = field(default_factory=tuple)
-    missing: Sequence[str] = field(default_factory=tuple)  # parts that were not reached
+    parts: Sequence[PartResult] = ()
+    missing: Sequence[str] = ()  # parts that were not reached
 
     @property
     def failed(self) -> bool:
