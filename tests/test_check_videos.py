@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.helpers import assert_one_line_error, read_result, run_json, run_script, start_script
+from tests.helpers import read_result, start_script
 from tests.numbered_videos import write_numbered_video
 from utils.config import ROOT
 from utils.tests.video.test_hostile_files import damage_video
@@ -137,9 +137,11 @@ def build_arguments(folder: Path, out: Path, network: str = "x3d") -> list:
 
 
 @pytest.mark.parametrize("network", ["x3d", "tsm"])
-def test_the_command_writes_lists_of_good_and_bad_videos(damaged_files, tmp_path, network):
+def test_the_command_writes_lists_of_good_and_bad_videos(
+    damaged_files, run_here, tmp_path, network
+):
     folder, kinds = damaged_files
-    result = run_json(*build_arguments(folder, tmp_path, network))
+    result = read_result(run_here(*build_arguments(folder, tmp_path, network)))
     good = [name for name, kind in kinds.items() if kind == "good"]
     lines = (tmp_path / "train.txt").read_text().splitlines()
     assert [line.rpartition(" ")[0] for line in lines] == good
@@ -152,12 +154,12 @@ def test_the_command_writes_lists_of_good_and_bad_videos(damaged_files, tmp_path
     assert result["videos"] == len(kinds) + 3
     assert result["good"] == len(good) + 1
     assert result["bad"] == sum(result["kinds"].values()) == result["videos"] - result["good"]
-    again = run_json(*build_arguments(folder, tmp_path, network))
+    again = read_result(run_here(*build_arguments(folder, tmp_path, network)))
     assert again["read"] == 0
     assert {**again, "read": 0, "seconds": 0} == {**result, "read": 0, "seconds": 0}
 
 
-def test_keep_damaged_keeps_damaged_videos_in_the_list(tmp_path):
+def test_keep_damaged_keeps_damaged_videos_in_the_list(run_here, tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     for name in ("intact", "spoilt \x1b[2J"):
@@ -166,7 +168,7 @@ def test_keep_damaged_keeps_damaged_videos_in_the_list(tmp_path):
     (folder / "train.txt").write_text("intact.mp4 0\nspoilt \x1b[2J.mp4 1\n")
     (folder / "test.txt").write_text("intact.mp4 0\n")
     for options, lines in ((["--keep_damaged"], 2), ([], 1)):
-        completed = run_script(*build_arguments(folder, tmp_path / "out"), *options)
+        completed = run_here(*build_arguments(folder, tmp_path / "out"), *options)
         result = read_result(completed)
         assert (result["good"], result["kinds"]) == (2, {"damaged": 1})
         assert (tmp_path / "out" / "train.txt").read_text().count("\n") == lines
@@ -176,7 +178,7 @@ def test_keep_damaged_keeps_damaged_videos_in_the_list(tmp_path):
     assert r"spoilt \x1b[2J.mp4: damaged, the decoder marks" in completed.stderr
 
 
-def test_a_killed_scan_resumes(intact_video, tmp_path):
+def test_a_killed_scan_resumes(intact_video, run_here, tmp_path):
     folder, out = tmp_path / "data", tmp_path / "out"
     folder.mkdir()
     for i in range(60):
@@ -196,11 +198,11 @@ def test_a_killed_scan_resumes(intact_video, tmp_path):
     count = len(read_journal(journal))
     with open(journal, "a") as file:
         file.write('["cut')  # a kill can leave an incomplete line
-    result = run_json(*build_arguments(folder, out))
+    result = read_result(run_here(*build_arguments(folder, out)))
     assert result["good"] == 61
     assert result["read"] == 60 - count + 1
     os.utime(folder / "3.mp4", (1, 1))  # a changed time means a changed file
-    assert run_json(*build_arguments(folder, out))["read"] == 1
+    assert read_result(run_here(*build_arguments(folder, out)))["read"] == 1
 
 
 def test_a_crashed_decoder_loses_one_video(tmp_path):
@@ -227,9 +229,3 @@ def test_a_crashed_decoder_loses_one_video(tmp_path):
     crashed, total = map(json.loads, completed.stdout.splitlines())
     assert crashed == [5, 13]
     assert total == sum(range(20)) - 18
-
-
-def test_bad_input_is_one_line(damaged_files, tmp_path):
-    folder, _ = damaged_files
-    assert_one_line_error(run_script(*build_arguments(folder, folder)), "would be replaced")
-    assert_one_line_error(run_script(*build_arguments(folder, tmp_path), "--frames=some"))

@@ -55,10 +55,14 @@ def hostile(data_root, tmp_path_factory):
     return root
 
 
-def test_training_and_evaluation_skip_unreadable_videos(tiny_args, hostile, tmp_path):
-    arguments = [*tiny_args, f"--data.root={hostile}"]
+def test_training_and_evaluation_skip_unreadable_videos(
+    tiny_args, tiny_ckpt, hostile, run_here, tmp_path
+):
+    """The network is fine-tuned, for one class more."""
+    arguments = [*tiny_args, f"--data.root={hostile}", "--model.num_classes=9"]
     allow = "--eval.allow_unreadable=true"
     more = [f"--run.out={tmp_path / 'run'}", "--data.max_unreadable=0.5", allow]
+    more += [f"--train.pretrained={tiny_ckpt}", "--train.new_head=true"]
     done = run_script("tsm/train.py", *arguments, *more)
     checkpoint = read_result(done)["checkpoint"]
     assert done.stderr.count("unreadable video: ") >= len(REFUSED)
@@ -69,14 +73,14 @@ def test_training_and_evaluation_skip_unreadable_videos(tiny_args, hostile, tmp_
         assert "caf" not in text
     report = tmp_path / "report"
     more = ["--checkpoint_path", checkpoint, allow, f"--report={report}"]
-    result = read_result(run_script("tsm/eval.py", *arguments, *more))
+    result = read_result(run_here("tsm/eval.py", *arguments, *more))
     assert result["unreadable"] == len(REFUSED)
     assert b"caf\xe9.mp4" in (report / "scores.csv").read_bytes()
 
 
-def test_a_scan_counts_every_kind_of_bad_video(tiny_args, hostile, tmp_path):
+def test_a_scan_counts_every_kind_of_bad_video(tiny_args, hostile, run_here, tmp_path):
     arguments = [*tiny_args, f"--data.root={hostile}", f"--out={tmp_path}"]
-    done = run_script("scripts/data/check_videos.py", *arguments)
+    done = run_here("scripts/data/check_videos.py", *arguments)
     kinds = {"broken": 2, "wrong extension": 2, "truncated": 1}
     assert read_result(done)["kinds"] == {kind: 2 * count for kind, count in kinds.items()}
     lines = (tmp_path / "train.txt").read_bytes().splitlines()

@@ -94,7 +94,8 @@ def test_packed_images_are_those_of_the_folder(pictures, packed, run_here):
     again = run_here("scripts/data/pack_images.py", *arguments)
     assert again.returncode == 2
     assert "exists" in again.stderr
-    cfg = load_config(Config, SMOKE, [f"data.root={pictures}", *(word[2:] for word in packed)])
+    settings = [f"data.root={pictures}", "data.augment=crop", *(word[2:] for word in packed)]
+    cfg = load_config(Config, SMOKE, settings)
     rows = open_reader(cfg.data, "train", range(24), 1)
     images = [image for image, _ in rows.create_tuple_iterator(num_epochs=1, output_numpy=True)]
     files = describe_samples(cfg.data, "train", 24, build_heads(cfg)[0]).paths
