@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import read_result, run_script
+from utils.data.synthetic.motion_videos import write_video
 from utils.tests.video.test_decoders import draw, picture
 
 REFUSED = ["codec.mp4", "large.avi", "list.mp4", "live.m3u8", r"\x1b[2J.mp4"]
@@ -17,12 +18,7 @@ def write_videos(folder) -> list[bytes]:
     """Writes videos; returns the names of the refused ones (REFUSED), then of the readable ones."""
     data = draw(folder / "good.mp4", count=12).read_bytes()
     (folder / "codec.mp4").write_bytes(data.replace(b"avc1", b"zzz1"))
-    with av.open(str(folder / "large.avi"), "w") as container:
-        stream = container.add_stream("mpeg4", rate=25)
-        stream.width, stream.height, stream.pix_fmt = 4160, 4160, "yuv420p"
-        frame = av.VideoFrame.from_ndarray(np.zeros((4160, 4160, 3), np.uint8), format="rgb24")
-        container.mux(stream.encode(frame))
-        container.mux(stream.encode())
+    write_video(folder / "large.avi", [np.zeros((4160, 4160, 3), np.uint8)], 25, codec="mpeg4")
     (folder / "list.mp4").write_text("ffconcat version 1.0\nfile good.mp4\n")
     (folder / "live.m3u8").write_text(
         "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXT-X-MEDIA-SEQUENCE:0\n#EXTINF:9,\nnone.ts\n"

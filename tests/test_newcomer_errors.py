@@ -12,7 +12,6 @@ import pickle
 import shlex
 import shutil
 import sys
-import wave
 from importlib import metadata
 from pathlib import Path
 
@@ -472,22 +471,6 @@ def test_a_yaml_in_the_folder_of_another_network_is_read_if_its_settings_fit(mon
     assert load_for_script(Config, file, ["train.epochs=3"], "{}").train.epochs == 3
     with pytest.raises(ValueError, match="is in the folder of x3d: use x3d/eval.py"):
         load_for_script(Config, file, ["train.epochs=x"], "{}/eval.py")
-
-
-def test_a_scan_reports_files_without_video(run_line, data_root, tmp_path):
-    (tmp_path / "text.mp4").write_text("no video\n")
-    (tmp_path / "zero.mp4").touch()
-    with wave.open(str(tmp_path / "song.mp4"), "wb") as sound:
-        sound.setparams((1, 2, 8000, 0, "NONE", ""))
-        sound.writeframes(bytes(8000))
-    good = f"{data_root}/videos/train/left_000.mp4 0\n"
-    names = ("text", "zero", "song")
-    (tmp_path / "l.txt").write_text("".join(f"{tmp_path}/{n}.mp4 0\n" for n in names) + good)
-    scan = f"{{scan}} {{tsm}} --data.train_list={tmp_path}/l.txt"
-    run_line(f"{scan} --data.test_list={tmp_path}/l.txt --out {tmp_path}/good --workers 1")
-    assert (tmp_path / "good" / "l.txt").read_text() == good
-    rows = (tmp_path / "good" / "l.txt.bad.tsv").read_text().splitlines()
-    assert [row.split("\t")[1] for row in rows] == ["broken", "empty", "audio only"]
 
 
 def test_a_pack_refuses_videos_of_another_codec_or_quality(run_line, tmp_path):

@@ -1,6 +1,5 @@
 """Lists made from the annotation files of public data sets."""
 
-import json
 import re
 import shutil
 
@@ -43,22 +42,14 @@ CASES = {
     ),
     "sthv2": (
         {
-            "something-something-v2-labels.json": json.dumps(
-                {"Tilting something up": "0", "Holding something next to something": "1"}
-            ),
-            "something-something-v2-train.json": json.dumps(
-                [
-                    {
-                        "id": "78687",
-                        "label": "holding potato next to vicks vaporub bottle",
-                        "template": "Holding [something] next to [something]",
-                        "placeholders": ["potato", "vicks vaporub bottle"],
-                    }
-                ]
-            ),
-            "something-something-v2-validation.json": json.dumps(
-                [{"id": "74225", "template": "Tilting [something] up", "placeholders": ["a pen"]}]
-            ),
+            "something-something-v2-labels.json": """{
+                "Tilting something up": "0", "Holding something next to something": "1"}""",
+            "something-something-v2-train.json": """[{
+                "id": "78687", "label": "holding potato next to vicks vaporub bottle",
+                "template": "Holding [something] next to [something]",
+                "placeholders": ["potato", "vicks vaporub bottle"]}]""",
+            "something-something-v2-validation.json": """[{
+                "id": "74225", "template": "Tilting [something] up", "placeholders": ["a pen"]}]""",
             "something-something-v2-test.json": '[{"id": "1420"}]',
         },
         ["78687.webm", "20bn-something-something-v2/74225.webm", "1420.webm"],
@@ -215,7 +206,11 @@ def test_make_lists_lists_existing_videos_and_counts_missing_ones(data_root, mak
         ("kinetics", ("train.csv", "youtube_id", "id"), "none of the 1 annotated"),
         ("sthv2", ("something-something-v2-labels.json", '"1"', '"2"'), "do not count up"),
         ("sthv2", ("something-something-v2-train.json", "Holding", "H"), "'H something next to"),
-        ("sthv2", ("something-something-v2-train.json", "[", "{"), "train.json is not in the off"),
+        (
+            "sthv2",
+            ("something-something-v2-train.json", "[", "{"),
+            "train.json is not in the off",
+        ),
         ("sthv1", ("something-something-v1-train.csv", ";", ","), "train.csv, line 1 is not in"),
         ("jester", ("jester-v1-validation.csv", "Left", "Right"), "'Swiping Right' is no class"),
         ("moments", ("trainingSet.csv", "clapping/", "claping/"), "line 1 is not in the official"),

@@ -30,13 +30,7 @@ def wheel(tmp_path_factory) -> Path:
     pytest.importorskip("setuptools")
     pytest.importorskip("wheel")
     copy, folder = tmp_path_factory.mktemp("copy") / "zoo", tmp_path_factory.mktemp("wheel")
-    unneeded = shutil.ignore_patterns(".*", "*.egg-info", "golden", "*.json")
-
-    def ignore(path: str, names: list) -> set:
-        top = {"out", "data", "build"} if Path(path) == ROOT else set()
-        return unneeded(path, names) | top
-
-    shutil.copytree(ROOT, copy, ignore=ignore)
+    copy_checkout(copy)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
     command += ["--no-build-isolation", "--wheel-dir", str(folder), str(copy)]
     subprocess.run(command, check=True, timeout=120)

@@ -488,7 +488,9 @@ def test_videos_of_equal_names_get_different_files():
         (["VIDEO", "--out=VIDEO"], "--out: cannot write"),
     ],
 )
-def test_a_user_error_is_reported(tiny_args, weights, data_root, videos, tmp_path, words, message):
+def test_a_user_error_is_reported(
+    tiny_args, weights, data_root, videos, run_here, tmp_path, words, message
+):
     (tmp_path / "damaged.mp4").write_bytes(videos[0].read_bytes()[:1500])
     paths = {"VIDEO": videos[0], "LIST": data_root / "train.txt", "FOLDER": videos[0].parent}
     paths["DAMAGED"] = tmp_path / "damaged.mp4"

@@ -262,15 +262,22 @@ def test_a_recorded_step_is_compared_layer_by_layer(small, trained, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("network_name", ["resnet50", "tsm"])
-def test_a_golden_case_is_compared(network_name):
-    golden = ROOT / network_name / "tests" / "golden"
-    case = {"resnet50": "resnet50_small.json", "tsm": "tsm_r50_8f_small.json"}[network_name]
+@pytest.mark.parametrize(
+    ("network_name", "case", "options"),
+    [
+        ("resnet50", "resnet50_small", ["--tolerance=0.05"]),
+        ("tsm", "tsm_r50_8f_small", ["--tolerance=0.05"]),
+        ("mvit_multi", "mvit_multi_small_abspos", []),
+    ],
+)
+def test_a_golden_case_is_compared_layer_by_layer(network_name, case, options):
     config = ROOT / network_name / "configs" / f"{network_name}_smoke.yaml"
-    arguments = ["--config_path", config, "--case", golden / case, "--tolerance", "0.05"]
+    file = ROOT / network_name / "tests" / "golden" / f"{case}.json"
+    arguments = ["--config_path", config, "--case", file, *options]
     result = run_json("scripts/analysis/compare_step.py", *arguments)
     assert result["first"] is None
     assert result["largest"]["forward"] < 1e-4
+    assert set(result["largest"]) == {"forward", "loss", "gradients", "updates"}
 
 
 @pytest.mark.slow
