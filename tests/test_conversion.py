@@ -45,11 +45,6 @@ def test_a_converted_checkpoint_has_the_arrays_of_its_source_and_is_evaluated(
 def test_new_head_drops_the_classifier(run_here, tmp_path):
     target = tmp_path / "tsm.ckpt"
     arguments = [*ARGUMENTS, "--target", target, *SETTINGS, "--model.num_classes=5"]
-    completed = run_here("scripts/convert_checkpoint.py", *arguments)
-    assert completed.returncode == 2
-    assert "new_fc.weight is [7, 16] instead of [5, 16]" in completed.stderr
-    assert "--new_head" in completed.stderr
-    assert not target.exists()
     result = read_result(run_here("scripts/convert_checkpoint.py", *arguments, "--new_head"))
     assert result["missing"] == ["new_fc.weight", "new_fc.bias"]
     assert "new_fc.weight" not in read(target)

@@ -6,7 +6,6 @@ The weights are those of the golden cases: functions of the parameter names, far
 import importlib
 import importlib.util
 import json
-import re
 import zlib
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,6 @@ from mindspore import Tensor, nn
 
 from mvit_multi.model import ConcatHeads
 from tsm.config import Config
-from utils import cli
 from utils.config import ROOT, load_config
 from utils.evaluate.scores import video_scores
 from utils.export import engine, export, inference, mindir
@@ -290,25 +288,6 @@ def test_a_mindir_that_is_damaged_or_of_another_network_is_refused(tmp_path):
     other = Path(export_toy(TOYS["resnet50"], tmp_path / "other", "mindir")["file"])
     with pytest.raises(ValueError, match="holds a network of resnet50, not of tsm"):
         mindir.load_network(nn.Cell(), load_toy_config(), other)
-
-
-@pytest.mark.parametrize(
-    ("option", "words"),
-    [
-        ("--format=air", "--format: invalid choice: 'air' (choose from "),
-        ("--target=net.onnx", "net.onnx ends in .onnx and --format is mindir"),
-        ("--batch=0", "--batch: must be a whole number above 0, or free, not 0"),
-        ("--batch=any", "--batch: must be a whole number above 0, or free, not any"),
-        ("--input=int8", "--input: invalid choice: 'int8' (choose from "),
-        ("--precision=int8", "--precision: invalid choice: 'int8' (choose from "),
-    ],
-)
-def test_an_invalid_option_is_reported(option, words, tmp_path):
-    parser = cli.Parser("", [], lambda: None, export.check_options)
-
-    arguments = ["--format=mindir", f"--target={tmp_path / 'net'}", option]
-    with pytest.raises(ValueError, match=re.escape(words)):
-        export.check_options(2, **parser.parse(arguments)[2])
 
 
 @pytest.mark.parametrize("missing", [["onnx"], ["openvino", "onnxruntime"]])

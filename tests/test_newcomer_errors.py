@@ -38,7 +38,8 @@ COMMANDS = {
     "plan": "scripts/analysis/plan_allreduce.py",
     "plot": "scripts/analysis/plot_training.py",
     "complexity": "scripts/analysis/complexity.py",
-    "predict": "scripts/predict.py {tiny} --checkpoint_path {trained}",
+    "predict": "scripts/predict.py {tiny} --checkpoint_path {trained} --out {new}",
+    "video": "{synthetic}/videos/test/grow_000.mp4",
     "sets": "{mtrain} --data.sets",
     "mtrain": "mvit_multi/train.py {mvit} --run.out={new}",
     "tsm": "--config_path tsm/configs/tsm_smoke.yaml",
@@ -235,6 +236,18 @@ unwritable trace folder: {train} --run.profile=/proc/none
     run.profile: cannot write
 no target: {export}
     --target
+no such format: {export} --target {new} --format=air
+    --format: invalid choice: 'air' (choose from
+target of another format: {export} --target net.onnx
+    net.onnx ends in .onnx and --format is mindir
+no clip in a batch: {export} --target {new} --batch=0
+    --batch: must be a whole number above 0, or free, not 0
+batch in words: {export} --target {new} --batch=any
+    --batch: must be a whole number above 0, or free, not any
+no such input: {export} --target {new} --input=int8
+    --input: invalid choice: 'int8' (choose from
+no such precision: {export} --target {new} --precision=int8
+    --precision: invalid choice: 'int8' (choose from
 unwritable export target: {export} --target /proc/none/a
     --target: cannot write /proc/none/a
 missing video: scripts/predict.py {mvit} --run.device=CPU --checkpoint_path {trained} none.mp4
@@ -254,6 +267,34 @@ misspelt option of a prediction: {predict} --topp=3 video.mp4
     unknown option --topp; did you mean --top?
 damaged video: {predict} noise.mp4
     noise.mp4 with pyav: it does not open
+no video named: {predict}
+    the following arguments are required: videos
+no such video: {predict} none.mp4
+    none.mp4 does not exist
+no class to print: {predict} {video} --top=0
+    --top: must be a whole number of at least 1
+negative window: {predict} {video} --window=-1
+    --window: must be a number of at least 0
+step in words: {predict} {video} --step=x
+    --step: must be a number
+step of 0: {predict} {video} --step=0
+    --step must be above 0
+folder of videos: {predict} {synthetic}/videos/test
+    is a folder of videos; name them
+missing class names: {predict} {video} --labels=none.txt
+    --labels: none.txt does not exist
+other class names: {predict} {video} --labels={synthetic}/train.txt
+    has 24 names, the network 8 classes
+rate without a stream: {predict} {video} --fps=5
+    --fps goes with it
+stream of an offline network: {predict} {video} --stream
+    model.online=true
+video cut off: {predict} cut.mp4
+    cannot read
+no readable video: {predict} cut.mp4 {synthetic}/train.txt
+    none of the videos
+predictions into a file: {predict} {video} --out={video}
+    --out: cannot write
 long name of a video: {predict} {long}
     error: \x1bnnn
     does not exist
@@ -459,7 +500,8 @@ def test_a_user_error_is_reported_in_one_line(name, run_line, replacements, tmp_
         assert word in message
     assert sorted(Path(replacements["bad"]).rglob("*")) == before
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (".ckpt", ".mindir")]
-    assert not (line.startswith("{pack}") and (tmp_path / "new").exists())
+    if line.startswith(("{pack}", "{predict}")):
+        assert not (tmp_path / "new").exists()
 
 
 def test_a_yaml_in_the_folder_of_another_network_is_read_if_its_settings_fit(monkeypatch, tmp_path):

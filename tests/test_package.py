@@ -1,6 +1,5 @@
 """The installed package: files of the wheel, and its commands in an empty folder."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.conftest import TINY
-from tests.helpers import build_env, copy_checkout
+from tests.helpers import build_env, copy_checkout, read_result
 from tsm.config import Config
 from utils import config
 from utils.config import ROOT
@@ -96,6 +95,13 @@ def install(target: Path, folder: Path, *options: str) -> Path:
     return folder / "bin"
 
 
+def run_zoo(commands: Path, *arguments: str, cwd) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [str(commands / "zoo"), *arguments],
+        capture_output=True, text=True, timeout=300, cwd=cwd, env=build_env(),
+    )  # fmt: skip
+
+
 @pytest.mark.slow
 def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
     """They synthesize, train and evaluate on one and two devices; the code folder is unchanged."""
@@ -107,12 +113,7 @@ def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
         return {path for path in code.rglob("*") if path.suffix != ".pyc" and path.is_file()}
 
     def run(*arguments: str) -> dict:
-        done = subprocess.run(
-            [str(commands / "zoo"), *arguments],
-            capture_output=True, text=True, timeout=300, cwd=empty, env=build_env(),
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+        return read_result(run_zoo(commands, *arguments, cwd=empty))
 
     before = files()
     assert run("check-env")["missing"] == []
@@ -135,10 +136,7 @@ def test_an_editable_installation_runs_the_checkout(tmp_path):
     commands = install(tmp_path / "zoo", tmp_path / "venv", *options)
 
     def run(line: str) -> str:
-        command = [str(commands / "zoo"), *line.split()]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, cwd="/", env=build_env()
-        )
+        done = run_zoo(commands, *line.split(), cwd="/")
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -154,7 +152,6 @@ def test_an_editable_installation_runs_the_checkout(tmp_path):
 def test_an_installed_command_names_a_missing_or_unknown_network(wheel, tmp_path):
     commands = install(wheel, tmp_path / "venv")
     for arguments, words in (([], "mvit_multi, resnet50, tsm, x3d"), (["tms"], "not tms")):
-        command = [str(commands / "zoo"), "train", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        done = run_zoo(commands, "train", *arguments, cwd=tmp_path)
         assert done.returncode == 2
         assert words in done.stderr

@@ -469,40 +469,6 @@ def test_videos_of_equal_names_get_different_files():
     assert make_file_names(["a/x.mp4", "b/x.mp4", "x.avi", "y.mp4"]) == ["x", "x_2", "x_3", "y"]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "the following arguments are required: videos"),
-        (["none.mp4"], "none.mp4 does not exist"),
-        (["VIDEO", "--top=0"], "--top: must be a whole number of at least 1"),
-        (["VIDEO", "--window=-1"], "--window: must be a number of at least 0"),
-        (["VIDEO", "--step=x"], "--step: must be a number"),
-        (["VIDEO", "--step=0"], "--step must be above 0"),
-        (["FOLDER"], "is a folder of videos; name them"),
-        (["VIDEO", "--labels=none.txt"], "--labels: none.txt does not exist"),
-        (["VIDEO", "--labels=LIST"], "has 24 names, the network 8 classes"),
-        (["VIDEO", "--fps=5"], "--fps goes with it"),
-        (["VIDEO", "--stream"], "model.online=true"),
-        (["DAMAGED"], "cannot read"),
-        (["DAMAGED", "LIST"], "none of the videos"),
-        (["VIDEO", "--out=VIDEO"], "--out: cannot write"),
-    ],
-)
-def test_a_user_error_is_reported(
-    tiny_args, weights, data_root, videos, run_here, tmp_path, words, message
-):
-    (tmp_path / "damaged.mp4").write_bytes(videos[0].read_bytes()[:1500])
-    paths = {"VIDEO": videos[0], "LIST": data_root / "train.txt", "FOLDER": videos[0].parent}
-    paths["DAMAGED"] = tmp_path / "damaged.mp4"
-    for name, path in paths.items():
-        words = [word.replace(name, str(path)) for word in words]
-    options = ["--checkpoint_path", weights, "--out", tmp_path / "out"]
-    done = run_here("scripts/predict.py", *tiny_args, *options, *words)
-    assert done.returncode == 2
-    assert message in done.stderr.splitlines()[-1]
-    assert not list((tmp_path / "out").glob("*"))
-
-
 def test_a_closed_stdout_is_no_error(tmp_path):
     """`... | head` closes the pipe while a command still prints."""
     code = (
