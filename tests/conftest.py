@@ -14,7 +14,7 @@ from typing import Callable, Optional
 
 import pytest
 
-from tests.helpers import build_dump_env, read_result, run_json, run_script
+from tests.helpers import build_dump_env, find_smoke_yaml, read_result, run_json, run_script
 from utils import cli, log, signals
 from utils.config import ROOT
 from utils.data.synthetic.motion_videos import draw_dataset
@@ -86,8 +86,7 @@ def run_here(monkeypatch, capsys):
 @pytest.fixture(scope="session")
 def tiny_args(data_root) -> list:
     """The arguments of every command for the tiny network."""
-    config = str(ROOT / "tsm" / "configs" / "tsm_smoke.yaml")
-    return ["--config_path", config, f"--data.root={data_root}", *TINY]
+    return ["--config_path", str(find_smoke_yaml("tsm")), f"--data.root={data_root}", *TINY]
 
 
 @pytest.fixture(scope="session")
@@ -100,14 +99,11 @@ def tiny_ckpt(tiny_args, tmp_path_factory) -> Path:
     return build_once(tmp_path_factory, "trained", build) / "run" / "epoch_002.ckpt"
 
 
-# Two ranks with two clips each, batch norms frozen, gradients in three segments.
-PAIR_SETTINGS = ["--train.batch_norm=frozen", "--data.batch=2", "--run.all_reduce=[layer1, layer3]"]
-
-
 @pytest.fixture(scope="session")
 def pair_args(tiny_args) -> list:
-    """The arguments of a training of the tiny network on two ranks."""
-    return [*tiny_args, *PAIR_SETTINGS]
+    """Two ranks with two clips each, batch norms frozen, gradients in three segments."""
+    more = ["--train.batch_norm=frozen", "--data.batch=2", "--run.all_reduce=[layer1, layer3]"]
+    return [*tiny_args, *more]
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 import pytest
 
-from utils.config import ROOT
+from utils.config import ROOT, load_config
 from utils.networks import find_network
 from utils.testing.golden import build_state_dict, load_weights
 from utils.weights import checkpoint
@@ -30,6 +30,14 @@ def build_env() -> dict:
     """Returns variables with this interpreter first on PATH, as msrun's workers need it."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "GLOG_v": "3", "PYTHONFAULTHANDLER": "1"}
+
+
+def find_smoke_yaml(network: str) -> Path:
+    return ROOT / network / "configs" / f"{network}_smoke.yaml"
+
+
+def load_smoke_config(network: str, *settings: str):
+    return load_config(find_network(network).config, find_smoke_yaml(network), [*settings])
 
 
 def copy_checkout(folder: Path) -> None:

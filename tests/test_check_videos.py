@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.helpers import read_result, start_script
+from tests.helpers import find_smoke_yaml, read_result, start_script
 from tests.numbered_videos import write_numbered_video
-from utils.config import ROOT
 from utils.process_pool import Crashed, run_all
 from utils.tests.pool_jobs import FATAL, crash_or_square
 from utils.tests.video.test_hostile_files import damage_video
@@ -29,12 +28,6 @@ def intact_video(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("videos") / "intact.mp4"
     write_numbered_video(path, FRAMES, 64, 64, 25)
     return path
-
-
-def read_journal(path: Path) -> list[str]:
-    """Returns the completely written lines."""
-    lines = path.read_text().splitlines(keepends=True)
-    return [line for line in lines if line.strip() and line.endswith("\n")]
 
 
 def remux(source: Path, target: Path, **options) -> None:
@@ -66,11 +59,10 @@ def write_damaged_files(intact: Path, folder: Path) -> dict[str, str]:
     front = (folder / "front.mp4").read_bytes()
     (folder / "cut_front.mp4").write_bytes(front[: len(front) * 2 // 3])
     remux(intact, folder / "whole.mkv")
-    whole = (folder / "whole.mkv").read_bytes()
-    (folder / "cut.mkv").write_bytes(whole[: len(whole) // 2])
     write_numbered_video(folder / "whole.avi", FRAMES, 64, 64, 25, codec="mpeg4")
-    whole = (folder / "whole.avi").read_bytes()
-    (folder / "cut.avi").write_bytes(whole[: len(whole) // 2])
+    for suffix in ("mkv", "avi"):
+        whole = (folder / f"whole.{suffix}").read_bytes()
+        (folder / f"cut.{suffix}").write_bytes(whole[: len(whole) // 2])
     write(folder / "whole.ts", pictures(FRAMES), bf="2", g="12")
     noise = np.random.RandomState(0).bytes(20_000)
     (folder / "noise.mp4").write_bytes(noise)
@@ -131,7 +123,7 @@ def test_a_check_of_both_ends_misses_only_damage_in_the_middle(damaged_files):
 
 
 def build_arguments(folder: Path, out: Path, network: str = "x3d") -> list:
-    yaml = ROOT / network / "configs" / f"{network}_smoke.yaml"
+    yaml = find_smoke_yaml(network)
     lists = ["--data.train_list=train.txt", "--data.test_list=test.txt", "--model.num_classes=8"]
     return [COMMAND, f"--config_path={yaml}", f"--out={out}", f"--data.root={folder}", *lists]
 
@@ -195,7 +187,7 @@ def test_a_killed_scan_resumes(intact_video, run_here, tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (out / "train.txt").exists()
-    count = len(read_journal(journal))
+    count = journal.read_text().count("\n")
     with open(journal, "a") as file:
         file.write('["cut')  # a kill can leave an incomplete line
     result = read_result(run_here(*build_arguments(folder, out)))

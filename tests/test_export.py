@@ -16,8 +16,7 @@ import pytest
 from mindspore import Tensor, nn
 
 from mvit_multi.model import ConcatHeads
-from tsm.config import Config
-from utils.config import ROOT, load_config
+from tests.helpers import load_smoke_config
 from utils.evaluate.scores import video_scores
 from utils.export import engine, export, inference, mindir
 from utils.networks import find_network
@@ -78,10 +77,8 @@ def export_toy(toy: tuple, target, kind: str, **options) -> dict:
     network, arguments, clip = toy
     export_options = export.check_options(2, format=kind, target=Path(target), **options)
     load, info = partial(build_toy, network, arguments), {"network": network}
-    record = find_network(network)
-    cfg = load_config(record.config, ROOT / network / "configs" / f"{network}_smoke.yaml")
-    changes = record.export.describe_export(cfg).onnx_arguments
-    return export.export(load, clip, "scores", export_options, info, **changes)
+    spec = find_network(network).export.describe_export(load_smoke_config(network))
+    return export.export(load, clip, "scores", export_options, info, **spec.onnx_arguments)
 
 
 def list_operators(path) -> set:
@@ -125,13 +122,11 @@ def test_export_on_a_cpu_writes_the_mindir_for_ascend(network, setting, tmp_path
     `taps` has one kernel for each channel and frame. `frames`, the form for a CPU, has one kernel
     for all frames of a channel.
     """
-    config = find_network(network).config
-    path = ROOT / network / "configs" / f"{network}_smoke.yaml"
     toy = ["data.frames=4", "data.crop=32"]
     mvit = ["model.depth=2", "model.stage_starts=[1]"]
     toy += ["data.scales=[32,36]"] if network == "x3d" else mvit
-    ascend = load_config(config, path, [*toy, "run.device=Ascend"]).model_arguments()
-    arguments = load_config(config, path, [*toy, "run.device=CPU", setting]).model_arguments()
+    ascend = load_smoke_config(network, *toy, "run.device=Ascend").model_arguments()
+    arguments = load_smoke_config(network, *toy, "run.device=CPU", setting).model_arguments()
     assert arguments == ascend
     result = export_toy((network, arguments, (3, 4, 32, 32)), tmp_path / "net", "mindir")
     assert result["relative_difference"] < 1e-6
@@ -202,7 +197,7 @@ def cell():
 def load_toy_config(*overrides: str):
     toy = ["run.device=CPU", "data.segments=4", "data.crop=32", "data.resize=40"]
     toy += ["data.swap_labels=[]", "model.num_classes=5", "eval.batch=2", *overrides]
-    return load_config(Config, ROOT / "tsm/configs/tsm_smoke.yaml", toy)
+    return load_smoke_config("tsm", *toy)
 
 
 def test_a_mindir_takes_pixels_like_its_network(normalised, cell):

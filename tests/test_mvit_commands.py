@@ -11,15 +11,15 @@ from tests.helpers import (
     assert_kills_change_no_weight,
     assert_mindir_matches,
     assert_report,
+    find_smoke_yaml,
     read_result,
     read_weights,
     run_json,
     run_script,
 )
-from utils.config import ROOT
 from utils.data.synthetic.motion_videos import SETS, draw_sets
 
-SMOKE = str(ROOT / "mvit_multi" / "configs" / "mvit_multi_smoke.yaml")
+SMOKE = str(find_smoke_yaml("mvit_multi"))
 
 
 @pytest.fixture(scope="module")
@@ -165,9 +165,8 @@ def test_two_workers_equal_one_with_twice_the_accumulation_steps(small, tmp_path
         "scripts/run_distribute_train.sh", "mvit_multi", "2", SMOKE, *small[2:], *plain, *once,
         f"--run.out={tmp_path / 'b'}",
     )  # fmt: skip
-    both = read_result(done)
     assert "gradients are reduced in 3 segments" in done.stderr
-    assert_close_weights(alone["checkpoint"], both["checkpoint"])
+    assert_close_weights(alone["checkpoint"], read_result(done)["checkpoint"])
 
 
 def compute_gradients(small: list, out: Path, workers: int, *settings: str) -> dict:

@@ -10,21 +10,23 @@ import numpy as np
 import pytest
 
 from mvit_multi import dataset as mvit
-from tests.helpers import assert_close_weights, read_result, run_json, run_script, start_script
+from tests.helpers import (
+    assert_close_weights,
+    find_smoke_yaml,
+    load_smoke_config,
+    read_result,
+    run_json,
+    run_script,
+    start_script,
+)
 from tsm import dataset as tsm
-from utils.config import ROOT, load_config
 from utils.data.packed.reader import LOCATIONS_FILE
 from utils.data.packed.shard_writer import choose_page_size
 from utils.data.synthetic.motion_videos import draw_sets
-from utils.networks import find_network
 from utils.runtime import Runtime
 from x3d import dataset as x3d
 
 SCRIPT = "scripts/data/pack_videos.py"
-
-
-def find_smoke_yaml(network_name: str) -> Path:
-    return ROOT / network_name / "configs" / f"{network_name}_smoke.yaml"
 
 
 def build_arguments(root: Path, out: Path, *more: str, network_name: str = "tsm") -> list:
@@ -37,11 +39,6 @@ def build_arguments(root: Path, out: Path, *more: str, network_name: str = "tsm"
 def pack_here(run_here):
     """Packs in this process."""
     return lambda *arguments, **network: run_here(*build_arguments(*arguments, **network))
-
-
-def load_smoke_config(network_name: str, *settings: str):
-    config = find_network(network_name).config
-    return load_config(config, find_smoke_yaml(network_name), [*settings])
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +148,7 @@ def test_unreadable_videos_are_left_out(data_root, pack_here, run_here, tmp_path
 
 
 def test_training_and_evaluation_need_only_the_pack(pack, tiny_args, tiny_ckpt, run_here, tmp_path):
-    """The scores are the same without videos and lists."""
+    """The scores are the same without videos and lists. The training is for one class more."""
     arguments = [a for a in tiny_args if not str(a).startswith("--data.root")]
     arguments += [f"--data.root={tmp_path / 'nothing'}", f"--data.packed={pack}"]
     checkpoint = f"--checkpoint_path={tiny_ckpt}"
@@ -160,8 +157,9 @@ def test_training_and_evaluation_need_only_the_pack(pack, tiny_args, tiny_ckpt, 
     for key in ("top1", "top5", "videos"):
         assert results[key] == expected[key]
     out = f"--run.out={tmp_path / 'run'}"
-    short = ["--train.epochs=1", "--train.warmup_epochs=0"]
-    result = run_json("tsm/train.py", *arguments, out, *short)
+    short = ["--train.epochs=1", "--train.warmup_epochs=0", "--model.num_classes=9"]
+    begin = [f"--train.pretrained={tiny_ckpt}", "--train.new_head=true"]
+    result = run_json("tsm/train.py", *arguments, out, *short, *begin)
     assert (result["epochs"], result["steps"]) == (1, 6)
 
 

@@ -124,6 +124,10 @@ def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
     result = run("launch", "2", "tsm/eval.py", *TSM, "--checkpoint_path", checkpoint)
     assert result["videos"] == 8
     assert (empty / "out" / "logs").is_dir()
+    for arguments, words in (([], "mvit_multi, resnet50, tsm, x3d"), (["tms"], "not tms")):
+        done = run_zoo(commands, "train", *arguments, cwd=empty)
+        assert done.returncode == 2
+        assert words in done.stderr
     assert files() == before
 
 
@@ -146,12 +150,3 @@ def test_an_editable_installation_runs_the_checkout(tmp_path):
     script.write_text(script.read_text().replace("Trains TSM.", "Trains my TSM.", 1))
     helper.write_text(helper.read_text().replace("print(usage", "print('Usage:', usage"))
     assert run("train tsm --help").startswith("Usage: Trains my TSM.\n")
-
-
-@pytest.mark.slow
-def test_an_installed_command_names_a_missing_or_unknown_network(wheel, tmp_path):
-    commands = install(wheel, tmp_path / "venv")
-    for arguments, words in (([], "mvit_multi, resnet50, tsm, x3d"), (["tms"], "not tms")):
-        done = run_zoo(commands, "train", *arguments, cwd=tmp_path)
-        assert done.returncode == 2
-        assert words in done.stderr

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from resnet50.config import Config
 from resnet50.predict import build_heads
 from resnet50.readers import describe_samples, open_reader
 from tests.event_reader import read_curves
@@ -22,18 +21,19 @@ from tests.helpers import (
     assert_same_weights,
     assert_segments,
     build_dump_env,
+    find_smoke_yaml,
+    load_smoke_config,
     read_result,
     read_weights,
     run_json,
     run_script,
     start_and_stop,
 )
-from utils.config import ROOT, load_config
+from utils.config import ROOT
 from utils.data.synthetic.pattern_images import PATTERNS, draw_image
 from utils.testing.golden import generate_weight
 
-CONFIGS = ROOT / "resnet50" / "configs"
-SMOKE = CONFIGS / "resnet50_smoke.yaml"
+SMOKE = find_smoke_yaml("resnet50")
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_packed_images_are_those_of_the_folder(pictures, packed, run_here):
     assert again.returncode == 2
     assert "exists" in again.stderr
     settings = [f"data.root={pictures}", "data.augment=crop", *(word[2:] for word in packed)]
-    cfg = load_config(Config, SMOKE, settings)
+    cfg = load_smoke_config("resnet50", *settings)
     rows = open_reader(cfg.data, "train", range(24), 1)
     images = [image for image, _ in rows.create_tuple_iterator(num_epochs=1, output_numpy=True)]
     files = describe_samples(cfg.data, "train", 24, build_heads(cfg)[0]).paths
@@ -177,9 +177,8 @@ def test_two_workers_equal_one_with_twice_the_batch(small, tmp_path):
         "scripts/run_distribute_train.sh", "resnet50", "2", SMOKE, *small[2:], *plain, *split,
         environment=build_dump_env(tmp_path / "graphs"),
     )  # fmt: skip
-    both = read_result(done)
     assert len(assert_segments(done, tmp_path / "graphs")) == 3
-    assert_close_weights(alone["checkpoint"], both["checkpoint"])
+    assert_close_weights(alone["checkpoint"], read_result(done)["checkpoint"])
 
 
 def test_training_replaces_counts_and_names_a_damaged_image(small, damaged, tmp_path):
@@ -268,9 +267,8 @@ def test_a_recorded_step_is_compared_layer_by_layer(small, trained, tmp_path):
     ],
 )
 def test_a_golden_case_is_compared_layer_by_layer(network_name, case, options):
-    config = ROOT / network_name / "configs" / f"{network_name}_smoke.yaml"
     file = ROOT / network_name / "tests" / "golden" / f"{case}.json"
-    arguments = ["--config_path", config, "--case", file, *options]
+    arguments = ["--config_path", find_smoke_yaml(network_name), "--case", file, *options]
     result = run_json("scripts/analysis/compare_step.py", *arguments)
     assert result["first"] is None
     assert result["largest"]["forward"] < 1e-4

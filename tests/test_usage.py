@@ -126,6 +126,19 @@ def test_the_quickstart_takes_no_arguments():
     ]
 
 
+def run_with_closed_stdout(*command: str, **variables: str) -> subprocess.CompletedProcess:
+    """`| head` closes the pipe after its lines."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, *command],
+        stdout=writer, stderr=subprocess.PIPE, timeout=60,
+        cwd=ROOT, env={**build_env(), **variables},
+    )  # fmt: skip
+    os.close(writer)
+    return done
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
     "line",
@@ -137,18 +150,22 @@ def test_the_quickstart_takes_no_arguments():
     ],
 )
 def test_a_closed_pipe_ends_a_command_without_a_message(line, unbuffered, data_root, tmp_path):
-    """`| head` closes the pipe after its lines."""
     script, *arguments = line.format(synthetic=data_root, out=tmp_path).split()
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / script), *arguments],
-        stdout=writer, stderr=subprocess.PIPE, timeout=60,
-        env={**build_env(), "PYTHONUNBUFFERED": unbuffered},
-    )  # fmt: skip
-    os.close(writer)
+    done = run_with_closed_stdout(f"scripts/{script}", *arguments, PYTHONUNBUFFERED=unbuffered)
     assert done.stderr == b""
     assert done.returncode in (0, 141)  # argparse ignores a closed pipe: 0
+
+
+def test_a_pipe_that_closes_while_files_are_written_is_no_error():
+    code = (
+        "from pathlib import Path; from utils import cli, files\n"
+        "def work():\n"
+        "    with files.report_write_errors(Path('out')):\n"
+        "        print('x' * 10**6, flush=True)\n"
+        "cli.main_guard('', work)"
+    )
+    done = run_with_closed_stdout("-c", code)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 @pytest.mark.parametrize("line", ["--help", "--videos {synthetic}/videos --out {out}"])
@@ -226,9 +243,8 @@ def test_launch_scripts_ignore_cdpath(tmp_path):
 
 @pytest.mark.parametrize("devices", ["00", "99999999999999999999", "1e3", " 2", "two"])
 def test_an_invalid_number_of_devices_is_reported_in_one_line(devices):
-    done = subprocess.run(
-        ["bash", str(ROOT / "scripts" / "run_distribute_train.sh"), "tsm", devices, "x.yaml"],
-        capture_output=True, text=True, timeout=60, env={**build_env(), "ZOO_PYTHON": "/bin/no"},
-    )  # fmt: skip
+    environment = {"ZOO_PYTHON": "/bin/no"}
+    arguments = ["tsm", devices, "x.yaml"]
+    done = run_script("scripts/run_distribute_train.sh", *arguments, environment=environment)
     assert done.returncode == 2
     assert done.stderr == f"DEVICES must be a whole number above 0, not {devices}\n"

@@ -13,22 +13,25 @@ from tests.helpers import (
     assert_report,
     assert_segments,
     build_dump_env,
+    find_smoke_yaml,
+    load_smoke_config,
     read_result,
     read_weights,
     run_json,
     run_script,
     save_random_weights,
 )
-from utils.config import ROOT, load_config
-from x3d.config import Config
-
-SMOKE = ROOT / "x3d" / "configs" / "x3d_smoke.yaml"
 
 
 @pytest.fixture(scope="module")
 def small(data_root) -> list:
     """A network of six blocks on clips of 4 x 32 x 32; six steps an epoch."""
-    arguments = ["--config_path", SMOKE, f"--data.root={data_root}", "--run.engine=mindspore"]
+    arguments = [
+        "--config_path",
+        str(find_smoke_yaml("x3d")),
+        f"--data.root={data_root}",
+        "--run.engine=mindspore",
+    ]
     arguments += ["--model.depth_factor=0.4", "--data.frames=4", "--data.scales=[32,36]"]
     arguments += ["--data.crop=32", "--data.batch=4", "--train.epochs=2", "--train.precise_bn=2"]
     return [*arguments, "--run.save_every=1", "--run.log_every=2"]
@@ -41,7 +44,7 @@ def trained(small, tmp_path_factory) -> Path:
 
 
 def test_reports_and_predictions_agree_with_an_evaluation(small, data_root, run_here, tmp_path):
-    cfg = load_config(Config, SMOKE, [word[2:] for word in small[2:]])
+    cfg = load_smoke_config("x3d", *(word[2:] for word in small[2:]))
     weights = save_random_weights(cfg, tmp_path / "net.ckpt", "x3d")
     arguments = [*small, "--eval.clips=2", "--eval.crops=3"]
     command = [*arguments, f"--report={tmp_path / 'report'}", "--checkpoint_path", weights]
@@ -65,9 +68,8 @@ def test_two_workers_equal_one_with_twice_the_batch(small, tmp_path):
     arguments = ["x3d", "2", small[1], *small[2:], *plain, *split]
     saving = build_dump_env(tmp_path / "graphs")
     done = run_script("scripts/run_distribute_train.sh", *arguments, environment=saving)
-    both = read_result(done)
     assert len(assert_segments(done, tmp_path / "graphs")) == 4
-    assert_close_weights(alone["checkpoint"], both["checkpoint"])
+    assert_close_weights(alone["checkpoint"], read_result(done)["checkpoint"])
 
 
 @pytest.mark.slow

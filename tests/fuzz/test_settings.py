@@ -4,6 +4,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,11 +39,11 @@ def list_numbers(values) -> list:
     return [values] if isinstance(values, (int, float)) else []
 
 
-def assert_loads_or_is_refused(network: str, path: Path, overrides=()) -> bool:
+def assert_loads_or_is_refused(network: str, path: Path, overrides: list[str]) -> bool:
     """Returns whether it loads."""
     start_time = time.process_time()
     try:
-        config = load_config(find_network(network).config, path, list(overrides))
+        config = load_config(find_network(network).config, path, overrides)
     except ValueError as error:
         message = str(error)
         assert len(message) <= SETTINGS_LINE
@@ -57,32 +58,24 @@ def assert_loads_or_is_refused(network: str, path: Path, overrides=()) -> bool:
     return True
 
 
-def try_yamls(folder: Path, seeds: range) -> None:
-    path = folder / "random.yaml"
-    loaded = 0
+def make_override_case(seed: int) -> tuple[str, bytes, str]:
+    network = list_networks()[seed % len(list_networks())]
+    override = settings.make_override(seed, find_network(network).config)
+    return network, settings.YAMLS[network][0].read_bytes(), override
+
+
+def try_settings(folder: Path, seeds: range, make_case: Callable[[int], tuple]) -> None:
+    """`make_case` returns the network, the content of a yaml and overrides, of a seed."""
+    loaded, path = 0, folder / "random.yaml"
     for seed in seeds:
-        network, content = settings.make_yaml(seed)
+        network, content, *overrides = make_case(seed)
         path.write_bytes(content)
         try:
-            loaded += assert_loads_or_is_refused(network, path)
+            loaded += assert_loads_or_is_refused(network, path, overrides)
         except BaseException as error:
-            raise AssertionError(f"seed {seed}: {content[:300]!r}") from error
+            raise AssertionError(f"seed {seed}: {str(overrides or content)[:300]}") from error
     assert 0 < loaded < len(seeds)
     assert {file.name for file in folder.iterdir()} <= {"random.yaml", "copy.yaml"}
-
-
-def try_overrides(folder: Path, seeds: range) -> None:
-    loaded = 0
-    for seed in seeds:
-        network = list_networks()[seed % len(list_networks())]
-        override = settings.make_override(seed, find_network(network).config)
-        path = folder / "shipped.yaml"
-        path.write_bytes(settings.YAMLS[network][0].read_bytes())
-        try:
-            loaded += assert_loads_or_is_refused(network, path, [override])
-        except BaseException as error:
-            raise AssertionError(f"seed {seed}: {override[:300]!r}") from error
-    assert 0 < loaded < len(seeds)
 
 
 @pytest.fixture
@@ -152,8 +145,8 @@ def try_jobs(seeds: range) -> None:
 
 @pytest.mark.parametrize(("start", "count"), [(0, 150), MANY])
 def test_random_settings_load_or_are_refused(tmp_path, seed, start, count):
-    try_yamls(tmp_path, range(seed + start, seed + start + count))
-    try_overrides(tmp_path, range(seed + start, seed + start + count))
+    for make_case in (settings.make_yaml, make_override_case):
+        try_settings(tmp_path, range(seed + start, seed + start + count), make_case)
 
 
 @pytest.mark.parametrize(("start", "count"), [(0, 150), MANY])
