@@ -6,12 +6,16 @@ Expensive fixtures are built once for all workers of a test run.
 import fcntl
 import os
 import pickle
+import runpy
+import sys
 from pathlib import Path
-from typing import Callable
+from subprocess import CompletedProcess
+from typing import Callable, Optional
 
 import pytest
 
-from tests.helpers import build_dump_env, read_result, run_json, run_script
+from tests.helpers import build_dump_env, find_smoke_yaml, read_result, run_json, run_script
+from utils import cli, log, signals
 from utils.config import ROOT
 from utils.data.synthetic.motion_videos import draw_dataset
 
@@ -51,11 +55,38 @@ def data_root(tmp_path_factory) -> Path:
     return build_once(tmp_path_factory, "synthetic", build)
 
 
+@pytest.fixture
+def run_here(monkeypatch, capsys):
+    """A function like run_script that runs a Python script, or `main`, in this process.
+
+    It saves the seconds in which a new process imports MindSpore.
+    """
+
+    def exit_now(status: int, line: str) -> None:
+        print(line, file=sys.stderr)
+        sys.exit(status)
+
+    def run(script: str, *arguments, main: Optional[Callable] = None) -> CompletedProcess:
+        words, status = [str(ROOT / script), *map(str, arguments)], 0
+        monkeypatch.setattr(sys, "argv", words)
+        try:
+            main() if main else runpy.run_path(words[0], run_name="__main__")
+        except SystemExit as end:
+            status = end.code or 0
+        return CompletedProcess(words, status, *capsys.readouterr())
+
+    monkeypatch.setattr(cli, "exit_now", exit_now)
+    monkeypatch.setattr(signals, "watch", lambda: None)
+    monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
+    handlers, propagate = list(log.log.handlers), log.log.propagate
+    yield run
+    log.log.handlers[:], log.log.propagate = handlers, propagate
+
+
 @pytest.fixture(scope="session")
 def tiny_args(data_root) -> list:
     """The arguments of every command for the tiny network."""
-    config = str(ROOT / "tsm" / "configs" / "tsm_smoke.yaml")
-    return ["--config_path", config, f"--data.root={data_root}", *TINY]
+    return ["--config_path", str(find_smoke_yaml("tsm")), f"--data.root={data_root}", *TINY]
 
 
 @pytest.fixture(scope="session")
@@ -68,14 +99,11 @@ def tiny_ckpt(tiny_args, tmp_path_factory) -> Path:
     return build_once(tmp_path_factory, "trained", build) / "run" / "epoch_002.ckpt"
 
 
-# Two ranks with two clips each, batch norms frozen, gradients in three segments.
-PAIR_SETTINGS = ["--train.batch_norm=frozen", "--data.batch=2", "--run.all_reduce=[layer1, layer3]"]
-
-
 @pytest.fixture(scope="session")
 def pair_args(tiny_args) -> list:
-    """The arguments of a training of the tiny network on two ranks."""
-    return [*tiny_args, *PAIR_SETTINGS]
+    """Two ranks with two clips each, batch norms frozen, gradients in three segments."""
+    more = ["--train.batch_norm=frozen", "--data.batch=2", "--run.all_reduce=[layer1, layer3]"]
+    return [*tiny_args, *more]
 
 
 @pytest.fixture(scope="session")

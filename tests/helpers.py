@@ -13,19 +13,31 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Callable
 
 import mindspore as ms
 import numpy as np
 import psutil
 import pytest
 
-from utils.config import ROOT
+from utils.config import ROOT, load_config
+from utils.networks import find_network
+from utils.testing.golden import build_state_dict, load_weights
+from utils.weights import checkpoint
 
 
 def build_env() -> dict:
     """Returns variables with this interpreter first on PATH, as msrun's workers need it."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "GLOG_v": "3", "PYTHONFAULTHANDLER": "1"}
+
+
+def find_smoke_yaml(network: str) -> Path:
+    return ROOT / network / "configs" / f"{network}_smoke.yaml"
+
+
+def load_smoke_config(network: str, *settings: str):
+    return load_config(find_network(network).config, find_smoke_yaml(network), [*settings])
 
 
 def copy_checkout(folder: Path) -> None:
@@ -40,12 +52,25 @@ def copy_checkout(folder: Path) -> None:
     shutil.copytree(ROOT, folder, ignore=ignore)
 
 
+REQUIREMENTS = [ROOT / name for name in ("requirements.txt", "constraints.txt")]
+
+
+def copy_scripts(checkout: Path, python: str) -> None:
+    """Writes a checkout with only the scripts and a .venv, whose Python is a shell script."""
+    shutil.copytree(ROOT / "scripts", checkout / "scripts")
+    for path in REQUIREMENTS:
+        shutil.copy(path, checkout)
+    file = checkout / ".venv" / "bin" / "python"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"#!/bin/sh\n{python}\n")
+    file.chmod(0o755)
+
+
 def mark_installed(checkout: Path) -> None:
     """Marks the checkout's .venv, so that scripts/env.sh installs nothing."""
-    parts = [ROOT / name for name in ("requirements.txt", "constraints.txt")]
-    for path in parts:
+    for path in REQUIREMENTS:
         shutil.copy(path, checkout)
-    text = b"".join(path.read_bytes() for path in parts)
+    text = b"".join(path.read_bytes() for path in REQUIREMENTS)
     stamp = subprocess.run(["cksum"], input=text, capture_output=True, check=True).stdout
     (checkout / ".venv").mkdir(exist_ok=True)
     (checkout / ".venv" / "installed-requirements").write_bytes(stamp)
@@ -159,6 +184,19 @@ def run_with_kills(script: str, arguments, out: Path, times: int, seed: int) -> 
     return steps
 
 
+def assert_kills_change_no_weight(script: str, arguments, folder: Path) -> None:
+    """Asserts that a run that is killed at random moments ends with the files of another run."""
+    arguments = [*arguments, "--run.save_steps=1", "--train.epochs=6"]
+    whole, killed = folder / "whole", folder / "killed"
+    run_json(script, *arguments, f"--run.out={whole}")
+    seed = random.SystemRandom().randrange(10**6)  # MindSpore seeds `random` at import
+    print(f"seed {seed}")
+    print(f"steps saved at each kill: {run_with_kills(script, arguments, killed, 6, seed)}")
+    assert_same_weights(whole / "epoch_006.ckpt", killed / "epoch_006.ckpt")
+    assert (whole / "epoch_006.ckpt").read_bytes() == (killed / "epoch_006.ckpt").read_bytes()
+    assert not {path.name for path in killed.iterdir()} - {path.name for path in whole.iterdir()}
+
+
 def read_step(out: Path) -> int:
     """Returns the saved step of a run, or 0 if nothing is saved."""
     try:
@@ -177,6 +215,21 @@ def assert_same_weights(expected, actual) -> None:
     assert expected.keys() == actual.keys()
     for name in expected:
         np.testing.assert_array_equal(expected[name], actual[name], name)
+
+
+def assert_close_weights(expected, actual) -> None:
+    """Asserts that two checkpoint files differ by rounding."""
+    expected, actual = read_weights(expected), read_weights(actual)
+    for name, value in expected.items():
+        np.testing.assert_allclose(actual[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def save_random_weights(cfg, path: Path, network: str) -> Path:
+    """Saves a checkpoint of the network of `cfg` whose scores differ between classes."""
+    net = find_network(network).model.build_network(**cfg.model_arguments())
+    load_weights(net, build_state_dict({}, net), find_network(network))
+    checkpoint.save(path, checkpoint.weights_of(net))
+    return path
 
 
 def assert_report(folder: Path, result: dict) -> list[dict]:
@@ -208,12 +261,14 @@ def assert_report(folder: Path, result: dict) -> list[dict]:
     return rows
 
 
-def assert_predictions(arguments, checkpoint, rows: list[dict], root: Path, out: Path) -> None:
+def assert_predictions(
+    arguments, weights, rows: list[dict], root: Path, out: Path, run: Callable = run_script
+) -> None:
     """Asserts that scripts/predict.py gives the scores in the rows of an evaluation report."""
     names = list(rows[0])[5:]
     videos = [root / row["path"] for row in rows]
-    rest = ["--checkpoint_path", checkpoint, f"--out={out}", f"--top={len(names)}", "--window=0"]
-    result = run_json("scripts/predict.py", *arguments, *rest, *videos)
+    rest = ["--checkpoint_path", weights, f"--out={out}", f"--top={len(names)}", "--window=0"]
+    result = read_result(run("scripts/predict.py", *arguments, *rest, *videos))
     for row, prediction in zip(rows, result["predictions"]):
         for entry in prediction["top"]:
             score = float(row[names[entry["label"]]])
@@ -222,13 +277,13 @@ def assert_predictions(arguments, checkpoint, rows: list[dict], root: Path, out:
 
 
 def assert_mindir_matches(
-    network_name: str, arguments, checkpoint, source, folder: Path, *options
+    network_name: str, arguments, weights, source, folder: Path, *options
 ) -> None:
     """Asserts that a MINDIR and its checkpoint give the same metrics and the same scores."""
-    files = checkpoint, folder / "net.mindir"
+    files = weights, folder / "net.mindir"
     target = ["--format", "mindir", "--target", files[1], *options]
     exported = run_json(
-        f"{network_name}/export.py", *arguments, "--checkpoint_path", checkpoint, *target
+        f"{network_name}/export.py", *arguments, "--checkpoint_path", weights, *target
     )
     assert exported["max_abs_difference"] < 1e-4
     rest = [source, "--window=0", "--top=100"]

@@ -4,21 +4,18 @@ import ast
 import json
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.helpers import build_env
+from tests.helpers import build_env, copy_checkout, read_result
 from utils.config import ROOT
-from utils.networks import list_networks
 
 PAGE = ROOT / "docs" / "adding_a_network.md"
 BLOCK = re.compile(
     r"^```(\w+)(?: file=(\S+?))?(?: part=(\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE
 )
-IGNORED = shutil.ignore_patterns("golden", "__pycache__", ".*", "kernel_meta")
 
 
 def write_part(path: Path, part: str, text: str) -> None:
@@ -43,11 +40,7 @@ def list_targets(node: ast.AST) -> list:
 def new_network(data_root, tmp_path_factory) -> tuple:
     """The copy with the new network, and the remaining commands of the page."""
     copy = tmp_path_factory.mktemp("copy") / "zoo"
-    copy.mkdir()
-    for name in (*list_networks(), "utils", "scripts", "benchmarks", "tests", "docs"):
-        shutil.copytree(ROOT / name, copy / name, ignore=IGNORED)
-    for name in ("README.md", "conftest.py", "pyproject.toml"):
-        shutil.copy(ROOT / name, copy)
+    copy_checkout(copy)
     (copy / "data").mkdir()
     os.symlink(data_root, copy / "data" / "synthetic")
     commands = []
@@ -62,23 +55,19 @@ def new_network(data_root, tmp_path_factory) -> tuple:
     return copy, commands
 
 
-def run_line(copy: Path, line: str) -> str:
-    """Runs a command that must succeed, and returns its stdout."""
+def run_line(copy: Path, line: str) -> subprocess.CompletedProcess:
+    """Runs a command that must succeed."""
     options = {"cwd": copy, "env": build_env(), "capture_output": True, "text": True}
     completed = subprocess.run(["bash", "-ec", line], timeout=300, **options)
     assert completed.returncode == 0, completed.stdout + completed.stderr
-    return completed.stdout
-
-
-def run_json_line(copy: Path, line: str) -> dict:
-    return json.loads(run_line(copy, line).splitlines()[-1])
+    return completed
 
 
 def test_the_new_network_trains_and_evaluates(new_network):
     copy, (train, evaluate, predict, *_) = new_network
     assert train.startswith("python c3d/train.py")
-    assert run_json_line(copy, train)["steps"] == 6
-    result = run_json_line(copy, evaluate)
+    assert read_result(run_line(copy, train))["steps"] == 6
+    result = read_result(run_line(copy, evaluate))
     assert (result["videos"], result["views"]) == (8, "2x1")
     run_line(copy, predict)
     (line,) = (copy / "out/c3d_smoke/predictions/predictions.jsonl").read_text().splitlines()
@@ -89,11 +78,11 @@ def test_the_new_network_trains_and_evaluates(new_network):
 @pytest.mark.slow  # six more processes; the tests of the networks cover their steps
 def test_the_other_commands_of_the_page_run_with_the_new_network(new_network):
     copy, (train, _, _, export, convert, complexity, scan, suite) = new_network
-    run_json_line(copy, train)
-    assert run_json_line(copy, export)["max_abs_difference"] < 1e-4
-    assert run_json_line(copy, convert)["missing"] == []
-    assert run_json_line(copy, complexity)["parameters"] == 18_304
-    assert run_json_line(copy, scan)["good"] == 32
-    output = run_line(copy, suite)
+    read_result(run_line(copy, train))
+    assert read_result(run_line(copy, export))["max_abs_difference"] < 1e-4
+    assert read_result(run_line(copy, convert))["missing"] == []
+    assert read_result(run_line(copy, complexity))["parameters"] == 18_304
+    assert read_result(run_line(copy, scan))["good"] == 32
+    output = run_line(copy, suite).stdout
     assert int(re.search(r"(\d+) passed", output)[1]) > 50
     assert "failed" not in output

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -197,10 +196,9 @@ def test_a_gpu_needs_cuda_home_its_compiler_and_cudnn(host, monkeypatch, tmp_pat
     assert list(check_env.check_gpu())[1].result == "/usr/lib/libcudnn.so.8"
 
 
-def test_the_help_describes_the_choice_of_a_device():
+def test_the_help_describes_the_choice_of_a_device(run_here):
     for name in ("check_env.py", "launch.py"):
-        command = [sys.executable, str(ROOT / "scripts" / name), "--help"]
-        usage = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        usage = run_here(f"scripts/{name}", "--help").stdout
         assert "ASCEND_RT_VISIBLE_DEVICES=" in usage
         assert "CUDA_VISIBLE_DEVICES" in usage
 

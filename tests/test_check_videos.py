@@ -1,10 +1,7 @@
 """scripts/data/check_videos.py recognizes every kind of damage to an intact video."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
 import wave
 from pathlib import Path
@@ -14,9 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.helpers import assert_one_line_error, read_result, run_json, run_script, start_script
+from tests.helpers import find_smoke_yaml, read_result, start_script
 from tests.numbered_videos import write_numbered_video
-from utils.config import ROOT
+from utils.process_pool import Crashed, run_all
+from utils.tests.pool_jobs import FATAL, crash_or_square
 from utils.tests.video.test_hostile_files import damage_video
 from utils.tests.video.test_odd_videos import pictures, write
 from utils.video.integrity import VideoJob, examine
@@ -67,18 +65,18 @@ def write_damaged_files(intact: Path, folder: Path) -> dict[str, str]:
     front = (folder / "front.mp4").read_bytes()
     (folder / "cut_front.mp4").write_bytes(front[: len(front) * 2 // 3])
     remux(intact, folder / "whole.mkv")
-    whole = (folder / "whole.mkv").read_bytes()
-    (folder / "cut.mkv").write_bytes(whole[: len(whole) // 2])
     write_numbered_video(folder / "whole.avi", FRAMES, 64, 64, 25, codec="mpeg4")
-    whole = (folder / "whole.avi").read_bytes()
-    (folder / "cut.avi").write_bytes(whole[: len(whole) // 2])
+    for suffix in ("mkv", "avi"):
+        whole = (folder / f"whole.{suffix}").read_bytes()
+        (folder / f"cut.{suffix}").write_bytes(whole[: len(whole) // 2])
     write(folder / "whole.ts", pictures(FRAMES), bf="2", g="12")
     noise = np.random.RandomState(0).bytes(20_000)
     (folder / "noise.mp4").write_bytes(noise)
     middle = front.index(b"mdat") + 8
     spoilt = front[: middle + 400] + noise[: len(front) - middle - 400]
     (folder / "spoilt.mp4").write_bytes(spoilt)
-    with wave.open(str(folder / "song.wav"), "wb") as song:
+    (folder / "text.mp4").write_text("no video\n")
+    with wave.open(str(folder / "sound.mp4"), "wb") as song:
         song.setparams((1, 2, 8000, 8000, "NONE", ""))
         song.writeframes(noise[:16000])
     with av.open(str(folder / "song.mp4"), "w") as new:
@@ -96,8 +94,8 @@ def write_damaged_files(intact: Path, folder: Path) -> dict[str, str]:
         "good": ["good.mp4", "with space.mp4", "front.mp4", "whole.mkv", "whole.avi", "whole.ts"],
         "empty": ["empty.mp4"],
         "truncated": ["cut.mp4", "cut_front.mp4", "cut.mkv", "cut.avi"],
-        "broken": ["noise.mp4", "spoilt.mp4"],
-        "audio only": ["song.mp4"],
+        "broken": ["noise.mp4", "spoilt.mp4", "text.mp4"],
+        "audio only": ["song.mp4", "sound.mp4"],
         "no frames": ["nothing.avi"],
         "wrong extension": ["picture.mp4", "notes.txt", "video.txt"],
         "missing": ["nowhere.mp4"],
@@ -131,15 +129,17 @@ def test_a_check_of_both_ends_misses_only_damage_in_the_middle(damaged_files):
 
 
 def build_arguments(folder: Path, out: Path, network: str = "x3d") -> list:
-    yaml = ROOT / network / "configs" / f"{network}_smoke.yaml"
+    yaml = find_smoke_yaml(network)
     lists = ["--data.train_list=train.txt", "--data.test_list=test.txt", "--model.num_classes=8"]
     return [COMMAND, f"--config_path={yaml}", f"--out={out}", f"--data.root={folder}", *lists]
 
 
 @pytest.mark.parametrize("network", ["x3d", "tsm"])
-def test_the_command_writes_lists_of_good_and_bad_videos(damaged_files, tmp_path, network):
+def test_the_command_writes_lists_of_good_and_bad_videos(
+    damaged_files, run_here, tmp_path, network
+):
     folder, kinds = damaged_files
-    result = run_json(*build_arguments(folder, tmp_path, network))
+    result = read_result(run_here(*build_arguments(folder, tmp_path, network)))
     good = [name for name, kind in kinds.items() if kind == "good"]
     lines = (tmp_path / "train.txt").read_text().splitlines()
     assert [line.rpartition(" ")[0] for line in lines] == good
@@ -152,12 +152,12 @@ def test_the_command_writes_lists_of_good_and_bad_videos(damaged_files, tmp_path
     assert result["videos"] == len(kinds) + 3
     assert result["good"] == len(good) + 1
     assert result["bad"] == sum(result["kinds"].values()) == result["videos"] - result["good"]
-    again = run_json(*build_arguments(folder, tmp_path, network))
+    again = read_result(run_here(*build_arguments(folder, tmp_path, network)))
     assert again["read"] == 0
     assert {**again, "read": 0, "seconds": 0} == {**result, "read": 0, "seconds": 0}
 
 
-def test_keep_damaged_keeps_damaged_videos_in_the_list(tmp_path):
+def test_keep_damaged_keeps_damaged_videos_in_the_list(run_here, tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     for name in ("intact", "spoilt \x1b[2J"):
@@ -166,7 +166,7 @@ def test_keep_damaged_keeps_damaged_videos_in_the_list(tmp_path):
     (folder / "train.txt").write_text("intact.mp4 0\nspoilt \x1b[2J.mp4 1\n")
     (folder / "test.txt").write_text("intact.mp4 0\n")
     for options, lines in ((["--keep_damaged"], 2), ([], 1)):
-        completed = run_script(*build_arguments(folder, tmp_path / "out"), *options)
+        completed = run_here(*build_arguments(folder, tmp_path / "out"), *options)
         result = read_result(completed)
         assert (result["good"], result["kinds"]) == (2, {"damaged": 1})
         assert (tmp_path / "out" / "train.txt").read_text().count("\n") == lines
@@ -176,7 +176,7 @@ def test_keep_damaged_keeps_damaged_videos_in_the_list(tmp_path):
     assert r"spoilt \x1b[2J.mp4: damaged, the decoder marks" in completed.stderr
 
 
-def test_a_killed_scan_resumes(intact_video, tmp_path):
+def test_a_killed_scan_resumes(intact_video, run_here, tmp_path):
     folder, out = tmp_path / "data", tmp_path / "out"
     folder.mkdir()
     for i in range(60):
@@ -196,40 +196,16 @@ def test_a_killed_scan_resumes(intact_video, tmp_path):
     count = len(read_journal(journal))
     with open(journal, "a") as file:
         file.write('["cut')  # a kill can leave an incomplete line
-    result = run_json(*build_arguments(folder, out))
+    result = read_result(run_here(*build_arguments(folder, out)))
     assert result["good"] == 61
     assert result["read"] == 60 - count + 1
     os.utime(folder / "3.mp4", (1, 1))  # a changed time means a changed file
-    assert run_json(*build_arguments(folder, out))["read"] == 1
+    assert read_result(run_here(*build_arguments(folder, out)))["read"] == 1
 
 
-def test_a_crashed_decoder_loses_one_video(tmp_path):
-    """Two of 20 jobs of utils.process_pool kill their process."""
-    code = (
-        "import sys, json; sys.path.insert(0, sys.argv[1]); sys.path.insert(0, sys.argv[2])\n"
-        "from pool_work import work\n"
-        "from utils.process_pool import Crashed, run_all\n"
-        "if __name__ == '__main__':\n"
-        "    results = dict(run_all(work, range(20), 2))\n"
-        "    print(json.dumps([k for k in sorted(results) if isinstance(results[k], Crashed)]))\n"
-        "    print(sum(v for v in results.values() if isinstance(v, int)))\n"
-    )
-    (tmp_path / "pool_work.py").write_text(
-        "import os, signal\n\n\ndef work(n):\n"
-        "    if n in (5, 13):\n        os.kill(os.getpid(), signal.SIGSEGV)\n    return n\n"
-    )
-    (tmp_path / "main.py").write_text(code)
-    completed = subprocess.run(
-        [sys.executable, str(tmp_path / "main.py"), str(ROOT), str(tmp_path)],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert completed.returncode == 0, completed.stderr
-    crashed, total = map(json.loads, completed.stdout.splitlines())
-    assert crashed == [5, 13]
-    assert total == sum(range(20)) - 18
-
-
-def test_bad_input_is_one_line(damaged_files, tmp_path):
-    folder, _ = damaged_files
-    assert_one_line_error(run_script(*build_arguments(folder, folder)), "would be replaced")
-    assert_one_line_error(run_script(*build_arguments(folder, tmp_path), "--frames=some"))
+def test_a_crashed_decoder_loses_one_video():
+    """Two of 11 jobs kill their process."""
+    results = list(run_all(crash_or_square, [*range(10), FATAL], 2))
+    assert [job for job, result in results if isinstance(result, Crashed)] == [FATAL, FATAL]
+    numbers = [result for _, result in results if isinstance(result, int)]
+    assert sorted(numbers) == [number**2 for number in range(10) if number != FATAL]

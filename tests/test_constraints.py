@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.helpers import run_script
+from tests.helpers import copy_scripts, run_script
 from utils.config import ROOT
 
 compare_versions = runpy.run_path(str(ROOT / "scripts" / "compare_versions.py"))
@@ -78,14 +78,8 @@ def test_constraints_name_no_package_index():
 def checkout(tmp_path, monkeypatch):
     """A checkout with scripts, requirements and a Python that prints its arguments to stderr."""
     monkeypatch.delenv("ZOO_VENV", raising=False)
-    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
-    for name in (*FILES, "constraints.txt"):
-        shutil.copy(ROOT / name, tmp_path)
-    for folder in (".venv", "other"):
-        (tmp_path / folder / "bin").mkdir(parents=True)
-        python = tmp_path / folder / "bin" / "python"
-        python.write_text('#!/bin/sh\necho "$0 $@" >&2\n')
-        python.chmod(0o755)
+    copy_scripts(tmp_path, 'echo "$0 $@" >&2')
+    shutil.copytree(tmp_path / ".venv", tmp_path / "other")
     return tmp_path
 
 

@@ -1,5 +1,6 @@
 """OpenVINO and ONNX Runtime: the scores of MindSpore, the cache, the choice, and bad files."""
 
+import functools
 import os
 import shutil
 import subprocess
@@ -8,12 +9,13 @@ import time
 import types
 from dataclasses import replace
 from pathlib import Path
+from typing import Callable
 
 import numpy as np
 import pytest
 from mindspore import Tensor
 
-from tests.helpers import read_result, run_json, run_script
+from tests.helpers import read_result
 from tests.test_export import MVIT, TOYS, build_toy, export_toy, load_toy_config
 from utils import runtime
 from utils.config import ROOT, Run
@@ -24,7 +26,6 @@ from utils.export.engine_cache import CachedNetwork
 from utils.networks import find_network
 
 TSM = find_network("tsm")
-ON = pytest.mark.parametrize("name", ENGINES)
 
 
 def make_clips(*shape: int) -> np.ndarray:
@@ -32,21 +33,21 @@ def make_clips(*shape: int) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory) -> dict:
+def files(tmp_path_factory) -> Callable:
     """A function that exports a toy network once, and returns its file."""
-    exported = {}
 
+    @functools.cache
     def export(network: str, **options) -> Path:
-        key = (network, *options.items())
-        if key not in exported:
-            target = tmp_path_factory.mktemp("onnx") / "net"
-            exported[key] = Path(export_toy(TOYS[network], target, "onnx", **options)["file"])
-        return exported[key]
+        target = tmp_path_factory.mktemp("onnx") / "net"
+        return Path(export_toy(TOYS[network], target, "onnx", **options)["file"])
 
     return export
 
 
-@pytest.mark.parametrize("network", TOYS)
+SLOW = pytest.param("resnet50", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("network", ["tsm", "x3d", "mvit_multi", SLOW])
 def test_scores_of_every_engine_equal_those_of_mindspore(network, files):
     """Within 1e-5 of their spread, for one view and several, from a file for any batch."""
     name, arguments, clip = TOYS[network]
@@ -60,25 +61,25 @@ def test_scores_of_every_engine_equal_those_of_mindspore(network, files):
         assert np.abs(result - expected).max() <= 1e-5 * np.ptp(expected)
 
 
-@ON
-def test_an_onnx_file_of_normalised_pixels_gives_the_same_scores(name, files):
+def test_an_onnx_file_of_normalised_pixels_gives_the_same_scores(files):
     """The file is for two clips at once, and the last pass is padded."""
-    cfg = load_toy_config(f"run.engine={name}")
-    net = load_onnx(files("tsm", input="float32"), TSM, cfg)
-    cell, views = build_toy(*TOYS["tsm"][:2], "O0"), make_clips(1, 5, 4, 3, 32, 32)
-    expected = video_scores(cell, views)
-    result = video_scores(net, views)
-    assert (net.engine, net.fixed_batch) == (name, 2)
-    assert np.abs(result - expected).max() <= 1e-5 * np.ptp(expected)
+    views = make_clips(1, 5, 4, 3, 32, 32)
+    expected = video_scores(build_toy(*TOYS["tsm"][:2], "O0"), views)
+    for name in ENGINES:
+        cfg = load_toy_config(f"run.engine={name}")
+        net = load_onnx(files("tsm", input="float32"), TSM, cfg)
+        result = video_scores(net, views)
+        assert (net.engine, net.fixed_batch) == (name, 2)
+        assert np.abs(result - expected).max() <= 1e-5 * np.ptp(expected)
 
 
-@ON
-def test_scores_of_several_heads_are_a_tuple(name, files):
+def test_scores_of_several_heads_are_a_tuple(files):
     file, clips = files("mvit_multi", batch=0), make_clips(2, 3, 4, 32, 32)
-    net = OnnxNetwork(file, name, MVIT["num_classes"], (0, 3, 4, 32, 32))
     expected = build_toy("mvit_multi", TOYS["mvit_multi"][1], "O0").net(Tensor(clips))
-    for part, other in zip(net(clips), expected):
-        np.testing.assert_allclose(part, other.asnumpy(), rtol=0, atol=1e-6)
+    for name in ENGINES:
+        net = OnnxNetwork(file, name, MVIT["num_classes"], (0, 3, 4, 32, 32))
+        for part, other in zip(net(clips), expected):
+            np.testing.assert_allclose(part, other.asnumpy(), rtol=0, atol=1e-6)
 
 
 def test_the_engine_is_the_first_that_is_installed(monkeypatch):
@@ -123,7 +124,9 @@ def opened(tiny_ckpt, cache) -> types.SimpleNamespace:
     return opened
 
 
-def test_a_checkpoint_is_exported_once(opened, cache, log_messages):
+def test_a_checkpoint_is_exported_once_and_again_if_the_file_is_damaged(
+    opened, cache, log_messages
+):
     clips = make_clips(2, 2, 3, 32, 32)
     first = opened.build()
     expected = first.load("O0")(Tensor(clips)).asnumpy()
@@ -137,6 +140,11 @@ def test_a_checkpoint_is_exported_once(opened, cache, log_messages):
     again = opened.build("run.engine=onnxruntime")(clips)
     assert opened.loads == loads, "the second run builds no network"
     assert np.abs(again - expected).max() <= 1e-5 * np.ptp(expected)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    np.testing.assert_array_equal(opened.build()(clips), scores)
+    assert engine_cache.is_sound(file)
     opened.build()(clips[:1])
     assert len([*cache.glob("*.onnx")]) == 2, "another shape is another file"
 
@@ -170,17 +178,6 @@ def test_openvino_does_not_see_the_cap_of_the_instruction_set(monkeypatch):
     with runtime.uncapped_instruction_set():
         assert "ONEDNN_MAX_CPU_ISA" not in os.environ
     assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX2"
-
-
-def test_a_damaged_file_in_the_cache_is_exported_again(opened, cache):
-    clips = make_clips(1, 2, 3, 32, 32)
-    expected = opened.build()(clips)
-    (file,) = cache.glob("*.onnx")
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-    np.testing.assert_array_equal(opened.build()(clips), expected)
-    assert engine_cache.is_sound(file)
 
 
 def test_the_key_depends_on_weights_settings_and_code(tiny_ckpt, tmp_path, monkeypatch):
@@ -226,18 +223,18 @@ def test_only_the_last_used_files_stay_in_the_cache(tmp_path):
     ]  # fmt: skip
 
 
-def test_metrics_of_an_evaluation_are_the_same(tiny_args, tiny_ckpt, files, tmp_path):
+def test_metrics_of_an_evaluation_are_the_same(tiny_args, tiny_ckpt, run_here, tmp_path):
     """For a checkpoint by every engine, and for an exported file."""
     results = []
     command = [*tiny_args, "--checkpoint_path", tiny_ckpt]
-    for name in ("mindspore", *ENGINES):
-        metrics = run_json("tsm/eval.py", *command, f"--run.engine={name}")
-        results.append({key: metrics[key] for key in ("top1", "top5", "videos", "unreadable")})
     target = tmp_path / "net.onnx"
-    run_json("tsm/export.py", *command, "--format", "onnx", "--target", target, "--batch=free")
-    command = [*tiny_args, "--run.engine=auto", "--checkpoint_path", target]
-    metrics = run_json("tsm/eval.py", *command)
-    results.append({key: metrics[key] for key in results[0]})
+    export = [*command, "--format", "onnx", "--target", target, "--batch=free"]
+    assert run_here("tsm/export.py", *export).returncode == 0
+    runs = [[*command, f"--run.engine={name}"] for name in ("mindspore", *ENGINES)]
+    runs += [[*tiny_args, "--run.engine=auto", "--checkpoint_path", target]]
+    for arguments in runs:
+        metrics = read_result(run_here("tsm/eval.py", *arguments))
+        results.append([metrics[key] for key in ("top1", "top5", "videos", "unreadable")])
     assert results == [results[0]] * 4
 
 
@@ -253,14 +250,14 @@ finally:
 
 
 def test_a_prediction_by_a_cached_engine_does_not_import_mindspore(
-    tiny_args, tiny_ckpt, data_root, tmp_path
+    tiny_args, tiny_ckpt, data_root, run_here, tmp_path
 ):
     """Nor the package by which OpenVINO reports its use over the network."""
     video = next((data_root / "videos" / "test").glob("*.mp4"))
     words = [*tiny_args, "--run.engine=openvino", "--checkpoint_path", tiny_ckpt, video]
     script = ROOT / "scripts" / "predict.py"
     command = [sys.executable, "-c", LIST_IMPORTS, tmp_path / "imports", script, *words]
-    expected = run_json("scripts/predict.py", *words)["predictions"]
+    expected = read_result(run_here("scripts/predict.py", *words))["predictions"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert read_result(done)["predictions"] == expected
     imported = (tmp_path / "imports").read_text().split()
@@ -317,11 +314,3 @@ def test_an_onnx_file_that_refers_to_another_file_is_refused(files, tmp_path):
 def test_a_mindir_is_not_run_by_an_engine():
     with pytest.raises(ValueError, match="openvino cannot run net.mindir; export it to ONNX"):
         inference.load_network(TSM, load_toy_config("run.engine=openvino"), "net.mindir")
-
-
-def test_a_missing_file_is_one_line(tiny_args):
-    words = [*tiny_args, "--run.engine=auto", "--checkpoint_path"]
-    for name, message in (("none.ckpt", "no such checkpoint"), ("none.onnx", "no such file")):
-        done = run_script("tsm/eval.py", *words, name)
-        assert done.returncode == 2
-        assert done.stderr.splitlines()[-1].startswith(f"error: {name}: {message}")

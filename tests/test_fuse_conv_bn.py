@@ -9,12 +9,10 @@ from utils.networks import find_network, list_networks
 from utils.nn.fuse_conv_bn import fuse_conv_bn
 from utils.testing.golden import compute_scores, generate_input, load_case, read_expected_scores
 
-SLOW = ("mvit_multi", "x3d")
-
 
 @pytest.mark.parametrize(
     "network",
-    [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in list_networks()],
+    [n if n == "resnet50" else pytest.param(n, marks=pytest.mark.slow) for n in list_networks()],
 )
 def test_fused_networks_give_the_golden_scores(network):
     case = load_case(sorted((ROOT / network / "tests" / "golden").glob("*_small.json"))[0])

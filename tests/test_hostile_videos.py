@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import read_result, run_script
+from utils.data.synthetic.motion_videos import write_video
 from utils.tests.video.test_decoders import draw, picture
 
 REFUSED = ["codec.mp4", "large.avi", "list.mp4", "live.m3u8", r"\x1b[2J.mp4"]
@@ -17,12 +18,7 @@ def write_videos(folder) -> list[bytes]:
     """Writes videos; returns the names of the refused ones (REFUSED), then of the readable ones."""
     data = draw(folder / "good.mp4", count=12).read_bytes()
     (folder / "codec.mp4").write_bytes(data.replace(b"avc1", b"zzz1"))
-    with av.open(str(folder / "large.avi"), "w") as container:
-        stream = container.add_stream("mpeg4", rate=25)
-        stream.width, stream.height, stream.pix_fmt = 4160, 4160, "yuv420p"
-        frame = av.VideoFrame.from_ndarray(np.zeros((4160, 4160, 3), np.uint8), format="rgb24")
-        container.mux(stream.encode(frame))
-        container.mux(stream.encode())
+    write_video(folder / "large.avi", [np.zeros((4160, 4160, 3), np.uint8)], 25, codec="mpeg4")
     (folder / "list.mp4").write_text("ffconcat version 1.0\nfile good.mp4\n")
     (folder / "live.m3u8").write_text(
         "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXT-X-MEDIA-SEQUENCE:0\n#EXTINF:9,\nnone.ts\n"
@@ -55,7 +51,7 @@ def hostile(data_root, tmp_path_factory):
     return root
 
 
-def test_training_and_evaluation_skip_unreadable_videos(tiny_args, hostile, tmp_path):
+def test_training_and_evaluation_skip_unreadable_videos(tiny_args, hostile, run_here, tmp_path):
     arguments = [*tiny_args, f"--data.root={hostile}"]
     allow = "--eval.allow_unreadable=true"
     more = [f"--run.out={tmp_path / 'run'}", "--data.max_unreadable=0.5", allow]
@@ -69,14 +65,14 @@ def test_training_and_evaluation_skip_unreadable_videos(tiny_args, hostile, tmp_
         assert "caf" not in text
     report = tmp_path / "report"
     more = ["--checkpoint_path", checkpoint, allow, f"--report={report}"]
-    result = read_result(run_script("tsm/eval.py", *arguments, *more))
+    result = read_result(run_here("tsm/eval.py", *arguments, *more))
     assert result["unreadable"] == len(REFUSED)
     assert b"caf\xe9.mp4" in (report / "scores.csv").read_bytes()
 
 
-def test_a_scan_counts_every_kind_of_bad_video(tiny_args, hostile, tmp_path):
+def test_a_scan_counts_every_kind_of_bad_video(tiny_args, hostile, run_here, tmp_path):
     arguments = [*tiny_args, f"--data.root={hostile}", f"--out={tmp_path}"]
-    done = run_script("scripts/data/check_videos.py", *arguments)
+    done = run_here("scripts/data/check_videos.py", *arguments)
     kinds = {"broken": 2, "wrong extension": 2, "truncated": 1}
     assert read_result(done)["kinds"] == {kind: 2 * count for kind, count in kinds.items()}
     lines = (tmp_path / "train.txt").read_bytes().splitlines()

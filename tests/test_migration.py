@@ -1,6 +1,7 @@
 """Every setting that docs/migration.md names exists in our yaml and has the stated value."""
 
 import re
+from functools import cache
 from typing import get_args, get_type_hints
 
 import pytest
@@ -26,6 +27,11 @@ def read_rows() -> list:
     return result
 
 
+@cache
+def read_settings(network_name: str, path: str) -> dict:
+    return to_dict(load_config(find_network(network_name).config, ROOT / path))
+
+
 def check_setting(network_name: str, path: str, term: str) -> bool:
     """Whether a term is a setting; asserts that the setting exists and has the stated value."""
     config = find_network(network_name).config
@@ -38,7 +44,7 @@ def check_setting(network_name: str, path: str, term: str) -> bool:
     section, key, inner, text = match.groups()
     kinds = get_type_hints(get_type_hints(config)[section])
     assert key in kinds, f"{network_name} has no {section}.{key}"
-    value = to_dict(load_config(config, ROOT / path))[section][key]
+    value = read_settings(network_name, path)[section][key]
     if inner:
         assert inner in get_type_hints(get_args(kinds[key])[0]), f"{network_name} has no {term}"
         value = value[0][inner]

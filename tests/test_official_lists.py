@@ -1,6 +1,5 @@
 """Lists made from the annotation files of public data sets."""
 
-import json
 import re
 import shutil
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from tests.helpers import read_result, run_script
+from tests.helpers import assert_one_line_error, read_result
 from utils.data.annotation_file import AnnotationFile, read_annotations
 from utils.data.prepare.public_annotations import match_videos, read_public_annotations
 
@@ -43,22 +42,14 @@ CASES = {
     ),
     "sthv2": (
         {
-            "something-something-v2-labels.json": json.dumps(
-                {"Tilting something up": "0", "Holding something next to something": "1"}
-            ),
-            "something-something-v2-train.json": json.dumps(
-                [
-                    {
-                        "id": "78687",
-                        "label": "holding potato next to vicks vaporub bottle",
-                        "template": "Holding [something] next to [something]",
-                        "placeholders": ["potato", "vicks vaporub bottle"],
-                    }
-                ]
-            ),
-            "something-something-v2-validation.json": json.dumps(
-                [{"id": "74225", "template": "Tilting [something] up", "placeholders": ["a pen"]}]
-            ),
+            "something-something-v2-labels.json": """{
+                "Tilting something up": "0", "Holding something next to something": "1"}""",
+            "something-something-v2-train.json": """[{
+                "id": "78687", "label": "holding potato next to vicks vaporub bottle",
+                "template": "Holding [something] next to [something]",
+                "placeholders": ["potato", "vicks vaporub bottle"]}]""",
+            "something-something-v2-validation.json": """[{
+                "id": "74225", "template": "Tilting [something] up", "placeholders": ["a pen"]}]""",
             "something-something-v2-test.json": '[{"id": "1420"}]',
         },
         ["78687.webm", "20bn-something-something-v2/74225.webm", "1420.webm"],
@@ -175,12 +166,16 @@ def test_official_annotations_are_converted_to_lists(dataset, tmp_path):
     assert len(read_annotations(file, min_frames=1)[0]) == len(train)
 
 
-def make_lists(folder, *more, dataset="kinetics"):
-    arguments = ["--dataset", dataset, "--videos", folder / "videos"]
-    return run_script("scripts/data/make_lists.py", *arguments, "--out", folder / "lists", *more)
+@pytest.fixture
+def make_lists(run_here):
+    def run(folder, *more):
+        arguments = ["--dataset", "kinetics", "--videos", folder / "videos"]
+        return run_here("scripts/data/make_lists.py", *arguments, "--out", folder / "lists", *more)
+
+    return run
 
 
-def test_make_lists_lists_existing_videos_and_counts_missing_ones(data_root, tmp_path):
+def test_make_lists_lists_existing_videos_and_counts_missing_ones(data_root, make_lists, tmp_path):
     """One video has two files, two are missing, one has no annotation."""
     folder = tmp_path / "videos" / "abseiling"
     folder.mkdir(parents=True)
@@ -211,7 +206,11 @@ def test_make_lists_lists_existing_videos_and_counts_missing_ones(data_root, tmp
         ("kinetics", ("train.csv", "youtube_id", "id"), "none of the 1 annotated"),
         ("sthv2", ("something-something-v2-labels.json", '"1"', '"2"'), "do not count up"),
         ("sthv2", ("something-something-v2-train.json", "Holding", "H"), "'H something next to"),
-        ("sthv2", ("something-something-v2-train.json", "[", "{"), "train.json is not in the off"),
+        (
+            "sthv2",
+            ("something-something-v2-train.json", "[", "{"),
+            "train.json is not in the off",
+        ),
         ("sthv1", ("something-something-v1-train.csv", ";", ","), "train.csv, line 1 is not in"),
         ("jester", ("jester-v1-validation.csv", "Left", "Right"), "'Swiping Right' is no class"),
         ("moments", ("trainingSet.csv", "clapping/", "claping/"), "line 1 is not in the official"),
@@ -240,12 +239,10 @@ def test_damaged_annotations_are_reported_in_one_line(dataset, damage, message, 
         (["--annotations", "{}", "--out", "{}", "--names", "csv"], "is one of the annotations"),
     ],
 )
-def test_a_user_error_is_one_line(more, message, tmp_path):
+def test_a_user_error_is_one_line(more, message, make_lists, tmp_path):
     write_files(tmp_path, CASES["kinetics"][0])
     write_files(tmp_path / "videos", {"0347ZoDXyP0_000095_000105.mp4": "-"})
-    done = make_lists(tmp_path, *(word.format(tmp_path) for word in more))
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert message in done.stderr
+    assert_one_line_error(make_lists(tmp_path, *(word.format(tmp_path) for word in more)), message)
     assert not (tmp_path / "lists").exists()
 
 
@@ -257,17 +254,21 @@ def test_a_video_with_a_line_break_in_its_path_is_refused(tmp_path):
         match_videos(annotations, tmp_path / "videos", False)
 
 
-def sort_imagenet(annotations, images, out):
-    arguments = ["--annotations", annotations, "--images", images, "--out", out]
-    return run_script("scripts/data/sort_imagenet.py", *arguments)
+@pytest.fixture
+def sort_imagenet(run_here):
+    def run(annotations, images, out):
+        arguments = ["--annotations", annotations, "--images", images, "--out", out]
+        return run_here("scripts/data/sort_imagenet.py", *arguments)
+
+    return run
 
 
 @pytest.mark.parametrize("row", ["../x,n01440764 1", "ILSVRC2012_val_00000001,../../x 1", '"a'])
-def test_imagenet_annotations_cannot_name_another_folder(row, tmp_path):
+def test_imagenet_annotations_cannot_name_another_folder(row, sort_imagenet, tmp_path):
     solution = f"ImageId,PredictionString\n{row}\n"
     write_files(tmp_path, {"images/x.JPEG": "-", "solution.csv": solution})
     done = sort_imagenet(tmp_path / "solution.csv", tmp_path / "images" / "deep", tmp_path / "out")
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert_one_line_error(done)
     assert re.search(r"solution.csv, line [23] is not in the official form", done.stderr)
     assert not (tmp_path / "out").exists()
 
@@ -289,7 +290,7 @@ def write_imagenet(folder, kit: str) -> None:
     savemat(str(folder / kit / "meta.mat"), {"synsets": synsets})
 
 
-def test_imagenet_validation_images_go_into_class_folders(tmp_path):
+def test_imagenet_validation_images_go_into_class_folders(sort_imagenet, tmp_path):
     """With Kaggle's file, and with the kit, whose class numbers are not those of the folders."""
     write_files(tmp_path / "images", dict.fromkeys(IMAGES, "-"))
     write_imagenet(tmp_path, "kit")

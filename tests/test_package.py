@@ -1,6 +1,5 @@
 """The installed package: files of the wheel, and its commands in an empty folder."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.conftest import TINY
-from tests.helpers import build_env, copy_checkout
+from tests.helpers import build_env, copy_checkout, read_result
 from tsm.config import Config
 from utils import config
 from utils.config import ROOT
@@ -30,13 +29,7 @@ def wheel(tmp_path_factory) -> Path:
     pytest.importorskip("setuptools")
     pytest.importorskip("wheel")
     copy, folder = tmp_path_factory.mktemp("copy") / "zoo", tmp_path_factory.mktemp("wheel")
-    unneeded = shutil.ignore_patterns(".*", "*.egg-info", "golden", "*.json")
-
-    def ignore(path: str, names: list) -> set:
-        top = {"out", "data", "build"} if Path(path) == ROOT else set()
-        return unneeded(path, names) | top
-
-    shutil.copytree(ROOT, copy, ignore=ignore)
+    copy_checkout(copy)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
     command += ["--no-build-isolation", "--wheel-dir", str(folder), str(copy)]
     subprocess.run(command, check=True, timeout=120)
@@ -102,6 +95,13 @@ def install(target: Path, folder: Path, *options: str) -> Path:
     return folder / "bin"
 
 
+def run_zoo(commands: Path, *arguments: str, cwd) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [str(commands / "zoo"), *arguments],
+        capture_output=True, text=True, timeout=300, cwd=cwd, env=build_env(),
+    )  # fmt: skip
+
+
 @pytest.mark.slow
 def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
     """They synthesize, train and evaluate on one and two devices; the code folder is unchanged."""
@@ -113,12 +113,7 @@ def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
         return {path for path in code.rglob("*") if path.suffix != ".pyc" and path.is_file()}
 
     def run(*arguments: str) -> dict:
-        done = subprocess.run(
-            [str(commands / "zoo"), *arguments],
-            capture_output=True, text=True, timeout=300, cwd=empty, env=build_env(),
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+        return read_result(run_zoo(commands, *arguments, cwd=empty))
 
     before = files()
     assert run("check-env")["missing"] == []
@@ -129,6 +124,10 @@ def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
     result = run("launch", "2", "tsm/eval.py", *TSM, "--checkpoint_path", checkpoint)
     assert result["videos"] == 8
     assert (empty / "out" / "logs").is_dir()
+    for arguments, words in (([], "mvit_multi, resnet50, tsm, x3d"), (["tms"], "not tms")):
+        done = run_zoo(commands, "train", *arguments, cwd=empty)
+        assert done.returncode == 2
+        assert words in done.stderr
     assert files() == before
 
 
@@ -141,10 +140,7 @@ def test_an_editable_installation_runs_the_checkout(tmp_path):
     commands = install(tmp_path / "zoo", tmp_path / "venv", *options)
 
     def run(line: str) -> str:
-        command = [str(commands / "zoo"), *line.split()]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, cwd="/", env=build_env()
-        )
+        done = run_zoo(commands, *line.split(), cwd="/")
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -154,13 +150,3 @@ def test_an_editable_installation_runs_the_checkout(tmp_path):
     script.write_text(script.read_text().replace("Trains TSM.", "Trains my TSM.", 1))
     helper.write_text(helper.read_text().replace("print(usage", "print('Usage:', usage"))
     assert run("train tsm --help").startswith("Usage: Trains my TSM.\n")
-
-
-@pytest.mark.slow
-def test_an_installed_command_names_a_missing_or_unknown_network(wheel, tmp_path):
-    commands = install(wheel, tmp_path / "venv")
-    for arguments, words in (([], "mvit_multi, resnet50, tsm, x3d"), (["tms"], "not tms")):
-        command = [str(commands / "zoo"), "train", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
-        assert done.returncode == 2
-        assert words in done.stderr

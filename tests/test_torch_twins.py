@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from tests.helpers import run_script
+from tests.helpers import find_smoke_yaml, run_script
 from tests.test_every_yaml import YAMLS, load_toy_config
 from utils.build_networks import make_dummy_batch
 from utils.config import ROOT
@@ -68,8 +68,7 @@ def test_a_torch_network_gives_the_same_scores(path, tmp_path):
 def test_channels_last_changes_the_layout_and_no_scores(network):
     torch = pytest.importorskip("torch")
     parts = importlib.import_module("benchmarks.torch.parts")
-    path = ROOT / network / "configs" / f"{network}_smoke.yaml"
-    cfg = load_toy_config(path)
+    cfg = load_toy_config(find_smoke_yaml(network))
     net = importlib.import_module(f"benchmarks.torch.{network}").build_network(
         **cfg.model_arguments()
     )

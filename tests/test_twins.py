@@ -10,7 +10,7 @@ from utils.testing.golden import generate_input, generate_weight
 from utils.weights.checkpoint import weights_of
 
 
-@pytest.mark.parametrize("arch", ["resnet18", "resnet50"])
+@pytest.mark.parametrize("arch", ["resnet18", pytest.param("resnet50", marks=pytest.mark.slow)])
 def test_tsm_without_shift_gives_the_scores_of_resnet_for_each_frame(arch):
     settings = {"num_classes": 7, "arch": arch, "first_width": 16}
     tsm = TSM(segments=3, shift_div=0, dropout=0.0, consensus="identity", **settings)

@@ -2,16 +2,16 @@
 
 import os
 import re
-import runpy
-import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from scripts import zoo
 from scripts.zoo import COMMANDS
-from tests.helpers import build_env, mark_installed, run_script
+from tests.helpers import build_env, copy_scripts, mark_installed, run_script
 from tests.test_readme import DOCUMENTS
 from utils.config import ROOT
 from utils.messages import LINE
@@ -32,24 +32,8 @@ PYTHON = [*TRAIN_EVAL_EXPORT, *(script for script in SCRIPTS if script.endswith(
 
 
 @pytest.fixture
-def command_runner(monkeypatch, capsys):
-    """A function that runs a command in this process; returns exit status, stdout and stderr."""
-
-    def run(line: str) -> tuple:
-        words, namespace, status = line.split(), {}, 0
-        entry = words[0] == "zoo"
-        script = ROOT / ("scripts/zoo.py" if entry else words[0])
-        monkeypatch.setattr(sys, "argv", words if entry else [str(script), *words[1:]])
-        try:
-            namespace = runpy.run_path(str(script), run_name="entry" if entry else "__main__")
-            if entry:
-                namespace["main"]()
-        except SystemExit as end:
-            status = end.code or 0
-        return (status, *capsys.readouterr())
-
-    monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
-    return run
+def run_zoo(run_here):
+    return partial(run_here, "zoo", main=zoo.main)
 
 
 def test_the_documents_name_existing_scripts_only():
@@ -63,10 +47,17 @@ def test_the_documents_name_existing_scripts_only():
 
 
 @pytest.mark.parametrize("script", PYTHON)
-def test_a_script_shows_its_usage(script, command_runner):
-    status, out, err = command_runner(f"{script} --help")
-    assert (status, err) == (0, "")
-    assert script.rpartition("/")[2].replace("quickstart.py", "quickstart.sh") in out
+def test_a_script_shows_its_usage(script, run_here):
+    done = run_here(script, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert script.rpartition("/")[2].replace("quickstart.py", "quickstart.sh") in done.stdout
+
+
+@pytest.mark.parametrize("script", [*TRAIN_EVAL_EXPORT, "scripts/convert_checkpoint.py"])
+def test_a_script_without_required_arguments_prints_its_usage(script, run_here):
+    done = run_here(script)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"python {script}" in done.stderr
 
 
 @pytest.mark.parametrize("script", [script for script in SCRIPTS if script.endswith(".sh")])
@@ -85,29 +76,29 @@ def test_every_script_is_a_command_of_the_package():
         assert name.replace("-", "_") == Path(script).stem
 
 
-def test_the_installed_command_lists_its_commands(command_runner):
-    status, out, err = command_runner("zoo --help")
-    assert (status, err) == (0, "")
+def test_the_installed_command_lists_its_commands(run_zoo):
+    done = run_zoo("--help")
+    assert (done.returncode, done.stderr) == (0, "")
     for name in [*NETWORK_SCRIPTS, *COMMANDS]:
-        assert f"\n  {name} " in out
-    assert command_runner("zoo")[0] == 2
+        assert f"\n  {name} " in done.stdout
+    assert run_zoo().returncode == 2
 
 
 @pytest.mark.parametrize("name", [*NETWORK_SCRIPTS, *COMMANDS])
-def test_an_installed_command_shows_its_usage(name, command_runner):
-    status, out, err = command_runner(f"zoo {name} --help")
-    assert (status, err) == (0, "")
+def test_an_installed_command_shows_its_usage(name, run_zoo):
+    done = run_zoo(name, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
     if name in NETWORK_SCRIPTS:
-        assert f"NETWORK is one of {', '.join(list_networks())}" in out
-        status, out, err = command_runner(f"zoo {name} tsm --help")
-        assert (status, err) == (0, "")
-        assert f"python tsm/{name}.py" in out
+        assert f"NETWORK is one of {', '.join(list_networks())}" in done.stdout
+        done = run_zoo(name, "tsm", "--help")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"python tsm/{name}.py" in done.stdout
 
 
-def test_the_error_of_an_unknown_command_names_the_nearest_command(command_runner):
-    status, out, err = command_runner("zoo check-video --help")
-    assert (status, out) == (2, "")
-    assert err == "error: unknown command check-video; did you mean check-videos?\n"
+def test_the_error_of_an_unknown_command_names_the_nearest_command(run_zoo):
+    done = run_zoo("check-video", "--help")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: unknown command check-video; did you mean check-videos?\n"
 
 
 def test_help_does_not_import_mindspore():
@@ -121,10 +112,10 @@ def test_help_does_not_import_mindspore():
 
 
 @pytest.mark.parametrize("line", ["train", "train tms", "export utils --config_path a"])
-def test_a_command_of_a_network_requires_a_network(line, command_runner):
-    status, out, err = command_runner(f"zoo {line}")
-    assert (status, out) == (2, "")
-    assert f"NETWORK must be one of {', '.join(list_networks())}" in err
+def test_a_command_of_a_network_requires_a_network(line, run_zoo):
+    done = run_zoo(*line.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"NETWORK must be one of {', '.join(list_networks())}" in done.stderr
 
 
 def test_the_quickstart_takes_no_arguments():
@@ -133,6 +124,19 @@ def test_the_quickstart_takes_no_arguments():
     assert done.stderr.splitlines() == [
         "error: now: the quickstart takes no arguments; --help says what it does"
     ]
+
+
+def run_with_closed_stdout(*command: str, **variables: str) -> subprocess.CompletedProcess:
+    """`| head` closes the pipe after its lines."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, *command],
+        stdout=writer, stderr=subprocess.PIPE, timeout=60,
+        cwd=ROOT, env={**build_env(), **variables},
+    )  # fmt: skip
+    os.close(writer)
+    return done
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -146,18 +150,22 @@ def test_the_quickstart_takes_no_arguments():
     ],
 )
 def test_a_closed_pipe_ends_a_command_without_a_message(line, unbuffered, data_root, tmp_path):
-    """`| head` closes the pipe after its lines."""
     script, *arguments = line.format(synthetic=data_root, out=tmp_path).split()
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / script), *arguments],
-        stdout=writer, stderr=subprocess.PIPE, timeout=60,
-        env={**build_env(), "PYTHONUNBUFFERED": unbuffered},
-    )  # fmt: skip
-    os.close(writer)
+    done = run_with_closed_stdout(f"scripts/{script}", *arguments, PYTHONUNBUFFERED=unbuffered)
     assert done.stderr == b""
     assert done.returncode in (0, 141)  # argparse ignores a closed pipe: 0
+
+
+def test_a_pipe_that_closes_while_files_are_written_is_no_error():
+    code = (
+        "from pathlib import Path; from utils import cli, files\n"
+        "def work():\n"
+        "    with files.report_write_errors(Path('out')):\n"
+        "        print('x' * 10**6, flush=True)\n"
+        "cli.main_guard('', work)"
+    )
+    done = run_with_closed_stdout("-c", code)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 @pytest.mark.parametrize("line", ["--help", "--videos {synthetic}/videos --out {out}"])
@@ -188,16 +196,9 @@ def test_an_opened_file_never_gets_the_number_of_a_closed_stream(data_root, tmp_
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_a_command_without_settings_refuses_settings(data_root, tmp_path):
-    arguments = [f"--videos={data_root}", f"--out={tmp_path}", "--data.x=3"]
-    done = run_script("scripts/data/make_lists.py", *arguments)
-    assert done.returncode == 2
-    assert done.stderr == "error: --data.x=3: this command takes no settings\n"
-
-
-def test_control_characters_and_long_names_are_not_printed(tmp_path):
+def test_control_characters_and_long_names_are_not_printed(tmp_path, run_here):
     for name in ("\x1b[31mred\x07", "n" * 100_000):
-        done = run_script("scripts/data/make_lists.py", f"--videos={name}", f"--out={tmp_path}")
+        done = run_here("scripts/data/make_lists.py", f"--videos={name}", f"--out={tmp_path}")
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()
         assert line.isprintable()
@@ -208,13 +209,9 @@ def test_control_characters_and_long_names_are_not_printed(tmp_path):
 def checkout(tmp_path, monkeypatch):
     """A checkout with a hostile name. Its Python prints its arguments, separated by zero bytes."""
     root = tmp_path / "a 'b' \"c\" $(touch hacked); `touch hacked` \nd *"
-    shutil.copytree(ROOT / "scripts", root / "scripts")
     monkeypatch.delenv("ZOO_VENV", raising=False)
+    copy_scripts(root, "printf '%s\\0' \"$@\"")
     mark_installed(root)
-    python = root / ".venv" / "bin" / "python"
-    python.parent.mkdir()
-    python.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
-    python.chmod(0o755)
     (root / "tsm").mkdir()
     (root / "tsm" / "train.py").touch()
     return root
@@ -246,9 +243,8 @@ def test_launch_scripts_ignore_cdpath(tmp_path):
 
 @pytest.mark.parametrize("devices", ["00", "99999999999999999999", "1e3", " 2", "two"])
 def test_an_invalid_number_of_devices_is_reported_in_one_line(devices):
-    done = subprocess.run(
-        ["bash", str(ROOT / "scripts" / "run_distribute_train.sh"), "tsm", devices, "x.yaml"],
-        capture_output=True, text=True, timeout=60, env={**build_env(), "ZOO_PYTHON": "/bin/no"},
-    )  # fmt: skip
+    environment = {"ZOO_PYTHON": "/bin/no"}
+    arguments = ["tsm", devices, "x.yaml"]
+    done = run_script("scripts/run_distribute_train.sh", *arguments, environment=environment)
     assert done.returncode == 2
     assert done.stderr == f"DEVICES must be a whole number above 0, not {devices}\n"

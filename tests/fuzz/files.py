@@ -1,12 +1,13 @@
-"""Small intact videos and JPEG files, and mutations of them by seed."""
+"""Small intact videos and JPEG files, and mutations of the videos by seed."""
 
 import io
-import random
 from pathlib import Path
 
 import av
 import numpy as np
 from PIL import Image
+
+from tests.fuzz.damage import mutate
 
 # Suffix of the file, codec, pixel format, options of the encoder and of the container.
 VIDEOS = (
@@ -19,7 +20,6 @@ VIDEOS = (
     (".flv", "flv", "yuv420p", {"g": "8"}, {}),
     (".gif", "gif", "rgb8", {}, {}),
 )
-NUMBERS = (0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 65535, 65500 << 16, 1 << 24)
 
 
 def draw_frame(number: int, side: int = 64) -> np.ndarray:
@@ -55,37 +55,10 @@ def encode_intact_jpeg(seed: int) -> bytes:
     return file.getvalue()
 
 
-def mutate_media(data: bytes, seed: int) -> bytes:
-    """Makes one to four changes at random positions, half of them near the ends."""
-    rng, changed = random.Random(seed), bytearray(data)
-    for _ in range(rng.randint(1, 4)):
-        size = len(changed)
-        near = rng.choice((size, min(size, 1024)))
-        position = rng.randrange(near)
-        position = size - 1 - position if rng.random() < 0.3 else position
-        length = min(rng.choice((1, 2, 8, 64, 512)), size - position)
-        kind = rng.randrange(7)
-        if kind == 0:
-            changed[position] ^= 1 << rng.randrange(8)
-        elif kind == 1:
-            changed[position : position + length] = rng.randbytes(length)
-        elif kind == 2:
-            changed[position : position + length] = bytes(length)
-        elif kind == 3:
-            changed[position : position + 4] = rng.choice(NUMBERS).to_bytes(4, "big")
-        elif kind == 4:
-            changed[position : position + 4] = rng.choice(NUMBERS).to_bytes(4, "little")
-        elif kind == 5:
-            changed[position:position] = changed[position : position + length]
-        else:
-            del changed[max(position, 64) :]
-    return bytes(changed)
-
-
 def write_mutated_videos(folder: Path, seeds: range) -> None:
     """Writes a damaged video for every seed, named by it, and an intact video of every form."""
     intact = [write_intact_video(folder / f"intact{v[0]}", k) for k, v in enumerate(VIDEOS)]
     for seed in seeds:
         index = seed % len(VIDEOS)
         path = folder / f"{seed:06d}{VIDEOS[index][0]}"
-        path.write_bytes(mutate_media(intact[index], seed))
+        path.write_bytes(mutate(intact[index], seed))

@@ -41,15 +41,14 @@ def main(source: str, folder: str, start: str, count: str) -> None:
     import numpy as np
     from mindspore import Tensor, nn
 
-    from tsm.config import Config
+    from tests.helpers import load_smoke_config
     from utils import runtime
-    from utils.config import ROOT, load_config
     from utils.export import mindir
     from utils.weights.model_checksum import SIZE
 
     settings = ["run.device=CPU", "data.segments=4", "data.crop=32", "data.resize=40"]
     settings += ["data.swap_labels=[]", "model.num_classes=5", "eval.batch=2"]
-    config = load_config(Config, ROOT / "tsm/configs/tsm_smoke.yaml", settings)
+    config = load_smoke_config("tsm", *settings)
     runtime.start(config.run)
     net = nn.Cell()
     net.normalize = nn.Identity()

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tests.fuzz.files import encode_intact_jpeg, mutate_media
+from tests.fuzz.damage import mutate
+from tests.fuzz.files import encode_intact_jpeg
 from utils.config import ROOT
 
 # Reads every subfolder with a new pipeline; the last line of stdout has the results.
@@ -34,7 +35,7 @@ def test_damaged_images_do_not_end_the_process(tmp_path, seed, count):
     for number in range(seed, seed + count):
         folder = tmp_path / f"{number:06d}" / "class"
         folder.mkdir(parents=True)
-        (folder / "image.jpg").write_bytes(mutate_media(encode_intact_jpeg(number), number))
+        (folder / "image.jpg").write_bytes(mutate(encode_intact_jpeg(number), number))
     command = [sys.executable, "-c", PIPELINE, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=30 + count)
     assert done.returncode == 0, done.stdout.splitlines()[-1:]

@@ -2,16 +2,16 @@
 
 import math
 import os
-import runpy
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.fuzz import settings
-from utils import cli, log, runtime, signals
-from utils.config import ROOT, load_config, to_dict, to_yaml
+from utils import runtime
+from utils.config import load_config, to_dict, to_yaml
 from utils.distributed.launch_config import read_job
 from utils.messages import LINE, SETTINGS_LINE
 from utils.networks import find_network, list_networks
@@ -39,11 +39,11 @@ def list_numbers(values) -> list:
     return [values] if isinstance(values, (int, float)) else []
 
 
-def assert_loads_or_is_refused(network: str, path: Path, overrides=()) -> bool:
+def assert_loads_or_is_refused(network: str, path: Path, overrides: list[str]) -> bool:
     """Returns whether it loads."""
     start_time = time.process_time()
     try:
-        config = load_config(find_network(network).config, path, list(overrides))
+        config = load_config(find_network(network).config, path, overrides)
     except ValueError as error:
         message = str(error)
         assert len(message) <= SETTINGS_LINE
@@ -58,71 +58,41 @@ def assert_loads_or_is_refused(network: str, path: Path, overrides=()) -> bool:
     return True
 
 
-def try_yamls(folder: Path, seeds: range) -> None:
-    path = folder / "random.yaml"
-    loaded = 0
+def make_override_case(seed: int) -> tuple[str, bytes, str]:
+    network = list_networks()[seed % len(list_networks())]
+    override = settings.make_override(seed, find_network(network).config)
+    return network, settings.YAMLS[network][0].read_bytes(), override
+
+
+def try_settings(folder: Path, seeds: range, make_case: Callable[[int], tuple]) -> None:
+    """`make_case` returns the network, the content of a yaml and overrides, of a seed."""
+    loaded, path = 0, folder / "random.yaml"
     for seed in seeds:
-        network, content = settings.make_yaml(seed)
+        network, content, *overrides = make_case(seed)
         path.write_bytes(content)
         try:
-            loaded += assert_loads_or_is_refused(network, path)
+            loaded += assert_loads_or_is_refused(network, path, overrides)
         except BaseException as error:
-            raise AssertionError(f"seed {seed}: {content[:300]!r}") from error
+            raise AssertionError(f"seed {seed}: {str(overrides or content)[:300]}") from error
     assert 0 < loaded < len(seeds)
     assert {file.name for file in folder.iterdir()} <= {"random.yaml", "copy.yaml"}
 
 
-def try_overrides(folder: Path, seeds: range) -> None:
-    loaded = 0
-    for seed in seeds:
-        network = list_networks()[seed % len(list_networks())]
-        override = settings.make_override(seed, find_network(network).config)
-        path = folder / "shipped.yaml"
-        path.write_bytes(settings.YAMLS[network][0].read_bytes())
-        try:
-            loaded += assert_loads_or_is_refused(network, path, [override])
-        except BaseException as error:
-            raise AssertionError(f"seed {seed}: {override[:300]!r}") from error
-    assert 0 < loaded < len(seeds)
-
-
-class CommandExit(BaseException):
-    """Replaces the exit of a command, with its status, or the begin of its work, with None."""
-
-
 @pytest.fixture
-def command_runner(monkeypatch, capsys, tmp_path):
-    """A function that runs a script until it begins its work: status (then None), stderr."""
-
-    def exit_now(status: int, line: str) -> None:
-        print(line, file=sys.stderr)
-        raise CommandExit(status)
+def run_until_work(run_here, monkeypatch, tmp_path):
+    """run_here, but a script ends with status 0 when it begins its work."""
 
     def work(*_, **__) -> None:
-        raise CommandExit(None)
+        sys.exit()
 
-    def run(script: str, arguments: list[str]) -> tuple:
-        monkeypatch.setattr(sys, "argv", [str(ROOT / script), *arguments])
-        try:
-            runpy.run_path(str(ROOT / script), run_name="__main__")
-            status = 0
-        except (CommandExit, SystemExit) as end:
-            status = end.args[0] if end.args else 0
-        return status, capsys.readouterr().err
-
-    monkeypatch.setattr(cli, "exit_now", exit_now)
-    monkeypatch.setattr(signals, "watch", lambda: None)
     monkeypatch.setattr(runtime, "start", work)
     monkeypatch.setattr("utils.distributed.worker_group.WorkerGroup", work)
     monkeypatch.setattr("utils.distributed.rendezvous.Rendezvous", work)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("utils.processes.adopt_orphans", lambda: None)
     monkeypatch.setattr("utils.process_pool.Pool", work, raising=False)
-    monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
     monkeypatch.chdir(tmp_path)
-    handlers = list(log.log.handlers)
-    yield run
-    log.log.handlers[:] = handlers
+    return run_here
 
 
 def try_command_lines(run, folder: Path, seeds: range) -> None:
@@ -137,16 +107,16 @@ def try_command_lines(run, folder: Path, seeds: range) -> None:
         network = script.partition("/")[0].replace("scripts", "tsm")
         arguments = settings.make_command_line(seed, find_network(network).config, folder)
         try:
-            status, errors = run(script, arguments)
-            assert status in (0, 2, None)
-            last = (errors.strip().splitlines() or [""])[-1]
-            if status == 2 and arguments:
+            done = run(script, *arguments)
+            assert done.returncode in (0, 2)
+            last = (done.stderr.strip().splitlines() or [""])[-1]
+            if done.returncode == 2 and arguments:
                 assert last.startswith("error: ")
                 assert len(last) <= LINE
                 assert last.isprintable()
         except BaseException as error:
             raise AssertionError(f"seed {seed}: {script} {arguments!r}"[:2000]) from error
-        statuses.append(status)
+        statuses.append(done.returncode)
     assert statuses.count(2) > len(statuses) // 2
     assert not list(folder.rglob("hacked"))
 
@@ -175,11 +145,11 @@ def try_jobs(seeds: range) -> None:
 
 @pytest.mark.parametrize(("start", "count"), [(0, 150), MANY])
 def test_random_settings_load_or_are_refused(tmp_path, seed, start, count):
-    try_yamls(tmp_path, range(seed + start, seed + start + count))
-    try_overrides(tmp_path, range(seed + start, seed + start + count))
+    for make_case in (settings.make_yaml, make_override_case):
+        try_settings(tmp_path, range(seed + start, seed + start + count), make_case)
 
 
 @pytest.mark.parametrize(("start", "count"), [(0, 150), MANY])
-def test_random_command_lines_end_in_one_line(command_runner, tmp_path, seed, start, count):
-    try_command_lines(command_runner, tmp_path, range(seed + start, seed + start + count))
+def test_random_command_lines_end_in_one_line(run_until_work, tmp_path, seed, start, count):
+    try_command_lines(run_until_work, tmp_path, range(seed + start, seed + start + count))
     try_jobs(range(seed + start, seed + start + (5 * count if start else 100)))

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from tests.fuzz.files import encode_intact_jpeg, mutate_media, write_mutated_videos
+from tests.fuzz.damage import mutate
+from tests.fuzz.files import encode_intact_jpeg, write_mutated_videos
 from utils.config import ROOT
 from utils.evaluate.predict import Head, Predictor, write_predictions
 from utils.video.decoders import FrameFolder, open_video, resize
@@ -120,7 +121,7 @@ def test_damaged_videos_do_not_stop_a_prediction(tmp_path, seed, count):
 def test_damaged_jpeg_frames_are_read_or_refused(tmp_path, seed):
     outcomes = Counter()
     for number in range(seed, seed + 100):
-        (tmp_path / "00001.jpg").write_bytes(mutate_media(encode_intact_jpeg(number), number))
+        (tmp_path / "00001.jpg").write_bytes(mutate(encode_intact_jpeg(number), number))
         try:
             outcomes[FrameFolder(tmp_path, 1, "{:05d}.jpg").frames([0]).shape[3]] += 1
         except VideoError as error:

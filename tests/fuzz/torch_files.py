@@ -2,11 +2,11 @@
 
 import io
 import pickle
-import random
 import struct
 import zipfile
 from functools import partial
 
+from tests.fuzz.damage import mutate
 from utils.config import ROOT
 from utils.tests.weights.torch_pickles import call, dtype, name, plain, storage, tensor, write_zip
 from utils.weights.torch_reader import MAGIC
@@ -16,42 +16,18 @@ ZIPS = ("dtypes.pt", "views.pt", "checkpoint.pt", "views_protocol4.pt")
 LEGACY = ("dtypes_legacy.pt", "views_legacy.pt", "checkpoint_legacy.pt", "dtypes_legacy_big.pt")
 
 
-def mutate(data: bytes, chance: random.Random) -> bytes:
-    """Makes one to eight changes: bits, bytes, lengths, parts repeated, moved or deleted."""
-    data = bytearray(data)
-    for _ in range(chance.choice((1, 1, 2, 8))):
-        at, other = chance.randrange(len(data)), chance.randrange(len(data))
-        end = at + chance.randrange(1, 64)
-        number = struct.pack("<i", chance.choice((-1, 0, 1 << 30, (1 << 31) - 1)))
-        begin, end, content = chance.choice(
-            [
-                (at, at + 1, bytes([data[at] ^ 1 << chance.randrange(8)])),
-                (at, at + 1, bytes([chance.randrange(256)])),
-                (at, at + 4, number),
-                (at, at, data[at:end] * chance.choice((1, 1, 50))),
-                (at, end, data[other : other + end - at]),
-                (at, end, b""),
-            ]
-        )
-        data[begin:end] = content
-        data = data or bytearray(b"\0")
-    return bytes(data)
-
-
 def mutate_file(names: tuple, seed: int) -> bytes:
-    chance = random.Random(f"{names} {seed}")
-    return mutate((FILES / chance.choice(names)).read_bytes(), chance)
+    return mutate((FILES / names[seed % len(names)]).read_bytes(), seed)
 
 
 def mutate_pickle(seed: int) -> bytes:
     """Builds an intact zip, with correct checksums, around a mutated pickle."""
-    chance, stream = random.Random(f"pickle {seed}"), io.BytesIO()
-    source = FILES / chance.choice(ZIPS)
+    source, stream = FILES / ZIPS[seed % len(ZIPS)], io.BytesIO()
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(stream, "w") as new:
         for entry in old.infolist():
             data = old.read(entry)
             is_pickle = entry.filename.endswith("data.pkl")
-            new.writestr(entry.filename, mutate(data, chance) if is_pickle else data)
+            new.writestr(entry.filename, mutate(data, seed) if is_pickle else data)
     return stream.getvalue()
 
 
