@@ -146,7 +146,7 @@ print(sum(1 for _ in islice(iterator, 30)), flush=True)
 input()
 """
 
-# Ends while MindData waits for rows of processes and of threads, which take 0.2 seconds each.
+# Ends while MindData waits for rows, which take 0.2 seconds each. Processes first: they are forked.
 PARTLY_READ_SCRIPT = """
 import time
 import numpy as np
