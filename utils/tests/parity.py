@@ -7,12 +7,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from utils.testing.golden import (
-    generate_input,
-    map_torch_names,
-    record_activations,
-    relative_error,
-)
+from utils.testing.golden import generate_input, map_torch_names, record_activations, relative_error
 from utils.train.train_step import TrainStep
 
 

@@ -1,6 +1,5 @@
 """Processor cores: counted as by MindSpore, enough dispatch threads, binding by msrun."""
 
-import ctypes
 import os
 import shutil
 import subprocess
@@ -23,25 +22,27 @@ print(cpu_cores.count_cores(), count(), cpu_cores.is_bound())
 """
 
 
-def run_on(cores: str, **variables: str) -> list[str]:
-    """What the script prints, in a process that may use these cores only."""
-    if not shutil.which("taskset"):
-        pytest.skip("no taskset")
+@pytest.mark.skipif(not shutil.which("taskset"), reason="no taskset")
+@pytest.mark.parametrize(
+    ("cores", "launcher_cores", "bound"),
+    [
+        (cpu_cores.list_affinity(), cpu_cores.list_affinity(), False),  # msrun did not bind it
+        (str(LAST), None, False),
+        (str(LAST), f"{LAST},{LAST + 1}", True),
+    ],
+)
+def test_cores_are_counted_as_by_mindspore_and_a_bound_rank_is_recognized(
+    cores, launcher_cores, bound
+):
+    """In a process with these cores only; it is bound if they are not those of the launcher."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if launcher_cores:
+        environ[cpu_cores.LAUNCHER_CORES] = launcher_cores
     command = ["taskset", "-c", cores, sys.executable, "-c", SCRIPT]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
-    return subprocess.run(
-        command, env=environ, stdout=subprocess.PIPE, text=True, check=True
-    ).stdout.split()
-
-
-def test_cores_are_counted_as_mindspore_counts_them():
-    try:
-        ctypes.CDLL("libstdc++.so.6")
-    except OSError:
-        pytest.skip("no C++ library")
-    for cores in (cpu_cores.list_affinity(), str(LAST)):
-        ours, theirs, _ = run_on(cores)
-        assert ours == theirs
+    output = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True)
+    ours, theirs, is_bound = output.stdout.split()
+    assert ours == theirs
+    assert is_bound == str(bound)
 
 
 def test_dispatch_threads_are_requested_only_if_mindspores_own_are_too_few():
@@ -51,10 +52,3 @@ def test_dispatch_threads_are_requested_only_if_mindspores_own_are_too_few():
         assert (requested or int(0.18 * cores)) >= 2
         assert bool(requested) == (int(0.18 * cores) < 2)
         assert cpu_cores.choose_dispatch_threads("CPU", cores) == 0
-
-
-def test_a_rank_is_bound_if_its_cores_are_not_those_of_the_launcher():
-    everywhere = {cpu_cores.LAUNCHER_CORES: cpu_cores.list_affinity()}
-    assert run_on(cpu_cores.list_affinity(), **everywhere)[2] == "False", "msrun did not bind it"
-    assert run_on(str(LAST))[2] == "False", "msrun did not bind it"
-    assert run_on(str(LAST), **{cpu_cores.LAUNCHER_CORES: f"{LAST},{LAST + 1}"})[2] == "True"

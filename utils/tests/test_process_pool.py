@@ -17,9 +17,16 @@ from utils.tests.pool_jobs import FATAL, crash_or_square, kill_dask_worker, refu
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
+def dask_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("dask")
+
+
+@pytest.fixture(scope="module")
+def cluster(dask_folder):
+    """A cluster that gives a job up which has ended two workers. The last test stops it."""
     pytest.importorskip("distributed")
-    with start_dask_cluster(tmp_path_factory.mktemp("dask")) as cluster:
+    limit = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1"}
+    with start_dask_cluster(dask_folder, **limit) as cluster:
         yield cluster
 
 
@@ -56,15 +63,12 @@ def test_an_error_of_a_job_is_raised_here(cluster):
     assert dict(run_all(refuse_three, range(3), 2, cluster.executor)) == {0: 0, 1: 1, 2: 2}
 
 
-def test_a_job_that_kills_dask_workers_ends_at_last(tmp_path):
+def test_a_job_that_kills_dask_workers_ends_at_last(cluster, dask_folder):
     """Dask gives it up after some workers; then it runs alone on this host."""
-    pytest.importorskip("distributed")
-    limit = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1"}
     jobs = [(number, os.getpid()) for number in range(8)]
-    with start_dask_cluster(tmp_path, **limit) as cluster:
-        results = dict(run_all(kill_dask_worker, jobs, 2, cluster.executor))
+    results = dict(run_all(kill_dask_worker, jobs, 2, cluster.executor))
     assert results == {job: job[0] for job in jobs}
-    assert "marked as failed because 2 workers died" in (tmp_path / "dask.log").read_text()
+    assert "marked as failed because 2 workers died" in (dask_folder / "dask.log").read_text()
 
 
 def test_a_missing_package_or_scheduler_is_a_user_error(monkeypatch):
@@ -77,10 +81,17 @@ def test_a_missing_package_or_scheduler_is_a_user_error(monkeypatch):
         dict(run_all(refuse_three, range(2), 2, "dask:nowhere:1"))
 
 
-@pytest.mark.parametrize("text", ["0/4", "5/4", "1", "a/b", "1/0", "-1/4", ""])
-def test_a_part_that_does_not_exist_is_refused(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="I from 1 to N"):
-        parse_part(text)
+@pytest.mark.parametrize(
+    ("parse", "words", "texts"),
+    [
+        (parse_part, "I from 1 to N", ["0/4", "5/4", "1", "a/b", "1/0", "-1/4", ""]),
+        (parse_executor, "processes or dask:ADDRESS", ["threads", "dask", "dask:"]),
+    ],
+)
+def test_a_part_that_does_not_exist_and_an_unknown_executor_are_refused(parse, words, texts):
+    for text in texts:
+        with pytest.raises(argparse.ArgumentTypeError, match=words):
+            parse(text)
 
 
 def test_parts_hold_every_job_once():
@@ -89,17 +100,15 @@ def test_parts_hold_every_job_once():
     assert parse_part("2/3") == Part(2, 3)
 
 
-@pytest.mark.parametrize("text", ["threads", "dask", "dask:"])
-def test_an_unknown_executor_is_refused(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="processes or dask:ADDRESS"):
-        parse_executor(text)
-
-
-def test_the_end_of_the_scheduler_is_one_line(tmp_path):
-    pytest.importorskip("distributed")
-    with start_dask_cluster(tmp_path) as cluster:
-        results = run_all(crash_or_square, range(100, 2000), 2, cluster.executor)
-        next(results)
-        cluster.scheduler.kill()
-        with pytest.raises(Failed, match=r"the Dask scheduler at tcp:.* has ended; run this again"):
-            dict(results)
+def test_the_end_of_the_scheduler_is_one_line(cluster):
+    results = run_all(crash_or_square, range(100, 2000), 2, cluster.executor)
+    next(results)
+    cluster.scheduler.kill()
+    with pytest.raises(Failed, match=r"the Dask scheduler at tcp:.* has ended; run this again"):
+        dict(results)
+    for nanny in cluster.nannies:  # without a scheduler it would take long to end
+        children = psutil.Process(nanny.pid).children(recursive=True)
+        nanny.kill()
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()

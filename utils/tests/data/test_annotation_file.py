@@ -56,13 +56,19 @@ def test_frame_lists_give_the_records_of_the_original(case, read_list, tmp_path)
 
 def test_video_lines_have_two_fields_or_three(read_list, touch_files, tmp_path):
     touch_files("a.mp4", "deep/b.mp4", "c d.mp4", "e 7 f.mp4")
-    records, _ = read_list("a.mp4 0\ndeep/b.mp4 250 9\nc d.mp4 3\nc d.mp4 12 4\ne 7 f.mp4 5\n")
+    records, short = read_list(
+        "a.mp4 0\ndeep/b.mp4 250 9\nc d.mp4 3\nc d.mp4 12 4\ne 7 f.mp4 5\n"
+        f"a.mp4 2 5\n{tmp_path}/a.mp4 1"
+    )
+    assert short == 0
     assert records == [
         Record(str(tmp_path / "a.mp4"), None, 0, 1),
         Record(str(tmp_path / "deep/b.mp4"), 250, 9, 2),
         Record(str(tmp_path / "c d.mp4"), None, 3, 3),
         Record(str(tmp_path / "c d.mp4"), 12, 4, 4),
         Record(str(tmp_path / "e 7 f.mp4"), None, 5, 5),
+        Record(str(tmp_path / "a.mp4"), 2, 5, 6),  # a short video is kept
+        Record(str(tmp_path / "a.mp4"), None, 1, 7),  # an absolute path is unchanged
     ]
 
 
@@ -76,11 +82,6 @@ def test_blank_lines_are_skipped_but_counted(read_list, touch_files):
     touch_files("a.mp4", "b.mp4")
     records, _ = read_list(b"\xef\xbb\xbf\r\na.mp4 1\r\n\r\n   \nb.mp4 2")
     assert [(record.label, record.line) for record in records] == [(1, 2), (2, 5)]
-
-
-def test_an_absolute_path_is_unchanged(read_list, touch_files, tmp_path):
-    touch_files("a.mp4")
-    assert read_list(f"{tmp_path}/a.mp4 1")[0][0].path == str(tmp_path / "a.mp4")
 
 
 @pytest.mark.parametrize(
@@ -149,13 +150,6 @@ def test_a_list_without_usable_videos_and_an_unknown_source_are_refused(
 ):
     with pytest.raises(ValueError, match=words):
         read_list(text, source)
-
-
-def test_a_video_list_keeps_short_videos(read_list, touch_files):
-    touch_files("a.mp4")
-    records, short = read_list("a.mp4 2 5")
-    assert records[0].num_frames == 2
-    assert short == 0
 
 
 def test_a_name_that_is_not_utf8_is_read(read_list, tmp_path):

@@ -11,13 +11,6 @@ def list_samples(samples, batch, rank, size, epochs=2, seed=3):
     return [order.sample_at(i) for i in range(epochs * order.steps_per_epoch * batch)]
 
 
-def test_ranks_divide_an_epoch_without_overlap():
-    parts = [list_samples(23, 3, rank, 2, epochs=1) for rank in range(2)]
-    samples_read = [sample for part in parts for sample, _ in part]
-    assert len(samples_read) == len(set(samples_read)) == 18
-    assert {epoch for part in parts for _, epoch in part} == {0}
-
-
 def test_two_ranks_read_the_global_batches_of_one_rank():
     whole = [s for s, _ in list_samples(24, 4, 0, 1)]
     halves = [[s for s, _ in list_samples(24, 2, rank, 2)] for rank in range(2)]

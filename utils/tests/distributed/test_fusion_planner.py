@@ -51,13 +51,16 @@ def list_splits(ends, most):
         yield from itertools.combinations(ends, count)
 
 
-def test_of_equally_fast_splits_a_plan_has_the_fewest_segments():
-    free = Cluster(latency=0, local_latency=0, bandwidth=1e15, local_bandwidth=1e15)
-    assert len(plan(make_random_backward(0), free, 64).segments) == 1
-
-
-def test_without_overlap_one_segment_is_best():
-    assert len(plan(make_random_backward(1), Cluster(overlap=False), 64).segments) == 1
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        Cluster(latency=0, local_latency=0, bandwidth=1e15, local_bandwidth=1e15),
+        Cluster(overlap=False),
+    ],
+    ids=["all splits are equally fast", "no overlap"],
+)
+def test_a_plan_has_one_segment_if_more_are_not_faster(cluster):
+    assert len(plan(make_random_backward(0), cluster, 64).segments) == 1
 
 
 def test_a_plan_ends_with_the_last_parameter_and_cuts_between_layers():

@@ -57,10 +57,7 @@ def split(net: nn.Cell, rt: Runtime, weights=None, **run):
 
 
 def test_segments_have_counts_of_tensors_and_bytes():
-    assert split(build_two_layers(), Runtime(), all_reduce=("0",)) == [
-        (1, 2, 64),
-        (3, 2, 40),
-    ]
+    assert split(build_two_layers(), Runtime(), all_reduce=("0",)) == [(1, 2, 64), (3, 2, 40)]
     assert split(build_two_layers(), Runtime()) == [(3, 4, 104)]
 
 

@@ -19,6 +19,9 @@ from utils.distributed.rank_table import read_rank_table
 
 DEVICE = ("server_list", 1, "device", 0)  # the first one of the second server
 NODE_0 = {"NODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+OPENMPI = {"OMPI_COMM_WORLD_RANK": "9", "OMPI_COMM_WORLD_SIZE": "16"}
+OPENMPI |= {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}
+ADDRESS = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9000"}
 
 
 @pytest.mark.parametrize(
@@ -33,10 +36,7 @@ NODE_0 = {"NODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
         ({"NODES": "2", "NODE_RANK": "0"}, "MASTER_ADDR is missing: with NODES=2"),
         ({"NODES": "2", "NODE_RANK": "1"}, "MASTER_ADDR is missing: with NODES=2"),
         ({**NODE_0, "MASTER_ADDR": "no.such.host.invalid"}, "MASTER_ADDR=no.such.host.invalid: "),
-        (
-            {**NODE_0, "MASTER_ADDR": "192.0.2.1"},
-            "192.0.2.1 is no address of this host",
-        ),
+        ({**NODE_0, "MASTER_ADDR": "192.0.2.1"}, "192.0.2.1 is no address of this host"),
         ({**NODE_0, "MASTER_PORT": "http"}, "MASTER_PORT must be a whole number"),
         ({"MASTER_PORT": "99999"}, "MASTER_PORT must be a whole number from 1 to 65500"),
         ({"MASTER_TIMEOUT": "soon"}, "MASTER_TIMEOUT must be a whole number"),
@@ -124,13 +124,10 @@ def test_ranks_are_bound_only_on_ascend_with_enough_cores(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("role", ["MS_WORKER", "MS_SCHED"])
 def test_hccl_time_limits_are_set_under_mpirun_unless_the_user_sets_them(role):
-    openmpi = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
-    openmpi |= {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
-    result = read_mpi_environment(openmpi, role)
-    assert (result["HCCL_CONNECT_TIMEOUT"], result["HCCL_EXEC_TIMEOUT"]) == ("600", "3672")
-    environment = {**openmpi, "HCCL_CONNECT_TIMEOUT": "120", "HCCL_EXEC_TIMEOUT": "68"}
-    result = read_mpi_environment(environment, role)
-    assert (result["HCCL_CONNECT_TIMEOUT"], result["HCCL_EXEC_TIMEOUT"]) == ("120", "68")
+    chosen = {"HCCL_CONNECT_TIMEOUT": "120", "HCCL_EXEC_TIMEOUT": "68"}
+    for variables, expected in (({}, ("600", "3672")), (chosen, ("120", "68"))):
+        result = read_mpi_environment({**OPENMPI, **ADDRESS, **variables}, role)
+        assert (result["HCCL_CONNECT_TIMEOUT"], result["HCCL_EXEC_TIMEOUT"]) == expected
 
 
 def test_a_rank_table_replaces_nodes_master_and_rank(tmp_path):
@@ -168,18 +165,9 @@ def edit(content: dict, *keys, value) -> dict:
             "the same number of devices",
         ),
         (edit(build_rank_table(), *DEVICE, "rank_id", value="0"), "from 0 to 1"),
-        (
-            edit(build_rank_table(), *DEVICE, "device_id", value="4"),
-            "from 0 in the",
-        ),
-        (
-            edit(build_rank_table(), *DEVICE, "rank_id", value="x"),
-            "invalid literal",
-        ),
-        (
-            edit(build_rank_table(), "server_list", 1, value={}),
-            "missing or misplaced: 'device'",
-        ),
+        (edit(build_rank_table(), *DEVICE, "device_id", value="4"), "from 0 in the"),
+        (edit(build_rank_table(), *DEVICE, "rank_id", value="x"), "invalid literal"),
+        (edit(build_rank_table(), "server_list", 1, value={}), "missing or misplaced: 'device'"),
         ([], "missing or misplaced"),
     ],
 )
@@ -204,15 +192,12 @@ def test_a_rank_table_must_agree_with_the_other_settings(devices, variables, wor
 
 
 def test_variables_of_open_mpi_and_slurm_are_read():
-    openmpi = {"OMPI_COMM_WORLD_RANK": "9", "OMPI_COMM_WORLD_SIZE": "16"}
-    openmpi |= {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}
     with pytest.raises(ValueError, match="MASTER_ADDR is missing"):
-        read_mpi_environment(openmpi, "MS_WORKER")
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9000"}
-    environ = read_mpi_environment({**openmpi, **address}, "MS_WORKER")
+        read_mpi_environment(OPENMPI, "MS_WORKER")
+    environ = read_mpi_environment({**OPENMPI, **ADDRESS}, "MS_WORKER")
     names = ("RANK_ID", "MS_NODE_ID", "MS_WORKER_NUM", "DEVICE_ID", "MS_SCHED_PORT")
     assert [environ[name] for name in names] == ["9", "9", "16", "1", "9000"]
-    assert not openmpi.keys() & environ.keys(), "MindSpore would look for an MPI library"
+    assert not OPENMPI.keys() & environ.keys(), "MindSpore would look for an MPI library"
     slurm = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1"}
     environ = read_mpi_environment({**slurm, "SLURM_NTASKS_PER_NODE": "2"}, "MS_SCHED")
     names = ("MS_ROLE", "MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT")

@@ -63,9 +63,16 @@ def test_times_are_positions_in_the_video():
     assert preview_times(TwoClips(), Window(50, 40, 0.0), (2, 2)) is None
 
 
-def test_one_window_covers_its_start_to_its_end(tmp_path, monkeypatch):
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that are drawn, instead of files."""
     figures = []
-    monkeypatch.setattr(pictures, "save", lambda figure, path: figures.append(figure))
+    for module in (pictures, report_plots):
+        monkeypatch.setattr(module, "save", lambda figure, *_: figures.append(figure))
+    return figures
+
+
+def test_one_window_covers_its_start_to_its_end(tmp_path, figures):
     fractions = np.array([[1.0, 0.0]])
     draw_timeline(tmp_path / "a.png", "a", np.array([[2.0, 12.0]]), [("", ["x", "y"], fractions)])
     (axes,) = figures[0].axes
@@ -75,9 +82,7 @@ def test_one_window_covers_its_start_to_its_end(tmp_path, monkeypatch):
     assert axes.get_xlim()[0] < 2 < 12 < axes.get_xlim()[1]
 
 
-def test_bars_of_few_videos_are_pale_and_all_bars_have_numbers(tmp_path, monkeypatch):
-    figures = []
-    monkeypatch.setattr(report_plots, "save", lambda figure, *_: figures.append(figure))
+def test_bars_of_few_videos_are_pale_and_all_bars_have_numbers(tmp_path, figures):
     table = compute_bins(np.array([0.5] * 9 + [0.9] * 10), np.ones(19, bool))
     report_plots.draw_calibration(tmp_path / "a.png", table, 0.1)
     axes = figures[0].axes[0]
@@ -86,9 +91,7 @@ def test_bars_of_few_videos_are_pale_and_all_bars_have_numbers(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(("classes", "lines"), [(3, 4), (31, 0)])
-def test_few_classes_have_lines_between_them(tmp_path, monkeypatch, classes, lines):
-    figures = []
-    monkeypatch.setattr(report_plots, "save", lambda figure, *_: figures.append(figure))
+def test_few_classes_have_lines_between_them(tmp_path, figures, classes, lines):
     counts = np.eye(classes, dtype=int)
     report_plots.draw_confusion(tmp_path / "a.png", counts, ["a"] * classes)
     axes, bar = figures[0].axes

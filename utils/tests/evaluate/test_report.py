@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 
 from utils.evaluate import report
-from utils.evaluate.report import (
-    BINS,
-    Report,
-    Samples,
-    compute_bins,
-    compute_calibration_error,
-)
+from utils.evaluate.report import BINS, Report, Samples, compute_bins, compute_calibration_error
 from utils.runtime import Runtime
 
 SCORES = np.array([[9, 1, 2, 3, 4, 5], [9, 8, 7, 6, 5, 4], [0, 9, 1, 2, 3, 4]], np.float32)

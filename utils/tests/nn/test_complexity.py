@@ -1,6 +1,7 @@
 """Counts of multiply-adds and parameters: layers by hand, and a small form of every network."""
 
 from collections import Counter
+from functools import cache
 
 import numpy as np
 import pytest
@@ -115,29 +116,32 @@ SMALL = {
 }
 
 
-def build_small_network(folder: str, name: str, *overrides: str) -> tuple:
-    """(network, shape of a clip) of a yaml, with small sizes."""
+def build_and_count(folder: str, name: str, *overrides: str) -> tuple:
+    """(network, costs of its layers) of a yaml, with small sizes."""
     network = find_network(folder)
     path = ROOT / folder / "configs" / f"{name}.yaml"
     cfg = load_config(network.config, path, ["run.device=CPU", "run.all_reduce=[]", *overrides])
-    return network.model.build_network(**cfg.model_arguments()), network.dataset.get_input_shape(
-        cfg.data
-    )
+    net = network.model.build_network(**cfg.model_arguments())
+    return net, count_layers(net, network.dataset.get_input_shape(cfg.data))
+
+
+@pytest.fixture(scope="module")
+def count_small():
+    """count_small(folder): the network of SMALL and the costs of its layers, computed once."""
+    return cache(lambda folder: build_and_count(folder, *SMALL[folder]))
 
 
 @pytest.mark.parametrize("network", list_networks())
-def test_every_parameter_belongs_to_one_layer(network):
-    net, shape = build_small_network(network, *SMALL[network])
-    layers = count_layers(net, shape)
+def test_every_parameter_belongs_to_one_layer(network, count_small):
+    net, layers = count_small(network)
     assert sum(layer.parameters for layer in layers) == sum(p.size for p in net.trainable_params())
     holders = [layer.name for layer in layers if layer.parameters]
     assert len(holders) == len(set(holders))
     assert set(holders) == {p.name.rpartition(".")[0] for p in net.trainable_params()}
 
 
-def test_non_local_blocks_count_their_products():
-    net, shape = build_small_network("tsm", *SMALL["tsm"])
-    layers = count_layers(net, shape)
+def test_non_local_blocks_count_their_products(count_small):
+    _, layers = count_small("tsm")
     result = [layer.macs for layer in layers if layer.kind == "attention"]
     queries = {256: 2 * 8 * 8, 512: 2 * 4 * 4}  # of a clip of 2 frames of 64 pixels
     one = {width: 2 * n * (n // 4) * width for width, n in queries.items()}
@@ -150,9 +154,8 @@ def test_non_local_blocks_count_their_products():
 @pytest.mark.parametrize("yaml", ["mvit_multi_plain_s_k400_16x4", "mvit_multi_smoke"])
 def test_attention_counts_equal_their_formula(yaml):
     """With a class token and relative positions, and with neither."""
-    net, shape = build_small_network("mvit_multi", yaml, *SMALL["mvit_multi"][1:])
+    net, layers = build_and_count("mvit_multi", yaml, *SMALL["mvit_multi"][1:])
     assert net.token == ("plain" in yaml)
-    layers = count_layers(net, shape)
     assert sum(layer.macs for layer in layers) == multiply_adds(net)
     names = [layer.name for layer in layers]
     position = names.index("blocks.0.attn")
@@ -163,16 +166,15 @@ def test_attention_counts_equal_their_formula(yaml):
     assert bool(with_parameters) == ("plain" in yaml)
 
 
-def test_a_layer_called_in_parts_holds_its_parameters_once():
-    net, shape = build_small_network("mvit_multi", *SMALL["mvit_multi"])
-    calls = [layer for layer in count_layers(net, shape) if layer.name == "blocks.1.attn.qkv"]
+def test_a_layer_called_in_parts_holds_its_parameters_once(count_small):
+    net, layers = count_small("mvit_multi")
+    calls = [layer for layer in layers if layer.name == "blocks.1.attn.qkv"]
     weights = sum(p.size for p in net.blocks[1].attn.qkv.get_parameters())
     assert [layer.parameters for layer in calls] == [weights, 0, 0]
 
 
 def test_layers_used_only_in_training_come_last():
-    net, shape = build_small_network("mvit_multi", "mvit_multi_smoke")
-    layers = count_layers(net, shape)
+    _, layers = build_and_count("mvit_multi", "mvit_multi_smoke")
     final = Counter(layer.name.split(".")[0] for layer in layers[-2:])
     assert final == {"expander": 2}
     assert all(layer.macs == 0 for layer in layers[-2:])

@@ -15,9 +15,8 @@ from utils.train.train_step import TrainStep
 RNG = np.random.RandomState(0)
 SHAPES = {"conv.weight": (4, 3, 3, 3), "bn.gamma": (4,), "fc.weight": (5, 4), "fc.bias": (5,)}
 START = {name: RNG.randn(*shape).astype(np.float32) for name, shape in SHAPES.items()}
-RATES = np.array(
-    [0.5, 2.0, 8.0, 1.0, 0.25]
-)  # they go up and down: the position of the rate in the formula matters
+# They go up and down: the position of the rate in the formula matters.
+RATES = np.array([0.5, 2.0, 8.0, 1.0, 0.25])
 MOMENTUM, DECAY, TRUST, EPS = 0.9, 0.05, 0.02, 1e-3
 ADAPTED = ("conv.weight", "fc.weight")
 
@@ -94,13 +93,15 @@ def test_the_local_rate_is_1_if_a_norm_is_0():
 
 def test_a_layers_step_does_not_depend_on_the_size_of_its_gradient():
     """Without decay and eps it is rate * trust * |w| long, for tiny and huge gradients."""
-    for size in (1e-12, 1.0, 1e12):
-        weight = Parameter(Tensor(START["fc.weight"]), name="fc.weight")
-        group = {"params": [weight], "lr": RATES, "weight_decay": 0.0, "adapted": True}
-        optimizer = LARS([weight], [group], MOMENTUM, TRUST)
-        optimizer((Tensor((make_gradients(0)["fc.weight"] * size).astype(np.float32)),))
-        moved = np.linalg.norm(weight.asnumpy() - START["fc.weight"])
-        assert moved == pytest.approx(RATES[0] * TRUST * np.linalg.norm(START["fc.weight"]), 1e-4)
+    start, sizes = START["fc.weight"], (1e-12, 1.0, 1e12)
+    weights = [Parameter(Tensor(start), name=f"fc{size}.weight") for size in sizes]
+    group = {"params": weights, "lr": RATES, "weight_decay": 0.0, "adapted": True}
+    gradient = make_gradients(0)["fc.weight"]
+    gradients = [Tensor((gradient * size).astype(np.float32)) for size in sizes]
+    LARS(weights, [group], MOMENTUM, TRUST)(tuple(gradients))
+    for weight in weights:
+        moved = np.linalg.norm(weight.asnumpy() - start)
+        assert moved == pytest.approx(RATES[0] * TRUST * np.linalg.norm(start), 1e-4)
 
 
 class Line(nn.Cell):
@@ -138,33 +139,40 @@ def feed(step: TrainStep, *batches: np.ndarray) -> list:
 BATCHES = np.random.RandomState(1).randn(4, 3, 4).astype(np.float32)
 
 
+def copy_state(step: TrainStep) -> dict:
+    return {name: parameter.asnumpy().copy() for name, parameter in step.state().items()}
+
+
+def restore(step: TrainStep, state: dict) -> None:
+    for name, parameter in step.state().items():
+        parameter.set_data(Tensor(state[name].copy()))  # it would share memory with the array
+
+
 def test_an_overflow_skips_one_update_only():
-    clean, step = build_train_step(), build_train_step()
-    feed(clean, BATCHES[0], BATCHES[1])
+    step = build_train_step()
     feed(step, BATCHES[0])
-    before = {name: p.asnumpy().copy() for name, p in step.state().items()}
+    before = copy_state(step)
+    feed(step, BATCHES[1])
+    clean = copy_state(step)
+    restore(step, before)
     (outputs,) = feed(step, np.full((3, 4), np.inf, np.float32))
     assert float(outputs[3].asnumpy()) == 1
-    counters = {"micro_step", "overflows"}
-    for name, parameter in step.state().items():
-        if name not in counters:
-            np.testing.assert_array_equal(parameter.asnumpy(), before[name], name)
+    skipped = copy_state(step)
     feed(step, BATCHES[1])
-    for name, parameter in step.state().items():
-        if name not in counters:
-            np.testing.assert_array_equal(parameter.asnumpy(), clean.state()[name].asnumpy(), name)
+    for name, value in copy_state(step).items():
+        if name not in {"micro_step", "overflows"}:
+            np.testing.assert_array_equal(skipped[name], before[name], name)
+            np.testing.assert_array_equal(value, clean[name], name)
 
 
 def test_the_saved_state_continues_a_run_bit_for_bit():
-    whole, source, target = (build_train_step() for _ in range(3))
-    feed(whole, *BATCHES)
-    feed(source, *BATCHES[:2])
+    whole, target = build_train_step(), build_train_step()
     assert {"momentum.fc.weight", "momentum.fc.bias", "global_step"} <= set(target.state())
-    for name, parameter in target.state().items():
-        parameter.set_data(Tensor(source.state()[name].asnumpy()))
-    feed(target, *BATCHES[2:])
-    for name, parameter in whole.state().items():
-        np.testing.assert_array_equal(parameter.asnumpy(), target.state()[name].asnumpy(), name)
+    feed(whole, *BATCHES[:2])
+    restore(target, copy_state(whole))
+    for step in (whole, target):
+        feed(step, *BATCHES[2:])
+    np.testing.assert_equal(copy_state(target), copy_state(whole))
 
 
 def test_a_loss_scale_is_folded_into_sgd_without_a_rounding_error():

@@ -15,7 +15,7 @@ from PIL import Image
 
 from utils.config import ROOT
 from utils.data.unreadable_videos import UnreadableVideos
-from utils.tests.video.test_decoders import BACK_ENDS, draw, picture
+from utils.tests.video.test_decoders import BACK_ENDS, draw, encode, picture
 from utils.tests.video.test_odd_videos import pictures, write
 from utils.video import integrity, pyav_reader
 from utils.video.decoders import FrameFolder, VideoError, jpeg_size, open_video, read_jpeg
@@ -36,16 +36,9 @@ def replace_bytes(path, old: bytes, new: bytes):
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".avi", ".mov"])
 def test_metadata_that_is_not_utf8_is_ignored(tmp_path, suffix):
-    path = tmp_path / f"video{suffix}"
-    with av.open(str(path), "w") as container:
-        container.metadata["title"] = "cafeZZZZZ"[: len(LATIN)]
-        stream = container.add_stream("mpeg4", rate=25)
-        stream.width = stream.height = 64
-        for k in range(4):
-            frame = av.VideoFrame.from_ndarray(picture(k, 64, 64), format="rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-    replace_bytes(path, b"cafeZZZZZ"[: len(LATIN)], LATIN)
+    title = "cafeZZZZZ"[: len(LATIN)]
+    path = encode(tmp_path / f"video{suffix}", pictures(4, 64), "mpeg4", title=title)
+    replace_bytes(path, title.encode(), LATIN)
     for reader in BACK_ENDS:
         with open_video(path, reader) as source:
             assert source.frames([0, 3]).shape == (2, 64, 64, 3)
@@ -74,15 +67,10 @@ def test_an_avi_with_dropped_frames_is_intact(tmp_path):
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
 def test_frames_above_the_limit_are_refused_before_they_are_decoded(tmp_path, reader):
-    path = tmp_path / "large.mp4"
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=25, options={"preset": "ultrafast"})
-        stream.width, stream.height, stream.pix_fmt = 5120, 3840, "yuv420p"
-        frame = av.VideoFrame(5120, 3840, "yuv420p")
-        for plane in frame.planes:
-            plane.update(bytes(plane.buffer_size))
-        container.mux(stream.encode(frame))
-        container.mux(stream.encode())
+    frame = av.VideoFrame(5120, 3840, "yuv420p")
+    for plane in frame.planes:
+        plane.update(bytes(plane.buffer_size))
+    path = encode(tmp_path / "large.mp4", [frame], options={"preset": "ultrafast"})
     with pytest.raises(VideoError, match="5120x3840 has more than 16777216 pixels.*max_pixels"):
         open_video(path, reader)
     for depth in ("all", "ends"):
@@ -94,13 +82,9 @@ def test_frames_above_the_limit_are_refused_before_they_are_decoded(tmp_path, re
 
 @pytest.mark.parametrize(("size", "read"), [((4096, 16), True), ((4096, 8), False), ((1, 1), True)])
 def test_the_limit_counts_the_enlarged_test_view_of_a_narrow_video(tmp_path, size, read):
-    path, (width, height) = tmp_path / "strip.avi", size
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("ffv1", rate=25)
-        stream.width, stream.height, stream.pix_fmt = width, height, "bgr0"
-        pixels = np.zeros((height, width, 3), np.uint8)
-        container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
-        container.mux(stream.encode())
+    width, height = size
+    pixels = np.zeros((height, width, 3), np.uint8)
+    path = encode(tmp_path / "strip.avi", [pixels], "ffv1", pix_fmt="bgr0")
     for reader in BACK_ENDS:
         if read:
             with open_video(path, reader) as source:
@@ -165,16 +149,8 @@ def repeat_fragment_sample(data: bytes, count: int) -> bytes:
 )
 def test_an_mp4_with_millions_of_index_entries_is_refused(tmp_path, reader, change, count, entries):
     """FFmpeg would need minutes or hours, or fill the memory."""
-    fragmented = {"movflags": "frag_keyframe+empty_moov"} if "fragment" in change.__name__ else {}
-    path = tmp_path / "video.mp4"
-    with av.open(str(path), "w", options=fragmented) as container:
-        stream = container.add_stream("mpeg4", rate=25)
-        stream.width = stream.height = 64
-        stream.codec_context.options = {"g": "100"}
-        for k in range(25):
-            frame = av.VideoFrame.from_ndarray(picture(k, 64, 64), format="rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
+    muxer = {"movflags": "frag_keyframe+empty_moov"} if "fragment" in change.__name__ else None
+    path = encode(tmp_path / "video.mp4", pictures(25, 64), "mpeg4", {"g": "100"}, muxer=muxer)
     with open_video(path, reader) as source:
         assert len(source) == 25
     path.write_bytes(change(path.read_bytes(), count))

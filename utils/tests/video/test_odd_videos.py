@@ -8,26 +8,19 @@ import psutil
 import pytest
 from av.video.reformatter import VideoReformatter
 
-from utils.tests.video.test_decoders import BACK_ENDS, picture
+from utils.tests.video.test_decoders import BACK_ENDS, copy_packets, encode, picture
 from utils.video.decoders import VideoError, open_video
 from utils.video.pyav_reader import to_array
 
 
 def write(path, pictures, codec="libx264", pix_fmt="yuv420p", stamps=None, **options):
     """Encodes pictures (H, W, 3), shown at `stamps` milliseconds, or 25 a second."""
-    height, width = pictures[0].shape[:2]
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=25)
-        stream.width, stream.height, stream.pix_fmt = width, height, pix_fmt
-        stream.codec_context.time_base = Fraction(1, 1000)
-        stream.options = {"crf": "20", **options}
-        for k, pixels in enumerate(pictures):
-            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
-            frame.pts = 40 * k if stamps is None else stamps[k]
-            frame.time_base = Fraction(1, 1000)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-    return path
+    frames = [av.VideoFrame.from_ndarray(pixels, format="rgb24") for pixels in pictures]
+    for k, frame in enumerate(frames):
+        frame.pts = 40 * k if stamps is None else stamps[k]
+        frame.time_base = Fraction(1, 1000)
+    options = {"crf": "20", **options}
+    return encode(path, frames, codec, options, pix_fmt, time_base=Fraction(1, 1000))
 
 
 def pictures(count=40, width=96, height=64):
@@ -47,16 +40,8 @@ def write_ten_hours(folder):
 
 def write_fragmented(folder):
     """Fragments without an index of frames, as live streams are stored."""
-    path = folder / "fragments.mp4"
-    with av.open(str(path), "w", options={"movflags": "frag_keyframe+empty_moov"}) as container:
-        stream = container.add_stream("libx264", rate=25)
-        stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"
-        stream.codec_context.gop_size = 10
-        for pixels in pictures():
-            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-    return path
+    muxer = {"movflags": "frag_keyframe+empty_moov"}
+    return encode(folder / "fragments.mp4", pictures(), muxer=muxer, gop_size=10)
 
 
 def write_avi_without_index(folder):
@@ -69,16 +54,9 @@ def write_avi_without_index(folder):
 def write_cut_open_group(folder):
     """Begins with pictures that refer to pictures before the cut."""
     whole = write(folder / "whole.mkv", pictures(60), **{"x264-params": "open-gop=1:keyint=12"})
-    path = folder / "cut.mkv"
-    with av.open(str(whole)) as source, av.open(str(path), "w") as target:
-        stream = target.add_stream_from_template(source.streams.video[0])
-        keys = 0
-        for packet in source.demux(video=0):
-            keys += packet.is_keyframe
-            if packet.dts is not None and keys > 1:
-                packet.stream = stream
-                target.mux(packet)
-    return path
+    with av.open(str(whole)) as source:
+        keys = [k for k, packet in enumerate(source.demux(video=0)) if packet.is_keyframe]
+    return copy_packets(whole, folder / "cut.mkv", lambda k, packet: k >= keys[1])
 
 
 def write_intra_refresh(folder):
@@ -87,7 +65,6 @@ def write_intra_refresh(folder):
     return write(folder / "refresh.mp4", pictures(60), **options)
 
 
-PYRAMID, QUIET = {"x264-params": "b-pyramid=2:bframes=5"}, {"x265-params": "log-level=0:keyint=10"}
 ODD_VIDEOS = {
     "variable rate": write_variable_rate,
     "ten hours": write_ten_hours,

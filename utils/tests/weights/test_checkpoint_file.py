@@ -3,17 +3,14 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, Tensor
 from mindspore import dtype as mstype
 from mindspore.train import serialization
 from mindspore.train.checkpoint_pb2 import Checkpoint
 
+from utils.tests.weights.test_checkpoint import build_network
 from utils.weights.checkpoint import load, save, weights_of
 from utils.weights.checkpoint_file import TYPES, read
-
-
-def build_network(classes=2):
-    return nn.SequentialCell(nn.Dense(3, 4), nn.Dense(4, classes))
 
 
 def flip_bit(path, position: int) -> None:

@@ -3,6 +3,7 @@
 import multiprocessing
 import shutil
 import threading
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +27,7 @@ from utils.video.reader import MAX_PIXELS, VideoError
 
 TEMPLATE = "img_{:05d}.jpg"
 FRAMES = 50
-OPTIONS = {
-    "video": EncodeOptions("video", 256, 12, 10),
-    "jpeg": EncodeOptions("jpeg", 256, 1, 90),
-}
+OPTIONS = {"video": EncodeOptions("video", 256, 12, 10), "jpeg": EncodeOptions("jpeg", 256, 1, 90)}
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +37,7 @@ def source_video(tmp_path_factory) -> Path:
     return path
 
 
+@cache
 def pack_copy(path: Path, options: EncodeOptions, **more) -> EncodedVideo:
     result = pack_video((0, VideoJob(str(path), "auto", "ends", **more), options))
     assert isinstance(result, EncodedVideo), result
