@@ -10,11 +10,11 @@ from tsm.convert import canonical_name, detect_format
 from tsm.model import TSM
 from tsm.network import NETWORK
 from utils.testing.golden import generate_weight, get_shapes, load_case, map_torch_names
+from utils.tests.parity import assert_manifest, count_trained, without_values
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert, detect_prefix_and_format
 
 GOLDEN = Path(__file__).parent / "golden"
-VARIANTS = {case["name"]: case for case in load_case(GOLDEN / "variants.json")}
 
 # (settings, classes): parameters, trainable tensors, state-dict entries; reference section 1.8.
 SIZES = [
@@ -33,26 +33,21 @@ SIZES = [
 
 
 @pytest.mark.parametrize(("settings", "classes", "parameters", "tensors", "entries"), SIZES)
+@without_values
 def test_counts_equal_the_published_ones(settings, classes, parameters, tensors, entries):
     net = TSM(classes, 8, **settings)
-    weights = net.trainable_params()
-    assert sum(p.size for p in weights) == parameters
-    assert len(weights) == tensors
+    assert count_trained(net) == (parameters, tensors)
     norms = sum(p.name.endswith(".moving_mean") for p in net.get_parameters())
     assert len(weights_of(net)) + norms == entries, "PyTorch counts batches in every batch norm"
 
 
 @pytest.mark.parametrize("name", ["tsm_r50_8f", "tsm_r50_8f_small"])
+@without_values
 def test_names_and_order_equal_the_originals(name):
-    manifest = load_case(GOLDEN / f"{name}.json")["manifest"]
-    ours = list(map_torch_names(TSM(400, 8)).values())
-    theirs = [name for name, _, _ in manifest if not name.endswith("num_batches_tracked")]
-    # MindSpore lists a batch norm's statistics before its scale and shift.
-    assert sorted(ours) == sorted(theirs)
-    trained = [n for n in theirs if not n.rpartition(".")[2].startswith("running")]
-    assert [n for n in ours if not n.rpartition(".")[2].startswith("running")] == trained
+    assert_manifest(TSM(400, 8), load_case(GOLDEN / f"{name}.json")["manifest"])
 
 
+@without_values
 def test_a_non_local_block_has_the_order_of_the_original():
     """AllReduce splits count the trained parameters."""
     weights = map_torch_names(TSM(400, 8, non_local=True)).values()
@@ -69,8 +64,14 @@ def load_manifest(name: str) -> dict:
     return {n: () if s == "scalar" else tuple(map(int, s.split(","))) for n, s in pairs}
 
 
-def fill_state(shapes: dict) -> dict:
-    return {name: generate_weight(name, shape) for name, shape in shapes.items()}
+def fill_state(source: str) -> dict:
+    """The state dict of a published checkpoint, with weights that depend on their names."""
+    return {name: generate_weight(name, shape) for name, shape in load_manifest(source).items()}
+
+
+def make_empty_state(source: str) -> dict:
+    """The state dict of a published checkpoint; all weights are 0."""
+    return {name: np.zeros(shape, np.float32) for name, shape in load_manifest(source).items()}
 
 
 SOURCES = [
@@ -95,43 +96,55 @@ SOURCES = [
 
 
 @pytest.mark.parametrize(("source", "settings", "new_head"), SOURCES)
+@without_values
 def test_conversion_uses_every_published_array_and_every_parameter(source, settings, new_head):
-    shapes = load_manifest(source)
-    net = TSM(segments=8, **settings)
-    targets = get_shapes(net)
-    converted = convert(fill_state(shapes), targets, NETWORK, new_head)
+    state, targets = make_empty_state(source), get_shapes(TSM(segments=8, **settings))
+    converted = convert(state, targets, NETWORK, new_head)
     assert set(converted.arrays) | set(converted.missing) == set(targets)
     assert all(converted.arrays[name].shape == targets[name] for name in converted.arrays)
     assert converted.missing == ([n for n in targets if "fc." in n] if new_head else [])
-    counted = {name for name in shapes if name.endswith("num_batches_tracked")}
-    head = {name for name in shapes if new_head and "fc." in name}
+    counted = {name for name in state if name.endswith("num_batches_tracked")}
+    head = {name for name in state if new_head and "fc." in name}
     assert set(converted.dropped) == counted | head
 
 
-@pytest.mark.parametrize("prefix", ["module.", "model.", "module.model.", "backbone."])
-@pytest.mark.parametrize("source", sorted({source for source, _, _ in SOURCES}))
-def test_every_format_may_have_the_prefix_of_a_wrapper(source, prefix):
+FORMATS = {
+    "tsm_r50_k400": "tsm",
+    "tsm_r50_k400_nl": "tsm",
+    "tsm_mobilenetv2_k400": "tsm",
+    "online_mobilenetv2_jester": "online",
+    "mmaction2_tsm_r50": "mmaction2",
+    "mmaction2_tsm_r50_nl": "mmaction2",
+    **{f"torchvision_resnet{depth}": "torchvision" for depth in (18, 34, 50, 101, 152)},
+}
+
+
+@pytest.mark.parametrize(("source", "source_format"), FORMATS.items())
+def test_every_format_is_detected_also_behind_the_prefix_of_a_wrapper(source, source_format):
     names = [name.removeprefix("module.") for name in load_manifest(source)]
-    detected = detect_prefix_and_format([prefix + name for name in names], NETWORK.convert)
-    assert detected == (prefix, detect_format(names))
+    assert detect_format(load_manifest(source)) == source_format
+    for prefix in ("", "module.", "model.", "module.model.", "backbone."):
+        detected = detect_prefix_and_format([prefix + name for name in names], NETWORK.convert)
+        assert detected == (prefix, source_format)
+
+
+def test_names_of_another_network_are_refused():
+    with pytest.raises(ValueError, match="neither TSM's"):
+        detect_format(["encoder.weight"])
 
 
 def test_a_backbone_without_a_head_is_detected_as_mmaction2():
     names = [name for name in load_manifest("mmaction2_tsm_r50") if name.startswith("backbone.")]
-    assert detect_prefix_and_format(names, NETWORK.convert) == ("", "mmaction2")
-    assert detect_prefix_and_format([f"module.{name}" for name in names], NETWORK.convert) == (
-        "module.",
-        "mmaction2",
-    )
+    for prefix in ("", "module."):
+        detected = detect_prefix_and_format([prefix + name for name in names], NETWORK.convert)
+        assert detected == (prefix, "mmaction2")
 
 
+@without_values
 def test_conversion_gives_every_array_the_right_name():
     """Weights are a function of the name, so a swap of two arrays of one shape would show."""
-    shapes = load_manifest("mmaction2_tsm_r50")
-    source = fill_state(shapes)
-    net = TSM(400, 8)
-    targets = get_shapes(net)
-    arrays = convert(source, targets, NETWORK).arrays
+    source = fill_state("mmaction2_tsm_r50")
+    arrays = convert(source, get_shapes(TSM(400, 8)), NETWORK).arrays
     norm = "base_model.layer2.0.downsample.1.moving_mean"
     expected = {
         "base_model.layer3.1.conv1.net.weight": "backbone.layer3.1.conv1.conv.net.weight",
@@ -143,19 +156,18 @@ def test_conversion_gives_every_array_the_right_name():
         np.testing.assert_array_equal(arrays[ours], source[theirs])
 
 
+@without_values
 def test_names_of_this_zoo_are_unchanged():
-    net = TSM(5, 8, arch="resnet18")
-    source = {name: p.asnumpy() for name, p in weights_of(net).items()}
-    targets = {name: value.shape for name, value in source.items()}
-    arrays = convert(source, targets, NETWORK).arrays
-    for name, value in source.items():
-        np.testing.assert_array_equal(arrays[name], value)
+    targets = get_shapes(TSM(5, 8, arch="resnet18"))
+    source = {name: generate_weight(name, shape) for name, shape in targets.items()}
+    np.testing.assert_equal(convert(source, targets, NETWORK).arrays, source)
 
 
+@without_values
 def test_a_flow_network_starts_from_the_mean_over_rgb():
     net = TSM(9, 8, arch="resnet18", modality="flow", frames_per_segment=5)
     targets = get_shapes(net)
-    source = fill_state(load_manifest("torchvision_resnet18"))
+    source = fill_state("torchvision_resnet18")
     kernel = convert(source, targets, NETWORK, new_head=True).arrays["base_model.conv1.weight"]
     assert kernel.shape == (64, 10, 7, 7)
     mean = source["conv1.weight"].mean(axis=1)
@@ -180,21 +192,13 @@ def test_a_flow_network_starts_from_the_mean_over_rgb():
         ),
     ],
 )
+@without_values
 def test_weights_that_do_not_fit_are_refused_by_name(change, message):
-    source = fill_state(load_manifest("tsm_r50_k400"))
+    source = make_empty_state("tsm_r50_k400")
     change(source)
     targets = get_shapes(TSM(400, 8))
     with pytest.raises(ValueError, match=message):
         convert(source, targets, NETWORK)
-
-
-def test_formats_are_detected():
-    for source, source_format in [("tsm_r50_k400", "tsm"), ("mmaction2_tsm_r50", "mmaction2")]:
-        assert detect_format(load_manifest(source)) == source_format
-    assert detect_format(load_manifest("torchvision_resnet18")) == "torchvision"
-    assert detect_format(load_manifest("online_mobilenetv2_jester")) == "online"
-    with pytest.raises(ValueError, match="neither TSM's"):
-        detect_format(["encoder.weight"])
 
 
 def test_both_names_of_the_mobilenet_classifier_mean_one_weight():

@@ -1,14 +1,33 @@
 """Comparisons with the recorded results of an original network, shared by the networks' tests."""
 
-from typing import Callable
+from collections.abc import Iterable
+from typing import Any, Callable, Optional
 
 import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, nn
+from mindspore.nn.utils import no_init_parameters
 
-from utils.testing.golden import generate_input, map_torch_names, record_activations, relative_error
+from utils.testing.golden import (
+    build_labels,
+    compute_scores,
+    generate_input,
+    get_shapes,
+    map_torch_names,
+    record_activations,
+    relative_error,
+)
 from utils.train.train_step import TrainStep
+from utils.weights.convert import convert
+
+# Decorates a test that only needs names and shapes: the networks that it builds draw no weights.
+without_values = no_init_parameters()
+
+
+def mark_slow_except(names: Iterable, *quick: str) -> list:
+    """Parameters of a test; all except `quick` are marked slow."""
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def make_clip(case: dict) -> Tensor:
@@ -18,19 +37,55 @@ def make_clip(case: dict) -> Tensor:
 
 def make_inputs(case: dict) -> tuple[Tensor, Tensor]:
     """The clips or images of a case, and their labels int32 (N,)."""
-    return make_clip(case), Tensor(np.array(case["labels"], np.int32))
+    return make_clip(case), Tensor(build_labels(case))
+
+
+def count_trained(net: nn.Cell) -> tuple[int, int]:
+    """(elements, tensors) of all trained parameters."""
+    weights = net.trainable_params()
+    return sum(p.size for p in weights), len(weights)
+
+
+def assert_manifest(net: nn.Cell, manifest: list) -> None:
+    """The names and shapes of weights and statistics, and the order of the trained weights."""
+    names = map_torch_names(net)
+    expected = {n: tuple(shape) for n, shape, _ in manifest if "num_batches_tracked" not in n}
+    assert {names[name]: shape for name, shape in get_shapes(net).items()} == expected
+    trained = [names[p.name] for p in net.trainable_params()]
+    assert trained == [name for name in expected if ".running_" not in name]
+
+
+def assert_prefixes(source: dict, net: nn.Cell, network: Any) -> None:
+    """A wrapper's prefix before all names of a state dict does not change what is converted."""
+    shapes = get_shapes(net)
+    plain = convert(source, shapes, network).arrays
+    assert set(plain) == set(shapes)
+    for prefix in ("module.", "model.", "module.model.", "backbone."):
+        prefixed = {prefix + name: value for name, value in source.items()}
+        converted = convert(prefixed, shapes, network)
+        assert converted.missing == []
+        np.testing.assert_equal(converted.arrays, plain, prefix)
+
+
+def assert_scores(net: nn.Cell, case: dict, expected: list, limit: Optional[float] = None) -> None:
+    """The outputs for the input of a case, within `limit`, by default 1e-4 of their spread."""
+    result, expected = compute_scores(net, make_clip(case)), np.array(expected)
+    assert result.shape == expected.shape
+    assert np.abs(result - expected).max() <= (limit or 1e-4 * np.ptp(expected))
 
 
 def assert_activations(
-    net: nn.Cell, taps: dict, clip: Tensor, reorder: Callable = lambda point, x: x
+    net: nn.Cell, case: dict, cell_name: Callable, reorder: Callable = lambda point, x: x
 ) -> None:
     """Mean and deviation within 1e-4 of the deviation, the first eight values within 1e-3.
 
-    `taps`: {name of a cell: what the original recorded}. `reorder` returns the activation in the
-    order of the original, or None to leave it out.
+    `cell_name` gives the name of the cell for a recorded point, or "" to leave it out. `reorder`
+    returns the activation in the order of the original, or None to leave it out.
     """
+    taps = {cell_name(point): tap for point, tap in case["eval"]["taps"].items()}
+    taps.pop("", None)
     assert taps
-    for point, x in record_activations(net, list(taps), clip.asnumpy()).items():
+    for point, x in record_activations(net, list(taps), make_clip(case).asnumpy()).items():
         x, expected = reorder(point, x), taps[point]
         if x is None:
             continue

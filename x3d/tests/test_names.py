@@ -14,10 +14,12 @@ from utils.testing.golden import (
     load_weights,
     map_torch_names,
 )
+from utils.tests.parity import assert_prefixes, count_trained, without_values
 from utils.weights.convert import convert
 from x3d import convert as names
 from x3d.model import X3D
 from x3d.network import NETWORK
+from x3d.tests.pytorchvideo import rename_to_pytorchvideo
 
 SMALL = {"num_classes": 5, "frames": 3, "crop": 40, "dropout": 0.0}
 
@@ -32,65 +34,34 @@ SMALL = {"num_classes": 5, "frames": 3, "crop": 40, "dropout": 0.0}
     ],
     ids=["xs-s-m", "l", "ascend-port", "dense-blocks"],
 )
+@without_values
 def test_counts_equal_the_published_ones(settings, parameters, tensors):
-    weights = X3D(**{**SMALL, "num_classes": 400}, **settings).trainable_params()
-    assert (sum(p.size for p in weights), len(weights)) == (parameters, tensors)
-
-
-def to_pytorchvideo(name: str) -> str:
-    """The name in pytorchvideo of a weight of PySlowFast."""
-    stem = {"s1.pathway0_stem.conv_xy": "conv.conv_t", "s1.pathway0_stem.conv": "conv.conv_xy"}
-    module, _, leaf = name.rpartition(".")
-    if module in stem:
-        return f"blocks.0.{stem[module]}.{leaf}"
-    head = {"conv_5": "pool.pre_conv", "conv_5_bn": "pool.pre_norm", "lin_5": "pool.post_conv"}
-    head["projection"] = "proj"
-    if module.startswith("head."):
-        return f"blocks.5.{head[module[5:]]}.{leaf}"
-    if module == "s1.pathway0_stem.bn":
-        return f"blocks.0.norm.{leaf}"
-    stage, block, *rest = module.split(".")
-    parts = {"a": "conv_a", "a_bn": "norm_a", "b": "conv_b", "b_bn": "norm_b.0", "c": "conv_c"}
-    parts.update({"c_bn": "norm_c", "se.fc1": "norm_b.1.block.0", "se.fc2": "norm_b.1.block.2"})
-    prefix = f"blocks.{int(stage[1]) - 1}.res_blocks.{block[len('pathway0_res') :]}"
-    if rest[0] == "branch2":
-        return f"{prefix}.branch2.{parts['.'.join(rest[1:])]}.{leaf}"
-    return f"{prefix}.{ {'branch1': 'branch1_conv', 'branch1_bn': 'branch1_norm'}[rest[0]] }.{leaf}"
+    net = X3D(**{**SMALL, "num_classes": 400}, **settings)
+    assert count_trained(net) == (parameters, tensors)
 
 
 def test_pytorchvideos_names_are_converted_and_its_missing_norm_is_added():
     net = X3D(**SMALL)
-    names, targets, source = map_torch_names(net), get_shapes(net), generate_state_dict(net)
-    renamed = {
-        to_pytorchvideo(name): value
-        for name, value in source.items()
-        if "s2.pathway0_res0.branch1_bn" not in name
-    }
+    source, norm = generate_state_dict(net), "s2.pathway0_res0.branch1_bn."
+    renamed = {rename_to_pytorchvideo(n): v for n, v in source.items() if norm not in n}
     assert "blocks.0.conv.conv_t.weight" in renamed
-    converted = convert(renamed, targets, NETWORK)
+    converted = convert(renamed, get_shapes(net), NETWORK)
     assert converted.missing == []
-    for ours, theirs in names.items():
-        if "s2.pathway0_res0.branch1_bn" not in ours:
+    for ours, theirs in map_torch_names(net).items():
+        if norm not in ours:
             np.testing.assert_array_equal(converted.arrays[ours], source[theirs], ours)
-    norm = "s2.pathway0_res0.branch1_bn."
-    gain = converted.arrays[norm + "gamma"] / np.sqrt(
-        converted.arrays[norm + "moving_variance"] + 1e-5
-    )
+    variance = converted.arrays[norm + "moving_variance"]
+    gain = converted.arrays[norm + "gamma"] / np.sqrt(variance + 1e-5)
     np.testing.assert_allclose(gain, 1, rtol=1e-6)
 
 
-@pytest.mark.parametrize("prefix", ["module.", "model.", "module.model.", "backbone."])
-@pytest.mark.parametrize("rename", [str, to_pytorchvideo])
-def test_both_formats_may_have_the_prefix_of_a_wrapper(prefix, rename):
+@pytest.mark.parametrize("rename", [str, rename_to_pytorchvideo])
+def test_both_formats_may_have_the_prefix_of_a_wrapper(rename):
     net = X3D(**SMALL)
-    targets, source = get_shapes(net), {rename(n): v for n, v in generate_state_dict(net).items()}
-    if rename is to_pytorchvideo:
+    source = {rename(name): value for name, value in generate_state_dict(net).items()}
+    if rename is rename_to_pytorchvideo:
         source = {n: v for n, v in source.items() if "blocks.1.res_blocks.0.branch1_norm" not in n}
-    plain = convert(source, targets, NETWORK).arrays
-    converted = convert({prefix + name: value for name, value in source.items()}, targets, NETWORK)
-    assert converted.missing == []
-    for name, value in plain.items():
-        np.testing.assert_array_equal(converted.arrays[name], value, name)
+    assert_prefixes(source, net, NETWORK)
 
 
 @pytest.mark.parametrize("zero_init", [True, False])

@@ -5,70 +5,75 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mindspore import Tensor
 
 from tests.separate_process import in_separate_process
-from utils.testing.golden import generate_input, load_case, map_torch_names
+from utils.testing.golden import (
+    generate_input,
+    load_case,
+    map_torch_names,
+    record_activations,
+)
 from utils.tests.parity import (
     assert_activations,
+    assert_scores,
     assert_statistics,
     assert_updates,
     compute_gradients,
+    count_trained,
     make_clip,
     make_inputs,
+    mark_slow_except,
+    without_values,
 )
-from x3d.golden_case import build_loss, build_network, build_train_step, cell_name
+from x3d.golden_case import (
+    build_loss,
+    build_network,
+    build_train_step,
+    cell_name,
+    list_model_arguments,
+)
+from x3d.model import X3D
 from x3d.precise_bn import PreciseBatchNorms
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL, FULL = load_case(GOLDEN / "x3d_s_small.json"), load_case(GOLDEN / "x3d_s.json")
-
 VARIANTS = load_case(GOLDEN / "variants.json")
-QUICK = ("pytorchvideo",)
+CASES = {"small": SMALL, "full size": FULL, **VARIANTS}
 
 
-def softmax(scores: np.ndarray) -> np.ndarray:
-    e = np.exp(scores - scores.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
-
-
-def assert_probabilities(net, seed: int, shape: list, expected: np.ndarray) -> None:
-    """Within 1e-4 of the spread."""
-    result = net(Tensor(generate_input(seed, shape))).asnumpy()
-    assert np.abs(result - expected).max() <= 1e-4 * np.ptp(expected)
-
-
-@pytest.mark.parametrize(
-    "depthwise_impl",
-    ["frames", *(pytest.param(f, marks=pytest.mark.slow) for f in ("grouped", "taps"))],
-)
-def test_probabilities_equal_the_originals(depthwise_impl):
-    expected = softmax(np.array(SMALL["eval"]["logits"]))
-    net = build_network(SMALL, depthwise_impl=depthwise_impl)
-    assert_probabilities(net, SMALL["input_seed"], SMALL["input_shape"], expected)
-
-
-@pytest.mark.parametrize("case", [SMALL, pytest.param(FULL, marks=pytest.mark.slow)])
-def test_probabilities_of_a_clip_larger_than_in_training_equal_the_originals(case):
-    """The window keeps its size; the softmax of every position comes before the mean."""
-    large = case["eval_large"]
-    expected = np.array(large["output"])
-    assert_probabilities(build_network(case), large["input_seed"], large["input_shape"], expected)
+@pytest.mark.parametrize("name", mark_slow_except(CASES, "small"))
+def test_probabilities_equal_the_originals(name):
+    """XS, S, M, L, both dense networks, and a file with pytorchvideo's names and missing norm."""
+    assert_scores(build_network(CASES[name]), CASES[name], CASES[name]["eval"]["output"])
 
 
 @pytest.mark.slow
-def test_probabilities_at_full_size_equal_the_originals():
-    expected = softmax(np.array(FULL["eval"]["logits"]))
-    assert_probabilities(build_network(FULL), FULL["input_seed"], FULL["input_shape"], expected)
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if "eval_large" in case])
+def test_probabilities_of_a_clip_larger_than_in_training_equal_the_originals(name):
+    """The window keeps its size; the softmax of every position comes before the mean."""
+    large = CASES[name]["eval_large"]
+    assert_scores(build_network(CASES[name]), large, large["output"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("depthwise_impl", ["grouped", "taps"])
+def test_probabilities_of_other_forms_of_the_convolution_equal_the_originals(depthwise_impl):
+    net = build_network(SMALL, depthwise_impl=depthwise_impl)
+    assert_scores(net, SMALL, SMALL["eval"]["output"])
 
 
 def test_activations_of_cells_equal_the_originals():
-    taps = {cell_name(p): tap for p, tap in SMALL["eval"]["taps"].items() if cell_name(p)}
+    """And the probabilities of a larger clip, here without compiling."""
+    net, taps, large = build_network(SMALL), SMALL["eval"]["taps"], SMALL["eval_large"]
 
     def reorder(point: str, x: np.ndarray) -> np.ndarray:
         return x.reshape(taps[point]["shape"])  # time and height may be one axis
 
-    assert_activations(build_network(SMALL), taps, make_clip(SMALL), reorder)
+    assert_activations(net, SMALL, cell_name, reorder)
+    output = record_activations(net, ["head"], make_clip(large).asnumpy())["head"]
+    expected = np.array(large["output"])
+    assert output.shape == expected.shape
+    assert np.abs(output - expected).max() <= 1e-4 * np.ptp(expected)
 
 
 def compute_relative_errors(norms: dict, expected: dict) -> np.ndarray:
@@ -100,26 +105,13 @@ def test_training_loss_gradients_and_buffers_equal_the_originals():
 
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "pytorchvideo"])
+@without_values
 def test_names_and_sizes_of_every_variant_equal_the_reference(name):
-    case, net = VARIANTS[name], build_network(VARIANTS[name])
+    case, net = VARIANTS[name], X3D(**list_model_arguments(VARIANTS[name]))
     names = map_torch_names(net)
     lines = [f"{names[p.name]} {list(p.shape)}" for p in net.trainable_params()]
     assert hashlib.sha256("\n".join(lines).encode()).hexdigest() == case["names"]
-    assert sum(p.size for p in net.trainable_params()) == case["parameters"]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in VARIANTS],
-)
-def test_probabilities_of_every_variant_equal_the_reference(name):
-    """XS, M, L, both dense networks, and a file with pytorchvideo's names and missing norm."""
-    case = VARIANTS[name]
-    net = build_network(case)
-    shapes = [case, case["eval_large"]] if "eval_large" in case else [case]
-    for part in shapes:
-        expected = np.array(part.get("output") or case["eval"]["output"])
-        assert_probabilities(net, part["input_seed"], part["input_shape"], expected)
+    assert count_trained(net)[0] == case["parameters"]
 
 
 @pytest.mark.slow
