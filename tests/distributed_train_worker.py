@@ -27,17 +27,16 @@ NAMES = ("POISONED_STEP", "FLAGGED_STEP", "LAST_STEP")
 POISONED, FLAGGED, LAST = (int(os.environ.get(name, -1)) for name in NAMES)
 
 
-class PoisonedStep(TrainStep):
-    """Makes the loss infinite in one step."""
+class FaultyStep(TrainStep):
+    """Makes the loss infinite in one step; in another, only the status flags show an overflow.
+
+    A status flag without an infinite gradient occurs on an Ascend 910A.
+    """
 
     def scaled_loss(self, clip, target):
         scaled, loss, scores = super().scaled_loss(clip, target)
         poison = 1.0 + 1e38 * (self.micro_step == POISONED - 1)
         return scaled * poison * poison, loss, scores
-
-
-class FlaggedStep(TrainStep):
-    """Reports an overflow that only the status flags show, as on an Ascend 910A."""
 
     def is_finite_here(self, grads, norm):
         return ops.logical_and(super().is_finite_here(grads, norm), self.micro_step != FLAGGED - 1)
@@ -58,9 +57,7 @@ def main(cfg: Config) -> None:
 
     def build_and_save(cfg, rt, sampler):
         if rt.rank == rt.size - 1:
-            trainer.TrainStep = PoisonedStep if POISONED > 0 else TrainStep
-            if FLAGGED > 0:
-                trainer.TrainStep = FlaggedStep
+            trainer.TrainStep = FaultyStep
             trainer.TrainingLoop = StoppedLoop
         setup = build(cfg, rt, sampler)
         saved["rank"], saved["step"] = rt.rank, setup.step

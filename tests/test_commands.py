@@ -44,8 +44,14 @@ def test_a_repeated_command_trains_nothing_after_the_last_epoch(tiny_args, tiny_
     assert json.loads(completed.stdout)["checkpoint"] == str(tiny_ckpt)
 
 
-def test_evaluation_counts_every_video_once_and_writes_its_result(tiny_args, tiny_ckpt):
-    result = run_json("tsm/eval.py", *tiny_args, "--checkpoint_path", tiny_ckpt, "--eval.batch=3")
+@pytest.fixture(scope="module")
+def evaluated(tiny_args, tiny_ckpt) -> dict:
+    """The result of an evaluation with a partial last batch."""
+    return run_json("tsm/eval.py", *tiny_args, "--checkpoint_path", tiny_ckpt, "--eval.batch=3")
+
+
+def test_evaluation_counts_every_video_once_and_writes_its_result(tiny_ckpt, evaluated):
+    result = evaluated
     assert result["videos"] == 8
     assert result["views"] == "2x3"
     assert result["unreadable"] == 0
@@ -66,6 +72,7 @@ def test_a_killed_run_resumes_with_the_same_bits(tiny_args, tmp_path):
     assert_same_weights(whole / "epoch_002.ckpt", killed / "epoch_002.ckpt")
 
 
+@pytest.mark.slow
 def test_a_terminated_run_saves_and_resumes(tiny_args, tiny_ckpt, tmp_path):
     arguments = [*tiny_args, "--run.save_steps=1"]
     stopped = start_and_stop("tsm/train.py", arguments, tmp_path / "run", 4, signal.SIGTERM)
@@ -76,6 +83,7 @@ def test_a_terminated_run_saves_and_resumes(tiny_args, tiny_ckpt, tmp_path):
     assert_same_weights(tiny_ckpt, tmp_path / "run" / "epoch_002.ckpt")
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_saves_and_prints_a_message(tiny_args, tmp_path):
     arguments = [*tiny_args, "--run.save_steps=1", "--train.epochs=60"]
     stopped = start_and_stop("tsm/train.py", arguments, tmp_path / "run", 8, signal.SIGINT)
@@ -109,24 +117,27 @@ def test_an_interrupt_during_evaluation_ends_it_at_once(tiny_args, tiny_ckpt, se
     assert interrupt_after(process, "evaluating", seconds) == "interrupted; nothing was lost"
 
 
-def test_worker_processes_give_the_same_weights_as_threads(tiny_args, tiny_ckpt, tmp_path):
+def test_worker_processes_and_evaluations_change_no_weight(tiny_args, tiny_ckpt, tmp_path):
+    """The evaluations during the training are logged."""
     out = tmp_path / "run"
-    run_json(
-        "tsm/train.py", *tiny_args, f"--run.out={out}", "--data.processes=true", "--data.workers=3"
-    )
+    arguments = ["--data.processes=true", "--data.workers=3", "--run.eval_every=1"]
+    run_json("tsm/train.py", *tiny_args, f"--run.out={out}", *arguments)
     assert_same_weights(tiny_ckpt, out / "epoch_002.ckpt")
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines if "videos" in line] == [1, 2]
 
 
-def test_an_exported_network_has_the_metrics_of_its_checkpoint(tiny_args, tiny_ckpt, tmp_path):
+def test_an_exported_network_has_the_metrics_of_its_checkpoint(
+    tiny_args, tiny_ckpt, evaluated, tmp_path
+):
     target = tmp_path / "net.mindir"
     arguments = ["--format", "mindir", "--target", target, "--batch", "free"]
     result = run_json("tsm/export.py", *tiny_args, "--checkpoint_path", tiny_ckpt, *arguments)
     assert Path(result["file"]) == target
     assert result["max_abs_difference"] < 1e-5
-    evaluation = ["tsm/eval.py", *tiny_args, "--checkpoint_path"]
-    results = [run_json(*evaluation, file) for file in (tiny_ckpt, target)]
-    names = ("top1", "top5", "mean_class_accuracy", "videos", "unreadable", "views")
-    assert [results[0][key] for key in names] == [results[1][key] for key in names]
+    exported = run_json("tsm/eval.py", *tiny_args, "--checkpoint_path", target)
+    for name in ("top1", "top5", "mean_class_accuracy", "videos", "unreadable", "views"):
+        assert exported[name] == evaluated[name], name
     assert target.with_suffix(".json").is_file()
 
 
@@ -182,19 +193,15 @@ def copy_with_damaged_video(source: Path, root: Path, name: str) -> Path:
     return root
 
 
-def test_an_evaluation_during_training_is_logged(tiny_args, tmp_path):
-    out = tmp_path / "run"
-    run_json("tsm/train.py", *tiny_args, f"--run.out={out}", "--run.eval_every=1")
-    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    assert [line["epoch"] for line in lines if "videos" in line] == [1, 2]
-
-
 def test_the_benchmark_measures_a_step(tiny_args):
     result = run_json("benchmarks/benchmark.py", "step", *tiny_args, "--repeats=2")
     assert result["train_clips_per_second"] > 0
 
 
-@pytest.mark.parametrize(("network_name", "reader"), [("tsm", "auto"), ("x3d", "opencv")])
+@pytest.mark.parametrize(
+    ("network_name", "reader"),
+    [("tsm", "auto"), pytest.param("x3d", "opencv", marks=pytest.mark.slow)],
+)
 def test_the_benchmark_measures_the_steps_of_reading_a_clip(data_root, network_name, reader):
     config = ROOT / network_name / "configs" / f"{network_name}_smoke.yaml"
     arguments = ["--config_path", config, f"--data.root={data_root}", f"--data.reader={reader}"]

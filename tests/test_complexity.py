@@ -59,8 +59,7 @@ OTHER_CLASSES = {
     "tsm_r50_sthv2_8f": Published(23_864_558, 32.88, False, True),
     "tsm_r50_ucf101_8f": Published(23_714_981),
 }
-QUICK = ("resnet50_r18_imagenet_torchvision", "resnet50_r50_imagenet_torchvision")
-QUICK += ("tsm_r50_k400_8f", "x3d_s_k400_13x6")
+QUICK = ("resnet50_r18_imagenet_torchvision", "tsm_r50_k400_8f", "x3d_s_k400_13x6")
 
 
 @lru_cache

@@ -18,6 +18,7 @@ from tests.helpers import (
     read_result,
     read_step,
     run_script,
+    start_script,
 )
 from utils.config import ROOT
 
@@ -37,16 +38,9 @@ def test_two_ranks_of_mpirun_train_the_same_weights_as_two_of_msrun(pair_args, p
     for rank in ("1", "0"):
         variables = {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank}
         variables |= {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
-        command = [sys.executable, ROOT / "scripts" / "launch_mpi.py", TRAIN, *pair_args]
-        ranks.append(
-            subprocess.Popen(
-                [*map(str, command), f"--run.out={tmp_path / 'run'}"],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                env={**build_env(), **variables, "MASTER_PORT": port},
-            )
-        )
+        arguments = [TRAIN, *pair_args, f"--run.out={tmp_path / 'run'}"]
+        variables["MASTER_PORT"] = port
+        ranks.append(start_script("scripts/launch_mpi.py", *arguments, **variables))
     (output_1, errors_1), (output_0, errors_0) = (rank.communicate(timeout=200) for rank in ranks)
     assert [rank.returncode for rank in ranks] == [0, 0], errors_0 + errors_1
     assert json.loads(output_0.splitlines()[-1])["steps"] == 12

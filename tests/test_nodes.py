@@ -34,9 +34,9 @@ def launch_nodes(*arguments, **variables: str) -> list:
     return [start_launcher(*arguments, **variables, NODE_RANK=str(node)) for node in (1, 0)][::-1]
 
 
-def collect_outputs(nodes: list, seconds: int = 200) -> list:
+def collect_outputs(nodes: list) -> list:
     """Waits for the launchers; (stdout, stderr) of each."""
-    return [node.communicate(timeout=seconds) for node in nodes]
+    return [node.communicate(timeout=200) for node in nodes]
 
 
 def test_a_user_error_is_one_line_and_status_2():

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.helpers import build_env, read_result, run_script
+from tests.helpers import read_result, run_script, start_script
 from utils.config import ROOT
 from utils.verify import measurements
 from utils.verify.communication import (
@@ -112,13 +112,12 @@ def test_a_failed_part_does_not_stop_the_others(tmp_path):
     assert "not finished after 1 s" in (tmp_path / "report.md").read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_an_interruption_ends_all_processes_and_writes_a_report(number, tmp_path):
-    command = [sys.executable, ROOT / SCRIPT, "--only", "environment,parity,speed"]
-    command += ["--device", "CPU", "--out", tmp_path]
-    process = subprocess.Popen(
-        [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=build_env()
-    )
+    arguments = ["--only", "environment,parity,speed", "--device", "CPU", "--out", tmp_path]
+    process = start_script(SCRIPT, *arguments)
     deadline = time.monotonic() + 120
     children = []
     while not ((tmp_path / "logs" / "parity_resnet50.log").exists() and children):
@@ -389,11 +388,8 @@ def test_launches_are_counted_in_the_trace_of_an_ascend(tmp_path):
 
 @pytest.mark.slow
 def test_a_complete_rehearsal_on_two_workers_of_the_cpu(tmp_path):
-    command = [sys.executable, ROOT / SCRIPT, "--device", "CPU", "--devices", "2"]
-    done = subprocess.run(
-        [*map(str, command), "--out", str(tmp_path)],
-        capture_output=True, text=True, env=build_env(), timeout=2400, cwd="/",
-    )  # fmt: skip
+    arguments = ["--device", "CPU", "--devices", "2", "--out", tmp_path]
+    done = run_script(SCRIPT, *arguments, timeout=2400)
     text = (tmp_path / "report.md").read_text()
     assert done.returncode == 0, text
     verdicts = json.loads(done.stdout.splitlines()[-1])["verdicts"]
