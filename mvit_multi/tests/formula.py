@@ -10,8 +10,8 @@ def multiply_adds(net: MViT) -> int:
     """Multiply-adds of one clip in evaluation: matrix products and convolutions."""
     relative, extra = net.blocks[0].attn.positions is not None, int(net.token)
     parts = [block_multiply_adds(plan, relative, extra) for plan in net.plans]
-    plan = net.plans[0]
-    parts.append(int(np.prod(plan.grid)) * plan.dim * net.patch_embed.proj.weight[0].size)
+    plan, kernel = net.plans[0], net.patch_embed.proj.weight
+    parts.append(int(np.prod(plan.grid)) * plan.dim * (kernel.size // kernel.shape[0]))
     matrices = [p for p in net.head.get_parameters() if p.ndim == 2]
     parts += [p.size for p in matrices if "cross_dataset" not in p.name]
     return sum(parts)

@@ -13,6 +13,7 @@ from mvit_multi.mixup import build_target_row
 from utils.testing.golden import generate_input, generate_weight, load_case, map_torch_names
 
 CASES = load_case(Path(__file__).parent / "golden" / "mvit_multi_losses.json")
+(THREE,) = (case for case in CASES["multi_head"] if case["name"] == "three datasets")
 
 
 def make_array(recipe: dict) -> np.ndarray:
@@ -89,12 +90,11 @@ def test_the_loss_of_several_heads_equals_the_originals(case):
 
 def test_projections_may_be_added_to_scores():
     """One cross entropy of a head's scores plus all projections to it."""
-    case = next(c for c in CASES["multi_head"] if c["name"] == "three datasets")
-    names, target = list_output_names(case), build_targets(case)
-    scores = [make_array(case["logits"][name]) for name in names]
-    joint = make_loss({**case, "add_projection_to_prediction": True, "projection_weight": 0.5})
+    target = build_targets(THREE)
+    scores = [make_array(THREE["logits"][name]) for name in list_output_names(THREE)]
+    joint = make_loss({**THREE, "add_projection_to_prediction": True, "projection_weight": 0.5})
     value = float(joint(tuple(map(Tensor, scores)), target).asnumpy())
-    plain = make_loss({**case, "cross_projection": False})
+    plain = make_loss({**THREE, "cross_projection": False})
     sums = [scores[k] + 0.5 * (scores[3 + 2 * k] + scores[4 + 2 * k]) for k in range(3)]
     assert value == pytest.approx(float(plain(tuple(map(Tensor, sums)), target).asnumpy()))
 
@@ -147,22 +147,13 @@ def test_the_total_loss_from_features_equals_the_originals(case):
         assert norm == pytest.approx(expect["grad_norm"][name], rel=1e-4, abs=1e-6), name
 
 
-def compute_value_and_gradient(loss: nn.Cell, scores: tuple, target: Tensor) -> tuple:
-    """The loss, and its gradient for the scores of the first head."""
-
-    def forward(head_scores):
-        return loss((head_scores, *scores[1:]), target)
-
-    value, grad = ms.value_and_grad(forward)(scores[0])
-    return float(value.asnumpy()), grad.asnumpy()
-
-
 def test_the_gradient_scale_changes_the_gradient_and_not_the_loss():
-    case = next(c for c in CASES["multi_head"] if c["name"] == "three datasets")
-    scores = tuple(Tensor(make_array(case["logits"][name])) for name in list_output_names(case))
-    value, grad = compute_value_and_gradient(make_loss(case), scores, build_targets(case))
-    same, quarter = compute_value_and_gradient(
-        make_loss(case, gradient_scale=0.25), scores, build_targets(case)
-    )
-    assert value == pytest.approx(same)
+    scores = [Tensor(make_array(THREE["logits"][name])) for name in list_output_names(THREE)]
+    target, results = build_targets(THREE), []
+    for scale in ({}, {"gradient_scale": 0.25}):
+        loss = make_loss(THREE, **scale)
+        compute = ms.value_and_grad(lambda x, loss=loss: loss((x, *scores[1:]), target))
+        results.append([x.asnumpy() for x in compute(scores[0])])
+    (value, grad), (same, quarter) = results
+    assert float(value) == pytest.approx(float(same))
     np.testing.assert_allclose(0.25 * grad, quarter, rtol=1e-6)

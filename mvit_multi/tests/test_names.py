@@ -12,8 +12,8 @@ from mvit_multi.tests.formula import multiply_adds
 from utils.config import ROOT, load_config
 from utils.nn.dropout import Dropout
 from utils.nn.layers import Normalize, make_resize_matrix
-from utils.testing.golden import generate_input, generate_state_dict, get_shapes
-from utils.tests.parity import assert_prefixes, count_trained
+from utils.testing.golden import generate_input, generate_state_dict, get_shapes, load_case
+from utils.tests.parity import assert_prefixes, count_trained, without_values
 from utils.weights.convert import convert
 
 CONFIGS = ROOT / "mvit_multi" / "configs"
@@ -31,6 +31,7 @@ THREE = {"datasets": ("kinetics", "mit", "ssv2"), "num_classes": (5, 4, 3)}
         ("mvit_multi_plain_b_k400_32x3", 589, 51_230_128, 224.47),
     ],
 )
+@without_values
 def test_counts_equal_the_published_ones(yaml, tensors, parameters, giga):
     """Multiply-adds within a thousandth: the publications do not define how they round."""
     net = MViT(**load_config(Config, CONFIGS / f"{yaml}.yaml").model_arguments())
@@ -107,11 +108,14 @@ def test_initial_weights_follow_the_original():
     assert plain.patch_embed.proj.weight.asnumpy().std() == pytest.approx(0.02, rel=0.05)
 
 
-def test_drop_path_and_dropout_follow_the_recipe():
-    net = MViT(**TOY, **THREE, drop_path=0.2, dropout=0.5)
+@without_values
+def test_drop_path_increases_linearly_and_dropout_follows_the_recipe():
+    case = load_case(CONFIGS.parent / "tests" / "golden" / "mvit_data.json")["drop_path"]
+    settings = {**TOY, "depth": case["depth"], "drop_path": case["rate"], "dropout": 0.5}
+    net = MViT(**settings, **THREE)
     drops = {n: cell.p for n, cell in net.cells_and_names() if isinstance(cell, Dropout)}
-    paths = [drops[f"blocks.{i}.drop{k}"] for i in range(3) for k in (1, 2)]
-    assert paths == pytest.approx([0, 0, 0.1, 0.1, 0.2, 0.2])
+    for i, rate in enumerate(case["per_block"]):
+        assert [drops[f"blocks.{i}.drop{k}"] for k in (1, 2)] == pytest.approx([rate] * 2)
     heads = [p for name, p in drops.items() if name.startswith("head")]
     assert heads == [0.5] * 6  # between the layers of a head, and on its scores
 

@@ -8,11 +8,13 @@ import pytest
 from mindspore import Tensor
 
 from mvit_multi import sampling
-from mvit_multi.golden_case import build_network
+from mvit_multi.golden_case import list_model_arguments
 from mvit_multi.loss import build_loss
 from mvit_multi.lr_generator import build_parameter_groups, compute_lr_at, get_lr
 from mvit_multi.mixup import build_target_row, draw_mix, make_cutmix
+from mvit_multi.model import MViT
 from utils.testing.golden import load_case, map_torch_names
+from utils.tests.parity import make_cosine_recipe, without_values
 from utils.video import transforms
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -141,42 +143,25 @@ def test_targets_smoothed_over_one_data_set_sum_to_one():
 
 @pytest.mark.parametrize("case", CASES["learning_rate"])
 def test_learning_rates_equal_the_originals(case):
-    train = SimpleNamespace(
-        lr=case["base_lr"],
-        warmup_lr=case["warmup_start_lr"],
-        end_lr=case["cosine_end_lr"],
-        warmup_epochs=case["warmup_epochs"],
-        epochs=case["max_epoch"],
-    )
     epochs, rates = np.array(case["points"]).T
-    np.testing.assert_allclose(compute_lr_at(epochs, train), rates, rtol=1e-8)
+    np.testing.assert_allclose(compute_lr_at(epochs, make_cosine_recipe(case)), rates, rtol=1e-8)
 
 
 def test_an_update_has_the_rate_of_its_last_micro_batch():
     train = SimpleNamespace(
-        lr=1.0,
-        warmup_lr=0.0,
-        end_lr=0.0,
-        warmup_epochs=0,
-        epochs=2,
-        accumulation_steps=4,
+        lr=1.0, warmup_lr=0.0, end_lr=0.0, warmup_epochs=0, epochs=2, accumulation_steps=4,
         base_batch=0,
-    )
+    )  # fmt: skip
     result = get_lr(train, steps_per_epoch=10, global_batch=1)
     epochs = np.array([3, 7, 9, 13, 17, 19]) / 10
     np.testing.assert_allclose(result, compute_lr_at(epochs, train))
 
 
-def test_drop_path_increases_linearly():
-    case = CASES["drop_path"]
-    rates = np.linspace(0, case["rate"], case["depth"])
-    np.testing.assert_allclose(rates, case["per_block"], rtol=1e-6, atol=1e-8)
-
-
 @pytest.mark.parametrize("name", CASES["parameter_groups"])
+@without_values
 def test_decay_groups_equal_the_originals(name):
     """The original has a third group for projections, with decay and rate of the first group."""
-    net = build_network(load_case(GOLDEN / f"{name}.json"))
+    net = MViT(**list_model_arguments(load_case(GOLDEN / f"{name}.json")))
     weights, names = net.trainable_params(), map_torch_names(net)
     train = SimpleNamespace(weight_decay=0.05)
     result = {}

@@ -36,6 +36,8 @@ CASES = load_case(Path(__file__).parent / "golden" / "resnet50_data.json")["eval
 FOLDER = ROOT / "resnet50" / "configs" / "resnet50_r50_imagenet_tutorial.yaml"
 ONE_RANK = Runtime()
 SMOKE = ROOT / "resnet50" / "configs" / "resnet50_smoke.yaml"
+RECORD = ["data.source=mindrecord", "data.train=train.mindrecord"]
+RECORD_TEST = ["data.source=mindrecord", "data.test=val.mindrecord"]
 
 
 def draw_image(rng: np.random.RandomState, width: int, height: int) -> Image.Image:
@@ -60,14 +62,24 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def record_folder(folder) -> Path:
     """The same images in MindRecord files."""
-    for split, name in (("train", "train.mindrecord"), ("val", "val.mindrecord")):
-        writer = FileWriter(str(folder / name), shard_num=1, overwrite=True)
-        writer.add_schema({"image": {"type": "bytes"}, "label": {"type": "int32"}})
-        for k in range(3):
-            for file in sorted((folder / split / f"class_{k}").iterdir()):
-                writer.write_raw_data([{"image": file.read_bytes(), "label": k}])
-        writer.commit()
+    for split in ("train", "val"):
+        write_record(folder / f"{split}.mindrecord", folder / split)
     return folder
+
+
+def write_record(path: Path, folder: Path, column: bool = False) -> None:
+    """Class folders as a MindRecord; with `column` it has the names of the files."""
+    schema = {"image": {"type": "bytes"}, "label": {"type": "int32"}, "file": {"type": "string"}}
+    if not column:
+        del schema["file"]
+    writer = FileWriter(str(path), shard_num=1, overwrite=True)
+    writer.add_schema(schema)
+    for label, images in enumerate(sorted(folder.iterdir())):
+        for file in sorted(images.iterdir()):
+            name = str(file.relative_to(folder))
+            row = {"image": file.read_bytes(), "label": label, "file": name}
+            writer.write_raw_data([{key: row[key] for key in schema}])
+    writer.commit()
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +94,15 @@ def make_config(root: Path, *more: str, path: Path = FOLDER) -> Config:
     return load_config(Config, path, [f"data.root={root}", *small, *more])
 
 
-def read_batches(cfg: Config, rt: Runtime = ONE_RANK, epochs: int = 2, skip: int = 0) -> list:
+def build_train_source(
+    cfg: Config, epochs: int = 2, rt: Runtime = ONE_RANK, skip: int = 0
+) -> TrainSource:
     samples = read_records(cfg, "train")
-    order = build_train_sampler(cfg, samples, rt)
-    rows = TrainSource(samples, cfg, order, epochs, skip).dataset()
+    return TrainSource(samples, cfg, build_train_sampler(cfg, samples, rt), epochs, skip)
+
+
+def read_batches(cfg: Config, rt: Runtime = ONE_RANK, epochs: int = 2, skip: int = 0) -> list:
+    rows = build_train_source(cfg, epochs, rt, skip).dataset()
     return list(rows.create_tuple_iterator(num_epochs=1, output_numpy=True))
 
 
@@ -107,9 +124,9 @@ def test_a_resumed_run_reads_the_same_crops(folder):
 
 
 def test_mindrecord_gives_the_images_of_the_folder(record_folder):
-    record = ["data.source=mindrecord", "data.train=train.mindrecord", "data.test=val.mindrecord"]
     plain, packed = (
-        make_config(record_folder, "data.augment=none", *more) for more in ([], record)
+        make_config(record_folder, "data.augment=none", *more)
+        for more in ([], [*RECORD, RECORD_TEST[1]])
     )
     assert_same(read_batches(plain), read_batches(packed))
     assert_same(read_test_images(plain), read_test_images(packed))
@@ -137,8 +154,7 @@ def test_images_have_the_names_of_files_in_minddatas_order(tmp_path):
 
 
 def test_images_without_files_have_numbers_as_names(record_folder, cifar):
-    record = ["data.source=mindrecord", "data.test=val.mindrecord"]
-    for cfg in (make_config(record_folder, *record), make_config(cifar, path=SMOKE)):
+    for cfg in (make_config(record_folder, *RECORD_TEST), make_config(cifar, path=SMOKE)):
         count = read_records(cfg, "test")
         samples = describe_samples(cfg.data, "test", count, build_heads(cfg)[0])
         assert samples.paths == [str(k) for k in range(count)]
@@ -148,12 +164,10 @@ def test_images_without_files_have_numbers_as_names(record_folder, cifar):
 def test_two_ranks_read_the_images_of_one_rank_with_twice_the_batch(folder):
     plain = ["data.augment=none"]
     one = read_batches(make_config(folder, *plain, "data.batch=4"), epochs=1)
-    ranks = [
-        read_batches(make_config(folder, *plain, "data.batch=2"), Runtime(r, 2), 1) for r in (0, 1)
-    ]
-    for whole, first, second in zip(one, *ranks):
-        np.testing.assert_array_equal(whole[0], np.concatenate([first[0], second[0]]))
-        np.testing.assert_array_equal(whole[1], np.concatenate([first[1], second[1]]))
+    half = make_config(folder, *plain, "data.batch=2")
+    ranks = [read_batches(half, Runtime(rank, 2), 1) for rank in (0, 1)]
+    joined = [[np.concatenate(columns) for columns in zip(*rows)] for rows in zip(*ranks)]
+    assert_same(joined, one)
 
 
 def read_test_images(cfg: Config, rt: Runtime = ONE_RANK) -> list:
@@ -192,39 +206,28 @@ def test_evaluation_pixels_equal_pils():
 
 def test_cifar_images_are_padded_cropped_and_flipped(cifar):
     cfg = make_config(cifar, "data.resize=32", path=SMOKE)
-    samples = read_records(cfg, "train")
-    assert samples == 50_000
-    source = TrainSource(samples, cfg, build_train_sampler(cfg, samples, ONE_RANK), 1, 0)
-    image, label = next(iter(source))
+    assert read_records(cfg, "train") == 50_000
+    image, label = next(iter(build_train_source(cfg, 1)))
     assert image.shape == (4, 3, 32, 32)
     assert label.max() < 10
     reader = ds.Cifar10Dataset(str(cifar), "train", shuffle=False)
     plain = next(reader.create_dict_iterator(num_epochs=1, output_numpy=True))["image"]
-    cfg = make_config(cifar, "data.resize=32", "data.augment=none", path=SMOKE)
-    order = build_train_sampler(cfg, samples, ONE_RANK)
-    image, _ = next(iter(TrainSource(samples, cfg, order, 1, 0)))
-    if order.sample_at(0)[0] % 20 == 0:  # twenty distinct images are repeated
+    source = build_train_source(
+        make_config(cifar, "data.resize=32", "data.augment=none", path=SMOKE), 1
+    )
+    image, _ = next(iter(source))
+    if source.sampler.sample_at(0)[0] % 20 == 0:  # twenty distinct images are repeated
         np.testing.assert_array_equal(image[0], plain.transpose(2, 0, 1))
-    assert {im.tobytes() for im, _ in read_distinct_images(cifar)} >= {im.tobytes() for im in image}
-
-
-def read_distinct_images(cifar: Path) -> list:
-    """The distinct training images: (3, 32, 32) and label, straight from the files."""
-    result = []
-    for i in range(1, 6):
-        records = np.frombuffer((cifar / f"data_batch_{i}.bin").read_bytes()[: 20 * 3073], np.uint8)
-        result += [(row[1:].reshape(3, 32, 32), row[0]) for row in records.reshape(20, 3073)]
-    return result
+    # The twenty distinct images of each file; a label is before each image.
+    files = [(cifar / f"data_batch_{i}.bin").read_bytes() for i in range(1, 6)]
+    distinct = {file[k * 3073 + 1 : (k + 1) * 3073] for file in files for k in range(20)}
+    assert distinct >= {im.tobytes() for im in image}
 
 
 # Data of five images a class, and the numbers of those that are damaged, in two classes.
 FORMS = {
     "folder": ["data.test=train"],
-    "mindrecord": [
-        "data.source=mindrecord",
-        "data.train=train.mindrecord",
-        "data.test=train.mindrecord",
-    ],
+    "mindrecord": [*RECORD, "data.test=train.mindrecord"],
 }
 DAMAGED = {2: 900, 13: 0}  # the bytes that are kept
 RARE = ["data.max_unreadable=0.2"]
@@ -232,18 +235,12 @@ RARE = ["data.max_unreadable=0.2"]
 
 def save_damaged(root: Path, folder: Path, damaged: dict[int, int], column: bool = True) -> None:
     """The training images of a folder, some of them cut, as class folders and as a MindRecord."""
-    writer = FileWriter(str(root / "train.mindrecord"), shard_num=1)
-    schema = {"image": {"type": "bytes"}, "label": {"type": "int32"}}
-    writer.add_schema({**schema, "file": {"type": "string"}} if column else schema)
     for number in range(15):
-        label, i = divmod(number, 5)
-        name = f"class_{label}/{i}.JPEG"
-        content = (folder / "train" / name).read_bytes()[: damaged.get(number)]
-        (root / "train" / f"class_{label}").mkdir(parents=True, exist_ok=True)
-        (root / "train" / name).write_bytes(content)
-        row = {"image": content, "label": label}
-        writer.write_raw_data([{**row, "file": name} if column else row])
-    writer.commit()
+        name = f"class_{number // 5}/{number % 5}.JPEG"
+        (root / "train" / name).parent.mkdir(parents=True, exist_ok=True)
+        content = (folder / "train" / name).read_bytes()
+        (root / "train" / name).write_bytes(content[: damaged.get(number)])
+    write_record(root / "train.mindrecord", root / "train", column)
 
 
 @pytest.fixture(scope="module")
@@ -253,20 +250,14 @@ def damaged_folder(folder, tmp_path_factory) -> Path:
     return root
 
 
-def build_train_source(cfg: Config, epochs: int = 2) -> TrainSource:
-    samples = read_records(cfg, "train")
-    return TrainSource(samples, cfg, build_train_sampler(cfg, samples, ONE_RANK), epochs, 0)
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_a_damaged_image_is_replaced_counted_and_named_once(
     folder, damaged_folder, form, log_messages
 ):
     plain = ["data.augment=none", "data.batch=5", *RARE, *FORMS[form]]
     label_of = {}
-    for images, labels in read_batches(
-        make_config(folder, "data.augment=none", "data.batch=5"), epochs=1
-    ):
+    undamaged = make_config(folder, "data.augment=none", "data.batch=5")
+    for images, labels in read_batches(undamaged, epochs=1):
         label_of.update((image.tobytes(), int(label)) for image, label in zip(images, labels))
     source = build_train_source(make_config(damaged_folder, *plain))
     rows = [row for images, labels in source for row in zip(images, labels)]
@@ -285,9 +276,8 @@ def test_an_error_in_a_mindrecord_without_names_has_the_image_number(
 ):
     save_damaged(tmp_path, folder, {2: 900}, column=False)
     assert len(list(build_train_source(make_config(tmp_path, *FORMS["mindrecord"], *RARE)))) == 6
-    assert [f"image 2 in {tmp_path / 'train.mindrecord'}" in line for line in log_messages] == [
-        True
-    ]
+    (line,) = log_messages
+    assert f"image 2 in {tmp_path / 'train.mindrecord'}" in line
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -401,10 +391,8 @@ def test_a_resumed_run_makes_the_same_replacements_of_missing_files(folder, tmp_
     replace_by_dangling_links(tmp_path, 6, 11)
     cfg = make_config(tmp_path, "data.max_unreadable=0.5")
     whole = list(build_train_source(cfg))
-    samples = read_records(cfg, "train")
     for skip in (2, 4):
-        order = build_train_sampler(cfg, samples, ONE_RANK)
-        assert_same(list(TrainSource(samples, cfg, order, 2, skip)), whole[skip:])
+        assert_same(list(build_train_source(cfg, skip=skip)), whole[skip:])
 
 
 def test_too_many_files_that_cannot_be_opened_stop_the_run(folder, tmp_path):
@@ -461,9 +449,9 @@ def test_wrong_data_is_refused(folder, change, words):
 
 
 def test_a_label_out_of_range_is_refused(record_folder):
-    record = ["data.source=mindrecord", "data.test=val.mindrecord", "model.num_classes=2"]
+    cfg = make_config(record_folder, *RECORD_TEST, "model.num_classes=2")
     with pytest.raises(ValueError, match="there is a label 2"):
-        read_test_images(make_config(record_folder, *record))
+        read_test_images(cfg)
 
 
 @pytest.mark.parametrize("mixup", [0.0, 0.2])

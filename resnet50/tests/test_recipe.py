@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from mindspore import Tensor
+from mindspore import Parameter, Tensor
 
 from resnet50.config import Config, Train
 from resnet50.loss import build_loss
@@ -19,6 +19,7 @@ from utils.distributed.gradient_fusion import segment_ends
 from utils.nn.layers import Normalize
 from utils.runtime import Runtime
 from utils.testing.golden import load_case, map_torch_names
+from utils.tests.parity import without_values
 from utils.train.optimizers import LARS, SGD
 
 CASES = load_case(Path(__file__).parent / "golden" / "resnet50_data.json")
@@ -142,19 +143,15 @@ def test_both_label_smoothings_equal_the_originals(case):
     )
 
 
-@pytest.fixture(scope="module")
-def resnet50():
-    return build_network("resnet50", num_classes=1000, mean=MEAN, std=STD)
+@without_values
+def list_weights(arch: str) -> tuple[list[Parameter], dict[str, str]]:
+    """The trained weights of a network, and the names in PyTorch."""
+    net = build_network(arch, num_classes=1000, mean=MEAN, std=STD)
+    return net.trainable_params(), map_torch_names(net)
 
 
-@pytest.fixture(scope="module")
-def resnet101():
-    return build_network("resnet101", num_classes=1000, mean=MEAN, std=STD)
-
-
-def test_decay_groups_equal_the_originals(resnet50):
-    expected, names = CASES["weight_decay_groups"]["resnet50"], map_torch_names(resnet50)
-    weights = resnet50.trainable_params()
+def test_decay_groups_equal_the_originals():
+    expected, (weights, names) = CASES["weight_decay_groups"]["resnet50"], list_weights("resnet50")
     train = SimpleNamespace(decay="norms_and_biases", weight_decay=0.5)
     decayed, spared = build_parameter_groups(weights, train, np.ones(3))
     assert [names[p.name] for p in decayed["params"]] == expected["decayed"]
@@ -169,9 +166,8 @@ def test_decay_groups_equal_the_originals(resnet50):
 
 
 @pytest.mark.parametrize("case", CASES["all_reduce_split"][:3], ids=lambda c: c["arch"])
-def test_all_reduce_buckets_equal_the_originals(case, resnet50, resnet101):
-    net = {"resnet50": resnet50, "resnet101": resnet101}[case["arch"]]
-    weights, names = net.trainable_params(), map_torch_names(net)
+def test_all_reduce_buckets_equal_the_originals(case):
+    weights, names = list_weights(case["arch"])
     assert len(weights) == case["trainable_tensors"]
     ends = segment_ends([p.name for p in weights], case["all_reduce_fusion_config"])
     start = 0
@@ -187,9 +183,9 @@ def test_all_reduce_buckets_equal_the_originals(case, resnet50, resnet101):
     ("indices", "layers"),
     [([80, 210, 313], ["layer3.0.bn3", "layer3.15.conv1"]), ([180, 313], ["layer3.11.conv3"])],
 )
-def test_published_indices_are_layer_ends(indices, layers, resnet101):
-    names = [p.name for p in resnet101.trainable_params()]
-    assert segment_ends(names, layers) == indices
+def test_published_indices_are_layer_ends(indices, layers):
+    weights, _ = list_weights("resnet101")
+    assert segment_ends([p.name for p in weights], layers) == indices
 
 
 def test_mixup_mixes_images_and_losses_alike():

@@ -176,29 +176,27 @@ def test_a_flow_network_starts_from_the_mean_over_rgb():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "shape", "message"),
     [
-        (lambda s: s.pop("module.base_model.bn1.weight"), "missing base_model.bn1.gamma"),
-        (lambda s: s.update({"module.extra.weight": np.zeros(3)}), "unknown extra.weight"),
+        ("base_model.bn1.weight", None, "missing base_model.bn1.gamma"),
+        ("extra.weight", (3,), "unknown extra.weight"),
         (
-            lambda s: s.update({"module.new_fc.weight": np.zeros((5, 2048))}),
+            "new_fc.weight",
+            (5, 2048),
             r"new_fc.weight is \[5, 2048\] instead of \[400, 2048\]; model.num_classes must",
         ),
-        (
-            lambda s: s.update(
-                {"module.base_model.layer1.0.conv1.weight": np.zeros((64, 64, 1, 1))}
-            ),
-            "twice",
-        ),
+        ("base_model.layer1.0.conv1.weight", (64, 64, 1, 1), "twice"),
     ],
 )
 @without_values
-def test_weights_that_do_not_fit_are_refused_by_name(change, message):
+def test_weights_that_do_not_fit_are_refused_by_name(name, shape, message):
+    """The array `name` is removed, or has this shape."""
     source = make_empty_state("tsm_r50_k400")
-    change(source)
-    targets = get_shapes(TSM(400, 8))
+    source.pop(f"module.{name}", None)
+    if shape:
+        source[f"module.{name}"] = np.zeros(shape)
     with pytest.raises(ValueError, match=message):
-        convert(source, targets, NETWORK)
+        convert(source, get_shapes(TSM(400, 8)), NETWORK)
 
 
 def test_both_names_of_the_mobilenet_classifier_mean_one_weight():

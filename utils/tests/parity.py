@@ -1,6 +1,7 @@
 """Comparisons with the recorded results of an original network, shared by the networks' tests."""
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any, Callable, Optional
 
 import mindspore as ms
@@ -25,7 +26,7 @@ from utils.weights.convert import convert
 without_values = no_init_parameters()
 
 
-def mark_slow_except(names: Iterable, *quick: str) -> list:
+def mark_slow_except(names: Iterable, *quick: Any) -> list:
     """Parameters of a test; all except `quick` are marked slow."""
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
@@ -38,6 +39,19 @@ def make_clip(case: dict) -> Tensor:
 def make_inputs(case: dict) -> tuple[Tensor, Tensor]:
     """The clips or images of a case, and their labels int32 (N,)."""
     return make_clip(case), Tensor(build_labels(case))
+
+
+def make_cosine_recipe(case: dict, **changes: Any) -> SimpleNamespace:
+    """The settings `train` of recorded learning rates of PySlowFast: warm-up, then a cosine."""
+    settings = {
+        "lr": case["base_lr"],
+        "end_lr": case["cosine_end_lr"],
+        "warmup_lr": case["warmup_start_lr"],
+        "warmup_epochs": case["warmup_epochs"],
+        "epochs": case["max_epoch"],
+        "base_batch": 0,
+    }
+    return SimpleNamespace(**{**settings, **changes})
 
 
 def count_trained(net: nn.Cell) -> tuple[int, int]:
