@@ -3,6 +3,7 @@
 import codecs
 import contextlib
 import fcntl
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +56,15 @@ def lock_folder(folder: Path, name: str = ".lock", shared: bool = False) -> Opti
         lock.close()
         return None
     return lock
+
+
+def compute_sha256(path: Path) -> str:
+    """The SHA-256 of a file in hexadecimal, read one megabyte at a time."""
+    result = hashlib.sha256()
+    with open(path, "rb") as file:
+        for part in iter(lambda: file.read(2**20), b""):
+            result.update(part)
+    return result.hexdigest()
 
 
 def read_text(path: Path, name: str, errors: str = "strict") -> str:

@@ -21,12 +21,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 from scipy.io import loadmat
 
 from utils import cli
-from utils.data.prepare.public_annotations import (
-    annotation_errors,
-    iterate_csv,
-    number_lines,
-    read_rows,
-)
+from utils.data.prepare.public_annotations import annotation_errors, number_lines, read_rows
 from utils.files import report_write_errors
 
 TRUTH = "ILSVRC2012_validation_ground_truth.txt"
@@ -55,7 +50,7 @@ def read_kaggle_csv(file: Path) -> dict[str, str]:
         wnid = row["PredictionString"].split()[0]
         return f"{check_name(row['ImageId'])}.JPEG", check_name(wnid)
 
-    result = read_rows(file, iterate_csv(file, csv.DictReader), parse)
+    result = read_rows(file, parse, csv.DictReader)
     if not result:
         raise ValueError(f"--annotations: {file} names no images")
     return result

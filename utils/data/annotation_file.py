@@ -7,7 +7,6 @@ Fields are counted from the right, so a path may contain spaces. For source "vid
 before the label is read as num_frames.
 """
 
-import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -49,10 +48,6 @@ class AnnotationFile(NamedTuple):
     max_pixels: int = MAX_PIXELS  # larger frames are not read
 
 
-class _TooShort(Exception):
-    """The video of a line has too few frames: the line is left out and is no error."""
-
-
 def read_annotations(file: AnnotationFile, min_frames: int = 3) -> tuple[list[Record], int]:
     """Reads an annotation file and checks every line and that its video exists.
 
@@ -74,11 +69,12 @@ def read_annotations(file: AnnotationFile, min_frames: int = 3) -> tuple[list[Re
     for number, text in tqdm(lines, "checking files", disable=hide_bar):
         try:
             record = _parse(number, text, file, min_frames)
-            if not exists(record.path):
+            if record is None:
+                short += 1
+            elif exists(record.path):
+                records.append(record)
+            else:
                 raise ValueError(f"{shorten(repr(record.path), MAX_PATH)} does not exist")
-            records.append(record)
-        except _TooShort:
-            short += 1
         except ValueError as error:
             bad.append(f"line {number}: {error}")
     if bad:
@@ -92,15 +88,10 @@ def read_annotations(file: AnnotationFile, min_frames: int = 3) -> tuple[list[Re
 
 
 def iterate_lines(file: AnnotationFile) -> Iterator[tuple[int, str, Union[Record, str]]]:
-    """Yields (line number, line, record) for every line; for a bad line the reason, not a record.
-
-    Does not check whether the videos exist.
-    """
+    """(number, text, record or why it is bad) of every line; does not look for the videos."""
     for number, text in _read_lines(file.path):
         try:
-            yield number, text, _parse(number, text, file, min_frames=1)
-        except _TooShort:
-            yield number, text, "num_frames is 0"
+            yield number, text, _parse(number, text, file, min_frames=1) or "num_frames is 0"
         except ValueError as error:
             yield number, text, str(error)
 
@@ -129,8 +120,8 @@ def _read_lines(path: Path) -> list[tuple[int, str]]:
     return lines
 
 
-def _parse(number: int, text: str, file: AnnotationFile, min_frames: int) -> Record:
-    """Splits and checks a line. Raises ValueError with the reason if it is bad."""
+def _parse(number: int, text: str, file: AnnotationFile, min_frames: int) -> Optional[Record]:
+    """The record of a line; None if it has too few frames, ValueError if it is bad."""
     fields, form = text.rsplit(" ", 2), FIELDS[file.source]
     if file.source == "video" and (len(fields) < 3 or _parse_integer(fields[1]) is None):
         fields = text.rsplit(" ", 1)
@@ -147,7 +138,7 @@ def _parse(number: int, text: str, file: AnnotationFile, min_frames: int) -> Rec
         return Record(path, None, label, number)
     num_frames = _parse_integer(fields[1])
     if file.source == "frames" and num_frames is not None and 0 <= num_frames < min_frames:
-        raise _TooShort
+        return None
     if num_frames is None or num_frames < 1:
         raise ValueError(f"num_frames {format_value(fields[1])} is not a positive integer")
     if file.image_tmpl.count("{") == 3:  # one file for x of flow, one for y
@@ -157,15 +148,6 @@ def _parse(number: int, text: str, file: AnnotationFile, min_frames: int) -> Rec
 
 def _parse_integer(text: str) -> Optional[int]:
     return int(text) if re.fullmatch("-?[0-9]{1,18}", text) else None
-
-
-def compute_sha256(path: Path) -> str:
-    """The SHA-256 of a file in hexadecimal, read one megabyte at a time."""
-    result = hashlib.sha256()
-    with open(path, "rb") as file:
-        for part in iter(lambda: file.read(2**20), b""):
-            result.update(part)
-    return result.hexdigest()
 
 
 def swap_label(label: int, pairs: Sequence[tuple[int, int]]) -> int:

@@ -40,10 +40,7 @@ def find_class_names(names_file: Optional[Path], builtin: str, classes: int) -> 
 
 
 def read_class_names(path: Path, classes: int, description: str) -> list[str]:
-    """The lines of a file without empty ones at its end.
-
-    `description` names the file in an error. Raises ValueError if there are not `classes` names.
-    """
+    """The `classes` lines of a file; ValueError, with `description`, if it has another number."""
     names = [line.strip() for line in read_text(path, description).rstrip().split("\n")]
     if len(names) != classes:
         raise ValueError(

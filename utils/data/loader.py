@@ -19,7 +19,6 @@ import functools
 import math
 import os
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
@@ -179,8 +178,9 @@ def read_cpu_quota() -> float:
 
 def read_free_memory() -> float:
     """Free bytes. Memory that a container uses counts as free: most of it is cached files."""
-    limits = map(read_cgroup_numbers, (["memory.max"], ["memory/memory.limit_in_bytes"]))
-    return min(psutil.virtual_memory().available, *chain(*limits))
+    limits = read_cgroup_numbers(["memory.max"])
+    limits += read_cgroup_numbers(["memory/memory.limit_in_bytes"])
+    return min([psutil.virtual_memory().available, *limits])
 
 
 def read_cgroup_numbers(files: Sequence[str]) -> list[float]:

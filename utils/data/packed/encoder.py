@@ -21,7 +21,8 @@ from utils.video.reader import FrameSource, VideoError, reading
 from utils.video.transforms import scale_short_side
 
 DEFAULT_JPEG_QUALITY = 90
-QUALITIES = {"video": (0, 51, 18), "jpeg": (1, 100, DEFAULT_JPEG_QUALITY)}  # range, default
+# Lowest, highest, default.
+QUALITIES = {"video": (0, 51, 18), "jpeg": (1, 100, DEFAULT_JPEG_QUALITY)}
 # x264 settings with which the same frames give the same bytes every time.
 DETERMINISTIC = "rc-lookahead=0:mbtree=0:lookahead-threads=1:cpu-independent=1"
 SLICE_TYPES = (1, 5)  # H.264 NAL units: a slice of a picture, and of an IDR picture
@@ -157,7 +158,7 @@ def encode_h264(
 
 
 def to_yuv420p(frame: np.ndarray) -> av.VideoFrame:
-    """A picture of RGB pixels; FFmpeg's scaler reads past the right edge of narrow frames."""
+    """A picture of RGB pixels, always the same: FFmpeg's scaler reads past narrow frames' edges."""
     planes = cv2.cvtColor(frame, cv2.COLOR_RGB2YUV_I420)
     return av.VideoFrame.from_ndarray(planes, format="yuv420p")
 

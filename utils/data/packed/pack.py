@@ -20,12 +20,12 @@ from typing import IO, NamedTuple, Optional, Union
 import numpy as np
 from tqdm import tqdm
 
-from utils.data.annotation_file import AnnotationFile, Record, compute_sha256, iterate_lines
+from utils.data.annotation_file import AnnotationFile, Record, iterate_lines
 from utils.data.packed.encoder import EncodeOptions, pack_video
 from utils.data.packed.format import add_checksum
 from utils.data.packed.reader import INDEX, LIST, LOCATION_DTYPE, LOCATIONS_FILE, NOWHERE
 from utils.data.packed.shard_writer import UNFINISHED, Spool, choose_page_size, read_note, sync_file
-from utils.files import lock_folder, report_write_errors, write_text
+from utils.files import compute_sha256, lock_folder, report_write_errors, write_text
 from utils.process_pool import Crashed, Part, run_all
 from utils.video.integrity import Finding, make_job, table_row
 
@@ -75,12 +75,6 @@ class PackPlan(NamedTuple):
         record = self.lines[line][2]
         assert isinstance(record, Record), record
         return record
-
-    def columns(self, line: int) -> dict:
-        """The columns of a line in a shard, without those of the encoded video."""
-        record = self.record(line)
-        path = os.fsencode(record.path).decode(errors="replace")
-        return {"path": path, "label": record.label}
 
 
 def plan_packing(
@@ -205,8 +199,8 @@ def pack_shards(
         for line in lines
     ]
     spools: dict[tuple, Spool] = {}
-    records = [[r for *_, r in plan.lines if isinstance(r, Record)] for plan in plans]
-    pages = [choose_page_size(map(original_bytes, own)) for own in records]
+    originals = [[r for *_, r in plan.lines if isinstance(r, Record)] for plan in plans]
+    pages = [choose_page_size(map(original_bytes, own)) for own in originals]
     results = run_all(pack_video, jobs, workers, executor)
     for ((which, name, line), *_), result in tqdm(results, "packing", len(jobs), disable=None):
         plan, lines = plans[which], missing[which][name]
@@ -216,8 +210,8 @@ def pack_shards(
             crashed = isinstance(result, Crashed)
             spool.add(line, Finding("broken", str(result)) if crashed else result)
             if len(spool) == len(lines):
-                columns = {line: plan.columns(line) for line in lines}
-                spools.pop((which, name)).write_shard(lines, columns)
+                records = {line: plan.record(line) for line in lines}
+                spools.pop((which, name)).write_shard(records)
 
 
 def finish_packing(plan: PackPlan, names: list[str]) -> dict:

@@ -18,18 +18,13 @@ import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from utils.data.annotation_file import (
-    AnnotationFile,
-    Record,
-    compute_sha256,
-    iterate_lines,
-    read_annotations,
-)
+from utils.data.annotation_file import AnnotationFile, Record, iterate_lines, read_annotations
 from utils.data.packed.format import HEAD, KEY, NON_REFERENCE, add_checksum, decode_table
+from utils.files import compute_sha256
 from utils.video.decoders import open_video, read_jpeg
 from utils.video.reader import MAX_PIXELS, FrameSource, VideoError, check_size
 
@@ -47,16 +42,13 @@ REPAIR = "copy it again, or run scripts/data/pack_videos.py"
 
 
 class PackLocation(NamedTuple):
-    """A packed video: bytes [offset, offset + size) of a shard; its head and table come first.
-
-    `head` and `size` are bytes, `crc` is the CRC-32 of all bytes of the video.
-    """
+    """A packed video: bytes [offset, offset + size) of a shard; its head and table come first."""
 
     shard: str
     offset: int
-    head: int
-    size: int
-    crc: int
+    head: int  # bytes
+    size: int  # bytes
+    crc: int  # CRC-32 of all bytes of the video
 
     def read(self, start: int = 0, length: Optional[int] = None) -> bytes:
         """Bytes of the video from `start` on; OSError if the shard is too short."""
@@ -76,9 +68,7 @@ def open_shard(shard: str):
 class PackedVideo(FrameSource):
     """Frames of a packed video; `path` is the original file."""
 
-    def __init__(
-        self, path: Union[str, Path], location: PackLocation, max_pixels: int = MAX_PIXELS
-    ):
+    def __init__(self, path: str, location: PackLocation, max_pixels: int = MAX_PIXELS):
         super().__init__(Path(path), "packed")
         self._location, self._max_pixels = location, max_pixels
         try:

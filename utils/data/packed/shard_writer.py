@@ -4,12 +4,13 @@ import json
 import mmap
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Union
+from typing import NamedTuple, Optional, Union
 
 from mindspore.mindrecord import FileWriter
 
+from utils.data.annotation_file import Record
 from utils.data.packed.encoder import EncodedVideo
 from utils.data.packed.format import add_checksum
 from utils.files import write_text
@@ -67,20 +68,17 @@ class Spool:
         self.file.write(payload)
         self.videos[line] = ShardRow(line, offset, len(head), size, result.crc, frames, psnr), head
 
-    def write_shard(self, lines: Sequence[int], columns: dict[int, dict[str, Any]]) -> None:
-        """Writes the videos in the order of `lines`, then the note that the shard is complete.
-
-        `columns` holds the path and label of each line.
-        """
-        lines = [line for line in lines if line in self.videos]
+    def write_shard(self, records: dict[int, Record]) -> None:
+        """Writes the videos in the order of `records`, then the note that the shard is complete."""
+        records = {line: record for line, record in records.items() if line in self.videos}
         temporary, target = self.folder / UNFINISHED / self.name, self.folder / self.name
         for old in (temporary, Path(f"{temporary}.db")):
             old.unlink(missing_ok=True)
         try:
-            self.write_mindrecord(temporary, lines, columns)
+            self.write_mindrecord(temporary, records)
         except RuntimeError as error:  # of MindRecord
             raise OSError(str(error).splitlines()[0]) from None
-        rows = self.locate_videos(temporary, lines)
+        rows = self.locate_videos(temporary, records)
         note_path(target).unlink(missing_ok=True)
         for end in (".db", ""):
             sync_file(f"{temporary}{end}")
@@ -90,21 +88,21 @@ class Spool:
         self.file.close()
         os.remove(self.file.name)
 
-    def write_mindrecord(
-        self, path: Path, lines: Sequence[int], columns: dict[int, dict[str, Any]]
-    ) -> None:
+    def write_mindrecord(self, path: Path, records: dict[int, Record]) -> None:
         writer = FileWriter(str(path))
         writer.set_header_size(HEADER_BYTES)
         writer.set_page_size(self.page)
         writer.add_schema(SCHEMA, "packed videos")
-        for line in lines:
+        for line, record in records.items():
             row, head = self.videos[line]
             self.file.seek(row.offset)
             data = head + self.file.read(row.size - row.head)
-            writer.write_raw_data([{**columns[line], "frames": row.frames, "video": data}])
+            name = os.fsencode(record.path).decode(errors="replace")
+            values = {"path": name, "label": record.label, "frames": row.frames, "video": data}
+            writer.write_raw_data([values])
         writer.commit()
 
-    def locate_videos(self, path: Path, lines: list[int]) -> list[ShardRow]:
+    def locate_videos(self, path: Path, lines: Iterable[int]) -> list[ShardRow]:
         """The rows with their offsets in a MindRecord file.
 
         MindRecord does not report offsets, so this searches for the head of each video. It then

@@ -17,10 +17,7 @@ LOWEST_PSNR = 20.0  # dB; below it, the copy shows another picture
 
 
 def verify_list(file: AnnotationFile, packed: Path, reader: str) -> dict:
-    """Counts and PSNR of a packed list. Videos whose original is missing are not compared.
-
-    Raises ValueError that names damaged shards and videos.
-    """
+    """Counts and PSNR of a packed list, whose originals may be missing; ValueError for damage."""
     records, _ = read_packed(file, packed, min_frames=1)
     progress = tqdm(records, file.name, disable=None)
     damaged = {record.location.shard for record in progress if not is_intact(record.location)}

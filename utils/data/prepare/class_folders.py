@@ -6,20 +6,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from utils.data.annotation_file import compute_sha256
+from utils.files import compute_sha256
 from utils.video.integrity import SUFFIXES
 
 
 class ClassFolders(NamedTuple):
-    """Videos by class, relative to the folder; other files; groups of equal files (`twins`).
+    """What a folder of class folders holds; all paths are relative to it."""
 
-    `nested` are classes whose videos are all in several folders below the class folder.
-    """
-
-    classes: dict[str, list[str]]
-    others: list[str]
-    twins: list[list[str]]
-    nested: list[str]
+    classes: dict[str, list[str]]  # videos
+    others: list[str]  # other files
+    twins: list[list[str]]  # groups of equal files
+    nested: list[str]  # classes whose videos are all in several folders below the class folder
 
 
 def scan_class_folders(folder: Path) -> ClassFolders:

@@ -11,10 +11,10 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Optional
 
 from utils.files import read_text
 from utils.messages import format_value
@@ -78,7 +78,7 @@ def read_sthv1(folder: Path, split: int) -> Annotations:
 
     files = [find_one(folder, f"*{name}.csv") for name in ("labels", "train", "validation")]
     names = sorted(line for line in read_lines(files[0]) if line)
-    train, val = (read_rows(file, number_lines(file), parse) for file in files[1:])
+    train, val = (read_rows(file, parse) for file in files[1:])
     return convert_names_to_labels(train, val, files, names)
 
 
@@ -92,7 +92,7 @@ def read_moments(folder: Path, split: int) -> Annotations:
     def parse(row: list[str]) -> tuple[str, int]:
         return strip_extension(row[0]), labels[row[0].rpartition("/")[0]]
 
-    train, val = (read_rows(file, iterate_csv(file, csv.reader), parse) for file in files[1:])
+    train, val = (read_rows(file, parse, csv.reader) for file in files[1:])
     return Annotations(order_names(labels, files[0]), train, val, files)
 
 
@@ -107,7 +107,7 @@ def read_ucf101(folder: Path, split: int) -> Annotations:
     def parse(line: str) -> tuple[str, int]:
         return strip_extension(line.split()[0]), labels[line.split("/")[0]]
 
-    train, val = (read_rows(file, number_lines(file), parse) for file in files[1:])
+    train, val = (read_rows(file, parse) for file in files[1:])
     return Annotations(order_names(labels, files[0]), train, val, files)
 
 
@@ -157,17 +157,13 @@ def read_public_annotations(dataset: str, folder: Path, split: int) -> Annotatio
 
 
 class VideoLists(NamedTuple):
-    """Lines of the lists, and what did not match.
-
-    `missing`: lines `split key label` of annotated videos that do not exist; `others`: paths
-    without an annotation; `doubles`: paths of further files of a listed video.
-    """
+    """Lines of the lists, and what did not match."""
 
     train: list[str]
     val: list[str]
-    missing: list[str]
-    others: list[str]
-    doubles: list[str]
+    missing: list[str]  # lines `split key label` of annotated videos that do not exist
+    others: list[str]  # paths without an annotation
+    doubles: list[str]  # paths of further files of a listed video
 
 
 def match_videos(annotations: Annotations, root: Path, frames: bool) -> VideoLists:
@@ -253,10 +249,10 @@ def order_names(labels: dict[str, int], file: Path) -> list[str]:
     return names
 
 
-def read_rows(file: Path, rows: Iterable[tuple[int, Any]], parse: Callable) -> dict[str, Any]:
-    """{key: value} of numbered rows, each by `parse`; empty rows are skipped."""
+def read_rows(file: Path, parse: Callable, csv_reader: Optional[Callable] = None) -> dict[str, Any]:
+    """{key: value} of lines or rows of csv, each by `parse`; empty ones are skipped."""
     result = {}
-    for number, row in rows:
+    for number, row in iterate_csv(file, csv_reader) if csv_reader else number_lines(file):
         if row:
             with annotation_errors(file, number):
                 key, value = parse(row)

@@ -70,7 +70,7 @@ def draw_mask(pattern: str, rng: np.random.RandomState) -> np.ndarray:
 
 
 def draw_cifar10(root: Path, seed: int, distinct: int = PER_FILE) -> dict[str, int]:
-    """Writes FILES, each of which repeats `distinct` images, for tests; returns the counts."""
+    """Writes FILES of PER_FILE images, of which `distinct` differ; returns the counts."""
     root.mkdir(parents=True, exist_ok=True)
     (root / "batches.meta.txt").write_text("\n".join(PATTERNS) + "\n")
     count = len(FILES)
