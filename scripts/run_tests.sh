@@ -30,4 +30,4 @@ ruff format --check .
 if [ -x "$VENV/bin/mypy" ]; then mypy; fi # there is none for Python 3.9
 for script in scripts/*.sh .ci/run; do bash -n "$script"; done
 shellcheck --external-sources scripts/*.sh .ci/run
-exec python -m pytest -n 3 "$@"
+exec python -m pytest -n 3 --dist worksteal "$@"
