@@ -2,7 +2,7 @@
 # usage: bash scripts/quickstart.sh
 #
 # The zoo at work on any CPU: makes the environment, draws real videos, trains TSM and the same
-# network without the shift, evaluates both and prints a table. Four to five minutes on two cores
+# network without the shift, evaluates both and prints a table. Two to three minutes on two cores
 # after the installation. Writes .venv, data/synthetic, out/quickstart_tsm and out/quickstart_tsn; what
 # is done already is not done again. Takes no arguments.
 set -euo pipefail

@@ -30,7 +30,7 @@ def build_train_step(network: str, cfg: Any, rt: Runtime) -> TrainStep:
 
 def build_eval_network(network: str, cfg: Any) -> nn.Cell:
     """The network as eval.py runs it, with fresh weights."""
-    net = find_network(network).model.build_network(**cfg.model_arguments())
+    net = inference.build_network(find_network(network), cfg)
     return inference.prepare_for_evaluation(net, cfg.run.amp)
 
 

@@ -27,8 +27,7 @@ def load_network(network: Any, cfg: Any, path: str, start: Callable[[], Any] = l
         start()
         from utils.export import mindir
 
-        net = network.model.build_network(**cfg.model_arguments())
-        return mindir.load_network(net, cfg, Path(path))
+        return mindir.load_network(build_network(network, cfg), cfg, Path(path))
 
     def load(level: str, **changes: Any) -> "nn.Cell":
         start()
@@ -41,11 +40,19 @@ def load_network(network: Any, cfg: Any, path: str, start: Callable[[], Any] = l
     return load(cfg.run.amp)
 
 
+def build_network(network: Any, cfg: Any, **changes: Any) -> "nn.Cell":
+    """The network without recomputing, which only a backward pass needs: MindSpore would warn."""
+    arguments = {**cfg.model_arguments(), **changes}
+    if "recompute" in arguments:
+        arguments["recompute"] = False
+    return network.model.build_network(**arguments)
+
+
 def load_checkpoint(network: Any, cfg: Any, path: str, level: str, **changes: Any) -> "nn.Cell":
     """The network of a checkpoint at an amp level; `changes` replace arguments of the network."""
     from utils.weights import checkpoint
 
-    net = network.model.build_network(**{**cfg.model_arguments(), **changes})
+    net = build_network(network, cfg, **changes)
     checkpoint.load(net, Path(path), head=network.classifier)
     return prepare_for_evaluation(net, level)
 
