@@ -26,8 +26,9 @@ from utils.testing.golden import generate_input, generate_weight
 
 PRECISIONS = MappingProxyType({"": torch.float32, "64": torch.float64})
 # Largest relative differences of results, by suffix. In float32 rounding switches units that lie
-# near zero before a ReLU; gradients behind them change by percents.
-TOLERANCES = MappingProxyType({"": 0.05, "64": 1e-6})
+# near zero before a ReLU; gradients behind them change by percents. Rounding differs between
+# processors: with AVX2 instead of AVX-512 a gradient of the large X3D differs by 15 %.
+TOLERANCES = MappingProxyType({"": 0.2, "64": 1e-6})
 
 
 def fill_weights(
