@@ -77,6 +77,8 @@ class Data:
     dataset_repeats: int = 1  # how often an epoch contains each video
     rand_augment: str = "rand-m7-n4-mstd0.5-inc1"  # empty: off
     area: tuple[float, float] = (0.08, 1.0)  # of a random crop, as a fraction of the frame
+    # Range of a random short side, from which square crops are cut; null: crops by `area`.
+    scales: Optional[tuple[int, int]] = None
     erase: float = 0.25  # probability of random erasing
     mixup: float = 0.8  # alpha; 0: off
     cutmix: float = 1.0  # alpha; 0: off
@@ -102,6 +104,10 @@ class Data:
                 raise ValueError(f"data.{name} must lie in [0, 1], not {getattr(self, name)}")
         if min(self.mixup, self.cutmix) < 0 or not 0 < self.area[0] <= self.area[1] <= 1:
             raise ValueError("data.mixup and cutmix must not be negative, area within (0, 1]")
+        if self.scales and not self.crop <= self.scales[0] <= self.scales[1]:
+            raise ValueError(
+                f"data.scales: {list(self.scales)} must ascend from data.crop {self.crop} or more"
+            )
         if self.rand_augment:
             parse_policy(self.rand_augment)
         check_fraction(self, "data", "max_unreadable")
@@ -151,8 +157,11 @@ class Train:
     warmup_epochs: float = 10
     warmup_lr: float = 2e-6
     end_lr: float = 2e-6
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    betas: tuple[float, float] = (0.9, 0.999)  # of adamw
+    eps: float = 1e-8  # of adamw
+    momentum: float = 0.9  # of sgd
+    nesterov: bool = True  # of sgd
     weight_decay: float = 0.05
     clip_norm: float = 1.0  # 0: off
     accumulation_steps: int = 1  # micro-batches per update

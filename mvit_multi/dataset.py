@@ -102,7 +102,14 @@ class TrainSource(video_dataset.TrainVideos):
         frames, clips, targets = self.read_frames(sample, rng), [], []
         for _ in range(data.repeated_aug):
             clip, mirrored = transforms.make_train_clip(
-                frames, data.crop, data.area, self.policy, data.erase, settings.flip, rng
+                frames,
+                crop=data.crop,
+                area=data.area,
+                policy=self.policy,
+                erase=data.erase,
+                flip=settings.flip,
+                rng=rng,
+                scales=data.scales,
             )
             label = swap_label(sample.label, settings.swap_labels if mirrored else ())
             clips.append(clip)

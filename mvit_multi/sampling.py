@@ -1,8 +1,8 @@
 """Frame sampling of MViTv2, random crop boxes and boxes to erase.
 
 Source: JunweiLiang/MultiTrain, commit 16723114 (`datasets/decoder.py`, `datasets/ssv2.py`,
-`datasets/transform.py`, `datasets/random_erasing.py`). Random functions take a `draw`: a
-function that returns the next number in [0, 1).
+`datasets/transform.py`, `datasets/random_erasing.py`, `datasets/utils.py`). Random functions take a
+`draw`: a function that returns the next number in [0, 1).
 """
 
 import math
@@ -11,6 +11,7 @@ from typing import Callable, Optional
 import numpy as np
 
 from utils.video.decoders import Box
+from utils.video.transforms import scale_short_side
 
 Draw = Callable[[], float]
 ASPECT = (0.75, 1.3333)  # width / height of a random crop
@@ -92,6 +93,21 @@ def draw_crop_box(
     else:
         w, h = width, height
     return (width - w) // 2, (height - h) // 2, w, h
+
+
+def draw_scaled_crop(
+    width: int, height: int, scales: tuple[int, int], crop: int, draw: Draw
+) -> tuple[tuple[int, int], Box]:
+    """((width, height) of a scaled frame, a random square box of `crop` pixels in it).
+
+    The short side lies between the two `scales` and is drawn uniformly in 1 / side. The last
+    possible offset is never drawn, because the upper bound of the source is exclusive.
+    """
+    side = round(1 / draw_between(draw, 1 / scales[1], 1 / scales[0]))
+    scaled_w, scaled_h = scale_short_side(width, height, side)
+    y = draw_integer(draw, 0, scaled_h - crop - 1) if scaled_h > crop else 0
+    x = draw_integer(draw, 0, scaled_w - crop - 1) if scaled_w > crop else 0
+    return (scaled_w, scaled_h), (x, y, crop, crop)
 
 
 def draw_erase_box(width: int, height: int, prob: float, draw: Draw) -> Optional[Box]:

@@ -45,7 +45,10 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     lr = get_lr(train, sampler.steps_per_epoch, global_batch)
     weights = net.trainable_params()
     groups = build_parameter_groups(weights, train, lr)
-    opt = optimizers.AdamW(weights, groups, train.betas, train.eps)
+    if train.optimizer == "sgd":
+        opt = optimizers.SGD(weights, groups, train.momentum, train.nesterov)
+    else:
+        opt = optimizers.AdamW(weights, groups, train.betas, train.eps)
     clips = (cfg.data.batch * cfg.data.repeated_aug, *get_input_shape(cfg.data))
     mix = MixClips(net.normalize, cfg.data.mixes)
     return build_setup(cfg, rt, sampler, net, build_training_loss(cfg, rt), opt, lr, clips, mix)

@@ -1,4 +1,4 @@
-"""Augmentation of a training clip: RandAugment, random resized crop, flip, random erasing.
+"""Augmentation of a training clip: RandAugment, random crop, flip, random erasing.
 
 Input frames are uint8 (n, H, W, 3), clips are uint8 (3, T, crop, crop). The views of evaluation are
 in `utils/video/transforms.py`. Source: JunweiLiang/MultiTrain, commit 16723114.
@@ -13,7 +13,7 @@ import numpy as np
 
 from mvit_multi.config import Policy
 from mvit_multi.randaugment import apply_operations, draw_operations
-from mvit_multi.sampling import draw_crop_box, draw_erase_box
+from mvit_multi.sampling import draw_crop_box, draw_erase_box, draw_scaled_crop
 from utils.video.transforms import cut_clips
 
 MEAN, STD = 0.45, 0.225
@@ -27,17 +27,24 @@ def make_train_clip(
     erase: float,
     flip: bool,
     rng: np.random.RandomState,
+    scales: Optional[tuple[int, int]] = None,
 ) -> tuple[np.ndarray, bool]:
     """Augments all frames alike. Returns the clip, and whether it is mirrored.
 
     `area` is the range of the crop, as fractions of the frame; `erase` the probability of erasing.
+    With `scales` the crop is a square of a frame whose short side lies in this range.
     """
     height, width = frames.shape[1:3]
     operations = draw_operations(policy, rng) if policy else []
-    box = draw_crop_box(width, height, rng.uniform, area)
-    frames = apply_operations(frames, operations, box)
+    if scales:
+        size, box = draw_scaled_crop(width, height, scales, crop, rng.uniform)
+        frames = apply_operations(frames, operations)
+    else:
+        region = draw_crop_box(width, height, rng.uniform, area)
+        frames = apply_operations(frames, operations, region)
+        size, box = (crop, crop), (0, 0, crop, crop)
     mirrored = flip and rng.uniform() < 0.5
-    clip = cut_clips(frames, (crop, crop), [(0, 0, crop, crop)], mirrored)[0]
+    clip = cut_clips(frames, size, [box], mirrored)[0]
     box = draw_erase_box(crop, crop, erase, rng.uniform) if erase else None
     if box is not None:
         x, y, w, h = box

@@ -138,6 +138,38 @@ CASES = {
         ["brush_hair/April_09_brush_hair_u_nm_np1_ba_goo_0.avi 0"],
         (0, 1),
     ),
+    "diving48": (
+        {
+            "Diving48_vocab.json": """[
+                ["Back", "15som", "05Twis", "FREE"], ["Back", "15som", "15Twis", "FREE"]]""",
+            "Diving48_V2_train.json": """[
+                {"vid_name": "a_00000", "label": 1, "start_frame": 0, "end_frame": 86},
+                {"vid_name": "gone_00001", "label": 0, "start_frame": 0, "end_frame": 90}]""",
+            "Diving48_V2_test.json": """[
+                {"vid_name": "b-c_00361", "label": 0, "start_frame": 0, "end_frame": 59}]""",
+        },
+        ["rgb/a_00000.mp4", "rgb/b-c_00361.mp4"],
+        ["Back+15som+05Twis+FREE", "Back+15som+15Twis+FREE"],
+        ["rgb/a_00000.mp4 1"],
+        ["rgb/b-c_00361.mp4 0"],
+        (1, 0),
+    ),
+    "activitynet": (
+        {
+            "activity_net.v1-3.min.json": """{"version": "VERSION 1.3", "database": {
+                "sJFgo9H6zNo": {"subset": "training", "duration": 217.6, "annotations": [
+                    {"segment": [0.0, 124.2], "label": "Zumba"},
+                    {"segment": [124.3, 199.7], "label": "Fun sliding down"}]},
+                "V1zhqaGFY2A": {"subset": "validation", "duration": 160.0, "annotations": [
+                    {"segment": [9.1, 153.9], "label": "Fun sliding down"}]},
+                "-cap444": {"subset": "testing", "duration": 9.0, "annotations": []}}}""",
+        },
+        ["v_sJFgo9H6zNo.mp4", "val/v_V1zhqaGFY2A.mkv", "v_-cap444.mp4"],
+        ["Fun sliding down", "Zumba"],
+        ["v_sJFgo9H6zNo.mp4 1"],
+        ["val/v_V1zhqaGFY2A.mkv 0"],
+        (0, 1),
+    ),
 }
 
 
@@ -216,6 +248,13 @@ def test_make_lists_lists_existing_videos_and_counts_missing_ones(data_root, mak
         ("moments", ("trainingSet.csv", "clapping/", "claping/"), "line 1 is not in the official"),
         ("ucf101", ("classInd.txt", "1 A", "3 A"), "do not count up from the first"),
         ("hmdb51", ("wave_test_split1.txt", ".avi 1", ".avi 7"), "line 1 is not in the official"),
+        (
+            "diving48",
+            ("Diving48_V2_train.json", '"label": 1', '"label": 2'),
+            "V2_train.json is not",
+        ),
+        ("diving48", ("Diving48_V2_test.json", "vid_name", "name"), "'vid_name' is unknown"),
+        ("activitynet", ("activity_net.v1-3.min.json", "training", "train"), "'train' is unknown"),
     ],
 )
 def test_damaged_annotations_are_reported_in_one_line(dataset, damage, message, tmp_path):

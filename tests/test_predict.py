@@ -422,8 +422,8 @@ def test_a_prediction_reads_a_folder_of_flow(tiny_args, tmp_path):
 
 
 COUNTS = {
-    "cifar10": 10, "cifar100": 100, "hmdb51": 51, "imagenet": 1000, "jester": 27,
-    "kinetics400": 400, "ssv2": 174, "ucf101": 101,
+    "activitynet": 200, "cifar10": 10, "cifar100": 100, "diving48": 48, "hmdb51": 51,
+    "imagenet": 1000, "jester": 27, "kinetics400": 400, "ssv2": 174, "ucf101": 101,
 }  # fmt: skip
 
 

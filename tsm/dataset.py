@@ -88,10 +88,11 @@ class EvalVideos(video_dataset.EvalVideos):
 
     def __init__(self, records: list[Record], cfg, rt: Runtime, split: str = "test"):
         self.split, self.clips, self.crops = split, cfg.eval.clips, cfg.eval.crops
-        self.dense = cfg.dense_test
+        self.dense, self.size = cfg.dense_test, cfg.test_crop
         if split == "val":
             self.clips, self.crops, self.dense = 1, 1, cfg.data.sampling == "dense"
-        shape = (self.clips * self.crops, *get_clip_shape(cfg.data, cfg.test_crop))
+            self.size = cfg.data.crop
+        shape = (self.clips * self.crops, *get_clip_shape(cfg.data, self.size))
         super().__init__(records, cfg, rt, shape)
 
     def make_views(self, record: Record, sample: int) -> np.ndarray:
@@ -99,15 +100,17 @@ class EvalVideos(video_dataset.EvalVideos):
         arguments = (self.cfg.data, self.split, self.dense, self.clips, rng)
         with open_record(record, self.cfg.data) as video:
             frames, order = video.frames_once(sample_frame_indices(video, *arguments))
-        return cut_views(frames, order, self.cfg, self.clips, self.crops)
+        return cut_views(frames, order, self.cfg, self.clips, self.crops, self.size)
 
 
-def cut_views(frames: np.ndarray, order: np.ndarray, cfg, clips: int, crops: int) -> np.ndarray:
-    """Views (V, T, C, crop, crop): all clips of the first crop, then of the second, ...
+def cut_views(
+    frames: np.ndarray, order: np.ndarray, cfg, clips: int, crops: int, size: int
+) -> np.ndarray:
+    """Views (V, T, C, size, size): all clips of the first crop, then of the second, ...
 
     `order` (clips * T * L,) holds the index into `frames` of every frame of the clips.
     """
-    data, size = cfg.data, cfg.test_crop
+    data = cfg.data
     return transforms.make_test_views(frames, clips, data.segments, data.resize, size, crops, order)
 
 

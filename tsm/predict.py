@@ -27,7 +27,7 @@ class TSMHead(Head):
         return sample_frame_indices(window, self.cfg.data, "test", self.cfg.dense_test, self.clips)
 
     def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return cut_views(frames, positions, self.cfg, self.clips, self.crops)
+        return cut_views(frames, positions, self.cfg, self.clips, self.crops, self.cfg.test_crop)
 
     def preview_frames(self, views: np.ndarray) -> np.ndarray:
         """The first frame of each segment; for flow its x component in grey."""

@@ -6,6 +6,8 @@ is false for unreadable videos and for the padding of the last batch. A video is
 once for all its views.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from utils.data import video_dataset
@@ -59,15 +61,26 @@ class TrainSource(video_dataset.TrainVideos):
 
 
 class EvalVideos(video_dataset.EvalVideos):
-    """All views of each video: the clips and crops of `cfg.eval`."""
+    """All views of each video.
 
-    def __init__(self, records: list[Record], cfg, rt: Runtime):
+    `split` is "test" (the clips and crops of `cfg.eval`) or "val" (for validation during training:
+    one clip from the middle, one centre crop).
+    """
+
+    def __init__(self, records: list[Record], cfg, rt: Runtime, split: str = "test"):
+        self.split = split
+        if split == "val":
+            cfg = replace(cfg, eval=replace(cfg.eval, clips=1, crops=1, crop=0))
         views = cfg.eval.clips * cfg.eval.crops
         super().__init__(records, cfg, rt, (views, *get_clip_shape(cfg.data, cfg.test_crop)))
 
     def make_views(self, record: Record, sample: int) -> np.ndarray:
         with reader.open_record(record, self.cfg.data) as video:
-            return cut_views(*video.frames_once(choose_test_frames(video, self.cfg)), self.cfg)
+            if self.split == "val":
+                indices = choose_clip_frames(video, self.cfg.data, 0.5)[None]
+            else:
+                indices = choose_test_frames(video, self.cfg)
+            return cut_views(*video.frames_once(indices), self.cfg)
 
 
 def choose_test_frames(video: FrameSource, cfg) -> np.ndarray:

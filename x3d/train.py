@@ -24,8 +24,8 @@ from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights import checkpoint
 from x3d.config import Config
 from x3d.dataset import (
+    EvalVideos,
     TrainSource,
-    build_eval_dataset,
     build_train_sampler,
     get_clip_shape,
     read_records,
@@ -88,8 +88,9 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime):
     """A function that evaluates `net` during training; None if `run.eval_every` is 0."""
     if not cfg.run.eval_every:
         return None
-    read_records(cfg, "test")  # a bad line ends the run before training starts
-    return lambda: evaluate(net, build_eval_dataset(cfg, rt), cfg.model.num_classes, rt)
+    records = read_records(cfg, "test")  # a bad line ends the run before training starts
+    classes = cfg.model.num_classes
+    return lambda: evaluate(net, EvalVideos(records, cfg, rt, "val").dataset(), classes, rt)
 
 
 if __name__ == "__main__":

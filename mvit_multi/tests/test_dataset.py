@@ -26,7 +26,7 @@ def make_config(root: Path, **more) -> SimpleNamespace:
     data = {
         "root": root, "lists": None, "packed": None, "sets": sets, "reader": "auto", "frames": 5,
         "stride": 3, "fps": 30.0, "crop": SIDE, "repeated_aug": 2, "dataset_repeats": 1,
-        "rand_augment": "",
+        "rand_augment": "", "scales": None,
         "area": (1.0, 1.0), "erase": 0.0, "mixup": 0.8, "cutmix": 1.0, "mix_prob": 1.0,
         "mix_switch": 0.5, "batch": 2, "max_pixels": 1 << 24,
     }  # fmt: skip

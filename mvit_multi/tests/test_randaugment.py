@@ -9,7 +9,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from mvit_multi import color_ops, transforms
 from mvit_multi import randaugment as ra
 from mvit_multi.config import Policy, parse_policy
-from mvit_multi.sampling import draw_crop_box
+from mvit_multi.sampling import draw_crop_box, draw_scaled_crop
 from utils.testing.golden import load_case
 from utils.video.transforms import cut_clips
 
@@ -175,6 +175,19 @@ def test_a_training_clip_is_a_crop_of_augmented_frames():
         x, y, w, h = draw_crop_box(83, 61, rng.uniform, (0.08, 1.0))
         part = augmented[:, y : y + h, x : x + w]
         (expected,) = cut_clips(part, (32, 32), [(0, 0, 32, 32)])
+        np.testing.assert_array_equal(clip, expected)
+
+
+def test_with_scales_a_training_clip_is_a_square_of_scaled_augmented_frames():
+    frames, policy = PICTURES["noise"], parse_policy("rand-m7-n4-mstd0.5-inc1")
+    for seed in range(10):
+        clip, _ = transforms.make_train_clip(
+            frames, 32, (0.08, 1.0), policy, 0.0, False, np.random.RandomState(seed), (40, 50)
+        )
+        rng = np.random.RandomState(seed)
+        augmented = ra.apply_operations(frames, ra.draw_operations(policy, rng))
+        size, box = draw_scaled_crop(83, 61, (40, 50), 32, rng.uniform)
+        (expected,) = cut_clips(augmented, size, [box])
         np.testing.assert_array_equal(clip, expected)
 
 

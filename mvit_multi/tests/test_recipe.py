@@ -1,5 +1,6 @@
 """Sampling, views, boxes, targets, learning rates and parameter groups against the original."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,17 +9,26 @@ import pytest
 from mindspore import Tensor
 
 from mvit_multi import sampling
+from mvit_multi.config import Config
 from mvit_multi.golden_case import list_model_arguments
 from mvit_multi.loss import build_loss
 from mvit_multi.lr_generator import build_parameter_groups, compute_lr_at, get_lr
 from mvit_multi.mixup import build_target_row, draw_mix, make_cutmix
 from mvit_multi.model import MViT
+from mvit_multi.train import build
+from tests.helpers import load_smoke_config
+from utils.config import ROOT, load_config
+from utils.data.sampler import TrainSampler
+from utils.runtime import Runtime
 from utils.testing.golden import load_case, map_torch_names
 from utils.tests.parity import make_cosine_recipe, without_values
+from utils.train import optimizers
 from utils.video import transforms
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = load_case(GOLDEN / "mvit_data.json")
+RECIPES = sorted((ROOT / "mvit_multi" / "configs").glob("*32x3.yaml"))
+RECIPES += sorted((ROOT / "mvit_multi" / "configs").glob("*16x4.yaml"))
 
 
 def replay_draws(numbers: list):
@@ -49,6 +59,47 @@ def test_frames_of_segments_equal_the_originals(case):
     for draw, key in ((0.0, "lowest"), (1 - 1e-9, "highest")):
         result = sampling.sample_by_segments(frames, length, lambda draw=draw: draw)
         assert result.tolist() == case[key]
+
+
+@pytest.mark.parametrize(
+    ("draws", "size", "box"),
+    [
+        ([0, 0, 0], (426, 320), (0, 0, 224, 224)),  # 1 / 320
+        ([1 - 1e-9, 1 - 1e-9, 1 - 1e-9], (341, 256), (116, 31, 224, 224)),
+        ([0.5, 0.5, 0.5], (378, 284), (77, 30, 224, 224)),  # 2 / (1 / 320 + 1 / 256) = 284.4
+    ],
+)
+def test_a_scaled_crop_draws_the_short_side_uniformly_in_its_inverse(draws, size, box):
+    """The last offset is never drawn: the upper bound of the source is exclusive."""
+    result = sampling.draw_scaled_crop(640, 480, (256, 320), 224, replay_draws(draws))
+    assert result == (size, box)
+
+
+def test_scales_smaller_than_the_crop_are_an_error():
+    with pytest.raises(ValueError, match=r"data.scales: \[40, 60\] must ascend from data.crop 48"):
+        load_smoke_config("mvit_multi", "data.scales=[40,60]")
+
+
+def test_the_optimizer_of_a_recipe_is_adamw_or_sgd():
+    settings = ("train.momentum=0.8", "train.nesterov=false", "train.weight_decay=0.1")
+    for name, kind in (("sgd", optimizers.SGD), ("adamw", optimizers.AdamW)):
+        cfg = load_smoke_config("mvit_multi", f"train.optimizer={name}", *settings)
+        optimizer = build(cfg, Runtime(), TrainSampler(4, 2, 0, 1, 0)).step.optimizer
+        assert isinstance(optimizer, kind)
+        if name == "sgd":
+            assert (float(optimizer.momentum), optimizer.nesterov) == (pytest.approx(0.8), False)
+            assert optimizer.decays == [0.1, 0.0]
+
+
+PERIODS = {"plain_.*_k400": 10, "plain_.*_ssv2": 2, "single_": 10, "multi_b_": 1}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_validates_as_often_as_its_source(path):
+    cfg = load_config(Config, path)
+    period = next(value for name, value in PERIODS.items() if re.search(name, path.stem))
+    assert cfg.run.eval_every == period
+    assert cfg.eval.val_skip == (5 if len(cfg.data.sets) > 1 else 1)
 
 
 def test_a_video_of_one_frame_repeats_it():

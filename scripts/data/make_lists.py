@@ -5,11 +5,11 @@
     python scripts/data/make_lists.py --videos DIR --out LISTS [--names txt|csv] [--test 0.2]
         [--seed 0]
 
-NAME: kinetics (400, 600, 700), sthv1, sthv2 (Something-Something), jester, moments, ucf101, hmdb51;
-the last two have three splits. DIR holds their annotations as distributed. The command looks for
-the videos in all folders below ROOT. It writes LISTS/train.txt and val.txt or, with `--names csv`,
-train.csv, val.csv and a copy of val.csv as test.csv; missing.txt: annotated videos that do not
-exist; unlisted.txt: videos without an annotation.
+NAME: kinetics (400, 600, 700), sthv1, sthv2 (Something-Something), jester, moments, diving48,
+activitynet, ucf101, hmdb51; the last two have three splits. DIR holds their annotations as
+distributed. The command looks for the videos in all folders below ROOT. It writes LISTS/train.txt
+and val.txt or, with `--names csv`, train.csv, val.csv and a copy of val.csv as test.csv;
+missing.txt: annotated videos that do not exist; unlisted.txt: videos without an annotation.
 
 Without NAME: DIR/CLASS/VIDEO gives train.txt and test.txt (or the same csv); `--test` is the
 fraction of every class in the test list. Of equal files (`twins` counts the groups) only the first

@@ -60,7 +60,8 @@ def test_summit_rates_equal_the_papers(case):
         assert lr[step] == pytest.approx(value, rel=1e-9, abs=1e-15)
 
 
-SUMMIT = load_config(Config, ROOT / "tsm" / "configs" / "tsm_r50_k400_8f_summit.yaml")
+SUMMIT_PATH = ROOT / "tsm" / "configs" / "tsm_r50_k400_8f_summit.yaml"
+SUMMIT = load_config(Config, SUMMIT_PATH)
 
 
 def compute_summit_rates(devices: int) -> tuple:
@@ -109,6 +110,23 @@ def test_the_summit_yaml_decays_only_convolutions_and_the_classifiers_weight():
     assert sum(len(group["params"]) for group in groups) == 161
     assert SUMMIT.model.dropout == 0
     assert (SUMMIT.dense_test, SUMMIT.eval.clips, SUMMIT.data.resize) == (True, 10, 256)
+    assert (SUMMIT.eval.crops, SUMMIT.test_crop) == (3, 256), "the crops cover a full frame"
+
+
+def test_the_rate_on_four_machines_is_that_of_one_as_in_the_source():
+    """Its script multiplies 0.0025 by the cards of one machine."""
+    train = load_config(Config, ROOT / "tsm" / "configs" / "tsm_r50_k400_8f_amp32.yaml").train
+    assert get_lr(train, 1, 4 * 8 * 16)[0] == pytest.approx(8 * 0.0025)
+
+
+RECIPES = [path for path in SUMMIT_PATH.parent.glob("*.yaml") if path.stem != "tsm_smoke"]
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_validates_as_often_as_its_source(path):
+    """Every epoch; the article about Summit names no validation during training."""
+    cfg = load_config(Config, path)
+    assert cfg.run.eval_every == (0 if path == SUMMIT_PATH else 1)
 
 
 def test_the_warm_up_of_mmaction2_changes_once_per_epoch():

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tsm import transforms
+from tests.helpers import load_smoke_config
+from tests.numbered_videos import write_numbered_video
+from tsm import dataset, transforms
+from utils.data.annotation_file import Record
+from utils.runtime import Runtime
 from utils.video.decoders import center_crop_box, short_side_size
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "tsm_data.json").read_text())
@@ -200,6 +204,18 @@ def test_a_frame_that_several_clips_use_may_be_passed_once(crops):
     once = transforms.make_test_views(frames, 2, 3, 32, 28, crops, order)
     repeated = transforms.make_test_views(frames[order], 2, 3, 32, 28, crops)
     assert np.array_equal(once, repeated)
+
+
+def test_a_validation_in_training_takes_one_centre_crop_of_the_size_in_training(tmp_path):
+    write_numbered_video(tmp_path / "a.mp4", 40, 96, 64, 30)
+    record = Record(str(tmp_path / "a.mp4"), None, 4, 1)
+    sizes = ("data.resize=64", "data.crop=48")
+    cfg = load_smoke_config("tsm", *sizes, "eval.clips=2", "eval.crops=3", "eval.crop=64")
+    one_view = load_smoke_config("tsm", *sizes, "eval.clips=1", "eval.crops=1")
+    clips, _, _ = dataset.EvalVideos([record], cfg, Runtime(), "val")[0]
+    expected, _, _ = dataset.EvalVideos([record], one_view, Runtime())[0]
+    assert clips.shape == (1, 8, 3, 48, 48)
+    np.testing.assert_array_equal(clips, expected)
 
 
 def test_a_frame_of_the_right_size_is_not_resized():

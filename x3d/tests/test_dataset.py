@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.helpers import load_smoke_config
 from tests.numbered_videos import read_number, write_numbered_video
 from utils.data.annotation_file import Record
 from utils.data.packed import reader as packed
@@ -60,6 +61,19 @@ def test_views_have_the_frames_of_their_clip_from_left_to_right(evaluation):
         assert [read_number(frame) for frame in frame_pair.transpose(1, 2, 3, 0)] == list(expected)
         center = frame_pair[..., SIDE // 2 : SIDE // 2 + SIDE]
         np.testing.assert_array_equal(clips[3 * k + 1], center)
+
+
+def test_a_validation_in_training_takes_the_middle_clip_and_the_centre_crop(tmp_path):
+    path = tmp_path / "numbers.mp4"
+    write_numbered_video(path, FRAMES, SIDE, SIDE, 30)
+    cfg = load_smoke_config("x3d", "data.frames=5", "eval.clips=10", f"data.scales=[{SIDE},60]")
+    record = Record(str(path), None, 4, 1)
+    clips, label, valid = dataset.EvalVideos([record], cfg, Runtime(), "val")[0]
+    assert (clips.shape, label, valid) == ((1, 3, 5, SIDE, SIDE), 4, True)
+    numbers = [read_number(frame) for frame in clips[0].transpose(1, 2, 3, 0)]
+    size = sampling.compute_clip_span(5, 6, 30.0, 30.0)
+    middle = sampling.compute_start(0.5, FRAMES, size)
+    assert numbers == list(sampling.spread_frame_indices(middle, size, 5, FRAMES))
 
 
 def test_missing_views_are_an_error(evaluation, monkeypatch):

@@ -128,6 +128,36 @@ def read_hmdb51(folder: Path, split: int) -> Annotations:
     return Annotations(names, result["1"], result["2"], files)
 
 
+def read_diving48(folder: Path, split: int) -> Annotations:
+    """Diving48_vocab.json, words of classes; Diving48_V2_train.json, V2_test: vid_name, label."""
+    files = [folder / f"Diving48_{name}.json" for name in ("vocab", "V2_train", "V2_test")]
+    with annotation_errors(files[0]):
+        names = ["+".join(words) for words in read_json(files[0])]
+    parts = []
+    for file in files[1:]:
+        with annotation_errors(file):
+            rows = {row["vid_name"]: int(row["label"]) for row in read_json(file)}
+            if not all(0 <= label < len(names) for label in rows.values()):
+                raise ValueError
+            parts.append(rows)
+    return Annotations(names, parts[0], parts[1], files)
+
+
+def read_activitynet(folder: Path, split: int) -> Annotations:
+    """activity_net.v1-3.min.json; sorted classes. A whole video has the class of its first action.
+
+    The subset `testing` has no labels.
+    """
+    file = find_one(folder, "activity_net*.json")
+    parts: dict[str, dict[str, str]] = {"training": {}, "validation": {}, "testing": {}}
+    with annotation_errors(file):
+        for name, video in read_json(file)["database"].items():
+            if video["annotations"]:
+                label = require_value(video["annotations"][0]["label"])
+                parts[video["subset"]][f"v_{name}"] = label
+    return convert_names_to_labels(parts["training"], parts["validation"], [file])
+
+
 READERS = {
     "kinetics": read_kinetics,
     "sthv2": read_sthv2,
@@ -136,6 +166,8 @@ READERS = {
     "moments": read_moments,
     "ucf101": read_ucf101,
     "hmdb51": read_hmdb51,
+    "diving48": read_diving48,
+    "activitynet": read_activitynet,
 }
 FRAMES = ("sthv1", "jester")  # distributed as folders of JPEG frames
 
