@@ -51,7 +51,7 @@ class Model:
     zero_init: bool = True  # blocks start as the identity; false learns faster for some epochs
     # utils/nn/conv3d.py
     depthwise_impl: Literal["auto", "taps", "grouped", "frames", "dense"] = "auto"
-    stem_groups: bool = True  # false, with groups none: the Ascend port
+    stem_groups: bool = True  # false, with depthwise_impl dense: the Ascend port
     recompute: bool = True  # recompute activations: less memory in training, more kernels
 
     def __post_init__(self):
