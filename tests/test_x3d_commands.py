@@ -1,5 +1,6 @@
 """Commands of X3D on the synthetic videos; runs on two workers; killed runs."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,8 @@ def small(data_root) -> list:
 @pytest.fixture(scope="module")
 def trained(small, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("trained_x3d") / "run"
-    return Path(run_json("x3d/train.py", *small, f"--run.out={out}")["checkpoint"])
+    arguments = [*small, "--run.eval_every=1", f"--run.out={out}"]
+    return Path(run_json("x3d/train.py", *arguments)["checkpoint"])
 
 
 def test_reports_and_predictions_agree_with_an_evaluation(small, data_root, run_here, tmp_path):
@@ -70,6 +72,12 @@ def test_two_workers_equal_one_with_twice_the_batch(small, tmp_path):
     done = run_script("scripts/run_distribute_train.sh", *arguments, environment=saving)
     assert len(assert_segments(done, tmp_path / "graphs")) == 4
     assert_close_weights(alone["checkpoint"], read_result(done)["checkpoint"])
+
+
+@pytest.mark.slow
+def test_a_training_validates_after_every_epoch(trained):
+    rows = [json.loads(line) for line in (trained.parent / "log.jsonl").read_text().splitlines()]
+    assert sum("top5" in row for row in rows) == 2
 
 
 @pytest.mark.slow
