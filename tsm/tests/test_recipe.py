@@ -1,5 +1,6 @@
 """Learning rates, parameter groups and AllReduce splits against the original and the paper."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -127,6 +128,21 @@ def test_a_recipe_validates_as_often_as_its_source(path):
     """Every epoch; the article about Summit names no validation during training."""
     cfg = load_config(Config, path)
     assert cfg.run.eval_every == (0 if path == SUMMIT_PATH else 1)
+
+
+README_ROW = re.compile(r"\| `(\w+)`[^|]*\|[^|]+\| (\d+) x (\d+)(?: at (\d+))? \|")
+
+
+def test_a_recipe_is_tested_with_the_views_of_its_published_accuracy():
+    rows = README_ROW.findall((SUMMIT_PATH.parents[1] / "README.md").read_text())
+    assert {path.stem for path in RECIPES} - {row[0] for row in rows} == {
+        "tsm_mobilenetv2_jester_online",
+        "tsm_r50_ucf101_8f",
+    }, "recipes without a published accuracy"
+    for name, clips, crops, size in rows:
+        cfg = load_config(Config, SUMMIT_PATH.with_name(f"{name}.yaml"))
+        views = (cfg.eval.clips, cfg.eval.crops, cfg.test_crop)
+        assert views == (int(clips), int(crops), int(size or cfg.data.crop)), name
 
 
 def test_the_warm_up_of_mmaction2_changes_once_per_epoch():
