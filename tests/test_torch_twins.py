@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from tests.helpers import find_smoke_yaml, run_script
+from tests.helpers import find_smoke_yaml, load_smoke_config, run_script
 from tests.test_every_yaml import YAMLS, load_toy_config
 from utils.build_networks import make_dummy_batch
-from utils.config import ROOT
+from utils.config import ROOT, to_dict
 from utils.networks import find_network, list_networks
 from utils.testing.golden import compute_scores, load_weights
 from utils.weights.convert import read_source
@@ -91,6 +91,15 @@ def test_channels_last_changes_the_layout_and_no_scores(network):
     assert layouts == [True]
     for one, other in zip(*((v if isinstance(v, list) else [v]) for v in (result, expected))):
         np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_the_optimizer_of_a_twin_is_that_of_the_recipe(name):
+    torch = pytest.importorskip("torch")
+    worker = importlib.import_module("benchmarks.torch.worker")
+    train = to_dict(load_smoke_config("mvit_multi", f"train.optimizer={name}"))["train"]
+    optimizer = worker.build_optimizer([torch.nn.Parameter(torch.zeros(2))], train)
+    assert type(optimizer).__name__.lower() == name
 
 
 @pytest.mark.slow

@@ -73,12 +73,13 @@ def read_peak_memory() -> float:
 
 
 def build_optimizer(weights: list, train: dict) -> torch.optim.Optimizer:
-    """AdamW if the settings have its betas, else SGD with momentum; ValueError for others."""
-    if train.get("optimizer", "sgd") != "sgd" or train["ema_decay"]:
+    """AdamW, or SGD with momentum, which is the default; ValueError for other optimizers."""
+    name = train.get("optimizer", "sgd")
+    if name not in ("adamw", "sgd") or train["ema_decay"]:
         settings = "train.optimizer, train.ema_decay"
         raise ValueError(f"{settings}: the twins have SGD and AdamW, no averages")
     rest = {"lr": 1e-4, "weight_decay": train["weight_decay"]}
-    if "betas" in train:
+    if name == "adamw":
         return torch.optim.AdamW(weights, betas=train["betas"], eps=train["eps"], **rest)
     nesterov = train.get("nesterov", False)
     return torch.optim.SGD(weights, momentum=train["momentum"], nesterov=nesterov, **rest)
