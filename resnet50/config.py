@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Optional, Union
 
-from utils.config import Run, check_fraction, check_positive, check_warmup
+from utils.config import Run, check_fraction, check_not_negative, check_positive, check_warmup
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Data:
     test: str = "val"
     labels: str = ""  # names of the classes: utils/labels/<labels>.txt
     resize: int = 256  # short side in evaluation
-    crop: int = 224
+    crop: int = 224  # of training, and of evaluation unless eval.crop is above 0
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     augment: Literal["crop", "pad_crop", "none"] = "crop"  # none: as in evaluation
@@ -33,8 +33,6 @@ class Data:
 
     def __post_init__(self):
         check_positive(self, "data", "resize", "crop", "batch", "workers", "prefetch", "min_area")
-        if self.crop > self.resize:
-            raise ValueError(f"data.crop {self.crop} is larger than data.resize {self.resize}")
         if self.is_cifar and self.augment == "crop":
             raise ValueError("data.augment crop is for encoded images; CIFAR's is pad_crop")
         if not self.is_cifar and self.augment == "pad_crop":
@@ -57,11 +55,14 @@ class Model:
         "resnet50"
     )
     first_width: int = 64  # channels of the first stage; the others follow
+    init: Literal["kaiming", "xavier"] = "kaiming"  # of the weights: see `build_network`
     fan: Literal["fan_out", "fan_in"] = "fan_out"  # mode of the Kaiming initialisation
     zero_last: bool = False  # the last batch norm of every block starts at 0
 
     def __post_init__(self):
         check_positive(self, "model", "num_classes", "first_width")
+        if self.init == "xavier" and self.fan != "fan_out":
+            raise ValueError("model.fan is for model.init kaiming; xavier uses both fans")
 
 
 @dataclass(frozen=True)
@@ -108,10 +109,12 @@ class Train:
 @dataclass(frozen=True)
 class Eval:
     batch: int = 64  # images per device
+    crop: int = 0  # 0: data.crop
     allow_unreadable: bool = False
 
     def __post_init__(self):
         check_positive(self, "eval", "batch")
+        check_not_negative(self, "eval", "crop")
 
 
 @dataclass(frozen=True)
@@ -123,11 +126,22 @@ class Config:
     eval: Eval = Eval()
 
     def __post_init__(self):
+        crops = {"eval.crop" if self.eval.crop else "data.crop": self.test_crop}
+        if self.data.augment == "none":
+            crops["data.crop"] = self.data.crop
+        for name, crop in crops.items():
+            if crop > self.data.resize:
+                raise ValueError(f"{name} {crop} is larger than data.resize {self.data.resize}")
         cifar = {"cifar10": 10, "cifar100": 100}.get(self.data.source, 0)
         if self.model.num_classes < cifar:
             raise ValueError(
                 f"model.num_classes: {self.data.source} has {cifar}, not {self.model.num_classes}"
             )
+
+    @property
+    def test_crop(self) -> int:
+        """The side of the views in evaluation and prediction, and of an exported file's input."""
+        return self.eval.crop or self.data.crop
 
     def model_arguments(self) -> dict:
         return {"mean": self.data.mean, "std": self.data.std, **asdict(self.model)}

@@ -1,8 +1,9 @@
 """Image data of ResNet: MindData's readers -> our decoder -> MindData's C++ transforms -> batches.
 
 Training yields (image, target): uint8 (N, 3, crop, crop) and labels int32 (N,), or, with mixup,
-float32 (N, 4) (`mixup.py`). Evaluation yields (image, label, valid): uint8 (N, 1, 3, crop, crop),
-int32 (N,), bool (N,). `valid` is false for unreadable images and for the padding of the last batch.
+float32 (N, 4) (`mixup.py`). Evaluation yields (image, label, valid): uint8 (N, 1, 3, S, S) with
+S = `cfg.test_crop`, int32 (N,), bool (N,). `valid` is false for unreadable images and for the
+padding of the last batch.
 
 Every epoch is a separate MindData pipeline over this rank's samples of the epoch, seeded by seed,
 epoch and rank. So a resumed run reads the same crops as a run without a pause, if the number of
@@ -85,7 +86,7 @@ class TrainSource:
         """The remaining batches; None if none remain. The network has no dropout."""
         if len(self) == 0:
             return None
-        set_prefetch(self.data, self.data.batch)
+        set_prefetch(self.data, self.data.batch, self.data.crop)
         log_workers(self.data.workers)
         return ds.GeneratorDataset(self, ["image", "target"], num_parallel_workers=1, shuffle=False)
 
@@ -189,7 +190,7 @@ def build_epoch_pipeline(data, sampler: TrainSampler, epoch: int, unopenable: Co
     """
     seed = np.random.RandomState([sampler.seed, epoch, sampler.rank]).randint(2**31)
     ds.config.set_seed(int(seed))
-    workers = set_prefetch(data, data.batch)
+    workers = set_prefetch(data, data.batch, data.crop)
     samples = sampler.epoch(epoch).tolist()
     if unopenable:
         substitute = next(k for k in itertools.count() if k not in unopenable)
@@ -207,7 +208,7 @@ def list_train_transforms(data) -> list:
     """
     flip = vision.RandomHorizontalFlip(0.5)
     if data.augment == "none":
-        return [build_test_transform(data)]
+        return [build_test_transform(data, data.crop)]
     if data.augment == "crop":
         crop = vision.RandomResizedCrop(data.crop, (data.min_area, 1.0), (3 / 4, 4 / 3))
         return [decode_or_blank, crop, flip, vision.HWC2CHW()]
@@ -217,9 +218,9 @@ def list_train_transforms(data) -> list:
     return [*crop, vision.HWC2CHW()]
 
 
-def build_test_transform(data):
+def build_test_transform(data, crop: int):
     """A function from an image, as a reader yields it or decoded, to the view of evaluation."""
-    return lambda image: make_test_view(image, data.resize, data.crop)
+    return lambda image: make_test_view(image, data.resize, crop)
 
 
 class EvalSource:
@@ -232,12 +233,14 @@ class EvalSource:
         self.mine = [sample for sample in mine if sample is not None]
         self.images = Images(cfg.data, "test", samples)
         self.unreadable = UnreadableVideos(self.images, "image")
+        self.transform = build_test_transform(cfg.data, cfg.test_crop)
+        self.shape = get_clip_shape(cfg.data, cfg.test_crop)
 
     def get_dataset_size(self) -> int:
         return self.length
 
     def create_tuple_iterator(self, **options) -> Iterator:
-        """Batches (N, 1, 3, crop, crop), labels, valid; N is the same on every rank."""
+        """Batches (N, 1, 3, S, S), labels, valid; N is the same on every rank."""
         count = 0
         for image, label in self.read_batches(**options):
             check_labels(label, self.classes)
@@ -250,14 +253,13 @@ class EvalSource:
             yield image[:, None], label, valid
             count += 1
         for _ in range(count, self.length):
-            shape = (self.batch, 1, *get_clip_shape(self.data, self.data.crop))
             labels = np.zeros(self.batch, np.int32)
-            yield np.zeros(shape, np.uint8), labels, labels.astype(bool)
+            yield np.zeros((self.batch, 1, *self.shape), np.uint8), labels, labels.astype(bool)
 
     def read_again(self, image: np.ndarray, row: int, sample: int) -> bool:
         """Reads a sample again whose row was not decoded; False if it is unreadable."""
         try:
-            image[row] = build_test_transform(self.data)(self.images.read(sample)[0])
+            image[row] = self.transform(self.images.read(sample)[0])
         except VideoError as error:
             self.unreadable.add(sample, str(error))
             return False
@@ -266,9 +268,9 @@ class EvalSource:
     def read_batches(self, **options) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         if not self.mine:
             return
-        workers = set_prefetch(self.data, self.batch)
+        workers = set_prefetch(self.data, self.batch, self.shape[-1])
         rows = open_reader(self.data, "test", self.mine, workers)
-        rows = rows.map([build_test_transform(self.data)], ["image"], num_parallel_workers=workers)
+        rows = rows.map([self.transform], ["image"], num_parallel_workers=workers)
         try:
             yield from rows.batch(self.batch).create_tuple_iterator(**options)
         except RuntimeError as error:
@@ -294,9 +296,9 @@ def summarize_error(error: Exception) -> str:
     return f"data.root: cannot read {file[1] if file else 'an image'}: {reason}"
 
 
-def set_prefetch(data, batch: int) -> int:
+def set_prefetch(data, batch: int, crop: int) -> int:
     """Sets the prefetch of pipelines that are built from now on; returns their workers."""
-    size = batch * int(np.prod(get_clip_shape(data, data.crop)))
+    size = batch * int(np.prod(get_clip_shape(data, crop)))
     ds.config.set_prefetch_size(choose_prefetch(data.prefetch, size, MINDDATA_BUFFERED))
     return count_workers(data.workers)
 

@@ -48,7 +48,10 @@ def test_settings_that_may_change_on_resume_exist():
 TOY = {
     "tsm": ["data.crop=32", "data.batch=2", "data.segments=4"],
     "x3d": ["data.scales=[32,32]", "data.crop=32", "data.batch=2", "data.frames=4"],
-    "resnet50": ["data.resize=64", "data.crop=64", "data.batch=2", "train.warmup_epochs=2"],
+    "resnet50": [
+        *("data.resize=64", "data.crop=64", "data.batch=2", "eval.crop=0"),
+        "train.warmup_epochs=2",
+    ],
     "mvit_multi": [
         *("data.crop=32", "data.batch=2", "data.frames=4", "model.dim=8", "model.depth=3"),
         *("model.stage_starts=[1]", "model.kv_stride=4"),

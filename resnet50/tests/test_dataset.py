@@ -18,6 +18,7 @@ from resnet50.dataset import (
     list_train_transforms,
     read_records,
 )
+from resnet50.export import describe_export
 from resnet50.images import (
     BLANK,
     compute_center_crop,
@@ -184,6 +185,35 @@ def test_every_test_image_counts_once_on_any_number_of_ranks(folder, size):
     parts = [read_test_images(make_config(folder), Runtime(rank, size)) for rank in range(size)]
     together = np.concatenate([image for part in parts for image, _ in part])
     assert sorted(x.tobytes() for x in together) == sorted(x.tobytes() for x in alone)
+
+
+def test_evaluation_has_its_own_crop(folder):
+    """Also for prediction, an exported file, and a rank without images."""
+    cfg = make_config(folder, "data.crop=24", "eval.crop=32")
+    assert read_batches(cfg, epochs=1)[0][0].shape == (4, 3, 24, 24)
+    same = read_test_images(make_config(folder))
+    for (image, label), (expected, expected_label) in zip(read_test_images(cfg), same):
+        np.testing.assert_array_equal(image, expected)
+        np.testing.assert_array_equal(label, expected_label)
+    frames = np.zeros((1, 50, 60, 3), np.uint8)
+    assert build_heads(cfg)[0].make_views(frames, np.zeros(1)).shape == (1, 3, 32, 32)
+    assert describe_export(cfg).clip == (3, 32, 32)
+    empty = EvalSource(1, cfg, Runtime(1, 2)).create_tuple_iterator(output_numpy=True)
+    assert [image.shape for image, _, _ in empty] == [(4, 1, 3, 32, 32)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        (["eval.crop=48"], "eval.crop 48"),
+        (["data.crop=48"], "data.crop 48"),
+        (["data.crop=48", "eval.crop=40", "data.augment=none"], "data.crop 48"),
+    ],
+)
+def test_a_test_crop_above_the_resized_image_is_refused(folder, changes, name):
+    with pytest.raises(ValueError, match=f"{name} is larger than data.resize 40"):
+        make_config(folder, *changes)
+    assert make_config(folder, "data.crop=48", "eval.crop=40").test_crop == 40
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: str(c["resize_short_side"]))

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from mindspore import Parameter, Tensor
+from mindspore import Parameter, Tensor, nn
 
-from resnet50.config import Config, Train
+from resnet50.config import Config, Model, Train
 from resnet50.loss import build_loss
 from resnet50.lr_generator import build_parameter_groups, get_lr, is_decayed
 from resnet50.mixup import MixUp, mix_targets
@@ -186,6 +186,31 @@ def test_all_reduce_buckets_equal_the_originals(case):
 def test_published_indices_are_layer_ends(indices, layers):
     weights, _ = list_weights("resnet101")
     assert segment_ends([p.name for p in weights], layers) == indices
+
+
+@pytest.mark.parametrize("arch", ["resnet18", "se_resnet50"])
+def test_xavier_draws_the_initial_weights_of_the_zoo(arch):
+    """Convolutions uniform in +-sqrt(6 / (fan_in + fan_out)), dense layers normal up to 2 sigma."""
+    net = build_network(arch, num_classes=50, mean=MEAN, std=STD, init="xavier")
+    for name, cell in net.cells_and_names():
+        if isinstance(cell, nn.Conv2d):
+            weight = cell.weight.asnumpy()
+            bound = np.sqrt(6 / (sum(weight.shape[:2]) * weight[0, 0].size))
+            assert 0.98 * bound < np.abs(weight).max() <= bound * (1 + 1e-6), name
+            assert weight.std() == pytest.approx(bound / 3**0.5, rel=0.05), name
+        elif isinstance(cell, nn.Dense):
+            weight = cell.weight.asnumpy()
+            assert 0.0195 < np.abs(weight).max() <= 0.02, name
+            # The deviation of a standard normal variable that is cut at -2 and 2 is 0.8796.
+            assert weight.std() == pytest.approx(0.008796, rel=0.02), name
+            assert not cell.bias.asnumpy().any(), name
+        elif isinstance(cell, nn.BatchNorm2d):
+            assert (cell.gamma.asnumpy() == 1).all(), name
+
+
+def test_xavier_has_no_fan():
+    with pytest.raises(ValueError, match="model.fan is for model.init kaiming"):
+        Model(num_classes=10, init="xavier", fan="fan_in")
 
 
 def test_mixup_mixes_images_and_losses_alike():
