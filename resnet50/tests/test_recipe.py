@@ -92,6 +92,24 @@ def test_a_curve_may_be_longer_than_the_run():
     np.testing.assert_array_equal(short, whole[: 24 * 5])
 
 
+@pytest.mark.parametrize(
+    ("recipe", "mode"),
+    [("r50_imagenet", "linear"), ("r50_cifar10", "poly"), ("r152_imagenet", "step")],
+)
+def test_rates_of_the_zoos_recipes_equal_the_originals(recipe, mode):
+    """Including the warm-up, which the zoo's `step` does not have."""
+    (case,) = (case for case in CASES["zoo_other_modes"] if case["mode"] == mode)
+    cfg = load_config(Config, CONFIGS / f"resnet50_{recipe}_zoo.yaml")
+    lr = get_lr(cfg.train, case["steps_per_epoch"], 8 * cfg.data.batch)
+    assert len(lr) == case["total_epochs"] * case["steps_per_epoch"]
+    assert_points(lr, case["values_float32"])
+
+
+def test_se_resnet50_trains_at_224_and_tests_at_256_as_in_the_zoo():
+    cfg = load_config(Config, CONFIGS / "resnet50_se50_imagenet_zoo.yaml")
+    assert (cfg.data.crop, cfg.data.resize, cfg.test_crop) == (224, 292, 256)
+
+
 def test_rates_of_the_lars_yaml_equal_mlperfs():
     """32,768 images an update on 128 devices: 39 updates an epoch, 2,267 in all."""
     cfg = load_config(Config, CONFIGS / "resnet50_r50_imagenet_lars.yaml")
