@@ -25,7 +25,11 @@ class Data:
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     augment: Literal["crop", "pad_crop", "none"] = "crop"  # none: as in evaluation
     min_area: float = 0.08  # smallest fraction of the image that a random crop covers
+    policy: Literal["none", "trivial"] = "none"  # after the crop; trivial: TrivialAugmentWide
+    erase: float = 0.0  # probability of random erasing
     mixup: float = 0.0  # alpha of the Beta distribution of lambda; 0: off
+    cutmix: float = 0.0  # likewise; if both are on, half of the batches have mixup
+    repeated_aug: int = 1  # crops of an image in an epoch, which then has fewer images
     batch: int = 256  # images per device
     workers: Union[int, Literal["auto"]] = "auto"  # auto: this device's share of the CPU cores
     prefetch: Union[int, Literal["auto"]] = "auto"  # batches prepared in advance; auto: 2 to 8
@@ -33,17 +37,29 @@ class Data:
 
     def __post_init__(self):
         check_positive(self, "data", "resize", "crop", "batch", "workers", "prefetch", "min_area")
+        check_positive(self, "data", "repeated_aug")
+        check_not_negative(self, "data", "mixup", "cutmix")
         if self.is_cifar and self.augment == "crop":
             raise ValueError("data.augment crop is for encoded images; CIFAR's is pad_crop")
         if not self.is_cifar and self.augment == "pad_crop":
             raise ValueError("data.augment pad_crop is for CIFAR's images of 32 pixels")
-        if self.mixup < 0 or self.min_area > 1 or min(self.std) <= 0:
-            raise ValueError("data.mixup must not be negative, min_area not above 1, std above 0")
-        check_fraction(self, "data", "max_unreadable")
+        if self.augment == "none" and self.changes_pixels:
+            raise ValueError("data.augment none: data.policy must be none and data.erase 0")
+        if self.min_area > 1 or min(self.std) <= 0:
+            raise ValueError("data.min_area must not be above 1, data.std must be above 0")
+        check_fraction(self, "data", "max_unreadable", "erase")
 
     @property
     def is_cifar(self) -> bool:
         return self.source.startswith("cifar")
+
+    @property
+    def changes_pixels(self) -> bool:
+        return self.policy != "none" or self.erase > 0
+
+    @property
+    def mixes(self) -> bool:
+        return self.mixup > 0 or self.cutmix > 0
 
 
 @dataclass(frozen=True)
@@ -73,9 +89,16 @@ class Train:
     schedule_epochs: int = 0  # epochs of the learning-rate curve; 0: `epochs`
     lr: float = 0.256
     base_batch: int = 256  # 0: use lr as it is
-    schedule: Literal["cosine", "tutorial_cosine", "linear", "poly", "steps", "step", "thirds"] = (
-        "cosine"
-    )
+    schedule: Literal[
+        "cosine",
+        "torch_cosine",
+        "tutorial_cosine",
+        "linear",
+        "poly",
+        "steps",
+        "step",
+        "thirds",
+    ] = "cosine"
     lr_changes: Literal["epoch", "update"] = "update"
     warmup_epochs: float = 0
     warmup_lr: float = 0.0
@@ -86,7 +109,7 @@ class Train:
     momentum: float = 0.875
     nesterov: bool = False
     weight_decay: float = 3.0517578125e-05
-    decay: Literal["norms_and_biases", "named_bn", "everything"] = "norms_and_biases"
+    decay: Literal["norms_and_biases", "norms", "named_bn", "everything"] = "norms_and_biases"
     smoothing: float = 0.1
     smoothed: Literal["excluded", "included"] = "included"  # is the label's class smoothed too
     batch_norm: Literal["trained", "frozen"] = "trained"

@@ -89,7 +89,8 @@ def describe_graph(path: Path) -> str:
         if key not in unused | {"accumulation_steps", "end_lr", "schedule_epochs", "new_head"}
     }
     run = (cfg.run.amp, cfg.run.dynamic_loss_scale, cfg.train.accumulation_steps > 1)
-    return repr((path.parents[1].name, network, run, switches, getattr(cfg.data, "mixup", 0) > 0))
+    mixing = [getattr(cfg.data, key, 0) > 0 for key in ("mixup", "cutmix")]
+    return repr((path.parents[1].name, network, run, switches, mixing))
 
 
 def select_one_yaml_per_graph() -> list:

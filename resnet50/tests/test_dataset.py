@@ -321,6 +321,19 @@ def test_a_resumed_run_reads_the_same_replacements(damaged_folder, form):
     assert_same(read_batches(make_config(damaged_folder, *RARE), epochs=4), whole)
 
 
+V2 = ["data.policy=trivial", "data.erase=0.5", "data.cutmix=1", "data.repeated_aug=2"]
+
+
+def test_a_resumed_run_repeats_policy_erasing_and_mixing(damaged_folder):
+    cfg = make_config(damaged_folder, *RARE, *V2)
+    whole = read_batches(cfg, epochs=3)
+    for skip in (2, 4):
+        assert_same(read_batches(cfg, epochs=3, skip=skip), whole[skip:])
+    plain = read_batches(make_config(damaged_folder, *RARE, *V2[2:]), epochs=3)
+    other = sum((a[0] != b[0]).any(axis=(1, 2, 3)).sum() for a, b in zip(whole, plain))
+    assert other > 0.6 * sum(len(image) for image, _ in whole)
+
+
 def test_a_replacement_does_not_change_the_other_crops(damaged_folder, monkeypatch):
     cfg = make_config(damaged_folder, *RARE)
     replaced = read_batches(cfg)
@@ -373,7 +386,13 @@ def test_an_image_of_the_blank_colour_is_readable(folder, tmp_path):
 
 def test_no_transform_changes_the_blank_colour():
     image = decode_or_blank(np.zeros(9, np.uint8))
-    for more in (["data.crop=224", "data.resize=256"], ["data.crop=31"], ["data.augment=none"]):
+    changed = ["data.policy=trivial", "data.erase=0.9"]
+    for more in (
+        ["data.crop=224", "data.resize=256"],
+        ["data.crop=31"],
+        ["data.augment=none"],
+        changed,
+    ):
         operators = list_train_transforms(make_config(Path(), *more).data)
         for seed in range(100):
             ds.config.set_seed(seed)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn
 
-from resnet50.config import Config, Model, Train
+from resnet50.config import Config, Data, Model, Train
 from resnet50.loss import build_loss
 from resnet50.lr_generator import build_parameter_groups, get_lr, is_decayed
-from resnet50.mixup import MixUp, mix_targets
+from resnet50.mixup import MixImages, mix_targets
 from resnet50.model import build_network
 from resnet50.train import build
 from utils.config import ROOT, load_config
@@ -80,6 +80,18 @@ def test_torchvisions_rate_falls_every_thirty_epochs():
     case = {"lr_max": 0.1, "lr_end": 0.0, "total_epochs": 90}
     result = compute_rates("thirds", case, 2)
     assert_points(result[::2], [(0, 0.1), (29, 0.1), (30, 0.01), (59, 0.01), (60, 0.001)])
+
+
+def test_rates_of_torchvisions_second_recipe_equal_its_schedulers():
+    """LinearLR from 0.01 over 5 epochs, then CosineAnnealingLR over 595, one value an epoch."""
+    cfg = load_config(Config, CONFIGS / "resnet50_r50_imagenet_torchvision_v2.yaml")
+    lr = get_lr(cfg.train, 3, 8 * cfg.data.batch)
+    assert len(lr) == 600 * 3
+    assert (lr[::3] == lr[2::3]).all()
+    epochs = np.arange(600)
+    rising = 0.5 * (0.01 + 0.99 * epochs / 5)
+    falling = 0.25 * (1 + np.cos(np.pi * (epochs - 5) / 595))
+    np.testing.assert_allclose(lr[::3], np.where(epochs < 5, rising, falling), rtol=1e-12)
 
 
 def test_a_curve_may_be_longer_than_the_run():
@@ -181,6 +193,8 @@ def test_decay_groups_equal_the_originals():
     decays = set(expected["nvidia_decays_although_one_dimensional"])
     assert decays == set(expected["not_decayed"]) - set(nvidia)
     assert all(is_decayed(p.name, "everything") for p in weights)
+    norms = {names[p.name] for p in weights if not is_decayed(p.name, "norms")}
+    assert norms == {*expected["not_decayed"]} - {"fc.bias"}
 
 
 @pytest.mark.parametrize("case", CASES["all_reduce_split"][:3], ids=lambda c: c["arch"])
@@ -234,14 +248,14 @@ def test_xavier_has_no_fan():
 def test_mixup_mixes_images_and_losses_alike():
     rng = np.random.RandomState(3)
     label, scores = np.array([2, 0, 1, 2], np.int32), rng.standard_normal((4, 5)).astype("f4")
-    target = mix_targets(label, 0.2, rng)
+    target = mix_targets(label, Data(root=Path(), mixup=0.2), rng)
     fraction, partner = target[0, 2], target[:, 3].astype(int)
     assert (target[:, 2] == fraction).all()
     assert sorted(partner) == [0, 1, 2, 3]
     image = rng.randint(0, 256, (4, 3, 2, 2)).astype(np.uint8)
     normalize = Normalize(MEAN, STD, 3, axis=1, rank=4)
     x = (image / 255 - np.reshape(MEAN, (3, 1, 1))) / np.reshape(STD, (3, 1, 1))
-    mixed = MixUp(normalize)(Tensor(image), Tensor(target)).asnumpy()
+    mixed = MixImages(normalize)(Tensor(image), Tensor(target)).asnumpy()
     np.testing.assert_allclose(mixed, fraction * x + (1 - fraction) * x[partner], atol=1e-5)
     loss = build_loss(0.1, "included")
 
