@@ -57,8 +57,8 @@ def test_operators_are_drawn_alike():
     for name, (magnitudes, signed) in MAGNITUDES.items():
         values = [magnitude for drawn_name, magnitude in drawn if drawn_name == name]
         assert {abs(value) for value in values} == {abs(float(value)) for value in magnitudes}
-        share = np.mean(np.array(values) < 0)
-        assert 0.42 < share < 0.54 if signed else share == 0
+        negative = np.mean(np.array(values) < 0)
+        assert 0.42 < negative < 0.54 if signed else negative == 0
 
 
 def test_erased_boxes_have_torchvisions_areas_and_aspects():
