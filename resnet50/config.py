@@ -29,7 +29,7 @@ class Data:
     erase: float = 0.0  # probability of random erasing
     mixup: float = 0.0  # alpha of the Beta distribution of lambda; 0: off
     cutmix: float = 0.0  # likewise; if both are on, half of the batches have mixup
-    repeated_aug: int = 1  # crops of an image in an epoch, which then has fewer images
+    repeats: int = 1  # crops of an image in an epoch, which then has fewer images
     batch: int = 256  # images per device
     workers: Union[int, Literal["auto"]] = "auto"  # auto: this device's share of the CPU cores
     prefetch: Union[int, Literal["auto"]] = "auto"  # batches prepared in advance; auto: 2 to 8
@@ -37,7 +37,7 @@ class Data:
 
     def __post_init__(self):
         check_positive(self, "data", "resize", "crop", "batch", "workers", "prefetch", "min_area")
-        check_positive(self, "data", "repeated_aug")
+        check_positive(self, "data", "repeats")
         check_not_negative(self, "data", "mixup", "cutmix")
         if self.is_cifar and self.augment == "crop":
             raise ValueError("data.augment crop is for encoded images; CIFAR's is pad_crop")

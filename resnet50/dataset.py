@@ -44,9 +44,9 @@ def read_records(cfg, split: str) -> int:
 
 def build_train_sampler(cfg, samples: int, rt: Runtime) -> TrainSampler:
     common = samples, cfg.data.batch, rt.rank, rt.size, rt.seed
-    if cfg.data.repeated_aug == 1:
+    if cfg.data.repeats == 1:
         return TrainSampler(*common)
-    return RepeatingSampler(*common, copies=cfg.data.repeated_aug)
+    return RepeatingSampler(*common, copies=cfg.data.repeats)
 
 
 @dataclass

@@ -169,6 +169,6 @@ def test_cutmix_replaces_a_box_and_mixes_losses_alike():
 def test_augmentation_needs_random_crops():
     with pytest.raises(ValueError, match="data.augment none: data.policy must be none"):
         dataclasses.replace(DATA, augment="none")
-    for wrong in ({"cutmix": -1.0}, {"mixup": -1.0}, {"repeated_aug": 0}, {"erase": 1.0}):
+    for wrong in ({"cutmix": -1.0}, {"mixup": -1.0}, {"repeats": 0}, {"erase": 1.0}):
         with pytest.raises(ValueError, match=f"data.{next(iter(wrong))}"):
             dataclasses.replace(DATA, **wrong)

@@ -321,7 +321,7 @@ def test_a_resumed_run_reads_the_same_replacements(damaged_folder, form):
     assert_same(read_batches(make_config(damaged_folder, *RARE), epochs=4), whole)
 
 
-V2 = ["data.policy=trivial", "data.erase=0.5", "data.cutmix=1", "data.repeated_aug=2"]
+V2 = ["data.policy=trivial", "data.erase=0.5", "data.cutmix=1", "data.repeats=2"]
 
 
 def test_a_resumed_run_repeats_policy_erasing_and_mixing(damaged_folder):
