@@ -80,7 +80,7 @@ def load_toy_config(path: Path):
 def describe_graph(path: Path) -> str:
     """The settings that decide the training graph: network, precision, and switches."""
     cfg = load_toy_config(path)
-    numbers = {"num_classes", "mean", "std", "drop_path", "datasets"}
+    numbers = {"num_classes", "mean", "std", "init", "drop_path", "datasets"}
     network = {key: value for key, value in cfg.model_arguments().items() if key not in numbers}
     unused = {"schedule", "lr_changes", "warmup_epochs", "warmup_lr", "milestones", "base_batch"}
     switches = {
