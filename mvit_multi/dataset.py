@@ -13,11 +13,12 @@ import numpy as np
 
 from mvit_multi import sampling, transforms
 from mvit_multi.config import parse_policy
-from mvit_multi.mixup import Mix, build_target_row, draw_mix
+from mvit_multi.mixup import build_target_row
 from utils.data import video_dataset
 from utils.data.annotation_file import AnnotationFile, swap_label
 from utils.data.packed import reader
 from utils.data.sampler import TrainSampler
+from utils.nn.mixing import Mix, draw_mix
 from utils.runtime import Runtime
 from utils.video.decoders import FrameSource
 from utils.video.transforms import test_views

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Optional, Union
 
-from utils.config import Run, check_fraction, check_positive, check_warmup
+from utils.config import Run, check_fraction, check_not_negative, check_positive, check_warmup
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,16 @@ class Data:
     test: str = "val"
     labels: str = ""  # names of the classes: utils/labels/<labels>.txt
     resize: int = 256  # short side in evaluation
-    crop: int = 224
+    crop: int = 224  # of training, and of evaluation unless eval.crop is above 0
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     augment: Literal["crop", "pad_crop", "none"] = "crop"  # none: as in evaluation
     min_area: float = 0.08  # smallest fraction of the image that a random crop covers
+    policy: Literal["none", "trivial"] = "none"  # after the crop; trivial: TrivialAugmentWide
+    erase: float = 0.0  # probability of random erasing
     mixup: float = 0.0  # alpha of the Beta distribution of lambda; 0: off
+    cutmix: float = 0.0  # likewise; if both are on, half of the batches have mixup
+    repeats: int = 1  # crops of an image in an epoch, which then has fewer images
     batch: int = 256  # images per device
     workers: Union[int, Literal["auto"]] = "auto"  # auto: this device's share of the CPU cores
     prefetch: Union[int, Literal["auto"]] = "auto"  # batches prepared in advance; auto: 2 to 8
@@ -33,19 +37,29 @@ class Data:
 
     def __post_init__(self):
         check_positive(self, "data", "resize", "crop", "batch", "workers", "prefetch", "min_area")
-        if self.crop > self.resize:
-            raise ValueError(f"data.crop {self.crop} is larger than data.resize {self.resize}")
+        check_positive(self, "data", "repeats")
+        check_not_negative(self, "data", "mixup", "cutmix")
         if self.is_cifar and self.augment == "crop":
             raise ValueError("data.augment crop is for encoded images; CIFAR's is pad_crop")
         if not self.is_cifar and self.augment == "pad_crop":
             raise ValueError("data.augment pad_crop is for CIFAR's images of 32 pixels")
-        if self.mixup < 0 or self.min_area > 1 or min(self.std) <= 0:
-            raise ValueError("data.mixup must not be negative, min_area not above 1, std above 0")
-        check_fraction(self, "data", "max_unreadable")
+        if self.augment == "none" and self.changes_pixels:
+            raise ValueError("data.augment none: data.policy must be none and data.erase 0")
+        if self.min_area > 1 or min(self.std) <= 0:
+            raise ValueError("data.min_area must not be above 1, data.std must be above 0")
+        check_fraction(self, "data", "max_unreadable", "erase")
 
     @property
     def is_cifar(self) -> bool:
         return self.source.startswith("cifar")
+
+    @property
+    def changes_pixels(self) -> bool:
+        return self.policy != "none" or self.erase > 0
+
+    @property
+    def mixes(self) -> bool:
+        return self.mixup > 0 or self.cutmix > 0
 
 
 @dataclass(frozen=True)
@@ -57,11 +71,14 @@ class Model:
         "resnet50"
     )
     first_width: int = 64  # channels of the first stage; the others follow
+    init: Literal["kaiming", "xavier"] = "kaiming"  # of the weights: see `build_network`
     fan: Literal["fan_out", "fan_in"] = "fan_out"  # mode of the Kaiming initialisation
     zero_last: bool = False  # the last batch norm of every block starts at 0
 
     def __post_init__(self):
         check_positive(self, "model", "num_classes", "first_width")
+        if self.init == "xavier" and self.fan != "fan_out":
+            raise ValueError("model.fan is for model.init kaiming; xavier uses both fans")
 
 
 @dataclass(frozen=True)
@@ -72,9 +89,16 @@ class Train:
     schedule_epochs: int = 0  # epochs of the learning-rate curve; 0: `epochs`
     lr: float = 0.256
     base_batch: int = 256  # 0: use lr as it is
-    schedule: Literal["cosine", "tutorial_cosine", "linear", "poly", "steps", "step", "thirds"] = (
-        "cosine"
-    )
+    schedule: Literal[
+        "cosine",
+        "torch_cosine",
+        "tutorial_cosine",
+        "linear",
+        "poly",
+        "steps",
+        "step",
+        "thirds",
+    ] = "cosine"
     lr_changes: Literal["epoch", "update"] = "update"
     warmup_epochs: float = 0
     warmup_lr: float = 0.0
@@ -85,7 +109,7 @@ class Train:
     momentum: float = 0.875
     nesterov: bool = False
     weight_decay: float = 3.0517578125e-05
-    decay: Literal["norms_and_biases", "named_bn", "everything"] = "norms_and_biases"
+    decay: Literal["norms_and_biases", "norms", "named_bn", "everything"] = "norms_and_biases"
     smoothing: float = 0.1
     smoothed: Literal["excluded", "included"] = "included"  # is the label's class smoothed too
     batch_norm: Literal["trained", "frozen"] = "trained"
@@ -108,10 +132,12 @@ class Train:
 @dataclass(frozen=True)
 class Eval:
     batch: int = 64  # images per device
+    crop: int = 0  # 0: data.crop
     allow_unreadable: bool = False
 
     def __post_init__(self):
         check_positive(self, "eval", "batch")
+        check_not_negative(self, "eval", "crop")
 
 
 @dataclass(frozen=True)
@@ -123,11 +149,22 @@ class Config:
     eval: Eval = Eval()
 
     def __post_init__(self):
+        crops = {"eval.crop" if self.eval.crop else "data.crop": self.test_crop}
+        if self.data.augment == "none":
+            crops["data.crop"] = self.data.crop
+        for name, crop in crops.items():
+            if crop > self.data.resize:
+                raise ValueError(f"{name} {crop} is larger than data.resize {self.data.resize}")
         cifar = {"cifar10": 10, "cifar100": 100}.get(self.data.source, 0)
         if self.model.num_classes < cifar:
             raise ValueError(
                 f"model.num_classes: {self.data.source} has {cifar}, not {self.model.num_classes}"
             )
+
+    @property
+    def test_crop(self) -> int:
+        """The side of the views in evaluation and prediction, and of an exported file's input."""
+        return self.eval.crop or self.data.crop
 
     def model_arguments(self) -> dict:
         return {"mean": self.data.mean, "std": self.data.std, **asdict(self.model)}

@@ -1,8 +1,9 @@
 """Image data of ResNet: MindData's readers -> our decoder -> MindData's C++ transforms -> batches.
 
 Training yields (image, target): uint8 (N, 3, crop, crop) and labels int32 (N,), or, with mixup,
-float32 (N, 4) (`mixup.py`). Evaluation yields (image, label, valid): uint8 (N, 1, 3, crop, crop),
-int32 (N,), bool (N,). `valid` is false for unreadable images and for the padding of the last batch.
+or cutmix, float32 (N, 4 or 8) (`mixup.py`). Evaluation yields (image, label, valid): uint8
+(N, 1, 3, S, S) with S = `cfg.test_crop`, int32 (N,), bool (N,). `valid` is false for unreadable
+images and for the padding of the last batch.
 
 Every epoch is a separate MindData pipeline over this rank's samples of the epoch, seeded by seed,
 epoch and rank. So a resumed run reads the same crops as a run without a pause, if the number of
@@ -13,12 +14,14 @@ import functools
 import itertools
 import re
 from collections.abc import Container, Iterator
+from dataclasses import dataclass
 from typing import Optional, Union
 
 import mindspore.dataset as ds
 import numpy as np
 from mindspore.dataset import vision
 
+from resnet50.augment import Augment
 from resnet50.images import decode_or_blank, find_blank_images, make_test_view
 from resnet50.mixup import mix_targets
 from resnet50.readers import Images, count_samples, open_reader
@@ -40,7 +43,26 @@ def read_records(cfg, split: str) -> int:
 
 
 def build_train_sampler(cfg, samples: int, rt: Runtime) -> TrainSampler:
-    return TrainSampler(samples, cfg.data.batch, rt.rank, rt.size, rt.seed)
+    common = samples, cfg.data.batch, rt.rank, rt.size, rt.seed
+    if cfg.data.repeats == 1:
+        return TrainSampler(*common)
+    return RepeatingSampler(*common, copies=cfg.data.repeats)
+
+
+@dataclass
+class RepeatingSampler(TrainSampler):
+    """Repeated augmentation (arXiv:1902.05509) as torchvision's `RASampler`.
+
+    An epoch has as many samples as without it: `copies` of each of the first images of its
+    permutation. The copies are neighbours in the order in which the ranks take samples in turns. So
+    on enough ranks they are in the same step, each on another rank.
+    """
+
+    copies: int = 1
+
+    def draw(self, epoch: int) -> np.ndarray:
+        repeated = np.repeat(super().draw(epoch), self.copies)[: self.samples_per_epoch]
+        return repeated.reshape(-1, self.batch, self.size).transpose(0, 2, 1).reshape(-1)
 
 
 class TrainSource:
@@ -85,7 +107,7 @@ class TrainSource:
         """The remaining batches; None if none remain. The network has no dropout."""
         if len(self) == 0:
             return None
-        set_prefetch(self.data, self.data.batch)
+        set_prefetch(self.data, self.data.batch, self.data.crop)
         log_workers(self.data.workers)
         return ds.GeneratorDataset(self, ["image", "target"], num_parallel_workers=1, shuffle=False)
 
@@ -141,7 +163,7 @@ class TrainSource:
             if not self.unreadable.is_unreadable(sample):
                 try:
                     image, label = self.images.read(sample)
-                    for operator in list_train_transforms(self.data):
+                    for operator in list_train_transforms(self.data, self.sampler.seed):
                         # With the same seed, the flip would depend on the size of the crop.
                         ds.config.set_seed(int(rng.randint(2**31)))
                         image = operator(image)
@@ -177,9 +199,9 @@ class TrainSource:
 
 def build_targets(cfg, labels: np.ndarray, seed: Union[int, list[int]] = 0) -> np.ndarray:
     """The targets of a training batch with `labels` (N,); `seed` is that of mixup."""
-    if not cfg.data.mixup:
+    if not cfg.data.mixes:
         return labels.astype(np.int32)
-    return mix_targets(labels, cfg.data.mixup, np.random.RandomState(seed))
+    return mix_targets(labels, cfg.data, np.random.RandomState(seed))
 
 
 def build_epoch_pipeline(data, sampler: TrainSampler, epoch: int, unopenable: Container[int] = ()):
@@ -189,37 +211,39 @@ def build_epoch_pipeline(data, sampler: TrainSampler, epoch: int, unopenable: Co
     """
     seed = np.random.RandomState([sampler.seed, epoch, sampler.rank]).randint(2**31)
     ds.config.set_seed(int(seed))
-    workers = set_prefetch(data, data.batch)
+    workers = set_prefetch(data, data.batch, data.crop)
     samples = sampler.epoch(epoch).tolist()
     if unopenable:
         substitute = next(k for k in itertools.count() if k not in unopenable)
         samples = [substitute if sample in unopenable else sample for sample in samples]
     rows = open_reader(data, "train", samples, workers)
-    rows = rows.map(list_train_transforms(data), ["image"], num_parallel_workers=workers)
+    rows = rows.map(list_train_transforms(data, int(seed)), ["image"], num_parallel_workers=workers)
     return rows.batch(data.batch, drop_remainder=True)
 
 
-def list_train_transforms(data) -> list:
-    """The operators of training: decoder, random crop and flip, channels first.
+def list_train_transforms(data, seed: int = 0) -> list:
+    """The operators of training: decoder, random crop, flip, `Augment` with `seed`, channels first.
 
     They take an image as a reader yields it, or decoded. MindData's own decoder is not used: some
     damaged JPEG files end its process.
     """
+    last = [Augment(data, seed)] if data.changes_pixels else []
+    last.append(vision.HWC2CHW())
     flip = vision.RandomHorizontalFlip(0.5)
     if data.augment == "none":
-        return [build_test_transform(data)]
+        return [build_test_transform(data, data.crop)]
     if data.augment == "crop":
         crop = vision.RandomResizedCrop(data.crop, (data.min_area, 1.0), (3 / 4, 4 / 3))
-        return [decode_or_blank, crop, flip, vision.HWC2CHW()]
+        return [decode_or_blank, crop, flip, *last]
     crop = [vision.RandomCrop(32, 4), flip]
     if data.crop != 32:
         crop.append(vision.Resize((data.crop, data.crop), vision.Inter.BILINEAR))
-    return [*crop, vision.HWC2CHW()]
+    return [*crop, *last]
 
 
-def build_test_transform(data):
+def build_test_transform(data, crop: int):
     """A function from an image, as a reader yields it or decoded, to the view of evaluation."""
-    return lambda image: make_test_view(image, data.resize, data.crop)
+    return lambda image: make_test_view(image, data.resize, crop)
 
 
 class EvalSource:
@@ -232,12 +256,14 @@ class EvalSource:
         self.mine = [sample for sample in mine if sample is not None]
         self.images = Images(cfg.data, "test", samples)
         self.unreadable = UnreadableVideos(self.images, "image")
+        self.transform = build_test_transform(cfg.data, cfg.test_crop)
+        self.shape = get_clip_shape(cfg.data, cfg.test_crop)
 
     def get_dataset_size(self) -> int:
         return self.length
 
     def create_tuple_iterator(self, **options) -> Iterator:
-        """Batches (N, 1, 3, crop, crop), labels, valid; N is the same on every rank."""
+        """Batches (N, 1, 3, S, S), labels, valid; N is the same on every rank."""
         count = 0
         for image, label in self.read_batches(**options):
             check_labels(label, self.classes)
@@ -250,14 +276,13 @@ class EvalSource:
             yield image[:, None], label, valid
             count += 1
         for _ in range(count, self.length):
-            shape = (self.batch, 1, *get_clip_shape(self.data, self.data.crop))
             labels = np.zeros(self.batch, np.int32)
-            yield np.zeros(shape, np.uint8), labels, labels.astype(bool)
+            yield np.zeros((self.batch, 1, *self.shape), np.uint8), labels, labels.astype(bool)
 
     def read_again(self, image: np.ndarray, row: int, sample: int) -> bool:
         """Reads a sample again whose row was not decoded; False if it is unreadable."""
         try:
-            image[row] = build_test_transform(self.data)(self.images.read(sample)[0])
+            image[row] = self.transform(self.images.read(sample)[0])
         except VideoError as error:
             self.unreadable.add(sample, str(error))
             return False
@@ -266,9 +291,9 @@ class EvalSource:
     def read_batches(self, **options) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         if not self.mine:
             return
-        workers = set_prefetch(self.data, self.batch)
+        workers = set_prefetch(self.data, self.batch, self.shape[-1])
         rows = open_reader(self.data, "test", self.mine, workers)
-        rows = rows.map([build_test_transform(self.data)], ["image"], num_parallel_workers=workers)
+        rows = rows.map([self.transform], ["image"], num_parallel_workers=workers)
         try:
             yield from rows.batch(self.batch).create_tuple_iterator(**options)
         except RuntimeError as error:
@@ -294,9 +319,9 @@ def summarize_error(error: Exception) -> str:
     return f"data.root: cannot read {file[1] if file else 'an image'}: {reason}"
 
 
-def set_prefetch(data, batch: int) -> int:
+def set_prefetch(data, batch: int, crop: int) -> int:
     """Sets the prefetch of pipelines that are built from now on; returns their workers."""
-    size = batch * int(np.prod(get_clip_shape(data, data.crop)))
+    size = batch * int(np.prod(get_clip_shape(data, crop)))
     ds.config.set_prefetch_size(choose_prefetch(data.prefetch, size, MINDDATA_BUFFERED))
     return count_workers(data.workers)
 

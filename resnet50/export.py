@@ -26,7 +26,7 @@ def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
 
 
 def describe_export(cfg: Config) -> ExportSpec:
-    return ExportSpec(get_clip_shape(cfg.data, cfg.data.crop), "scores")
+    return ExportSpec(get_clip_shape(cfg.data, cfg.test_crop), "scores")
 
 
 if __name__ == "__main__":

@@ -31,9 +31,9 @@ def get_lr(train: Any, updates_per_epoch: int, global_batch: int) -> np.ndarray:
 def compute_warmup(schedule: str, warm: int, start: float, peak: float) -> np.ndarray:
     """The `warm` rates before the decay, float64 (warm,).
 
-    The zoo's modes other than cosine begin at `start` itself.
+    The zoo's modes other than cosine, and torchvision's recipes, begin at `start` itself.
     """
-    if schedule in ("linear", "poly", "steps", "step"):
+    if schedule in ("linear", "poly", "steps", "step", "torch_cosine"):
         return start + (peak - start) * np.arange(warm) / max(warm, 1)
     return lr_schedules.warmup(warm, start, peak)
 
@@ -41,7 +41,7 @@ def compute_warmup(schedule: str, warm: int, start: float, peak: float) -> np.nd
 def compute_decay(schedule: str, total: int, warm: int, peak: float, end: float) -> np.ndarray:
     """The rates after the warm-up, float64 (total - warm,). `end` is for `cosine` and `linear`.
 
-    * cosine: half a cosine from the peak to `end`.
+    * cosine, torch_cosine: half a cosine from the peak to `end`; their warm-ups differ.
     * tutorial_cosine: a line times a cosine, which the zoo calls cosine. The index does not start
       at 0 after the warm-up, so the rate drops there. See the README.
     * linear: a line from the peak to `end`.
@@ -51,7 +51,7 @@ def compute_decay(schedule: str, total: int, warm: int, peak: float, end: float)
     * thirds: a tenth at one third and at two thirds: torchvision's 30 and 60 of 90 epochs.
     """
     i, length = np.arange(warm, total), total - warm
-    if schedule == "cosine":
+    if schedule in ("cosine", "torch_cosine"):
         return end + (peak - end) * lr_schedules.cosine(length)
     if schedule == "tutorial_cosine":
         cosine = 0.5 * (1 + np.cos(np.pi * 2 * 0.47 * i / length))
@@ -75,12 +75,15 @@ def is_decayed(name: str, rule: str) -> bool:
     """Whether a parameter has weight decay; `name` has the modules of PyTorch.
 
     `rule` is `train.decay`. `norms_and_biases` (MindSpore's tutorial and zoo) excludes norms and
-    biases. `named_bn` (NVIDIA) excludes names with `bn`, so shortcut norms and the classifier's
-    bias are decayed. `everything` (torchvision) excludes nothing.
+    biases, `norms` (torchvision's V2) only norms. `named_bn` (NVIDIA) excludes names with `bn`, so
+    shortcut norms and the classifier's bias are decayed. `everything` (torchvision's V1) excludes
+    nothing.
     """
     leaf = name.rpartition(".")[2]
     if rule == "norms_and_biases":
         return leaf not in ("gamma", "beta", "bias")
+    if rule == "norms":
+        return leaf not in ("gamma", "beta")
     return rule == "everything" or not re.search("bn", name)
 
 

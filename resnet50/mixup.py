@@ -1,23 +1,30 @@
-"""Mixup (arXiv:1710.09412) as in NVIDIA's ResNet50 recipe: one weight lambda per batch."""
+"""Mixup or cutmix with one weight lambda per batch, as in NVIDIA's and torchvision's recipes."""
 
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
+from utils.nn.mixing import draw_mix, mix_partners
 
-def mix_targets(label: np.ndarray, alpha: float, rng: np.random.RandomState) -> np.ndarray:
+
+def mix_targets(label: np.ndarray, data, rng: np.random.RandomState) -> np.ndarray:
     """Labels (N,) to float32 (N, 4): label, partner's label, lambda, partner's row in the batch.
 
     Lambda, the weight of the image itself, is drawn from Beta(alpha, alpha); the partners are a
-    permutation of the batch.
+    permutation of the batch. With `data.cutmix` the targets are (N, 8): also the box (y0, y1, x0,
+    x1) of the partner's pixels, without area if the batch has mixup. If both are on, each batch has
+    one of them with equal probability.
     """
     partner = rng.permutation(len(label))
-    lam = np.full(len(label), rng.beta(alpha, alpha))
-    return np.stack([label, label[partner], lam, partner], axis=1).astype(np.float32)
+    mix = draw_mix(rng, data.crop, data.mixup, data.cutmix, switch=0.5, prob=1.0)
+    columns = [label, label[partner], np.full(len(label), mix.lam), partner]
+    if data.cutmix:
+        columns += [np.full(len(label), edge) for edge in mix.box]
+    return np.stack(columns, axis=1).astype(np.float32)
 
 
-class MixUp(nn.Cell):
-    """Images uint8 (N, 3, H, W) and targets (N, 4) to normalised float32 mixtures."""
+class MixImages(nn.Cell):
+    """Images uint8 (N, 3, H, W) and targets (N, 4 or 8) to normalised float32 mixtures."""
 
     def __init__(self, normalize: nn.Cell):
         super().__init__(auto_prefix=False)
@@ -25,6 +32,8 @@ class MixUp(nn.Cell):
 
     def construct(self, image: Tensor, target: Tensor) -> Tensor:
         x = self.normalize(image)
-        partner = target[:, 3].astype(mstype.int32)
+        partner = ops.gather(x, target[:, 3].astype(mstype.int32), 0)
+        if target.shape[1] == 8:
+            return mix_partners(x, partner, target[0, 2], target[0, 4:])
         lam = target[:, 2].reshape(-1, 1, 1, 1)
-        return lam * x + (1 - lam) * ops.gather(x, partner, 0)
+        return lam * x + (1 - lam) * partner

@@ -8,8 +8,10 @@ the published 64 scales all stages.
 """
 
 from collections.abc import Sequence
+from typing import Union
 
-from mindspore import Tensor, nn
+from mindspore import Parameter, Tensor, nn
+from mindspore.common.initializer import Initializer, TruncatedNormal, XavierUniform, initializer
 
 from resnet50.se import SEResNet50
 from utils.nn.layers import BatchNorm2d, Normalize, ReLU, conv2d, max_pool2d, torch_dense
@@ -114,10 +116,43 @@ class ResNet(nn.Cell):
         return self.fc(x.mean((2, 3)))  # (N, features) -> (N, classes)
 
 
-def build_network(arch: str, first_width: int = 64, zero_last: bool = False, **settings) -> nn.Cell:
-    """The network of an architecture; ValueError for a combination that is not defined."""
+def build_network(
+    arch: str,
+    first_width: int = 64,
+    zero_last: bool = False,
+    init: str = "kaiming",
+    **settings,
+) -> nn.Cell:
+    """The network of an architecture; ValueError for a combination that is not defined.
+
+    `init` is `kaiming` (torchvision: convolutions Kaiming normal, dense layers uniform) or
+    `xavier`: see `initialize_as_zoo`.
+    """
     if arch != "se_resnet50":
-        return ResNet(arch=arch, first_width=first_width, zero_last=zero_last, **settings)
-    if first_width != 64 or zero_last:
+        net = ResNet(arch=arch, first_width=first_width, zero_last=zero_last, **settings)
+    elif first_width != 64 or zero_last:
         raise ValueError("model.first_width and model.zero_last are not defined for se_resnet50")
-    return SEResNet50(**settings)
+    else:
+        net = SEResNet50(**settings)
+    if init == "xavier":
+        initialize_as_zoo(net)
+    return net
+
+
+def initialize_as_zoo(net: nn.Cell) -> None:
+    """Sets the initial weights of the MindSpore zoo (`src/util.py` and `_fc` of `src/resnet.py`).
+
+    Convolutions: Xavier uniform. Dense layers: normal, sigma 0.01, truncated at 2 sigma; their
+    biases are 0. Batch norms are not changed. The zoo's numbers are from MindSpore up to 1.3, whose
+    TruncatedNormal has its bounds in sigmas; today's has absolute ones.
+    """
+    for _, cell in net.cells_and_names():
+        if isinstance(cell, nn.Conv2d):
+            set_initial(cell.weight, XavierUniform())
+        elif isinstance(cell, nn.Dense):
+            set_initial(cell.weight, TruncatedNormal(sigma=0.01, a=-0.02, b=0.02))
+            set_initial(cell.bias, "zeros")
+
+
+def set_initial(parameter: Parameter, distribution: Union[Initializer, str]) -> None:
+    parameter.set_data(initializer(distribution, parameter.shape, parameter.dtype))

@@ -32,7 +32,7 @@ class ImageHead(Head):
     """The classes of ResNet; its view is that of evaluation."""
 
     def __init__(self, cfg: Any):
-        self.data, self.classes = cfg.data, cfg.model.num_classes
+        self.data, self.classes, self.crop = cfg.data, cfg.model.num_classes, cfg.test_crop
         self.builtin_names = cfg.data.labels
         self.names_file = cfg.data.root / CIFAR_NAMES.get(cfg.data.source, "labels.txt")
 
@@ -43,7 +43,7 @@ class ImageHead(Head):
         return np.zeros(1, np.int64)
 
     def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return images.resize_and_crop_center(frames[0], self.data.resize, self.data.crop)[None]
+        return images.resize_and_crop_center(frames[0], self.data.resize, self.crop)[None]
 
     def preview_frames(self, views: np.ndarray) -> np.ndarray:
         return views[:, None].transpose(0, 1, 3, 4, 2)

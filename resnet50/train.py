@@ -23,7 +23,7 @@ from resnet50.dataset import (
 )
 from resnet50.loss import build_loss
 from resnet50.lr_generator import build_parameter_groups, get_lr
-from resnet50.mixup import MixUp
+from resnet50.mixup import MixImages
 from resnet50.model import build_network
 from resnet50.network import NETWORK
 from utils import cli, runtime
@@ -52,7 +52,7 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
         checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
     if train.batch_norm == "frozen":
         freeze_norms(cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d))
-    mix = MixUp(net.normalize) if cfg.data.mixup else None
+    mix = MixImages(net.normalize) if cfg.data.mixes else None
     updates = sampler.updates_per_epoch(train.accumulation_steps)
     lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulation_steps))
     weights = net.trainable_params()

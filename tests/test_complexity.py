@@ -28,6 +28,7 @@ PUBLISHED = {
     "resnet50_r18_imagenet_torchvision": Published(11_689_512, 1.814),
     "resnet50_r34_imagenet_torchvision": Published(21_797_672, 3.664),
     "resnet50_r50_imagenet_torchvision": Published(25_557_032, 4.089),
+    "resnet50_r50_imagenet_torchvision_v2": Published(25_557_032),
     "resnet50_r101_imagenet_torchvision": Published(44_549_160, 7.801),
     "resnet50_r152_imagenet_torchvision": Published(60_192_808, 11.514),
     "resnet50_se50_imagenet_zoo": Published(28_203_593),

@@ -48,7 +48,10 @@ def test_settings_that_may_change_on_resume_exist():
 TOY = {
     "tsm": ["data.crop=32", "data.batch=2", "data.segments=4"],
     "x3d": ["data.scales=[32,32]", "data.crop=32", "data.batch=2", "data.frames=4"],
-    "resnet50": ["data.resize=64", "data.crop=64", "data.batch=2", "train.warmup_epochs=2"],
+    "resnet50": [
+        *("data.resize=64", "data.crop=64", "data.batch=2", "eval.crop=0"),
+        "train.warmup_epochs=2",
+    ],
     "mvit_multi": [
         *("data.crop=32", "data.batch=2", "data.frames=4", "model.dim=8", "model.depth=3"),
         *("model.stage_starts=[1]", "model.kv_stride=4"),
@@ -77,7 +80,7 @@ def load_toy_config(path: Path):
 def describe_graph(path: Path) -> str:
     """The settings that decide the training graph: network, precision, and switches."""
     cfg = load_toy_config(path)
-    numbers = {"num_classes", "mean", "std", "drop_path", "datasets"}
+    numbers = {"num_classes", "mean", "std", "init", "drop_path", "datasets"}
     network = {key: value for key, value in cfg.model_arguments().items() if key not in numbers}
     unused = {"schedule", "lr_changes", "warmup_epochs", "warmup_lr", "milestones", "base_batch"}
     switches = {
@@ -86,7 +89,8 @@ def describe_graph(path: Path) -> str:
         if key not in unused | {"accumulation_steps", "end_lr", "schedule_epochs", "new_head"}
     }
     run = (cfg.run.amp, cfg.run.dynamic_loss_scale, cfg.train.accumulation_steps > 1)
-    return repr((path.parents[1].name, network, run, switches, getattr(cfg.data, "mixup", 0) > 0))
+    mixing = [getattr(cfg.data, key, 0) > 0 for key in ("mixup", "cutmix")]
+    return repr((path.parents[1].name, network, run, switches, mixing))
 
 
 def select_one_yaml_per_graph() -> list:

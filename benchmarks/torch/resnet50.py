@@ -80,8 +80,13 @@ class Classifier(ResNet):
         return super().forward(self.normalize(image))
 
 
-def build_network(arch: str, fan: str = "", zero_last: bool = False, **settings) -> nn.Module:
-    """Takes the settings of `resnet50.model.build_network`; `fan`, `zero_last` have no effect."""
+def build_network(
+    arch: str, fan: str = "", zero_last: bool = False, init: str = "", **settings
+) -> nn.Module:
+    """Takes the settings of `resnet50.model.build_network`.
+
+    `fan`, `zero_last` and `init` have no effect: they choose initial weights.
+    """
     if arch not in DEPTHS:
         raise ValueError(f"model.arch: {arch} was never published for PyTorch")
     return Classifier(arch=arch, **settings)

@@ -13,12 +13,13 @@ from mvit_multi.config import Config
 from mvit_multi.golden_case import list_model_arguments
 from mvit_multi.loss import build_loss
 from mvit_multi.lr_generator import build_parameter_groups, compute_lr_at, get_lr
-from mvit_multi.mixup import build_target_row, draw_mix, make_cutmix
+from mvit_multi.mixup import build_target_row
 from mvit_multi.model import MViT
 from mvit_multi.train import build
 from tests.helpers import load_smoke_config
 from utils.config import ROOT, load_config
 from utils.data.sampler import TrainSampler
+from utils.nn.mixing import draw_mix, make_cutmix
 from utils.runtime import Runtime
 from utils.testing.golden import load_case, map_torch_names
 from utils.tests.parity import make_cosine_recipe, without_values

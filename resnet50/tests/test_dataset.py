@@ -18,6 +18,7 @@ from resnet50.dataset import (
     list_train_transforms,
     read_records,
 )
+from resnet50.export import describe_export
 from resnet50.images import (
     BLANK,
     compute_center_crop,
@@ -186,6 +187,35 @@ def test_every_test_image_counts_once_on_any_number_of_ranks(folder, size):
     assert sorted(x.tobytes() for x in together) == sorted(x.tobytes() for x in alone)
 
 
+def test_evaluation_has_its_own_crop(folder):
+    """Also for prediction, an exported file, and a rank without images."""
+    cfg = make_config(folder, "data.crop=24", "eval.crop=32")
+    assert read_batches(cfg, epochs=1)[0][0].shape == (4, 3, 24, 24)
+    same = read_test_images(make_config(folder))
+    for (image, label), (expected, expected_label) in zip(read_test_images(cfg), same):
+        np.testing.assert_array_equal(image, expected)
+        np.testing.assert_array_equal(label, expected_label)
+    frames = np.zeros((1, 50, 60, 3), np.uint8)
+    assert build_heads(cfg)[0].make_views(frames, np.zeros(1)).shape == (1, 3, 32, 32)
+    assert describe_export(cfg).clip == (3, 32, 32)
+    empty = EvalSource(1, cfg, Runtime(1, 2)).create_tuple_iterator(output_numpy=True)
+    assert [image.shape for image, _, _ in empty] == [(4, 1, 3, 32, 32)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        (["eval.crop=48"], "eval.crop 48"),
+        (["data.crop=48"], "data.crop 48"),
+        (["data.crop=48", "eval.crop=40", "data.augment=none"], "data.crop 48"),
+    ],
+)
+def test_a_test_crop_above_the_resized_image_is_refused(folder, changes, name):
+    with pytest.raises(ValueError, match=f"{name} is larger than data.resize 40"):
+        make_config(folder, *changes)
+    assert make_config(folder, "data.crop=48", "eval.crop=40").test_crop == 40
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda c: str(c["resize_short_side"]))
 def test_evaluation_crops_equal_the_originals(case):
     sizes = case["resize_short_side"], case["crop"]
@@ -291,6 +321,19 @@ def test_a_resumed_run_reads_the_same_replacements(damaged_folder, form):
     assert_same(read_batches(make_config(damaged_folder, *RARE), epochs=4), whole)
 
 
+V2 = ["data.policy=trivial", "data.erase=0.5", "data.cutmix=1", "data.repeats=2"]
+
+
+def test_a_resumed_run_repeats_policy_erasing_and_mixing(damaged_folder):
+    cfg = make_config(damaged_folder, *RARE, *V2)
+    whole = read_batches(cfg, epochs=3)
+    for skip in (2, 4):
+        assert_same(read_batches(cfg, epochs=3, skip=skip), whole[skip:])
+    plain = read_batches(make_config(damaged_folder, *RARE, *V2[2:]), epochs=3)
+    other = sum((a[0] != b[0]).any(axis=(1, 2, 3)).sum() for a, b in zip(whole, plain))
+    assert other > 0.6 * sum(len(image) for image, _ in whole)
+
+
 def test_a_replacement_does_not_change_the_other_crops(damaged_folder, monkeypatch):
     cfg = make_config(damaged_folder, *RARE)
     replaced = read_batches(cfg)
@@ -343,7 +386,13 @@ def test_an_image_of_the_blank_colour_is_readable(folder, tmp_path):
 
 def test_no_transform_changes_the_blank_colour():
     image = decode_or_blank(np.zeros(9, np.uint8))
-    for more in (["data.crop=224", "data.resize=256"], ["data.crop=31"], ["data.augment=none"]):
+    changed = ["data.policy=trivial", "data.erase=0.9"]
+    for more in (
+        ["data.crop=224", "data.resize=256"],
+        ["data.crop=31"],
+        ["data.augment=none"],
+        changed,
+    ):
         operators = list_train_transforms(make_config(Path(), *more).data)
         for seed in range(100):
             ds.config.set_seed(seed)

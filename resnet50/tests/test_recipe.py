@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from mindspore import Parameter, Tensor
+from mindspore import Parameter, Tensor, nn
 
-from resnet50.config import Config, Train
+from resnet50.config import Config, Data, Model, Train
 from resnet50.loss import build_loss
 from resnet50.lr_generator import build_parameter_groups, get_lr, is_decayed
-from resnet50.mixup import MixUp, mix_targets
+from resnet50.mixup import MixImages, mix_targets
 from resnet50.model import build_network
 from resnet50.train import build
 from utils.config import ROOT, load_config
@@ -82,6 +82,18 @@ def test_torchvisions_rate_falls_every_thirty_epochs():
     assert_points(result[::2], [(0, 0.1), (29, 0.1), (30, 0.01), (59, 0.01), (60, 0.001)])
 
 
+def test_rates_of_torchvisions_second_recipe_equal_its_schedulers():
+    """LinearLR from 0.01 over 5 epochs, then CosineAnnealingLR over 595, one value an epoch."""
+    cfg = load_config(Config, CONFIGS / "resnet50_r50_imagenet_torchvision_v2.yaml")
+    lr = get_lr(cfg.train, 3, 8 * cfg.data.batch)
+    assert len(lr) == 600 * 3
+    assert (lr[::3] == lr[2::3]).all()
+    epochs = np.arange(600)
+    rising = 0.5 * (0.01 + 0.99 * epochs / 5)
+    falling = 0.25 * (1 + np.cos(np.pi * (epochs - 5) / 595))
+    np.testing.assert_allclose(lr[::3], np.where(epochs < 5, rising, falling), rtol=1e-12)
+
+
 def test_a_curve_may_be_longer_than_the_run():
     case = {"lr_max": 0.3, "lr_end": 0.0, "total_epochs": 24}
     short, whole = (
@@ -90,6 +102,24 @@ def test_a_curve_may_be_longer_than_the_run():
     )
     assert len(short) == 24 * 5
     np.testing.assert_array_equal(short, whole[: 24 * 5])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "mode"),
+    [("r50_imagenet", "linear"), ("r50_cifar10", "poly"), ("r152_imagenet", "step")],
+)
+def test_rates_of_the_zoos_recipes_equal_the_originals(recipe, mode):
+    """Including the warm-up, which the zoo's `step` does not have."""
+    (case,) = (case for case in CASES["zoo_other_modes"] if case["mode"] == mode)
+    cfg = load_config(Config, CONFIGS / f"resnet50_{recipe}_zoo.yaml")
+    lr = get_lr(cfg.train, case["steps_per_epoch"], 8 * cfg.data.batch)
+    assert len(lr) == case["total_epochs"] * case["steps_per_epoch"]
+    assert_points(lr, case["values_float32"])
+
+
+def test_se_resnet50_trains_at_224_and_tests_at_256_as_in_the_zoo():
+    cfg = load_config(Config, CONFIGS / "resnet50_se50_imagenet_zoo.yaml")
+    assert (cfg.data.crop, cfg.data.resize, cfg.test_crop) == (224, 292, 256)
 
 
 def test_rates_of_the_lars_yaml_equal_mlperfs():
@@ -163,6 +193,8 @@ def test_decay_groups_equal_the_originals():
     decays = set(expected["nvidia_decays_although_one_dimensional"])
     assert decays == set(expected["not_decayed"]) - set(nvidia)
     assert all(is_decayed(p.name, "everything") for p in weights)
+    norms = {names[p.name] for p in weights if not is_decayed(p.name, "norms")}
+    assert norms == {*expected["not_decayed"]} - {"fc.bias"}
 
 
 @pytest.mark.parametrize("case", CASES["all_reduce_split"][:3], ids=lambda c: c["arch"])
@@ -188,17 +220,42 @@ def test_published_indices_are_layer_ends(indices, layers):
     assert segment_ends([p.name for p in weights], layers) == indices
 
 
+@pytest.mark.parametrize("arch", ["resnet18", "se_resnet50"])
+def test_xavier_draws_the_initial_weights_of_the_zoo(arch):
+    """Convolutions uniform in +-sqrt(6 / (fan_in + fan_out)), dense layers normal up to 2 sigma."""
+    net = build_network(arch, num_classes=50, mean=MEAN, std=STD, init="xavier")
+    for name, cell in net.cells_and_names():
+        if isinstance(cell, nn.Conv2d):
+            weight = cell.weight.asnumpy()
+            bound = np.sqrt(6 / (sum(weight.shape[:2]) * weight[0, 0].size))
+            assert 0.98 * bound < np.abs(weight).max() <= bound * (1 + 1e-6), name
+            assert weight.std() == pytest.approx(bound / 3**0.5, rel=0.05), name
+        elif isinstance(cell, nn.Dense):
+            weight = cell.weight.asnumpy()
+            assert 0.0195 < np.abs(weight).max() <= 0.02, name
+            # The deviation of a standard normal variable that is cut at -2 and 2 is 0.8796.
+            assert weight.std() == pytest.approx(0.008796, rel=0.02), name
+            assert not cell.bias.asnumpy().any(), name
+        elif isinstance(cell, nn.BatchNorm2d):
+            assert (cell.gamma.asnumpy() == 1).all(), name
+
+
+def test_xavier_has_no_fan():
+    with pytest.raises(ValueError, match="model.fan is for model.init kaiming"):
+        Model(num_classes=10, init="xavier", fan="fan_in")
+
+
 def test_mixup_mixes_images_and_losses_alike():
     rng = np.random.RandomState(3)
     label, scores = np.array([2, 0, 1, 2], np.int32), rng.standard_normal((4, 5)).astype("f4")
-    target = mix_targets(label, 0.2, rng)
+    target = mix_targets(label, Data(root=Path(), mixup=0.2), rng)
     fraction, partner = target[0, 2], target[:, 3].astype(int)
     assert (target[:, 2] == fraction).all()
     assert sorted(partner) == [0, 1, 2, 3]
     image = rng.randint(0, 256, (4, 3, 2, 2)).astype(np.uint8)
     normalize = Normalize(MEAN, STD, 3, axis=1, rank=4)
     x = (image / 255 - np.reshape(MEAN, (3, 1, 1))) / np.reshape(STD, (3, 1, 1))
-    mixed = MixUp(normalize)(Tensor(image), Tensor(target)).asnumpy()
+    mixed = MixImages(normalize)(Tensor(image), Tensor(target)).asnumpy()
     np.testing.assert_allclose(mixed, fraction * x + (1 - fraction) * x[partner], atol=1e-5)
     loss = build_loss(0.1, "included")
 

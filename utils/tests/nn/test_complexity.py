@@ -108,7 +108,7 @@ def test_a_dense_3d_convolution_is_not_depthwise():
 SMALL = {
     "tsm": ["tsm_r50_k400_8f_nl", "data.crop=64", "data.segments=2"],
     "x3d": ["x3d_s_k400_13x6", "data.scales=[32,32]", "data.crop=32", "model.depth_factor=0.4"],
-    "resnet50": ["resnet50_se50_imagenet_zoo", "data.resize=64", "data.crop=64"],
+    "resnet50": ["resnet50_se50_imagenet_zoo", "data.crop=64", "eval.crop=64"],
     "mvit_multi": [
         *("mvit_multi_plain_s_k400_16x4", "data.crop=32", "data.frames=4", "model.dim=8"),
         *("model.depth=3", "model.stage_starts=[1]", "model.kv_stride=4"),

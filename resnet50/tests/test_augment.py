@@ -1,0 +1,174 @@
+"""TrivialAugmentWide against torchvision's results; erasing; repeated augmentation; cutmix."""
+
+import dataclasses
+import zlib
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mindspore import Tensor
+from PIL import Image
+
+from resnet50.augment import MAGNITUDES, Augment, apply_operator, draw_erased_box, draw_operator
+from resnet50.config import Config, Data
+from resnet50.dataset import RepeatingSampler, build_train_sampler
+from resnet50.images import BLANK
+from resnet50.loss import build_loss
+from resnet50.mixup import MixImages, mix_targets
+from utils.config import ROOT, load_config
+from utils.nn.layers import Normalize
+from utils.runtime import Runtime
+from utils.testing.golden import load_case
+
+CASE = load_case(Path(__file__).parent / "golden" / "trivial_augment.json")
+DATA = Data(root=Path(), crop=8, mixup=0.2, cutmix=1.0, policy="trivial", erase=0.1)
+V2 = ROOT / "resnet50" / "configs" / "resnet50_r50_imagenet_torchvision_v2.yaml"
+
+
+@pytest.fixture(scope="module")
+def image() -> np.ndarray:
+    """The image of the recorded cases: smooth colours, 20 x 24 pixels."""
+    small = np.random.RandomState(0).randint(0, 256, (6, 7, 3)).astype(np.uint8)
+    return np.asarray(Image.fromarray(small).resize((24, 20), Image.Resampling.BICUBIC))
+
+
+def test_operators_and_magnitudes_are_torchvisions():
+    assert list(MAGNITUDES) == list(CASE["magnitudes"])
+    for name, (magnitudes, signed) in MAGNITUDES.items():
+        assert np.round(magnitudes.astype(float), 9).tolist() == CASE["magnitudes"][name]
+        assert signed == (name in CASE["signed"])
+
+
+@pytest.mark.parametrize("case", CASE["cases"], ids=lambda c: f"{c['name']} {c['magnitude']:.2f}")
+def test_an_operator_gives_torchvisions_pixels(image, case):
+    result = apply_operator(image, case["name"], case["magnitude"])
+    assert result.dtype == np.uint8
+    assert zlib.crc32(np.ascontiguousarray(result)) == case["crc32"]
+
+
+def test_operators_are_drawn_alike():
+    rng = np.random.RandomState(0)
+    drawn = [draw_operator(rng) for _ in range(14_000)]
+    counts = Counter(name for name, _ in drawn)
+    assert set(counts) == set(MAGNITUDES)
+    assert min(counts.values()) > 850
+    assert max(counts.values()) < 1150
+    for name, (magnitudes, signed) in MAGNITUDES.items():
+        values = [magnitude for drawn_name, magnitude in drawn if drawn_name == name]
+        assert {abs(value) for value in values} == {abs(float(value)) for value in magnitudes}
+        negative = np.mean(np.array(values) < 0)
+        assert 0.42 < negative < 0.54 if signed else negative == 0
+
+
+def test_erased_boxes_have_torchvisions_areas_and_aspects():
+    rng = np.random.RandomState(0)
+    assert draw_erased_box(200, 100, 0.0, rng) is None
+    boxes = [draw_erased_box(200, 100, 0.5, rng) for _ in range(4000)]
+    erased = np.array([box for box in boxes if box is not None])
+    assert len(erased) == pytest.approx(2000, abs=120)
+    x, y, width, height = erased.T
+    assert (x >= 0).all()
+    assert (y >= 0).all()
+    assert (x + width).max() == 200
+    assert (y + height).max() == 100
+    area = width * height / 20_000
+    assert 0.018 < area.min() < 0.022
+    assert 0.3 < area.max() < 0.34
+    assert 0.27 < (height / width).min() < 0.33
+    assert 3.0 < (height / width).max() < 3.6
+
+
+def test_an_erased_box_has_the_mean_colour(image):
+    data = dataclasses.replace(DATA, policy="none", erase=0.999)
+    augment = Augment(data, seed=1)
+    result = augment(image)
+    changed = (result != image).any(axis=2)
+    rows, columns = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))
+    box = result[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    assert (box == [124, 116, 104]).all()
+    assert 0 < box.size < image.size
+    np.testing.assert_array_equal(augment(image), result)
+    np.testing.assert_array_equal(Augment(data, seed=1)(np.asfortranarray(image)), result)
+    assert (Augment(data, seed=2)(image) != result).any()
+
+
+def test_an_image_that_was_not_decoded_keeps_its_colour():
+    blank = np.full((8, 8, 3), BLANK)
+    for seed in range(50):
+        np.testing.assert_array_equal(Augment(DATA, seed)(blank), blank)
+
+
+def test_repeated_augmentation_equals_torchvisions_sampler():
+    """Its rank r of R takes every R-th entry, from r on, of the permutation with copies."""
+    for size in (1, 2, 4):
+        ranks = [RepeatingSampler(50, 3, rank, size, 7, copies=4) for rank in range(size)]
+        for epoch in (0, 1):
+            drawn = np.random.RandomState([7, epoch]).permutation(50)
+            whole = np.repeat(drawn, 4)[: ranks[0].samples_per_epoch]
+            for rank, sampler in enumerate(ranks):
+                np.testing.assert_array_equal(sampler.epoch(epoch), whole[rank::size])
+                positions = range(len(sampler.epoch(epoch)))
+                start = epoch * len(positions)
+                alone = [sampler.sample_at(start + k)[0] for k in positions]
+                np.testing.assert_array_equal(alone, sampler.epoch(epoch))
+        assert ranks[0].steps_per_epoch == 50 // (3 * size)
+
+
+def test_the_recipe_repeats_each_image_on_four_ranks():
+    cfg = load_config(Config, V2)
+    samplers = [build_train_sampler(cfg, 5000, Runtime(rank, 8)) for rank in range(8)]
+    step = np.stack([sampler.epoch(0)[: cfg.data.batch] for sampler in samplers])
+    assert set(np.unique(step, return_counts=True)[1]) == {4}
+    assert all(len(set(row)) == cfg.data.batch for row in step)
+    kept = dataclasses.replace(samplers[0], epoch_samples=2048)  # as a resumed run does
+    assert (kept.copies, kept.steps_per_epoch) == (4, 2)
+    np.testing.assert_array_equal(kept.epoch(0), samplers[0].epoch(0)[:256])
+
+
+def test_half_of_the_batches_have_cutmix_and_half_mixup():
+    label, boxes, lams = np.arange(4), 0, []
+    for seed in range(400):
+        target = mix_targets(label, DATA, np.random.RandomState(seed))
+        assert target.shape == (4, 8)
+        np.testing.assert_array_equal(target[:, 1], label[target[:, 3].astype(int)])
+        y0, y1, x0, x1 = target[0, 4:]
+        if (y1 - y0) * (x1 - x0) > 0:
+            boxes += 1
+            assert target[0, 2] == pytest.approx(1 - (y1 - y0) * (x1 - x0) / 64)
+        else:
+            lams.append(target[0, 2])
+    assert 130 < boxes < 220  # a small box of cutmix may have no area
+    # The distance to 0 or 1 is 0.11 on average for Beta(0.2, 0.2), and 0.25 for Beta(1, 1).
+    assert np.mean(np.minimum(lams, 1 - np.array(lams))) < 0.16
+
+
+def test_cutmix_replaces_a_box_and_mixes_losses_alike():
+    rng = np.random.RandomState(3)
+    label, scores = np.array([2, 0, 1, 2], np.int32), rng.standard_normal((4, 5)).astype("f4")
+    data = dataclasses.replace(DATA, mixup=0.0)
+    target = next(t for t in (mix_targets(label, data, rng) for _ in range(99)) if t[0, 2] < 0.9)
+    partner, lam = target[:, 3].astype(int), float(target[0, 2])
+    image = rng.randint(0, 256, (4, 3, 8, 8)).astype(np.uint8)
+    y0, y1, x0, x1 = target[0, 4:].astype(int)
+    expected = image.copy()
+    expected[:, :, y0:y1, x0:x1] = image[partner][:, :, y0:y1, x0:x1]
+    mean, std = (np.reshape(v, (3, 1, 1)) for v in (data.mean, data.std))
+    mix = MixImages(Normalize(data.mean, data.std, 3, axis=1, rank=4))
+    mixed = mix(Tensor(image), Tensor(target)).asnumpy()
+    np.testing.assert_allclose(mixed, (expected / 255 - mean) / std, atol=1e-5)
+    loss = build_loss(0.1, "included")
+
+    def compute_loss(expected_target: np.ndarray) -> float:
+        return float(loss(Tensor(scores), Tensor(expected_target)).asnumpy())
+
+    parts = lam * compute_loss(label) + (1 - lam) * compute_loss(label[partner])
+    assert compute_loss(target) == pytest.approx(parts, rel=1e-5)
+
+
+def test_augmentation_needs_random_crops():
+    with pytest.raises(ValueError, match="data.augment none: data.policy must be none"):
+        dataclasses.replace(DATA, augment="none")
+    for wrong in ({"cutmix": -1.0}, {"mixup": -1.0}, {"repeats": 0}, {"erase": 1.0}):
+        with pytest.raises(ValueError, match=f"data.{next(iter(wrong))}"):
+            dataclasses.replace(DATA, **wrong)
