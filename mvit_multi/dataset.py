@@ -90,7 +90,7 @@ class TrainSource(video_dataset.TrainVideos):
 
     def read_frames(self, sample: Sample, rng: np.random.RandomState) -> np.ndarray:
         data = self.data
-        with reader.open_record(sample, data) as video:
+        with self.count_damaged(reader.open_record(sample, data)) as video:
             length = len(video)
             if data.sets[sample.dataset_index].sampling == "segments":
                 return video.frames(sampling.sample_by_segments(data.frames, length, rng.uniform))

@@ -194,8 +194,8 @@ def test_a_killed_scan_resumes(intact_video, run_here, tmp_path):
     process.wait()
     assert not (out / "train.txt").exists()
     count = len(read_journal(journal))
-    with open(journal, "a") as file:
-        file.write('["cut')  # a kill can leave an incomplete line
+    with open(journal, "a") as file:  # a kill can leave an incomplete line, a fault of a disk any
+        file.write("\n".join(["null", "5", '["a", 5]', '["a", ["good", "", 1, 2]]', '["cut']))
     result = read_result(run_here(*build_arguments(folder, out)))
     assert result["good"] == 61
     assert result["read"] == 60 - count + 1

@@ -1,15 +1,22 @@
 """Training, evaluation and scan of annotation files that contain hostile videos."""
 
 import os
+import re
 import shutil
 
 import av
 import numpy as np
 import pytest
 
-from tests.helpers import read_result, run_script
+from mvit_multi.dataset import Sample
+from tests.helpers import load_smoke_config, read_result, run_script
+from utils.data.annotation_file import Record
+from utils.data.sampler import TrainSampler
 from utils.data.synthetic.motion_videos import write_video
+from utils.networks import find_network
 from utils.tests.video.test_decoders import draw, picture
+from utils.tests.video.test_hostile_files import damage_video
+from utils.tests.video.test_odd_videos import pictures, write
 
 REFUSED = ["codec.mp4", "large.avi", "list.mp4", "live.m3u8", r"\x1b[2J.mp4"]
 
@@ -78,3 +85,22 @@ def test_a_scan_counts_every_kind_of_bad_video(tiny_args, hostile, run_here, tmp
     lines = (tmp_path / "train.txt").read_bytes().splitlines()
     assert lines[-3:-1] == [b"title.mp4 0", b"caf\xe9.mp4 0"]
     assert "\x1b[2J" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["tsm", "x3d", "mvit_multi"])
+def test_training_counts_frames_that_are_marked_as_damaged(name, log_messages, tmp_path):
+    path = str(damage_video(write(tmp_path / "damaged.mp4", pictures(40, 160, 128), g="10")))
+    network = find_network(name)
+    settings = ["data.stride=1"] if name == "x3d" else []  # else every clip has the same frames
+    cfg = load_smoke_config(name, "data.reader=pyav", "data.batch=1", *settings)
+    record = Sample(path, 0, 0) if name == "mvit_multi" else Record(path, None, 0, 1)
+    source = network.dataset.TrainSource([record], cfg, TrainSampler(1, 1, 0, 1, 0), 30, 0)
+    for index in range(30):
+        source.decode(index)
+    total, logged = source.damaged.counts
+    assert total >= logged > 0
+    pattern = rf"(\d+) damaged frames read so far, the newest in {path}: "
+    numbers = [int(match[1]) for line in log_messages if (match := re.match(pattern, line))]
+    assert len(numbers) > 1
+    assert numbers[-1] == logged
+    assert all(later >= 2 * earlier for earlier, later in zip(numbers, numbers[1:]))

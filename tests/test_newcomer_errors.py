@@ -313,7 +313,7 @@ empty source: {convert} --source zero.pth
 a pickle: {convert} --source pickle.pth
     is a plain pickle, not written by torch.save
 source of another network: scripts/convert_checkpoint.py --target {new} --source resnet.pth {x3d}
-    resnet.pth: the names are neither PySlowFast's nor pytorchvideo's X3D
+    resnet.pth: the names are neither PySlowFast's, pytorchvideo's nor mindvideo's X3D
 source of another size: {convert} --source tsm.pth.tar
     instead of [16, 3, 7, 7]
 source of other classes: {convert} --source tsm.pth.tar --model.first_width=2

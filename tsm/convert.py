@@ -1,8 +1,9 @@
 """Maps parameter names of other code bases to TSM's; ours are the original's.
 
 Known formats: the original's files (with or without `module.`, with or without the shift), its
-online MobileNetV2, torchvision's ImageNet ResNets, mmaction2's TSM (its MobileNetV2 follows
-mmaction2's documented structure and was not checked against a file), and this zoo's own names.
+online MobileNetV2, torchvision's ImageNet ResNets and MobileNetV2, mmaction2's TSM (its MobileNetV2
+follows mmaction2's documented structure and was not checked against a file), and this zoo's own
+names.
 
 Two names mean the same weight if `canonical_name` returns the same text for both. A canonical name
 has no `.net`, so that networks with and without the shift can load each other's weights, and every
@@ -16,6 +17,10 @@ from typing import Optional
 MOBILE_BLOCK = r"^backbone\.layer(\d)\.(\d+)\.conv\.(\d)\.(conv|bn)\.(.*)$"
 # Index in `features` of the first block of each stage of mmaction2's MobileNetV2.
 MOBILE_STAGES = {1: 1, 2: 2, 3: 4, 4: 7, 5: 11, 6: 14, 7: 17}
+# In torchvision's MobileNetV2 a convolution, its batch norm and its ReLU6 are a unit with an index
+# of its own; the last convolution of a block and its batch norm are not.
+TORCHVISION_MOBILE = r"^features\.(\d+)\.conv\.(\d)\.(?:([01])\.)?([a-z_]+)$"
+TORCHVISION_UNIT = r"^features\.\d+\.conv\.\d\.[01]\."
 
 # First and last layers of mmaction2's MobileNetV2. In its ResNets `conv1` is another layer.
 MMACTION2_MOBILE = [
@@ -49,6 +54,8 @@ def detect_format(names: Iterable[str]) -> str:
         return "mmaction2"
     if any(name.startswith(("base_model.", "new_fc.")) for name in names):
         return "tsm"
+    if any(re.match(TORCHVISION_UNIT, name) for name in names):
+        return "torchvision_mobilenet"
     if any(name.startswith("features.") for name in names):
         return "online"
     if "conv1.weight" in names:
@@ -59,9 +66,11 @@ def detect_format(names: Iterable[str]) -> str:
 def canonical_name(name: str, source_format: str = "tsm") -> Optional[str]:
     """The canonical name; None for a weight that is dropped on purpose."""
     name = re.sub(r"^module\.", "", name)
-    if source_format == "torchvision":
-        if name.startswith("fc."):
+    if source_format.startswith("torchvision"):
+        if name.startswith(("fc.", "classifier.")):
             return None  # the classifier of ImageNet
+        if source_format.endswith("mobilenet"):
+            name = rename_from_torchvision_mobilenet(name)
         name = "base_model." + name
     elif source_format == "online" and name.startswith("features."):
         name = "base_model." + name
@@ -70,6 +79,19 @@ def canonical_name(name: str, source_format: str = "tsm") -> Optional[str]:
         name = rename_from_mmaction2(name.replace(".net.", "."), rules + MMACTION2)
     name = re.sub(r"^(new_fc|classifier|base_model\.(fc|classifier))\.", "new_fc.", name)
     return name.replace(".net.", ".")
+
+
+def rename_from_torchvision_mobilenet(name: str) -> str:
+    """The name in the original code, which counts all layers of a block in one list."""
+    match = re.match(TORCHVISION_MOBILE, name)
+    if match is None:
+        return name
+    block, part, layer, leaf = match.groups()
+    if layer is not None:
+        index = 3 * int(part) + int(layer)
+    else:  # behind one unit of three layers in the first block, behind two in the others
+        index = int(part) + (2 if block == "1" else 4)
+    return f"features.{block}.conv.{index}.{leaf}"
 
 
 def rename_from_mmaction2(name: str, rules: list) -> str:

@@ -62,7 +62,7 @@ class TrainSource(video_dataset.TrainVideos):
 
     def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
         dense = self.data.sampling == "dense"
-        with open_record(record, self.data) as video:
+        with self.count_damaged(open_record(record, self.data)) as video:
             indices = sample_frame_indices(video, self.data, "train", dense, rng=rng)
             frames, order = video.frames_once(indices)
         return frames if len(frames) == len(order) else frames[order]

@@ -5,11 +5,13 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Optional
 
 MAX_BYTES = 2**30  # bytes of a file that is read
+USE_UTF8 = "set the environment variable PYTHONUTF8=1"
 
 
 @contextlib.contextmanager
@@ -56,6 +58,21 @@ def lock_folder(folder: Path, name: str = ".lock", shared: bool = False) -> Opti
         lock.close()
         return None
     return lock
+
+
+def check_encodable(text: str, name: str) -> None:
+    """Raises ValueError, which names `name`, if `text` cannot be part of the path of a file.
+
+    Python encodes paths in ASCII if the locale is C and its UTF-8 mode is off.
+    """
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        character = error.object[error.start]
+        raise ValueError(
+            f"{name} has {character!a}, but Python's encoding of names of files is "
+            f"{sys.getfilesystemencoding()}: {USE_UTF8}"
+        ) from None
 
 
 def compute_sha256(path: Path) -> str:

@@ -7,6 +7,7 @@ Dask and the folder of the zoo, at the same path as here; its `sys.path` need no
 """
 
 import argparse
+import asyncio
 import logging
 import multiprocessing
 import os
@@ -26,6 +27,7 @@ from utils.processes import exit_when_parent_dies
 JOBS_IN_FLIGHT = 4  # per worker
 CONNECT_TIMEOUT = 20  # seconds, to the scheduler of Dask
 PROCESSES, DASK = "processes", "dask:"
+LOGGERS = ("distributed", "distributed.client", "tornado.application")  # they log tracebacks
 POOLS: dict[int, ProcessPoolExecutor] = {}  # in a Dask worker: of one process, by thread
 
 
@@ -136,9 +138,14 @@ def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[
     except ImportError:
         advice = "pip install '.[cluster]', or pip install distributed"
         raise ValueError(f"--executor dask needs a package: {advice}") from None
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # it logs with tracebacks
+    for name in LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
+        asyncio.run(check_scheduler(address))
         client = Client(address, timeout=CONNECT_TIMEOUT, set_as_default=False)
+    except asyncio.TimeoutError:
+        reason = f"it has not answered within {CONNECT_TIMEOUT} s"
+        raise ValueError(f"--executor: no Dask scheduler at {address}: {reason}") from None
     except (OSError, ValueError) as error:
         raise ValueError(f"--executor: no Dask scheduler at {address}: {error}") from None
     run_job, close_pools = build_worker_functions(str(Path(__file__).resolve().parents[1]))
@@ -172,6 +179,21 @@ def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[
             raise Failed(f"the Dask scheduler at {address} has ended; run this again") from None
 
 
+async def check_scheduler(address: str) -> None:
+    """Connects to a Dask scheduler; `Client` waits for ever for one that accepts and is silent.
+
+    Raises asyncio.TimeoutError, OSError, or ValueError for an address that cannot be used.
+    """
+    from distributed import Security
+    from distributed.comm import connect
+
+    arguments = Security().get_connection_args("client")
+    if address.startswith("tls://") and arguments.get("ssl_context") is None:
+        raise ValueError("TLS needs certificates; set distributed.comm.tls in Dask's configuration")
+    connection = connect(address, timeout=CONNECT_TIMEOUT, **arguments)
+    await (await asyncio.wait_for(connection, CONNECT_TIMEOUT + 1)).close()
+
+
 def build_worker_functions(root: str) -> tuple[Callable, Callable]:
     """The functions that Dask runs: one does a pickled job, one ends the processes of the jobs.
 
@@ -182,8 +204,9 @@ def build_worker_functions(root: str) -> tuple[Callable, Callable]:
         import os
         import sys
 
-        if not os.path.isdir(root):
-            raise ValueError(f"--executor: the node {os.uname().nodename} has no folder {root}")
+        if not os.path.isfile(os.path.join(root, "utils", "process_pool.py")):
+            node = os.uname().nodename
+            raise ValueError(f"--executor: the node {node} has no zoo in {root}; is it mounted?")
         if root not in sys.path:
             sys.path.insert(0, root)
         from utils.process_pool import run_in_child

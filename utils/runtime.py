@@ -6,12 +6,14 @@ It imports MindSpore in its functions, so that a command that does not need it s
 import contextlib
 import ctypes
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.config import Run
+from utils.config import ROOT, Run
 from utils.cpu_cores import choose_dispatch_threads, count_cores
+from utils.files import USE_UTF8
 
 CAP = "ONEDNN_MAX_CPU_ISA"
 CAPPED_BY = "ZOO_CAPPED_BY"  # the process that has set the cap
@@ -35,8 +37,10 @@ class Runtime:
 def start(run: Run) -> Runtime:
     """Sets MindSpore's context; joins the other ranks, data parallel, if there are several.
 
-    Raises ValueError if the device is not available.
+    Raises ValueError if the device is not available, or MindSpore cannot compile code of this
+    folder.
     """
+    check_own_folder()
     if run.device == "CPU":
         cap_instruction_set()
     refuse_simulation()
@@ -55,6 +59,20 @@ def start(run: Run) -> Runtime:
     ms.set_seed(run.seed)
     rank, size = join_workers()
     return Runtime(rank, size, run.device, run.seed)
+
+
+def check_own_folder() -> None:
+    """Raises ValueError if the name of the folder of the zoo has bytes that are not UTF-8.
+
+    MindSpore passes the names of source files to C++ as UTF-8.
+    """
+    try:
+        str(ROOT).encode()
+    except UnicodeEncodeError:
+        remedy = "rename it" if sys.getfilesystemencoding() == "utf-8" else USE_UTF8
+        raise ValueError(
+            f"MindSpore cannot compile code in {ROOT}, whose name is not UTF-8: {remedy}"
+        ) from None
 
 
 def join_workers() -> tuple:

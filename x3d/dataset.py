@@ -48,7 +48,7 @@ class TrainSource(video_dataset.TrainVideos):
         return [(list_annotation_files(self.cfg)[0], self.data)]
 
     def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
-        with reader.open_record(record, self.data) as video:
+        with self.count_damaged(reader.open_record(record, self.data)) as video:
             return video.frames(choose_clip_frames(video, self.data, rng.uniform()))
 
     def make_row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:

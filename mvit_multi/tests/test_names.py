@@ -5,6 +5,7 @@ import pytest
 from mindspore import Tensor
 
 from mvit_multi.config import Config
+from mvit_multi.golden_case import build_network, list_model_arguments
 from mvit_multi.mixup import MixClips, build_target_row
 from mvit_multi.model import MEAN, STD_OF_PIXELS, MViT
 from mvit_multi.network import NETWORK
@@ -13,11 +14,24 @@ from utils.config import ROOT, load_config
 from utils.nn.dropout import Dropout
 from utils.nn.layers import Normalize, make_resize_matrix
 from utils.nn.mixing import Mix, make_cutmix
-from utils.testing.golden import generate_input, generate_state_dict, get_shapes, load_case
-from utils.tests.parity import assert_prefixes, count_trained, without_values
+from utils.testing.golden import (
+    generate_input,
+    generate_state_dict,
+    get_shapes,
+    load_case,
+    read_expected_scores,
+)
+from utils.tests.parity import (
+    assert_prefixes,
+    assert_scores,
+    count_trained,
+    read_manifest,
+    without_values,
+)
 from utils.weights.convert import convert
 
 CONFIGS = ROOT / "mvit_multi" / "configs"
+GOLDEN = ROOT / "mvit_multi" / "tests" / "golden"
 TOY = {"frames": 4, "crop": 32, "depth": 3, "dim": 8, "stage_starts": (1,), "kv_stride": 4}
 ONE = {"datasets": ("kinetics",), "num_classes": (5,), "single_head": True, "expander": False}
 THREE = {"datasets": ("kinetics", "mit", "ssv2"), "num_classes": (5, 4, 3)}
@@ -69,6 +83,45 @@ def test_conversion_is_strict_on_both_sides():
 def test_both_formats_may_have_the_prefix_of_a_wrapper(variant):
     net = MViT(**TOY, **ONE, variant=variant)
     assert_prefixes(generate_state_dict(net), net, NETWORK)
+
+
+@without_values
+def test_every_array_of_torchvisions_mvit_v2_s_is_used():
+    yaml = CONFIGS / "mvit_multi_plain_s_k400_16x4.yaml"
+    shapes = get_shapes(MViT(**load_config(Config, yaml).model_arguments()))
+    manifest = read_manifest(GOLDEN / "names" / "torchvision_mvit_v2_s.txt.gz")
+    source = {name: np.zeros(shape, np.float32) for name, shape in manifest.items()}
+    converted = convert(source, shapes, NETWORK)
+    assert {name: array.shape for name, array in converted.arrays.items()} == shapes
+    assert converted.dropped == converted.missing == []
+
+
+def test_torchvisions_weights_give_torchvisions_scores():
+    """The recorded scores are of torchvision's own network, with weights made from its names."""
+    case = load_case(GOLDEN / "torchvision_mvit_v2_small.json")
+    net, expected = build_network(case), read_expected_scores(case)
+    assert_scores(net, case, expected, 1e-5 * np.ptp(expected))
+
+
+@without_values
+def test_torchvisions_weights_need_the_settings_of_its_network():
+    """Other settings of the network, and weights of version 1, are refused."""
+    case = load_case(GOLDEN / "torchvision_mvit_v2_small.json")
+    state = {name: np.zeros(shape, np.float32) for name, shape, _ in case["manifest"]}
+    arguments = list_model_arguments(case)
+    for change, message in (
+        ({"variant": "multitrain"}, "unknown blocks.1.proj.bias.*other settings under model"),
+        ({"single_head": False}, "unknown head.projection.bias"),
+        ({"heads": 2}, r"rel_pos_h is \[25, 16\] instead of \[25, 8\]"),
+        ({"depth": 5}, "missing blocks.4.norm1.gamma"),
+        ({"num_classes": (7,)}, "model.num_classes must be its own"),
+    ):
+        shapes = get_shapes(MViT(**{**arguments, **change}))
+        with pytest.raises(ValueError, match=message):
+            convert(state, shapes, NETWORK)
+    older = {**state, "pos_encoding.spatial_pos": np.zeros((144, 16), np.float32)}
+    with pytest.raises(ValueError, match="MViT of version 1"):
+        convert(older, get_shapes(MViT(**arguments)), NETWORK)
 
 
 def test_relative_tables_of_another_crop_are_resized():

@@ -41,7 +41,16 @@ from utils.files import report_write_errors, write_text
 from utils.messages import print_line
 from utils.networks import Network
 from utils.process_pool import PROCESSES, Crashed, Executor, PartOption, choose_workers, run_all
-from utils.video.integrity import DAMAGED, GOOD, Finding, VideoJob, examine, make_job, table_row
+from utils.video.integrity import (
+    DAMAGED,
+    GOOD,
+    KINDS,
+    Finding,
+    VideoJob,
+    examine,
+    make_job,
+    table_row,
+)
 
 MAX_SHOWN = 5  # bad videos named on stderr
 JOURNAL = ".scan.jsonl"  # its end; that of a part has the number of the part behind
@@ -151,15 +160,17 @@ def journal_key(job: VideoJob) -> str:
 
 
 def read_journals(target: Path) -> dict[str, Finding]:
-    """The findings of earlier runs and of all parts; skips a line that a kill has cut."""
+    """The findings of earlier runs and of all parts; skips lines that are none, as a kill cuts."""
     findings = {}
     for path in sorted(target.parent.glob(f"{glob.escape(target.name)}{JOURNAL}*")):
         for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
             try:
-                key, finding = json.loads(line)
-            except ValueError:
+                key, values = json.loads(line)
+                finding = Finding(*values)
+            except (RecursionError, TypeError, ValueError):
                 continue
-            findings[key] = Finding(*finding)
+            if isinstance(key, str) and finding.kind in (GOOD, *KINDS):
+                findings[key] = finding
     return findings
 
 

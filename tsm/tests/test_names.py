@@ -1,16 +1,28 @@
 """Parameter names and counts must match those of published checkpoints."""
 
-import gzip
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tsm.convert import canonical_name, detect_format
+from tsm.golden_case import list_model_arguments
 from tsm.model import TSM
 from tsm.network import NETWORK
-from utils.testing.golden import generate_weight, get_shapes, load_case, map_torch_names
-from utils.tests.parity import assert_manifest, count_trained, without_values
+from utils.testing.golden import (
+    generate_weight,
+    get_shapes,
+    load_case,
+    map_torch_names,
+    set_weights,
+)
+from utils.tests.parity import (
+    assert_activations,
+    assert_manifest,
+    count_trained,
+    read_manifest,
+    without_values,
+)
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert, detect_prefix_and_format
 
@@ -58,10 +70,7 @@ def test_a_non_local_block_has_the_order_of_the_original():
 
 
 def load_manifest(name: str) -> dict:
-    """{name: shape} of a published checkpoint."""
-    lines = gzip.decompress((GOLDEN / "names" / f"{name}.txt.gz").read_bytes()).decode().split("\n")
-    pairs = [line.split(" ") for line in lines if line]
-    return {n: () if s == "scalar" else tuple(map(int, s.split(","))) for n, s in pairs}
+    return read_manifest(GOLDEN / "names" / f"{name}.txt.gz")
 
 
 def fill_state(source: str) -> dict:
@@ -88,11 +97,21 @@ SOURCES = [
     ),
     ("mmaction2_tsm_r50", {"num_classes": 400}, False),
     ("mmaction2_tsm_r50_nl", {"num_classes": 400, "non_local": True}, False),
+    ("torchvision_mobilenet_v2", {"num_classes": 400, "arch": "mobilenetv2"}, True),
+    (
+        "torchvision_mobilenet_v2",
+        {"num_classes": 27, "arch": "mobilenetv2", "online": True, "dropout": 0.0},
+        True,
+    ),
     *[
         (f"torchvision_resnet{n}", {"num_classes": 9, "arch": f"resnet{n}"}, True)
         for n in (18, 34, 50, 101, 152)
     ],
 ]
+
+
+def is_of_head(name: str) -> bool:
+    return "fc." in name or "classifier." in name
 
 
 @pytest.mark.parametrize(("source", "settings", "new_head"), SOURCES)
@@ -102,9 +121,9 @@ def test_conversion_uses_every_published_array_and_every_parameter(source, setti
     converted = convert(state, targets, NETWORK, new_head)
     assert set(converted.arrays) | set(converted.missing) == set(targets)
     assert all(converted.arrays[name].shape == targets[name] for name in converted.arrays)
-    assert converted.missing == ([n for n in targets if "fc." in n] if new_head else [])
+    assert converted.missing == list(filter(is_of_head, targets) if new_head else [])
     counted = {name for name in state if name.endswith("num_batches_tracked")}
-    head = {name for name in state if new_head and "fc." in name}
+    head = {name for name in state if new_head and is_of_head(name)}
     assert set(converted.dropped) == counted | head
 
 
@@ -115,6 +134,7 @@ FORMATS = {
     "online_mobilenetv2_jester": "online",
     "mmaction2_tsm_r50": "mmaction2",
     "mmaction2_tsm_r50_nl": "mmaction2",
+    "torchvision_mobilenet_v2": "torchvision_mobilenet",
     **{f"torchvision_resnet{depth}": "torchvision" for depth in (18, 34, 50, 101, 152)},
 }
 
@@ -154,6 +174,17 @@ def test_conversion_gives_every_array_the_right_name():
     }
     for ours, theirs in expected.items():
         np.testing.assert_array_equal(arrays[ours], source[theirs])
+
+
+def test_torchvisions_mobilenet_without_the_shift_has_torchvisions_features():
+    """`torchvision_mobilenet_v2.json` was computed by torchvision's mobilenet_v2."""
+    case = load_case(GOLDEN / "torchvision_mobilenet_v2.json")
+    net = TSM(**list_model_arguments(case, dropout=0.5)).set_train(False)
+    source = fill_state("torchvision_mobilenet_v2")
+    converted = convert(source, get_shapes(net), NETWORK, new_head=True)
+    values = {name: parameter.asnumpy() for name, parameter in weights_of(net).items()}
+    set_weights(net, {**values, **converted.arrays})
+    assert_activations(net, case, str)
 
 
 @without_values

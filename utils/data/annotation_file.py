@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Optional, Union
 
 from tqdm import tqdm
 
-from utils.files import read_text
+from utils.files import check_encodable, read_text
 from utils.messages import format_value, shorten
 from utils.video.reader import MAX_PIXELS
 
@@ -106,6 +106,7 @@ def choose_output_names(files: list[AnnotationFile]) -> list[Path]:
 
 
 def _read_lines(path: Path) -> list[tuple[int, str]]:
+    check_encodable(str(path), f"the path of the annotation file {path}")
     if not os.path.isfile(path):
         what = "is no file" if os.path.exists(path) else "does not exist"
         raise ValueError(
@@ -113,8 +114,9 @@ def _read_lines(path: Path) -> list[tuple[int, str]]:
             "is looked for below data.root), or make one: scripts/data/make_lists.py"
         )
     # File names are bytes: surrogate escapes keep those that are not UTF-8.
-    texts = read_text(path, f"annotation file {path}", "surrogateescape").split("\n")
-    lines = [(number, text.strip()) for number, text in enumerate(texts, 1) if text.strip()]
+    text = read_text(path, f"annotation file {path}", "surrogateescape")
+    check_encodable(text, f"annotation file {path}")
+    lines = [(n, line.strip()) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
         raise ValueError(f"annotation file {path} is empty")
     return lines

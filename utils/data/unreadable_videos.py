@@ -1,10 +1,12 @@
-"""Videos or images that could not be read: counted over all workers of a rank, each logged once."""
+"""Files that could not be read, and damaged frames: counted over all workers of a rank."""
 
 import logging
 import multiprocessing
 from collections.abc import Sequence
 
 import numpy as np
+
+from utils.video.reader import FrameSource
 
 log = logging.getLogger("zoo")
 REMEDIES = {"video": "leave them out by scripts/data/check_videos.py", "image": "remove them"}
@@ -46,4 +48,31 @@ class UnreadableVideos:
             f"data.max_unreadable: {count} of {len(self.names)} {self.kind}s could not be read, "
             f"more than {limit:.2%} (the first: {example}); {REMEDIES[self.kind]}, or raise "
             "the limit"
+        )
+
+
+class DamagedFrames:
+    """The number of frames read so far that the decoder marks as damaged.
+
+    `FrameSource.damaged` says which readers mark them.
+    """
+
+    def __init__(self):
+        self.counts = multiprocessing.Array("q", 2)  # read so far; in the newest line of the log
+
+    def add(self, source: FrameSource) -> None:
+        """Logs the first damaged frames, and their number each time that it has doubled."""
+        if not source.damaged:
+            return
+        with self.counts.get_lock():
+            self.counts[0] += source.damaged
+            total, logged = self.counts
+            if total < 2 * logged:
+                return
+            self.counts[1] = total
+        log.warning(
+            "%d damaged frames read so far, the newest in %s: the decoder guesses their pixels; "
+            "scripts/data/check_videos.py finds such videos",
+            total,
+            source.path,
         )

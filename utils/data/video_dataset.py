@@ -5,7 +5,8 @@ which frames, which crops, which axes.
 """
 
 import abc
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
@@ -14,10 +15,10 @@ from utils.data.annotation_file import AnnotationFile, Record
 from utils.data.loader import build_batch_dataset
 from utils.data.packed.sampler import PackedSampler, group_by_shard, storage_order
 from utils.data.sampler import TrainSampler, sample_rng, shard_for_eval
-from utils.data.unreadable_videos import UnreadableVideos
+from utils.data.unreadable_videos import DamagedFrames, UnreadableVideos
 from utils.log import log
 from utils.runtime import Runtime
-from utils.video.decoders import VideoError
+from utils.video.reader import FrameSource, VideoError
 
 if TYPE_CHECKING:
     import mindspore.dataset as ds
@@ -64,6 +65,7 @@ class TrainVideos(abc.ABC):
         self.start = skip * sampler.batch  # position of index 0 in this rank's sequence
         self.length = epochs * sampler.steps_per_epoch * sampler.batch - self.start
         self.unreadable = UnreadableVideos([record.path for record in records])
+        self.damaged = DamagedFrames()
 
     def __len__(self) -> int:
         return self.length
@@ -81,6 +83,13 @@ class TrainVideos(abc.ABC):
                     self.unreadable.add(sample, str(error))
             sample = choices.randint(len(self.records))
         return self.make_blank_row()  # with so many unreadable videos, `find_fault` stops the run
+
+    @contextlib.contextmanager
+    def count_damaged(self, source: FrameSource) -> Iterator[FrameSource]:
+        """Closes the source at the end, and counts its frames that were marked as damaged."""
+        with source as video:
+            yield video
+            self.damaged.add(video)
 
     def decode(self, index: int) -> np.ndarray:
         """Only the decoded frames of a row, for the benchmark of the data path."""

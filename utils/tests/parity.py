@@ -1,6 +1,8 @@
 """Comparisons with the recorded results of an original network, shared by the networks' tests."""
 
+import gzip
 from collections.abc import Iterable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Callable, Optional
 
@@ -52,6 +54,13 @@ def make_cosine_recipe(case: dict, **changes: Any) -> SimpleNamespace:
         "base_batch": 0,
     }
     return SimpleNamespace(**{**settings, **changes})
+
+
+def read_manifest(path: Path) -> dict[str, tuple]:
+    """{name: shape} of a published checkpoint; the lines of the file are `NAME 64,3,7,7`."""
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    pairs = [line.split(" ") for line in lines]
+    return {n: () if s == "scalar" else tuple(map(int, s.split(","))) for n, s in pairs}
 
 
 def count_trained(net: nn.Cell) -> tuple[int, int]:

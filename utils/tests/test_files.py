@@ -1,7 +1,11 @@
-"""Escapes in printed names of untrusted files."""
+"""Names of files and folders: escaped when printed, refused if they cannot be used; locks."""
+
+from pathlib import Path
 
 import pytest
 
+from utils import runtime
+from utils.config import Run
 from utils.files import lock_folder
 from utils.messages import escape_control
 
@@ -34,3 +38,10 @@ def test_a_shared_lock_excludes_only_the_other_kind(tmp_path):
     with lock_folder(tmp_path):
         assert lock_folder(tmp_path, shared=True) is None
         assert lock_folder(tmp_path, ".lock.1-of-2") is not None
+
+
+def test_a_folder_of_the_zoo_whose_name_is_not_utf8_is_refused(monkeypatch):
+    """MindSpore would end the first compilation with a RuntimeError about a cast."""
+    monkeypatch.setattr(runtime, "ROOT", Path(b"/caf\xe9".decode("utf-8", "surrogateescape")))
+    with pytest.raises(ValueError, match="whose name is not UTF-8: rename it"):
+        runtime.start(Run(device="CPU"))

@@ -2,7 +2,9 @@
 
 import argparse
 import contextlib
+import logging
 import os
+import socket
 import sys
 import time
 
@@ -12,7 +14,14 @@ import pytest
 from tests.dask_cluster import start_dask_cluster
 from utils import process_pool
 from utils.messages import Failed
-from utils.process_pool import Crashed, Part, parse_executor, parse_part, run_all
+from utils.process_pool import (
+    Crashed,
+    Part,
+    build_worker_functions,
+    parse_executor,
+    parse_part,
+    run_all,
+)
 from utils.tests.pool_jobs import FATAL, crash_or_square, kill_dask_worker, refuse_three
 
 
@@ -82,6 +91,27 @@ def test_a_missing_package_or_scheduler_is_a_user_error(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("scheme", "reason"), [("tcp", "it has not answered within 1 s"), ("tls", "TLS needs cert")]
+)
+def test_a_scheduler_that_is_silent_or_needs_certificates_is_a_user_error(
+    scheme, reason, monkeypatch
+):
+    """The system accepts connections for a stopped process."""
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(process_pool, "CONNECT_TIMEOUT", 1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"{scheme}://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ValueError, match=f"no Dask scheduler at {address}: {reason}"):
+            dict(run_all(refuse_three, range(2), 2, f"dask:{address}"))
+
+
+def test_a_node_whose_zoo_is_not_mounted_is_named(tmp_path):
+    run_job, _ = build_worker_functions(str(tmp_path))
+    with pytest.raises(ValueError, match=f"the node {os.uname().nodename} has no zoo in"):
+        run_job(b"")
+
+
+@pytest.mark.parametrize(
     ("parse", "words", "texts"),
     [
         (parse_part, "I from 1 to N", ["0/4", "5/4", "1", "a/b", "1/0", "-1/4", ""]),
@@ -100,12 +130,24 @@ def test_parts_hold_every_job_once():
     assert parse_part("2/3") == Part(2, 3)
 
 
+class RecordingHandler(logging.Handler):
+    def __init__(self, records: list):
+        super().__init__()
+        self.records = records
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record.getMessage())
+
+
 def test_the_end_of_the_scheduler_is_one_line(cluster):
-    results = run_all(crash_or_square, range(100, 2000), 2, cluster.executor)
+    results, records = run_all(crash_or_square, range(100, 2000), 2, cluster.executor), []
     next(results)
+    for name in ("distributed.client", "tornado.application"):
+        logging.getLogger(name).addHandler(RecordingHandler(records))
     cluster.scheduler.kill()
     with pytest.raises(Failed, match=r"the Dask scheduler at tcp:.* has ended; run this again"):
         dict(results)
+    assert records == []
     for nanny in cluster.nannies:  # without a scheduler it would take long to end
         children = psutil.Process(nanny.pid).children(recursive=True)
         nanny.kill()

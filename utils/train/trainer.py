@@ -77,7 +77,7 @@ def enable_cpu_kernels(rt: Runtime) -> None:
     Logs one line if that is not possible; then the Cells use MindSpore's kernels.
     """
     if rt.device == "CPU":
-        reason = library.enable(get_base_folder() / ".cache" / "cpu_kernels")
+        reason = library.enable(get_base_folder() / ".cache" / "cpu_kernels", log.info)
         if reason:
             log.info("the training uses MindSpore's CPU kernels, not those of the zoo: %s", reason)
 

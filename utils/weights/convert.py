@@ -145,4 +145,6 @@ def fit_array(key: str, array: np.ndarray, shape: tuple, naming: "ConvertPart") 
         array = dense
     elif rule == "resize_rows":
         array = resize_table(array, shape[0])
+    elif rule == "reshape":
+        array = array.reshape(shape)
     return array.astype(np.float32) if array.shape == shape else array

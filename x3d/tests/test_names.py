@@ -1,5 +1,7 @@
 """Names, counts and conversion; both forms of the depthwise convolution."""
 
+from pathlib import Path
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -11,16 +13,20 @@ from utils.testing.golden import (
     generate_state_dict,
     generate_weight,
     get_shapes,
+    load_case,
     load_weights,
     map_torch_names,
+    read_expected_scores,
+    set_weights,
 )
-from utils.tests.parity import assert_prefixes, count_trained, without_values
-from utils.weights.convert import convert
+from utils.tests.parity import assert_prefixes, assert_scores, count_trained, without_values
+from utils.weights.convert import NORM, convert
 from x3d import convert as names
 from x3d.model import X3D
 from x3d.network import NETWORK
 from x3d.tests.pytorchvideo import rename_to_pytorchvideo
 
+MINDVIDEO = Path(__file__).parent / "golden" / "mindvideo_x3d.json"
 SMALL = {"num_classes": 5, "frames": 3, "crop": 40, "dropout": 0.0}
 
 
@@ -53,6 +59,24 @@ def test_pytorchvideos_names_are_converted_and_its_missing_norm_is_added():
     variance = converted.arrays[norm + "moving_variance"]
     gain = converted.arrays[norm + "gamma"] / np.sqrt(variance + 1e-5)
     np.testing.assert_allclose(gain, 1, rtol=1e-6)
+
+
+def test_mindvideos_weights_give_mindvideos_probabilities():
+    """The recorded probabilities are of mindvideo's own network; all its kernels are dense."""
+    case, torch_leaves = load_case(MINDVIDEO), {ours: theirs for theirs, ours in NORM.items()}
+    source = {}
+    for name, shape in case["shapes"].items():
+        module, _, leaf = name.rpartition(".")
+        source[name] = generate_weight(f"{module}.{torch_leaves.get(leaf, leaf)}", tuple(shape))
+    small = {**SMALL, "depth_factor": 0.4}
+    net = X3D(**small, depthwise_impl="dense", stem_impl="dense").set_train(False)
+    converted = convert(source, get_shapes(net), NETWORK)
+    assert converted.missing == converted.dropped == []
+    set_weights(net, converted.arrays)
+    expected = read_expected_scores(case)
+    assert_scores(net, case, expected, 1e-5 * np.ptp(expected))
+    with pytest.raises(ValueError, match=r"branch2.b.weight is \[54, 54, 3, 3, 3\] instead of"):
+        convert(source, get_shapes(X3D(**small)), NETWORK)
 
 
 @pytest.mark.parametrize("rename", [str, rename_to_pytorchvideo])

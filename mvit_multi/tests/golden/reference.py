@@ -8,6 +8,9 @@ From the root of the repository:
 It needs PyTorch; the tests read only the file. The network is `benchmarks/torch/mvit_multi.py`,
 which first reproduces the cases of JunweiLiang/MultiTrain 16723114 and facebookresearch/SlowFast
 287ec007. A case is smaller than the published sizes if its depth and its stages are what matters.
+
+torchvision 0.28.0 computed `torchvision_mvit_v2_small.json` and the names of its `mvit_v2_s` in
+`names`; they are not recomputed here.
 """
 
 import sys

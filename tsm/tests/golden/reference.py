@@ -7,7 +7,8 @@ From the root of the repository:
 
 It needs PyTorch, not torchvision; the tests read only the files. The network is
 `benchmarks/torch/tsm.py`, which follows the published description of the network and first
-reproduces the case of the original, mit-han-lab/temporal-shift-module 1f6a834b.
+reproduces the case of the original, mit-han-lab/temporal-shift-module 1f6a834b, and the features of
+torchvision's mobilenet_v2 (`torchvision_mobilenet_v2.json`, computed by torchvision).
 
 `names/*.txt.gz` are the names and shapes of published kinds of checkpoints, derived from their
 description and not read from files; `tsm_r18_w2.pth.tar` is a narrow network (ResNet-18 of first
@@ -30,6 +31,7 @@ Keys of a case beyond those of `benchmarks/torch/golden.py`:
 
 import gzip
 import hashlib
+import re
 import sys
 from collections import OrderedDict
 from pathlib import Path
@@ -61,12 +63,28 @@ MMACTION = {
     **{f"conv{i}.": f"conv{i}.conv." for i in "123"},
     **{f"bn{i}.": f"conv{i}.bn." for i in "123"},
 }
+TORCHVISION_MOBILENET = "torchvision_mobilenet_v2"
+# The layers of a block of MobileNetV2 in torchvision, in the order of the original.
+TORCHVISION_LAYERS = ("0.0", "0.1", "1.0", "1.1", "2", "3")
+TORCHVISION_LAYERS_OF_FIRST = ("0.0", "0.1", "1", "2")
 
 
 def build(case: dict) -> TSM:
     net = TSM(**list_model_arguments(case, case["config"]["dropout"]))
     freeze_norms(net, "partial" if case["config"].get("partial_bn") else "trained")
-    return golden.fill_weights(net, scale=case.get("scale", {}))
+    rename = rename_to_torchvision if case["network"] == TORCHVISION_MOBILENET else str
+    return golden.fill_weights(net, rename, case.get("scale", {}))
+
+
+def rename_to_torchvision(name: str) -> str:
+    """The name in torchvision's MobileNetV2 of a weight of TSM's."""
+    match = re.fullmatch(r"base_model\.features\.(\d+)\.conv\.(\d+)\.(\w+)", name)
+    if match is None:
+        return re.sub(r"^base_model\.", "", name).replace("classifier.", "classifier.1.")
+    block, layer, leaf = match.groups()
+    layers = TORCHVISION_LAYERS_OF_FIRST if block == "1" else TORCHVISION_LAYERS
+    with_arrays = [i for i in range(8) if i % 3 < 2]  # every third layer is a ReLU6
+    return f"features.{block}.conv.{layers[with_arrays.index(int(layer))]}.{leaf}"
 
 
 def evaluate(net: TSM, clip: torch.Tensor) -> dict:
@@ -112,6 +130,12 @@ def list_mmaction_names(**settings) -> list[str]:
     return [line for line in lines if ".conv_out.conv.bias" not in line]
 
 
+def list_torchvision_mobilenet_names() -> list[str]:
+    lines = list_lines(MobileNetV2(num_classes=1000, channels=3))
+    pairs = (line.split(" ") for line in lines)
+    return [f"{rename_to_torchvision('base_model.' + name)} {shape}" for name, shape in pairs]
+
+
 def list_names() -> dict[str, list[str]]:
     """Lines `name shape` of each kind of checkpoint."""
     return {
@@ -121,6 +145,7 @@ def list_names() -> dict[str, list[str]]:
         "online_mobilenetv2_jester": list_lines(MobileNetV2(num_classes=27, channels=3)),
         "mmaction2_tsm_r50": list_mmaction_names(),
         "mmaction2_tsm_r50_nl": list_mmaction_names(non_local=True),
+        TORCHVISION_MOBILENET: list_torchvision_mobilenet_names(),
         **{f"torchvision_{arch}": list_lines(ResNet(arch, 1000)) for arch in DEPTHS},
     }
 
@@ -136,7 +161,9 @@ def build_checkpoint() -> dict:
 
 
 if __name__ == "__main__":
-    if golden.update_cases(__doc__, HERE, compute_case, ["tsm_r50_8f_small"]):
+    if golden.update_cases(
+        __doc__, HERE, compute_case, ["tsm_r50_8f_small", TORCHVISION_MOBILENET]
+    ):
         for name, lines in list_names().items():
             data = gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0)
             (HERE / "names" / f"{name}.txt.gz").write_bytes(data)

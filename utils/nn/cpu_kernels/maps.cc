@@ -64,7 +64,8 @@ inline float fast_erf(float x) {
   return x * a / b;
 }
 
-inline float sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
+// 0 below -87, where fast_exp stops growing: times a large x the rest would not be 0.
+inline float sigmoid(float x) { return x > -87.0f ? 1.0f / (1.0f + fast_exp(-x)) : 0.0f; }
 
 // Calls function(part, begin, end) for parts of a fixed size, so that results do not depend on the
 // number of threads.

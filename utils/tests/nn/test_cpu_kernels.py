@@ -1,6 +1,10 @@
 """utils/nn/cpu_kernels: Cells with this zoo's kernels compute what MindSpore's kernels compute."""
 
+import os
+import re
+import shutil
 from contextlib import contextmanager
+from pathlib import Path
 
 import mindspore as ms
 import numpy as np
@@ -10,6 +14,7 @@ from mindspore import Tensor, nn, ops
 from mvit_multi.attention import Attention, BlockPlan, ChannelsFirstDense
 from tsm.shift import Shift
 from utils.config import ROOT
+from utils.files import lock_folder
 from utils.nn import layers
 from utils.nn.conv3d import DepthwiseConv3d, FrameConv, PointwiseConv3d
 from utils.nn.cpu_kernels import library
@@ -179,6 +184,123 @@ def test_gelu_is_exact_over_the_whole_range(kernels):
     )
     np.testing.assert_allclose(y, exact, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(slope, exact_slope, rtol=1e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("cell_class", [layers.SiLU, layers.GELU])
+def test_activations_of_huge_numbers_are_those_of_mindspore(cell_class, kernels):
+    """Below -87 the exponential of float32 is limited, and 1e38 times the rest was not 0."""
+    x = Tensor(np.array([-np.inf, -1e38, -1e30, -100, 1e30, 1e38, np.inf, np.nan], np.float32))
+    cell = cell_class().set_train()
+    library.disable()
+    own, expected = (
+        compute_gradients(each, x, Tensor(np.ones(8, np.float32))) for each in (cell, cell_class())
+    )
+    for array, other in zip(own, expected):
+        np.testing.assert_allclose(array.asnumpy(), other.asnumpy(), atol=1e-30)
+
+
+@pytest.fixture
+def fake_compiler(kernels, tmp_path, monkeypatch):
+    """A function that makes a shell script the compiler `g++`; "$target" is its output.
+
+    It returns the file to which the script writes a line each time it runs. `$good` is the library.
+    MindSpore's large library is replaced by that of the kernels.
+    """
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    good = library.find_library()
+    library.disable()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setattr(library, "find_onednn", lambda: good)
+
+    def install(script: str) -> Path:
+        runs = tmp_path / "runs"
+        head = f'#!/bin/bash\ntarget="${{@: -1}}"\ngood="{good}"\necho run >> "{runs}"\n'
+        (folder / "g++").write_bytes((head + script + "\n").encode("latin-1"))
+        (folder / "g++").chmod(0o755)
+        return runs
+
+    yield install
+    library.disable()
+
+
+COPY = 'cp "$good" "$target"'
+
+
+def cut(file: Path) -> None:
+    os.truncate(file, 60_000)
+
+
+def flip_a_byte(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[50_000] ^= 1
+    file.write_bytes(content)
+
+
+def replace_by_a_file(file: Path) -> None:
+    shutil.rmtree(file.parent)
+    file.parent.write_text("in the way")
+
+
+@pytest.mark.parametrize("name", [library.LIBRARY, library.ONEDNN, library.CHECKSUMS])
+@pytest.mark.parametrize("damage", [cut, flip_a_byte, Path.unlink, replace_by_a_file])
+def test_a_damaged_cache_is_compiled_again(name, damage, fake_compiler, tmp_path):
+    """The bytes of a library that is cut are a bus error when they are first used."""
+    runs, lines, cache = fake_compiler(COPY), [], tmp_path / "cache"
+    assert [library.enable(cache, lines.append) for _ in range(2)] == ["", ""]
+    assert runs.read_text().count("run") == len(lines) == 1
+    file = library.find_library().with_name(name)
+    if damage is flip_a_byte and name == library.CHECKSUMS:
+        file.write_bytes(b"\xff")
+    else:
+        damage(file)
+    assert library.enable(cache, lines.append) == ""
+    assert library.is_sound(library.find_library().parent)
+    assert runs.read_text().count("run") == len(lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("true", "cannot be loaded.*No such file"),
+        (': > "$target"', "cannot be loaded"),
+        ('head -c 60000 "$good" > "$target"', "cannot be loaded"),
+        ("/usr/bin/g++ -shared -o $target -x c++ /dev/null", "undefined symbol: product"),
+        ("echo 'd\xe9sol\xe9' >&2; exit 1", "d.sol"),
+        ("kill -9 $$", "g\\+\\+ was killed by SIGKILL"),
+        ("head -c 3000000 /dev/zero | tr '\\0' x >&2; exit 1", "^x{100,280} ... x{50,100}$"),
+        ("sleep 300 & sleep 300", "g\\+\\+ has not ended after 2 s"),
+    ],
+)
+def test_what_a_bad_compiler_wrote_is_not_kept(
+    script, message, fake_compiler, tmp_path, monkeypatch
+):
+    fake_compiler(script)
+    monkeypatch.setattr(library, "COMPILE_SECONDS", 2)
+    reason = library.enable(tmp_path / "cache", str)
+    assert re.search(message, reason)
+    assert len(reason.splitlines()) == 1
+    assert library.find_library() is None
+    fake_compiler(COPY)
+    assert library.enable(tmp_path / "cache", str) == ""
+
+
+def test_a_killed_compilation_leaves_nothing_for_the_next_one(fake_compiler, tmp_path):
+    cache = tmp_path / "cache"
+    (cache / "tmpabc" / "kernels").mkdir(parents=True)
+    fake_compiler(COPY)
+    assert library.enable(cache, str) == ""
+    assert sorted(path.name for path in cache.iterdir()) == sorted(
+        [".lock", library.compute_checksum()]
+    )
+
+
+def test_a_process_that_holds_the_lock_for_ever_stops_nobody(fake_compiler, tmp_path, monkeypatch):
+    fake_compiler(COPY)
+    monkeypatch.setattr(library, "COMPILE_SECONDS", 0.3)
+    with lock_folder(tmp_path):
+        assert "another process has locked" in library.enable(tmp_path, str)
+    assert library.enable(tmp_path, str) == ""
 
 
 def test_without_a_compiler_mindspores_kernels_are_used(monkeypatch, tmp_path):
