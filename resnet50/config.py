@@ -74,6 +74,7 @@ class Model:
     init: Literal["kaiming", "xavier"] = "kaiming"  # of the weights: see `build_network`
     fan: Literal["fan_out", "fan_in"] = "fan_out"  # mode of the Kaiming initialisation
     zero_last: bool = False  # the last batch norm of every block starts at 0
+    padding: Literal["symmetric", "same", "same_pool"] = "symmetric"  # utils/nn/padding.py
 
     def __post_init__(self):
         check_positive(self, "model", "num_classes", "first_width")

@@ -1,8 +1,8 @@
 """Maps parameter names of other code bases to ResNet's; ours are torchvision's.
 
-Known formats: torchvision (with or without `module.`), NVIDIA (`layers.0` for `layer1`), the
-MindSpore zoo (`end_point`, `down_sample_layer`, `bn1d`; SE-ResNet50 by its source's structure, not
-checked against a file), mindcv (`classifier`, `down_sample`), and our own.
+Known formats: torchvision (with or without `module.`), NVIDIA (`layers.0` for `layer1`),
+mindspore-ai/models (`end_point`, `down_sample_layer`, `bn1d`), mindcv (`classifier`,
+`down_sample`), and our own. `utils/weights/mindspore_checkpoint.py` has the padding of each.
 """
 
 import re
@@ -16,8 +16,9 @@ RULES = [
     (r"\bbn(\d)d\.", r"bn\1."),
 ]
 # In the zoo's SE blocks that halve the image, two sequences also contain a pool, which shifts the
-# indices of the layers after it.
+# indices of the layers after it. The last batch norm of the stem has another name than here.
 ZOO_SE = [
+    (r"^bn1\.", "bn1_2."),
     (r"^(layer[234]\.0\.downsample)\.1\.", r"\1.0."),
     (r"^(layer[234]\.0\.downsample)\.2\.", r"\1.1."),
     (r"\.e2\.0\.", ".conv2."),

@@ -4,7 +4,8 @@ Axes: (N, 3, H, W) in, raw scores (N, classes) out. Cells keep torchvision's nam
 torchvision 0.29.2, `models/resnet.py`. SE-ResNet50 is in `se.py`.
 
 Departures from the source: uint8 images are normalised in the network; `first_width` other than
-the published 64 scales all stages.
+the published 64 scales all stages; `padding` other than `symmetric` is that of MindSpore's own
+networks (`utils/nn/padding.py`).
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from mindspore.common.initializer import Initializer, TruncatedNormal, XavierUni
 
 from resnet50.se import SEResNet50
 from utils.nn.layers import BatchNorm2d, Normalize, ReLU, conv2d, max_pool2d, torch_dense
+from utils.nn.padding import PaddedNetwork
 
 
 class BasicBlock(nn.Cell):
@@ -22,9 +24,11 @@ class BasicBlock(nn.Cell):
 
     expansion = 1
 
-    def __init__(self, cin: int, width: int, stride: int, fan: str, last_gamma: str):
+    def __init__(self, cin: int, width: int, stride: int, fan: str, last_gamma: str, same: bool):
         super().__init__()
-        self.conv1, self.bn1 = conv2d(cin, width, 3, stride, fan=fan), BatchNorm2d(width)
+        same = same and stride > 1
+        self.conv1 = conv2d(cin, width, 3, stride, fan=fan, same=same)
+        self.bn1 = BatchNorm2d(width)
         self.conv2, self.bn2 = conv2d(width, width, 3, fan=fan), BatchNorm2d(width, last_gamma)
         self.relu, self.downsample = ReLU(), shortcut(cin, width, stride, fan)
 
@@ -39,11 +43,13 @@ class Bottleneck(nn.Cell):
 
     expansion = 4
 
-    def __init__(self, cin: int, width: int, stride: int, fan: str, last_gamma: str):
+    def __init__(self, cin: int, width: int, stride: int, fan: str, last_gamma: str, same: bool):
         super().__init__()
         cout = 4 * width
+        same = same and stride > 1
         self.conv1, self.bn1 = conv2d(cin, width, 1, fan=fan), BatchNorm2d(width)
-        self.conv2, self.bn2 = conv2d(width, width, 3, stride, fan=fan), BatchNorm2d(width)
+        self.conv2 = conv2d(width, width, 3, stride, fan=fan, same=same)
+        self.bn2 = BatchNorm2d(width)
         self.conv3, self.bn3 = conv2d(width, cout, 1, fan=fan), BatchNorm2d(cout, last_gamma)
         self.relu, self.downsample = ReLU(), shortcut(cin, cout, stride, fan)
 
@@ -70,7 +76,7 @@ DEPTHS = {
 }
 
 
-class ResNet(nn.Cell):
+class ResNet(PaddedNetwork):
     """Images (N, 3, H, W), uint8 or already normalised float32, to raw scores (N, num_classes).
 
     `mean` and `std` are those of pixels from 0 to 1. `fan` is the mode of the Kaiming
@@ -87,14 +93,16 @@ class ResNet(nn.Cell):
         fan: str = "fan_out",
         zero_last: bool = False,
         first_width: int = 64,
+        padding: str = "symmetric",
     ):
-        super().__init__()
+        super().__init__(padding)
         self.block, depths = DEPTHS[arch]
         self.fan, self.last_gamma = fan, "zeros" if zero_last else "ones"
         self.first_width, self.cin = first_width, first_width
         self.normalize = Normalize(mean, std, 3, axis=1, rank=4)
-        self.conv1, self.bn1 = conv2d(3, first_width, 7, 2, fan=fan), BatchNorm2d(first_width)
-        self.relu, self.maxpool = ReLU(), max_pool2d(3, 2)
+        self.conv1 = conv2d(3, first_width, 7, 2, fan=fan, same=padding == "same")
+        self.bn1 = BatchNorm2d(first_width)
+        self.relu, self.maxpool = ReLU(), max_pool2d(3, 2, same=padding != "symmetric")
         self.layer1 = self.build_stage(1, depths[0])
         self.layer2 = self.build_stage(2, depths[1])
         self.layer3 = self.build_stage(3, depths[2])
@@ -106,7 +114,15 @@ class ResNet(nn.Cell):
         width, blocks = self.first_width * 2 ** (index - 1), []
         for i in range(depth):
             stride = 2 if i == 0 and index > 1 else 1
-            blocks.append(self.block(self.cin, width, stride, self.fan, self.last_gamma))
+            block = self.block(
+                cin=self.cin,
+                width=width,
+                stride=stride,
+                fan=self.fan,
+                last_gamma=self.last_gamma,
+                same=self.padding == "same",
+            )
+            blocks.append(block)
             self.cin = width * self.block.expansion
         return nn.SequentialCell(blocks)
 
@@ -116,24 +132,13 @@ class ResNet(nn.Cell):
         return self.fc(x.mean((2, 3)))  # (N, features) -> (N, classes)
 
 
-def build_network(
-    arch: str,
-    first_width: int = 64,
-    zero_last: bool = False,
-    init: str = "kaiming",
-    **settings,
-) -> nn.Cell:
+def build_network(arch: str, init: str = "kaiming", **settings) -> nn.Cell:
     """The network of an architecture; ValueError for a combination that is not defined.
 
     `init` is `kaiming` (torchvision: convolutions Kaiming normal, dense layers uniform) or
     `xavier`: see `initialize_as_zoo`.
     """
-    if arch != "se_resnet50":
-        net = ResNet(arch=arch, first_width=first_width, zero_last=zero_last, **settings)
-    elif first_width != 64 or zero_last:
-        raise ValueError("model.first_width and model.zero_last are not defined for se_resnet50")
-    else:
-        net = SEResNet50(**settings)
+    net = SEResNet50(**settings) if arch == "se_resnet50" else ResNet(arch=arch, **settings)
     if init == "xavier":
         initialize_as_zoo(net)
     return net

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from mindspore import Tensor, nn, ops
 
 from utils.nn.layers import BatchNorm2d, Normalize, conv2d, max_pool2d, torch_dense
+from utils.nn.padding import PaddedNetwork
 
 DEPTHS, WIDTHS = (3, 4, 6, 3), (64, 128, 256, 512)
 
@@ -60,13 +61,29 @@ class SEBottleneck(nn.Cell):
         return x if self.pool is None else self.pool(x)
 
 
-class SEResNet50(nn.Cell):
-    """Images (N, 3, H, W), uint8 or already normalised float32, to raw scores (N, num_classes)."""
+class SEResNet50(PaddedNetwork):
+    """Images (N, 3, H, W), uint8 or already normalised float32, to raw scores (N, num_classes).
+
+    Settings that other networks of this folder have are refused: they are not defined here.
+    """
 
     def __init__(
-        self, num_classes: int, mean: Sequence[float], std: Sequence[float], fan: str = "fan_out"
+        self,
+        num_classes: int,
+        mean: Sequence[float],
+        std: Sequence[float],
+        fan: str = "fan_out",
+        first_width: int = 64,
+        zero_last: bool = False,
+        padding: str = "same",
     ):
-        super().__init__()
+        super().__init__(padding)
+        if first_width != 64 or zero_last:
+            raise ValueError(
+                "model.first_width and model.zero_last are not defined for se_resnet50"
+            )
+        if padding != "same":
+            raise ValueError(f"model.padding must be same for se_resnet50, not {padding}")
         self.normalize = Normalize(mean, std, 3, axis=1, rank=4)
         self.conv1_0, self.bn1_0 = conv2d(3, 32, 3, 2, fan=fan, same=True), BatchNorm2d(32)
         self.conv1_1, self.bn1_1 = conv2d(32, 32, 3, fan=fan), BatchNorm2d(32)

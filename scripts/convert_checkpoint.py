@@ -1,11 +1,13 @@
-"""Converts a PyTorch checkpoint to this zoo's, without PyTorch.
+"""Converts a checkpoint of PyTorch or MindSpore to this zoo's, without PyTorch.
 
     python scripts/convert_checkpoint.py --network tsm --config_path Y --source S --target T
         [--new_head] [--section.key=value ...]
 
 S is a .pth, .pt, .pth.tar, .pyth, .safetensors or .ckpt file. Every weight of S and of the network
 must match; with --new_head the classifier is not converted (its weights are then not in T). The
-last line of stdout is one JSON object: matched, dropped, missing.
+last line of stdout is one JSON object: the number of matched parameters, the number of dropped
+arrays of each kind (as the optimizer's), the number of batch norms whose eps was changed to this
+zoo's (`utils/weights/mindspore_checkpoint.py`), the missing parameters.
 """
 
 import json
@@ -20,13 +22,18 @@ from utils import cli, files
 from utils.networks import Network
 from utils.weights import checkpoint
 from utils.weights.convert import convert, read_source
+from utils.weights.mindspore_checkpoint import check_padding, count_by_kind
 
 
 def main(network: Network, cfg, *, source: Path, target: Path, new_head: bool = False) -> None:
     net = network.model.build_network(**cfg.model_arguments())
-    shapes = {name: tuple(p.shape) for name, p in checkpoint.weights_of(net).items()}
+    weights = checkpoint.weights_of(net)
+    shapes = {name: tuple(p.shape) for name, p in weights.items()}
     try:
-        converted = convert(read_source(source), shapes, network, new_head)
+        loaded = read_source(source)
+        converted = convert(loaded.arrays, shapes, network, new_head)
+        if weights.padding:
+            check_padding(source, loaded.padding, weights.padding)
     except ValueError as error:
         text = str(error)
         raise ValueError(text if str(source) in text else f"{source}: {text}") from None
@@ -34,8 +41,10 @@ def main(network: Network, cfg, *, source: Path, target: Path, new_head: bool = 
     with files.report_write_errors(target, "--target"):
         target.parent.mkdir(parents=True, exist_ok=True)
     arrays = {k: Parameter(Tensor(v), name=k) for k, v in converted.arrays.items()}
-    checkpoint.save(target, arrays, "--target")
-    report = {"matched": len(converted.arrays), "dropped": converted.dropped}
+    checkpoint.save(target, checkpoint.Weights(arrays, weights.padding), "--target")
+    dropped = count_by_kind([*loaded.dropped, *converted.dropped])
+    report = {"matched": len(converted.arrays), "dropped": dropped}
+    report["changed_eps"] = loaded.changed_eps
     print(json.dumps({**report, "missing": converted.missing, "target": str(target)}))
 
 

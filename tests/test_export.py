@@ -6,6 +6,8 @@ The weights are those of the golden cases: functions of the parameter names, far
 import importlib
 import importlib.util
 import json
+import os
+import stat
 import zlib
 from functools import partial
 from pathlib import Path
@@ -89,8 +91,13 @@ def list_operators(path) -> set:
 
 
 def assert_export(toy: tuple, folder, kind: str, **options) -> dict:
-    result = export_toy(toy, folder / "net", kind, **options)
+    before = os.umask(0o027)
+    try:
+        result = export_toy(toy, folder / "net", kind, **options)
+    finally:
+        os.umask(before)
     file = folder / f"net.{kind}"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
     assert list(folder.iterdir()) == [file]
     assert result["bytes"] == file.stat().st_size
     assert result["input"]["dtype"] == options.get("input", "uint8")

@@ -53,7 +53,7 @@ def test_a_torch_network_gives_the_same_scores(path, tmp_path):
     randomize_weights(torch, torch_net)
     torch.save(torch_net.state_dict(), tmp_path / "net.pth")
     net = find_network(network).model.build_network(**arguments)
-    load_weights(net, read_source(tmp_path / "net.pth"), find_network(network))
+    load_weights(net, read_source(tmp_path / "net.pth").arrays, find_network(network))
     clip = make_dummy_batch(network, cfg)[0].asnumpy()
     clip = clip.reshape(-1, *find_network(network).dataset.get_input_shape(cfg.data))
     with torch.no_grad():

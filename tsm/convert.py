@@ -2,8 +2,9 @@
 
 Known formats: the original's files (with or without `module.`, with or without the shift), its
 online MobileNetV2, torchvision's ImageNet ResNets and MobileNetV2, mmaction2's TSM (its MobileNetV2
-follows mmaction2's documented structure and was not checked against a file), and this zoo's own
-names.
+follows mmaction2's documented structure and was not checked against a file), mindspore-ai/models'
+TSM (it replaces the stages of its ResNet, whose names then lose `base_model.`), ImageNet ResNets of
+mindspore-ai/models and mindcv, and this zoo's own names.
 
 Two names mean the same weight if `canonical_name` returns the same text for both. A canonical name
 has no `.net`, so that networks with and without the shift can load each other's weights, and every
@@ -42,6 +43,14 @@ MMACTION2 = [
 ]
 
 
+# Layers of MindSpore's own networks; no other code base has these names.
+MINDSPORE = [
+    (r"\.down_sample(_layer)?\.", ".downsample."),
+    (r"\bbn(\d)d\.", r"bn\1."),
+    (r"^(base_model\.)?end_point\.", r"\1fc."),
+]
+
+
 def detect_format(names: Iterable[str]) -> str:
     """The code base that wrote the file: a `source_format` of `canonical_name`.
 
@@ -66,6 +75,8 @@ def detect_format(names: Iterable[str]) -> str:
 def canonical_name(name: str, source_format: str = "tsm") -> Optional[str]:
     """The canonical name; None for a weight that is dropped on purpose."""
     name = re.sub(r"^module\.", "", name)
+    for pattern, replacement in MINDSPORE:
+        name = re.sub(pattern, replacement, name)
     if source_format.startswith("torchvision"):
         if name.startswith(("fc.", "classifier.")):
             return None  # the classifier of ImageNet
@@ -74,6 +85,8 @@ def canonical_name(name: str, source_format: str = "tsm") -> Optional[str]:
         name = "base_model." + name
     elif source_format == "online" and name.startswith("features."):
         name = "base_model." + name
+    elif source_format == "tsm":
+        name = re.sub(r"^layer(\d)\.", r"base_model.layer\1.", name)
     elif source_format.startswith("mmaction2"):
         rules = MMACTION2_MOBILE if source_format.endswith("mobilenet") else []
         name = rename_from_mmaction2(name.replace(".net.", "."), rules + MMACTION2)

@@ -8,7 +8,8 @@ Departures from the source, which fails or computes wrong results in the first t
 * MobileNetV2 can be built with its shift;
 * temporal pooling halves the number of segments in evaluation too;
 * non-local blocks need ResNet-50: on other trunks the source drops blocks of a stage;
-* the network normalises uint8 clips.
+* the network normalises uint8 clips;
+* `padding` other than `symmetric` is that of MindSpore's own ImageNet networks.
 """
 
 from mindspore import Tensor, nn, ops
@@ -18,13 +19,14 @@ from tsm.resnet import DEPTHS, ResNet
 from tsm.shift import Shift
 from utils.nn.dropout import Dropout
 from utils.nn.layers import BatchNorm3d, Normalize, dense, freeze_norms
+from utils.nn.padding import PaddedNetwork
 
 ARCHITECTURES = (*DEPTHS, "mobilenetv2")
 RGB_MEAN, RGB_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FLOW_MEAN, FLOW_STD = (0.5,), (0.226,)  # the mean of RGB_STD
 
 
-class TSM(nn.Cell):
+class TSM(PaddedNetwork):
     """Clips (N, T, C, H, W), uint8 or normalised float32, to raw scores (N, classes).
 
     `shift_div` 0 is plain TSN. If `dropout` is 0 the classifier is part of the trunk
@@ -50,10 +52,13 @@ class TSM(nn.Cell):
         modality: str = "rgb",
         frames_per_segment: int = 1,
         first_width: int = 64,
+        padding: str = "symmetric",
         split_shifted: bool = False,
     ):
-        super().__init__()
+        super().__init__(padding)
         check_settings(arch, segments, shift_place, online, temporal_pool, non_local, first_width)
+        if arch == "mobilenetv2" and padding != "symmetric":
+            raise ValueError(f"model.padding {padding} is of ResNets; mobilenetv2 has none")
         if not before_softmax and consensus != "avg":
             raise ValueError("model.consensus must be avg if model.before_softmax is false")
         channels = (3 if modality == "rgb" else 2) * frames_per_segment
@@ -64,7 +69,8 @@ class TSM(nn.Cell):
             self.base_model = MobileNetV2(segments, shift_div, online, channels, trunk_classes)
         else:
             shifts = (shift_div, shift_place, online, temporal_pool, non_local)
-            self.base_model = ResNet(arch, segments, *shifts, channels, trunk_classes, first_width)
+            sizes = (channels, trunk_classes, first_width)
+            self.base_model = ResNet(arch, segments, *shifts, *sizes, padding)
         self.segments = segments // 2 if temporal_pool else segments  # frames that reach the head
         width = self.base_model.width
         self.dropout = Dropout(dropout, self.segments * width) if dropout > 0 else None

@@ -19,9 +19,10 @@ class BasicBlock(nn.Cell):
 
     expansion = 1
 
-    def __init__(self, cin: int, width: int, stride: int, wrap: Wrap):
+    def __init__(self, cin: int, width: int, stride: int, wrap: Wrap, same: bool):
         super().__init__()
-        self.conv1, self.bn1 = wrap(conv2d(cin, width, 3, stride)), BatchNorm2d(width)
+        conv1 = conv2d(cin, width, 3, stride, same=same and stride > 1)
+        self.conv1, self.bn1 = wrap(conv1), BatchNorm2d(width)
         self.conv2, self.bn2 = conv2d(width, width, 3), BatchNorm2d(width)
         self.relu, self.downsample = ReLU(), build_shortcut(cin, width, stride)
 
@@ -40,11 +41,12 @@ class Bottleneck(nn.Cell):
 
     expansion = 4
 
-    def __init__(self, cin: int, width: int, stride: int, wrap: Wrap):
+    def __init__(self, cin: int, width: int, stride: int, wrap: Wrap, same: bool):
         super().__init__()
         cout = 4 * width
         self.conv1, self.bn1 = wrap(conv2d(cin, width, 1)), BatchNorm2d(width)
-        self.conv2, self.bn2 = conv2d(width, width, 3, stride), BatchNorm2d(width)
+        self.conv2 = conv2d(width, width, 3, stride, same=same and stride > 1)
+        self.bn2 = BatchNorm2d(width)
         self.conv3, self.bn3 = conv2d(width, cout, 1), BatchNorm2d(cout)
         self.relu, self.downsample = ReLU(), build_shortcut(cin, cout, stride)
 
@@ -82,7 +84,7 @@ class ResNet(nn.Cell):
 
     `segments` is T before the temporal pool. `shift_place` is `blockres` (the shift is inside the
     residual branch) or `block` (the shift is in front of the whole block). `first_width` other than
-    the published 64 scales all stages.
+    the published 64 scales all stages. `padding`: see `utils/nn/padding.py`.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class ResNet(nn.Cell):
         channels: int,
         num_classes: int,
         first_width: int,
+        padding: str,
     ):
         super().__init__()
         block, depths = DEPTHS[arch]
@@ -106,8 +109,10 @@ class ResNet(nn.Cell):
         self.shift_place, self.shift_div, self.online = shift_place, shift_div, online
         self.non_local, self.first_width, self.cin = non_local, first_width, first_width
         pooled_segments = segments // 2 if temporal_pool else segments
-        self.conv1, self.bn1 = conv2d(channels, first_width, 7, 2), BatchNorm2d(first_width)
-        self.relu, self.maxpool = ReLU(), max_pool2d(3, 2)
+        self.same = padding == "same"
+        self.conv1 = conv2d(channels, first_width, 7, 2, same=self.same)
+        self.bn1 = BatchNorm2d(first_width)
+        self.relu, self.maxpool = ReLU(), max_pool2d(3, 2, same=padding != "symmetric")
         self.layer1 = self.build_stage(1, segments)
         self.layer2 = self.build_stage(2, pooled_segments)
         if temporal_pool:
@@ -134,7 +139,9 @@ class ResNet(nn.Cell):
 
         shifted = self.shift_div > 0 and i % self.shift_period == 0
         wrap_branch = wrap if shifted and self.shift_place == "blockres" else lambda cell: cell
-        block = self.block(self.cin, width, stride, wrap_branch)
+        block = self.block(
+            cin=self.cin, width=width, stride=stride, wrap=wrap_branch, same=self.same
+        )
         if shifted and self.shift_place == "block":
             block = wrap(block)
         if self.non_local and i in NON_LOCAL.get(stage, ()):

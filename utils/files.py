@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,23 @@ def open_replacement(path: Path, newline: Optional[str] = None) -> Iterator[IO[s
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def set_default_mode(path: Path) -> None:
+    """Gives a file the permissions of a new file in its folder: the umask decides.
+
+    MindSpore writes files that only their owner can read.
+    """
+    probe = path.with_name(path.name + ".tmp.mode")
+    probe.unlink(missing_ok=True)
+    try:
+        descriptor = os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        try:
+            os.chmod(path, stat.S_IMODE(os.fstat(descriptor).st_mode))
+        finally:
+            os.close(descriptor)
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

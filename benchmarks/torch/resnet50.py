@@ -6,6 +6,7 @@ Images (N, 3, H, W), uint8 or normalised, to scores (N, classes). `first_width` 
 from collections.abc import Sequence
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from benchmarks.torch.parts import Normalize, cross_entropy
 
@@ -19,19 +20,40 @@ DEPTHS = {
 loss_of = cross_entropy
 
 
-def conv(cin: int, cout: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+def conv(cin: int, cout: int, kernel: int, stride: int = 1, same: bool = False) -> nn.Conv2d:
+    if same and stride > 1:
+        return SameConv2d(cin, cout, kernel, stride, bias=False)
     return nn.Conv2d(cin, cout, kernel, stride, kernel // 2, bias=False)
+
+
+def pad_as_same(x: Tensor, kernel: int, stride: int, value: float) -> Tensor:
+    """Pads (N, C, H, W) as MindSpore's `same`: the smaller half of the padding is in front."""
+    pads: list[int] = []
+    for size in (x.shape[3], x.shape[2]):
+        total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+        pads += [total // 2, total - total // 2]
+    return F.pad(x, pads, value=value)
+
+
+class SameConv2d(nn.Conv2d):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(pad_as_same(x, self.kernel_size[0], self.stride[0], 0.0))
+
+
+class SameMaxPool2d(nn.MaxPool2d):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(pad_as_same(x, self.kernel_size, self.stride, float("-inf")))
 
 
 class Block(nn.Module):
     """Two 3 x 3 convolutions; as a bottleneck 1 x 1, 3 x 3 and 1 x 1 with `cout` = 4 `width`."""
 
-    def __init__(self, cin: int, width: int, cout: int, stride: int):
+    def __init__(self, cin: int, width: int, cout: int, stride: int, same: bool):
         super().__init__()
         self.bottleneck = width < cout
         first, second = ((1, 1), (3, stride)) if self.bottleneck else ((3, stride), (3, 1))
-        self.conv1, self.bn1 = conv(cin, width, *first), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = conv(width, width, *second), nn.BatchNorm2d(width)
+        self.conv1, self.bn1 = conv(cin, width, *first, same), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = conv(width, width, *second, same), nn.BatchNorm2d(width)
         if self.bottleneck:
             self.conv3, self.bn3 = conv(width, cout, 1), nn.BatchNorm2d(cout)
         self.relu, self.downsample = nn.ReLU(inplace=True), None
@@ -47,18 +69,31 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """The trunk with its classifier `fc`; `channels` (N, channels, H, W) in."""
+    """The trunk with its classifier `fc`; `channels` (N, channels, H, W) in.
 
-    def __init__(self, arch: str, num_classes: int, first_width: int = 64, channels: int = 3):
+    `padding` other than `symmetric` pads as networks of MindSpore do (`utils/nn/padding.py`).
+    """
+
+    def __init__(
+        self,
+        arch: str,
+        num_classes: int,
+        first_width: int = 64,
+        channels: int = 3,
+        padding: str = "symmetric",
+    ):
         super().__init__()
-        expansion = 1 if arch in ("resnet18", "resnet34") else 4
-        self.conv1, self.bn1 = conv(channels, first_width, 7, 2), nn.BatchNorm2d(first_width)
-        self.relu, self.maxpool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+        expansion, same = 1 if arch in ("resnet18", "resnet34") else 4, padding == "same"
+        self.conv1 = conv(channels, first_width, 7, 2, same)
+        self.bn1, self.relu = nn.BatchNorm2d(first_width), nn.ReLU(inplace=True)
+        is_symmetric = padding == "symmetric"
+        self.maxpool = nn.MaxPool2d(3, 2, 1) if is_symmetric else SameMaxPool2d(3, 2)
         cin = first_width
         for index, depth in enumerate(DEPTHS[arch]):
             width, blocks = first_width * 2**index, []
             for i in range(depth):
-                blocks.append(Block(cin, width, expansion * width, 2 if i == 0 and index else 1))
+                stride = 2 if i == 0 and index else 1
+                blocks.append(Block(cin, width, expansion * width, stride, same))
                 cin = expansion * width
             setattr(self, f"layer{index + 1}", nn.Sequential(*blocks))
         self.avgpool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(cin, num_classes)

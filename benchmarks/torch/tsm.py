@@ -147,6 +147,7 @@ class TSM(nn.Module):
         modality: str = "rgb",
         frames_per_segment: int = 1,
         first_width: int = 64,
+        padding: str = "symmetric",
     ):
         super().__init__()
         self.consensus, self.before_softmax = consensus, before_softmax
@@ -161,7 +162,7 @@ class TSM(nn.Module):
                 if cell.residual and len(cell.conv) == 8:
                     cell.conv[0] = Shift(cell.conv[0], segments, shift_div, online)
         else:
-            net = self.base_model = ResNet(arch, num_classes, first_width, channels)
+            net = self.base_model = ResNet(arch, num_classes, first_width, channels, padding)
             frames = [segments, *[self.segments] * 3]
             if shift_div:
                 shift_resnet(net, arch, frames, shift_div, shift_place, online)

@@ -43,6 +43,7 @@ def rename_to_zoo_se(name: str) -> str:
         name = name.replace("downsample.1", "downsample.2").replace("downsample.0", "downsample.1")
         name = name.replace("conv2.", "e2.0.").replace("bn2.", "e2.1.")
     name = name.replace("downsample", "down_sample_layer").replace(".se.se_", ".se_")
+    name = name.replace("bn1_2.", "bn1.")
     return re.sub(r"^fc\.", "end_point.", name)
 
 

@@ -44,9 +44,9 @@ SIZES = ("input", "activation", "gradient")
 COLUMNS = ("network", "clip", "parameters", "G mult-adds")
 COLUMNS += (*(f"{name} MB" for name in SIZES), *(f"per {name} B" for name in SIZES))
 COLUMNS += ("% of multiply-adds",)
-# Arguments that change initial weights, pixels or the classifier only.
+# Arguments that change initial weights, pixels, padding or the classifier only.
 UNCOUNTED = ("num_classes", "mean", "std", "fan", "init", "zero_last", "zero_init")
-UNCOUNTED += ("dropout", "drop_path")
+UNCOUNTED += ("dropout", "drop_path", "padding")
 # Columns of text, aligned to the left.
 TEXTS = ("network", "clip", "layer", "kind", "% of multiply-adds")
 SUMS = ("macs", "parameters", "inputs", "outputs")  # of a layer, and over the layers of a kind

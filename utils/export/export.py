@@ -19,7 +19,7 @@ from mindspore import Tensor, nn
 from utils.data.loader import count_workers
 from utils.export import mindir, onnx_graph
 from utils.export.engine import OPEN, list_engines
-from utils.files import report_write_errors
+from utils.files import report_write_errors, set_default_mode
 from utils.messages import VALUE, shorten
 from utils.runtime import eager_mode
 from utils.train import amp
@@ -117,7 +117,7 @@ def export(
         info = {"network": network, **spec.info, "classes": str(expected.shape[-1])}
         write(net, spec, options, info, file)
         append_checksum(file)
-        os.chmod(file, 0o644)
+        set_default_mode(file)
         run = load_runner(file)
         difference = max(max_difference(run(x), expected[: len(x)]) for x in clips)
         relative = difference / max(np.ptp(expected), float(np.finfo(np.float32).tiny))

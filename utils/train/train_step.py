@@ -43,7 +43,7 @@ from utils.train.gradients import (
     clip_factor,
     has_status_flags,
 )
-from utils.weights.checkpoint import weights_of
+from utils.weights.checkpoint import Weights, weights_of
 
 # The values that a step returns. The last two are requests to stop, by a signal or because too many
 # videos are unreadable: above 0 from the step on in which any rank has made them.
@@ -276,9 +276,10 @@ class TrainStep(nn.Cell):
         own += [p for p in others if not p.name.startswith("learning_rate")]
         return {**weights_of(self.net), **{p.name: p for p in own}}
 
-    def ema_parameters(self) -> dict[str, Parameter]:
+    def ema_parameters(self) -> Weights:
         """The averaged weights under the network's names; empty without EMA."""
-        return {source.name: mean for source, mean in zip(self.ema_sources, self.ema_weights)}
+        means = {source.name: mean for source, mean in zip(self.ema_sources, self.ema_weights)}
+        return Weights(means, weights_of(self.net).padding)
 
 
 def choose_reducer(weights: ms.ParameterTuple, accumulation_steps: int) -> nn.Cell:

@@ -2,17 +2,28 @@
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
-from utils.files import report_write_errors
+from utils.files import report_write_errors, set_default_mode
 from utils.log import log
 from utils.messages import escape_control, format_error, join_names
 from utils.nn.dropout import FACTORS
-from utils.weights.checkpoint_file import RESUME, read
+from utils.nn.padding import PaddedNetwork
+from utils.weights.checkpoint_file import RESUME, read_all
+from utils.weights.mindspore_checkpoint import PADDING, check_padding, find_padding
+
+
+class Weights(dict[str, Parameter]):
+    """{name: parameter}, and how the network pads; empty if its code alone decides that."""
+
+    def __init__(self, parameters: Mapping[str, Parameter], padding: str = ""):
+        super().__init__(parameters)
+        self.padding = padding
 
 
 def remove_leftovers(folder: Path, name: str = "*") -> None:
@@ -24,14 +35,18 @@ def remove_leftovers(folder: Path, name: str = "*") -> None:
 def save(path: Path, parameters: dict[str, Parameter], setting: str = "run.out") -> None:
     """Writes a MindSpore checkpoint atomically: at no time is there a half-written `path`.
 
-    If it cannot be written it raises ValueError, which names `setting`, and leaves the old file.
+    The file says how the network pads if `parameters` are Weights that do. If it cannot be written
+    it raises ValueError, which names `setting`, and leaves the old file.
     """
     temporary = path.with_name(path.name + ".tmp.ckpt")
     entries = [{"name": name, "data": parameter} for name, parameter in parameters.items()]
+    texts = {}
+    if isinstance(parameters, Weights) and parameters.padding:
+        texts[PADDING] = parameters.padding
     with report_write_errors(path, setting):
         try:
-            ms.save_checkpoint(entries, str(temporary), crc_check=True)
-            os.chmod(temporary, 0o644)
+            ms.save_checkpoint(entries, str(temporary), append_dict=texts, crc_check=True)
+            set_default_mode(temporary)
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
@@ -43,31 +58,26 @@ def save(path: Path, parameters: dict[str, Parameter], setting: str = "run.out")
             remove_leftovers(path.parent, path.name)  # MindSpore leaves a temporary file, too
 
 
-def weights_of(net: nn.Cell) -> dict[str, Parameter]:
+def weights_of(net: nn.Cell) -> Weights:
     """{name: parameter} of all weights and statistics; dropout factors follow from the position."""
-    return {p.name: p for p in net.get_parameters() if p.name != FACTORS}
-
-
-def read_weights(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a checkpoint without the numbers that MindSpore's `append_dict` adds.
-
-    No network here has a weight without axes. Raises ValueError if the file is no checkpoint.
-    """
-    arrays = read(path)
-    notes = [escape_control(name) for name, value in arrays.items() if not value.ndim]
-    if notes:
-        log.info("%s: left out what is no weight: %s", path, join_names(notes, 3))
-    return {name: value for name, value in arrays.items() if value.ndim}
+    parameters = {p.name: p for p in net.get_parameters() if p.name != FACTORS}
+    return Weights(parameters, net.padding if isinstance(net, PaddedNetwork) else "")
 
 
 def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> list[str]:
     """Loads every weight of `net` from `path`; none may be missing, and the file has no others.
 
-    With `new_head`, parameters whose names match the regular expression `head` keep their fresh
-    values. Returns the names that stayed fresh. Raises ValueError if the file does not fit, before
-    any weight has changed.
+    Numbers that MindSpore's `append_dict` adds are left out: no network here has a weight without
+    axes. With `new_head`, parameters whose names match the regular expression `head` keep their
+    fresh values. Returns the names that stayed fresh. Raises ValueError if the file does not fit,
+    before any weight has changed.
     """
-    arrays, weights = read_weights(path), weights_of(net)
+    weights = weights_of(net)
+    content = read_all(path)
+    notes = [escape_control(name) for name, value in content.arrays.items() if not value.ndim]
+    if notes:
+        log.info("%s: left out what is no weight: %s", path, join_names(notes, 3))
+    arrays = {name: value for name, value in content.arrays.items() if value.ndim}
     fresh = [name for name in weights if new_head and re.search(head, name)]
     if new_head:
         arrays = {name: value for name, value in arrays.items() if not re.search(head, name)}
@@ -80,6 +90,8 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
         if Path(path).name == RESUME:
             advice = "; a run goes on from this file: give an epoch_*.ckpt beside it"
         raise ValueError(f"{path} does not fit this network: {report}{advice}")
+    if weights.padding:
+        check_padding(path, find_padding(path, arrays, content.texts), weights.padding)
     for name, value in arrays.items():
         weights[name].set_data(Tensor(value, weights[name].dtype))
     return fresh

@@ -29,7 +29,7 @@ RESUME = "resume.ckpt"
 # MindSpore's names of types; in lower case they are PyTorch's. bfloat16 becomes float32.
 TYPES = ("Bool", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 TYPES += ("BFloat16", "Float16", "Float32", "Float64")
-TEXT = b"str"  # the type of a text, which `append_dict` of `save_checkpoint` writes
+TEXT = "str"  # the type of a text, which `append_dict` of `save_checkpoint` writes
 CHECKSUM, CHECKSUM_BYTES = b"crc_num", 10
 MAX_ENTRIES = 100_000  # each takes some hundred bytes of memory; no network here has 2,000
 MAX_AXES = 32  # numpy's limit
@@ -41,8 +41,16 @@ class DamagedFile(ValueError):
     """The content is damaged or no checkpoint; `read` adds the file's name."""
 
 
+class Content(NamedTuple):
+    """What a file contains."""
+
+    arrays: dict[str, np.ndarray]
+    texts: dict[str, bytes]  # their contents, as MindSpore writes them
+    has_checksum: bool
+
+
 class Entry(NamedTuple):
-    """An array, or a part of one: MindSpore splits those above 512 MB."""
+    """An array, or a part of one: MindSpore splits those above 512 MB. Or a text."""
 
     name: str
     kind: str
@@ -56,17 +64,32 @@ def read(path: Path, only: Sequence[str] = ()) -> dict[str, np.ndarray]:
     Raises ValueError if the file is no intact checkpoint. Logs a warning if the file has no
     checksum, unless `only` is used.
     """
+    arrays = (read_content if only else read_all)(path).arrays
+    return {name: array for name, array in arrays.items() if not only or name in only}
+
+
+def read_all(path: Path) -> Content:
+    """Arrays and texts. Raises ValueError as `read`; logs a warning if there is no checksum."""
+    content = read_content(path)
+    if not content.has_checksum:
+        log.warning(
+            "%s has no checksum, so damage to its numbers would not be noticed; "
+            "scripts/convert_checkpoint.py writes a copy that has one",
+            path,
+        )
+    return content
+
+
+def read_content(path: Path) -> Content:
+    """Arrays and texts. Raises ValueError if the file is no intact checkpoint."""
     path = Path(path)
     check_kind(path)
     try:
-        arrays, has_checksum = parse(path)
+        return parse(path)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
     except DamagedFile as error:
         raise ValueError(f"{path}: not a readable checkpoint ({error}); {advise(path)}") from None
-    if not has_checksum and not only:
-        log.warning("%s has no checksum, so damage to its numbers would not be noticed", path)
-    return {name: array for name, array in arrays.items() if not only or name in only}
 
 
 def check_kind(path: Path) -> None:
@@ -119,13 +142,13 @@ def advise(path: Path) -> str:
 
 def is_intact(path: Path) -> bool:
     try:
-        return bool(parse(path)[0])
+        return bool(parse(path).arrays)
     except (OSError, DamagedFile):
         return False
 
 
-def parse(path: Path) -> tuple[dict[str, np.ndarray], bool]:
-    """All arrays of a file by name, and whether it has a checksum.
+def parse(path: Path) -> Content:
+    """All arrays and texts of a file by name.
 
     Raises DamagedFile, or OSError if the file cannot be read.
     """
@@ -136,16 +159,21 @@ def parse(path: Path) -> tuple[dict[str, np.ndarray], bool]:
         content = data[: -len(checksum)]
         if zlib.crc32(content) != int.from_bytes(checksum[len(CHECKSUM) :], "big"):
             raise DamagedFile("its checksum differs from its content")
-    arrays = {}
-    for name, parts in groupby(read_entries(content), key=lambda entry: entry.name):
-        if name in arrays:
+    arrays: dict[str, np.ndarray] = {}
+    texts: dict[str, bytes] = {}
+    for name, group in groupby(read_entries(content), key=lambda entry: entry.name):
+        if name in arrays or name in texts:
             raise DamagedFile(f"{escape_control(name)} is there twice")
-        arrays[name] = join_parts(list(parts))
-    return arrays, has_checksum
+        parts = list(group)
+        if all(part.kind == TEXT for part in parts):
+            texts[name] = b"".join(part.content for part in parts)
+        else:
+            arrays[name] = join_parts(parts)
+    return Content(arrays, texts, has_checksum)
 
 
 def read_entries(content: memoryview) -> Iterator[Entry]:
-    """The arrays and parts of arrays; texts are left out."""
+    """The arrays, parts of arrays and texts."""
     for count, (number, value) in enumerate(read_fields(content)):
         if number != 1 or isinstance(value, int):
             raise DamagedFile("it is no list of arrays")
@@ -160,8 +188,7 @@ def read_entries(content: memoryview) -> Iterator[Entry]:
             if len(shape) > MAX_AXES or len(rest) > 2:
                 raise DamagedFile(f"{escape_control(name)} has too many fields")
         kind, array = collect_fields(rest, {2, 3}, escape_control(name)).values()
-        if kind != TEXT:
-            yield Entry(name, read_text(kind), tuple(size for _, size in shape), array)
+        yield Entry(name, read_text(kind), tuple(size for _, size in shape), array)
 
 
 def collect_fields(

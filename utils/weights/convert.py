@@ -1,7 +1,8 @@
-"""Converts a PyTorch state dict to this zoo's parameters; every name on both sides must match.
+"""Converts weights of other code bases to this zoo's; every name on both sides must match.
 
 A network's `convert.py` maps the names. The rules for all networks are here: norms change their
-leaf names, counters of batches are dropped, arrays keep their layout.
+leaf names, counters of batches are dropped, arrays keep their layout. `mindspore_checkpoint.py` has
+the rules for files of MindSpore: state of the training, padding, eps.
 """
 
 import re
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from utils.nn.layers import resize_table
-from utils.weights import checkpoint, torch_reader
+from utils.weights import checkpoint_file, torch_reader
 from utils.weights.checkpoint import join_reports
+from utils.weights.mindspore_checkpoint import drop_training_state, find_padding, unify_eps
 
 if TYPE_CHECKING:
     from utils.networks import ConvertPart, Network
@@ -35,14 +37,26 @@ class Converted(NamedTuple):
     missing: list[str]  # our names that stay fresh
 
 
-def read_source(path: Path) -> dict[str, np.ndarray]:
-    """The state dict in a PyTorch, safetensors or MindSpore file."""
+class Source(NamedTuple):
+    """The weights of a file, under its own names."""
+
+    arrays: dict[str, np.ndarray]
+    dropped: list[str]  # names in the file that are no weights
+    padding: str  # of the network, if it is a ResNet
+    changed_eps: int  # batch norms whose eps was not that of this zoo
+
+
+def read_source(path: Path) -> Source:
+    """The weights in a PyTorch, safetensors or MindSpore file."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
-    if path.suffix == ".ckpt":
-        return checkpoint.read_weights(path)
-    return torch_reader.load_state(path)
+    if path.suffix != ".ckpt":
+        return Source(torch_reader.load_state(path), [], "symmetric", 0)
+    content = checkpoint_file.read_all(path)
+    arrays, dropped = drop_training_state(content.arrays)
+    padding = find_padding(path, arrays, content.texts)
+    return Source(arrays, dropped, padding, unify_eps(arrays))
 
 
 def convert(

@@ -13,7 +13,7 @@ from mindspore.mindrecord import FileWriter
 from utils.data.annotation_file import Record
 from utils.data.packed.encoder import EncodedVideo
 from utils.data.packed.format import add_checksum
-from utils.files import write_text
+from utils.files import set_default_mode, write_text
 from utils.video.integrity import Finding
 
 SCHEMA = {
@@ -121,8 +121,8 @@ class Spool:
 
 
 def sync_file(path: Union[str, Path]) -> None:
-    """Makes a file durable, and readable for all users: MindRecord makes files private."""
-    os.chmod(path, 0o644)
+    """Makes a file durable; the umask decides who may read it: MindRecord makes files private."""
+    set_default_mode(Path(path))
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -104,6 +105,23 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, file_size_limit):
         save(path, {"w": Tensor(np.ones(10**6, np.float32))})
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["a.ckpt"]
+
+
+@pytest.fixture
+def set_umask():
+    """os.umask; the umask of before is set again at the end."""
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o077, 0o600), (0o022, 0o644), (0o002, 0o664)])
+def test_the_umask_decides_who_may_read_a_checkpoint(umask, mode, tmp_path, set_umask):
+    """MindSpore makes its files readable for their owner only; resume files are written so too."""
+    set_umask(umask)
+    save(tmp_path / "epoch_001.ckpt", weights_of(build_network()))
+    assert stat.S_IMODE((tmp_path / "epoch_001.ckpt").stat().st_mode) == mode
+    assert os.listdir(tmp_path) == ["epoch_001.ckpt"]
 
 
 @pytest.mark.parametrize("kind", ["checkpoint", "text"])

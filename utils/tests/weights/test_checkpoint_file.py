@@ -73,7 +73,8 @@ def test_a_file_without_a_checksum_loads_with_one_warning(tmp_path, log_messages
     ms.save_checkpoint(net, str(path))
     load(net, path)
     assert log_messages == [
-        f"{path} has no checksum, so damage to its numbers would not be noticed"
+        f"{path} has no checksum, so damage to its numbers would not be noticed; "
+        "scripts/convert_checkpoint.py writes a copy that has one"
     ]
 
 

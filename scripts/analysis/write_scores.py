@@ -1,0 +1,51 @@
+"""Writes the scores of a checkpoint for random clips, to compare them with its original's.
+
+    python scripts/analysis/write_scores.py --config_path Y --checkpoint_path C --target F.npz
+        [--count 2] [--section.key=value ...]
+
+F.npz has two arrays: `clips`, normalised float32 with the axes of the network, and `scores`
+(count, classes), computed in float32 on the CPU. docs/convert.md shows how to compare them. The
+last line of stdout is one JSON object with the shapes.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+import numpy as np
+
+from utils import cli, files, runtime
+from utils.config import Run
+from utils.networks import Network
+
+
+def main(
+    network: Network,
+    cfg: Any,
+    *,
+    checkpoint_path: Path,
+    target: Path,
+    count: cli.PositiveInt = 2,
+) -> None:
+    runtime.start(Run(device="CPU"))
+    from mindspore import Tensor
+
+    from utils.export.inference import load_checkpoint
+    from utils.testing.golden import compute_scores, generate_input
+
+    net = load_checkpoint(network, cfg, str(checkpoint_path), level="O0")
+    clips = generate_input(0, (count, *network.dataset.get_input_shape(cfg.data)))
+    scores = compute_scores(net, Tensor(clips))
+    target = target if target.suffix == ".npz" else target.with_name(f"{target.name}.npz")
+    with files.report_write_errors(target, "--target"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(target, clips=clips, scores=scores)
+    shapes = {"clips": clips.shape, "scores": scores.shape}
+    print(json.dumps({**shapes, "target": str(target)}))
+
+
+if __name__ == "__main__":
+    cli.run_for_network(main, __doc__)

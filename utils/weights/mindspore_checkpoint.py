@@ -1,0 +1,109 @@
+"""What only a MindSpore checkpoint has: state of a training, and forms of ResNet that names tell.
+
+`ModelCheckpoint` of MindSpore saves the train step: beside the weights the file has the state of
+the optimizer, counters, learning rates and averaged weights. Read for the rules: MindSpore 2.10
+(`nn/optim`, `nn/wrap`), mindspore-ai/models (commit eab643f5) and mindcv (commit 51b0636).
+
+The forms of ResNet differ in padding and in the eps of batch norms, which no array shows:
+
+| network | padding | eps |
+| --- | --- | --- |
+| mindspore-ai/models, ResNet-50, 101, 152, SE-ResNet50 | same | 1e-4 |
+| mindspore-ai/models, ResNet-18, 34 | symmetric | 1e-4 inside blocks, 1e-5 elsewhere |
+| mindspore-ai/models, TSM | symmetric | 1e-5 |
+| mindcv, ResNets | same_pool | 1e-5 |
+| PyTorch's, and this zoo's by default | symmetric | 1e-5 |
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from utils.messages import escape_control
+from utils.nn.padding import PADDINGS
+
+PADDING = "model.padding"  # the setting, and the text in a checkpoint of this zoo
+EPS = 1e-5  # of every batch norm here
+COUNTERS = re.compile(
+    r"global_step|momentum|learning_rate(_group_\d+)?|epoch_num|step_num|scale_sense|updates"
+    r"|beta[12]_power|current_iterator_step|last_overflow_iterator_step|_?accumulation_step"
+    r"|fake_lr|fake_param|cov_step|matrix_(a|g)_inv_\d+|matrix_max\d+"
+)
+
+
+def drop_training_state(arrays: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The weights of a file, and the names of what is no weight.
+
+    These are numbers without axes, counters by their names, and copies of weights: PREFIX.NAME of
+    the shape of NAME, as `moments.conv1.weight` (momentum) and `ema.conv1.weight` (average).
+    """
+    dropped = []
+    for name, array in arrays.items():
+        weight = arrays.get(name.partition(".")[2])
+        is_copy = weight is not None and weight.shape == array.shape
+        if not array.ndim or is_copy or COUNTERS.fullmatch(name):
+            dropped.append(name)
+    return {name: value for name, value in arrays.items() if name not in set(dropped)}, dropped
+
+
+def count_by_kind(names: Iterable[str]) -> dict[str, int]:
+    """{kind: number} of dropped names. The kind is the first part of a name, as in `moments`.
+
+    The counters of PyTorch's batch norms are one kind.
+    """
+    counter = "num_batches_tracked"
+    return dict(Counter(counter if n.endswith(counter) else n.partition(".")[0] for n in names))
+
+
+def find_form(names: Iterable[str]) -> str:
+    """The form of a ResNet by the names of its weights: a key of the table, or empty."""
+    text = "\n".join(names)
+    if re.search(r"^base_model", text, re.MULTILINE):
+        return ""  # TSM
+    if "down_sample_layer." in text and re.search(r"\bbn1d\.", text):
+        return "models_basic"
+    if "down_sample_layer." in text:
+        return "models"
+    return "mindcv" if "down_sample." in text else ""
+
+
+def find_padding(file: Path, arrays: Mapping[str, np.ndarray], texts: Mapping[str, bytes]) -> str:
+    """How the network of a file pads: as the file says, else as its names tell.
+
+    Raises ValueError if the file says something unknown.
+    """
+    if PADDING in texts:
+        padding = texts[PADDING].decode("utf-32-le", "replace")
+        if padding not in PADDINGS:
+            text = escape_control(padding)[:50]
+            raise ValueError(f"{file}: {PADDING} {text} is not one of {', '.join(PADDINGS)}")
+        return padding
+    if "conv1_0.weight" in arrays:
+        return "same"  # SE-ResNet50
+    return {"models": "same", "mindcv": "same_pool"}.get(find_form(arrays), "symmetric")
+
+
+def check_padding(file: Path, padding: str, setting: str) -> None:
+    """Raises ValueError if the weights of a file are of a network that pads in another way."""
+    if padding != setting:
+        raise ValueError(
+            f"{file}: its network pads in another way, which changes the scores: "
+            f"give --{PADDING}={padding} instead of {setting}"
+        )
+
+
+def unify_eps(arrays: dict[str, np.ndarray]) -> int:
+    """Changes the arrays to those of a network whose batch norms all have EPS.
+
+    A norm divides by the root of moving_variance + eps. So a difference in eps is added to the
+    variance: the scores stay the same. Returns the number of changed norms.
+    """
+    pattern = {"models": r"moving_variance$", "models_basic": r"\bbn\dd\.moving_variance$"}
+    changed = pattern.get(find_form(arrays), "$^")
+    norms = [name for name in arrays if re.search(changed, name)]
+    for name in norms:
+        arrays[name] = (arrays[name].astype(np.float64) + 1e-4 - EPS).astype(np.float32)
+    return len(norms)
