@@ -41,6 +41,10 @@ from typing import Any, Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 import numpy as np
 from mindspore import Tensor, ops
 

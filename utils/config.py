@@ -25,12 +25,6 @@ if not find_spec("mindspore"):  # the commonest first error: a shell without the
     )
     sys.exit(2)
 
-# The threads of OpenMP, which the CPU kernels use, wait in a loop before they sleep. If there are
-# more threads than cores, as with several ranks, that loop takes the cores from threads that work:
-# two trainings on two cores were five times slower. OpenMP reads this when MindSpore is imported.
-if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # iterations; by default milliseconds
-
 import math
 from collections.abc import Sequence
 from typing import get_origin

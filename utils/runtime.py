@@ -1,4 +1,4 @@
-"""Start-up: graph mode, device, seed, rank. Only this module sets MindSpore's context.
+"""Start-up: environment, graph mode, device, seed, rank. Only this module sets MindSpore's context.
 
 It imports MindSpore in its functions, so that a command that does not need it starts quickly.
 """
@@ -6,13 +6,17 @@ It imports MindSpore in its functions, so that a command that does not need it s
 import contextlib
 import ctypes
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Optional
 
 from utils.config import Run
 from utils.cpu_cores import choose_dispatch_threads, count_cores
+from utils.messages import VALUE, shorten
 
+LOG_LEVEL = "GLOG_v"
 CAP = "ONEDNN_MAX_CPU_ISA"
 CAPPED_BY = "ZOO_CAPPED_BY"  # the process that has set the cap
 DRY_RUN = "ZOO_DRY_RUN_CHIP"  # set by utils.simulation.dry_run
@@ -32,34 +36,103 @@ class Runtime:
         return self.rank == 0
 
 
+def prepare_process() -> None:
+    """Sets the environment variables that MindSpore and OpenMP read when they are imported.
+
+    Entry points call it before they import anything else. A variable that is set has precedence.
+    """
+    if not os.environ.get(LOG_LEVEL):
+        os.environ[LOG_LEVEL] = choose_log_level()
+    # The threads of OpenMP, which the CPU kernels use, wait in a loop before they sleep. If there
+    # are more threads than cores, as with several ranks, that loop takes the cores from threads
+    # that work: two trainings on two cores were five times slower.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # iterations; by default milliseconds
+
+
+def choose_log_level(devices: Path = Path("/dev")) -> str:
+    """MindSpore's log level: 2 shows warnings, 3 errors only. `devices`: folder of device files.
+
+    On Ascend its warnings name what is missing: another CANN, too few threads. Elsewhere they are
+    about MindSpore itself.
+    """
+    return "2" if any(devices.glob("davinci[0-9]*")) else "3"
+
+
 def start(run: Run) -> Runtime:
     """Sets MindSpore's context; joins the other ranks, data parallel, if there are several.
 
-    Raises ValueError if the device is not available.
+    Raises ValueError if the device is not available, or if DEVICE_ID names another one.
     """
+    prepare_process()  # for a program that imports modules of the zoo
     if run.device == "CPU":
         cap_instruction_set()
     refuse_simulation()
+    device_id = read_device_id(run.device)
     import mindspore as ms
 
     ms.set_context(mode=ms.GRAPH_MODE)
     try:
-        ms.set_device(run.device)
+        if device_id is None or is_worker():  # MindSpore gives each worker of a node its device
+            ms.set_device(run.device)
+        else:
+            ms.set_device(run.device, device_id)
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0].split(". ")[0]
         raise ValueError(
             f"run.device: {run.device} is not available here ({reason}); "
             "scripts/check_env.py lists the devices; --run.device=CPU runs anywhere"
         ) from None
+    check_device_id(run.device, device_id)
     set_device_options(run)
     ms.set_seed(run.seed)
     rank, size = join_workers()
+    if is_worker() and device_id not in (None, ms.get_context("device_id")):
+        raise ValueError(
+            f"DEVICE_ID={device_id} on rank {rank}, whose device is "
+            f"{ms.get_context('device_id')}: msrun sets DEVICE_ID, so leave it as it is"
+        )
     return Runtime(rank, size, run.device, run.seed)
 
 
+def read_device_id(device: str) -> Optional[int]:
+    """The integer in DEVICE_ID; None if it is not set or, with a line on stderr, on a CPU.
+
+    Raises ValueError for another text. It counts among the devices that ASCEND_RT_VISIBLE_DEVICES
+    or CUDA_VISIBLE_DEVICES lets this process see, from 0.
+    """
+    text = os.environ.get("DEVICE_ID", "")
+    if device == "CPU":
+        if text and not is_worker():  # msrun sets it on a CPU too
+            print("DEVICE_ID has no effect: run.device is CPU", file=sys.stderr)
+        return None
+    if text and not (text.isdecimal() and len(text) <= 6):
+        raise ValueError(f"DEVICE_ID must be an integer of at least 0, not {shorten(text, VALUE)}")
+    return int(text) if text else None
+
+
+def check_device_id(device: str, device_id: Optional[int]) -> None:
+    """Raises ValueError if this process sees fewer devices. It must see one."""
+    from mindspore.device_context import ascend, gpu
+
+    if device_id:
+        count = (ascend if device == "Ascend" else gpu).device_count()
+        if device_id >= count:
+            visible = "ASCEND_RT_VISIBLE_DEVICES" if device == "Ascend" else "CUDA_VISIBLE_DEVICES"
+            raise ValueError(
+                f"DEVICE_ID={device_id}: this process sees {count} devices, so the id must be "
+                f"below {count}; {visible} chooses the devices that it sees"
+            )
+
+
+def is_worker() -> bool:
+    """Whether msrun or scripts/launch_mpi.py has started this process."""
+    return "MS_WORKER_NUM" in os.environ and "MS_ROLE" in os.environ
+
+
 def join_workers() -> tuple:
-    """(rank, size) if msrun or scripts/launch_mpi.py has started this process, else (0, 1)."""
-    if "MS_WORKER_NUM" not in os.environ or "MS_ROLE" not in os.environ:
+    """(rank, size) of a worker of msrun or scripts/launch_mpi.py, else (0, 1)."""
+    if not is_worker():
         if int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1)) > 1:
             raise ValueError("under mpirun, start the script by scripts/launch_mpi.py")
         return 0, 1
