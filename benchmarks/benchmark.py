@@ -10,9 +10,10 @@
         [--against FILE]
 
 `step`: clips/s of training and evaluation, compile seconds, peak memory, GFLOP/s, and their ratio
-to those of a matrix product on this machine, timed in the same run. With --torch the same network
-in eager PyTorch alternates with MindSpore, in PyTorch's default memory layout and with the channels
-last; `_over_torch` is the ratio of clips/s, MindSpore over the better of the two. `kernels`: the
+to those of a matrix product on this machine, timed in the same run. `amp` is the amp level of the
+training: O0 is float32, on a CPU unless --run.amp is given. With --torch the same network in eager
+PyTorch alternates with MindSpore, in PyTorch's default memory layout and with the channels last;
+`_over_torch` is the ratio of clips/s, MindSpore over the better of the two. `kernels`: the
 operators that cost most in a training step on a CPU, and their rates compared with the machine's;
 `benchmarks/kernel_profile.py` explains the table. `compile`: seconds to compile the training and
 the evaluation graph. `memory`: the peak memory of compiling, training and evaluation, GB; of the
@@ -153,6 +154,7 @@ def measure_step(
     result = {
         "batch": batch,
         "clip": list(shape),
+        "amp": cfg.run.amp_level,
         "engine": get_engine(net),
         "train_clips_per_second": round(batch / train[0], 3),
         "eval_clips_per_second": round(batch / evaluation[0], 3),

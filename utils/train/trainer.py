@@ -19,7 +19,7 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.train import Callback, Model
 
-from utils.config import get_base_folder
+from utils.config import Run, get_base_folder
 from utils.data.class_names import warn_about_mirroring
 from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import Segments, split_all_reduce
@@ -59,16 +59,27 @@ def build_setup(
     clips: tuple[int, ...],
     mix: Optional[nn.Cell] = None,
 ) -> TrainSetup:
-    """Sets the AllReduce fusion, casts the network to `run.amp`, and builds the train step.
+    """Sets the AllReduce fusion, casts the network to its amp level, and builds the train step.
 
     `clips` is the shape of this rank's batch as the network takes it. `mix` is TrainStep's. The
     fusion must be set before TrainStep is built, which reads it. Raises ValueError for a bad
     `run.all_reduce`.
     """
     segments = split_all_reduce(net, optimizer, cfg.run, rt, clips)
-    net, steps = amp.cast(net, cfg.run.amp), sampler.steps_per_epoch
+    if cfg.run.amp_level != cfg.run.amp:
+        log.info("%s", describe_cpu_precision(cfg.run))
+    net, steps = amp.cast(net, cfg.run.amp_level), sampler.steps_per_epoch
     step = TrainStep(net, loss, optimizer, cfg.run, cfg.train, rt, steps, mix, clips[0])
     return TrainSetup(step, lr, segments)
+
+
+def describe_cpu_precision(run: Run) -> str:
+    """A line about a recipe in float16 that trains on a CPU."""
+    kind = "float32" if run.cpu_amp == "O0" else f"amp level {run.cpu_amp}"
+    return (
+        f"training in {kind}: on a CPU, run.amp {run.amp} of the config file has no effect "
+        f"(float16 is slower there; --run.amp={run.amp} on the command line forces it)"
+    )
 
 
 def enable_cpu_kernels(rt: Runtime) -> None:

@@ -4,12 +4,18 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import yaml
 from mindspore import Tensor
 from mindspore import dtype as mstype
 
-from utils.config import Run
+from tests.helpers import find_smoke_yaml
+from utils.build_networks import build_train_step
+from utils.config import Run, load_config
+from utils.networks import find_network
 from utils.runtime import Runtime
+from utils.train.amp import Float32Output
 from utils.train.trainer import TrainingLoop, TrainSetup, choose_sink_size
+from utils.yaml_text import load_yaml_file
 
 
 def make_trainer(**fields) -> SimpleNamespace:
@@ -51,6 +57,21 @@ def test_a_run_is_saved_only_between_updates(position, accumulation_steps, whole
     step = SimpleNamespace(accumulation_steps=accumulation_steps)
     run = SimpleNamespace(position=position, steps_per_epoch=7, step=step)
     assert TrainingLoop.between_updates(run) == whole
+
+
+@pytest.mark.parametrize("level", ["O0", "O2"])
+def test_a_float16_recipe_trains_in_float32_on_a_cpu(level, tmp_path, log_messages):
+    path = tmp_path / "half.yaml"
+    values = load_yaml_file(find_smoke_yaml("resnet50"))
+    values["run"].update(amp="O2", loss_scale=1024.0)
+    path.write_text(yaml.safe_dump(values))
+    overrides = ["run.amp=O2"] if level == "O2" else []
+    cfg = load_config(find_network("resnet50").config, path, overrides)
+    step = build_train_step("resnet50", cfg, Runtime())
+    assert isinstance(step.net, Float32Output) == (level == "O2")
+    lines = [line for line in log_messages if "training in float32" in line]
+    assert len(lines) == (level == "O0")
+    assert all("--run.amp=O2 on the command line" in line for line in lines)
 
 
 class Outputs:
