@@ -17,8 +17,9 @@ PyTorch alternates with MindSpore, in PyTorch's default memory layout and with t
 operators that cost most in a training step on a CPU, and their rates compared with the machine's;
 `benchmarks/kernel_profile.py` explains the table. `compile`: seconds to compile the training and
 the evaluation graph. `memory`: the peak memory of compiling, training and evaluation, GB; of the
-host (framework and compiler included), and of a device that has its own. For both, each graph has a
-new process; --part NAME measures only one.
+host (framework and compiler included), and of a device that has its own; `train_estimate_gb` is the
+peak that train.py expects on a CPU. For both, each graph has a new process; --part NAME measures
+only one.
 `data`: clips/s and clips per CPU-second of the pipeline alone, compared with only decoding the same
 frames; and the milliseconds of the parts of a clip, which `benchmarks/data_profiler.py` explains.
 It takes up to three times --seconds. `eval`: videos/s of an evaluation, data and network.
@@ -64,6 +65,8 @@ from utils.testing.golden import compute_scores
 from utils.verify import graph_costs
 from utils.verify.graph_costs import measure_compile_seconds
 from utils.weights import checkpoint
+
+GIGABYTES = ("peak_gb", "device_peak_gb", "estimate_gb")
 
 
 def main(
@@ -192,7 +195,7 @@ def measure_parts(kind: str, batch: int) -> dict:
     result = {"batch": batch}
     for part in graph_costs.PARTS[:2] if kind == "compile" else graph_costs.PARTS:
         costs = results.run_script("benchmarks/benchmark.py", *sys.argv[1:], f"--part={part}")
-        for name in ("seconds",) if kind == "compile" else ("peak_gb", "device_peak_gb"):
+        for name in ("seconds",) if kind == "compile" else GIGABYTES:
             if name in costs:
                 result[f"{part}_{name}"] = costs[name]
     return result
