@@ -54,6 +54,8 @@ def test_compile_and_memory_run_for_every_network(network_name, kind):
     result = run_json(BENCHMARK, kind, *build_smoke_arguments(network_name))
     numbers = [value for name, value in result.items() if name.endswith(("seconds", "gb"))]
     assert len(numbers) == {"compile": 2, "memory": 5}[kind]
+    if kind == "memory":
+        assert result["train_estimate_gb"] == pytest.approx(result["train_peak_gb"], rel=0.25)
     assert min(numbers) > 0
 
 
