@@ -2,9 +2,10 @@
 
 import gc
 import logging
-import os
 
-os.environ.setdefault("GLOG_v", "3")  # MindSpore's warnings; errors still show
+from utils.runtime import prepare_process
+
+prepare_process()
 
 import psutil
 import pytest

@@ -10,14 +10,16 @@
         [--against FILE]
 
 `step`: clips/s of training and evaluation, compile seconds, peak memory, GFLOP/s, and their ratio
-to those of a matrix product on this machine, timed in the same run. With --torch the same network
-in eager PyTorch alternates with MindSpore, in PyTorch's default memory layout and with the channels
-last; `_over_torch` is the ratio of clips/s, MindSpore over the better of the two. `kernels`: the
+to those of a matrix product on this machine, timed in the same run. `amp` is the amp level of the
+training: O0 is float32, on a CPU unless --run.amp is given. With --torch the same network in eager
+PyTorch alternates with MindSpore, in PyTorch's default memory layout and with the channels last;
+`_over_torch` is the ratio of clips/s, MindSpore over the better of the two. `kernels`: the
 operators that cost most in a training step on a CPU, and their rates compared with the machine's;
 `benchmarks/kernel_profile.py` explains the table. `compile`: seconds to compile the training and
 the evaluation graph. `memory`: the peak memory of compiling, training and evaluation, GB; of the
-host (framework and compiler included), and of a device that has its own. For both, each graph has a
-new process; --part NAME measures only one.
+host (framework and compiler included), and of a device that has its own; `train_estimate_gb` is the
+peak that train.py expects on a CPU. For both, each graph has a new process; --part NAME measures
+only one.
 `data`: clips/s and clips per CPU-second of the pipeline alone, compared with only decoding the same
 frames; and the milliseconds of the parts of a clip, which `benchmarks/data_profiler.py` explains.
 It takes up to three times --seconds. `eval`: videos/s of an evaluation, data and network.
@@ -41,6 +43,10 @@ from typing import Any, Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 import numpy as np
 from mindspore import Tensor, ops
 
@@ -59,6 +65,8 @@ from utils.testing.golden import compute_scores
 from utils.verify import graph_costs
 from utils.verify.graph_costs import measure_compile_seconds
 from utils.weights import checkpoint
+
+GIGABYTES = ("peak_gb", "device_peak_gb", "estimate_gb")
 
 
 def main(
@@ -149,6 +157,7 @@ def measure_step(
     result = {
         "batch": batch,
         "clip": list(shape),
+        "amp": cfg.run.amp_level,
         "engine": get_engine(net),
         "train_clips_per_second": round(batch / train[0], 3),
         "eval_clips_per_second": round(batch / evaluation[0], 3),
@@ -186,7 +195,7 @@ def measure_parts(kind: str, batch: int) -> dict:
     result = {"batch": batch}
     for part in graph_costs.PARTS[:2] if kind == "compile" else graph_costs.PARTS:
         costs = results.run_script("benchmarks/benchmark.py", *sys.argv[1:], f"--part={part}")
-        for name in ("seconds",) if kind == "compile" else ("peak_gb", "device_peak_gb"):
+        for name in ("seconds",) if kind == "compile" else GIGABYTES:
             if name in costs:
                 result[f"{part}_{name}"] = costs[name]
     return result

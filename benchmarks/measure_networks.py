@@ -14,6 +14,10 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 from benchmarks.results import format_table, run_script
 from utils import cli
 from utils.config import ROOT

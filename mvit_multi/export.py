@@ -14,6 +14,10 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 from mvit_multi.config import Config
 from mvit_multi.dataset import get_input_shape
 from mvit_multi.model import ConcatHeads

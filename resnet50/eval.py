@@ -13,6 +13,10 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 from resnet50.config import Config
 from resnet50.dataset import EvalSource, read_records
 from resnet50.network import NETWORK

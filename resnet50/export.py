@@ -14,6 +14,10 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 from resnet50.config import Config
 from resnet50.dataset import get_clip_shape
 from resnet50.network import NETWORK

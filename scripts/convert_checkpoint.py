@@ -16,6 +16,10 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 from mindspore import Parameter, Tensor
 
 from utils import cli, files

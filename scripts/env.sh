@@ -62,15 +62,7 @@ install() { # REQUIREMENTS...: into $VENV, unless the same ones are there alread
         echo "$expected" >"$stamp"
     fi
     export PATH="$VENV/bin:$PATH"
-    GLOG_v="${GLOG_v:-$(log_level)}"
-    export GLOG_v
     advise_set_env
-}
-
-log_level() { # [FOLDER of device files]: prints MindSpore's: 2 shows warnings, 3 errors only
-    # On Ascend its warnings name what is missing: another CANN, too few threads. Elsewhere they
-    # are about MindSpore itself.
-    compgen -G "${1:-/dev}/davinci[0-9]*" >/dev/null && echo 2 || echo 3
 }
 
 advise_set_env() { # one line on stderr if CANN is installed, but not in this environment

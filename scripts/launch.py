@@ -24,6 +24,10 @@ from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 from utils.cli import exit_on_broken_pipe, fill_closed_streams, show_usage
 from utils.config import get_base_folder
 from utils.distributed.launch_config import Job, read_job

@@ -18,6 +18,10 @@ from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 from utils.cli import show_usage
 from utils.config import get_base_folder
 from utils.distributed.launch_config import find_script, listen, read_mpi_environment

@@ -33,6 +33,10 @@ from typing import Any, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 from utils import cli, log, runtime
 from utils.evaluate.predict import assign_class_names, write_predictions
 from utils.networks import Network

@@ -10,7 +10,6 @@ folder.
 """
 
 import ast
-import os
 import runpy
 import sys
 from difflib import get_close_matches
@@ -48,7 +47,6 @@ def main() -> None:
         stop(f"unknown command {name}; {advice}")
     sys.argv = [str(script), *rest]
     show_usage(ast.get_docstring(ast.parse(script.read_text())))
-    os.environ.setdefault("GLOG_v", "3")  # MindSpore's warnings; errors still show
     with exit_on_broken_pipe():
         runpy.run_path(str(script), run_name="__main__")
 

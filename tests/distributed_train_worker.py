@@ -14,6 +14,10 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 import numpy as np
 from mindspore import ops
 

@@ -1,6 +1,8 @@
 """Rules of the source: import directions, layers, no work at import, context, names."""
 
 import ast
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,11 +48,15 @@ LAYERS = [
 
 def list_imports(path: Path) -> list:
     """Returns the modules that a file imports at run time, as dotted names."""
-    names = []
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             node.body = []
+    return list_names_of_imports(tree)
+
+
+def list_names_of_imports(tree: ast.Module) -> list:
+    names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
@@ -98,11 +104,61 @@ def test_a_file_of_a_network_imports_only_what_it_needs(network, name):
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_module_does_no_work_at_import(path):
-    """A module has only definitions, constants, imports and assignments."""
+    """A module has only definitions, constants, imports and assignments.
+
+    An entry point prepares the environment, because it imports MindSpore next.
+    """
     for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Expr):
+        if isinstance(node, ast.Expr) and ast.unparse(node) != PREPARE:
             assert isinstance(node.value, ast.Constant), ast.unparse(node)
         assert not isinstance(node, (ast.For, ast.While, ast.With)), ast.unparse(node)
+
+
+ENTRY_POINTS = [
+    path
+    for path in [*SOURCES, *sorted((ROOT / "benchmarks").rglob("*.py"))]
+    if re.search(r"^sys\.path\[0\] = ", path.read_text(), re.MULTILINE)
+]
+PREPARE = "prepare_process()"
+# They start MindSpore in other processes only, or replace themselves by another program.
+WITHOUT_MINDSPORE = {"check_env.py", "zoo.py", "scripts/worker.py", "torch/worker.py"}
+
+
+@pytest.mark.parametrize("path", ENTRY_POINTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_an_entry_point_prepares_the_environment_before_it_imports_mindspore(path):
+    """Otherwise MindSpore would print warnings, and threads of several ranks would wait busily."""
+    text = path.read_text()
+    reads_settings = "cli.run(" in text or "cli.run_for_network(" in text
+    if not reads_settings and not reaches_mindspore(path):
+        return
+    if any(str(path).endswith(name) for name in WITHOUT_MINDSPORE):
+        return
+    before, call, _ = text.partition(f"\n{PREPARE}\n")
+    assert call, f"{path.name} does not call {PREPARE}"
+    names = list_names_of_imports(ast.parse(before))
+    others = [name for name in names if name.split(".")[0] not in sys.stdlib_module_names]
+    assert others == ["utils.runtime.prepare_process"]
+
+
+def reaches_mindspore(path: Path) -> bool:
+    """Whether a file, or a module of this checkout that it imports, imports MindSpore."""
+    seen, files = set(), [path]
+    while files:
+        names = list_imports(files.pop())
+        if any(name.split(".")[0] in ("mindspore", "msrun") for name in names):
+            return True
+        # utils.cli imports networks only for commands with settings.
+        modules = {file for name in names for file in find_files(name)} - seen
+        files += [file for file in modules if file != ROOT / "utils/cli.py"]
+        seen |= modules
+    return False
+
+
+def find_files(name: str) -> list[Path]:
+    """Returns the file of a module, or of the module that has this name; none outside."""
+    path = ROOT / name.replace(".", "/")
+    files = (path.with_suffix(".py"), path.parent.with_suffix(".py"))
+    return [file for file in files if file.is_file()][:1]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))

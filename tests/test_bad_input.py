@@ -14,6 +14,7 @@ import pytest
 
 from tests.helpers import assert_one_line_error, copy_scripts, run_script
 from utils.config import ROOT
+from utils.train import memory
 from utils.weights.checkpoint import read
 
 
@@ -78,6 +79,18 @@ def test_launch_scripts_print_their_usage_and_reject_unknown_networks(script):
     completed = run_script(f"scripts/{script}", "tms", "2", "x.yaml", "y")
     assert completed.returncode == 2
     assert "no network named tms; there are: " in completed.stderr
+
+
+def test_a_batch_that_does_not_fit_into_memory_is_refused_before_compiling(
+    run_here, monkeypatch, tiny_args, tmp_path
+):
+    monkeypatch.setattr(memory, "read_free_memory", lambda: 0.1e9)
+    completed = run_here("tsm/train.py", *tiny_args, f"--run.out={tmp_path}")
+    assert completed.returncode == 2
+    line = completed.stderr.splitlines()[-1]
+    assert line.startswith("error: data.batch 4: a training step needs about ")
+    assert line.endswith("take smaller crops, fewer frames or a smaller model")
+    assert "compiling" not in completed.stderr
 
 
 def test_a_nonfinite_loss_stops_the_run(tiny_args, tmp_path):

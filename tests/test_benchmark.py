@@ -44,6 +44,7 @@ def test_memory_is_measured_for_each_graph(tiny_args):
     peaks = {part: result[f"{part}_peak_gb"] for part in PARTS}
     assert peaks["train"] > peaks["train_compile"] > peaks["eval_compile"] > 0.2
     assert peaks["train"] > peaks["eval"] > peaks["eval_compile"]
+    assert result["train_estimate_gb"] == pytest.approx(peaks["train"], rel=0.25)
 
 
 @pytest.mark.slow
@@ -52,7 +53,9 @@ def test_memory_is_measured_for_each_graph(tiny_args):
 def test_compile_and_memory_run_for_every_network(network_name, kind):
     result = run_json(BENCHMARK, kind, *build_smoke_arguments(network_name))
     numbers = [value for name, value in result.items() if name.endswith(("seconds", "gb"))]
-    assert len(numbers) == {"compile": 2, "memory": 4}[kind]
+    assert len(numbers) == {"compile": 2, "memory": 5}[kind]
+    if kind == "memory":
+        assert result["train_estimate_gb"] == pytest.approx(result["train_peak_gb"], rel=0.25)
     assert min(numbers) > 0
 
 

@@ -221,19 +221,6 @@ def run_with_env_script(checkout: Path, line: str, **variables: str) -> subproce
     )  # fmt: skip
 
 
-def test_scripts_print_mindspore_warnings_with_an_npu(checkout, tmp_path):
-    install = 'install requirements.txt; echo "$GLOG_v"'
-    no_cann = {"LOCAL_ASCEND": str(tmp_path / "none")}
-    expected = "2\n" if list(Path("/dev").glob("davinci[0-9]*")) else "3\n"
-    completed = run_with_env_script(checkout, install, **no_cann)
-    assert (completed.returncode, completed.stdout, completed.stderr) == (0, expected, "")
-    assert run_with_env_script(checkout, install, **no_cann, GLOG_v="1").stdout == "1\n"
-    (tmp_path / "davinci_manager").touch()
-    assert run_with_env_script(checkout, f"log_level {tmp_path}").stdout == "3\n"
-    (tmp_path / "davinci0").touch()
-    assert run_with_env_script(checkout, f"log_level {tmp_path}").stdout == "2\n"
-
-
 def test_scripts_print_the_script_to_source_if_cann_is_installed(checkout, tmp_path):
     install, variables = "install requirements.txt", {"LOCAL_ASCEND": str(tmp_path)}
     for name in ("ascend-toolkit/set_env.sh", "cann/set_env.sh"):

@@ -11,6 +11,10 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 from tsm.config import Config
 from tsm.dataset import EvalVideos, TrainSource, build_train_sampler, get_clip_shape, read_records
 from tsm.loss import build_loss

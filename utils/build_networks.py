@@ -31,7 +31,7 @@ def build_train_step(network: str, cfg: Any, rt: Runtime) -> TrainStep:
 def build_eval_network(network: str, cfg: Any) -> nn.Cell:
     """The network as eval.py runs it, with fresh weights."""
     net = inference.build_network(find_network(network), cfg)
-    return inference.prepare_for_evaluation(net, cfg.run.amp)
+    return inference.prepare_for_evaluation(net, cfg.run.amp_level)
 
 
 def make_dummy_batch(network: str, cfg: Any, seed: int = 0) -> tuple[Tensor, Tensor]:

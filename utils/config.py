@@ -25,12 +25,6 @@ if not find_spec("mindspore"):  # the commonest first error: a shell without the
     )
     sys.exit(2)
 
-# The threads of OpenMP, which the CPU kernels use, wait in a loop before they sleep. If there are
-# more threads than cores, as with several ranks, that loop takes the cores from threads that work:
-# two trainings on two cores were five times slower. OpenMP reads this when MindSpore is imported.
-if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # iterations; by default milliseconds
-
 import math
 from collections.abc import Sequence
 from typing import get_origin
@@ -138,6 +132,8 @@ class Run:
     device_memory: int = 32  # GB that a device needs for the recipe, by a dry run
     seed: int = 0
     amp: Level = "O0"
+    # Instead of `amp` on a CPU, where float16 is slower. --run.amp on the command line sets both.
+    cpu_amp: Level = "O0"
     loss_scale: float = 1.0  # with dynamic_loss_scale: the first value
     dynamic_loss_scale: bool = False
     # How MindSpore compiles for Ascend and GPU: kernel by kernel (O0), with fused kernels (O1),
@@ -169,6 +165,11 @@ class Run:
     tensorboard: bool = False  # also write the log's values for TensorBoard, into `out`
     resume: bool = True  # continue the run in `out`
     out: Optional[Path] = None  # default: out/<name of the yaml>
+
+    @property
+    def amp_level(self) -> Level:
+        """The amp level in which this run computes."""
+        return self.cpu_amp if self.device == "CPU" else self.amp
 
     def __post_init__(self):
         if not 0 <= self.seed < 2**32:  # NumPy takes no other
@@ -241,6 +242,8 @@ def load_config(cls: type, path: Path, overrides: Sequence[str] = ()) -> Any:
     values.setdefault("run", {}).setdefault("out", str(get_base_folder() / "out" / Path(path).stem))
     for override in overrides:
         apply_override(cls, values, override)
+    if any(override.startswith("run.amp=") for override in overrides):
+        values["run"]["cpu_amp"] = values["run"]["amp"]
     return build_dataclass(cls, values, "")
 
 

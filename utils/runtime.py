@@ -1,4 +1,4 @@
-"""Start-up: graph mode, device, seed, rank. Only this module sets MindSpore's context.
+"""Start-up: environment, graph mode, device, seed, rank. Only this module sets MindSpore's context.
 
 It imports MindSpore in its functions, so that a command that does not need it starts quickly.
 """
@@ -10,11 +10,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Optional
 
 from utils.config import ROOT, Run
 from utils.cpu_cores import choose_dispatch_threads, count_cores
 from utils.files import USE_UTF8
+from utils.messages import VALUE, shorten
 
+LOG_LEVEL = "GLOG_v"
 CAP = "ONEDNN_MAX_CPU_ISA"
 CAPPED_BY = "ZOO_CAPPED_BY"  # the process that has set the cap
 DRY_RUN = "ZOO_DRY_RUN_CHIP"  # set by utils.simulation.dry_run
@@ -34,50 +37,77 @@ class Runtime:
         return self.rank == 0
 
 
+def prepare_process() -> None:
+    """Sets the environment variables that MindSpore and OpenMP read when they are imported.
+
+    Entry points call it before they import anything else. A variable that is set has precedence.
+    """
+    if not os.environ.get(LOG_LEVEL):
+        os.environ[LOG_LEVEL] = choose_log_level()
+    # The threads of OpenMP, which the CPU kernels use, wait in a loop before they sleep. If there
+    # are more threads than cores, as with several ranks, that loop takes the cores from threads
+    # that work: two trainings on two cores were five times slower.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # iterations; by default milliseconds
+
+
+def choose_log_level(devices: Path = Path("/dev")) -> str:
+    """MindSpore's log level: 2 shows warnings, 3 errors only. `devices`: folder of device files.
+
+    On Ascend its warnings name what is missing: another CANN, too few threads. Elsewhere they are
+    about MindSpore itself.
+    """
+    return "2" if any(devices.glob("davinci[0-9]*")) else "3"
+
+
 def start(run: Run) -> Runtime:
     """Sets MindSpore's context; joins the other ranks, data parallel, if there are several.
 
-    Raises ValueError if the device is not available, or MindSpore cannot compile code of this
-    folder.
+    Raises ValueError if the device is not available, if DEVICE_ID names another one, or if
+    MindSpore cannot compile code of this folder.
     """
+    prepare_process()  # for a program that imports modules of the zoo
     check_own_folder()
     if run.device == "CPU":
         cap_instruction_set()
     refuse_simulation()
+    device_id = read_device_id(run.device)
     import mindspore as ms
 
     ms.set_context(mode=ms.GRAPH_MODE)
     try:
-        ms.set_device(run.device)
+        if device_id is None or is_worker():  # MindSpore gives each worker of a node its device
+            ms.set_device(run.device)
+        else:
+            ms.set_device(run.device, device_id)
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0].split(". ")[0]
         raise ValueError(
             f"run.device: {run.device} is not available here ({reason}); "
             "scripts/check_env.py lists the devices; --run.device=CPU runs anywhere"
         ) from None
+    check_device_id(run.device, device_id)
     set_device_options(run)
     ms.set_seed(run.seed)
     rank, size = join_workers()
+    if is_worker() and device_id not in (None, ms.get_context("device_id")):
+        raise ValueError(
+            f"DEVICE_ID={device_id} on rank {rank}, whose device is "
+            f"{ms.get_context('device_id')}: msrun sets DEVICE_ID, so leave it as it is"
+        )
     return Runtime(rank, size, run.device, run.seed)
 
 
-def check_own_folder() -> None:
-    """Raises ValueError if the name of the folder of the zoo has bytes that are not UTF-8.
-
-    MindSpore passes the names of source files to C++ as UTF-8.
+    Raises ValueError if the device is not available, if DEVICE_ID names another one, or if
+    MindSpore cannot compile code of this folder.
     """
-    try:
-        str(ROOT).encode()
-    except UnicodeEncodeError:
-        remedy = "rename it" if sys.getfilesystemencoding() == "utf-8" else USE_UTF8
-        raise ValueError(
-            f"MindSpore cannot compile code in {ROOT}, whose name is not UTF-8: {remedy}"
-        ) from None
+    prepare_process()  # for a program that imports modules of the zoo
+    check_own_folder()
 
 
 def join_workers() -> tuple:
-    """(rank, size) if msrun or scripts/launch_mpi.py has started this process, else (0, 1)."""
-    if "MS_WORKER_NUM" not in os.environ or "MS_ROLE" not in os.environ:
+    """(rank, size) of a worker of msrun or scripts/launch_mpi.py, else (0, 1)."""
+    if not is_worker():
         if int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1)) > 1:
             raise ValueError("under mpirun, start the script by scripts/launch_mpi.py")
         return 0, 1

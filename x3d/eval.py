@@ -13,6 +13,10 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 from utils import cli, commands
 from x3d.config import Config
 from x3d.dataset import EvalVideos, read_records

@@ -14,6 +14,10 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 from utils import cli, commands
 from utils.export.export import ExportSpec, check_options
 from x3d.config import Config

@@ -23,6 +23,10 @@ from typing import Annotated, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 import numpy as np
 
 from benchmarks.results import print_result
@@ -117,7 +121,7 @@ def start_host(
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.Popen(
         ["ip", "netns", "exec", name, *msrun],
-        env={**os.environ, "PATH": path, "GLOG_v": "3"},
+        env={**os.environ, "PATH": path},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -17,6 +17,10 @@ from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 import numpy as np
 
 from resnet50.model import build_network

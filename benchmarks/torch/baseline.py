@@ -81,8 +81,8 @@ def check_torch(kind: str, run: Any) -> None:
         raise ValueError(f"--torch goes with step, not with {kind}")
     if importlib.util.find_spec("torch") is None:
         raise ValueError("--torch: PyTorch is not installed here (pip install torch)")
-    if run.device != "CPU" or run.amp != "O0":
-        raise ValueError("--torch compares float32 on the CPU: --run.device=CPU --run.amp=O0")
+    if run.device != "CPU" or run.amp_level != "O0":
+        raise ValueError("--torch compares float32 on the CPU: --run.device=CPU, without --run.amp")
 
 
 def measure_medians(

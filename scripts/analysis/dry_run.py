@@ -22,6 +22,10 @@ from typing import Any, Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 from utils import cli
 from utils.networks import Network
 from utils.simulation.dry_run import CHIPS, CORES, MODES, Machine, dry_run

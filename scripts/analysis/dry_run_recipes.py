@@ -17,6 +17,10 @@ from typing import Any, Literal
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 from utils import cli
 from utils.config import ROOT, load_config
 from utils.files import report_write_errors, write_text

@@ -29,6 +29,10 @@ from typing import Annotated, Any, Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 import numpy as np
 
 from utils import cli, runtime
@@ -147,7 +151,8 @@ def time_positions(positions: Mapping[str, float], counted: Backward, chip: str)
 
 def time_gradients(network: Network, cfg, cluster: Cluster, profile: Optional[Path]) -> Backward:
     """When each gradient is complete on one device: from a file, or counted from operations."""
-    run = replace(cfg.run, device="CPU", amp="O0", all_reduce="none", cluster=cluster)
+    run = replace(cfg.run, device="CPU", amp="O0", cpu_amp="O0", cluster=cluster)
+    run = replace(run, all_reduce="none")
     cfg = drop_pretrained(replace(cfg, run=replace(run, gradient_profile=profile)))
     step = build_train_step(network.name, cfg, runtime.start(cfg.run))
     names = [p.name for p in step.optimizer.parameters]

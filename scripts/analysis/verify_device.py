@@ -31,6 +31,10 @@ from typing import Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 from utils import cli
 from utils.config import get_base_folder
 from utils.distributed.launch_config import check_devices

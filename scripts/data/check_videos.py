@@ -33,6 +33,10 @@ from typing import Literal, NamedTuple, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 from tqdm import tqdm
 
 from utils import cli

@@ -200,6 +200,8 @@ def check_devices(requested: int, arguments: Sequence[str], environ: Mapping[str
     If it has none, the worker reports that itself.
     """
     kind = read_device(arguments)
+    if kind != "CPU":
+        refuse_device_id(environ, "0")
     visible = environ.get(VISIBLE.get(kind, ""), "")
     if visible and requested > len(visible.split(",")):
         raise ValueError(f"DEVICES: {requested} wanted, {VISIBLE[kind]}={visible} allows fewer")
@@ -208,6 +210,16 @@ def check_devices(requested: int, arguments: Sequence[str], environ: Mapping[str
         raise ValueError(f"DEVICES: {requested} wanted, which is too many for {cores} cores")
     if available and requested > available:
         raise ValueError(f"DEVICES: {requested} wanted, this host has {available} of {kind}")
+
+
+def refuse_device_id(environ: Mapping[str, str], device: str) -> None:
+    """Raises ValueError if DEVICE_ID is set, but not to `device`, that of the first worker here."""
+    text = environ.get("DEVICE_ID") or device
+    if text != device:
+        raise ValueError(
+            f"DEVICE_ID={shorten(text, VALUE)} is for a run on one device: each worker of this job "
+            f"has its own; unset it, and choose devices by {' or '.join(VISIBLE.values())}"
+        )
 
 
 def should_bind_cores(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
@@ -255,6 +267,7 @@ def read_mpi_environment(environ: Mapping[str, str], role: str) -> dict[str, str
     if not master:
         raise ValueError("MASTER_ADDR is missing: mpirun -x MASTER_ADDR=(the host of rank 0) ...")
     port = parse_number("MASTER_PORT", environ.get("MASTER_PORT") or PORT, 1, 65535)
+    refuse_device_id(environ, local_rank)
     own = {"MS_NODE_ID": rank, "DEVICE_ID": local_rank} if role == "MS_WORKER" else {}
     return {
         **HCCL_TIMEOUTS,

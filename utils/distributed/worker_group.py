@@ -26,6 +26,8 @@ from utils.distributed.launch_config import HCCL_TIMEOUTS, Job, should_bind_core
 from utils.processes import die_with_parent
 
 SCHEDULER = "scheduler"
+# MindSpore prints two such lines at the end of a good run, at every log level.
+END_OF_CONNECTION = "] Event base dispatch success!"
 KILL_TIMEOUT = 30  # seconds; a process that waits for a dead disk cannot be killed
 
 
@@ -137,7 +139,10 @@ class WorkerGroup:
 
 
 class LogTail:
-    """Copies a growing log to stderr, except JSON objects, the last of which is the `result`."""
+    """Copies a growing log to stderr, except MindSpore's lines about the end of its connections.
+
+    Except JSON objects too; the last of them is the `result`.
+    """
 
     def __init__(self, path: Path):
         self.path, self.position, self.result = path, 0, ""
@@ -153,5 +158,5 @@ class LogTail:
                 text = line.decode(errors="replace").rstrip("\n")
                 if text.startswith("{"):
                     self.result = text
-                else:
+                elif not text.endswith(END_OF_CONNECTION):
                     print(text, file=sys.stderr, flush=True)

@@ -100,7 +100,7 @@ class CachedNetwork:
     def run_by_mindspore(self, clips: np.ndarray) -> Any:
         from mindspore import Tensor
 
-        scores = self.load(self.cfg.run.amp)(Tensor(clips))
+        scores = self.load(self.cfg.run.amp_level)(Tensor(clips))
         return tuple(s.asnumpy() for s in scores) if isinstance(scores, tuple) else scores.asnumpy()
 
 

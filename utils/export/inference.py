@@ -37,7 +37,7 @@ def load_network(network: Any, cfg: Any, path: str, start: Callable[[], Any] = l
         return CachedNetwork(network, cfg, Path(path), engine, load)
     if cfg.run.engine == "auto" and cfg.run.device == "CPU":
         log.info("run.engine auto: MindSpore computes the network; openvino is not installed")
-    return load(cfg.run.amp)
+    return load(cfg.run.amp_level)
 
 
 def build_network(network: Any, cfg: Any, **changes: Any) -> "nn.Cell":

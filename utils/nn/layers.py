@@ -128,10 +128,11 @@ class BatchNorm2d(nn.BatchNorm2d):
         if batch and self.fused is not None:
             return self.fused(x, *weights, True, 0.1, 1e-5)[0]  # training, momentum, eps
         if batch and self.cpu is not None and x.dtype == mstype.float32:
-            y, _, _, mean, variance = self.cpu(x, *weights)
-            ops.assign(self.moving_mean, mean)
-            ops.assign(self.moving_variance, variance)
-            return y
+            # Not unpacked: MindSpore would print two warnings for the outputs that nothing reads.
+            outputs = self.cpu(x, *weights)
+            ops.assign(self.moving_mean, outputs[3])
+            ops.assign(self.moving_variance, outputs[4])
+            return outputs[0]
         norm = self.bn_train if batch else self.bn_infer
         return norm(x, *weights)[0]
 

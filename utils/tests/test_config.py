@@ -112,3 +112,26 @@ def test_the_resolved_copy_loads_to_the_same_config(yaml_file, tmp_path):
     copy = tmp_path / "copy.yaml"
     copy.write_text(to_yaml(cfg))
     assert to_dict(load_config(Config, copy)) == to_dict(cfg)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "level"),
+    [
+        (["run.device=CPU"], "O0"),
+        (["run.device=CPU", "run.amp=O2"], "O2"),
+        (["run.amp=O3", "run.device=CPU"], "O3"),
+        (["run.device=GPU"], "O2"),
+        ([], "O2"),
+    ],
+)
+def test_a_cpu_computes_in_float32_unless_the_command_line_says_otherwise(
+    overrides, level, tmp_path
+):
+    """Also a run that continues with its own saved settings."""
+    path, copy = tmp_path / "toy.yaml", tmp_path / "copy.yaml"
+    path.write_text("run: {device: Ascend, amp: O2}\ndata: {root: here}\n")
+    cfg = load_config(Config, path, overrides)
+    assert cfg.run.amp_level == level
+    copy.write_text(to_yaml(cfg))
+    assert load_config(Config, copy) == cfg
+    assert to_dict(load_config(Config, copy)) == to_dict(load_config(Config, path, overrides))

@@ -9,6 +9,7 @@ The host reads the values of a step (one small array) when the next one is launc
 never waits for the host. It reads them at once only if this step is logged, saved or evaluated.
 """
 
+import math
 import signal
 import time
 from collections.abc import Sequence
@@ -19,17 +20,17 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.train import Callback, Model
 
-from utils.config import get_base_folder
+from utils.config import Run, get_base_folder
 from utils.data.class_names import warn_about_mirroring
 from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import Segments, split_all_reduce
 from utils.evaluate.metrics import broadcast_bn_statistics, check_same_step
-from utils.log import log, log_values, make_progress_bar, print_result, start_log
+from utils.log import format_values, log, log_values, make_progress_bar, print_result, start_log
 from utils.messages import Interrupted
 from utils.nn.cpu_kernels import library
 from utils.runtime import Runtime, release_memory
 from utils.signals import Stopped, handle_signals
-from utils.train import amp, lr_schedules, tensorboard
+from utils.train import amp, lr_schedules, memory, tensorboard
 from utils.train.profiler import StepProfiler
 from utils.train.run_dir import RunDirectory, write_state
 from utils.train.train_step import OUTPUTS, TrainStep
@@ -41,11 +42,12 @@ DEVICE_COUNTS = (1, 8, 32, 48, 96, 128, 192, 384, 768, 1536)  # in the table of 
 
 @dataclass(frozen=True)
 class TrainSetup:
-    """A train step, the learning rate of every update, and the AllReduce segments."""
+    """A train step, its input, the learning rate of every update, and the AllReduce segments."""
 
     step: TrainStep
     lr: Sequence[float]
     segments: Segments
+    clips: tuple[int, ...]  # the shape of a batch as the network takes it
 
 
 def build_setup(
@@ -59,16 +61,27 @@ def build_setup(
     clips: tuple[int, ...],
     mix: Optional[nn.Cell] = None,
 ) -> TrainSetup:
-    """Sets the AllReduce fusion, casts the network to `run.amp`, and builds the train step.
+    """Sets the AllReduce fusion, casts the network to its amp level, and builds the train step.
 
     `clips` is the shape of this rank's batch as the network takes it. `mix` is TrainStep's. The
     fusion must be set before TrainStep is built, which reads it. Raises ValueError for a bad
     `run.all_reduce`.
     """
     segments = split_all_reduce(net, optimizer, cfg.run, rt, clips)
-    net, steps = amp.cast(net, cfg.run.amp), sampler.steps_per_epoch
+    if cfg.run.amp_level != cfg.run.amp:
+        log.info("%s", describe_cpu_precision(cfg.run))
+    net, steps = amp.cast(net, cfg.run.amp_level), sampler.steps_per_epoch
     step = TrainStep(net, loss, optimizer, cfg.run, cfg.train, rt, steps, mix, clips[0])
-    return TrainSetup(step, lr, segments)
+    return TrainSetup(step, lr, segments, clips)
+
+
+def describe_cpu_precision(run: Run) -> str:
+    """A line about a recipe in float16 that trains on a CPU."""
+    kind = "float32" if run.cpu_amp == "O0" else f"amp level {run.cpu_amp}"
+    return (
+        f"training in {kind}: on a CPU, run.amp {run.amp} of the config file has no effect "
+        f"(float16 is slower there; --run.amp={run.amp} on the command line forces it)"
+    )
 
 
 def enable_cpu_kernels(rt: Runtime) -> None:
@@ -152,7 +165,10 @@ class Trainer:
             log.info("compiling the graph during the first steps (run.sink) ...")
             loop.steps_per_call = size
         else:
-            loop.compile_seconds = compile_step(step, blank, self.rt)
+            usual = 0.0
+            if self.rt.device == "CPU":
+                usual = memory.check_step(step.net, setup.clips, self.cfg.data.batch)
+            loop.compile_seconds = compile_step(step, blank, self.rt, usual)
         with handle_signals(loop.request_stop):
             calls = batches // size if sink else 1
             Model(step).train(calls, data, [loop], dataset_sink_mode=sink, sink_size=size)
@@ -195,6 +211,7 @@ class TrainingLoop(Callback):
         self.failure = ""  # why the run stops before its end
         self.unsaved = ""  # why the newest state could not be saved
         self.has_advised = False
+        self.can_pack = getattr(cfg.data, "packed", "") is None  # images have no such setting
         self.newest_values: dict = {}  # the newest log line
         self.compile_seconds = self.seconds = 0.0
 
@@ -220,11 +237,14 @@ class TrainingLoop(Callback):
         self.read_values()  # of the step before
         self.unread = [(run_context.original_args().net_outputs, self.steps_per_call)]
         log_is_due = self.crossed(before, self.run.log_every) or self.position == self.last_position
-        if log_is_due or self.is_due(self.checked_position):
+        is_first = before == self.start_position and self.rt.device == "CPU"
+        if log_is_due or is_first or self.is_due(self.checked_position):
             self.read_values()
         self.bar.update(self.position - before)
         if log_is_due:
             self.log_window()
+        elif is_first:
+            self.log_first_step()
         self.check_data()
         if self.between_updates():
             self.save_and_evaluate()
@@ -373,14 +393,25 @@ class TrainingLoop(Callback):
         self.advise_on_data(self.newest_values["waiting"])
         self.window = MetricWindow()
 
+    def log_first_step(self) -> None:
+        """A line for people only: on a CPU the first window may take many minutes."""
+        seconds = self.window.seconds
+        values = {
+            "loss": self.values["loss"],
+            "clips_per_second": self.sampler.global_batch_size / seconds,
+            "seconds_left": round((self.last_position - self.position) * seconds),
+        }
+        log.info("first step  %s", format_values(values))
+
     def advise_on_data(self, waiting: float) -> None:
         """Logs advice once if the device waits for data; the first window fills the pipeline."""
         if waiting > MUCH_WAITING and self.seconds > self.window.seconds and not self.has_advised:
             self.has_advised = True
             log.info(
-                "steps wait %.0f %% of the time for data: raise data.workers if cores are idle; "
+                "steps wait %.0f %% of the time for data: raise data.workers if cores are idle%s; "
                 "benchmarks/benchmark.py data measures the cost of a clip",
                 100 * waiting,
+                ", or pack the videos with scripts/data/pack_videos.py" if self.can_pack else "",
             )
 
     def last_update(self) -> int:
@@ -484,9 +515,22 @@ def choose_sink_size(batches: int, most: int) -> int:
     return next(size for size in range(min(most, batches), 0, -1) if batches % size == 0)
 
 
-def compile_step(step: TrainStep, batch: Sequence[np.ndarray], rt: Runtime) -> float:
-    """Builds the graph for batches like `batch`, with a log line before and after; seconds."""
-    log.info("compiling the graph ...")
+def format_duration(seconds: float) -> str:
+    """`20 s` or `3 minutes`, in steps of 10 s and of a minute."""
+    if seconds < 90:
+        return f"{10 * math.ceil(seconds / 10)} s"
+    return f"{math.ceil(seconds / 60)} minutes"
+
+
+def compile_step(
+    step: TrainStep, batch: Sequence[np.ndarray], rt: Runtime, usual: float = 0.0
+) -> float:
+    """Builds the graph for batches like `batch`, with a log line before and after; seconds.
+
+    `usual`: the seconds that this takes on an idle machine; 0 if they are not known.
+    """
+    duration = f", usually {format_duration(usual)} on an idle machine" if usual else ""
+    log.info("compiling the graph%s ...", duration)
     start = time.monotonic()
     step.compile(*map(Tensor, batch))
     release_memory()

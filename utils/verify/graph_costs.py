@@ -8,8 +8,10 @@ from mindspore import Tensor, nn
 
 from utils import log
 from utils.build_networks import build_cell
+from utils.networks import find_network
 from utils.processes import read_peak_memory
 from utils.runtime import Runtime, release_memory
+from utils.train.memory import estimate_peak
 
 # The first two graphs are only compiled; the others also run.
 PARTS = ("train_compile", "eval_compile", "train", "eval")
@@ -20,11 +22,16 @@ def measure_graph(network: str, cfg: Any, rt: Runtime, part: str) -> dict:
     """Compiles the training or the evaluation graph of a batch of random clips, and may run it.
 
     `seconds` to compile it; `peak_gb`, the most memory of this process; `device_peak_gb`, of a
-    device that has its own.
+    device that has its own; `estimate_gb`, of a training on a CPU, the peak that train.py expects.
     """
     cell, inputs = build_cell(network, cfg, rt, part.partition("_")[0])
     log.log.info("%s ...", part)
-    result = {"seconds": round(measure_compile_seconds(cell, *inputs), 2)}
+    result = {}
+    if part == "train" and rt.device == "CPU":
+        shape = find_network(network).dataset.get_input_shape(cfg.data)
+        clips = inputs[0].reshape(-1, *shape).shape
+        result["estimate_gb"] = round(estimate_peak(cell.net, clips), 3)
+    result["seconds"] = round(measure_compile_seconds(cell, *inputs), 2)
     for _ in range(0 if part.endswith("compile") else STEPS):
         outputs = cell(*inputs)
         (outputs[0] if isinstance(outputs, tuple) else outputs).asnumpy()

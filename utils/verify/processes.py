@@ -6,7 +6,6 @@ command and all processes that it has started.
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -89,7 +88,6 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
                 preexec_fn=die_with_parent,
-                env={"GLOG_v": "3", **os.environ},  # MindSpore logs errors only
                 cwd=self.logs,
             )
         try:

@@ -41,6 +41,10 @@ ADDRESS = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9000"}
         ({"MASTER_PORT": "99999"}, "MASTER_PORT must be a whole number from 1 to 65500"),
         ({"MASTER_TIMEOUT": "soon"}, "MASTER_TIMEOUT must be a whole number"),
         (
+            {"DEVICE_ID": "3"},
+            "DEVICE_ID=3 is for a run on one device: .* choose devices by ASCEND_RT_",
+        ),
+        (
             {"RANK_TABLE_FILE": "/no/table.json"},
             "RANK_TABLE_FILE: /no/table.json: the file does not exist",
         ),

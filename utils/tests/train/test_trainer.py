@@ -1,40 +1,53 @@
 """The trainer between steps, without a network: advice, reads of values, saving."""
 
+import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import yaml
 from mindspore import Tensor
 from mindspore import dtype as mstype
 
-from utils.config import Run
+from tests.helpers import find_smoke_yaml, load_smoke_config
+from utils.build_networks import build_train_step
+from utils.config import Run, load_config
+from utils.networks import find_network
 from utils.runtime import Runtime
+from utils.train.amp import Float32Output
 from utils.train.trainer import TrainingLoop, TrainSetup, choose_sink_size
+from utils.yaml_text import load_yaml_file
 
 
-def make_trainer(**fields) -> SimpleNamespace:
-    return SimpleNamespace(has_advised=False, window=SimpleNamespace(seconds=1.0), **fields)
+def make_step(position: int = 0, **fields) -> SimpleNamespace:
+    """The attributes of a train step of 8 steps an epoch that a loop uses."""
+    counter = Tensor(position, mstype.int32)
+    return SimpleNamespace(steps_per_epoch=8, accumulation_steps=1, micro_step=counter, **fields)
 
 
-def make_training_loop(step, run: Run, directory) -> TrainingLoop:
+def make_training_loop(step, run: Run, directory=None, *settings: str) -> TrainingLoop:
     """A training loop of one epoch."""
-    cfg = SimpleNamespace(run=run, train=SimpleNamespace(epochs=1))
+    smoke = load_smoke_config("tsm", "train.epochs=1", "train.warmup_epochs=0", *settings)
     sampler = SimpleNamespace(global_batch_size=4)
-    setup = TrainSetup(step, [0.1] * 8, [])
-    return TrainingLoop(cfg, Runtime(), setup, sampler, directory)
+    setup = TrainSetup(step, lr=[0.1] * 8, segments=[], clips=(4, 8, 3, 64, 64))
+    return TrainingLoop(replace(smoke, run=run), Runtime(), setup, sampler, directory)
 
 
-def test_advice_is_logged_once_if_the_device_waits_for_data(log_messages):
-    run = make_trainer(seconds=1.0)
-    TrainingLoop.advise_on_data(run, 0.9)
+@pytest.mark.parametrize("packed", ["null", "here"])
+def test_advice_is_logged_once_if_the_device_waits_for_data(packed, log_messages):
+    loop = make_training_loop(make_step(), Run(), None, f"data.packed={packed}")
+    loop.window, loop.seconds = SimpleNamespace(seconds=1.0), 1.0
+    loop.advise_on_data(0.9)
     assert not log_messages, "the first window fills the pipeline"
-    run.seconds = 2.0
-    TrainingLoop.advise_on_data(run, 0.05)
+    loop.seconds = 2.0
+    loop.advise_on_data(0.05)
     assert not log_messages
-    TrainingLoop.advise_on_data(run, 0.4)
-    TrainingLoop.advise_on_data(run, 0.5)
+    loop.advise_on_data(0.4)
+    loop.advise_on_data(0.5)
     assert len(log_messages) == 1
     assert "wait 40 % of the time for data: raise data.workers" in log_messages[0]
+    assert ("scripts/data/pack_videos.py" in log_messages[0]) == (packed == "null")
 
 
 @pytest.mark.parametrize(("batches", "size"), [(100, 20), (50, 10), (7, 7), (97, 1), (19, 19)])
@@ -53,6 +66,21 @@ def test_a_run_is_saved_only_between_updates(position, accumulation_steps, whole
     assert TrainingLoop.between_updates(run) == whole
 
 
+@pytest.mark.parametrize("level", ["O0", "O2"])
+def test_a_float16_recipe_trains_in_float32_on_a_cpu(level, tmp_path, log_messages):
+    path = tmp_path / "half.yaml"
+    values = load_yaml_file(find_smoke_yaml("resnet50"))
+    values["run"].update(amp="O2", loss_scale=1024.0)
+    path.write_text(yaml.safe_dump(values))
+    overrides = ["run.amp=O2"] if level == "O2" else []
+    cfg = load_config(find_network("resnet50").config, path, overrides)
+    step = build_train_step("resnet50", cfg, Runtime())
+    assert isinstance(step.net, Float32Output) == (level == "O2")
+    lines = [line for line in log_messages if "training in float32" in line]
+    assert len(lines) == (level == "O0")
+    assert all("--run.amp=O2 on the command line" in line for line in lines)
+
+
 class Outputs:
     """The values of a step on the device; reading them waits for the step."""
 
@@ -65,13 +93,12 @@ class Outputs:
 
 
 @pytest.mark.parametrize("log_every", [100, 3])
-def test_the_values_of_a_step_are_read_once_and_a_step_late(log_every, tmp_path, monkeypatch):
-    """They are read at once only if the step is logged, saved or the last."""
-    step = SimpleNamespace(
-        steps_per_epoch=8, accumulation_steps=1, micro_step=Tensor(0, mstype.int32)
-    )
+def test_the_values_of_a_step_are_read_once_and_a_step_late(
+    log_every, tmp_path, monkeypatch, log_messages
+):
+    """They are read at once only if the step is the first, logged, saved or the last."""
     run = Run(device="CPU", log_every=log_every, save_every=1)
-    loop = make_training_loop(step, run, SimpleNamespace(path=tmp_path))
+    loop = make_training_loop(make_step(), run, SimpleNamespace(path=tmp_path))
     monkeypatch.setattr(loop, "save", lambda name="": None)
     loop.on_train_begin(None)
     reads, after = [], []
@@ -82,8 +109,11 @@ def test_the_values_of_a_step_are_read_once_and_a_step_late(log_every, tmp_path,
         loop.on_train_step_end(call)
         after.append(len(reads))
     assert reads == list(range(1, 9))
-    expected = [k if k % log_every == 0 or k == 8 else k - 1 for k in range(1, 9)]
+    expected = [k if k % log_every == 0 or k in (1, 8) else k - 1 for k in range(1, 9)]
     assert after == expected
+    lines = [line for line in log_messages if line.startswith("first step  loss 1 ")]
+    assert len(lines) == 1
+    assert re.search(r"  clips_per_second \S+  left \d+:\d\d:\d\d$", lines[0])
     assert loop.newest_values["step"] == 8
 
 
@@ -102,10 +132,7 @@ def test_a_state_that_is_not_finite_is_not_saved_and_fails_the_run(
     """The run fails even if no update has overflowed before: the last update can cause it."""
     state = {name: Tensor(np.ones(3, np.float32)) for name in ("weight", "moment")}
     state[damaged] = Tensor(np.array([1, np.inf, 1], np.float32))
-    counter = Tensor(3 if end == "signal" else 8, mstype.int32)
-    step = SimpleNamespace(
-        steps_per_epoch=8, accumulation_steps=1, micro_step=counter, state=lambda: state
-    )
+    step = make_step(3 if end == "signal" else 8, state=lambda: state)
     loop = make_training_loop(step, Run(device="CPU", save_steps=1), Directory(tmp_path))
     loop.values["stop"] = float(end == "signal")
     loop.checked_position = loop.position - 1

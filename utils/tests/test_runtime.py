@@ -1,0 +1,106 @@
+"""utils/runtime.py: the environment of a process, and the device of a run."""
+
+import os
+import subprocess
+import sys
+
+import mindspore as ms
+import pytest
+from mindspore import device_context
+
+from utils import runtime
+from utils.config import ROOT, Run
+
+VARIABLES = "GLOG_v", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """The environment of this process, without the variables that `prepare_process` sets."""
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "")  # restored after the test, whatever it sets
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def test_a_process_hides_mindspore_warnings_except_on_ascend(environment, tmp_path):
+    (tmp_path / "davinci_manager").touch()
+    assert runtime.choose_log_level(tmp_path) == "3"
+    (tmp_path / "davinci0").touch()
+    assert runtime.choose_log_level(tmp_path) == "2"
+    environment.setattr(runtime, "choose_log_level", lambda: "2")
+    runtime.prepare_process()
+    assert (os.environ[runtime.LOG_LEVEL], os.environ["GOMP_SPINCOUNT"]) == ("2", "1000")
+
+
+def test_variables_of_the_user_have_precedence(environment):
+    own = {"GLOG_v": "1", "OMP_WAIT_POLICY": "active"}
+    for name, value in own.items():
+        environment.setenv(name, value)
+    runtime.prepare_process()
+    assert {name: os.environ[name] for name in VARIABLES if name in os.environ} == own
+
+
+def test_the_environment_is_prepared_without_mindspore():
+    code = (
+        "import sys; from utils.runtime import prepare_process; prepare_process(); "
+        "assert 'mindspore' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A host with four Ascends; a list of the arguments of ms.set_device."""
+    calls = []
+    monkeypatch.setattr(ms, "set_device", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(device_context.ascend, "device_count", lambda: 4)
+    monkeypatch.setattr(runtime, "set_device_options", lambda run: None)
+    for name in ("DEVICE_ID", "MS_WORKER_NUM", "MS_ROLE"):
+        monkeypatch.delenv(name, raising=False)
+    return calls
+
+
+@pytest.mark.parametrize(("text", "arguments"), [("3", (3,)), ("0", (0,)), ("", ()), (None, ())])
+def test_a_run_on_one_device_uses_device_id(device, monkeypatch, text, arguments):
+    if text is not None:
+        monkeypatch.setenv("DEVICE_ID", text)
+    runtime.start(Run(device="Ascend"))
+    assert device == [("Ascend", *arguments)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("-1", "DEVICE_ID must be an integer of at least 0, not -1"),
+        ("first", "DEVICE_ID must be an integer of at least 0, not first"),
+        ("4", "DEVICE_ID=4: this process sees 4 devices, so the id must be below 4; ASCEND_RT_VIS"),
+    ],
+)
+def test_a_wrong_device_id_is_an_error(device, monkeypatch, text, message):
+    monkeypatch.setenv("DEVICE_ID", text)
+    with pytest.raises(ValueError, match=f"^{message}"):
+        runtime.start(Run(device="Ascend"))
+
+
+@pytest.mark.parametrize("device_id", ["1", "0"])
+def test_a_worker_whose_device_id_is_of_another_worker_is_an_error(device, monkeypatch, device_id):
+    """MindSpore gives the second worker of a node device 1."""
+    monkeypatch.setenv("DEVICE_ID", device_id)
+    monkeypatch.setenv("MS_WORKER_NUM", "2")
+    monkeypatch.setenv("MS_ROLE", "MS_WORKER")
+    monkeypatch.setattr(runtime, "start_data_parallel", lambda: (1, 2))
+    monkeypatch.setattr(ms, "get_context", {"device_id": 1}.get)
+    if device_id == "1":
+        assert runtime.start(Run(device="Ascend")).rank == 1
+    else:
+        with pytest.raises(ValueError, match="^DEVICE_ID=0 on rank 1, whose device is 1: "):
+            runtime.start(Run(device="Ascend"))
+    assert device == [("Ascend",)], "MindSpore chooses a worker's device"
+
+
+def test_device_id_has_no_effect_on_a_cpu(device, monkeypatch, capsys):
+    monkeypatch.setenv("DEVICE_ID", "3")
+    runtime.start(Run(device="CPU"))
+    assert device == [("CPU",)]
+    assert capsys.readouterr().err == "DEVICE_ID has no effect: run.device is CPU\n"

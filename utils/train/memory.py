@@ -1,0 +1,100 @@
+"""Memory and compile time of a training step on a CPU, estimated before the step is compiled.
+
+A step needs memory for the compiler, for the gradients, and for the maps that the forward pass
+keeps for the backward pass. The maps are counted layer by layer, in an evaluation of one clip: a
+convolutional network keeps the output of each layer once, a transformer also its transposed copies
+and products. The constants fit measured peaks of the four networks; a table in docs/benchmarks.md
+compares peaks and estimates.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psutil
+from mindspore import nn
+
+from utils.data.loader import get_local_rank_size, read_free_memory
+from utils.log import log
+from utils.nn.complexity import LayerCost, count_layers
+
+GIGA = 1e9
+BYTES = 4  # of a number in float32
+BUFFERS = 0.15e9  # of the compiler and of the kernels' threads
+COPIES_OF_GRADIENTS = 2  # their own arrays, and the packed one
+TOLERANCE = 1.2  # of the estimate
+RECOMPUTE = "output_recompute"  # the flag that Cell.recompute sets
+TRANSFORMER = ("layer norm", "dense", "attention")  # kinds of layers
+COPIES_OF_MAPS = 3.6  # of such a layer
+COPIES_IF_RECOMPUTED = 2.9
+# Layers whose forward and backward pass are a few kernels of this zoo; all others are many.
+SIMPLE = ("spatial convolution", "1x1 convolution", "batch norm", "activation", "pooling")
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Additional memory of a step in bytes, `fixed` and `clip` for each clip; compile seconds."""
+
+    fixed: float
+    clip: float
+    compile_seconds: float
+
+
+def estimate_step(net: nn.Cell, layers: Sequence[LayerCost]) -> StepCost:
+    """The cost of a training step in float32 of a network with these layers."""
+    weights = sum(layer.parameters for layer in layers)
+    cells = net.cells_and_names()
+    recomputed = tuple(f"{name}." for name, cell in cells if RECOMPUTE in cell.get_flags())
+    maps = sum(layer.outputs * count_copies(layer, recomputed) for layer in layers)
+    simple = sum(layer.kind in SIMPLE for layer in layers)
+    others = len(layers) - simple
+    compiler = 1.2e6 * simple + 4e6 * others
+    return StepCost(
+        fixed=BUFFERS + compiler + BYTES * COPIES_OF_GRADIENTS * weights,
+        clip=BYTES * maps,
+        compile_seconds=0.07 * simple + 0.15 * others,
+    )
+
+
+def count_copies(layer: LayerCost, recomputed: tuple[str, ...]) -> float:
+    """How often a step holds the output of a layer; `recomputed`: beginnings of layers' names."""
+    if layer.kind not in TRANSFORMER:
+        return 1.0
+    return COPIES_IF_RECOMPUTED if layer.name.startswith(recomputed) else COPIES_OF_MAPS
+
+
+def estimate_peak(net: nn.Cell, clips: tuple[int, ...]) -> float:
+    """The peak memory, in GB, of this process after a step on `clips`, a shape."""
+    held = psutil.Process().memory_info().rss
+    cost = estimate_step(net, count_layers(net, clips[1:]))
+    return (held + cost.fixed + clips[0] * cost.clip) / GIGA
+
+
+def check_step(net: nn.Cell, clips: tuple[int, ...], batch: int) -> float:
+    """Logs the memory that a step needs; returns the seconds in which it usually compiles.
+
+    `clips` is the shape of its input, of `data.batch` samples. Raises ValueError if the step needs
+    far more than the free memory.
+    """
+    free = read_free_memory() / get_local_rank_size()
+    cost = estimate_step(net, count_layers(net, clips[1:]))
+    check_fit(cost, clips[0], batch, free)
+    return cost.compile_seconds
+
+
+def check_fit(cost: StepCost, clips: int, batch: int, free: float) -> None:
+    """Logs the memory of a step and the largest batch that fits into `free` bytes.
+
+    Raises ValueError if the step does not fit even if it needs less by TOLERANCE.
+    """
+    need = cost.fixed + clips * cost.clip
+    fitting = max(0, int((free - cost.fixed) * batch / (clips * cost.clip)))
+    numbers = f"about {need / GIGA:.1f} GB more, {free / GIGA:.1f} GB are free"
+    if need <= free:
+        log.info("a training step needs %s: up to --data.batch=%d fits", numbers, fitting)
+        return
+    advice = f"--data.batch={fitting} fits"
+    if not fitting:
+        advice = "not even --data.batch=1 fits: take smaller crops, fewer frames or a smaller model"
+    if need > TOLERANCE * free:
+        raise ValueError(f"data.batch {batch}: a training step needs {numbers}; {advice}")
+    log.warning("a training step needs %s, so the system may kill it; %s", numbers, advice)
