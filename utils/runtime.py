@@ -98,11 +98,53 @@ def start(run: Run) -> Runtime:
     return Runtime(rank, size, run.device, run.seed)
 
 
-    Raises ValueError if the device is not available, if DEVICE_ID names another one, or if
-    MindSpore cannot compile code of this folder.
+def check_own_folder() -> None:
+    """Raises ValueError if the name of the folder of the zoo has bytes that are not UTF-8.
+
+    MindSpore passes the names of source files to C++ as UTF-8.
     """
-    prepare_process()  # for a program that imports modules of the zoo
-    check_own_folder()
+    try:
+        str(ROOT).encode()
+    except UnicodeEncodeError:
+        remedy = "rename it" if sys.getfilesystemencoding() == "utf-8" else USE_UTF8
+        raise ValueError(
+            f"MindSpore cannot compile code in {ROOT}, whose name is not UTF-8: {remedy}"
+        ) from None
+
+
+def read_device_id(device: str) -> Optional[int]:
+    """The integer in DEVICE_ID; None if it is not set or, with a line on stderr, on a CPU.
+
+    Raises ValueError for another text. It counts among the devices that ASCEND_RT_VISIBLE_DEVICES
+    or CUDA_VISIBLE_DEVICES lets this process see, from 0.
+    """
+    text = os.environ.get("DEVICE_ID", "")
+    if device == "CPU":
+        if text and not is_worker():  # msrun sets it on a CPU too
+            print("DEVICE_ID has no effect: run.device is CPU", file=sys.stderr)
+        return None
+    if text and not (text.isdecimal() and len(text) <= 6):
+        raise ValueError(f"DEVICE_ID must be an integer of at least 0, not {shorten(text, VALUE)}")
+    return int(text) if text else None
+
+
+def check_device_id(device: str, device_id: Optional[int]) -> None:
+    """Raises ValueError if this process sees fewer devices. It must see one."""
+    from mindspore.device_context import ascend, gpu
+
+    if device_id:
+        count = (ascend if device == "Ascend" else gpu).device_count()
+        if device_id >= count:
+            visible = "ASCEND_RT_VISIBLE_DEVICES" if device == "Ascend" else "CUDA_VISIBLE_DEVICES"
+            raise ValueError(
+                f"DEVICE_ID={device_id}: this process sees {count} devices, so the id must be "
+                f"below {count}; {visible} chooses the devices that it sees"
+            )
+
+
+def is_worker() -> bool:
+    """Whether msrun or scripts/launch_mpi.py has started this process."""
+    return "MS_WORKER_NUM" in os.environ and "MS_ROLE" in os.environ
 
 
 def join_workers() -> tuple:
