@@ -41,6 +41,8 @@ from typing import Any, Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from utils import cli  # isort: split
+
 import numpy as np
 from mindspore import Tensor, ops
 
@@ -48,7 +50,7 @@ from benchmarks import results
 from benchmarks.data_profiler import measure_data
 from benchmarks.kernel_profile import profile_kernels
 from benchmarks.torch import baseline
-from utils import build_networks, cli, log, runtime
+from utils import build_networks, log, runtime
 from utils.evaluate.scores import get_engine, video_scores
 from utils.export import inference
 from utils.export.engine import choose_engine

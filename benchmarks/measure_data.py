@@ -16,10 +16,11 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from utils import cli  # isort: split
+
 import numpy as np
 
 from benchmarks.results import format_table, run_script
-from utils import cli
 from utils.config import ROOT
 from utils.data.packed.encoder import DEFAULT_JPEG_QUALITY, to_jpeg
 from utils.files import report_write_errors, write_text

@@ -14,8 +14,9 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from utils import cli  # isort: split
+
 from benchmarks.results import format_table, run_script
-from utils import cli
 from utils.config import ROOT
 from utils.messages import check_choice
 

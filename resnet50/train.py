@@ -11,6 +11,8 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
+from utils import cli  # isort: split
+
 from mindspore import nn
 
 from resnet50.config import Config
@@ -26,7 +28,7 @@ from resnet50.lr_generator import build_parameter_groups, get_lr
 from resnet50.mixup import MixUp
 from resnet50.model import build_network
 from resnet50.network import NETWORK
-from utils import cli, runtime
+from utils import runtime
 from utils.data.sampler import TrainSampler
 from utils.evaluate.metrics import evaluate
 from utils.nn.layers import freeze_norms

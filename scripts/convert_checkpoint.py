@@ -14,9 +14,11 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from utils import cli  # isort: split
+
 from mindspore import Parameter, Tensor
 
-from utils import cli, files
+from utils import files
 from utils.networks import Network
 from utils.weights import checkpoint
 from utils.weights.convert import convert, read_source

@@ -16,12 +16,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from utils import cli  # isort: split
+
 import yaml
 from tqdm import tqdm
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])
-
-from utils import cli
 from utils.config import ROOT, get_base_folder
 
 DATA, OUT = get_base_folder() / "data" / "synthetic", get_base_folder() / "out"

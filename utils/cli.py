@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Callable, NoReturn
 
-from utils import signals
+from utils import missing_packages, signals  # noqa: F401
 from utils.messages import (
     VALUE,
     Failed,

@@ -13,17 +13,10 @@ import difflib
 import json
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Optional, Union, get_args, get_type_hints
 
-if not find_spec("mindspore"):  # the commonest first error: a shell without the environment
-    print(
-        f"error: {sys.executable} has no MindSpore: source .venv/bin/activate, which "
-        "bash scripts/quickstart.sh makes, or pip install -r requirements.txt",
-        file=sys.stderr,
-    )
-    sys.exit(2)
+from utils import missing_packages  # noqa: F401  before the first package
 
 # The threads of OpenMP, which the CPU kernels use, wait in a loop before they sleep. If there are
 # more threads than cores, as with several ranks, that loop takes the cores from threads that work:

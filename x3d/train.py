@@ -12,9 +12,11 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
+from utils import cli  # isort: split
+
 from mindspore import nn
 
-from utils import cli, runtime
+from utils import runtime
 from utils.data.sampler import TrainSampler
 from utils.evaluate.metrics import evaluate
 from utils.log import log

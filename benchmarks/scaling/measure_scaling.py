@@ -23,11 +23,12 @@ from typing import Annotated, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from utils import cli  # isort: split
+
 import numpy as np
 
 from benchmarks.results import print_result
 from benchmarks.scaling import netns
-from utils import cli
 from utils.build_networks import drop_pretrained
 from utils.config import ROOT, to_yaml
 from utils.distributed.cost_model import Cluster

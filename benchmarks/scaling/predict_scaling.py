@@ -17,11 +17,13 @@ from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from utils import cli  # isort: split
+
 import numpy as np
 
 from resnet50.model import build_network
 from tsm.model import TSM
-from utils import cli, runtime
+from utils import runtime
 from utils.config import Run
 from utils.distributed import plan_plots
 from utils.distributed.cost_model import GIGA, Cluster, expected_maximum

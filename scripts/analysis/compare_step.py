@@ -26,9 +26,11 @@ from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from utils import cli  # isort: split
+
 import numpy as np
 
-from utils import cli, log, runtime
+from utils import log, runtime
 from utils.networks import Network
 from utils.testing import step_comparison
 from utils.testing.golden import load_case

@@ -24,9 +24,11 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from utils import cli  # isort: split
+
 import numpy as np
 
-from utils import cli, runtime
+from utils import runtime
 from utils.config import ROOT, Run, load_config
 from utils.networks import Network, find_network_of_yaml
 from utils.nn.complexity import LayerCost, count_layers

@@ -29,9 +29,11 @@ from typing import Annotated, Any, Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from utils import cli  # isort: split
+
 import numpy as np
 
-from utils import cli, runtime
+from utils import runtime
 from utils.build_networks import build_train_step, drop_pretrained
 from utils.distributed import fusion_planner, plan_plots
 from utils.distributed.cost_model import Cluster

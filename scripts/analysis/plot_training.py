@@ -14,9 +14,10 @@ from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from utils import cli  # isort: split
+
 from matplotlib.figure import Figure
 
-from utils import cli
 from utils.plotting import save
 
 # From top to bottom: title, name in the log, and factor between the log and the plot.

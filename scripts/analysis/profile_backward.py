@@ -18,11 +18,13 @@ from typing import Callable
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from utils import cli  # isort: split
+
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from utils import build_networks, cli, log, runtime
+from utils import build_networks, log, runtime
 from utils.build_networks import measure_median_seconds
 from utils.distributed.cost_model import Cluster
 from utils.distributed.fusion_planner import layer_ends, segments_of

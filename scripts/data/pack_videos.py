@@ -31,9 +31,10 @@ from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from utils import cli  # isort: split
+
 import numpy as np
 
-from utils import cli
 from utils.data.annotation_file import choose_output_names
 from utils.data.packed.encoder import build_encode_options
 from utils.data.packed.reader import pack_folder

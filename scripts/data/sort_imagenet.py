@@ -18,9 +18,10 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from utils import cli  # isort: split
+
 from scipy.io import loadmat
 
-from utils import cli
 from utils.data.prepare.public_annotations import annotation_errors, number_lines, read_rows
 from utils.files import report_write_errors
 

@@ -23,6 +23,7 @@ from utils.evaluate.scores import choose_clips_per_pass, get_device, video_score
 from utils.files import open_replacement, report_write_errors, write_text
 from utils.messages import escape_control, format_line
 from utils.process_pool import Part
+from utils.progress import track
 from utils.video.reader import FrameSource, VideoError
 
 Job = tuple[str, str]  # a video, and the name of its files
@@ -262,7 +263,9 @@ class Predictor:
         with self.open(video) as source:
             windows = split_into_windows(source, self.window, self.step)
             best, by_window = None, []
-            for result in run_windows(self.net, source, windows, self.heads):
+            results = run_windows(self.net, source, windows, self.heads)
+            hidden = len(windows) == 1
+            for result in track(results, name, len(windows), "windows", False, hidden):
                 by_window.append(result.probabilities)
                 if best is None or result.confidence > best.confidence:
                     best = result
