@@ -66,11 +66,26 @@ def test_equal_files_are_listed_once(folder):
     assert sum(line.rsplit(" ", 1)[0] in result.twins[0] for line in listed) == 1
 
 
+def test_the_only_video_of_a_class_is_for_training(folder, make_lists, tmp_path):
+    (folder / "alone").mkdir()
+    (folder / "alone" / "a.mp4").write_text("alone")
+    out = tmp_path / ".cache" / "lists"
+    done = make_lists(folder, out)
+    result = read_result(done)
+    assert (result["classes"], result["train"], result["test"]) == (3, 13, 3)
+    assert "alone/a.mp4 0\n" in (out / "train.txt").read_text()
+    (line,) = [line for line in done.stderr.splitlines() if "one video" in line]
+    assert "which no test covers: alone; add videos, or move its folder away" in line
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda f: (f / "jump").rename(f / ".jump"), "has 1 class folders with videos"),
-        (lambda f: [(f / "one").mkdir(), (f / "one" / "a.mp4").touch()], "one has one video; a "),
+        (
+            lambda f: [path.unlink() for path in f.rglob("*.mp4") if path.name[0] != "0"],
+            "has one video; at least one class needs two, one of them for the test list",
+        ),
     ],
 )
 def test_a_user_error_is_one_line(change, message, folder, make_lists, tmp_path):

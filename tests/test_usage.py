@@ -11,7 +11,13 @@ import pytest
 
 from scripts import zoo
 from scripts.zoo import COMMANDS
-from tests.helpers import build_env, copy_scripts, mark_installed, run_script
+from tests.helpers import (
+    assert_one_line_error,
+    build_env,
+    copy_scripts,
+    mark_installed,
+    run_script,
+)
 from tests.test_readme import DOCUMENTS
 from utils.config import ROOT
 from utils.messages import LINE
@@ -51,6 +57,24 @@ def test_a_script_shows_its_usage(script, run_here):
     done = run_here(script, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert script.rpartition("/")[2].replace("quickstart.py", "quickstart.sh") in done.stdout
+
+
+@pytest.mark.parametrize("script", [name for name in PYTHON if "check_env" not in name])
+def test_a_python_without_packages_is_reported_in_one_line(script):
+    """A shell in which the environment is not activated has such a Python."""
+    command = [sys.executable, "-S", "-I", str(ROOT / script), "--config_path", "x"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert_one_line_error(
+        done, "has no MindSpore: source .venv/bin/activate, which bash scripts/quickstart.sh makes"
+    )
+
+
+def test_another_missing_package_is_named(tmp_path):
+    (tmp_path / "tqdm.py").write_text("raise ModuleNotFoundError('No tqdm', name='tqdm_none')\n")
+    done = run_script(
+        "scripts/data/check_videos.py", "--help", environment={"PYTHONPATH": str(tmp_path)}
+    )
+    assert_one_line_error(done, "has no tqdm_none: source .venv/bin/activate")
 
 
 @pytest.mark.parametrize("script", [*TRAIN_EVAL_EXPORT, "scripts/convert_checkpoint.py"])
@@ -156,6 +180,13 @@ def test_a_closed_pipe_ends_a_command_without_a_message(line, unbuffered, data_r
     assert done.returncode in (0, 141)  # argparse ignores a closed pipe: 0
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["make-lists", "--help"]])
+def test_a_closed_pipe_ends_the_installed_command_without_a_message(arguments):
+    code = f"import sys; from scripts import zoo; sys.argv[1:] = {arguments}; zoo.main()"
+    done = run_with_closed_stdout("-c", code)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_a_pipe_that_closes_while_files_are_written_is_no_error():
     code = (
         "from pathlib import Path; from utils import cli, files\n"
@@ -191,8 +222,16 @@ def test_an_opened_file_never_gets_the_number_of_a_closed_stream(data_root, tmp_
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60)
     assert done.returncode > 2
-    script = f"{sys.executable} {ROOT}/scripts/data/make_lists.py --videos {data_root}/videos --out"
-    done = subprocess.run(f"{script} {tmp_path}/lists >&-", shell=True, capture_output=True)
+    script = ROOT / "scripts" / "data" / "make_lists.py"
+    command = [
+        sys.executable,
+        script,
+        "--videos",
+        data_root / "videos",
+        "--out",
+        tmp_path / "lists",
+    ]
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
 
 

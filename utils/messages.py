@@ -14,7 +14,7 @@ LINE = 1000  # characters of any message
 SETTINGS_LINE = 300  # of one about a yaml or the command line, whose values may be anything
 VALUE = 80  # of a value quoted in a message
 LONGEST_NAME = 100  # characters of an unknown name that are compared with the real ones
-SIMILAR = 0.6  # of difflib: a less similar name is not suggested
+SIMILAR = 0.65  # of difflib: a less similar name is not suggested
 FEW_NAMES = 8  # so many are all named if none is similar
 # A script as a message names it, relative to the checkout; not a part of a longer path.
 SCRIPT = re.compile(r"(?<![\w/.-])(?:python )?(?:scripts|benchmarks)/(?:\w+/)*(\w+)\.py\b")

@@ -12,7 +12,7 @@ from utils.files import report_write_errors
 from utils.log import log
 from utils.messages import escape_control, format_error, join_names
 from utils.nn.dropout import FACTORS
-from utils.weights.checkpoint_file import RESUME, read
+from utils.weights.checkpoint_file import SAMPLER, read
 
 
 def remove_leftovers(folder: Path, name: str = "*") -> None:
@@ -55,7 +55,7 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
     """
     arrays = read(path)
     notes = [escape_control(name) for name, value in arrays.items() if not value.ndim]
-    if notes:
+    if notes and SAMPLER not in arrays:  # the counters of a run are expected
         log.info("%s: left out what is no weight: %s", path, join_names(notes, 3))
     return {name: value for name, value in arrays.items() if value.ndim}
 
@@ -63,11 +63,16 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
 def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> list[str]:
     """Loads every weight of `net` from `path`; none may be missing, and the file has no others.
 
+    The resume file of a run is accepted: of its arrays only the weights are loaded.
+
     With `new_head`, parameters whose names match the regular expression `head` keep their fresh
     values. Returns the names that stayed fresh. Raises ValueError if the file does not fit, before
     any weight has changed.
     """
     arrays, weights = read_weights(path), weights_of(net)
+    if SAMPLER in arrays:
+        log.info("%s: using the weights that the run saved last", path)
+        arrays = {name: value for name, value in arrays.items() if name in weights}
     fresh = [name for name in weights if new_head and re.search(head, name)]
     if new_head:
         arrays = {name: value for name, value in arrays.items() if not re.search(head, name)}
@@ -77,8 +82,6 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
         has_other_head = any(re.search(head or "$^", name) and name in report for name in weights)
         if not new_head and has_other_head:
             advice = "; model.num_classes must be its own, or in training train.new_head=true"
-        if Path(path).name == RESUME:
-            advice = "; a run goes on from this file: give an epoch_*.ckpt beside it"
         raise ValueError(f"{path} does not fit this network: {report}{advice}")
     for name, value in arrays.items():
         weights[name].set_data(Tensor(value, weights[name].dtype))
