@@ -11,7 +11,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.helpers import build_env, copy_checkout, mark_installed
+from tests.helpers import build_env, copy_checkout, link_environment
 from tests.test_official_lists import CASES, IMAGES, write_files, write_imagenet
 from utils.config import ROOT, load_config
 from utils.networks import find_network, list_networks
@@ -93,11 +92,7 @@ def zoo(data_root, tmp_path) -> Path:
     folder = tmp_path / "zoo"
     copy_checkout(folder)
     write_inputs(folder, data_root)
-    (folder / ".venv").mkdir()
-    for part in Path(sys.prefix).iterdir():
-        if not part.name.startswith("installed-"):
-            (folder / ".venv" / part.name).symlink_to(part)
-    mark_installed(folder)
+    link_environment(folder)
     return folder
 
 

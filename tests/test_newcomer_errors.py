@@ -284,8 +284,8 @@ address of a stream: {predict} rtsp://camera.local/stream
     error: rtsp://camera.local/stream: addresses are not read; save the video as a file
 address of a camera: {predict} --stream http://camera.local/video
     error: http://camera.local/video: addresses are not read
-folder without videos: {predict} .
-    cannot read
+folder without videos: {predict} {run}
+    it has no frame named img_
 missing class names: {predict} {video} --labels=none.txt
     --labels: none.txt does not exist
 other class names: {predict} {video} --labels={synthetic}/train.txt

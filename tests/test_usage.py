@@ -14,8 +14,11 @@ from scripts.zoo import COMMANDS
 from tests.helpers import (
     assert_one_line_error,
     build_env,
+    copy_checkout,
     copy_scripts,
+    link_environment,
     mark_installed,
+    read_result,
     run_script,
 )
 from tests.test_readme import DOCUMENTS
@@ -268,6 +271,37 @@ def test_launch_scripts_pass_hostile_arguments_unchanged(checkout, tmp_path):
         assert arguments[-6:] == ["--config_path", *hostile]
         assert str(checkout / "tsm" / "train.py") in arguments
     assert not list(tmp_path.rglob("hacked"))
+
+
+@pytest.mark.slow
+def test_a_checkout_with_a_space_and_an_umlaut_in_its_name_works(tiny_args, tmp_path, monkeypatch):
+    """Training with compiled CPU kernels, two workers, both kinds of evaluation, and this file."""
+    checkout = tmp_path / "my zöo"
+    copy_checkout(checkout)
+    link_environment(checkout)
+    monkeypatch.delenv("ZOO_VENV", raising=False)
+    settings = [word for word in tiny_args[2:] if word != "--run.engine=mindspore"]
+    config = "tsm/configs/tsm_smoke.yaml"
+
+    def run(*command: str) -> subprocess.CompletedProcess:
+        variables = {**build_env(), "PWD": str(checkout)}
+        return subprocess.run(
+            command, cwd=checkout, env=variables, capture_output=True, text=True, timeout=900
+        )
+
+    train = ["bash", "scripts/run_standalone_train.sh", "tsm", config, *settings]
+    weights = read_result(run(*train))["checkpoint"]
+    assert weights == str(checkout / "out" / "tsm_smoke" / "epoch_002.ckpt")
+    assert list((checkout / ".cache" / "cpu_kernels").rglob("*.so"))
+    train = ["bash", "scripts/run_distribute_train.sh", "tsm", "2", config, *settings]
+    assert read_result(run(*train, "--run.out=out/my two"))["epochs"] == 2
+    for engine in ("auto", "mindspore"):
+        evaluate = ["bash", "scripts/run_eval.sh", "tsm", config, weights, *settings]
+        assert read_result(run(*evaluate, f"--run.engine={engine}"))["videos"] == 8
+    done = run(
+        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_usage.py"
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
 
 
 def test_launch_scripts_ignore_cdpath(tmp_path):
