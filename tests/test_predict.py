@@ -23,7 +23,7 @@ from tests.numbered_videos import read_number, write_numbered_video
 from tsm import predict as prediction
 from tsm import streaming
 from tsm.transforms import make_test_views
-from utils import signals
+from utils import progress, signals
 from utils.config import ROOT, load_config
 from utils.data.class_names import BUILTIN_NAMES, find_class_names
 from utils.data.synthetic.motion_videos import MOTIONS, draw_sets, write_video
@@ -198,8 +198,11 @@ def test_a_damaged_video_does_not_stop_the_other_predictions(
     assert [float(row[0]) for row in rows] == pytest.approx(starts, abs=1e-3)
 
 
-def test_a_folder_stands_for_the_videos_below_it(tiny_args, weights, videos, run_here, tmp_path):
+def test_a_folder_stands_for_the_videos_below_it(
+    tiny_args, weights, videos, run_here, monkeypatch, tmp_path
+):
     """Also in subfolders; hidden files are left out. predictions.csv has a line for each."""
+    monkeypatch.setattr(progress, "INTERVAL", 0.0)
     names = ["a.MP4", "sub/b c/a.mp4", "sub/predictions.mp4", ".hidden.mp4", ".trash/a.mp4"]
     for name, video in zip(names, videos):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -209,6 +212,7 @@ def test_a_folder_stands_for_the_videos_below_it(tiny_args, weights, videos, run
     arguments = [tmp_path / "in", videos[5], "--top=2", "--out", tmp_path / "out"]
     done = run_here("scripts/predict.py", *tiny_args, "--checkpoint_path", weights, *arguments)
     assert done.returncode == 1, done.stderr
+    assert "predicting: 5 of 5 videos, " in done.stderr
     records = json.loads(done.stdout.splitlines()[-1])["predictions"]
     expected = [names[0], names[1], "sub/cut.avi", names[2]]
     expected = [*(str(tmp_path / "in" / name) for name in expected), str(videos[5])]

@@ -24,7 +24,7 @@ from utils.evaluate.scores import choose_clips_per_pass, get_device, video_score
 from utils.files import open_replacement, report_write_errors, write_text
 from utils.messages import escape_control, format_line
 from utils.process_pool import Part
-from utils.progress import track
+from utils.progress import Progress, track
 from utils.video.reader import FrameSource, VideoError
 
 Job = tuple[str, str]  # a video, and the name of its files
@@ -368,14 +368,19 @@ def write_predictions(
         ready = {job: earlier[key] for job, key in keys.items() if key in earlier}
         missing = [job for job in keys if job not in ready]
         hidden = sys.stdout.isatty()  # there, a table for every video shows the progress
-        results = track(run_jobs(missing), "predicting", len(missing), leave=False, hidden=hidden)
+        results = run_jobs(missing)
+        progress = Progress(len(missing), "predicting", "videos", hidden=hidden)
         file = part and folder / PART_FILE.format(part.file_name)
-        with open(file, "a") if file else contextlib.nullcontext() as notes:
+        with (
+            open(file, "a") if file else contextlib.nullcontext() as notes,
+            contextlib.closing(progress),
+        ):
             if notes:
                 notes.write("\n")  # ends a line that a kill has cut
             for job in keys:
                 while job not in ready:
                     other, ready[other] = next(results)
+                    progress.update()
                     if notes:
                         notes.write(f"{json.dumps([keys[other], ready[other]])}\n")
                         notes.flush()
