@@ -188,6 +188,20 @@ def test_plot_training_draws_the_curves_of_runs(run_here, tmp_path):
     assert (done.returncode, "Plots the curves" in done.stderr) == (2, True)
 
 
+def test_the_bold_curve_averages_the_epoch_before():
+    epochs = [0.5, 1.0, 1.5, 2.0]
+    lines = [
+        {"epoch": e, "step": 8 * e, "loss": value, "top1": value}
+        for e, value in zip(epochs, (8.0, 4.0, 2.0, 6.0))
+    ]
+    figure = plot_training.draw_runs({"run": lines, "other": [{**lines[0], "step": 3}]})
+    pale, bold, *_ = figure.axes[0].lines
+    assert list(pale.get_ydata()) == [8, 4, 2, 6]
+    assert list(bold.get_ydata()) == [8, 6, 3, 4]
+    assert figure.axes[-1].get_xlabel() == "epoch (run: 8 steps, other: 6 steps)"
+    assert "epoch (8 steps)" in plot_training.draw_runs({"run": lines}).axes[-1].get_xlabel()
+
+
 def test_curves_show_every_point():
     """Including the end of a cosine schedule, and the waiting times of 0."""
     lines = [
