@@ -193,11 +193,12 @@ def check_ascend() -> Iterator[Line]:
 
 
 def check_cuda() -> Line:
-    number, only = host.read_cuda_version(os.environ), f"(for GPUs only: {', '.join(CUDA)})"
+    number = host.read_cuda_version(os.environ)
+    only = f"(only GPUs need it: {' or '.join(CUDA)})"
     if not number:
         return Line("CUDA", f"not found {only}")
     if not shutil.which("nvidia-smi"):  # another package has brought the library
-        return Line("CUDA", f"{number}, and no nvidia-smi {only}")
+        return Line("CUDA", f"{number}, without a GPU driver {only}")
     return Line("CUDA", number, check_version(number, CUDA))
 
 
@@ -226,7 +227,8 @@ def describe_processor() -> Line:
     name = re.search(r"model name\s*: (.*)", text)
     flags = set((re.search(r"(?:flags|Features)\s*: (.*)", text) or ["", ""])[1].split())
     kind = next((FLAGS[flag] for flag in FLAGS if flag in flags), "no vector instructions known")
-    cap = ", oneDNN limited to AVX2, which is 50 times as fast" if kind == "AVX-512" else ""
+    # MindSpore's oneDNN is 50 times slower with AVX-512 than with AVX2: utils/runtime.py.
+    cap = " (MindSpore uses AVX2, which is faster)" if kind == "AVX-512" else ""
     description = name[1][:NAME_WIDTH] if name else platform.machine()
     cores = len(os.sched_getaffinity(0))
     return Line("processor", f"{description}; {cores} cores; {kind}{cap}")

@@ -1,31 +1,31 @@
 """Predicts the classes of videos (for resnet50: images) and draws the frames that are read.
 
-    python scripts/predict.py --config_path Y --checkpoint_path C VIDEO [VIDEO ...]
+    python scripts/predict.py --config_path Y --checkpoint_path C VIDEO_OR_FOLDER [...]
         [--labels FILE] [--top 5] [--out DIR] [--window SECONDS] [--step SECONDS]
         [--executor processes|dask:ADDRESS] [--part I/N] [--stream] [--fps N]
         [--section.key=value ...]
 
-Scores equal those of the network's `eval.py` for the same views. A video longer than 30 seconds is
+A folder stands for all videos in it and in its subfolders. Scores equal those of the network's
+`eval.py` for the same views. A video longer than 30 seconds is
 divided into windows of 10 seconds; --window divides any video (0: one clip for the whole video).
 --step is the time from one window's start to the next, by default the window. --labels is a file
 with a line for each class.
 
-Prints a table for every video. Writes `predictions.jsonl`, a line for each video, and `NAME.png`
-into DIR, by default `predictions` beside the checkpoint; for windows also `NAME.csv`, all classes
-over time, and `NAME_timeline.png`. The last line of stdout is one JSON object: predictions, failed,
-out, seconds. Exit status 1 if some of the videos could not be read, 2 if none could.
+Prints a table for every video. Writes `predictions.csv` and `predictions.jsonl`, a line for each
+video, and `NAME.png` into DIR, by default `predictions` beside the checkpoint; for windows also
+`NAME.csv`, all classes over time, and `NAME_timeline.png`. The last line of stdout is one JSON
+object: predictions, failed, out, seconds. Exit status 1 if some of the videos could not be read, 2
+if none could.
 
 `--executor dask:ADDRESS` predicts on a Dask cluster; else this process predicts. `--part I/N`
 predicts part I of N of the videos, from 1 to N. When all parts have ended, run the command without
-`--part`: it writes `predictions.jsonl`, and predicts what a part has left. Docs:
-docs/many_machines.md.
+`--part`: it writes both files, and predicts what a part has left. Docs: docs/many_machines.md.
 
 --stream (tsm, built with model.online=true) reads one VIDEO, or the camera of that number, frame by
 frame: a JSON line for each frame, `NAME_stream.csv` and `NAME_stream.png`; ctrl-C ends it. --fps is
 the number of frames per second. Docs: docs/predict.md.
 """
 
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -38,12 +38,14 @@ from utils.runtime import prepare_process
 prepare_process()
 
 from utils import cli, log, runtime
-from utils.evaluate.predict import assign_class_names, write_predictions
+from utils.evaluate.predict import assign_class_names, list_videos, write_predictions
 from utils.networks import Network
 from utils.predict_jobs import PredictSettings, run_on_cluster
 from utils.process_pool import PROCESSES, Executor, PartOption
 from utils.runtime import Runtime
 from utils.video.integrity import SUFFIXES
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 
 
 def main(
@@ -69,11 +71,11 @@ def main(
         raise ValueError("--stream takes one VIDEO, --fps goes with it, --window and --step do not")
     if stream and (part or executor != PROCESSES):
         raise ValueError("--stream reads in this process: --part and --executor do not go with it")
-    for video in videos:
-        if not (stream and video.isdecimal()) and not os.path.exists(video):
-            raise ValueError(f"{video} does not exist")
-        if any(file.suffix.lower() in SUFFIXES for file in Path(video).glob("*")):
-            raise ValueError(f"{video} is a folder of videos; name them, as in {video}/*.mp4")
+    if not (stream and videos[0].isdecimal()):
+        reads_videos = bool(network.dataset.list_annotation_files(cfg))
+        videos = list_videos(videos, SUFFIXES if reads_videos else IMAGE_SUFFIXES)
+    if stream and len(videos) > 1:
+        raise ValueError(f"--stream takes one VIDEO, and the folder has {len(videos)}")
     heads = network.predict.build_heads(cfg)
     assign_class_names(heads, labels)
     folder = out or Path(checkpoint_path).parent / "predictions"

@@ -16,10 +16,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from utils.runtime import prepare_process
+
+prepare_process()
+
 import yaml
 from tqdm import tqdm
-
-sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils import cli
 from utils.config import ROOT, get_base_folder

@@ -17,7 +17,11 @@ from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
-NETWORK_SCRIPTS = ("train", "eval", "export")  # of every network folder
+NETWORK_SCRIPTS = {  # of every network folder
+    "train": "Trains a network",
+    "eval": "Evaluates a network",
+    "export": "Exports a network to MINDIR or ONNX",
+}
 FOLDERS = ("scripts", "scripts/data", "scripts/analysis", "benchmarks", "benchmarks/scaling")
 NOT_COMMANDS = ("compare_versions", "data_profiler", "kernel_profile", "netns")
 NOT_COMMANDS += ("results", "worker", "zoo")
@@ -39,7 +43,8 @@ def main() -> None:
     elif name in COMMANDS:
         script = ROOT / COMMANDS[name]
     elif name in ("", "-h", "--help"):
-        print("\n".join([__doc__.strip(), "", *describe_commands()]))
+        with exit_on_broken_pipe():
+            print("\n".join([__doc__.strip(), "", *describe_commands()]))
         sys.exit(0 if name else 2)
     else:
         near = get_close_matches(name, [*NETWORK_SCRIPTS, *COMMANDS], n=1)
@@ -53,7 +58,7 @@ def main() -> None:
 
 def describe_commands() -> list[str]:
     """A line for each command: its name and the first sentence of its script."""
-    lines = [f"  {name:20}{name.capitalize()}s a network" for name in NETWORK_SCRIPTS]
+    lines = [f"  {name:20}{about}" for name, about in NETWORK_SCRIPTS.items()]
     for name, script in COMMANDS.items():
         about = ast.get_docstring(ast.parse((ROOT / script).read_text()))
         lines.append(f"  {name:20}{about.splitlines()[0]}")
@@ -65,7 +70,8 @@ def find_network_script(name: str, rest: list[str]) -> Path:
     networks = sorted(file.parent.name for file in ROOT.glob("*/model.py"))
     choices = ", ".join(networks)
     if rest[:1] in (["-h"], ["--help"]):
-        print(f"usage: zoo {name} NETWORK [arguments]\n\nNETWORK is one of {choices}.")
+        with exit_on_broken_pipe():
+            print(f"usage: zoo {name} NETWORK [arguments]\n\nNETWORK is one of {choices}.")
         sys.exit(0)
     if rest and rest[0] in networks:
         return ROOT / rest.pop(0) / f"{name}.py"

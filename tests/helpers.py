@@ -80,6 +80,15 @@ def mark_installed(checkout: Path) -> None:
     (checkout / ".venv" / "installed-requirements").write_bytes(stamp)
 
 
+def link_environment(checkout: Path) -> None:
+    """Gives the checkout a .venv with the packages of this one, in which nothing is installed."""
+    (checkout / ".venv").mkdir()
+    for part in Path(sys.prefix).iterdir():
+        if not part.name.startswith("installed-"):
+            (checkout / ".venv" / part.name).symlink_to(part)
+    mark_installed(checkout)
+
+
 def run_script(script: str, *arguments: str, **options) -> subprocess.CompletedProcess:
     """Runs a script of the checkout from another folder, and accepts any exit status."""
     command = ["bash"] if script.endswith(".sh") else [sys.executable]

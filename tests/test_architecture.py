@@ -42,7 +42,7 @@ LAYERS = [
     {"runtime"},
     {"config", "plotting"},
     {"nn", "video", "signals", "processes", "process_pool", "files", "messages", "text_files"}
-    | {"yaml_text", "build_settings", "usage", "cpu_cores"},
+    | {"yaml_text", "cpu_cores", "missing_packages", "progress"},
 ]
 
 

@@ -11,7 +11,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.helpers import build_env, copy_checkout, mark_installed
+from tests.helpers import build_env, copy_checkout, link_environment
 from tests.test_official_lists import CASES, IMAGES, write_files, write_imagenet
 from utils.config import ROOT, load_config
 from utils.networks import find_network, list_networks
@@ -42,7 +41,7 @@ SMALL = {
     "--train.pretrained=null",
     r"convert.*tsm_r50": "--model.arch=resnet18 --model.first_width=2",
     r"convert.*TSM_kinetics": "--model.num_classes=7",
-    r"(train|eval|predict)\S* .*tsm_mine": TSM + "--data.batch=2",
+    r"/(train|eval|predict)\.py .*tsm_mine": TSM + "--data.batch=2",
     r"train.py .*tsm_mine\.yaml": "--run.save_every=25",
     r"train.py .*tsm_mine_small": "--train.epochs=6",
     r"(train|eval)\S* .*x3d_smoke": "--data.scales=[32,32] --data.crop=32 --data.frames=4 "
@@ -93,11 +92,7 @@ def zoo(data_root, tmp_path) -> Path:
     folder = tmp_path / "zoo"
     copy_checkout(folder)
     write_inputs(folder, data_root)
-    (folder / ".venv").mkdir()
-    for part in Path(sys.prefix).iterdir():
-        if not part.name.startswith("installed-"):
-            (folder / ".venv" / part.name).symlink_to(part)
-    mark_installed(folder)
+    link_environment(folder)
     return folder
 
 
@@ -109,7 +104,8 @@ def write_inputs(folder: Path, data_root: Path) -> None:
         shutil.copytree(
             videos, folder / "data/mine/videos" / motion, ignore=ignore_other_names(motion)
         )
-    shutil.copytree(videos, folder / "data" / "clips", ignore=ignore_other_names("up"))
+    for name in ("data/clips", "new_videos"):
+        shutil.copytree(videos, folder / name, ignore=ignore_other_names("up"))
     pixels = np.random.RandomState(0).randint(0, 256, (8, 80, 100, 3)).astype(np.uint8)
     for number, image in enumerate(pixels):
         path = folder / "data/imagenet" / ("train", "val")[number // 4] / "ab"[number % 2]

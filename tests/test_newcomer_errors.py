@@ -87,6 +87,8 @@ misspelt network: {complexity} --config_path mine.yaml --network tms
 
 misspelt setting: {train} --train.epoch=3
     unknown setting train.epoch; nearest: epoch
+unknown option of a prediction: {predict} --qqqq=3 video.mp4
+    unknown option --qqqq; --help shows the usage
 text for a number: {train} --train.lr=fast
     train.lr must be a number, not 'fast'
 no epochs: {train} --train.epochs=-1
@@ -208,8 +210,9 @@ text for a checkpoint: {eval} text.ckpt
     copy it again
 video for a checkpoint: {eval} text.mp4
     its name does not end in .ckpt
-resume file: {eval} {run}/resume.ckpt
-    a run goes on from this file: give an epoch_*.ckpt beside it
+resume file of another width: {eval} {run}/resume.ckpt --model.first_width=16
+    resume.ckpt does not fit this network: shape
+    is it of another network, or of other settings under model?
 empty checkpoint: {eval} empty.ckpt
     empty.ckpt: is empty
 unconverted weights: {train} --train.pretrained=resnet.pth
@@ -277,8 +280,12 @@ step in words: {predict} {video} --step=x
     --step: must be a number
 step of 0: {predict} {video} --step=0
     --step must be above 0
-folder of videos: {predict} {synthetic}/videos/test
-    is a folder of videos; name them
+address of a stream: {predict} rtsp://camera.local/stream
+    error: rtsp://camera.local/stream: addresses are not read; save the video as a file
+address of a camera: {predict} --stream http://camera.local/video
+    error: http://camera.local/video: addresses are not read
+folder without videos: {predict} {run}
+    it has no frame named img_
 missing class names: {predict} {video} --labels=none.txt
     --labels: none.txt does not exist
 other class names: {predict} {video} --labels={synthetic}/train.txt

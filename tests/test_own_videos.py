@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from scripts.analysis import plot_training
-from tests.helpers import assert_one_line_error, read_result, run_script
+from tests.helpers import assert_one_line_error, find_smoke_yaml, read_result, run_script
+from utils import progress
 from utils.data.prepare.class_folders import scan_class_folders, split_classes
 
 PLOT = "scripts/analysis/plot_training.py"
@@ -66,11 +67,26 @@ def test_equal_files_are_listed_once(folder):
     assert sum(line.rsplit(" ", 1)[0] in result.twins[0] for line in listed) == 1
 
 
+def test_the_only_video_of_a_class_is_for_training(folder, make_lists, tmp_path):
+    (folder / "alone").mkdir()
+    (folder / "alone" / "a.mp4").write_text("alone")
+    out = tmp_path / ".cache" / "lists"
+    done = make_lists(folder, out)
+    result = read_result(done)
+    assert (result["classes"], result["train"], result["test"]) == (3, 13, 3)
+    assert "alone/a.mp4 0\n" in (out / "train.txt").read_text()
+    (line,) = [line for line in done.stderr.splitlines() if "one video" in line]
+    assert "which no test covers: alone; add videos, or move its folder away" in line
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda f: (f / "jump").rename(f / ".jump"), "has 1 class folders with videos"),
-        (lambda f: [(f / "one").mkdir(), (f / "one" / "a.mp4").touch()], "one has one video; a "),
+        (
+            lambda f: [path.unlink() for path in f.rglob("*.mp4") if path.name[0] != "0"],
+            "has one video; at least one class needs two, one of them for the test list",
+        ),
     ],
 )
 def test_a_user_error_is_one_line(change, message, folder, make_lists, tmp_path):
@@ -104,6 +120,26 @@ def test_videos_of_a_user_are_listed_scanned_and_trained(
     assert "swap_labels takes 'up' for a mirrored 'shrink'" in done.stderr
     other = run_here("tsm/train.py", *own, *short, f"{out}s", "--model.num_classes=9")
     assert "labels.txt has 8 names, the network 9 classes; set num_classes" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "line"),
+    [
+        ("check_videos.py --frames ends", "odd.txt: 7 of 7 videos, "),
+        ("pack_videos.py --short_side 32 --shards 1", "packing: 7 of 7 videos, "),
+    ],
+)
+def test_a_long_command_reports_its_progress_in_a_file(
+    script, line, data_root, run_here, monkeypatch, tmp_path
+):
+    """Here after every video; else once a minute."""
+    monkeypatch.setattr(progress, "INTERVAL", 0.0)
+    name, *options = script.split()
+    lists = ["--data.train_list=odd.txt", "--data.test_list=odd.txt", f"--data.root={data_root}"]
+    arguments = ["--config_path", find_smoke_yaml("tsm"), *lists, *options]
+    done = run_here(f"scripts/data/{name}", *arguments, "--out", tmp_path, "--workers=1")
+    assert done.returncode == 0, done.stderr
+    assert line in done.stderr
 
 
 def test_check_env_prints_packages_and_devices_on_one_screen(run_here, monkeypatch, tmp_path):
@@ -150,6 +186,20 @@ def test_plot_training_draws_the_curves_of_runs(run_here, tmp_path):
     assert "<svg" in (tmp_path / "a.svg").read_text()
     done = run_here(PLOT)
     assert (done.returncode, "Plots the curves" in done.stderr) == (2, True)
+
+
+def test_the_bold_curve_averages_the_epoch_before():
+    epochs = [0.5, 1.0, 1.5, 2.0]
+    lines = [
+        {"epoch": e, "step": 8 * e, "loss": value, "top1": value}
+        for e, value in zip(epochs, (8.0, 4.0, 2.0, 6.0))
+    ]
+    figure = plot_training.draw_runs({"run": lines, "other": [{**lines[0], "step": 3}]})
+    pale, bold, *_ = figure.axes[0].lines
+    assert list(pale.get_ydata()) == [8, 4, 2, 6]
+    assert list(bold.get_ydata()) == [8, 6, 3, 4]
+    assert figure.axes[-1].get_xlabel() == "epoch (run: 8 steps, other: 6 steps)"
+    assert "epoch (8 steps)" in plot_training.draw_runs({"run": lines}).axes[-1].get_xlabel()
 
 
 def test_curves_show_every_point():

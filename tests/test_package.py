@@ -117,6 +117,9 @@ def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
 
     before = files()
     assert run("check-env")["missing"] == []
+    done = run_zoo(commands, "train", "tsm", *TSM, "--data.root=none", cwd=empty)
+    assert done.returncode == 2
+    assert done.stderr.endswith("or make one: zoo make-lists\n")
     run("synthesize-videos", "--out", "data/synthetic", "--train", "1", "--test", "1")
     checkpoint = run("train", "tsm", *TSM)["checkpoint"]
     assert Path(checkpoint) == empty / "out" / "tsm_smoke" / "epoch_001.ckpt"
@@ -146,7 +149,7 @@ def test_an_editable_installation_runs_the_checkout(tmp_path):
 
     assert "check-videos" in run("--help")
     assert run("train tsm --help").startswith("Trains TSM.\n")
-    script, helper = tmp_path / "zoo/tsm/train.py", tmp_path / "zoo/utils/usage.py"
+    script, helper = tmp_path / "zoo/tsm/train.py", tmp_path / "zoo/utils/cli.py"
     script.write_text(script.read_text().replace("Trains TSM.", "Trains my TSM.", 1))
-    helper.write_text(helper.read_text().replace("print(usage", "print('Usage:', usage"))
+    helper.write_text(helper.read_text().replace("print(usage.", "print('Usage:', usage."))
     assert run("train tsm --help").startswith("Usage: Trains my TSM.\n")

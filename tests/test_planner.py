@@ -87,7 +87,7 @@ def test_a_plan_uses_a_measured_profile(tiny_args, tmp_path):
         ("--chip=ascend911b", "--chip: invalid choice: 'ascend911b' (choose from"),
         ("--chip=gpu", "--chip gpu: a dry run shows the order of gradients on Ascend only"),
         ("--run.all_reduce=[layer9]", "no trainable parameter lies in a layer named layer9"),
-        ("--run.cluster={speed: 1}", "unknown setting run.cluster.speed; nearest:"),
+        ("--run.cluster={latenzy: 1}", "unknown setting run.cluster.latenzy; nearest: latency"),
     ],
 )
 def test_a_wrong_option_is_a_user_error(tiny_args, option, words):

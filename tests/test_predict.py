@@ -17,13 +17,13 @@ from PIL import Image
 from mvit_multi.evaluation import build_eval_videos
 from mvit_multi.predict import HeadSelector
 from resnet50.dataset import build_eval_dataset
-from scripts.predict import main
+from scripts.predict import IMAGE_SUFFIXES, main
 from tests.helpers import load_smoke_config, save_random_weights
 from tests.numbered_videos import read_number, write_numbered_video
 from tsm import predict as prediction
 from tsm import streaming
 from tsm.transforms import make_test_views
-from utils import signals
+from utils import progress, signals
 from utils.config import ROOT, load_config
 from utils.data.class_names import BUILTIN_NAMES, find_class_names
 from utils.data.synthetic.motion_videos import MOTIONS, draw_sets, write_video
@@ -33,11 +33,13 @@ from utils.evaluate.predict import (
     Predictor,
     Window,
     assign_class_names,
+    list_videos,
     make_file_names,
     run_windows,
     softmax,
     split_into_windows,
     write_predictions,
+    write_table,
 )
 from utils.evaluate.scores import video_scores
 from utils.export import inference
@@ -51,6 +53,7 @@ TINY = {
     "mvit_multi": "data.frames=4 data.crop=32 model.depth=2 model.stage_starts=[1] model.dim=8",
     "resnet50": "data.source=folder data.augment=crop model.num_classes=4",
 }
+COLUMNS = ("name", "label", "probability")  # of a rank in predictions.csv
 ONLINE = ["--model.online=true", "--data.segments=4"]
 
 
@@ -195,6 +198,59 @@ def test_a_damaged_video_does_not_stop_the_other_predictions(
     assert [float(row[0]) for row in rows] == pytest.approx(starts, abs=1e-3)
 
 
+def test_a_folder_stands_for_the_videos_below_it(
+    tiny_args, weights, videos, run_here, monkeypatch, tmp_path
+):
+    """Also in subfolders; hidden files are left out. predictions.csv has a line for each."""
+    monkeypatch.setattr(progress, "INTERVAL", 0.0)
+    names = ["a.MP4", "sub/b c/a.mp4", "sub/predictions.mp4", ".hidden.mp4", ".trash/a.mp4"]
+    for name, video in zip(names, videos):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(video, tmp_path / "in" / name)
+    (tmp_path / "in" / "sub" / "cut.avi").write_bytes(videos[0].read_bytes()[:900])
+    (tmp_path / "in" / "notes.txt").touch()
+    arguments = [tmp_path / "in", videos[5], "--top=2", "--out", tmp_path / "out"]
+    done = run_here("scripts/predict.py", *tiny_args, "--checkpoint_path", weights, *arguments)
+    assert done.returncode == 1, done.stderr
+    assert "predicting: 5 of 5 videos, " in done.stderr
+    records = json.loads(done.stdout.splitlines()[-1])["predictions"]
+    expected = [names[0], names[1], "sub/cut.avi", names[2]]
+    expected = [*(str(tmp_path / "in" / name) for name in expected), str(videos[5])]
+    assert [record["video"] for record in records] == expected
+    heading, *rows = csv.reader((tmp_path / "out" / "predictions.csv").read_text().splitlines())
+    classes = ["class_1", "label_1", "probability_1", "class_2", "label_2", "probability_2"]
+    assert heading == ["video", *classes, "error"]
+    for row, record in zip(rows, records):
+        values = [str(e[key]) for e in record.get("top", []) for key in COLUMNS] or [""] * 6
+        assert row == [record["video"], *values, record.get("error", "")]
+    assert "cut.avi" in rows[2][-1]
+    pictures = {Path(record["picture"]).name for record in records if "picture" in record}
+    assert {"a.png", "a_2.png", "predictions_2.png"} < pictures
+
+
+def test_a_table_names_the_data_set_of_a_class(tmp_path):
+    record = {"video": "a\x1b.mp4", "joint": [{"set": "eight", "label": 3, "name": "up, left"}]}
+    record["joint"][0]["probability"] = 0.25
+    unnamed = {"video": "b.mp4", "top": [{"label": 3, "name": "", "probability": 1.0}]}
+    write_table(tmp_path / "t.csv", [record, unnamed])
+    rows = list(csv.reader((tmp_path / "t.csv").read_text().splitlines()))[1:]
+    assert rows == [
+        ["a\\x1b.mp4", "eight/up, left", "3", "0.25", ""],
+        ["b.mp4", "", "3", "1.0", ""],
+    ]
+
+
+def test_a_folder_of_images_stands_for_its_images(tmp_path):
+    for name in ("b.JPG", "a/c.png", "a.mp4", "d.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    images = [str(tmp_path / name) for name in ("a/c.png", "b.JPG")]
+    assert list_videos([str(tmp_path)], IMAGE_SUFFIXES) == images
+    (tmp_path / "frames").mkdir()
+    frames = [str(tmp_path / "frames")]  # a folder of frames, or a mistake: opening it tells
+    assert list_videos(frames, (".mp4",)) == frames
+
+
 class NumberReader(Head):
     """A head whose views are the numbers in every `step`-th frame of a numbered video."""
 
@@ -259,7 +315,7 @@ def test_videos_with_unusual_names_get_separate_files(tmp_path, capsys):
         assert record["video"] == str(video)
         assert all(Path(record[key]).is_file() for key in ("picture", "csv", "timeline"))
     files = [path.name for path in (tmp_path / "out").iterdir()]
-    assert len(files) == 3 * len(videos) + 1
+    assert len(files) == 3 * len(videos) + 2
     assert all(name.isprintable() for name in files)
     assert "caf\\xe9.png" in files
     lines = capsys.readouterr().out.splitlines()

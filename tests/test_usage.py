@@ -11,7 +11,16 @@ import pytest
 
 from scripts import zoo
 from scripts.zoo import COMMANDS
-from tests.helpers import build_env, copy_scripts, mark_installed, run_script
+from tests.helpers import (
+    assert_one_line_error,
+    build_env,
+    copy_checkout,
+    copy_scripts,
+    link_environment,
+    mark_installed,
+    read_result,
+    run_script,
+)
 from tests.test_readme import DOCUMENTS
 from utils.config import ROOT
 from utils.messages import LINE
@@ -51,6 +60,24 @@ def test_a_script_shows_its_usage(script, run_here):
     done = run_here(script, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert script.rpartition("/")[2].replace("quickstart.py", "quickstart.sh") in done.stdout
+
+
+@pytest.mark.parametrize("script", [name for name in PYTHON if "check_env" not in name])
+def test_a_python_without_packages_is_reported_in_one_line(script):
+    """A shell in which the environment is not activated has such a Python."""
+    command = [sys.executable, "-S", "-I", str(ROOT / script), "--config_path", "x"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert_one_line_error(
+        done, "has no MindSpore: source .venv/bin/activate, which bash scripts/quickstart.sh makes"
+    )
+
+
+def test_another_missing_package_is_named(tmp_path):
+    (tmp_path / "tqdm.py").write_text("raise ModuleNotFoundError('No tqdm', name='tqdm_none')\n")
+    done = run_script(
+        "scripts/data/check_videos.py", "--help", environment={"PYTHONPATH": str(tmp_path)}
+    )
+    assert_one_line_error(done, "has no tqdm_none: source .venv/bin/activate")
 
 
 @pytest.mark.parametrize("script", [*TRAIN_EVAL_EXPORT, "scripts/convert_checkpoint.py"])
@@ -156,6 +183,13 @@ def test_a_closed_pipe_ends_a_command_without_a_message(line, unbuffered, data_r
     assert done.returncode in (0, 141)  # argparse ignores a closed pipe: 0
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["make-lists", "--help"]])
+def test_a_closed_pipe_ends_the_installed_command_without_a_message(arguments):
+    code = f"import sys; from scripts import zoo; sys.argv[1:] = {arguments}; zoo.main()"
+    done = run_with_closed_stdout("-c", code)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_a_pipe_that_closes_while_files_are_written_is_no_error():
     code = (
         "from pathlib import Path; from utils import cli, files\n"
@@ -191,8 +225,16 @@ def test_an_opened_file_never_gets_the_number_of_a_closed_stream(data_root, tmp_
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60)
     assert done.returncode > 2
-    script = f"{sys.executable} {ROOT}/scripts/data/make_lists.py --videos {data_root}/videos --out"
-    done = subprocess.run(f"{script} {tmp_path}/lists >&-", shell=True, capture_output=True)
+    script = ROOT / "scripts" / "data" / "make_lists.py"
+    command = [
+        sys.executable,
+        script,
+        "--videos",
+        data_root / "videos",
+        "--out",
+        tmp_path / "lists",
+    ]
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -229,6 +271,37 @@ def test_launch_scripts_pass_hostile_arguments_unchanged(checkout, tmp_path):
         assert arguments[-6:] == ["--config_path", *hostile]
         assert str(checkout / "tsm" / "train.py") in arguments
     assert not list(tmp_path.rglob("hacked"))
+
+
+@pytest.mark.slow
+def test_a_checkout_with_a_space_and_an_umlaut_in_its_name_works(tiny_args, tmp_path, monkeypatch):
+    """Training with compiled CPU kernels, two workers, both kinds of evaluation, and this file."""
+    checkout = tmp_path / "my zöo"
+    copy_checkout(checkout)
+    link_environment(checkout)
+    monkeypatch.delenv("ZOO_VENV", raising=False)
+    settings = [word for word in tiny_args[2:] if word != "--run.engine=mindspore"]
+    config = "tsm/configs/tsm_smoke.yaml"
+
+    def run(*command: str) -> subprocess.CompletedProcess:
+        variables = {**build_env(), "PWD": str(checkout)}
+        return subprocess.run(
+            command, cwd=checkout, env=variables, capture_output=True, text=True, timeout=900
+        )
+
+    train = ["bash", "scripts/run_standalone_train.sh", "tsm", config, *settings]
+    weights = read_result(run(*train))["checkpoint"]
+    assert weights == str(checkout / "out" / "tsm_smoke" / "epoch_002.ckpt")
+    assert list((checkout / ".cache" / "cpu_kernels").rglob("*.so"))
+    train = ["bash", "scripts/run_distribute_train.sh", "tsm", "2", config, *settings]
+    assert read_result(run(*train, "--run.out=out/my two"))["epochs"] == 2
+    for engine in ("auto", "mindspore"):
+        evaluate = ["bash", "scripts/run_eval.sh", "tsm", config, weights, *settings]
+        assert read_result(run(*evaluate, f"--run.engine={engine}"))["videos"] == 8
+    done = run(
+        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_usage.py"
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
 
 
 def test_launch_scripts_ignore_cdpath(tmp_path):

@@ -35,6 +35,7 @@ from utils.messages import (
     Interrupted,
     find_nearest,
     format_line,
+    is_installed,
     shorten,
     shorten_errors,
 )
@@ -54,7 +55,8 @@ def run(main: Callable, config_class: type, usage: str, *options_of: Callable) -
 
         parser = Parser(usage, config.list_settings(config_class), main, *options_of)
         path, settings, options = parser.parse(sys.argv[1:])
-        path, remedy = config.resolve_yaml(path), f"{{}}/{Path(sys.argv[0]).name}"
+        path, script = config.resolve_yaml(path), Path(sys.argv[0])
+        remedy = f"zoo {script.stem} {{}}" if is_installed() else f"{{}}/{script.name}"
         return main(networks.load_for_script(config_class, path, settings, remedy), **options)
 
     main_guard(usage, work)
@@ -149,8 +151,9 @@ class Parser(argparse.ArgumentParser):
         settings = (f"--{setting}" for setting in self.settings)
         for option in dict.fromkeys([*self._option_string_actions, *settings]):
             keys.setdefault(option[2:].rpartition(".")[2], []).append(option)
-        near = " or ".join(keys[find_nearest(name[2:], keys)])
-        raise ValueError(f"unknown option {shorten(name, VALUE)}; did you mean {near}?")
+        near = " or ".join(keys.get(find_nearest(name[2:], keys), []))
+        advice = f"did you mean {near}?" if near else "--help shows the usage"
+        raise ValueError(f"unknown option {shorten(name, VALUE)}; {advice}")
 
     def error(self, message: str) -> NoReturn:
         """Raises ValueError; argparse would print the usage and exit."""

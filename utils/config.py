@@ -11,23 +11,12 @@ Installed as a package there is no checkout, and both start at the current folde
 import dataclasses
 import difflib
 import json
+import math
 import os
 import sys
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, Literal, Optional, Union, get_args, get_type_hints
-
-if not find_spec("mindspore"):  # the commonest first error: a shell without the environment
-    print(
-        f"error: {sys.executable} has no MindSpore: source .venv/bin/activate, which "
-        "bash scripts/quickstart.sh makes, or pip install -r requirements.txt",
-        file=sys.stderr,
-    )
-    sys.exit(2)
-
-import math
 from collections.abc import Sequence
-from typing import get_origin
+from pathlib import Path
+from typing import Any, Literal, Optional, Union, get_args, get_origin, get_type_hints
 
 import yaml
 

@@ -32,7 +32,8 @@ class EscapingFormatter(logging.Formatter):
     """Escapes control characters, which names of files may hold, in every line of a record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return "\n".join(map(messages.escape_control, super().format(record).split("\n")))
+        text = messages.name_commands(super().format(record))
+        return "\n".join(map(messages.escape_control, text.split("\n")))
 
 
 class TqdmHandler(logging.Handler):

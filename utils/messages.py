@@ -2,15 +2,22 @@
 
 import contextlib
 import difflib
+import functools
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 LINE = 1000  # characters of any message
 SETTINGS_LINE = 300  # of one about a yaml or the command line, whose values may be anything
 VALUE = 80  # of a value quoted in a message
 LONGEST_NAME = 100  # characters of an unknown name that are compared with the real ones
+SIMILAR = 0.65  # of difflib: a less similar name is not suggested
+FEW_NAMES = 8  # so many are all named if none is similar
+# A script as a message names it, relative to the checkout; not a part of a longer path.
+SCRIPT = re.compile(r"(?<![\w/.-])(?:python )?(?:scripts|benchmarks)/(?:\w+/)*(\w+)\.py\b")
 
 # Control characters, invisible ones that reorder text, bytes that are not UTF-8, line separators.
 UNPRINTED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
@@ -59,23 +66,44 @@ def format_value(value: Any) -> str:
         return "a number of thousands of digits"
 
 
-def check_choice(name: str, names: Any, what: str) -> None:
-    """Raises ValueError if `name` is none of `names`, with the nearest that is."""
+def check_choice(name: str, names: Iterable[str], what: str) -> None:
+    """Raises ValueError if `name` is none of `names`, with the nearest that is.
+
+    If none is similar, the message has all names if they are few, and else no advice.
+    """
+    names = list(names)
     if name in names:
         return
     gap = "" if what[-1] in ".-" else " "  # "setting data." and "option --" end in half a name
     name = shorten(name, LONGEST_NAME)
-    raise ValueError(f"unknown {what}{gap}{name}; nearest: {find_nearest(name, names)}")
+    near = find_nearest(name, names)
+    advice = f"; nearest: {near}" if near else ""
+    if not near and len(names) <= FEW_NAMES:
+        advice = f"; there are {', '.join(names)}"
+    raise ValueError(f"unknown {what}{gap}{name}{advice}")
 
 
 def find_nearest(name: str, names: Iterable[str]) -> str:
-    """The most similar of `names`, by the first characters of `name`."""
-    return difflib.get_close_matches(name[:LONGEST_NAME], list(names), 1, 0.0)[0]
+    """The most similar of `names`, by the first characters of `name`; empty if none is similar."""
+    return "".join(difflib.get_close_matches(name[:LONGEST_NAME], list(names), 1, SIMILAR))
+
+
+@functools.cache
+def is_installed() -> bool:
+    """Whether the zoo runs as an installed package, without the files of a checkout."""
+    return not (Path(__file__).resolve().parents[1] / "pyproject.toml").is_file()
+
+
+def name_commands(text: str) -> str:
+    """The text; in an installed package with `zoo make-lists` for `scripts/data/make_lists.py`."""
+    if not is_installed():
+        return text
+    return SCRIPT.sub(lambda match: f"zoo {match[1].replace('_', '-')}", text)
 
 
 def format_line(message: object, limit: int = LINE) -> str:
     """The message without line breaks and control characters, at most `limit` characters."""
-    return shorten(escape_control(" ".join(str(message).split())), limit)
+    return shorten(escape_control(name_commands(" ".join(str(message).split()))), limit)
 
 
 def format_error(error: Exception) -> str:

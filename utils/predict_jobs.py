@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from tqdm import tqdm
-
 from utils import runtime
 from utils.evaluate.predict import Job, Predictor, assign_class_names
 from utils.export import inference
@@ -51,7 +49,7 @@ def run_on_cluster(
     """`Predictor.run_jobs` by an executor of `run_all`; a crashed job is a broken video."""
     data = pickle.dumps(settings)
     results = run_all(predict_video, [(data, job) for job in jobs], 1, executor)
-    for (_, job), result in tqdm(results, "predicting", len(jobs), disable=None):
+    for (_, job), result in results:
         crashed = isinstance(result, Crashed)
         yield job, {"video": job[0], "error": f"{job[0]}: {result}"} if crashed else result
 

@@ -10,13 +10,17 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
-from utils.config import ROOT, Run
+from utils import missing_packages
 from utils.cpu_cores import choose_dispatch_threads, count_cores
 from utils.files import USE_UTF8
 from utils.messages import VALUE, shorten
 
+if TYPE_CHECKING:
+    from utils.config import Run
+
+ROOT = Path(__file__).resolve().parents[1]
 LOG_LEVEL = "GLOG_v"
 CAP = "ONEDNN_MAX_CPU_ISA"
 CAPPED_BY = "ZOO_CAPPED_BY"  # the process that has set the cap
@@ -40,8 +44,10 @@ class Runtime:
 def prepare_process() -> None:
     """Sets the environment variables that MindSpore and OpenMP read when they are imported.
 
-    Entry points call it before they import anything else. A variable that is set has precedence.
+    Entry points call it before they import a package: one that is missing ends the process with one
+    line. A variable that is set has precedence.
     """
+    missing_packages.install_hook()
     if not os.environ.get(LOG_LEVEL):
         os.environ[LOG_LEVEL] = choose_log_level()
     # The threads of OpenMP, which the CPU kernels use, wait in a loop before they sleep. If there
@@ -60,7 +66,7 @@ def choose_log_level(devices: Path = Path("/dev")) -> str:
     return "2" if any(devices.glob("davinci[0-9]*")) else "3"
 
 
-def start(run: Run) -> Runtime:
+def start(run: "Run") -> Runtime:
     """Sets MindSpore's context; joins the other ranks, data parallel, if there are several.
 
     Raises ValueError if the device is not available, if DEVICE_ID names another one, or if
@@ -178,7 +184,7 @@ def refuse_simulation() -> None:
         )
 
 
-def set_device_options(run: Run) -> None:
+def set_device_options(run: "Run") -> None:
     """Compilation level, precision of float32 products and compilation of operators."""
     if run.device == "CPU":
         return

@@ -4,7 +4,8 @@
 
 A RUN is the output folder of a training (with its `log.jsonl`); several share the axes. FILE may
 end in .png or .svg; without --out it is `curves.png` in the first RUN. The last line of stdout
-is one JSON object: file, runs, and the last line of each run's log.
+is one JSON object: file, runs, and the last line of each run's log. Loss and top-1 of training
+batches jump; a bold line is their average over the epoch before, a pale one the batches themselves.
 """
 
 import json
@@ -14,6 +15,11 @@ from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
+import numpy as np
 from matplotlib.figure import Figure
 
 from utils import cli
@@ -21,14 +27,19 @@ from utils.plotting import save
 
 # From top to bottom: title, name in the log, and factor between the log and the plot.
 PANELS = (
-    ("loss of training batches", "loss", 1),
-    ("top-1, %: solid of training batches, dashed of tests", "top1", 100),
+    ("loss of training batches (bold: average over an epoch)", "loss", 1),
+    (
+        "top-1, %: solid of training batches (bold: average over an epoch), dashed of tests",
+        "top1",
+        100,
+    ),
     ("learning rate", "lr", 1),
     ("clips a second", "clips_per_second", 1),
     ("waiting for data, % of the time", "waiting", 100),
 )
 FROM_ZERO = ("lr", "clips_per_second", "waiting")
-MAX_MARKERS = 40  # points of a curve that get markers
+AVERAGED = ("loss", "top1")  # of training batches
+PALE = 0.3  # opacity of what is averaged
 FORMATS = (".png", ".svg")
 
 
@@ -86,7 +97,7 @@ def draw_runs(runs: dict[str, list[dict]]) -> Figure:
         if name in FROM_ZERO:
             highest = axes.get_ylim()[1]
             axes.set_ylim(-0.05 * highest, 1.05 * highest)  # shows whole markers at 0
-    panels[-1].set_xlabel("epoch")
+    panels[-1].set_xlabel(f"epoch ({describe_steps(runs, labels)})")
     handles = dict(zip(*reversed(panels[1].get_legend_handles_labels())))
     columns = min(max(len(handles), 1), 4)
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns)
@@ -101,10 +112,34 @@ def draw_run(axes, lines: list[dict], name: str, unit: float, label: str, color:
             for line in lines
             if name in line and ("videos" in line) == is_test
         ]
-        if points:
-            style = "o--" if is_test else ".-" if len(points) <= MAX_MARKERS else "-"
-            text = f"{label}, tests" if is_test else label
-            axes.plot(*zip(*points), style, color=color, label=text, markersize=4)
+        if not points:
+            continue
+        epochs, values = np.array(points).T
+        text = f"{label}, tests" if is_test else label
+        style = "o--" if is_test else ".-" if len(points) == 1 else "-"
+        if name in AVERAGED and not is_test:
+            axes.plot(epochs, values, style, color=color, alpha=PALE)
+            values = average_epoch(epochs, values)
+        axes.plot(epochs, values, style, color=color, label=text, markersize=4)
+
+
+def average_epoch(epochs: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """For each point the mean of the points in the epoch that ends with it; `epochs` ascend."""
+    starts = np.searchsorted(epochs, epochs - 1 + 1e-6, side="right")
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    ends = np.arange(1, len(values) + 1)
+    return (sums[ends] - sums[starts]) / (ends - starts)
+
+
+def describe_steps(runs: dict[str, list[dict]], labels: list[str]) -> str:
+    """The steps of an epoch, of each run if they differ."""
+    counts = []
+    for lines in runs.values():
+        last = [line for line in lines if "step" in line][-1:]
+        counts += [round(line["step"] / line["epoch"]) for line in last]
+    if len(set(counts)) == 1:
+        return f"{counts[0]} steps"
+    return ", ".join(f"{label}: {count} steps" for label, count in zip(labels, counts))
 
 
 if __name__ == "__main__":

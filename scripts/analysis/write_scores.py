@@ -15,6 +15,10 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 import numpy as np
 
 from utils import cli, files, runtime

@@ -37,7 +37,6 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
-from tqdm import tqdm
 
 from utils import cli
 from utils.data.annotation_file import AnnotationFile, choose_output_names, iterate_lines
@@ -45,6 +44,7 @@ from utils.files import report_write_errors, write_text
 from utils.messages import print_line
 from utils.networks import Network
 from utils.process_pool import PROCESSES, Crashed, Executor, PartOption, choose_workers, run_all
+from utils.progress import track
 from utils.video.integrity import (
     DAMAGED,
     GOOD,
@@ -140,7 +140,7 @@ def scan_list(
     with open(journal, "a", encoding="utf-8", errors="surrogateescape") as notes:
         notes.write("\n")  # ends a line that a kill has cut
         results = run_all(examine, unread, workers, executor)
-        for job, result in tqdm(results, file.path.name, len(unread), disable=None):
+        for job, result in track(results, file.path.name, len(unread)):
             if isinstance(result, Crashed):
                 result = Finding("broken", str(result))
             notes.write(json.dumps([journal_key(job), result]) + "\n")

@@ -12,8 +12,9 @@ and val.txt or, with `--names csv`, train.csv, val.csv and a copy of val.csv as 
 missing.txt: annotated videos that do not exist; unlisted.txt: videos without an annotation.
 
 Without NAME: DIR/CLASS/VIDEO gives train.txt and test.txt (or the same csv); `--test` is the
-fraction of every class in the test list. Of equal files (`twins` counts the groups) only the first
-is listed; `others` are files without the extension of a video.
+fraction of every class in the test list; the only video of a class is for training. Of equal files
+(`twins` counts the groups) only the first is listed; `others` are files without the extension of a
+video.
 
 labels.txt has the class names in the order of their labels. This command decodes no video:
 `scripts/data/check_videos.py` does. The last line of stdout is one JSON object of counts and lists.
@@ -26,6 +27,10 @@ from pathlib import Path
 from typing import Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from utils.runtime import prepare_process
+
+prepare_process()
 
 from utils import cli
 from utils.data.prepare.class_folders import scan_class_folders, split_classes
@@ -109,6 +114,12 @@ def list_class_folders(
         print_line(f"equal files, listed once: {', '.join(group)}")
     if result.others:
         print_line(f"no videos, left out: {join_names(result.others, MAX_SHOWN)}")
+    tested_labels = {int(line.rsplit(" ", 1)[1]) for line in tested}
+    single = [name for k, name in enumerate(sorted(result.classes)) if k not in tested_labels]
+    if single:
+        names = join_names(single, MAX_SHOWN)
+        advice = "add videos, or move its folder away"
+        print_line(f"classes with one video, which no test covers: {names}; {advice}")
     for name in result.nested:
         advice = "is --videos one folder too high?"
         print_line(f"all videos of class {name} are in folders below it; {advice}")

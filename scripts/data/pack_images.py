@@ -20,9 +20,9 @@ from utils.runtime import prepare_process
 prepare_process()
 
 from mindspore.mindrecord import FileWriter
-from tqdm import tqdm
 
 from utils import cli
+from utils.progress import track
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 SCHEMA = {"image": {"type": "bytes"}, "label": {"type": "int32"}, "file": {"type": "string"}}
@@ -49,7 +49,7 @@ def write_shards(images: list[tuple[Path, int]], target: Path, shards: int) -> N
     writer = FileWriter(str(target), shard_num=shards)
     writer.add_schema(SCHEMA, "images and labels")
     starts = range(0, len(images), IMAGES_PER_WRITE)
-    for start in tqdm(starts, unit="batch", disable=None, leave=False):
+    for start in track(starts, "packing", unit=f"batches of {IMAGES_PER_WRITE} images"):
         rows = [
             {"image": file.read_bytes(), "label": label, "file": f"{file.parent.name}/{file.name}"}
             for file, label in images[start : start + IMAGES_PER_WRITE]

@@ -17,6 +17,10 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 from utils import cli
 from utils.data.synthetic.motion_videos import MOTIONS, draw_dataset, draw_sets
 from utils.files import report_write_errors

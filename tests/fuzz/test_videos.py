@@ -15,7 +15,7 @@ from tests.fuzz.damage import mutate
 from tests.fuzz.files import encode_intact_jpeg, write_mutated_videos
 from utils.config import ROOT
 from utils.evaluate.predict import Head, Predictor, write_predictions
-from utils.video.decoders import FrameFolder, open_video, resize
+from utils.video.decoders import MODULES, FrameFolder, open_video, resize
 from utils.video.integrity import KINDS
 from utils.video.reader import VideoError
 
@@ -79,6 +79,7 @@ def assert_outcomes(result: dict, count: int) -> None:
     ],
 )
 def test_damaged_videos_are_read_or_refused(tmp_path, seed, reader, count, seconds):
+    pytest.importorskip(MODULES[reader])
     write_mutated_videos(tmp_path, range(seed, seed + count))
     assert_outcomes(read_all(tmp_path, reader, seconds), count)
 

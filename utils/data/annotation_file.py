@@ -13,10 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
-from tqdm import tqdm
-
 from utils.files import check_encodable, read_text
 from utils.messages import format_value, shorten
+from utils.progress import track
 from utils.video.reader import MAX_PIXELS
 
 FIELDS = {"video": "path label", "frames": "path num_frames label"}
@@ -64,9 +63,8 @@ def read_annotations(file: AnnotationFile, min_frames: int = 3) -> tuple[list[Re
     exists = os.path.isdir if file.source == "frames" else os.path.isfile
     lines = _read_lines(file.path)
     records, short, bad = [], 0, []
-    # None: tqdm hides the bar without a terminal.
-    hide_bar = None if len(lines) > PROGRESS_LINES else True
-    for number, text in tqdm(lines, "checking files", disable=hide_bar):
+    hidden = len(lines) <= PROGRESS_LINES
+    for number, text in track(lines, "checking files", unit="lines", hidden=hidden):
         try:
             record = _parse(number, text, file, min_frames)
             if record is None:

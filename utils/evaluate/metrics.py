@@ -14,7 +14,8 @@ from mindspore import dtype as mstype
 
 from utils.evaluate.scores import get_engine, video_scores
 from utils.files import write_text
-from utils.log import log, make_progress_bar
+from utils.log import log
+from utils.progress import Progress
 from utils.runtime import Runtime
 from utils.signals import Stopped, received
 
@@ -119,7 +120,8 @@ def evaluate(
     counts, start = Counts(num_classes), time.monotonic()
     is_compiled = get_engine(net) == "mindspore"
     log.info("evaluating%s", "; the first batch compiles the graph ..." if is_compiled else " ...")
-    bar = make_progress_bar(data.get_dataset_size(), "batch", rt)
+    batch_count = data.get_dataset_size()
+    bar = Progress(batch_count, "evaluating", "batches", hidden=not rt.is_main_process)
     batches = data.create_tuple_iterator(num_epochs=1, output_numpy=True)
     stopped = 0
     for k, (clips, label, valid) in enumerate(batches):

@@ -9,6 +9,7 @@ import contextlib
 import csv
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,10 +24,12 @@ from utils.evaluate.scores import choose_clips_per_pass, get_device, video_score
 from utils.files import open_replacement, report_write_errors, write_text
 from utils.messages import escape_control, format_line
 from utils.process_pool import Part
+from utils.progress import Progress, track
 from utils.video.reader import FrameSource, VideoError
 
 Job = tuple[str, str]  # a video, and the name of its files
-PART_FILE = "predictions.part-{}.jsonl"
+PREDICTIONS = "predictions"  # the files of all videos, PREDICTIONS.csv and PREDICTIONS.jsonl
+PART_FILE = f"{PREDICTIONS}.part-{{}}.jsonl"
 DEFAULT_FPS = 30.0  # of a video without a frame rate
 LONG_VIDEO, WINDOW = 30.0, 10.0  # seconds: a longer video is divided into windows
 TITLE_LENGTH = 60  # characters of a file's name in a title
@@ -262,7 +265,9 @@ class Predictor:
         with self.open(video) as source:
             windows = split_into_windows(source, self.window, self.step)
             best, by_window = None, []
-            for result in run_windows(self.net, source, windows, self.heads):
+            results = run_windows(self.net, source, windows, self.heads)
+            hidden = len(windows) == 1
+            for result in track(results, name, len(windows), "windows", False, hidden):
                 by_window.append(result.probabilities)
                 if best is None or result.confidence > best.confidence:
                     best = result
@@ -316,6 +321,30 @@ class Predictor:
         return {"csv": str(table), "timeline": str(plot), "windows": best}
 
 
+def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:
+    """The paths of videos; a folder stands for all files below it that end in `suffixes`, sorted.
+
+    A folder without such a file stays, as a folder of frames. Hidden files and folders are left
+    out. Raises ValueError for what does not exist, and for an address.
+    """
+    videos = []
+    for name in names:
+        if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", name):
+            raise ValueError(f"{name}: addresses are not read; save the video as a file first")
+        if not os.path.exists(name):
+            raise ValueError(f"{name} does not exist")
+        inside = []
+        for folder, inner, files in os.walk(name):
+            inner[:] = [part for part in inner if not part.startswith(".")]
+            inside += [
+                os.path.join(folder, file)
+                for file in files
+                if file.lower().endswith(tuple(suffixes)) and not file.startswith(".")
+            ]
+        videos += sorted(inside) or [name]
+    return videos
+
+
 def write_predictions(
     videos: list[str],
     folder: Path,
@@ -337,14 +366,21 @@ def write_predictions(
         keys = {job: job_key(settings, job) for job in (part.select(jobs) if part else jobs)}
         earlier = read_part_files(folder)
         ready = {job: earlier[key] for job, key in keys.items() if key in earlier}
-        results = run_jobs([job for job in keys if job not in ready])
+        missing = [job for job in keys if job not in ready]
+        hidden = sys.stdout.isatty()  # there, a table for every video shows the progress
+        results = run_jobs(missing)
+        progress = Progress(len(missing), "predicting", "videos", hidden=hidden)
         file = part and folder / PART_FILE.format(part.file_name)
-        with open(file, "a") if file else contextlib.nullcontext() as notes:
+        with (
+            open(file, "a") if file else contextlib.nullcontext() as notes,
+            contextlib.closing(progress),
+        ):
             if notes:
                 notes.write("\n")  # ends a line that a kill has cut
             for job in keys:
                 while job not in ready:
                     other, ready[other] = next(results)
+                    progress.update()
                     if notes:
                         notes.write(f"{json.dumps([keys[other], ready[other]])}\n")
                         notes.flush()
@@ -362,10 +398,33 @@ def write_predictions(
         if len(errors) == len(videos):
             raise ValueError(errors[0] if len(errors) == 1 else "none of the videos was read")
         lines = "".join(f"{json.dumps(record)}\n" for record in records)
-        write_text(folder / "predictions.jsonl", lines)
+        write_text(folder / f"{PREDICTIONS}.jsonl", lines)
+        write_table(folder / f"{PREDICTIONS}.csv", records)
         for file in folder.glob(PART_FILE.format("*")):
             file.unlink()
     return {"predictions": records, **end}
+
+
+def write_table(path: Path, records: Sequence[dict]) -> None:
+    """A line for each video: its best classes in the order of their probabilities, or its error.
+
+    With several data sets, the classes are those of `joint`, with the set before the name.
+    """
+    rankings = [record.get("joint") or record.get("top", []) for record in records]
+    heading = ["video"]
+    for rank in range(1, max(map(len, rankings)) + 1):
+        heading += [f"class_{rank}", f"label_{rank}", f"probability_{rank}"]
+    with open_replacement(path, newline="") as file:
+        writer = csv.DictWriter(file, [*heading, "error"])
+        writer.writeheader()
+        for record, ranking in zip(records, rankings):
+            row = {"video": escape_control(record["video"]), "error": record.get("error", "")}
+            for rank, entry in enumerate(ranking, 1):
+                name = "/".join(filter(None, (entry.get("set"), entry["name"])))
+                row[f"class_{rank}"] = escape_control(name)
+                row[f"label_{rank}"] = entry["label"]
+                row[f"probability_{rank}"] = entry["probability"]
+            writer.writerow(row)
 
 
 def job_key(settings: str, job: Job) -> str:
@@ -385,19 +444,19 @@ def read_part_files(folder: Path) -> dict[str, dict]:
 
 
 def make_file_names(videos: list[str]) -> list[str]:
-    """A file name for each video: its own, with a number if two are equal.
+    """A file name for each video: its own, with a number if it is taken.
 
     Characters that are no text are escaped; names that are too long for a file are cut.
     """
-    names: list[str] = []
+    names: dict[str, None] = {}  # a set that keeps the order
     for video in videos:
         escaped, count = escape_control(Path(video).stem).encode(), 1
         name = stem = escaped[:NAME_BYTES].decode(errors="ignore")
-        while name in names:
+        while name in names or name == PREDICTIONS:
             count += 1
             name = f"{stem}_{count}"
-        names.append(name)
-    return names
+        names[name] = None
+    return list(names)
 
 
 def preview_times(head: Head, window: Window, shape: tuple) -> Optional[np.ndarray]:

@@ -20,7 +20,7 @@ from utils.runtime import Runtime
 from utils.train import tensorboard
 from utils.train.train_step import TrainStep
 from utils.weights import checkpoint
-from utils.weights.checkpoint_file import RESUME, list_epochs, read
+from utils.weights.checkpoint_file import RESUME, SAMPLER, list_epochs, read
 
 # Settings that may differ when a run is resumed: none of them changes a number.
 CHANGEABLE_ON_RESUME = {
@@ -35,8 +35,6 @@ CHANGEABLE_ON_RESUME = {
     },
     "train": {"accumulation_steps"},
 }  # fmt: skip
-# An array in the resume file: samples of a step, an update, an epoch, and of the annotation file.
-SAMPLER = "sampler"
 COUNTER = "micro_step"  # steps since the start of the run
 
 
@@ -147,7 +145,9 @@ class RunDirectory:
             sampler.samples,
         )
         array = Parameter(Tensor(np.array(counts, np.int32)), name=SAMPLER, requires_grad=False)
-        checkpoint.save(self.resume_file, {**step.state(), SAMPLER: array})
+        state = step.state()
+        state[SAMPLER] = array
+        checkpoint.save(self.resume_file, state)
 
     @property
     def resume_file(self) -> Path:

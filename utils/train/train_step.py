@@ -262,7 +262,7 @@ class TrainStep(nn.Cell):
             return values
         return ops.unbind(self.sum_ranks(ops.stack(values)) / self.size)
 
-    def state(self) -> dict[str, Parameter]:
+    def state(self) -> Weights:
         """Everything that a resumed run needs, by name: weights, optimizer, EMA, scale, counters.
 
         Accumulated gradients are not part of it, so it is complete only between updates.
@@ -271,10 +271,11 @@ class TrainStep(nn.Cell):
         if isinstance(self.scaler, amp.DynamicLossScaler):
             own += [self.scaler.scale_value, self.scaler.counter]
         # Learning rates are not saved: they follow from the settings.
-        weights = {p.name for p in self.optimizer.parameters}
-        others = [p for p in self.optimizer.get_parameters() if p.name not in weights]
+        trained = {p.name for p in self.optimizer.parameters}
+        others = [p for p in self.optimizer.get_parameters() if p.name not in trained]
         own += [p for p in others if not p.name.startswith("learning_rate")]
-        return {**weights_of(self.net), **{p.name: p for p in own}}
+        weights = weights_of(self.net)
+        return Weights({**weights, **{p.name: p for p in own}}, weights.padding)
 
     def ema_parameters(self) -> Weights:
         """The averaged weights under the network's names; empty without EMA."""

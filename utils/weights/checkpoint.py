@@ -14,7 +14,7 @@ from utils.log import log
 from utils.messages import escape_control, format_error, join_names
 from utils.nn.dropout import FACTORS
 from utils.nn.padding import PaddedNetwork
-from utils.weights.checkpoint_file import RESUME, read_all
+from utils.weights.checkpoint_file import SAMPLER, read_all
 from utils.weights.mindspore_checkpoint import PADDING, check_padding, find_padding
 
 
@@ -67,17 +67,21 @@ def weights_of(net: nn.Cell) -> Weights:
 def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> list[str]:
     """Loads every weight of `net` from `path`; none may be missing, and the file has no others.
 
-    Numbers that MindSpore's `append_dict` adds are left out: no network here has a weight without
-    axes. With `new_head`, parameters whose names match the regular expression `head` keep their
-    fresh values. Returns the names that stayed fresh. Raises ValueError if the file does not fit,
-    before any weight has changed.
+    The resume file of a run is accepted: of its arrays only the weights are loaded. Numbers that
+    MindSpore's `append_dict` adds are left out: no network here has a weight without axes. With
+    `new_head`, parameters whose names match the regular expression `head` keep their initial
+    values. Returns the names of these. Raises ValueError if the file does not fit, before any
+    weight has changed.
     """
     weights = weights_of(net)
     content = read_all(path)
-    notes = [escape_control(name) for name, value in content.arrays.items() if not value.ndim]
-    if notes:
-        log.info("%s: left out what is no weight: %s", path, join_names(notes, 3))
     arrays = {name: value for name, value in content.arrays.items() if value.ndim}
+    if SAMPLER in arrays:
+        log.info("%s: using the weights that the run saved last", path)
+        arrays = {name: value for name, value in arrays.items() if name in weights}
+    elif len(arrays) < len(content.arrays):
+        notes = [escape_control(name) for name in content.arrays if name not in arrays]
+        log.info("%s: left out what is no weight: %s", path, join_names(notes, 3))
     fresh = [name for name in weights if new_head and re.search(head, name)]
     if new_head:
         arrays = {name: value for name, value in arrays.items() if not re.search(head, name)}
@@ -87,8 +91,6 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
         has_other_head = any(re.search(head or "$^", name) and name in report for name in weights)
         if not new_head and has_other_head:
             advice = "; model.num_classes must be its own, or in training train.new_head=true"
-        if Path(path).name == RESUME:
-            advice = "; a run goes on from this file: give an epoch_*.ckpt beside it"
         raise ValueError(f"{path} does not fit this network: {report}{advice}")
     if weights.padding:
         check_padding(path, find_padding(path, arrays, content.texts), weights.padding)

@@ -26,6 +26,8 @@ from utils.weights.dtypes import DTYPES, get_itemsize
 from utils.weights.model_checksum import check_checksum
 
 RESUME = "resume.ckpt"
+# An array of this file only: samples of a step, an update, an epoch, and of the annotation file.
+SAMPLER = "sampler"
 # MindSpore's names of types; in lower case they are PyTorch's. bfloat16 becomes float32.
 TYPES = ("Bool", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 TYPES += ("BFloat16", "Float16", "Float32", "Float64")

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import IO, NamedTuple, Optional, Union
 
 import numpy as np
-from tqdm import tqdm
 
 from utils.data.annotation_file import AnnotationFile, Record, iterate_lines
 from utils.data.packed.encoder import EncodeOptions, pack_video
@@ -27,6 +26,7 @@ from utils.data.packed.reader import INDEX, LIST, LOCATION_DTYPE, LOCATIONS_FILE
 from utils.data.packed.shard_writer import UNFINISHED, Spool, choose_page_size, read_note, sync_file
 from utils.files import compute_sha256, lock_folder, report_write_errors, write_text
 from utils.process_pool import Crashed, Part, run_all
+from utils.progress import track
 from utils.video.integrity import Finding, make_job, table_row
 
 BAD = "bad.tsv"
@@ -202,7 +202,7 @@ def pack_shards(
     originals = [[r for *_, r in plan.lines if isinstance(r, Record)] for plan in plans]
     pages = [choose_page_size(map(original_bytes, own)) for own in originals]
     results = run_all(pack_video, jobs, workers, executor)
-    for ((which, name, line), *_), result in tqdm(results, "packing", len(jobs), disable=None):
+    for ((which, name, line), *_), result in track(results, "packing", len(jobs)):
         plan, lines = plans[which], missing[which][name]
         with report_write_errors(plan.folder, "--out"):
             spool = spools.get((which, name)) or Spool(plan.folder, name, pages[which])

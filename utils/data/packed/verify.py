@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Optional
 
 import numpy as np
-from tqdm import tqdm
 
 from utils.data.annotation_file import AnnotationFile, Record
 from utils.data.packed.encoder import EncodeOptions, compute_psnr, downscale, probe_frames
 from utils.data.packed.reader import PackedVideo, is_intact, pack_folder, read_index, read_packed
+from utils.progress import track
 from utils.video.integrity import make_job
 
 COMPARED_VIDEOS = 16  # of a list
@@ -19,7 +19,7 @@ LOWEST_PSNR = 20.0  # dB; below it, the copy shows another picture
 def verify_list(file: AnnotationFile, packed: Path, reader: str) -> dict:
     """Counts and PSNR of a packed list, whose originals may be missing; ValueError for damage."""
     records, _ = read_packed(file, packed, min_frames=1)
-    progress = tqdm(records, file.name, disable=None)
+    progress = track(records, file.name)
     damaged = {record.location.shard for record in progress if not is_intact(record.location)}
     if damaged:
         raise ValueError(

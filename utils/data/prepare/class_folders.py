@@ -20,7 +20,7 @@ class ClassFolders(NamedTuple):
 
 
 def scan_class_folders(folder: Path) -> ClassFolders:
-    """Raises ValueError if there are fewer than two classes, or a class has only one video."""
+    """Raises ValueError if there are fewer than two classes, or no class has two videos."""
     classes, others = {}, [str(p.name) for p in folder.iterdir() if p.is_file()]
     for inner in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
         files = [p.relative_to(folder) for p in sorted(inner.rglob("*")) if p.is_file()]
@@ -33,9 +33,11 @@ def scan_class_folders(folder: Path) -> ClassFolders:
             f"--videos: {folder} has {len(classes)} class folders with videos, but a data set "
             f"needs two: {folder}/CLASS/VIDEO.mp4"
         )
-    few = [name for name, videos in classes.items() if len(videos) < 2]
-    if few:
-        raise ValueError(f"--videos: {folder / few[0]} has one video; a class needs two to split")
+    if all(len(videos) < 2 for videos in classes.values()):
+        raise ValueError(
+            f"--videos: every class of {folder} has one video; "
+            "at least one class needs two, one of them for the test list"
+        )
     odd = next((v for videos in classes.values() for v in videos if "\n" in v), None)
     if odd:
         raise ValueError(f"--videos: {odd!r} has a line break in its name; rename it")
@@ -59,6 +61,7 @@ def find_twins(folder: Path, classes: dict[str, list[str]]) -> list[list[str]]:
 def split_classes(folders: ClassFolders, fraction: float, seed: int) -> tuple[list[str], list[str]]:
     """Lines `path label` for training and for the test: `fraction` of every class, at least one.
 
+    The only video of a class is for training.
     Of equal files only the first is listed: the test must not contain training videos.
     """
     train, test = [], []

@@ -22,11 +22,11 @@ from typing import NamedTuple, Optional, Union
 import av
 import cv2
 import numpy as np
-from tqdm import tqdm
 
 from utils.data.packed.encoder import DETERMINISTIC, to_yuv420p
 from utils.files import write_text
 from utils.process_pool import start_process_pool
+from utils.progress import track
 
 MOTIONS = ("left", "right", "up", "down", "grow", "shrink", "clockwise", "counterclockwise")
 # Of each motion: its circle (0 x, 1 y, 2 size, 3 angle) and direction; images count y downwards.
@@ -270,7 +270,7 @@ def _write_videos(root: Path, videos: list[_Video]) -> None:
         return
     with start_process_pool(min(os.cpu_count() or 1, 16, len(videos))) as pool:
         jobs = pool.map(_write_one, [root] * len(videos), videos, chunksize=4)
-        for _ in tqdm(jobs, "drawing", len(videos), unit="video", disable=None):
+        for _ in track(jobs, "drawing", len(videos)):
             pass
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from tqdm import tqdm
 
 from utils.process_pool import start_process_pool
+from utils.progress import track
 
 WAVES = ("horizontal", "vertical", "diagonal")
 PATTERNS = ("disc", "square", "triangle", "cross", "ring", *WAVES, "checker", "dots")
@@ -76,7 +76,7 @@ def draw_cifar10(root: Path, seed: int, distinct: int = PER_FILE) -> dict[str, i
     count = len(FILES)
     with start_process_pool(min(os.cpu_count() or 1, count)) as pool:
         jobs = [pool.submit(draw_file, root / FILES[i], [seed, i], distinct) for i in range(count)]
-        for job in tqdm(as_completed(jobs), total=count, unit="file", disable=None, leave=False):
+        for job in track(as_completed(jobs), "drawing", count, "files", leave=False):
             job.result()
     return {"train": 5 * PER_FILE, "test": PER_FILE}
 

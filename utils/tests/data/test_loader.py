@@ -25,7 +25,7 @@ from utils.data import loader
 from utils.data.sampler import TrainSampler
 from utils.data.video_dataset import TrainVideos
 from utils.data.worker_pool import PrefetchedBatches, allocate_shared_rows
-from utils.video.decoders import open_video
+from utils.video.decoders import MODULES, open_video
 
 F_SETPIPE_SZ = 1031  # fcntl has it from Python 3.10 on
 
@@ -353,6 +353,7 @@ def test_one_worker_keeps_one_core_busy(processes):
 @pytest.mark.parametrize(("reader", "threads"), [("pyav", 2), ("opencv", 2), ("decord", 3)])
 def test_a_worker_process_has_few_threads(tmp_path, reader, threads):
     """One makes rows, one watches the parent; with decord a third waits."""
+    pytest.importorskip(MODULES[reader])
     write_numbered_video(tmp_path / "video.mp4", 20, 320, 240, 25)
 
     def count(index):

@@ -166,6 +166,30 @@ def test_a_read_only_disk_is_reported_in_one_line(failing, tmp_path, monkeypatch
     assert path.read_bytes() == before
 
 
+def test_the_weights_of_a_resume_file_are_loaded(tmp_path, log_messages):
+    """Its other arrays, such as those of the optimizer, are left out; no weight may be missing."""
+    net, other = build_network(), build_network()
+    weights = weights_of(net)
+    state = {
+        **weights,
+        **{
+            f"momentum.{name}": Tensor(np.full(p.shape, 9, np.float32))
+            for name, p in weights.items()
+        },
+        "micro_step": Tensor(np.int32(7)),
+        "sampler": Tensor(np.ones(4, np.int32)),
+    }
+    save(tmp_path / "any.ckpt", state)
+    load(other, tmp_path / "any.ckpt")
+    for name, parameter in weights_of(other).items():
+        np.testing.assert_array_equal(parameter.asnumpy(), weights[name].asnumpy())
+    assert log_messages == [f"{tmp_path / 'any.ckpt'}: using the weights that the run saved last"]
+    del state[next(iter(weights))]
+    save(tmp_path / "any.ckpt", state)
+    with pytest.raises(ValueError, match="does not fit this network: missing"):
+        load(other, tmp_path / "any.ckpt")
+
+
 def test_a_resume_file_without_a_sampler_is_refused(tmp_path):
     folder = RunDirectory(make_config(tmp_path), Runtime())
     for counts in (None, np.zeros(4, np.int32), np.ones(3, np.int32), np.float32(1)):
