@@ -23,7 +23,7 @@ from utils.evaluate.scores import video_scores
 from utils.export import engine, export, inference, mindir
 from utils.networks import find_network
 from utils.testing.golden import build_state_dict, load_weights
-from utils.weights import checkpoint
+from utils.weights.checkpoint_file import read
 from utils.weights.model_checksum import SIZE
 
 TSM = {"num_classes": 5, "segments": 4, "arch": "resnet18", "first_width": 8}
@@ -276,7 +276,7 @@ def test_a_mindir_without_a_checksum_is_read_with_a_warning(
 
 def test_weights_cannot_be_read_from_a_mindir(normalised):
     with pytest.raises(ValueError, match="a MINDIR holds no weights to load"):
-        checkpoint.read(normalised)
+        read(normalised)
 
 
 def test_a_mindir_that_is_damaged_or_of_another_network_is_refused(tmp_path):
@@ -346,7 +346,7 @@ def assert_onnx_checksum(file: Path) -> None:
     content = file.read_bytes()
     assert (entry.key, entry.value) == ("crc32", f"{zlib.crc32(content[:-SIZE]):08x}")
     with pytest.raises(ValueError, match="ONNX Runtime runs it"):
-        checkpoint.read(file)
+        read(file)
     file.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
     with pytest.raises(ValueError, match="net.onnx: its checksum differs"):
-        checkpoint.read(file)
+        read(file)
