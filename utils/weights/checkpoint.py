@@ -64,8 +64,8 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
     """Loads every weight of `net` from `path`; none may be missing, and the file has no others.
 
     With `new_head`, parameters whose names match the regular expression `head` keep their fresh
-    values. Returns the names that stayed fresh. Raises ValueError if the file does not fit, before
-    any weight has changed.
+    values. Returns the names that stayed fresh. Raises ValueError if the file does not fit, or has
+    numbers that are not finite, before any weight has changed.
     """
     arrays, weights = read_weights(path), weights_of(net)
     fresh = [name for name in weights if new_head and re.search(head, name)]
@@ -80,6 +80,12 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
         if Path(path).name == RESUME:
             advice = "; a run goes on from this file: give an epoch_*.ckpt beside it"
         raise ValueError(f"{path} does not fit this network: {report}{advice}")
+    damaged = [name for name, value in arrays.items() if not np.isfinite(value).all()]
+    if damaged:
+        raise ValueError(
+            f"{path} has weights that are NaN or infinite, {join_names(damaged, 3)}: its training "
+            "has diverged; use an earlier checkpoint"
+        )
     for name, value in arrays.items():
         weights[name].set_data(Tensor(value, weights[name].dtype))
     return fresh
