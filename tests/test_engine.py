@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Callable
@@ -62,6 +63,21 @@ def test_scores_of_every_engine_equal_those_of_mindspore(network, files):
         shape, *_ = engine.read_description(file)
         result = video_scores(OnnxNetwork(file, which, classes, shape), views)
         assert np.abs(result - expected).max() <= 1e-5 * np.ptp(expected)
+
+
+@pytest.mark.parametrize("network", ["x3d", pytest.param("mvit_multi", marks=pytest.mark.slow)])
+def test_openvino_computes_a_file_for_any_batch_by_the_layers_of_a_fixed_one(network, files):
+    """So it is as fast."""
+    openvino = pytest.importorskip("openvino")
+    core, layers = openvino.Core(), []
+    for batch in (0, 2):
+        model = core.read_model(str(files(network, batch=batch)))
+        engine.fix_shapes(model, (2, *TOYS[network][2]))
+        compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        nodes = compiled.get_runtime_model().get_ops()
+        layers.append(Counter(node.get_rt_info()["layerType"].astype(str) for node in nodes))
+        del layers[-1]["Const"]
+    assert layers[0] == layers[1]
 
 
 def test_an_onnx_file_of_normalised_pixels_gives_the_same_scores(files):
