@@ -29,10 +29,11 @@ from utils.weights.model_checksum import check_checksum
 KEPT_FILES = 8  # in the cache, the last used ones
 LONGEST_WAIT = 600  # seconds for the export of another process
 CODE = ("utils/export/*.py", "utils/nn/*.py", "utils/weights/*.py")  # with that of the network
-# Seconds on two cores, as in docs/export.md. Arrays of weights are counted in place of operators.
-SAVED_BY_MULTIPLY_ADD = 2e-11  # of an evaluation, by an engine
+# Seconds on two cores, fitted to the table in docs/export.md. The number of arrays of weights
+# stands for that of operators.
+SAVED_BY_MULTIPLY_ADD = 1.2e-11  # of an evaluation, by an engine
 SAVED_BY_ARRAY = 5e-5  # for each clip: MindSpore's time between operators
-EXPORT, EXPORT_BY_ARRAY = 2.0, 0.05  # beyond MindSpore's own compilation
+EXPORT_BY_ARRAY = 0.06  # beyond MindSpore's own compilation
 
 
 class CachedNetwork:
@@ -124,7 +125,7 @@ class CachedNetwork:
         net = self.load("O0")
         arrays = len(list(net.get_parameters()))
         by_clip = count_multiply_adds(net, clip) * SAVED_BY_MULTIPLY_ADD + arrays * SAVED_BY_ARRAY
-        pays = self.clips * by_clip > EXPORT + arrays * EXPORT_BY_ARRAY
+        pays = self.clips * by_clip > arrays * EXPORT_BY_ARRAY
         if not pays:
             log.info(
                 "run.engine auto: MindSpore computes the network: for %d clips, to export it for "
