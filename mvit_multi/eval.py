@@ -39,7 +39,8 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
         folder = report and f"{report}/{source.settings.name}"
         annotations = get_annotation_file(cfg, k, "test")
         pages[k] = report_videos(folder, source, annotations, heads[k], rt)
-    net = inference.load_network(NETWORK, cfg, checkpoint_path)
+    clips = sum(len(source) * source.clips * source.crops for source in videos.values())
+    net = inference.load_network(NETWORK, cfg, checkpoint_path, clips=clips)
     result = evaluate_datasets(net, videos, rt, {k: page.add for k, page in pages.items()})
     unreadable = sum(metrics["unreadable"] for metrics in result["sets"].values())
     result.update(unreadable=unreadable, checkpoint=str(checkpoint_path))

@@ -1,29 +1,33 @@
 """OpenVINO and ONNX Runtime: the scores of MindSpore, the cache, the choice, and bad files."""
 
+import fcntl
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
-import time
-import types
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Callable
 
+import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor
+from mindspore import Parameter, Tensor
 
-from tests.helpers import read_result
+from tests.helpers import read_result, run_json
 from tests.test_export import MVIT, TOYS, build_toy, export_toy, load_toy_config
 from utils import runtime
 from utils.config import ROOT, Run
 from utils.evaluate.scores import video_scores
-from utils.export import engine, engine_cache, inference
-from utils.export.engine import ENGINES, OnnxNetwork, choose_engine, load_onnx
+from utils.export import engine, engine_cache, inference, onnx_graph, onnx_limits
+from utils.export.engine import ENGINES, OnnxNetwork, choose_engine, list_engines, load_onnx
 from utils.export.engine_cache import CachedNetwork
+from utils.export.engine_process import EngineError, run_in_process
 from utils.networks import find_network
+from utils.weights import checkpoint
 
 TSM = find_network("tsm")
 
@@ -59,6 +63,21 @@ def test_scores_of_every_engine_equal_those_of_mindspore(network, files):
         shape, *_ = engine.read_description(file)
         result = video_scores(OnnxNetwork(file, which, classes, shape), views)
         assert np.abs(result - expected).max() <= 1e-5 * np.ptp(expected)
+
+
+@pytest.mark.parametrize("network", ["x3d", pytest.param("mvit_multi", marks=pytest.mark.slow)])
+def test_openvino_computes_a_file_for_any_batch_by_the_layers_of_a_fixed_one(network, files):
+    """So it is as fast."""
+    openvino = pytest.importorskip("openvino")
+    core, layers = openvino.Core(), []
+    for batch in (0, 2):
+        model = core.read_model(str(files(network, batch=batch)))
+        engine.fix_shapes(model, (2, *TOYS[network][2]))
+        compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        nodes = compiled.get_runtime_model().get_ops()
+        layers.append(Counter(node.get_rt_info()["layerType"].astype(str) for node in nodes))
+        del layers[-1]["Const"]
+    assert layers[0] == layers[1]
 
 
 def test_an_onnx_file_of_normalised_pixels_gives_the_same_scores(files):
@@ -98,6 +117,12 @@ def test_the_engine_is_the_first_that_is_installed(monkeypatch):
     assert choose_engine(run) == "mindspore"
 
 
+def test_openvino_is_preferred_on_x86_64_only(monkeypatch):
+    for machine, engines in (("x86_64", [*ENGINES]), ("aarch64", ["onnxruntime"])):
+        monkeypatch.setattr(engine.platform, "machine", lambda name=machine: name)
+        assert list_engines() == engines
+
+
 @pytest.fixture
 def cache(tmp_path, monkeypatch) -> Path:
     """The folder of exported checkpoints; empty."""
@@ -105,137 +130,272 @@ def cache(tmp_path, monkeypatch) -> Path:
     return tmp_path / ".cache" / "onnx"
 
 
-@pytest.fixture
-def opened(tiny_ckpt, cache) -> types.SimpleNamespace:
-    """`build(**settings)` opens the tiny checkpoint; `loads` counts the networks it builds."""
-    opened = types.SimpleNamespace(loads=0)
+class Opened:
+    """Opens the tiny checkpoint, and counts the networks that MindSpore builds."""
 
-    def build(*settings: str) -> CachedNetwork:
+    def __init__(self, checkpoint: Path):
+        self.checkpoint, self.loads = checkpoint, 0
+
+    def build(self, *settings: str, clips=None) -> CachedNetwork:
         toy = ["model.num_classes=8", "model.first_width=8", "data.segments=2"]
         cfg = load_toy_config(*toy, "data.swap_labels=[[0,1]]", *settings)
+        engines = list_engines() if cfg.run.engine == "auto" else [cfg.run.engine]
 
         def load(level: str, **changes: str):
-            opened.loads += 1
-            return inference.load_checkpoint(TSM, cfg, str(tiny_ckpt), level, **changes)
+            self.loads += 1
+            return inference.load_checkpoint(TSM, cfg, str(self.checkpoint), level, **changes)
 
-        return CachedNetwork(TSM, cfg, tiny_ckpt, choose_engine(cfg.run), load)
-
-    opened.build = build
-    return opened
+        return CachedNetwork(TSM, cfg, self.checkpoint, engines, load, clips)
 
 
-def test_a_checkpoint_is_exported_once_and_again_if_the_file_is_damaged(
-    opened, cache, log_messages
-):
+@pytest.fixture
+def opened(tiny_ckpt, cache) -> Opened:
+    return Opened(tiny_ckpt)
+
+
+def refuse(*_) -> None:
+    raise ValueError("--format onnx: the operator Roll has no translation to ONNX")
+
+
+def test_a_checkpoint_is_exported_once_for_every_batch(opened, cache, log_messages, monkeypatch):
+    """And again if the file is damaged. A cache that cannot be written is used all the same."""
     clips = make_clips(2, 2, 3, 32, 32)
     first = opened.build()
     expected = first.load("O0")(Tensor(clips)).asnumpy()
     scores = first(clips)
     assert np.abs(scores - expected).max() <= 1e-5 * np.ptp(expected)
-    assert log_messages[0].startswith("exporting the network for openvino and onnxruntime")
+    for batch in (clips[:1], make_clips(5, 2, 3, 32, 32)):
+        assert len(first(batch)) == len(batch)
+    np.testing.assert_allclose(first(clips[:1]), scores[:1], atol=1e-5)
+    lines = [line for line in log_messages if line.startswith("exporting")]
+    assert lines == ["exporting the network for OpenVINO, once ..."]
     (file,) = cache.glob("*.onnx")
-    assert first.engine == file.with_suffix(".engine").read_text()
-    assert file.name.endswith("-2x2x3x32x32.onnx")
-    loads = opened.loads
-    again = opened.build("run.engine=onnxruntime")(clips)
-    assert opened.loads == loads, "the second run builds no network"
-    assert np.abs(again - expected).max() <= 1e-5 * np.ptp(expected)
+    assert file.name.endswith("-2x3x32x32-openvino.onnx")
+    assert [path.name for path in cache.iterdir() if path != file] == [".lock"]
+    with monkeypatch.context() as patch:
+        (cache / ".lock").unlink()
+        (cache / ".lock").mkdir()  # as root may write everywhere
+        patch.setattr(engine_cache.os, "utime", refuse_to_write)
+        patch.setattr(CachedNetwork, "export", refuse)
+        loads = opened.loads
+        np.testing.assert_array_equal(opened.build()(clips), scores)
+        assert opened.loads == loads, "the second run builds no network"
+        (cache / ".lock").rmdir()
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     np.testing.assert_array_equal(opened.build()(clips), scores)
     assert engine_cache.is_sound(file)
-    opened.build()(clips[:1])
-    assert len([*cache.glob("*.onnx")]) == 2, "another shape is another file"
 
 
-@pytest.mark.parametrize("fastest", ENGINES)
-def test_auto_takes_the_engine_that_was_faster(fastest, opened, cache, monkeypatch):
-    def open_slowly(path, shape, threads):
-        def run(clips):
-            time.sleep(0.05)
-            return np.zeros((len(clips), 8), np.float32)
+def refuse_to_write(*_) -> None:
+    raise OSError(30, "Read-only file system")
 
-        return run
 
-    def open_quickly(path, shape, threads):
-        return lambda clips: np.ones((len(clips), 8), np.float32)
-
-    for name in ENGINES:
-        monkeypatch.setitem(engine.OPEN, name, open_quickly if name == fastest else open_slowly)
+def test_a_checkpoint_that_changes_while_it_is_read_is_not_exported(opened, cache, tmp_path):
+    """Its weights would be stored under the name of the earlier ones."""
+    other = tmp_path / "replaced.ckpt"
+    shutil.copy(opened.checkpoint, other)
+    opened.checkpoint = other
     net = opened.build()
-    monkeypatch.setattr(net, "export", lambda file, shape: file.touch())
-    assert net(make_clips(1, 2, 3, 32, 32)).all()
-    assert net.engine == fastest
+    net.load.cache_clear()
+    other.write_bytes(save_other_weights(other, tmp_path / "other.ckpt").read_bytes())
+    with pytest.raises(ValueError, match="replaced.ckpt has changed while it was read; run the"):
+        net(make_clips(1, 2, 3, 32, 32))
+    assert not list(cache.glob("*.onnx"))
+
+
+def save_other_weights(source: Path, target: Path) -> Path:
+    """A checkpoint with the names of `source` and other numbers."""
+    weights = checkpoint.read_weights(source)
+    checkpoint.save(target, {n: Parameter(Tensor(v * 1.5), name=n) for n, v in weights.items()})
+    return target
+
+
+def test_no_engine_computes_an_evaluation_that_is_shorter_than_the_export(
+    opened, cache, log_messages, monkeypatch
+):
+    clips = make_clips(2, 2, 3, 32, 32)
+    net = opened.build(clips=9)
+    expected = net.load("O0")(Tensor(clips)).asnumpy()
+    np.testing.assert_array_equal(net(clips), expected)
+    assert not cache.exists()
+    assert re.match(
+        "run.engine auto: MindSpore .* for 9 clips, .* would take longer", log_messages[-1]
+    )
+    assert opened.build(clips=10**9).export_pays((2, 3, 32, 32))
+    assert opened.build().export_pays((2, 3, 32, 32)), "a prediction"
+    named = opened.build("run.engine=openvino", clips=9)
+    monkeypatch.setattr(named, "export", refuse)
+    with pytest.raises(ValueError, match="Roll"):
+        named(clips)
+
+
+DYING = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
+
+
+def test_an_engine_that_dies_at_the_export_does_not_end_the_run(
+    opened, cache, log_messages, monkeypatch, tmp_path
+):
+    """The next engine computes the network, also in the next run, which exports nothing."""
+    (tmp_path / "openvino.py").write_text(DYING)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    clips = make_clips(1, 2, 3, 32, 32)
+    scores = opened.build()(clips)
+    assert any("its process was killed by SIGSEGV" in line for line in log_messages)
+    (file,) = cache.glob("*.onnx")
+    assert file.name.endswith("-onnxruntime.onnx")
+    monkeypatch.setattr(CachedNetwork, "export", refuse)
+    again = opened.build()
+    np.testing.assert_array_equal(again(clips), scores)
+    assert again.engine == "onnxruntime"
+    with pytest.raises(EngineError, match="OpenVINO cannot run .* was killed by SIGSEGV"):
+        run_in_process("openvino", shutil.copy(file, tmp_path / "net.onnx"), [clips])
+
+
+@pytest.mark.parametrize("name", runtime.CAPS)
+def test_openvino_computes_under_a_cap_of_the_instruction_set(name, files, monkeypatch, tmp_path):
+    """Whoever has set it; with AVX-512 it would end with a segmentation fault."""
+    file = Path(shutil.copy(files("mvit_multi", batch=0), tmp_path))
+    clips = make_clips(2, 3, 4, 32, 32)
+    for cap in runtime.CAPS:
+        monkeypatch.delenv(cap, raising=False)
+    (expected,) = run_in_process("openvino", file, [clips])
+    monkeypatch.setenv(name, "AVX2")
+    (scores,) = run_in_process("openvino", file, [clips])
+    np.testing.assert_array_equal(scores, expected)
 
 
 def test_openvino_does_not_see_the_cap_of_the_instruction_set(monkeypatch):
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    monkeypatch.delenv("ZOO_CAPPED_BY", raising=False)
+    for name in runtime.CAPS:
+        monkeypatch.setenv(name, "AVX2")
     with runtime.uncapped_instruction_set():
-        assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX2", "set by the user"
-    monkeypatch.setenv("ZOO_CAPPED_BY", str(os.getpid()))
-    with runtime.uncapped_instruction_set():
-        assert "ONEDNN_MAX_CPU_ISA" not in os.environ
-    assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX2"
+        assert not {*runtime.CAPS} & {*os.environ}
+    assert [os.environ[name] for name in runtime.CAPS] == ["AVX2", "AVX2"]
 
 
-def test_the_key_depends_on_weights_settings_and_code(tiny_ckpt, tmp_path, monkeypatch):
+def test_the_key_depends_on_weights_settings_and_code(tmp_path, monkeypatch):
     cfg = load_toy_config()
-    keys = {engine_cache.compute_key("tsm", cfg, tiny_ckpt)}
-    keys.add(engine_cache.compute_key("tsm", load_toy_config("model.arch=resnet50"), tiny_ckpt))
-    other = tmp_path / "other.ckpt"
-    other.write_bytes(tiny_ckpt.read_bytes()[:-1])
-    keys.add(engine_cache.compute_key("tsm", cfg, other))
+    keys = {engine_cache.compute_key("tsm", cfg, "weights")}
+    keys.add(engine_cache.compute_key("tsm", load_toy_config("model.arch=resnet50"), "weights"))
+    keys.add(engine_cache.compute_key("tsm", cfg, "other weights"))
     (tmp_path / "tsm").mkdir()
     shutil.copy(ROOT / "tsm" / "model.py", tmp_path / "tsm")
     monkeypatch.setattr(engine_cache, "ROOT", tmp_path)
-    keys.add(engine_cache.compute_key("tsm", cfg, tiny_ckpt))
+    keys.add(engine_cache.compute_key("tsm", cfg, "weights"))
     with open(tmp_path / "tsm" / "model.py", "a") as file:
         file.write("# changed\n")
-    keys.add(engine_cache.compute_key("tsm", cfg, tiny_ckpt))
+    keys.add(engine_cache.compute_key("tsm", cfg, "weights"))
     assert len(keys) == 5
-    assert engine_cache.compute_key("tsm", cfg, tiny_ckpt) in keys
+    assert engine_cache.compute_key("tsm", cfg, "weights") in keys
 
 
 def test_mindspore_computes_a_network_that_cannot_be_exported(opened, monkeypatch, log_messages):
     clips = make_clips(1, 2, 3, 32, 32)
     net = opened.build()
     expected = net.load("O0")(Tensor(clips)).asnumpy()
-    failure = ValueError("--format onnx: the operator Roll has no translation to ONNX")
-    monkeypatch.setattr(net, "export", lambda *_: (_ for _ in ()).throw(failure))
+    monkeypatch.setattr(CachedNetwork, "export", refuse)
     np.testing.assert_array_equal(net(clips), expected)
-    assert log_messages[-1].endswith(f"MindSpore computes the network: {failure}")
-    forced = opened.build("run.engine=openvino")
-    monkeypatch.setattr(forced, "export", lambda *_: (_ for _ in ()).throw(failure))
+    assert "MindSpore computes the network: --format onnx: the operator Roll" in log_messages[-1]
     with pytest.raises(ValueError, match="run.engine: .*Roll"):
-        forced(clips)
+        opened.build("run.engine=openvino")(clips)
+
+
+def test_a_process_that_waits_for_an_export_says_so_and_gives_up(
+    opened, cache, monkeypatch, log_messages
+):
+    monkeypatch.setattr(engine_cache, "LONGEST_WAIT", 0.3)
+    cache.mkdir(parents=True)
+    with open(cache / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match=r"^run.engine: another process has held .*\.lock for"):
+            opened.build("run.engine=openvino")(make_clips(1, 2, 3, 32, 32))
+    assert log_messages == ["waiting for another process, which exports a network ..."]
+
+
+def test_a_cache_that_cannot_be_written_is_named_once(opened, cache):
+    cache.parent.touch()
+    with pytest.raises(ValueError, match="run.engine: the cache of .* a file is in the way") as end:
+        opened.build("run.engine=openvino")(make_clips(1, 2, 3, 32, 32))
+    assert str(end.value).count("run.engine") == 1
 
 
 def test_only_the_last_used_files_stay_in_the_cache(tmp_path):
     for k in range(5):
-        for suffix in ("onnx", "engine"):
-            (tmp_path / f"{k}.{suffix}").touch()
+        (tmp_path / f"{k}.onnx").touch()
         subprocess.run(["touch", "-d", f"2020-01-0{k + 1}", tmp_path / f"{k}.onnx"], check=True)
     engine_cache.delete_old_files(tmp_path, 2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "3.engine", "3.onnx", "4.engine", "4.onnx",
-    ]  # fmt: skip
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["3.onnx", "4.onnx"]
 
 
-def test_metrics_of_an_evaluation_are_the_same(tiny_args, tiny_ckpt, run_here, tmp_path):
-    """For a checkpoint by every engine, and for an exported file."""
+@pytest.fixture(scope="module")
+def exported(tiny_args, tiny_ckpt, tmp_path_factory) -> Path:
+    """The tiny checkpoint as an ONNX file for any batch."""
+    target = tmp_path_factory.mktemp("exported") / "out" / "tsm.onnx"
+    target.parent.mkdir()
+    export = ["--format", "onnx", "--target", target, "--batch=free"]
+    run_json("tsm/export.py", *tiny_args, "--checkpoint_path", tiny_ckpt, *export)
+    return target
+
+
+def test_the_example_of_the_document_gives_the_probabilities_of_predict(
+    tiny_args, tiny_ckpt, exported, data_root, run_here, tmp_path, monkeypatch
+):
+    """The frames of the videos are larger than `data.resize`."""
+    video = next((data_root / "videos" / "test").glob("*.mp4"))
+    code = (ROOT / "docs" / "export.md").read_text().rpartition("```python\n")[2].split("```")[0]
+    code = code.replace("juggling.mp4", str(video)).replace("8, 256, 224", "2, 40, 32")
+    monkeypatch.chdir(exported.parents[1])
+    names = {}
+    exec(code, names)
+    words = ["--checkpoint_path", tiny_ckpt, f"--out={tmp_path}", "--window=0", "--top=8", video]
+    views = ["--eval.clips=1", "--eval.crops=1"]
+    result = read_result(run_here("scripts/predict.py", *tiny_args, *views, *words))
+    top = result["predictions"][0]["top"]
+    assert names["best"] == top[0]["label"]
+    for entry in top:
+        assert names["probabilities"][entry["label"]] == pytest.approx(
+            entry["probability"], abs=1e-5
+        )
+
+
+def test_scores_that_are_not_finite_end_an_evaluation_and_a_prediction(
+    tiny_args, tiny_ckpt, data_root, run_here, tmp_path
+):
+    """In one line, by MindSpore and by an engine; nothing is written."""
+    weights = checkpoint.read_weights(tiny_ckpt)
+    large = {
+        name: np.where(name == "base_model.fc.weight", 3e38, value)
+        for name, value in weights.items()
+    }
+    file = tmp_path / "large.ckpt"
+    parameters = {n: Parameter(Tensor(v, ms.float32), name=n) for n, v in large.items()}
+    checkpoint.save(file, parameters)
+    video = next((data_root / "videos" / "test").glob("*.mp4"))
+    command = [*tiny_args, "--checkpoint_path", file]
+    out = tmp_path / "predictions"
+    for done in (
+        run_here("tsm/eval.py", *command),
+        run_here("scripts/predict.py", *command, f"--out={out}", video),
+        run_here("scripts/predict.py", *command, "--run.engine=openvino", f"--out={out}", video),
+    ):
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "NaN or infinite" in done.stderr.splitlines()[-1]
+        assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["large.ckpt"]
+
+
+def test_metrics_of_an_evaluation_are_the_same(tiny_args, tiny_ckpt, exported, run_here, tmp_path):
+    """For a checkpoint by every engine, for an exported file, and by auto in a short evaluation."""
     results = []
     command = [*tiny_args, "--checkpoint_path", tiny_ckpt]
-    target = tmp_path / "net.onnx"
-    export = [*command, "--format", "onnx", "--target", target, "--batch=free"]
-    assert run_here("tsm/export.py", *export).returncode == 0
     runs = [[*command, f"--run.engine={name}"] for name in ("mindspore", *ENGINES)]
-    runs += [[*tiny_args, "--run.engine=auto", "--checkpoint_path", target]]
+    runs += [[*command, "--run.engine=auto"]]
+    runs += [[*tiny_args, "--run.engine=auto", "--checkpoint_path", exported]]
     for arguments in runs:
         metrics = read_result(run_here("tsm/eval.py", *arguments))
         results.append([metrics[key] for key in ("top1", "top5", "videos", "unreadable")])
-    assert results == [results[0]] * 4
+    assert results == [results[0]] * 5
 
 
 # Runs a script, and writes the packages that it has imported into a file.
@@ -309,6 +469,110 @@ def test_an_onnx_file_that_refers_to_another_file_is_refused(files, tmp_path):
     onnx.save(model, str(tmp_path / "net.onnx"), save_as_external_data=True, location="weights")
     with pytest.raises(ValueError, match="its weights are in other files"):
         load_onnx(tmp_path / "net.onnx", TSM, load_toy_config())
+
+
+def build_model(*nodes, **fields):
+    """An ONNX model of a free batch of pixels."""
+    from onnx import TensorProto, helper
+
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4])
+        for name in ("input", "scores")
+    ]
+    arrays = fields.pop("arrays", [])
+    graph = helper.make_graph(nodes, "network", ends[:1], ends[1:], arrays, **fields)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", onnx_graph.OPSET)])
+
+
+def make_node(kind: str, inputs: str, output: str = "scores", **attributes):
+    from onnx import helper
+
+    return helper.make_node(kind, inputs.split(), [output], **attributes)
+
+
+def make_array(name: str, values, outside: bool = False):
+    from onnx import numpy_helper
+    from onnx.external_data_helper import set_external_data
+
+    array = numpy_helper.from_array(np.asarray(values), name)
+    if outside:
+        set_external_data(array, "secret.bin")
+        array.ClearField("raw_data")
+    return array
+
+
+def test_the_operators_of_the_exporter_are_those_that_a_file_may_have():
+    source = Path(onnx_graph.__file__).read_text()
+    written = {
+        *re.findall(r'(?:add|reduction)\(\s*"(\w+)"', source),
+        *onnx_graph.ELEMENTWISE.values(),
+    }
+    assert written == onnx_limits.OPERATORS
+
+
+def build_hostile_models() -> dict:
+    """{kind: (model, words of the error)}"""
+    from onnx import helper
+
+    ones = np.ones(4, np.float32)
+    relu = make_node("Relu", "input")
+    inner = helper.make_graph(
+        [], "inner", [], [helper.make_tensor_value_info("a", 1, [4])], [make_array("a", ones, True)]
+    )
+    hidden = make_node("Constant", "", "hidden", value=make_array("", ones, True))
+    branch = make_node("If", "flag", then_branch=inner, else_branch=inner)
+    sparse = helper.make_sparse_tensor(
+        make_array("weight", ones), make_array("", np.arange(4)), [8]
+    )
+    function = helper.make_function(
+        "", "Relu", ["x"], ["y"], [make_node("Relu", "x", "y")], [helper.make_opsetid("", 18)]
+    )
+    with_function = build_model(relu)
+    with_function.functions.append(function)
+    doubled = [make_node("Concat", f"x{k} x{k}", f"x{k + 1}", axis=1) for k in range(40)]
+    loop = make_node("Loop", "turns flag", body=inner)
+    huge = [make_array("sizes", np.array([2**20, 2**20, 4]))]
+    row = make_node("Gather", "input first", "row")
+    sizes = make_node("Cast", "row", "sizes", to=7)
+    stop = make_node("ReduceMean", "large", keepdims=0)
+    return {
+        "array": (
+            build_model(make_node("Add", "input a"), arrays=[make_array("a", ones, True)]),
+            "weights are in other files",
+        ),
+        "constant": (build_model(hidden, relu), "weights are in other files"),
+        "branch": (build_model(branch), "a graph inside a graph|weights are in other files"),
+        "loop": (build_model(loop), "a graph inside a graph"),
+        "sparse": (build_model(relu, sparse_initializer=[sparse]), "a SparseTensorProto"),
+        "function": (with_function, "a FunctionProto"),
+        "fill": (build_model(make_node("ConstantOfShape", "input")), "not write: ConstantOfShape"),
+        "domain": (build_model(make_node("Relu", "input", domain="other")), "not write: Relu"),
+        "expand": (
+            build_model(make_node("Expand", "input sizes", "large"), stop, arrays=huge),
+            "too many numbers",
+        ),
+        "double": (
+            build_model(make_node("Relu", "input", "x0"), *doubled, make_node("Relu", "x40")),
+            "too many numbers",
+        ),
+        "unknown": (
+            build_model(
+                row, sizes, make_node("Expand", "input sizes"), arrays=[make_array("first", 0)]
+            ),
+            "does not follow",
+        ),
+        "long": (build_model(*[relu] * (onnx_limits.MAX_NODES + 1)), "operators, more than"),
+    }
+
+
+def test_an_onnx_file_beyond_the_limits_is_refused(tmp_path):
+    file = tmp_path / "net.onnx"
+    for model, words in build_hostile_models().values():
+        file.write_bytes(model.SerializeToString())
+        with pytest.raises(ValueError, match=words):
+            engine.read_description(file)
+    file.write_bytes(build_model(make_node("Relu", "input")).SerializeToString())
+    assert engine.read_description(file)[0] == (0, 4)
 
 
 def test_a_mindir_is_not_run_by_an_engine():

@@ -330,6 +330,26 @@ def test_an_exported_file_with_other_scores_is_not_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("position", [0, 1])
+def test_an_exported_file_whose_scores_are_not_finite_is_not_written(
+    position, tmp_path, monkeypatch
+):
+    """Neither those of the first batch nor those of the second are."""
+    scores = [np.zeros((count, 3), np.float32) for count in (2, 1)]
+    scores[position][0, 0] = np.nan
+    monkeypatch.setattr(export, "run_mindir", lambda file, batches: scores)
+    options = {"format": "mindir", "target": tmp_path / "net", "batch": 0, "input": "float32"}
+    spec = export.ExportSpec((3,), "scores")
+    arguments = spec, export.check_options(2, **options), "tsm"
+    net = nn.Dense(3, 3, weight_init="zeros", bias_init="zeros")
+    with pytest.raises(RuntimeError, match="is not written: it would differ .* by nan"):
+        export.export(lambda level: net, *arguments)
+    net.bias.set_data(Tensor([0, np.inf, 0], ms.float32))
+    with pytest.raises(ValueError, match="the network's scores of random pixels are NaN"):
+        export.export(lambda level: net, *arguments)
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_operator_without_a_translation_is_named(tmp_path):
     pytest.importorskip("onnxruntime")
     net = nn.SequentialCell(nn.Dense(3, 3), nn.Tanh())

@@ -42,7 +42,8 @@ def evaluate_samples(
     eval.allow_unreadable.
     """
     rt, head = pages.rt, network.predict.build_heads(cfg)[0]
-    net = inference.load_network(network, cfg, checkpoint_path)
+    clips = data.get_dataset_size() * cfg.eval.batch * head.clips * head.crops
+    net = inference.load_network(network, cfg, checkpoint_path, clips=clips)
     metrics = evaluate(net, data, cfg.model.num_classes, rt, pages.add)
     unreadable = sum_count(source.unreadable.count, rt)
     result = {**metrics, "unreadable": unreadable, "views": f"{head.clips}x{head.crops}"}

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 LOG_LEVEL = "GLOG_v"
-CAP = "ONEDNN_MAX_CPU_ISA"
-CAPPED_BY = "ZOO_CAPPED_BY"  # the process that has set the cap
+CAPS = "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"  # oneDNN reads the second if there is no first
 DRY_RUN = "ZOO_DRY_RUN_CHIP"  # set by utils.simulation.dry_run
 
 
@@ -224,23 +223,24 @@ def cap_instruction_set() -> None:
     Fifty times faster. It must run before the first kernel. A variable that is set has precedence.
     """
     with contextlib.suppress(OSError):
-        if "avx512f" in Path("/proc/cpuinfo").read_text() and CAP not in os.environ:
-            os.environ.update({CAP: "AVX2", CAPPED_BY: str(os.getpid())})
+        if "avx512f" in Path("/proc/cpuinfo").read_text():
+            os.environ.setdefault(CAPS[0], "AVX2")
 
 
 @contextlib.contextmanager
 def uncapped_instruction_set() -> Iterator[None]:
-    """Hides the cap from another oneDNN, that of OpenVINO, while it compiles a network.
+    """Hides the caps from another oneDNN, that of OpenVINO, until it has computed once.
 
-    Its convolutions are faster with AVX-512. MindSpore reads the cap at its first kernel.
+    OpenVINO reads them when it compiles its first network. With a cap below AVX-512 on a processor
+    that has it, the first inference of some networks ends the process with a segmentation fault;
+    others are slower. The cap may come from a parent process or from the user. MindSpore reads it
+    at its first kernel, so it is restored.
     """
-    is_own = os.environ.get(CAPPED_BY) == str(os.getpid())
-    cap = os.environ.pop(CAP, None) if is_own else None
+    caps = {name: os.environ.pop(name) for name in CAPS if name in os.environ}
     try:
         yield
     finally:
-        if cap is not None:
-            os.environ[CAP] = cap
+        os.environ.update(caps)
 
 
 def release_memory() -> None:

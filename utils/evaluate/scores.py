@@ -23,6 +23,8 @@ def video_scores(net: Any, clips: np.ndarray, clips_per_pass: int = 0) -> np.nda
     N * V clips; 0 chooses by the device. An exported network of a fixed batch takes that many. The
     last pass is padded, so that all have one shape. MindSpore launches all passes before the scores
     are read, once. Returns float32, in which ranks exchange scores.
+
+    Raises ValueError, with the file of the network, for scores that are NaN or infinite.
     """
     n, views = clips.shape[:2]
     size = getattr(net, "fixed_batch", 0) or clips_per_pass
@@ -31,7 +33,14 @@ def video_scores(net: Any, clips: np.ndarray, clips_per_pass: int = 0) -> np.nda
     parts = (pad_clips(flat[start : start + size], size) for start in range(0, len(flat), size))
     scores = compute_scores(net, parts)[: len(flat)].astype(np.float64)
     scores = scores.reshape(n, -1, scores.shape[-1])  # (N, V, classes) or (N, V * T, classes)
-    return scores.mean(axis=1).astype(np.float32)
+    means = scores.mean(axis=1).astype(np.float32)
+    if not np.isfinite(means).all():
+        count = n - np.isfinite(means).all(axis=1).sum()
+        raise ValueError(
+            f"{getattr(net, 'file', 'the network')} gives scores that are NaN or infinite, for "
+            f"{count} of {n} videos; its weights are damaged, or its training has diverged"
+        )
+    return means
 
 
 def compute_scores(net: Any, parts: Iterable[np.ndarray]) -> np.ndarray:

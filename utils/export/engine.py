@@ -4,8 +4,8 @@ MindSpore is imported only for a file that takes normalised clips.
 """
 
 import os
+import platform
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Callable, Optional
@@ -20,10 +20,10 @@ from utils.export.exported_file import (
     shorten_error,
     warn_without_checksum,
 )
+from utils.export.onnx_limits import check_model
 from utils.runtime import uncapped_instruction_set
 
 ENGINES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}  # the preferred one first
-TIMINGS = 4  # passes of each engine; the first also prepares kernels
 Session = Callable[[np.ndarray], np.ndarray]  # clips to scores
 
 
@@ -45,27 +45,47 @@ def choose_engine(run: Run) -> str:
 
 
 def list_engines() -> list[str]:
-    """The engines that are installed, the preferred one first."""
-    return [name for name in ENGINES if find_spec(name)]
+    """The engines that `auto` may use, the preferred one first: those that are installed.
+
+    OpenVINO is among them on x86-64 only.
+    """
+    installed = [name for name in ENGINES if find_spec(name)]
+    is_x86 = platform.machine() == "x86_64"
+    return [name for name in installed if name != "openvino" or is_x86]
 
 
 def open_openvino(path: Path, shape: tuple[int, ...], threads: int) -> Session:
     """A session for clips of one shape."""
     # OpenVINO imports this package to report its use over the network, and works without it.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-    import openvino
-
-    core = openvino.Core()
-    model = core.read_model(str(path))
-    model.reshape(list(shape))
     # Some processors would compute in bfloat16.
     settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": str(threads)}
     # A thread that is bound to a core would wait there for the threads that decode videos.
     settings.update(PERFORMANCE_HINT="LATENCY", ENABLE_CPU_PINNING="NO")
     with uncapped_instruction_set():
+        import openvino
+
+        core = openvino.Core()
+        model = core.read_model(str(path))
+        fix_shapes(model, shape)
         request = core.compile_model(model, "CPU", settings).create_infer_request()
         request.infer([np.zeros(shape, np.uint8)])
     return lambda clips: np.array(request.infer([clips])[0])
+
+
+def fix_shapes(model: Any, shape: tuple[int, ...]) -> None:
+    """Makes an OpenVINO model one for clips of one shape, as fast as a file for this batch.
+
+    A -1 among the sizes of a Reshape would cost X3D a copy of the data at every block.
+    """
+    from openvino import opset8
+
+    model.reshape(list(shape))
+    for node in model.get_ordered_ops():
+        if node.get_type_name() == "Reshape" and node.get_output_partial_shape(0).is_static:
+            sizes = opset8.constant(np.array([*node.get_output_shape(0)], np.int64))
+            node.set_argument(1, sizes.output(0))
+    model.validate_nodes_and_infer_types()
 
 
 def open_onnxruntime(path: Path, shape: tuple[int, ...], threads: int) -> Session:
@@ -86,18 +106,6 @@ def open_onnxruntime(path: Path, shape: tuple[int, ...], threads: int) -> Sessio
 
 
 OPEN = {"openvino": open_openvino, "onnxruntime": open_onnxruntime}
-
-
-def find_fastest(path: Path, shape: tuple[int, ...]) -> str:
-    """The installed engine that computes clips of this shape fastest: by its best pass."""
-    sessions = {name: OPEN[name](path, shape, count_workers("auto")) for name in list_engines()}
-    clips, seconds = np.zeros(shape, np.uint8), dict.fromkeys(sessions, float("inf"))
-    for _ in range(TIMINGS if len(sessions) > 1 else 0):
-        for name, session in sessions.items():
-            start = time.monotonic()
-            session(clips)
-            seconds[name] = min(seconds[name], time.monotonic() - start)
-    return min(seconds, key=seconds.__getitem__)
 
 
 class OnnxNetwork(ExportedNetwork):
@@ -138,7 +146,7 @@ def load_onnx(path: Path, network: Any, cfg: Any) -> OnnxNetwork:
             f"{path}: an ONNX file runs on a CPU by OpenVINO or ONNX Runtime; set --run.device=CPU"
             f" and --run.engine=auto, or install one: pip install {next(iter(ENGINES))}"
         )
-    shape, classes, info = read_description(path)
+    shape, classes, info = read_description(path, cfg.eval.batch)
     check_contents(path, cfg, info, classes, batch=shape[0])
     normalize = build_normalization(network, cfg) if info["dtype"] == "float32" else None
     return OnnxNetwork(path, engine, cfg.model_arguments()["num_classes"], shape, normalize)
@@ -152,11 +160,11 @@ def build_normalization(network: Any, cfg: Any) -> Session:
     return lambda clips: normalize(Tensor(clips)).asnumpy()
 
 
-def read_description(path: Path) -> tuple[tuple[int, ...], int, dict[str, str]]:
+def read_description(path: Path, batch: int = 1) -> tuple[tuple[int, ...], int, dict[str, str]]:
     """(shape of the input, classes, metadata) of an ONNX file; a free batch is 0.
 
     The metadata include `dtype`, that of the input. Raises ValueError if the file is missing, no
-    ONNX, or refers to other files or to operators that are not ONNX's own.
+    ONNX, or beyond the limits of `check_model`; `batch` stands for a free one there.
     """
     if not os.path.isfile(path):
         raise ValueError(f"{path}: no such file")
@@ -164,11 +172,7 @@ def read_description(path: Path) -> tuple[tuple[int, ...], int, dict[str, str]]:
 
     try:
         model = onnx.load(str(path), load_external_data=False)
-        if any(tensor.external_data for tensor in model.graph.initializer):
-            raise ValueError("its weights are in other files")
-        if any(opset.domain not in ("", "ai.onnx") for opset in model.opset_import):
-            raise ValueError("it has operators that are not ONNX's own")
-        onnx.checker.check_model(model)
+        check_model(model, batch)
         (source,), (result,) = model.graph.input, model.graph.output
         shape = tuple(d.dim_value for d in source.type.tensor_type.shape.dim)
         dtype = onnx.helper.tensor_dtype_to_np_dtype(source.type.tensor_type.elem_type)

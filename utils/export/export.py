@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,10 +16,11 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from utils.data.loader import count_workers
 from utils.export import mindir, onnx_graph
-from utils.export.engine import OPEN, list_engines
+from utils.export.engine import ENGINES, list_engines
+from utils.export.engine_process import EngineError, run_in_process
 from utils.files import report_write_errors, set_default_mode
+from utils.log import log
 from utils.messages import VALUE, shorten
 from utils.runtime import eager_mode
 from utils.train import amp
@@ -34,13 +35,17 @@ TRACED_BATCHES = 2, 3  # from which the graph with a free batch is made
 
 
 class ExportOptions(NamedTuple):
-    """The checked options of export.py; batch 0 is a free one, `dtype` that of the clips."""
+    """The checked options of export.py; batch 0 is a free one, `dtype` that of the clips.
+
+    The first of `engines` that can runs an ONNX file for the comparison.
+    """
 
     kind: str
     target: Path
     batch: int
     dtype: str
     precision: str
+    engines: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ def check_options(
     if target.is_dir():
         raise ValueError(f"--target: {target} is a folder")
     batch = eval_batch if batch is None else batch
-    return ExportOptions(format, target, batch, input, precision)
+    return ExportOptions(format, target, batch, input, precision, list_engines())
 
 
 def export(
@@ -97,29 +102,31 @@ def export(
     """Writes the network called `network`; returns the values of stdout's last line.
 
     `load(level, **changes)` builds it at an amp level, with changed arguments. Raises ValueError if
-    the file cannot be written, and RuntimeError if the scores of the reloaded file differ from
-    those of the float32 network.
+    the file cannot be written or the network's scores are not finite, and RuntimeError if the
+    scores of the reloaded file differ from those of the float32 network.
     """
-    kind, target, batch, dtype, precision = options
+    kind, target, batch, dtype, precision, engines = options
     with make_scratch_folder(target) as folder:
         net = spec.wrap(load(LEVEL["fp32"])).set_train(False)
         batches = (batch,) if batch else (2, 1)
         clips = [make_random_clips((size, *spec.clip), dtype) for size in batches]
         with eager_mode():
             expected = net(Tensor(clips[0])).asnumpy()
+        if not np.isfinite(expected).all():
+            raise ValueError("the network's scores of random pixels are NaN or infinite")
         changes = spec.onnx_arguments if kind == "onnx" else {}
         if changes or precision != "fp32":
             net = spec.wrap(load(LEVEL[precision], **changes)).set_train(False)
         if precision == "fp16":
             amp.store_half(net)
         file = folder / target.name
-        write, load_runner = FORMATS[kind]
         info = {"network": network, **spec.info, "classes": str(expected.shape[-1])}
-        write(net, spec, options, info, file)
+        FORMATS[kind](net, spec, options, info, file)
         append_checksum(file)
         set_default_mode(file)
-        run = load_runner(file)
-        difference = max(max_difference(run(x), expected[: len(x)]) for x in clips)
+        scores = run_onnx(file, clips, engines) if kind == "onnx" else run_mindir(file, clips)
+        pairs = zip(scores, clips)
+        difference = float(np.max([max_difference(s, expected[: len(x)]) for s, x in pairs]))
         relative = difference / max(np.ptp(expected), float(np.finfo(np.float32).tiny))
         if not relative <= TOLERANCE[precision]:
             raise RuntimeError(
@@ -206,17 +213,24 @@ def write_onnx(
     onnx.save(model, str(file))
 
 
-def load_mindir(file: Path) -> Callable[[np.ndarray], np.ndarray]:
+def run_mindir(file: Path, batches: Iterable[np.ndarray]) -> list[np.ndarray]:
     net = nn.GraphCell(ms.load(str(file)))
-    return lambda clips: net(Tensor(clips)).asnumpy()
+    return [net(Tensor(clips)).asnumpy() for clips in batches]
 
 
-def load_onnx(file: Path) -> Callable[[np.ndarray], np.ndarray]:
-    engine = list_engines()[0]
-    return lambda clips: OPEN[engine](file, clips.shape, count_workers("auto"))(clips)
+def run_onnx(file: Path, batches: Sequence[np.ndarray], engines: Sequence[str]) -> list[np.ndarray]:
+    """The scores by the first of `engines` that can run the file; EngineError if none can."""
+    for engine, other in zip(engines, [*engines[1:], ""]):
+        try:
+            return run_in_process(engine, file, batches)
+        except EngineError as error:
+            if not other:
+                raise
+            log.warning("%s; %s runs it", error, ENGINES[other])
+    raise ValueError("no engine is installed")
 
 
-FORMATS = {"mindir": (write_mindir, load_mindir), "onnx": (write_onnx, load_onnx)}
+FORMATS = {"mindir": write_mindir, "onnx": write_onnx}
 
 
 def describe_columns(datasets: Iterable[Any]) -> str:

@@ -1,9 +1,9 @@
 """The network as eval.py, export.py, predict.py and the benchmarks run it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from utils.export.engine import ENGINES, choose_engine, load_onnx
+from utils.export.engine import ENGINES, choose_engine, list_engines, load_onnx
 from utils.export.engine_cache import CachedNetwork
 from utils.log import log
 
@@ -11,12 +11,27 @@ if TYPE_CHECKING:
     from mindspore import nn
 
 
-def load_network(network: Any, cfg: Any, path: str, start: Callable[[], Any] = lambda: None) -> Any:
+def load_network(
+    network: Any,
+    cfg: Any,
+    path: str,
+    start: Callable[[], Any] = lambda: None,
+    clips: Optional[int] = None,
+) -> Any:
     """The network of a checkpoint, or of a MINDIR or ONNX file, for evaluation.
 
-    `run.engine` decides what computes that of a checkpoint. `start` is called before MindSpore is
-    used. Raises ValueError for a file that does not fit the yaml.
+    `run.engine` decides what computes that of a checkpoint; for auto also `clips`, the number of
+    clips of an evaluation. `start` is called before MindSpore is used. Raises ValueError for a file
+    that does not fit the config file.
     """
+    net = open_network(network, cfg, path, start, clips)
+    net.file = path  # for messages
+    return net
+
+
+def open_network(
+    network: Any, cfg: Any, path: str, start: Callable[[], Any], clips: Optional[int]
+) -> Any:
     suffix = Path(path).suffix
     if suffix == ".onnx":
         return load_onnx(Path(path), network, cfg)
@@ -34,7 +49,8 @@ def load_network(network: Any, cfg: Any, path: str, start: Callable[[], Any] = l
         return load_checkpoint(network, cfg, path, level, **changes)
 
     if engine != "mindspore":
-        return CachedNetwork(network, cfg, Path(path), engine, load)
+        engines = list_engines() if cfg.run.engine == "auto" else [engine]
+        return CachedNetwork(network, cfg, Path(path), engines, load, clips)
     if cfg.run.engine == "auto" and cfg.run.device == "CPU":
         log.info("run.engine auto: MindSpore computes the network; openvino is not installed")
     return load(cfg.run.amp_level)

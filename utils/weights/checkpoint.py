@@ -70,8 +70,8 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
     The resume file of a run is accepted: of its arrays only the weights are loaded. Numbers that
     MindSpore's `append_dict` adds are left out: no network here has a weight without axes. With
     `new_head`, parameters whose names match the regular expression `head` keep their initial
-    values. Returns the names of these. Raises ValueError if the file does not fit, before any
-    weight has changed.
+    values. Returns the names of these. Raises ValueError if the file does not fit, or has numbers
+    that are not finite, before any weight has changed.
     """
     weights = weights_of(net)
     content = read_all(path)
@@ -94,6 +94,12 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
         raise ValueError(f"{path} does not fit this network: {report}{advice}")
     if weights.padding:
         check_padding(path, find_padding(path, arrays, content.texts), weights.padding)
+    damaged = [name for name, value in arrays.items() if not np.isfinite(value).all()]
+    if damaged:
+        raise ValueError(
+            f"{path} has weights that are NaN or infinite, {join_names(damaged, 3)}: its training "
+            "has diverged; use an earlier checkpoint"
+        )
     for name, value in arrays.items():
         weights[name].set_data(Tensor(value, weights[name].dtype))
     return fresh

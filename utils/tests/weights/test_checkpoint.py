@@ -50,6 +50,17 @@ def test_loaded_weights_equal_saved_weights(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a.ckpt"], "no temporary file remains"
 
 
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_weights_that_are_not_finite_are_refused_before_any_change(value, tmp_path):
+    source, target = build_network(), build_network()
+    source[1].bias.set_data(Tensor([0, value], source[1].bias.dtype))
+    save(tmp_path / "a.ckpt", weights_of(source))
+    before = target[0].weight.asnumpy().copy()
+    with pytest.raises(ValueError, match=r"a.ckpt has weights that are NaN or infinite, 1.bias:"):
+        load(target, tmp_path / "a.ckpt")
+    np.testing.assert_array_equal(target[0].weight.asnumpy(), before)
+
+
 def test_weights_of_another_network_are_refused_before_any_change(tmp_path):
     save(tmp_path / "a.ckpt", weights_of(build_network(5)))
     net = build_network(2)
