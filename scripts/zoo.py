@@ -19,8 +19,8 @@ from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 NETWORK_SCRIPTS = ("train", "eval", "export")  # of every network folder
-FOLDERS = ("scripts", "scripts/data", "scripts/analysis", "benchmarks", "benchmarks/scaling")
-NOT_COMMANDS = ("compare_versions", "data_profiler", "kernel_profile", "netns")
+FOLDERS = ("scripts", "scripts/data", "scripts/analysis", "benchmarks")
+NOT_COMMANDS = ("compare_versions", "data_profiler", "kernel_profile")
 NOT_COMMANDS += ("results", "worker", "zoo")
 COMMANDS = {
     path.stem.replace("_", "-"): f"{folder}/{path.name}"
