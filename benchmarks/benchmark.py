@@ -19,8 +19,7 @@ the evaluation graph. `memory`: the peak memory of compiling, training and evalu
 host (framework and compiler included), and of a device that has its own. For both, each graph has a
 new process; --part NAME measures only one.
 `data`: clips/s and clips per CPU-second of the pipeline alone, compared with only decoding the same
-frames; and the milliseconds of the parts of a clip, which `benchmarks/data_profiler.py` explains.
-It takes up to three times --seconds. `eval`: videos/s of an evaluation, data and network.
+frames; it takes up to two times --seconds. `eval`: videos/s of an evaluation, data and network.
 
 `step` and `eval` evaluate with `run.engine`, a file of --checkpoint_path or else random weights.
 --out writes the result to a file; --against compares with the file of an earlier run, and prints
@@ -45,7 +44,7 @@ import numpy as np
 from mindspore import Tensor, ops
 
 from benchmarks import results
-from benchmarks.data_profiler import measure_data
+from benchmarks.data_speed import measure_data
 from benchmarks.kernel_profile import profile_kernels
 from benchmarks.torch import baseline
 from utils import build_networks, cli, log, runtime

@@ -20,7 +20,7 @@ from typing import NoReturn
 ROOT = Path(__file__).resolve().parents[1]
 NETWORK_SCRIPTS = ("train", "eval", "export")  # of every network folder
 FOLDERS = ("scripts", "scripts/data", "scripts/analysis", "benchmarks")
-NOT_COMMANDS = ("compare_versions", "data_profiler", "kernel_profile")
+NOT_COMMANDS = ("compare_versions", "data_speed", "kernel_profile")
 NOT_COMMANDS += ("results", "worker", "zoo")
 COMMANDS = {
     path.stem.replace("_", "-"): f"{folder}/{path.name}"
