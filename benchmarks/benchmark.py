@@ -43,8 +43,9 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import numpy as np
 from mindspore import Tensor, ops
 
-from benchmarks import results
+from benchmarks import graph_costs, results
 from benchmarks.data_speed import measure_data
+from benchmarks.graph_costs import measure_compile_seconds
 from benchmarks.kernel_profile import profile_kernels
 from benchmarks.torch import baseline
 from utils import build_networks, cli, log, runtime
@@ -55,8 +56,6 @@ from utils.networks import Network
 from utils.nn.complexity import count_multiply_adds
 from utils.processes import read_peak_memory
 from utils.testing.golden import compute_scores
-from utils.verify import graph_costs
-from utils.verify.graph_costs import measure_compile_seconds
 from utils.weights import checkpoint
 
 

@@ -20,7 +20,7 @@ from typing import NoReturn
 ROOT = Path(__file__).resolve().parents[1]
 NETWORK_SCRIPTS = ("train", "eval", "export")  # of every network folder
 FOLDERS = ("scripts", "scripts/data", "scripts/analysis", "benchmarks")
-NOT_COMMANDS = ("compare_versions", "data_speed", "kernel_profile")
+NOT_COMMANDS = ("compare_versions", "data_speed", "graph_costs", "kernel_profile")
 NOT_COMMANDS += ("results", "worker", "zoo")
 COMMANDS = {
     path.stem.replace("_", "-"): f"{folder}/{path.name}"
@@ -28,6 +28,7 @@ COMMANDS = {
     for path in sorted((ROOT / folder).glob("*.py"))
     if path.stem not in NOT_COMMANDS
 }
+COMMANDS["verify-device"] = "scripts/verify_device/verify_device.py"
 sys.path[0] = str(ROOT)
 
 from utils.cli import exit_on_broken_pipe, show_usage
