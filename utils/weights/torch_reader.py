@@ -65,18 +65,13 @@ STORAGE_TYPES = dict(pair.split(":") for pair in STORAGE_TYPES.split())
 HEADER_TYPES = """BOOL:bool U8:uint8 U16:uint16 U32:uint32 U64:uint64 I8:int8 I16:int16 I32:int32
     I64:int64 F16:float16 F32:float32 F64:float64 BF16:bfloat16"""
 HEADER_TYPES = dict(pair.split(":") for pair in HEADER_TYPES.split())
-# Types that no checkpoint of these networks has: a pickle's global or a header's type -> its name.
-UNREAD_TYPES = """complex32 complex64 complex128 float4_e2m1fn_x2 float8_e4m3fn float8_e4m3fnuz
-    float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"""
-UNREAD_TYPES = {
-    **{f"torch.{dtype}": dtype for dtype in UNREAD_TYPES.split()},
-    "torch.ComplexFloatStorage": "complex64",
-    "torch.ComplexDoubleStorage": "complex128",
-    "torch._utils._rebuild_qtensor": "quantized integer",
-    "C64": "complex64",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-}
+# Types that no checkpoint of these networks has: a pickle's global or a header's type, its name.
+UNREAD_TYPES = """torch.ComplexFloatStorage:complex64 torch.ComplexDoubleStorage:complex128
+    torch.complex32:complex32 torch.float8_e4m3fn:float8_e4m3fn torch.float8_e5m2:float8_e5m2
+    torch.float8_e4m3fnuz:float8_e4m3fnuz torch.float8_e5m2fnuz:float8_e5m2fnuz
+    torch.float8_e8m0fnu:float8_e8m0fnu torch._utils._rebuild_qtensor:quantized
+    C64:complex64 F8_E4M3:float8_e4m3fn F8_E5M2:float8_e5m2"""
+UNREAD_TYPES = dict(pair.split(":") for pair in UNREAD_TYPES.split())
 CONVERT = "{} is of type {}; convert it to float32 first"
 BIG_ENDIAN = "is of a big-endian machine; load it with PyTorch and save it again on another machine"
 STATE_KEYS = ("state_dict", "model_state", "model")

@@ -148,7 +148,7 @@ def test_a_checkpoint_becomes_plain_data(file):
         ("script.pt", "TorchScript archive"),
         (
             "quantized.pt",
-            "a tensor in it is of type quantized integer; convert it to float32 first",
+            "a tensor in it is of type quantized; convert it to float32 first",
         ),
         ("complex.pt", "a tensor in it is of type complex64; convert it to float32 first"),
         ("float8.pt", "a tensor in it is of type float8_e4m3fn; convert it to float32 first"),
