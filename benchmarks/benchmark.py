@@ -21,8 +21,7 @@ host (framework and compiler included), and of a device that has its own; `train
 peak that train.py expects on a CPU. For both, each graph has a new process; --part NAME measures
 only one.
 `data`: clips/s and clips per CPU-second of the pipeline alone, compared with only decoding the same
-frames; and the milliseconds of the parts of a clip, which `benchmarks/data_profiler.py` explains.
-It takes up to three times --seconds. `eval`: videos/s of an evaluation, data and network.
+frames; it takes up to two times --seconds. `eval`: videos/s of an evaluation, data and network.
 
 `step` and `eval` evaluate with `run.engine`, a file of --checkpoint_path or else random weights.
 --out writes the result to a file; --against compares with the file of an earlier run, and prints
@@ -50,8 +49,9 @@ prepare_process()
 import numpy as np
 from mindspore import Tensor, ops
 
-from benchmarks import results
-from benchmarks.data_profiler import measure_data
+from benchmarks import graph_costs, results
+from benchmarks.data_speed import measure_data
+from benchmarks.graph_costs import measure_compile_seconds
 from benchmarks.kernel_profile import profile_kernels
 from benchmarks.torch import baseline
 from utils import build_networks, cli, log, runtime
@@ -62,8 +62,6 @@ from utils.networks import Network
 from utils.nn.complexity import count_multiply_adds
 from utils.processes import read_peak_memory
 from utils.testing.golden import compute_scores
-from utils.verify import graph_costs
-from utils.verify.graph_costs import measure_compile_seconds
 from utils.weights import checkpoint
 
 GIGABYTES = ("peak_gb", "device_peak_gb", "estimate_gb")

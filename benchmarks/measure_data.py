@@ -59,14 +59,6 @@ WITHOUT_RAND_AUGMENT = ["data.rand_augment=", "data.repeated_aug=1"]  # of MViT
 # clips, arXiv:1910.00932); for the other networks the same multiply-adds a second, 720e9.
 DEMAND = {"tsm": 22, "x3d": 367, "mvit_multi": 1.6, "resnet50": 176}
 DEVICES = (8, 64, 1536)
-COLUMNS = {  # of the table: parts of a clip
-    "open/seek": ("open", "seek"),
-    "decode": ("decode", "operators"),
-    "convert": ("convert",),
-    "geometry": ("geometry",),
-    "augment": ("augment",),
-    "copy/other": ("copy", "other"),
-}
 
 
 def main(
@@ -160,8 +152,7 @@ def list_arguments(network: str, settings: list[str], folder: Path) -> list[str]
 
 def format_costs(rows: list[dict]) -> Iterator[str]:
     """The costs of a clip; clips per CPU-second also relative to those with decord."""
-    header = ["network", "path", "clips per CPU-second", "by decord: 1", "ms a clip", "floor ms"]
-    header += ["ratio", *(", ".join(name.split("/")) for name in COLUMNS), "KB read"]
+    header = ["network", "path", "clips per CPU-second", "by decord: 1", "decoding ms", "KB read"]
     cells = []
     for row in rows:
         decord = [
@@ -171,18 +162,13 @@ def format_costs(rows: list[dict]) -> Iterator[str]:
             and "decord" in r["path"]
             and ("without" in r["path"]) == ("without" in row["path"])
         ]
-        parts = row["milliseconds"]
-        columns = [[parts[part] for part in names if part in parts] for names in COLUMNS.values()]
         cells.append(
             [
                 NAMES[row["network"]],
                 row["path"],
                 f"{row['clips_per_cpu_second']:.1f}",
                 f"{row['clips_per_cpu_second'] / decord[0]:.1f}" if decord else "–",
-                f"{row['clip_milliseconds']:.1f}",
                 f"{row['floor_milliseconds']:.1f}",
-                f"{row['clip_over_floor']:.2f}",
-                *(f"{sum(column):.1f}" if column else "–" for column in columns),
                 f"{row['bytes_read'] / 1e3:.0f}" if row["bytes_read"] else "–",
             ]
         )

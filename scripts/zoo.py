@@ -22,8 +22,8 @@ NETWORK_SCRIPTS = {  # of every network folder
     "eval": "Evaluates a network",
     "export": "Exports a network to MINDIR or ONNX",
 }
-FOLDERS = ("scripts", "scripts/data", "scripts/analysis", "benchmarks", "benchmarks/scaling")
-NOT_COMMANDS = ("compare_versions", "data_profiler", "kernel_profile", "netns")
+FOLDERS = ("scripts", "scripts/data", "scripts/analysis", "benchmarks")
+NOT_COMMANDS = ("compare_versions", "data_speed", "graph_costs", "kernel_profile")
 NOT_COMMANDS += ("results", "worker", "zoo")
 COMMANDS = {
     path.stem.replace("_", "-"): f"{folder}/{path.name}"
@@ -31,6 +31,7 @@ COMMANDS = {
     for path in sorted((ROOT / folder).glob("*.py"))
     if path.stem not in NOT_COMMANDS
 }
+COMMANDS["verify-device"] = "scripts/verify_device/verify_device.py"
 sys.path[0] = str(ROOT)
 
 from utils.cli import exit_on_broken_pipe, show_usage

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from benchmarks import benchmark, kernel_profile, measure_networks
+from benchmarks.graph_costs import PARTS
 from tests.helpers import assert_one_line_error, read_result, run_json, run_script
 from tsm.config import Config
 from utils.config import ROOT, load_config
 from utils.train.profiler import RECORDED
-from utils.verify.graph_costs import PARTS
 
 BENCHMARK = "benchmarks/benchmark.py"
 NETWORKS = ("x3d", "mvit_multi", "resnet50")

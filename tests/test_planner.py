@@ -1,4 +1,4 @@
-"""Commands of the AllReduce planner, and its predictions of published and measured runs."""
+"""Commands of the AllReduce planner."""
 
 import csv
 import json
@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.scaling import netns
 from scripts.analysis import plan_allreduce
 from tests.helpers import run_json, run_script
 from tsm.config import Config
@@ -119,30 +118,3 @@ def test_a_profile_and_a_chip_exclude_each_other(tiny_args):
     options = {"devices": [8], "chip": "ascend910b", "profile": Path("a.json")}
     with pytest.raises(ValueError, match="--chip and --profile exclude each other"):
         plan_allreduce.main(find_network("tsm"), cfg, **options)
-
-
-def test_predictions_agree_with_published_results():
-    """Within the errors that the document states; it names the two sources."""
-    result = run_json("benchmarks/scaling/predict_scaling.py")
-    for row in result["efficiency"]:
-        if "FP32" in row["run"]:
-            assert abs(row["foretold"] - row["published"]) < 0.05, row
-        if "Summit" in row["run"]:
-            assert row["foretold"] > 0.80
-            assert row["published"] == pytest.approx(0.823, abs=5e-4)
-    less, more = result["ratios"]["I3D 3x3x3"][0], result["ratios"]["I3D 3x1x1"][0]
-    assert less == pytest.approx(1.6, abs=0.05)
-    assert more == pytest.approx(2.43, abs=0.05), "published is 2.9, as the document states"
-    assert result["networks"] == {"TSM 8f": 32.7, "I3D 3x3x3": 40.8, "I3D 3x1x1": 33.1}
-    assert result["frame_ms"] == pytest.approx(2.66, abs=0.01)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(bool(netns.explain_missing()), reason=netns.explain_missing() or "permitted")
-def test_predictions_agree_with_measured_steps_over_a_slow_network(tiny_args):
-    """Two hosts are connected by 50 Mb/s, which takes most of a step."""
-    arguments = [*tiny_args, "--model.first_width=16", "--rate=50mbit", "--steps=9"]
-    result = run_json("benchmarks/scaling/measure_scaling.py", *arguments)
-    assert [row["segments"] for row in result["steps"]] == [1, 2, 4]
-    for row in result["steps"]:
-        assert abs(row["error"]) < 0.3, result

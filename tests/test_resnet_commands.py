@@ -289,10 +289,6 @@ def test_training_writes_a_trace_of_a_few_steps(small, tmp_path):
 def test_the_benchmark_prints_positive_rates(small, kind):
     result = run_json("benchmarks/benchmark.py", kind, *small, "--repeats=2", "--seconds=1")
     assert all(value is None or value > 0 for key, value in result.items() if "per" in key)
-    if kind == "data":
-        parts = result["milliseconds"]
-        assert set(parts) == {"open", "operators", "copy", "wait"}
-        assert min(parts.values()) >= 0
 
 
 @pytest.mark.slow

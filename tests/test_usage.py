@@ -26,7 +26,8 @@ from utils.config import ROOT
 from utils.messages import LINE
 from utils.networks import list_networks
 
-INTERNAL = {"zoo.py", "worker.py", "env.sh", "compare_versions.py"}  # started by other scripts
+# Started by other scripts.
+INTERNAL = {"zoo.py", "worker.py", "env.sh", "compare_versions.py", "measurements.py"}
 SCRIPTS = sorted(
     str(path.relative_to(ROOT))
     for path in [*(ROOT / "scripts").rglob("*.*"), *(ROOT / "benchmarks").rglob("*.py")]

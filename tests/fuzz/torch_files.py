@@ -13,7 +13,7 @@ from utils.weights.torch_reader import MAGIC
 
 FILES = ROOT / "utils" / "tests" / "weights" / "torch_files"
 ZIPS = ("dtypes.pt", "views.pt", "checkpoint.pt", "views_protocol4.pt")
-LEGACY = ("dtypes_legacy.pt", "views_legacy.pt", "checkpoint_legacy.pt", "dtypes_legacy_big.pt")
+LEGACY = ("dtypes_legacy.pt", "views_legacy.pt", "checkpoint_legacy.pt")
 
 
 def mutate_file(names: tuple, seed: int) -> bytes:

@@ -111,13 +111,6 @@ def plan(
     return predict(backward, cluster, devices, ends)
 
 
-def even_ends(names: Sequence[str], sizes: Sequence[int], count: int) -> list[int]:
-    """Ends of `count` segments of about as many bytes each, between layers."""
-    sums, layers = np.cumsum(sizes), layer_ends(names)
-    targets = [sums[-1] * (i + 1) / count for i in range(count)]
-    return sorted({min(layers, key=lambda end: abs(sums[end] - size)) for size in targets})
-
-
 def layer_of(name: str) -> str:
     """The layer of a parameter; a parameter of the network itself is its own layer."""
     return name.rpartition(".")[0] or name

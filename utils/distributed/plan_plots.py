@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 from matplotlib.figure import Figure  # draws into files; no screen is needed
 from matplotlib.patches import Patch
@@ -49,28 +48,18 @@ def draw_step(axes, location: float, backward: Backward, result: Prediction) -> 
     axes.broken_barh([(computed, 1e3 * result.waiting)], upper, facecolors=WAIT)
 
 
-def draw_scaling(
-    path: Path,
-    plans: Mapping[str, Sequence[Prediction]],
-    published: Mapping[str, Sequence[tuple[int, float]]] = MappingProxyType({}),
-) -> None:
-    """Draws efficiency over devices, a line for each plan; raises as `draw_timeline`.
-
-    `published` are measured (devices, efficiency), drawn as crosses in the colour of their plan.
-    """
+def draw_scaling(path: Path, plans: Mapping[str, Sequence[Prediction]]) -> None:
+    """Draws efficiency over devices, a line for each plan; raises as `draw_timeline`."""
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    for i, (name, result) in enumerate(plans.items()):
+    for name, result in plans.items():
         fractions = [100 * p.efficiency for p in result]
-        axes.plot([p.devices for p in result], fractions, marker=".", label=name, color=f"C{i}")
-        for devices, efficiency in published.get(name, ()):
-            axes.plot(devices, 100 * efficiency, marker="x", markersize=9, color=f"C{i}")
+        axes.plot([p.devices for p in result], fractions, marker=".", label=name)
     counts = sorted({p.devices for result in plans.values() for p in result})
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(count) for count in counts])
     efficiencies = [p.efficiency for result in plans.values() for p in result]
-    least = min([*efficiencies, *(value for marks in published.values() for _, value in marks)])
-    axes.set_ylim(max(0, 10 * int(10 * least) - 10), 102)
+    axes.set_ylim(max(0, 10 * int(10 * min(efficiencies)) - 10), 102)
     axes.set_xlabel("devices")
     axes.set_ylabel("efficiency, %")
     axes.grid(alpha=0.3)

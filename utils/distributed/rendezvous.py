@@ -4,10 +4,9 @@ Node 0 listens at MASTER_ADDR:MASTER_PORT until every other node has connected. 
 open while an attempt runs. Node 0 forwards each message to the others. A broken connection means
 that its node is lost.
 
-Protocol: each side sends a line with a nonce. Every later line is an HMAC-SHA256 and a JSON object.
-The HMAC covers the receiver's nonce, the number of the line and the object; its key is derived from
-the job's token. So the token is never sent, and no line can be replayed. Node 0 drops and logs any
-other connection.
+Protocol: each message is a line with a JSON object, which contains the job's token. Node 0 drops
+and logs a connection whose first line is not the message of a node of this job. Later lines that
+are malformed or have another token are ignored and logged.
 
 msrun starts the workers of a node, and MindSpore's own cluster connects them. Neither can replace
 this module. Measured with MindSpore 2.10, `msrun --join=True`, two hosts with one worker each on a
@@ -18,30 +17,21 @@ CPU and default time limits: the time until all processes had ended.
 * A worker that fails before it has joined the cluster, for example because of a wrong path: the
   other node waits for all of --cluster_time_out (still there after 200 s of 300).
 * No node gets the exit status of another, so a user error would be restarted.
-
-`multiprocessing.connection` is not used: up to Python 3.11 it signs with HMAC-MD5 and does not
-compare signatures in constant time. All versions authenticate only the start of a connection.
 """
 
 import asyncio
-import contextlib
-import hashlib
 import hmac
 import json
-import re
-import secrets
 import socket
 from typing import Any, Callable, Optional
 
 from utils.distributed.launch_config import Job, listen, reserve_port
 from utils.messages import print_line
 
-HANDSHAKE_TIMEOUT = 10.0  # seconds until an unauthenticated connection must be authenticated
-MAX_PENDING = 64  # such connections at a time
+HELLO_TIMEOUT = 10.0  # seconds until the first message of a connection must have come
 MAX_WARNINGS = 10  # lines of the log in one attempt
 MAX_LINE = 16384  # bytes
-GREETING = b"video-zoo-launcher "  # before the nonce
-TOKEN_HINT = ": is ZOO_JOB_TOKEN the same on all nodes?"
+TOKEN_HINT = "is ZOO_JOB_TOKEN the same on all nodes?"
 UNKNOWN_MESSAGE = "it sent what no launcher of this version sends"
 # A host without power or network is lost after 10 + 4 * 5 seconds. The last limit is for lines that
 # the other host does not confirm, in milliseconds.
@@ -55,62 +45,45 @@ SCHEMAS = (
 )
 
 
-def derive_key(token: str, port: int) -> bytes:
-    """The key of a job's messages. Without a token every launcher at this port has the same."""
-    return hashlib.sha256(f"{port} {token}".encode(errors="surrogateescape")).digest()
+def decode_message(line: bytes, token: str) -> dict[str, Any]:
+    """The message in a line; ValueError if it is malformed or has another token."""
+    try:
+        message = json.loads(line)
+        received = message.pop("token").encode(errors="surrogateescape")
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        raise ValueError(UNKNOWN_MESSAGE) from None
+    if not hmac.compare_digest(received, token.encode(errors="surrogateescape")):
+        raise ValueError(f"it does not know this job: {TOKEN_HINT}")
+    if {name: type(value) for name, value in message.items()} not in SCHEMAS:
+        raise ValueError(UNKNOWN_MESSAGE)
+    return message
 
 
 class Peer:
-    """A connection to another launcher. Reading raises OSError once it is of no more use."""
+    """A connection to another launcher."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str, key: bytes
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str, token: str
     ):
-        self.reader, self.writer, self.name, self.key = reader, writer, name, key
-        self.nonce, self.remote_nonce = secrets.token_hex(16).encode(), b""
-        self.sent = self.received = 0  # messages
-
-    async def handshake(self) -> None:
-        connection = self.writer.get_extra_info("socket")
+        self.reader = reader
+        self.writer = writer
+        self.name = name
+        self.token = token
+        connection = writer.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in TCP_LIMITS.items():
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        self.writer.write(GREETING + self.nonce + b"\n")
-        line = await self.read_line()
-        if not re.fullmatch(GREETING + b"[0-9a-f]{32}", line) or line.endswith(self.nonce):
-            raise ConnectionError("it is no launcher of this version")
-        self.remote_nonce = line[len(GREETING) :]
-
-    async def read_line(self) -> bytes:
-        try:
-            line = await self.reader.readline()
-        except ValueError:
-            raise ConnectionError("its line is too long") from None
-        if not line.endswith(b"\n"):
-            hint = TOKEN_HINT if self.remote_nonce and not self.received else ""
-            raise ConnectionError(f"it hung up{hint}")
-        return line[:-1]
-
-    def sign(self, nonce: bytes, count: int, text: bytes) -> bytes:
-        signed = b"%s %d %s" % (nonce, count, text)
-        return hmac.new(self.key, signed, hashlib.sha256).hexdigest().encode()
+        for option, value in TCP_LIMITS.items():
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
     def send(self, message: dict[str, Any]) -> None:
         """Never waits: a message is short, and a lost peer need not get it."""
-        text = json.dumps(message).encode()
-        self.writer.write(self.sign(self.remote_nonce, self.sent, text) + b" " + text + b"\n")
-        self.sent += 1
+        self.writer.write(json.dumps({**message, "token": self.token}).encode() + b"\n")
 
     async def receive(self) -> dict[str, Any]:
-        signature, _, text = (await self.read_line()).partition(b" ")
-        if not hmac.compare_digest(signature, self.sign(self.nonce, self.received, text)):
-            raise ConnectionError(f"it does not know this job{TOKEN_HINT}")
-        self.received += 1
-        with contextlib.suppress(AttributeError, RecursionError, ValueError):
-            message = json.loads(text)
-            if {name: type(value) for name, value in message.items()} in SCHEMAS:
-                return message
-        raise ConnectionError(UNKNOWN_MESSAGE)
+        """The next message. Raises OSError once the connection has ended, else ValueError."""
+        line = await self.reader.readline()  # ValueError: too long
+        if not line.endswith(b"\n"):
+            raise ConnectionError("it hung up")
+        return decode_message(line, self.token)
 
     def close(self) -> None:
         self.writer.transport.abort()  # what was sent is with the system already
@@ -121,9 +94,8 @@ class Rendezvous:
 
     def __init__(self, job: Job, log: Callable[[str], None] = print_line):
         self.job, self.log = job, log
-        self.key = derive_key(job.token, job.port)
+        self.token = job.token or f"video-zoo {job.port}"
         self.settings = {"nodes": job.nodes, "devices": job.devices}  # alike on all nodes
-        self.pending: list[Peer] = []  # node 0: connections that are not authenticated
         self.peers: dict[int, Peer] = {}  # node -> the connection to it
         self.joined = asyncio.get_running_loop().create_future()  # done when all nodes have joined
         self.inbox: list[dict[str, Any]] = []
@@ -161,8 +133,6 @@ class Rendezvous:
                 await self.joined
             finally:
                 server.close()
-                for peer in self.pending:
-                    peer.close()
             port += 1  # a restarted scheduler need not wait for the port of the one before
         self.port_holder = reserve_port(self.job.master, port)
         plan = {"port": self.port_holder.getsockname()[1], "logs": logs}
@@ -170,23 +140,17 @@ class Rendezvous:
         return plan
 
     async def admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Node 0: authenticates a connection and reads it to its end."""
-        peer = Peer(reader, writer, writer.get_extra_info("peername")[0], self.key)
-        self.pending.append(peer)
-        for old in self.pending[:-MAX_PENDING]:
-            old.close()
+        """Node 0: checks the first message of a connection and reads it to its end."""
+        peer = Peer(reader, writer, writer.get_extra_info("peername")[0], self.token)
         try:
-            await asyncio.wait_for(peer.handshake(), HANDSHAKE_TIMEOUT)
-            hello = await asyncio.wait_for(peer.receive(), HANDSHAKE_TIMEOUT)
+            hello = await asyncio.wait_for(peer.receive(), HELLO_TIMEOUT)
             if "node" not in hello or self.joined.done():
-                raise ConnectionError(UNKNOWN_MESSAGE)
-        except (OSError, asyncio.TimeoutError) as error:
+                raise ValueError(UNKNOWN_MESSAGE)
+        except (OSError, ValueError, asyncio.TimeoutError) as error:
             peer.close()
             if not self.joined.done():
-                self.warn(f"dropped an unauthenticated connection from {peer.name}", error)
+                self.warn(f"dropped a foreign connection from {peer.name}", error)
             return
-        finally:
-            self.pending.remove(peer)
         node, problem = hello["node"], ""
         if hello != {"node": node, **self.settings}:
             settings = "NODES={nodes} DEVICES={devices}".format
@@ -211,15 +175,15 @@ class Rendezvous:
             peer = None
             try:
                 connecting = asyncio.open_connection(self.job.master, self.job.port, limit=MAX_LINE)
-                streams = await asyncio.wait_for(connecting, HANDSHAKE_TIMEOUT)
-                peer = Peer(*streams, f"node 0 ({self.job.master})", self.key)
-                await asyncio.wait_for(peer.handshake(), HANDSHAKE_TIMEOUT)
+                reader, writer = await asyncio.wait_for(connecting, HELLO_TIMEOUT)
+                peer = Peer(reader, writer, f"node 0 ({self.job.master})", self.token)
                 peer.send({"node": self.job.node, **self.settings})
                 plan = await peer.receive()
-            except (OSError, asyncio.TimeoutError) as error:
+            except (OSError, ValueError, asyncio.TimeoutError) as error:
                 if peer:
                     peer.close()
-                    self.warn(f"no plan from {peer.name}", error)
+                    hint = f"; {TOKEN_HINT}" if isinstance(error, OSError) else ""
+                    self.warn(f"no plan from {peer.name}", f"{error}{hint}")
                 await asyncio.sleep(0.2)
                 continue
             if "port" not in plan:
@@ -229,7 +193,7 @@ class Rendezvous:
             self.reading = asyncio.ensure_future(self.read(0))
             return plan
 
-    def warn(self, event: str, error: Exception) -> None:
+    def warn(self, event: str, error: object) -> None:
         line = f"{event}: {str(error) or 'it sent nothing'}"
         if line not in self.warnings[-1:] and len(self.warnings) < MAX_WARNINGS:
             self.warnings.append(line)
@@ -238,15 +202,17 @@ class Rendezvous:
     async def read(self, node: int) -> None:
         """Takes the messages of a node until it is lost. Node 0 forwards them to the others."""
         peer = self.peers[node]
-        try:
-            while True:
+        while node in self.peers:
+            try:
                 self.deliver(await peer.receive(), node)
-        except OSError:
-            peer.close()
-            del self.peers[node]
-            if self.joined.done():
-                line = f"{peer.name} is gone: its launcher or host ended"
-                self.deliver({"line": line, "status": 1, "severity": 0}, node)
+            except ValueError as error:
+                self.warn(f"ignored a line from {peer.name}", error)
+            except OSError:
+                peer.close()
+                del self.peers[node]
+        if self.joined.done():
+            line = f"{peer.name} is gone: its launcher or host ended"
+            self.deliver({"line": line, "status": 1, "severity": 0}, node)
 
     def deliver(self, message: dict[str, Any], sender: int) -> None:
         self.inbox.append(message)

@@ -1,38 +1,23 @@
-"""Untrusted YAML: refused texts, their messages, and the limit of processor time."""
+"""YAML that is refused, and the messages of wrong values."""
 
 import os
-import time
 
 import pytest
 
 from tsm.config import Config
 from utils.config import ROOT, convert_value, load_config, read_yaml
 from utils.messages import SETTINGS_LINE, format_line, format_value, shorten
-from utils.yaml_text import MAX_BYTES, load_yaml, load_yaml_file
+from utils.yaml_text import load_yaml, load_yaml_file
 
 SMOKE = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
-NAMES = "abcde"
-BOMB = "".join(  # ten to the power of five words, if aliases are followed
-    f"{name}: &{name} [{', '.join([f'*{before}' if before else 'x'] * 10)}]\n"
-    for before, name in zip(["", *NAMES], NAMES)
-)
-MERGES = "".join(
-    f"{name}: &{name} {{{', '.join([f'<<: *{before}' if before else 'x: 1'] * 2)}}}\n"
-    for before, name in zip(["", *NAMES], NAMES)
-)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (BOMB, "line 2, column 8: the alias *a: aliases are not supported"),
-        (MERGES, "column"),
-        ("a: {<<: {b: 1}}", "line 1, column 5: a key that is not text"),
-        ("[" * 3000, "line 1, column 21: more than 20 levels of nesting"),
-        ("1: {a: 2}", "line 1, column 1: a key that is not text; texts such as on and 1 need quot"),
-        ("run: {on: 1}", "line 1, column 7: a key that is not text"),
-        ("run: {~: 1}", "a key that is not text"),
-        ("{[a]: 1}", "a key that is not text"),
+        ("a: &a [x]\nb: [*a, *a]", "line 2, column 5: the alias *a: aliases are not supported"),
+        ("a: &a {b: 1}\nc: {<<: *a}", "line 2, column 9: the alias *a"),
+        ("{[a]: 1}", "line 1, column 2: found unhashable key"),
         ("a: 1\nb: 2\na: 3", "line 3, column 1: the key a is there twice"),
         ("!!bool x", "KeyError while reading a value: 'x'"),
         ("!!timestamp x", "AttributeError while reading a value"),
@@ -40,17 +25,19 @@ MERGES = "".join(
         ("!!python/object/apply:os.getcwd []", "could not determine a constructor for the tag"),
         ("a: \x00", "character 3: special characters are not allowed"),
         (b"a: \xff", "character 3: invalid start byte"),
-        ("x" * (MAX_BYTES + 1), "longer than 131072 bytes"),
-        ("1" + ":59" * 40_000 + ".5", "OverflowError while reading a value"),
     ],
     ids=lambda text: repr(text[:20]),
 )
 def test_an_error_in_a_yaml_has_its_position(text, words):
-    began = time.process_time()
     with pytest.raises(ValueError) as caught:
         load_yaml(text)
     assert words in str(caught.value)
-    assert time.process_time() - began < 3
+
+
+def test_every_key_is_a_string():
+    assert load_yaml("{on: 1, 1: 2, ~: 3, '<<': {a: 4}}") == {
+        "on": 1, "1": 2, "~": 3, "<<": {"a": 4}
+    }  # fmt: skip
 
 
 def test_a_yaml_may_be_utf8_or_utf16_with_a_byte_order_mark():
@@ -70,16 +57,17 @@ def test_a_path_without_a_file_is_refused_in_one_line(tmp_path, name):
         load_yaml_file(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    ("length", "words"),
-    [(17, "odd.yaml: not a readable yaml: character 14: "), (2**40, "longer than 131072 bytes")],
-)
-def test_a_latin_1_file_and_a_huge_file_are_refused(tmp_path, length, words):
-    """Only the beginning of a huge file is read."""
+def test_a_key_that_yaml_reads_as_a_number_is_an_unknown_setting(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text("train: {on: 1}")
+    with pytest.raises(ValueError, match="unknown setting train.on; nearest: "):
+        load_config(Config, path)
+
+
+def test_a_latin_1_file_is_refused(tmp_path):
     path = tmp_path / "odd.yaml"
     path.write_bytes(b"run: {out: caf\xe9}\n")
-    os.truncate(path, length)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match="odd.yaml: not a readable yaml: character 14: "):
         read_yaml(path)
 
 

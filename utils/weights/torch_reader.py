@@ -14,10 +14,10 @@ before, and safetensors. A pickle is read in three steps:
 
 The tensors' bytes are read last and in pieces, so memory stays near the size of the tensors.
 
-Differences from torch.load: bfloat16 and float8 become float32, complex32 complex64; OrderedDict
-and argparse.Namespace become dict, Parameter its array, torch.Size a tuple, bytearray bytes;
-torch.device, torch.dtype and classes become their names. Quantized, sparse, meta and lazily
-conjugated tensors, bare storages, and containers that contain themselves are refused.
+Differences from torch.load: bfloat16 becomes float32; OrderedDict and argparse.Namespace become
+dict, Parameter its array, torch.Size a tuple, bytearray bytes; torch.device, torch.dtype and
+classes become their names. float8, complex, quantized, sparse, meta and lazily negated tensors,
+files of big-endian machines, bare storages, and containers that contain themselves are refused.
 """
 
 import io
@@ -60,12 +60,20 @@ ENDLESS += "repeats itself or copies its own parts"
 STORAGE_TYPES = """torch.BoolStorage:bool torch.ByteStorage:uint8 torch.CharStorage:int8
     torch.ShortStorage:int16 torch.IntStorage:int32 torch.LongStorage:int64
     torch.HalfStorage:float16 torch.FloatStorage:float32 torch.DoubleStorage:float64
-    torch.BFloat16Storage:bfloat16 torch.ComplexFloatStorage:complex64
-    torch.ComplexDoubleStorage:complex128 torch.storage.UntypedStorage:uint8"""
+    torch.BFloat16Storage:bfloat16 torch.storage.UntypedStorage:uint8"""
 STORAGE_TYPES = dict(pair.split(":") for pair in STORAGE_TYPES.split())
 HEADER_TYPES = """BOOL:bool U8:uint8 U16:uint16 U32:uint32 U64:uint64 I8:int8 I16:int16 I32:int32
-    I64:int64 F16:float16 F32:float32 F64:float64 BF16:bfloat16 F8_E4M3:float8_e4m3fn"""
+    I64:int64 F16:float16 F32:float32 F64:float64 BF16:bfloat16"""
 HEADER_TYPES = dict(pair.split(":") for pair in HEADER_TYPES.split())
+# Types that no checkpoint of these networks has: a pickle's global or a header's type, its name.
+UNREAD_TYPES = """torch.ComplexFloatStorage:complex64 torch.ComplexDoubleStorage:complex128
+    torch.complex32:complex32 torch.float8_e4m3fn:float8_e4m3fn torch.float8_e5m2:float8_e5m2
+    torch.float8_e4m3fnuz:float8_e4m3fnuz torch.float8_e5m2fnuz:float8_e5m2fnuz
+    torch.float8_e8m0fnu:float8_e8m0fnu torch._utils._rebuild_qtensor:quantized
+    C64:complex64 F8_E4M3:float8_e4m3fn F8_E5M2:float8_e5m2"""
+UNREAD_TYPES = dict(pair.split(":") for pair in UNREAD_TYPES.split())
+CONVERT = "{} is of type {}; convert it to float32 first"
+BIG_ENDIAN = "is of a big-endian machine; load it with PyTorch and save it again on another machine"
 STATE_KEYS = ("state_dict", "model_state", "model")
 OTHER_KINDS = (  # the start of a file, and what it is
     (rb"\Z", "is empty; copy or download it again"),
@@ -182,7 +190,8 @@ def read_zip(file: BinaryIO, size: int) -> object:
         folder, entries = check_entries(archive.infolist(), size), archive.NameToInfo
         marker = f"{folder}/byteorder"
         order = archive.read(marker) if marker in entries else b"little"
-        check(order in (b"little", b"big"), "has an unknown byte order: {}", order)
+        check(order != b"big", BIG_ENDIAN)
+        check(order == b"little", "has an unknown byte order: {}", order)
         pickles = PickleReader(archive.read(f"{folder}/data.pkl"), size)
         tree = pickles.load_next()
         for storage in pickles.storages.values():
@@ -191,7 +200,7 @@ def read_zip(file: BinaryIO, size: int) -> object:
             text = "needs {} bytes for storage {}: {}"
             check(nbytes == storage.nbytes, text, storage.nbytes, storage.key, nbytes)
             with archive.open(entry) as stream:  # which checks the CRC at the record's end
-                storage.fill(stream, order.decode())
+                storage.fill(stream)
     return tree
 
 
@@ -220,19 +229,17 @@ def read_legacy(file: BinaryIO, size: int) -> object:
     magic, protocol, system = (pickles.load_next() for _ in range(3))
     valid = magic == MAGIC and protocol == PROTOCOL and isinstance(system, dict)
     check(valid, "is no PyTorch file of protocol {}", PROTOCOL)
+    check(system.get("little_endian", True), BIG_ENDIAN)
     tree, keys, storages = pickles.load_next(), pickles.load_next(), pickles.storages
     check(all(isinstance(key, str) for key in keys), "has no list of its storages")
     file.seek(pickles.tell())
-    # The elements are little-endian in every file. The count was first written in the order of
-    # the machine, so it may be big-endian in a file that such a machine marked.
-    orders = "<" if system.get("little_endian", True) else "<>"
     for key in keys:
         check(key in storages, "has bytes for a storage {} that no tensor uses, or twice", key)
         storage, data = storages.pop(key), file.read(8)
-        counts = [struct.unpack(f"{order}q", data)[0] for order in orders]
+        (count,) = struct.unpack("<q", data)
         text = "has {} elements for storage {}, not {}"
-        check(storage.count in counts, text, counts[0], key, storage.count)
-        storage.fill(file, "little")
+        check(storage.count == count, text, count, key, storage.count)
+        storage.fill(file)
     check(not storages, "has no bytes for storage {}", next(iter(storages), ""))
     return tree
 
@@ -255,7 +262,7 @@ def read_safetensors(file: BinaryIO, size: int) -> dict[str, np.ndarray]:
         check(valid, text, name, begin, end, storage.nbytes, position)
         check(end <= size, "ends before tensor {} does; copy or download it again", name)
         tensors[name] = storage.get_array(dtype, 0, storage.count).reshape(shape)
-        storage.fill(file, "little")
+        storage.fill(file)
         position = end
     check(position == size, "has {} bytes behind its last tensor", size - position)
     return tensors
@@ -274,7 +281,7 @@ def parse_tensor(name: str, entry: object) -> tuple[list, str, list, str]:
     valid = isinstance(dtype, str) and isinstance(shape, list) and isinstance(offsets, list)
     valid = valid and len(shape) <= MAX_AXES and len(offsets) == 2 and are_counts(*shape, *offsets)
     check(valid, "describes tensor {} by something else than dtype, shape and offsets", name)
-    check(dtype in HEADER_TYPES, "has tensor {} of dtype {}, which is not read", name, dtype)
+    check(dtype in HEADER_TYPES, CONVERT, f"tensor {name}", UNREAD_TYPES.get(dtype, dtype))
     return offsets, name, shape, HEADER_TYPES[dtype]
 
 
@@ -296,8 +303,8 @@ class Storage:
             self.arrays[dtype] = np.empty(self.nbytes // size, DTYPES[dtype][1])
         return self.arrays[dtype][start * stored // size : (start + count) * stored // size]
 
-    def fill(self, stream: BinaryIO, order: str) -> None:
-        """Reads the bytes, in the `order` little or big, from `stream` into the arrays."""
+    def fill(self, stream: BinaryIO) -> None:
+        """Reads the bytes, which are little-endian, from `stream` into the arrays."""
         for start in range(0, self.nbytes, CHUNK):
             length = min(CHUNK, self.nbytes - start)
             data = stream.read(length)
@@ -307,7 +314,7 @@ class Storage:
             for dtype, array in self.arrays.items():
                 raw, _, widen = DTYPES[dtype]
                 begin, count = start // get_itemsize(dtype), length // get_itemsize(dtype)
-                part = np.frombuffer(data, np.dtype(raw).newbyteorder(order), count)
+                part = np.frombuffer(data, np.dtype(raw).newbyteorder("<"), count)
                 array[begin : begin + count] = widen(part)
 
 
@@ -364,7 +371,7 @@ class Dtype:
     """A numpy dtype of numbers; its state has the byte order."""
 
     def __init__(self, code: str, *flags: object):
-        valid = isinstance(code, str) and re.fullmatch("b1|[iufc][0-9]{1,2}", code)
+        valid = isinstance(code, str) and re.fullmatch("b1|[iuf][0-9]{1,2}", code)
         check(valid, "holds numpy values of dtype '{}'; only numbers are read", code)
         self.value = np.dtype(code)
 
@@ -382,7 +389,7 @@ def build_tensor(part, offset, shape, strides, grad=0, hooks=0, lazy=None, dtype
     dtype = dtype[len("torch.") :] if isinstance(dtype, Name) else getattr(storage, "dtype", None)
     valid = isinstance(storage, Storage) and dtype in DTYPES
     check(valid, "has a tensor without a storage or without a dtype")
-    check(not lazy, "has a lazy conjugate; save tensor.resolve_conj().resolve_neg()")
+    check(not lazy, "has a lazily negated tensor; save tensor.resolve_neg()")
     flat = storage.get_array(dtype, start, count)
     valid = isinstance(shape, tuple) and isinstance(strides, tuple)
     valid = valid and len(shape) == len(strides) <= MAX_AXES
@@ -546,6 +553,8 @@ class Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Name:
         symbol = Name(f"{RENAMED.get(module, module)}.{name}")
+        is_unread = symbol in UNREAD_TYPES
+        check(not is_unread, CONVERT, "a tensor in it", UNREAD_TYPES.get(symbol))
         text = "refused: it names {}, which this reader does not build; save a dense state dict"
         check(symbol in NAMES, text, symbol)
         self.pickles.spend(None, None)  # it takes more time than other objects

@@ -7,10 +7,10 @@ false). O2 computes in float16, with errors on a CPU of up to 0.001, 0.004 and 0
 a few times that.
 """
 
+from scripts.verify_device.machine import Plan
+from scripts.verify_device.processes import ProcessResult
+from scripts.verify_device.report import FAILED, OK, Finding
 from utils.config import ROOT
-from utils.verify.machine import Plan
-from utils.verify.processes import ProcessResult
-from utils.verify.report import FAILED, OK, Finding
 
 LIMITS = {
     "O0": {"scores": 1e-3, "loss": 1e-3, "gradients": 0.02},

@@ -1,25 +1,21 @@
-"""Verifies the zoo on an Ascend or a GPU, in about an hour, and writes a report for an issue.
+"""Verifies the zoo on an Ascend or a GPU, in less than an hour, and writes a report for an issue.
 
-    bash scripts/verify_device.sh [--devices 8] [--only parity,speed] [--out FOLDER]
-        [--device Ascend|GPU|CPU] [--rehearse [--chip ascend910b]] [--timeout SECONDS]
+    bash scripts/verify_device.sh [--devices 8] [--only parity,resume] [--out FOLDER]
+        [--device Ascend|GPU|CPU] [--timeout SECONDS]
 
-or, in an environment that is ready, python scripts/analysis/verify_device.py with the same.
+or, in an environment that is ready, python scripts/verify_device/verify_device.py with the same.
 
-Parts, in order: environment (check_env), parity (golden cases in float32 and at O2), training (each
-network learns), speed (step time, launches, waiting), convolutions (the best depthwise form),
-communication (AllReduce; the line run.cluster), overlap (of AllReduce with the backward pass),
-resume (after kill -9). After a failed part the others still run.
+Parts, in order: parity (golden cases in float32 and at O2), training (TSM learns), communication
+(AllReduce; the line run.cluster), resume (after kill -9). After a failed part the others still run.
 
 Without a device it runs on the CPU with small sizes, as a rehearsal that proves nothing about a
-device; --rehearse replaces speed and overlap by dry runs for --chip: launches, memory, order.
---timeout limits each process (3600 s; 900 s on a CPU).
+device. --timeout limits each process (3600 s; 900 s on a CPU).
 
 The report is in --out (out/verify_device): report.md, report.json and, with paths of this host,
 logs/. The last line of stdout is one JSON object: report, device, verdicts. Exit status 0: no part
 failed; 1: a part failed; 2: wrong arguments; 130: interrupted, with a report of the finished parts.
 """
 
-import importlib
 import json
 import os
 import shutil
@@ -35,27 +31,25 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
+from scripts.verify_device.communication import verify_communication
+from scripts.verify_device.machine import Plan, choose_device, describe_machine
+from scripts.verify_device.parity import verify_parity
+from scripts.verify_device.processes import Runner
+from scripts.verify_device.report import FAILED, MARKDOWN, Finding, PartResult, Report, write_report
+from scripts.verify_device.resume import verify_resume
+from scripts.verify_device.training import verify_training
 from utils import cli
 from utils.config import get_base_folder
 from utils.distributed.launch_config import check_devices
 from utils.files import report_write_errors
 from utils.messages import check_choice
 from utils.processes import adopt_orphans
-from utils.simulation.dry_run import CHIPS
-from utils.verify.machine import Plan, choose_device, describe_machine
-from utils.verify.processes import Runner
-from utils.verify.report import FAILED, MARKDOWN, Finding, PartResult, Report, write_report
 
-# Part -> module of utils.verify with its function verify_<part>.
 PARTS = {
-    "environment": "machine",
-    "parity": "parity",
-    "training": "training",
-    "speed": "speed",
-    "convolutions": "convolutions",
-    "communication": "communication",
-    "overlap": "communication",
-    "resume": "resume",
+    "parity": verify_parity,
+    "training": verify_training,
+    "communication": verify_communication,
+    "resume": verify_resume,
 }
 LIMITS = {"CPU": 900, "GPU": 3600, "Ascend": 3600}  # seconds of one process
 
@@ -81,8 +75,6 @@ def make_plan(
     *,
     device: Optional[Literal[tuple(LIMITS)]] = None,
     devices: Optional[cli.PositiveInt] = None,
-    rehearse: bool = False,
-    chip: Literal[tuple(CHIPS)] = next(iter(CHIPS)),
     timeout: Optional[cli.PositiveInt] = None,
 ) -> Plan:
     """The plan of a call, with empty folders. Raises ValueError for wrong arguments.
@@ -90,10 +82,8 @@ def make_plan(
     `device` and `devices` are by default the best ones of this host, `timeout` depends on them.
     """
     best, count = choose_device(os.environ)
-    if rehearse and (device or "CPU") != "CPU":
-        raise ValueError("--rehearse goes with a CPU: leave out --device")
-    device = "CPU" if rehearse else device or best
-    if rehearse or device != best:
+    device = device or best
+    if device != best:
         count = 1
     if devices:
         count = devices
@@ -103,7 +93,7 @@ def make_plan(
         shutil.rmtree(out / "work", ignore_errors=True)
         (out / "work").mkdir(parents=True)
     runner = Runner(out / "logs", timeout or LIMITS[device])
-    return Plan(device, count, chip, rehearse, out / "work", runner)
+    return Plan(device, count, out / "work", runner)
 
 
 def run_parts(plan: Plan, names: list[str], out: Path) -> tuple[Report, int]:
@@ -134,8 +124,7 @@ def run_part(plan: Plan, name: str) -> PartResult:
     """The result of one part; an error in its code is a finding too."""
     start = time.monotonic()
     try:
-        module = importlib.import_module(f"utils.verify.{PARTS[name]}")
-        findings, values = getattr(module, f"verify_{name}")(plan)
+        findings, values = PARTS[name](plan)
     except Exception as error:  # of any kind: the other parts must run
         text = f"{type(error).__name__}: {error}"
         findings, values = [Finding(FAILED, text, "report this as an issue")], {}

@@ -11,32 +11,31 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from scripts.verify_device.machine import Plan
+from scripts.verify_device.processes import ProcessResult, read_reason
+from scripts.verify_device.report import FAILED, OK, Finding
+from scripts.verify_device.training import build_command, draw_videos
 from utils.config import ROOT
-from utils.verify.machine import Plan
-from utils.verify.processes import ProcessResult, read_reason
-from utils.verify.report import FAILED, OK, Finding
-from utils.verify.training import build_command, draw_data
 
 LIMIT = 1e-2
-NETWORK = "tsm"
 EPOCHS, TOY_EPOCHS = 20, 3
 KILL_AFTER = 4  # steps that were saved
 SAVING = ["run.save_steps=2", "run.save_every=1", "run.amp=O0", "run.tf32=false"]
 
 
 def verify_resume(plan: Plan) -> tuple[list[Finding], dict]:
-    data = draw_data(plan, "videos")
+    data = draw_videos(plan)
     if data.status:
         return [data.build_failure("no data")], {}
     settings = [f"train.epochs={TOY_EPOCHS if plan.is_toy else EPOCHS}", *SAVING]
     killed = plan.work / "resumed"
-    command = build_command(plan, NETWORK, [*settings, f"run.out={killed}"])
+    command = build_command(plan, [*settings, f"run.out={killed}"])
     failure = kill_run(plan, command, killed)
     if failure:
         return [Finding(FAILED, failure, "the log is logs/resume_killed.log")], {}
     killed_at = read_step(killed)
     resumed = plan.runner.run_script("resume_again", *command)
-    command = build_command(plan, NETWORK, [*settings, f"run.out={plan.work / 'undisturbed'}"])
+    command = build_command(plan, [*settings, f"run.out={plan.work / 'undisturbed'}"])
     whole = plan.runner.run_script("resume_whole", *command)
     for result in (resumed, whole):
         if result.status:

@@ -17,9 +17,9 @@ from typing import Any
 
 import psutil
 
+from scripts.verify_device.report import FAILED, Finding
 from utils.config import ROOT
 from utils.processes import describe_exit, die_with_parent
-from utils.verify.report import FAILED, Finding
 
 GRACE = 5  # seconds between SIGTERM and SIGKILL
 

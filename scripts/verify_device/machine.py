@@ -1,4 +1,4 @@
-"""The machine of a verification: its devices and versions, and what check_env reports.
+"""The plan of a verification, and its machine: devices and versions.
 
 They are read from files and from vendors' tools.
 """
@@ -13,13 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scripts.verify_device.processes import ProcessResult, Runner
 from utils.config import ROOT
 from utils.cpu_cores import count_cores
 from utils.distributed import devices as host
-from utils.verify.processes import ProcessResult, Runner
-from utils.verify.report import FAILED, OK, SLOW, Finding
-
-ADVICE = "in the output of python scripts/check_env.py, do what the lines with ! advise"
 
 
 @dataclass(frozen=True)
@@ -28,8 +25,6 @@ class Plan:
 
     device: str  # Ascend, GPU or CPU
     devices: int
-    chip: str  # that dry runs simulate
-    is_dry: bool  # --rehearse: dry runs for what needs a device
     work: Path  # a folder for data and runs, removed at the end
     runner: Runner
 
@@ -49,44 +44,17 @@ class Plan:
         return "O0" if self.device == "CPU" else "O2"
 
     def measure(self, log: str, task: str, devices: int = 1, /, **request: Any) -> ProcessResult:
-        """Runs a task of `utils.verify.measurements`; on several devices by scripts/launch.py."""
+        """Runs a task of measurements.py; on several devices by scripts/launch.py."""
         request.update(device=self.device, repeats=self.repeats)
         command = ["scripts/launch.py", str(devices)] if devices > 1 else []
-        command += [str(ROOT / "utils/verify/measurements.py"), task, json.dumps(request)]
+        command += [str(ROOT / "scripts/verify_device/measurements.py"), task, json.dumps(request)]
         # The launcher reads the device too.
         return self.runner.run_script(log, *command, f"--run.device={self.device}")
 
     def describe(self) -> str:
-        if self.is_dry:
-            return (
-                f"Dry runs for {self.chip}, the rest on a CPU: graphs compile or not, launches, "
-                "memory and the order of AllReduces; no times or values of a device."
-            )
         if self.device == "CPU":
             return "Rehearsal on a CPU, proves nothing about a device."
         return f"Measured on {self.devices} x {self.device}."
-
-
-def verify_environment(plan: Plan) -> tuple[list[Finding], dict]:
-    """Findings, and the lines of scripts/check_env.py by name."""
-    result = plan.runner.run_script("environment", "scripts/check_env.py")
-    text = (plan.runner.logs / "environment.out").read_text(errors="replace")
-    warnings = [" ".join(line[1:].split()) for line in text.splitlines() if line.startswith("!")]
-    return assess_environment(result, plan.device, warnings), result.last.get("found", {})
-
-
-def assess_environment(result: ProcessResult, device: str, warnings: list[str]) -> list[Finding]:
-    """FAILED for a problem that makes every run fail, SLOW for other warnings."""
-    if "found" not in result.last:
-        return [result.build_failure("check_env")]
-    missing, usable = result.last["missing"], result.last["found"].get("devices") or "no device"
-    findings = []
-    if missing:
-        findings.append(Finding(FAILED, f"missing: {', '.join(missing)}", ADVICE))
-    if device not in usable:
-        findings.append(Finding(FAILED, f"MindSpore can use {usable}, not {device}", ADVICE))
-    findings += [Finding(SLOW, line, ADVICE) for line in warnings if not missing]
-    return findings or [Finding(OK, f"nothing is missing; MindSpore can use {usable}")]
 
 
 def choose_device(environ: Mapping[str, str]) -> tuple[str, int]:

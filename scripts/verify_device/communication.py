@@ -1,4 +1,4 @@
-"""AllReduce between the devices of this host: bandwidth, latency, and overlap with computation."""
+"""AllReduce between the devices of this host: right sums, bandwidth and latency."""
 
 import math
 from collections.abc import Sequence
@@ -7,21 +7,15 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
+from scripts.verify_device.machine import Plan
+from scripts.verify_device.processes import ProcessResult
+from scripts.verify_device.report import FAILED, OK, SKIPPED, SLOW, Finding
 from utils.distributed.cost_model import GIGA, MICRO
-from utils.verify.machine import Plan
-from utils.verify.processes import ProcessResult
-from utils.verify.report import FAILED, OK, SKIPPED, SLOW, Finding
-from utils.verify.speed import choose_recipe, simulate_step
 
 ELEMENTS = [2**k for k in (10, 14, 18, 20, 22, 24)]  # float32, up to 64 MB
 TOY_ELEMENTS = [2**k for k in (10, 16, 18, 20)]
 MIN_BANDWIDTH = 5.0  # GB/s between neighbouring devices; less is SLOW
 MAX_LATENCY = 200.0  # microseconds of a message; more is SLOW
-SEGMENTS = 4
-MIN_EXCHANGE = 0.05  # of a step: AllReduces that take less need no overlap
-MIN_HIDDEN = 0.5  # of the AllReduces' time; less is no overlap
-MIN_BACKWARD_AFTER = 0.5  # of the backward pass must come after the first AllReduce of a dry run
-DRY_RANKS = 8
 NEEDS_DEVICES = Finding(SKIPPED, "needs two devices or more: --devices 2")
 
 
@@ -75,53 +69,4 @@ def assess_communication(device: str, result: ProcessResult) -> Finding:
     if device != "CPU" and (bandwidth < MIN_BANDWIDTH or latency > MAX_LATENCY):
         tool = "npu-smi info -t topo" if device == "Ascend" else "nvidia-smi topo -m"
         return Finding(SLOW, text, f"look at the links between the devices: {tool}")
-    return Finding(OK, text)
-
-
-def verify_overlap(plan: Plan) -> tuple[list[Finding], dict]:
-    """Measures TSM's recipe; a dry run shows the order of its kernels on rank 0 of 8."""
-    if plan.is_dry:
-        ranks = ["--ranks", str(DRY_RANKS), "--run.all_reduce=[layer2, layer3]"]
-        result = simulate_step(plan, "tsm", *ranks)
-        return [assess_order(result)], result.last
-    if plan.devices < 2:
-        return [NEEDS_DEVICES], {}
-    recipe = choose_recipe(plan, "tsm")
-    result = plan.measure("overlap", "overlap", plan.devices, segments=SEGMENTS, **recipe)
-    return [assess_overlap(plan.device, result)], result.last
-
-
-def assess_overlap(device: str, result: ProcessResult) -> Finding:
-    """SLOW if most of the AllReduces' time adds to the step; a CPU cannot overlap."""
-    values = result.last
-    if result.status or "several" not in values:
-        return result.build_failure()
-    names = ("alone", "one", "several", "exchange")
-    alone, one, several, exchange = (1e3 * values[name] for name in names)
-    text = (
-        f"a step: {alone:.1f} ms without AllReduce, {one:.1f} with one segment, {several:.1f} with "
-        f"{values['segments']}; one AllReduce of all {values['bytes'] / 1e6:.1f} MB: {exchange:.1f}"
-    )
-    if exchange < MIN_EXCHANGE * alone:
-        return Finding(OK, f"{text}: too little to matter")
-    if 1 - (min(several, one) - alone) / exchange >= MIN_HIDDEN:
-        return Finding(OK, f"{text}: AllReduce overlaps the backward pass")
-    text += ": AllReduce does not overlap the backward pass"
-    if device == "CPU":
-        return Finding(OK, f"{text}, as expected on a CPU")
-    return Finding(SLOW, text, "attach a trace: train with --run.profile=out/trace")
-
-
-def assess_order(result: ProcessResult) -> Finding:
-    """SLOW unless half of the backward pass comes after the first AllReduce."""
-    values = result.last
-    if not values.get("finished"):
-        return result.build_failure(reason=values.get("reason"))
-    after = [row["backward_after"] for row in values["all_reduces"]]
-    text = (
-        f"tsm, rank 0 of {DRY_RANKS}: {len(after)} AllReduces; after each, of the backward pass: "
-        + ", ".join(f"{part:.0%}" for part in after)
-    )
-    if not after or after[0] < MIN_BACKWARD_AFTER:
-        return Finding(SLOW, text, "the AllReduces come too late: report this as an issue")
     return Finding(OK, text)

@@ -1,0 +1,105 @@
+"""Measures the training pipeline of a network alone, and only decoding the same frames."""
+
+import contextlib
+import time
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import psutil
+
+from utils.data.loader import count_workers
+from utils.networks import Network
+from utils.runtime import Runtime
+from utils.video.reader import FrameSource, VideoError
+
+MOST_CLIPS = 64  # that are only decoded
+READ_CLIPS = 16  # whose bytes are counted
+
+
+def measure_data(network: Network, cfg, rt: Runtime, seconds: int) -> dict:
+    """Decodes single clips, then runs the training pipeline for some seconds."""
+    dataset = network.dataset
+    records = dataset.read_records(cfg, "train")
+    order = dataset.build_train_sampler(cfg, records, rt)
+    clips = dataset.TrainSource(records, cfg, order, 10**6 // order.samples + 1, 0)
+    floor = measure_decoding(clips, seconds)
+    is_video = bool(dataset.list_annotation_files(cfg))
+    done, wall, cpu = measure_throughput(clips.dataset(), cfg.data.batch, seconds)
+    return {
+        "clips": done,
+        "reader": find_reader(clips) if is_video else cfg.data.source,
+        "workers": count_workers(cfg.data.workers),
+        "processes": getattr(cfg.data, "processes", False),
+        "clips_per_second": round(done / wall, 2),
+        "clips_per_cpu_second": round(done / cpu, 2),
+        "bare_decoding_per_cpu_second": round(1 / floor, 2),
+        "cost_over_bare_decoding": round(cpu / done / floor, 2),
+        "floor_milliseconds": round(1000 * floor, 3),
+        "bytes_read": round(measure_bytes(clips)) if is_video else None,
+    }
+
+
+def measure_decoding(clips: Any, seconds: float) -> float:
+    """Mean seconds of processor time in which a clip is decoded, and nothing else.
+
+    Videos that cannot be read are left out. The time of a decoder's threads is included.
+    """
+    with contextlib.suppress(VideoError):
+        clips.decode(0)  # not timed: it imports the reader
+    spent = []
+    start_time = time.monotonic()
+    for index in range(min(MOST_CLIPS, len(clips))):
+        if spent and time.monotonic() - start_time > seconds:
+            break
+        before = time.process_time()
+        with contextlib.suppress(VideoError):
+            clips.decode(index)
+            spent.append(time.process_time() - before)
+    if not spent:
+        raise ValueError("data.root: no video can be read; scripts/data/check_videos.py says why")
+    return float(np.mean(spent))
+
+
+def find_reader(clips: Any) -> str:
+    """The name of the reader of the first clip: the one that `data.reader: auto` chooses."""
+    begin = FrameSource.__init__
+    with mock.patch.object(FrameSource, "__init__", autospec=True, side_effect=begin) as opened:
+        clips[0]
+    _, _, reader = opened.call_args.args
+    return reader
+
+
+def measure_throughput(batches: Any, batch: int, seconds: float) -> tuple[int, float, float]:
+    """Takes batches as fast as they come: clips, seconds, seconds of processor time."""
+    reader = batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
+    next(reader)  # workers start
+    start_time = time.monotonic()
+    before = read_cpu_seconds()
+    clips = 0
+    while time.monotonic() - start_time < seconds:
+        next(reader)
+        clips += batch
+    wall = time.monotonic() - start_time
+    after = read_cpu_seconds()
+    return clips, wall, sum(now - before.get(process, 0.0) for process, now in after.items())
+
+
+def measure_bytes(clips: Any) -> float:
+    """Mean bytes read for a clip, from a disk or from the system's cache of it."""
+    before = psutil.Process().io_counters().read_chars
+    for index in range(READ_CLIPS):
+        with contextlib.suppress(VideoError):
+            clips.decode(index)
+    return (psutil.Process().io_counters().read_chars - before) / READ_CLIPS
+
+
+def read_cpu_seconds() -> dict[int, float]:
+    """Processor time by process: this one, its threads included, and its workers."""
+    main = psutil.Process()
+    times = {}
+    for process in [main, *main.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):  # a worker that has ended
+            used = process.cpu_times()
+            times[process.pid] = used.user + used.system
+    return times
