@@ -23,6 +23,7 @@ from utils.data.sampler import TrainSampler
 from utils.networks import Network, find_network, list_networks
 from utils.runtime import Runtime, eager_mode
 from utils.testing.golden import generate_input, generate_weight, get_shapes, load_case
+from utils.train.run_dir import RunDirectory
 from utils.weights.checkpoint import load, save, weights_of
 from utils.weights.checkpoint_file import parse, read
 
@@ -259,12 +260,18 @@ def test_an_old_checkpoint_without_a_checksum_gets_one(name, tmp_path, capsys):
 
 
 def test_averages_and_weights_of_a_training_say_how_the_network_pads(tmp_path):
-    cfg = load_smoke_config("resnet50", "model.padding=same", "train.ema_decay=0.9")
+    settings = ("model.padding=same", "train.ema_decay=0.9", f"run.out={tmp_path}")
+    cfg = load_smoke_config("resnet50", *settings)
     train = find_network("resnet50").train
-    step = train.build(cfg, Runtime(), TrainSampler(4, 2, 0, 1, 0)).step
-    for weights in (weights_of(step.net), step.ema_parameters()):
-        save(tmp_path / "a.ckpt", weights)
-        assert parse(tmp_path / "a.ckpt").texts["model.padding"].decode("utf-32-le") == "same"
+    sampler = TrainSampler(4, 2, 0, 1, 0)
+    step = train.build(cfg, Runtime(), sampler).step
+    save(tmp_path / "a.ckpt", weights_of(step.net))
+    save(tmp_path / "a_ema.ckpt", step.ema_parameters())
+    folder = RunDirectory(cfg, Runtime())
+    folder.save(step, sampler)
+    folder.lock.close()
+    for name in ("a.ckpt", "a_ema.ckpt", "resume.ckpt"):
+        assert parse(tmp_path / name).texts["model.padding"].decode("utf-32-le") == "same"
 
 
 def test_an_unknown_padding_in_a_file_is_refused(tmp_path):

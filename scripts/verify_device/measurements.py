@@ -17,6 +17,10 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from utils.runtime import prepare_process
+
+prepare_process()
+
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
