@@ -6,7 +6,7 @@ so that a kill cannot separate them), and `config.yaml` and `state.json` for peo
 """
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Optional
 
@@ -63,14 +63,18 @@ class RunDirectory:
             checkpoint.remove_leftovers(self.path)
 
     def check_same_run(self, config: Any) -> None:
-        """Raises ValueError if the run in the directory has other settings."""
+        """Raises ValueError if the run in the directory has other settings.
+
+        A setting that is younger than that run had its default.
+        """
         if not config.run.resume:
             self.refuse("already holds a run and run.resume is false")
         old, new = read_yaml(self.path / "config.yaml"), to_dict(config)
         for section in new:
             changeable = CHANGEABLE_ON_RESUME.get(section, ())
+            defaults = {f.name: f.default for f in fields(getattr(config, section))}
             for key, value in new[section].items():
-                before = old.get(section, {}).get(key)
+                before = old.get(section, {}).get(key, defaults[key])
                 if section != "eval" and key not in changeable and before != value:
                     self.refuse(f"holds a run with {section}.{key} {before}, not {value}")
 

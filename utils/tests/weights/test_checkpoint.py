@@ -1,6 +1,7 @@
 """Checkpoints are written atomically and loaded strictly; a folder has one run."""
 
 import errno
+import json
 import os
 import resource
 import stat
@@ -12,7 +13,7 @@ import pytest
 from mindspore import Tensor, nn
 from mindspore.train import serialization
 
-from utils.config import Run
+from utils.config import Run, read_yaml
 from utils.data.sampler import TrainSampler
 from utils.files import write_text
 from utils.runtime import Runtime
@@ -238,6 +239,20 @@ def test_a_run_resumes_only_with_equal_settings(tmp_path):
         RunDirectory(replace(cfg, data=Data(frames=4)), Runtime())
     with pytest.raises(ValueError, match="already holds a run and run.resume is false"):
         RunDirectory(make_config(tmp_path, resume=False), Runtime())
+
+
+def test_a_run_of_an_older_version_resumes_with_the_defaults_of_newer_settings(tmp_path):
+    cfg = make_config(tmp_path)
+    folder = RunDirectory(cfg, Runtime())
+    folder.resume(TrainSampler(100, 4, 0, 1, 0), 1)
+    folder.lock.close()
+    save(folder.resume_file, weights_of(build_network()))
+    settings = read_yaml(tmp_path / "config.yaml")
+    del settings["run"]["cpu_amp"]
+    (tmp_path / "config.yaml").write_text(json.dumps(settings))
+    RunDirectory(cfg, Runtime()).lock.close()
+    with pytest.raises(ValueError, match="holds a run with run.cpu_amp O0, not O2"):
+        RunDirectory(make_config(tmp_path, cpu_amp="O2"), Runtime())
 
 
 def test_a_run_resumes_on_other_ranks_if_the_effective_batch_size_stays(tmp_path):
