@@ -28,6 +28,7 @@ from utils.export.engine_cache import CachedNetwork
 from utils.export.engine_process import EngineError, run_in_process
 from utils.networks import find_network
 from utils.weights import checkpoint
+from utils.weights.checkpoint_file import read
 
 TSM = find_network("tsm")
 
@@ -207,7 +208,7 @@ def test_a_checkpoint_that_changes_while_it_is_read_is_not_exported(opened, cach
 
 def save_other_weights(source: Path, target: Path) -> Path:
     """A checkpoint with the names of `source` and other numbers."""
-    weights = checkpoint.read_weights(source)
+    weights = read(source)
     checkpoint.save(target, {n: Parameter(Tensor(v * 1.5), name=n) for n, v in weights.items()})
     return target
 
@@ -363,7 +364,7 @@ def test_scores_that_are_not_finite_end_an_evaluation_and_a_prediction(
     tiny_args, tiny_ckpt, data_root, run_here, tmp_path
 ):
     """In one line, by MindSpore and by an engine; nothing is written."""
-    weights = checkpoint.read_weights(tiny_ckpt)
+    weights = read(tiny_ckpt)
     large = {
         name: np.where(name == "base_model.fc.weight", 3e38, value)
         for name, value in weights.items()

@@ -14,16 +14,15 @@ from utils.config import ROOT
 PIPELINE = """
 import json, sys
 from pathlib import Path
-from types import SimpleNamespace
+from resnet50.config import Data
 from resnet50.dataset import list_train_transforms
 from resnet50.images import find_blank_images
 from resnet50.readers import open_reader
-data = SimpleNamespace(is_cifar=False, source="folder", train="", augment="crop", crop=32)
-data.min_area, results = 0.08, {}
+results = {}
 for folder in sorted(Path(sys.argv[1]).iterdir()):
-    data.root = folder
+    data = Data(root=folder, train="", crop=32)
     print(folder, flush=True)
-    rows = open_reader(data, "train", [0], 1).map(list_train_transforms(data), ["image"])
+    rows = open_reader(data, "train", [0], 1).map(list_train_transforms(data, 0), ["image"])
     ((image, _),) = rows.create_tuple_iterator(num_epochs=1, output_numpy=True)
     results[folder.name] = len(find_blank_images(image[None])) > 0 or list(image.shape)
 print(json.dumps(results))

@@ -10,7 +10,8 @@ Convolutions with stride 1 are the same in all three.
 
 from mindspore import nn
 
-PADDINGS = ("symmetric", "same", "same_pool")
+SYMMETRIC = "symmetric"
+PADDINGS = (SYMMETRIC, "same", "same_pool")
 
 
 class PaddedNetwork(nn.Cell):

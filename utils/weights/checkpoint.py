@@ -13,7 +13,7 @@ from utils.files import report_write_errors, set_default_mode
 from utils.log import log
 from utils.messages import escape_control, format_error, join_names
 from utils.nn.dropout import FACTORS
-from utils.nn.padding import PaddedNetwork
+from utils.nn.padding import SYMMETRIC, PaddedNetwork
 from utils.weights.checkpoint_file import SAMPLER, read_all
 from utils.weights.mindspore_checkpoint import PADDING, check_padding, find_padding
 
@@ -35,13 +35,14 @@ def remove_leftovers(folder: Path, name: str = "*") -> None:
 def save(path: Path, parameters: dict[str, Parameter], setting: str = "run.out") -> None:
     """Writes a MindSpore checkpoint atomically: at no time is there a half-written `path`.
 
-    The file says how the network pads if `parameters` are Weights that do. If it cannot be written
-    it raises ValueError, which names `setting`, and leaves the old file.
+    The file says how the network pads if `parameters` are Weights of one that does not pad as in
+    PyTorch. If it cannot be written it raises ValueError, which names `setting`, and leaves the old
+    file.
     """
     temporary = path.with_name(path.name + ".tmp.ckpt")
     entries = [{"name": name, "data": parameter} for name, parameter in parameters.items()]
     texts = {}
-    if isinstance(parameters, Weights) and parameters.padding:
+    if isinstance(parameters, Weights) and parameters.padding not in ("", SYMMETRIC):
         texts[PADDING] = parameters.padding
     with report_write_errors(path, setting):
         try:

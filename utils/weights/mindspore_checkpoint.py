@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from utils.messages import escape_control
-from utils.nn.padding import PADDINGS
+from utils.nn.padding import PADDINGS, SYMMETRIC
 
 PADDING = "model.padding"  # the setting, and the text in a checkpoint of this zoo
 EPS = 1e-5  # of every batch norm here
@@ -83,7 +83,7 @@ def find_padding(file: Path, arrays: Mapping[str, np.ndarray], texts: Mapping[st
         return padding
     if "conv1_0.weight" in arrays:
         return "same"  # SE-ResNet50
-    return {"models": "same", "mindcv": "same_pool"}.get(find_form(arrays), "symmetric")
+    return {"models": "same", "mindcv": "same_pool"}.get(find_form(arrays), SYMMETRIC)
 
 
 def check_padding(file: Path, padding: str, setting: str) -> None:

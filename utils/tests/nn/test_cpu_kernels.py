@@ -216,7 +216,7 @@ def fake_compiler(kernels, tmp_path, monkeypatch):
     def install(script: str) -> Path:
         runs = tmp_path / "runs"
         head = f'#!/bin/bash\ntarget="${{@: -1}}"\ngood="{good}"\necho run >> "{runs}"\n'
-        (folder / "g++").write_bytes((head + script + "\n").encode("latin-1"))
+        (folder / "g++").write_bytes(head.encode() + script.encode("latin-1") + b"\n")
         (folder / "g++").chmod(0o755)
         return runs
 
