@@ -191,7 +191,7 @@ def test_predictions_on_a_cluster_and_in_parts_equal_one_host(cluster, predict_a
     arguments = [*predict_arguments, f"--out={out}"]
     expected = read_prediction(run_script(PREDICT, *arguments), out)
     assert len(expected[0]["predictions"]) == VIDEOS
-    assert len(expected[2]) == VIDEOS - 1 + 1
+    assert len(expected[2]) == VIDEOS - 1 + 2  # pictures, and predictions.csv and .jsonl
     shutil.rmtree(out)
     done = run_and_kill_worker(cluster, out / "*.png", PREDICT, *arguments)
     assert read_prediction(done, out) == expected
