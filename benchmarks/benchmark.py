@@ -54,7 +54,8 @@ from benchmarks.data_speed import measure_data
 from benchmarks.graph_costs import measure_compile_seconds
 from benchmarks.kernel_profile import profile_kernels
 from benchmarks.torch import baseline
-from utils import build_networks, cli, log, runtime
+from scripts.analysis import build_networks
+from utils import cli, log, runtime
 from utils.evaluate.scores import get_engine, video_scores
 from utils.export import inference
 from utils.export.engine import choose_engine

@@ -6,8 +6,8 @@ from typing import Any
 import mindspore
 from mindspore import Tensor, nn
 
+from scripts.analysis.build_networks import build_cell
 from utils import log
-from utils.build_networks import build_cell
 from utils.networks import find_network
 from utils.processes import read_peak_memory
 from utils.runtime import Runtime, release_memory

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import results
-from utils.build_networks import build_cell, measure_median_seconds
+from scripts.analysis.build_networks import build_cell, measure_median_seconds
 from utils.data.loader import count_usable_cores
 from utils.networks import Network
 from utils.runtime import Runtime

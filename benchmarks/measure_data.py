@@ -23,12 +23,12 @@ prepare_process()
 import numpy as np
 
 from benchmarks.results import format_table, run_script
+from scripts.data.integrity import SUFFIXES
+from scripts.data.packing.encoder import DEFAULT_JPEG_QUALITY, to_jpeg
 from utils import cli
 from utils.config import ROOT
-from utils.data.packed.encoder import DEFAULT_JPEG_QUALITY, to_jpeg
 from utils.files import report_write_errors, write_text
 from utils.video.decoders import open_video
-from utils.video.integrity import SUFFIXES
 
 ROWS_OF_SET = "data.sets=[{name: clips, num_classes: 400}]"
 YAMLS = {

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from scripts.launcher import devices as host
 from utils import cli
 from utils.cpu_cores import LEAST_CORES
-from utils.distributed import devices as host
 
 # The versions that MindSpore 2.10 looks for, and has libraries for.
 CANN = ("8.2", "8.3", "8.5", "9.0", "9.1")

@@ -28,11 +28,11 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
+from scripts.launcher.launch_config import Job, read_job
+from scripts.launcher.rendezvous import Rendezvous
+from scripts.launcher.worker_group import Failure, WorkerGroup
 from utils.cli import exit_on_broken_pipe, fill_closed_streams, show_usage
 from utils.config import get_base_folder
-from utils.distributed.launch_config import Job, read_job
-from utils.distributed.rendezvous import Rendezvous
-from utils.distributed.worker_group import Failure, WorkerGroup
 from utils.messages import format_line, print_line
 from utils.processes import adopt_orphans
 from utils.signals import DEBOUNCE

@@ -22,9 +22,9 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
+from scripts.launcher.launch_config import find_script, listen, read_mpi_environment
 from utils.cli import show_usage
 from utils.config import get_base_folder
-from utils.distributed.launch_config import find_script, listen, read_mpi_environment
 from utils.messages import print_line
 from utils.processes import die_with_parent
 

@@ -37,13 +37,13 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
+from scripts.data.integrity import SUFFIXES
+from scripts.predict_jobs import PredictSettings, run_on_cluster
 from utils import cli, log, runtime
 from utils.evaluate.predict import assign_class_names, list_videos, write_predictions
 from utils.networks import Network
-from utils.predict_jobs import PredictSettings, run_on_cluster
 from utils.process_pool import PROCESSES, Executor, PartOption
 from utils.runtime import Runtime
-from utils.video.integrity import SUFFIXES
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 

@@ -6,7 +6,7 @@ from typing import Union
 import cv2
 import numpy as np
 
-from utils.data.synthetic.motion_videos import write_video
+from scripts.data.synthetic.motion_videos import write_video
 
 GRID, DIGITS = (3, 4), 10  # a white cell, ten binary digits, a black cell
 

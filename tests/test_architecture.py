@@ -1,9 +1,12 @@
 """Rules of the source: import directions, layers, no work at import, context, names."""
 
 import ast
+import functools
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
@@ -30,7 +33,7 @@ UTILS = [path for path in SOURCES if path.is_relative_to(ROOT / "utils")]
 # The layers of utils/ from top to bottom.
 LAYERS = [
     {"cli"},
-    {"build_networks", "commands", "predict_jobs", "networks", "simulation"},
+    {"commands", "networks"},
     {"export"},
     {"testing"},
     {"train", "evaluate"},
@@ -41,10 +44,11 @@ LAYERS = [
     {"runtime"},
     {"config", "plotting"},
     {"nn", "video", "signals", "processes", "process_pool", "files", "messages", "text_files"}
-    | {"yaml_text", "cpu_cores", "missing_packages", "progress"},
+    | {"yaml_text", "cpu_cores", "missing_packages", "progress", "cost_model"},
 ]
 
 
+@functools.cache
 def list_imports(path: Path) -> list:
     """Returns the modules that a file imports at run time, as dotted names."""
     tree = ast.parse(path.read_text())
@@ -78,11 +82,8 @@ def test_a_module_imports_no_other_network(path):
 
 def find_layer(module: str) -> int:
     """Returns the index of a module's layer, from the top."""
-    names = module.split(".")
-    # A dataclass and arithmetic; it imports no other module of the project.
-    if module.startswith("utils.distributed.cost_model"):
-        return len(LAYERS) - 1
-    return next(index for index, layer in enumerate(LAYERS) if names[1] in layer)
+    name = module.split(".")[1]
+    return next(index for index, layer in enumerate(LAYERS) if name in layer)
 
 
 @pytest.mark.parametrize("path", UTILS, ids=lambda p: str(p.relative_to(ROOT)))
@@ -91,6 +92,13 @@ def test_a_module_of_utils_imports_from_its_own_layer_or_below(path):
     for name in list_imports(path):
         if name.startswith("utils."):
             assert find_layer(name) >= find_layer(module), f"{module} imports {name}"
+
+
+def test_a_network_or_the_public_interface_imports_every_module_of_utils():
+    """What only commands import is beside its command, in `scripts/<topic>/`."""
+    users = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in list_networks()]
+    unused = set(UTILS) - follow_imports([*users, *ROOT.glob("utils/api.py")])
+    assert not unused, f"move to scripts/: {sorted(str(p.relative_to(ROOT)) for p in unused)}"
 
 
 @pytest.mark.parametrize("network", list_networks())
@@ -142,16 +150,22 @@ def test_an_entry_point_prepares_the_environment_before_it_imports_mindspore(pat
 
 def reaches_mindspore(path: Path) -> bool:
     """Whether a file, or a module of this checkout that it imports, imports MindSpore."""
-    seen, files = set(), [path]
-    while files:
-        names = list_imports(files.pop())
-        if any(name.split(".")[0] in ("mindspore", "msrun") for name in names):
-            return True
-        # utils.cli imports networks only for commands with settings.
-        modules = {file for name in names for file in find_files(name)} - seen
-        files += [file for file in modules if file != ROOT / "utils/cli.py"]
-        seen |= modules
-    return False
+    # utils.cli imports networks only for commands with settings.
+    reached = follow_imports([path], without=ROOT / "utils/cli.py")
+    names = {name.split(".")[0] for file in reached for name in list_imports(file)}
+    return not names.isdisjoint({"mindspore", "msrun"})
+
+
+def follow_imports(files: Iterable[Path], without: Optional[Path] = None) -> set[Path]:
+    """Returns these files and all modules of this checkout that they import, except `without`."""
+    reached = set()
+    rest = list(files)
+    while rest:
+        file = rest.pop()
+        if file not in reached and file != without:
+            reached.add(file)
+            rest += [module for name in list_imports(file) for module in find_files(name)]
+    return reached
 
 
 def find_files(name: str) -> list[Path]:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from scripts import check_env
+from scripts.launcher import devices
 from tests.helpers import mark_installed
 from utils.config import ROOT
-from utils.distributed import devices
 
 
 def check(function, *arguments) -> dict:

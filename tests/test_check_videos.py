@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from scripts.data.integrity import VideoJob, examine
 from tests.helpers import find_smoke_yaml, read_result, start_script
 from tests.numbered_videos import write_numbered_video
 from utils.process_pool import Crashed, run_all
 from utils.tests.pool_jobs import FATAL, crash_or_square
 from utils.tests.video.test_hostile_files import damage_video
 from utils.tests.video.test_odd_videos import pictures, write
-from utils.video.integrity import VideoJob, examine
 
 COMMAND = "scripts/data/check_videos.py"
 FRAMES = 40

@@ -1,4 +1,4 @@
-"""Dry runs: `utils/simulation` compiles steps for Ascend and GPU on this machine.
+"""Dry runs: `scripts/dry_run` compiles steps for Ascend and GPU on this machine.
 
 A dry run shows that a graph compiles for the chip, and which kernels it launches in which order.
 One takes 10 to 90 seconds; those of ResNet, TSM and X3D on the main chip are in every test run.
@@ -13,13 +13,12 @@ from textwrap import dedent
 
 import pytest
 
+from scripts.dry_run import simulator, stub_libraries
+from scripts.dry_run.reading import STEP_BEGINS, DryRun, read_run
+from scripts.dry_run.simulator import CHIPS, Machine, choose_ranks, dry_run, simulate
 from tests.helpers import assert_one_line_error, read_result, run_script
 from utils.config import ROOT, load_config
 from utils.networks import find_network_of_yaml, list_networks
-from utils.simulation import dry_run as dry_run_module
-from utils.simulation import stub_libraries
-from utils.simulation.dry_run import CHIPS, Machine, choose_ranks, dry_run, simulate
-from utils.simulation.reading import STEP_BEGINS, DryRun, read_run
 
 COMMAND = "scripts/analysis/dry_run.py"
 RANKS = 8
@@ -312,10 +311,10 @@ def test_the_command_prints_a_table_and_json_on_few_cores(compiler, tmp_path):
 )
 def test_a_process_that_hangs_is_killed(printed, reason, monkeypatch, tmp_path):
     """It is killed after its result or before."""
-    monkeypatch.setattr(dry_run_module, "TIMEOUT", 2)
-    monkeypatch.setattr(dry_run_module, "GRACE", 1)
+    monkeypatch.setattr(simulator, "TIMEOUT", 2)
+    monkeypatch.setattr(simulator, "GRACE", 1)
     script = f"import time; print({printed!r}, flush=True); time.sleep(100)"
-    stdout, status = dry_run_module.run_worker(["-c", script], dict(os.environ), tmp_path)
+    stdout, status = simulator.run_worker(["-c", script], dict(os.environ), tmp_path)
     assert status == -signal.SIGKILL
     result = {"finished": False, "reason": reason} if reason else {"finished": True}
     assert json.loads(stdout) == result

@@ -9,11 +9,11 @@ import time
 
 import pytest
 
+from scripts.launcher import rendezvous
+from scripts.launcher.launch_config import Job, listen
+from scripts.launcher.rendezvous import Rendezvous, decode_message
 from tests.helpers import pick_port, start_launcher
 from utils.config import ROOT
-from utils.distributed import rendezvous
-from utils.distributed.launch_config import Job, listen
-from utils.distributed.rendezvous import Rendezvous, decode_message
 
 HELLO = b'{"nodes":2,"devices":1,"node":1}\n'
 FOREIGN_DATA = {

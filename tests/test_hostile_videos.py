@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from mvit_multi.dataset import Sample
+from scripts.data.synthetic.motion_videos import write_video
 from tests.helpers import load_smoke_config, read_result, run_script
 from utils.data.annotation_file import Record
 from utils.data.sampler import TrainSampler
-from utils.data.synthetic.motion_videos import write_video
 from utils.networks import find_network
 from utils.tests.video.test_decoders import draw, picture
 from utils.tests.video.test_hostile_files import damage_video

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scripts.data.synthetic.motion_videos import SETS, draw_sets
 from tests.helpers import (
     assert_close_weights,
     assert_kills_change_no_weight,
@@ -17,7 +18,6 @@ from tests.helpers import (
     run_json,
     run_script,
 )
-from utils.data.synthetic.motion_videos import SETS, draw_sets
 
 SMOKE = str(find_smoke_yaml("mvit_multi"))
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from scripts.launcher.launch_config import Job
+from scripts.launcher.rendezvous import Rendezvous
 from tests.helpers import (
     assert_same_weights,
     build_rank_table,
@@ -20,8 +22,6 @@ from tests.helpers import (
     write_json,
 )
 from utils.config import ROOT
-from utils.distributed.launch_config import Job
-from utils.distributed.rendezvous import Rendezvous
 
 FAKE_WORKER = ROOT / "tests" / "fake_worker.py"
 TRAIN = ROOT / "tsm" / "train.py"

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
+from scripts.data.prepare.public_annotations import match_videos, read_public_annotations
 from tests.helpers import assert_one_line_error, read_result
 from utils.data.annotation_file import AnnotationFile, read_annotations
-from utils.data.prepare.public_annotations import match_videos, read_public_annotations
 
 KINETICS = """label,youtube_id,time_start,time_end,split
 playing squash or racquetball,-0A2-mhWuYk,19,29,train

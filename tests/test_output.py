@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from scripts.data.synthetic.motion_videos import draw_sets
+from scripts.data.synthetic.pattern_images import draw_cifar10
 from tests.helpers import build_env, find_smoke_yaml, read_result, run_script
-from utils.data.synthetic.motion_videos import draw_sets
-from utils.data.synthetic.pattern_images import draw_cifar10
 
 LOG_LINE = re.compile(r"\d\d:\d\d:\d\d \S")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from scripts.analysis import plot_training
+from scripts.data.prepare.class_folders import scan_class_folders, split_classes
 from tests.helpers import assert_one_line_error, find_smoke_yaml, read_result, run_script
 from utils import progress
-from utils.data.prepare.class_folders import scan_class_folders, split_classes
 
 PLOT = "scripts/analysis/plot_training.py"
 

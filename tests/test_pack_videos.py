@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from mvit_multi import dataset as mvit
+from scripts.data.packing.shard_writer import choose_page_size
+from scripts.data.synthetic.motion_videos import draw_sets
 from tests.helpers import (
     assert_close_weights,
     find_smoke_yaml,
@@ -21,8 +23,6 @@ from tests.helpers import (
 )
 from tsm import dataset as tsm
 from utils.data.packed.reader import LOCATIONS_FILE
-from utils.data.packed.shard_writer import choose_page_size
-from utils.data.synthetic.motion_videos import draw_sets
 from utils.runtime import Runtime
 from x3d import dataset as x3d
 

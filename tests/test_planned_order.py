@@ -11,15 +11,15 @@ import pytest
 import yaml
 
 from scripts.analysis.plan_allreduce import RANKS, time_positions
+from scripts.dry_run import stub_libraries
+from scripts.dry_run.reading import read_run
+from scripts.dry_run.simulator import Machine, dry_run
 from tests.helpers import run_json
 from utils.config import ROOT, load_config
-from utils.distributed.cost_model import Cluster
+from utils.cost_model import Cluster
 from utils.distributed.gradient_timing import count_backward, read_backward, write_backward
 from utils.networks import find_network
 from utils.nn.complexity import LayerCost
-from utils.simulation import stub_libraries
-from utils.simulation.dry_run import Machine, dry_run
-from utils.simulation.reading import read_run
 
 MISSING = stub_libraries.explain_missing()
 needs_dry_run = pytest.mark.skipif(bool(MISSING), reason=MISSING or "a dry run is possible")

@@ -17,6 +17,8 @@ from PIL import Image
 from mvit_multi.evaluation import build_eval_videos
 from mvit_multi.predict import HeadSelector
 from resnet50.dataset import build_eval_dataset
+from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets, write_video
+from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from scripts.predict import IMAGE_SUFFIXES, main
 from tests.helpers import load_smoke_config, save_random_weights
 from tests.numbered_videos import read_number, write_numbered_video
@@ -26,8 +28,6 @@ from tsm.transforms import make_test_views
 from utils import progress, signals
 from utils.config import ROOT, load_config
 from utils.data.class_names import BUILTIN_NAMES, find_class_names
-from utils.data.synthetic.motion_videos import MOTIONS, draw_sets, write_video
-from utils.data.synthetic.pattern_images import PATTERNS, draw_image
 from utils.evaluate.predict import (
     Head,
     Predictor,

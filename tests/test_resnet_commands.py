@@ -12,6 +12,7 @@ from PIL import Image
 
 from resnet50.predict import build_heads
 from resnet50.readers import describe_samples, open_reader
+from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from tests.event_reader import read_curves
 from tests.helpers import (
     assert_close_weights,
@@ -30,7 +31,6 @@ from tests.helpers import (
     start_and_stop,
 )
 from utils.config import ROOT
-from utils.data.synthetic.pattern_images import PATTERNS, draw_image
 from utils.testing.golden import generate_weight
 
 SMOKE = find_smoke_yaml("resnet50")

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
+from scripts.analysis.build_networks import make_dummy_batch
 from tests.helpers import find_smoke_yaml, load_smoke_config, run_script
 from tests.test_every_yaml import YAMLS, load_toy_config
-from utils.build_networks import make_dummy_batch
 from utils.config import ROOT, to_dict
 from utils.networks import find_network, list_networks
 from utils.testing.golden import compute_scores, load_weights

@@ -32,7 +32,7 @@ SCRIPTS = sorted(
     str(path.relative_to(ROOT))
     for path in [*(ROOT / "scripts").rglob("*.*"), *(ROOT / "benchmarks").rglob("*.py")]
     if path.suffix in (".py", ".sh") and path.name not in INTERNAL
-    if path.suffix == ".sh" or "__main__" in path.read_text()
+    if path.suffix == ".sh" or '\nif __name__ == "__main__":\n' in path.read_text()
 )
 NETWORK_SCRIPTS = ("train", "eval", "export")
 TRAIN_EVAL_EXPORT = [

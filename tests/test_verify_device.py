@@ -174,7 +174,7 @@ def test_a_process_beyond_its_time_limit_is_killed_with_its_children(tmp_path):
 
 
 def test_the_device_is_chosen_by_device_files(monkeypatch, tmp_path):
-    monkeypatch.setattr("utils.distributed.devices.DEVICE_FILES", tmp_path)
+    monkeypatch.setattr("scripts.launcher.devices.DEVICE_FILES", tmp_path)
     assert choose_device({}) == ("CPU", 1)
     for number in range(4):
         (tmp_path / f"davinci{number}").touch()

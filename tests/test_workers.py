@@ -30,7 +30,8 @@ print(json.dumps({**variables, "cores": cores, "bound": cpu_cores.is_bound()}))
 LAUNCH = """
 import runpy, sys
 from pathlib import Path
-from utils.distributed import devices, launch_config
+from scripts.launcher import devices
+from scripts.launcher import launch_config
 
 devices.DEVICE_FILES, launch_config.LEAST_CORES = Path(sys.argv[1]), 1
 sys.argv[1:] = sys.argv[2:]

@@ -20,7 +20,7 @@ from typing import Any, Literal, Optional, Union, get_args, get_origin, get_type
 
 import yaml
 
-from utils.distributed.cost_model import Cluster
+from utils.cost_model import Cluster
 from utils.messages import check_choice, format_error, format_value, shorten_errors
 from utils.yaml_text import load_yaml, load_yaml_file
 

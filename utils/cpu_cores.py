@@ -13,7 +13,7 @@ import os
 
 LEAST_CORES = 12  # of a process on Ascend, if it requests no dispatch threads
 DISPATCH_THREADS = 5  # MindSpore's own number on 28 cores and more
-# Set by utils/distributed/worker_group.py if it makes msrun bind the ranks.
+# Set by scripts/launcher/worker_group.py if it makes msrun bind the ranks.
 LAUNCHER_CORES = "ZOO_LAUNCHER_CORES"
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 LOG_LEVEL = "GLOG_v"
 CAPS = "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"  # oneDNN reads the second if there is no first
-DRY_RUN = "ZOO_DRY_RUN_CHIP"  # set by utils.simulation.dry_run
+DRY_RUN = "ZOO_DRY_RUN_CHIP"  # set by scripts.dry_run.simulator
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from utils.build_networks import measure_median_seconds
+from scripts.analysis.build_networks import measure_median_seconds
 from utils.config import ROOT
 from utils.data.loader import count_usable_cores
 

@@ -8,10 +8,10 @@ import pytest
 
 from mvit_multi import dataset
 from mvit_multi.config import DatasetSettings
+from scripts.data.synthetic.motion_videos import write_video
 from tests.numbered_videos import read_number, write_numbered_video
 from utils.data.packed import reader as packed
 from utils.data.sampler import TrainSampler
-from utils.data.synthetic.motion_videos import write_video
 from utils.runtime import Runtime
 
 SIDE, LENGTH = 48, 60

@@ -28,8 +28,8 @@ from resnet50.images import (
 )
 from resnet50.predict import build_heads
 from resnet50.readers import Images, describe_samples, open_reader
+from scripts.data.synthetic.pattern_images import draw_cifar10
 from utils.config import ROOT, load_config
-from utils.data.synthetic.pattern_images import draw_cifar10
 from utils.runtime import Runtime
 from utils.testing.golden import load_case
 

@@ -32,9 +32,9 @@ prepare_process()
 
 import numpy as np
 
+from scripts.analysis import step_comparison
 from utils import cli, log, runtime
 from utils.networks import Network
-from utils.testing import step_comparison
 from utils.testing.golden import load_case
 
 

@@ -26,10 +26,10 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
+from scripts.dry_run.reading import DryRun
+from scripts.dry_run.simulator import CHIPS, CORES, MODES, Machine, dry_run
 from utils import cli
 from utils.networks import Network
-from utils.simulation.dry_run import CHIPS, CORES, MODES, Machine, dry_run
-from utils.simulation.reading import DryRun
 
 TABLE_NAMES = 16  # kernels by name in the table
 

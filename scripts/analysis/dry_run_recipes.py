@@ -21,12 +21,12 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
+from scripts.dry_run.simulator import CHIPS, Machine, choose_ranks, dry_run
 from utils import cli
 from utils.config import ROOT, load_config
 from utils.files import report_write_errors, write_text
 from utils.messages import check_choice
 from utils.networks import find_network_of_yaml
-from utils.simulation.dry_run import CHIPS, Machine, choose_ranks, dry_run
 
 HEAD = "recipe | precision | clips of a step | kernel launches | peak GB | `run.device_memory`"
 HEAD += " | AllReduces | backward kernels after the first AllReduce"

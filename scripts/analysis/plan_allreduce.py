@@ -35,16 +35,17 @@ prepare_process()
 
 import numpy as np
 
+from scripts.analysis import plan_plots
+from scripts.analysis.build_networks import build_train_step, drop_pretrained
+from scripts.dry_run.simulator import CHIPS, Machine, dry_run
 from utils import cli, runtime
-from utils.build_networks import build_train_step, drop_pretrained
-from utils.distributed import fusion_planner, plan_plots
-from utils.distributed.cost_model import Cluster
+from utils.cost_model import Cluster
+from utils.distributed import fusion_planner
 from utils.distributed.fusion_planner import Prediction, Segment, layer_ends, layer_of, predict
 from utils.distributed.gradient_fusion import backward_of, layer_names, segment_ends
 from utils.distributed.gradient_timing import Backward, write_backward
 from utils.files import report_write_errors
 from utils.networks import Network
-from utils.simulation.dry_run import CHIPS, Machine, dry_run
 
 RANKS = 8  # of a dry run; the order of gradients is the same for any number above 1
 BEST, ONE, YAML, LAYERS = "best", "one segment", "yaml's own", "one a layer"

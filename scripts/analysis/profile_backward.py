@@ -26,9 +26,10 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from utils import build_networks, cli, log, runtime
-from utils.build_networks import measure_median_seconds
-from utils.distributed.cost_model import Cluster
+from scripts.analysis import build_networks
+from scripts.analysis.build_networks import measure_median_seconds
+from utils import cli, log, runtime
+from utils.cost_model import Cluster
 from utils.distributed.fusion_planner import layer_ends, segments_of
 from utils.distributed.gradient_timing import count_backward
 from utils.files import report_write_errors, write_text

@@ -38,14 +38,7 @@ from utils.runtime import prepare_process
 prepare_process()
 
 
-from utils import cli
-from utils.data.annotation_file import AnnotationFile, choose_output_names, iterate_lines
-from utils.files import report_write_errors, write_text
-from utils.messages import print_line
-from utils.networks import Network
-from utils.process_pool import PROCESSES, Crashed, Executor, PartOption, choose_workers, run_all
-from utils.progress import track
-from utils.video.integrity import (
+from scripts.data.integrity import (
     DAMAGED,
     GOOD,
     KINDS,
@@ -55,6 +48,13 @@ from utils.video.integrity import (
     make_job,
     table_row,
 )
+from utils import cli
+from utils.data.annotation_file import AnnotationFile, choose_output_names, iterate_lines
+from utils.files import report_write_errors, write_text
+from utils.messages import print_line
+from utils.networks import Network
+from utils.process_pool import PROCESSES, Crashed, Executor, PartOption, choose_workers, run_all
+from utils.progress import track
 
 MAX_SHOWN = 5  # bad videos named on stderr
 JOURNAL = ".scan.jsonl"  # its end; that of a part has the number of the part behind

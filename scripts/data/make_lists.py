@@ -32,14 +32,14 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
-from utils import cli
-from utils.data.prepare.class_folders import scan_class_folders, split_classes
-from utils.data.prepare.public_annotations import (
+from scripts.data.prepare.class_folders import scan_class_folders, split_classes
+from scripts.data.prepare.public_annotations import (
     FRAMES,
     READERS,
     match_videos,
     read_public_annotations,
 )
+from utils import cli
 from utils.files import report_write_errors, write_text
 from utils.messages import join_names, print_line
 

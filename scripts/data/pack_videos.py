@@ -37,13 +37,13 @@ prepare_process()
 
 import numpy as np
 
+from scripts.data.integrity import read_table
+from scripts.data.packing.encoder import build_encode_options
 from utils import cli
 from utils.data.annotation_file import choose_output_names
-from utils.data.packed.encoder import build_encode_options
 from utils.data.packed.reader import pack_folder
 from utils.networks import Network
 from utils.process_pool import PROCESSES, Executor, PartOption, choose_workers
-from utils.video.integrity import read_table
 
 
 def main(
@@ -60,8 +60,8 @@ def main(
     **encoding,
 ) -> None:
     # Imported here: worker processes import this file, and must not load MindSpore.
-    from utils.data.packed.pack import pack_lists, plan_packing
-    from utils.data.packed.verify import verify_list
+    from scripts.data.packing.pack import pack_lists, plan_packing
+    from scripts.data.packing.verify import verify_list
 
     workers = choose_workers(workers, executor)
     start, files = time.monotonic(), network.dataset.list_annotation_files(cfg)

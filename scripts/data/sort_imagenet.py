@@ -24,8 +24,8 @@ prepare_process()
 
 from scipy.io import loadmat
 
+from scripts.data.prepare.public_annotations import annotation_errors, number_lines, read_rows
 from utils import cli
-from utils.data.prepare.public_annotations import annotation_errors, number_lines, read_rows
 from utils.files import report_write_errors
 
 TRUTH = "ILSVRC2012_validation_ground_truth.txt"

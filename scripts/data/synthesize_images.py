@@ -17,8 +17,8 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
+from scripts.data.synthetic.pattern_images import PATTERNS, draw_cifar10
 from utils import cli
-from utils.data.synthetic.pattern_images import PATTERNS, draw_cifar10
 from utils.files import report_write_errors
 
 

@@ -21,8 +21,8 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
+from scripts.data.synthetic.motion_videos import MOTIONS, draw_dataset, draw_sets
 from utils import cli
-from utils.data.synthetic.motion_videos import MOTIONS, draw_dataset, draw_sets
 from utils.files import report_write_errors
 
 

@@ -10,7 +10,7 @@ from scipy.optimize import nnls
 from scripts.verify_device.machine import Plan
 from scripts.verify_device.processes import ProcessResult
 from scripts.verify_device.report import FAILED, OK, SKIPPED, SLOW, Finding
-from utils.distributed.cost_model import GIGA, MICRO
+from utils.cost_model import GIGA, MICRO
 
 ELEMENTS = [2**k for k in (10, 14, 18, 20, 22, 24)]  # float32, up to 64 MB
 TOY_ELEMENTS = [2**k for k in (10, 16, 18, 20)]
@@ -34,7 +34,7 @@ def fit_ring(probes: Sequence, ranks: int) -> tuple[float, float]:
     """(microseconds a message, GB/s) of a ring, fitted to probes: pairs of bytes and seconds.
 
     Minimizes the squares of the relative errors. A ring of P ranks sends 2 (P - 1) messages of
-    n / P bytes, as in `utils.distributed.cost_model`. The bandwidth is infinite if the times do not
+    n / P bytes, as in `utils.cost_model`. The bandwidth is infinite if the times do not
     grow with the size.
     """
     sizes, times = (np.array(column, float) for column in zip(*probes))

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scripts.launcher import devices as host
 from scripts.verify_device.processes import ProcessResult, Runner
 from utils.config import ROOT
 from utils.cpu_cores import count_cores
-from utils.distributed import devices as host
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from utils import build_networks, runtime
+from scripts.analysis import build_networks
+from utils import runtime
 from utils.config import Run
 from utils.networks import find_network
 from utils.testing import golden

@@ -31,6 +31,7 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
+from scripts.launcher.launch_config import check_devices
 from scripts.verify_device.communication import verify_communication
 from scripts.verify_device.machine import Plan, choose_device, describe_machine
 from scripts.verify_device.parity import verify_parity
@@ -40,7 +41,6 @@ from scripts.verify_device.resume import verify_resume
 from scripts.verify_device.training import verify_training
 from utils import cli
 from utils.config import get_base_folder
-from utils.distributed.launch_config import check_devices
 from utils.files import report_write_errors
 from utils.messages import check_choice
 from utils.processes import adopt_orphans

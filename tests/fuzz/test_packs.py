@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from scripts.data.packing.encoder import EncodeOptions
+from scripts.data.packing.pack import pack_lists, plan_packing, read_settings
+from scripts.data.packing.shard_writer import note_path, read_note
 from tests.fuzz.damage import mutate
 from tests.numbered_videos import write_numbered_video
 from utils.data.annotation_file import AnnotationFile, Record
-from utils.data.packed.encoder import EncodeOptions
-from utils.data.packed.pack import pack_lists, plan_packing, read_settings
 from utils.data.packed.reader import INDEX, LIST, LOCATIONS_FILE, PackedVideo, read_records
-from utils.data.packed.shard_writer import note_path, read_note
 
 # Replacements for a value. "deep" is nested deeper than the parser of Python allows.
 NUMBERS = (True, -1, 0, 7, 2**70, 1.5, float("inf"))

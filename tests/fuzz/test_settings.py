@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from scripts.launcher.launch_config import read_job
 from tests.fuzz import settings
 from utils import runtime
 from utils.config import load_config, to_dict, to_yaml
-from utils.distributed.launch_config import read_job
 from utils.messages import LINE, SETTINGS_LINE
 from utils.networks import find_network, list_networks
 
@@ -86,8 +86,8 @@ def run_until_work(run_here, monkeypatch, tmp_path):
         sys.exit()
 
     monkeypatch.setattr(runtime, "start", work)
-    monkeypatch.setattr("utils.distributed.worker_group.WorkerGroup", work)
-    monkeypatch.setattr("utils.distributed.rendezvous.Rendezvous", work)
+    monkeypatch.setattr("scripts.launcher.worker_group.WorkerGroup", work)
+    monkeypatch.setattr("scripts.launcher.rendezvous.Rendezvous", work)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("utils.processes.adopt_orphans", lambda: None)
     monkeypatch.setattr("utils.process_pool.Pool", work, raising=False)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
+from scripts.data.integrity import KINDS
 from tests.fuzz.damage import mutate
 from tests.fuzz.files import encode_intact_jpeg, write_mutated_videos
 from utils.config import ROOT
 from utils.evaluate.predict import Head, Predictor, write_predictions
 from utils.video.decoders import MODULES, FrameFolder, open_video, resize
-from utils.video.integrity import KINDS
 from utils.video.reader import VideoError
 
 MEMORY = 500  # MB
@@ -27,7 +27,7 @@ INTACT = {("read", "good", "good"), ("refused", "broken", "good")}
 READ = """
 import json, re, sys
 from pathlib import Path
-from utils.video.integrity import VideoJob, examine
+from scripts.data.integrity import VideoJob, examine
 from utils.video.decoders import VideoError, open_video
 outcomes = {}
 for path in sorted(Path(sys.argv[1]).iterdir()):

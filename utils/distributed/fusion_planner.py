@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from utils.distributed.cost_model import Cluster
+from utils.cost_model import Cluster
 from utils.distributed.gradient_timing import Backward
 
 MOST_SEGMENTS = 8  # HCCL's limit

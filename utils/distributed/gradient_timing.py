@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from utils.distributed.cost_model import TERA, Cluster
+from utils.cost_model import TERA, Cluster
 from utils.files import write_text
 from utils.messages import format_error, format_line
 from utils.nn.complexity import LayerCost

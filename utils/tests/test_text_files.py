@@ -6,11 +6,11 @@ import os
 
 import pytest
 
+from scripts.data.prepare.public_annotations import read_public_annotations
+from scripts.launcher.rank_table import read_rank_table
 from tests.test_official_lists import CASES, write_files
 from utils.data.annotation_file import AnnotationFile, iterate_lines, read_annotations
 from utils.data.class_names import read_class_names
-from utils.data.prepare.public_annotations import read_public_annotations
-from utils.distributed.rank_table import read_rank_table
 from utils.files import read_text
 from utils.messages import LINE, format_line
 

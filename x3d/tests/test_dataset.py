@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from scripts.data.synthetic.motion_videos import write_video
 from tests.helpers import load_smoke_config
 from tests.numbered_videos import read_number, write_numbered_video
 from utils.data.annotation_file import Record
 from utils.data.packed import reader as packed
 from utils.data.sampler import TrainSampler
-from utils.data.synthetic.motion_videos import write_video
 from utils.runtime import Runtime
 from x3d import dataset, sampling
 

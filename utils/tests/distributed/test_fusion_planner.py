@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from utils.distributed.cost_model import Cluster, expected_maximum
+from utils.cost_model import Cluster, expected_maximum
 from utils.distributed.fusion_planner import MOST_SEGMENTS, layer_ends, plan, predict
 from utils.distributed.gradient_timing import Backward, count_backward, read_backward
 from utils.nn.complexity import LayerCost

@@ -5,7 +5,7 @@ import pytest
 from mindspore import nn
 
 from utils.config import Run
-from utils.distributed.cost_model import Cluster
+from utils.cost_model import Cluster
 from utils.distributed.gradient_fusion import layer_names, segment_ends, split_all_reduce
 from utils.runtime import Runtime
 

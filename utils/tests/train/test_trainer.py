@@ -10,8 +10,8 @@ import yaml
 from mindspore import Tensor
 from mindspore import dtype as mstype
 
+from scripts.analysis.build_networks import build_train_step
 from tests.helpers import find_smoke_yaml, load_smoke_config
-from utils.build_networks import build_train_step
 from utils.config import Run, load_config
 from utils.networks import find_network
 from utils.runtime import Runtime

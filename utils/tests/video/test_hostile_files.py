@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from scripts.data import integrity
+from scripts.data.integrity import VideoJob, examine
 from utils.config import ROOT
 from utils.data.unreadable_videos import UnreadableVideos
 from utils.tests.video.test_decoders import BACK_ENDS, draw, encode, picture
 from utils.tests.video.test_odd_videos import pictures, write
-from utils.video import integrity, pyav_reader
+from utils.video import pyav_reader
 from utils.video.decoders import FrameFolder, VideoError, jpeg_size, open_video, read_jpeg
-from utils.video.integrity import VideoJob, examine
 from utils.video.pyav_reader import ExactVideo
 from utils.video.reader import WrongContent
 

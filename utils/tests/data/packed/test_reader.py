@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.numbered_videos import read_number, write_numbered_video
-from utils.data.packed.encoder import (
+from scripts.data.integrity import Finding, VideoJob
+from scripts.data.packing.encoder import (
     EncodedVideo,
     EncodeOptions,
     build_encode_options,
     compare_with_original,
     pack_video,
 )
+from scripts.data.packing.shard_writer import Spool
+from tests.numbered_videos import read_number, write_numbered_video
 from utils.data.packed.format import HEAD, KEY, NON_REFERENCE, decode_table
 from utils.data.packed.reader import PackedVideo, PackLocation
-from utils.data.packed.shard_writer import Spool
 from utils.video.decoders import FrameFolder, open_video
-from utils.video.integrity import Finding, VideoJob
 from utils.video.reader import MAX_PIXELS, VideoError
 
 TEMPLATE = "img_{:05d}.jpg"

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from scripts.data.integrity import SUFFIXES
 from utils.files import compute_sha256
-from utils.video.integrity import SUFFIXES
 
 
 class ClassFolders(NamedTuple):

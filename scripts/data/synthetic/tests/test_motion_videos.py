@@ -13,9 +13,9 @@ import cv2
 import numpy as np
 import pytest
 
+from scripts.data.synthetic import motion_videos
+from scripts.data.synthetic.motion_videos import MOTIONS, draw_clip, draw_dataset, write_video
 from tests.numbered_videos import read_number, write_numbered_video
-from utils.data.synthetic import motion_videos
-from utils.data.synthetic.motion_videos import MOTIONS, draw_clip, draw_dataset, write_video
 
 ROOT = Path(__file__).resolve().parents[4]
 OPPOSITES = list(zip(MOTIONS[::2], MOTIONS[1::2]))

@@ -19,15 +19,21 @@ from typing import IO, NamedTuple, Optional, Union
 
 import numpy as np
 
+from scripts.data.integrity import Finding, make_job, table_row
+from scripts.data.packing.encoder import EncodeOptions, pack_video
+from scripts.data.packing.shard_writer import (
+    UNFINISHED,
+    Spool,
+    choose_page_size,
+    read_note,
+    sync_file,
+)
 from utils.data.annotation_file import AnnotationFile, Record, iterate_lines
-from utils.data.packed.encoder import EncodeOptions, pack_video
 from utils.data.packed.format import add_checksum
 from utils.data.packed.reader import INDEX, LIST, LOCATION_DTYPE, LOCATIONS_FILE, NOWHERE
-from utils.data.packed.shard_writer import UNFINISHED, Spool, choose_page_size, read_note, sync_file
 from utils.files import compute_sha256, lock_folder, report_write_errors, write_text
 from utils.process_pool import Crashed, Part, run_all
 from utils.progress import track
-from utils.video.integrity import Finding, make_job, table_row
 
 BAD = "bad.tsv"
 LIST_SETTINGS = ("root", "source", "num_classes", "image_tmpl", "flow")  # how lines are read

@@ -10,11 +10,11 @@ from typing import NamedTuple, Optional, Union
 
 from mindspore.mindrecord import FileWriter
 
+from scripts.data.integrity import Finding
+from scripts.data.packing.encoder import EncodedVideo
 from utils.data.annotation_file import Record
-from utils.data.packed.encoder import EncodedVideo
 from utils.data.packed.format import add_checksum
 from utils.files import set_default_mode, write_text
-from utils.video.integrity import Finding
 
 SCHEMA = {
     "path": {"type": "string"},

@@ -23,7 +23,7 @@ import av
 import cv2
 import numpy as np
 
-from utils.data.packed.encoder import DETERMINISTIC, to_yuv420p
+from scripts.data.packing.encoder import DETERMINISTIC, to_yuv420p
 from utils.files import write_text
 from utils.process_pool import start_process_pool
 from utils.progress import track

@@ -8,9 +8,9 @@ from mindspore import Tensor
 
 from resnet50 import golden_case as resnet50
 from resnet50.loss import build_loss
+from scripts.analysis.step_comparison import change_recipe, load_record, save_record
 from tsm import golden_case as tsm
 from tsm.model import TSM
-from utils.testing.step_comparison import change_recipe, load_record, save_record
 
 CASE = {"train": {"loss64": 1.0}}
 ARRAYS = {"data/clip": np.zeros((2, 3)), "data/target": np.zeros(2), "loss/loss": np.ones(1)}

@@ -13,9 +13,9 @@ import cv2
 import numpy as np
 from av.video.reformatter import VideoReformatter
 
+from scripts.data.integrity import DAMAGED, GOOD, Finding, VideoJob, examine
 from utils.data.packed.format import KEY, NON_REFERENCE, REFERENCE, PacketTable
 from utils.data.packed.reader import PackedVideo, PackLocation
-from utils.video.integrity import DAMAGED, GOOD, Finding, VideoJob, examine
 from utils.video.pyav_reader import convert_format
 from utils.video.reader import FrameSource, VideoError, reading
 from utils.video.transforms import scale_short_side

@@ -25,7 +25,7 @@ import json
 import socket
 from typing import Any, Callable, Optional
 
-from utils.distributed.launch_config import Job, listen, reserve_port
+from scripts.launcher.launch_config import Job, listen, reserve_port
 from utils.messages import print_line
 
 HELLO_TIMEOUT = 10.0  # seconds until the first message of a connection must have come

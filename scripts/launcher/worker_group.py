@@ -5,7 +5,7 @@ parent: it gets the exit status of each process, and the kernel ends them if the
 Each of them runs scripts/worker.py first.
 
 `msrun --join=True` would wait for the workers of its own node only, ends with 1 for every failure
-and leaves workers behind if it is killed (utils/distributed/rendezvous.py has measured times).
+and leaves workers behind if it is killed (scripts/launcher/rendezvous.py has measured times).
 """
 
 import contextlib
@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 import psutil
 
+from scripts.launcher.launch_config import HCCL_TIMEOUTS, Job, should_bind_cores
 from utils.config import ROOT
 from utils.cpu_cores import LAUNCHER_CORES, list_affinity
-from utils.distributed.launch_config import HCCL_TIMEOUTS, Job, should_bind_cores
 from utils.processes import die_with_parent
 
 SCHEDULER = "scheduler"

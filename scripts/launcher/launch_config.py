@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
+from scripts.launcher.devices import VISIBLE, count_devices
+from scripts.launcher.rank_table import read_rank_table
 from utils.config import resolve_yaml
 from utils.cpu_cores import LEAST_CORES
-from utils.distributed.devices import VISIBLE, count_devices
-from utils.distributed.rank_table import read_rank_table
 from utils.messages import VALUE, shorten
 from utils.yaml_text import load_yaml_file
 

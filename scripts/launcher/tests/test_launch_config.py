@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import build_rank_table, pick_port, write_json
-from utils.distributed import devices
-from utils.distributed.launch_config import (
+from scripts.launcher import devices
+from scripts.launcher.launch_config import (
     check_devices,
     listen,
     read_job,
@@ -15,7 +14,8 @@ from utils.distributed.launch_config import (
     reserve_port,
     should_bind_cores,
 )
-from utils.distributed.rank_table import read_rank_table
+from scripts.launcher.rank_table import read_rank_table
+from tests.helpers import build_rank_table, pick_port, write_json
 
 DEVICE = ("server_list", 1, "device", 0)  # the first one of the second server
 NODE_0 = {"NODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}

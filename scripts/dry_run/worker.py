@@ -1,9 +1,9 @@
 """The process of a dry run: builds a network for a simulated device and runs one step.
 
-    python utils/simulation/worker.py REQUEST
+    python scripts/dry_run/worker.py REQUEST
 
 REQUEST is a JSON object: network, yaml (the text of its settings), mode (train or eval), ranks,
-separate_gradients. The yaml is written to the current folder. `utils.simulation.dry_run` sets the
+separate_gradients. The yaml is written to the current folder. `scripts.dry_run.simulator` sets the
 environment and starts this process. The last line of stdout is a JSON object.
 """
 
@@ -22,11 +22,12 @@ prepare_process()
 
 import mindspore as ms
 
-from utils import build_networks, runtime
+from scripts.analysis import build_networks
+from scripts.dry_run.reading import STEP_BEGINS
+from utils import runtime
 from utils.config import load_config
 from utils.distributed import gradient_fusion
 from utils.networks import find_network
-from utils.simulation.reading import STEP_BEGINS
 
 # The part of MindSpore's messages that only its developers need begins with one of these.
 DEVELOPERS = re.compile(r"C\+\+ Call Stack|Ascend Error Message|The Traceback of Net Construct")

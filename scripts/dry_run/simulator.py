@@ -1,7 +1,7 @@
 """Dry runs: compiles one step of a network for an Ascend or a GPU on a machine without either.
 
-A separate process (`utils.simulation.worker`) runs MindSpore in simulation mode on stub libraries
-(`utils.simulation.stub_libraries`). MindSpore compiles the graph for the chip, selects kernels and
+A separate process (`scripts.dry_run.worker`) runs MindSpore in simulation mode on stub libraries
+(`scripts.dry_run.stub_libraries`). MindSpore compiles the graph for the chip, selects kernels and
 plans streams and memory as on a device, but computes nothing. So a dry run shows whether a graph
 compiles, which kernels a step launches, in which order, and how much memory it takes. It shows no
 values and no times, and not whether CANN's compiler accepts a kernel.
@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
+from scripts.dry_run.reading import DryRun, read_run
+from scripts.dry_run.stub_libraries import SOURCES, build_stubs
 from utils.config import get_base_folder, to_yaml
-from utils.distributed.cost_model import Cluster
+from utils.cost_model import Cluster
 from utils.files import report_write_errors
 from utils.processes import die_with_parent
 from utils.signals import end_command, handle_signals
-from utils.simulation.reading import DryRun, read_run
-from utils.simulation.stub_libraries import SOURCES, build_stubs
 
 # Chip -> device of MindSpore. The GPU is an A100 of 40 GB.
 CHIPS = {"ascend910b": "Ascend", "ascend910": "Ascend", "ascend910_93": "Ascend", "gpu": "GPU"}

@@ -6,11 +6,11 @@ from typing import Optional
 
 import numpy as np
 
+from scripts.data.integrity import make_job
+from scripts.data.packing.encoder import EncodeOptions, compute_psnr, downscale, probe_frames
 from utils.data.annotation_file import AnnotationFile, Record
-from utils.data.packed.encoder import EncodeOptions, compute_psnr, downscale, probe_frames
 from utils.data.packed.reader import PackedVideo, is_intact, pack_folder, read_index, read_packed
 from utils.progress import track
-from utils.video.integrity import make_job
 
 COMPARED_VIDEOS = 16  # of a list
 LOWEST_PSNR = 20.0  # dB; below it, the copy shows another picture

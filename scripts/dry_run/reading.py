@@ -1,4 +1,4 @@
-"""Reads the result of a dry run (`utils.simulation.dry_run`) from MindSpore's log and files.
+"""Reads the result of a dry run (`scripts.dry_run.simulator`) from MindSpore's log and files.
 
 MindSpore writes each selected kernel and the peak of the planned memory into its log, the order of
 the kernels into `execute_order.csv`, and the graphs as they are built into `graph_build_*.ir`.

@@ -1,4 +1,4 @@
-"""Stub libraries of CANN and CUDA, with which MindSpore does dry runs (utils.simulation.dry_run).
+"""Stub libraries of CANN and CUDA, with which MindSpore does dry runs (scripts.dry_run.simulator).
 
 The MindSpore wheel for x86-64 Linux holds the whole Ascend and GPU back ends. They lack only the
 vendors' shared libraries. This module builds libraries of the same names with gcc, from the symbol

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
 
+from scripts.data.integrity import SUFFIXES
 from utils.files import read_text
 from utils.messages import format_value
-from utils.video.integrity import SUFFIXES
 
 KINETICS_SPLITS = {"train": "train", "val": "val", "validate": "val"}
 KINETICS_COLUMNS = {"label", "youtube_id", "time_start", "time_end", "split"}
