@@ -13,7 +13,7 @@ from utils.networks import find_network, list_networks
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 DOCUMENTS += [ROOT / network / "README.md" for network in list_networks()]
-DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
+DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
 FILE = re.compile(r"```yaml file=(\S+)\n(.*?)```", re.DOTALL)
 
 
