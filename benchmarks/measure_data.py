@@ -1,4 +1,4 @@
-"""Measures the data paths of all networks on a folder of videos: the tables of docs/data_path.md.
+"""Measures the data paths of all networks on videos: the tables of docs/measured/data_path.md.
 
     python benchmarks/measure_data.py --videos DIR [--out out/data_path] [--seconds 10] [--clips 32]
 

@@ -1,4 +1,4 @@
-"""Measures all networks on the processor of this machine: the table of docs/benchmarks.md.
+"""Measures all networks on the processor of this machine: the table of docs/measured/benchmarks.md.
 
     python benchmarks/measure_networks.py [--torch] [--repeats 5] [--only NAME,NAME]
 

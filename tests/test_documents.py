@@ -24,7 +24,7 @@ from utils.config import ROOT, load_config
 from utils.networks import find_network, list_networks
 from utils.weights import checkpoint
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DOCUMENTS += [ROOT / network / "README.md" for network in list_networks()]
 MARK = "not run by the tests: "
 FILE = re.compile(r"```yaml file=(\S+)\n(.*?)```", re.DOTALL)  # files that the reader writes

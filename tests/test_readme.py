@@ -5,6 +5,7 @@ tests/test_documents.py runs the commands.
 
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from utils.networks import find_network, list_networks
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 DOCUMENTS += [ROOT / network / "README.md" for network in list_networks()]
-DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
+DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
 FILE = re.compile(r"```yaml file=(\S+)\n(.*?)```", re.DOTALL)
 
 
@@ -73,3 +74,27 @@ def test_settings_and_files_of_a_document_exist(document):
     assert not {name for name in names if not files.search(name)} - existing
     links = re.findall(r"\]\(([^)#:]+)\)", text)
     assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_an_anchor_of_a_link_is_a_heading(document):
+    for name, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", document.read_text()):
+        page = document.parent / name if name else document
+        assert anchor in list_anchors(page), f"{name}#{anchor}"
+
+
+def list_anchors(document: Path) -> set:
+    """The anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_guides_are_short():
+    """At most 16,000 words; the bars of tables are no words. Measurements are in docs/measured."""
+    guides = [
+        page
+        for page in DOCUMENTS
+        if (ROOT / "docs") in page.parents and page.parent.name != "measured"
+    ]
+    words = [word for page in guides for word in page.read_text().split()]
+    assert sum(any(c.isalnum() for c in word) for word in words) <= 16000

@@ -14,7 +14,7 @@ The order is saved as gradients.json in FOLDER, for --profile and run.gradient_p
 
 For every number of devices, prints the best split next to one segment, the yaml's own split and one
 segment a layer. Writes plan.csv, timeline.png and scaling.png into FOLDER, and prints the yaml line
-to paste. docs/scaling.md explains the model. The last line of stdout is one JSON object.
+to paste. docs/measured/scaling.md explains the model. The last line of stdout is one JSON object.
 """
 
 import argparse

@@ -29,8 +29,8 @@ from utils.weights.model_checksum import check_checksum
 KEPT_FILES = 8  # in the cache, the last used ones
 LONGEST_WAIT = 600  # seconds for the export of another process
 CODE = ("utils/export/*.py", "utils/nn/*.py", "utils/weights/*.py")  # with that of the network
-# Seconds on two cores, fitted to the table in docs/export.md. The number of arrays of weights
-# stands for that of operators.
+# Seconds on two cores, fitted to the table in docs/measured/export.md. The number of arrays of
+# weights stands for that of operators.
 SAVED_BY_MULTIPLY_ADD = 1.2e-11  # of an evaluation, by an engine
 SAVED_BY_ARRAY = 5e-5  # for each clip: MindSpore's time between operators
 EXPORT_BY_ARRAY = 0.06  # beyond MindSpore's own compilation

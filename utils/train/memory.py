@@ -3,8 +3,8 @@
 A step needs memory for the compiler, for the gradients, and for the maps that the forward pass
 keeps for the backward pass. The maps are counted layer by layer, in an evaluation of one clip: a
 convolutional network keeps the output of each layer once, a transformer also its transposed copies
-and products. The constants fit measured peaks of the four networks; a table in docs/benchmarks.md
-compares peaks and estimates.
+and products. The constants fit measured peaks of the four networks; a table in
+docs/measured/benchmarks.md compares peaks and estimates.
 """
 
 from collections.abc import Sequence
