@@ -53,7 +53,8 @@ def free_large_networks():
 @pytest.fixture
 def log_messages(monkeypatch):
     """What is logged from now on; unlike caplog's, the same whoever set the log up before."""
-    lines, level = [], log.level
+    lines = []
+    level = log.level
     handler = logging.Handler()
     monkeypatch.setattr(handler, "emit", lambda record: lines.append(record.getMessage()))
     monkeypatch.setattr(log, "handlers", [handler])

@@ -91,7 +91,8 @@ def main(
         result.update(measure_parts(kind, cfg.data.batch))
     else:
         environment = dict(os.environ) if torch else None  # of before MindSpore's settings
-        rt, fresh = runtime.start(cfg.run), build_networks.drop_pretrained(cfg)
+        rt = runtime.start(cfg.run)
+        fresh = build_networks.drop_pretrained(cfg)
         log.start_log(rt)
         if part:
             print(json.dumps(graph_costs.measure_graph(network.name, fresh, rt, part)))
@@ -216,7 +217,9 @@ def measure_eval(network: Network, cfg, rt: runtime.Runtime, seconds: int, net: 
     batches = iter(data.create_tuple_iterator(num_epochs=1, output_numpy=True))
     clips, _, _ = next(batches)
     video_scores(net, clips)  # compiles
-    began, computed, done = time.monotonic(), 0.0, 0
+    began = time.monotonic()
+    computed = 0.0
+    done = 0
     for clips, _, valid in batches:
         since = time.monotonic()
         video_scores(net, clips)

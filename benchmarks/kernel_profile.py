@@ -59,7 +59,8 @@ def profile_kernels(network: Network, cfg: Any, rt: Runtime, matmul_gflops: floa
         profiler.stop()
         (traces,) = Path(name).glob(f"*_{os.getpid()}_*/FRAMEWORK")
         costs = add_costs(read_times(traces), read_launches(traces))
-    copy_rate, total = measure_copy_gbs(), sum(cost.milliseconds for cost in costs)
+    copy_rate = measure_copy_gbs()
+    total = sum(cost.milliseconds for cost in costs)
     rows = [describe_cost(cost, total, matmul_gflops, copy_rate) for cost in costs[:SHOWN]]
     print(*format_costs(rows), sep="\n")
     return {
@@ -111,7 +112,8 @@ def match_convolutions(launches: list[Launch]) -> tuple[dict, dict]:
     The keys are (shape of the input, output channels). The output is known from the gradient of the
     weight, the weight from the forward convolution.
     """
-    outputs, weights = {}, {}
+    outputs = {}
+    weights = {}
     for operator, inputs in launches:
         if operator == "Conv2DBackpropFilter":
             outputs[inputs[1], inputs[0][1]] = inputs[0]
@@ -128,11 +130,14 @@ def count_flops(operator: str, inputs: tuple, outputs: dict, weights: dict) -> f
         return 0.0
     one, other = inputs[:2]
     if operator == "Conv2D":
-        output, weight = outputs.get((one, other[0]), ()), other
+        output = outputs.get((one, other[0]), ())
+        weight = other
     elif operator == "Conv2DBackpropInput":
-        output, weight = one, other
+        output = one
+        weight = other
     else:
-        output, weight = one, weights.get((other, one[1]), ())
+        output = one
+        weight = weights.get((other, one[1]), ())
     return 2.0 * prod(output) * prod(weight[1:]) if output and weight else 0.0
 
 

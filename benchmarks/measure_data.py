@@ -91,7 +91,8 @@ def main(
 
 def prepare_data(videos: list[Path], folder: Path, clips: int) -> None:
     """Writes annotation files, frame folders and images; the videos repeat until `clips` clips."""
-    lines, frames = [], []
+    lines = []
+    frames = []
     for k, path in enumerate(islice(cycle(videos), clips)):
         name = f"clip_{k:03d}{path.suffix}"
         (folder / name).unlink(missing_ok=True)
@@ -183,7 +184,8 @@ def format_needs(rows: list[dict]) -> Iterator[str]:
     for row in rows:
         if any(word in row["path"] for word in ("without", "decord", "OpenCV")):
             continue
-        demand, read = DEMAND[row["network"]], row["bytes_read"]
+        demand = DEMAND[row["network"]]
+        read = row["bytes_read"]
         line = [f"{NAMES[row['network']]}, {demand}", row["path"]]
         for rate in (count * demand for count in DEVICES):
             megabytes = round_up(rate * read / 1e6) if read else "–"

@@ -89,7 +89,8 @@ def list_numbers(result: dict) -> dict[str, float]:
 
 def compute_ratios(before: dict, now: dict) -> dict[str, float]:
     """Now over before, of each number that both have and that was not 0."""
-    old, new = list_numbers(before), list_numbers(now)
+    old = list_numbers(before)
+    new = list_numbers(now)
     return {name: round(new[name] / old[name], 3) for name in new if old.get(name)}
 
 
@@ -99,7 +100,8 @@ def format_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterat
 
 
 def format_comparison(before: dict, now: dict) -> Iterator[str]:
-    old, new = list_numbers(before), list_numbers(now)
+    old = list_numbers(before)
+    new = list_numbers(now)
     return format_table(
         ("name", "before", "now", "now / before"),
         (

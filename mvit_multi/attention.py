@@ -57,12 +57,14 @@ class ChannelsFirstDense(nn.Cell):
         super().__init__()
         self.weight = Parameter(initializer(Normal(STD), (cout, cin)), name="weight")
         self.bias = Parameter(initializer(Zero(), (cout,)), name="bias")
-        self.product, self.add = ops.BatchMatMul(transpose_b=True), ops.BiasAdd()
+        self.product = ops.BatchMatMul(transpose_b=True)
+        self.add = ops.BiasAdd()
         self.cpu = cpu.build_product(transpose=True, shared=True)
         self.cpu_bias = cpu.build_bias("add_channel_bias")
 
     def construct(self, x: Tensor, part: int = 0, parts: int = 1) -> Tensor:
-        weight, bias = ops.cast(self.weight, x.dtype), ops.cast(self.bias, x.dtype)
+        weight = ops.cast(self.weight, x.dtype)
+        bias = ops.cast(self.bias, x.dtype)
         if parts > 1:
             size = self.weight.shape[0] // parts
             weight = weight[part * size : (part + 1) * size]
@@ -84,7 +86,8 @@ class Attention(nn.Cell):
     def __init__(self, plan: BlockPlan, eps: float, relative: bool, token: bool, impl: str):
         super().__init__()
         self.heads, self.size, self.grid = plan.heads, plan.dim_out // plan.heads, plan.grid
-        self.token, self.out_grid = token, pool_grid(plan.grid, plan.stride_q)
+        self.token = token
+        self.out_grid = pool_grid(plan.grid, plan.stride_q)
         self.qkv = ChannelsFirstDense(plan.dim, 3 * plan.dim_out)
         self.proj = Dense(plan.dim_out, plan.dim_out, weight_init=Normal(STD))
         strides = (plan.stride_q, plan.stride_kv, plan.stride_kv)
@@ -103,12 +106,17 @@ class Attention(nn.Cell):
                 Parameter(initializer(Normal(STD), (length, self.size)), name=f"rel_pos_{axis}")
                 for axis, length in zip("thw", self.positions.lengths)
             )
-        self.score, self.blend = ops.BatchMatMul(transpose_b=True), ops.BatchMatMul()
-        self.cpu_score, self.cpu_blend = cpu.build_product(transpose=True), cpu.build_product()
+        self.score = ops.BatchMatMul(transpose_b=True)
+        self.blend = ops.BatchMatMul()
+        self.cpu_score = cpu.build_product(transpose=True)
+        self.cpu_blend = cpu.build_product()
 
     def construct(self, x: Tensor) -> Tensor:
         q, k, v = self.project(x)
-        q, k, v = self.norm_q(q), self.norm_k(k), self.norm_v(v)  # (B, h, N', d)
+        # (B, h, N', d)
+        q = self.norm_q(q)
+        k = self.norm_k(k)
+        v = self.norm_v(v)
         scaled = q * self.size**-0.5
         if self.positions is not None:
             tables = (self.rel_pos_t, self.rel_pos_h, self.rel_pos_w)
@@ -141,10 +149,13 @@ class Attention(nn.Cell):
 
     def project_at_once(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """`project` with fewer kernels: one matrix product, one pooling for keys and values."""
-        wide, width = self.qkv(x), self.heads * self.size  # (B, 3*h*d, N)
+        # (B, 3*h*d, N)
+        wide = self.qkv(x)
+        width = self.heads * self.size
         class_tokens = (None, None, None)
         if self.token:
-            class_tokens, wide = ops.split(wide[:, :, :1], width, 1), wide[:, :, 1:]
+            class_tokens = ops.split(wide[:, :, :1], width, 1)
+            wide = wide[:, :, 1:]
         q, kv = ops.split(wide, (width, 2 * width), 1)
         q = self.pool_q(ops.reshape(q, (-1, self.size, *self.grid)))
         # All heads of the keys use the same kernels, so do all heads of the values.
@@ -191,7 +202,8 @@ class RelativePositions(nn.Cell):
 
     def __init__(self, plan: BlockPlan, token: bool):
         super().__init__()
-        self.query, self.token = pool_grid(plan.grid, plan.stride_q), token
+        self.query = pool_grid(plan.grid, plan.stride_q)
+        self.token = token
         key = pool_grid(plan.grid, plan.stride_kv)
         self.lengths = compute_table_lengths(plan)
         rows = [compute_distance_rows(q, k, n) for q, k, n in zip(self.query, key, self.lengths)]
@@ -201,7 +213,8 @@ class RelativePositions(nn.Cell):
         self.rows = (Tensor(block_diag(*rows).astype(np.float32)),)
         self.half_rows = (Tensor(block_diag(*rows).astype(np.float16)),)
         self.key_positions = Tensor(build_key_indicators(key, token))
-        self.product, self.select = ops.BatchMatMul(transpose_b=True), ops.MatMul()
+        self.product = ops.BatchMatMul(transpose_b=True)
+        self.select = ops.MatMul()
         self.cpu = cpu.build_product(transpose=True)
 
     def construct(self, scaled: Tensor, q: Tensor, k: Tensor, tables: tuple) -> tuple:
@@ -210,7 +223,8 @@ class RelativePositions(nn.Cell):
         `scaled` and `q` are the queries with and without scaling; all are (B, h, N, d).
         """
         inner = q[:, :, 1:] if self.token else q
-        parts, table = (), ops.cat(tables, 0)
+        parts = ()
+        table = ops.cat(tables, 0)
         if on_ascend() and table.dtype == mstype.float16:
             rows = self.select(self.half_rows[0], table)
         else:
@@ -266,7 +280,8 @@ def compute_distance_rows(queries: int, keys: int, length: int) -> np.ndarray:
     they take a mixture of two: the table is resized by linear interpolation with half-pixel
     centres, like in PySlowFast.
     """
-    wide, tall = max(keys / queries, 1.0), max(queries / keys, 1.0)
+    wide = max(keys / queries, 1.0)
+    tall = max(queries / keys, 1.0)
     distance = np.arange(queries)[:, None] * wide - np.arange(keys)[None] * tall
     index = (distance + (keys - 1) * tall).astype(np.int64).reshape(-1)
     return make_resize_matrix(length, 2 * max(queries, keys) - 1)[index]

@@ -38,7 +38,8 @@ def make_auto_contrast_lut(frames: np.ndarray) -> np.ndarray:
     n, _, width, _ = frames.shape
     lines = frames.reshape(n, -1, width * 3)  # min and max of whole lines are faster
     low, high = (extreme(lines, axis=1).reshape(n, width, 3) for extreme in (np.min, np.max))
-    low, high = low.min(1).astype(float)[..., None], high.max(1).astype(float)[..., None]
+    low = low.min(1).astype(float)[..., None]
+    high = high.max(1).astype(float)[..., None]
     scale = 255 / np.maximum(high - low, 1)
     table = np.clip(LEVELS * scale + -low * scale, 0, 255).astype(np.uint8)
     return np.where(high > low, table, IDENTITY)
@@ -77,7 +78,8 @@ def adjust_sharpness(frame: np.ndarray, factor: float, out: np.ndarray) -> None:
     Like Pillow, it does not smooth the border.
     """
     smooth = cv2.filter2D(frame, -1, SMOOTHING)  # sums of thirteenths are never half a level
-    smooth[[0, -1]], smooth[:, [0, -1]] = frame[[0, -1]], frame[:, [0, -1]]
+    smooth[[0, -1]] = frame[[0, -1]]
+    smooth[:, [0, -1]] = frame[:, [0, -1]]
     blend_frames(smooth, frame, factor, out)
 
 
@@ -88,7 +90,8 @@ def to_grey(frame: np.ndarray) -> np.ndarray:
 
 def blend_levels(base: Union[float, np.ndarray], levels: np.ndarray, factor: float) -> np.ndarray:
     """base + factor * (levels - base), truncated to uint8; in float32 like Pillow's `blend`."""
-    base, levels = np.asarray(base, np.float32), np.asarray(levels, np.float32)
+    base = np.asarray(base, np.float32)
+    levels = np.asarray(levels, np.float32)
     return np.clip(base + np.float32(factor) * (levels - base), 0, 255).astype(np.uint8)
 
 

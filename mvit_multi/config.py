@@ -205,7 +205,9 @@ class Config:
     eval: Eval = Eval()
 
     def __post_init__(self):
-        names, model, train = [dataset.name for dataset in self.data.sets], self.model, self.train
+        names = [dataset.name for dataset in self.data.sets]
+        model = self.model
+        train = self.train
         if model.single_head and len(names) > 1:
             raise ValueError("model.single_head: one linear head serves one data set; give one")
         if train.informative_weight and not model.expander:
@@ -223,7 +225,8 @@ class Config:
 
     def model_arguments(self) -> dict:
         """The arguments of mvit_multi.model.MViT; `model.depthwise_impl` auto chooses by device."""
-        model, sets = self.model, self.data.sets
+        model = self.model
+        sets = self.data.sets
         auto = {"Ascend": "taps", "GPU": "grouped", "CPU": "frames"}[self.run.device]
         return {
             **vars(model),

@@ -36,7 +36,8 @@ class Sample(NamedTuple):
 
 
 def get_annotation_file(cfg, dataset_index: int, split: str) -> AnnotationFile:
-    data, settings = cfg.data, cfg.data.sets[dataset_index]
+    data = cfg.data
+    settings = cfg.data.sets[dataset_index]
     name = f"{settings.lists}/{split}.csv"
     path = (data.lists or data.root) / name
     arguments = (data.root / settings.videos, "video", settings.num_classes)
@@ -99,8 +100,11 @@ class TrainSource(video_dataset.TrainVideos):
             return video.frames(sampling.sample_by_time(start, span, data.frames, length))
 
     def make_row(self, sample: Sample, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
-        data, settings = self.data, self.data.sets[sample.dataset_index]
-        frames, clips, targets = self.read_frames(sample, rng), [], []
+        data = self.data
+        settings = self.data.sets[sample.dataset_index]
+        frames = self.read_frames(sample, rng)
+        clips = []
+        targets = []
         for _ in range(data.repeated_aug):
             clip, mirrored = transforms.make_train_clip(
                 frames,
@@ -132,7 +136,8 @@ class EvalVideos(video_dataset.EvalVideos):
 
     def __init__(self, cfg, rt: Runtime, dataset_index: int, split: str = "test"):
         self.settings = cfg.data.sets[dataset_index]
-        self.clips, self.crops = self.settings.clips, self.settings.crops
+        self.clips = self.settings.clips
+        self.crops = self.settings.crops
         samples = read_dataset_records(cfg, dataset_index, split)
         if split == "val":
             self.clips = self.crops = 1
@@ -149,7 +154,8 @@ class EvalVideos(video_dataset.EvalVideos):
 
 def choose_test_frames(video: FrameSource, data, settings, clips: int) -> np.ndarray:
     """The frame indices (clips, T) of a test; `settings` are those of the data set."""
-    length, indices = len(video), []
+    length = len(video)
+    indices = []
     for clip in range(clips):
         if settings.sampling == "segments":
             indices.append(sampling.sample_by_segments(data.frames, length))

@@ -33,7 +33,8 @@ from utils.log import print_result
 
 def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     rt = commands.start(cfg)
-    videos, heads = build_eval_videos(cfg, rt), build_heads(cfg)
+    videos = build_eval_videos(cfg, rt)
+    heads = build_heads(cfg)
     pages = {}
     for k, source in videos.items():
         folder = report and f"{report}/{source.settings.name}"

@@ -33,11 +33,13 @@ def evaluate_datasets(
     `collect`: {data set index: function that receives its scores}, as in `evaluate`. A forward pass
     has the same number of clips for all data sets, so the graph is compiled once.
     """
-    by_name, sources = {}, list(videos.values())
+    by_name = {}
+    sources = list(videos.values())
     views = [source.clips * source.crops for source in sources]
     size = choose_clips_per_pass(sources[0].cfg.eval.batch, *views, device=get_device(net))
     for k, source in videos.items():
-        head, classes = HeadSelector(net, k), source.settings.num_classes
+        head = HeadSelector(net, k)
+        classes = source.settings.num_classes
         metrics = evaluate(head, source.dataset(), classes, rt, collect and collect[k], size)
         metrics["unreadable"] = sum_count(source.unreadable.count, rt)
         metrics["views"] = f"{source.clips}x{source.crops}"

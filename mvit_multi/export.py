@@ -31,7 +31,8 @@ def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
 
 
 def describe_export(cfg: Config) -> ExportSpec:
-    shape, info = get_input_shape(cfg.data), {"columns": describe_columns(cfg.data.sets)}
+    shape = get_input_shape(cfg.data)
+    info = {"columns": describe_columns(cfg.data.sets)}
     onnx_arguments = {"depthwise_impl": "grouped"}
     return ExportSpec(shape, "probabilities", info, wrap=ConcatHeads, onnx_arguments=onnx_arguments)
 

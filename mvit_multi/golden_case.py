@@ -52,7 +52,9 @@ def build_network(case: dict, training: bool = False, depthwise_impl: str = "fra
 
 
 def build_loss(case: dict) -> nn.Cell:
-    config, arguments, train = case["config"], list_model_arguments(case), case["train"]
+    config = case["config"]
+    arguments = list_model_arguments(case)
+    train = case["train"]
     informative = None
     if arguments["expander"]:
         weights = config["MODEL.INF_STD_WEIGHT"], config["MODEL.INF_COVAR_WEIGHT"]
@@ -71,16 +73,19 @@ def build_loss(case: dict) -> nn.Cell:
 
 def build_target(case: dict) -> np.ndarray:
     """The target of a training batch: float32 (N, 7)."""
-    names, lam = list_model_arguments(case)["datasets"], case["train"].get("mixup_lam", 1.0)
+    names = list_model_arguments(case)["datasets"]
+    lam = case["train"].get("mixup_lam", 1.0)
     rows = [(names[0], row) if isinstance(row, int) else row for row in case["labels"]]
     return np.array([build_target_row(names.index(n), label, lam) for n, label in rows])
 
 
 def build_train_step(case: dict, part: str) -> nn.Cell:
     """The train step of the recorded updates; `part` is `step`."""
-    net, recipe = build_network(case, training=True), case["train"][part]["optimizer"]
+    net = build_network(case, training=True)
+    recipe = case["train"][part]["optimizer"]
     train = SimpleNamespace(weight_decay=recipe["weight_decay"])
-    weights, lr = net.trainable_params(), np.full(golden.UPDATES, recipe["lr"])
+    weights = net.trainable_params()
+    lr = np.full(golden.UPDATES, recipe["lr"])
     groups = build_parameter_groups(weights, train, lr)
     opt = optimizers.AdamW(weights, groups, recipe["betas"], recipe["eps"])
     return golden.build_train_step(net, build_loss(case), opt, recipe["clip_grad_l2norm"])

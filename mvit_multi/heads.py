@@ -11,7 +11,8 @@ from utils.nn.dropout import Dropout
 from utils.nn.layers import GELU, Dense
 
 STD = 0.02
-HEAD_WIDTH, EXPANDER_WIDTH = 2048, 4096
+HEAD_WIDTH = 2048
+EXPANDER_WIDTH = 4096
 
 
 def build_dense(cin: int, cout: int) -> Dense:
@@ -24,7 +25,8 @@ class Mlp(nn.Cell):
 
     def __init__(self, cin: int, width: int, cout: int, dropout: float = 0.0):
         super().__init__()
-        self.fc1, self.fc2 = build_dense(cin, width), build_dense(width, cout)
+        self.fc1 = build_dense(cin, width)
+        self.fc2 = build_dense(width, cout)
         self.gelu = GELU()
         self.drop1 = Dropout(dropout, width) if dropout > 0 else None
         self.drop2 = Dropout(dropout, cout) if dropout > 0 else None

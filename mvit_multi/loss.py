@@ -16,7 +16,10 @@ from typing import Optional
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-DATASET, LABEL, LAM = 0, 1, 2  # columns of a target (N, 7); then y0, y1, x0, x1 of a box
+# Columns of a target (N, 7); then y0, y1, x0, x1 of a box
+DATASET = 0
+LABEL = 1
+LAM = 2
 
 
 class MultiLoss(nn.Cell):
@@ -46,12 +49,16 @@ class MultiLoss(nn.Cell):
         gradient_scale: float = 1.0,
     ):
         super().__init__()
-        self.num_classes, self.count = num_classes, len(num_classes)
+        self.num_classes = num_classes
+        self.count = len(num_classes)
         self.others = self.count - 1 if cross_projections else 0
         self.weights = weights or (1.0,) * self.count
-        self.projection_weight, self.add_to_scores = projection_weight, add_to_scores
-        self.informative, self.informative_weight = informative, informative_weight
-        self.smoothing, self.smoothing_classes = smoothing, smoothing_classes
+        self.projection_weight = projection_weight
+        self.add_to_scores = add_to_scores
+        self.informative = informative
+        self.informative_weight = informative_weight
+        self.smoothing = smoothing
+        self.smoothing_classes = smoothing_classes
         self.gradient_scale = gradient_scale
 
     def construct(self, outputs: tuple, target: Tensor) -> Tensor:
@@ -69,7 +76,8 @@ class MultiLoss(nn.Cell):
         for k in range(self.count):
             soft = self.build_soft_targets(target, k)
             is_own = (target[:, DATASET] == k).astype(mstype.float32)
-            scores, start = to_float32(outputs[k]), self.count + k * self.others
+            scores = to_float32(outputs[k])
+            start = self.count + k * self.others
             projected = [to_float32(outputs[i]) for i in range(start, start + self.others)]
             if self.add_to_scores:
                 for other in projected:
@@ -88,7 +96,8 @@ class MultiLoss(nn.Cell):
         classes = self.num_classes[k]
         off_value = self.smoothing / (self.smoothing_classes or classes)
         is_own = (target[:, DATASET] == k).astype(mstype.float32).reshape(-1, 1)
-        label, lam = target[:, LABEL].astype(mstype.int32), target[:, LAM : LAM + 1]
+        label = target[:, LABEL].astype(mstype.int32)
+        lam = target[:, LAM : LAM + 1]
         hot = ops.arange(classes).reshape(1, -1) == label.reshape(-1, 1)
         smooth = is_own * hot.astype(mstype.float32) * (1 - self.smoothing) + off_value
         return lam * smooth + (1 - lam) * ops.flip(smooth, (0,))
@@ -114,7 +123,8 @@ class VarianceCovarianceLoss(nn.Cell):
 
     def __init__(self, std_weight: float, covariance_weight: float, gather: Optional[nn.Cell]):
         super().__init__()
-        self.std_weight, self.covariance_weight = std_weight, covariance_weight
+        self.std_weight = std_weight
+        self.covariance_weight = covariance_weight
         self.gather = gather
         self.product = ops.MatMul(transpose_a=True)
 

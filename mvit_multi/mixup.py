@@ -24,11 +24,13 @@ class MixClips(nn.Cell):
 
     def __init__(self, normalize: nn.Cell, mixes: bool):
         super().__init__(auto_prefix=False)
-        self.normalize, self.mixes = normalize, mixes
+        self.normalize = normalize
+        self.mixes = mixes
 
     def construct(self, clip: Tensor, target: Tensor) -> Tensor:
         x = ops.reshape(clip, (-1, *clip.shape[2:]))
         if not self.mixes:
             return x
-        x, row = self.normalize(x), target[0, 0]
+        x = self.normalize(x)
+        row = target[0, 0]
         return mix_partners(x, ops.flip(x, (0,)), row[2], row[3:])

@@ -22,8 +22,11 @@ from mvit_multi.heads import EXPANDER_WIDTH, Mlp, MultiHead, SingleHead
 from utils.nn.dropout import DropPath
 from utils.nn.layers import LayerNorm, Normalize, max_pool2d
 
-MEAN, STD_OF_PIXELS = (0.45,) * 3, (0.225,) * 3
-PATCH_KERNEL, PATCH_STRIDE, PATCH_PADDING = (3, 7, 7), (2, 4, 4), (1, 3, 3)
+MEAN = (0.45,) * 3
+STD_OF_PIXELS = (0.225,) * 3
+PATCH_KERNEL = (3, 7, 7)
+PATCH_STRIDE = (2, 4, 4)
+PATCH_PADDING = (1, 3, 3)
 MLP_RATIO = 4
 
 
@@ -37,13 +40,18 @@ def plan_blocks(
     kv_stride: int,
 ) -> list[BlockPlan]:
     """The plans of all blocks. `stage_starts` double channels and heads and halve the grid."""
-    grid, table_grid = compute_patch_grid(frames, crop), (frames // 2, crop // 4, crop // 4)
-    plans, dim_in = [], dim
+    grid = compute_patch_grid(frames, crop)
+    table_grid = (frames // 2, crop // 4, crop // 4)
+    plans = []
+    dim_in = dim
     for i in range(depth):
         stride = 2 if i in stage_starts else 1
-        dim, heads, kv_stride = dim * stride, heads * stride, max(kv_stride // stride, 1)
+        dim = dim * stride
+        heads = heads * stride
+        kv_stride = max(kv_stride // stride, 1)
         plans.append(BlockPlan(dim_in, dim, heads, grid, table_grid, stride, kv_stride))
-        grid, dim_in = pool_grid(grid, stride), dim
+        grid = pool_grid(grid, stride)
+        dim_in = dim
         t, h, w = table_grid
         table_grid = (t, h // stride, w // stride)
     return plans
@@ -121,13 +129,17 @@ class Block(nn.Cell):
         depthwise_impl: str,
     ):
         super().__init__()
-        dim, cout = plan.dim, plan.dim_out
+        dim = plan.dim
+        cout = plan.dim_out
         self.norm1 = LayerNorm(dim, eps)
         self.attn = Attention(plan, eps if on_normed else 1e-5, relative, token, depthwise_impl)
-        self.drop1, self.drop2 = DropPath(drop_path), DropPath(drop_path)
+        self.drop1 = DropPath(drop_path)
+        self.drop2 = DropPath(drop_path)
         self.norm2 = LayerNorm(cout, eps)
         self.mlp = Mlp(cout, MLP_RATIO * cout, cout)
-        self.grid, self.token, self.on_normed = plan.grid, token, on_normed
+        self.grid = plan.grid
+        self.token = token
+        self.on_normed = on_normed
         layer = ChannelsFirstDense(dim, cout) if dim != cout else None
         self.proj, self.proj_max_pool = (layer, None) if on_normed else (None, layer)
         self.max_pool = max_pool2d(plan.stride_q + 1, plan.stride_q) if plan.stride_q > 1 else None
@@ -198,12 +210,14 @@ class MViT(nn.Cell):
         plain = variant == "pyslowfast"
         plans = self.plans = plan_blocks(frames, crop, depth, dim, heads, stage_starts, kv_stride)
         rates = np.linspace(0, drop_path, depth)
-        grid, width = plans[0].grid, plans[-1].dim_out
+        grid = plans[0].grid
+        width = plans[-1].dim_out
         self.token = plain
         self.normalize = Normalize(MEAN, STD_OF_PIXELS, 3, axis=1, rank=5)
         self.cls_token = build_embedding((1, 1, dim), "cls_token") if plain else None
         absolute = not (plain or relative)
-        space, time = (1, grid[1] * grid[2], dim), (1, grid[0], dim)
+        space = (1, grid[1] * grid[2], dim)
+        time = (1, grid[0], dim)
         self.pos_embed_spatial = build_embedding(space, "pos_embed_spatial") if absolute else None
         self.pos_embed_temporal = build_embedding(time, "pos_embed_temporal") if absolute else None
         self.patch_embed = PatchEmbed(dim)
@@ -244,7 +258,8 @@ class MViT(nn.Cell):
         if self.pos_embed_spatial is None:
             return x
         t, d = self.pos_embed_temporal.shape[1:]
-        space, time = ops.expand_dims(self.pos_embed_spatial, 1), self.pos_embed_temporal
+        space = ops.expand_dims(self.pos_embed_spatial, 1)
+        time = self.pos_embed_temporal
         positions = ops.reshape(space + ops.reshape(time, (1, t, 1, d)), (1, -1, d))
         return x + ops.broadcast_to(ops.cast(positions, x.dtype), x.shape)
 

@@ -14,7 +14,8 @@ class HeadSelector:
     """The network with the output of one head only; all heads share one compiled graph."""
 
     def __init__(self, net: Any, dataset_index: int):
-        self.net, self.dataset_index = net, dataset_index
+        self.net = net
+        self.dataset_index = dataset_index
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.net, name)
@@ -30,11 +31,15 @@ class DatasetHead(Head):
 
     def __init__(self, cfg: Any, dataset_index: int):
         settings = cfg.data.sets[dataset_index]
-        self.data, self.dataset_index, self.settings = cfg.data, dataset_index, settings
-        self.name, self.builtin_names = settings.name, settings.labels
+        self.data = cfg.data
+        self.dataset_index = dataset_index
+        self.settings = settings
+        self.name = settings.name
+        self.builtin_names = settings.labels
         self.classes = settings.num_classes
         self.names_file = get_annotation_file(cfg, dataset_index, "labels").path.with_suffix(".txt")
-        self.clips, self.crops = settings.clips, settings.crops
+        self.clips = settings.clips
+        self.crops = settings.crops
 
     def frame_indices(self, window: Window) -> np.ndarray:
         return choose_test_frames(window, self.data, self.settings, self.clips)

@@ -29,7 +29,8 @@ class Operation(NamedTuple):
 
 def draw_operations(policy: Policy, rng: np.random.RandomState) -> list[Operation]:
     """Draws the operations of a clip, in the order in which they are applied."""
-    names, operations = tuple(OPERATORS), []
+    names = tuple(OPERATORS)
+    operations = []
     for name in [names[i] for i in rng.randint(0, len(names), policy.operators)]:
         if rng.uniform() >= PROBABILITY:
             continue
@@ -58,15 +59,18 @@ def apply_operations(
     size = frames.shape[2], frames.shape[1]
     boxes = compute_boxes(operations, box or (0, 0, *size), *size)
     # Look-up tables are combined in `lut` and applied before the next operator that reads pixels.
-    region, lut = CropRegion(frames, 0, 0, *size).cut(boxes[0]), None
+    region = CropRegion(frames, 0, 0, *size).cut(boxes[0])
+    lut = None
     for (name, values), box in zip(operations, boxes[1:]):
         if name in LEVEL_LUTS:
             next_lut = LEVEL_LUTS[name](*values)
             lut = next_lut if lut is None else next_lut[lut]
             continue
-        region, lut = region._replace(pixels=color_ops.apply_lut(region.pixels, lut)), None
+        region = region._replace(pixels=color_ops.apply_lut(region.pixels, lut))
+        lut = None
         if name in FRAME_LUTS:
-            lut, region = FRAME_LUTS[name](region.pixels, *values), region.cut(box)
+            lut = FRAME_LUTS[name](region.pixels, *values)
+            region = region.cut(box)
         else:
             region = apply_to_region(region, name, values, box)
     return color_ops.apply_lut(region.pixels, lut)

@@ -15,7 +15,9 @@ from utils.video.transforms import scale_short_side
 
 Draw = Callable[[], float]
 ASPECT = (0.75, 1.3333)  # width / height of a random crop
-ERASED, ERASED_ASPECT = (0.02, 1 / 3), 0.3  # fraction of the frame, lowest aspect ratio
+# Fraction of the frame, lowest aspect ratio
+ERASED = (0.02, 1 / 3)
+ERASED_ASPECT = 0.3
 
 
 def compute_clip_span(frames: int, stride: int, fps: float, target_fps: float) -> float:
@@ -81,17 +83,22 @@ def draw_crop_box(
     for _ in range(10):
         target_area = width * height * draw_between(draw, *area)
         ratio = math.exp(draw_between(draw, math.log(aspect[0]), math.log(aspect[1])))
-        w, h = round(math.sqrt(target_area * ratio)), round(math.sqrt(target_area / ratio))
+        w = round(math.sqrt(target_area * ratio))
+        h = round(math.sqrt(target_area / ratio))
         if 0 < w <= width and 0 < h <= height:
-            y, x = draw_integer(draw, 0, height - h), draw_integer(draw, 0, width - w)
+            y = draw_integer(draw, 0, height - h)
+            x = draw_integer(draw, 0, width - w)
             return x, y, w, h
     ratio = width / height
     if ratio < aspect[0]:
-        w, h = width, round(width / aspect[0])
+        w = width
+        h = round(width / aspect[0])
     elif ratio > aspect[1]:
-        w, h = round(height * aspect[1]), height
+        w = round(height * aspect[1])
+        h = height
     else:
-        w, h = width, height
+        w = width
+        h = height
     return (width - w) // 2, (height - h) // 2, w, h
 
 
@@ -117,8 +124,10 @@ def draw_erase_box(width: int, height: int, prob: float, draw: Draw) -> Optional
     for _ in range(100):
         target_area = draw_between(draw, *ERASED) * width * height
         ratio = math.exp(draw_between(draw, math.log(ERASED_ASPECT), math.log(1 / ERASED_ASPECT)))
-        h, w = round(math.sqrt(target_area * ratio)), round(math.sqrt(target_area / ratio))
+        h = round(math.sqrt(target_area * ratio))
+        w = round(math.sqrt(target_area / ratio))
         if w < width and h < height:
-            y, x = draw_integer(draw, 0, height - h), draw_integer(draw, 0, width - w)
+            y = draw_integer(draw, 0, height - h)
+            x = draw_integer(draw, 0, width - w)
             return x, y, w, h
     return None

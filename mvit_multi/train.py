@@ -60,7 +60,8 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
 
 def build_training_loss(cfg: Config, rt: runtime.Runtime):
     """Classification, projection and informative loss with the weights of the yaml."""
-    train, informative = cfg.train, None
+    train = cfg.train
+    informative = None
     if train.informative_weight:
         gather = GatherEmbeddings(rt.rank, rt.size) if rt.size > 1 else None
         informative = VarianceCovarianceLoss(train.std_weight, train.covariance_weight, gather)

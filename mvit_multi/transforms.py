@@ -16,7 +16,8 @@ from mvit_multi.randaugment import apply_operations, draw_operations
 from mvit_multi.sampling import draw_crop_box, draw_erase_box, draw_scaled_crop
 from utils.video.transforms import cut_clips
 
-MEAN, STD = 0.45, 0.225
+MEAN = 0.45
+STD = 0.225
 
 
 def make_train_clip(
@@ -42,7 +43,8 @@ def make_train_clip(
     else:
         region = draw_crop_box(width, height, rng.uniform, area)
         frames = apply_operations(frames, operations, region)
-        size, box = (crop, crop), (0, 0, crop, crop)
+        size = (crop, crop)
+        box = (0, 0, crop, crop)
     mirrored = flip and rng.uniform() < 0.5
     clip = cut_clips(frames, size, [box], mirrored)[0]
     box = draw_erase_box(crop, crop, erase, rng.uniform) if erase else None

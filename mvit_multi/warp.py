@@ -49,16 +49,20 @@ def clip_to_frame(
     left: float, top: float, right: float, bottom: float, width: int, height: int
 ) -> Box:
     """The box of all pixels of a frame that a rectangle overlaps, at least one pixel."""
-    x0, y0 = min(max(int(left), 0), width - 1), min(max(int(top), 0), height - 1)
-    x1, y1 = min(int(np.ceil(right)), width), min(int(np.ceil(bottom)), height)
+    x0 = min(max(int(left), 0), width - 1)
+    y0 = min(max(int(top), 0), height - 1)
+    x1 = min(int(np.ceil(right)), width)
+    y1 = min(int(np.ceil(bottom)), height)
     return x0, y0, max(x1 - x0, 1), max(y1 - y0, 1)
 
 
 def make_rotation_matrix(width: int, height: int, degrees: float) -> Matrix:
     """Counterclockwise rotation about the centre; sine and cosine are rounded like Pillow's."""
     angle = -math.radians(degrees)
-    cos, sin = round(math.cos(angle), 15), round(math.sin(angle), 15)
-    x, y = width / 2, height / 2
+    cos = round(math.cos(angle), 15)
+    sin = round(math.sin(angle), 15)
+    x = width / 2
+    y = height / 2
     return cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y
 
 
@@ -103,17 +107,23 @@ def shift_rows(region: CropRegion, slope: float, start: float, box: Box) -> np.n
     pixels = region.pixels[:, y - region.y : y - region.y + h]
     out = np.empty((len(pixels), h, w, 3), np.uint8)
     if slope:
-        shifts, lines = slope * (np.arange(y, y + h) + 0.5) + start, pixels.swapaxes(0, 1)
+        shifts = slope * (np.arange(y, y + h) + 0.5) + start
+        lines = pixels.swapaxes(0, 1)
         targets = out.swapaxes(0, 1)
     else:  # the same shift for all rows: frame by frame
-        shifts, lines, targets = np.full(len(pixels), start), pixels, out
-    low, nearest = np.floor(shifts), np.floor(shifts + 0.5)
+        shifts = np.full(len(pixels), start)
+        lines = pixels
+        targets = out
+    low = np.floor(shifts)
+    nearest = np.floor(shifts + 0.5)
     # The kernel is anchored at the nearest pixel. If that is outside the frame, the result is FILL.
     anchors = (1 + nearest - low).astype(int).tolist()
-    moves, kernels = nearest.astype(int).tolist(), compute_cubic_weights(shifts - low).T.copy()
+    moves = nearest.astype(int).tolist()
+    kernels = compute_cubic_weights(shifts - low).T.copy()
     for line, target, move, anchor, kernel in zip(lines, targets, moves, anchors, kernels):
         begin, end = (min(max(edge - move, x), x + w) for edge in (0, region.width))
-        target[:, : begin - x], target[:, end - x :] = FILL, FILL
+        target[:, : begin - x] = FILL
+        target[:, end - x :] = FILL
         if begin < end:
             filtered = cv2.filter2D(line, -1, kernel[None], None, (anchor, 0), TRUNCATE, EDGE)
             source = begin + move - region.x
@@ -146,8 +156,10 @@ def fill_tile(out: np.ndarray, region: CropRegion, matrix: Matrix, tile: Box) ->
     """Computes one tile: a sparse matrix of sixteen weights per pixel, the same for all frames."""
     x, y, w, h = tile
     a, b, c, d, e, f = matrix
-    columns, rows = np.arange(x, x + w) + 0.5, (np.arange(y, y + h) + 0.5)[:, None]
-    across, down = a * columns + b * rows + c, d * columns + e * rows + f
+    columns = np.arange(x, x + w) + 0.5
+    rows = (np.arange(y, y + h) + 0.5)[:, None]
+    across = a * columns + b * rows + c
+    down = d * columns + e * rows + f
     valid = (across >= 0) & (across < region.width) & (down >= 0) & (down < region.height)
     if not valid.any():
         return

@@ -30,7 +30,9 @@ def make_grid(end: float) -> np.ndarray:
 
 FRACTIONS = make_grid(0.99)
 PIXELS = make_grid(32)
-ERASED, ERASED_ASPECT, ERASE_TRIES = (0.02, 0.33), (0.3, 3.3), 10
+ERASED = (0.02, 0.33)
+ERASED_ASPECT = (0.3, 3.3)
+ERASE_TRIES = 10
 # Operators: the magnitudes, and whether a magnitude is negative half of the time.
 MAGNITUDES = {
     "Identity": (np.zeros(1), False),
@@ -59,7 +61,9 @@ class Augment:
     """
 
     def __init__(self, data, seed: int):
-        self.seed, self.policy, self.erase = seed, data.policy, data.erase
+        self.seed = seed
+        self.policy = data.policy
+        self.erase = data.erase
         self.fill = np.round(np.multiply(data.mean, 255)).astype(np.uint8)
 
     def __call__(self, image: np.ndarray) -> np.ndarray:
@@ -88,7 +92,8 @@ def apply_operator(image: np.ndarray, name: str, magnitude: float) -> np.ndarray
     """Warps are bilinear; pixels from outside the image are black."""
     pil = Image.fromarray(image)
     if name in WARPS:
-        matrix, bilinear = WARPS[name](magnitude), Image.Resampling.BILINEAR
+        matrix = WARPS[name](magnitude)
+        bilinear = Image.Resampling.BILINEAR
         pil = pil.transform(pil.size, Image.Transform.AFFINE, matrix, bilinear)
     elif name == "Rotate":
         pil = pil.rotate(magnitude, Image.Resampling.BILINEAR)

@@ -73,8 +73,12 @@ class TrainSource:
     """
 
     def __init__(self, samples: int, cfg, sampler: TrainSampler, epochs: int, skip: int):
-        self.cfg, self.data, self.classes = cfg, cfg.data, cfg.model.num_classes
-        self.samples, self.sampler, self.skip = samples, sampler, skip
+        self.cfg = cfg
+        self.data = cfg.data
+        self.classes = cfg.model.num_classes
+        self.samples = samples
+        self.sampler = sampler
+        self.skip = skip
         self.length = epochs * sampler.steps_per_epoch - skip
         self.images = Images(cfg.data, "train", samples)
         self.unreadable = UnreadableVideos(self.images, "image")
@@ -122,7 +126,8 @@ class TrainSource:
                     image[row], label[row] = self.read_replacement(int(numbers[row]), epoch)
                 yield image, label
             left -= self.sampler.steps_per_epoch - skip
-            epoch, skip = epoch + 1, 0
+            epoch = epoch + 1
+            skip = 0
 
     def epoch_batches(self, epoch: int, skip: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The batches of an epoch after the first `skip`, as MindData reads them.
@@ -250,7 +255,9 @@ class EvalSource:
     """One pass over this rank's images; every image of the split is on exactly one rank."""
 
     def __init__(self, samples: int, cfg, rt: Runtime):
-        self.data, self.batch, self.classes = cfg.data, cfg.eval.batch, cfg.model.num_classes
+        self.data = cfg.data
+        self.batch = cfg.eval.batch
+        self.classes = cfg.model.num_classes
         mine = shard_for_eval(samples, self.batch, rt.rank, rt.size)
         self.length = len(mine) // self.batch
         self.mine = [sample for sample in mine if sample is not None]

@@ -11,7 +11,8 @@ from resnet50.network import NETWORK
 from utils.testing import golden
 from utils.train import optimizers
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
 # Settings of case["train"] that `compare_step.py --recipe` may change; by default the tutorial's.
 RECIPE = {"smoothing": 0.1, "smoothed": "excluded", "decay": "norms_and_biases"}
 
@@ -30,10 +31,12 @@ def build_loss(case: dict) -> nn.Cell:
 
 def build_train_step(case: dict, part: str) -> nn.Cell:
     """The train step of the recorded updates; `part` is `step` or `step_decay`."""
-    net, recipe = build_network(case, training=True), case["train"][part]["optimizer"]
+    net = build_network(case, training=True)
+    recipe = case["train"][part]["optimizer"]
     decay = {**RECIPE, **case["train"]}["decay"]
     train = SimpleNamespace(weight_decay=recipe["weight_decay"], decay=decay)
-    weights, lr = net.trainable_params(), np.full(golden.UPDATES, recipe["lr"])
+    weights = net.trainable_params()
+    lr = np.full(golden.UPDATES, recipe["lr"])
     opt = optimizers.SGD(weights, build_parameter_groups(weights, train, lr), recipe["momentum"])
     return golden.build_train_step(net, build_loss(case), opt)
 

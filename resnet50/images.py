@@ -35,7 +35,8 @@ def compute_center_crop(
 ) -> tuple[int, int, int, int]:
     """Scaled width and height, then the corner x, y of the crop; halves are rounded to even."""
     short = min(width, height)
-    scaled_w, scaled_h = int(resize * width / short), int(resize * height / short)
+    scaled_w = int(resize * width / short)
+    scaled_h = int(resize * height / short)
     return scaled_w, scaled_h, round((scaled_w - crop) / 2), round((scaled_h - crop) / 2)
 
 

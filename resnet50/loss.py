@@ -17,13 +17,16 @@ class SmoothedCrossEntropy(nn.Cell):
 
     def __init__(self, smoothing: float = 0.0, others: str = "excluded"):
         super().__init__()
-        self.smoothing, self.excluded = smoothing, others == "excluded"
+        self.smoothing = smoothing
+        self.excluded = others == "excluded"
 
     def construct(self, scores: Tensor, target: Tensor) -> Tensor:
         log_p = ops.log_softmax(scores.astype(mstype.float32), -1)
         if target.ndim == 1:
             return self.compute_rows(log_p, target).mean()
-        label, partner_label, lam = target[:, 0], target[:, 1], target[:, 2]
+        label = target[:, 0]
+        partner_label = target[:, 1]
+        lam = target[:, 2]
         mixed = lam * self.compute_rows(log_p, label.astype(mstype.int32))
         mixed = mixed + (1 - lam) * self.compute_rows(log_p, partner_label.astype(mstype.int32))
         return mixed.mean()
@@ -33,7 +36,8 @@ class SmoothedCrossEntropy(nn.Cell):
         label_loss = -ops.gather_elements(log_p, 1, label.reshape(-1, 1)).reshape(-1)
         if self.smoothing == 0:
             return label_loss
-        classes, sum_of_losses = log_p.shape[1], -log_p.sum(1)
+        classes = log_p.shape[1]
+        sum_of_losses = -log_p.sum(1)
         if self.excluded:
             rest = self.smoothing / (classes - 1)  # of every other class
             return (1 - self.smoothing - rest) * label_loss + rest * sum_of_losses

@@ -21,7 +21,8 @@ def get_lr(train: Any, updates_per_epoch: int, global_batch: int) -> np.ndarray:
     peak = lr_schedules.peak_lr(train.lr, train.base_batch, global_batch)
     epochs = train.schedule_epochs or train.epochs
     values = 1 if train.lr_changes == "epoch" else updates_per_epoch  # rates of one epoch
-    total, warm = epochs * values, round(train.warmup_epochs * values)
+    total = epochs * values
+    warm = round(train.warmup_epochs * values)
     rising = compute_warmup(train.schedule, warm, train.warmup_lr, peak)
     falling = compute_decay(train.schedule, total, warm, peak, train.end_lr)
     curve = np.concatenate([rising, falling])
@@ -50,7 +51,8 @@ def compute_decay(schedule: str, total: int, warm: int, peak: float, end: float)
     * step: a tenth at 20, 50 and 70 %, and 0.00005 from 90 % on, whatever the peak is.
     * thirds: a tenth at one third and at two thirds: torchvision's 30 and 60 of 90 epochs.
     """
-    i, length = np.arange(warm, total), total - warm
+    i = np.arange(warm, total)
+    length = total - warm
     if schedule in ("cosine", "torch_cosine"):
         return end + (peak - end) * lr_schedules.cosine(length)
     if schedule == "tutorial_cosine":

@@ -29,8 +29,10 @@ class BasicBlock(nn.Cell):
         same = same and stride > 1
         self.conv1 = conv2d(cin, width, 3, stride, fan=fan, same=same)
         self.bn1 = BatchNorm2d(width)
-        self.conv2, self.bn2 = conv2d(width, width, 3, fan=fan), BatchNorm2d(width, last_gamma)
-        self.relu, self.downsample = ReLU(), shortcut(cin, width, stride, fan)
+        self.conv2 = conv2d(width, width, 3, fan=fan)
+        self.bn2 = BatchNorm2d(width, last_gamma)
+        self.relu = ReLU()
+        self.downsample = shortcut(cin, width, stride, fan)
 
     def construct(self, x: Tensor) -> Tensor:
         y = self.relu(self.bn1(self.conv1(x)))
@@ -47,11 +49,14 @@ class Bottleneck(nn.Cell):
         super().__init__()
         cout = 4 * width
         same = same and stride > 1
-        self.conv1, self.bn1 = conv2d(cin, width, 1, fan=fan), BatchNorm2d(width)
+        self.conv1 = conv2d(cin, width, 1, fan=fan)
+        self.bn1 = BatchNorm2d(width)
         self.conv2 = conv2d(width, width, 3, stride, fan=fan, same=same)
         self.bn2 = BatchNorm2d(width)
-        self.conv3, self.bn3 = conv2d(width, cout, 1, fan=fan), BatchNorm2d(cout, last_gamma)
-        self.relu, self.downsample = ReLU(), shortcut(cin, cout, stride, fan)
+        self.conv3 = conv2d(width, cout, 1, fan=fan)
+        self.bn3 = BatchNorm2d(cout, last_gamma)
+        self.relu = ReLU()
+        self.downsample = shortcut(cin, cout, stride, fan)
 
     def construct(self, x: Tensor) -> Tensor:
         y = self.relu(self.bn1(self.conv1(x)))
@@ -97,12 +102,15 @@ class ResNet(PaddedNetwork):
     ):
         super().__init__(padding)
         self.block, depths = DEPTHS[arch]
-        self.fan, self.last_gamma = fan, "zeros" if zero_last else "ones"
-        self.first_width, self.cin = first_width, first_width
+        self.fan = fan
+        self.last_gamma = "zeros" if zero_last else "ones"
+        self.first_width = first_width
+        self.cin = first_width
         self.normalize = Normalize(mean, std, 3, axis=1, rank=4)
         self.conv1 = conv2d(3, first_width, 7, 2, fan=fan, same=padding == "same")
         self.bn1 = BatchNorm2d(first_width)
-        self.relu, self.maxpool = ReLU(), max_pool2d(3, 2, same=padding != "symmetric")
+        self.relu = ReLU()
+        self.maxpool = max_pool2d(3, 2, same=padding != "symmetric")
         self.layer1 = self.build_stage(1, depths[0])
         self.layer2 = self.build_stage(2, depths[1])
         self.layer3 = self.build_stage(3, depths[2])
@@ -111,7 +119,8 @@ class ResNet(PaddedNetwork):
 
     def build_stage(self, index: int, depth: int) -> nn.SequentialCell:
         """Builds layer`index`; a stage after the first halves the image in its first block."""
-        width, blocks = self.first_width * 2 ** (index - 1), []
+        width = self.first_width * 2 ** (index - 1)
+        blocks = []
         for i in range(depth):
             stride = 2 if i == 0 and index > 1 else 1
             block = self.block(

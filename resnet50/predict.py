@@ -32,7 +32,9 @@ class ImageHead(Head):
     """The classes of ResNet; its view is that of evaluation."""
 
     def __init__(self, cfg: Any):
-        self.data, self.classes, self.crop = cfg.data, cfg.model.num_classes, cfg.test_crop
+        self.data = cfg.data
+        self.classes = cfg.model.num_classes
+        self.crop = cfg.test_crop
         self.builtin_names = cfg.data.labels
         self.names_file = cfg.data.root / CIFAR_NAMES.get(cfg.data.source, "labels.txt")
 

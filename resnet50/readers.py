@@ -73,7 +73,9 @@ class Images:
     """
 
     def __init__(self, data, split: str, count: int):
-        self.data, self.split, self.count = data, split, count
+        self.data = data
+        self.split = split
+        self.count = count
 
     def __len__(self) -> int:
         return self.count
@@ -136,7 +138,9 @@ def describe_samples(data, split: str, count: int, head: Head) -> Samples:
     The name is the file's if it is stored, else the sample number. For CIFAR the labels are 0: the
     evaluation, which reads every image, fills them in.
     """
-    path, paths, labels = get_split_path(data, split), [], []
+    path = get_split_path(data, split)
+    paths = []
+    labels = []
     if data.source == "folder":
         for label, folder in enumerate(list_class_folders(path)):
             files = list_image_names(folder)

@@ -17,7 +17,8 @@ from mindspore import Tensor, nn, ops
 from utils.nn.layers import BatchNorm2d, Normalize, conv2d, max_pool2d, torch_dense
 from utils.nn.padding import PaddedNetwork
 
-DEPTHS, WIDTHS = (3, 4, 6, 3), (64, 128, 256, 512)
+DEPTHS = (3, 4, 6, 3)
+WIDTHS = (64, 128, 256, 512)
 
 
 class SqueezeExcitation(nn.Cell):
@@ -41,12 +42,16 @@ class SEBottleneck(nn.Cell):
     def __init__(self, cin: int, width: int, halve: bool, excite: bool, fan: str):
         super().__init__()
         cout = 4 * width
-        self.conv1, self.bn1 = conv2d(cin, width, 1, fan=fan), BatchNorm2d(width)
-        self.conv2, self.bn2 = conv2d(width, width, 3, fan=fan), BatchNorm2d(width)
-        self.conv3, self.bn3 = conv2d(width, cout, 1, fan=fan), BatchNorm2d(cout)
+        self.conv1 = conv2d(cin, width, 1, fan=fan)
+        self.bn1 = BatchNorm2d(width)
+        self.conv2 = conv2d(width, width, 3, fan=fan)
+        self.bn2 = BatchNorm2d(width)
+        self.conv3 = conv2d(width, cout, 1, fan=fan)
+        self.bn3 = BatchNorm2d(cout)
         self.pool = nn.MaxPool2d(kernel_size=2, stride=2, pad_mode="same") if halve else None
         self.se = SqueezeExcitation(cout) if excite else None
-        self.relu, self.downsample = nn.ReLU(), None
+        self.relu = nn.ReLU()
+        self.downsample = None
         if cin != cout:
             self.downsample = nn.SequentialCell(conv2d(cin, cout, 1, fan=fan), BatchNorm2d(cout))
 
@@ -85,10 +90,14 @@ class SEResNet50(PaddedNetwork):
         if padding != "same":
             raise ValueError(f"model.padding must be same for se_resnet50, not {padding}")
         self.normalize = Normalize(mean, std, 3, axis=1, rank=4)
-        self.conv1_0, self.bn1_0 = conv2d(3, 32, 3, 2, fan=fan, same=True), BatchNorm2d(32)
-        self.conv1_1, self.bn1_1 = conv2d(32, 32, 3, fan=fan), BatchNorm2d(32)
-        self.conv1_2, self.bn1_2 = conv2d(32, 64, 3, fan=fan), BatchNorm2d(64)
-        self.relu, self.maxpool = nn.ReLU(), max_pool2d(3, 2, same=True)
+        self.conv1_0 = conv2d(3, 32, 3, 2, fan=fan, same=True)
+        self.bn1_0 = BatchNorm2d(32)
+        self.conv1_1 = conv2d(32, 32, 3, fan=fan)
+        self.bn1_1 = BatchNorm2d(32)
+        self.conv1_2 = conv2d(32, 64, 3, fan=fan)
+        self.bn1_2 = BatchNorm2d(64)
+        self.relu = nn.ReLU()
+        self.maxpool = max_pool2d(3, 2, same=True)
         self.layer1 = self.build_stage(1, fan)
         self.layer2 = self.build_stage(2, fan)
         self.layer3 = self.build_stage(3, fan)
@@ -97,10 +106,13 @@ class SEResNet50(PaddedNetwork):
 
     def build_stage(self, index: int, fan: str) -> nn.SequentialCell:
         """Builds layer`index`; a stage after the first halves the image in its first block."""
-        width, depth, blocks = WIDTHS[index - 1], DEPTHS[index - 1], []
+        width = WIDTHS[index - 1]
+        depth = DEPTHS[index - 1]
+        blocks = []
         cin = 64 if index == 1 else 2 * width
         for i in range(depth):
-            halve, excite = i == 0 and index > 1, i == depth - 1 and index > 2
+            halve = i == 0 and index > 1
+            excite = i == depth - 1 and index > 2
             blocks.append(SEBottleneck(cin, width, halve, excite, fan))
             cin = 4 * width
         return nn.SequentialCell(blocks)

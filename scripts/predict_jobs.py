@@ -28,7 +28,8 @@ class PredictSettings(NamedTuple):
     step: Optional[float]
 
     def build_predictor(self) -> Predictor:
-        network, cfg = find_network(self.network), self.cfg
+        network = find_network(self.network)
+        cfg = self.cfg
         heads = network.predict.build_heads(cfg)
         assign_class_names(heads, self.labels)
         start = functools.cache(lambda: runtime.start(cfg.run))

@@ -28,7 +28,8 @@ from tqdm import tqdm
 from utils import cli
 from utils.config import ROOT, get_base_folder
 
-DATA, OUT = get_base_folder() / "data" / "synthetic", get_base_folder() / "out"
+DATA = get_base_folder() / "data" / "synthetic"
+OUT = get_base_folder() / "out"
 CONFIG = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
 VIDEOS = ["--train", "60", "--test", "16"]  # per class
 NETWORKS = {

@@ -39,7 +39,8 @@ from utils.cli import exit_on_broken_pipe, show_usage
 
 
 def main() -> None:
-    name, rest = "".join(sys.argv[1:2]), sys.argv[2:]
+    name = "".join(sys.argv[1:2])
+    rest = sys.argv[2:]
     if name in NETWORK_SCRIPTS:
         script = find_network_script(name, rest)
     elif name in COMMANDS:

@@ -67,7 +67,8 @@ def run_here(monkeypatch, capsys):
         sys.exit(status)
 
     def run(script: str, *arguments, main: Optional[Callable] = None) -> CompletedProcess:
-        words, status = [str(ROOT / script), *map(str, arguments)], 0
+        words = [str(ROOT / script), *map(str, arguments)]
+        status = 0
         monkeypatch.setattr(sys, "argv", words)
         try:
             main() if main else runpy.run_path(words[0], run_name="__main__")
@@ -78,9 +79,11 @@ def run_here(monkeypatch, capsys):
     monkeypatch.setattr(cli, "exit_now", exit_now)
     monkeypatch.setattr(signals, "watch", lambda: None)
     monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
-    handlers, propagate = list(log.log.handlers), log.log.propagate
+    handlers = list(log.log.handlers)
+    propagate = log.log.propagate
     yield run
-    log.log.handlers[:], log.log.propagate = handlers, propagate
+    log.log.handlers[:] = handlers
+    log.log.propagate = propagate
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,8 @@ class DaskCluster(NamedTuple):
 def start_dask_cluster(folder: Path, **variables: str) -> Iterator[DaskCluster]:
     """Starts it in `folder`, from which the workers cannot import the checkout."""
     environment = {**os.environ, "PYTHONPATH": "", **variables}
-    dask, host = [sys.executable, "-m", "dask"], ["--no-dashboard", "--host", "127.0.0.1"]
+    dask = [sys.executable, "-m", "dask"]
+    host = ["--no-dashboard", "--host", "127.0.0.1"]
     file = folder / "scheduler.json"
     scheduler = ["scheduler", "--port", "0", "--scheduler-file", str(file)]
     scheduler += ["--dashboard-address", "127.0.0.1:0"]

@@ -64,7 +64,8 @@ def main(cfg: Config) -> None:
             trainer.TrainStep = FaultyStep
             trainer.TrainingLoop = StoppedLoop
         setup = build(cfg, rt, sampler)
-        saved["rank"], saved["step"] = rt.rank, setup.step
+        saved["rank"] = rt.rank
+        saved["step"] = setup.step
         return setup
 
     train.build = build_and_save

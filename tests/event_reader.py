@@ -10,7 +10,8 @@ def read_events(path: Path) -> list:
     """Returns the records of a file, after a check of their checksums."""
     proto = pytest.importorskip("tensorboardX.proto.event_pb2")
     crc = pytest.importorskip("tensorboardX.record_writer").masked_crc32c
-    content, result = path.read_bytes(), []
+    content = path.read_bytes()
+    result = []
     while content:
         (size,) = struct.unpack("<Q", content[:8])
         body = content[12 : 12 + size]

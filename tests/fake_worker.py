@@ -16,7 +16,8 @@ import time
 def main() -> int:
     if os.environ["MS_ROLE"] == "MS_SCHED":
         time.sleep(100)
-    rank, actions = os.environ["MS_NODE_ID"], dict(word.split(":") for word in sys.argv[1:])
+    rank = os.environ["MS_NODE_ID"]
+    actions = dict(word.split(":") for word in sys.argv[1:])
     print(f"rank {rank} of {os.environ['MS_WORKER_NUM']}", file=sys.stderr, flush=True)
     action = actions.get(rank, "wait") if actions else ""
     if "restart" in os.environ["ZOO_LOGS"]:

@@ -31,7 +31,8 @@ class Gradients(nn.Cell):
         grads = self.step.scaler.unscale(grads)
         if self.step.reducer is None:
             return grads
-        sums, means = self.step.reducer(grads), ()
+        sums = self.step.reducer(grads)
+        means = ()
         for total in sums:
             means += (total / self.step.size,)
         return means

@@ -175,7 +175,9 @@ def run_with_kills(script: str, arguments, out: Path, times: int, seed: int) -> 
 
     Returns the number of saved steps at each kill.
     """
-    generator, start_time, steps = random.Random(seed), time.monotonic(), []
+    generator = random.Random(seed)
+    start_time = time.monotonic()
+    steps = []
     start_up = 0.0  # seconds to the first step
     for attempt in range(times):
         process = start_script(script, *arguments, f"--run.out={out}")
@@ -186,7 +188,8 @@ def run_with_kills(script: str, arguments, out: Path, times: int, seed: int) -> 
                 time.sleep(0.01)
             start_up = start_up or time.monotonic() - start_time
         wait = generator.uniform(0, start_up if attempt % 2 else 0.3)
-        deadline, step = time.monotonic() + wait, read_step(out)
+        deadline = time.monotonic() + wait
+        step = read_step(out)
         while time.monotonic() < deadline and read_step(out) == step:
             time.sleep(0.01)
         assert process.poll() is None, "the run ended before it was killed"
@@ -200,7 +203,8 @@ def run_with_kills(script: str, arguments, out: Path, times: int, seed: int) -> 
 def assert_kills_change_no_weight(script: str, arguments, folder: Path) -> None:
     """Asserts that a run that is killed at random moments ends with the files of another run."""
     arguments = [*arguments, "--run.save_steps=1", "--train.epochs=6"]
-    whole, killed = folder / "whole", folder / "killed"
+    whole = folder / "whole"
+    killed = folder / "killed"
     run_json(script, *arguments, f"--run.out={whole}")
     seed = random.SystemRandom().randrange(10**6)  # MindSpore seeds `random` at import
     print(f"seed {seed}")
@@ -224,7 +228,8 @@ def read_weights(path) -> dict:
 
 def assert_same_weights(expected, actual) -> None:
     """Asserts that two checkpoint files hold the same bits."""
-    expected, actual = read_weights(expected), read_weights(actual)
+    expected = read_weights(expected)
+    actual = read_weights(actual)
     assert expected.keys() == actual.keys()
     for name in expected:
         np.testing.assert_array_equal(expected[name], actual[name], name)
@@ -232,7 +237,8 @@ def assert_same_weights(expected, actual) -> None:
 
 def assert_close_weights(expected, actual) -> None:
     """Asserts that two checkpoint files differ by rounding."""
-    expected, actual = read_weights(expected), read_weights(actual)
+    expected = read_weights(expected)
+    actual = read_weights(actual)
     for name, value in expected.items():
         np.testing.assert_allclose(actual[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
 
@@ -300,7 +306,8 @@ def assert_mindir_matches(
     )
     assert exported["max_abs_difference"] < 1e-4
     rest = [source, "--window=0", "--top=100"]
-    metrics, scores = [], []
+    metrics = []
+    scores = []
     for file in files:
         command = [*arguments, "--checkpoint_path", file]
         metrics.append(run_json(f"{network_name}/eval.py", *command))

@@ -8,7 +8,9 @@ import numpy as np
 
 from scripts.data.synthetic.motion_videos import write_video
 
-GRID, DIGITS = (3, 4), 10  # a white cell, ten binary digits, a black cell
+# A white cell, ten binary digits, a black cell
+GRID = (3, 4)
+DIGITS = 10
 
 
 def write_numbered_video(

@@ -21,7 +21,8 @@ BLOCK = re.compile(
 def write_part(path: Path, part: str, text: str) -> None:
     """Writes a file, or replaces the definition or constant `part` of it by `text`."""
     lines = path.read_text().splitlines(True) if part else []
-    body, node = ast.parse("".join(lines)).body, None
+    body = ast.parse("".join(lines)).body
+    node = None
     for name in part.split(".") if part else ():
         (node,) = (n for n in body if name in (getattr(n, "name", ""), *list_targets(n)))
         body = getattr(node, "body", [])

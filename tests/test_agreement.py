@@ -61,7 +61,8 @@ def test_a_run_of_two_devices_resumes_on_one(stopped_run, pair_args, pair_run):
     arguments = [*pair_args, "--train.accumulation_steps=2", f"--run.out={stopped_run[0]}"]
     result = run_json("tsm/train.py", *arguments)
     assert result["steps"] == 24
-    actual, expected = read_weights(result["checkpoint"]), read_weights(pair_run[1]["checkpoint"])
+    actual = read_weights(result["checkpoint"])
+    expected = read_weights(pair_run[1]["checkpoint"])
     for name, value in actual.items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-3, atol=1e-5, err_msg=name)
 

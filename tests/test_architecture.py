@@ -211,3 +211,28 @@ def test_no_name_is_a_banned_word(folder):
     for path in (ROOT / folder).rglob("*.py"):
         banned = {name for name in list_names(path) if name.lower().rstrip("s") in BANNED}
         assert not banned, f"{path.relative_to(ROOT)} defines {banned}"
+
+
+def is_pair_of_statements(node: ast.AST) -> bool:
+    """Whether `a, b = c, d` could be two statements, because `d` does not need the old `a`."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):
+        return False
+    targets = getattr(node.targets[0], "elts", [])
+    values = node.value.elts
+    if len(node.targets) > 1 or not targets or len(targets) != len(values):
+        return False
+    for index, target in enumerate(targets):
+        name = getattr(target, "id", "") or getattr(target, "attr", "")
+        later = "\n".join(ast.unparse(value) for value in values[index + 1 :])
+        # A method may read the attribute; an item of a list or dict may be any item.
+        if not name or re.search(rf"\b{name}\b", later) or re.search(r"\bself\.\w+\(", later):
+            return False
+    return not any(isinstance(part, ast.Starred) for part in [*targets, *values])
+
+
+@pytest.mark.parametrize("folder", [*list_networks(), "utils", "scripts", "benchmarks", "tests"])
+def test_independent_values_are_assigned_in_separate_statements(folder):
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            where = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+            assert not is_pair_of_statements(node), f"{where} assigns several values at once"

@@ -21,7 +21,8 @@ def build_smoke_arguments(network: str) -> list:
 
 
 def test_compile_seconds_are_compared_with_an_earlier_result(tiny_args, tmp_path):
-    earlier_file, out = tmp_path / "before.json", tmp_path / "new" / "now.json"
+    earlier_file = tmp_path / "before.json"
+    out = tmp_path / "new" / "now.json"
     earlier = {"benchmark": "compile", "config": "tsm_smoke", "batch": 4, "machine": {"cores": 99}}
     earlier_file.write_text(json.dumps({**earlier, "train_compile_seconds": 1e3}))
     files = [f"--against={earlier_file}", f"--out={out}"]
@@ -103,7 +104,9 @@ def test_kernels_are_rated_by_their_operations(tiny_args):
 
 
 def test_operations_of_a_convolution_and_its_gradients_are_equal():
-    x, weight, y = (2, 8, 9, 9), (4, 8, 3, 3), (2, 4, 5, 5)
+    x = (2, 8, 9, 9)
+    weight = (4, 8, 3, 3)
+    y = (2, 4, 5, 5)
     launches = [
         ("Conv2D", (x, weight)),
         ("Conv2DBackpropInput", (y, weight, (4,))),

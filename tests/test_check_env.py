@@ -197,7 +197,8 @@ def run_with_env_script(checkout: Path, line: str, **variables: str) -> subproce
 
 
 def test_scripts_print_the_script_to_source_if_cann_is_installed(checkout, tmp_path):
-    install, variables = "install requirements.txt", {"LOCAL_ASCEND": str(tmp_path)}
+    install = "install requirements.txt"
+    variables = {"LOCAL_ASCEND": str(tmp_path)}
     for name in ("ascend-toolkit/set_env.sh", "cann/set_env.sh"):
         file = write(tmp_path / name)
         completed = run_with_env_script(checkout, install, **variables)

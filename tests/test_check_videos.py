@@ -50,7 +50,9 @@ def write_without_packets(target: Path) -> None:
     """Writes a container whose video stream is empty."""
     with av.open(str(target), "w") as new:
         stream = new.add_stream("mjpeg", rate=25)
-        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuvj420p"
+        stream.width = 64
+        stream.height = 64
+        stream.pix_fmt = "yuvj420p"
         new.start_encoding()
 
 
@@ -177,7 +179,8 @@ def test_keep_damaged_keeps_damaged_videos_in_the_list(run_here, tmp_path):
 
 
 def test_a_killed_scan_resumes(intact_video, run_here, tmp_path):
-    folder, out = tmp_path / "data", tmp_path / "out"
+    folder = tmp_path / "data"
+    out = tmp_path / "out"
     folder.mkdir()
     for i in range(60):
         (folder / f"{i}.mp4").write_bytes(intact_video.read_bytes())

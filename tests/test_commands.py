@@ -62,7 +62,8 @@ def test_a_killed_run_resumes_with_the_same_bits(tiny_args, tmp_path):
     state = ["--train.ema_decay=0.9", "--model.dropout=0.5", "--train.accumulation_steps=4"]
     state += ["--run.seed=3", "--run.amp=O2", "--run.loss_scale=8", "--run.dynamic_loss_scale=true"]
     arguments = [*tiny_args, *state, "--run.save_steps=1"]
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole = tmp_path / "whole"
+    killed = tmp_path / "killed"
     run_json("tsm/train.py", *arguments, f"--run.out={whole}")
     start_and_stop("tsm/train.py", arguments, killed, 5, signal.SIGKILL)
     result = run_json("tsm/train.py", *arguments, f"--run.out={killed}")

@@ -76,7 +76,8 @@ def count_all() -> list:
 
 def compute_operations(row: dict, classifier: bool, norms: bool) -> float:
     """Returns 1e9 operations, counted as in the publication; an element of a norm takes two."""
-    result, kinds = row["multiply_adds"], row["kinds"]
+    result = row["multiply_adds"]
+    kinds = row["kinds"]
     result -= 0 if classifier else kinds["dense"]["macs"]
     return (result + (2 * kinds["batch norm"]["outputs"] if norms else 0)) / 1e9
 

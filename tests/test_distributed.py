@@ -33,7 +33,8 @@ def test_two_ranks_train_as_one_with_twice_the_batch(pair_run, tiny_args, tmp_pa
     _, result, _ = pair_run
     arguments = [*tiny_args, "--train.batch_norm=frozen", f"--run.out={tmp_path / 'run'}"]
     alone = run_json("tsm/train.py", *arguments)
-    actual, expected = read_weights(result["checkpoint"]), read_weights(alone["checkpoint"])
+    actual = read_weights(result["checkpoint"])
+    expected = read_weights(alone["checkpoint"])
     for name, value in actual.items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
@@ -55,7 +56,8 @@ def test_an_evaluation_on_three_ranks_equals_one(data_root, tiny_args, tiny_ckpt
     result = read_result(several)
     assert result["videos"] == 7
     assert {**result, "seconds": 0} == {**alone, "seconds": 0}
-    rows, other_rows = assert_report(reports[0], alone), assert_report(reports[1], result)
+    rows = assert_report(reports[0], alone)
+    other_rows = assert_report(reports[1], result)
     lines = (data_root / "odd.txt").read_text().splitlines()
     assert [f"{row['path']} {row['label']}" for row in other_rows] == lines
     for row, other in zip(rows, other_rows):

@@ -56,7 +56,8 @@ SLOW = pytest.param("resnet50", marks=pytest.mark.slow)
 def test_scores_of_every_engine_equal_those_of_mindspore(network, files):
     """Within 1e-5 of their spread, for one view and several, from a file for any batch."""
     name, arguments, clip = TOYS[network]
-    net, file = build_toy(name, arguments, "O0"), files(network, batch=0)
+    net = build_toy(name, arguments, "O0")
+    file = files(network, batch=0)
     views = make_clips(2, 3, *clip)
     expected = video_scores(net, views)
     classes = expected.shape[-1]
@@ -70,7 +71,8 @@ def test_scores_of_every_engine_equal_those_of_mindspore(network, files):
 def test_openvino_computes_a_file_for_any_batch_by_the_layers_of_a_fixed_one(network, files):
     """So it is as fast."""
     openvino = pytest.importorskip("openvino")
-    core, layers = openvino.Core(), []
+    core = openvino.Core()
+    layers = []
     for batch in (0, 2):
         model = core.read_model(str(files(network, batch=batch)))
         engine.fix_shapes(model, (2, *TOYS[network][2]))
@@ -94,7 +96,8 @@ def test_an_onnx_file_of_normalised_pixels_gives_the_same_scores(files):
 
 
 def test_scores_of_several_heads_are_a_tuple(files):
-    file, clips = files("mvit_multi", batch=0), make_clips(2, 3, 4, 32, 32)
+    file = files("mvit_multi", batch=0)
+    clips = make_clips(2, 3, 4, 32, 32)
     expected = build_toy("mvit_multi", TOYS["mvit_multi"][1], "O0").net(Tensor(clips))
     for name in ENGINES:
         net = OnnxNetwork(file, name, MVIT["num_classes"], (0, 3, 4, 32, 32))
@@ -135,7 +138,8 @@ class Opened:
     """Opens the tiny checkpoint, and counts the networks that MindSpore builds."""
 
     def __init__(self, checkpoint: Path):
-        self.checkpoint, self.loads = checkpoint, 0
+        self.checkpoint = checkpoint
+        self.loads = 0
 
     def build(self, *settings: str, clips=None) -> CachedNetwork:
         toy = ["model.num_classes=8", "model.first_width=8", "data.segments=2"]
@@ -448,7 +452,8 @@ def test_an_onnx_file_of_another_network_or_shape_is_refused(files):
 
 
 def test_a_damaged_onnx_file_is_refused(files, tmp_path):
-    file, content = tmp_path / "net.onnx", files("tsm").read_bytes()
+    file = tmp_path / "net.onnx"
+    content = files("tsm").read_bytes()
     for damaged, words in (
         (b"", "not a readable ONNX file"),
         (b"nonsense", "not a readable ONNX file"),

@@ -121,7 +121,8 @@ def test_a_yaml_builds_its_optimizer(path: Path):
 
 def train_one_step(path: Path) -> tuple:
     """Trains a toy network for one step; returns the outputs."""
-    cfg, step = load_toy_config(path), build_toy_training(path).step
+    cfg = load_toy_config(path)
+    step = build_toy_training(path).step
     dataset = find_network(path.parents[1].name).dataset
     shape = dataset.get_clip_shape(cfg.data, cfg.data.crop)
     clip = np.random.RandomState(0).randint(0, 255, (2, *shape)).astype(np.uint8)

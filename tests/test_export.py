@@ -252,7 +252,8 @@ def test_a_mindir_that_does_not_fit_the_yaml_is_refused(normalised, override, wo
 
 
 def test_one_flipped_bit_in_a_mindir_is_refused(normalised, tmp_path, log_messages):
-    content, file = normalised.read_bytes(), tmp_path / "net.mindir"
+    content = normalised.read_bytes()
+    file = tmp_path / "net.mindir"
     for position in (0, *range(7, len(content) - SIZE, len(content) // 20), len(content) - 1):
         damaged = bytearray(content)
         damaged[position] ^= 1 << position % 8

@@ -144,9 +144,11 @@ def test_a_killed_worker_changes_no_weight(pair_args, pair_run, tmp_path):
 def make_immutable(folder):
     """Makes a folder read-only inside the block: no file can be created, renamed or deleted."""
     if os.geteuid():
-        lock, unlock = ["chmod", "500", folder], ["chmod", "755", folder]
+        lock = ["chmod", "500", folder]
+        unlock = ["chmod", "755", folder]
     else:  # permissions do not bind root
-        lock, unlock = ["chattr", "+i", folder], ["chattr", "-i", folder]
+        lock = ["chattr", "+i", folder]
+        unlock = ["chattr", "-i", folder]
     if not shutil.which(lock[0]) or subprocess.run(lock).returncode:
         pytest.skip("this file system has no immutable folders")
     yield
@@ -280,15 +282,19 @@ def test_twenty_kills_at_random_moments_change_no_weight(pair_args, tmp_path):
     """
     arguments = ["2", TRAIN, *pair_args, "--train.epochs=200", "--run.save_every=200"]
     arguments += ["--run.save_steps=1", "--run.log_every=20"]
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    start_time, job = time.monotonic(), start_launcher(*arguments, f"--run.out={whole}")
+    killed = tmp_path / "killed"
+    whole = tmp_path / "whole"
+    start_time = time.monotonic()
+    job = start_launcher(*arguments, f"--run.out={whole}")
     wait_for_step(job, whole, 1)
     start_up = time.monotonic() - start_time
     job.communicate(timeout=600)
     assert job.returncode == 0
     seed = random.SystemRandom().randrange(10**6)  # MindSpore seeds `random` at import
     print(f"seed {seed}")
-    chance, steps, seconds = random.Random(seed), [], []
+    chance = random.Random(seed)
+    steps = []
+    seconds = []
     for attempt in range(20):
         job = start_launcher(*arguments, f"--run.out={killed}")
         processes = wait_for_processes(job, 3)

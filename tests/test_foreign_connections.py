@@ -40,8 +40,12 @@ class Opening(threading.Thread):
 
     def __init__(self, job: Job):
         super().__init__(daemon=True)
-        self.job, self.lines, self.plan, self.error = job, [], None, ""
-        self.opened, self.closed = threading.Event(), threading.Event()
+        self.job = job
+        self.lines = []
+        self.plan = None
+        self.error = ""
+        self.opened = threading.Event()
+        self.closed = threading.Event()
         self.start()
 
     def run(self) -> None:

@@ -19,7 +19,8 @@ from utils import runtime
 from utils.config import ROOT, load_config
 from utils.weights import checkpoint
 
-CHECK, PACK = "scripts/data/check_videos.py", "scripts/data/pack_videos.py"
+CHECK = "scripts/data/check_videos.py"
+PACK = "scripts/data/pack_videos.py"
 PREDICT = "scripts/predict.py"
 VIDEOS = 48
 
@@ -93,7 +94,8 @@ def run_and_kill_worker(cluster, file: Path, script: str, *arguments):
 
 
 def test_a_check_on_a_cluster_that_loses_a_worker_equals_one_host(cluster, root, checked, tmp_path):
-    journal, arguments = tmp_path / "train.txt.scan.jsonl", build_arguments(root, tmp_path)
+    journal = tmp_path / "train.txt.scan.jsonl"
+    arguments = build_arguments(root, tmp_path)
     result = read_result(run_and_kill_worker(cluster, journal, CHECK, *arguments))
     assert drop(result) == drop(checked[0])
     assert result["kinds"] == {"truncated": 2, "missing": 1, "bad line": 1}
@@ -111,7 +113,8 @@ def test_a_pack_on_a_cluster_that_loses_a_worker_equals_one_host(cluster, root, 
 
 def test_a_check_in_parts_equals_one_host(root, checked, tmp_path):
     """The command without --part joins them and reads what a part has left."""
-    arguments, read = build_arguments(root, tmp_path), []
+    arguments = build_arguments(root, tmp_path)
+    read = []
     for part in ("1/3", "3/3", "3/3"):
         result = run_json(CHECK, *arguments, f"--part={part}")
         assert result["part"] == part
@@ -128,7 +131,8 @@ def test_parts_that_pack_at_the_same_time_equal_one_host(root, packed, tmp_path)
     """One of them is killed: the command without --part writes its shards."""
     arguments = [*build_arguments(root, tmp_path), "--shards=6"]
     processes = [start_script(PACK, *arguments, f"--part={part}/3") for part in (1, 2, 3)]
-    folder, deadline = tmp_path / "train.txt", time.monotonic() + 120
+    folder = tmp_path / "train.txt"
+    deadline = time.monotonic() + 120
     while not list(folder.glob("unfinished/shard-00001-*.spool")):  # of part 2
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -152,7 +156,8 @@ def test_wrong_options_are_one_line(root, tmp_path):
     assert_one_line_error(run_script(CHECK, *arguments, "--part=0/3"), message)
     message = "--executor: must be processes or dask:ADDRESS"
     assert_one_line_error(run_script(PACK, *arguments, "--executor=ray:host"), message)
-    message, dask = "--workers goes with --executor processes", "--executor=dask:localhost:1"
+    message = "--workers goes with --executor processes"
+    dask = "--executor=dask:localhost:1"
     assert_one_line_error(run_script(CHECK, *arguments, dask, "--workers=2"), message)
     message = "--verify reads in this process: --part and --executor do not go with it"
     assert_one_line_error(run_script(PACK, *arguments, "--verify", "--part=1/2"), message)

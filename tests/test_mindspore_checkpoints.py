@@ -98,7 +98,8 @@ def compare_scores(net: nn.Cell, name: str) -> list[float]:
     """The largest difference from the scores of the original, over their spread, at each size."""
     errors = []
     for recorded in CASES[name]["scores"]:
-        x, expected = generate_input(3, recorded["shape"]), np.array(recorded["values"])
+        x = generate_input(3, recorded["shape"])
+        expected = np.array(recorded["values"])
         n, channels, height, width = recorded["shape"]
         clip = x if channels == 3 else x.reshape(n, channels // 3, 3, height, width)
         with eager_mode():
@@ -245,7 +246,8 @@ def test_scores_are_written_for_a_comparison_with_the_original(tmp_path, capsys)
 
 @pytest.mark.parametrize("name", list_networks())
 def test_an_old_checkpoint_without_a_checksum_gets_one(name, tmp_path, capsys):
-    network, cfg = find_network(name), load_smoke_config(name)
+    network = find_network(name)
+    cfg = load_smoke_config(name)
     net = network.model.build_network(**cfg.model_arguments())
     ms.save_checkpoint(
         [{"name": n, "data": p} for n, p in weights_of(net).items()], str(tmp_path / "old.ckpt")

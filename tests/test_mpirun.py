@@ -34,7 +34,8 @@ def test_training_under_mpirun_without_launch_mpi_is_a_user_error(tiny_args):
 @pytest.mark.slow
 def test_two_ranks_of_mpirun_train_the_same_weights_as_two_of_msrun(pair_args, pair_run, tmp_path):
     """The test sets the variables of mpirun and starts the processes as mpirun would."""
-    port, ranks = pick_port(), []
+    port = pick_port()
+    ranks = []
     for rank in ("1", "0"):
         variables = {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank}
         variables |= {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}

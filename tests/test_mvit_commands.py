@@ -122,7 +122,8 @@ def test_training_starts_from_a_network_of_other_sets(small, trained, tmp_path):
     assert done.returncode == 2
     assert "head" in done.stderr
     result = run_json("mvit_multi/train.py", *small, *begin, "--train.new_head=true")
-    before, after = read_weights(source["checkpoint"]), read_weights(result["checkpoint"])
+    before = read_weights(source["checkpoint"])
+    after = read_weights(result["checkpoint"])
     kept = [name for name in before if not name.startswith("head")]
     assert len(kept) == len(before) - 2
     for name in kept:
@@ -170,7 +171,8 @@ def test_two_workers_equal_one_with_twice_the_accumulation_steps(small, tmp_path
 
 
 def compute_gradients(small: list, out: Path, workers: int, *settings: str) -> dict:
-    script, more = Path(__file__).parent / "gradients.py", [*settings, f"--run.out={out}"]
+    script = Path(__file__).parent / "gradients.py"
+    more = [*settings, f"--run.out={out}"]
     command = [script] if workers == 1 else ["scripts/launch.py", str(workers), script]
     done = run_script(*map(str, command), *small, *more)
     assert done.returncode == 0, done.stderr

@@ -430,7 +430,8 @@ ROWS = read_errors()
 def write_damaged_files(folder: Path, synthetic: Path, trained: Path) -> None:
     """Writes every damaged file that a row names."""
     smoke = (ROOT / "tsm" / "configs" / "tsm_smoke.yaml").read_text()
-    weights, video = trained.read_bytes(), (synthetic / "videos/train/left_000.mp4").read_bytes()
+    weights = trained.read_bytes()
+    video = (synthetic / "videos/train/left_000.mp4").read_bytes()
     source = (ROOT / "resnet50" / "tests" / "golden" / "resnet18_w2.pth").read_bytes()
     texts = {
         "tab.yaml": "run:\n\tdevice: CPU\n",
@@ -496,7 +497,8 @@ def run_line(run_here, monkeypatch, replacements):
 @pytest.mark.parametrize("name", ROWS)
 def test_a_user_error_is_reported_in_one_line(name, run_line, replacements, tmp_path):
     line, *words = ROWS[name]
-    before, new = sorted(Path(replacements["bad"]).rglob("*")), tmp_path / "new"
+    before = sorted(Path(replacements["bad"]).rglob("*"))
+    new = tmp_path / "new"
     status, message = run_line(line, new=str(new))
     assert status == 2, message
     assert message.startswith("error: ")

@@ -98,7 +98,8 @@ def test_videos_of_a_user_are_listed_scanned_and_trained(
     data_root, tiny_args, make_lists, run_here, tmp_path
 ):
     """By the commands of docs/own_videos.md, for synthetic videos in class folders."""
-    videos, lists = tmp_path / "my videos and ümläuts", tmp_path / "lists"
+    videos = tmp_path / "my videos and ümläuts"
+    lists = tmp_path / "lists"
     for split_folder in ("train", "test"):
         for path in sorted((data_root / "videos" / split_folder).iterdir()):
             name = path.name.rpartition("_")[0]

@@ -191,7 +191,8 @@ def test_a_sample_has_the_same_crop_from_the_pack(dataset, pack, data_root, tmp_
     lists = ["data.train_list=train.txt", "data.test_list=test.txt", f"data.root={data_root}"]
     plain = load_smoke_config(name, *lists, "data.batch=4")
     packed = load_smoke_config(name, *lists, "data.batch=4", f"data.packed={pack}")
-    expected, result = read_rows(dataset, plain, 0), read_rows(dataset, packed)
+    expected = read_rows(dataset, plain, 0)
+    result = read_rows(dataset, packed)
     for key, (clip, label) in result.items():
         assert label == expected[key][1]
         assert np.abs(clip.astype(int) - expected[key][0]).mean() < 3
@@ -212,7 +213,8 @@ def test_several_data_sets_are_packed_and_mixed(pack_here, tmp_path):
     settings += ["data.batch=2", "data.dataset_repeats=2", "data.rand_augment="]
     packed = load_smoke_config("mvit_multi", *settings)
     plain = load_smoke_config("mvit_multi", f"data.root={root}", *settings[2:])
-    expected, result = read_rows(mvit, plain, 0), read_rows(mvit, packed)
+    expected = read_rows(mvit, plain, 0)
+    result = read_rows(mvit, packed)
     assert read_result(done)["bad"] == 0
     for key, (clip, target) in result.items():
         np.testing.assert_array_equal(target[:, :2], expected[key][1][:, :2])

@@ -28,7 +28,8 @@ def wheel(tmp_path_factory) -> Path:
     """A wheel built from a copy, because setuptools writes files beside the sources."""
     pytest.importorskip("setuptools")
     pytest.importorskip("wheel")
-    copy, folder = tmp_path_factory.mktemp("copy") / "zoo", tmp_path_factory.mktemp("wheel")
+    copy = tmp_path_factory.mktemp("copy") / "zoo"
+    folder = tmp_path_factory.mktemp("wheel")
     copy_checkout(copy)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
     command += ["--no-build-isolation", "--wheel-dir", str(folder), str(copy)]
@@ -105,7 +106,8 @@ def run_zoo(commands: Path, *arguments: str, cwd) -> subprocess.CompletedProcess
 @pytest.mark.slow
 def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
     """They synthesize, train and evaluate on one and two devices; the code folder is unchanged."""
-    commands, empty = install(wheel, tmp_path / "venv"), tmp_path / "empty"
+    commands = install(wheel, tmp_path / "venv")
+    empty = tmp_path / "empty"
     empty.mkdir()
     (code,) = (tmp_path / "venv").glob(f"lib/python*/site-packages/{NAME}")
 
@@ -149,7 +151,8 @@ def test_an_editable_installation_runs_the_checkout(tmp_path):
 
     assert "check-videos" in run("--help")
     assert run("train tsm --help").startswith("Trains TSM.\n")
-    script, helper = tmp_path / "zoo/tsm/train.py", tmp_path / "zoo/utils/cli.py"
+    script = tmp_path / "zoo/tsm/train.py"
+    helper = tmp_path / "zoo/utils/cli.py"
     script.write_text(script.read_text().replace("Trains TSM.", "Trains my TSM.", 1))
     helper.write_text(helper.read_text().replace("print(usage.", "print('Usage:', usage."))
     assert run("train tsm --help").startswith("Usage: Trains my TSM.\n")

@@ -23,7 +23,8 @@ from utils.nn.complexity import LayerCost
 
 MISSING = stub_libraries.explain_missing()
 needs_dry_run = pytest.mark.skipif(bool(MISSING), reason=MISSING or "a dry run is possible")
-CONFIG, CHIP = ROOT / "tsm" / "configs" / "tsm_smoke.yaml", "ascend910b"
+CONFIG = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
+CHIP = "ascend910b"
 NETWORK = ["--bandwidth=0.01", "--latency=20", "--topology=64x4", "--run.cluster={tflops: 0.02}"]
 # A fraction of the backward kernels: 2 of the 226 of TSM. MindSpore 2.10 has the same order with
 # and without fused AllReduces; another version may move a kernel past an AllReduce. Segments differ
@@ -56,7 +57,8 @@ def read_plan(folder: Path) -> list[Segment]:
     channel.
     """
     profile = json.loads((folder / "gradients.json").read_text())
-    forward, step = profile["forward_seconds"], profile["step_seconds"]
+    forward = profile["forward_seconds"]
+    step = profile["step_seconds"]
     rows = csv.DictReader((folder / "plan.csv").read_text().splitlines())
     return [
         Segment((float(row["ready_ms"]) / 1e3 - forward) / (step - forward), int(row["tensors"]))
@@ -69,7 +71,8 @@ def simulate_plan(folder: Path) -> list[Segment]:
     """The AllReduces of a dry run with the planned split, in the order in which they start."""
     ends = yaml.safe_load((folder / "split.yaml").read_text())["run"]["all_reduce"]
     overrides = ["run.amp=O2", f"run.all_reduce=[{', '.join(ends)}]"]
-    cfg, kept = load_config(find_network("tsm").config, CONFIG, overrides), folder / "kept"
+    cfg = load_config(find_network("tsm").config, CONFIG, overrides)
+    kept = folder / "kept"
     result = dry_run("tsm", cfg, Machine(CHIP, RANKS), keep=kept)
     assert result.finished, result.reason
     table = next(kept.rglob("comm_execute_order.csv")).read_text().splitlines()
@@ -102,7 +105,8 @@ def test_gradients_of_the_last_layers_are_complete_first(folder):
 @needs_dry_run
 def test_every_planned_segment_starts_at_its_planned_position(folder):
     """The last AllReduce has the metrics and the overflow flag. Other orders are not accepted."""
-    planned, started = read_plan(folder), simulate_plan(folder)
+    planned = read_plan(folder)
+    started = simulate_plan(folder)
     assert len(planned) > 2
     assert is_same_plan(planned, started[:-1]), (planned, started)
     assert started[-1] == (1.0, 1)
@@ -114,7 +118,9 @@ def test_every_planned_segment_starts_at_its_planned_position(folder):
 
 def save_graph(folder: Path, gradients: dict[int, int]) -> None:
     """Saves ten backward kernels, and the AllReduce of gradient i before kernel gradients[i]."""
-    scope, kernels, graph = "Default/reducer-DistributedGradReducer/AllReduce", [], []
+    scope = "Default/reducer-DistributedGradReducer/AllReduce"
+    kernels = []
+    graph = []
     for row in range(11):
         kernels += [f"{scope}-op{9 - i}" for i, before in gradients.items() if before == row]
         kernels += [f"Gradients/Default/net/Conv2D-op{row}"] if row < 10 else []
@@ -141,7 +147,8 @@ def test_a_gradient_is_complete_before_its_all_reduce(tmp_path):
 
 
 def test_a_profile_by_order_has_the_counted_times_and_is_read_back(tmp_path):
-    names, sizes = ["a.w", "b.w"], [4, 4]
+    names = ["a.w", "b.w"]
+    sizes = [4, 4]
     layers = [LayerCost(name, "dense", 1, 1, 1, 1) for name in "ab"]
     counted = count_backward(names, sizes, layers, 1, Cluster(step_seconds=3.0))
     result = time_positions({"a.w": 1.0, "b.w": 0.25}, counted, CHIP)

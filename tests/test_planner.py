@@ -16,7 +16,8 @@ from utils import cli
 from utils.config import list_settings, load_config
 from utils.networks import find_network
 
-PLAN, PROFILE = "scripts/analysis/plan_allreduce.py", "scripts/analysis/profile_backward.py"
+PLAN = "scripts/analysis/plan_allreduce.py"
+PROFILE = "scripts/analysis/profile_backward.py"
 SLOW = ["--bandwidth=0.01", "--latency=20", "--topology=64x4"]
 SLOW += ["--run.cluster={tflops: 0.0002, jitter: 0.03}"]
 

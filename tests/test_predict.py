@@ -175,7 +175,8 @@ def test_a_damaged_video_does_not_stop_the_other_predictions(
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error")]
     assert str(damaged) in line
     *table, last = done.stdout.splitlines()
-    result, out = json.loads(last), weights.parent / "predictions"
+    result = json.loads(last)
+    out = weights.parent / "predictions"
     assert (result["failed"], result["out"]) == (1, str(out))
     record, refused, copied = result["predictions"]
     assert "error" in refused
@@ -257,7 +258,8 @@ class NumberReader(Head):
     classes = 2
 
     def __init__(self, step: int, offset: int = 0):
-        self.step, self.offset = step, offset
+        self.step = step
+        self.offset = offset
 
     def frame_indices(self, window: Window) -> np.ndarray:
         return np.arange(self.offset, len(window), self.step)
@@ -279,7 +281,8 @@ def test_a_window_gets_its_frames_and_holds_no_others(tmp_path, reader, step):
     path = tmp_path / "numbered.mp4"
     write_numbered_video(path, 97, 64, 48, 8)
     with open_video(path, reader) as source:
-        calls, frames = [], source.frames
+        calls = []
+        frames = source.frames
         source.frames = lambda numbers: calls.append([int(n) for n in numbers]) or frames(numbers)
         windows = split_into_windows(source, 4.0, step)
         assert {len(window) for window in windows} == {32}
@@ -358,7 +361,8 @@ def test_memory_does_not_grow_with_the_length_of_a_video(tmp_path):
 
     head = NumberReader(1)
     head.make_views = lambda frames, positions: frames[:1]
-    process, sizes = psutil.Process(), []
+    process = psutil.Process()
+    sizes = []
     with open_video(tmp_path / "long.mp4") as source:
         for result in run_windows(None, source, split_into_windows(source, None, None), [head]):
             assert result.views[0].shape == (1, 240, 320, 3)
@@ -379,7 +383,8 @@ def test_a_stream_equals_the_offline_network_frame_by_frame(
     result = np.array(rows, float)[:, 1:]
 
     with open_video(videos[0]) as source:
-        frames, fps = source.frames(range(len(source))), source.fps
+        frames = source.frames(range(len(source)))
+        fps = source.fps
     assert last["frames"] == len(frames) == len(result) == len(messages)
     whole = [f"--data.segments={len(frames)}", "--model.consensus=identity"]
     cfg = load_toy_config(tiny_args, ["--model.online=true", *whole])
@@ -399,7 +404,9 @@ class Camera:
     """A camera that reads a file; with the sixth frame comes a SIGINT."""
 
     def __init__(self, path: Path):
-        self.file, self.count, self.released = VideoCapture(str(path)), 0, False
+        self.file = VideoCapture(str(path))
+        self.count = 0
+        self.released = False
 
     def __getattr__(self, name: str):
         return getattr(self.file, name)

@@ -31,7 +31,8 @@ def read_commands() -> list:
 @pytest.fixture(scope="module")
 def yamls(tmp_path_factory) -> dict:
     """The yaml files that a document asks the user to write: {name: file}."""
-    folder, result = tmp_path_factory.mktemp("yamls"), {}
+    folder = tmp_path_factory.mktemp("yamls")
+    result = {}
     for document in DOCUMENTS:
         for name, text in FILE.findall(document.read_text()):
             result[name] = folder / name

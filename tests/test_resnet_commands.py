@@ -39,7 +39,8 @@ SMOKE = find_smoke_yaml("resnet50")
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory) -> Path:
     """train: 24 JPEG files, val: 7, in four class folders."""
-    root, rng = tmp_path_factory.mktemp("pictures"), np.random.RandomState(0)
+    root = tmp_path_factory.mktemp("pictures")
+    rng = np.random.RandomState(0)
     for split, count in (("train", 24), ("val", 7)):
         for i in range(count):
             folder = root / split / PATTERNS[i % 4]
@@ -123,7 +124,8 @@ def test_an_evaluation_counts_every_image_once_on_one_rank_and_on_two(
     folders = sorted({file.parent.name for file in files})
     assert list(rows[0])[5:] == [f"{k} {name}" for k, name in enumerate(folders)]
     assert [folders[int(row["label"])] for row in rows] == [file.parent.name for file in files]
-    root, out = pictures / "val", tmp_path / "predicted"
+    root = pictures / "val"
+    out = tmp_path / "predicted"
     assert_predictions(small, trained, rows[:2], root, out, run_here)
 
 
@@ -143,7 +145,8 @@ def test_a_killed_run_resumes_to_the_same_bits(small, damaged, tmp_path):
     if find_spec("tensorboardX"):
         state += ["--run.tensorboard=true"]
     arguments = [*small, *state, "--run.save_steps=1"]
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole = tmp_path / "whole"
+    killed = tmp_path / "killed"
     run_json("resnet50/train.py", *arguments, f"--run.out={whole}")
     start_and_stop("resnet50/train.py", arguments, killed, 8, signal.SIGKILL)
     assert run_json("resnet50/train.py", *arguments, f"--run.out={killed}")["steps"] == 12
@@ -240,7 +243,8 @@ def test_a_torchvision_file_is_converted(run_here, tmp_path):
 @pytest.mark.slow
 def test_a_recorded_step_is_compared_layer_by_layer(small, trained, tmp_path):
     record = tmp_path / "step.npz"
-    compare, weights = ["scripts/analysis/compare_step.py", *small], ["--checkpoint_path", trained]
+    compare = ["scripts/analysis/compare_step.py", *small]
+    weights = ["--checkpoint_path", trained]
     run_json(*compare, *weights, "--record", record)
     repeated = run_script(*compare, *weights, "--against", record)
     assert read_result(repeated)["first"] is None

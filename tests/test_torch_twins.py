@@ -45,7 +45,8 @@ def list_cases():
 @pytest.mark.parametrize("path", list_cases())
 def test_a_torch_network_gives_the_same_scores(path, tmp_path):
     torch = pytest.importorskip("torch")
-    cfg, network = load_toy_config(path), path.parents[1].name
+    cfg = load_toy_config(path)
+    network = path.parents[1].name
     arguments = cfg.model_arguments()
     if "recompute" in arguments:
         arguments["recompute"] = False  # MViT's twin refuses it; scores do not depend on it

@@ -14,7 +14,8 @@ from utils.weights.checkpoint import weights_of
 def test_tsm_without_shift_gives_the_scores_of_resnet_for_each_frame(arch):
     settings = {"num_classes": 7, "arch": arch, "first_width": 16}
     tsm = TSM(segments=3, shift_div=0, dropout=0.0, consensus="identity", **settings)
-    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    mean = (0.485, 0.456, 0.406)
+    std = (0.229, 0.224, 0.225)
     resnet = build_resnet(mean=mean, std=std, **settings)
     tsm_weights = weights_of(tsm)
     for name, parameter in weights_of(resnet).items():

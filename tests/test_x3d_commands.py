@@ -97,7 +97,8 @@ def test_fine_tuning_initializes_only_the_classifier(small, trained, tmp_path):
     assert done.returncode == 2
     assert "new_head" in done.stderr
     result = run_json("x3d/train.py", *small, *begin, "--train.new_head=true")
-    before, after = read_weights(trained), read_weights(result["checkpoint"])
+    before = read_weights(trained)
+    after = read_weights(result["checkpoint"])
     assert after["head.projection.weight"].shape == (11, 2048)
     kept = [name for name in before if "projection" not in name and "moving" not in name]
     for name in kept:

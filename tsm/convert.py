@@ -112,7 +112,8 @@ def rename_from_mmaction2(name: str, rules: list) -> str:
     mobile = re.match(MOBILE_BLOCK, name)
     if mobile:
         stage, block, step, kind, leaf = mobile.groups()
-        index, layer = MOBILE_STAGES[int(stage)] + int(block), 3 * int(step) + (kind == "bn")
+        index = MOBILE_STAGES[int(stage)] + int(block)
+        layer = 3 * int(step) + (kind == "bn")
         return f"base_model.features.{index}.conv.{layer}.{leaf}"
     for pattern, replacement in rules:
         name = re.sub(pattern, replacement, name)

@@ -29,7 +29,8 @@ def read_records(cfg, split: str) -> list[Record]:
 
 def list_annotation_files(cfg) -> list[AnnotationFile]:
     """The annotation files of the yaml: train, test."""
-    data, classes = cfg.data, cfg.model.num_classes
+    data = cfg.data
+    classes = cfg.model.num_classes
     flow = data.modality == "flow"
     arguments = (data.root, data.source, classes, data.image_tmpl, flow, data.max_pixels)
     names = (data.train_list, data.test_list)
@@ -68,7 +69,8 @@ class TrainSource(video_dataset.TrainVideos):
         return frames if len(frames) == len(order) else frames[order]
 
     def make_row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
-        data, frames = self.data, self.read_frames(record, rng)
+        data = self.data
+        frames = self.read_frames(record, rng)
         crop_rng = random.Random(int(rng.randint(2**31)))
         clip, flipped = transforms.make_train_clip(
             frames, data.frames_per_segment, data.crop, data.scales, crop_rng, data.flip
@@ -87,10 +89,15 @@ class EvalVideos(video_dataset.EvalVideos):
     """
 
     def __init__(self, records: list[Record], cfg, rt: Runtime, split: str = "test"):
-        self.split, self.clips, self.crops = split, cfg.eval.clips, cfg.eval.crops
-        self.dense, self.size = cfg.dense_test, cfg.test_crop
+        self.split = split
+        self.clips = cfg.eval.clips
+        self.crops = cfg.eval.crops
+        self.dense = cfg.dense_test
+        self.size = cfg.test_crop
         if split == "val":
-            self.clips, self.crops, self.dense = 1, 1, cfg.data.sampling == "dense"
+            self.clips = 1
+            self.crops = 1
+            self.dense = cfg.data.sampling == "dense"
             self.size = cfg.data.crop
         shape = (self.clips * self.crops, *get_clip_shape(cfg.data, self.size))
         super().__init__(records, cfg, rt, shape)

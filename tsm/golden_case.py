@@ -49,10 +49,12 @@ def build_loss(case: dict):
 
 def build_train_step(case: dict, part: str) -> nn.Cell:
     """The train step of the recorded updates; `part` is `step` or `step_decay`."""
-    net, recipe = build_network(case, training=True), case["train"][part]["optimizer"]
+    net = build_network(case, training=True)
+    recipe = case["train"][part]["optimizer"]
     head_lr_mult = {**RECIPE, **case["train"]}["head_lr_mult"]
     train = SimpleNamespace(weight_decay=recipe["weight_decay"], head_lr_mult=head_lr_mult)
-    weights, lr = net.trainable_params(), np.full(golden.UPDATES, recipe["lr"])
+    weights = net.trainable_params()
+    lr = np.full(golden.UPDATES, recipe["lr"])
     groups = build_parameter_groups(weights, train, lr, flow=False)
     opt = optimizers.SGD(weights, groups, recipe["momentum"])
     return golden.build_train_step(net, build_loss(case), opt, recipe["clip_total_norm"])

@@ -35,7 +35,8 @@ def get_lr(train: Any, updates_per_epoch: int, global_batch: int) -> np.ndarray:
     """
     peak = lr_schedules.peak_lr(train.lr, train.base_batch, global_batch)
     values = updates_per_epoch if train.lr_changes == "update" else 1  # rates of one epoch
-    total, warm = round(train.epochs * values), round(train.warmup_epochs * values)
+    total = round(train.epochs * values)
+    warm = round(train.warmup_epochs * values)
     if train.schedule == "cosine":
         curve = np.concatenate([np.ones(warm), lr_schedules.cosine(total - warm)])
     else:

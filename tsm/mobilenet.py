@@ -27,7 +27,8 @@ class InvertedResidual(nn.Cell):
         super().__init__()
         self.residual = stride == 1 and cin == cout
         self.shifted = self.residual and expansion > 1
-        hidden, layers = cin * expansion, []
+        hidden = cin * expansion
+        layers = []
         if expansion > 1:
             expand = conv2d(cin, hidden, 1)
             layers += [wrap(expand) if self.shifted else expand, BatchNorm2d(hidden), nn.ReLU6()]
@@ -62,7 +63,8 @@ class MobileNetV2(nn.Cell):
             return Shift(cell, segments, shift_div, online) if shift_div else cell
 
         stem = nn.SequentialCell(conv2d(channels, 32, 3, 2), BatchNorm2d(32), nn.ReLU6())
-        cells, cin = [stem], 32
+        cells = [stem]
+        cin = 32
         for expansion, cout, repeats, stride in SETTINGS:
             for i in range(repeats):
                 step = stride if i == 0 else 1
@@ -70,7 +72,8 @@ class MobileNetV2(nn.Cell):
                 cin = cout
         cells.append(nn.SequentialCell(conv2d(cin, 1280, 1), BatchNorm2d(1280), nn.ReLU6()))
         # The original calls the trunk `features`. `width`: channels of its output.
-        self.features, self.width = nn.SequentialCell(cells), 1280
+        self.features = nn.SequentialCell(cells)
+        self.width = 1280
         self.classifier = dense(1280, num_classes, std=0.001) if num_classes else None
 
     def construct(self, x: Tensor) -> Tensor:

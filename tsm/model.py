@@ -22,8 +22,11 @@ from utils.nn.layers import BatchNorm3d, Normalize, dense, freeze_norms
 from utils.nn.padding import PaddedNetwork
 
 ARCHITECTURES = (*DEPTHS, "mobilenetv2")
-RGB_MEAN, RGB_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-FLOW_MEAN, FLOW_STD = (0.5,), (0.226,)  # the mean of RGB_STD
+RGB_MEAN = (0.485, 0.456, 0.406)
+RGB_STD = (0.229, 0.224, 0.225)
+# The mean of RGB_STD
+FLOW_MEAN = (0.5,)
+FLOW_STD = (0.226,)
 
 
 class TSM(PaddedNetwork):
@@ -75,7 +78,8 @@ class TSM(PaddedNetwork):
         width = self.base_model.width
         self.dropout = Dropout(dropout, self.segments * width) if dropout > 0 else None
         self.new_fc = dense(width, num_classes, 0.001) if dropout > 0 else None
-        self.consensus, self.before_softmax = consensus, before_softmax
+        self.consensus = consensus
+        self.before_softmax = before_softmax
         for _, cell in self.cells_and_names():
             if split_shifted and isinstance(cell, Shift):
                 cell.split_convolution()

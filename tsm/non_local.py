@@ -29,7 +29,9 @@ class NonLocal(nn.Cell):
     def construct(self, x: Tensor) -> Tensor:
         n, _, t, h, w = x.shape
         theta = flatten(self.theta(x)).swapaxes(1, 2)  # (N, T*H*W, C/2)
-        phi, g = flatten(self.phi(x)), flatten(self.g(x))  # (N, C/2, T*H*W/4)
+        # (N, C/2, T*H*W/4)
+        phi = flatten(self.phi(x))
+        g = flatten(self.g(x))
         # (N, queries, keys) in float32: the products are not scaled and too large for float16.
         f = ops.bmm(ops.cast(theta, mstype.float32), ops.cast(phi, mstype.float32))
         f = ops.cast(ops.softmax(f, axis=-1), g.dtype)
@@ -59,7 +61,9 @@ class WithNonLocal(nn.Cell):
 
     def __init__(self, block: nn.Cell, non_local: NonLocal, segments: int):
         super().__init__()
-        self.block, self.nl, self.segments = block, non_local, segments
+        self.block = block
+        self.nl = non_local
+        self.segments = segments
 
     def construct(self, x: Tensor) -> Tensor:
         x = self.block(x)

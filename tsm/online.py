@@ -25,13 +25,18 @@ class OnlineTSM(nn.Cell):
         trunk = net.base_model
         # `stem_halvings`: layers of stride 2 before the blocks.
         if isinstance(trunk, ResNet):
-            before, after = [trunk.conv1, trunk.bn1, trunk.relu, trunk.maxpool], []
+            before = [trunk.conv1, trunk.bn1, trunk.relu, trunk.maxpool]
+            after = []
             blocks = [*trunk.layer1, *trunk.layer2, *trunk.layer3, *trunk.layer4]
-            self.classifier, self.stem_halvings = trunk.fc, 2
+            self.classifier = trunk.fc
+            self.stem_halvings = 2
         else:
             *cells, last_cell = trunk.features
-            before, blocks, after = cells[:1], cells[1:], [last_cell]
-            self.classifier, self.stem_halvings = trunk.classifier, 1
+            before = cells[:1]
+            blocks = cells[1:]
+            after = [last_cell]
+            self.classifier = trunk.classifier
+            self.stem_halvings = 1
         # Without auto_prefix=False the lists would rename the network's parameters.
         self.before = nn.CellList(before, auto_prefix=False)
         self.blocks = nn.CellList(blocks, auto_prefix=False)
@@ -42,13 +47,17 @@ class OnlineTSM(nn.Cell):
         )
 
     def construct(self, frame: Tensor, *buffers) -> tuple:
-        x, kept, index = self.net.normalize(frame.expand_dims(0))[0], (), 0
+        x = self.net.normalize(frame.expand_dims(0))[0]
+        kept = ()
+        index = 0
         for cell in self.before:
             x = cell(x)
         for i, block in enumerate(self.blocks):
             if self.shifted[i]:
                 y, keep = block.conv1.stream(x, buffers[index])
-                x, kept, index = block.forward_after_conv1(x, y), kept + (keep,), index + 1
+                x = block.forward_after_conv1(x, y)
+                kept = kept + (keep,)
+                index = index + 1
             else:
                 x = block(x)
         for cell in self.after:
@@ -65,13 +74,15 @@ class OnlineTSM(nn.Cell):
     def buffer_shapes(self, height: int, width: int) -> list[tuple]:
         """Shape (1, C // div, H, W) of the buffer of each shifted block."""
         for _ in range(self.stem_halvings):
-            height, width = halve(height), halve(width)
+            height = halve(height)
+            width = halve(width)
         shapes = []
         for block, shifted in zip(self.blocks, self.shifted):
             if shifted:
                 shapes.append((1, block.conv1.fold, height, width))
             if halves(block):
-                height, width = halve(height), halve(width)
+                height = halve(height)
+                width = halve(width)
         return shapes
 
 

@@ -18,9 +18,12 @@ class TSMHead(Head):
     """The classes of TSM, with the views of `cfg.eval`."""
 
     def __init__(self, cfg: Any):
-        self.cfg, self.classes, self.builtin_names = cfg, cfg.model.num_classes, cfg.data.labels
+        self.cfg = cfg
+        self.classes = cfg.model.num_classes
+        self.builtin_names = cfg.data.labels
         self.names_file = list_annotation_files(cfg)[1].path.with_name("labels.txt")
-        self.clips, self.crops = cfg.eval.clips, cfg.eval.crops
+        self.clips = cfg.eval.clips
+        self.crops = cfg.eval.crops
         self.raw_scores = cfg.model.before_softmax
 
     def frame_indices(self, window: Window) -> np.ndarray:

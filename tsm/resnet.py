@@ -22,9 +22,12 @@ class BasicBlock(nn.Cell):
     def __init__(self, cin: int, width: int, stride: int, wrap: Wrap, same: bool):
         super().__init__()
         conv1 = conv2d(cin, width, 3, stride, same=same and stride > 1)
-        self.conv1, self.bn1 = wrap(conv1), BatchNorm2d(width)
-        self.conv2, self.bn2 = conv2d(width, width, 3), BatchNorm2d(width)
-        self.relu, self.downsample = ReLU(), build_shortcut(cin, width, stride)
+        self.conv1 = wrap(conv1)
+        self.bn1 = BatchNorm2d(width)
+        self.conv2 = conv2d(width, width, 3)
+        self.bn2 = BatchNorm2d(width)
+        self.relu = ReLU()
+        self.downsample = build_shortcut(cin, width, stride)
 
     def construct(self, x: Tensor) -> Tensor:
         return self.forward_after_conv1(x, self.conv1(x))
@@ -44,11 +47,14 @@ class Bottleneck(nn.Cell):
     def __init__(self, cin: int, width: int, stride: int, wrap: Wrap, same: bool):
         super().__init__()
         cout = 4 * width
-        self.conv1, self.bn1 = wrap(conv2d(cin, width, 1)), BatchNorm2d(width)
+        self.conv1 = wrap(conv2d(cin, width, 1))
+        self.bn1 = BatchNorm2d(width)
         self.conv2 = conv2d(width, width, 3, stride, same=same and stride > 1)
         self.bn2 = BatchNorm2d(width)
-        self.conv3, self.bn3 = conv2d(width, cout, 1), BatchNorm2d(cout)
-        self.relu, self.downsample = ReLU(), build_shortcut(cin, cout, stride)
+        self.conv3 = conv2d(width, cout, 1)
+        self.bn3 = BatchNorm2d(cout)
+        self.relu = ReLU()
+        self.downsample = build_shortcut(cin, cout, stride)
 
     def construct(self, x: Tensor) -> Tensor:
         return self.forward_after_conv1(x, self.conv1(x))
@@ -103,16 +109,22 @@ class ResNet(nn.Cell):
     ):
         super().__init__()
         block, depths = DEPTHS[arch]
-        self.block, self.depths = block, depths
+        self.block = block
+        self.depths = depths
         # If layer3 has 23 blocks or more, only every second block of each stage is shifted.
         self.shift_period = 2 if depths[2] >= 23 and shift_place == "blockres" else 1
-        self.shift_place, self.shift_div, self.online = shift_place, shift_div, online
-        self.non_local, self.first_width, self.cin = non_local, first_width, first_width
+        self.shift_place = shift_place
+        self.shift_div = shift_div
+        self.online = online
+        self.non_local = non_local
+        self.first_width = first_width
+        self.cin = first_width
         pooled_segments = segments // 2 if temporal_pool else segments
         self.same = padding == "same"
         self.conv1 = conv2d(channels, first_width, 7, 2, same=self.same)
         self.bn1 = BatchNorm2d(first_width)
-        self.relu, self.maxpool = ReLU(), max_pool2d(3, 2, same=padding != "symmetric")
+        self.relu = ReLU()
+        self.maxpool = max_pool2d(3, 2, same=padding != "symmetric")
         self.layer1 = self.build_stage(1, segments)
         self.layer2 = self.build_stage(2, pooled_segments)
         if temporal_pool:
@@ -124,7 +136,8 @@ class ResNet(nn.Cell):
 
     def build_stage(self, index: int, segments: int) -> nn.SequentialCell:
         """Builds layer`index`. The first block of layer2 to layer4 halves height and width."""
-        width, blocks = self.first_width * 2 ** (index - 1), []
+        width = self.first_width * 2 ** (index - 1)
+        blocks = []
         for i in range(self.depths[index - 1]):
             stride = 2 if i == 0 and index > 1 else 1
             blocks.append(self.build_block(index, i, width, stride, segments))

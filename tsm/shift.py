@@ -69,7 +69,9 @@ class Shift(nn.Cell):
 
     def __init__(self, net: nn.Cell, segments: int, div: int, online: bool = False):
         super().__init__()
-        self.net, self.segments, self.online = net, segments, online
+        self.net = net
+        self.segments = segments
+        self.online = online
         self.splits = False
         convs = (cell for _, cell in net.cells_and_names() if isinstance(cell, nn.Conv2d))
         # Not read from x.shape: in a graph with a dynamic batch MindSpore 2.10 then computes wrong
@@ -105,7 +107,8 @@ class TemporalPool(nn.Cell):
 
     def __init__(self, net: nn.Cell, segments: int):
         super().__init__()
-        self.net, self.segments = net, segments
+        self.net = net
+        self.segments = segments
 
     def construct(self, x: Tensor) -> Tensor:
         return self.net(temporal_max_pool(x, self.segments))
@@ -118,6 +121,7 @@ def temporal_max_pool(x: Tensor, segments: int) -> Tensor:
     """
     _, c, h, w = x.shape
     x = x.reshape(-1, segments // 2, 2, c, h, w)  # (N, T/2, even or odd, C, H, W)
-    even, odd = x[:, :, 0], x[:, :, 1]
+    even = x[:, :, 0]
+    odd = x[:, :, 1]
     previous = ops.cat((even[:, :1], odd[:, :-1]), axis=1)  # frame 0 stands for the padding
     return ops.maximum(ops.maximum(even, odd), previous).reshape(-1, c, h, w)

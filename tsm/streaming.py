@@ -62,12 +62,14 @@ class Scorer:
     """Maps frames (H, W, C), one after the other, to probabilities (classes,)."""
 
     def __init__(self, net: TSM, cfg: Any):
-        self.net, self.cfg = OnlineTSM(net).set_train(False), cfg
+        self.net = OnlineTSM(net).set_train(False)
+        self.cfg = cfg
         self.buffers = self.net.initial_buffers(cfg.test_crop, cfg.test_crop)
         self.recent_scores: deque = deque(maxlen=cfg.data.segments)
 
     def __call__(self, frame: np.ndarray) -> np.ndarray:
-        data, crop = self.cfg.data, self.cfg.test_crop
+        data = self.cfg.data
+        crop = self.cfg.test_crop
         views = transforms.make_test_views(frame[None], 1, 1, data.resize, crop, 1)
         scores, *self.buffers = self.net(Tensor(views[0]), *self.buffers)  # (1, C, h, w)
         self.recent_scores.append(scores.asnumpy()[0].astype(np.float64))
@@ -89,7 +91,8 @@ def run_stream(
     if Path(checkpoint_path).suffix in (".mindir", ".onnx"):
         raise ValueError(f"--stream needs a checkpoint, not {checkpoint_path}")
     net = inference.load_checkpoint(NETWORK, cfg, checkpoint_path, "O0")
-    scorer, stop = Scorer(net, cfg), threading.Event()
+    scorer = Scorer(net, cfg)
+    stop = threading.Event()
     results = ((seconds, scorer(frame)) for seconds, frame in stream.frames)
     table, picture = (out / f"{stream.name}_stream{suffix}" for suffix in (".csv", ".png"))
     with report_write_errors(out, "--out"), signals.handle_signals(lambda _: stop.set()):
@@ -112,7 +115,9 @@ def write_rows(
     Returns the number of frames, the sum of their probabilities, and the last results. Raises
     ValueError, with the name of the video, if there is no frame.
     """
-    count, total, last = 0, np.zeros(head.classes), deque(maxlen=MAX_PLOTTED_FRAMES)
+    count = 0
+    total = np.zeros(head.classes)
+    last = deque(maxlen=MAX_PLOTTED_FRAMES)
     with open_replacement(path, newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["time", *list_columns([head])])
@@ -121,7 +126,8 @@ def write_rows(
             print(json.dumps({"time": round(seconds, 3), **best}), flush=True)
             rows.writerow([f"{seconds:.3f}", *(f"{value:.7g}" for value in probabilities)])
             last.append((seconds, probabilities))
-            count, total = count + 1, total + probabilities
+            count = count + 1
+            total = total + probabilities
             if stop.is_set():
                 break
         if not count:
@@ -154,10 +160,13 @@ def open_stream(video: str, cfg: Any, fps: float) -> Stream:
     """
     if video.isdecimal():
         rate, frames = open_camera(int(video))
-        name, timed = f"camera_{video}", add_timestamps(frames)
+        name = f"camera_{video}"
+        timed = add_timestamps(frames)
     else:
         source = open_source(video, cfg)
-        rate, frames, name = source.fps, source.in_order(), make_file_names([video])[0]
+        rate = source.fps
+        frames = source.in_order()
+        name = make_file_names([video])[0]
         timed = ((k / (rate or DEFAULT_FPS), frame) for k, frame in enumerate(frames))
     rate = rate or DEFAULT_FPS
     fps = min(fps or compute_frame_rate(cfg, rate), rate)

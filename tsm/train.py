@@ -40,7 +40,8 @@ def main(cfg: Config) -> None:
 
 
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
-    net, train = TSM(**cfg.model_arguments()), cfg.train
+    net = TSM(**cfg.model_arguments())
+    train = cfg.train
     if train.pretrained:
         checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
     freeze_batch_norms(net, train.batch_norm)

@@ -127,7 +127,8 @@ def compute_crop_offsets(
     positions: Sequence[tuple[int, int]] = CROP_POSITIONS,
 ) -> list[tuple[int, int]]:
     """The upper left corners (x, y) of a crop (width, height) at each of `positions`."""
-    step_x, step_y = (width - crop[0]) // 4, (height - crop[1]) // 4
+    step_x = (width - crop[0]) // 4
+    step_y = (height - crop[1]) // 4
     return [(across * step_x, down * step_y) for across, down in positions]
 
 

@@ -55,7 +55,8 @@ def run(main: Callable, config_class: type, usage: str, *options_of: Callable) -
 
         parser = Parser(usage, config.list_settings(config_class), main, *options_of)
         path, settings, options = parser.parse(sys.argv[1:])
-        path, script = config.resolve_yaml(path), Path(sys.argv[0])
+        path = config.resolve_yaml(path)
+        script = Path(sys.argv[0])
         remedy = f"zoo {script.stem} {{}}" if is_installed() else f"{{}}/{script.name}"
         return main(networks.load_for_script(config_class, path, settings, remedy), **options)
 
@@ -76,7 +77,8 @@ def run_for_network(main: Callable, usage: str, *options_of: Callable) -> NoRetu
         parser = Parser(usage, names, main, *options_of)
         parser.add_argument("--network", choices=tuple(records))
         path, settings, options = parser.parse(sys.argv[1:])
-        path, name = config.resolve_yaml(path), options.pop("network", None)
+        path = config.resolve_yaml(path)
+        name = options.pop("network", None)
         network = records[name] if name else networks.find_network_of_yaml(path)
         cfg = networks.load_for_script(network.config, path, settings, "--network={}")
         return main(network, cfg, **options)
@@ -139,7 +141,8 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unexpected argument: did you mean --config_path {arguments[0]}?")
         namespace, strays = self.parse_known_intermixed_args(arguments)
         if strays:
-            dashes, blanks = f"did you mean --{strays[0]}?", "a path with blanks needs quotes"
+            dashes = f"did you mean --{strays[0]}?"
+            blanks = "a path with blanks needs quotes"
             self.error(f"unexpected argument {strays[0]}; {dashes if '=' in strays[0] else blanks}")
         options = vars(namespace)
         settings = [f"{name}={options.pop(name)}" for name in list(options) if "." in name]
@@ -162,7 +165,8 @@ class Parser(argparse.ArgumentParser):
 
 def describe_type(hint: Any) -> dict[str, Any]:
     """Arguments of `add_argument` for a parameter of this type."""
-    kind, arguments = typing.get_origin(hint), typing.get_args(hint)
+    kind = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
     if hint is bool:
         return {"action": "store_true"}
     if kind is typing.Union:  # Optional

@@ -41,7 +41,8 @@ def evaluate_samples(
     Prints and writes the metrics. The status is 1 if samples were unreadable, unless
     eval.allow_unreadable.
     """
-    rt, head = pages.rt, network.predict.build_heads(cfg)[0]
+    rt = pages.rt
+    head = network.predict.build_heads(cfg)[0]
     clips = data.get_dataset_size() * cfg.eval.batch * head.clips * head.crops
     net = inference.load_network(network, cfg, checkpoint_path, clips=clips)
     metrics = evaluate(net, data, cfg.model.num_classes, rt, pages.add)

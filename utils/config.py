@@ -27,11 +27,14 @@ from utils.yaml_text import load_yaml, load_yaml_file
 
 def build_dataclass(cls: type, values: dict, prefix: str) -> Any:
     """An instance of the dataclass `cls` from a dict, every value checked against its type."""
-    hints, arguments, missing = get_type_hints(cls), {}, dataclasses.MISSING
+    hints = get_type_hints(cls)
+    arguments = {}
+    missing = dataclasses.MISSING
     for key in values:
         check_choice(key, hints, f"setting {prefix}")
     for field in dataclasses.fields(cls):
-        name, kind = prefix + field.name, hints[field.name]
+        name = prefix + field.name
+        kind = hints[field.name]
         if field.name in values:
             arguments[field.name] = convert_value(values[field.name], kind, name)
         elif isinstance(kind, type) and dataclasses.is_dataclass(kind):
@@ -43,7 +46,8 @@ def build_dataclass(cls: type, values: dict, prefix: str) -> Any:
 
 def convert_value(value: Any, kind: Any, name: str) -> Any:
     """The value as the type `kind`. Raises ValueError, with the setting, for another type."""
-    origin, args = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    args = get_args(kind)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):
             raise ValueError(f"{name} must be settings, {{name: value}}, not {format_value(value)}")

@@ -14,7 +14,9 @@ import numpy as np
 
 Sizes = Union[float, np.ndarray]  # bytes, or seconds, of one AllReduce or of several
 
-GIGA, MICRO, TERA = 1e9, 1e-6, 1e12
+GIGA = 1e9
+MICRO = 1e-6
+TERA = 1e12
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from utils.processes import exit_when_parent_dies
 
 JOBS_IN_FLIGHT = 4  # per worker
 CONNECT_TIMEOUT = 20  # seconds, to the scheduler of Dask
-PROCESSES, DASK = "processes", "dask:"
+PROCESSES = "processes"
+DASK = "dask:"
 LOGGERS = ("distributed", "distributed.client", "tornado.application")  # they log tracebacks
 POOLS: dict[int, ProcessPoolExecutor] = {}  # in a Dask worker: of one process, by thread
 
@@ -69,7 +70,8 @@ def parse_executor(text: str) -> str:
     raise argparse.ArgumentTypeError(f"must be {PROCESSES} or {DASK}ADDRESS, not {text}")
 
 
-PartOption, Executor = Annotated[Part, parse_part], Annotated[str, parse_executor]
+PartOption = Annotated[Part, parse_part]
+Executor = Annotated[str, parse_executor]
 
 
 class Crashed(Exception):
@@ -149,7 +151,8 @@ def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[
     except (OSError, ValueError) as error:
         raise ValueError(f"--executor: no Dask scheduler at {address}: {error}") from None
     run_job, close_pools = build_worker_functions(str(Path(__file__).resolve().parents[1]))
-    jobs, folder = iter(jobs), os.getcwd()
+    jobs = iter(jobs)
+    folder = os.getcwd()
     running: dict[Any, Any] = {}
     with client:
         completed = as_completed(loop=client.loop, with_results=True, raise_errors=False)

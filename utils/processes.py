@@ -9,7 +9,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 LONGEST_REASON = 300  # characters of a line of a log
 ERROR_LINE = re.compile(r"\[(?:ERROR|CRITICAL)\] |error: |\w*(?:Error|Exception): ")
 

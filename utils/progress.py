@@ -25,7 +25,9 @@ class Progress:
     ) -> None:
         disable = True if hidden else None  # None: tqdm looks whether stderr is a terminal
         self.bar = tqdm(total=total, desc=name, unit=f" {unit}", leave=leave, disable=disable)
-        self.total, self.name, self.unit = total, name, unit
+        self.total = total
+        self.name = name
+        self.unit = unit
         self.prints_lines = self.bar.disable and not hidden
         self.done = 0
         self.start = self.printed = time.monotonic()

@@ -167,7 +167,8 @@ def start_data_parallel() -> tuple[int, int]:
     from mindspore import communication
 
     communication.init()
-    rank, size = communication.get_rank(), communication.get_group_size()
+    rank = communication.get_rank()
+    size = communication.get_group_size()
     ms.set_auto_parallel_context(
         parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True, device_num=size
     )

@@ -124,7 +124,8 @@ class Config:
         CPU uses `frames`, the fastest form there.
         """
         arguments = asdict(self.model)
-        stem_groups, impl = arguments.pop("stem_groups"), arguments["depthwise_impl"]
+        stem_groups = arguments.pop("stem_groups")
+        impl = arguments["depthwise_impl"]
         auto = {"Ascend": "taps", "GPU": "grouped", "CPU": "frames"}[self.run.device]
         impl = auto if impl == "auto" else impl
         return {

@@ -28,8 +28,10 @@ def read_records(cfg, split: str) -> list[Record]:
 
 def list_annotation_files(cfg) -> list[AnnotationFile]:
     """The annotation files of the yaml: train, test."""
-    root, arguments = cfg.data.root, (cfg.data.root, "video", cfg.model.num_classes)
-    names, limit = (cfg.data.train_list, cfg.data.test_list), {"max_pixels": cfg.data.max_pixels}
+    root = cfg.data.root
+    arguments = (cfg.data.root, "video", cfg.model.num_classes)
+    names = (cfg.data.train_list, cfg.data.test_list)
+    limit = {"max_pixels": cfg.data.max_pixels}
     return [AnnotationFile(name, root / name, *arguments, **limit) for name in names]
 
 
@@ -52,7 +54,8 @@ class TrainSource(video_dataset.TrainVideos):
             return video.frames(choose_clip_frames(video, self.data, rng.uniform()))
 
     def make_row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
-        frames, data = self.read_frames(record, rng), self.data
+        frames = self.read_frames(record, rng)
+        data = self.data
         clip, mirrored = transforms.make_train_clip(frames, data.scales, data.crop, data.flip, rng)
         return clip, np.int32(swap_label(record.label, data.swap_labels if mirrored else ()))
 

@@ -40,9 +40,11 @@ def build_loss(case: dict) -> nn.Cell:
 
 def build_train_step(case: dict, part: str) -> nn.Cell:
     """The train step of the recorded updates; `part` is `step`."""
-    net, recipe = build_network(case, training=True), case["train"][part]["optimizer"]
+    net = build_network(case, training=True)
+    recipe = case["train"][part]["optimizer"]
     train = SimpleNamespace(weight_decay=recipe["weight_decay"])
-    weights, lr = net.trainable_params(), np.full(golden.UPDATES, recipe["lr"])
+    weights = net.trainable_params()
+    lr = np.full(golden.UPDATES, recipe["lr"])
     groups = build_parameter_groups(weights, train, lr)
     opt = optimizers.SGD(weights, groups, recipe["momentum"], recipe["nesterov"])
     return golden.build_train_step(net, build_loss(case), opt)

@@ -28,7 +28,8 @@ def compute_lr_at(epoch: np.ndarray, train: Any) -> np.ndarray:
         half = (train.lr - train.end_lr) * 0.5
         return train.end_lr + half * (1 + np.cos(np.pi * e / train.epochs))
 
-    rates, warm = cosine(epoch), train.warmup_epochs
+    rates = cosine(epoch)
+    warm = train.warmup_epochs
     if warm:
         ramp = train.warmup_lr + epoch * (cosine(np.float64(warm)) - train.warmup_lr) / warm
         rates = np.where(epoch < warm, ramp, rates)

@@ -33,8 +33,12 @@ from utils.nn.conv3d import (
 from utils.nn.dropout import Dropout
 from utils.nn.layers import BatchNorm2d, Normalize, ReLU, SiLU, dense, on_ascend
 
-MEAN, STD = (0.45,) * 3, (0.225,) * 3
-WIDTH_FACTOR, BOTTLENECK, FIRST_WIDTH, HEAD_WIDTH = 2.0, 2.25, 12, 2048
+MEAN = (0.45,) * 3
+STD = (0.225,) * 3
+WIDTH_FACTOR = 2.0
+BOTTLENECK = 2.25
+FIRST_WIDTH = 12
+HEAD_WIDTH = 2048
 BLOCKS = (1, 2, 5, 3)  # blocks of stages s2 to s5, before the depth factor
 SQUEEZE = 0.0625  # width of squeeze and excitation
 
@@ -104,13 +108,15 @@ class Branch(nn.Cell):
     def __init__(self, cin: int, inner: int, cout: int, stride: int, excite: bool, form: Form):
         super().__init__()
         self.keep_time = form.keep_time
-        self.a, self.a_bn = build_pointwise_conv(cin, inner, 1, form), BatchNorm2d(inner)
+        self.a = build_pointwise_conv(cin, inner, 1, form)
+        self.a_bn = BatchNorm2d(inner)
         self.b = build_depthwise_conv(inner, (3, 3, 3), stride, form.depthwise_impl)
         self.b_bn = BatchNorm2d(inner)
         self.se = SE(inner) if excite else None
         self.c = build_pointwise_conv(inner, cout, 1, form)
         self.c_bn = BatchNorm2d(cout, gamma="zeros")
-        self.a_relu, self.b_relu = ReLU(), SiLU()
+        self.a_relu = ReLU()
+        self.b_relu = SiLU()
         # Their activations are a third of a block's memory and cheap to recompute.
         for cell in (self.se, self.b_relu):
             if cell is not None and form.recompute:
@@ -175,7 +181,8 @@ class Stem(nn.Cell):
         self.keep_time = keep_time
         self.conv_xy = Conv3d(3, width, (1, 3, 3), 2) if keep_time else FrameConv(3, width, 3, 2)
         self.conv = build_depthwise_conv(width, (5, 1, 1), 1, impl)
-        self.bn, self.relu = BatchNorm2d(width), ReLU()
+        self.bn = BatchNorm2d(width)
+        self.relu = ReLU()
 
     def construct(self, x: Tensor) -> Tensor:
         x = self.conv(self.conv_xy(x))
@@ -191,8 +198,10 @@ class Head(nn.Cell):
         """`window` is (frames, height, width) of a training clip's feature map."""
         super().__init__()
         self.keep_time = form.keep_time
-        self.conv_5, self.conv_5_bn = build_pointwise_conv(cin, inner, 1, form), BatchNorm2d(inner)
-        self.conv_5_relu, self.lin_5_relu = ReLU(), ReLU()
+        self.conv_5 = build_pointwise_conv(cin, inner, 1, form)
+        self.conv_5_bn = BatchNorm2d(inner)
+        self.conv_5_relu = ReLU()
+        self.lin_5_relu = ReLU()
         self.lin_5 = PointwiseConv3d(inner, HEAD_WIDTH)
         self.dropout = Dropout(dropout, HEAD_WIDTH)  # a training clip has one position
         self.projection = dense(HEAD_WIDTH, num_classes, std=0.01)
@@ -263,7 +272,8 @@ class X3D(nn.Cell):
         keep_time: bool = False,
     ):
         super().__init__()
-        widths, stem = compute_stage_widths(), round_width(FIRST_WIDTH, WIDTH_FACTOR)
+        widths = compute_stage_widths()
+        stem = round_width(FIRST_WIDTH, WIDTH_FACTOR)
         self.normalize = Normalize(MEAN, STD, 3, axis=1, rank=5)
         form = Form(depthwise_impl, recompute, keep_time)
         stem_cell = Stem(stem, stem_impl, keep_time)
@@ -280,7 +290,8 @@ class X3D(nn.Cell):
                 cell.c_bn.gamma.set_data(initializer("ones", cell.c_bn.gamma.shape))
 
     def construct(self, clip: Tensor) -> Tensor:
-        x, t = self.s1(self.normalize(clip)), clip.shape[2]
+        x = self.s1(self.normalize(clip))
+        t = clip.shape[2]
         for stage in (self.s2, self.s3, self.s4, self.s5):
             x = stage(x, t)
         return self.head(x, t)

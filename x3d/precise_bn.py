@@ -73,7 +73,8 @@ class PreciseBatchNorms:
         cells = net.cells_and_names()
         norms = {name: cell for name, cell in cells if isinstance(cell, BatchNorm2d)}
         self.norms = {n: norm for n, norm in norms.items() if norm.use_batch_statistics is None}
-        self.net, self.sums = net, StatisticsSums(list(self.norms.values()))
+        self.net = net
+        self.sums = StatisticsSums(list(self.norms.values()))
         self.widths = np.array([norm.num_features for norm in self.norms.values()], int)
         self.counts: dict[tuple, np.ndarray] = {}
 
@@ -82,7 +83,8 @@ class PreciseBatchNorms:
 
         The network is left in training mode. The host reads the sums once, after the last batch.
         """
-        total, sums = 0, ()
+        total = 0
+        sums = ()
         for clips in batches:
             count = self.count_elements(clips)
             if not sums:
@@ -112,7 +114,8 @@ class PreciseBatchNorms:
     def write_statistics(self, mean: np.ndarray, variance: np.ndarray) -> None:
         """Sets the running statistics of all norms; both arrays are float32 (C,)."""
         ends = np.cumsum(self.widths)[:-1]
-        means, variances = np.split(mean, ends), np.split(variance, ends)
+        means = np.split(mean, ends)
+        variances = np.split(variance, ends)
         for norm, norm_mean, norm_variance in zip(self.norms.values(), means, variances):
             norm.moving_mean.set_data(Tensor(norm_mean))
             norm.moving_variance.set_data(Tensor(norm_variance))

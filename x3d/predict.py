@@ -16,9 +16,12 @@ class X3DHead(Head):
     raw_scores = False  # the network returns probabilities
 
     def __init__(self, cfg: Any):
-        self.cfg, self.classes, self.builtin_names = cfg, cfg.model.num_classes, cfg.data.labels
+        self.cfg = cfg
+        self.classes = cfg.model.num_classes
+        self.builtin_names = cfg.data.labels
         self.names_file = list_annotation_files(cfg)[1].path.with_name("labels.txt")
-        self.clips, self.crops = cfg.eval.clips, cfg.eval.crops
+        self.clips = cfg.eval.clips
+        self.crops = cfg.eval.crops
 
     def frame_indices(self, window: Window) -> np.ndarray:
         return choose_test_frames(window, self.cfg)

@@ -97,7 +97,8 @@ def measure_medians(
     step()
     for twin in twins:
         twin.run(work, 0)
-    mindspore_seconds, torch_seconds = [], [[] for _ in twins]
+    mindspore_seconds = []
+    torch_seconds = [[] for _ in twins]
     for _ in range(repeats):
         turn_end = time.monotonic() + TURN_SECONDS
         while not mindspore_seconds or time.monotonic() < turn_end:

@@ -67,7 +67,8 @@ def compute_results(
     """
     results: dict = {"eval": {}, "train": {}}
     for suffix, dtype in precisions.items():
-        net, clip = build(case).to(dtype).eval(), read_input(case, dtype)
+        net = build(case).to(dtype).eval()
+        clip = read_input(case, dtype)
         taps = record_activations(net, case["eval"].get("taps", ()))
         with torch.no_grad():
             results["eval"].update(add_suffix(evaluate(net, clip), suffix))
@@ -171,7 +172,8 @@ def list_differences(recorded, computed, key: str = "", floor: float = 0.0):
         if sorted(recorded) != sorted(computed):  # names, in any order
             yield key, np.inf
     elif recorded != computed:
-        expected, result = np.array(recorded), np.array(computed)
+        expected = np.array(recorded)
+        result = np.array(computed)
         if expected.dtype.kind == "f" and expected.shape == result.shape:
             size = max(np.abs(expected).max(), floor)
             yield key, float(np.abs(result - expected).max() / size)

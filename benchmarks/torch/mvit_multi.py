@@ -32,7 +32,8 @@ class Attention(nn.Module):
     def __init__(self, plan: Plan, plain: bool, relative: bool):
         super().__init__()
         self.heads, self.size, self.plain = plan.heads, plan.out // plan.heads, plain
-        self.qkv, self.proj = nn.Linear(plan.dim, 3 * plan.out), nn.Linear(plan.out, plan.out)
+        self.qkv = nn.Linear(plan.dim, 3 * plan.out)
+        self.proj = nn.Linear(plan.out, plan.out)
         for name in "qkv":
             stride = plan.stride_q if name == "q" else plan.stride_kv
             shape = (self.size, self.size, 3, (1, stride, stride), 1)
@@ -65,7 +66,8 @@ class Attention(nn.Module):
         """Tokens (B, h, N, d) pooled head by head, and their grid; without the class token."""
         b, h, _, d = x.shape
         if self.plain:
-            token, x = x[:, :, :1], x[:, :, 1:]
+            token = x[:, :, :1]
+            x = x[:, :, 1:]
         x = conv(x.reshape(b * h, *grid, d).permute(0, 4, 1, 2, 3).contiguous())
         grid = tuple(x.shape[2:])
         x = x.reshape(b, h, d, -1).transpose(2, 3)
@@ -75,7 +77,8 @@ class Attention(nn.Module):
 
     def with_positions(self, scores: Tensor, q: Tensor, grid_q: tuple, grid_k: tuple) -> Tensor:
         """Scores (B, h, Nq, Nk) plus the products of each query with three tables of distances."""
-        b, first = len(q), int(self.plain)
+        b = len(q)
+        first = int(self.plain)
         inner = q[:, :, first:].reshape(b, self.heads, *grid_q, self.size)
         t, h, w = (
             lookup_positions(getattr(self, f"rel_pos_{axis}"), *sizes)
@@ -97,7 +100,8 @@ def lookup_positions(table: Tensor, queries: int, keys: int) -> Tensor:
     length = 2 * max(queries, keys) - 1
     if len(table) != length:
         table = F.interpolate(table.T[None], size=length, mode="linear")[0].T
-    wide, tall = max(keys / queries, 1.0), max(queries / keys, 1.0)
+    wide = max(keys / queries, 1.0)
+    tall = max(queries / keys, 1.0)
     position = torch.arange(queries)[:, None] * wide - torch.arange(keys)[None] * tall
     return table[(position + (keys - 1) * tall).long()]
 
@@ -105,7 +109,8 @@ def lookup_positions(table: Tensor, queries: int, keys: int) -> Tensor:
 class Mlp(nn.Module):
     def __init__(self, cin: int, width: int, cout: int, dropout: float = 0.0):
         super().__init__()
-        self.fc1, self.fc2 = nn.Linear(cin, width), nn.Linear(width, cout)
+        self.fc1 = nn.Linear(cin, width)
+        self.fc2 = nn.Linear(width, cout)
         self.drop = nn.Dropout(dropout) if dropout else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -115,10 +120,13 @@ class Mlp(nn.Module):
 class Block(nn.Module):
     def __init__(self, plan: Plan, drop_path: float, plain: bool, relative: bool):
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(plan.dim, eps=1e-6), nn.LayerNorm(plan.out, eps=1e-6)
+        self.norm1 = nn.LayerNorm(plan.dim, eps=1e-6)
+        self.norm2 = nn.LayerNorm(plan.out, eps=1e-6)
         self.attn = Attention(plan, plain, relative)
         self.mlp = Mlp(plan.out, 4 * plan.out, plan.out)
-        self.drop_path, self.plain, self.stride = drop_path, plain, plan.stride_q
+        self.drop_path = drop_path
+        self.plain = plain
+        self.stride = plan.stride_q
         self.widens = plan.dim != plan.out
         if self.widens:
             name = "proj" if plain else "proj_max_pool"
@@ -136,7 +144,8 @@ class Block(nn.Module):
 
     def pool(self, x: Tensor, grid: tuple) -> Tensor:
         """Max pool of the tokens of a shortcut, without the class token."""
-        s, token = self.stride, x[:, :1]
+        s = self.stride
+        token = x[:, :1]
         x = (x[:, 1:] if self.plain else x).transpose(1, 2).unflatten(2, grid)
         x = F.max_pool3d(x, (1, s + 1, s + 1), (1, s, s), (0, (s + 1) // 2, (s + 1) // 2))
         x = x.flatten(2).transpose(1, 2)
@@ -174,7 +183,8 @@ class MultiHead(nn.Module):
 class SingleHead(nn.Module):
     def __init__(self, width: int, name: str, classes: int, dropout: float):
         super().__init__()
-        self.dropout, self.projection = nn.Dropout(dropout), nn.Linear(width, classes)
+        self.dropout = nn.Dropout(dropout)
+        self.projection = nn.Linear(width, classes)
         self.name = name
 
     def forward(self, x: Tensor) -> dict:
@@ -209,24 +219,31 @@ class MViT(nn.Module):
         if recompute:
             raise ValueError("model.recompute: the twin keeps all activations")
         plain = variant == "pyslowfast"
-        self.datasets, self.plain = tuple(datasets), plain
+        self.datasets = tuple(datasets)
+        self.plain = plain
         self.normalize = Normalize((0.45,) * 3, (0.225,) * 3, 3, axes=3)
         self.patch_embed = nn.Module()
         self.patch_embed.proj = nn.Conv3d(3, dim, (3, 7, 7), (2, 4, 4), (1, 3, 3))
-        side, self.absolute = crop // 4, not (plain or relative)
+        side = crop // 4
+        self.absolute = not (plain or relative)
         if plain:
             self.cls_token = create_table(1, 1, dim)
         if self.absolute:
             self.pos_embed_spatial = create_table(1, ((crop - 1) // 4 + 1) ** 2, dim)
             self.pos_embed_temporal = create_table(1, (frames - 1) // 2 + 1, dim)
-        rates, blocks = torch.linspace(0, drop_path, depth).tolist(), []
+        rates = torch.linspace(0, drop_path, depth).tolist()
+        blocks = []
         for i in range(depth):
-            stride, before = 2 if i in stage_starts else 1, dim
-            dim, heads, kv_stride = dim * stride, heads * stride, max(kv_stride // stride, 1)
+            stride = 2 if i in stage_starts else 1
+            before = dim
+            dim = dim * stride
+            heads = heads * stride
+            kv_stride = max(kv_stride // stride, 1)
             plan = Plan(before, dim, heads, frames // 2, side, stride, kv_stride)
             blocks.append(Block(plan, rates[i], plain, not self.absolute))
             side //= stride
-        self.blocks, self.norm = nn.ModuleList(blocks), nn.LayerNorm(dim, eps=1e-6)
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
         if single_head:
             self.head = SingleHead(dim, datasets[0], num_classes[0], dropout)
         else:
@@ -264,12 +281,16 @@ def loss_of(
     `labels`, int (N,), count modulo the classes of a data set. `datasets`, int (N,), are the data
     sets of the clips; by default the clips belong to the data sets in turn.
     """
-    names, total = [key for key in outputs if isinstance(key, str) and key != "embedding"], 0.0
+    names = [key for key in outputs if isinstance(key, str) and key != "embedding"]
+    total = 0.0
     if datasets is None:
         datasets = torch.arange(len(labels)) % len(names)
-    smoothing, weight = train["smoothing"], train["projection_weight"]
+    smoothing = train["smoothing"]
+    weight = train["projection_weight"]
     for k, name in enumerate(names):
-        own, scores, classes = datasets == k, outputs[name], outputs[name].shape[1]
+        own = datasets == k
+        scores = outputs[name]
+        classes = outputs[name].shape[1]
         hot = (own[:, None] * F.one_hot(labels % classes, classes)).to(scores.dtype)
         smooth = hot * (1 - smoothing) + smoothing / (train["smoothing_classes"] or classes)
         target = mix_batch(smooth, fraction)

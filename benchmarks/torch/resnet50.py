@@ -52,11 +52,15 @@ class Block(nn.Module):
         super().__init__()
         self.bottleneck = width < cout
         first, second = ((1, 1), (3, stride)) if self.bottleneck else ((3, stride), (3, 1))
-        self.conv1, self.bn1 = conv(cin, width, *first, same), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = conv(width, width, *second, same), nn.BatchNorm2d(width)
+        self.conv1 = conv(cin, width, *first, same)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = conv(width, width, *second, same)
+        self.bn2 = nn.BatchNorm2d(width)
         if self.bottleneck:
-            self.conv3, self.bn3 = conv(width, cout, 1), nn.BatchNorm2d(cout)
-        self.relu, self.downsample = nn.ReLU(inplace=True), None
+            self.conv3 = conv(width, cout, 1)
+            self.bn3 = nn.BatchNorm2d(cout)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = None
         if stride > 1 or cin != cout:
             self.downsample = nn.Sequential(conv(cin, cout, 1, stride), nn.BatchNorm2d(cout))
 
@@ -83,20 +87,24 @@ class ResNet(nn.Module):
         padding: str = "symmetric",
     ):
         super().__init__()
-        expansion, same = 1 if arch in ("resnet18", "resnet34") else 4, padding == "same"
+        expansion = 1 if arch in ("resnet18", "resnet34") else 4
+        same = padding == "same"
         self.conv1 = conv(channels, first_width, 7, 2, same)
-        self.bn1, self.relu = nn.BatchNorm2d(first_width), nn.ReLU(inplace=True)
+        self.bn1 = nn.BatchNorm2d(first_width)
+        self.relu = nn.ReLU(inplace=True)
         is_symmetric = padding == "symmetric"
         self.maxpool = nn.MaxPool2d(3, 2, 1) if is_symmetric else SameMaxPool2d(3, 2)
         cin = first_width
         for index, depth in enumerate(DEPTHS[arch]):
-            width, blocks = first_width * 2**index, []
+            width = first_width * 2**index
+            blocks = []
             for i in range(depth):
                 stride = 2 if i == 0 and index else 1
                 blocks.append(Block(cin, width, expansion * width, stride, same))
                 cin = expansion * width
             setattr(self, f"layer{index + 1}", nn.Sequential(*blocks))
-        self.avgpool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(cin, num_classes)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(cin, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))

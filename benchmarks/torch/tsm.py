@@ -19,11 +19,15 @@ class Shift(nn.Module):
 
     def __init__(self, net: nn.Module, segments: int, div: int, online: bool):
         super().__init__()
-        self.net, self.segments, self.div, self.online = net, segments, div, online
+        self.net = net
+        self.segments = segments
+        self.div = div
+        self.online = online
 
     def forward(self, x: Tensor) -> Tensor:
         frames = x.view(-1, self.segments, *x.shape[1:])
-        fold, out = x.shape[1] // self.div, torch.zeros_like(frames)
+        fold = x.shape[1] // self.div
+        out = torch.zeros_like(frames)
         if self.online:
             out[:, 1:, :fold] = frames[:, :-1, :fold]
             out[:, :, fold:] = frames[:, :, fold:]
@@ -39,7 +43,8 @@ class TemporalPool(nn.Module):
 
     def __init__(self, net: nn.Module, segments: int):
         super().__init__()
-        self.net, self.segments = net, segments
+        self.net = net
+        self.segments = segments
 
     def forward(self, x: Tensor) -> Tensor:
         frames = x.view(-1, self.segments, *x.shape[1:]).transpose(1, 2)
@@ -60,7 +65,9 @@ class NonLocal(nn.Module):
         self.phi = nn.Sequential(nn.Conv3d(channels, inner, 1), nn.MaxPool3d((1, 2, 2)))
 
     def forward(self, x: Tensor) -> Tensor:
-        theta, phi, g = self.theta(x).flatten(2), self.phi(x).flatten(2), self.g(x).flatten(2)
+        theta = self.theta(x).flatten(2)
+        phi = self.phi(x).flatten(2)
+        g = self.g(x).flatten(2)
         fraction = (theta.transpose(1, 2) @ phi).softmax(-1)
         y = (fraction @ g.transpose(1, 2)).transpose(1, 2)
         return self.W(y.reshape(len(x), -1, *x.shape[2:])) + x
@@ -69,7 +76,8 @@ class NonLocal(nn.Module):
 class WithNonLocal(nn.Module):
     def __init__(self, block: nn.Module, segments: int):
         super().__init__()
-        self.block, self.nl = block, NonLocal(block.bn3.num_features)
+        self.block = block
+        self.nl = NonLocal(block.bn3.num_features)
         self.segments = segments
 
     def forward(self, x: Tensor) -> Tensor:
@@ -81,7 +89,8 @@ class WithNonLocal(nn.Module):
 class InvertedResidual(nn.Module):
     def __init__(self, cin: int, cout: int, stride: int, expansion: int):
         super().__init__()
-        self.residual, inner = stride == 1 and cin == cout, cin * expansion
+        self.residual = stride == 1 and cin == cout
+        inner = cin * expansion
         layers = conv_unit(cin, inner, 1) if expansion > 1 else []
         layers += conv_unit(inner, inner, 3, stride, inner)
         layers += conv_unit(inner, cout, 1)[:2]
@@ -103,7 +112,8 @@ class MobileNetV2(nn.Module):
 
     def __init__(self, num_classes: int, channels: int):
         super().__init__()
-        cells, cin = [nn.Sequential(*conv_unit(channels, 32, 3, 2))], 32
+        cells = [nn.Sequential(*conv_unit(channels, 32, 3, 2))]
+        cin = 32
         for expansion, cout, repeats, stride in self.STAGES:
             for i in range(repeats):
                 cells.append(InvertedResidual(cin, cout, 1 if i else stride, expansion))
@@ -150,7 +160,8 @@ class TSM(nn.Module):
         padding: str = "symmetric",
     ):
         super().__init__()
-        self.consensus, self.before_softmax = consensus, before_softmax
+        self.consensus = consensus
+        self.before_softmax = before_softmax
         rgb = modality == "rgb"
         channels = (3 if rgb else 2) * frames_per_segment
         mean, std = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)) if rgb else ((0.5,), (0.226,))

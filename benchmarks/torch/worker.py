@@ -28,7 +28,9 @@ class Trial:
 
     def __init__(self, job: dict):
         self.twin = importlib.import_module(f"benchmarks.torch.{job['network_name']}")
-        self.train, self.fraction, self.count = job["train"], job["fraction"], 0
+        self.train = job["train"]
+        self.fraction = job["fraction"]
+        self.count = 0
         self.net = self.twin.build_network(**job["network"])
         self.clips = torch.randint(0, 255, job["shape"], dtype=torch.uint8)
         self.labels = torch.arange(job["shape"][0]) % 2
@@ -36,7 +38,8 @@ class Trial:
             self.clips = put_channels_last(self.net, self.clips)
         freeze_norms(self.net, self.train.get("batch_norm", "trained"))
         weights = [weight for weight in self.net.parameters() if weight.requires_grad]
-        self.weights, self.optimizer = weights, build_optimizer(weights, self.train)
+        self.weights = weights
+        self.optimizer = build_optimizer(weights, self.train)
 
     def train_step(self) -> None:
         x = mix_batch(self.net.normalize(self.clips), self.fraction)
@@ -58,7 +61,8 @@ class Trial:
         training = work == "train"
         if self.net.training != training or not self.count:
             set_training(self.net, training)
-        step, times = self.train_step if training else self.evaluate, []
+        step = self.train_step if training else self.evaluate
+        times = []
         while not times or sum(times) < seconds:
             began = time.monotonic()
             step()

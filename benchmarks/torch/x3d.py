@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from benchmarks.torch.parts import Normalize, cross_entropy
 
-WIDTHS, BLOCKS = (24, 48, 96, 192), (1, 2, 5, 3)
-INNER, SQUEEZED = (54, 108, 216, 432), (8, 8, 16, 32)
+WIDTHS = (24, 48, 96, 192)
+BLOCKS = (1, 2, 5, 3)
+INNER = (54, 108, 216, 432)
+SQUEEZED = (8, 8, 16, 32)
 loss_of = cross_entropy
 
 
@@ -19,8 +21,10 @@ class SE(nn.Sequential):
     def __init__(self, channels: int, squeezed: int):
         super().__init__()
         self.avg_pool = nn.AdaptiveAvgPool3d(1)
-        self.fc1, self.relu = nn.Conv3d(channels, squeezed, 1), nn.ReLU()
-        self.fc2, self.sigmoid = nn.Conv3d(squeezed, channels, 1), nn.Sigmoid()
+        self.fc1 = nn.Conv3d(channels, squeezed, 1)
+        self.relu = nn.ReLU()
+        self.fc2 = nn.Conv3d(squeezed, channels, 1)
+        self.sigmoid = nn.Sigmoid()
 
     def forward(self, x: Tensor) -> Tensor:
         return x * super().forward(x)
@@ -29,13 +33,15 @@ class SE(nn.Sequential):
 class Branch(nn.Sequential):
     def __init__(self, cin: int, inner: int, cout: int, stride: int, squeezed: int, dense: bool):
         super().__init__()
-        self.a, self.a_bn = nn.Conv3d(cin, inner, 1, bias=False), nn.BatchNorm3d(inner)
+        self.a = nn.Conv3d(cin, inner, 1, bias=False)
+        self.a_bn = nn.BatchNorm3d(inner)
         self.a_relu = nn.ReLU(inplace=True)
         self.b = depthwise_conv(inner, 3, (1, stride, stride), 1, dense)
         self.b_bn = nn.BatchNorm3d(inner)
         self.se = SE(inner, squeezed) if squeezed else nn.Identity()
         self.b_relu = nn.SiLU()
-        self.c, self.c_bn = nn.Conv3d(inner, cout, 1, bias=False), nn.BatchNorm3d(cout)
+        self.c = nn.Conv3d(inner, cout, 1, bias=False)
+        self.c_bn = nn.BatchNorm3d(cout)
 
 
 def depthwise_conv(channels: int, kernel, stride, padding, dense: bool) -> nn.Conv3d:
@@ -64,17 +70,21 @@ class Stem(nn.Sequential):
         super().__init__()
         self.conv_xy = nn.Conv3d(3, 24, (1, 3, 3), (1, 2, 2), (0, 1, 1), bias=False)
         self.conv = depthwise_conv(24, (5, 1, 1), 1, (2, 0, 0), dense)
-        self.bn, self.relu = nn.BatchNorm3d(24), nn.ReLU(inplace=True)
+        self.bn = nn.BatchNorm3d(24)
+        self.relu = nn.ReLU(inplace=True)
 
 
 class Head(nn.Module):
     def __init__(self, num_classes: int, window: tuple, dropout: float):
         super().__init__()
-        self.conv_5, self.conv_5_bn = nn.Conv3d(192, 432, 1, bias=False), nn.BatchNorm3d(432)
+        self.conv_5 = nn.Conv3d(192, 432, 1, bias=False)
+        self.conv_5_bn = nn.BatchNorm3d(432)
         self.conv_5_relu = nn.ReLU(inplace=True)
         self.avg_pool = nn.AvgPool3d(window, stride=1)
-        self.lin_5, self.lin_5_relu = nn.Conv3d(432, 2048, 1, bias=False), nn.ReLU(inplace=True)
-        self.dropout, self.projection = nn.Dropout(dropout), nn.Linear(2048, num_classes)
+        self.lin_5 = nn.Conv3d(432, 2048, 1, bias=False)
+        self.lin_5_relu = nn.ReLU(inplace=True)
+        self.dropout = nn.Dropout(dropout)
+        self.projection = nn.Linear(2048, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv_5_relu(self.conv_5_bn(self.conv_5(x)))
@@ -111,7 +121,8 @@ class X3D(nn.Module):
         for k, cout in enumerate(WIDTHS):
             stage = nn.Sequential()
             for i in range(math.ceil(depth_factor * BLOCKS[k])):
-                squeezed, stride = 0 if i % 2 else SQUEEZED[k], 1 if i else 2
+                squeezed = 0 if i % 2 else SQUEEZED[k]
+                stride = 1 if i else 2
                 block = Block(cin, INNER[k], cout, stride, squeezed, depthwise_impl == "dense")
                 stage.add_module(f"pathway0_res{i}", block)
                 cin = cout

@@ -14,6 +14,7 @@ PLAN = BlockPlan(16, 16, 2, (4, 6, 6), (4, 6, 6), 2, 1)
 def test_one_product_for_queries_keys_and_values_equals_three(token):
     attention = Attention(PLAN, 1e-5, relative=False, token=token, impl="taps")
     tokens = np.random.RandomState(0).randn(2, 4 * 36 + token, 16).astype(np.float32)
-    separate, at_once = attention.project(Tensor(tokens)), attention.project_at_once(Tensor(tokens))
+    separate = attention.project(Tensor(tokens))
+    at_once = attention.project_at_once(Tensor(tokens))
     for x, y in zip(at_once, separate):
         np.testing.assert_allclose(x.asnumpy(), y.asnumpy(), atol=1e-6)

@@ -14,7 +14,8 @@ from utils.data.packed import reader as packed
 from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
 
-SIDE, LENGTH = 48, 60
+SIDE = 48
+LENGTH = 60
 
 
 def make_config(root: Path, **more) -> SimpleNamespace:
@@ -64,7 +65,8 @@ def test_data_sets_form_one_list_and_replicas_repeat_it(root):
 
 
 def test_copies_use_one_decode_and_different_augmentations(root, monkeypatch):
-    opened, open_record = [], packed.open_record
+    opened = []
+    open_record = packed.open_record
 
     def count_calls(record, reader):
         opened.append(record)
@@ -96,7 +98,8 @@ def test_both_sampling_modes_give_the_expected_frames(root):
 
 
 def test_the_second_set_is_never_mirrored(root):
-    source, count = build_source(make_config(root)), 0
+    source = build_source(make_config(root))
+    count = 0
     for index in range(40):
         clips, targets = source[index]
         if targets[0, 0] == 1:

@@ -26,7 +26,8 @@ def make_array(recipe: dict) -> np.ndarray:
 
 @pytest.mark.parametrize("case", CASES["informative"], ids=lambda c: c["name"])
 def test_the_informative_loss_equals_the_originals(case):
-    weights, expect = case["weights"], case["expect"]
+    weights = case["weights"]
+    expect = case["expect"]
     loss = VarianceCovarianceLoss(weights["INF_STD_WEIGHT"], weights["INF_COVAR_WEIGHT"], None)
     value, grad = ms.value_and_grad(loss, 0)(Tensor(make_array(case["embedding"])))
     assert float(value.asnumpy()) == pytest.approx(expect["loss64"], rel=1e-5)
@@ -59,7 +60,8 @@ def make_loss(case: dict, **more) -> nn.Cell:
 
 
 def build_targets(case: dict) -> Tensor:
-    names, lam = case["datasets"], case["mixup_lam"]
+    names = case["datasets"]
+    lam = case["mixup_lam"]
     return Tensor(
         np.stack([build_target_row(names.index(n), label, lam) for n, label in case["rows"]])
     )
@@ -75,7 +77,9 @@ def list_output_names(case: dict) -> list[str]:
 @pytest.mark.parametrize("case", CASES["multi_head"], ids=lambda c: c["name"])
 def test_the_loss_of_several_heads_equals_the_originals(case):
     """All data sets in the batch, one absent, and no projections."""
-    names, loss, target = list_output_names(case), make_loss(case), build_targets(case)
+    names = list_output_names(case)
+    loss = make_loss(case)
+    target = build_targets(case)
     scores = tuple(Tensor(make_array(case["logits"][name])) for name in names)
 
     def forward(*parts):
@@ -114,7 +118,8 @@ class HeadsOnFeatures(nn.Cell):
 
 @pytest.mark.parametrize("case", CASES["from_features"], ids=lambda c: c["name"])
 def test_the_total_loss_from_features_equals_the_originals(case):
-    net, expect = HeadsOnFeatures(case).set_train(), case["expect"]
+    net = HeadsOnFeatures(case).set_train()
+    expect = case["expect"]
     names = map_torch_names(net)
     assert {names[p.name]: list(p.shape) for p in net.trainable_params()} == {
         name: shape for name, shape, _ in case["manifest"]
@@ -123,7 +128,8 @@ def test_the_total_loss_from_features_equals_the_originals(case):
         parameter.set_data(Tensor(generate_weight(names[parameter.name], tuple(parameter.shape))))
     informative = VarianceCovarianceLoss(25.0, 1.0, None)
     weights = {"informative": informative, "informative_weight": case["inf_loss_weight"]}
-    loss, target = make_loss(case, **weights), build_targets(case)
+    loss = make_loss(case, **weights)
+    target = build_targets(case)
     feature = Parameter(Tensor(make_array(case["feature"])), name="feature")
     outputs = net(feature)
     for name, result in zip(

@@ -56,7 +56,8 @@ def test_counts_equal_the_published_ones(yaml, tensors, parameters, giga):
 
 def test_pretrained_weights_are_used_except_those_of_the_head():
     """For the released networks these are 516 of 518 tensors; names do not depend on the size."""
-    one, three = MViT(**TOY, **ONE), MViT(**TOY, **THREE)
+    one = MViT(**TOY, **ONE)
+    three = MViT(**TOY, **THREE)
     converted = convert(generate_state_dict(one), get_shapes(three), NETWORK, new_head=True)
     assert sorted(converted.dropped) == ["head.projection.bias", "head.projection.weight"]
     assert len(converted.arrays) == len(one.trainable_params()) - 2
@@ -99,7 +100,8 @@ def test_every_array_of_torchvisions_mvit_v2_s_is_used():
 def test_torchvisions_weights_give_torchvisions_scores():
     """The recorded scores are of torchvision's own network, with weights made from its names."""
     case = load_case(GOLDEN / "torchvision_mvit_v2_small.json")
-    net, expected = build_network(case), read_expected_scores(case)
+    net = build_network(case)
+    expected = read_expected_scores(case)
     assert_scores(net, case, expected, 1e-5 * np.ptp(expected))
 
 
@@ -141,7 +143,8 @@ def test_relative_tables_of_another_crop_are_resized():
 def test_a_table_of_repeated_rows_needs_no_memory():
     """A file of 1 kB can contain such a table, with strides of 0."""
     net = MViT(**TOY, **ONE, variant="pyslowfast")
-    name, source = "blocks.0.attn.rel_pos_h", generate_state_dict(net)
+    name = "blocks.0.attn.rel_pos_h"
+    source = generate_state_dict(net)
     source[name] = np.broadcast_to(np.arange(8, dtype=np.float32), (1 << 40, 8))
     table = convert(source, get_shapes(net), NETWORK).arrays[name]
     np.testing.assert_array_equal(table, [np.arange(8)] * len(table))

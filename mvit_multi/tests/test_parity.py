@@ -44,7 +44,8 @@ def test_probabilities_and_activations_equal_the_originals(name):
 
     The cases include plain MViTv2-S, the depth of B, one, two, three and four data sets.
     """
-    case, net = CASES[name], build_network(CASES[name])
+    case = CASES[name]
+    net = build_network(CASES[name])
     assert_scores(net, case, read_expected_scores(case), 1e-5)
     if name in SMALL:
         assert_activations_of_cells(net, case)
@@ -52,7 +53,8 @@ def test_probabilities_and_activations_equal_the_originals(name):
 
 def assert_activations_of_cells(net: MViT, case: dict) -> None:
     """Arrays with channels first are transposed to the order of the original."""
-    cells, taps = dict(net.cells_and_names()), case["eval"]["taps"]
+    cells = dict(net.cells_and_names())
+    taps = case["eval"]["taps"]
     compared = [point for point in taps if point in cells and point != "expander"]  # training only
     assert len(compared) > 15
 
@@ -85,7 +87,8 @@ def test_scores_loss_and_gradients_equal_the_reference(name):
     projections added to scores, and no projections.
     """
     case = CASES[name]
-    net, train = build_network(case, training=True), case["train"]
+    net = build_network(case, training=True)
+    train = case["train"]
     inputs = make_clip(case), Tensor(build_target(case))
     value, outputs, norms = compute_gradients(net, build_loss(case), *inputs)
     assert value == pytest.approx(train["loss"], rel=1e-5)
@@ -108,7 +111,8 @@ def test_scores_loss_and_gradients_equal_the_reference(name):
 def test_five_updates_of_adamw_equal_the_originals(name):
     """With gradient clipping at 1: the loss before each of five updates."""
     case = CASES[name]
-    step, recorded = build_train_step(case, "step"), case["train"]["step"]
+    step = build_train_step(case, "step")
+    recorded = case["train"]["step"]
     inputs = make_clip(case), Tensor(build_target(case))
     losses = [float(step(*inputs)[0].asnumpy()) for _ in range(5)]
     noise = np.abs(np.divide(recorded["losses"], recorded["losses64"]) - 1).max()
@@ -118,7 +122,8 @@ def test_five_updates_of_adamw_equal_the_originals(name):
 @without_values
 def test_names_and_shapes_equal_the_originals():
     net = MViT(**list_model_arguments(FULL))
-    names, shapes = map_torch_names(net), get_shapes(net)
+    names = map_torch_names(net)
+    shapes = get_shapes(net)
     expected = {name: tuple(shape) for name, shape, _ in FULL["manifest"]}
     assert {names[name]: shape for name, shape in shapes.items()} == expected
     assert count_trained(net) == (64_297_643, 538)

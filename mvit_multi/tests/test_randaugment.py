@@ -52,7 +52,8 @@ def make_pictures() -> dict[str, np.ndarray]:
     """Frames of several kinds, wide, high and tiny."""
     rng = np.random.RandomState(0)
     noise = rng.randint(0, 256, (2, 61, 83, 3)).astype(np.uint8)
-    across, down = np.linspace(0, 255, 40)[:, None], np.linspace(20, 90, 70)
+    across = np.linspace(0, 255, 40)[:, None]
+    down = np.linspace(20, 90, 70)
     ramp = np.stack([across + 0 * down, across * 0 + down, (across + down) / 2], -1)
     return {
         "noise": noise,
@@ -90,14 +91,13 @@ def test_pixels_of_the_operators_equal_pillows(name, kind):
 
     That many differ only for even magnitudes: their sums are whole levels up to Pillow's rounding.
     """
-    frames, warped = PICTURES[kind], name in ra.WARP_MATRICES
+    frames = PICTURES[kind]
+    warped = name in ra.WARP_MATRICES
     for magnitude in (0, 3.3, 6.4, 7, 7.7, 9.9, 10):
         for sign in (1, -1):
             step = ra.Operation(name, ra.compute_arguments(name, magnitude, sign))
-            result, expected = (
-                ra.apply_operations(frames, [step]),
-                apply_with_pillow(frames, [step]),
-            )
+            result = ra.apply_operations(frames, [step])
+            expected = apply_with_pillow(frames, [step])
             assert (result.shape, result.dtype) == (frames.shape, np.uint8)
             difference = np.abs(result.astype(int) - expected)
             assert difference.max() <= warped
@@ -107,7 +107,8 @@ def test_pixels_of_the_operators_equal_pillows(name, kind):
 def test_two_pictures_are_mixed_to_pillows_levels_for_all_pairs_of_levels():
     """Also for factors for which a difference of levels is just below a whole number."""
     base = np.broadcast_to(np.arange(256, dtype=np.uint8)[:, None, None], (256, 256, 3)).copy()
-    other, out = base.transpose(1, 0, 2).copy(), np.empty_like(base)
+    other = base.transpose(1, 0, 2).copy()
+    out = np.empty_like(base)
     factors = np.random.RandomState(0).uniform(0.1, 1.9, 40)
     for factor in (0.1, 0.37, 1.0, 1.57, 1.63, 1.9, *factors):
         color_ops.blend_frames(base, other, factor, out)
@@ -116,7 +117,9 @@ def test_two_pictures_are_mixed_to_pillows_levels_for_all_pairs_of_levels():
 
 
 def test_random_warps_differ_from_pillow_in_few_values():
-    frames, rng, difference = PICTURES["noise"], np.random.RandomState(0), []
+    frames = PICTURES["noise"]
+    rng = np.random.RandomState(0)
+    difference = []
     for name in list(ra.WARP_MATRICES) * 8:
         step = ra.Operation(
             name, ra.compute_arguments(name, rng.normal(7, 0.5), rng.choice([-1, 1]))
@@ -130,10 +133,8 @@ def test_several_operators_in_sequence_differ_little_from_pillow():
     frames = PICTURES["smooth"]
     for seed in range(60):
         operations = ra.draw_operations(POLICY, np.random.RandomState(seed))
-        result, expected = (
-            ra.apply_operations(frames, operations),
-            apply_with_pillow(frames, operations),
-        )
+        result = ra.apply_operations(frames, operations)
+        expected = apply_with_pillow(frames, operations)
         difference = np.abs(result.astype(int) - expected)
         if not any(name in ra.WARP_MATRICES for name, _ in operations):
             assert difference.max() == 0, operations
@@ -141,14 +142,17 @@ def test_several_operators_in_sequence_differ_little_from_pillow():
 
 
 def test_a_result_for_a_box_equals_a_crop_of_the_full_result():
-    rng, names = np.random.RandomState(0), set()
+    rng = np.random.RandomState(0)
+    names = set()
     for seed in range(200):
         frames = PICTURES[("noise", "smooth", "tiny")[seed % 3]]
         operations = ra.draw_operations(POLICY, np.random.RandomState(seed))
         names |= {name for name, _ in operations}
         height, width = frames.shape[1:3]
-        x, y = rng.randint(width), rng.randint(height)
-        w, h = rng.randint(1, width - x + 1), rng.randint(1, height - y + 1)
+        x = rng.randint(width)
+        y = rng.randint(height)
+        w = rng.randint(1, width - x + 1)
+        h = rng.randint(1, height - y + 1)
         result = ra.apply_operations(frames, operations, (x, y, w, h))
         full = ra.apply_operations(frames, operations)
         np.testing.assert_array_equal(result, full[:, y : y + h, x : x + w], str(operations))
@@ -165,7 +169,8 @@ def test_input_frames_are_not_changed():
 
 
 def test_a_training_clip_is_a_crop_of_augmented_frames():
-    frames, policy = PICTURES["noise"], parse_policy("rand-m7-n4-mstd0.5-inc1")
+    frames = PICTURES["noise"]
+    policy = parse_policy("rand-m7-n4-mstd0.5-inc1")
     for seed in range(10):
         clip, _ = transforms.make_train_clip(
             frames, 32, (0.08, 1.0), policy, 0.0, False, np.random.RandomState(seed)
@@ -179,7 +184,8 @@ def test_a_training_clip_is_a_crop_of_augmented_frames():
 
 
 def test_with_scales_a_training_clip_is_a_square_of_scaled_augmented_frames():
-    frames, policy = PICTURES["noise"], parse_policy("rand-m7-n4-mstd0.5-inc1")
+    frames = PICTURES["noise"]
+    policy = parse_policy("rand-m7-n4-mstd0.5-inc1")
     for seed in range(10):
         clip, _ = transforms.make_train_clip(
             frames, 32, (0.08, 1.0), policy, 0.0, False, np.random.RandomState(seed), (40, 50)

@@ -39,7 +39,8 @@ def replay_draws(numbers: list):
 
 @pytest.mark.parametrize("case", CASES["temporal_decode"])
 def test_frames_of_a_timed_clip_equal_the_originals(case):
-    frames, length = case["num_frames"], case["video_frames"]
+    frames = case["num_frames"]
+    length = case["video_frames"]
     span = sampling.compute_clip_span(
         frames, case["sampling_rate"], case["fps"], case["target_fps"]
     )
@@ -53,7 +54,8 @@ def test_frames_of_a_timed_clip_equal_the_originals(case):
 
 @pytest.mark.parametrize("case", CASES["temporal_segments"])
 def test_frames_of_segments_equal_the_originals(case):
-    frames, length = case["num_frames"], case["video_frames"]
+    frames = case["num_frames"]
+    length = case["video_frames"]
     if case["mode"] == "test":
         assert sampling.sample_by_segments(frames, length).tolist() == case["frames"]
         return
@@ -110,7 +112,9 @@ def test_a_video_of_one_frame_repeats_it():
 
 @pytest.mark.parametrize("case", CASES["spatial_test"])
 def test_sizes_and_boxes_of_views_equal_the_originals(case):
-    height, width, crop = case["height"], case["width"], case["crop_size"]
+    height = case["height"]
+    width = case["width"]
+    crop = case["crop_size"]
     size = transforms.scale_short_side(width, height, case["short_side"])
     assert list(size[::-1]) == case["resized"]
     for box in case["boxes"]:
@@ -121,7 +125,8 @@ def test_sizes_and_boxes_of_views_equal_the_originals(case):
 @pytest.mark.parametrize("case", CASES["view_index"])
 def test_the_order_of_views_equals_the_originals(case):
     """Channel 0 holds the clip, channel 1 the column: the order is clip by clip, crops within."""
-    crops, clips = case["num_spatial_crops"], case["num_ensemble_views"]
+    crops = case["num_spatial_crops"]
+    clips = case["num_ensemble_views"]
     frames = np.zeros((clips, 8, 24, 3), np.uint8)
     frames[..., 0] = np.arange(clips)[:, None, None]
     frames[..., 1] = np.arange(24)[None, None]
@@ -163,7 +168,8 @@ def test_a_cutmix_box_equals_the_originals(case):
 def test_mixes_have_the_probabilities_of_the_settings():
     rng = np.random.RandomState(0)
     mixes = [draw_mix(rng, 32, 0.8, 1.0, 0.5, 0.8) for _ in range(2000)]
-    none, boxes = [m.lam == 1 for m in mixes], [m.box != (0, 0, 0, 0) for m in mixes]
+    none = [m.lam == 1 for m in mixes]
+    boxes = [m.box != (0, 0, 0, 0) for m in mixes]
     assert np.mean(none) == pytest.approx(0.2, abs=0.04)
     assert np.mean(boxes) == pytest.approx(0.4, abs=0.04)
     assert all(draw_mix(rng, 32, 0, 0, 0.5, 1.0).lam == 1 for _ in range(5))
@@ -214,7 +220,8 @@ def test_an_update_has_the_rate_of_its_last_micro_batch():
 def test_decay_groups_equal_the_originals(name):
     """The original has a third group for projections, with decay and rate of the first group."""
     net = MViT(**list_model_arguments(load_case(GOLDEN / f"{name}.json")))
-    weights, names = net.trainable_params(), map_torch_names(net)
+    weights = net.trainable_params()
+    names = map_torch_names(net)
     train = SimpleNamespace(weight_decay=0.05)
     result = {}
     for group in build_parameter_groups(weights, train, np.ones(1)):

@@ -84,7 +84,8 @@ def test_an_erased_box_has_the_mean_colour(image):
     augment = Augment(data, seed=1)
     result = augment(image)
     changed = (result != image).any(axis=2)
-    rows, columns = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))
+    rows = np.flatnonzero(changed.any(1))
+    columns = np.flatnonzero(changed.any(0))
     box = result[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     assert (box == [124, 116, 104]).all()
     assert 0 < box.size < image.size
@@ -127,7 +128,9 @@ def test_the_recipe_repeats_each_image_on_four_ranks():
 
 
 def test_half_of_the_batches_have_cutmix_and_half_mixup():
-    label, boxes, lams = np.arange(4), 0, []
+    label = np.arange(4)
+    boxes = 0
+    lams = []
     for seed in range(400):
         target = mix_targets(label, DATA, np.random.RandomState(seed))
         assert target.shape == (4, 8)
@@ -145,10 +148,12 @@ def test_half_of_the_batches_have_cutmix_and_half_mixup():
 
 def test_cutmix_replaces_a_box_and_mixes_losses_alike():
     rng = np.random.RandomState(3)
-    label, scores = np.array([2, 0, 1, 2], np.int32), rng.standard_normal((4, 5)).astype("f4")
+    label = np.array([2, 0, 1, 2], np.int32)
+    scores = rng.standard_normal((4, 5)).astype("f4")
     data = dataclasses.replace(DATA, mixup=0.0)
     target = next(t for t in (mix_targets(label, data, rng) for _ in range(99)) if t[0, 2] < 0.9)
-    partner, lam = target[:, 3].astype(int), float(target[0, 2])
+    partner = target[:, 3].astype(int)
+    lam = float(target[0, 2])
     image = rng.randint(0, 256, (4, 3, 8, 8)).astype(np.uint8)
     y0, y1, x0, x1 = target[0, 4:].astype(int)
     expected = image.copy()

@@ -50,7 +50,8 @@ def draw_image(rng: np.random.RandomState, width: int, height: int) -> Image.Ima
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """Three classes of five training and three test images; image i has its number as its size."""
-    root, rng = tmp_path_factory.mktemp("images"), np.random.RandomState(0)
+    root = tmp_path_factory.mktemp("images")
+    rng = np.random.RandomState(0)
     for split, count in (("train", 5), ("val", 3)):
         for k in range(3):
             (root / split / f"class_{k}").mkdir(parents=True)
@@ -226,7 +227,8 @@ def test_evaluation_crops_equal_the_originals(case):
 
 def test_evaluation_pixels_equal_pils():
     """Against PIL's own resize of the decoded image."""
-    image, file = draw_image(np.random.RandomState(1), 500, 375), io.BytesIO()
+    image = draw_image(np.random.RandomState(1), 500, 375)
+    file = io.BytesIO()
     image.save(file, "JPEG", quality=95)
     view = make_test_view(np.frombuffer(file.getvalue(), np.uint8), 256, 224)
     expected = Image.open(io.BytesIO(file.getvalue())).resize((341, 256), Image.BILINEAR)
@@ -349,7 +351,8 @@ def test_a_replacement_does_not_change_the_other_crops(damaged_folder, monkeypat
 
 
 def test_an_unreadable_image_is_not_read_again(damaged_folder, monkeypatch):
-    numbers, read = [], Images.read
+    numbers = []
+    read = Images.read
     monkeypatch.setattr(Images, "read", lambda self, k: numbers.append(k) or read(self, k))
     assert len(list(build_train_source(make_config(damaged_folder, *RARE), epochs=20))) == 60
     assert [numbers.count(k) for k in DAMAGED] == [1, 1]

@@ -34,7 +34,8 @@ CASES = {"resnet50": SMALL, "full size": load_case(GOLDEN / "resnet50.json"), **
 
 @pytest.mark.parametrize("name", mark_slow_except(CASES, "resnet50", "resnet18"))
 def test_scores_and_activations_equal_torchvisions(name):
-    case, net = CASES[name], build_network(CASES[name])
+    case = CASES[name]
+    net = build_network(CASES[name])
     assert_scores(net, case, case["eval"]["logits"])
     assert_activations(net, case, cell_name)
 
@@ -49,8 +50,10 @@ def test_training_loss_gradients_and_buffers_equal_torchvisions(name):
 
     Each plus three times the error of PyTorch's float32 against float64: 0.25 % at 50 layers.
     """
-    case, train = CASES[name], CASES[name]["train"]
-    net, (image, label) = build_network(case, training=True), make_inputs(case)
+    case = CASES[name]
+    train = CASES[name]["train"]
+    net = build_network(case, training=True)
+    (image, label) = make_inputs(case)
     value, scores, norms = compute_gradients(net, build_loss(case), image, label)
     noise = 3 * abs(train["loss"] / train["loss64"] - 1)
     assert value == pytest.approx(train["loss64"], rel=1e-4 + noise)
@@ -69,7 +72,8 @@ def test_training_loss_gradients_and_buffers_equal_torchvisions(name):
 @pytest.mark.parametrize("part", mark_slow_except(["step", "step_decay"], "step_decay"))
 @in_separate_process
 def test_five_updates_with_the_no_decay_groups_equal_torchvisions(part):
-    recorded, step = SMALL["train"][part], build_train_step(SMALL, part)
+    recorded = SMALL["train"][part]
+    step = build_train_step(SMALL, part)
     assert assert_updates(step, make_inputs(SMALL), recorded, "delta_norm") > 100
 
 

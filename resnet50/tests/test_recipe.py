@@ -24,7 +24,8 @@ from utils.train.optimizers import LARS, SGD
 
 CASES = load_case(Path(__file__).parent / "golden" / "resnet50_data.json")
 CONFIGS = ROOT / "resnet50" / "configs"
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
 
 
 def compute_rates(schedule: str, case: dict, per_epoch: int, **changes) -> np.ndarray:
@@ -138,11 +139,13 @@ def test_rates_of_the_lars_yaml_equal_mlperfs():
 
 @pytest.mark.parametrize("name", ["sgd", "lars"])
 def test_the_settings_choose_the_optimizer(name):
-    path, small = CONFIGS / "resnet50_smoke.yaml", ["model.first_width=2", "train.nesterov=false"]
+    path = CONFIGS / "resnet50_smoke.yaml"
+    small = ["model.first_width=2", "train.nesterov=false"]
     changes = [f"train.optimizer={name}", "train.trust_coefficient=0.02", "train.epsilon=0.5"]
     cfg = load_config(Config, path, [*small, *changes])
     setup = build(cfg, Runtime(), TrainSampler(1000, 128, 0, 1, 0))
-    step, lr = setup.step, setup.lr
+    step = setup.step
+    lr = setup.lr
     assert type(step.optimizer) is {"sgd": SGD, "lars": LARS}[name]
     if name == "lars":
         assert (step.optimizer.trust, step.optimizer.eps) == (0.02, 0.5)
@@ -164,7 +167,8 @@ def test_lars_refuses_settings_that_it_does_not_define():
 def test_both_label_smoothings_equal_the_originals(case):
     generator = np.random.Generator(np.random.PCG64(case["logits_seed"]))
     scores = generator.standard_normal(case["shape"]) * case["logits_scale"]
-    scores, label = Tensor(scores.astype(np.float32)), Tensor(np.array(case["labels"], np.int32))
+    scores = Tensor(scores.astype(np.float32))
+    label = Tensor(np.array(case["labels"], np.int32))
     for others, name in (("excluded", "over_K_minus_1"), ("included", "uniform_over_K")):
         loss = build_loss(case["smoothing"], others)(scores, label)
         assert float(loss.asnumpy()) == pytest.approx(case[name], rel=1e-5)
@@ -181,7 +185,8 @@ def list_weights(arch: str) -> tuple[list[Parameter], dict[str, str]]:
 
 
 def test_decay_groups_equal_the_originals():
-    expected, (weights, names) = CASES["weight_decay_groups"]["resnet50"], list_weights("resnet50")
+    expected = CASES["weight_decay_groups"]["resnet50"]
+    (weights, names) = list_weights("resnet50")
     train = SimpleNamespace(decay="norms_and_biases", weight_decay=0.5)
     decayed, spared = build_parameter_groups(weights, train, np.ones(3))
     assert [names[p.name] for p in decayed["params"]] == expected["decayed"]
@@ -247,9 +252,11 @@ def test_xavier_has_no_fan():
 
 def test_mixup_mixes_images_and_losses_alike():
     rng = np.random.RandomState(3)
-    label, scores = np.array([2, 0, 1, 2], np.int32), rng.standard_normal((4, 5)).astype("f4")
+    label = np.array([2, 0, 1, 2], np.int32)
+    scores = rng.standard_normal((4, 5)).astype("f4")
     target = mix_targets(label, Data(root=Path(), mixup=0.2), rng)
-    fraction, partner = target[0, 2], target[:, 3].astype(int)
+    fraction = target[0, 2]
+    partner = target[:, 3].astype(int)
     assert (target[:, 2] == fraction).all()
     assert sorted(partner) == [0, 1, 2, 3]
     image = rng.randint(0, 256, (4, 3, 2, 2)).astype(np.uint8)

@@ -36,7 +36,8 @@ def build_eval_network(network: str, cfg: Any) -> nn.Cell:
 
 def make_dummy_batch(network: str, cfg: Any, seed: int = 0) -> tuple[Tensor, Tensor]:
     """(random clips uint8, target) of the shapes of a training batch."""
-    dataset, videos = find_network(network).dataset, cfg.data.batch
+    dataset = find_network(network).dataset
+    videos = cfg.data.batch
     shape = (videos, *dataset.get_clip_shape(cfg.data, cfg.data.crop))
     clips = np.random.RandomState(seed).randint(0, 255, shape).astype(np.uint8)
     return Tensor(clips), Tensor(dataset.build_targets(cfg, np.zeros(videos, np.int32)))

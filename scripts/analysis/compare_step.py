@@ -100,7 +100,8 @@ def build_first_step(network: Network, cfg, rt: runtime.Runtime, path: Optional[
 
 
 def report(result: list[step_comparison.Difference], tolerance: float) -> None:
-    first, largest = None, {}
+    first = None
+    largest = {}
     for item in result:
         is_beyond = not item.error <= tolerance
         if is_beyond and not first:

@@ -58,7 +58,8 @@ SUMS = ("macs", "parameters", "inputs", "outputs")  # of a layer, and over the l
 
 def main(network: Network, cfg: Any, *, layers: bool = False) -> None:
     runtime.start(Run(device="CPU"))
-    costs, name = count_costs(network, cfg), cfg.run.out.name
+    costs = count_costs(network, cfg)
+    name = cfg.run.out.name
     row = summarize(network.dataset.get_input_shape(cfg.data), costs)
     result = {"network": name, **row}
     print_table(COLUMNS, [[name, *format_row(row)]])
@@ -74,16 +75,19 @@ def main(network: Network, cfg: Any, *, layers: bool = False) -> None:
 def print_all_networks() -> None:
     """Prints a row for each network as soon as it is counted."""
     runtime.start(Run(device="CPU"))
-    groups, rows = group_yamls(), []
+    groups = group_yamls()
+    rows = []
     widths = [max(len(heading), 11) for heading in COLUMNS]
     widths[:2] = max(len(paths[0].stem) for paths in groups), 14
     print_line(COLUMNS, COLUMNS, widths)
     for paths in groups:
-        start, network = time.monotonic(), find_network_of_yaml(paths[0])
+        start = time.monotonic()
+        network = find_network_of_yaml(paths[0])
         cfg = load_config(network.config, paths[0])
         row = summarize(network.dataset.get_input_shape(cfg.data), count_costs(network, cfg))
         print_line([paths[0].stem, *format_row(row)], COLUMNS, widths)
-        seconds, names = round(time.monotonic() - start, 1), [path.stem for path in paths]
+        seconds = round(time.monotonic() - start, 1)
+        names = [path.stem for path in paths]
         rows.append({"network": names[0], "yamls": names, "seconds": seconds, **row})
     print(json.dumps({"networks": rows}))
 
@@ -93,7 +97,8 @@ def group_yamls() -> list[list[Path]]:
 
     The first of a group has the number of classes that most yaml files of its network have.
     """
-    groups, classes = defaultdict(list), {}
+    groups = defaultdict(list)
+    classes = {}
     for path in sorted(ROOT.glob("*/configs/*.yaml")):
         network = find_network_of_yaml(path)
         cfg = use_cpu(load_config(network.config, path))

@@ -48,7 +48,10 @@ from utils.files import report_write_errors
 from utils.networks import Network
 
 RANKS = 8  # of a dry run; the order of gradients is the same for any number above 1
-BEST, ONE, YAML, LAYERS = "best", "one segment", "yaml's own", "one a layer"
+BEST = "best"
+ONE = "one segment"
+YAML = "yaml's own"
+LAYERS = "one a layer"
 
 
 def read_topology(text: str) -> tuple[int, int]:
@@ -103,7 +106,8 @@ def main(
     else:
         backward = time_gradients(network, cfg, cluster, profile or cfg.run.gradient_profile)
     plans = {count: compare(backward, cluster, count, cfg.run.all_reduce) for count in devices}
-    size, tensors = backward.sizes.sum() / 1e6, len(backward.names)
+    size = backward.sizes.sum() / 1e6
+    tensors = len(backward.names)
     print(f"{cfg.run.out.name}: a step of {1e3 * backward.step:.1f} ms on one device,")
     print(f"gradients of {size:.2f} MB in {tensors} tensors; {backward.source}\n")
     for count, predictions in plans.items():

@@ -10,7 +10,10 @@ from utils.distributed.fusion_planner import Prediction
 from utils.distributed.gradient_timing import Backward
 from utils.plotting import save
 
-FORWARD, BACKWARD, ALL_REDUCE, WAIT = "#9ecae1", "#3182bd", "#e6550d", "#bdbdbd"
+FORWARD = "#9ecae1"
+BACKWARD = "#3182bd"
+ALL_REDUCE = "#e6550d"
+WAIT = "#bdbdbd"
 
 
 def draw_timeline(path: Path, backward: Backward, plans: Mapping[str, Prediction]) -> None:
@@ -38,8 +41,10 @@ def draw_timeline(path: Path, backward: Backward, plans: Mapping[str, Prediction
 
 
 def draw_step(axes, location: float, backward: Backward, result: Prediction) -> None:
-    forward, end = 1e3 * backward.forward, 1e3 * backward.end
-    upper, lower = (location - 0.4, 0.8), (location + 0.5, 0.8)
+    forward = 1e3 * backward.forward
+    end = 1e3 * backward.end
+    upper = (location - 0.4, 0.8)
+    lower = (location + 0.5, 0.8)
     passes = [(0, forward), (forward, end - forward)]
     axes.broken_barh(passes, upper, facecolors=(FORWARD, BACKWARD))
     bars = [(1e3 * s.begin, 1e3 * (s.end - s.begin)) for s in result.segments]

@@ -42,7 +42,8 @@ class StepFunction(nn.Cell):
 
     def __init__(self, step: nn.Cell, function: Callable):
         super().__init__(auto_prefix=False)
-        self.step, self.function = step, function
+        self.step = step
+        self.function = function
 
     def construct(self, clip: Tensor, target: Tensor) -> tuple:
         return self.function(clip, target)
@@ -93,7 +94,8 @@ def measure(step: nn.Cell, batch: tuple, shape: tuple, points: int, repeats: int
     names = [p.name for p in weights]
     completed = count_fractions(step.net, names, shape)
     forward = time_function(step.scaled_loss)
-    fractions, times = [0.0], [forward]
+    fractions = [0.0]
+    times = [forward]
     for index in choose_layers(completed, names, points):
         # The backward pass ends with the gradients of this layer.
         last_weights = ms.ParameterTuple(weights[index:])

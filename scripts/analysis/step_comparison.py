@@ -154,12 +154,15 @@ def compare_with_case(case: dict, golden: Any) -> list[Difference]:
     add("forward", "scores", compute_scores(net, Tensor(clip)), read_expected_scores(case))
     if "train" not in case:
         return result
-    train, step = case["train"], golden.build_train_step(case, "step")
+    train = case["train"]
+    step = golden.build_train_step(case, "step")
     inputs = Tensor(clip), Tensor(golden.build_target(case))
-    names, weights = map_torch_names(step.net), step.optimizer.parameters
+    names = map_torch_names(step.net)
+    weights = step.optimizer.parameters
     before = copy_weights(step.net)
     (_, loss, _), grads = ms.jit(step.gradients)(*inputs)
-    exact, recorded = train.get("grad_norm64", train["grad_norm"]), train["step"]
+    exact = train.get("grad_norm64", train["grad_norm"])
+    recorded = train["step"]
     add("loss", "loss", loss.asnumpy(), train.get("loss64", train["loss"]))
     for name, grad in zip((names[p.name] for p in weights), grads):
         if exact[name] > NOISE:

@@ -79,14 +79,16 @@ def main(
     part: Optional[PartOption] = None,
 ) -> None:
     workers = choose_workers(workers, executor)
-    start, files = time.monotonic(), network.dataset.list_annotation_files(cfg)
+    start = time.monotonic()
+    files = network.dataset.list_annotation_files(cfg)
     if not files:
         raise ValueError(f"{network.name} has no lists of videos; there is nothing to scan")
     targets = [out / name for name in choose_output_names(files)]
     for file, target in zip(files, targets):
         if file.path.resolve() == target.resolve():
             raise ValueError(f"--out {out} is the folder of {file.path}, which would be replaced")
-    kinds, read = Counter(), 0
+    kinds = Counter()
+    read = 0
     with report_write_errors(out, "--out"):
         for file, target in zip(files, targets):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -123,7 +125,9 @@ def scan_list(
 
     With `part`, no lines: only its videos are read.
     """
-    findings, jobs, lines = {}, {}, list(iterate_lines(file))
+    findings = {}
+    jobs = {}
+    lines = list(iterate_lines(file))
     earlier = read_journals(target)
     for number, _, record in lines:
         if isinstance(record, str):

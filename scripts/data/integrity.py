@@ -16,7 +16,8 @@ from utils.video.mp4_boxes import check_header, find_truncation
 from utils.video.pyav_reader import open_container
 from utils.video.reader import MAX_PIXELS, FrameSource, VideoError, WrongContent, check_size
 
-GOOD, DAMAGED = "good", "damaged"
+GOOD = "good"
+DAMAGED = "damaged"
 KINDS = (
     "missing",  # no such file or folder
     "empty",  # a file of no bytes
@@ -147,7 +148,9 @@ def find_video_stream(container: InputContainer):
 
 def check_length(path: Path, container: InputContainer) -> None:
     """Compares the packets with the number of frames and the duration that the header declares."""
-    stream, packets, end = find_video_stream(container), 0, 0.0
+    stream = find_video_stream(container)
+    packets = 0
+    end = 0.0
     for packet in container.demux():
         if packet.size and packet.stream is stream:
             packets += 1
@@ -200,10 +203,12 @@ def decode_ends(job: VideoJob) -> int:
     with open_container(Path(job.path), job.max_pixels) as container:
         stream = find_video_stream(container)
         stream.codec_context.options = {"max_pixels": str(job.max_pixels)}
-        start, length = stream.start_time or 0, stream.duration or 0
+        start = stream.start_time or 0
+        length = stream.duration or 0
         for fraction in (0.0, 0.5, 1.0):
             stamp = start + int(fraction * length) if fraction and length else None
-            before, count = len(marks), None if fraction == 1.0 else 1
+            before = len(marks)
+            count = None if fraction == 1.0 else 1
             marks += islice(read_damage_marks(container, stream, stamp), count)
             if len(marks) == before:
                 raise _BadVideo("broken", f"no frame can be decoded at {fraction:.0%}")
@@ -225,7 +230,8 @@ def seek_key_frame(container: InputContainer, stream, stamp: int) -> Iterator[av
     An MPEG stream has no index, so a seek ends at any packet. If no key frame follows, this tries
     earlier stamps.
     """
-    second, back = max(1, round(1 / stream.time_base)), 0
+    second = max(1, round(1 / stream.time_base))
+    back = 0
     lowest = (stream.start_time or 0) - SEEK_MARGIN * second
     while True:
         container.seek(stamp - back, stream=stream)

@@ -45,7 +45,8 @@ from utils.messages import join_names, print_line
 
 CSV_NAMES = ("train.csv", "test.csv", "val.csv")
 MAX_SHOWN = 5  # files without the extension of a video that are named
-PUBLIC_OPTIONS, FOLDER_OPTIONS = ("annotations", "split"), ("test", "seed")
+PUBLIC_OPTIONS = ("annotations", "split")
+FOLDER_OPTIONS = ("test", "seed")
 
 
 def main(

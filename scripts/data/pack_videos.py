@@ -64,7 +64,8 @@ def main(
     from scripts.data.packing.verify import verify_list
 
     workers = choose_workers(workers, executor)
-    start, files = time.monotonic(), network.dataset.list_annotation_files(cfg)
+    start = time.monotonic()
+    files = network.dataset.list_annotation_files(cfg)
     if not files:
         advice = "scripts/data/pack_images.py packs images"
         raise ValueError(f"{network.name} has no lists of videos; {advice}")
@@ -76,7 +77,8 @@ def main(
         options = build_encode_options(getattr(cfg.data, "modality", "rgb") == "flow", **encoding)
         plans = {}  # by folder: the train and the test list may be the same
         for file, name in zip(files, choose_output_names(files)):
-            folder, known_bad = pack_folder(out, file), read_bad_videos(bad, name)
+            folder = pack_folder(out, file)
+            known_bad = read_bad_videos(bad, name)
             plans[folder] = plan_packing(file, folder, options, shards, known_bad)
         results = pack_lists(list(plans.values()), cfg.data.reader, workers, executor, part)
     values = np.concatenate([counts.pop("psnr", []) for counts in results])

@@ -69,7 +69,8 @@ def check_name(name: str) -> str:
 
 def read_development_kit(folder: Path) -> dict[str, str]:
     """Line k of the ground truth is the ILSVRC2012_ID of image k; meta.mat has its WordNet id."""
-    file, truth = folder / "meta.mat", folder / TRUTH
+    file = folder / "meta.mat"
+    truth = folder / TRUTH
     if not file.is_file():
         raise ValueError(f"--annotations: {file} does not exist")
     with annotation_errors(file):

@@ -204,7 +204,8 @@ def set_cann(
     An installed CANN lacks the driver's libraries on a machine without an Ascend: its own
     substitutes follow it, then the stubs.
     """
-    libraries, modules = kept.get("LD_LIBRARY_PATH"), kept.get("PYTHONPATH")
+    libraries = kept.get("LD_LIBRARY_PATH")
+    modules = kept.get("PYTHONPATH")
     if installed is None:
         # The second need not exist: MindSpore looks only for its name.
         kernels = "/opp/built-in/op_impl/ai_core/tbe"

@@ -139,7 +139,8 @@ def build_cann(folder: Path) -> None:
 
 def build_cuda(folder: Path) -> None:
     """Builds CUDA: the functions that the GPU back end links to, and a compiler's version."""
-    lib, tools = folder / "lib64", folder / "bin"
+    lib = folder / "lib64"
+    tools = folder / "bin"
     lib.mkdir()
     tools.mkdir()
     plugins = find_plugins()

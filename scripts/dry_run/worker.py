@@ -34,7 +34,8 @@ DEVELOPERS = re.compile(r"C\+\+ Call Stack|Ascend Error Message|The Traceback of
 
 
 def main(request: dict[str, Any]) -> dict[str, Any]:
-    network, ranks = request["network"], request["ranks"]
+    network = request["network"]
+    ranks = request["ranks"]
     config = Path("config.yaml")
     config.write_text(request["yaml"])
     cfg = build_networks.drop_pretrained(load_config(find_network(network).config, config))

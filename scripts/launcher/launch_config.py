@@ -205,7 +205,8 @@ def check_devices(requested: int, arguments: Sequence[str], environ: Mapping[str
     visible = environ.get(VISIBLE.get(kind, ""), "")
     if visible and requested > len(visible.split(",")):
         raise ValueError(f"DEVICES: {requested} wanted, {VISIBLE[kind]}={visible} allows fewer")
-    available, cores = count_devices(kind), os.cpu_count() or 1
+    available = count_devices(kind)
+    cores = os.cpu_count() or 1
     if not available and requested > MAX_WORKERS_PER_CORE * cores:
         raise ValueError(f"DEVICES: {requested} wanted, which is too many for {cores} cores")
     if available and requested > available:

@@ -29,7 +29,8 @@ def read_rank_table(path: Path) -> tuple[list[str], int]:
 def check_servers(table: dict[str, Any]) -> tuple[list[str], int]:
     if table["status"] != "completed":
         raise ValueError(f"status is {table['status']!r}, not 'completed'")
-    servers, count = sorted(table["server_list"], key=list_ids), table["server_count"]
+    servers = sorted(table["server_list"], key=list_ids)
+    count = table["server_count"]
     if int(count) != len(servers) or not servers:
         raise ValueError(f"server_count is {count}, server_list has {len(servers)} entries")
     counts = {len(server["device"]) for server in servers}

@@ -93,7 +93,8 @@ class Rendezvous:
     """The connections of one attempt: none on a single node, one if this is not node 0."""
 
     def __init__(self, job: Job, log: Callable[[str], None] = print_line):
-        self.job, self.log = job, log
+        self.job = job
+        self.log = log
         self.token = job.token or f"video-zoo {job.port}"
         self.settings = {"nodes": job.nodes, "devices": job.devices}  # alike on all nodes
         self.peers: dict[int, Peer] = {}  # node -> the connection to it
@@ -151,10 +152,12 @@ class Rendezvous:
             if not self.joined.done():
                 self.warn(f"dropped a foreign connection from {peer.name}", error)
             return
-        node, problem = hello["node"], ""
+        node = hello["node"]
+        problem = ""
         if hello != {"node": node, **self.settings}:
             settings = "NODES={nodes} DEVICES={devices}".format
-            own, other = settings(**self.settings), settings(**hello)
+            own = settings(**self.settings)
+            other = settings(**hello)
             problem = f"node {node} was started with {other}, node 0 with {own}"
         elif node in self.peers or node not in range(1, self.job.nodes):
             problem = f"NODE_RANK={node} was given to two nodes ({peer.name} is one of them)"
@@ -226,7 +229,8 @@ class Rendezvous:
 
     def poll(self) -> list[dict[str, Any]]:
         """The messages of the other nodes since the last call."""
-        messages, self.inbox = self.inbox, []
+        messages = self.inbox
+        self.inbox = []
         return messages
 
     def close(self) -> None:

@@ -43,7 +43,8 @@ class WorkerGroup:
     """msrun, the workers and, on node 0, the scheduler."""
 
     def __init__(self, job: Job, port: int, logs: Path):
-        self.job, self.logs = job, logs
+        self.job = job
+        self.logs = logs
         first = job.node * job.devices
         self.workers = [f"worker_{rank}" for rank in range(first, first + job.devices)]
         self.statuses: dict[str, int] = {}  # name -> exit status, negative for a signal
@@ -145,7 +146,9 @@ class LogTail:
     """
 
     def __init__(self, path: Path):
-        self.path, self.position, self.result = path, 0, ""
+        self.path = path
+        self.position = 0
+        self.result = ""
 
     def show(self) -> None:
         """Copies the whole lines since the last call."""

@@ -69,7 +69,8 @@ def choose_device(environ: Mapping[str, str]) -> tuple[str, int]:
 
 def describe_machine(device: str, environ: Mapping[str, str]) -> dict[str, Any]:
     """Versions, names of devices, cores; no name of a user or a host."""
-    cann, (names, driver) = host.find_cann(environ), query_devices(device)
+    cann = host.find_cann(environ)
+    (names, driver) = query_devices(device)
     commit = host.run_tool("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD").strip()
     return {
         "device": device,

@@ -71,7 +71,8 @@ def measure_parity(request: dict[str, Any]) -> Iterator[dict[str, float]]:
 def measure_gradients(source, case: dict, clip: Tensor, level: str, options: dict) -> dict:
     """{"loss", "gradients"}: relative errors of the first training step of a golden case."""
     net = amp.cast(source.build_network(case, training=True, **options), level).set_train(True)
-    loss, scale = source.build_loss(case), LOSS_SCALE if level != "O0" else 1.0
+    loss = source.build_loss(case)
+    scale = LOSS_SCALE if level != "O0" else 1.0
     weights = ms.ParameterTuple(net.trainable_params())
 
     def forward(x, y):
@@ -81,7 +82,9 @@ def measure_gradients(source, case: dict, clip: Tensor, level: str, options: dic
     label = Tensor(source.build_target(case))
     step = ms.jit(ms.value_and_grad(forward, None, weights, has_aux=True))
     (_, value), gradients = step(clip, label)
-    train, names, errors = case["train"], golden.map_torch_names(net), []
+    train = case["train"]
+    names = golden.map_torch_names(net)
+    errors = []
     exact = train.get("grad_norm64", train["grad_norm"])
     minimum = MIN_GRADIENT * max(exact.values())
     for parameter, gradient in zip(weights, gradients):
@@ -127,7 +130,9 @@ def measure_all_reduce(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     `request`: device, elements (float32, ascending), repeats.
     """
     rt = runtime.start(Run(device=request["device"]))
-    expected, probes, correct = rt.size * (rt.size + 1) / 2, [], True
+    expected = rt.size * (rt.size + 1) / 2
+    probes = []
+    correct = True
     cell = SummedElement()
     for count in request["elements"]:
         values = Tensor(np.full(count, rt.rank + 1, np.float32))

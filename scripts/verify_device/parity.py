@@ -34,7 +34,8 @@ SMALLEST = "resnet50"  # the others' steps at O2 take minutes on a CPU
 
 def verify_parity(plan: Plan) -> tuple[list[Finding], dict]:
     """Measures each network in a separate process, which computes both levels."""
-    findings, values = [], {}
+    findings = []
+    values = {}
     for network, (file, name) in (TOY_CASES if plan.is_toy else CASES).items():
         case = ROOT / network / "tests" / "golden" / file
         if not case.is_file():
@@ -58,7 +59,8 @@ def verify_parity(plan: Plan) -> tuple[list[Finding], dict]:
 
 def assess_parity(network: str, case: str, device: str, result: ProcessResult) -> list[Finding]:
     """One finding for each level; FAILED beyond a limit, or if the level gave no result."""
-    findings, measured = [], {line["level"]: line for line in result.lines}
+    findings = []
+    measured = {line["level"]: line for line in result.lines}
     for level, limits in LIMITS.items():
         if level not in measured:
             findings.append(result.build_failure(f"{network} {level}"))
@@ -66,7 +68,8 @@ def assess_parity(network: str, case: str, device: str, result: ProcessResult) -
         errors = {name: measured[level][name] for name in limits if name in measured[level]}
         beyond = [name for name, error in errors.items() if not error <= limits[name]]
         parts = [f"{name} {error:.2g} (limit {limits[name]:g})" for name, error in errors.items()]
-        text, advice = f"{network} {level}: {', '.join(parts)}", ""
+        text = f"{network} {level}: {', '.join(parts)}"
+        advice = ""
         if beyond:
             advice = (
                 f"{', '.join(beyond)} beyond the limit: find the first layer that differs with "

@@ -53,7 +53,8 @@ class Runner:
     """
 
     def __init__(self, logs: Path, limit: float):
-        self.logs, self.limit = logs, limit
+        self.logs = logs
+        self.limit = limit
 
     def run_script(self, name: str, script: str, *arguments: Any) -> ProcessResult:
         """A script of the checkout, such as tsm/train.py."""
@@ -62,9 +63,11 @@ class Runner:
     def run(self, name: str, command: Sequence[Any]) -> ProcessResult:
         with self.start_process(name, command) as (process, output, errors):
             try:
-                status, reason = process.wait(timeout=self.limit), ""
+                status = process.wait(timeout=self.limit)
+                reason = ""
             except subprocess.TimeoutExpired:
-                status, reason = -signal.SIGKILL, f"not finished after {self.limit:g} s"
+                status = -signal.SIGKILL
+                reason = f"not finished after {self.limit:g} s"
         if status and not reason:
             reason = read_reason(status, errors)
         return ProcessResult(name, status, read_json_lines(output), reason)
@@ -79,7 +82,8 @@ class Runner:
         """
         others = list_descendants()
         self.logs.mkdir(parents=True, exist_ok=True)
-        output, errors = self.logs / f"{name}.out", self.logs / f"{name}.log"
+        output = self.logs / f"{name}.out"
+        errors = self.logs / f"{name}.log"
         with open(output, "w") as stdout, open(errors, "w") as stderr:
             process = subprocess.Popen(
                 [*map(str, command)],

@@ -16,9 +16,13 @@ from typing import Any
 
 from utils.files import write_text
 
-OK, SLOW, FAILED, SKIPPED = "OK", "SLOW", "FAILED", "SKIPPED"
+OK = "OK"
+SLOW = "SLOW"
+FAILED = "FAILED"
+SKIPPED = "SKIPPED"
 SEVERITY = (SKIPPED, OK, SLOW, FAILED)  # ascending
-MARKDOWN, JSON = "report.md", "report.json"
+MARKDOWN = "report.md"
+JSON = "report.json"
 PATH = re.compile(r"(?<![\w./:~])(?:~|/)(?:[\w.+@=-]*/)+([\w.+@=-]*)")
 SHORTEST_NAME = 3  # letters; shorter user and host names would match parts of words
 

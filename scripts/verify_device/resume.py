@@ -18,7 +18,8 @@ from scripts.verify_device.training import build_command, draw_videos
 from utils.config import ROOT
 
 LIMIT = 1e-2
-EPOCHS, TOY_EPOCHS = 20, 3
+EPOCHS = 20
+TOY_EPOCHS = 3
 KILL_AFTER = 4  # steps that were saved
 SAVING = ["run.save_steps=2", "run.save_every=1", "run.amp=O0", "run.tf32=false"]
 

@@ -98,7 +98,9 @@ def make_plan(
 
 def run_parts(plan: Plan, names: list[str], out: Path) -> tuple[Report, int]:
     """The report, which is written after every part, and the exit status."""
-    machine, completed, status = describe_machine(plan.device, os.environ), [], 0
+    machine = describe_machine(plan.device, os.environ)
+    completed = []
+    status = 0
 
     def write() -> Report:
         report = Report(machine, plan.describe(), completed, names[len(completed) :])
@@ -127,7 +129,8 @@ def run_part(plan: Plan, name: str) -> PartResult:
         findings, values = PARTS[name](plan)
     except Exception as error:  # of any kind: the other parts must run
         text = f"{type(error).__name__}: {error}"
-        findings, values = [Finding(FAILED, text, "report this as an issue")], {}
+        findings = [Finding(FAILED, text, "report this as an issue")]
+        values = {}
     return PartResult(name, findings, values, round(time.monotonic() - start, 1))
 
 

@@ -8,7 +8,8 @@ NUMBERS = (0, 1, 65535, 1 << 24, 1 << 30, 65500 << 16, 0x7FFFFFFF, 0x80000000, 0
 
 def mutate(content: bytes, seed: int) -> bytes:
     """Returns the content with one to four random changes, a function of the seed."""
-    chance, data = random.Random(seed), bytearray(content)
+    chance = random.Random(seed)
+    data = bytearray(content)
     for _ in range(chance.randint(1, 4)):
         change_once(data, chance)
     return bytes(data)
@@ -19,7 +20,8 @@ def change_once(data: bytearray, chance: random.Random) -> None:
     if not data:
         return
     ends = chance.choice([min(len(data), 400), len(data)])
-    start, length = chance.randrange(ends), chance.choice([1, 2, 8, 64, 512])
+    start = chance.randrange(ends)
+    length = chance.choice([1, 2, 8, 64, 512])
     if chance.random() < 0.3:
         start = len(data) - 1 - start
     change = chance.choice(CHANGES)

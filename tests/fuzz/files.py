@@ -49,7 +49,8 @@ def write_intact_video(path: Path, index: int, frames: int = 24) -> bytes:
 
 def encode_intact_jpeg(seed: int) -> bytes:
     """Encodes a JPEG file of 64 x 64: baseline or progressive, in colour or grey."""
-    picture, file = Image.fromarray(draw_frame(seed)), io.BytesIO()
+    picture = Image.fromarray(draw_frame(seed))
+    file = io.BytesIO()
     picture = picture.convert("L") if seed % 3 == 2 else picture
     picture.save(file, "JPEG", quality=80, progressive=bool(seed % 2))
     return file.getvalue()

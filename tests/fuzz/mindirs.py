@@ -24,7 +24,8 @@ def damage(content: bytes, seed: int) -> bytes:
 
     if seed % 2:
         return mutate(content, seed)
-    chance, model = random.Random(seed), ModelProto.FromString(content)
+    chance = random.Random(seed)
+    model = ModelProto.FromString(content)
     nodes = [*model.graph.node, *model.primitives, *model.graph.input, *model.graph.output]
     part = chance.choice(nodes)
     data = bytearray(part.SerializePartialToString())
@@ -54,7 +55,8 @@ def main(source: str, folder: str, start: str, count: str) -> None:
     net.normalize = nn.Identity()
     clips = Tensor(np.ones((2, 4, 3, 32, 32), np.float32))
     # Without the checksum, which would detect all damage.
-    content, path = Path(source).read_bytes()[:-SIZE], Path(folder) / "damaged.mindir"
+    content = Path(source).read_bytes()[:-SIZE]
+    path = Path(folder) / "damaged.mindir"
     files = [(None, content)]
     files += [(k, damage(content, k)) for k in range(int(start), int(start) + int(count))]
     for seed, data in files:

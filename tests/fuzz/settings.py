@@ -71,7 +71,8 @@ def mutate_letters(draw: random.Random, text: str) -> str:
 def mutate_lines(draw: random.Random, text: str) -> str:
     lines = text.splitlines(keepends=True)
     for _ in range(draw.randrange(1, 5)):
-        index, other = draw.randrange(len(lines)), draw.randrange(len(lines))
+        index = draw.randrange(len(lines))
+        other = draw.randrange(len(lines))
         change = draw.randrange(4)
         if change == 0:
             lines.insert(index, lines[other])
@@ -119,7 +120,8 @@ def make_command_line(seed: int, config: type, folder: Path) -> list[str]:
         path = draw.choice(files) if draw.random() < 0.2 else str(draw.choice(YAMLS[network]))
         arguments += ["--config_path", path]
     for _ in range(draw.randrange(5)):
-        kind, option = draw.randrange(4), draw.choice(OPTIONS)
+        kind = draw.randrange(4)
+        option = draw.choice(OPTIONS)
         value = draw.choice([*files, *VALUES])[:1000]
         if kind == 0:
             arguments.append("--" + make_override(draw.randrange(2**32), config))

@@ -69,7 +69,8 @@ SEEDS = [range(TRIES), pytest.param(range(TRIES, 50 * TRIES), marks=pytest.mark.
 def test_a_mutated_file_without_a_checksum_is_refused_or_loads_correctly(
     net, old, tmp_path, seed, numbers
 ):
-    loaded, path = 0, tmp_path / "a.ckpt"
+    loaded = 0
+    path = tmp_path / "a.ckpt"
     for number in numbers:
         path.write_bytes(mutate(old, seed + number))
         if try_to_load(net, path):
@@ -92,7 +93,8 @@ def test_a_mutated_file_with_a_checksum_is_refused(net, new, tmp_path, seed, num
 def test_a_hostile_file_is_refused_with_memory_and_time_by_its_size(name, net, old, tmp_path):
     path = tmp_path / "a.ckpt"
     path.write_bytes(CRAFTED[name](old))
-    size, before = path.stat().st_size, resource.getrusage(resource.RUSAGE_SELF)
+    size = path.stat().st_size
+    before = resource.getrusage(resource.RUSAGE_SELF)
     tracemalloc.start()
     try:
         parse(path)

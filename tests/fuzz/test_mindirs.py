@@ -41,7 +41,8 @@ def test_damaged_mindirs_are_refused_in_one_line_or_run(intact, tmp_path, seed, 
 
 
 def test_the_graph_of_a_damaged_mindir_is_read_or_refused(intact, tmp_path, seed):
-    content, path = intact.read_bytes(), tmp_path / "damaged.mindir"
+    content = intact.read_bytes()
+    path = tmp_path / "damaged.mindir"
     for number in range(seed, seed + TRIES):
         path.write_bytes(mutate(content, number))
         try:

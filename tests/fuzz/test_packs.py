@@ -26,14 +26,16 @@ DEEP = "[" * 50_000
 
 def flip_bit(content: bytes, seed: int, start: int, end: int) -> bytes:
     """Flips one bit of the bytes [start, end); end 0: to the end of the content."""
-    rng, data = random.Random(seed), bytearray(content)
+    rng = random.Random(seed)
+    data = bytearray(content)
     data[rng.randrange(start, end or len(data))] ^= 1 << rng.randrange(8)
     return bytes(data)
 
 
 def change_json(content: bytes, seed: int) -> bytes:
     """Replaces or deletes one value at any depth."""
-    rng, values = random.Random(seed), json.loads(content)
+    rng = random.Random(seed)
+    values = json.loads(content)
     slots: list[tuple[Any, Any]] = []
 
     def walk(node: Any) -> None:
@@ -72,7 +74,8 @@ def pack(request, tmp_path_factory) -> Pack:
     for k in range(3):
         write_numbered_video(root / f"{k}.mp4", FRAMES, 96, 64, 25)
     (root / "list.txt").write_text("".join(f"{k}.mp4 {k}\n" for k in range(3)))
-    file, folder = AnnotationFile("list.txt", root / "list.txt", root, "video", 3), root / "packed"
+    file = AnnotationFile("list.txt", root / "list.txt", root, "video", 3)
+    folder = root / "packed"
     plan = plan_packing(file, folder / "list.txt", OPTIONS[request.param], 2, {})
     pack_lists([plan], "auto", 1, "processes")
     records = read_records(file, folder)
@@ -130,7 +133,8 @@ def test_a_flipped_bit_in_a_shard_never_gives_other_frames(pack, seed, count):
         for number in range(seed + count, seed + 2 * count):
             rng = random.Random(number)
             k = rng.randrange(len(pack.records))
-            record, indices = pack.records[k], sorted(rng.sample(range(FRAMES), 3))
+            record = pack.records[k]
+            indices = sorted(rng.sample(range(FRAMES), 3))
             with flip_bit_of_video(record, part, number):
                 frames, line = catch_value_error(read_frames, record, indices)
             if line:
@@ -148,7 +152,8 @@ def test_a_damaged_index_is_refused_with_its_name(pack, seed, count):
     """Opens the list with one damaged file, `count` times for each kind of damage."""
     for name, changes in FILES.items():
         path = pack.folder / "list.txt" / name
-        content, refused = path.read_bytes(), 0
+        content = path.read_bytes()
+        refused = 0
         for change in changes:
             for number in range(seed + count, seed + 2 * count):
                 with replace_content(path, change(content, number)):
@@ -204,6 +209,7 @@ def test_damaged_notes_of_a_packing_are_rewritten_or_named(pack, seed):
         content = path.read_bytes()
         for number in range(seed, seed + 60):
             with replace_content(path, change(content, number)):
-                note, (begun, line) = read_note(shard), catch_value_error(read_settings, settings)
+                note = read_note(shard)
+                (begun, line) = catch_value_error(read_settings, settings)
             assert begun or str(settings) in line
             assert note is None or {**expected, **note} == expected

@@ -66,7 +66,8 @@ def make_override_case(seed: int) -> tuple[str, bytes, str]:
 
 def try_settings(folder: Path, seeds: range, make_case: Callable[[int], tuple]) -> None:
     """`make_case` returns the network, the content of a yaml and overrides, of a seed."""
-    loaded, path = 0, folder / "random.yaml"
+    loaded = 0
+    path = folder / "random.yaml"
     for seed in seeds:
         network, content, *overrides = make_case(seed)
         path.write_bytes(content)

@@ -12,7 +12,8 @@ from tests.fuzz.torch_files import COSTLY, MUTATED, make_repeated_rows
 from utils.config import ROOT
 from utils.weights.torch_reader import TorchFileError, load
 
-SECONDS, BYTES = 2, 500_000_000
+SECONDS = 2
+BYTES = 500_000_000
 # Prints the result of the reader, its CPU seconds and the peak memory of the process. getrusage
 # would include the memory of the parent process.
 MEASURE = """
@@ -59,7 +60,9 @@ def measure_peak_memory() -> int:
 )
 def test_mutated_files_are_read_or_refused(make, seeds, seed, tmp_path):
     """The only error is a TorchFileError of one line, which begins with the path of the file."""
-    before, lines, path = measure_peak_memory(), [], tmp_path / "mutated"
+    before = measure_peak_memory()
+    lines = []
+    path = tmp_path / "mutated"
     for number in seeds:
         path.write_bytes(make(seed + number))
         start = time.process_time()

@@ -20,7 +20,8 @@ from utils.video.decoders import MODULES, FrameFolder, open_video, resize
 from utils.video.reader import VideoError
 
 MEMORY = 500  # MB
-MANY, FEW = 300, 32
+MANY = 300
+FEW = 32
 # decord cannot read the start of a transport stream; the scan of the ends does not use decord.
 INTACT = {("read", "good", "good"), ("refused", "broken", "good")}
 # Reads and scans every video of a folder; the last line of stdout has the results.
@@ -104,7 +105,8 @@ class ThreeColours(Head):
 
 @pytest.mark.parametrize("count", [FEW // 2, pytest.param(MANY, marks=pytest.mark.slow)])
 def test_damaged_videos_do_not_stop_a_prediction(tmp_path, seed, count):
-    videos, out = tmp_path / "videos", tmp_path / "out"
+    videos = tmp_path / "videos"
+    out = tmp_path / "out"
     videos.mkdir()
     write_mutated_videos(videos, range(seed, seed + count))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

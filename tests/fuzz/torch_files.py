@@ -22,7 +22,8 @@ def mutate_file(names: tuple, seed: int) -> bytes:
 
 def mutate_pickle(seed: int) -> bytes:
     """Builds an intact zip, with correct checksums, around a mutated pickle."""
-    source, stream = FILES / ZIPS[seed % len(ZIPS)], io.BytesIO()
+    source = FILES / ZIPS[seed % len(ZIPS)]
+    stream = io.BytesIO()
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(stream, "w") as new:
         for entry in old.infolist():
             data = old.read(entry)

@@ -117,7 +117,8 @@ def is_of_head(name: str) -> bool:
 @pytest.mark.parametrize(("source", "settings", "new_head"), SOURCES)
 @without_values
 def test_conversion_uses_every_published_array_and_every_parameter(source, settings, new_head):
-    state, targets = make_empty_state(source), get_shapes(TSM(segments=8, **settings))
+    state = make_empty_state(source)
+    targets = get_shapes(TSM(segments=8, **settings))
     converted = convert(state, targets, NETWORK, new_head)
     assert set(converted.arrays) | set(converted.missing) == set(targets)
     assert all(converted.arrays[name].shape == targets[name] for name in converted.arrays)

@@ -37,7 +37,8 @@ QUICK = ("resnet50_8f", "resnet50_8f_block", "resnet50_8f_nl", "resnet50_8f_tpoo
 
 @pytest.mark.parametrize("name", mark_slow_except(CASES, *QUICK, "mobilenetv2_8f"))
 def test_scores_and_activations_equal_the_originals(name):
-    case, net = CASES[name], build_network(CASES[name])
+    case = CASES[name]
+    net = build_network(CASES[name])
     expected = np.array(case["eval"]["logits64"])
     tolerance = 1e-5 if "mobilenet" in name else 1e-4
     assert_scores(net, case, expected, tolerance * max(1, np.abs(expected).max()))
@@ -57,7 +58,8 @@ def test_training_loss_gradients_and_buffers_equal_the_originals(name):
     2 % for those with a unit near its kink.
     """
     case = TRAINED[name]
-    net, train = build_network(case, training=True), case["train"]
+    net = build_network(case, training=True)
+    train = case["train"]
     before = {name: p.asnumpy().copy() for name, p in net.parameters_dict().items()}
     value, _, norms = compute_gradients(net, build_loss(case), *make_inputs(case))
     assert abs(value - train["loss64"]) < 1e-4 * max(1, train["loss64"])
@@ -83,6 +85,7 @@ def test_training_loss_gradients_and_buffers_equal_the_originals(name):
 @pytest.mark.parametrize("part", ["step", "step_decay"])
 @in_separate_process
 def test_five_updates_with_the_recipe_equal_the_originals(part):
-    recorded, step = SMALL["train"][part], build_train_step(SMALL, part)
+    recorded = SMALL["train"][part]
+    step = build_train_step(SMALL, part)
     assert assert_updates(step, make_inputs(SMALL), recorded, "delta_norm") > 100
     assert {"new_fc.weight", "new_fc.bias"} <= set(recorded["delta_norm"])

@@ -14,7 +14,9 @@ LENGTHS = [*range(1, 80), 127, 128, 129, 300, 1000]
 
 def sample_case(case):
     """The offsets of a golden case."""
-    n, t, length = case["num_frames"], case["num_segments"], case["new_length"]
+    n = case["num_frames"]
+    t = case["num_segments"]
+    length = case["new_length"]
     rng = np.random.RandomState(case.get("numpy_seed"))
     split, _, mode = case["mode"].partition("_")
     clips = {"test_dense": 10, "test_twice": 2}.get(case["mode"], 1)

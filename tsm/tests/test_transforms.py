@@ -70,7 +70,8 @@ def list_views(case: dict, boxes: list) -> list[dict]:
 @pytest.mark.parametrize("case", GOLDEN["full_res_sample"])
 def test_three_boxes_equal_the_originals(case):
     """For every box all images, then, if flipping, all images mirrored."""
-    sizes, crop = (case["image_w"], case["image_h"]), case["crop"]
+    sizes = (case["image_w"], case["image_h"])
+    crop = case["crop"]
     offsets = transforms.compute_crop_offsets(*sizes, (crop, crop), transforms.LEFT_RIGHT_CENTER)
     flips = (False, True) if case["flip"] else (False,)
     boxes = [((*offset, crop, crop), flipped) for offset in offsets for flipped in flips]
@@ -136,7 +137,8 @@ class FixedRandom:
     """Draws crops from a seed; `flip` decides whether a clip is mirrored."""
 
     def __init__(self, seed, flip):
-        self.choice, self.flip = random.Random(seed).choice, flip
+        self.choice = random.Random(seed).choice
+        self.flip = flip
 
     def random(self):
         return 0.49 if self.flip else 0.5
@@ -177,7 +179,8 @@ def test_a_frame_smaller_than_the_crop_is_enlarged():
 @pytest.mark.parametrize("crops", [1, 3, 5, 10])
 @pytest.mark.parametrize(("channels", "length"), [(3, 1), (2, 5)])
 def test_views_are_ordered_by_crop_then_by_clip(crops, channels, length):
-    clips, segments = 2, 3
+    clips = 2
+    segments = 3
     frames = make_noise(clips * segments * length, 40, 61, channels)
     views = transforms.make_test_views(frames, clips, segments, 32, 28, crops)
     assert views.shape == (crops * clips, segments, length * channels, 28, 28)

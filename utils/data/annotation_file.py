@@ -62,7 +62,9 @@ def read_annotations(file: AnnotationFile, min_frames: int = 3) -> tuple[list[Re
         raise ValueError(f"data.source is {file.source!r}; choose one of {', '.join(FIELDS)}")
     exists = os.path.isdir if file.source == "frames" else os.path.isfile
     lines = _read_lines(file.path)
-    records, short, bad = [], 0, []
+    records = []
+    short = 0
+    bad = []
     hidden = len(lines) <= PROGRESS_LINES
     for number, text in track(lines, "checking files", unit="lines", hidden=hidden):
         try:
@@ -122,7 +124,8 @@ def _read_lines(path: Path) -> list[tuple[int, str]]:
 
 def _parse(number: int, text: str, file: AnnotationFile, min_frames: int) -> Optional[Record]:
     """The record of a line; None if it has too few frames, ValueError if it is bad."""
-    fields, form = text.rsplit(" ", 2), FIELDS[file.source]
+    fields = text.rsplit(" ", 2)
+    form = FIELDS[file.source]
     if file.source == "video" and (len(fields) < 3 or _parse_integer(fields[1]) is None):
         fields = text.rsplit(" ", 1)
     if len(fields) < len(form.split()):

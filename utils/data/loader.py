@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 MAX_THREADS = 8  # by `auto` on a CPU; above it, workers are processes
 MAX_DEVICE_THREADS = 16  # by `auto` on Ascend and GPU
-MIN_PREFETCH, MAX_PREFETCH = 2, 8  # batches, by `auto`
+# Batches, by `auto`
+MIN_PREFETCH = 2
+MAX_PREFETCH = 8
 MEMORY_FRACTION = 1 / 4  # of the free memory, by `auto`: evaluation and the network need some too
 MINDDATA_BUFFERED = 2  # batches that MindData holds
 CGROUP = Path("/sys/fs/cgroup")  # limits of the container
@@ -129,7 +131,8 @@ def count_workers(setting: Union[int, str]) -> int:
     """
     if isinstance(setting, int):
         return min(setting, count_usable_cores())
-    ranks, cores = get_local_rank_size(), count_usable_cores()
+    ranks = get_local_rank_size()
+    cores = count_usable_cores()
     cores = min(cores, read_cpu_quota() // ranks) if is_bound() else cores // ranks
     return max(1, int(cores))
 

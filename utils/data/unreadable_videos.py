@@ -17,13 +17,15 @@ class UnreadableVideos:
 
     def __init__(self, names: Sequence[str], kind: str = "video"):
         """`names` needs a length and the name at an index; `kind` is video or image."""
-        self.names, self.kind = names, kind
+        self.names = names
+        self.kind = kind
         self.flags = multiprocessing.Array("b", len(names))
 
     def add(self, index: int, reason: str) -> None:
         """Marks a file; logs the decoder's reason when it is marked for the first time."""
         with self.flags.get_lock():
-            was_marked, self.flags[index] = self.flags[index], 1
+            was_marked = self.flags[index]
+            self.flags[index] = 1
         if not was_marked:
             log.warning("unreadable %s: %s", self.kind, reason)
 

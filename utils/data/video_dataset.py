@@ -61,7 +61,10 @@ class TrainVideos(abc.ABC):
     columns = ("clip", "label")
 
     def __init__(self, records: list[Record], cfg, sampler: TrainSampler, epochs: int, skip: int):
-        self.records, self.cfg, self.data, self.sampler = records, cfg, cfg.data, sampler
+        self.records = records
+        self.cfg = cfg
+        self.data = cfg.data
+        self.sampler = sampler
         self.start = skip * sampler.batch  # position of index 0 in this rank's sequence
         self.length = epochs * sampler.steps_per_epoch * sampler.batch - self.start
         self.unreadable = UnreadableVideos([record.path for record in records])
@@ -144,7 +147,8 @@ class RowsWithDropout:
     """Training rows, each followed by its dropout factors: float32 (copies, K)."""
 
     def __init__(self, rows: TrainVideos, dropout: "DropoutFactors"):
-        self.rows, self.dropout = rows, dropout
+        self.rows = rows
+        self.dropout = dropout
         self.copies = getattr(rows.data, "repeated_aug", 1)  # clips of a video
 
     def __len__(self) -> int:
@@ -168,7 +172,9 @@ class EvalVideos(abc.ABC):
 
     def __init__(self, records: list[Record], cfg, rt: Runtime, shape: tuple[int, ...]):
         """`shape` is (V, ...), the shape of all V views of a video."""
-        self.records, self.cfg, self.shape = records, cfg, shape
+        self.records = records
+        self.cfg = cfg
+        self.shape = shape
         stored = storage_order(records)
         self.mine = shard_for_eval(len(records), cfg.eval.batch, rt.rank, rt.size, stored)
         self.unreadable = UnreadableVideos([record.path for record in records])
@@ -195,7 +201,8 @@ class EvalVideos(abc.ABC):
 
     def dataset(self) -> "ds.Dataset":
         """All rows in batches; the last batch is padded."""
-        columns, blank = ("clips", "label", "valid"), self.make_blank_row()
+        columns = ("clips", "label", "valid")
+        blank = self.make_blank_row()
         return build_batch_dataset(self, columns, blank, self.cfg.data, self.cfg.eval.batch)
 
     @abc.abstractmethod

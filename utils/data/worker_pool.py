@@ -63,9 +63,12 @@ class PrefetchedBatches:
     def __init__(
         self, source: Any, blank: Sequence, batch: int, workers: int, processes: bool, prefetch: int
     ):
-        self.source, self.batch, self.prefetch = source, batch, prefetch
+        self.source = source
+        self.batch = batch
+        self.prefetch = prefetch
         self.blank = [np.asarray(value) for value in blank]
-        self.workers, self.processes = workers, processes
+        self.workers = workers
+        self.processes = processes
         self.forked = self.create_pool() if processes else None
 
     def create_pool(self) -> "WorkerPool":
@@ -79,7 +82,8 @@ class PrefetchedBatches:
         """The workers of a new iteration: the processes that were forked, or new threads."""
         if not self.processes:
             return self.create_pool()
-        pool, self.forked = self.forked, None
+        pool = self.forked
+        self.forked = None
         if not pool:
             raise RuntimeError("worker processes make the batches of one iteration only")
         return pool
@@ -88,7 +92,8 @@ class PrefetchedBatches:
         return len(self.source) // self.batch
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
-        count, in_flight = self.batch, self.batch * self.prefetch
+        count = self.batch
+        in_flight = self.batch * self.prefetch
         rows = range(len(self) * count)
         pool = self.take_pool()
         finished: set[int] = set()  # rows that are finished but belong to later batches
@@ -96,7 +101,8 @@ class PrefetchedBatches:
             pool.submit(rows[:in_flight])
             for start in rows[::count]:
                 batch = set(rows[start : start + count])
-                missing, finished = batch - finished, finished - batch
+                missing = batch - finished
+                finished = finished - batch
                 while missing:
                     collected = pool.collect()
                     if pool.closed:
@@ -125,7 +131,9 @@ class WorkerPool:
     """
 
     def __init__(self, source: Any, buffers: list, workers: int, processes: bool):
-        self.source, self.buffers, self.processes = source, buffers, processes
+        self.source = source
+        self.buffers = buffers
+        self.processes = processes
         self.closed = False
         self.unsent: collections.deque[int] = collections.deque()
         self.task_reader, self.task_writer = multiprocessing.Pipe(duplex=False)

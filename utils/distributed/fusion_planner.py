@@ -57,10 +57,13 @@ class Prediction:
 
 def predict(backward: Backward, cluster: Cluster, devices: int, ends: Sequence[int]) -> Prediction:
     """The step with segments that end at the indices `ends`, ascending, the last one n - 1."""
-    free, segments, complete = 0.0, [], list_ready_seconds(backward, cluster)
+    free = 0.0
+    segments = []
+    complete = list_ready_seconds(backward, cluster)
     for first, last in reversed(segments_of(ends)):
         part = slice(first, last + 1)
-        size, ready = int(backward.sizes[part].sum()), float(complete[part].max())
+        size = int(backward.sizes[part].sum())
+        ready = float(complete[part].max())
         begin = max(free, ready)
         free = begin + float(cluster.all_reduce_seconds(size, devices))
         segments.append(Segment(first, last, size, ready, begin, free))
@@ -86,7 +89,8 @@ def plan(
     layers = layer_ends(backward.names)
     firsts = np.array([0] + [end + 1 for end in layers])  # where a segment may begin; then n
     before = np.concatenate([[0], backward.sizes.cumsum()])  # bytes ahead of an index
-    count, complete = len(layers), list_ready_seconds(backward, cluster)
+    count = len(layers)
+    complete = list_ready_seconds(backward, cluster)
     # free[k, i]: when the channel has sent layers i.. in k segments; cut[k, i]: where the first of
     # these segments ends.
     free = np.full((most + 1, count + 1), np.inf)
@@ -100,13 +104,16 @@ def plan(
         for k in range(1, most + 1):
             ended = np.maximum(free[k - 1, i + 1 :], ready) + costs
             best = int(ended.argmin())
-            free[k, i], cut[k, i] = ended[best], i + 1 + best
+            free[k, i] = ended[best]
+            cut[k, i] = i + 1 + best
     # An end counts only if it is later than the end of the backward pass.
     exposed = np.maximum(free[1:, 0], backward.end)
     k = 1 + int((exposed <= exposed.min() * (1 + 1e-9)).argmax())
-    ends, i = [], 0
+    ends = []
+    i = 0
     while k:
-        i, k = cut[k, i], k - 1
+        i = cut[k, i]
+        k = k - 1
         ends.append(layers[i - 1])
     return predict(backward, cluster, devices, ends)
 

@@ -83,7 +83,8 @@ def read_backward(path: Path, names: Sequence[str], sizes: Sequence[int]) -> Bac
     try:
         result = json.loads(Path(path).read_text())
         ready = {name: float(seconds) for name, seconds in result["ready_seconds"].items()}
-        forward, step = float(result["forward_seconds"]), float(result["step_seconds"])
+        forward = float(result["forward_seconds"])
+        step = float(result["step_seconds"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path}: not a profile of a backward pass ({format_error(error)}); "

@@ -42,7 +42,8 @@ class Counts:
             self.videos, self.top1, self.top5 = sum_over_ranks(mine)
 
     def accuracies(self) -> dict[str, float]:
-        videos, has_videos = max(self.videos.sum(), 1), self.videos > 0
+        videos = max(self.videos.sum(), 1)
+        has_videos = self.videos > 0
         per_class = self.top1[has_videos] / self.videos[has_videos]
         return {
             "top1": round(float(self.top1.sum() / videos), 6),
@@ -117,7 +118,8 @@ def evaluate(
     Raises Stopped on all ranks if one of them received a signal; that one stops after its batch.
     """
     net.set_train(False)
-    counts, start = Counts(num_classes), time.monotonic()
+    counts = Counts(num_classes)
+    start = time.monotonic()
     is_compiled = get_engine(net) == "mindspore"
     log.info("evaluating%s", "; the first batch compiles the graph ..." if is_compiled else " ...")
     batch_count = data.get_dataset_size()

@@ -31,7 +31,9 @@ Job = tuple[str, str]  # a video, and the name of its files
 PREDICTIONS = "predictions"  # the files of all videos, PREDICTIONS.csv and PREDICTIONS.jsonl
 PART_FILE = f"{PREDICTIONS}.part-{{}}.jsonl"
 DEFAULT_FPS = 30.0  # of a video without a frame rate
-LONG_VIDEO, WINDOW = 30.0, 10.0  # seconds: a longer video is divided into windows
+# Seconds: a longer video is divided into windows
+LONG_VIDEO = 30.0
+WINDOW = 10.0
 TITLE_LENGTH = 60  # characters of a file's name in a title
 MAX_CLASS_NAME = 200  # characters of a class name in a table
 NAME_BYTES = 255 - len("_timeline.png.tmp") - 5  # of 255 that a file's name may have; 5: a number
@@ -130,7 +132,8 @@ def assign_class_names(heads: Sequence[Head], labels: str) -> None:
     classes = sum(head.classes for head in heads)
     names = read_class_names(Path(labels), classes, f"--labels {labels}")
     for head in heads:
-        head.names, names = names[: head.classes], names[head.classes :]
+        head.names = names[: head.classes]
+        names = names[head.classes :]
 
 
 def split_into_windows(
@@ -161,7 +164,8 @@ def run_windows(
 
     All heads have the same number of clips per pass, so that one graph is compiled.
     """
-    numbers_of_views, device = [head.clips * head.crops for head in heads], get_device(net)
+    numbers_of_views = [head.clips * head.crops for head in heads]
+    device = get_device(net)
     for head in heads:
         head.clips_per_pass = choose_clips_per_pass(1, *numbers_of_views, device=device)
     plans = [[head.frame_indices(window) for head in heads] for window in windows]
@@ -188,11 +192,14 @@ def read_forward(source: FrameSource, needed: Sequence[np.ndarray]) -> Iterator[
     if len(needed) == 1:
         yield source.frames(needed[0])
         return
-    union, held, end = np.unique(np.concatenate(needed)), {}, 0
+    union = np.unique(np.concatenate(needed))
+    held = {}
+    end = 0
     for numbers, following in zip(needed, [*needed[1:], np.array([np.inf])]):
         new_end = int(np.searchsorted(union, numbers[-1], "right"))
         if new_end > end:
-            fresh, end = union[end:new_end], new_end
+            fresh = union[end:new_end]
+            end = new_end
             held.update(zip(fresh.tolist(), source.frames(fresh)))
         yield np.stack([held[number] for number in numbers.tolist()])
         held = {number: frame for number, frame in held.items() if number >= following[0]}
@@ -249,8 +256,13 @@ class Predictor:
         window: Optional[float] = None,
         step: Optional[float] = None,
     ):
-        self.net, self.heads, self.open = net, heads, open_source
-        self.folder, self.top, self.window, self.step = folder, top, window, step
+        self.net = net
+        self.heads = heads
+        self.open = open_source
+        self.folder = folder
+        self.top = top
+        self.window = window
+        self.step = step
 
     def run_jobs(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, dict]]:
         """The record of each job; that of a broken video has an `error`."""
@@ -264,7 +276,8 @@ class Predictor:
         """The record of one video; writes its pictures and tables."""
         with self.open(video) as source:
             windows = split_into_windows(source, self.window, self.step)
-            best, by_window = None, []
+            best = None
+            by_window = []
             results = run_windows(self.net, source, windows, self.heads)
             hidden = len(windows) == 1
             for result in track(results, name, len(windows), "windows", False, hidden):
@@ -305,7 +318,8 @@ class Predictor:
         from utils.evaluate import predict_plots
 
         spans = [window.span for window in windows]
-        table, plot = self.folder / f"{name}.csv", self.folder / f"{name}_timeline.png"
+        table = self.folder / f"{name}.csv"
+        plot = self.folder / f"{name}_timeline.png"
         with open_replacement(table, newline="") as file:
             rows = np.concatenate((spans, *by_head), axis=1)
             csv.writer(file).writerow(["start", "end", *list_columns(self.heads)])
@@ -359,7 +373,9 @@ def write_predictions(
     and the files are removed when all are written. Raises ValueError if no video can be read; a
     broken one is a line on stderr.
     """
-    start, records, errors = time.monotonic(), [], []
+    start = time.monotonic()
+    records = []
+    errors = []
     with report_write_errors(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
         jobs = list(zip(videos, make_file_names(videos)))
@@ -450,7 +466,8 @@ def make_file_names(videos: list[str]) -> list[str]:
     """
     names: dict[str, None] = {}  # a set that keeps the order
     for video in videos:
-        escaped, count = escape_control(Path(video).stem).encode(), 1
+        escaped = escape_control(Path(video).stem).encode()
+        count = 1
         name = stem = escaped[:NAME_BYTES].decode(errors="ignore")
         while name in names or name == PREDICTIONS:
             count += 1

@@ -11,9 +11,18 @@ from matplotlib.figure import Figure  # draws into files; no screen is needed
 from utils.messages import format_line
 from utils.plotting import DPI, save
 
-LINE_WIDTH, LINE_FRAMES, FRAME_WIDTH = 1440, 16, 224  # at most; widths in pixels
-GAP, TIME_HEIGHT = 4, 20  # pixels between frames, and below frames with a time
-MARGIN, TEXT_HEIGHT, BAR_HEIGHT, MIN_WIDTH = 10, 30, 26, 760  # pixels
+# At most; widths in pixels
+LINE_WIDTH = 1440
+LINE_FRAMES = 16
+FRAME_WIDTH = 224
+# Pixels between frames, and below frames with a time
+GAP = 4
+TIME_HEIGHT = 20
+# Pixels
+MARGIN = 10
+TEXT_HEIGHT = 30
+BAR_HEIGHT = 26
+MIN_WIDTH = 760
 NAME_LENGTH = 38  # characters of a class name
 TIMELINE_CLASSES = 8
 
@@ -82,11 +91,14 @@ def tile_frames(
     """
     clips, count, height, width, _ = frames.shape
     columns = min(count, LINE_FRAMES)
-    lines, line_height = -(-count // columns), height + (GAP if times is None else TIME_HEIGHT)
+    lines = -(-count // columns)
+    line_height = height + (GAP if times is None else TIME_HEIGHT)
     shape = (clips * lines * line_height, columns * (width + GAP) - GAP, 3)
-    image, labels = np.full(shape, 255, np.uint8), []
+    image = np.full(shape, 255, np.uint8)
+    labels = []
     for k, t in np.ndindex(clips, count):
-        y, x = (k * lines + t // columns) * line_height, t % columns * (width + GAP)
+        y = (k * lines + t // columns) * line_height
+        x = t % columns * (width + GAP)
         image[y : y + height, x : x + width] = frames[k, t]
         if times is not None:
             labels.append((x + width / 2, y + height + 2, f"{times[k, t]:.2f} s"))

@@ -58,10 +58,13 @@ class Report:
         Raises ValueError if the folder cannot be written.
         """
         self.folder = Path(folder) if folder else None
-        self.mine, self.samples = mine, samples
-        self.softmax, self.rt = softmax, rt
+        self.mine = mine
+        self.samples = samples
+        self.softmax = softmax
+        self.rt = rt
         width = len(samples.classes) + 2  # the label, and 1 for a readable sample
-        self.numbers, self.rows = [], [np.zeros((0, width), np.float32)]
+        self.numbers = []
+        self.rows = [np.zeros((0, width), np.float32)]
         if self.folder and rt.is_main_process:
             with report_write_errors(self.folder, "--report"):
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -78,13 +81,15 @@ class Report:
         """Writes all files, on rank 0; `result` is the last line of stdout. All ranks call it."""
         if not self.folder:
             return
-        samples, folder = self.samples, self.folder
+        samples = self.samples
+        folder = self.folder
         rows = gather_rows(self.numbers, np.concatenate(self.rows), len(samples.paths), self.rt)
         if not self.rt.is_main_process:
             return
         predictions = compute_predictions(rows, samples.labels, self.softmax)
         names = [f"{k} {name}".strip() for k, name in enumerate(samples.classes)]
-        counts, readable = count_confusion(predictions), predictions.readable
+        counts = count_confusion(predictions)
+        readable = predictions.readable
         bins = compute_bins(predictions.confidence[readable], predictions.ranks[readable] == 0)
         classes = list_classes(predictions, samples.classes)
         header = ["path", "label", "predicted", "correct", "probability", *names]
@@ -140,7 +145,8 @@ def compute_predictions(
     rows: np.ndarray, known_labels: Sequence[int], softmax: bool
 ) -> Predictions:
     """From rows (n, classes + 2): scores, label, 1 if readable; else `known_labels` are used."""
-    scores, readable = rows[:, :-2], rows[:, -1] > 0
+    scores = rows[:, :-2]
+    readable = rows[:, -1] > 0
     labels = np.where(readable, rows[:, -2].astype(np.int64), np.asarray(known_labels, np.int64))
     finite = np.nan_to_num(scores, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
     own = np.take_along_axis(finite, labels[:, None], 1)
@@ -191,7 +197,8 @@ PAIR_COLUMNS = ["true", "predicted", "count", "share", "true_name", "predicted_n
 
 def list_pairs(counts: np.ndarray, names: Sequence[str]) -> Iterator[list]:
     """The commonest mistakes; `share` is the fraction of the true class's videos."""
-    videos, wrong = counts.sum(1), counts - np.diag(np.diag(counts))
+    videos = counts.sum(1)
+    wrong = counts - np.diag(np.diag(counts))
     for k in np.argsort(-wrong, axis=None, kind="stable")[:PAIRS]:
         a, b = divmod(int(k), len(counts))
         if wrong[a, b]:

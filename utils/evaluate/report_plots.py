@@ -18,9 +18,14 @@ COUNT_CLASSES = 20  # up to which the matrix shows counts
 GRID_CLASSES = 30  # up to which cells have lines between them
 WORST_CLASSES = 25  # named if there are many classes
 NAME_LENGTH = 40  # characters
-FEW_VIDEOS, FADED = 10, 0.35  # a bar of fewer videos has this opacity
+# A bar of fewer videos has this opacity
+FEW_VIDEOS = 10
+FADED = 0.35
 GAMMA = 0.35  # of the colours: a few mistakes among hundreds of classes are visible
-BLUE, PALE, ORANGE, GREEN = "#3182bd", "#9ecae1", "#e6550d", "#a1d99b"
+BLUE = "#3182bd"
+PALE = "#9ecae1"
+ORANGE = "#e6550d"
+GREEN = "#a1d99b"
 
 
 def draw_confusion(path: Path, counts: np.ndarray, names: Sequence[str]) -> None:
@@ -66,7 +71,8 @@ def draw_class_accuracy(path: Path, classes: Sequence[tuple[str, float]]) -> Non
         title = f"the worst {len(named)} of {len(ranked)} classes"
     else:
         figure = Figure(figsize=(8, height), layout="constrained")
-        axes, title = figure.add_subplot(), "top-1 of every class"
+        axes = figure.add_subplot()
+        title = "top-1 of every class"
     fractions = [100 * fraction for _, fraction in named]
     axes.barh(range(len(named)), fractions, color=BLUE)
     for row, fraction in enumerate(fractions):
@@ -94,9 +100,11 @@ def draw_calibration(path: Path, table: np.ndarray, error: Optional[float]) -> N
     figure = Figure(figsize=(5.5, 6.5), layout="constrained")
     axes, histogram = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     nonempty = table[table["videos"] > 0]
-    confidence, accuracy = nonempty["confidence"], nonempty["accuracy"]
+    confidence = nonempty["confidence"]
+    accuracy = nonempty["accuracy"]
     bars = {"align": "edge", "width": 1 / len(table), "edgecolor": "white"}
-    gap, low = np.abs(confidence - accuracy), np.minimum(confidence, accuracy)
+    gap = np.abs(confidence - accuracy)
+    low = np.minimum(confidence, accuracy)
     drawn = [*axes.bar(nonempty["from"], accuracy, color=BLUE, **bars)]
     colors = np.where(confidence > accuracy, ORANGE, GREEN)
     drawn += axes.bar(nonempty["from"], gap, bottom=low, color=colors, **bars)

@@ -57,7 +57,10 @@ class CachedNetwork:
         load: Callable,
         clips: Optional[int] = None,
     ):
-        self.network, self.cfg, self.path, self.engines = network, cfg, path, engines
+        self.network = network
+        self.cfg = cfg
+        self.path = path
+        self.engines = engines
         self.load = functools.cache(functools.partial(self.load_unchanged, load))
         self.counts = cfg.model_arguments()["num_classes"]
         self.clips = clips
@@ -87,7 +90,8 @@ class CachedNetwork:
 
     def open(self, shape: tuple[int, ...]) -> Callable:
         """A function from clips to scores. `shape` is that of the first clips."""
-        clip, is_auto = shape[1:], self.cfg.run.engine == "auto"
+        clip = shape[1:]
+        is_auto = self.cfg.run.engine == "auto"
         try:
             file = self.find(clip)
             if not file and is_auto and not self.export_pays(clip):

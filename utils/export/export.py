@@ -235,7 +235,8 @@ FORMATS = {"mindir": write_mindir, "onnx": write_onnx}
 
 def describe_columns(datasets: Iterable[Any]) -> str:
     """The output columns of each data set, {name: [first, last + 1]}, as JSON."""
-    columns, begin = {}, 0
+    columns = {}
+    begin = 0
     for dataset in datasets:
         columns[dataset.name] = [begin, begin + dataset.num_classes]
         begin += dataset.num_classes

@@ -21,7 +21,10 @@ class ExportedNetwork:
     def __init__(
         self, path: Path, shape: tuple[int, ...], counts: Any, normalize: Optional[Callable]
     ):
-        self.path, self.shape, self.counts, self.normalize = path, shape, counts, normalize
+        self.path = path
+        self.shape = shape
+        self.counts = counts
+        self.normalize = normalize
 
     @property
     def fixed_batch(self) -> int:
@@ -78,7 +81,8 @@ def check_contents(path: Path, cfg: Any, info: dict[str, str], classes: int, bat
     `info` is the file's metadata. `classes` is the last size of its output, used if the metadata do
     not name it. `batch` is 0 if the file takes any number of clips.
     """
-    network, exported = type(cfg).__module__.partition(".")[0], info.get("network")
+    network = type(cfg).__module__.partition(".")[0]
+    exported = info.get("network")
     if exported and exported != network:
         name = escape_control(exported)[:80]
         raise ValueError(f"{path} holds a network of {name}, not of {network}")

@@ -98,7 +98,8 @@ def load_network(net: nn.Cell, cfg: Any, path: Path) -> MindirNetwork:
     file without a checksum costs a warning.
     """
     warn_without_checksum(path)
-    graph, counts = read_graph(path), cfg.model_arguments()["num_classes"]
+    graph = read_graph(path)
+    counts = cfg.model_arguments()["num_classes"]
     check_contents(path, cfg, graph.info, graph.outputs[0].shape[-1], graph.inputs[0].shape[0])
     return MindirNetwork(path, graph, net.normalize, counts)
 

@@ -12,7 +12,9 @@ import numpy as np
 
 from utils.export.mindir import Array, DynamicDim, Graph, Node, Tiled
 
-OPSET, IR = 18, 8  # read by ONNX Runtime from 1.14 on
+# Read by ONNX Runtime from 1.14 on
+OPSET = 18
+IR = 8
 SLICE_END = np.iinfo(np.int64).max  # of a slice that goes to the end
 
 
@@ -24,11 +26,13 @@ class Builder:
     """
 
     def __init__(self, source: str, uses: dict[str, int]):
-        self.nodes, self.constants = [], {}
+        self.nodes = []
+        self.constants = {}
         self.shapes: dict[str, Array] = {}
         self.producers: dict[str, Any] = {}  # the node of an output
         self.sources: dict[str, Node] = {}
-        self.source, self.uses = source, uses
+        self.source = source
+        self.uses = uses
         self.batch = ""  # the name of the batch's size, once it is needed
 
     def add(self, kind: str, *inputs: str, **attributes: Any) -> str:
@@ -125,7 +129,8 @@ def translate(graph: Graph, names: tuple[str, str], info: dict[str, str]) -> Any
 
 def select_nodes(nodes: list, output: str) -> list:
     """The nodes on which the output depends."""
-    needed, kept = {output}, []
+    needed = {output}
+    kept = []
     for node in reversed(nodes):
         if needed & set(node.output):
             needed.update(node.input)
@@ -223,7 +228,8 @@ def add_max_pool_3d(build, node, x):
     much in OpenVINO, which reorders its input and output. Of its two outputs the networks read the
     first.
     """
-    settings, before = node.settings, build.producers.get(x)
+    settings = node.settings
+    before = build.producers.get(x)
     if settings["ksize"][0] != 1 or before.op_type != "Unsqueeze":
         raise ValueError("--format onnx: a max pool over time")
     pads = settings["pads"][1:]
@@ -240,7 +246,8 @@ def add_max_pool_3d(build, node, x):
 
 
 def add_squeeze(build, node, x, axes):
-    axes, before = build.add_constant(axes), build.producers.get(x)
+    axes = build.add_constant(axes)
+    before = build.producers.get(x)
     if before is not None and before.op_type == "Unsqueeze" and before.input[1] == axes:
         return before.input[0]
     return build.add("Squeeze", x, axes)

@@ -98,7 +98,9 @@ class LayerCounter:
         call.products.append(shapes)
 
     def leave(self, cell: nn.Cell, inputs: tuple, output) -> None:
-        call, read, written = self.calls.pop(), list_tensors(inputs), list_tensors(output)
+        call = self.calls.pop()
+        read = list_tensors(inputs)
+        written = list_tensors(output)
         own = self.claim_parameters(cell)
         if has_kernel(cell) or (not call.products and not list(cell.cells())):
             is_identity = len(read) == 1 and written and written[0] is read[0]
@@ -205,7 +207,8 @@ def classify_kernel(weight: tuple, channels: int) -> str:
         return "dense"
     if weight[1] == 1 < channels:
         return "depthwise convolution"
-    time, space = weight[2:-2], weight[-2:]
+    time = weight[2:-2]
+    space = weight[-2:]
     if max(time, default=1) == 1:
         return "1x1 convolution" if space == (1, 1) else "spatial convolution"
     return "temporal convolution" if space == (1, 1) else "3-D convolution"

@@ -51,7 +51,8 @@ class PointwiseConv3d(nn.Cell):
 
     def __init__(self, cin: int, cout: int, bias: bool = False, stride: int = 1):
         super().__init__()
-        self.shape, self.stride = (cout, cin, 1, 1), stride
+        self.shape = (cout, cin, 1, 1)
+        self.stride = stride
         self.weight = Parameter(init_kaiming_normal((cout, cin, 1, 1, 1)), name="weight")
         self.bias = Parameter(initializer(Zero(), (cout,)), name="bias") if bias else None
         self.add = ops.BiasAdd()
@@ -88,7 +89,8 @@ def build_conv3d(
     cout: int, kernel: tuple[int, int, int], stride: int, group: int = 1
 ) -> ops.Conv3D:
     """The operator with zero padding (k - 1) / 2; `stride` applies to height and width."""
-    pad, strides = tuple(k // 2 for k in kernel for _ in range(2)), (1, stride, stride)
+    pad = tuple(k // 2 for k in kernel for _ in range(2))
+    strides = (1, stride, stride)
     return ops.Conv3D(cout, kernel, pad_mode="pad", pad=pad, stride=strides, group=group)
 
 
@@ -100,7 +102,8 @@ def stack(arrays: tuple, axis: int) -> Tensor:
     """
     if arrays[0].dtype != mstype.float32:
         return ops.stack(arrays, axis)
-    shape, parts = arrays[0].shape, ()
+    shape = arrays[0].shape
+    parts = ()
     for array in arrays:
         parts += (ops.reshape(array, (*shape[:axis], 1, *shape[axis:])),)
     return ops.Concat(axis)(parts)
@@ -119,7 +122,10 @@ class DepthwiseConv3d(nn.Cell):
         super().__init__()
         if impl not in FORMS:
             raise ValueError(f"impl must be one of {', '.join(FORMS)}, not {impl}")
-        self.channels, self.kernel, self.stride, self.impl = channels, kernel, stride, impl
+        self.channels = channels
+        self.kernel = kernel
+        self.stride = stride
+        self.impl = impl
         self.weight = Parameter(init_kaiming_normal((channels, 1, *kernel)), name="weight")
         self.padding = tuple(k // 2 for k in kernel)
         self.spread = ops.BatchMatMul()
@@ -145,7 +151,8 @@ class DepthwiseConv3d(nn.Cell):
 
         Output frame o of a channel multiplies input frame i with the kernel's tap i - o + kt // 2.
         """
-        c, (kt, kh, kw) = self.channels, self.kernel
+        c = self.channels
+        (kt, kh, kw) = self.kernel
         bands = ops.cast(make_tap_bands(c, t, kt), weight.dtype)
         weight = self.spread(bands, ops.reshape(weight, (c, kt, kh * kw)))  # (C, T*T, kh*kw)
         x = self.convolve_2d(x, ops.reshape(weight, (c * t, t, kh, kw)), c)

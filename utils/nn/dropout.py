@@ -31,12 +31,15 @@ class Dropout(nn.Cell):
         super().__init__()
         if not 0 <= p < 1:
             raise ValueError(f"{self.setting} must lie in [0, 1), not {p}")
-        self.p, self.size = p, size
-        self.factors, self.start = None, 0
+        self.p = p
+        self.size = size
+        self.factors = None
+        self.start = 0
 
     def connect(self, factors: Parameter, start: int) -> None:
         """Reads from column `start` of `factors`, which the train step owns."""
-        self.factors, self.start = factors, start
+        self.factors = factors
+        self.start = start
 
     def construct(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:

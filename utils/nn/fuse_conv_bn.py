@@ -18,7 +18,8 @@ class ChannelBias(nn.Cell):
     def __init__(self, offset: np.ndarray):
         super().__init__()
         self.offset = Parameter(Tensor(offset), name="offset", requires_grad=False)
-        self.add, self.add_3d = ops.BiasAdd(), ops.BiasAdd(data_format="NCDHW")
+        self.add = ops.BiasAdd()
+        self.add_3d = ops.BiasAdd(data_format="NCDHW")
 
     def construct(self, x: Tensor) -> Tensor:
         add = self.add_3d if x.ndim == 5 else self.add

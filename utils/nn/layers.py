@@ -66,7 +66,8 @@ class Conv2d(nn.Conv2d):
         super().__init__(**options)
         self.cpu = self.pointwise = None
         if options["pad_mode"] == "pad" and not options["has_bias"]:
-            stride, padding = options["stride"], options["padding"]
+            stride = options["stride"]
+            padding = options["padding"]
             self.cpu = cpu.build_convolution((stride,) * 2, (padding,) * 2, options["group"])
             if options["kernel_size"] == stride == options["group"] == 1:
                 self.pointwise = cpu.build_pointwise()
@@ -229,7 +230,8 @@ class Dense(nn.Dense):
         init = {"weight_init": weight_init, "bias_init": bias_init}
         super().__init__(in_channels=cin, out_channels=cout, has_bias=True, **init)
         self.fused = ops.Dense() if on_ascend() else None  # product and bias in one kernel
-        self.cpu, self.cpu_bias = cpu.build_product(transpose=True), cpu.build_bias("add_bias")
+        self.cpu = cpu.build_product(transpose=True)
+        self.cpu_bias = cpu.build_bias("add_bias")
 
     def construct(self, x: Tensor) -> Tensor:
         if self.fused is not None:
@@ -294,7 +296,8 @@ class Normalize(nn.Cell):
         mean, std = (np.resize(np.asarray(v, np.float32), count) for v in (mean, std))
         shape = [1] * rank
         shape[axis] = count
-        scale, offset = (1 / (255 * std)).reshape(shape), (mean / std).reshape(shape)
+        scale = (1 / (255 * std)).reshape(shape)
+        offset = (mean / std).reshape(shape)
         self.scale = float(scale.reshape(-1)[0]) if is_scalar else Tensor(scale, mstype.float32)
         self.offset = float(offset.reshape(-1)[0]) if is_scalar else Tensor(offset, mstype.float32)
 
@@ -311,7 +314,8 @@ def resize_table(table: np.ndarray, rows: int) -> np.ndarray:
     """
     position = np.maximum((np.arange(rows) + 0.5) * len(table) / rows - 0.5, 0)
     low = np.floor(position).astype(np.int64)
-    high, weight = np.minimum(low + 1, len(table) - 1), (position - low)[:, None]
+    high = np.minimum(low + 1, len(table) - 1)
+    weight = (position - low)[:, None]
     return (table[low] * (1 - weight) + table[high] * weight).astype(np.float32)
 
 

@@ -36,7 +36,8 @@ def draw_mix(
 def make_cutmix(lam: float, y: int, x: int, height: int, width: int) -> Mix:
     """The box around (y, x) that covers about 1 - lam of the frame, and the exact lambda."""
     ratio = (1 - lam) ** 0.5
-    half_h, half_w = int(height * ratio) // 2, int(width * ratio) // 2
+    half_h = int(height * ratio) // 2
+    half_w = int(width * ratio) // 2
     y0, y1 = (int(np.clip(v, 0, height)) for v in (y - half_h, y + half_h))
     x0, x1 = (int(np.clip(v, 0, width)) for v in (x - half_w, x + half_w))
     return Mix(1 - (y1 - y0) * (x1 - x0) / (height * width), (y0, y1, x0, x1))

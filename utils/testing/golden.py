@@ -53,10 +53,12 @@ def load_case(path: Path) -> dict:
 
 def relative_error(value: Any, expected: Any) -> float:
     """The norm of the difference over the norm of `expected`; infinite if shapes differ."""
-    value, expected = np.asarray(value, np.float64), np.asarray(expected, np.float64)
+    value = np.asarray(value, np.float64)
+    expected = np.asarray(expected, np.float64)
     if value.shape != expected.shape:
         return float("inf")
-    norm, difference = np.linalg.norm(expected), np.linalg.norm(value - expected)
+    norm = np.linalg.norm(expected)
+    difference = np.linalg.norm(value - expected)
     return float(difference / norm) if norm else float(difference != 0)
 
 

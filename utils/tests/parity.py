@@ -92,7 +92,8 @@ def assert_prefixes(source: dict, net: nn.Cell, network: Any) -> None:
 
 def assert_scores(net: nn.Cell, case: dict, expected: list, limit: Optional[float] = None) -> None:
     """The outputs for the input of a case, within `limit`, by default 1e-4 of their spread."""
-    result, expected = compute_scores(net, make_clip(case)), np.array(expected)
+    result = compute_scores(net, make_clip(case))
+    expected = np.array(expected)
     assert result.shape == expected.shape
     assert np.abs(result - expected).max() <= (limit or 1e-4 * np.ptp(expected))
 
@@ -109,7 +110,8 @@ def assert_activations(
     taps.pop("", None)
     assert taps
     for point, x in record_activations(net, list(taps), make_clip(case).asnumpy()).items():
-        x, expected = reorder(point, x), taps[point]
+        x = reorder(point, x)
+        expected = taps[point]
         if x is None:
             continue
         scale = max(expected["std"], 1e-3)
@@ -158,7 +160,8 @@ def assert_updates(step: TrainStep, inputs: tuple, recorded: dict, lengths: str)
     losses = [float(step(*inputs)[0].asnumpy()) for _ in recorded["losses"]]
     noise = np.abs(np.divide(recorded["losses"], recorded["losses64"]) - 1).max()
     np.testing.assert_allclose(losses, recorded["losses64"], rtol=1e-3 + 3 * noise)
-    names, compared = map_torch_names(step.net), 0
+    names = map_torch_names(step.net)
+    compared = 0
     for parameter in step.net.trainable_params():
         name = names[parameter.name]
         expected = recorded[f"{lengths}64"].get(name)

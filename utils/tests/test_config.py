@@ -128,7 +128,8 @@ def test_a_cpu_computes_in_float32_unless_the_command_line_says_otherwise(
     overrides, level, tmp_path
 ):
     """Also a run that continues with its own saved settings."""
-    path, copy = tmp_path / "toy.yaml", tmp_path / "copy.yaml"
+    path = tmp_path / "toy.yaml"
+    copy = tmp_path / "copy.yaml"
     path.write_text("run: {device: Ascend, amp: O2}\ndata: {root: here}\n")
     cfg = load_config(Config, path, overrides)
     assert cfg.run.amp_level == level

@@ -140,7 +140,8 @@ class RecordingHandler(logging.Handler):
 
 
 def test_the_end_of_the_scheduler_is_one_line(cluster):
-    results, records = run_all(crash_or_square, range(100, 2000), 2, cluster.executor), []
+    results = run_all(crash_or_square, range(100, 2000), 2, cluster.executor)
+    records = []
     next(results)
     for name in ("distributed.client", "tornado.application"):
         logging.getLogger(name).addHandler(RecordingHandler(records))

@@ -31,7 +31,8 @@ class SumIsFinite(nn.Cell):
 
     def __init__(self):
         super().__init__(auto_prefix=False)
-        self.cpu, self.map = cpu.build_sum("total"), ops.HyperMap()
+        self.cpu = cpu.build_sum("total")
+        self.map = ops.HyperMap()
 
     def construct(self, grads: tuple) -> Tensor:
         return ops.isfinite(ops.addn(self.map(ops.partial(total, self.cpu), grads)))
@@ -74,7 +75,9 @@ class Packing(nn.Cell):
         packed = (*small, *self.large)
         self.positions = tuple(packed.index(i) for i in range(len(weights)))
         # Loops, also those in ops.cat and ops.split, would nest functions too deeply to compile.
-        self.map, self.concat, self.split = ops.HyperMap(), ops.Concat(0), SplitWithSize()
+        self.map = ops.HyperMap()
+        self.concat = ops.Concat(0)
+        self.split = SplitWithSize()
 
     def construct(self, grads: tuple) -> tuple:
         if self.groups == ():
@@ -112,13 +115,16 @@ class SegmentReducer(nn.Cell):
             starts = range(first, last + 1, PACKED)
             chunks = tuple((start, min(start + PACKED, last + 1)) for start in starts)
             self.segments += (tuple((*chunk, tuple(sizes[slice(*chunk)])) for chunk in chunks),)
-        self.map, self.concat, self.split = ops.HyperMap(), ops.Concat(0), SplitWithSize()
+        self.map = ops.HyperMap()
+        self.concat = ops.Concat(0)
+        self.split = SplitWithSize()
         self.all_reduce = ops.AllReduce()
 
     def construct(self, grads: tuple) -> tuple:
         sums = ()
         for chunks in self.segments:
-            packed, totals = (), ()
+            packed = ()
+            totals = ()
             for first, end, sizes in chunks:
                 packed += (self.concat(self.map(flatten, grads[first:end])),)
                 totals += (sum(sizes),)
@@ -142,7 +148,8 @@ class VectorNorm(nn.Cell):
     def __init__(self, device: str):
         super().__init__(auto_prefix=False)
         self.norm = LinalgVectorNorm() if device == "Ascend" else None
-        self.cpu, self.map = cpu.build_sum("sum_of_squares"), ops.HyperMap()
+        self.cpu = cpu.build_sum("sum_of_squares")
+        self.map = ops.HyperMap()
 
     def construct(self, arrays: tuple) -> Tensor:
         if self.norm is None:

@@ -42,7 +42,8 @@ class SGD(nn.Optimizer):
         self.rates = Tensor(rates)
         self.momentum = Tensor(momentum, mstype.float32)
         self.buffers = self._parameters.clone(prefix="momentum", init="zeros")
-        self.nesterov, self.group_of_each = nesterov, positions
+        self.nesterov = nesterov
+        self.group_of_each = positions
         self.decays = [float(group["weight_decay"]) for group in groups]
         self.kernels = self.build_kernels(1.0)
         # 1 where the kernel meets a parameter for the first time: with buffers from zero, and no
@@ -111,7 +112,9 @@ class LARS(nn.Optimizer):
         self.adapted = Tensor([bool(groups[k]["adapted"]) for k in positions])  # (P,)
         self.positions = Tensor(positions, mstype.int32)  # (P,)
         self.rates = Tensor(np.array([group["lr"] for group in groups], np.float32))
-        self.momentum, self.trust, self.eps = Tensor(momentum, mstype.float32), trust, eps
+        self.momentum = Tensor(momentum, mstype.float32)
+        self.trust = trust
+        self.eps = eps
         self.buffers = self._parameters.clone(prefix="momentum", init="zeros")
 
     def construct(self, gradients: tuple) -> tuple:
@@ -176,11 +179,13 @@ class AdamW(nn.Optimizer):
         self.positions = tuple(group_of[id(parameter)] for parameter in self._parameters)
         self.moment1 = self._parameters.clone(prefix="moment1", init="zeros")
         self.moment2 = self._parameters.clone(prefix="moment2", init="zeros")
-        self.betas, self.kernel = betas, ops.AdamWeightDecay()
+        self.betas = betas
+        self.kernel = ops.AdamWeightDecay()
         # On Ascend that kernel comes with two more, which subtract constants; Adam and a product in
         # place come with none.
         self.in_place = InplaceMul() if on_ascend() else None
-        self.zero, self.adam = Tensor(0.0, mstype.float32), ops.Adam()
+        self.zero = Tensor(0.0, mstype.float32)
+        self.adam = ops.Adam()
         decayed = [group for group in groups if group["weight_decay"]]
         self.decayed = tuple(ParameterTuple(group["params"]) for group in decayed)
         self.kept = tuple(

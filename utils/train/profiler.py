@@ -18,7 +18,10 @@ from utils.files import report_write_errors
 from utils.log import log
 from utils.runtime import Runtime
 
-SKIPPED, WARM_UP, RECORDED = 3, 1, 5  # steps
+# Steps
+SKIPPED = 3
+WARM_UP = 1
+RECORDED = 5
 COLLECTIVES = re.compile(r"AllReduce|AllGather|ReduceScatter|Broadcast-op|AlltoAll|hcom_")
 # {column of Ascend's table: name here}
 COLUMNS = {
@@ -34,7 +37,8 @@ class StepProfiler:
     steps = SKIPPED + WARM_UP + 1, SKIPPED + WARM_UP + RECORDED  # first and last recorded one
 
     def __init__(self, folder: Optional[Path], rt: Runtime):
-        self.folder, self.profiler = folder, None
+        self.folder = folder
+        self.profiler = None
         if folder is None:
             return
         with report_write_errors(folder, "run.profile"):
@@ -73,7 +77,8 @@ def read_time_fractions(folder: Path) -> dict[str, float]:
     outputs = sorted(Path(folder).glob(f"*_{os.getpid()}_*/ASCEND_PROFILER_OUTPUT"))
     if not outputs:
         return {}
-    table, trace = outputs[-1] / "step_trace_time.csv", outputs[-1] / "trace_view.json"
+    table = outputs[-1] / "step_trace_time.csv"
+    trace = outputs[-1] / "trace_view.json"
     if table.exists():
         return sum_table(table)
     return sum_kernels(json.loads(trace.read_text())) if trace.exists() else {}
@@ -110,6 +115,7 @@ def measure_union(starts: np.ndarray, ends: np.ndarray) -> float:
     if not len(starts):
         return 0.0
     order = np.argsort(starts)
-    starts, reached = starts[order], np.maximum.accumulate(ends[order])
+    starts = starts[order]
+    reached = np.maximum.accumulate(ends[order])
     gaps = np.maximum(starts[1:] - reached[:-1], 0).sum()
     return float(reached[-1] - starts[0] - gaps)

@@ -46,7 +46,9 @@ class RunDirectory:
 
     def __init__(self, config: Any, rt: Runtime):
         """Raises ValueError if the directory is in use, not writable, or holds another run."""
-        self.path, self.config, self.rt = Path(config.run.out), config, rt
+        self.path = Path(config.run.out)
+        self.config = config
+        self.rt = rt
         self.start_step = 0
         if not rt.is_main_process:
             return
@@ -69,7 +71,8 @@ class RunDirectory:
         """
         if not config.run.resume:
             self.refuse("already holds a run and run.resume is false")
-        old, new = read_yaml(self.path / "config.yaml"), to_dict(config)
+        old = read_yaml(self.path / "config.yaml")
+        new = to_dict(config)
         for section in new:
             changeable = CHANGEABLE_ON_RESUME.get(section, ())
             defaults = {f.name: f.default for f in fields(getattr(config, section))}
@@ -129,7 +132,8 @@ class RunDirectory:
         """
         if not self.resume_file.exists():
             return
-        arrays, state = read(self.resume_file), step.state()
+        arrays = read(self.resume_file)
+        state = step.state()
         read_sampler_state(arrays, self.resume_file)
         report = checkpoint.report_differences(arrays, state)
         if report:

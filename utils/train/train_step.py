@@ -81,11 +81,16 @@ class TrainStep(nn.Cell):
     ):
         """`samples`: clips in a batch of this rank, copies included; only dropout needs it."""
         super().__init__(auto_prefix=False)
-        self.net, self.loss, self.optimizer, self.mix = net, loss, optimizer, mix
+        self.net = net
+        self.loss = loss
+        self.optimizer = optimizer
+        self.mix = mix
         self.has_own_top1 = hasattr(loss, "top1")  # a loss of several score arrays
         self.scaler = loss_scaler(run.loss_scale, run.dynamic_loss_scale)
-        self.steps_per_epoch, self.accumulation_steps = steps_per_epoch, train.accumulation_steps
-        self.clip_norm, self.ema_decay = train.clip_norm, train.ema_decay
+        self.steps_per_epoch = steps_per_epoch
+        self.accumulation_steps = train.accumulation_steps
+        self.clip_norm = train.clip_norm
+        self.ema_decay = train.ema_decay
         self.micro_step = create_counter("micro_step")  # steps since the start of the run
         self.overflows = create_counter("overflows")  # consecutive non-finite updates
         self.stop, self.bad_data = (create_counter(name, mstype.float32) for name in REQUESTS)
@@ -136,7 +141,8 @@ class TrainStep(nn.Cell):
         if self.accumulation_steps == 1:
             factor = self.compute_gradient_factor(1.0)
             if self.scale_before_reduce:
-                grads, factor = self.map(ops.partial(multiply, factor), grads), None
+                grads = self.map(ops.partial(multiply, factor), grads)
+                factor = None
             grads, norm = self.reduce_gradients(grads)
             finite, means = self.agree_on_finite(grads, norm, loss, top1, self.stop, self.bad_data)
             self.update_weights(grads, factor, norm, finite)

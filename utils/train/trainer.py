@@ -70,7 +70,8 @@ def build_setup(
     segments = split_all_reduce(net, optimizer, cfg.run, rt, clips)
     if cfg.run.amp_level != cfg.run.amp:
         log.info("%s", describe_cpu_precision(cfg.run))
-    net, steps = amp.cast(net, cfg.run.amp_level), sampler.steps_per_epoch
+    net = amp.cast(net, cfg.run.amp_level)
+    steps = sampler.steps_per_epoch
     step = TrainStep(net, loss, optimizer, cfg.run, cfg.train, rt, steps, mix, clips[0])
     return TrainSetup(step, lr, segments, clips)
 
@@ -102,7 +103,8 @@ class Trainer:
     """
 
     def __init__(self, cfg: Any, rt: Runtime):
-        self.cfg, self.rt = cfg, rt
+        self.cfg = cfg
+        self.rt = rt
         self.directory = RunDirectory(cfg, rt)
         self.sampler: Optional[TrainSampler] = None
         start_log(rt, self.directory.path)
@@ -136,7 +138,8 @@ class Trainer:
         evaluated. Raises ValueError if the run failed (too many overflows or unreadable files),
         Interrupted after ctrl-C.
         """
-        cfg, step = self.cfg, setup.step
+        cfg = self.cfg
+        step = setup.step
         self.directory.restore(step)
         for file, settings in train_set.list_flip_settings():
             warn_about_mirroring(file, settings)
@@ -157,7 +160,8 @@ class Trainer:
 
         `data.output_shapes()` is not used: it would start the data set's workers for one batch.
         """
-        step, run = setup.step.set_train(), self.cfg.run
+        step = setup.step.set_train()
+        run = self.cfg.run
         batches = data.get_dataset_size()
         sink = run.sink and self.rt.device != "CPU"
         size = choose_sink_size(batches, run.log_every) if sink else -1
@@ -193,10 +197,16 @@ class TrainingLoop(Callback):
         evaluate: Optional[Callable[[], dict]] = None,
         before_saving: Optional[Callable[[int], None]] = None,
     ):
-        self.run, self.epochs, self.rt = cfg.run, cfg.train.epochs, rt
-        self.step, self.lr, self.sampler = setup.step, setup.lr, sampler
-        self.directory, self.find_data_fault = directory, find_data_fault
-        self.evaluate, self.before_saving = evaluate, before_saving
+        self.run = cfg.run
+        self.epochs = cfg.train.epochs
+        self.rt = rt
+        self.step = setup.step
+        self.lr = setup.lr
+        self.sampler = sampler
+        self.directory = directory
+        self.find_data_fault = find_data_fault
+        self.evaluate = evaluate
+        self.before_saving = before_saving
         self.steps_per_epoch = self.step.steps_per_epoch
         self.last_position = self.epochs * self.steps_per_epoch
         self.start_position = self.position = int(self.step.micro_step.asnumpy())
@@ -233,7 +243,8 @@ class TrainingLoop(Callback):
 
     def on_train_step_end(self, run_context) -> None:
         self.profiling.step()
-        before, self.position = self.position, self.position + self.steps_per_call
+        before = self.position
+        self.position = self.position + self.steps_per_call
         self.read_values()  # of the step before
         self.unread = [(run_context.original_args().net_outputs, self.steps_per_call)]
         log_is_due = self.crossed(before, self.run.log_every) or self.position == self.last_position
@@ -274,10 +285,12 @@ class TrainingLoop(Callback):
 
     def save_and_evaluate(self) -> None:
         """Saves and evaluates if, since the last time, that has become due."""
-        before, self.checked_position = self.checked_position, self.position
+        before = self.checked_position
+        self.checked_position = self.position
         if self.failure or not self.is_due(before):
             return
-        saves_epoch, evaluates = self.epoch_is_saved(before), self.evaluation_is_due(before)
+        saves_epoch = self.epoch_is_saved(before)
+        evaluates = self.evaluation_is_due(before)
         epoch = self.position // self.steps_per_epoch
         if self.before_saving and (saves_epoch or evaluates):
             self.before_saving(self.position)
@@ -374,7 +387,8 @@ class TrainingLoop(Callback):
         self.directory.delete_old_epochs(self.run.keep_checkpoints)
 
     def log_window(self) -> None:
-        window, clips = self.window, self.sampler.global_batch_size
+        window = self.window
+        clips = self.sampler.global_batch_size
         self.seconds += window.seconds
         steps_left = self.last_position - self.position
         self.newest_values = {

@@ -84,7 +84,8 @@ class _DecordVideo(VideoFile):
 
 class _OpenCVVideo(VideoFile):
     def _open(self) -> int:
-        cv2, packets = _load("opencv"), _open_packets(self.path, self._max_pixels)
+        cv2 = _load("opencv")
+        packets = _open_packets(self.path, self._max_pixels)
         if packets is None:
             raise self._error(NO_VIDEO)
         # The count is an estimate for MPEG, Matroska and FLV; only an image has none.
@@ -142,7 +143,9 @@ class FrameFolder(FrameSource):
         max_pixels: int = MAX_PIXELS,
     ):
         super().__init__(Path(path), "PIL")
-        self._length, self._template, self._max_pixels = num_frames, image_tmpl, max_pixels
+        self._length = num_frames
+        self._template = image_tmpl
+        self._max_pixels = max_pixels
         self._fields = sum(field == "" for _, field, _, _ in Formatter().parse(image_tmpl))
         if self._fields not in ((1, 2, 3) if flow else (1,)):
             raise ValueError(f"data.image_tmpl {image_tmpl!r} has {self._fields} fields {{}}")
@@ -190,7 +193,8 @@ def read_jpeg(data: bytes, mode: str, max_pixels: int = PIL_PIXELS) -> Optional[
     None if PIL must read it: not a JPEG file, broken, or a colour image for mode "L". Raises
     ValueError for more than `max_pixels` pixels.
     """
-    cv2, size = _load("opencv"), jpeg_size(data)
+    cv2 = _load("opencv")
+    size = jpeg_size(data)
     if size is None or cv2 is None:
         return None
     check_size(*size, max_pixels)
@@ -205,11 +209,13 @@ def jpeg_size(data: bytes) -> Optional[tuple[int, int]]:
     An image of a few bytes may declare thousands of millions of pixels, so the size is checked
     before decoding. This takes a fifth of the time that PIL takes.
     """
-    position, end = 2, len(data) - 9
+    position = 2
+    end = len(data) - 9
     while data[:2] == b"\xff\xd8" and position <= end and data[position] == 0xFF:
         marker = data[position + 1]
         if marker in SIZE_MARKERS:
-            height, width = data[position + 5 : position + 7], data[position + 7 : position + 9]
+            height = data[position + 5 : position + 7]
+            width = data[position + 7 : position + 9]
             return int.from_bytes(width, "big"), int.from_bytes(height, "big")
         if marker in MARKERS_WITHOUT_LENGTH:
             return None

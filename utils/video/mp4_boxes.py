@@ -89,11 +89,13 @@ def parse_box(head: bytes, start: int, end: int) -> Optional[Mp4Box]:
     if len(head) < 8:
         return None
     size, kind = struct.unpack(">I4s", head[:8])
-    name, length = kind.decode("latin-1"), 8
+    name = kind.decode("latin-1")
+    length = 8
     if not set(name) <= CHARACTERS:
         return None
     if size == 1 and len(head) == 16:
-        size, length = struct.unpack(">Q", head[8:])[0], 16
+        size = struct.unpack(">Q", head[8:])[0]
+        length = 16
     elif size == 0:  # to the end
         size = end - start
     return Mp4Box(name, start + length, start + size) if size >= length else None

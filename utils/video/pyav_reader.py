@@ -85,7 +85,8 @@ class ExactVideo(VideoFile):
         """Reads all packets; returns the number of frames. Keeps the packets if it can use them."""
         keep = self.path.stat().st_size <= MAX_FILE_BYTES
         self.fps = float(stream.average_rate or 0)
-        packets, count = [], 0
+        packets = []
+        count = 0
         for packet in self._handle.demux(stream):
             if packet.size:
                 count += not packet.is_discard  # an edit list hides such a frame
@@ -166,7 +167,8 @@ class ExactVideo(VideoFile):
     def close(self) -> None:
         if self._handle is not None:
             self._handle.close()
-        self._packets, self._frames = [], iter(())
+        self._packets = []
+        self._frames = iter(())
         super().close()
 
     def __del__(self):
@@ -210,9 +212,13 @@ def decode_h264(
     A frame is RGB (H, W, 3); only these are converted. Raises ValueError if one does not arrive or
     is larger than `max_pixels`.
     """
-    decoder, to_rgb = av.CodecContext.create("h264", "r"), VideoReformatter()
-    decoder.thread_count, decoder.options = 1, {"max_pixels": str(max_pixels)}
-    numbers, missing, result = set(indices), iter(indices), {}
+    decoder = av.CodecContext.create("h264", "r")
+    to_rgb = VideoReformatter()
+    decoder.thread_count = 1
+    decoder.options = {"max_pixels": str(max_pixels)}
+    numbers = set(indices)
+    missing = iter(indices)
+    result = {}
     expected = next(missing)
     try:
         for picture in decode_packets(decoder, packets):
@@ -264,7 +270,8 @@ def is_random_access_point(stream, packet: av.Packet) -> bool:
 
 def read_nal_types(data: bytes, size: int) -> set[int]:
     """The types of a packet's NAL units, each after its length in `size` bytes."""
-    types, position = set(), 0
+    types = set()
+    position = 0
     while position + size < len(data):
         types.add(data[position + size] & 31)
         position += size + int.from_bytes(data[position : position + size], "big")

@@ -99,7 +99,8 @@ class FrameSource(abc.ABC):
     """Frames of one video, numbered in presentation order; a context manager that closes it."""
 
     def __init__(self, path: Path, reader: str):
-        self.path, self.reader = path, reader
+        self.path = path
+        self.reader = reader
         self._handle: Any = None  # the decoder; close() releases it with its file and memory
         self._length = 0
         self.fps = 0.0  # frames per second; 0 if unknown

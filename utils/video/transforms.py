@@ -26,7 +26,8 @@ def scale_short_side(width: int, height: int, side: int) -> tuple[int, int]:
 
 def test_box(width: int, height: int, crop: int, location: int) -> Box:
     """Location 0, 1, 2 along the longer side: left (top), centre, right (bottom)."""
-    y, x = math.ceil((height - crop) / 2), math.ceil((width - crop) / 2)
+    y = math.ceil((height - crop) / 2)
+    x = math.ceil((width - crop) / 2)
     if height > width:
         y = (0, y, height - crop)[location]
     else:

@@ -32,11 +32,14 @@ SAMPLER = "sampler"
 TYPES = ("Bool", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 TYPES += ("BFloat16", "Float16", "Float32", "Float64")
 TEXT = "str"  # the type of a text, which `append_dict` of `save_checkpoint` writes
-CHECKSUM, CHECKSUM_BYTES = b"crc_num", 10
+CHECKSUM = b"crc_num"
+CHECKSUM_BYTES = 10
 MAX_ENTRIES = 100_000  # each takes some hundred bytes of memory; no network here has 2,000
 MAX_AXES = 32  # numpy's limit
 MAX_NAME = 1000  # bytes
-VARINT, BYTES = 0, 2  # protobuf's wire types
+# Protobuf's wire types
+VARINT = 0
+BYTES = 2
 
 
 class DamagedFile(ValueError):
@@ -155,7 +158,8 @@ def parse(path: Path) -> Content:
     Raises DamagedFile, or OSError if the file cannot be read.
     """
     data = memoryview(path.read_bytes())
-    content, checksum = data, data[-len(CHECKSUM) - CHECKSUM_BYTES :]
+    content = data
+    checksum = data[-len(CHECKSUM) - CHECKSUM_BYTES :]
     has_checksum = bytes(checksum[: len(CHECKSUM)]) == CHECKSUM
     if has_checksum:
         content = data[: -len(checksum)]
@@ -183,7 +187,8 @@ def read_entries(content: memoryview) -> Iterator[Entry]:
             raise DamagedFile(f"it has more than {MAX_ENTRIES} entries")
         fields = collect_fields(read_fields(value), {1, 2}, "an entry")
         name = read_text(fields[1])
-        shape, rest = [], []
+        shape = []
+        rest = []
         for field in read_fields(fields[2]):
             is_size = field[0] == 1 and isinstance(field[1], int)
             (shape if is_size else rest).append(field)
@@ -242,7 +247,8 @@ def read_fields(data: memoryview) -> Iterator[tuple[int, Union[int, memoryview]]
         key, position = read_varint(data, position)
         value, position = read_varint(data, position)
         if key & 7 == BYTES:
-            size, value = value, data[position : position + value]
+            size = value
+            value = data[position : position + value]
             position += size
         if key & 7 not in (VARINT, BYTES) or position > len(data):
             raise DamagedFile("it is cut off or damaged")

@@ -70,7 +70,8 @@ def convert(
     With `new_head` the classifier of `network` is dropped on both sides. Raises ValueError if
     another name is missing on either side, twice in `source`, or has another shape.
     """
-    naming, classifier = network.convert, network.classifier
+    naming = network.convert
+    classifier = network.classifier
     prefix, source_format = detect_prefix_and_format(source, naming)
     bare = {name[len(prefix) :]: array for name, array in source.items()}
     names = {naming.canonical_name(name): name for name in shapes}
@@ -78,11 +79,14 @@ def convert(
     dropped_head = classifier if new_head else "$^"
     arrays, dropped = rename_arrays(bare, naming, source_format, dropped_head, norms)
     head = [name for name in shapes if new_head and re.search(classifier, name)]
-    converted, missing, differing = {}, [], []
+    converted = {}
+    missing = []
+    differing = []
     for key, name in names.items():
         if name in head:
             continue
-        shape, default = tuple(shapes[name]), naming.default_value(key, source_format)
+        shape = tuple(shapes[name])
+        default = naming.default_value(key, source_format)
         if key in arrays:
             array = fit_array(key, arrays.pop(key), shape, naming)
             converted[name] = array
@@ -132,7 +136,8 @@ def rename_arrays(
     with running statistics.
     """
     batch_norms = {name.rpartition(".")[0] for name in source if name.endswith(".running_mean")}
-    arrays, dropped = {}, []
+    arrays = {}
+    dropped = []
     for name, array in source.items():
         module, _, leaf = name.rpartition(".")
         key = naming.canonical_name(name, source_format)

@@ -36,7 +36,9 @@ import numpy as np
 
 from utils.weights.dtypes import DTYPES, get_itemsize
 
-MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # the first two pickles of a file before PyTorch 1.6
+# The first two pickles of a file before PyTorch 1.6
+MAGIC = 0x1950A86A20F9469CFC6C
+PROTOCOL = 1001
 CHUNK = 1 << 20  # bytes read at once; a multiple of every item size
 MAX_PICKLE = 1 << 24  # bytes of a zip's pickle or directory, or of all pickles of an older file
 MAX_HEADER = 1 << 23  # bytes of a safetensors header, enough for 80,000 tensors
@@ -131,7 +133,8 @@ def load_state(path: Union[str, os.PathLike], key: Optional[str] = None) -> dict
     STATE_KEYS that holds arrays, itself or in turn under one of those keys.
     Raises TorchFileError as `load` does, and if there is none or it holds other things.
     """
-    tree, top = load(path), "nothing"
+    tree = load(path)
+    top = "nothing"
     if not isinstance(tree, dict):
         tree, top = {}, f"a {type(tree).__name__}"
     elif tree:
@@ -187,7 +190,8 @@ def read_file(file: BinaryIO, size: int) -> object:
 def read_zip(file: BinaryIO, size: int) -> object:
     """A folder of records: data.pkl, data/KEY for every storage, and since 2.1 byteorder."""
     with zipfile.ZipFile(file) as archive:
-        folder, entries = check_entries(archive.infolist(), size), archive.NameToInfo
+        folder = check_entries(archive.infolist(), size)
+        entries = archive.NameToInfo
         marker = f"{folder}/byteorder"
         order = archive.read(marker) if marker in entries else b"little"
         check(order != b"big", BIG_ENDIAN)
@@ -230,12 +234,15 @@ def read_legacy(file: BinaryIO, size: int) -> object:
     valid = magic == MAGIC and protocol == PROTOCOL and isinstance(system, dict)
     check(valid, "is no PyTorch file of protocol {}", PROTOCOL)
     check(system.get("little_endian", True), BIG_ENDIAN)
-    tree, keys, storages = pickles.load_next(), pickles.load_next(), pickles.storages
+    tree = pickles.load_next()
+    keys = pickles.load_next()
+    storages = pickles.storages
     check(all(isinstance(key, str) for key in keys), "has no list of its storages")
     file.seek(pickles.tell())
     for key in keys:
         check(key in storages, "has bytes for a storage {} that no tensor uses, or twice", key)
-        storage, data = storages.pop(key), file.read(8)
+        storage = storages.pop(key)
+        data = file.read(8)
         (count,) = struct.unpack("<q", data)
         text = "has {} elements for storage {}, not {}"
         check(storage.count == count, text, count, key, storage.count)
@@ -253,7 +260,8 @@ def read_safetensors(file: BinaryIO, size: int) -> dict[str, np.ndarray]:
     options = {"object_pairs_hook": make_unique, "parse_int": lambda text: int(text[:20])}
     header = json.loads(file.read(length).decode("utf-8"), **options)
     header.pop("__metadata__", None)
-    tensors, position = dict.fromkeys(header), 8 + length
+    tensors = dict.fromkeys(header)
+    position = 8 + length
     for offsets, name, shape, dtype in sorted(parse_tensor(*item) for item in header.items()):
         storage = Storage(name, dtype, math.prod(shape))
         begin, end = (8 + length + offset for offset in offsets)
@@ -289,13 +297,16 @@ class Storage:
     """`count` elements of `dtype`, a key of DTYPES, which the file keeps under `key`."""
 
     def __init__(self, key: str, dtype: str, count: int):
-        self.key, self.dtype, self.count = key, dtype, count
+        self.key = key
+        self.dtype = dtype
+        self.count = count
         self.nbytes = count * get_itemsize(dtype)
         self.arrays: dict[str, np.ndarray] = {}
 
     def get_array(self, dtype: str, start: int, count: int) -> np.ndarray:
         """`count` elements from `start`, as a flat array of `dtype`; `fill` reads its values."""
-        stored, size = get_itemsize(self.dtype), get_itemsize(dtype)
+        stored = get_itemsize(self.dtype)
+        size = get_itemsize(dtype)
         check(start * stored % size == 0, "views storage {} at an odd byte", self.key)
         if dtype not in self.arrays:
             fits = len(self.arrays) < MAX_DTYPES
@@ -313,7 +324,8 @@ class Storage:
             )
             for dtype, array in self.arrays.items():
                 raw, _, widen = DTYPES[dtype]
-                begin, count = start // get_itemsize(dtype), length // get_itemsize(dtype)
+                begin = start // get_itemsize(dtype)
+                count = length // get_itemsize(dtype)
                 part = np.frombuffer(data, np.dtype(raw).newbyteorder("<"), count)
                 array[begin : begin + count] = widen(part)
 
@@ -484,7 +496,9 @@ class PickleReader(io.BytesIO):
 
     def __init__(self, data: bytes, max_bytes: int):
         super().__init__(data)
-        self.opcodes_left, self.steps_left, self.bytes_left = MAX_STEPS, MAX_STEPS, max_bytes
+        self.opcodes_left = MAX_STEPS
+        self.steps_left = MAX_STEPS
+        self.bytes_left = max_bytes
         self.storages: dict[str, Storage] = {}
 
     def load_next(self) -> object:
@@ -504,7 +518,9 @@ class PickleReader(io.BytesIO):
 
     def scan(self) -> bytes:
         """The next pickle, checked and rewritten to return a tuple of all objects on its stack."""
-        data, copied, pieces = self.getbuffer(), self.tell(), [b"("]
+        data = self.getbuffer()
+        copied = self.tell()
+        pieces = [b"("]
         opcodes = set(OPCODES.split())
         for opcode, argument, position in pickletools.genops(self):
             self.opcodes_left -= 1
@@ -568,7 +584,8 @@ class Unpickler(pickle.Unpickler):
         valid = word == "storage" and isinstance(name, Name) and name in STORAGE_TYPES
         valid = valid and isinstance(key, str) and are_counts(count)
         check(valid, "has a persistent id that names no storage")
-        dtype, pickles = STORAGE_TYPES[name], self.pickles
+        dtype = STORAGE_TYPES[name]
+        pickles = self.pickles
         if key not in pickles.storages:
             pickles.storages[key] = Storage(key, dtype, count)
             pickles.bytes_left -= pickles.storages[key].nbytes

@@ -14,7 +14,8 @@ from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
 from x3d import dataset, sampling
 
-FRAMES, SIDE = 90, 48
+FRAMES = 90
+SIDE = 48
 
 
 @pytest.fixture
@@ -31,7 +32,8 @@ def evaluation(tmp_path) -> dataset.EvalVideos:
 
 
 def test_thirty_views_need_one_decode(evaluation, monkeypatch):
-    opened, requests = [], []
+    opened = []
+    requests = []
 
     def count_calls(record, reader):
         video = open_record(record, reader)

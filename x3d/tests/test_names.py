@@ -48,7 +48,8 @@ def test_counts_equal_the_published_ones(settings, parameters, tensors):
 
 def test_pytorchvideos_names_are_converted_and_its_missing_norm_is_added():
     net = X3D(**SMALL)
-    source, norm = generate_state_dict(net), "s2.pathway0_res0.branch1_bn."
+    source = generate_state_dict(net)
+    norm = "s2.pathway0_res0.branch1_bn."
     renamed = {rename_to_pytorchvideo(n): v for n, v in source.items() if norm not in n}
     assert "blocks.0.conv.conv_t.weight" in renamed
     converted = convert(renamed, get_shapes(net), NETWORK)
@@ -63,7 +64,8 @@ def test_pytorchvideos_names_are_converted_and_its_missing_norm_is_added():
 
 def test_mindvideos_weights_give_mindvideos_probabilities():
     """The recorded probabilities are of mindvideo's own network; all its kernels are dense."""
-    case, torch_leaves = load_case(MINDVIDEO), {ours: theirs for theirs, ours in NORM.items()}
+    case = load_case(MINDVIDEO)
+    torch_leaves = {ours: theirs for theirs, ours in NORM.items()}
     source = {}
     for name, shape in case["shapes"].items():
         module, _, leaf = name.rpartition(".")
@@ -112,7 +114,8 @@ def test_caffe2_pickles_are_refused():
 @pytest.mark.slow
 def test_a_dense_network_reproduces_a_depthwise_network():
     """The embedded network gives the same probabilities."""
-    depthwise, dense = X3D(**SMALL), X3D(**SMALL, depthwise_impl="dense", stem_impl="dense")
+    depthwise = X3D(**SMALL)
+    dense = X3D(**SMALL, depthwise_impl="dense", stem_impl="dense")
     clip = Tensor(generate_input(3, (1, 3, 3, 40, 40)))
     outputs = []
     for net in (depthwise, dense):
@@ -138,7 +141,8 @@ def compute_value_and_gradients(cell: DepthwiseConv3d, x: Tensor) -> list:
 )
 def test_all_forms_of_the_depthwise_convolution_are_equal(kernel, stride):
     """They have the same value and the same gradients."""
-    x, results = Tensor(generate_input(1, (2, 6, 4, 9, 10))), []
+    x = Tensor(generate_input(1, (2, 6, 4, 9, 10)))
+    results = []
     for form in FORMS:
         cell = DepthwiseConv3d(6, kernel, stride, form)
         cell.weight.set_data(Tensor(generate_weight("w.weight", tuple(cell.weight.shape))))

@@ -36,7 +36,8 @@ from x3d.model import X3D
 from x3d.precise_bn import PreciseBatchNorms
 
 GOLDEN = Path(__file__).parent / "golden"
-SMALL, FULL = load_case(GOLDEN / "x3d_s_small.json"), load_case(GOLDEN / "x3d_s.json")
+SMALL = load_case(GOLDEN / "x3d_s_small.json")
+FULL = load_case(GOLDEN / "x3d_s.json")
 VARIANTS = load_case(GOLDEN / "variants.json")
 CASES = {"small": SMALL, "full size": FULL, **VARIANTS}
 
@@ -64,7 +65,9 @@ def test_probabilities_of_other_forms_of_the_convolution_equal_the_originals(dep
 
 def test_activations_of_cells_equal_the_originals():
     """And the probabilities of a larger clip, here without compiling."""
-    net, taps, large = build_network(SMALL), SMALL["eval"]["taps"], SMALL["eval_large"]
+    net = build_network(SMALL)
+    taps = SMALL["eval"]["taps"]
+    large = SMALL["eval_large"]
 
     def reorder(point: str, x: np.ndarray) -> np.ndarray:
         return x.reshape(taps[point]["shape"])  # time and height may be one axis
@@ -87,7 +90,8 @@ def assert_training(case: dict, bulk: float) -> None:
     If a unit is so close to zero that rounding switches its ReLU, the gradients before it change by
     a percent. SE has so few hidden units that this is visible.
     """
-    net, train = build_network(case, training=True), case["train"]
+    net = build_network(case, training=True)
+    train = case["train"]
     value, _, norms = compute_gradients(net, build_loss(case), *make_inputs(case))
     assert value == pytest.approx(train["loss64"], rel=1e-5)
     exact = train.get("grad_norm64", train["grad_norm"])
@@ -107,7 +111,8 @@ def test_training_loss_gradients_and_buffers_equal_the_originals():
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "pytorchvideo"])
 @without_values
 def test_names_and_sizes_of_every_variant_equal_the_reference(name):
-    case, net = VARIANTS[name], X3D(**list_model_arguments(VARIANTS[name]))
+    case = VARIANTS[name]
+    net = X3D(**list_model_arguments(VARIANTS[name]))
     names = map_torch_names(net)
     lines = [f"{names[p.name]} {list(p.shape)}" for p in net.trainable_params()]
     assert hashlib.sha256("\n".join(lines).encode()).hexdigest() == case["names"]
@@ -124,12 +129,14 @@ def test_training_of_every_variant_equals_the_reference(name):
 @pytest.mark.slow
 def test_five_nesterov_updates_equal_the_originals():
     """With plain momentum the second loss would differ by 0.025 of 5.6."""
-    recorded, step = SMALL["train"]["step"], build_train_step(SMALL, "step")
+    recorded = SMALL["train"]["step"]
+    step = build_train_step(SMALL, "step")
     assert assert_updates(step, make_inputs(SMALL), recorded, "update_norm") > 8
 
 
 @pytest.mark.slow
 def test_precise_batch_norm_equals_the_original():
-    case, net = SMALL["precise_bn"], build_network(SMALL)
+    case = SMALL["precise_bn"]
+    net = build_network(SMALL)
     PreciseBatchNorms(net).update(map(generate_input, case["input_seeds"], case["input_shapes"]))
     assert_statistics(net, case["buffers"], 1e-4)

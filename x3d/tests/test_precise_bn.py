@@ -35,7 +35,8 @@ def join_elements(arrays: list[np.ndarray]) -> np.ndarray:
 
 def test_statistics_equal_those_of_all_elements_of_all_batches():
     """Batches are weighted by their number of elements; a large mean costs no precision."""
-    net, batches = make_network(), make_batches((4, 3, 6, 6), (3, 3, 6, 6), (1, 3, 8, 4))
+    net = make_network()
+    batches = make_batches((4, 3, 6, 6), (3, 3, 6, 6), (1, 3, 8, 4))
     PreciseBatchNorms(net).update(batches)
     elements = join_elements(batches)
     mean, variance = read_statistics(net[0])
@@ -47,7 +48,8 @@ def test_float32_sums_on_the_device_equal_float64_sums_on_the_host():
     """The second norm's batch statistics, read one by one, summed by the module's formula."""
     net = make_network()
     batches = [x - 300 for x in make_batches(*[(4, 3, 6, 6)] * 20)]
-    sums, norms = np.zeros((2, 4)), PreciseBatchNorms(net)
+    sums = np.zeros((2, 4))
+    norms = PreciseBatchNorms(net)
     for batch in batches:
         norms.update([batch])
         mean, variance = (x.astype(np.float64) for x in read_statistics(net[2]))
@@ -60,7 +62,9 @@ def test_float32_sums_on_the_device_equal_float64_sums_on_the_host():
 
 def test_the_host_reads_two_vectors_per_norm_for_any_number_of_batches(monkeypatch):
     """Activations would be 3 x 16 x 16 floats a clip; the sums are 3 + 4 means and variances."""
-    norms, sizes, read = PreciseBatchNorms(make_network()), [], Tensor.asnumpy
+    norms = PreciseBatchNorms(make_network())
+    sizes = []
+    read = Tensor.asnumpy
     batches = make_batches(*[(4, 3, 16, 16)] * 5)
     monkeypatch.setattr(Tensor, "asnumpy", lambda x: sizes.append(x.size) or read(x))
     norms.update(batches[:1])
@@ -80,7 +84,8 @@ def test_elements_are_counted_on_a_few_clips():
 
 
 def test_repeated_updates_reset_their_state_and_use_one_graph():
-    net, batches = make_network(), make_batches(*[(4, 3, 6, 6)] * 3)
+    net = make_network()
+    batches = make_batches(*[(4, 3, 6, 6)] * 3)
     norms = PreciseBatchNorms(net)
     norms.update(batches)
     all_batches = read_statistics(net[2])

@@ -23,7 +23,8 @@ def select_indices(start: float, span: float, frames: int, length: int, ticks: i
     It decodes only a window: the frames with time stamps (`ticks` per frame) between those of start
     and end, and one frame more. The clip is spread over these frames.
     """
-    start_time, end_time = int(start * ticks), int((start + span - 1) * ticks)
+    start_time = int(start * ticks)
+    end_time = int((start + span - 1) * ticks)
     inside = [i for i in range(length) if start_time <= i * ticks <= end_time]
     kept = np.array([*inside, *([inside[-1] + 1] if inside[-1] + 1 < length else [])])
     return kept[sampling.spread_frame_indices(0.0, span, frames, len(kept))]
@@ -35,7 +36,8 @@ TEMPORAL = CASES["temporal"] + CASES["temporal_random"] + CASES["temporal_select
 @pytest.mark.parametrize("case", TEMPORAL)
 def test_frames_of_a_clip_equal_the_originals(case):
     """Test clips, random training clips (`u`), and the reader that decodes a window (`ticks`)."""
-    frames, length = case["num_frames"], case["video_frames"]
+    frames = case["num_frames"]
+    length = case["video_frames"]
     size = sampling.compute_clip_span(frames, case["sampling_rate"], case["fps"], 30.0)
     relative_start = case["u"] if "u" in case else case["clip_idx"] / case["num_clips"]
     start = sampling.compute_start(relative_start, length, size)

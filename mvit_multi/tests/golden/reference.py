@@ -39,7 +39,8 @@ def evaluate(net: MViT, clip: torch.Tensor) -> dict:
 
 
 def compute_losses(case: dict, outputs: dict) -> dict:
-    config, train = case["config"], case["train"]
+    config = case["config"]
+    train = case["train"]
     settings = {
         "smoothing": train.get("label_smoothing", 0.0),
         "smoothing_classes": train.get("smoothing_classes", 0),

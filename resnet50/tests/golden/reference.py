@@ -33,7 +33,8 @@ def compute_losses(case: dict, scores: torch.Tensor) -> dict:
 
     It gives the other classes 0.1 together; PyTorch and NVIDIA give 0.1 to all classes.
     """
-    label, classes = torch.tensor(case["labels"]), scores.shape[1]
+    label = torch.tensor(case["labels"])
+    classes = scores.shape[1]
     # A weight of 0.1 on K - 1 classes is one of 0.1 K / (K - 1) on all K.
     tutorial = F.cross_entropy(scores, label, label_smoothing=0.1 * classes / (classes - 1))
     others = {

@@ -17,12 +17,14 @@ ARRAYS = {"data/clip": np.zeros((2, 3)), "data/target": np.zeros(2), "loss/loss"
 
 
 def test_what_is_no_record_is_refused_in_one_line(tmp_path):
-    whole, bad = tmp_path / "whole.npz", tmp_path / "bad.npz"
+    whole = tmp_path / "whole.npz"
+    bad = tmp_path / "bad.npz"
     save_record(whole, ARRAYS)
     assert set(load_record(whole)) == set(ARRAYS)
     data = whole.read_bytes()
     flipped = data[:80] + bytes([data[80] ^ 255]) + data[81:]
-    array, archive = BytesIO(), BytesIO()
+    array = BytesIO()
+    archive = BytesIO()
     np.save(array, np.zeros(3))
     np.savez(archive, x=np.zeros(3))
     others = array.getvalue(), archive.getvalue()
@@ -34,7 +36,8 @@ def test_what_is_no_record_is_refused_in_one_line(tmp_path):
 
 
 def test_a_golden_case_may_have_another_smoothing():
-    scores, label = Tensor(np.float32([[1, 2, 4], [0, 1, 0]])), Tensor(np.int32([2, 0]))
+    scores = Tensor(np.float32([[1, 2, 4], [0, 1, 0]]))
+    label = Tensor(np.int32([2, 0]))
     changed = change_recipe(CASE, resnet50, "smoothing=0.3 smoothed=included")
     result = float(resnet50.build_loss(changed)(scores, label).asnumpy())
     assert result == float(build_loss(0.3, "included")(scores, label).asnumpy())

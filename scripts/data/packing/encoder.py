@@ -112,7 +112,8 @@ def prepare_frames(
     source: FrameSource, options: EncodeOptions, probes: dict[int, np.ndarray]
 ) -> Iterator[np.ndarray]:
     """All frames, downscaled, `probe_frames` also in `probes`; VideoError for several sizes."""
-    shape, probed = None, probe_frames(len(source))
+    shape = None
+    probed = probe_frames(len(source))
     for number, frame in enumerate(source.in_order()):
         shape = shape or frame.shape
         if frame.shape != shape:
@@ -152,7 +153,8 @@ def encode_h264(
         else:
             rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
             video_frame = convert_format(VideoReformatter(), rgb, encoder.pix_fmt)
-        video_frame.pts, video_frame.time_base = number, encoder.time_base
+        video_frame.pts = number
+        video_frame.time_base = encoder.time_base
         yield from map(describe_packet, encoder.encode(video_frame))
     yield from map(describe_packet, encoder.encode(None))
 
@@ -165,10 +167,13 @@ def to_yuv420p(frame: np.ndarray) -> av.VideoFrame:
 
 def open_encoder(width: int, height: int, options: EncodeOptions) -> av.VideoCodecContext:
     encoder = av.CodecContext.create("libx264", "w")
-    encoder.width, encoder.height = width, height
+    encoder.width = width
+    encoder.height = height
     # yuv420p halves the resolution of colours, so it needs even sides.
     encoder.pix_fmt = "yuv444p" if width % 2 or height % 2 else "yuv420p"
-    encoder.framerate, encoder.time_base = Fraction(25), Fraction(1, 25)  # only the order counts
+    # Only the order counts
+    encoder.framerate = Fraction(25)
+    encoder.time_base = Fraction(1, 25)
     encoder.thread_count = 1  # many workers encode at once
     groups = f"keyint={options.gop}:min-keyint={options.gop}:scenecut=0:open-gop=0"
     encoder.options = {

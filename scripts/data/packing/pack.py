@@ -209,7 +209,8 @@ def pack_shards(
     pages = [choose_page_size(map(original_bytes, own)) for own in originals]
     results = run_all(pack_video, jobs, workers, executor)
     for ((which, name, line), *_), result in track(results, "packing", len(jobs)):
-        plan, lines = plans[which], missing[which][name]
+        plan = plans[which]
+        lines = missing[which][name]
         with report_write_errors(plan.folder, "--out"):
             spool = spools.get((which, name)) or Spool(plan.folder, name, pages[which])
             spools[which, name] = spool
@@ -222,7 +223,8 @@ def pack_shards(
 
 def finish_packing(plan: PackPlan, names: list[str]) -> dict:
     """Writes the files that readers need, the index last; returns the counts of the pack."""
-    folder, bad = plan.folder, plan.find_bad_lines()
+    folder = plan.folder
+    bad = plan.find_bad_lines()
     locations = np.zeros(len(plan.lines), LOCATION_DTYPE)
     locations["shard"] = NOWHERE
     shards = []

@@ -23,7 +23,9 @@ SCHEMA = {
     "video": {"type": "bytes"},  # utils/data/packed/format.py
 }
 HEADER_BYTES = 2**20  # before the first page
-MIN_PAGE, MAX_PAGE = 2**25, 2**28  # bytes: MindRecord's default and its limit; unused: a hole
+# Bytes: MindRecord's default and its limit; unused: a hole
+MIN_PAGE = 2**25
+MAX_PAGE = 2**28
 PAGE_OVERHEAD = 1024  # bytes of a page that MindRecord uses itself
 UNFINISHED = "unfinished"  # a folder
 
@@ -44,7 +46,9 @@ class Spool:
     """Collects the videos of one shard in a temporary file, in any order, until all are there."""
 
     def __init__(self, folder: Path, name: str, page: int):
-        self.folder, self.name, self.page = folder, name, page
+        self.folder = folder
+        self.name = name
+        self.page = page
         # By line: a row whose offset is that of the payload in the temporary file; the head.
         self.videos: dict[int, tuple[ShardRow, bytes]] = {}
         self.bad: dict[int, Finding] = {}
@@ -59,7 +63,8 @@ class Spool:
             self.bad[line] = result
             return
         head, payload, frames, psnr = result
-        size, limit = len(head) + len(payload), self.page - PAGE_OVERHEAD
+        size = len(head) + len(payload)
+        limit = self.page - PAGE_OVERHEAD
         if size > limit:
             reason = f"{len(payload)} bytes packed, and a page has {limit}"
             self.bad[line] = Finding("too large", reason)
@@ -71,7 +76,8 @@ class Spool:
     def write_shard(self, records: dict[int, Record]) -> None:
         """Writes the videos in the order of `records`, then the note that the shard is complete."""
         records = {line: record for line, record in records.items() if line in self.videos}
-        temporary, target = self.folder / UNFINISHED / self.name, self.folder / self.name
+        temporary = self.folder / UNFINISHED / self.name
+        target = self.folder / self.name
         for old in (temporary, Path(f"{temporary}.db")):
             old.unlink(missing_ok=True)
         try:
@@ -108,7 +114,8 @@ class Spool:
         MindRecord does not report offsets, so this searches for the head of each video. It then
         compares the checksum of all bytes of the video.
         """
-        rows, position = [], 0
+        rows = []
+        position = 0
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             for line in lines:
                 row, head = self.videos[line]

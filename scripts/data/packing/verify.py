@@ -40,7 +40,8 @@ def compare_with_copy(
     """The PSNR of some frames of a packed video in dB; None if the original is missing."""
     if not os.path.exists(record.path):
         return None
-    job, location = make_job(record, file, reader), record.location
+    job = make_job(record, file, reader)
+    location = record.location
     with PackedVideo(record.path, location, job.max_pixels) as copy, job.open() as source:
         if len(copy) != len(source):
             raise ValueError(f"{record.path}: {len(source)} frames, its copy has {len(copy)}")

@@ -21,7 +21,8 @@ class ClassFolders(NamedTuple):
 
 def scan_class_folders(folder: Path) -> ClassFolders:
     """Raises ValueError if there are fewer than two classes, or no class has two videos."""
-    classes, others = {}, [str(p.name) for p in folder.iterdir() if p.is_file()]
+    classes = {}
+    others = [str(p.name) for p in folder.iterdir() if p.is_file()]
     for inner in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
         files = [p.relative_to(folder) for p in sorted(inner.rglob("*")) if p.is_file()]
         videos = [str(p) for p in files if p.suffix.lower() in SUFFIXES]
@@ -64,7 +65,8 @@ def split_classes(folders: ClassFolders, fraction: float, seed: int) -> tuple[li
     The only video of a class is for training.
     Of equal files only the first is listed: the test must not contain training videos.
     """
-    train, test = [], []
+    train = []
+    test = []
     twins = {video: group[0] for group in folders.twins for video in group}
     for label, (_, videos) in enumerate(sorted(folders.classes.items())):
         distinct = [video for video in videos if twins.get(video, video) == video]

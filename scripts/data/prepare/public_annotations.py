@@ -57,7 +57,8 @@ def read_sthv2(folder: Path, split: int) -> Annotations:
     files = [find_one(folder, f"*{name}.json") for name in ("labels", "train", "validation")]
     with annotation_errors(files[0]):
         labels = {name: int(str(label)) for name, label in read_json(files[0]).items()}
-    result, brackets = [], str.maketrans("", "", "[]")
+    result = []
+    brackets = str.maketrans("", "", "[]")
     for file in files[1:]:
         with annotation_errors(file):
             rows = read_json(file)
@@ -206,7 +207,9 @@ def match_videos(annotations: Annotations, root: Path, frames: bool) -> VideoLis
     keys = {**annotations.train, **annotations.val}
     with_folder = any("/" in key for key in keys)
     files = find_frame_folders(root) if frames else find_videos(root, with_folder)
-    train, val, missing = [], [], []
+    train = []
+    val = []
+    missing = []
     for name, part, lines in (("train", annotations.train, train), ("val", annotations.val, val)):
         for key, label in part.items():
             if key in files:

@@ -40,7 +40,10 @@ WOBBLE = 0.05
 RADII = (0.22, 0.45)
 # Light on dark only. A small network takes twice as long to learn both contrasts, which show no
 # more about motion.
-GROUND, TEXTURE, BODY, MARK = (30, 90), (-25, 25), (150, 240), (0, 90)
+GROUND = (30, 90)
+TEXTURE = (-25, 25)
+BODY = (150, 240)
+MARK = (0, 90)
 
 SIDES = (64, 128)  # pixels of the short side
 ASPECTS = (1.0, 1.2, 1 / 1.2)  # mild, so that a central square crop seldom loses the shape
@@ -75,7 +78,9 @@ def draw_clip(
 def _positions(motion: str, rng: np.random.Generator, frames: int) -> np.ndarray:
     """Positions on the circles of x, y, size and angle in every frame: (frames, 4), in [0, 1)."""
     axis, sign = COURSES[MOTIONS.index(motion)]
-    start, stray, pace = rng.random(4), rng.uniform(-WOBBLE, WOBBLE, 4), rng.random()
+    start = rng.random(4)
+    stray = rng.uniform(-WOBBLE, WOBBLE, 4)
+    pace = rng.random()
     # Time is odd about the middle and the wobble even, so backwards is the opposite motion.
     time = (np.arange(frames) - (frames - 1) / 2) / max(frames - 1, 1)
     positions = start + stray * (1 - np.cos(2 * np.pi * np.abs(time)))[:, None] / 2
@@ -114,7 +119,8 @@ def _coverage(outline: np.ndarray, location: np.ndarray, width: int, height: int
     """The fraction of every pixel inside the outline: float32 (height, width, 1) in [0, 1]."""
     small, large = RADII
     radius = small * (large / small) ** location[2] * min(width, height)
-    cos, sin = np.cos(2 * np.pi * location[3]), np.sin(2 * np.pi * location[3])
+    cos = np.cos(2 * np.pi * location[3])
+    sin = np.sin(2 * np.pi * location[3])
     points = radius * outline @ np.array(((cos, sin), (-sin, cos))) + location[:2] * (width, height)
     # Drawn on a canvas with twice the sides, which is then folded: parts beyond an edge reappear at
     # the opposite one, without the seam that clipping an antialiased outline leaves.
@@ -140,7 +146,8 @@ def write_video(
     encoder come besides two B-frames, crf 16, preset veryfast, one thread. Raises ValueError if
     there is no frame, or a side is odd, which yuv420p cannot hold.
     """
-    path, frames = Path(path), iter(frames)
+    path = Path(path)
+    frames = iter(frames)
     first = next(frames, None)
     if first is None:
         raise ValueError(f"{path}: a video needs at least one frame")
@@ -151,7 +158,9 @@ def write_video(
     try:
         with av.open(str(part), "w", format="mp4") as container:
             stream = container.add_stream(codec, Fraction(rate).limit_denominator(1001))
-            stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+            stream.width = width
+            stream.height = height
+            stream.pix_fmt = "yuv420p"
             defaults = {"preset": "veryfast", "crf": "16", "bf": "2", "threads": "1", "g": str(gop)}
             if codec == "libx264":  # its look-ahead differs from run to run
                 defaults["x264-params"] = DETERMINISTIC
@@ -210,7 +219,8 @@ def draw_dataset(
     list, and "drawn", the number of videos that this call has made. Raises ValueError for a count
     below 1, a negative seed, or a root with other videos.
     """
-    root, counts = Path(root), {"train": train_per_motion, "test": test_per_motion}
+    root = Path(root)
+    counts = {"train": train_per_motion, "test": test_per_motion}
     if min(counts.values()) < 1 or seed < 0:
         raise ValueError(f"counts begin at 1 and the seed at 0, not {counts} and {seed}")
     videos = {
@@ -277,7 +287,8 @@ def _write_videos(root: Path, videos: list[_Video]) -> None:
 def _write_one(root: Path, video: _Video) -> None:
     cv2.setNumThreads(1)  # there is a process for each core
     rng = np.random.default_rng(video.seed)
-    short, aspect = rng.integers(SIDES[0], SIDES[1] + 1), rng.choice(ASPECTS)
+    short = rng.integers(SIDES[0], SIDES[1] + 1)
+    aspect = rng.choice(ASPECTS)
     width, height = (2 * round(short * long / 2) for long in (max(aspect, 1), max(1 / aspect, 1)))
     rate = int(rng.choice(RATES))
     frames = round(rate * rng.uniform(*SECONDS))

@@ -44,7 +44,8 @@ def draw_mask(pattern: str, rng: np.random.RandomState) -> np.ndarray:
     """The mask of the body: uint8 (32, 32), 0 or 255, antialiased at the edges."""
     mask = np.zeros((SIZE, SIZE), np.uint8)
     x, y, r = (int(v) for v in rng.randint((12, 12, 7), (20, 20, 11)))
-    period, phase = rng.uniform(6, 10), rng.uniform(0, 2 * np.pi)
+    period = rng.uniform(6, 10)
+    phase = rng.uniform(0, 2 * np.pi)
     rows, columns = np.mgrid[:SIZE, :SIZE]
     waves = dict(zip(WAVES, (rows, columns, (rows + columns) / 1.4)))
     if pattern in waves:
@@ -83,7 +84,8 @@ def draw_cifar10(root: Path, seed: int, distinct: int = PER_FILE) -> dict[str, i
 
 def draw_file(path: Path, seed: list[int], distinct: int) -> None:
     """Writes records of 3073 bytes: the label, then the red, green and blue plane."""
-    records, rng = [], np.random.RandomState(seed)
+    records = []
+    rng = np.random.RandomState(seed)
     for i in range(distinct):
         label = i % len(PATTERNS)
         image = draw_image(PATTERNS[label], rng)

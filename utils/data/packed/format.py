@@ -17,10 +17,14 @@ import numpy as np
 CODECS = ("video", "jpeg")
 # magic, codec, height, width, frames, packets, frames per second
 HEAD = struct.Struct("<4sBHHIId")
-MAGIC, MAGIC_WITHOUT_CHECKSUMS = b"zoo2", b"zoo1"  # zoo1: the format before checksums
+# zoo1: the format before checksums
+MAGIC = b"zoo2"
+MAGIC_WITHOUT_CHECKSUMS = b"zoo1"
 CHECKSUM = struct.Struct("<I")  # CRC-32
 # Kinds of packets: no other picture refers to it; some do; decoding can start here.
-NON_REFERENCE, REFERENCE, KEY = 0, 1, 2
+NON_REFERENCE = 0
+REFERENCE = 1
+KEY = 2
 
 
 class PacketTable(NamedTuple):

@@ -28,7 +28,9 @@ from utils.files import compute_sha256
 from utils.video.decoders import open_video, read_jpeg
 from utils.video.reader import MAX_PIXELS, FrameSource, VideoError, check_size
 
-INDEX, LIST, LOCATIONS_FILE = "pack.json", "list.txt", "places.npy"
+INDEX = "pack.json"
+LIST = "list.txt"
+LOCATIONS_FILE = "places.npy"
 log = logging.getLogger("zoo")
 MAX_OPEN_SHARDS = 256  # files that a process keeps open
 LOCATION_DTYPE = np.dtype(
@@ -70,7 +72,8 @@ class PackedVideo(FrameSource):
 
     def __init__(self, path: str, location: PackLocation, max_pixels: int = MAX_PIXELS):
         super().__init__(Path(path), "packed")
-        self._location, self._max_pixels = location, max_pixels
+        self._location = location
+        self._max_pixels = max_pixels
         try:
             self._table = decode_table(location.read(0, location.head))
             if location.head + int(self._table.sizes.sum(dtype=np.int64)) != location.size:
@@ -78,7 +81,8 @@ class PackedVideo(FrameSource):
             check_size(self._table.width, self._table.height, max_pixels)
         except (OSError, ValueError) as error:
             raise self._damaged(error) from None
-        self._length, self.fps = self._table.frames, self._table.fps
+        self._length = self._table.frames
+        self.fps = self._table.fps
         self._ends = location.head + np.cumsum(self._table.sizes, dtype=np.int64)
 
     def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
@@ -105,12 +109,14 @@ class PackedVideo(FrameSource):
 
     def _needed(self, frames: set[int]) -> Iterator[tuple[int, bytes]]:
         """(frame number, packet) of every group of pictures, up to its last requested frame."""
-        numbers, kinds = self._table.numbers, self._table.kinds
+        numbers = self._table.numbers
+        kinds = self._table.kinds
         keys = np.flatnonzero(kinds == KEY)
         requested = np.flatnonzero(np.isin(numbers, list(frames)))
         groups = np.searchsorted(keys, requested, "right") - 1
         for group in np.unique(groups):
-            start, last = keys[group], requested[groups == group][-1]
+            start = keys[group]
+            last = requested[groups == group][-1]
             for i, data in enumerate(self._packets(start, last + 1), start):
                 if kinds[i] != NON_REFERENCE or int(numbers[i]) in frames:
                     yield int(numbers[i]), data
@@ -168,7 +174,8 @@ def read_packed(
     if not (folder / LIST).is_file() or compute_sha256(folder / LIST) != index["list"]:
         raise ValueError(f"data.packed: {folder / LIST} is damaged; {REPAIR}")
     lines = list(iterate_lines(file._replace(path=folder / LIST)))
-    records, left_out = [], 0
+    records = []
+    left_out = 0
     for row, (number, _, record) in zip(read_locations(folder, index, len(lines)), lines):
         if row["shard"] == NOWHERE:
             left_out += 1
@@ -220,7 +227,8 @@ def is_index(index: object) -> bool:
 
 def read_locations(folder: Path, index: dict, lines: int) -> np.ndarray:
     """LOCATION_DTYPE (lines,), a row for each line of the list; ValueError if it is damaged."""
-    path, locations = folder / LOCATIONS_FILE, None
+    path = folder / LOCATIONS_FILE
+    locations = None
     with contextlib.suppress(Exception):  # NumPy's parser of a damaged header raises many kinds
         if index.get("places") in (None, compute_sha256(path)):
             locations = np.load(path)

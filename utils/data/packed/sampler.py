@@ -86,7 +86,8 @@ def group_by_shard(records: Sequence) -> list[list[np.ndarray]]:
     lists: dict[str, dict[str, list]] = {}
     repeats: dict[tuple, int] = {}
     for sample, record in enumerate(records):
-        shard, offset = record.location.shard, record.location.offset
+        shard = record.location.shard
+        offset = record.location.offset
         repeats[shard, offset] = repeats.get((shard, offset), -1) + 1
         shards = lists.setdefault(shard.rpartition("/")[0], {})
         shards.setdefault(shard, []).append((repeats[shard, offset], offset, sample))

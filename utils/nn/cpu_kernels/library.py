@@ -27,7 +27,9 @@ from utils.processes import describe_exit
 
 SOURCES = Path(__file__).resolve().parent
 SWITCH = "ZOO_CPU_KERNELS"
-LIBRARY, ONEDNN, CHECKSUMS = "libkernels.so", "libdnnl.so", "checksums.json"
+LIBRARY = "libkernels.so"
+ONEDNN = "libdnnl.so"
+CHECKSUMS = "checksums.json"
 COMPILE_SECONDS = 600  # of g++ at most; it takes 10 to 35 on two cores
 CHECK = """
 import ctypes, sys

@@ -205,8 +205,14 @@ def build_layer_norm(eps: float) -> Optional[tuple[ops.Custom, Tensor]]:
         dx, dgamma, dbeta = gradient(dout[0], x, gamma, out[1], out[2])
         return dx, dgamma, dbeta, ops.zeros_like(epsilon)
 
-    shape, dtype = lambda x, *_: (x, x[:-1], x[:-1]), lambda x, *_: (x, x, x)
-    return bind("layer_norm", shape, dtype, bprop), Tensor([eps], mstype.float32)
+    def infer_shapes(x, *_):
+        return x, x[:-1], x[:-1]
+
+    def infer_types(x, *_):
+        return x, x, x
+
+    kernel = bind("layer_norm", infer_shapes, infer_types, bprop)
+    return kernel, Tensor([eps], mstype.float32)
 
 
 def build_shift(segments: int, fold: int) -> Optional[tuple[ops.Custom, Tensor, Tensor]]:

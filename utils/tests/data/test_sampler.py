@@ -25,7 +25,8 @@ def test_a_run_resumed_with_other_ranks_repeats_no_sample(batch, size, steps):
     """Two epochs of 101 samples: `steps` steps of 8 on 2 ranks x 4, the rest on other ranks."""
     before = [list_samples(101, 4, rank, 2)[: 4 * steps] for rank in range(2)]
     orders = [TrainSampler(101, batch, rank, size, 3, epoch_samples=96) for rank in range(size)]
-    start, stop = 8 * steps // size, 2 * 96 // size
+    start = 8 * steps // size
+    stop = 2 * 96 // size
     after = [[order.sample_at(i) for i in range(start, stop)] for order in orders]
     samples_read = [row for part in before + after for row in part]
     for epoch in range(2):
@@ -48,7 +49,8 @@ def test_samples_left_out_of_an_epoch_appear_in_other_epochs():
 
 def test_positions_may_be_read_in_any_order():
     order = TrainSampler(16, 4, 0, 1, 0)
-    late, early = order.sample_at(40), order.sample_at(2)
+    late = order.sample_at(40)
+    early = order.sample_at(2)
     fresh = [TrainSampler(16, 4, 0, 1, 0).sample_at(position) for position in (2, 40)]
     assert [early, late] == fresh
 

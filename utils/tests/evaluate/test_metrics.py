@@ -37,8 +37,10 @@ class RecordingNet(nn.Cell):
 
     def __init__(self, heads: int = 0):
         super().__init__()
-        self.conv, self.dense = nn.Conv2d(3, 4, 3), nn.Dense(4, 6)
-        self.heads, self.shapes = heads, []
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.dense = nn.Dense(4, 6)
+        self.heads = heads
+        self.shapes = []
 
     def __call__(self, clips: Tensor):
         self.shapes.append(clips.shape)
@@ -56,7 +58,8 @@ def make_clips(videos: int, views: int) -> np.ndarray:
 @pytest.mark.parametrize("size", [1, 4, 5, 15, 32])
 def test_scores_do_not_depend_on_the_clips_in_a_pass(size):
     """15 clips: 4 leave a last pass of 3, which is padded, and 32 exceed the number of clips."""
-    net, clips = RecordingNet(), make_clips(3, 5)
+    net = RecordingNet()
+    clips = make_clips(3, 5)
     expected = [net(Tensor(video)).asnumpy().mean(0) for video in clips]
     net.shapes.clear()
     result = video_scores(net, clips, size)
@@ -67,7 +70,10 @@ def test_scores_do_not_depend_on_the_clips_in_a_pass(size):
 @pytest.mark.parametrize(("device", "passes"), [("CPU", 30), ("Ascend", 2)])
 def test_all_passes_start_before_the_only_read(device, passes, monkeypatch):
     """Two videos of 30 views; one read of each view would be 30 reads."""
-    net, clips, read, events = RecordingNet(), make_clips(2, 30), Tensor.asnumpy, []
+    net = RecordingNet()
+    clips = make_clips(2, 30)
+    read = Tensor.asnumpy
+    events = []
     video_scores(net, clips)  # the compiler reads constants
     monkeypatch.setattr(scores_module, "get_device", lambda net: device)
     monkeypatch.setattr(net, "shapes", events)
@@ -105,7 +111,10 @@ class Batches:
     """Batches of two videos; `before` is called with the number of each batch."""
 
     def __init__(self, count: int, views: int = 1, valid=(True, True), before=lambda k: None):
-        self.count, self.views, self.valid, self.before = count, views, np.array(valid), before
+        self.count = count
+        self.views = views
+        self.valid = np.array(valid)
+        self.before = before
 
     def get_dataset_size(self) -> int:
         return self.count

@@ -22,9 +22,13 @@ class Small(nn.Cell):
     def __init__(self):
         super().__init__()
         self.table = Parameter(Tensor(np.zeros((5, 6, 6), np.float32)), name="table")
-        self.conv, self.bn, self.relu = conv2d(2, 5, 3), BatchNorm2d(5), nn.ReLU()
+        self.conv = conv2d(2, 5, 3)
+        self.bn = BatchNorm2d(5)
+        self.relu = nn.ReLU()
         self.deep = conv2d(5, 5, 3, 2, groups=5)
-        self.drop, self.fc, self.more = Dropout(0.5, 5), dense(5, 4), dense(4, 3)
+        self.drop = Dropout(0.5, 5)
+        self.fc = dense(5, 4)
+        self.more = dense(4, 3)
         self.bn.gamma.requires_grad = False
 
     def construct(self, x: Tensor) -> Tensor:
@@ -35,7 +39,8 @@ class Small(nn.Cell):
 
 
 def test_layers_come_in_the_order_of_calls_with_their_counts():
-    maps, small = 5 * 36, 5 * 9
+    maps = 5 * 36
+    small = 5 * 9
     assert count_layers(Small().set_train(), (2, 6, 6)) == [
         LayerCost("", "other", 0, 0, 0, 180),
         LayerCost("conv", "spatial convolution", 36 * 5 * 2 * 9, 2 * 36, maps, 90),
@@ -62,7 +67,8 @@ class Blend(nn.Cell):
     def __init__(self):
         super().__init__()
         self.scale = Parameter(Tensor(np.ones(3, np.float32)), name="scale")
-        self.before, self.after = nn.ReLU(), nn.ReLU()
+        self.before = nn.ReLU()
+        self.after = nn.ReLU()
 
     def construct(self, x: Tensor) -> Tensor:
         x = self.before(x) * self.scale  # (1, N, 3)
@@ -72,7 +78,8 @@ class Blend(nn.Cell):
 
 def test_attention_counts_its_two_products_in_the_cell_that_computes_them():
     result = count_layers(Blend(), (7, 3))
-    read, written = 2 * 7 * 5 + 7 * 7 + 7 * 3, 7 * 7 + 7 * 3
+    read = 2 * 7 * 5 + 7 * 7 + 7 * 3
+    written = 7 * 7 + 7 * 3
     assert [layer.name for layer in result] == ["before", "", "after"]
     assert result[1] == LayerCost("", "attention", 2 * 7 * 7 * 3, read, written, 3)
 

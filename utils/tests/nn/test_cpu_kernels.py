@@ -152,7 +152,8 @@ def test_training_uses_the_cpu_kernels_and_an_evaluation_does_not(name, kernels,
         raise KernelIsUsedError
 
     build, shape = CASES[name]
-    cell, x = build(), Tensor(np.ones(shape, np.float32))
+    cell = build()
+    x = Tensor(np.ones(shape, np.float32))
     monkeypatch.setattr(ops.Custom, "__call__", fail)
     with without_graphs():
         cell.set_train(False)(x)
@@ -246,7 +247,9 @@ def replace_by_a_file(file: Path) -> None:
 @pytest.mark.parametrize("damage", [cut, flip_a_byte, Path.unlink, replace_by_a_file])
 def test_a_damaged_cache_is_compiled_again(name, damage, fake_compiler, tmp_path):
     """The bytes of a library that is cut are a bus error when they are first used."""
-    runs, lines, cache = fake_compiler(COPY), [], tmp_path / "cache"
+    runs = fake_compiler(COPY)
+    lines = []
+    cache = tmp_path / "cache"
     assert [library.enable(cache, lines.append) for _ in range(2)] == ["", ""]
     assert runs.read_text().count("run") == len(lines) == 1
     file = library.find_library().with_name(name)

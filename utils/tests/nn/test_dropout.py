@@ -25,7 +25,9 @@ def test_dropout_factors_are_uniform_and_a_function_of_seed_and_position():
 class TwoLayers(nn.Cell):
     def __init__(self):
         super().__init__()
-        self.strong, self.weak, self.path = Dropout(0.8, 100), Dropout(0.25, 50), DropPath(0.5)
+        self.strong = Dropout(0.8, 100)
+        self.weak = Dropout(0.25, 50)
+        self.path = DropPath(0.5)
 
     def construct(self, x):
         return self.strong(x), self.weak(x[:, :50]), self.path(x)

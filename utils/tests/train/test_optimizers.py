@@ -17,7 +17,10 @@ SHAPES = {"conv.weight": (4, 3, 3, 3), "bn.gamma": (4,), "fc.weight": (5, 4), "f
 START = {name: RNG.randn(*shape).astype(np.float32) for name, shape in SHAPES.items()}
 # They go up and down: the position of the rate in the formula matters.
 RATES = np.array([0.5, 2.0, 8.0, 1.0, 0.25])
-MOMENTUM, DECAY, TRUST, EPS = 0.9, 0.05, 0.02, 1e-3
+MOMENTUM = 0.9
+DECAY = 0.05
+TRUST = 0.02
+EPS = 1e-3
 ADAPTED = ("conv.weight", "fc.weight")
 
 
@@ -35,7 +38,9 @@ def build_lars(start: dict, spared_decay: float = 0.0, eps: float = EPS) -> LARS
 
 def compute_step(weight, buffer, gradient, rate, decay, adapted, eps=EPS) -> tuple:
     """(weight, buffer) after one step of arXiv:1708.03888, algorithm 1."""
-    local, size, slope = 1.0, np.sqrt((weight**2).sum()), np.sqrt((gradient**2).sum())
+    local = 1.0
+    size = np.sqrt((weight**2).sum())
+    slope = np.sqrt((gradient**2).sum())
     if adapted and size > 0 and slope > 0:
         local = TRUST * size / (slope + DECAY * size + eps)
     buffer = MOMENTUM * buffer + rate * local * (gradient + decay * weight)
@@ -93,7 +98,8 @@ def test_the_local_rate_is_1_if_a_norm_is_0():
 
 def test_a_layers_step_does_not_depend_on_the_size_of_its_gradient():
     """Without decay and eps it is rate * trust * |w| long, for tiny and huge gradients."""
-    start, sizes = START["fc.weight"], (1e-12, 1.0, 1e12)
+    start = START["fc.weight"]
+    sizes = (1e-12, 1.0, 1e12)
     weights = [Parameter(Tensor(start), name=f"fc{size}.weight") for size in sizes]
     group = {"params": weights, "lr": RATES, "weight_decay": 0.0, "adapted": True}
     gradient = make_gradients(0)["fc.weight"]
@@ -128,7 +134,8 @@ def build_train_step(**settings) -> TrainStep:
         {"params": weights[1:], "lr": RATES, "weight_decay": 0.0, "adapted": False},
     ]
     train = SimpleNamespace(accumulation_steps=1, clip_norm=0.0, ema_decay=0.0)
-    config, optimizer = Run(device="CPU", **settings), LARS(weights, groups, MOMENTUM, TRUST)
+    config = Run(device="CPU", **settings)
+    optimizer = LARS(weights, groups, MOMENTUM, TRUST)
     return TrainStep(net, Squares(), optimizer, config, train, Runtime(), 5).set_train()
 
 
@@ -144,7 +151,8 @@ def copy_state(step: TrainStep) -> dict:
 
 
 def test_an_overflow_skips_one_update_only():
-    clean, step = build_train_step(), build_train_step()
+    clean = build_train_step()
+    step = build_train_step()
     feed(clean, BATCHES[0], BATCHES[1])
     feed(step, BATCHES[0])
     before = copy_state(step)
@@ -161,7 +169,8 @@ def test_an_overflow_skips_one_update_only():
 
 
 def test_the_saved_state_continues_a_run_bit_for_bit():
-    whole, target = build_train_step(), build_train_step()
+    whole = build_train_step()
+    target = build_train_step()
     assert {"momentum.fc.weight", "momentum.fc.bias", "global_step"} <= set(target.state())
     feed(whole, *BATCHES[:2])
     for name, value in copy_state(whole).items():

@@ -70,7 +70,8 @@ def assert_equal_updates(step: TrainStep, scaled: TrainStep, batches: list) -> N
 
 
 def test_a_plain_step_is_gradient_descent_with_any_loss_scale():
-    step, expected = build_step(), START.copy()
+    step = build_step()
+    expected = START.copy()
     for x, _ in BATCHES[:3]:
         expected -= 0.1 * compute_gradient(expected, x)
     assert_equal_updates(step, build_step(loss_scale=1024.0), BATCHES[:3])
@@ -108,7 +109,8 @@ def test_packing_compiles_for_one_and_for_many_weights(count):
 
 def test_the_clip_factor_uses_the_norm_of_averaged_gradients():
     """The factor includes the loss scale, which is not applied before."""
-    norm, factor = Tensor(80.0), Tensor(1 / 16)
+    norm = Tensor(80.0)
+    factor = Tensor(1 / 16)
     assert float(clip_factor(norm, factor, 2.0)) == pytest.approx(2 / 5 / 16)
     assert float(clip_factor(norm, factor, 6.0)) == pytest.approx(1 / 16)
     assert float(clip_factor(norm, None, 20.0)) == pytest.approx(1 / 4)
@@ -116,7 +118,8 @@ def test_the_clip_factor_uses_the_norm_of_averaged_gradients():
 
 def test_accumulation_averages_gradients_and_the_remainder_of_an_epoch_is_an_update():
     """Seven batches by three: updates after 3, 6 and 7, the last from one batch; two epochs."""
-    step, expected = build_step(accumulation_steps=3), START.copy()
+    step = build_step(accumulation_steps=3)
+    expected = START.copy()
     for epoch in range(2):
         for group in ([0, 1, 2], [3, 4, 5], [6]):
             mean = np.mean([compute_gradient(expected, BATCHES[i][0]) for i in group], axis=0)
@@ -130,7 +133,8 @@ def test_accumulation_averages_gradients_and_the_remainder_of_an_epoch_is_an_upd
 
 
 def test_clipping_limits_the_total_norm_with_any_loss_scale():
-    plain, scaled = build_step(clip_norm=0.5), build_step(clip_norm=0.5, loss_scale=2.0**12)
+    plain = build_step(clip_norm=0.5)
+    scaled = build_step(clip_norm=0.5, loss_scale=2.0**12)
     full = compute_gradient(START, BATCHES[0][0])
     expected = START - 0.1 * full * min(1, 0.5 / (np.linalg.norm(full) + 1e-6))
     assert_equal_updates(plain, scaled, BATCHES[:1])
@@ -143,7 +147,8 @@ INFINITE_BATCH = (np.full((4, 3), np.inf, np.float32), BATCHES[0][1])
 
 def test_an_overflow_skips_the_update_and_is_counted():
     step = build_step(ema_decay=0.5)
-    before, average = read_weight(step), step.ema_weights[0].asnumpy().copy()
+    before = read_weight(step)
+    average = step.ema_weights[0].asnumpy().copy()
     assert [row[3] for row in feed(step, [INFINITE_BATCH, INFINITE_BATCH])] == [1, 2]
     np.testing.assert_array_equal(read_weight(step), before)
     np.testing.assert_array_equal(step.ema_weights[0].asnumpy(), average)
@@ -184,7 +189,8 @@ def test_a_saturated_micro_batch_skips_one_update_only():
     step = build_step(accumulation_steps=3, steps_per_epoch=6)
     step.loss = step.status = SaturatingDevice()
     for position in range(3):
-        before, batches = read_weight(step), BATCHES[:3]
+        before = read_weight(step)
+        batches = BATCHES[:3]
         batches[position] = (1e4 * batches[position][0], batches[position][1])
         assert feed(step, batches)[-1][3] == 1
         np.testing.assert_array_equal(read_weight(step), before)
@@ -198,7 +204,8 @@ def test_a_dynamic_loss_scale_halves_at_overflow():
 
 
 def test_the_average_of_the_weights_moves_once_per_update():
-    step, mean = build_step(accumulation_steps=2, ema_decay=0.9, steps_per_epoch=6), START.copy()
+    step = build_step(accumulation_steps=2, ema_decay=0.9, steps_per_epoch=6)
+    mean = START.copy()
     for i in (0, 2):
         feed(step, BATCHES[i : i + 2])
         mean = 0.9 * mean + 0.1 * read_weight(step)
@@ -208,7 +215,8 @@ def test_the_average_of_the_weights_moves_once_per_update():
 def test_the_saved_state_continues_a_run_bit_for_bit():
     settings = {"accumulation_steps": 2, "ema_decay": 0.9, "p": 0.5}
     settings |= {"dynamic_loss_scale": True, "loss_scale": 8.0}
-    reference, target = build_step(**settings), build_step(**settings)
+    reference = build_step(**settings)
+    target = build_step(**settings)
     feed(reference, BATCHES[:4])
     for name, parameter in target.state().items():
         parameter.set_data(Tensor(reference.state()[name].asnumpy()))
@@ -220,7 +228,8 @@ def test_the_saved_state_continues_a_run_bit_for_bit():
 
 def test_dropout_masks_differ_from_step_to_step_and_are_not_saved():
     step = build_step(p=0.5)
-    frozen, losses = read_weight(step), []
+    frozen = read_weight(step)
+    losses = []
     for _ in range(2):
         losses.append(feed(step, BATCHES[:1])[0][0])
         step.net.fc.weight.set_data(Tensor(frozen))

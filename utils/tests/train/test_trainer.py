@@ -37,7 +37,8 @@ def make_training_loop(step, run: Run, directory=None, *settings: str) -> Traini
 @pytest.mark.parametrize("packed", ["null", "here"])
 def test_advice_is_logged_once_if_the_device_waits_for_data(packed, log_messages):
     loop = make_training_loop(make_step(), Run(), None, f"data.packed={packed}")
-    loop.window, loop.seconds = SimpleNamespace(seconds=1.0), 1.0
+    loop.window = SimpleNamespace(seconds=1.0)
+    loop.seconds = 1.0
     loop.advise_on_data(0.9)
     assert not log_messages, "the first window fills the pipeline"
     loop.seconds = 2.0
@@ -85,7 +86,8 @@ class Outputs:
     """The values of a step on the device; reading them waits for the step."""
 
     def __init__(self, number: int, reads: list):
-        self.number, self.reads = number, reads
+        self.number = number
+        self.reads = reads
 
     def asnumpy(self):
         self.reads.append(self.number)
@@ -101,7 +103,8 @@ def test_the_values_of_a_step_are_read_once_and_a_step_late(
     loop = make_training_loop(make_step(), run, SimpleNamespace(path=tmp_path))
     monkeypatch.setattr(loop, "save", lambda name="": None)
     loop.on_train_begin(None)
-    reads, after = [], []
+    reads = []
+    after = []
     for number in range(1, 9):
         context = SimpleNamespace(net_outputs=Outputs(number, reads))
         call = SimpleNamespace(original_args=lambda c=context: c, request_stop=lambda: None)
@@ -121,7 +124,8 @@ class Directory:
     """The attributes of a run folder that show whether a checkpoint exists."""
 
     def __init__(self, path):
-        self.path, self.resume_file = path, path / "resume.ckpt"
+        self.path = path
+        self.resume_file = path / "resume.ckpt"
 
 
 @pytest.mark.parametrize("damaged", ["weight", "moment"])

@@ -70,7 +70,9 @@ def encode(
         if title:
             container.metadata["title"] = title
         stream = container.add_stream(codec, rate=25, options=options)
-        stream.width, stream.height, stream.pix_fmt = frames[0].width, frames[0].height, pix_fmt
+        stream.width = frames[0].width
+        stream.height = frames[0].height
+        stream.pix_fmt = pix_fmt
         for name, value in context.items():
             setattr(stream.codec_context, name, value)
         for frame in frames:
@@ -124,7 +126,8 @@ def read_alike(path):
 @pytest.mark.parametrize("reader", BACK_ENDS)
 @pytest.mark.parametrize("name", FILES)
 def test_requested_frames_are_returned_in_any_order(files, name, reader):
-    rng, count = np.random.RandomState(3), FILES[name][1]
+    rng = np.random.RandomState(3)
+    count = FILES[name][1]
     requests = [range(count), [count - 1], [0], [5, 5, 5], [40, 2, 40, 7], range(0, count, 7)]
     for k in range(8):
         random = rng.randint(count, size=9)
@@ -238,7 +241,8 @@ def write_sound_only(path):
         for k in range(40):
             silence = np.zeros((1, 1024), np.float32)
             frame = av.AudioFrame.from_ndarray(silence, format="fltp", layout="mono")
-            frame.rate, frame.pts = 44100, k * 1024
+            frame.rate = 44100
+            frame.pts = k * 1024
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
 
@@ -310,7 +314,8 @@ def test_a_video_error_survives_pickling():
 
 
 def test_auto_uses_the_first_installed_reader(files, monkeypatch):
-    missing, load = set(), decoders._load
+    missing = set()
+    load = decoders._load
     monkeypatch.setattr(decoders, "_load", lambda name: None if name in missing else load(name))
     for reader in BACK_ENDS:
         assert open_video(files["gop12.mp4"]).reader == reader

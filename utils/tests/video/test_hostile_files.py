@@ -297,7 +297,8 @@ def test_the_size_in_a_jpeg_header_equals_that_of_the_decoder(tmp_path, form):
     image = Image.fromarray(picture(1, 70, 40))
     image = image.convert({"grey": "L", "cmyk": "CMYK"}.get(form, "RGB"))
     exif = Image.Exif()
-    exif[0x0112], exif[0x010E] = 6, "\xff\xc0 a comment"
+    exif[0x0112] = 6
+    exif[0x010E] = "\xff\xc0 a comment"
     options = {"exif": exif} if form == "exif" else {}
     image.save(tmp_path / "a.jpg", progressive=form == "progressive", **options)
     data = (tmp_path / "a.jpg").read_bytes()

@@ -115,7 +115,8 @@ def test_frames_equal_those_of_a_full_decode(odd_videos, name, reader):
         pytest.skip("OpenCV fails if hours lie between frames: the file goes on the bad list")
     if name == "ten hours" and av.library_versions["libavformat"] < (62,):
         pytest.skip("FFmpeg 7 misreads such a file itself")
-    expected, rng = decode_in_order(odd_videos[name]), np.random.RandomState(1)
+    expected = decode_in_order(odd_videos[name])
+    rng = np.random.RandomState(1)
     with open_video(odd_videos[name], reader) as video:
         assert len(video) == len(expected)
         draws = [np.sort(rng.randint(len(expected), size=count)) for count in (1, 3, 8)]

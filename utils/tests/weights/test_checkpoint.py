@@ -43,7 +43,8 @@ def make_config(folder, **run):
 
 
 def test_loaded_weights_equal_saved_weights(tmp_path):
-    source, target = build_network(), build_network()
+    source = build_network()
+    target = build_network()
     save(tmp_path / "a.ckpt", weights_of(source))
     assert load(target, tmp_path / "a.ckpt") == []
     for name, parameter in weights_of(source).items():
@@ -53,7 +54,8 @@ def test_loaded_weights_equal_saved_weights(tmp_path):
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_weights_that_are_not_finite_are_refused_before_any_change(value, tmp_path):
-    source, target = build_network(), build_network()
+    source = build_network()
+    target = build_network()
     source[1].bias.set_data(Tensor([0, value], source[1].bias.dtype))
     save(tmp_path / "a.ckpt", weights_of(source))
     before = target[0].weight.asnumpy().copy()
@@ -76,7 +78,8 @@ def test_weights_of_another_network_are_refused_before_any_change(tmp_path):
 
 
 def test_a_new_head_keeps_its_initial_weights(tmp_path):
-    source, net = build_network(5), build_network(2)
+    source = build_network(5)
+    net = build_network(2)
     save(tmp_path / "a.ckpt", weights_of(source))
     fresh = net[1].weight.asnumpy().copy()
     assert load(net, tmp_path / "a.ckpt", new_head=True, head=r"1\.") == ["1.weight", "1.bias"]
@@ -139,7 +142,9 @@ def test_the_umask_decides_who_may_read_a_checkpoint(umask, mode, tmp_path, set_
 @pytest.mark.parametrize("kind", ["checkpoint", "text"])
 def test_a_file_is_synced_to_disk_before_it_is_renamed(kind, tmp_path, monkeypatch):
     """Otherwise a power failure could leave an empty file."""
-    calls, fsync, rename = [], os.fsync, os.replace
+    calls = []
+    fsync = os.fsync
+    rename = os.replace
 
     def record_fsync(number: int) -> None:
         calls.append(("fsync", os.fstat(number).st_ino, os.fstat(number).st_size))
@@ -180,7 +185,8 @@ def test_a_read_only_disk_is_reported_in_one_line(failing, tmp_path, monkeypatch
 
 def test_the_weights_of_a_resume_file_are_loaded(tmp_path, log_messages):
     """Its other arrays, such as those of the optimizer, are left out; no weight may be missing."""
-    net, other = build_network(), build_network()
+    net = build_network()
+    other = build_network()
     weights = weights_of(net)
     state = {
         **weights,
@@ -260,7 +266,8 @@ def test_a_run_resumes_on_other_ranks_if_the_effective_batch_size_stays(tmp_path
     folder = RunDirectory(make_config(tmp_path), Runtime())
     folder.save(Step(5), TrainSampler(100, 4, 0, 2, 0))
     assert folder.resume(TrainSampler(100, 8, 0, 1, 0), 1).samples_per_epoch == 96
-    one, step = folder.resume(TrainSampler(100, 4, 0, 1, 0), 2), Step(0)
+    one = folder.resume(TrainSampler(100, 4, 0, 1, 0), 2)
+    step = Step(0)
     assert (one.steps_per_epoch, folder.start_step) == (24, 10)
     folder.restore(step)
     assert int(step.micro_step.asnumpy()) == 10

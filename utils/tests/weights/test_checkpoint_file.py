@@ -20,7 +20,8 @@ def flip_bit(path, position: int) -> None:
 
 
 def test_arrays_of_every_type_and_shape_are_read(tmp_path):
-    shapes, numbers = [(6,), (2, 3), (1, 6, 1)] * 5, np.arange(-3, 3)
+    shapes = [(6,), (2, 3), (1, 6, 1)] * 5
+    numbers = np.arange(-3, 3)
     dtypes = {name: getattr(mstype, {"Bool": "bool_"}.get(name, name.lower())) for name in TYPES}
     arrays = {
         name: Tensor(numbers.reshape(shape), dtype)
@@ -57,7 +58,8 @@ def test_a_large_array_is_read_from_its_parts(tmp_path, monkeypatch):
 
 
 def test_texts_and_numbers_of_append_dict_are_skipped(tmp_path, log_messages):
-    source, net = build_network(), build_network()
+    source = build_network()
+    net = build_network()
     notes = {"epoch_num": 3, "rate": 0.5, "is_best": True, "note": "of last night"}
     ms.save_checkpoint(source, str(tmp_path / "a.ckpt"), append_dict=notes)
     load(net, tmp_path / "a.ckpt")
@@ -66,7 +68,8 @@ def test_texts_and_numbers_of_append_dict_are_skipped(tmp_path, log_messages):
 
 
 def test_a_file_without_a_checksum_loads_with_one_warning(tmp_path, log_messages):
-    net, path = build_network(), tmp_path / "a.ckpt"
+    net = build_network()
+    path = tmp_path / "a.ckpt"
     save(path, weights_of(net))
     load(net, path)
     assert not log_messages

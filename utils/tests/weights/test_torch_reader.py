@@ -206,7 +206,8 @@ def test_load_state_lists_the_present_keys_in_its_error(tree, key, words, monkey
 
 @pytest.mark.parametrize("file", GOOD)
 def test_a_truncated_file_is_refused(file, tmp_path):
-    data, path = (FILES / file).read_bytes(), tmp_path / "cut"
+    data = (FILES / file).read_bytes()
+    path = tmp_path / "cut"
     for end in [*range(0, len(data), 47), *range(len(data) - 30, len(data))]:
         path.write_bytes(data[:end])
         read_refusal(path)
@@ -214,7 +215,9 @@ def test_a_truncated_file_is_refused(file, tmp_path):
 
 @pytest.mark.parametrize("file", GOOD)
 def test_a_flipped_bit_raises_no_unexpected_error(file, tmp_path):
-    data, path, chance = (FILES / file).read_bytes(), tmp_path / "flipped", random.Random(file)
+    data = (FILES / file).read_bytes()
+    path = tmp_path / "flipped"
+    chance = random.Random(file)
     for _ in range(100):
         flipped = bytearray(data)
         flipped[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
@@ -224,7 +227,8 @@ def test_a_flipped_bit_raises_no_unexpected_error(file, tmp_path):
 
 
 def test_a_flipped_bit_in_the_storage_of_a_zip_fails_its_crc(tmp_path):
-    data, path = (FILES / "views.pt").read_bytes(), tmp_path / "flipped"
+    data = (FILES / "views.pt").read_bytes()
+    path = tmp_path / "flipped"
     path.write_bytes(data.replace(struct.pack("<f", 23), struct.pack("<f", 22)))
     assert "Bad CRC-32 for file 'views/data/0'" in read_refusal(path)
 

@@ -26,7 +26,8 @@ def draw_motion(motion: str, seed: int, frames: int = 9, side: int = 48) -> np.n
 
 
 def read_with_opencv(path: Path) -> np.ndarray:
-    video, frames = cv2.VideoCapture(str(path)), []
+    video = cv2.VideoCapture(str(path))
+    frames = []
     while (frame := video.read()[1]) is not None:
         frames.append(frame)
     return np.stack(frames)[..., ::-1]
@@ -99,7 +100,8 @@ def test_first_frames_of_all_motions_have_the_same_distribution():
     clips = [[draw_motion(m, 1000 * i + s, 2) for s in range(draws)] for i, m in enumerate(MOTIONS)]
     table = np.array([[shape_statistics(clip[0]) for clip in row] for row in clips])
     table = (table - table.mean(axis=(0, 1))) / table.std(axis=(0, 1))
-    means, squares = table.mean(axis=1), (table**2).mean(axis=1)
+    means = table.mean(axis=1)
+    squares = (table**2).mean(axis=1)
     assert np.abs(means).max() < 4 / np.sqrt(draws), means
     error = (table**2).std(axis=(0, 1)) / np.sqrt(draws)
     assert np.all(np.abs(squares - 1) < 4 * error), squares

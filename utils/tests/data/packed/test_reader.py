@@ -118,7 +118,8 @@ def test_a_packed_copy_has_the_expected_size(codec, size, short_side, expected, 
 def test_pictures_above_the_limit_are_refused(codec, tmp_path):
     """The header is checked first. If its size is too small, frames are refused before decoding."""
     write_numbered_video(tmp_path / "a.mp4", 5, 320, 256, 25)
-    whole, limit = pack_copy(tmp_path / "a.mp4", OPTIONS[codec]), 320 * 256
+    whole = pack_copy(tmp_path / "a.mp4", OPTIONS[codec])
+    limit = 320 * 256
     assert open_pack(whole, tmp_path, max_pixels=limit).frames([4]).shape == (1, 256, 320, 3)
     line = rf"{tmp_path / 'shard'}: a frame of 320x256 has more than \d+ pixels, .*data.max_pixels"
     with pytest.raises(VideoError, match=line):
@@ -174,7 +175,8 @@ def test_jpeg_frames_of_a_folder_are_kept(tmp_path):
 def test_a_fork_does_not_wait_for_a_thread_that_converted_colours(tmp_path):
     """Encodes and decodes odd sizes in a thread that is alive when another thread forks."""
     write_frame_folder(tmp_path / "rgb", "RGB", ["img_00001.jpg"])
-    converted, free = threading.Event(), threading.Event()
+    converted = threading.Event()
+    free = threading.Event()
 
     def work() -> None:
         result = pack_copy(tmp_path / "rgb", OPTIONS["video"], num_frames=1, image_tmpl=TEMPLATE)

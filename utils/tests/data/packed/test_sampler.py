@@ -24,7 +24,8 @@ def make_sampler(lists, batch=4, rank=0, size=1, accumulation_steps=1, seed=3) -
 
 
 def test_no_sample_repeats_in_an_epoch_and_all_appear_over_epochs():
-    one, union = make_sampler([make_shards(103, 8)]), set()
+    one = make_sampler([make_shards(103, 8)])
+    union = set()
     assert one.samples_per_epoch == 12 * 8  # eight shards of 12 or 13
     for epoch in range(8):
         samples = one.epoch(epoch)
