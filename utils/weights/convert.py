@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from utils.nn.layers import resize_table
+from utils.nn.padding import SYMMETRIC
 from utils.weights import checkpoint_file, torch_reader
 from utils.weights.checkpoint import join_reports
 from utils.weights.mindspore_checkpoint import drop_training_state, find_padding, unify_eps
@@ -52,7 +53,7 @@ def read_source(path: Path) -> Source:
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     if path.suffix != ".ckpt":
-        return Source(torch_reader.load_state(path), [], "symmetric", 0)
+        return Source(torch_reader.load_state(path), [], SYMMETRIC, 0)
     content = checkpoint_file.read_all(path)
     arrays, dropped = drop_training_state(content.arrays)
     padding = find_padding(path, arrays, content.texts)
