@@ -8,6 +8,7 @@ from unittest import mock
 import numpy as np
 import psutil
 
+from utils.config import VideoData
 from utils.data.loader import count_workers
 from utils.networks import Network
 from utils.runtime import Runtime
@@ -30,7 +31,7 @@ def measure_data(network: Network, cfg, rt: Runtime, seconds: int) -> dict:
         "clips": done,
         "reader": find_reader(clips) if is_video else cfg.data.source,
         "workers": count_workers(cfg.data.workers),
-        "processes": getattr(cfg.data, "processes", False),
+        "processes": isinstance(cfg.data, VideoData) and cfg.data.processes,
         "clips_per_second": round(done / wall, 2),
         "clips_per_cpu_second": round(done / cpu, 2),
         "bare_decoding_per_cpu_second": round(1 / floor, 2),

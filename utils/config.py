@@ -220,6 +220,11 @@ class ImageData:
         """Clips of a video in a training batch."""
         return 1
 
+    @property
+    def mixes(self) -> bool:
+        """Whether mixup or cutmix is on."""
+        return False
+
 
 @dataclasses.dataclass(frozen=True)
 class VideoData(ImageData):

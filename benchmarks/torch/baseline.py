@@ -32,13 +32,12 @@ class TorchTwin:
     def __init__(
         self, network_name: str, cfg: Any, shape: tuple, layout: str, environment: Mapping[str, str]
     ):
-        mixes = getattr(cfg.data, "mixes", getattr(cfg.data, "mixup", 0))
         job = {
             "network_name": network_name,
             "network": cfg.model_arguments(),
             "train": vars(cfg.train),
             "shape": shape,
-            "fraction": 0.7 if mixes else 1.0,
+            "fraction": 0.7 if cfg.data.mixes else 1.0,
             "layout": layout,
             "threads": count_usable_cores(),
         }

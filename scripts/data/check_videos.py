@@ -151,7 +151,9 @@ def scan_list(
             notes.flush()
             findings.update(dict.fromkeys(jobs[job], result))
     checked = [
-        CheckedLine(number, text, getattr(record, "path", text), findings[number])
+        CheckedLine(
+            number, text, text if isinstance(record, str) else record.path, findings[number]
+        )
         for number, text, record in lines
         if not part
     ]

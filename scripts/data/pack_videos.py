@@ -74,7 +74,7 @@ def main(
     if verify:
         results = [verify_list(file, out, cfg.data.reader) for file in files]
     else:
-        options = build_encode_options(getattr(cfg.data, "modality", "rgb") == "flow", **encoding)
+        options = build_encode_options(cfg.data.is_flow, **encoding)
         plans = {}  # by folder: the train and the test list may be the same
         for file, name in zip(files, choose_output_names(files)):
             folder = pack_folder(out, file)

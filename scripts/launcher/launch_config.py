@@ -141,7 +141,7 @@ def resolve_master(name: str) -> str:
     try:
         entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or "no name of a host"
+        reason = (isinstance(error, OSError) and error.strerror) or "no name of a host"
         raise ValueError(f"MASTER_ADDR={name}: {reason}") from None
     return str(min(entries, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
 
