@@ -99,16 +99,16 @@ def build_first_step(network: Network, cfg, rt: runtime.Runtime, path: Optional[
 
 
 def report(result: list[step_comparison.Difference], tolerance: float) -> None:
-    first = None
+    earliest = None
     largest = {}
     for item in result:
         is_beyond = not item.error <= tolerance
-        if is_beyond and not first:
-            first = {**item._asdict(), "error": round_error(item.error)}
+        if is_beyond and not earliest:
+            earliest = {**item._asdict(), "error": round_error(item.error)}
         largest[item.stage] = max(largest.get(item.stage, 0.0), item.error)
         print(f"{item.stage:10s} {item.error:10.3e} {'>' if is_beyond else ' '} {item.name}")
     largest = {stage: round_error(error) for stage, error in largest.items()}
-    print(json.dumps({"first": first, "largest": largest, "tolerance": tolerance}))
+    print(json.dumps({"first": earliest, "largest": largest, "tolerance": tolerance}))
 
 
 def round_error(error: float) -> Optional[float]:
