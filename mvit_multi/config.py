@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Optional
 
 from utils.config import (
+    ClassSettings,
     Evaluation,
     NetworkConfig,
     Recipe,
@@ -37,7 +38,15 @@ def parse_policy(text: str) -> Policy:
 
 
 @dataclass(frozen=True)
-class DatasetSettings:
+class DatasetClasses:
+    """The settings of one data set without a default."""
+
+    name: str
+    num_classes: int
+
+
+@dataclass(frozen=True)
+class DatasetSettings(ClassSettings, DatasetClasses):
     """One data set: its classes, its folders, and how its videos are sampled and tested.
 
     `videos` is a folder in `data.root`. `lists` is a folder in `data.lists` with the annotation
@@ -45,14 +54,9 @@ class DatasetSettings:
     `segments` one frame of each of equal segments.
     """
 
-    name: str
-    num_classes: int
     videos: str = "."
     lists: str = "."
-    labels: str = ""  # class names: utils/labels/<labels>.txt
     sampling: Literal["time", "segments"] = "time"
-    flip: bool = True
-    swap_labels: tuple[tuple[int, int], ...] = ()  # pairs of labels that a flip swaps
     clips: int = 1  # clips of a video in evaluation
     crops: Literal[1, 3] = 1
     short_side: int = 256  # of a frame in evaluation

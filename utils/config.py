@@ -17,7 +17,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Optional, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Optional, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -255,15 +255,20 @@ class AnnotationLists:
 
 
 @dataclasses.dataclass(frozen=True)
-class VideoSet(VideoData, AnnotationLists):
-    """The section `data` of a network for one data set of videos.
-
-    Annotation files, and the videos they name, are relative to `root`.
-    """
+class ClassSettings:
+    """The names of the classes of a data set, and what a horizontal flip does to them."""
 
     labels: str = ""  # class names: utils/labels/<labels>.txt
     flip: bool = True
     swap_labels: tuple[tuple[int, int], ...] = ()  # pairs of labels that a flip swaps
+
+
+@dataclasses.dataclass(frozen=True)
+class VideoSet(ClassSettings, VideoData, AnnotationLists):
+    """The section `data` of a network for one data set of videos.
+
+    Annotation files, and the videos they name, are relative to `root`.
+    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -338,8 +343,11 @@ def resolve_yaml(path: Path) -> Path:
     return own
 
 
+ConfigT = TypeVar("ConfigT", bound=NetworkConfig)
+
+
 @shorten_errors()
-def load_config(cls: type, path: Path, overrides: Sequence[str] = ()) -> Any:
+def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -> ConfigT:
     """Reads `path`, puts `section.key=value` strings on top and builds `cls`."""
     values = read_yaml(path)
     try:
@@ -425,7 +433,7 @@ def to_yaml(config: Any) -> str:
     return yaml.safe_dump(to_dict(config), sort_keys=False, default_flow_style=None, width=100)
 
 
-def check_swap_labels(data: Any, num_classes: int) -> None:
+def check_swap_labels(data: ClassSettings, num_classes: int) -> None:
     """Raises ValueError if `data.swap_labels` has unknown or repeated labels, or no flips."""
     if data.swap_labels and not data.flip:
         raise ValueError("data.swap_labels has no effect while data.flip is false")

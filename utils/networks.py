@@ -12,11 +12,11 @@ import abc
 import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
-from utils.config import ROOT, load_config, read_yaml
+from utils.config import ROOT, ConfigT, VideoData, load_config, read_yaml
 
 if TYPE_CHECKING:
     from mindspore import nn
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from utils.train.trainer import TrainSetup
     from utils.video.reader import FrameSource
     from utils.weights.parameter_names import ParameterNames
-
-ConfigT = TypeVar("ConfigT")
 
 
 class Network(abc.ABC, Generic[ConfigT]):
@@ -102,8 +100,8 @@ class Network(abc.ABC, Generic[ConfigT]):
         """Opens a video, a folder of frames or an image as frames. Raises VideoError."""
         from utils.video.decoders import open_video
 
-        data: Any = cfg.data  # type: ignore[attr-defined]
-        return open_video(path, data.reader, data.max_pixels)
+        assert isinstance(cfg.data, VideoData)  # a network for images overrides this method
+        return open_video(path, cfg.data.reader, cfg.data.max_pixels)
 
     def run_stream(
         self,
@@ -161,7 +159,9 @@ def find_network_of_yaml(path: Path) -> Network:
     return find_network(name)
 
 
-def load_for_script(config_class: type, path: Path, overrides: list[str], remedy: str) -> Any:
+def load_for_script(
+    config_class: type[ConfigT], path: Path, overrides: list[str], remedy: str
+) -> ConfigT:
     """`load_config` for a script that takes the yaml files of one network.
 
     If that fails and the yaml is in another network's folder, the ValueError names `remedy`, the
