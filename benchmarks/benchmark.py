@@ -56,6 +56,7 @@ from benchmarks.kernel_profile import profile_kernels
 from benchmarks.torch import baseline
 from scripts.analysis import build_networks
 from utils import cli, log, runtime
+from utils.config import NetworkConfig
 from utils.evaluate.scores import get_engine, video_scores
 from utils.export import inference
 from utils.export.engine import choose_engine
@@ -70,7 +71,7 @@ GIGABYTES = ("peak_gb", "device_peak_gb", "estimate_gb")
 
 def main(
     network: Network,
-    cfg,
+    cfg: NetworkConfig,
     kind: Literal["step", "kernels", "compile", "memory", "data", "eval"],
     *,
     torch: bool = False,
@@ -119,7 +120,7 @@ def main(
 
 def measure_step(
     network: Network,
-    cfg,
+    cfg: NetworkConfig,
     rt: runtime.Runtime,
     repeats: int,
     checkpoint_path: str,
@@ -177,7 +178,7 @@ def measure_step(
     return result
 
 
-def open_eval_network(network: Network, cfg, checkpoint_path: str) -> Any:
+def open_eval_network(network: Network, cfg: NetworkConfig, checkpoint_path: str) -> Any:
     """The network that `run.engine` computes, of a checkpoint or with random weights."""
     if checkpoint_path:
         return inference.load_network(network, cfg, checkpoint_path)
@@ -209,7 +210,9 @@ def measure_matmul_gflops(repeats: int, size: int = 2048) -> float:
     return 2 * size**3 / seconds / 1e9
 
 
-def measure_eval(network: Network, cfg, rt: runtime.Runtime, seconds: int, net: Any) -> dict:
+def measure_eval(
+    network: Network, cfg: NetworkConfig, rt: runtime.Runtime, seconds: int, net: Any
+) -> dict:
     """Whole evaluation, data and network, of the first videos; the first batch is not timed.
 
     Of several data sets, the first one is evaluated.

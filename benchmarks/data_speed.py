@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 import psutil
 
-from utils.config import VideoData
+from utils.config import NetworkConfig, VideoData
 from utils.data.loader import count_workers
 from utils.networks import Network
 from utils.runtime import Runtime
@@ -18,7 +18,7 @@ MOST_CLIPS = 64  # that are only decoded
 READ_CLIPS = 16  # whose bytes are counted
 
 
-def measure_data(network: Network, cfg, rt: Runtime, seconds: int) -> dict:
+def measure_data(network: Network, cfg: NetworkConfig, rt: Runtime, seconds: int) -> dict:
     """Decodes single clips, then runs the training pipeline for some seconds."""
     records = network.read_records(cfg, "train")
     order = network.build_train_sampler(cfg, records, rt)

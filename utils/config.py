@@ -116,13 +116,14 @@ def convert_scalar(value: Any, kind: type, name: str) -> Any:
 
 ROOT = Path(__file__).resolve().parents[1]  # of the code: a checkout, or an installed package
 Level = Literal["O0", "O1", "O2", "O3"]
+Device = Literal["Ascend", "GPU", "CPU"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
     """Settings that all networks share: device, precision, AllReduce segments, output."""
 
-    device: Literal["Ascend", "GPU", "CPU"] = "Ascend"
+    device: Device = "Ascend"
     device_memory: int = 32  # GB that a device needs for the recipe, by a dry run
     seed: int = 0
     amp: Level = "O0"

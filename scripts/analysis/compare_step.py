@@ -34,13 +34,14 @@ import numpy as np
 
 from scripts.analysis import step_comparison
 from utils import cli, log, runtime
+from utils.config import NetworkConfig
 from utils.networks import Network
 from utils.testing.golden import load_case
 
 
 def main(
     network: Network,
-    cfg,
+    cfg: NetworkConfig,
     *,
     record: Optional[Path] = None,
     against: Optional[Path] = None,
@@ -86,7 +87,9 @@ def read_case(path: Path) -> dict:
         raise ValueError(f"--case: {path} is no golden case: {error}") from None
 
 
-def build_first_step(network: Network, cfg, rt: runtime.Runtime, path: Optional[Path]) -> tuple:
+def build_first_step(
+    network: Network, cfg: NetworkConfig, rt: runtime.Runtime, path: Optional[Path]
+) -> tuple:
     """(train step, clip, target): the yaml's network and the first batch of its data."""
     records = network.read_records(cfg, "train")
     sampler = network.build_train_sampler(cfg, records, rt)
