@@ -21,7 +21,8 @@ host (framework and compiler included), and of a device that has its own; `train
 peak that train.py expects on a CPU. For both, each graph has a new process; --part NAME measures
 only one.
 `data`: clips/s and clips per CPU-second of the pipeline alone, compared with only decoding the same
-frames; it takes up to two times --seconds. `eval`: videos/s of an evaluation, data and network.
+frames; it takes up to two times --seconds. `eval`: videos/s of an evaluation, data and network; of
+several data sets, the first one of eval.sets.
 
 `step` and `eval` evaluate with `run.engine`, a file of --checkpoint_path or else random weights.
 --out writes the result to a file; --against compares with the file of an earlier run, and prints
