@@ -23,7 +23,7 @@ def measure_data(network: Network, cfg: NetworkConfig, rt: Runtime, seconds: int
     records = network.read_records(cfg, "train")
     order = network.build_train_sampler(cfg, records, rt)
     epochs = 10**6 // order.samples + 1
-    clips = network.build_train_rows(cfg, records, order, epochs, start_step=0)
+    clips = network.build_train_rows(cfg, records, order, epochs, skip=0)
     floor = measure_decoding(clips, seconds)
     is_video = bool(network.list_annotation_files(cfg))
     done, wall, cpu = measure_throughput(clips.dataset(), cfg.data.batch, seconds)

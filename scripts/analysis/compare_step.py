@@ -96,7 +96,7 @@ def build_first_step(
     if path:
         cfg = replace(cfg, train=replace(cfg.train, pretrained=path))
     step = network.build_train_setup(cfg, rt, sampler).step
-    source = network.build_train_rows(cfg, records, sampler, epochs=1, start_step=0)
+    source = network.build_train_rows(cfg, records, sampler, epochs=1, skip=0)
     rows = source.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
     return step, *next(iter(rows))
 
