@@ -32,6 +32,7 @@ class Data:
     repeats: int = 1  # crops of an image in an epoch, which then has fewer images
     batch: int = 256  # images per device
     workers: Union[int, Literal["auto"]] = "auto"  # auto: this device's share of the CPU cores
+    processes: Union[bool, Literal["auto"]] = "auto"  # auto: true on a CPU with more than 8 workers
     prefetch: Union[int, Literal["auto"]] = "auto"  # batches prepared in advance; auto: 2 to 8
     max_unreadable: float = 0.01  # the run stops above this fraction of unreadable images
 

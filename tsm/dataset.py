@@ -12,9 +12,8 @@ import random
 import numpy as np
 
 from tsm import sampling, transforms
-from utils.data import video_dataset
+from utils.data import records, videos
 from utils.data.annotation_file import AnnotationFile, Record, swap_label
-from utils.data.packed import reader
 from utils.data.sampler import sample_rng
 from utils.runtime import Runtime
 from utils.video.decoders import FrameFolder, FrameSource
@@ -24,7 +23,7 @@ SPLITS = ("train", "test")
 
 def read_records(cfg, split: str) -> list[Record]:
     """The records of the train or test annotation file. Raises ValueError for bad lines."""
-    return reader.read_records(list_annotation_files(cfg)[SPLITS.index(split)], cfg.data.packed)
+    return records.read_records(list_annotation_files(cfg)[SPLITS.index(split)], cfg.data.packed)
 
 
 def list_annotation_files(cfg) -> list[AnnotationFile]:
@@ -42,7 +41,7 @@ def open_record(record: Record, data):
     if data.source == "frames" and record.location is None:
         arguments = (data.image_tmpl, data.modality == "flow", data.max_pixels)
         return FrameFolder(record.path, record.num_frames, *arguments)
-    return reader.open_record(record, data)
+    return records.open_record(record, data)
 
 
 def sample_frame_indices(
@@ -55,7 +54,7 @@ def sample_frame_indices(
     return sampling.expand_segments(offsets, len(video), length)
 
 
-class TrainSource(video_dataset.TrainVideos):
+class TrainSource(videos.TrainVideos):
     """One random clip of a video."""
 
     def list_flip_settings(self) -> list:
@@ -77,11 +76,11 @@ class TrainSource(video_dataset.TrainVideos):
         )
         return clip, np.int32(swap_label(record.label, data.swap_labels if flipped else ()))
 
-    def make_blank_row(self) -> tuple[np.ndarray, np.int32]:
+    def blank(self) -> tuple[np.ndarray, np.int32]:
         return np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
 
 
-class EvalVideos(video_dataset.EvalVideos):
+class EvalVideos(videos.EvalVideos):
     """All views of each video.
 
     `split` is "test" (the views of `cfg.eval`) or "val" (the original's transform for validation
@@ -139,4 +138,4 @@ def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
     return labels
 
 
-build_train_sampler = video_dataset.train_sampler
+build_train_sampler = videos.build_train_sampler

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from utils import log, runtime
-from utils.data.video_dataset import EvalVideos
+from utils.data.videos import EvalVideos
 from utils.evaluate.metrics import evaluate, sum_count, write_result_file
 from utils.evaluate.report import Report, report_videos
 from utils.export import export, inference

@@ -29,12 +29,12 @@ import gc
 import mmap
 import multiprocessing
 import os
+import select
 import signal
 import struct
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
@@ -149,6 +149,12 @@ class WorkerPool:
             cv2.setNumThreads(0)
         for worker in self.workers:
             worker.start()
+        self.sentinels = {}
+        if processes:
+            self.sentinels = {worker.sentinel: worker for worker in self.workers}
+        self.poll = select.poll()
+        for file in (self.result_reader.fileno(), *self.sentinels):
+            self.poll.register(file, select.POLLIN)
         atexit.register(self.close)
 
     def create_worker(self) -> Any:
@@ -201,15 +207,12 @@ class WorkerPool:
         A row that failed in a worker is made again here, so its exception is raised here. Raises
         Failed if a worker process has ended.
         """
-        sentinels = {}
-        if self.processes:
-            sentinels = {worker.sentinel: worker for worker in self.workers}
-        ready = set(wait([self.result_reader, *sentinels]))
+        ready = [file for file, _ in self.poll.poll()]
         if self.closed:
             return set()
-        for sentinel in ready & set(sentinels):
-            sentinels[sentinel].join()
-            status = sentinels[sentinel].exitcode
+        for sentinel in set(ready) & set(self.sentinels):
+            self.sentinels[sentinel].join()
+            status = self.sentinels[sentinel].exitcode
             advice = "run the same command again"
             if status == -signal.SIGKILL:
                 advice = f"the system does this if memory runs out: lower data.workers; {advice}"
