@@ -28,7 +28,8 @@ def make_train_view(image: np.ndarray, data, rng: np.random.RandomState) -> np.n
     if data.augment == "none":
         return make_test_view(image, data.resize, data.crop)
     if data.augment == "pad_crop":
-        image = np.pad(image, [(PADDING, PADDING), (PADDING, PADDING), (0, 0)])
+        edges = (PADDING, PADDING, PADDING, PADDING)
+        image = cv2.copyMakeBorder(image, *edges, cv2.BORDER_CONSTANT)
         x = rng.randint(image.shape[1] - PADDED_CROP + 1)
         y = rng.randint(image.shape[0] - PADDED_CROP + 1)
         width = height = PADDED_CROP
