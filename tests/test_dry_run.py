@@ -232,7 +232,7 @@ BUILD = """
         cfg = load_config(network.config, path, ["run.device=Ascend"])
         try:
             with no_init_parameters():
-                network.model.build_network(**cfg.model_arguments())
+                network.build_model(**cfg.model_arguments())
         except Exception as error:
             failed[path.stem] = str(error)
     print(json.dumps({"finished": True, "failed": failed}), flush=True)
