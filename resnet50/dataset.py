@@ -73,7 +73,7 @@ class TrainSource(TrainRows):
         return view, self.make_target(record.label)
 
     def blank(self) -> tuple:
-        return np.zeros(get_input_shape(self.data), np.uint8), self.make_target(0)
+        return np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8), self.make_target(0)
 
     def make_target(self, label: int) -> Union[np.int32, np.ndarray]:
         """The target of a row; `__getitem__` fills in how its batch is mixed."""
@@ -107,19 +107,6 @@ class EvalImages(EvalRows):
         return make_test_view(record.read(), self.cfg.data.resize, self.cfg.test_crop)[None]
 
 
-def build_eval_dataset(cfg, rt: Runtime):
-    return EvalImages(read_records(cfg, "test"), cfg, rt).dataset()
-
-
 def get_clip_shape(data, size: int) -> tuple[int, int, int]:
     """The shape of one image: (3, size, size)."""
     return 3, size, size
-
-
-def get_input_shape(data) -> tuple[int, int, int]:
-    return get_clip_shape(data, data.crop)
-
-
-def list_annotation_files(cfg) -> list:
-    """None: images are in class folders or MindRecord files."""
-    return []

@@ -20,7 +20,6 @@ prepare_process()
 from resnet50.config import Config
 from resnet50.dataset import EvalImages, read_records
 from resnet50.network import NETWORK
-from resnet50.predict import build_heads
 from utils import cli, commands
 from utils.evaluate.report import Report, Samples
 
@@ -29,12 +28,12 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     rt = commands.start(cfg)
     images = read_records(cfg, "test")
     rows = EvalImages(images, cfg, rt)
+    (head,) = NETWORK.build_heads(cfg)
     samples = Samples()
     if report:
-        classes = build_heads(cfg)[0].list_names()
-        samples = Samples(images.list_names(), images.labels.tolist(), classes)
+        samples = Samples(images.list_names(), images.labels.tolist(), head.list_names())
     pages = Report(report, rows.mine, samples, rt, softmax=True)
-    return commands.evaluate_samples(NETWORK, cfg, rows, rows.dataset(), checkpoint_path, pages)
+    return commands.evaluate_samples(NETWORK, cfg, rows, checkpoint_path, pages)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,7 @@ from PIL import Image
 
 from resnet50.config import Config
 from resnet50.dataset import EvalImages, TrainSource, build_train_sampler, read_records
-from resnet50.export import describe_export
-from resnet50.predict import build_heads
+from resnet50.network import NETWORK
 from resnet50.readers import ImageRecord, MindRecord, decode_image
 from resnet50.transforms import (
     compute_center_crop,
@@ -144,7 +143,7 @@ def test_images_have_the_names_of_files_in_minddatas_order(tmp_path):
     (tmp_path / "val" / "b" / "notes.txt").touch()
     cfg = make_config(tmp_path, "model.num_classes=4")
     images = read_records(cfg, "test")
-    assert build_heads(cfg)[0].list_names() == ["Z", "b", "é", ""]
+    assert NETWORK.build_heads(cfg)[0].list_names() == ["Z", "b", "é", ""]
     rows = ds.ImageFolderDataset(str(tmp_path / "val"), extensions=[".png", ".PNG"], shuffle=False)
     result = list(rows.create_tuple_iterator(num_epochs=1, output_numpy=True))
     assert len(result) == len(images) == 15
@@ -231,8 +230,8 @@ def test_evaluation_has_its_own_crop(folder):
         np.testing.assert_array_equal(image, expected)
         np.testing.assert_array_equal(label, expected_label)
     frames = np.zeros((1, 50, 60, 3), np.uint8)
-    assert build_heads(cfg)[0].make_views(frames, np.zeros(1)).shape == (1, 3, 32, 32)
-    assert describe_export(cfg).clip == (3, 32, 32)
+    assert NETWORK.build_heads(cfg)[0].make_views(frames, np.zeros(1)).shape == (1, 3, 32, 32)
+    assert NETWORK.describe_export(cfg).clip == (3, 32, 32)
     empty = list_batches(EvalImages([read_records(cfg, "test")[0]], cfg, Runtime(1, 2)))
     assert [image.shape for image, _, _ in empty] == [(4, 1, 3, 32, 32)]
 
