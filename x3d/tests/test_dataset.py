@@ -8,8 +8,8 @@ import pytest
 from scripts.data.synthetic.motion_videos import write_video
 from tests.helpers import load_smoke_config
 from tests.numbered_videos import read_number, write_numbered_video
+from utils.data import records
 from utils.data.annotation_file import Record
-from utils.data.packed import reader as packed
 from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
 from x3d import dataset, sampling
@@ -44,8 +44,8 @@ def test_thirty_views_need_one_decode(evaluation, monkeypatch):
         opened.append(record)
         return video
 
-    open_record = packed.open_record
-    monkeypatch.setattr(packed, "open_record", count_calls)
+    open_record = records.open_record
+    monkeypatch.setattr(records, "open_record", count_calls)
     clips, label, valid = evaluation[0]
     assert (clips.shape, label, valid) == ((30, 3, 5, SIDE, SIDE), 4, True)
     assert len(opened) == len(requests) == 1
@@ -90,14 +90,10 @@ def test_a_mirrored_clip_changes_a_label_that_names_a_direction(tmp_path):
     path = tmp_path / "ramp.mp4"
     ramp = np.broadcast_to(np.linspace(0, 255, SIDE, dtype=np.uint8)[:, None], (SIDE, SIDE, 3))
     write_video(path, [ramp] * 8, 30)
-    data = SimpleNamespace(
-        reader="auto", frames=2, stride=1, fps=30.0, scales=(SIDE, SIDE), crop=SIDE, flip=True,
-        swap_labels=((0, 1),), batch=1, max_pixels=1 << 24,
-    )  # fmt: skip
+    settings = ("data.frames=2", "data.stride=1", f"data.scales=[{SIDE},{SIDE}]", "data.batch=1")
+    cfg = load_smoke_config("x3d", f"data.crop={SIDE}", "data.swap_labels=[[0,1]]", *settings)
     sampler = TrainSampler(1, 1, 0, 1, seed=0)
-    source = dataset.TrainSource(
-        [Record(str(path), None, 1, 1)], SimpleNamespace(data=data), sampler, 20, 0
-    )
+    source = dataset.TrainSource([Record(str(path), None, 1, 1)], cfg, sampler, 20, 0)
     rows = [source[i] for i in range(20)]
     bright_right = [bool(clip[..., -1].mean() > clip[..., 0].mean()) for clip, _ in rows]
     assert {True, False} == set(bright_right)
