@@ -43,9 +43,14 @@ LAYERS = [
     {"log"},
     {"runtime"},
     {"config", "plotting"},
-    {"nn", "video", "signals", "processes", "process_pool", "files", "messages", "text_files"}
+    {"nn", "video", "signals", "processes", "process_pool", "files", "messages"}
     | {"yaml_text", "cpu_cores", "missing_packages", "progress", "cost_model"},
 ]
+
+
+def test_every_layer_is_of_modules_that_exist():
+    modules = {path.stem for path in (ROOT / "utils").glob("*") if path.stem[0] != "_"}
+    assert set().union(*LAYERS) == modules - {"labels", "tests"}
 
 
 @functools.cache
@@ -119,7 +124,34 @@ def test_a_module_does_no_work_at_import(path):
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Expr) and ast.unparse(node) != PREPARE:
             assert isinstance(node.value, ast.Constant), ast.unparse(node)
-        assert not isinstance(node, (ast.For, ast.While, ast.With)), ast.unparse(node)
+        assert not isinstance(node, (ast.For, ast.While, ast.With, ast.Try)), ast.unparse(node)
+        if isinstance(node, ast.If):
+            assert ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'")
+
+
+# Their parts of the redesign end this; delete a name here with its last use.
+PENDING = {
+    "mvit_multi/predict.py",
+    "utils/evaluate/scores.py",
+    "utils/export/mindir.py",
+    "utils/nn/complexity.py",
+    "utils/train/train_step.py",
+    "utils/train/trainer.py",
+}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_module_asks_types_and_not_whether_an_attribute_exists(path):
+    """No `hasattr`, no `getattr` with a default, no `__getattr__`."""
+    if str(path.relative_to(ROOT)) in PENDING:
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            assert node.name != "__getattr__", node.lineno
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            name = node.func.id
+            assert name != "hasattr", ast.unparse(node)
+            assert name != "getattr" or len(node.args) == 2, ast.unparse(node)
 
 
 ENTRY_POINTS = [
@@ -185,22 +217,31 @@ def test_only_runtime_and_gradient_fusion_set_the_context(path):
         # The seed of a data pipeline is not part of the context.
         and ast.unparse(node.func) != "ds.config.set_seed"
     }
-    setters = {"set_device", "set_seed", "set_auto_parallel_context"} & calls
-    assert not setters or path.name in ("runtime.py", "gradient_fusion.py")
+    allowed = {
+        "runtime.py": {"set_context", "set_device", "set_seed", "set_auto_parallel_context"},
+        "gradient_fusion.py": {"set_auto_parallel_context"},
+        "complexity.py": {"set_context"},  # below runtime.py; it moves to the scripts
+    }
+    assert not calls & allowed["runtime.py"] - allowed.get(path.name, set())
 
 
-# These words had several meanings in earlier versions.
+# These words had several meanings in earlier versions, or do not name a value.
 BANNED = {"room", "tape", "crew", "told", "foretell", "foretold", "share", "place", "found"}
+BANNED |= {"wanted", "given", "each", "many"}
+KEYS = {"share", "found"}  # in files and results that commands have written for long
 
 
 def list_names(path: Path) -> set[str]:
-    """Returns the functions, classes, parameters and variables that a file defines."""
+    """Returns the functions, classes, parameters, variables and keys that a file defines."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             names.add(node.name)
         elif isinstance(node, ast.arg):
             names.add(node.arg)
+        elif isinstance(node, ast.Dict):
+            keys = {key.value for key in node.keys if isinstance(key, ast.Constant)}
+            names |= {key for key in keys if isinstance(key, str)} - KEYS
         elif isinstance(getattr(node, "ctx", None), ast.Store):
             names.add(getattr(node, "id", "") or getattr(node, "attr", ""))
     return names

@@ -53,7 +53,7 @@ def fuse_pair(conv: nn.Cell, norm: nn.BatchNorm2d) -> nn.Cell:
     scale, shift = compute_affine(norm)
     kernels = scale.reshape(-1, *[1] * (conv.weight.ndim - 1))
     conv.weight.set_data(Tensor((conv.weight.asnumpy() * kernels).astype(np.float32)))
-    bias = getattr(conv, "bias", None)
+    bias = dict(conv.parameters_and_names(expand=False)).get("bias")
     if bias is None:
         return ChannelBias(shift)
     bias.set_data(Tensor((bias.asnumpy() * scale + shift).astype(np.float32)))

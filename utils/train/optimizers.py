@@ -79,8 +79,8 @@ class SGD(nn.Optimizer):
         of_groups = ()
         for k in range(len(self.decays)):
             of_groups += (ops.reshape(rates[k], ()),)
-        each = self.hyper_map(ops.partial(take_element, of_groups), self.positions)
-        return self.hyper_map(ops.partial(update, self.momentum), each, *arrays)
+        rates_by_weight = self.hyper_map(ops.partial(take_element, of_groups), self.positions)
+        return self.hyper_map(ops.partial(update, self.momentum), rates_by_weight, *arrays)
 
 
 class LARS(nn.Optimizer):

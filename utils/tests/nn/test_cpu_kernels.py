@@ -180,8 +180,8 @@ def test_gelu_is_exact_over_the_whole_range(kernels):
     library.disable()
     y, slope, exact, exact_slope = (
         array.asnumpy()
-        for each in (cell, layers.GELU())
-        for array in compute_gradients(each, Tensor(x), Tensor(np.ones_like(x)))
+        for gelu in (cell, layers.GELU())
+        for array in compute_gradients(gelu, Tensor(x), Tensor(np.ones_like(x)))
     )
     np.testing.assert_allclose(y, exact, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(slope, exact_slope, rtol=1e-6, atol=2e-6)
@@ -194,7 +194,7 @@ def test_activations_of_huge_numbers_are_those_of_mindspore(cell_class, kernels)
     cell = cell_class().set_train()
     library.disable()
     own, expected = (
-        compute_gradients(each, x, Tensor(np.ones(8, np.float32))) for each in (cell, cell_class())
+        compute_gradients(one, x, Tensor(np.ones(8, np.float32))) for one in (cell, cell_class())
     )
     for array, other in zip(own, expected):
         np.testing.assert_allclose(array.asnumpy(), other.asnumpy(), atol=1e-30)
