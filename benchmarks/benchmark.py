@@ -21,7 +21,8 @@ host (framework and compiler included), and of a device that has its own; `train
 peak that train.py expects on a CPU. For both, each graph has a new process; --part NAME measures
 only one.
 `data`: clips/s and clips per CPU-second of the pipeline alone, compared with only decoding the same
-frames; it takes up to two times --seconds. `eval`: videos/s of an evaluation, data and network.
+frames; it takes up to two times --seconds. `eval`: videos/s of an evaluation, data and network; of
+several data sets, the first one of eval.sets.
 
 `step` and `eval` evaluate with `run.engine`, a file of --checkpoint_path or else random weights.
 --out writes the result to a file; --against compares with the file of an earlier run, and prints
@@ -56,6 +57,7 @@ from benchmarks.kernel_profile import profile_kernels
 from benchmarks.torch import baseline
 from scripts.analysis import build_networks
 from utils import cli, log, runtime
+from utils.config import NetworkConfig
 from utils.evaluate.scores import get_engine, video_scores
 from utils.export import inference
 from utils.export.engine import choose_engine
@@ -70,7 +72,7 @@ GIGABYTES = ("peak_gb", "device_peak_gb", "estimate_gb")
 
 def main(
     network: Network,
-    cfg,
+    cfg: NetworkConfig,
     kind: Literal["step", "kernels", "compile", "memory", "data", "eval"],
     *,
     torch: bool = False,
@@ -119,7 +121,7 @@ def main(
 
 def measure_step(
     network: Network,
-    cfg,
+    cfg: NetworkConfig,
     rt: runtime.Runtime,
     repeats: int,
     checkpoint_path: str,
@@ -177,7 +179,7 @@ def measure_step(
     return result
 
 
-def open_eval_network(network: Network, cfg, checkpoint_path: str) -> Any:
+def open_eval_network(network: Network, cfg: NetworkConfig, checkpoint_path: str) -> Any:
     """The network that `run.engine` computes, of a checkpoint or with random weights."""
     if checkpoint_path:
         return inference.load_network(network, cfg, checkpoint_path)
@@ -209,7 +211,9 @@ def measure_matmul_gflops(repeats: int, size: int = 2048) -> float:
     return 2 * size**3 / seconds / 1e9
 
 
-def measure_eval(network: Network, cfg, rt: runtime.Runtime, seconds: int, net: Any) -> dict:
+def measure_eval(
+    network: Network, cfg: NetworkConfig, rt: runtime.Runtime, seconds: int, net: Any
+) -> dict:
     """Whole evaluation, data and network, of the first videos; the first batch is not timed.
 
     Of several data sets, the first one is evaluated.

@@ -8,6 +8,7 @@ from unittest import mock
 import numpy as np
 import psutil
 
+from utils.config import NetworkConfig, VideoData
 from utils.data.loader import count_workers
 from utils.networks import Network
 from utils.runtime import Runtime
@@ -17,12 +18,12 @@ MOST_CLIPS = 64  # that are only decoded
 READ_CLIPS = 16  # whose bytes are counted
 
 
-def measure_data(network: Network, cfg, rt: Runtime, seconds: int) -> dict:
+def measure_data(network: Network, cfg: NetworkConfig, rt: Runtime, seconds: int) -> dict:
     """Decodes single clips, then runs the training pipeline for some seconds."""
     records = network.read_records(cfg, "train")
     order = network.build_train_sampler(cfg, records, rt)
     epochs = 10**6 // order.samples + 1
-    clips = network.build_train_rows(cfg, records, order, epochs, start_step=0)
+    clips = network.build_train_rows(cfg, records, order, epochs, skip=0)
     floor = measure_decoding(clips, seconds)
     is_video = bool(network.list_annotation_files(cfg))
     done, wall, cpu = measure_throughput(clips.dataset(), cfg.data.batch, seconds)
@@ -30,7 +31,7 @@ def measure_data(network: Network, cfg, rt: Runtime, seconds: int) -> dict:
         "clips": done,
         "reader": find_reader(clips) if is_video else cfg.data.source,
         "workers": count_workers(cfg.data.workers),
-        "processes": getattr(cfg.data, "processes", False),
+        "processes": isinstance(cfg.data, VideoData) and cfg.data.processes,
         "clips_per_second": round(done / wall, 2),
         "clips_per_cpu_second": round(done / cpu, 2),
         "bare_decoding_per_cpu_second": round(1 / floor, 2),

@@ -5,6 +5,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 from mindspore import nn
 
+from mvit_multi.config import Config
 from mvit_multi.dataset import EvalVideos
 from mvit_multi.predict import HeadSelector
 from utils.evaluate.metrics import evaluate, sum_count
@@ -12,7 +13,7 @@ from utils.evaluate.scores import choose_clips_per_pass, get_device
 from utils.runtime import Runtime
 
 
-def build_eval_videos(cfg: Any, rt: Runtime, split: str = "test") -> dict[int, EvalVideos]:
+def build_eval_videos(cfg: Config, rt: Runtime, split: str = "test") -> dict[int, EvalVideos]:
     """{data set index: its videos}: the data sets of `eval.sets` in a test, all in validation.
 
     Reads the annotation files; raises ValueError for bad lines.
@@ -40,7 +41,8 @@ def evaluate_datasets(
     for k, source in videos.items():
         head = HeadSelector(net, k)
         classes = source.settings.num_classes
-        metrics = evaluate(head, source.dataset(), classes, rt, collect and collect[k], size)
+        add = collect[k] if collect else None
+        metrics: dict[str, Any] = evaluate(head, source.dataset(), classes, rt, add, size)
         metrics["unreadable"] = sum_count(source.unreadable.count, rt)
         metrics["views"] = f"{source.clips}x{source.crops}"
         by_name[source.settings.name] = metrics

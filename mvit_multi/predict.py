@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from mvit_multi.config import Config
 from mvit_multi.dataset import choose_test_frames, cut_views, get_annotation_file
 from utils.evaluate.predict import Head, Window
 
@@ -27,7 +28,7 @@ class DatasetHead(Head):
 
     raw_scores = False
 
-    def __init__(self, cfg: Any, dataset_index: int):
+    def __init__(self, cfg: Config, dataset_index: int):
         settings = cfg.data.sets[dataset_index]
         self.data = cfg.data
         self.dataset_index = dataset_index

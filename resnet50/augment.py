@@ -14,6 +14,7 @@ from typing import Optional
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
+from resnet50.config import Data
 from resnet50.images import BLANK
 from utils.video.decoders import Box
 
@@ -60,7 +61,7 @@ class Augment:
     of the colour BLANK is not changed.
     """
 
-    def __init__(self, data, seed: int):
+    def __init__(self, data: Data, seed: int):
         self.seed = seed
         self.policy = data.policy
         self.erase = data.erase
@@ -69,7 +70,7 @@ class Augment:
     def __call__(self, image: np.ndarray) -> np.ndarray:
         if (image[0, 0] == BLANK).all():
             return image
-        rng = np.random.RandomState([self.seed, zlib.crc32(np.ascontiguousarray(image))])
+        rng = np.random.RandomState([self.seed, zlib.crc32(np.ascontiguousarray(image).data)])
         if self.policy == "trivial":
             image = apply_operator(image, *draw_operator(rng))
         box = draw_erased_box(image.shape[1], image.shape[0], self.erase, rng)
@@ -102,7 +103,7 @@ def apply_operator(image: np.ndarray, name: str, magnitude: float) -> np.ndarray
     elif name == "Posterize":
         pil = ImageOps.posterize(pil, int(magnitude))
     elif name == "Solarize":
-        pil = ImageOps.solarize(pil, magnitude)
+        pil = ImageOps.solarize(pil, math.ceil(magnitude))  # levels below it stay
     elif name == "AutoContrast":
         pil = ImageOps.autocontrast(pil)
     elif name == "Equalize":

@@ -22,6 +22,7 @@ import numpy as np
 from mindspore.dataset import vision
 
 from resnet50.augment import Augment
+from resnet50.config import Config, Data
 from resnet50.images import decode_or_blank, find_blank_images, make_test_view
 from resnet50.mixup import mix_targets
 from resnet50.readers import Images, count_samples, open_reader
@@ -37,12 +38,12 @@ MEASURED = 64  # images in memory while the decoder is measured
 MINDDATA_BUFFERED = 16  # batches: 8 in its batch operator, about 8 between two pipelines
 
 
-def read_records(cfg, split: str) -> int:
+def read_records(cfg: Config, split: str) -> int:
     """The number of images of a split. Raises ValueError if there are none, or too many classes."""
     return count_samples(cfg.data, split, cfg.model.num_classes)
 
 
-def build_train_sampler(cfg, samples: int, rt: Runtime) -> TrainSampler:
+def build_train_sampler(cfg: Config, samples: int, rt: Runtime) -> TrainSampler:
     common = samples, cfg.data.batch, rt.rank, rt.size, rt.seed
     if cfg.data.repeats == 1:
         return TrainSampler(*common)
@@ -72,7 +73,7 @@ class TrainSource:
     the run are already done.
     """
 
-    def __init__(self, samples: int, cfg, sampler: TrainSampler, epochs: int, skip: int):
+    def __init__(self, samples: int, cfg: Config, sampler: TrainSampler, epochs: int, skip: int):
         self.cfg = cfg
         self.data = cfg.data
         self.classes = cfg.model.num_classes
@@ -202,14 +203,16 @@ class TrainSource:
         return []
 
 
-def build_targets(cfg, labels: np.ndarray, seed: Union[int, list[int]] = 0) -> np.ndarray:
+def build_targets(cfg: Config, labels: np.ndarray, seed: Union[int, list[int]] = 0) -> np.ndarray:
     """The targets of a training batch with `labels` (N,); `seed` is that of mixup."""
     if not cfg.data.mixes:
         return labels.astype(np.int32)
     return mix_targets(labels, cfg.data, np.random.RandomState(seed))
 
 
-def build_epoch_pipeline(data, sampler: TrainSampler, epoch: int, unopenable: Container[int] = ()):
+def build_epoch_pipeline(
+    data: Data, sampler: TrainSampler, epoch: int, unopenable: Container[int] = ()
+):
     """(image, label) in batches: this rank's part of one epoch.
 
     Reads the first openable sample of the split in place of each of `unopenable`.
@@ -226,7 +229,7 @@ def build_epoch_pipeline(data, sampler: TrainSampler, epoch: int, unopenable: Co
     return rows.batch(data.batch, drop_remainder=True)
 
 
-def list_train_transforms(data, seed: int = 0) -> list:
+def list_train_transforms(data: Data, seed: int = 0) -> list:
     """The operators of training: decoder, random crop, flip, `Augment` with `seed`, channels first.
 
     They take an image as a reader yields it, or decoded. MindData's own decoder is not used: some
@@ -246,7 +249,7 @@ def list_train_transforms(data, seed: int = 0) -> list:
     return [*crop, *last]
 
 
-def build_test_transform(data, crop: int):
+def build_test_transform(data: Data, crop: int):
     """A function from an image, as a reader yields it or decoded, to the view of evaluation."""
     return lambda image: make_test_view(image, data.resize, crop)
 
@@ -254,7 +257,7 @@ def build_test_transform(data, crop: int):
 class EvalSource:
     """One pass over this rank's images; every image of the split is on exactly one rank."""
 
-    def __init__(self, samples: int, cfg, rt: Runtime):
+    def __init__(self, samples: int, cfg: Config, rt: Runtime):
         self.data = cfg.data
         self.batch = cfg.eval.batch
         self.classes = cfg.model.num_classes
@@ -326,13 +329,13 @@ def summarize_error(error: Exception) -> str:
     return f"data.root: cannot read {file[1] if file else 'an image'}: {reason}"
 
 
-def set_prefetch(data, batch: int, crop: int) -> int:
+def set_prefetch(data: Data, batch: int, crop: int) -> int:
     """Sets the prefetch of pipelines that are built from now on; returns their workers."""
     size = batch * int(np.prod(get_clip_shape(data, crop)))
     ds.config.set_prefetch_size(choose_prefetch(data.prefetch, size, MINDDATA_BUFFERED))
     return count_workers(data.workers)
 
 
-def get_clip_shape(data, size: int) -> tuple[int, int, int]:
+def get_clip_shape(data: Data, size: int) -> tuple[int, int, int]:
     """The shape of one image: (3, size, size)."""
     return 3, size, size

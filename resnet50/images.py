@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from resnet50.config import Data
 from utils.video.decoders import read_image, read_jpeg
 
 # The colour that stands for an image that cannot be decoded. Crops, resizing and flips keep it.
@@ -72,7 +73,7 @@ def decode_image(image: np.ndarray) -> np.ndarray:
         raise RuntimeError(f"not a readable image: {error}") from None
 
 
-def get_split_path(data, split: str) -> Path:
+def get_split_path(data: Data, split: str) -> Path:
     """The folder or MindRecord file of a split."""
     return data.root / (data.train if split == "train" else data.test)
 

@@ -4,10 +4,11 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
+from resnet50.config import Data
 from utils.nn.mixing import draw_mix, mix_partners
 
 
-def mix_targets(label: np.ndarray, data, rng: np.random.RandomState) -> np.ndarray:
+def mix_targets(label: np.ndarray, data: Data, rng: np.random.RandomState) -> np.ndarray:
     """Labels (N,) to float32 (N, 4): label, partner's label, lambda, partner's row in the batch.
 
     Lambda, the weight of the image itself, is drawn from Beta(alpha, alpha); the partners are a

@@ -12,6 +12,7 @@ from pathlib import Path
 import mindspore.dataset as ds
 import numpy as np
 
+from resnet50.config import Data
 from resnet50.images import decode_image, get_split_path, list_class_folders
 from utils.evaluate.predict import Head
 from utils.evaluate.report import Samples
@@ -24,7 +25,7 @@ CIFAR = {
 IMAGES = [".jpg", ".jpeg", ".png", ".bmp", ".JPG", ".JPEG", ".PNG", ".BMP"]
 
 
-def open_reader(data, split: str, samples: Sequence[int], workers: int):
+def open_reader(data: Data, split: str, samples: Sequence[int], workers: int):
     """A MindData dataset of the samples, with the columns image and label."""
     options = {"sampler": ds.SubsetSampler(list(samples)), "num_parallel_workers": workers}
     if data.is_cifar:
@@ -38,7 +39,7 @@ def open_reader(data, split: str, samples: Sequence[int], workers: int):
     return ds.ImageFolderDataset(path, extensions=IMAGES, **options)
 
 
-def count_samples(data, split: str, num_classes: int) -> int:
+def count_samples(data: Data, split: str, num_classes: int) -> int:
     """The number of images of a split. Raises ValueError if there are none, or too many classes."""
     if data.is_cifar:
         file = data.root / CIFAR[data.source][1][split]
@@ -72,7 +73,7 @@ class Images:
     would take 100 MB for ImageNet. MindData's reader of folders would list them all for one image.
     """
 
-    def __init__(self, data, split: str, count: int):
+    def __init__(self, data: Data, split: str, count: int):
         self.data = data
         self.split = split
         self.count = count
@@ -132,7 +133,7 @@ class Images:
         return folders, [len(list_image_names(folder)) for folder in folders]
 
 
-def describe_samples(data, split: str, count: int, head: Head) -> Samples:
+def describe_samples(data: Data, split: str, count: int, head: Head) -> Samples:
     """The names and labels of the `count` images of a split, for a report.
 
     The name is the file's if it is stored, else the sample number. For CIFAR the labels are 0: the

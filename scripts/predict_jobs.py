@@ -6,9 +6,10 @@ import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 from utils import runtime
+from utils.config import NetworkConfig
 from utils.evaluate.predict import Job, Predictor, assign_class_names
 from utils.export import inference
 from utils.networks import find_network
@@ -19,7 +20,7 @@ class PredictSettings(NamedTuple):
     """The options of scripts/predict.py for the network `network` with the settings `cfg`."""
 
     network: str
-    cfg: Any
+    cfg: NetworkConfig
     checkpoint_path: str
     labels: str
     folder: Path

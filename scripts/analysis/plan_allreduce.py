@@ -162,7 +162,7 @@ def time_gradients(network: Network, cfg, cluster: Cluster, profile: Optional[Pa
     step = build_train_step(network.name, cfg, runtime.start(cfg.run))
     names = [p.name for p in step.optimizer.parameters]
     sizes = [p.size * p.itemsize for p in step.optimizer.parameters]
-    clips = cfg.data.batch * getattr(cfg.data, "repeated_aug", 1)
+    clips = cfg.data.batch * cfg.data.clips_per_sample
     shape = (clips, *network.get_input_shape(cfg))
     return backward_of(step.net, names, sizes, cfg.run, shape)
 

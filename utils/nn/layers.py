@@ -7,7 +7,7 @@ In training in float32 on a CPU, the kernels of `utils.nn.cpu_kernels` replace M
 are enabled when a Cell is built.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import mindspore as ms
 import numpy as np
@@ -289,7 +289,9 @@ class Normalize(nn.Cell):
         rank: number of axes of the input.
     """
 
-    def __init__(self, mean: tuple, std: tuple, channels: int, axis: int, rank: int):
+    def __init__(
+        self, mean: Sequence[float], std: Sequence[float], channels: int, axis: int, rank: int
+    ):
         super().__init__()
         is_scalar = len(set(mean)) == len(set(std)) == 1  # then no tensor is broadcast
         count = 1 if is_scalar else channels

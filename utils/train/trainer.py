@@ -45,7 +45,7 @@ class TrainSetup:
     """A train step, its input, the learning rate of every update, and the AllReduce segments."""
 
     step: TrainStep
-    lr: Sequence[float]
+    lr: np.ndarray
     segments: Segments
     clips: tuple[int, ...]  # the shape of a batch as the network takes it
 
@@ -57,7 +57,7 @@ def build_setup(
     net: nn.Cell,
     loss: nn.Cell,
     optimizer: nn.Optimizer,
-    lr: Sequence[float],
+    lr: np.ndarray,
     clips: tuple[int, ...],
     mix: Optional[nn.Cell] = None,
 ) -> TrainSetup:

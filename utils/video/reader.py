@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Protocol
 
 import numpy as np
 
@@ -93,6 +93,16 @@ def read_bytes(path: Path) -> bytes:
         if status.st_size > MAX_FILE_BYTES:
             raise OSError(f"{status.st_size} bytes are too many for an image")
         return file.read()
+
+
+class Timeline(Protocol):
+    """A number of frames at a rate: a video, or a part of it."""
+
+    @property
+    def fps(self) -> float:
+        """Frames per second; 0 if unknown."""
+
+    def __len__(self) -> int: ...
 
 
 class FrameSource(abc.ABC):
