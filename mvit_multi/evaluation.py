@@ -3,12 +3,12 @@
 from typing import Any, Callable, Optional
 
 import numpy as np
-from mindspore import nn
 
 from mvit_multi.dataset import EvalVideos
-from mvit_multi.predict import HeadSelector
+from mvit_multi.predict import HeadScorer
 from utils.evaluate.metrics import evaluate, sum_count
-from utils.evaluate.scores import choose_clips_per_pass, get_device
+from utils.evaluate.scores import choose_clips_per_pass
+from utils.inference.scorer import Scorer
 from utils.runtime import Runtime
 
 
@@ -23,7 +23,7 @@ def build_eval_videos(cfg: Any, rt: Runtime, split: str = "test") -> dict[int, E
 
 
 def evaluate_datasets(
-    net: nn.Cell,
+    scorer: Scorer,
     videos: dict[int, EvalVideos],
     rt: Runtime,
     collect: Optional[dict[int, Callable]] = None,
@@ -36,9 +36,10 @@ def evaluate_datasets(
     by_name = {}
     sources = list(videos.values())
     views = [source.clips * source.crops for source in sources]
-    size = choose_clips_per_pass(sources[0].cfg.eval.batch, *views, device=get_device(net))
+    cfg = sources[0].cfg
+    size = choose_clips_per_pass(cfg.eval.batch, *views, device=scorer.device)
     for k, source in videos.items():
-        head = HeadSelector(net, k)
+        head = HeadScorer(scorer, cfg.data.sets, k)
         classes = source.settings.num_classes
         metrics = evaluate(head, source.dataset(), classes, rt, collect and collect[k], size)
         metrics["unreadable"] = sum_count(source.unreadable.count, rt)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Optional
 
 from utils import runtime
 from utils.evaluate.predict import Job, Predictor, assign_class_names
-from utils.export import inference
+from utils.inference.load import load_scorer
 from utils.networks import find_network
 from utils.process_pool import Crashed, run_all
 
@@ -33,9 +33,9 @@ class PredictSettings(NamedTuple):
         heads = network.predict.build_heads(cfg)
         assign_class_names(heads, self.labels)
         start = functools.cache(lambda: runtime.start(cfg.run))
-        net = inference.load_network(network, cfg, self.checkpoint_path, start)
+        scorer = load_scorer(network, cfg, self.checkpoint_path, start)
         rest = (self.folder, self.top, self.window, self.step)
-        return Predictor(net, heads, lambda path: network.predict.open_source(path, cfg), *rest)
+        return Predictor(scorer, heads, lambda path: network.predict.open_source(path, cfg), *rest)
 
     def compute_digest(self) -> str:
         """Changes with every setting, and with the size or time of the files that they name."""

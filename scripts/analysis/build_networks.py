@@ -8,7 +8,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from utils.data.sampler import TrainSampler
-from utils.export import inference
+from utils.inference import load
 from utils.networks import find_network
 from utils.runtime import Runtime
 from utils.train.train_step import TrainStep
@@ -30,8 +30,8 @@ def build_train_step(network: str, cfg: Any, rt: Runtime) -> TrainStep:
 
 def build_eval_network(network: str, cfg: Any) -> nn.Cell:
     """The network as eval.py runs it, with fresh weights."""
-    net = inference.build_network(find_network(network), cfg)
-    return inference.prepare_for_evaluation(net, cfg.run.amp_level)
+    net = load.build_network(find_network(network), cfg)
+    return load.prepare_for_evaluation(net, cfg.run.amp_level)
 
 
 def make_dummy_batch(network: str, cfg: Any, seed: int = 0) -> tuple[Tensor, Tensor]:
