@@ -23,7 +23,7 @@ from utils.export.rewrite import FOR_ONNX, Builders, replace_cells
 from utils.files import report_write_errors, set_default_mode
 from utils.inference import mindir
 from utils.inference.load import load_checkpoint
-from utils.inference.onnx import ENGINES, list_engines
+from utils.inference.onnx import ENGINES, choose_engine, list_engines
 from utils.inference.onnx_process import run_in_process
 from utils.messages import VALUE, shorten
 from utils.train import amp
@@ -121,8 +121,8 @@ def export_network(
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     checked = check_options(cfg.eval.batch, **options)
-    if cfg.run.engine in ENGINES:
-        checked = checked._replace(engine=cfg.run.engine)
+    if checked.kind == "onnx" and cfg.run.engine in ENGINES:
+        checked = checked._replace(engine=choose_engine(cfg.run))
     build = partial(load_checkpoint, network, cfg, checkpoint_path)
     spec = network.export.describe_export(cfg)
     log.print_result(export(build, spec, checked, network.name), rt)
