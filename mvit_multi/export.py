@@ -19,21 +19,13 @@ from utils.runtime import prepare_process
 prepare_process()
 
 from mvit_multi.config import Config
-from mvit_multi.dataset import get_input_shape
-from mvit_multi.model import ConcatHeads
 from mvit_multi.network import NETWORK
 from utils import cli
-from utils.export.export import ExportSpec, check_options, describe_columns, export_network
+from utils.export.export import check_options, export_network
 
 
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
     export_network(NETWORK, cfg, checkpoint_path, options)
-
-
-def describe_export(cfg: Config) -> ExportSpec:
-    shape = get_input_shape(cfg.data)
-    info = {"columns": describe_columns(cfg.data.sets)}
-    return ExportSpec(shape, "probabilities", info, wrap=ConcatHeads)
 
 
 if __name__ == "__main__":

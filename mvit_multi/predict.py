@@ -9,8 +9,6 @@ from mvit_multi.config import DatasetSettings
 from mvit_multi.dataset import choose_test_frames, cut_views, get_annotation_file
 from utils.evaluate.predict import Head, Window
 from utils.inference.scorer import Scorer
-from utils.video.decoders import open_video
-from utils.video.reader import FrameSource
 
 
 class HeadScorer(Scorer):
@@ -55,14 +53,5 @@ class DatasetHead(Head):
     def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
         return cut_views(frames, positions, self.data, self.settings, self.crops)
 
-    def predict_probs(self, scorer: Scorer, views: np.ndarray) -> np.ndarray:
-        head = HeadScorer(scorer, self.data.sets, self.dataset_index)
-        return super().predict_probs(head, views)
-
-
-def build_heads(cfg: Any) -> list[Head]:
-    return [DatasetHead(cfg, index) for index in range(len(cfg.data.sets))]
-
-
-def open_source(path: str, cfg: Any) -> FrameSource:
-    return open_video(path, cfg.data.reader, cfg.data.max_pixels)
+    def select_output(self, scorer: Scorer) -> HeadScorer:
+        return HeadScorer(scorer, self.data.sets, self.dataset_index)

@@ -66,7 +66,7 @@ MORE = {
 
 def build_toy(network: str, arguments: dict, level: str, rewrite=None) -> nn.Cell:
     arguments = {name: value for name, value in arguments.items() if value is not None}
-    net = find_network(network).model.build_network(**arguments)
+    net = find_network(network).build_model(**arguments)
     state = build_state_dict({}, net)
     # Without this scale, the attention of a non-local block enlarges rounding errors.
     state.update({name: value / 8 for name, value in state.items() if ".nl.theta." in name})
@@ -81,7 +81,7 @@ def export_toy(toy: tuple, target, kind: str, **options) -> dict:
         pytest.importorskip("onnxruntime")
     network, arguments, clip = toy
     export_options = export.check_options(2, format=kind, target=Path(target), **options)
-    described = find_network(network).export.describe_export(load_smoke_config(network))
+    described = find_network(network).describe_export(load_smoke_config(network))
     spec = export.ExportSpec(clip, "scores", cells=described.cells)
     return export.export(partial(build_toy, network, arguments), spec, export_options, network)
 

@@ -23,20 +23,14 @@ from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
 
 from tsm.config import Config
-from tsm.dataset import get_clip_shape
 from tsm.network import NETWORK
 from tsm.shift import Shift
 from utils import cli
-from utils.export.export import ExportSpec, check_options, export_network
+from utils.export.export import check_options, export_network
 
 
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
     export_network(NETWORK, cfg, checkpoint_path, options)
-
-
-def describe_export(cfg: Config) -> ExportSpec:
-    shape = get_clip_shape(cfg.data, cfg.test_crop)
-    return ExportSpec(shape, "scores", cells={Shift: split_convolution})
 
 
 class SplitShift(nn.Cell):

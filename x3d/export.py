@@ -22,20 +22,14 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from utils import cli
-from utils.export.export import ExportSpec, check_options, export_network
+from utils.export.export import check_options, export_network
 from x3d.config import Config
-from x3d.dataset import get_clip_shape
 from x3d.model import SE
 from x3d.network import NETWORK
 
 
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
     export_network(NETWORK, cfg, checkpoint_path, options)
-
-
-def describe_export(cfg: Config) -> ExportSpec:
-    shape = get_clip_shape(cfg.data, cfg.test_crop)
-    return ExportSpec(shape, "probabilities", cells={SE: MeanSE})
 
 
 class MeanSE(nn.Cell):

@@ -249,6 +249,3 @@ class X3D(nn.Cell):
         for stage in (self.s2, self.s3, self.s4, self.s5):
             x = stage(x)
         return self.head(x)
-
-
-build_network = X3D  # the name in the contract: utils/networks.py

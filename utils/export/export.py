@@ -56,7 +56,7 @@ class ExportOptions(NamedTuple):
 
 @dataclass(frozen=True)
 class ExportSpec:
-    """How a network is exported: what `describe_export` of its export.py returns.
+    """How a network is exported: what `describe_export` of a `Network` returns.
 
     `clip` is the shape of a clip, `output` the name of the file's output, `info` further metadata.
     `wrap` returns the Cell to export. `cells` are replaced in an ONNX file, as in `replace_cells`.
@@ -124,7 +124,7 @@ def export_network(
     if checked.kind == "onnx" and cfg.run.engine in ENGINES:
         checked = checked._replace(engine=choose_engine(cfg.run))
     build = partial(load_checkpoint, network, cfg, checkpoint_path)
-    spec = network.export.describe_export(cfg)
+    spec = network.describe_export(cfg)
     log.print_result(export(build, spec, checked, network.name), rt)
 
 

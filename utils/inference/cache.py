@@ -112,7 +112,7 @@ class CachedScorer(Scorer):
         return file
 
     def export(self, clip: tuple[int, ...], file: Path) -> None:
-        spec = replace(self.network.export.describe_export(self.cfg), clip=clip)
+        spec = replace(self.network.describe_export(self.cfg), clip=clip)
         spec.write_onnx(self.load, file, self.engine, self.network.name)
 
 

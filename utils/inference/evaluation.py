@@ -28,25 +28,25 @@ def evaluate_videos(
 
     `report` is a folder for tables and plots, or empty.
     """
-    annotations = network.dataset.list_annotation_files(cfg)[1]
-    head = network.predict.build_heads(cfg)[0]
+    annotations = network.list_annotation_files(cfg)[1]
+    head = network.build_heads(cfg)[0]
     pages = report_videos(report, videos, annotations, head, rt)
-    return evaluate_samples(network, cfg, videos, videos.dataset(), checkpoint_path, pages)
+    return evaluate_samples(network, cfg, videos, checkpoint_path, pages)
 
 
 def evaluate_samples(
-    network: "Network", cfg: Any, source: Any, data: Any, checkpoint_path: str, pages: Report
+    network: "Network", cfg: Any, samples: Any, checkpoint_path: str, pages: Report
 ) -> int:
-    """Evaluates a checkpoint on the batches `data` of `source`; returns the exit status.
+    """Evaluates a checkpoint on the rows `samples`; returns the exit status.
 
     Prints and writes the metrics. The status is 1 if samples were unreadable, unless
     eval.allow_unreadable.
     """
     rt = pages.rt
-    head = network.predict.build_heads(cfg)[0]
+    head = network.build_heads(cfg)[0]
     scorer = load_scorer(network, cfg, checkpoint_path)
-    metrics = evaluate(scorer, data, cfg.model.num_classes, rt, pages.add)
-    unreadable = sum_count(source.unreadable.count, rt)
+    metrics = evaluate(scorer, samples.dataset(), cfg.model.num_classes, rt, pages.add)
+    unreadable = sum_count(samples.unreadable.count, rt)
     result = {**metrics, "unreadable": unreadable, "views": f"{head.clips}x{head.crops}"}
     result["checkpoint"] = str(checkpoint_path)
     write_result_file(checkpoint_path, result, rt)

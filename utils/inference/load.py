@@ -50,7 +50,7 @@ def build_network(network: "Network", cfg: Any) -> "nn.Cell":
     arguments = cfg.model_arguments()
     if "recompute" in arguments:
         arguments["recompute"] = False
-    return network.model.build_network(**arguments)
+    return network.build_model(**arguments)
 
 
 def load_checkpoint(
