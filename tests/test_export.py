@@ -25,6 +25,7 @@ from utils.inference import load, mindir, onnx
 from utils.inference.mindir import load_mindir
 from utils.inference.scorer import CellScorer
 from utils.networks import find_network
+from utils.nn.conv3d import DepthwiseConv3d, FrameConv, PointwiseConv3d
 from utils.testing.golden import build_state_dict, load_weights
 from utils.weights.checkpoint_file import read
 from utils.weights.model_checksum import SIZE
@@ -349,6 +350,33 @@ def test_an_exported_file_whose_scores_are_not_finite_is_not_written(
     with pytest.raises(ValueError, match="the network's scores of random pixels are NaN"):
         export.export(lambda level: net, *arguments)
     assert not list(tmp_path.iterdir())
+
+
+def test_convolutions_of_clips_are_3d_in_an_onnx_file(tmp_path):
+    """So engines do not copy the data: only weights are reshaped. Parameters keep their names."""
+    onnx = pytest.importorskip("onnx")
+    net = nn.SequentialCell(
+        FrameConv(3, 4, 3, 2),
+        PointwiseConv3d(4, 6, bias=True),
+        nn.ReLU(),
+        PointwiseConv3d(6, 4, stride=2),
+        DepthwiseConv3d(4, (3, 3, 3), 1, "frames"),
+    )
+    names = [parameter.name for parameter in net.get_parameters()]
+
+    def build(level: str, rewrite=None) -> nn.Cell:
+        if rewrite is not None:
+            rewrite(net)
+        return net
+
+    options = {"format": "onnx", "target": tmp_path / "net", "input": "float32", "batch": 0}
+    spec = export.ExportSpec((3, 4, 10, 10), "maps")  # the stride of 2 is for maps of 5 x 5
+    export.export(build, spec, export.check_options(2, **options), "")
+    assert [parameter.name for parameter in net.get_parameters()] == names
+    graph = onnx.load(tmp_path / "net.onnx").graph
+    assert {node.op_type for node in graph.node} <= {"Conv", "Relu", "Reshape", "Identity"}
+    weights = {array.name for array in graph.initializer}
+    assert all(node.input[0] in weights for node in graph.node if node.op_type == "Reshape")
 
 
 def test_an_operator_without_a_translation_is_named(tmp_path):

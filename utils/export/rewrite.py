@@ -39,7 +39,7 @@ def group_depthwise(cell: DepthwiseConv3d) -> nn.Cell:
 def convolve_clip(cell: FrameConv) -> nn.Cell:
     """A 3-D convolution of the clip instead of a 2-D one of its frames."""
     cout, cin, _, height, width = cell.weight.shape
-    conv = Conv3d(cin, cout, (1, height, width), cell.conv.stride[-1])
+    conv = Conv3d(cin, cout, (1, height, width), cell.stride)
     conv.weight = cell.weight
     return conv
 
