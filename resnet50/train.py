@@ -33,6 +33,7 @@ from resnet50.network import NETWORK
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
 from utils.evaluate.metrics import evaluate
+from utils.inference.scorer import CellScorer
 from utils.nn.layers import freeze_norms
 from utils.train import optimizers
 from utils.train.trainer import Trainer, TrainSetup, build_setup
@@ -77,7 +78,8 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime):
     if not cfg.run.eval_every:
         return None
     samples = read_records(cfg, "test")
-    return lambda: evaluate(net, EvalSource(samples, cfg, rt), cfg.model.num_classes, rt)
+    scorer = CellScorer(net)
+    return lambda: evaluate(scorer, EvalSource(samples, cfg, rt), cfg.model.num_classes, rt)
 
 
 if __name__ == "__main__":
