@@ -14,9 +14,8 @@ import numpy as np
 from mvit_multi import sampling, transforms
 from mvit_multi.config import Config, Data, DatasetSettings, parse_policy
 from mvit_multi.mixup import build_target_row
-from utils.data import video_dataset
+from utils.data import records, videos
 from utils.data.annotation_file import AnnotationFile, swap_label
-from utils.data.packed import reader
 from utils.data.sampler import TrainSampler
 from utils.nn.mixing import Mix, draw_mix
 from utils.runtime import Runtime
@@ -32,7 +31,7 @@ class Sample(NamedTuple):
     path: str
     dataset_index: int
     label: int
-    location: Any = None  # of a packed list: the `utils.data.packed.reader.Place`
+    location: Any = None  # of a packed list: the `utils.data.packed.reader.PackLocation`
 
 
 def get_annotation_file(cfg: Config, dataset_index: int, split: str) -> AnnotationFile:
@@ -53,8 +52,11 @@ def list_annotation_files(cfg: Config) -> list[AnnotationFile]:
 
 def read_dataset_records(cfg: Config, dataset_index: int, split: str) -> list[Sample]:
     """The samples of one split of one data set. Raises ValueError for bad lines."""
-    records = reader.read_records(get_annotation_file(cfg, dataset_index, split), cfg.data.packed)
-    return [Sample(record.path, dataset_index, record.label, record.location) for record in records]
+    file = get_annotation_file(cfg, dataset_index, split)
+    return [
+        Sample(record.path, dataset_index, record.label, record.location)
+        for record in records.read_records(file, cfg.data.packed)
+    ]
 
 
 def read_records(cfg: Config, split: str) -> list[Sample]:
@@ -64,7 +66,7 @@ def read_records(cfg: Config, split: str) -> list[Sample]:
     return samples * (cfg.data.dataset_repeats if split == "train" else 1)
 
 
-class TrainSource(video_dataset.TrainVideos):
+class TrainSource(videos.TrainVideos):
     """Several clips of one random sequence of frames of a video, each with its own augmentation."""
 
     columns = ("clip", "target")
@@ -87,13 +89,17 @@ class TrainSource(video_dataset.TrainVideos):
         rng = np.random.RandomState([self.sampler.seed, 1, batch])
         return draw_mix(rng, data.crop, data.mixup, data.cutmix, data.mix_switch, data.mix_prob)
 
+    @property
+    def copies(self) -> int:
+        return self.data.repeated_aug
+
     def list_flip_settings(self) -> list:
         sets = enumerate(self.data.sets)
         return [(get_annotation_file(self.cfg, k, "train"), settings) for k, settings in sets]
 
     def read_frames(self, sample: Sample, rng: np.random.RandomState) -> np.ndarray:
         data = self.data
-        with self.count_damaged(reader.open_record(sample, data)) as video:
+        with self.count_damaged(records.open_record(sample, data)) as video:
             length = len(video)
             if data.sets[sample.dataset_index].sampling == "segments":
                 return video.frames(sampling.sample_by_segments(data.frames, length, rng.uniform))
@@ -107,7 +113,7 @@ class TrainSource(video_dataset.TrainVideos):
         frames = self.read_frames(sample, rng)
         clips = []
         targets = []
-        for _ in range(data.repeated_aug):
+        for _ in range(self.copies):
             clip, mirrored = transforms.make_train_clip(
                 frames,
                 crop=data.crop,
@@ -123,13 +129,12 @@ class TrainSource(video_dataset.TrainVideos):
             targets.append(build_target_row(sample.dataset_index, label, 1.0))
         return np.stack(clips), np.stack(targets)
 
-    def make_blank_row(self) -> tuple[np.ndarray, np.ndarray]:
-        copies = self.data.repeated_aug
-        clips = np.zeros((copies, *get_input_shape(self.data)), np.uint8)
-        return clips, np.stack([build_target_row(0, 0, 1.0)] * copies)
+    def blank(self) -> tuple[np.ndarray, np.ndarray]:
+        clips = np.zeros((self.copies, *get_input_shape(self.data)), np.uint8)
+        return clips, np.stack([build_target_row(0, 0, 1.0)] * self.copies)
 
 
-class EvalVideos(video_dataset.EvalVideos):
+class EvalVideos(videos.EvalVideos):
     """All views of each video of one data set.
 
     `split` is "test" (the views of the data set's settings) or "val" (every `eval.val_skip`-th
@@ -148,7 +153,7 @@ class EvalVideos(video_dataset.EvalVideos):
 
     def make_views(self, sample: Sample, number: int) -> np.ndarray:
         data = self.cfg.data
-        with reader.open_record(sample, data) as video:
+        with records.open_record(sample, data) as video:
             indices = choose_test_frames(video, data, self.settings, self.clips)
             frames, order = video.frames_once(indices)
         return cut_views(frames, order, data, self.settings, self.crops)

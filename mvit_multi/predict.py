@@ -1,7 +1,6 @@
 """Inference-time views of one video for each head: the same frames and crops as in evaluation."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 

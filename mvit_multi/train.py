@@ -25,7 +25,7 @@ from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
-from utils.data.video_dataset import build_train_sampler
+from utils.data.videos import build_train_sampler
 from utils.inference.scorer import CellScorer
 from utils.train import optimizers
 from utils.train.trainer import Trainer, TrainSetup, build_setup

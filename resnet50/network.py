@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from mindspore import nn
 
     from resnet50.convert import ResNetNames
-    from resnet50.dataset import EvalSource, TrainSource
+    from resnet50.dataset import EvalImages, TrainSource
     from resnet50.golden_case import ResNetCase
     from resnet50.predict import ImageHead
+    from resnet50.readers import Images
     from utils.data.sampler import TrainSampler
     from utils.export.export import ExportSpec
     from utils.runtime import Runtime
@@ -40,27 +41,27 @@ class ResNetNetwork(Network[Config]):
 
         return build(cfg, rt, sampler)
 
-    def read_records(self, cfg: Config, split: str) -> int:
+    def read_records(self, cfg: Config, split: str) -> Images:
         from resnet50.dataset import read_records
 
         return read_records(cfg, split)
 
-    def build_train_sampler(self, cfg: Config, records: int, rt: Runtime) -> TrainSampler:
+    def build_train_sampler(self, cfg: Config, records: Images, rt: Runtime) -> TrainSampler:
         from resnet50.dataset import build_train_sampler
 
         return build_train_sampler(cfg, records, rt)
 
     def build_train_rows(
-        self, cfg: Config, records: int, sampler: TrainSampler, epochs: int, skip: int
+        self, cfg: Config, records: Images, sampler: TrainSampler, epochs: int, skip: int
     ) -> TrainSource:
         from resnet50.dataset import TrainSource
 
         return TrainSource(records, cfg, sampler, epochs, skip)
 
-    def build_eval_rows(self, cfg: Config, rt: Runtime) -> dict[int, EvalSource]:
-        from resnet50.dataset import EvalSource
+    def build_eval_rows(self, cfg: Config, rt: Runtime) -> dict[int, EvalImages]:
+        from resnet50.dataset import EvalImages
 
-        return {0: EvalSource(self.read_records(cfg, "test"), cfg, rt)}
+        return {0: EvalImages(self.read_records(cfg, "test"), cfg, rt)}
 
     def get_input_shape(self, cfg: Config) -> tuple[int, ...]:
         from resnet50.dataset import get_clip_shape

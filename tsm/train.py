@@ -23,7 +23,7 @@ from tsm.model import TSM, freeze_batch_norms
 from tsm.network import NETWORK
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
-from utils.data.video_dataset import build_train_sampler
+from utils.data.videos import build_train_sampler
 from utils.evaluate.metrics import evaluate
 from utils.inference.scorer import CellScorer
 from utils.train import optimizers

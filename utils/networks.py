@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mindspore import nn
 
     from utils.data.annotation_file import AnnotationFile
+    from utils.data.rows import EvalRows, TrainRows
     from utils.data.sampler import TrainSampler
     from utils.evaluate.predict import Head
     from utils.export.export import ExportSpec
@@ -63,18 +64,18 @@ class Network(abc.ABC, Generic[ConfigT]):
 
     def build_train_sampler(self, cfg: ConfigT, records: Any, rt: Runtime) -> TrainSampler:
         """The sampler: the sample of every position of the training run."""
-        from utils.data.video_dataset import build_train_sampler
+        from utils.data.videos import build_train_sampler
 
         return build_train_sampler(cfg, records, rt)
 
     @abc.abstractmethod
     def build_train_rows(
         self, cfg: ConfigT, records: Any, sampler: TrainSampler, epochs: int, skip: int
-    ) -> Any:
+    ) -> TrainRows:
         """The training samples of this rank in `epochs`, after the first `skip` batches."""
 
     @abc.abstractmethod
-    def build_eval_rows(self, cfg: ConfigT, rt: Runtime) -> Mapping[int, Any]:
+    def build_eval_rows(self, cfg: ConfigT, rt: Runtime) -> Mapping[int, EvalRows]:
         """The test samples of this rank with all views: {index in `build_heads`: its samples}.
 
         Raises ValueError for bad lines of an annotation file.

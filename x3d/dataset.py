@@ -10,9 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from utils.data import video_dataset
+from utils.data import records, videos
 from utils.data.annotation_file import AnnotationFile, Record, swap_label
-from utils.data.packed import reader
 from utils.runtime import Runtime
 from utils.video.reader import Timeline
 from utils.video.transforms import test_views
@@ -22,7 +21,7 @@ from x3d.config import Config, Data
 
 def read_records(cfg: Config, split: str) -> list[Record]:
     """The records of the train or test annotation file. Raises ValueError for bad lines."""
-    return reader.read_records(get_annotation_file(cfg, split), cfg.data.packed)
+    return records.read_records(get_annotation_file(cfg, split), cfg.data.packed)
 
 
 def get_annotation_file(cfg: Config, split: str) -> AnnotationFile:
@@ -47,14 +46,14 @@ def choose_clip_frames(video: Timeline, data: Data, relative_start: float) -> np
     return sampling.spread_frame_indices(start, span, data.frames, len(video))
 
 
-class TrainSource(video_dataset.TrainVideos):
+class TrainSource(videos.TrainVideos):
     """One random clip of a video."""
 
     def list_flip_settings(self) -> list:
         return [(get_annotation_file(self.cfg, "train"), self.data)]
 
     def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
-        with self.count_damaged(reader.open_record(record, self.data)) as video:
+        with self.count_damaged(records.open_record(record, self.data)) as video:
             return video.frames(choose_clip_frames(video, self.data, rng.uniform()))
 
     def make_row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
@@ -63,11 +62,11 @@ class TrainSource(video_dataset.TrainVideos):
         clip, mirrored = transforms.make_train_clip(frames, data.scales, data.crop, data.flip, rng)
         return clip, np.int32(swap_label(record.label, data.swap_labels if mirrored else ()))
 
-    def make_blank_row(self) -> tuple[np.ndarray, np.int32]:
+    def blank(self) -> tuple[np.ndarray, np.int32]:
         return np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
 
 
-class EvalVideos(video_dataset.EvalVideos):
+class EvalVideos(videos.EvalVideos):
     """All views of each video.
 
     `split` is "test" (the clips and crops of `cfg.eval`) or "val" (for validation during training:
@@ -82,7 +81,7 @@ class EvalVideos(video_dataset.EvalVideos):
         super().__init__(records, cfg, rt, (views, *get_clip_shape(cfg.data, cfg.test_crop)))
 
     def make_views(self, record: Record, sample: int) -> np.ndarray:
-        with reader.open_record(record, self.cfg.data) as video:
+        with records.open_record(record, self.cfg.data) as video:
             if self.split == "val":
                 indices = choose_clip_frames(video, self.cfg.data, 0.5)[None]
             else:

@@ -20,7 +20,7 @@ from mindspore import nn
 
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
-from utils.data.video_dataset import build_train_sampler
+from utils.data.videos import build_train_sampler
 from utils.evaluate.metrics import evaluate
 from utils.inference.scorer import CellScorer
 from utils.log import log

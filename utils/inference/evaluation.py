@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from utils import log, runtime
-from utils.data.video_dataset import EvalVideos
+from utils.data.rows import EvalRows
+from utils.data.videos import EvalVideos
 from utils.evaluate.metrics import evaluate, sum_count, write_result_file
 from utils.evaluate.report import Report, report_videos
 from utils.inference.load import load_scorer
@@ -35,7 +36,7 @@ def evaluate_videos(
 
 
 def evaluate_samples(
-    network: "Network", cfg: Any, samples: Any, checkpoint_path: str, pages: Report
+    network: "Network", cfg: Any, samples: EvalRows, checkpoint_path: str, pages: Report
 ) -> int:
     """Evaluates a checkpoint on the rows `samples`; returns the exit status.
 

@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Optional, Protocol
+from typing import Any, Optional, Protocol, Union
 
 import numpy as np
 
@@ -84,9 +84,10 @@ def check_size(width: int, height: int, max_pixels: int) -> None:
         )
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Union[str, Path]) -> bytes:
     """The bytes of an image file. OSError if it is no file or larger than MAX_FILE_BYTES."""
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a FIFO does not block
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO does not block
+    with open(handle, "rb", buffering=0) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError("not a file")
