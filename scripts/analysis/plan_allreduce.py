@@ -165,7 +165,7 @@ def time_gradients(network: Network, cfg, cluster: Cluster) -> Backward:
     step = build_train_step(network.name, cfg, runtime.start(cfg.run))
     names = [p.name for p in step.optimizer.parameters]
     sizes = [p.size * p.itemsize for p in step.optimizer.parameters]
-    layers = count_layers(step.net, network.dataset.get_input_shape(cfg.data))
+    layers = count_layers(step.net, network.get_input_shape(cfg))
     clips = cfg.data.batch * getattr(cfg.data, "repeated_aug", 1)
     return count_backward(names, sizes, layers, clips, cluster)
 
