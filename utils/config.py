@@ -235,14 +235,12 @@ def load_config(cls: type, path: Path, overrides: Sequence[str] = ()) -> Any:
 
 
 def refuse_planning(run: dict) -> None:
-    """Raises ValueError for what older versions took to plan AllReduce segments in a training.
+    """Raises ValueError for settings of older versions, which planned AllReduce in a training.
 
-    Removes settings that are null: the config.yaml of an older run has them.
+    Removes them if they are null, as in the config.yaml of an older run.
     """
-    for key in ("cluster", "gradient_profile"):
-        if run.get(key, "") is None:
-            del run[key]
-    if run.get("all_reduce") == "auto" or {"cluster", "gradient_profile"} & run.keys():
+    settings = [run.pop("cluster", None), run.pop("gradient_profile", None)]
+    if settings != [None, None] or run.get("all_reduce") == "auto":
         raise ValueError(
             "a training no longer plans its AllReduce segments: "
             "scripts/analysis/plan_allreduce.py --cluster prints the line run.all_reduce to put "

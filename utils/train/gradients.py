@@ -84,9 +84,10 @@ class StatusFlagCheck(nn.Cell):
         return ops.depend(clip, self.clear_flags())
 
     def record(self, grads: tuple) -> tuple:
-        """The gradients of a micro-batch, after its flags are counted."""
+        """Counts a micro-batch that has set flags; its gradients do not wait for that."""
         overflow = 1 - self.are_flags_clear(grads).astype(mstype.int32)
-        return ops.depend(grads, ops.assign_add(self.overflow_count, overflow))
+        ops.assign_add(self.overflow_count, overflow)
+        return grads
 
     def construct(self, grads: tuple, norm: Optional[Tensor]) -> Tensor:
         return self.overflow_count == 0

@@ -82,20 +82,6 @@ class Accumulator(nn.Cell):
         return self.map(set_zero, self.sums)
 
 
-class RankMean(nn.Cell):
-    """A tuple of scalars -> their means over the ranks, by one AllReduce."""
-
-    def __init__(self, size: int):
-        super().__init__(auto_prefix=False)
-        self.size = size
-        self.sum = ops.AllReduce() if size > 1 else None
-
-    def construct(self, values: tuple) -> tuple:
-        if self.sum is None:
-            return values
-        return ops.unbind(self.sum(ops.stack(values)) / self.size)
-
-
 class GradientSync(nn.Cell):
     """Scaled gradients of this rank -> mean gradients of all ranks, unscaled and clipped.
 
@@ -108,7 +94,6 @@ class GradientSync(nn.Cell):
         weights: ms.ParameterTuple,
         reducer: Optional[nn.Cell],
         check: nn.Cell,
-        mean: RankMean,
         rt: Runtime,
         clip_norm: float,
         is_folded: bool,
@@ -117,8 +102,8 @@ class GradientSync(nn.Cell):
         self.reducer = reducer
         self.pack = None if is_folded else Packing(weights)
         self.check = check
-        self.mean = mean
         self.size = rt.size
+        self.sum = ops.AllReduce() if rt.size > 1 else None
         self.clip_norm = clip_norm
         self.norm = VectorNorm(rt.device)
         self.map = ops.HyperMap()
@@ -137,8 +122,8 @@ class GradientSync(nn.Cell):
             grads = self.pack(grads)
         norm = self.norm(grads) if self.clip_norm > 0 else None
         finite = self.check(grads, norm)
-        if self.size > 1:
-            means = self.mean((*values, 1.0 - finite.astype(mstype.float32)))
+        if self.sum is not None:
+            means = self.average_over_ranks((*values, 1.0 - finite.astype(mstype.float32)))
             finite = means[-1] == 0
             values = means[:-1]
         if self.pack is None:
@@ -147,6 +132,12 @@ class GradientSync(nn.Cell):
         if norm is not None:
             factor = clip_factor(norm, factor, self.clip_norm)
         return self.pack.unpack(self.map(ops.partial(multiply, factor), grads)), finite, values
+
+    def average_over_ranks(self, values: tuple) -> tuple:
+        """The means of scalars over the ranks, by one AllReduce."""
+        if self.sum is None:
+            return values
+        return ops.unbind(self.sum(ops.stack(values)) / self.size)
 
 
 class MovingAverage(nn.Cell):
@@ -210,7 +201,6 @@ class TrainStep(nn.Cell):
         self.loss_scale = self.scaler.scale_value if run.dynamic_loss_scale else run.loss_scale
         self.backward = Backward(net, loss, weights, self.scaler)
         self.accumulator = Accumulator(weights) if accumulates else None
-        self.mean = RankMean(rt.size)
         self.check = choose_finite_check(rt.device)
         reducer = choose_reducer(weights, accumulates, rt) if rt.size > 1 else None
         is_variable = accumulates or run.dynamic_loss_scale or train.clip_norm > 0
@@ -218,7 +208,6 @@ class TrainStep(nn.Cell):
             weights,
             reducer,
             check=self.check,
-            mean=self.mean,
             rt=rt,
             clip_norm=train.clip_norm,
             is_folded=not is_variable and fold_scale(optimizer, run.loss_scale * rt.size),
@@ -237,7 +226,7 @@ class TrainStep(nn.Cell):
         if self.accumulator is None:
             values = self.update(grads, self.loss_scale, values)
         else:
-            values = self.mean(values)
+            values = self.sync.average_over_ranks(values)
             self.accumulate(grads)
         ops.assign_add(self.micro_step, 1)
         counts = self.scaler.scale_value, self.overflows.astype(mstype.float32)
