@@ -15,7 +15,7 @@ import pytest
 
 from scripts.dry_run import simulator, stub_libraries
 from scripts.dry_run.reading import STEP_BEGINS, DryRun, read_run
-from scripts.dry_run.simulator import CHIPS, Machine, choose_ranks, dry_run, simulate
+from scripts.dry_run.simulator import CHIPS, Machine, dry_run, simulate
 from tests.helpers import assert_one_line_error, read_result, run_script
 from utils.config import ROOT, load_config
 from utils.networks import find_network_of_yaml, list_networks
@@ -191,7 +191,7 @@ def test_float32_needs_no_3d_convolution_on_a_910a(network, compiler):
 
 
 def test_eager_kernels_are_not_part_of_the_step(tmp_path):
-    """The planner of `run.all_reduce: auto` runs the network eagerly before the step."""
+    """Building a network may run some."""
     line = "kernel opname:{}, kernel type:acl_kernel"
     lines = [line.format("Conv2D"), STEP_BEGINS, line.format("MatMul")]
     (tmp_path / "log.txt").write_text("\n".join(lines))
@@ -208,7 +208,7 @@ def test_eager_kernels_are_not_part_of_the_step(tmp_path):
 def test_a_recipe_fits_into_its_device_memory(recipe, compiler):
     (path,) = ROOT.glob(f"*/configs/{recipe}.yaml")
     run = load_config(find_network_of_yaml(path).config, path).run
-    result = run_yaml(path, "ascend910b", ranks=choose_ranks(run.cluster, RANKS))
+    result = run_yaml(path, "ascend910b", ranks=RANKS)
     assert_kernels(result)
     assert result.launches <= RECIPE_BUDGET.get(recipe, result.launches)
     assert 0 < result.peak_bytes <= run.device_memory << 30
