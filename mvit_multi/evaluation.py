@@ -3,13 +3,13 @@
 from typing import Any, Callable, Optional
 
 import numpy as np
-from mindspore import nn
 
 from mvit_multi.config import Config
 from mvit_multi.dataset import EvalVideos
-from mvit_multi.predict import HeadSelector
+from mvit_multi.predict import HeadScorer
 from utils.evaluate.metrics import evaluate, sum_count
-from utils.evaluate.scores import choose_clips_per_pass, get_device
+from utils.evaluate.scores import choose_clips_per_pass
+from utils.inference.scorer import Scorer
 from utils.runtime import Runtime
 
 
@@ -24,7 +24,7 @@ def build_eval_videos(cfg: Config, rt: Runtime, split: str = "test") -> dict[int
 
 
 def evaluate_datasets(
-    net: nn.Cell,
+    scorer: Scorer,
     videos: dict[int, EvalVideos],
     rt: Runtime,
     collect: Optional[dict[int, Callable]] = None,
@@ -37,9 +37,10 @@ def evaluate_datasets(
     by_name = {}
     sources = list(videos.values())
     views = [source.clips * source.crops for source in sources]
-    size = choose_clips_per_pass(sources[0].cfg.eval.batch, *views, device=get_device(net))
+    cfg = sources[0].cfg
+    size = choose_clips_per_pass(cfg.eval.batch, *views, device=scorer.device)
     for k, source in videos.items():
-        head = HeadSelector(net, k)
+        head = HeadScorer(scorer, cfg.data.sets, k)
         classes = source.settings.num_classes
         add = collect[k] if collect else None
         metrics: dict[str, Any] = evaluate(head, source.dataset(), classes, rt, add, size)

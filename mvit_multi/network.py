@@ -90,7 +90,6 @@ class MViTNetwork(Network[Config]):
             "probabilities",
             {"columns": describe_columns(cfg.data.sets)},
             wrap=ConcatHeads,
-            onnx_arguments={"depthwise_impl": "grouped"},
         )
 
     def get_parameter_names(self) -> MViTNames:

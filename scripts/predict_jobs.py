@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional
 from utils import runtime
 from utils.config import NetworkConfig
 from utils.evaluate.predict import Job, Predictor, assign_class_names
-from utils.export import inference
+from utils.inference.load import load_scorer
 from utils.networks import find_network
 from utils.process_pool import Crashed, run_all
 
@@ -34,9 +34,9 @@ class PredictSettings(NamedTuple):
         heads = network.build_heads(cfg)
         assign_class_names(heads, self.labels)
         start = functools.cache(lambda: runtime.start(cfg.run))
-        net = inference.load_network(network, cfg, self.checkpoint_path, start)
+        scorer = load_scorer(network, cfg, self.checkpoint_path, start)
         rest = (self.folder, self.top, self.window, self.step)
-        return Predictor(net, heads, lambda path: network.open_frames(cfg, path), *rest)
+        return Predictor(scorer, heads, lambda path: network.open_frames(cfg, path), *rest)
 
     def compute_digest(self) -> str:
         """Changes with every setting, and with the size or time of the files that they name."""

@@ -16,6 +16,7 @@ from tests.helpers import load_smoke_config, save_random_weights
 from utils.config import ROOT
 from utils.evaluate.predict import Head
 from utils.export.export import ExportSpec
+from utils.inference.scorer import CellScorer
 from utils.networks import Network, find_network, list_networks
 from utils.runtime import Runtime
 from utils.testing.golden import GoldenCase, load_case
@@ -99,7 +100,8 @@ def test_every_method_of_a_network_works(name, tmp_path):
     assert list(eval_rows) == list(range(len(heads)))
     with network.open_frames(cfg, str(sample)) as frames:
         results["open_frames"] = frames.frames([0])
-    measured = measure_eval(network, cfg, rt, 0, build_eval_network(name, cfg))
+    scorer = CellScorer(build_eval_network(name, cfg))
+    measured = measure_eval(network, cfg, rt, 0, scorer)
     assert measured["videos"] == cfg.eval.batch
 
     names = results["get_parameter_names"] = network.get_parameter_names()

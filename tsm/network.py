@@ -93,10 +93,12 @@ class TSMNetwork(Network[Config]):
 
     def describe_export(self, cfg: Config) -> ExportSpec:
         from tsm.dataset import get_clip_shape
+        from tsm.export import split_convolution
+        from tsm.shift import Shift
         from utils.export.export import ExportSpec
 
         shape = get_clip_shape(cfg.data, cfg.test_crop)
-        return ExportSpec(shape, "scores", onnx_arguments={"split_shifted": True})
+        return ExportSpec(shape, "scores", cells={Shift: split_convolution})
 
     def get_parameter_names(self) -> TSMNames:
         from tsm.convert import TSMNames

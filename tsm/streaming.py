@@ -42,8 +42,8 @@ from utils.evaluate.predict import (
     softmax,
 )
 from utils.evaluate.predict_plots import draw_timeline
-from utils.export import inference
 from utils.files import open_replacement, report_write_errors
+from utils.inference.load import load_checkpoint
 from utils.messages import format_line
 from utils.video.decoders import open_camera
 
@@ -59,7 +59,7 @@ class Stream(NamedTuple):
     frames: Iterator[tuple[float, np.ndarray]]
 
 
-class Scorer:
+class FrameScorer:
     """Maps frames (H, W, C), one after the other, to probabilities (classes,)."""
 
     def __init__(self, net: TSM, cfg: Config):
@@ -91,8 +91,8 @@ def run_stream(
     stream = open_stream(video, cfg, fps)
     if Path(checkpoint_path).suffix in (".mindir", ".onnx"):
         raise ValueError(f"--stream needs a checkpoint, not {checkpoint_path}")
-    net = inference.load_checkpoint(NETWORK, cfg, checkpoint_path, "O0")
-    scorer = Scorer(net, cfg)
+    net = load_checkpoint(NETWORK, cfg, checkpoint_path, "O0")
+    scorer = FrameScorer(net, cfg)
     stop = threading.Event()
     results = ((seconds, scorer(frame)) for seconds, frame in stream.frames)
     table, picture = (out / f"{stream.name}_stream{suffix}" for suffix in (".csv", ".png"))

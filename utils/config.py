@@ -21,7 +21,6 @@ from typing import Any, Literal, Optional, TypeVar, Union, get_args, get_origin,
 
 import yaml
 
-from utils.cost_model import Cluster
 from utils.messages import check_choice, format_error, format_value, shorten_errors
 from utils.yaml_text import load_yaml, load_yaml_file
 
@@ -145,11 +144,9 @@ class Run:
     # (prebuilt); auto is MindSpore's choice.
     op_compile: Literal["auto", "online", "prebuilt"] = "auto"
     max_overflows: int = 20  # consecutive non-finite steps before the run stops
-    # Where AllReduce segments end: layer names, last indices, auto (planned) or none (one segment).
-    all_reduce: Union[Literal["auto", "none"], tuple[Union[int, str], ...]] = "none"
-    cluster: Optional[Cluster] = None  # the machines, for `auto`
-    # For `auto`: the output of profile_backward.py, or of plan_allreduce.py --chip.
-    gradient_profile: Optional[Path] = None
+    # Where AllReduce segments end: layer names, last indices, or none (one segment).
+    # scripts/analysis/plan_allreduce.py finds the best split.
+    all_reduce: Union[Literal["none"], tuple[Union[int, str], ...]] = "none"
     sink: bool = False  # feed the device many steps at a time; no effect on CPU
     log_every: int = 20  # steps
     save_every: int = 1  # epochs
@@ -172,11 +169,6 @@ class Run:
         check_positive(self, "run", "device_memory", "loss_scale", "max_overflows")
         check_positive(self, "run", "log_every", "save_every")
         check_not_negative(self, "run", "save_steps", "keep_checkpoints", "eval_every")
-        if self.all_reduce == "auto" and self.cluster is None:
-            raise ValueError(
-                "run.all_reduce auto needs run.cluster: "
-                "{devices_per_node: 8, bandwidth: 12.5, latency: 5, ...}"
-            )
 
 
 def check_positive(section: Any, name: str, *fields: str) -> None:
@@ -352,6 +344,7 @@ def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -
     """Reads `path`, puts `section.key=value` strings on top and builds `cls`."""
     values = read_yaml(path)
     try:
+        refuse_planning(values.get("run", {}))
         check_names(cls, values)
     except ValueError as error:
         network = cls.__module__.partition(".")[0]
@@ -360,9 +353,24 @@ def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -
     values.setdefault("run", {}).setdefault("out", str(get_base_folder() / "out" / Path(path).stem))
     for override in overrides:
         apply_override(cls, values, override)
+    refuse_planning(values["run"])
     if any(override.startswith("run.amp=") for override in overrides):
         values["run"]["cpu_amp"] = values["run"]["amp"]
     return build_dataclass(cls, values, "")
+
+
+def refuse_planning(run: dict) -> None:
+    """Raises ValueError for settings of older versions, which planned AllReduce in a training.
+
+    Removes them if they are null, as in the config.yaml of an older run.
+    """
+    settings = [run.pop("cluster", None), run.pop("gradient_profile", None)]
+    if settings != [None, None] or run.get("all_reduce") == "auto":
+        raise ValueError(
+            "a training no longer plans its AllReduce segments: "
+            "scripts/analysis/plan_allreduce.py --cluster prints the line run.all_reduce to put "
+            "in place of auto, run.cluster and run.gradient_profile"
+        )
 
 
 def read_yaml(path: Path) -> dict:

@@ -122,7 +122,7 @@ class Network(abc.ABC, Generic[ConfigT]):
 
     @abc.abstractmethod
     def describe_export(self, cfg: ConfigT) -> ExportSpec:
-        """How the network is exported: shape of a clip, output, arguments for ONNX."""
+        """How the network is exported: shape of a clip, output, Cells to replace for ONNX."""
 
     @abc.abstractmethod
     def get_parameter_names(self) -> ParameterNames:

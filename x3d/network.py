@@ -72,12 +72,11 @@ class X3DNetwork(Network[Config]):
     def describe_export(self, cfg: Config) -> ExportSpec:
         from utils.export.export import ExportSpec
         from x3d.dataset import get_clip_shape
+        from x3d.export import MeanSE
+        from x3d.model import SE
 
-        arguments = cfg.model_arguments()
-        names = [name for name in ("depthwise_impl", "stem_impl") if arguments[name] != "dense"]
-        onnx_arguments = {"keep_time": True, **dict.fromkeys(names, "grouped")}
         shape = get_clip_shape(cfg.data, cfg.test_crop)
-        return ExportSpec(shape, "probabilities", onnx_arguments=onnx_arguments)
+        return ExportSpec(shape, "probabilities", cells={SE: MeanSE})
 
     def get_parameter_names(self) -> X3DNames:
         from x3d.convert import X3DNames

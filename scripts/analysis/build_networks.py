@@ -9,7 +9,7 @@ from mindspore import Tensor, nn
 
 from utils.config import NetworkConfig
 from utils.data.sampler import TrainSampler
-from utils.export import inference
+from utils.inference import load
 from utils.networks import find_network
 from utils.runtime import Runtime
 from utils.train.train_step import TrainStep
@@ -31,8 +31,8 @@ def build_train_step(network: str, cfg: NetworkConfig, rt: Runtime) -> TrainStep
 
 def build_eval_network(network: str, cfg: NetworkConfig) -> nn.Cell:
     """The network as eval.py runs it, with fresh weights."""
-    net = inference.build_network(find_network(network), cfg)
-    return inference.prepare_for_evaluation(net, cfg.run.amp_level)
+    net = load.build_network(find_network(network), cfg)
+    return load.prepare_for_evaluation(net, cfg.run.amp_level)
 
 
 def make_dummy_batch(network: str, cfg: NetworkConfig, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -36,7 +36,7 @@ def main(
     runtime.start(Run(device="CPU"))
     from mindspore import Tensor
 
-    from utils.export.inference import load_checkpoint
+    from utils.inference.load import load_checkpoint
     from utils.testing.golden import compute_scores, generate_input
 
     net = load_checkpoint(network, cfg, str(checkpoint_path), level="O0")

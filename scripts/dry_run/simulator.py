@@ -22,7 +22,6 @@ from typing import Optional
 from scripts.dry_run.reading import DryRun, read_run
 from scripts.dry_run.stub_libraries import SOURCES, build_stubs
 from utils.config import Device, NetworkConfig, get_base_folder, to_yaml
-from utils.cost_model import Cluster
 from utils.files import report_write_errors
 from utils.processes import die_with_parent
 from utils.signals import end_command, handle_signals
@@ -133,12 +132,6 @@ def simulate(script: Sequence[str], machine: Machine, keep: Optional[Path] = Non
                 with report_write_errors(keep, "--keep"):
                     shutil.copytree(folder, keep, dirs_exist_ok=True)
     return result
-
-
-def choose_ranks(cluster: Optional[Cluster], ranks: int) -> int:
-    """`ranks` if they fill one node or whole nodes of the cluster, else that many nodes."""
-    per_node = cluster.devices_per_node if cluster else ranks
-    return ranks if ranks <= per_node or ranks % per_node == 0 else ranks * per_node
 
 
 def run_worker(script: Sequence[str], environment: dict[str, str], folder: Path) -> tuple[str, int]:

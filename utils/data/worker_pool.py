@@ -8,7 +8,8 @@ containers.
 
 Cheap rows. An image of CIFAR takes 0.04 ms. Two threads that make such rows take Python's global
 lock (GIL) from each other ten times a row, and together make 5,000 a second; one makes 19,000. So
-while rows are cheap, one thread at a time makes them, 64 for a message.
+while rows are cheap, one thread at a time makes them, 64 for a message. Rows that wait, such as
+for a slow disk, are not cheap.
 
 A pipe holds 8,192 numbers, or 512 if its user has many pipes. The parent never blocks on a full
 pipe: it keeps the numbers that do not fit and writes them while it reads results.
@@ -51,7 +52,9 @@ from utils.processes import describe_exit, exit_when_parent_dies
 ROW_NUMBER = struct.Struct("q")
 READ_SIZE = 512 * ROW_NUMBER.size  # bytes of results read at once
 MOST_NUMBERS = 64  # in one message
-CHEAP_ROW = 0.00025  # seconds of processor time
+# Seconds of a cheap row: of processor time, and in all
+CHEAP_ROW = 0.00025
+CHEAP_WAIT = 0.001
 
 
 class PrefetchedBatches:
@@ -181,16 +184,21 @@ class WorkerPool:
     def run_tasks(self) -> None:
         """Makes rows until the pool is closed."""
         count = 1
+        most = MOST_NUMBERS
         while True:
             numbers = os.read(self.task_reader.fileno(), count * ROW_NUMBER.size)
             if self.closed:
                 return
             with self.cheap_rows if count > 1 else contextlib.nullcontext():
-                start_time = time.thread_time()
+                start_time = time.monotonic()
+                cpu_start_time = time.thread_time()
                 results = [self.try_row(row) for (row,) in ROW_NUMBER.iter_unpack(numbers)]
-                seconds = (time.thread_time() - start_time) / len(results)
+                cpu_seconds = (time.thread_time() - cpu_start_time) / len(results)
+                seconds = (time.monotonic() - start_time) / len(results)
             os.write(self.result_writer.fileno(), b"".join(results))
-            count = MOST_NUMBERS if seconds < CHEAP_ROW else 1
+            if count > 1 and seconds > CHEAP_WAIT:
+                most = 1
+            count = most if cpu_seconds < CHEAP_ROW else 1
 
     def try_row(self, row: int) -> bytes:
         """Makes a row; returns its number as a result, -1 - row if that fails."""

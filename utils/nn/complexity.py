@@ -175,7 +175,7 @@ def count_product(x: tuple, _: tuple, result: tuple) -> int:
 
 def has_kernel(cell: nn.Cell) -> bool:
     """Whether it is a convolution or dense layer, of MindSpore or of this zoo."""
-    weight = getattr(cell, "weight", None)
+    weight = dict(cell.parameters_and_names(expand=False)).get("weight")
     return isinstance(weight, ms.Parameter) and weight.ndim > 1
 
 

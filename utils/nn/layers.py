@@ -135,6 +135,9 @@ class BatchNorm2d(nn.BatchNorm2d):
             ops.assign(self.moving_variance, outputs[4])
             return outputs[0]
         norm = self.bn_train if batch else self.bn_infer
+        return self.normalize(norm, x, weights)
+
+    def normalize(self, norm, x: Tensor, weights: tuple) -> Tensor:
         return norm(x, *weights)[0]
 
 
@@ -164,9 +167,10 @@ def freeze_norms(norms: Iterable[nn.BatchNorm2d]) -> None:
 class BatchNorm3d(BatchNorm2d):
     """Batch norm over (N, C, T, H, W); its parameters have no extra `bn2d` level in their names."""
 
-    def construct(self, x: Tensor) -> Tensor:
+    def normalize(self, norm, x: Tensor, weights: tuple) -> Tensor:
         n, c, t, h, w = x.shape
-        return ops.reshape(super().construct(ops.reshape(x, (n, c, t * h, w))), (n, c, t, h, w))
+        y = norm(ops.reshape(x, (n, c, t * h, w)), *weights)[0]
+        return ops.reshape(y, x.shape)
 
 
 def max_pool2d(kernel: int, stride: int, same: bool = False) -> nn.Cell:

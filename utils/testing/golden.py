@@ -11,13 +11,12 @@ import contextlib
 import hashlib
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mindspore import Tensor, nn
 
-from utils.config import Run
+from utils.config import Recipe, Run
 from utils.runtime import Runtime, eager_mode
 from utils.train.train_step import TrainStep
 from utils.weights.checkpoint import weights_of
@@ -167,7 +166,7 @@ def build_train_step(
     net: nn.Cell, loss: nn.Cell, optimizer: nn.Cell, clip_norm: float = 0.0
 ) -> TrainStep:
     """The train step of a case's recorded updates: float32, one micro-batch per update."""
-    settings = SimpleNamespace(accumulation_steps=1, clip_norm=clip_norm, ema_decay=0.0)
+    settings = Recipe(clip_norm=clip_norm)
     step = TrainStep(net, loss, optimizer, Run(device="CPU"), settings, Runtime(), UPDATES)
     return step.set_train()
 

@@ -22,7 +22,7 @@ from tests.numbered_videos import write_numbered_video
 from utils.cli import find_failure
 from utils.config import ROOT, ImageData, NetworkConfig, Run
 from utils.cpu_cores import LAUNCHER_CORES
-from utils.data import loader
+from utils.data import loader, worker_pool
 from utils.data.rows import TrainRows
 from utils.data.sampler import TrainSampler
 from utils.data.worker_pool import PrefetchedBatches, allocate_shared_rows
@@ -133,7 +133,7 @@ READ_MOST_SCRIPT = """
 import numpy as np, psutil
 from itertools import islice
 from types import SimpleNamespace
-from utils.data import loader
+from utils.data import loader, worker_pool
 
 class Rows:
     columns = ("value",)
@@ -159,7 +159,7 @@ PARTLY_READ_SCRIPT = """
 import time
 import numpy as np
 from types import SimpleNamespace
-from utils.data import loader
+from utils.data import loader, worker_pool
 
 class Rows:
     columns = ("value",)
@@ -237,6 +237,37 @@ class Numbers:
 
     def __getitem__(self, index):
         return (np.full(1, index),)
+
+
+class CountedRows(Numbers):
+    """Each row waits; `together` counts the rows during which another one was made."""
+
+    def __init__(self, count, seconds):
+        super().__init__(count)
+        self.seconds = seconds
+        self.active = 0
+        self.together = 0
+
+    def __getitem__(self, index):
+        self.active += 1
+        self.together += self.active > 1
+        time.sleep(self.seconds)  # another thread may run
+        self.active -= 1
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(("seconds", "is_cheap"), [(0, True), (0.005, False)])
+def test_cheap_rows_are_made_by_one_thread_at_a_time(seconds, is_cheap, monkeypatch):
+    """A row that takes little processor time but waits is not cheap."""
+    if is_cheap:  # even if other programs take the processor
+        monkeypatch.setattr(worker_pool, "CHEAP_WAIT", 10)
+    rows = CountedRows(1600 if is_cheap else 400, seconds)
+    for batch, (numbers,) in enumerate(PrefetchedBatches(rows, (np.zeros(1),), 40, 4, False, 4)):
+        assert numbers[:, 0].tolist() == list(range(40 * batch, 40 * batch + 40))
+    if is_cheap:
+        assert rows.together < 400
+    else:
+        assert rows.together > 100
 
 
 @pytest.fixture
