@@ -70,7 +70,7 @@ def run_recipe(path: Path, chip: str, ranks: int) -> dict[str, Any]:
     network = find_network_of_yaml(path)
     cfg = load_config(network.config, path)
     result = dry_run(network.name, cfg, Machine(chip, ranks))
-    clips = cfg.data.batch * getattr(cfg.data, "repeated_aug", 1)
+    clips = cfg.data.batch * cfg.data.clips_per_sample
     row = {"recipe": path.stem, "ranks": ranks, "amp": cfg.run.amp, "clips": clips}
     return {**row, "device_memory_gb": cfg.run.device_memory, **result.summary()}
 

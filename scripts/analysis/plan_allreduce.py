@@ -166,7 +166,7 @@ def time_gradients(network: Network, cfg, cluster: Cluster) -> Backward:
     names = [p.name for p in step.optimizer.parameters]
     sizes = [p.size * p.itemsize for p in step.optimizer.parameters]
     layers = count_layers(step.net, network.get_input_shape(cfg))
-    clips = cfg.data.batch * getattr(cfg.data, "repeated_aug", 1)
+    clips = cfg.data.batch * cfg.data.clips_per_sample
     return count_backward(names, sizes, layers, clips, cluster)
 
 

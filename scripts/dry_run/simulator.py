@@ -17,17 +17,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 from scripts.dry_run.reading import DryRun, read_run
 from scripts.dry_run.stub_libraries import SOURCES, build_stubs
-from utils.config import get_base_folder, to_yaml
+from utils.config import Device, NetworkConfig, get_base_folder, to_yaml
 from utils.files import report_write_errors
 from utils.processes import die_with_parent
 from utils.signals import end_command, handle_signals
 
 # Chip -> device of MindSpore. The GPU is an A100 of 40 GB.
-CHIPS = {"ascend910b": "Ascend", "ascend910": "Ascend", "ascend910_93": "Ascend", "gpu": "GPU"}
+CHIPS: dict[str, Device] = {
+    "ascend910b": "Ascend",
+    "ascend910": "Ascend",
+    "ascend910_93": "Ascend",
+    "gpu": "GPU",
+}
 SOC_NAMES = {"ascend910b": "Ascend910B1", "ascend910": "Ascend910A", "ascend910_93": "Ascend910_93"}
 MODES = ("train", "eval")
 CORES = 24  # of the simulated host: what a rank has on a host of 192 cores with 8 devices
@@ -63,7 +68,7 @@ class Machine:
             )
 
     @property
-    def device(self) -> str:
+    def device(self) -> Device:
         return CHIPS[self.chip]
 
     def check_jit_level(self, jit_level: str) -> None:
@@ -78,7 +83,7 @@ class Machine:
 
 def dry_run(
     network: str,
-    cfg: Any,
+    cfg: NetworkConfig,
     machine: Machine,
     mode: str = MODES[0],
     keep: Optional[Path] = None,

@@ -39,7 +39,7 @@ class TrainSetup:
     """A train step, its input, the learning rate of every update, and the AllReduce segments."""
 
     step: TrainStep
-    lr: Sequence[float]
+    lr: np.ndarray
     segments: Segments
     clips: tuple[int, ...]  # the shape of a batch as the network takes it
 
@@ -51,7 +51,7 @@ def build_setup(
     net: nn.Cell,
     loss: Loss,
     optimizer: nn.Optimizer,
-    lr: Sequence[float],
+    lr: np.ndarray,
     clips: tuple[int, ...],
     mix: Optional[nn.Cell] = None,
 ) -> TrainSetup:

@@ -5,7 +5,6 @@ never waits for the host. It reads them at once only if this step is logged, sav
 """
 
 import signal
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
@@ -13,8 +12,9 @@ import numpy as np
 from mindspore.train import Callback
 
 from utils.config import Run
+from utils.data.rows import TrainRows
 from utils.data.sampler import TrainSampler
-from utils.data.video_dataset import TrainVideos
+from utils.data.videos import TrainVideos
 from utils.evaluate.metrics import broadcast_bn_statistics
 from utils.log import format_values, log, log_values
 from utils.messages import Interrupted
@@ -40,11 +40,11 @@ class TrainingLoop(Callback):
     run: Run
     rt: Runtime
     step: TrainStep
-    lr: Sequence[float]
+    lr: np.ndarray
     epochs: int
     sampler: TrainSampler
     directory: RunDirectory
-    train_set: Any
+    train_set: TrainRows
     evaluate: Optional[Callable[[], dict]] = None
     before_saving: Optional[Callable[[int], None]] = None
 
