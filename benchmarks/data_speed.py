@@ -9,6 +9,7 @@ from unittest import mock
 import numpy as np
 import psutil
 
+from utils.config import NetworkConfig
 from utils.data.loader import count_workers
 from utils.data.rows import TrainRows
 from utils.data.sampler import sample_rng
@@ -20,12 +21,12 @@ MOST_CLIPS = 64  # that are only decoded
 READ_CLIPS = 16  # whose bytes are counted
 
 
-def measure_data(network: Network, cfg, rt: Runtime, seconds: int) -> dict:
+def measure_data(network: Network, cfg: NetworkConfig, rt: Runtime, seconds: int) -> dict:
     """Decodes single clips, then runs the training pipeline for some seconds."""
     records = network.read_records(cfg, "train")
     order = network.build_train_sampler(cfg, records, rt)
     epochs = 10**6 // order.samples + 1
-    clips = network.build_train_rows(cfg, records, order, epochs, start_step=0)
+    clips = network.build_train_rows(cfg, records, order, epochs, skip=0)
     floor = measure_decoding(partial(decode_row, clips), len(clips), seconds)
     is_video = bool(network.list_annotation_files(cfg))
     done, wall, cpu = measure_throughput(clips.dataset(), cfg.data.batch, seconds)

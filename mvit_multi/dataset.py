@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mvit_multi import sampling, transforms
-from mvit_multi.config import parse_policy
+from mvit_multi.config import Config, Data, DatasetSettings, parse_policy
 from mvit_multi.mixup import build_target_row
 from utils.data import records, videos
 from utils.data.annotation_file import AnnotationFile, swap_label
 from utils.data.sampler import TrainSampler
 from utils.nn.mixing import Mix, draw_mix
 from utils.runtime import Runtime
-from utils.video.decoders import FrameSource
+from utils.video.reader import Timeline
 from utils.video.transforms import test_views
 
 SPLITS = ("train", "val", "test")
@@ -34,7 +34,7 @@ class Sample(NamedTuple):
     location: Any = None  # of a packed list: the `utils.data.packed.reader.PackLocation`
 
 
-def get_annotation_file(cfg, dataset_index: int, split: str) -> AnnotationFile:
+def get_annotation_file(cfg: Config, dataset_index: int, split: str) -> AnnotationFile:
     data = cfg.data
     settings = cfg.data.sets[dataset_index]
     name = f"{settings.lists}/{split}.csv"
@@ -43,14 +43,14 @@ def get_annotation_file(cfg, dataset_index: int, split: str) -> AnnotationFile:
     return AnnotationFile(name, path, *arguments, max_pixels=data.max_pixels)
 
 
-def list_annotation_files(cfg) -> list[AnnotationFile]:
+def list_annotation_files(cfg: Config) -> list[AnnotationFile]:
     """All annotation files of the yaml that exist; if none does, all of them."""
     count = range(len(cfg.data.sets))
     files = [get_annotation_file(cfg, k, split) for k in count for split in SPLITS]
     return [file for file in files if file.path.is_file()] or files
 
 
-def read_dataset_records(cfg, dataset_index: int, split: str) -> list[Sample]:
+def read_dataset_records(cfg: Config, dataset_index: int, split: str) -> list[Sample]:
     """The samples of one split of one data set. Raises ValueError for bad lines."""
     file = get_annotation_file(cfg, dataset_index, split)
     return [
@@ -59,7 +59,7 @@ def read_dataset_records(cfg, dataset_index: int, split: str) -> list[Sample]:
     ]
 
 
-def read_records(cfg, split: str) -> list[Sample]:
+def read_records(cfg: Config, split: str) -> list[Sample]:
     """The samples of all data sets in order; in training repeated `data.dataset_repeats` times."""
     count = range(len(cfg.data.sets))
     samples = [sample for k in count for sample in read_dataset_records(cfg, k, split)]
@@ -71,7 +71,9 @@ class TrainSource(videos.TrainVideos):
 
     columns = ("clip", "target")
 
-    def __init__(self, samples: list[Sample], cfg, sampler: TrainSampler, epochs: int, skip: int):
+    def __init__(
+        self, samples: list[Sample], cfg: Config, sampler: TrainSampler, epochs: int, skip: int
+    ):
         super().__init__(samples, cfg, sampler, epochs, skip)
         self.policy = parse_policy(self.data.rand_augment) if self.data.rand_augment else None
 
@@ -139,7 +141,7 @@ class EvalVideos(videos.EvalVideos):
     video, one clip, one crop).
     """
 
-    def __init__(self, cfg, rt: Runtime, dataset_index: int, split: str = "test"):
+    def __init__(self, cfg: Config, rt: Runtime, dataset_index: int, split: str = "test"):
         self.settings = cfg.data.sets[dataset_index]
         self.clips = self.settings.clips
         self.crops = self.settings.crops
@@ -157,7 +159,9 @@ class EvalVideos(videos.EvalVideos):
         return cut_views(frames, order, data, self.settings, self.crops)
 
 
-def choose_test_frames(video: FrameSource, data, settings, clips: int) -> np.ndarray:
+def choose_test_frames(
+    video: Timeline, data: Data, settings: DatasetSettings, clips: int
+) -> np.ndarray:
     """The frame indices (clips, T) of a test; `settings` are those of the data set."""
     length = len(video)
     indices = []
@@ -171,7 +175,9 @@ def choose_test_frames(video: FrameSource, data, settings, clips: int) -> np.nda
     return np.stack(indices)
 
 
-def cut_views(frames: np.ndarray, order: np.ndarray, data, settings, crops: int) -> np.ndarray:
+def cut_views(
+    frames: np.ndarray, order: np.ndarray, data: Data, settings: DatasetSettings, crops: int
+) -> np.ndarray:
     """Views uint8 (V, 3, T, crop, crop): the crops of the first clip, then of the second, ...
 
     `order` (clips, T) holds the index into `frames` of every frame of the clips.
@@ -179,10 +185,10 @@ def cut_views(frames: np.ndarray, order: np.ndarray, data, settings, crops: int)
     return test_views(frames, order, settings.short_side, data.crop, crops)
 
 
-def compute_span(video: FrameSource, data) -> float:
+def compute_span(video: Timeline, data: Data) -> float:
     return sampling.compute_clip_span(data.frames, data.stride, video.fps or data.fps, data.fps)
 
 
-def get_input_shape(data) -> tuple[int, int, int, int]:
+def get_input_shape(data: Data) -> tuple[int, int, int, int]:
     """The shape of one clip as the network reads it: (3, T, crop, crop)."""
     return 3, data.frames, data.crop, data.crop

@@ -13,6 +13,7 @@ from typing import Optional
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
+from resnet50.config import Data
 from utils.video.decoders import Box
 
 BINS = 31  # strengths of an operator
@@ -50,7 +51,7 @@ MAGNITUDES = {
 }
 
 
-def augment(image: np.ndarray, data, rng: np.random.RandomState) -> np.ndarray:
+def augment(image: np.ndarray, data: Data, rng: np.random.RandomState) -> np.ndarray:
     """A random operator of `data.policy` on an image, then random erasing with `data.erase`."""
     if data.policy == "trivial":
         image = apply_operator(image, *draw_operator(rng))

@@ -12,6 +12,7 @@ from typing import Union
 
 import numpy as np
 
+from resnet50.config import Config, Data
 from resnet50.mixup import draw_partners, mix_targets
 from resnet50.readers import ImageRecord, Images, read_images
 from resnet50.transforms import make_test_view, make_train_view
@@ -20,12 +21,12 @@ from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
 
 
-def read_records(cfg, split: str) -> Images:
+def read_records(cfg: Config, split: str) -> Images:
     """The images of a split. Raises ValueError if there are none, or labels out of range."""
     return read_images(cfg.data, split, cfg.model.num_classes)
 
 
-def build_train_sampler(cfg, records: Images, rt: Runtime) -> TrainSampler:
+def build_train_sampler(cfg: Config, records: Images, rt: Runtime) -> TrainSampler:
     common = len(records), cfg.data.batch, rt.rank, rt.size, rt.seed
     if cfg.data.repeats == 1:
         return TrainSampler(*common)
@@ -83,12 +84,12 @@ class TrainSource(TrainRows):
 
 
 @functools.lru_cache(16)
-def draw_batch_mix(data, seed: int, step: int, rank: int) -> np.ndarray:
+def draw_batch_mix(data: Data, seed: int, step: int, rank: int) -> np.ndarray:
     """`draw_partners` of the batch of a rank at a step of the run."""
     return draw_partners(data.batch, data, np.random.RandomState([seed, step, rank]))
 
 
-def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
+def build_targets(cfg: Config, labels: np.ndarray) -> np.ndarray:
     """The targets of a training batch with `labels` (N,)."""
     if not cfg.data.mixes:
         return labels.astype(np.int32)
@@ -100,13 +101,13 @@ class EvalImages(EvalRows):
 
     kind = "image"
 
-    def __init__(self, records: Images, cfg, rt: Runtime):
+    def __init__(self, records: Images, cfg: Config, rt: Runtime):
         super().__init__(records, cfg, rt, (1, *get_clip_shape(cfg.data, cfg.test_crop)))
 
     def make_views(self, record: ImageRecord, sample: int) -> np.ndarray:
         return make_test_view(record.read(), self.cfg.data.resize, self.cfg.test_crop)[None]
 
 
-def get_clip_shape(data, size: int) -> tuple[int, int, int]:
+def get_clip_shape(data: Data, size: int) -> tuple[int, int, int]:
     """The shape of one image: (3, size, size)."""
     return 3, size, size

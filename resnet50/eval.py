@@ -20,12 +20,13 @@ prepare_process()
 from resnet50.config import Config
 from resnet50.dataset import EvalImages, read_records
 from resnet50.network import NETWORK
-from utils import cli, commands
+from utils import cli
 from utils.evaluate.report import Report, Samples
+from utils.inference import evaluation
 
 
 def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
-    rt = commands.start(cfg)
+    rt = evaluation.start(cfg)
     images = read_records(cfg, "test")
     rows = EvalImages(images, cfg, rt)
     (head,) = NETWORK.build_heads(cfg)
@@ -33,7 +34,7 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     if report:
         samples = Samples(images.list_names(), images.labels.tolist(), head.list_names())
     pages = Report(report, rows.mine, samples, rt, softmax=True)
-    return commands.evaluate_samples(NETWORK, cfg, rows, checkpoint_path, pages)
+    return evaluation.evaluate_samples(NETWORK, cfg, rows, checkpoint_path, pages)
 
 
 if __name__ == "__main__":

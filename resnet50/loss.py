@@ -1,10 +1,12 @@
 """Cross entropy with label smoothing in float32, in both common definitions, also for mixup."""
 
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, ops
 from mindspore import dtype as mstype
 
+from utils.nn.loss import Loss
 
-class SmoothedCrossEntropy(nn.Cell):
+
+class SmoothedCrossEntropy(Loss):
     """Scores (N, K) and a target to the mean loss over the batch, a float32 scalar.
 
     The target is a label int32 (N,), or, with mixup, float32 (N, 3): label, lambda, partner's row

@@ -4,10 +4,11 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
+from resnet50.config import Data
 from utils.nn.mixing import draw_mix, mix_partners
 
 
-def mix_targets(label: np.ndarray, data, rng: np.random.RandomState) -> np.ndarray:
+def mix_targets(label: np.ndarray, data: Data, rng: np.random.RandomState) -> np.ndarray:
     """Labels (N,) to float32 (N, 3): label, lambda, partner's row in the batch.
 
     With `data.cutmix` the targets are (N, 7): also the box (y0, y1, x0, x1) of the partner's
@@ -16,7 +17,7 @@ def mix_targets(label: np.ndarray, data, rng: np.random.RandomState) -> np.ndarr
     return np.column_stack([label, draw_partners(len(label), data, rng)]).astype(np.float32)
 
 
-def draw_partners(count: int, data, rng: np.random.RandomState) -> np.ndarray:
+def draw_partners(count: int, data: Data, rng: np.random.RandomState) -> np.ndarray:
     """Columns 1 and following of the targets of a batch of `count` images.
 
     Lambda, the weight of the image itself, is drawn from Beta(alpha, alpha); the partners are a

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from resnet50 import readers, transforms
+from resnet50.config import Config, Data
 from utils.evaluate.predict import Head, Window
 from utils.video.reader import FrameSource, read_bytes, reading
 
@@ -30,7 +30,7 @@ class ImageFile(FrameSource):
 class ImageHead(Head):
     """The classes of ResNet; its view is that of evaluation."""
 
-    def __init__(self, cfg: Any):
+    def __init__(self, cfg: Config):
         self.data = cfg.data
         self.classes = cfg.model.num_classes
         self.crop = cfg.test_crop
@@ -50,7 +50,7 @@ class ImageHead(Head):
         return views[:, None].transpose(0, 1, 3, 4, 2)
 
 
-def list_folder_names(data: Any, classes: int) -> Sequence[str]:
+def list_folder_names(data: Data, classes: int) -> Sequence[str]:
     """The names of the sorted class folders, which are the classes; empty for further classes."""
     if data.source != "folder":
         return ()

@@ -16,6 +16,7 @@ from typing import Any, Callable, NamedTuple, Union
 
 import numpy as np
 
+from resnet50.config import Data
 from utils.data.packed.reader import open_shard
 from utils.video.decoders import read_image, read_jpeg
 from utils.video.reader import read_bytes, reading
@@ -151,7 +152,7 @@ class Cifar(Images):
         )
 
 
-def read_images(data, split: str, num_classes: int) -> Images:
+def read_images(data: Data, split: str, num_classes: int) -> Images:
     """The images of a split. Raises ValueError if there are none, or labels out of range."""
     images = open_images(data, split, num_classes)
     for label in (images.labels.min(), images.labels.max()):
@@ -162,7 +163,7 @@ def read_images(data, split: str, num_classes: int) -> Images:
     return images
 
 
-def open_images(data, split: str, num_classes: int) -> Images:
+def open_images(data: Data, split: str, num_classes: int) -> Images:
     if data.is_cifar:
         patterns, label_bytes = CIFAR[data.source]
         files = sorted(data.root.glob(patterns[split]))
@@ -202,7 +203,7 @@ def decode_image(image: Union[bytes, np.ndarray]) -> np.ndarray:
         raise ValueError(f"not a readable image: {error}") from None
 
 
-def get_split_path(data, split: str) -> Path:
+def get_split_path(data: Data, split: str) -> Path:
     """The folder or MindRecord file of a split."""
     return data.root / (data.train if split == "train" else data.test)
 

@@ -33,6 +33,7 @@ from resnet50.network import NETWORK
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
 from utils.evaluate.metrics import evaluate
+from utils.inference.scorer import CellScorer
 from utils.nn.layers import freeze_norms
 from utils.train import optimizers
 from utils.train.trainer import Trainer, TrainSetup, build_setup
@@ -78,7 +79,8 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime):
         return None
     images = read_records(cfg, "test")
     classes = cfg.model.num_classes
-    return lambda: evaluate(net, EvalImages(images, cfg, rt).dataset(), classes, rt)
+    scorer = CellScorer(net)
+    return lambda: evaluate(scorer, EvalImages(images, cfg, rt).dataset(), classes, rt)
 
 
 if __name__ == "__main__":

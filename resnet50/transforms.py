@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from resnet50.augment import augment
+from resnet50.config import Data
 from utils.video.decoders import Box
 
 ASPECT = (3 / 4, 4 / 3)
@@ -23,7 +24,7 @@ PADDED_CROP = 32  # CIFAR's images
 PADDING = 4
 
 
-def make_train_view(image: np.ndarray, data, rng: np.random.RandomState) -> np.ndarray:
+def make_train_view(image: np.ndarray, data: Data, rng: np.random.RandomState) -> np.ndarray:
     """A random view, as the settings `data` describe it."""
     if data.augment == "none":
         return make_test_view(image, data.resize, data.crop)

@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, Optional, Protocol, Union
 
 import numpy as np
 
@@ -94,6 +94,16 @@ def read_bytes(path: Union[str, Path]) -> bytes:
         if status.st_size > MAX_FILE_BYTES:
             raise OSError(f"{status.st_size} bytes are too many for an image")
         return file.read()
+
+
+class Timeline(Protocol):
+    """A number of frames at a rate: a video, or a part of it."""
+
+    @property
+    def fps(self) -> float:
+        """Frames per second; 0 if unknown."""
+
+    def __len__(self) -> int: ...
 
 
 class FrameSource(abc.ABC):

@@ -223,7 +223,9 @@ def read_locations(folder: Path, index: dict, lines: int) -> np.ndarray:
 
 def are_locations(locations: Any, shard_bytes: list[int], lines: int) -> bool:
     """Whether an array has LOCATION_DTYPE and all videos are inside shards of these sizes."""
-    if getattr(locations, "dtype", None) != LOCATION_DTYPE or locations.shape != (lines,):
+    if not isinstance(locations, np.ndarray):
+        return False
+    if locations.dtype != LOCATION_DTYPE or locations.shape != (lines,):
         return False
     good = locations[locations["shard"] != NOWHERE]
     if not ((good["shard"] >= 0) & (good["shard"] < len(shard_bytes))).all():
