@@ -201,6 +201,7 @@ class ImageData:
     crop: int = 224  # pixels, in training
     batch: int = 8  # samples per device
     workers: Union[int, Literal["auto"]] = "auto"  # auto: this device's share of the CPU cores
+    processes: Union[bool, Literal["auto"]] = "auto"  # auto: true on a CPU with more than 8 workers
     prefetch: Union[int, Literal["auto"]] = "auto"  # batches prepared in advance; auto: 2 to 8
     max_unreadable: float = 0.01  # the run stops above this fraction of unreadable samples
 
@@ -226,7 +227,6 @@ class VideoData(ImageData):
     packed: Optional[Path] = None  # folder of packed videos: scripts/data/pack_videos.py
     reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
     max_pixels: int = 4096 * 4096  # of a frame; a video with larger frames is unreadable
-    processes: Union[bool, Literal["auto"]] = "auto"  # auto: true on a CPU with more than 8 workers
 
     def __post_init__(self):
         super().__post_init__()
