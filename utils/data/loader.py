@@ -59,7 +59,7 @@ def build_batch_dataset(rows: "Rows", data: ImageData, batch: int) -> "ds.Genera
     total = max(1, len(rows) // batch)
     prefetch = choose_prefetch(data.prefetch, size, MINDDATA_BUFFERED, total)
     note = f"; batches of {size / 1e6:.3g} MB, prefetched: {prefetch}"
-    log_workers(data.workers, processes, note, workers)
+    log_workers(data.workers, workers, processes, note)
     ds.config.set_prefetch_size(1)
     return ds.GeneratorDataset(
         PrefetchedBatches(rows, blank, batch, workers, processes, prefetch),
@@ -105,17 +105,15 @@ def choose_workers(
 
 
 @functools.cache
-def log_workers(
-    setting: Union[int, str], processes: bool = False, note: str = "", workers: int = 0
-) -> None:
+def log_workers(setting: Union[int, str], workers: int, processes: bool, note: str) -> None:
     """Logs the number of workers and its reason, once per run and not at every evaluation.
 
-    `setting` is `data.workers`; `workers` is the number if it differs from `count_workers`.
+    `setting` is `data.workers`.
     """
     log.info(
         "data: worker %s: %d (data.workers %s; cores: %d, ranks on this node: %d%s)%s",
         "processes" if processes else "threads",
-        workers or count_workers(setting),
+        workers,
         setting,
         count_usable_cores(),
         get_local_rank_size(),

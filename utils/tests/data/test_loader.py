@@ -429,8 +429,8 @@ def test_workers_are_limited_to_the_cores_of_a_rank(monkeypatch, log_messages):
     assert (loader.count_workers(5), loader.count_workers(64)) == (5, 8)
     monkeypatch.setattr(loader, "get_local_rank_size", lambda: 16)
     assert loader.count_workers("auto") == 1
-    loader.log_workers(64, False, "; more")
-    loader.log_workers(64, False, "; more")
+    loader.log_workers(64, loader.count_workers(64), False, "; more")
+    loader.log_workers(64, loader.count_workers(64), False, "; more")
     assert log_messages == [
         "data: worker threads: 8 (data.workers 64; cores: 8, ranks on this node: 16); more"
     ]
@@ -447,7 +447,7 @@ def test_a_bound_rank_does_not_divide_its_cores_again(tmp_path, monkeypatch, log
     monkeypatch.setenv(LAUNCHER_CORES, ",".join(map(str, range(192))))
     assert loader.count_workers("auto") == 24
     assert (loader.count_workers(5), loader.count_workers(64)) == (5, 24)
-    loader.log_workers("auto", note="; of a bound rank")
+    loader.log_workers("auto", loader.count_workers("auto"), False, "; of a bound rank")
     assert log_messages[0].startswith(
         "data: worker threads: 24 (data.workers auto; cores: 24, ranks on this node: 8, each bound"
     )
