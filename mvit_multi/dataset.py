@@ -20,8 +20,8 @@ from utils.data.packed import reader
 from utils.data.sampler import TrainSampler
 from utils.nn.mixing import Mix, draw_mix
 from utils.runtime import Runtime
-from utils.video.decoders import FrameSource
-from utils.video.transforms import test_views
+from utils.video.reader import FrameSource
+from utils.video.transforms import cut_views
 
 SPLITS = ("train", "val", "test")
 
@@ -149,7 +149,7 @@ class EvalVideos(video_dataset.EvalVideos):
         with reader.open_record(sample, data) as video:
             indices = choose_test_frames(video, data, self.settings, self.clips)
             frames, order = video.frames_once(indices)
-        return cut_views(frames, order, data, self.settings, self.crops)
+        return cut_test_views(frames, order, data, self.settings, self.crops)
 
 
 def choose_test_frames(video: FrameSource, data, settings, clips: int) -> np.ndarray:
@@ -166,12 +166,12 @@ def choose_test_frames(video: FrameSource, data, settings, clips: int) -> np.nda
     return np.stack(indices)
 
 
-def cut_views(frames: np.ndarray, order: np.ndarray, data, settings, crops: int) -> np.ndarray:
+def cut_test_views(frames: np.ndarray, order: np.ndarray, data, settings, crops: int) -> np.ndarray:
     """Views uint8 (V, 3, T, crop, crop): the crops of the first clip, then of the second, ...
 
     `order` (clips, T) holds the index into `frames` of every frame of the clips.
     """
-    return test_views(frames, order, settings.short_side, data.crop, crops)
+    return cut_views(frames, order, settings.short_side, data.crop, crops)
 
 
 def compute_span(video: FrameSource, data) -> float:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from mvit_multi.dataset import choose_test_frames, cut_views, get_annotation_file
+from mvit_multi.dataset import choose_test_frames, cut_test_views, get_annotation_file
 from utils.evaluate.predict import Head, Window
 from utils.video.decoders import open_video
 from utils.video.reader import FrameSource
@@ -45,7 +45,7 @@ class DatasetHead(Head):
         return choose_test_frames(window, self.data, self.settings, self.clips)
 
     def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return cut_views(frames, positions, self.data, self.settings, self.crops)
+        return cut_test_views(frames, positions, self.data, self.settings, self.crops)
 
     def predict_probs(self, net: Any, views: np.ndarray) -> np.ndarray:
         return super().predict_probs(HeadSelector(net, self.dataset_index), views)

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
 from resnet50.images import BLANK
-from utils.video.decoders import Box
+from utils.video.transforms import Box
 
 BINS = 31  # strengths of an operator
 

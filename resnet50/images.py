@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from utils.video.decoders import read_image, read_jpeg
+from utils.video.jpeg import read_image, read_jpeg
 
 # The colour that stands for an image that cannot be decoded. Crops, resizing and flips keep it.
 BLANK = np.array([3, 252, 5], np.uint8)

@@ -561,7 +561,7 @@ def test_check_env_reports_a_missing_package(monkeypatch, run_here):
 
 
 def test_a_missing_reader_is_reported(monkeypatch, data_root):
-    monkeypatch.setattr(decoders, "_load", lambda name: None)
+    monkeypatch.setattr(decoders, "load_library", lambda name: None)
     words = "'decord', which is not installed: pip install decord2, or --data.reader=auto"
     with pytest.raises(ValueError, match=words):
         decoders.open_video(data_root / "videos/train/left_000.mp4", "decord")

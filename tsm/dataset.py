@@ -17,7 +17,8 @@ from utils.data.annotation_file import AnnotationFile, Record, swap_label
 from utils.data.packed import reader
 from utils.data.sampler import sample_rng
 from utils.runtime import Runtime
-from utils.video.decoders import FrameFolder, FrameSource
+from utils.video.frame_folder import FrameFolder
+from utils.video.reader import FrameSource
 
 SPLITS = ("train", "test")
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from tsm.dataset import cut_views, list_annotation_files, sample_frame_indices
 from utils.evaluate.predict import Head, Window
-from utils.video.decoders import FrameFolder, count_frames, open_video
+from utils.video.decoders import open_video
+from utils.video.frame_folder import FrameFolder, count_frames
 from utils.video.reader import FrameSource
 
 # {number of crops: index of the center crop that is not mirrored}

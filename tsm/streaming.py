@@ -26,6 +26,7 @@ import numpy as np
 from mindspore import Tensor
 
 from tsm import sampling, transforms
+from tsm.camera import open_camera
 from tsm.model import TSM
 from tsm.network import NETWORK
 from tsm.online import OnlineTSM
@@ -44,7 +45,6 @@ from utils.evaluate.predict_plots import draw_timeline
 from utils.export import inference
 from utils.files import open_replacement, report_write_errors
 from utils.messages import format_line
-from utils.video.decoders import open_camera
 
 CLIP_SECONDS = 3.0  # assumed length of a clip of uniform sampling
 MAX_PLOTTED_FRAMES = 10_000  # the picture shows the last ones

@@ -14,8 +14,8 @@ from utils.data import video_dataset
 from utils.data.annotation_file import AnnotationFile, Record, swap_label
 from utils.data.packed import reader
 from utils.runtime import Runtime
-from utils.video.decoders import FrameSource
-from utils.video.transforms import test_views
+from utils.video.reader import FrameSource
+from utils.video.transforms import cut_views
 from x3d import sampling, transforms
 
 SPLITS = ("train", "test")
@@ -83,7 +83,7 @@ class EvalVideos(video_dataset.EvalVideos):
                 indices = choose_clip_frames(video, self.cfg.data, 0.5)[None]
             else:
                 indices = choose_test_frames(video, self.cfg)
-            return cut_views(*video.frames_once(indices), self.cfg)
+            return cut_test_views(*video.frames_once(indices), self.cfg)
 
 
 def choose_test_frames(video: FrameSource, cfg) -> np.ndarray:
@@ -92,13 +92,13 @@ def choose_test_frames(video: FrameSource, cfg) -> np.ndarray:
     return np.stack([choose_clip_frames(video, cfg.data, start) for start in starts])
 
 
-def cut_views(frames: np.ndarray, order: np.ndarray, cfg) -> np.ndarray:
+def cut_test_views(frames: np.ndarray, order: np.ndarray, cfg) -> np.ndarray:
     """Views (V, 3, T, crop, crop): the crops of the first clip, then of the second, ...
 
     `order` (K, T) holds the index into `frames` of every frame of the clips.
     """
     side = cfg.test_crop if cfg.eval.crops == 3 else cfg.data.scales[0]
-    return test_views(frames, order, side, cfg.test_crop, cfg.eval.crops)
+    return cut_views(frames, order, side, cfg.test_crop, cfg.eval.crops)
 
 
 def get_clip_shape(data, size: int) -> tuple[int, int, int, int]:

@@ -7,7 +7,7 @@ import numpy as np
 from utils.evaluate.predict import Head, Window
 from utils.video.decoders import open_video
 from utils.video.reader import FrameSource
-from x3d.dataset import choose_test_frames, cut_views, list_annotation_files
+from x3d.dataset import choose_test_frames, cut_test_views, list_annotation_files
 
 
 class X3DHead(Head):
@@ -27,7 +27,7 @@ class X3DHead(Head):
         return choose_test_frames(window, self.cfg)
 
     def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return cut_views(frames, positions, self.cfg)
+        return cut_test_views(frames, positions, self.cfg)
 
 
 def build_heads(cfg: Any) -> list[Head]:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, Optional
 import av
 from av.container import InputContainer
 
-from utils.video.decoders import FrameFolder, open_video
+from utils.video.decoders import open_video
+from utils.video.frame_folder import FrameFolder
 from utils.video.mp4_boxes import check_header, find_truncation
 from utils.video.pyav_reader import open_container
 from utils.video.reader import MAX_PIXELS, FrameSource, VideoError, WrongContent, check_size

@@ -68,7 +68,7 @@ def test_views_of_a_video_are_ordered_by_clip():
 def test_evaluation_crops_equal_the_originals(case):
     size = views.scale_short_side(case["width"], case["height"], case["scale"])
     assert list(size[::-1]) == case["resized"]
-    box = views.test_box(*size, case["crop"], case["spatial_idx"])
+    box = views.view_box(*size, case["crop"], case["spatial_idx"])
     assert box[:2] == (case["x0"], case["y0"])
 
 
@@ -87,7 +87,7 @@ def test_pixels_equal_the_originals(case):
     draw = generate_input(case["input_seed"], case["input_shape_thwc"])
     frames = np.clip(np.rint(draw * 50 + 128), 0, 255).astype(np.uint8)
     size = views.scale_short_side(frames.shape[2], frames.shape[1], case["scale"])
-    box = views.test_box(*size, case["crop"], case["spatial_idx"])
+    box = views.view_box(*size, case["crop"], case["spatial_idx"])
     (clip,) = views.cut_clips(frames, size, [box])
     levels = (np.array(case["output"]) * 0.225 + 0.45) * 255
     assert np.abs(clip - levels).max() < 0.501

@@ -25,7 +25,8 @@ import numpy as np
 from utils.data.annotation_file import AnnotationFile, Record, iterate_lines, read_annotations
 from utils.data.packed.format import HEAD, KEY, NON_REFERENCE, add_checksum, decode_table
 from utils.files import compute_sha256
-from utils.video.decoders import open_video, read_jpeg
+from utils.video.decoders import open_video
+from utils.video.jpeg import read_jpeg
 from utils.video.reader import MAX_PIXELS, FrameSource, VideoError, check_size
 
 INDEX = "pack.json"

@@ -20,9 +20,11 @@ from utils.data.unreadable_videos import UnreadableVideos
 from utils.tests.video.test_decoders import BACK_ENDS, draw, encode, picture
 from utils.tests.video.test_odd_videos import pictures, write
 from utils.video import pyav_reader
-from utils.video.decoders import FrameFolder, VideoError, jpeg_size, open_video, read_jpeg
+from utils.video.decoders import open_video
+from utils.video.frame_folder import FrameFolder
+from utils.video.jpeg import jpeg_size, read_jpeg
 from utils.video.pyav_reader import ExactVideo
-from utils.video.reader import WrongContent
+from utils.video.reader import VideoError, WrongContent
 
 PLAYLIST = "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXT-X-MEDIA-SEQUENCE:0\n#EXTINF:9,\nnone.ts\n"
 LATIN = b"caf\xe9\xe8\xfc\xdf\xff"  # no UTF-8

@@ -22,7 +22,8 @@ from scripts.data.packing.shard_writer import Spool
 from tests.numbered_videos import read_number, write_numbered_video
 from utils.data.packed.format import HEAD, KEY, NON_REFERENCE, decode_table
 from utils.data.packed.reader import PackedVideo, PackLocation
-from utils.video.decoders import FrameFolder, open_video
+from utils.video.decoders import open_video
+from utils.video.frame_folder import FrameFolder
 from utils.video.reader import MAX_PIXELS, VideoError
 
 TEMPLATE = "img_{:05d}.jpg"
