@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Optional, Union
 
-from utils.config import Run, check_fraction, check_positive, check_swap_labels
+from utils.config import Run, check_fraction, check_not_negative, check_positive, check_swap_labels
 
 
 class Policy(NamedTuple):
@@ -67,6 +67,9 @@ class Data:
     sets: tuple[DatasetSettings, ...]
     lists: Optional[Path] = None  # default: root
     packed: Optional[Path] = None  # folder of packed videos: scripts/data/pack_videos.py
+    source: Literal["video", "frames"] = "video"
+    image_tmpl: str = "img_{:05d}.jpg"  # if source is frames: the name of frame i, from 1
+    folder_fps: float = 0.0  # frames per second of a folder of frames; 0: `fps`
     reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
     max_pixels: int = 4096 * 4096  # of a frame; a video with larger frames is unreadable
     frames: int = 32
@@ -93,6 +96,7 @@ class Data:
     def __post_init__(self):
         check_positive(self, "data", "frames", "stride", "fps", "crop", "repeated_aug", "batch")
         check_positive(self, "data", "dataset_repeats", "workers", "prefetch", "max_pixels")
+        check_not_negative(self, "data", "folder_fps")
         names = [dataset.name for dataset in self.sets]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"data.sets: one or more, each with a name of its own, not {names}")

@@ -7,7 +7,7 @@ for unreadable videos and for the padding of the last batch. A video is decoded 
 clips or views.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -32,16 +32,23 @@ class Sample(NamedTuple):
     path: str
     dataset_index: int
     label: int
-    location: Any = None  # of a packed list: the `utils.data.packed.reader.Place`
+    num_frames: Optional[int] = None  # of a folder of frames
+    location: Any = None  # of a packed list: the `utils.data.packed.reader.PackLocation`
 
 
 def get_annotation_file(cfg, dataset_index: int, split: str) -> AnnotationFile:
     data = cfg.data
     settings = cfg.data.sets[dataset_index]
     name = f"{settings.lists}/{split}.csv"
-    path = (data.lists or data.root) / name
-    arguments = (data.root / settings.videos, "video", settings.num_classes)
-    return AnnotationFile(name, path, *arguments, max_pixels=data.max_pixels)
+    return AnnotationFile(
+        name,
+        (data.lists or data.root) / name,
+        data.root / settings.videos,
+        source=data.source,
+        num_classes=settings.num_classes,
+        image_tmpl=data.image_tmpl,
+        max_pixels=data.max_pixels,
+    )
 
 
 def list_annotation_files(cfg) -> list[AnnotationFile]:
@@ -54,7 +61,10 @@ def list_annotation_files(cfg) -> list[AnnotationFile]:
 def read_dataset_records(cfg, dataset_index: int, split: str) -> list[Sample]:
     """The samples of one split of one data set. Raises ValueError for bad lines."""
     records = reader.read_records(get_annotation_file(cfg, dataset_index, split), cfg.data.packed)
-    return [Sample(record.path, dataset_index, record.label, record.location) for record in records]
+    return [
+        Sample(record.path, dataset_index, record.label, record.num_frames, record.location)
+        for record in records
+    ]
 
 
 def read_records(cfg, split: str) -> list[Sample]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from mvit_multi.dataset import choose_test_frames, cut_test_views, get_annotation_file
 from utils.evaluate.predict import Head, Window
-from utils.video.decoders import open_video
+from utils.video.decoders import open_path
 from utils.video.reader import FrameSource
 
 
@@ -56,4 +56,4 @@ def build_heads(cfg: Any) -> list[Head]:
 
 
 def open_source(path: str, cfg: Any) -> FrameSource:
-    return open_video(path, cfg.data.reader, cfg.data.max_pixels)
+    return open_path(path, cfg.data)

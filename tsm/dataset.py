@@ -17,7 +17,6 @@ from utils.data.annotation_file import AnnotationFile, Record, swap_label
 from utils.data.packed import reader
 from utils.data.sampler import sample_rng
 from utils.runtime import Runtime
-from utils.video.frame_folder import FrameFolder
 from utils.video.reader import FrameSource
 
 SPLITS = ("train", "test")
@@ -38,14 +37,6 @@ def list_annotation_files(cfg) -> list[AnnotationFile]:
     return [AnnotationFile(name, data.root / name, *arguments) for name in names]
 
 
-def open_record(record: Record, data):
-    """Opens a record as frames: a video file, a frame folder or a packed video."""
-    if data.source == "frames" and record.location is None:
-        arguments = (data.image_tmpl, data.modality == "flow", data.max_pixels)
-        return FrameFolder(record.path, record.num_frames, *arguments)
-    return reader.open_record(record, data)
-
-
 def sample_frame_indices(
     video: FrameSource, data, split: str, dense: bool, clips: int = 1, rng=None
 ) -> np.ndarray:
@@ -64,7 +55,7 @@ class TrainSource(video_dataset.TrainVideos):
 
     def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
         dense = self.data.sampling == "dense"
-        with self.count_damaged(open_record(record, self.data)) as video:
+        with self.count_damaged(reader.open_record(record, self.data)) as video:
             indices = sample_frame_indices(video, self.data, "train", dense, rng=rng)
             frames, order = video.frames_once(indices)
         return frames if len(frames) == len(order) else frames[order]
@@ -106,7 +97,7 @@ class EvalVideos(video_dataset.EvalVideos):
     def make_views(self, record: Record, sample: int) -> np.ndarray:
         rng = sample_rng(self.cfg.run.seed, 0, sample)  # dense validation draws a random window
         arguments = (self.cfg.data, self.split, self.dense, self.clips, rng)
-        with open_record(record, self.cfg.data) as video:
+        with reader.open_record(record, self.cfg.data) as video:
             frames, order = video.frames_once(sample_frame_indices(video, *arguments))
         return cut_views(frames, order, self.cfg, self.clips, self.crops, self.size)
 

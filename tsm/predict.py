@@ -7,8 +7,7 @@ import numpy as np
 
 from tsm.dataset import cut_views, list_annotation_files, sample_frame_indices
 from utils.evaluate.predict import Head, Window
-from utils.video.decoders import open_video
-from utils.video.frame_folder import FrameFolder, count_frames
+from utils.video.decoders import open_path
 from utils.video.reader import FrameSource
 
 # {number of crops: index of the center crop that is not mirrored}
@@ -47,10 +46,6 @@ def build_heads(cfg: Any) -> list[Head]:
 
 def open_source(path: str, cfg: Any) -> FrameSource:
     """Opens a video, or a folder of frames named by `data.image_tmpl`."""
-    data = cfg.data
-    if not Path(path).is_dir():
-        if data.modality == "flow":
-            raise ValueError(f"{path}: data.modality flow looks at folders of flow images")
-        return open_video(path, data.reader, data.max_pixels)
-    naming = (data.image_tmpl, data.modality == "flow")
-    return FrameFolder(path, count_frames(Path(path), *naming), *naming, data.max_pixels)
+    if cfg.data.modality == "flow" and not Path(path).is_dir():
+        raise ValueError(f"{path}: data.modality flow looks at folders of flow images")
+    return open_path(path, cfg.data)

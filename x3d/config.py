@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Optional, Union
 
-from utils.config import Run, check_fraction, check_positive, check_swap_labels
+from utils.config import Run, check_fraction, check_not_negative, check_positive, check_swap_labels
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,9 @@ class Data:
     test_list: str
     labels: str = ""  # class names: utils/labels/<labels>.txt
     packed: Optional[Path] = None  # folder of packed videos: scripts/data/pack_videos.py
+    source: Literal["video", "frames"] = "video"
+    image_tmpl: str = "img_{:05d}.jpg"  # if source is frames: the name of frame i, from 1
+    folder_fps: float = 0.0  # frames per second of a folder of frames; 0: `fps`
     reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
     max_pixels: int = 4096 * 4096  # of a frame; a video with larger frames is unreadable
     frames: int = 13
@@ -34,6 +37,7 @@ class Data:
     def __post_init__(self):
         numbers = ("frames", "stride", "fps", "crop", "batch", "workers", "prefetch", "max_pixels")
         check_positive(self, "data", *numbers)
+        check_not_negative(self, "data", "folder_fps")
         if not self.crop <= self.scales[0] <= self.scales[1]:
             raise ValueError(
                 f"data.scales: {list(self.scales)} must ascend from data.crop {self.crop} or more"

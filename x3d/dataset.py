@@ -28,11 +28,19 @@ def read_records(cfg, split: str) -> list[Record]:
 
 def list_annotation_files(cfg) -> list[AnnotationFile]:
     """The annotation files of the yaml: train, test."""
-    root = cfg.data.root
-    arguments = (cfg.data.root, "video", cfg.model.num_classes)
-    names = (cfg.data.train_list, cfg.data.test_list)
-    limit = {"max_pixels": cfg.data.max_pixels}
-    return [AnnotationFile(name, root / name, *arguments, **limit) for name in names]
+    data = cfg.data
+    return [
+        AnnotationFile(
+            name,
+            data.root / name,
+            data.root,
+            source=data.source,
+            num_classes=cfg.model.num_classes,
+            image_tmpl=data.image_tmpl,
+            max_pixels=data.max_pixels,
+        )
+        for name in (data.train_list, data.test_list)
+    ]
 
 
 def choose_clip_frames(video: FrameSource, data, relative_start: float) -> np.ndarray:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from utils.evaluate.predict import Head, Window
-from utils.video.decoders import open_video
+from utils.video.decoders import open_path
 from utils.video.reader import FrameSource
 from x3d.dataset import choose_test_frames, cut_test_views, list_annotation_files
 
@@ -35,4 +35,4 @@ def build_heads(cfg: Any) -> list[Head]:
 
 
 def open_source(path: str, cfg: Any) -> FrameSource:
-    return open_video(path, cfg.data.reader, cfg.data.max_pixels)
+    return open_path(path, cfg.data)

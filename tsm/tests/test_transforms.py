@@ -96,10 +96,9 @@ def test_scaled_sizes_equal_the_originals(group):
 def test_the_centre_crop_equals_the_originals(group):
     for case in group["cases"]:
         expected = case["x"], case["y"], group["crop"], group["crop"]
-        assert (
-            transforms.center_crop_box(case["image_w"], case["image_h"], group["crop"]) == expected
-        )
-        views = transforms.list_view_boxes(case["image_w"], case["image_h"], group["crop"], 1)
+        arguments = case["image_w"], case["image_h"], group["crop"]
+        assert transforms.center_crop_box(*arguments) == expected
+        views = transforms.list_view_boxes(*arguments, 1)
         assert views == [(expected, False)]
 
 

@@ -1,7 +1,7 @@
 """Annotation files: text files with one video per line, fields separated by single spaces.
 
 Source "video": `path label` or `path num_frames label`.
-Source "frames", a folder of JPEG frames: `path num_frames label`.
+Source "frames", a folder of images: `path num_frames label`.
 
 Fields are counted from the right, so a path may contain spaces. For source "video" an integer
 before the label is read as num_frames.
@@ -31,7 +31,7 @@ class Record(NamedTuple):
     num_frames: Optional[int]
     label: int
     line: int
-    location: Any = None  # of a packed video: its `utils.data.packed.reader.Place`
+    location: Any = None  # of a packed video: its `utils.data.packed.reader.PackLocation`
 
 
 class AnnotationFile(NamedTuple):

@@ -23,6 +23,7 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
+from utils.video.frame_folder import open_folder
 from utils.video.libraries import MODULES, load_library
 from utils.video.mp4_boxes import check_header
 from utils.video.reader import (
@@ -45,10 +46,9 @@ class _DecordVideo(VideoFile):
             _open_packets(self.path, self._max_pixels)  # checks the size before decord decodes
         try:
             # decord replaces a frame that it cannot decode by a neighbour; fault_tol makes it fail.
+            decord = load_library("decord")
             with plain_path(self.path) as path:
-                self._handle = load_library("decord").VideoReader(
-                    path, num_threads=1, fault_tol=1e-9
-                )
+                self._handle = decord.VideoReader(path, num_threads=1, fault_tol=1e-9)
         except RuntimeError:
             raise self._error(NO_VIDEO) from None
         except Exception as error:  # decord's errors have no common class
@@ -139,6 +139,13 @@ def open_video(
 
         return ExactVideo(Path(path), max_pixels)
     return (_DecordVideo if reader == "decord" else _OpenCVVideo)(Path(path), reader, max_pixels)
+
+
+def open_path(path: str, data: Any) -> FrameSource:
+    """Opens a video file, or a folder of frames, with the settings `data` of a network."""
+    if os.path.isdir(path):
+        return open_folder(path, data)
+    return open_video(path, data.reader, data.max_pixels)
 
 
 def _decord_reason(error: Exception) -> str:

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from string import Formatter
-from typing import Union
+from typing import Any, Optional, Union
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from utils.video.reader import MAX_PIXELS, FrameSource, VideoError, read_bytes, 
 
 
 class FrameFolder(FrameSource):
-    """A folder of JPEG frames numbered from 1; index 0 is file 1. Pixels equal PIL's.
+    """A folder of images numbered from 1; index 0 is file 1. Pixels equal PIL's.
 
     `image_tmpl` is the template of file names. RGB: one field, the number. Optical flow, which is
     read as (n, H, W, 2) for x and y: two fields (x or y, number); three (the folder's name as an
@@ -29,8 +29,10 @@ class FrameFolder(FrameSource):
         image_tmpl: str,
         flow: bool = False,
         max_pixels: int = MAX_PIXELS,
+        fps: float = 0.0,
     ):
         super().__init__(Path(path), "PIL")
+        self.fps = fps
         self._length = num_frames
         self._template = image_tmpl
         self._max_pixels = max_pixels
@@ -64,6 +66,18 @@ class FrameFolder(FrameSource):
             data = read_bytes(path)
             pixels = read_jpeg(data, mode, self._max_pixels)
             return read_image(data, mode, self._max_pixels) if pixels is None else pixels
+
+
+def open_folder(path: Union[str, Path], data: Any, num_frames: Optional[int] = None) -> FrameFolder:
+    """Opens a folder of frames with the settings `data` of a network, by default all its frames.
+
+    Only TSM has the setting `modality`, and it does not sample by time.
+    """
+    flow = getattr(data, "modality", "rgb") == "flow"
+    fps = getattr(data, "folder_fps", 0.0)
+    if num_frames is None:
+        num_frames = count_frames(Path(path), data.image_tmpl, flow)
+    return FrameFolder(path, num_frames, data.image_tmpl, flow, data.max_pixels, fps)
 
 
 def count_frames(folder: Path, image_tmpl: str, flow: bool = False) -> int:

@@ -1,7 +1,5 @@
 """Evaluation rows of encoded videos: correct frames, one decoding, all views."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -23,11 +21,7 @@ def evaluation(tmp_path) -> dataset.EvalVideos:
     """Ten clips and three crops of a video whose frames show their number."""
     path = tmp_path / "numbers.mp4"
     write_numbered_video(path, FRAMES, SIDE * 2, SIDE, 30)
-    data = SimpleNamespace(
-        reader="auto", frames=5, stride=6, fps=30.0, scales=(SIDE, SIDE), max_pixels=1 << 24
-    )
-    views = SimpleNamespace(clips=10, crops=3, batch=1)
-    cfg = SimpleNamespace(data=data, eval=views, test_crop=SIDE)
+    cfg = load_smoke_config("x3d", "data.frames=5", f"data.scales=[{SIDE},{SIDE}]", "eval.clips=10")
     return dataset.EvalVideos([Record(str(path), None, 4, 1)], cfg, Runtime())
 
 
@@ -90,14 +84,10 @@ def test_a_mirrored_clip_changes_a_label_that_names_a_direction(tmp_path):
     path = tmp_path / "ramp.mp4"
     ramp = np.broadcast_to(np.linspace(0, 255, SIDE, dtype=np.uint8)[:, None], (SIDE, SIDE, 3))
     write_video(path, [ramp] * 8, 30)
-    data = SimpleNamespace(
-        reader="auto", frames=2, stride=1, fps=30.0, scales=(SIDE, SIDE), crop=SIDE, flip=True,
-        swap_labels=((0, 1),), batch=1, max_pixels=1 << 24,
-    )  # fmt: skip
+    settings = ("data.frames=2", "data.stride=1", f"data.scales=[{SIDE},{SIDE}]", "data.batch=1")
+    cfg = load_smoke_config("x3d", *settings)
     sampler = TrainSampler(1, 1, 0, 1, seed=0)
-    source = dataset.TrainSource(
-        [Record(str(path), None, 1, 1)], SimpleNamespace(data=data), sampler, 20, 0
-    )
+    source = dataset.TrainSource([Record(str(path), None, 1, 1)], cfg, sampler, 20, 0)
     rows = [source[i] for i in range(20)]
     bright_right = [bool(clip[..., -1].mean() > clip[..., 0].mean()) for clip, _ in rows]
     assert {True, False} == set(bright_right)

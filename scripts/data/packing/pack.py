@@ -4,9 +4,9 @@ The folder of a list holds:
     shard-*.mindrecord: the shards, each with MindRecord's index (`.db`) and a note of its rows
         (`.json`);
     settings.json: the settings with which the packing was started;
-    list.txt: a copy of the list; places.npy: a row for each of its lines; bad.tsv: the videos that
-        are left out; pack.json: the index. These four are written when all shards are complete,
-        pack.json last. Readers need it.
+    list.txt: a copy of the list; locations.npy: a row for each of its lines; bad.tsv: the videos
+        that are left out; pack.json: the index. These four are written when all shards are
+        complete, pack.json last. Readers need it.
 """
 
 import hashlib
@@ -30,13 +30,14 @@ from scripts.data.packing.shard_writer import (
 )
 from utils.data.annotation_file import AnnotationFile, Record, iterate_lines
 from utils.data.packed.format import add_checksum
-from utils.data.packed.reader import INDEX, LIST, LOCATION_DTYPE, LOCATIONS_FILE, NOWHERE
+from utils.data.packed.reader import INDEX, LIST, LOCATION_DTYPE, NOWHERE
 from utils.files import compute_sha256, lock_folder, report_write_errors, write_text
 from utils.process_pool import Crashed, Part, run_all
 from utils.progress import track
 
 BAD = "bad.tsv"
 LIST_SETTINGS = ("root", "source", "num_classes", "image_tmpl", "flow")  # how lines are read
+LOCATIONS_FILE = "locations.npy"
 MAX_SHARD_VIDEOS = 500  # about
 MIN_SHARD_VIDEOS = 8
 SHARD_MULTIPLE = 48  # large lists have a multiple of 48 shards: many numbers of ranks divide it
@@ -146,7 +147,7 @@ def start_packing(plan: PackPlan, part: Optional[Part]) -> list[IO]:
     Parts may lock it together. Raises ValueError if the folder is locked or was started with other
     settings.
     """
-    settings = {**plan.options._asdict(), "shards": plan.shards}
+    settings = {"codec": "video", **plan.options._asdict(), "shards": plan.shards}
     settings["list"] = compute_sha256(plan.file.path)
     settings.update({name: str(getattr(plan.file, name)) for name in LIST_SETTINGS})
     bad = repr(sorted(plan.known_bad)).encode("utf-8", "replace")
@@ -248,8 +249,8 @@ def finish_packing(plan: PackPlan, names: list[str]) -> dict:
     for temporary, name in ((f"{LIST}.tmp", LIST), (f"tmp.{LOCATIONS_FILE}", LOCATIONS_FILE)):
         sync_file(folder / temporary)
         os.replace(folder / temporary, folder / name)
-    index = {**plan.options._asdict(), "list": list_sha256, "shards": shards}
-    index["places"] = compute_sha256(folder / LOCATIONS_FILE)
+    index = {"codec": "video", **plan.options._asdict(), "list": list_sha256, "shards": shards}
+    index["locations"] = compute_sha256(folder / LOCATIONS_FILE)
     write_text(folder / INDEX, json.dumps(add_checksum(index)))
     return {
         "videos": len(good),

@@ -46,7 +46,7 @@ def compare_with_copy(
         if len(copy) != len(source):
             raise ValueError(f"{record.path}: {len(source)} frames, its copy has {len(copy)}")
         numbers = probe_frames(len(source))
-        frames = [downscale(frame, options) for frame in source.frames(numbers)]
+        frames = [downscale(frame, options.short_side) for frame in source.frames(numbers)]
         value = compute_psnr(copy.frames(numbers), np.stack(frames))
     if value < LOWEST_PSNR:
         raise ValueError(f"{record.path}: its copy in {location.shard} shows something else")

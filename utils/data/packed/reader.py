@@ -1,8 +1,8 @@
-"""Reads packed lists, which `scripts/data/pack_videos.py` writes (`data.packed: DIR` in a yaml).
+"""Reads packed lists, which `scripts/data/pack_videos.py` writes (setting `data.packed`: DIR).
 
-DIR has a folder for every list: MindRecord shards, and the list with a row of `places.npy` for each
-of its lines. A row gives the location of a video. The reader reads the video's table first, and
-then only the packets that the requested frames need. MindData can also read the shards
+DIR has a folder for every list: MindRecord shards, and the list with a row of `locations.npy` for
+each of its lines. A row gives the location of a video. The reader reads the video's table first,
+and then only the packets that the requested frames need. MindData can also read the shards
 (`ds.MindDataset`).
 
 All data have checksums. Those of the index and of the files that it names are compared when a list
@@ -26,12 +26,11 @@ from utils.data.annotation_file import AnnotationFile, Record, iterate_lines, re
 from utils.data.packed.format import HEAD, KEY, NON_REFERENCE, add_checksum, decode_table
 from utils.files import compute_sha256
 from utils.video.decoders import open_video
-from utils.video.jpeg import read_jpeg
+from utils.video.frame_folder import open_folder
 from utils.video.reader import MAX_PIXELS, FrameSource, VideoError, check_size
 
 INDEX = "pack.json"
 LIST = "list.txt"
-LOCATIONS_FILE = "places.npy"
 log = logging.getLogger("zoo")
 MAX_OPEN_SHARDS = 256  # files that a process keeps open
 LOCATION_DTYPE = np.dtype(
@@ -41,6 +40,7 @@ LOCATION_DTYPE = np.dtype(
 NOWHERE = -1  # shard of a line that could not be packed
 # Of an index without checksums.
 OLD_KEYS = {"codec", "short_side", "gop", "quality", "list", "shards"}
+USE_FOLDERS = "run scripts/data/extract_frames.py and set data.source to frames"
 REPAIR = "copy it again, or run scripts/data/pack_videos.py"
 
 
@@ -88,25 +88,11 @@ class PackedVideo(FrameSource):
 
     def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
         try:
-            if self._table.codec == "jpeg":
-                yield from self._images(indices)
-            else:
-                from utils.video.pyav_reader import decode_h264  # which needs PyAV
+            from utils.video.pyav_reader import decode_h264  # which needs PyAV
 
-                yield from decode_h264(self._needed(set(indices)), indices, self._max_pixels)
+            yield from decode_h264(self._needed(set(indices)), indices, self._max_pixels)
         except (OSError, ValueError) as error:
             raise error if isinstance(error, VideoError) else self._damaged(error) from None
-
-    def _images(self, indices: list[int]) -> Iterator[np.ndarray]:
-        """Frames of one RGB file (H, W, 3), or of two grey files for flow (H, W, 2)."""
-        files = len(self._table.sizes) // self._table.frames
-        for k in indices:
-            packets = self._packets(files * k, files * (k + 1))
-            mode = "RGB" if files == 1 else "L"
-            parts = [read_jpeg(data, mode, self._max_pixels) for data in packets]
-            if any(part is None for part in parts):
-                raise self._damaged(f"frame {k} is no JPEG file")
-            yield parts[0] if files == 1 else np.stack(parts, axis=2)
 
     def _needed(self, frames: set[int]) -> Iterator[tuple[int, bytes]]:
         """(frame number, packet) of every group of pictures, up to its last requested frame."""
@@ -137,9 +123,11 @@ class PackedVideo(FrameSource):
 
 
 def open_record(record, data) -> FrameSource:
-    """Opens a record's video, packed or not, by the settings `reader` and `max_pixels`."""
+    """Opens the video of a record: packed, a folder of frames, or a file."""
     if record.location is not None:
         return PackedVideo(record.path, record.location, data.max_pixels)
+    if data.source == "frames":
+        return open_folder(record.path, data, record.num_frames)
     return open_video(record.path, data.reader, data.max_pixels)
 
 
@@ -163,7 +151,7 @@ def read_packed(
     """The records of a pack, and the number of lines that are left out."""
     folder = pack_folder(packed, file)
     index = read_index(folder)
-    if "places" not in index:
+    if "checksum" not in index:
         log.warning(
             "data.packed: %s was packed without checksums: damage in it may stay unseen; "
             "scripts/data/pack_videos.py --verify looks for it",
@@ -211,6 +199,8 @@ def read_index(folder: Path) -> dict:
         valid = False
     if not valid:
         raise ValueError(f"data.packed: {folder / INDEX} is damaged; {REPAIR}")
+    if index.get("codec") == "jpeg":
+        raise ValueError(f"data.packed: {folder} holds JPEG files, not H.264: {USE_FOLDERS}")
     return index
 
 
@@ -228,10 +218,11 @@ def is_index(index: object) -> bool:
 
 def read_locations(folder: Path, index: dict, lines: int) -> np.ndarray:
     """LOCATION_DTYPE (lines,), a row for each line of the list; ValueError if it is damaged."""
-    path = folder / LOCATIONS_FILE
+    name = "locations" if "locations" in index else "places"  # "places": before version 1.7
+    path = folder / f"{name}.npy"
     locations = None
     with contextlib.suppress(Exception):  # NumPy's parser of a damaged header raises many kinds
-        if index.get("places") in (None, compute_sha256(path)):
+        if index.get(name) in (None, compute_sha256(path)):
             locations = np.load(path)
     if not are_locations(locations, [size for _, size in index["shards"]], lines):
         raise ValueError(f"data.packed: {path} is damaged; {REPAIR}")
