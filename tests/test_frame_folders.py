@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mvit_multi import dataset as mvit
 from scripts.data.prepare.frames import count_copies
 from tests.helpers import find_smoke_yaml, load_smoke_config, read_result
 from tests.numbered_videos import read_number, write_numbered_video
+from utils.data.video_dataset import build_train_sampler
 from utils.networks import find_network
 from utils.runtime import Runtime
 from utils.video.frame_folder import FrameFolder
@@ -50,17 +50,15 @@ def extract(run_here, network: str, videos: Path, out: Path, *more) -> dict:
 
 def read_rows(network: str, *settings: str) -> list[np.ndarray]:
     """The clips of four training rows, then of all evaluation rows."""
-    dataset = find_network(network).dataset
+    net = find_network(network)
     cfg = load_smoke_config(network, *SETTINGS[network], "data.batch=2", *settings)
-    records = dataset.read_records(cfg, "train")
-    sampler = dataset.build_train_sampler(cfg, records, Runtime())
-    source = dataset.TrainSource(records, cfg, sampler, 2, 0)
-    if network == "mvit_multi":
-        evaluation = mvit.EvalVideos(cfg, Runtime(), 0)
-    else:
-        evaluation = dataset.EvalVideos(dataset.read_records(cfg, "test"), cfg, Runtime())
-    rows = [source[k] for k in range(4)] + [evaluation[k] for k in range(2)]
-    assert not source.unreadable.count
+    records = net.read_records(cfg, "train")
+    training = net.build_train_rows(
+        cfg, records, build_train_sampler(cfg, records, Runtime()), 2, 0
+    )
+    evaluation = net.build_eval_rows(cfg, Runtime())[0]
+    rows = [training[k] for k in range(4)] + [evaluation[k] for k in range(2)]
+    assert not training.unreadable.count
     return [row[0] for row in rows]
 
 
@@ -95,7 +93,7 @@ def test_a_scan_and_a_prediction_read_folders_of_frames(network, videos, run_her
     settings = [*SETTINGS[network], f"data.root={tmp_path / 'frames'}", "data.source=frames"]
     folder = tmp_path / "frames/clips/1.mp4"
     cfg = load_smoke_config(network, *settings)
-    with find_network(network).predict.open_source(str(folder), cfg) as source:
+    with find_network(network).open_frames(cfg, str(folder)) as source:
         assert read_number(source.frames([89])[0]) == 89
         assert source.fps == (0 if network == "tsm" else RATE)
     (folder / "img_00046.jpg").unlink()

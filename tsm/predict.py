@@ -1,14 +1,11 @@
 """Inference-time views of one video: the same frames and crops as in evaluation."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tsm.dataset import cut_views, list_annotation_files, sample_frame_indices
+from tsm.dataset import cut_views, get_annotation_file, sample_frame_indices
 from utils.evaluate.predict import Head, Window
-from utils.video.decoders import open_path
-from utils.video.reader import FrameSource
 
 # {number of crops: index of the center crop that is not mirrored}
 CENTER_CROP = {1: 0, 3: 2, 5: 4, 10: 8}
@@ -21,7 +18,7 @@ class TSMHead(Head):
         self.cfg = cfg
         self.classes = cfg.model.num_classes
         self.builtin_names = cfg.data.labels
-        self.names_file = list_annotation_files(cfg)[1].path.with_name("labels.txt")
+        self.names_file = get_annotation_file(cfg, "test").path.with_name("labels.txt")
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
         self.raw_scores = cfg.model.before_softmax
@@ -38,14 +35,3 @@ class TSMHead(Head):
         channels = 3 if self.cfg.data.modality == "rgb" else 1
         center = views[start : start + self.clips, :, :channels].transpose(0, 1, 3, 4, 2)
         return center.repeat(4 - channels, axis=4)[..., :3]
-
-
-def build_heads(cfg: Any) -> list[Head]:
-    return [TSMHead(cfg)]
-
-
-def open_source(path: str, cfg: Any) -> FrameSource:
-    """Opens a video, or a folder of frames named by `data.image_tmpl`."""
-    if cfg.data.modality == "flow" and not Path(path).is_dir():
-        raise ValueError(f"{path}: data.modality flow looks at folders of flow images")
-    return open_path(path, cfg.data)

@@ -18,29 +18,25 @@ from utils.video.reader import FrameSource
 from utils.video.transforms import cut_views
 from x3d import sampling, transforms
 
-SPLITS = ("train", "test")
-
 
 def read_records(cfg, split: str) -> list[Record]:
     """The records of the train or test annotation file. Raises ValueError for bad lines."""
-    return reader.read_records(list_annotation_files(cfg)[SPLITS.index(split)], cfg.data.packed)
+    return reader.read_records(get_annotation_file(cfg, split), cfg.data.packed)
 
 
-def list_annotation_files(cfg) -> list[AnnotationFile]:
-    """The annotation files of the yaml: train, test."""
+def get_annotation_file(cfg, split: str) -> AnnotationFile:
+    """The annotation file of the split: train or test."""
     data = cfg.data
-    return [
-        AnnotationFile(
-            name,
-            data.root / name,
-            data.root,
-            source=data.source,
-            num_classes=cfg.model.num_classes,
-            image_tmpl=data.image_tmpl,
-            max_pixels=data.max_pixels,
-        )
-        for name in (data.train_list, data.test_list)
-    ]
+    name = data.train_list if split == "train" else data.test_list
+    return AnnotationFile(
+        name,
+        data.root / name,
+        data.root,
+        data.source,
+        cfg.model.num_classes,
+        image_tmpl=data.image_tmpl,
+        max_pixels=data.max_pixels,
+    )
 
 
 def choose_clip_frames(video: FrameSource, data, relative_start: float) -> np.ndarray:
@@ -55,7 +51,7 @@ class TrainSource(video_dataset.TrainVideos):
     """One random clip of a video."""
 
     def list_flip_settings(self) -> list:
-        return [(list_annotation_files(self.cfg)[0], self.data)]
+        return [(get_annotation_file(self.cfg, "train"), self.data)]
 
     def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
         with self.count_damaged(reader.open_record(record, self.data)) as video:
@@ -112,18 +108,3 @@ def cut_test_views(frames: np.ndarray, order: np.ndarray, cfg) -> np.ndarray:
 def get_clip_shape(data, size: int) -> tuple[int, int, int, int]:
     """The shape of one clip: (3, T, size, size)."""
     return 3, data.frames, size, size
-
-
-def build_eval_dataset(cfg, rt: Runtime):
-    return EvalVideos(read_records(cfg, "test"), cfg, rt).dataset()
-
-
-def get_input_shape(data) -> tuple[int, ...]:
-    return get_clip_shape(data, data.crop)
-
-
-def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
-    return labels
-
-
-build_train_sampler = video_dataset.train_sampler

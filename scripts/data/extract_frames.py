@@ -65,7 +65,7 @@ def main(
     workers: Optional[cli.PositiveInt] = None,
 ) -> None:
     start = time.monotonic()
-    files = network.dataset.list_annotation_files(cfg)
+    files = network.list_annotation_files(cfg)
     if not files:
         raise ValueError(f"{network.name} has no lists of videos")
     if cfg.data.source == "frames":

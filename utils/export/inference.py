@@ -61,7 +61,7 @@ def build_network(network: Any, cfg: Any, **changes: Any) -> "nn.Cell":
     arguments = {**cfg.model_arguments(), **changes}
     if "recompute" in arguments:
         arguments["recompute"] = False
-    return network.model.build_network(**arguments)
+    return network.build_model(**arguments)
 
 
 def load_checkpoint(network: Any, cfg: Any, path: str, level: str, **changes: Any) -> "nn.Cell":
