@@ -12,7 +12,7 @@ from utils import runtime
 from utils.evaluate.predict import Job, Predictor, assign_class_names
 from utils.export import inference
 from utils.networks import find_network
-from utils.process_pool import Crashed, run_all
+from utils.process_pool import CrashError, run_all
 
 
 class PredictSettings(NamedTuple):
@@ -51,7 +51,7 @@ def run_on_cluster(
     data = pickle.dumps(settings)
     results = run_all(predict_video, [(data, job) for job in jobs], 1, executor)
     for (_, job), result in results:
-        crashed = isinstance(result, Crashed)
+        crashed = isinstance(result, CrashError)
         yield job, {"video": job[0], "error": f"{job[0]}: {result}"} if crashed else result
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 from scripts.data.integrity import VideoJob, examine
 from tests.helpers import find_smoke_yaml, read_result, start_script
 from tests.numbered_videos import write_numbered_video
-from utils.process_pool import Crashed, run_all
+from utils.process_pool import CrashError, run_all
 from utils.tests.pool_jobs import FATAL, crash_or_square
 from utils.tests.video.test_hostile_files import damage_video
 from utils.tests.video.test_odd_videos import pictures, write
@@ -209,6 +209,6 @@ def test_a_killed_scan_resumes(intact_video, run_here, tmp_path):
 def test_a_crashed_decoder_loses_one_video():
     """Two of 11 jobs kill their process."""
     results = list(run_all(crash_or_square, [*range(10), FATAL], 2))
-    assert [job for job, result in results if isinstance(result, Crashed)] == [FATAL, FATAL]
+    assert [job for job, result in results if isinstance(result, CrashError)] == [FATAL, FATAL]
     numbers = [result for _, result in results if isinstance(result, int)]
     assert sorted(numbers) == [number**2 for number in range(10) if number != FATAL]

@@ -53,7 +53,7 @@ from utils.data.annotation_file import AnnotationFile, choose_output_names, iter
 from utils.files import report_write_errors, write_text
 from utils.messages import print_line
 from utils.networks import Network
-from utils.process_pool import PROCESSES, Crashed, Executor, PartOption, choose_workers, run_all
+from utils.process_pool import PROCESSES, CrashError, Executor, PartOption, choose_workers, run_all
 from utils.progress import track
 
 MAX_SHOWN = 5  # bad videos named on stderr
@@ -145,7 +145,7 @@ def scan_list(
         notes.write("\n")  # ends a line that a kill has cut
         results = run_all(examine, unread, workers, executor)
         for job, result in track(results, file.path.name, len(unread)):
-            if isinstance(result, Crashed):
+            if isinstance(result, CrashError):
                 result = Finding("broken", str(result))
             notes.write(json.dumps([journal_key(job), result]) + "\n")
             notes.flush()

@@ -26,10 +26,10 @@ from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import Segments, split_all_reduce
 from utils.evaluate.metrics import broadcast_bn_statistics, check_same_step
 from utils.log import format_values, log, log_values, make_progress_bar, print_result, start_log
-from utils.messages import Interrupted
+from utils.messages import RunInterruptedError
 from utils.nn.cpu_kernels import library
 from utils.runtime import Runtime, release_memory
-from utils.signals import Stopped, handle_signals
+from utils.signals import StopRequestError, handle_signals
 from utils.train import amp, lr_schedules, memory, tensorboard
 from utils.train.profiler import StepProfiler
 from utils.train.run_dir import RunDirectory, write_state
@@ -136,7 +136,7 @@ class Trainer:
         `train_set` is a network's `TrainSource` from `start_step` on. `evaluate()` returns metrics,
         every `run.eval_every` epochs; `before_saving(position)` runs before an epoch is saved or
         evaluated. Raises ValueError if the run failed (too many overflows or unreadable files),
-        Interrupted after ctrl-C.
+        RunInterruptedError after ctrl-C.
         """
         cfg = self.cfg
         step = setup.step
@@ -306,7 +306,7 @@ class TrainingLoop(Callback):
         broadcast_bn_statistics(self.step.net, self.rt)
         try:
             metrics = self.evaluate()
-        except Stopped:
+        except StopRequestError:
             self.unfinished = f"; the validation of epoch {epoch} is left to eval.py"
             return
         self.step.set_train()
@@ -456,7 +456,7 @@ class TrainingLoop(Callback):
             rest = "; the same command goes on from there" if is_incomplete else ""
             how = f"stopped at step {self.position}, saved{rest}{self.unfinished}"
             if self.stop_signal == signal.SIGINT:
-                raise Interrupted(f"interrupted: {how}")
+                raise RunInterruptedError(f"interrupted: {how}")
             log.info("SIGTERM: %s", how)
 
     def result(self) -> dict:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Optional, Union
 
-from utils.video.reader import VideoError, WrongContent, reading
+from utils.video.reader import VideoError, WrongContentError, reading
 
 PARENTS = {"moov", "edts", "mdia", "minf", "stbl", "moof", "traf"}
 COUNT_OFFSETS = {"stsz": 8, "stz2": 8, "elst": 4, "trun": 4}  # of the number of entries in a box
@@ -33,10 +33,10 @@ class Mp4Box(NamedTuple):
 
 
 def check_header(path: Union[str, Path], reader: str) -> None:
-    """Raises WrongContent for a playlist, VideoError for an MP4 too small for its index."""
+    """Raises WrongContentError for a playlist, VideoError for an MP4 too small for its index."""
     with reading(path, reader), open(path, "rb") as file:
         if file.read(max(map(len, PLAYLISTS))).startswith(PLAYLISTS):
-            raise WrongContent(path, reader, "its content is a playlist or a song")
+            raise WrongContentError(path, reader, "its content is a playlist or a song")
         size = os.fstat(file.fileno()).st_size
         entries = count_entries(file, size)
     if entries > max(MIN_LIMIT, ENTRIES_PER_BYTE * size):

@@ -31,7 +31,7 @@ class VideoError(ValueError):
         return escape_control(f"cannot read {path} with {reader}: {reason}")
 
 
-class WrongContent(VideoError):
+class WrongContentError(VideoError):
     """A file that is an image, a text, or a playlist of other files."""
 
 

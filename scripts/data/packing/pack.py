@@ -32,7 +32,7 @@ from utils.data.annotation_file import AnnotationFile, Record, iterate_lines
 from utils.data.packed.format import add_checksum
 from utils.data.packed.reader import INDEX, LIST, LOCATION_DTYPE, NOWHERE
 from utils.files import compute_sha256, lock_folder, report_write_errors, write_text
-from utils.process_pool import Crashed, Part, run_all
+from utils.process_pool import CrashError, Part, run_all
 from utils.progress import track
 
 BAD = "bad.tsv"
@@ -215,7 +215,7 @@ def pack_shards(
         with report_write_errors(plan.folder, "--out"):
             spool = spools.get((which, name)) or Spool(plan.folder, name, pages[which])
             spools[which, name] = spool
-            crashed = isinstance(result, Crashed)
+            crashed = isinstance(result, CrashError)
             spool.add(line, Finding("broken", str(result)) if crashed else result)
             if len(spool) == len(lines):
                 records = {line: plan.record(line) for line in lines}

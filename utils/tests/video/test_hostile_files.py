@@ -24,7 +24,7 @@ from utils.video.decoders import open_video
 from utils.video.frame_folder import FrameFolder
 from utils.video.jpeg import jpeg_size, read_jpeg
 from utils.video.pyav_reader import ExactVideo
-from utils.video.reader import VideoError, WrongContent
+from utils.video.reader import VideoError, WrongContentError
 
 PLAYLIST = "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXT-X-MEDIA-SEQUENCE:0\n#EXTINF:9,\nnone.ts\n"
 LATIN = b"caf\xe9\xe8\xfc\xdf\xff"  # no UTF-8
@@ -187,14 +187,14 @@ def test_playlists_are_refused_at_once(tmp_path, reader, name):
     code = f"from utils.video.decoders import open_video; open_video({path!r}, {reader!r})"
     command = [sys.executable, "-c", code]
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=20)
-    assert "WrongContent: cannot read" in result.stderr
+    assert "WrongContentError: cannot read" in result.stderr
     assert examine(VideoJob(str(tmp_path / name), reader)).kind == "wrong extension"
 
 
 def test_a_playlist_is_also_refused_by_its_format(tmp_path):
     """Even if its beginning is not that of a playlist."""
     (tmp_path / "list.mp4").write_text("ffconcat version 1.0\nfile neighbour.mp4\n")
-    with pytest.raises(WrongContent, match="no video in one file"):
+    with pytest.raises(WrongContentError, match="no video in one file"):
         ExactVideo(tmp_path / "list.mp4")
 
 
