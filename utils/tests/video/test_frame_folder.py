@@ -1,11 +1,18 @@
-"""Folders of images: frame numbers, pixels, flow, and errors that name the file."""
+"""Folders of images: frame numbers, pixels, flow, and bad images, which are refused by name."""
+
+import os
+import struct
+import time
+import zlib
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from scripts.data.integrity import VideoJob, examine
 from utils.tests.video.test_decoders import picture
 from utils.video.frame_folder import FrameFolder
+from utils.video.jpeg import jpeg_size, read_jpeg
 from utils.video.reader import VideoError
 
 
@@ -84,3 +91,62 @@ def test_a_template_with_the_wrong_fields_is_refused(tmp_path, template, flow):
 def test_three_fields_need_a_number_as_folder(tmp_path):
     with pytest.raises(VideoError, match="number"):
         FrameFolder(tmp_path / "abc", 1, "{:06d}-{}_{:05d}.jpg", flow=True)
+
+
+def make_png_bomb(width: int, height: int) -> bytes:
+    """A PNG of one colour."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    head = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    rows = zlib.compress(bytes(1000))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def make_jpeg_bomb(tmp_path, side: int, **options) -> bytes:
+    """A JPEG file of 16 x 16 with the size `side` x `side` in its header."""
+    Image.fromarray(picture(1, 16, 16)).save(tmp_path / "small.jpg", **options)
+    data = bytearray((tmp_path / "small.jpg").read_bytes())
+    position = data.index(b"\xff\xc2" if options.get("progressive") else b"\xff\xc0") + 5
+    data[position : position + 4] = struct.pack(">HH", side, side)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("side", [5000, 30_000, 65_500])
+@pytest.mark.parametrize("kind", ["png", "jpeg", "progressive"])
+def test_images_above_the_limit_are_a_video_error(tmp_path, side, kind):
+    data = make_png_bomb(side, side)
+    if kind != "png":
+        data = make_jpeg_bomb(tmp_path, side, progressive=kind == "progressive")
+    (tmp_path / "00001.jpg").write_bytes(data)
+    start = time.monotonic()
+    with pytest.raises(VideoError, match=f"{tmp_path}/00001.jpg with PIL.*pixels"):
+        FrameFolder(tmp_path, 1, "{:05d}.jpg").frames([0])
+    assert examine(VideoJob(str(tmp_path), num_frames=1, image_tmpl="{:05d}.jpg")).kind == "broken"
+    assert time.monotonic() - start < 1
+
+
+@pytest.mark.parametrize("form", ["baseline", "progressive", "grey", "exif", "cmyk"])
+def test_the_size_in_a_jpeg_header_equals_that_of_the_decoder(tmp_path, form):
+    image = Image.fromarray(picture(1, 70, 40))
+    image = image.convert({"grey": "L", "cmyk": "CMYK"}.get(form, "RGB"))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    exif[0x010E] = "\xff\xc0 a comment"
+    options = {"exif": exif} if form == "exif" else {}
+    image.save(tmp_path / "a.jpg", progressive=form == "progressive", **options)
+    data = (tmp_path / "a.jpg").read_bytes()
+    assert jpeg_size(data) == (70, 40)
+    with pytest.raises(ValueError, match="70x40"):
+        read_jpeg(data, "RGB", 70 * 256 * 256 // 40 - 1)
+    for end in range(len(data)):
+        assert jpeg_size(data[:end]) in (None, (70, 40))
+
+
+def test_a_pipe_among_frames_does_not_block(tmp_path):
+    os.mkfifo(tmp_path / "00001.jpg")
+    with pytest.raises(VideoError, match="not a file"):
+        FrameFolder(tmp_path, 1, "{:05d}.jpg").frames([0])
