@@ -20,7 +20,7 @@ from utils.data.packed import reader
 from utils.data.sampler import TrainSampler
 from utils.nn.mixing import Mix, draw_mix
 from utils.runtime import Runtime
-from utils.video.reader import FrameSource
+from utils.video.reader import FrameReader
 from utils.video.transforms import cut_views
 
 SPLITS = ("train", "val", "test")
@@ -162,7 +162,7 @@ class EvalVideos(video_dataset.EvalVideos):
         return cut_test_views(frames, order, data, self.settings, self.crops)
 
 
-def choose_test_frames(video: FrameSource, data, settings, clips: int) -> np.ndarray:
+def choose_test_frames(video: FrameReader, data, settings, clips: int) -> np.ndarray:
     """The frame indices (clips, T) of a test; `settings` are those of the data set."""
     length = len(video)
     indices = []
@@ -184,7 +184,7 @@ def cut_test_views(frames: np.ndarray, order: np.ndarray, data, settings, crops:
     return cut_views(frames, order, settings.short_side, data.crop, crops)
 
 
-def compute_span(video: FrameSource, data) -> float:
+def compute_span(video: FrameReader, data) -> float:
     return sampling.compute_clip_span(data.frames, data.stride, video.fps or data.fps, data.fps)
 
 

@@ -17,7 +17,7 @@ from utils.data.annotation_file import AnnotationFile, Record, swap_label
 from utils.data.packed import reader
 from utils.data.sampler import sample_rng
 from utils.runtime import Runtime
-from utils.video.reader import FrameSource
+from utils.video.reader import FrameReader
 
 
 def read_records(cfg, split: str) -> list[Record]:
@@ -42,7 +42,7 @@ def get_annotation_file(cfg, split: str) -> AnnotationFile:
 
 
 def sample_frame_indices(
-    video: FrameSource, data, split: str, dense: bool, clips: int = 1, rng=None
+    video: FrameReader, data, split: str, dense: bool, clips: int = 1, rng=None
 ) -> np.ndarray:
     """The frame indices that `split` samples, int64 (clips * T * L,). See `tsm/sampling.py`."""
     length = data.frames_per_segment

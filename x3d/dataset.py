@@ -14,7 +14,7 @@ from utils.data import video_dataset
 from utils.data.annotation_file import AnnotationFile, Record, swap_label
 from utils.data.packed import reader
 from utils.runtime import Runtime
-from utils.video.reader import FrameSource
+from utils.video.reader import FrameReader
 from utils.video.transforms import cut_views
 from x3d import sampling, transforms
 
@@ -39,7 +39,7 @@ def get_annotation_file(cfg, split: str) -> AnnotationFile:
     )
 
 
-def choose_clip_frames(video: FrameSource, data, relative_start: float) -> np.ndarray:
+def choose_clip_frames(video: FrameReader, data, relative_start: float) -> np.ndarray:
     """The frame indices (T,) of a clip. `relative_start`: 0 is the first start, 1 the last."""
     fps = video.fps or data.fps
     span = sampling.compute_clip_span(data.frames, data.stride, fps, data.fps)
@@ -90,7 +90,7 @@ class EvalVideos(video_dataset.EvalVideos):
             return cut_test_views(*video.frames_once(indices), self.cfg)
 
 
-def choose_test_frames(video: FrameSource, cfg) -> np.ndarray:
+def choose_test_frames(video: FrameReader, cfg) -> np.ndarray:
     """The frame indices (K, T) of the K clips of a test."""
     starts = np.arange(cfg.eval.clips) / cfg.eval.clips
     return np.stack([choose_clip_frames(video, cfg.data, start) for start in starts])

@@ -15,7 +15,7 @@ from utils.video.decoders import open_video
 from utils.video.frame_folder import FrameFolder
 from utils.video.mp4_boxes import check_header, find_truncation
 from utils.video.pyav_reader import open_container
-from utils.video.reader import MAX_PIXELS, FrameSource, VideoError, WrongContentError, check_size
+from utils.video.reader import MAX_PIXELS, FrameReader, VideoError, WrongContentError, check_size
 
 GOOD = "good"
 DAMAGED = "damaged"
@@ -51,7 +51,7 @@ class VideoJob(NamedTuple):
     flow: bool = False
     max_pixels: int = MAX_PIXELS
 
-    def open(self) -> FrameSource:
+    def open(self) -> FrameReader:
         if self.num_frames:
             folder = self.num_frames, self.image_tmpl, self.flow, self.max_pixels
             return FrameFolder(self.path, *folder)
@@ -186,13 +186,13 @@ def classify_error(path: Path, error: Exception) -> BadVideoError:
     return BadVideoError("broken", reason or getattr(error, "strerror", "") or error)
 
 
-def read_all_frames(source: FrameSource) -> int:
+def read_all_frames(video: FrameReader) -> int:
     """Decodes every frame with the reader of the run; returns their number."""
-    shapes = {frame.shape for frame in source.in_order()}
+    shapes = {frame.shape for frame in video.in_order()}
     if len(shapes) > 1:
-        raise VideoError(source.path, source.reader, f"frames of several sizes: {sorted(shapes)}")
-    check_damaged(source.damaged, len(source))
-    return len(source)
+        raise VideoError(video.path, video.reader, f"frames of several sizes: {sorted(shapes)}")
+    check_damaged(video.damaged, len(video))
+    return len(video)
 
 
 def check_damaged(damaged: int, frames: int) -> None:
@@ -252,14 +252,14 @@ def check_folder(job: VideoJob) -> int:
     path = Path(job.path)
     if not path.is_dir():
         raise BadVideoError("missing", "no such folder")
-    source = job.open()
+    video = job.open()
     if not any(path.iterdir()) and "/" not in job.image_tmpl:
         raise BadVideoError("no frames", "an empty folder")
     try:
         if job.depth == "ends":
-            source.frames({0, job.num_frames // 2, job.num_frames - 1})
+            video.frames({0, job.num_frames // 2, job.num_frames - 1})
         else:
-            read_all_frames(source)
+            read_all_frames(video)
     except VideoError as error:
         missing = not Path(error.args[0]).exists()
         raise BadVideoError("truncated" if missing else "broken", error.args[-1]) from None

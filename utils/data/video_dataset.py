@@ -18,7 +18,7 @@ from utils.data.sampler import TrainSampler, sample_rng, shard_for_eval
 from utils.data.unreadable_videos import DamagedFrames, UnreadableVideos
 from utils.log import log
 from utils.runtime import Runtime
-from utils.video.reader import FrameSource, VideoError
+from utils.video.reader import FrameReader, VideoError
 
 if TYPE_CHECKING:
     import mindspore.dataset as ds
@@ -88,7 +88,7 @@ class TrainVideos(abc.ABC):
         return self.make_blank_row()  # with so many unreadable videos, `find_fault` stops the run
 
     @contextlib.contextmanager
-    def count_damaged(self, source: FrameSource) -> Iterator[FrameSource]:
+    def count_damaged(self, source: FrameReader) -> Iterator[FrameReader]:
         """Closes the source at the end, and counts its frames that were marked as damaged."""
         with source as video:
             yield video

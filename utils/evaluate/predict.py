@@ -25,7 +25,7 @@ from utils.files import open_replacement, report_write_errors, write_text
 from utils.messages import escape_control, format_line
 from utils.process_pool import Part
 from utils.progress import Progress, track
-from utils.video.reader import FrameSource, VideoError
+from utils.video.reader import FrameReader, VideoError
 
 Job = tuple[str, str]  # a video, and the name of its files
 PREDICTIONS = "predictions"  # the files of all videos, PREDICTIONS.csv and PREDICTIONS.jsonl
@@ -142,7 +142,7 @@ def assign_class_names(heads: Sequence[Head], labels: str) -> None:
 
 
 def split_into_windows(
-    source: FrameSource, seconds: Optional[float], step: Optional[float]
+    source: FrameReader, seconds: Optional[float], step: Optional[float]
 ) -> list[Window]:
     """The windows of a video, all of one length; the last one ends with the video.
 
@@ -163,7 +163,7 @@ def split_into_windows(
 
 
 def run_windows(
-    net: Any, source: FrameSource, windows: Sequence[Window], heads: Sequence[Head]
+    net: Any, source: FrameReader, windows: Sequence[Window], heads: Sequence[Head]
 ) -> Iterator[WindowResult]:
     """Predicts window after window. Only one window's frames are in memory; decoding goes forward.
 
@@ -188,7 +188,7 @@ def run_windows(
         yield WindowResult(window, views, [h.predict_probs(net, v) for h, v in zip(heads, views)])
 
 
-def read_forward(source: FrameSource, needed: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+def read_forward(source: FrameReader, needed: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
     """The frames (n, H, W, C) of each of the ascending lists `needed`.
 
     Frames that a later list needs too are kept: some readers start the video again to return an
@@ -255,7 +255,7 @@ class Predictor:
         self,
         net: Any,
         heads: Sequence[Head],
-        open_source: Callable[[str], FrameSource],
+        open_source: Callable[[str], FrameReader],
         folder: Path,
         top: int,
         window: Optional[float] = None,

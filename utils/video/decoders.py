@@ -1,6 +1,6 @@
 """Reads frames of video files. No MindSpore here.
 
-A `FrameSource` has `len(source)` frames and `source.frames(indices)`: uint8, channels last, RGB.
+A `FrameReader` has `len(video)` frames and `video.frames(indices)`: uint8, channels last, RGB.
 Frames are numbered from 0 in presentation order.
 
 decord and OpenCV decode files from the first frame on and never seek. decord's `get_batch`,
@@ -29,7 +29,7 @@ from utils.video.mp4_boxes import check_header
 from utils.video.reader import (
     MAX_PIXELS,
     NO_VIDEO,
-    FrameSource,
+    FrameReader,
     VideoError,
     VideoFile,
     check_size,
@@ -114,7 +114,7 @@ def _open_capture(path: Path, *settings: int) -> Any:
 
 def open_video(
     path: Union[str, Path], reader: str = "auto", max_pixels: int = MAX_PIXELS
-) -> FrameSource:
+) -> FrameReader:
     """Opens a video with "pyav", "decord", "opencv", or "auto": the first that is installed.
 
     Raises VideoError if the file is missing, empty, damaged, no video, a playlist, or has frames of
@@ -141,7 +141,7 @@ def open_video(
     return (_DecordVideo if reader == "decord" else _OpenCVVideo)(Path(path), reader, max_pixels)
 
 
-def open_path(path: str, data: Any) -> FrameSource:
+def open_path(path: str, data: Any) -> FrameReader:
     """Opens a video file, or a folder of frames, with the settings `data` of a network."""
     if os.path.isdir(path):
         return open_folder(path, data)

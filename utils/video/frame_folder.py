@@ -10,10 +10,10 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from utils.video.jpeg import read_image, read_jpeg
-from utils.video.reader import MAX_PIXELS, FrameSource, VideoError, read_bytes, reading
+from utils.video.reader import MAX_PIXELS, FrameReader, VideoError, read_bytes, reading
 
 
-class FrameFolder(FrameSource):
+class FrameFolder(FrameReader):
     """A folder of images numbered from 1; index 0 is file 1. Pixels equal PIL's.
 
     `image_tmpl` is the template of file names. RGB: one field, the number. Optical flow, which is
@@ -82,8 +82,8 @@ def open_folder(path: Union[str, Path], data: Any, num_frames: Optional[int] = N
 
 def count_frames(folder: Path, image_tmpl: str, flow: bool = False) -> int:
     """The number of frames of a folder, from 1 without a gap; VideoError if there is none."""
-    source = FrameFolder(folder, 0, image_tmpl, flow)
-    count = next(k for k in itertools.count() if not source.has_frame(k))
+    video = FrameFolder(folder, 0, image_tmpl, flow)
+    count = next(k for k in itertools.count() if not video.has_frame(k))
     if not count:
-        raise VideoError(folder, source.reader, f"it has no frame named {image_tmpl}")
+        raise VideoError(folder, video.reader, f"it has no frame named {image_tmpl}")
     return count

@@ -95,7 +95,7 @@ def read_bytes(path: Path) -> bytes:
         return file.read()
 
 
-class FrameSource(abc.ABC):
+class FrameReader(abc.ABC):
     """Frames of one video, numbered in presentation order; a context manager that closes it."""
 
     def __init__(self, path: Path, reader: str):
@@ -116,7 +116,7 @@ class FrameSource(abc.ABC):
     def close(self) -> None:
         self._handle = None
 
-    def __enter__(self) -> "FrameSource":
+    def __enter__(self) -> "FrameReader":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -157,7 +157,7 @@ class FrameSource(abc.ABC):
         return VideoError(self.path, self.reader, reason)
 
 
-class VideoFile(FrameSource):
+class VideoFile(FrameReader):
     """A video decoded in order; an earlier frame restarts decoding from the beginning."""
 
     def __init__(self, path: Path, reader: str, max_pixels: int = MAX_PIXELS):

@@ -17,7 +17,7 @@ from scripts.data.integrity import DAMAGED, GOOD, Finding, VideoJob, examine
 from utils.data.packed.format import KEY, NON_REFERENCE, REFERENCE, PacketTable
 from utils.data.packed.reader import USE_FOLDERS, PackedVideo, PackLocation
 from utils.video.pyav_reader import convert_format
-from utils.video.reader import FrameSource, VideoError, reading
+from utils.video.reader import FrameReader, VideoError, reading
 from utils.video.transforms import scale_short_side
 
 MAX_QUALITY = 51  # of x264's constant rate factor
@@ -68,27 +68,27 @@ def pack_video(task: tuple[Any, VideoJob, EncodeOptions]) -> Union[EncodedVideo,
         finding = examine(job)
         if finding.kind not in (GOOD, DAMAGED):
             return finding
-        with job.open() as source, reading(job.path, source.reader):
-            return encode(source, job, options)
+        with job.open() as video, reading(job.path, video.reader):
+            return encode(video, job, options)
     except VideoError as error:
         return Finding("broken", error.args[-1])
 
 
-def encode(source: FrameSource, job: VideoJob, options: EncodeOptions) -> EncodedVideo:
+def encode(video: FrameReader, job: VideoJob, options: EncodeOptions) -> EncodedVideo:
     """Encodes all frames, then decodes three of them and compares their pixels."""
     probes: dict[int, np.ndarray] = {}
-    frames = prepare_frames(source, options, probes)
+    frames = prepare_frames(video, options, probes)
     packets = list(encode_h264(frames, options))
     height, width = probes[0].shape[:2]
     numbers, kinds = (np.array(column) for column in zip(*(packet[1:] for packet in packets)))
     sizes = np.array([len(data) for data, *_ in packets])
     checksums = np.array([zlib.crc32(data) for data, *_ in packets])
     head = PacketTable(
-        height, width, len(source), source.fps, sizes, numbers, kinds, checksums
+        height, width, len(video), video.fps, sizes, numbers, kinds, checksums
     ).encode()
     payload = b"".join(data for data, *_ in packets)
     psnr = compare_with_original(job, head, payload, probes)
-    return EncodedVideo(head, payload, len(source), psnr)
+    return EncodedVideo(head, payload, len(video), psnr)
 
 
 def probe_frames(length: int) -> list[int]:
@@ -97,15 +97,15 @@ def probe_frames(length: int) -> list[int]:
 
 
 def prepare_frames(
-    source: FrameSource, options: EncodeOptions, probes: dict[int, np.ndarray]
+    video: FrameReader, options: EncodeOptions, probes: dict[int, np.ndarray]
 ) -> Iterator[np.ndarray]:
     """All frames, downscaled, `probe_frames` also in `probes`; VideoError for several sizes."""
     shape = None
-    probed = probe_frames(len(source))
-    for number, frame in enumerate(source.in_order()):
+    probed = probe_frames(len(video))
+    for number, frame in enumerate(video.in_order()):
         shape = shape or frame.shape
         if frame.shape != shape:
-            raise VideoError(source.path, source.reader, f"frames {shape} and {frame.shape}")
+            raise VideoError(video.path, video.reader, f"frames {shape} and {frame.shape}")
         frame = downscale(frame, options.short_side)
         if number in probed:
             probes[number] = frame

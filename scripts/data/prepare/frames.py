@@ -52,9 +52,9 @@ def extract_frames(job: FrameJob) -> Union[int, VideoError]:
 
 def write_frames(job: FrameJob, folder: Path) -> None:
     written = 0
-    with job.video.open() as source:
-        copies = count_copies(len(source), source.fps, job.fps)
-        for frame, count in zip(source.in_order(), copies):
+    with job.video.open() as video:
+        copies = count_copies(len(video), video.fps, job.fps)
+        for frame, count in zip(video.in_order(), copies):
             if count == 0:
                 continue
             pixels = downscale(frame, job.short_side, even=False)

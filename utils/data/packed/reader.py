@@ -27,7 +27,7 @@ from utils.data.packed.format import HEAD, KEY, NON_REFERENCE, add_checksum, dec
 from utils.files import compute_sha256
 from utils.video.decoders import open_video
 from utils.video.frame_folder import open_folder
-from utils.video.reader import MAX_PIXELS, FrameSource, VideoError, check_size
+from utils.video.reader import MAX_PIXELS, FrameReader, VideoError, check_size
 
 INDEX = "pack.json"
 LIST = "list.txt"
@@ -68,7 +68,7 @@ def open_shard(shard: str):
     return open(shard, "rb", buffering=0)
 
 
-class PackedVideo(FrameSource):
+class PackedVideo(FrameReader):
     """Frames of a packed video; `path` is the original file."""
 
     def __init__(self, path: str, location: PackLocation, max_pixels: int = MAX_PIXELS):
@@ -122,7 +122,7 @@ class PackedVideo(FrameSource):
         return self._error(f"its copy in {self._location.shard}: {reason}")
 
 
-def open_record(record, data) -> FrameSource:
+def open_record(record, data) -> FrameReader:
     """Opens the video of a record: packed, a folder of frames, or a file."""
     if record.location is not None:
         return PackedVideo(record.path, record.location, data.max_pixels)
