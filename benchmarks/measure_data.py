@@ -67,7 +67,7 @@ def main(
     clips: cli.PositiveInt = 32,
 ) -> None:
     if not videos.is_dir():
-        raise ValueError(f"--videos: {videos} is no folder")
+        raise ValueError(f"--videos: {videos} is not a folder")
     files = sorted(p for p in videos.resolve().iterdir() if p.suffix.lower() in SUFFIXES)
     if not files:
         raise ValueError(f"--videos: {videos} has no video")

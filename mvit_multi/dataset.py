@@ -52,7 +52,7 @@ def get_annotation_file(cfg, dataset_index: int, split: str) -> AnnotationFile:
 
 
 def list_annotation_files(cfg) -> list[AnnotationFile]:
-    """All annotation files of the yaml that exist; if none does, all of them."""
+    """All annotation files of the recipe that exist; if none does, all of them."""
     count = range(len(cfg.data.sets))
     files = [get_annotation_file(cfg, k, split) for k in count for split in SPLITS]
     return [file for file in files if file.path.is_file()] or files

@@ -399,7 +399,7 @@ def test_playlists_are_refused_at_once(tmp_path, reader, name):
 def test_a_playlist_is_also_refused_by_its_format(tmp_path):
     """Even if its beginning is not that of a playlist."""
     (tmp_path / "list.mp4").write_text("ffconcat version 1.0\nfile neighbour.mp4\n")
-    with pytest.raises(WrongContentError, match="no video in one file"):
+    with pytest.raises(WrongContentError, match="not one video in one file"):
         ExactVideo(tmp_path / "list.mp4")
 
 

@@ -140,7 +140,7 @@ def _crop(frames: np.ndarray, box: Box) -> np.ndarray:
     rows, columns = frames.shape[1:3]
     inside = x >= 0 and y >= 0 and x + width <= columns and y + height <= rows
     if not inside or min(width, height) < 1:
-        raise ValueError(f"box {box} is no part of a frame of {columns}x{rows}")
+        raise ValueError(f"box {box} is not inside a frame of {columns}x{rows}")
     return frames[:, y : y + height, x : x + width]
 
 

@@ -22,7 +22,7 @@ DAMAGED = "damaged"
 KINDS = (
     "missing",  # no such file or folder
     "empty",  # a file of no bytes
-    "wrong extension",  # an image, a text, ...; or an extension that is not of a video
+    "wrong extension",  # an image, text, ...; or an extension that is not of a video
     "audio only",
     "no frames",  # a video format without any frame
     "truncated",  # ends before the end that its header declares

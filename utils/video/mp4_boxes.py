@@ -19,7 +19,7 @@ COUNT_OFFSETS = {"stsz": 8, "stz2": 8, "elst": 4, "trun": 4}  # of the number of
 ENTRIES_PER_BYTE = 2  # a sample has at least a byte of data; edits may repeat some samples
 MIN_LIMIT = 2**16  # entries that any file may declare
 # The first bytes of playlists; ID3 is a tag that may precede one. decord and OpenCV would open the
-# files that a playlist names, and wait for those of a live one.
+# files that a playlist names, and wait for the files of a live one.
 PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"ID3")
 CHARACTERS = set(string.ascii_letters + string.digits + " ")
 
@@ -44,7 +44,7 @@ def check_header(path: Union[str, Path], reader: str) -> None:
 
 
 def count_entries(file: BinaryIO, size: int) -> int:
-    """Samples times edits of all tracks, and the samples of all fragments; 0 if it is no MP4."""
+    """Samples times edits of all tracks, and samples of all fragments; 0 if it is not an MP4."""
     entries = 0
     for box in find_boxes(file, Mp4Box("", 0, size), {"trak", "trun"}):
         if box.kind == "trun":
@@ -74,7 +74,7 @@ def find_boxes(file: BinaryIO, parent: Mp4Box, kinds: set[str]) -> Iterator[Mp4B
 
 
 def read_boxes(file: BinaryIO, start: int, end: int) -> Iterator[Mp4Box]:
-    """The boxes of the bytes [start, end), up to the first bytes that are no box."""
+    """The boxes of the bytes [start, end), up to the first bytes that are not a box."""
     while start < end:
         file.seek(start)
         box = parse_box(file.read(16), start, end)
@@ -85,7 +85,7 @@ def read_boxes(file: BinaryIO, start: int, end: int) -> Iterator[Mp4Box]:
 
 
 def parse_box(head: bytes, start: int, end: int) -> Optional[Mp4Box]:
-    """The box at `start` by its first 16 bytes; None if they are no box."""
+    """The box at `start` by its first 16 bytes; None if they are not a box."""
     if len(head) < 8:
         return None
     size, kind = struct.unpack(">I4s", head[:8])

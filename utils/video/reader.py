@@ -32,7 +32,7 @@ class VideoError(ValueError):
 
 
 class WrongContentError(VideoError):
-    """A file that is an image, a text, or a playlist of other files."""
+    """An image, a text file, or a playlist of other files."""
 
 
 @contextlib.contextmanager
@@ -85,7 +85,7 @@ def check_size(width: int, height: int, max_pixels: int) -> None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of an image file. OSError if it is no file or larger than MAX_FILE_BYTES."""
+    """The bytes of an image file. OSError if it is not a file or larger than MAX_FILE_BYTES."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a FIFO does not block
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):

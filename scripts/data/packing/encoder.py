@@ -192,7 +192,7 @@ def is_reference(data: bytes) -> bool:
 def compare_with_original(
     job: VideoJob, head: bytes, payload: bytes, originals: dict[int, np.ndarray]
 ) -> float:
-    """The PSNR in dB of a packed video's frames, by those of `originals`."""
+    """The PSNR in dB of frames of a packed video, compared with `originals`."""
     numbers = sorted(originals)
     with PackedVideo(job.path, MemoryLocation(head, payload), job.max_pixels) as copy:
         return compute_psnr(copy.frames(numbers), np.stack([originals[k] for k in numbers]))

@@ -87,7 +87,7 @@ class PackPlan(NamedTuple):
 def plan_packing(
     file: AnnotationFile, folder: Path, options: EncodeOptions, shards: int, known_bad: dict
 ) -> PackPlan:
-    """Reads a list; the arguments are those of PackPlan."""
+    """Reads a list; the arguments are fields of PackPlan."""
     return PackPlan(file, folder, options, shards, list(iterate_lines(file)), known_bad)
 
 
@@ -103,7 +103,7 @@ def pack_lists(
 ) -> list[dict]:
     """Packs all shards that are not complete; returns the counts of each list.
 
-    `packed` counts the videos of this run, the other counts are those of the whole pack. With
+    `packed` counts the videos of this run, the other counts are of the whole pack. With
     `part`, packs only its shards, and the counts are `shards` and `packed` of this run.
     """
     locks = []  # held until the end, so that no other process writes into these folders
@@ -237,9 +237,9 @@ def finish_packing(plan: PackPlan, names: list[str]) -> dict:
             locations[line] = (shard, *row)
     write_text(folder / BAD, "".join(f"{row}\n" for row in list_bad_rows(plan, bad)))
     is_packed = locations["shard"] != NOWHERE
-    lost = [k for k in np.flatnonzero(~is_packed) if k not in bad]
+    missing_lines = [k for k in np.flatnonzero(~is_packed) if k not in bad]
     list_sha256 = read_settings(folder / "settings.json")["list"]
-    if lost or compute_sha256(plan.file.path) != list_sha256:
+    if missing_lines or compute_sha256(plan.file.path) != list_sha256:
         raise ValueError(f"{plan.file.path} has changed while it was packed; remove {folder}")
     good = locations[is_packed]
     if not len(good):

@@ -49,7 +49,7 @@ class Spool:
         self.folder = folder
         self.name = name
         self.page = page
-        # By line: a row whose offset is that of the payload in the temporary file; the head.
+        # By line: a row with the offset of the payload in the temporary file; the header.
         self.videos: dict[int, tuple[ShardRow, bytes]] = {}
         self.bad: dict[int, Finding] = {}
         (folder / UNFINISHED).mkdir(parents=True, exist_ok=True)

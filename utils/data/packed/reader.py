@@ -5,9 +5,9 @@ each of its lines. A row gives the location of a video. The reader reads the vid
 and then only the packets that the requested frames need. MindData can also read the shards
 (`ds.MindDataset`).
 
-All data have checksums. Those of the index and of the files that it names are compared when a list
-is opened, those of a video's head and table when the video is opened, and those of packets when
-they are read. Packs that were written before there were checksums still open, with a warning.
+All data have checksums. The reader compares the checksums of the index and of the files that it
+names when it opens a list, of a video's header and table when it opens the video, and of packets
+when it reads them. Packs that were written before there were checksums still open, with a warning.
 """
 
 import contextlib
@@ -182,7 +182,7 @@ def read_packed(
 
 
 def pack_folder(packed: Path, file: AnnotationFile) -> Path:
-    """The folder of a list's pack: below `packed`, the name of the list in the yaml."""
+    """The folder of a list's pack: below `packed`, the name of the list in the config file."""
     parts = [part for part in Path(file.name).parts if part not in ("/", "..")]
     return Path(packed).joinpath(*parts)
 

@@ -158,7 +158,7 @@ def test_a_missing_root_is_named_once(tmp_path):
     (tmp_path / "list.txt").write_text("a 1\nb 2\n")
     file = AnnotationFile("list.txt", tmp_path / "list.txt", tmp_path / "none", "video", 10)
     with pytest.raises(
-        ValueError, match=r"bad lines \(2, and data.root .*none is no folder\): line"
+        ValueError, match=r"bad lines \(2, and data.root .*none is not a folder\): line"
     ):
         read_annotations(file)
 
