@@ -244,7 +244,7 @@ def test_make_lists_lists_existing_videos_and_counts_missing_ones(data_root, mak
             "train.json is not in the off",
         ),
         ("sthv1", ("something-something-v1-train.csv", ";", ","), "train.csv, line 1 is not in"),
-        ("jester", ("jester-v1-validation.csv", "Left", "Right"), "'Swiping Right' is no class"),
+        ("jester", ("jester-v1-validation.csv", "Left", "Right"), "'Swiping Right' is not a class"),
         ("moments", ("trainingSet.csv", "clapping/", "claping/"), "line 1 is not in the official"),
         ("ucf101", ("classInd.txt", "1 A", "3 A"), "do not count up from the first"),
         ("hmdb51", ("wave_test_split1.txt", ".avi 1", ".avi 7"), "line 1 is not in the official"),
