@@ -24,7 +24,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Optional
+from typing import Annotated, Optional, Union
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
@@ -35,7 +35,7 @@ prepare_process()
 from scripts.data.integrity import make_job
 from scripts.data.prepare.frames import SUFFIXES, FrameJob, extract_frames
 from utils import cli
-from utils.data.annotation_file import AnnotationFile, iterate_lines
+from utils.data.annotation_file import read_annotations
 from utils.data.packed.reader import pack_folder
 from utils.files import report_write_errors, write_text
 from utils.messages import print_line
@@ -44,14 +44,6 @@ from utils.process_pool import PROCESSES, choose_workers, run_all
 from utils.progress import track
 
 MAX_SHOWN = 5  # unreadable videos named on stderr
-
-
-class Line(NamedTuple):
-    """A line of a list: the path of its video for the new list, or why the line is bad."""
-
-    text: str
-    job: Optional[FrameJob]  # None for a bad line
-    label: int
 
 
 def main(
@@ -65,78 +57,49 @@ def main(
     workers: Optional[cli.PositiveInt] = None,
 ) -> None:
     start = time.monotonic()
+    data = cfg.data
     files = network.list_annotation_files(cfg)
     if not files:
         raise ValueError(f"{network.name} has no lists of videos")
-    if cfg.data.source == "frames":
+    if data.source == "frames":
         raise ValueError("data.source: the lists name folders of frames already")
-    if Path(cfg.data.image_tmpl).suffix not in SUFFIXES:
-        endings = ", ".join(SUFFIXES)
-        raise ValueError(f"data.image_tmpl: {cfg.data.image_tmpl} must end in {endings}")
-    targets = [pack_folder(out, file) for file in files]
-    for file, target in zip(files, targets):
-        if file.path.resolve() == target.resolve():
+    if not data.image_tmpl.endswith(SUFFIXES):
+        raise ValueError(f"data.image_tmpl: {data.image_tmpl} must end in {', '.join(SUFFIXES)}")
+    rows = []  # of all lists: list, path of the video in it, label, job
+    for file in files:
+        if file.path.resolve() == pack_folder(out, file).resolve():
             raise ValueError(f"--out {out} is the folder of {file.path}, which would be replaced")
-    lists = [list_jobs(file, cfg.data, out, fps, short_side, quality) for file in files]
-    jobs = {job.folder: job for lines in lists for _, job, _ in lines if job}
+        for record in read_annotations(file, min_frames=0)[0]:
+            path = get_path_below(file.root, record.path)
+            folder = out / get_path_below(data.root, file.root) / path
+            video = make_job(record, file, data.reader)
+            job = FrameJob(video, str(folder), data.image_tmpl, fps, short_side, quality)
+            rows.append((file, path, record.label, job))
+    jobs = dict.fromkeys(job for *_, job in rows)  # a video may be in several lists
     with report_write_errors(out, "--out"):
-        results = run_all(extract_frames, jobs.values(), choose_workers(workers, PROCESSES))
-        frames = {
-            job.folder: result for job, result in track(results, "extracting frames", len(jobs))
-        }
-        bad = []
-        for file, target, lines in zip(files, targets, lists):
-            bad += write_list(file, target, lines, frames)
-    for reason in bad[:MAX_SHOWN]:
-        print_line(f"left out: {reason}")
-    result = {"out": str(out), "videos": sum(map(len, lists)) - len(bad), "bad": len(bad)}
+        results = run_all(extract_frames, jobs, choose_workers(workers, PROCESSES))
+        frames = dict(track(results, "extracting frames", len(jobs)))
+        bad = [row for row in rows if not isinstance(frames[row[-1]], int)]
+        for *_, job in bad[:MAX_SHOWN]:
+            print_line(f"left out: {job.video.path}: {frames[job]}")
+        for file in files:
+            good = [row for row in rows if row[0] is file and isinstance(frames[row[-1]], int)]
+            if not good:
+                raise ValueError(f"{file.path} has no video that can be read")
+            target = pack_folder(out, file)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_text(target, "".join(f"{p} {frames[job]} {k}\n" for _, p, k, job in good))
+            if file.path.with_name("labels.txt").is_file():
+                shutil.copyfile(file.path.with_name("labels.txt"), target.with_name("labels.txt"))
+    result = {"out": str(out), "videos": len(rows) - len(bad), "bad": len(bad)}
     result["frames"] = sum(count for count in frames.values() if isinstance(count, int))
-    result["lists"] = [str(target) for target in targets]
+    result["lists"] = [str(pack_folder(out, file)) for file in files]
     print(json.dumps({**result, "seconds": round(time.monotonic() - start, 1)}))
 
 
-def list_jobs(
-    file: AnnotationFile, data: Any, out: Path, fps: float, short_side: int, quality: int
-) -> list[Line]:
-    """All lines of a list."""
-    lines = []
-    for number, _, record in iterate_lines(file):
-        if isinstance(record, str):
-            lines.append(Line(f"{file.path}, line {number}: {record}", None, 0))
-            continue
-        path = get_path_below(file.root, Path(record.path))
-        folder = out / get_path_below(data.root, file.root) / path
-        video = make_job(record, file, data.reader)
-        job = FrameJob(video, str(folder), data.image_tmpl, fps, short_side, quality)
-        lines.append(Line(str(path), job, record.label))
-    return lines
-
-
-def get_path_below(folder: Path, path: Path) -> Path:
+def get_path_below(folder: Path, path: Union[str, Path]) -> Path:
     """The path relative to a folder, without the `..` of a path outside it."""
     return Path(*(part for part in Path(os.path.relpath(path, folder)).parts if part != ".."))
-
-
-def write_list(
-    file: AnnotationFile, target: Path, lines: list[Line], frames: dict[str, Any]
-) -> list[str]:
-    """Writes the list of the extracted videos, and its class names; returns what is left out."""
-    good = []
-    bad = []
-    for text, job, label in lines:
-        count = frames[job.folder] if job else None
-        if isinstance(count, int):
-            good.append(f"{text} {count} {label}\n")
-        else:
-            bad.append(f"{job.video.path}: {count}" if job else text)
-    if not good:
-        raise ValueError(f"{file.path} has no video that can be read: {bad[0]}")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_text(target, "".join(good))
-    class_names = file.path.with_name("labels.txt")
-    if class_names.is_file():
-        shutil.copyfile(class_names, target.with_name("labels.txt"))
-    return bad
 
 
 if __name__ == "__main__":
