@@ -126,21 +126,22 @@ def test_damage_is_detected_named_and_repaired(data_root, pack_here, tmp_path):
     assert len(TSM.read_records(config, "train")) == 24
 
 
-@pytest.mark.parametrize("codec", ["video", "jpeg"])
-def test_a_pack_of_an_earlier_version_is_read_unless_it_holds_jpeg_files(codec, pack, tmp_path):
-    """The file of locations had another name; JPEG packs are no longer read."""
+def test_a_pack_of_an_earlier_version_is_read_or_refused(pack, tmp_path):
+    """The file of locations had another name; JPEG files and no checksums are refused."""
     folder = tmp_path / "train.txt"
     shutil.copytree(pack / "train.txt", folder)
     (folder / LOCATIONS_FILE).rename(folder / "places.npy")
     index = json.loads((folder / "pack.json").read_text())
     index["places"] = index.pop("locations")
-    index["codec"] = codec
-    (folder / "pack.json").write_text(json.dumps(add_checksum(index)))
     config = load_smoke_config("tsm", f"data.packed={tmp_path}", f"data.root={tmp_path}")
-    if codec == "video":
-        assert len(TSM.read_records(config, "train")) == 24
-        return
+    (folder / "pack.json").write_text(json.dumps(add_checksum(index)))
+    assert len(TSM.read_records(config, "train")) == 24
+    (folder / "pack.json").write_text(json.dumps(add_checksum({**index, "codec": "jpeg"})))
     with pytest.raises(ValueError, match=r"train.txt holds JPEG files.*extract_frames\.py and set"):
+        TSM.read_records(config, "train")
+    del index["checksum"], index["places"]
+    (folder / "pack.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"earlier version without checksums; .*pack_videos\.py"):
         TSM.read_records(config, "train")
 
 

@@ -2,7 +2,6 @@
 
 import json
 import random
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -176,28 +175,6 @@ def test_a_missing_file_of_a_pack_is_named(pack, name, tmp_path):
             read_records(pack.file, pack.folder)
     finally:
         (tmp_path / "away").rename(path)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_pack_without_checksums_is_read_or_refused(pack, name, seed, log_messages):
-    """Of a pack of an earlier version only the values can be checked."""
-    folder = pack.folder / "list.txt"
-    shutil.copy(folder / LOCATIONS_FILE, folder / "places.npy")  # its name then
-    index = folder / INDEX
-    result = json.loads(index.read_bytes())
-    del result["locations"], result["checksum"]
-    with replace_content(index, json.dumps(result).encode()):
-        assert read_records(pack.file, pack.folder) == pack.records
-        assert [line for line in log_messages if "was packed without checksums" in line]
-        path = folder / name.replace("locations", "places")
-        content = path.read_bytes()
-        for change in FILES[name]:
-            for number in range(seed, seed + 60):
-                with replace_content(path, change(content, number)):
-                    records, line = catch_value_error(read_records, pack.file, pack.folder)
-                assert records or str(pack.file.root) in line
-                for record in records or ():
-                    catch_value_error(read_frames, record, [3])
 
 
 def test_damaged_notes_of_a_packing_are_rewritten_or_named(pack, seed):

@@ -7,7 +7,7 @@ and then only the packets that the requested frames need. MindData can also read
 
 All data have checksums. The reader compares the checksums of the index and of the files that it
 names when it opens a list, of a video's header and table when it opens the video, and of packets
-when it reads them. Packs that were written before there were checksums still open, with a warning.
+when it reads them.
 """
 
 import contextlib
@@ -38,8 +38,6 @@ LOCATION_DTYPE = np.dtype(
     + [("frames", "<u4"), ("psnr", "<f4")]
 )
 NOWHERE = -1  # shard of a line that could not be packed
-# Of an index without checksums.
-OLD_KEYS = {"codec", "short_side", "gop", "quality", "list", "shards"}
 USE_FOLDERS = "run scripts/data/extract_frames.py and set data.source to frames"
 REPAIR = "copy it again, or run scripts/data/pack_videos.py"
 
@@ -151,12 +149,6 @@ def read_packed(
     """The records of a pack, and the number of lines that are left out."""
     folder = pack_folder(packed, file)
     index = read_index(folder)
-    if "checksum" not in index:
-        log.warning(
-            "data.packed: %s was packed without checksums: damage in it may stay unseen; "
-            "scripts/data/pack_videos.py --verify looks for it",
-            folder,
-        )
     if file.path.is_file() and compute_sha256(file.path) != index["list"]:
         raise ValueError(f"data.packed: {file.path} is not the list that {folder} was packed from")
     shards = check_shards(folder, index)
@@ -198,17 +190,16 @@ def read_index(folder: Path) -> dict:
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         valid = False
     if not valid:
-        raise ValueError(f"data.packed: {folder / INDEX} is damaged; {REPAIR}")
+        reason = "is damaged, or of an earlier version without checksums"
+        raise ValueError(f"data.packed: {folder / INDEX} {reason}; {REPAIR}")
     if index.get("codec") == "jpeg":
         raise ValueError(f"data.packed: {folder} holds JPEG files, not H.264: {USE_FOLDERS}")
     return index
 
 
 def is_index(index: object) -> bool:
-    """Whether an index has its checksum (`add_checksum`), or is one from before checksums."""
-    if not isinstance(index, dict):
-        return False
-    if set(index) != OLD_KEYS and add_checksum(index) != index:
+    """Whether an index has its checksum (`add_checksum`)."""
+    if not isinstance(index, dict) or add_checksum(index) != index:
         return False
     return isinstance(index["list"], str) and all(
         isinstance(name, str) and name == os.path.basename(name) and type(size) is int
@@ -218,11 +209,11 @@ def is_index(index: object) -> bool:
 
 def read_locations(folder: Path, index: dict, lines: int) -> np.ndarray:
     """LOCATION_DTYPE (lines,), a row for each line of the list; ValueError if it is damaged."""
-    name = "locations" if "locations" in index else "places"  # "places": before version 1.7
+    name = "locations" if "locations" in index else "places"  # the name in old packs
     path = folder / f"{name}.npy"
     locations = None
     with contextlib.suppress(Exception):  # NumPy's parser of a damaged header raises many kinds
-        if index.get(name) in (None, compute_sha256(path)):
+        if index[name] == compute_sha256(path):
             locations = np.load(path)
     if not are_locations(locations, [size for _, size in index["shards"]], lines):
         raise ValueError(f"data.packed: {path} is damaged; {REPAIR}")

@@ -20,7 +20,7 @@ from scripts.data.packing.encoder import (
 )
 from scripts.data.packing.shard_writer import Spool
 from tests.numbered_videos import read_number, write_numbered_video
-from utils.data.packed.format import HEAD, KEY, NON_REFERENCE, decode_table
+from utils.data.packed.format import KEY, NON_REFERENCE, decode_table
 from utils.data.packed.reader import PackedVideo, PackLocation
 from utils.video.decoders import open_video
 from utils.video.reader import MAX_PIXELS, VideoError
@@ -212,22 +212,6 @@ def test_reading_a_packet_with_a_flipped_bit_is_an_error(source_video, tmp_path)
     assert read_number(packed.frames([20])[0]) == 20
     with pytest.raises(VideoError, match=f"packet {FRAMES - 1} is damaged: its checksum differs"):
         packed.frames(range(FRAMES))
-
-
-def strip_checksums(result: EncodedVideo) -> EncodedVideo:
-    """The video in the format before checksums."""
-    columns = result.head[4 : HEAD.size + 9 * len(decode_table(result.head).sizes)]
-    return result._replace(head=b"zoo1" + columns)
-
-
-def test_a_video_without_checksums_is_read(source_video, tmp_path):
-    old = strip_checksums(pack_copy(source_video, OPTIONS))
-    frames = open_pack(old, tmp_path).frames([31, 7])
-    assert [read_number(frame) for frame in frames] == [31, 7]
-    longer = bytearray(old.head)
-    longer[HEAD.size + 3] ^= 128  # two gigabytes more in the first packet
-    with pytest.raises(VideoError, match="the table is damaged: its packets are not as long"):
-        open_pack(old._replace(head=bytes(longer)), tmp_path)
 
 
 def test_a_truncated_table_is_refused(source_video):
