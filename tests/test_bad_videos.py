@@ -29,7 +29,7 @@ from tests.numbered_videos import write_numbered_video
 from utils.config import ROOT
 from utils.data.annotation_file import Record
 from utils.data.sampler import TrainSampler
-from utils.data.unreadable_videos import UnreadableVideos
+from utils.data.unreadable import UnreadableFiles
 from utils.networks import find_network
 from utils.tests.video.test_decoders import (
     BACK_ENDS,
@@ -428,7 +428,7 @@ def test_names_are_escaped_in_errors_and_in_the_log(tmp_path, log_messages):
     path.write_bytes(b"no video")
     with pytest.raises(VideoError) as caught:
         open_video(path)
-    UnreadableVideos([str(path)]).add(0, str(caught.value))
+    UnreadableFiles([Record(str(path), None, 0, 1)]).add(0, str(caught.value))
     for text in (str(caught.value), *log_messages):
         assert r"\x1b[2Jcaf\xe9\xe8\xfc\xdf\xff\x9b.mp4" in text
         assert text.isprintable()
@@ -546,7 +546,7 @@ def test_training_counts_frames_that_are_marked_as_damaged(name, log_messages, t
     record = Sample(path, 0, 0) if name == "mvit_multi" else Record(path, None, 0, 1)
     source = network.build_train_rows(cfg, [record], TrainSampler(1, 1, 0, 1, 0), 30, 0)
     for index in range(30):
-        source.decode(index)
+        source[index]
     total, logged = source.damaged.counts
     assert total >= logged > 0
     pattern = rf"(\d+) damaged frames read so far, the newest in {path}: "

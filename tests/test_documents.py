@@ -34,7 +34,7 @@ TSM = f"{RESNET} --data.segments=2 --run.device=CPU"
 TINY = "--model.first_width=8 --data.segments=2 --data.crop=32 --data.resize=40 --data.batch=4"
 TINY_X3D = "--data.scales=[32,32] --data.crop=32 --data.frames=4"
 RUN = ("train", "eval", "predict", "export", "run_standalone_train", "run_distribute_train")
-MEASURE = ("benchmark", "compare_step", "profile_backward", "run_eval")
+MEASURE = ("benchmark", "compare_step", "run_eval")
 # Scripts, a part of the command, arguments that make it small. A command gets those of all rows.
 SMALL = [
     ((*RUN, *MEASURE), "tsm_smoke.yaml", TINY),
@@ -56,7 +56,6 @@ SMALL = [
     (("predict",), "--window", "--window 1 --step 0.5"),
     *((("benchmark",), f".py {name}", "--repeats=1") for name in ("step", "kernels", "eval")),
     (("benchmark",), ".py data", "--seconds=1"),
-    (("profile_backward",), "", "--points 2 --repeats 1"),
     (("measure_data",), "", "--seconds 1 --clips 8"),
 ]  # fmt: skip
 # Text in a command -> package that it needs beyond requirements.txt.

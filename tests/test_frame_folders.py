@@ -8,7 +8,8 @@ import pytest
 from scripts.data.prepare.frames import count_copies
 from tests.helpers import find_smoke_yaml, load_smoke_config, read_result
 from tests.numbered_videos import read_number, write_numbered_video
-from utils.data.video_dataset import build_train_sampler
+from utils.data import records
+from utils.data.videos import build_train_sampler
 from utils.networks import find_network
 from utils.runtime import Runtime
 from utils.video.frame_folder import FrameFolder
@@ -110,7 +111,7 @@ def test_the_frame_rate_of_folders_is_that_of_the_config_file(videos, run_here, 
     spans = []
     for rate in (0, RATE):
         cfg = load_smoke_config("x3d", *LISTED, *settings, f"data.folder_fps={rate}")
-        with x3d.reader.open_record(x3d.read_records(cfg, "train")[0], cfg.data) as video:
+        with records.open_record(x3d.read_records(cfg, "train")[0], cfg.data) as video:
             indices = x3d.choose_clip_frames(video, cfg.data, 0.0)
         spans.append(indices[-1] - indices[0])
     assert spans == [13 * 4 - 1, int(13 * 4 * RATE / 30 - 1)]

@@ -246,8 +246,6 @@ ERRORS = [
     ([PLOT, "run", "--out", "a.pdf"], "must end in .png or .svg"),
     (["benchmarks/benchmark.py", *TSM],
      "the following arguments are required: step|kernels|compile|memory|data|eval"),
-    ([PLAN, *TSM, "--devices", "8", "--profile", "none.json"],
-     "none.json: not a profile", "scripts/analysis/profile_backward.py writes one"),
     ([PLAN, *TSM, "--devices", "many"],
      "--devices: must be numbers above 0, as in 8,64,512, not many"),
     (["scripts/analysis/compare_step.py", *TSM], "one of --record, --against, --case"),

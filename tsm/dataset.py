@@ -12,20 +12,20 @@ import random
 import numpy as np
 
 from tsm import sampling, transforms
-from utils.data import video_dataset
+from tsm.config import Config, Data
+from utils.data import records, videos
 from utils.data.annotation_file import AnnotationFile, Record, swap_label
-from utils.data.packed import reader
 from utils.data.sampler import sample_rng
 from utils.runtime import Runtime
-from utils.video.reader import FrameReader
+from utils.video.reader import Timeline
 
 
-def read_records(cfg, split: str) -> list[Record]:
+def read_records(cfg: Config, split: str) -> list[Record]:
     """The records of the train or test annotation file. Raises ValueError for bad lines."""
-    return reader.read_records(get_annotation_file(cfg, split), cfg.data.packed)
+    return records.read_records(get_annotation_file(cfg, split), cfg.data.packed)
 
 
-def get_annotation_file(cfg, split: str) -> AnnotationFile:
+def get_annotation_file(cfg: Config, split: str) -> AnnotationFile:
     """The annotation file of the split: train or test."""
     data = cfg.data
     name = data.train_list if split == "train" else data.test_list
@@ -42,7 +42,7 @@ def get_annotation_file(cfg, split: str) -> AnnotationFile:
 
 
 def sample_frame_indices(
-    video: FrameReader, data, split: str, dense: bool, clips: int = 1, rng=None
+    video: Timeline, data: Data, split: str, dense: bool, clips: int = 1, rng=None
 ) -> np.ndarray:
     """The frame indices that `split` samples, int64 (clips * T * L,). See `tsm/sampling.py`."""
     length = data.frames_per_segment
@@ -51,7 +51,7 @@ def sample_frame_indices(
     return sampling.expand_segments(offsets, len(video), length)
 
 
-class TrainSource(video_dataset.TrainVideos):
+class TrainSource(videos.TrainVideos):
     """One random clip of a video."""
 
     def list_flip_settings(self) -> list:
@@ -59,7 +59,7 @@ class TrainSource(video_dataset.TrainVideos):
 
     def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
         dense = self.data.sampling == "dense"
-        with self.count_damaged(reader.open_record(record, self.data)) as video:
+        with self.count_damaged(records.open_record(record, self.data)) as video:
             indices = sample_frame_indices(video, self.data, "train", dense, rng=rng)
             frames, order = video.frames_once(indices)
         return frames if len(frames) == len(order) else frames[order]
@@ -73,18 +73,18 @@ class TrainSource(video_dataset.TrainVideos):
         )
         return clip, np.int32(swap_label(record.label, data.swap_labels if flipped else ()))
 
-    def make_blank_row(self) -> tuple[np.ndarray, np.int32]:
+    def blank(self) -> tuple[np.ndarray, np.int32]:
         return np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
 
 
-class EvalVideos(video_dataset.EvalVideos):
+class EvalVideos(videos.EvalVideos):
     """All views of each video.
 
     `split` is "test" (the views of `cfg.eval`) or "val" (the original's transform for validation
     during training: one clip, one crop).
     """
 
-    def __init__(self, records: list[Record], cfg, rt: Runtime, split: str = "test"):
+    def __init__(self, records: list[Record], cfg: Config, rt: Runtime, split: str = "test"):
         self.split = split
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
@@ -101,13 +101,13 @@ class EvalVideos(video_dataset.EvalVideos):
     def make_views(self, record: Record, sample: int) -> np.ndarray:
         rng = sample_rng(self.cfg.run.seed, 0, sample)  # dense validation draws a random window
         arguments = (self.cfg.data, self.split, self.dense, self.clips, rng)
-        with reader.open_record(record, self.cfg.data) as video:
+        with records.open_record(record, self.cfg.data) as video:
             frames, order = video.frames_once(sample_frame_indices(video, *arguments))
         return cut_views(frames, order, self.cfg, self.clips, self.crops, self.size)
 
 
 def cut_views(
-    frames: np.ndarray, order: np.ndarray, cfg, clips: int, crops: int, size: int
+    frames: np.ndarray, order: np.ndarray, cfg: Config, clips: int, crops: int, size: int
 ) -> np.ndarray:
     """Views (V, T, C, size, size): all clips of the first crop, then of the second, ...
 
@@ -117,7 +117,7 @@ def cut_views(
     return transforms.make_test_views(frames, clips, data.segments, data.resize, size, crops, order)
 
 
-def get_clip_shape(data, size: int) -> tuple[int, int, int, int]:
+def get_clip_shape(data: Data, size: int) -> tuple[int, int, int, int]:
     """The shape of one clip: (T, C, size, size)."""
     channels = (3 if data.modality == "rgb" else 2) * data.frames_per_segment
     return data.segments, channels, size, size

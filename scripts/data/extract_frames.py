@@ -35,6 +35,7 @@ prepare_process()
 from scripts.data.integrity import make_job
 from scripts.data.prepare.frames import SUFFIXES, FrameJob, extract_frames
 from utils import cli
+from utils.config import NetworkConfig
 from utils.data.annotation_file import read_annotations
 from utils.data.packed.reader import pack_folder
 from utils.files import report_write_errors, write_text
@@ -48,7 +49,7 @@ MAX_SHOWN = 5  # unreadable videos named on stderr
 
 def main(
     network: Network,
-    cfg,
+    cfg: NetworkConfig,
     *,
     out: Path,
     fps: cli.NonNegativeFloat = 0.0,

@@ -182,8 +182,12 @@ def classify_error(path: Path, error: Exception) -> BadVideoError:
         return BadVideoError(
             "wrong extension", f"{path.suffix or 'no extension'}, and no video inside"
         )
-    reason = error.args[-1] if isinstance(error, VideoError) else ""
-    return BadVideoError("broken", reason or getattr(error, "strerror", "") or error)
+    reason: object = error
+    if isinstance(error, VideoError):
+        reason = error.args[-1]
+    elif isinstance(error, (OSError, av.error.FFmpegError)):
+        reason = error.strerror or error
+    return BadVideoError("broken", reason)
 
 
 def read_all_frames(video: FrameReader) -> int:

@@ -42,11 +42,10 @@ def split_time_height(x: Tensor, t: int) -> Tensor:
 
 
 class PointwiseConv3d(nn.Cell):
-    """A 1x1x1 convolution of clips, computed as a 2-D convolution.
+    """A 1x1x1 convolution of clips (N, C, T, H, W), computed as a 2-D convolution.
 
-    Input (N, C, T, H, W), or (N, C, T*H, W) (see merge_time_height) with the number of `frames` T,
-    which only a `stride` above 1 needs. The stride applies to height and width. Weight
-    (cout, cin, 1, 1, 1). On Ascend a 3-D convolution would take float16 only.
+    The stride applies to height and width. Weight (cout, cin, 1, 1, 1). On Ascend a 3-D convolution
+    would take float16 only.
     """
 
     def __init__(self, cin: int, cout: int, bias: bool = False, stride: int = 1):
@@ -61,16 +60,16 @@ class PointwiseConv3d(nn.Cell):
         self.cpu = cpu.build_pointwise()
         self.cpu_strided = cpu.build_convolution((stride, stride), (0, 0))
 
-    def construct(self, x: Tensor, frames: int = 1) -> Tensor:
-        if x.ndim == 5:
-            t = x.shape[2]
-            return split_time_height(self.construct(merge_time_height(x), t), t)
-        if self.stride == 1:  # known when compiling, also if the batch is free
-            return self.convolve(x, 1)
-        if x.shape[2] // frames % self.stride == 0:  # the stride keeps the first row of every frame
-            return self.convolve(x, self.stride)
-        x = split_time_height(x, frames)[:, :, :, :: self.stride, :: self.stride]
-        return self.convolve(merge_time_height(x), 1)
+    def construct(self, x: Tensor) -> Tensor:
+        t = x.shape[2]
+        stride = self.stride
+        with_kernel = self.cpu is not None and self.training and x.dtype == mstype.float32
+        if with_kernel and stride == 1 and self.bias is None:  # a Reshape would copy gradients
+            return self.cpu(self.weight, x)
+        if x.shape[3] % stride:  # a stride over merged rows would not start at each frame's first
+            x = x[:, :, :, ::stride, ::stride]
+            stride = 1
+        return split_time_height(self.convolve(merge_time_height(x), stride), t)
 
     def convolve(self, x: Tensor, stride: int) -> Tensor:
         weight = ops.cast(self.weight, x.dtype)
@@ -214,6 +213,7 @@ class FrameConv(nn.Cell):
         super().__init__()
         self.weight = Parameter(init_kaiming_normal((cout, cin, 1, kernel, kernel)), name="weight")
         self.shape = (cout, cin, kernel, kernel)
+        self.stride = stride
         self.cpu = cpu.build_convolution((stride,) * 2, (kernel // 2,) * 2)
         self.conv = ops.Conv2D(
             out_channel=cout, kernel_size=kernel, pad_mode="pad", pad=kernel // 2, stride=stride
@@ -242,8 +242,7 @@ class Conv3d(nn.Cell):
         self.weight = Parameter(init_kaiming_normal((cout, cin, *kernel)), name="weight")
         self.conv = build_conv3d(cout, kernel, stride)
 
-    def construct(self, x: Tensor, frames: int = 0) -> Tensor:
-        """`frames` is not used; PointwiseConv3d needs it."""
+    def construct(self, x: Tensor) -> Tensor:
         return self.conv(x, ops.cast(self.weight, x.dtype))
 
 

@@ -7,7 +7,7 @@ In training in float32 on a CPU, the kernels of `utils.nn.cpu_kernels` replace M
 are enabled when a Cell is built.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import mindspore as ms
 import numpy as np
@@ -135,6 +135,9 @@ class BatchNorm2d(nn.BatchNorm2d):
             ops.assign(self.moving_variance, outputs[4])
             return outputs[0]
         norm = self.bn_train if batch else self.bn_infer
+        return self.normalize(norm, x, weights)
+
+    def normalize(self, norm, x: Tensor, weights: tuple) -> Tensor:
         return norm(x, *weights)[0]
 
 
@@ -164,9 +167,10 @@ def freeze_norms(norms: Iterable[nn.BatchNorm2d]) -> None:
 class BatchNorm3d(BatchNorm2d):
     """Batch norm over (N, C, T, H, W); its parameters have no extra `bn2d` level in their names."""
 
-    def construct(self, x: Tensor) -> Tensor:
+    def normalize(self, norm, x: Tensor, weights: tuple) -> Tensor:
         n, c, t, h, w = x.shape
-        return ops.reshape(super().construct(ops.reshape(x, (n, c, t * h, w))), (n, c, t, h, w))
+        y = norm(ops.reshape(x, (n, c, t * h, w)), *weights)[0]
+        return ops.reshape(y, x.shape)
 
 
 def max_pool2d(kernel: int, stride: int, same: bool = False) -> nn.Cell:
@@ -289,7 +293,9 @@ class Normalize(nn.Cell):
         rank: number of axes of the input.
     """
 
-    def __init__(self, mean: tuple, std: tuple, channels: int, axis: int, rank: int):
+    def __init__(
+        self, mean: Sequence[float], std: Sequence[float], channels: int, axis: int, rank: int
+    ):
         super().__init__()
         is_scalar = len(set(mean)) == len(set(std)) == 1  # then no tensor is broadcast
         count = 1 if is_scalar else channels

@@ -145,7 +145,7 @@ def open_path(path: str, data: Any) -> FrameReader:
     """Opens a video file, or a folder of frames, with the settings `data` of a network."""
     if os.path.isdir(path):
         return open_folder(path, data)
-    if getattr(data, "modality", "rgb") == "flow":
+    if data.is_flow:
         raise ValueError(f"{path}: data.modality flow looks at folders of flow images")
     return open_video(path, data.reader, data.max_pixels)
 

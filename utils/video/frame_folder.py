@@ -69,15 +69,12 @@ class FrameFolder(FrameReader):
 
 
 def open_folder(path: Union[str, Path], data: Any, num_frames: Optional[int] = None) -> FrameFolder:
-    """Opens a folder of frames with the settings `data` of a network, by default all its frames.
-
-    Only TSM has the setting `modality`, and it does not sample by time.
-    """
-    flow = getattr(data, "modality", "rgb") == "flow"
-    fps = getattr(data, "folder_fps", 0.0)
+    """Opens a folder of frames with the settings `data` of a network, by default all its frames."""
+    template = data.image_tmpl
     if num_frames is None:
-        num_frames = count_frames(Path(path), data.image_tmpl, flow)
-    return FrameFolder(path, num_frames, data.image_tmpl, flow, data.max_pixels, fps)
+        num_frames = count_frames(Path(path), template, data.is_flow)
+    limit = data.max_pixels
+    return FrameFolder(path, num_frames, template, data.is_flow, limit, data.folder_fps)
 
 
 def count_frames(folder: Path, image_tmpl: str, flow: bool = False) -> int:

@@ -7,6 +7,7 @@ import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
 from utils.config import Run
+from utils.nn.loss import Loss
 from utils.runtime import Runtime
 from utils.train import optimizers
 from utils.train.optimizers import LARS
@@ -121,7 +122,7 @@ class Line(nn.Cell):
         return self.fc(x)
 
 
-class Squares(nn.Cell):
+class Squares(Loss):
     def construct(self, scores: Tensor, label: Tensor) -> Tensor:
         return (scores * scores).mean()
 
