@@ -15,7 +15,7 @@ from utils.data.rows import TrainRows
 from utils.data.sampler import sample_rng
 from utils.networks import Network
 from utils.runtime import Runtime
-from utils.video.reader import FrameSource, VideoError
+from utils.video.reader import FrameReader, VideoError
 
 MOST_CLIPS = 64  # that are only decoded
 READ_CLIPS = 16  # whose bytes are counted
@@ -74,8 +74,8 @@ def measure_decoding(decode: Callable[[int], Any], count: int, seconds: float) -
 
 def find_reader(clips: TrainRows) -> str:
     """The name of the reader of the first clip: the one that `data.reader: auto` chooses."""
-    begin = FrameSource.__init__
-    with mock.patch.object(FrameSource, "__init__", autospec=True, side_effect=begin) as opened:
+    begin = FrameReader.__init__
+    with mock.patch.object(FrameReader, "__init__", autospec=True, side_effect=begin) as opened:
         clips[0]
     _, _, reader = opened.call_args.args
     return reader

@@ -7,7 +7,7 @@ for unreadable videos and for the padding of the last batch. A video is decoded 
 clips or views.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from utils.data.sampler import TrainSampler
 from utils.nn.mixing import Mix, draw_mix
 from utils.runtime import Runtime
 from utils.video.reader import Timeline
-from utils.video.transforms import test_views
+from utils.video.transforms import cut_views
 
 SPLITS = ("train", "val", "test")
 
@@ -31,6 +31,7 @@ class Sample(NamedTuple):
     path: str
     dataset_index: int
     label: int
+    num_frames: Optional[int] = None  # of a folder of frames
     location: Any = None  # of a packed list: the `utils.data.packed.reader.PackLocation`
 
 
@@ -38,13 +39,19 @@ def get_annotation_file(cfg: Config, dataset_index: int, split: str) -> Annotati
     data = cfg.data
     settings = cfg.data.sets[dataset_index]
     name = f"{settings.lists}/{split}.csv"
-    path = (data.lists or data.root) / name
-    arguments = (data.root / settings.videos, "video", settings.num_classes)
-    return AnnotationFile(name, path, *arguments, max_pixels=data.max_pixels)
+    return AnnotationFile(
+        name,
+        (data.lists or data.root) / name,
+        data.root / settings.videos,
+        source=data.source,
+        num_classes=settings.num_classes,
+        image_tmpl=data.image_tmpl,
+        max_pixels=data.max_pixels,
+    )
 
 
 def list_annotation_files(cfg: Config) -> list[AnnotationFile]:
-    """All annotation files of the yaml that exist; if none does, all of them."""
+    """All annotation files of the recipe that exist; if none does, all of them."""
     count = range(len(cfg.data.sets))
     files = [get_annotation_file(cfg, k, split) for k in count for split in SPLITS]
     return [file for file in files if file.path.is_file()] or files
@@ -54,7 +61,7 @@ def read_dataset_records(cfg: Config, dataset_index: int, split: str) -> list[Sa
     """The samples of one split of one data set. Raises ValueError for bad lines."""
     file = get_annotation_file(cfg, dataset_index, split)
     return [
-        Sample(record.path, dataset_index, record.label, record.location)
+        Sample(record.path, dataset_index, record.label, record.num_frames, record.location)
         for record in records.read_records(file, cfg.data.packed)
     ]
 
@@ -156,7 +163,7 @@ class EvalVideos(videos.EvalVideos):
         with records.open_record(record, data) as video:
             indices = choose_test_frames(video, data, self.settings, self.clips)
             frames, order = video.frames_once(indices)
-        return cut_views(frames, order, data, self.settings, self.crops)
+        return cut_test_views(frames, order, data, self.settings, self.crops)
 
 
 def choose_test_frames(
@@ -175,14 +182,14 @@ def choose_test_frames(
     return np.stack(indices)
 
 
-def cut_views(
+def cut_test_views(
     frames: np.ndarray, order: np.ndarray, data: Data, settings: DatasetSettings, crops: int
 ) -> np.ndarray:
     """Views uint8 (V, 3, T, crop, crop): the crops of the first clip, then of the second, ...
 
     `order` (clips, T) holds the index into `frames` of every frame of the clips.
     """
-    return test_views(frames, order, settings.short_side, data.crop, crops)
+    return cut_views(frames, order, settings.short_side, data.crop, crops)
 
 
 def compute_span(video: Timeline, data: Data) -> float:

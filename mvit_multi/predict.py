@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from mvit_multi.config import Config, DatasetSettings
-from mvit_multi.dataset import choose_test_frames, cut_views, get_annotation_file
+from mvit_multi.dataset import choose_test_frames, cut_test_views, get_annotation_file
 from utils.evaluate.predict import Head, Window
 from utils.inference.scorer import Scorer
 
@@ -50,7 +50,7 @@ class DatasetHead(Head):
         return choose_test_frames(window, self.data, self.settings, self.clips)
 
     def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return cut_views(frames, positions, self.data, self.settings, self.crops)
+        return cut_test_views(frames, positions, self.data, self.settings, self.crops)
 
     def select_output(self, scorer: Scorer) -> HeadScorer:
         return HeadScorer(scorer, self.data.sets, self.dataset_index)

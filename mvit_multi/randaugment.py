@@ -14,7 +14,7 @@ import numpy as np
 from mvit_multi import color_ops, warp
 from mvit_multi.config import Policy
 from mvit_multi.warp import CropRegion, clip_to_frame
-from utils.video.decoders import Box
+from utils.video.transforms import Box
 
 MAX_MAGNITUDE = 10.0
 PROBABILITY = 0.5  # of each drawn operator

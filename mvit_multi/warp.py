@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from scipy import sparse
 
-from utils.video.decoders import Box
+from utils.video.transforms import Box
 
 FILL = 128
 TILE = 64

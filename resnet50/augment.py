@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
 from resnet50.config import Data
-from utils.video.decoders import Box
+from utils.video.transforms import Box
 
 BINS = 31  # strengths of an operator
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from utils.export.export import ExportSpec
     from utils.runtime import Runtime
     from utils.train.trainer import TrainSetup
-    from utils.video.reader import FrameSource
+    from utils.video.reader import FrameReader
 
 
 class ResNetNetwork(Network[Config]):
@@ -78,7 +78,7 @@ class ResNetNetwork(Network[Config]):
 
         return [ImageHead(cfg)]
 
-    def open_frames(self, cfg: Config, path: str) -> FrameSource:
+    def open_frames(self, cfg: Config, path: str) -> FrameReader:
         from resnet50.predict import ImageFile
 
         return ImageFile(path)

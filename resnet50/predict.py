@@ -8,13 +8,13 @@ import numpy as np
 from resnet50 import readers, transforms
 from resnet50.config import Config, Data
 from utils.evaluate.predict import Head, Window
-from utils.video.reader import FrameSource, read_bytes, reading
+from utils.video.reader import FrameReader, read_bytes, reading
 
 # The files of class names beside CIFAR's binary files.
 CIFAR_NAMES = {"cifar10": "batches.meta.txt", "cifar100": "fine_label_names.txt"}
 
 
-class ImageFile(FrameSource):
+class ImageFile(FrameReader):
     """An image as a video of one frame. Reading raises VideoError if the file is no image."""
 
     def __init__(self, path: str):

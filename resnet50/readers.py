@@ -18,7 +18,7 @@ import numpy as np
 
 from resnet50.config import Data
 from utils.data.packed.reader import open_shard
-from utils.video.decoders import read_image, read_jpeg
+from utils.video.jpeg import read_image, read_jpeg
 from utils.video.reader import read_bytes, reading
 
 SUFFIXES = (b".jpg", b".jpeg", b".png", b".bmp", b".JPG", b".JPEG", b".PNG", b".BMP")

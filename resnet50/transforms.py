@@ -16,7 +16,7 @@ from PIL import Image
 
 from resnet50.augment import augment
 from resnet50.config import Data
-from utils.video.decoders import Box
+from utils.video.transforms import Box
 
 ASPECT = (3 / 4, 4 / 3)
 CROP_TRIES = 10

@@ -13,7 +13,7 @@ from utils.config import NetworkConfig
 from utils.evaluate.predict import Job, Predictor, assign_class_names
 from utils.inference.load import load_scorer
 from utils.networks import find_network
-from utils.process_pool import Crashed, run_all
+from utils.process_pool import CrashError, run_all
 
 
 class PredictSettings(NamedTuple):
@@ -52,7 +52,7 @@ def run_on_cluster(
     data = pickle.dumps(settings)
     results = run_all(predict_video, [(data, job) for job in jobs], 1, executor)
     for (_, job), result in results:
-        crashed = isinstance(result, Crashed)
+        crashed = isinstance(result, CrashError)
         yield job, {"video": job[0], "error": f"{job[0]}: {result}"} if crashed else result
 
 

@@ -1,6 +1,7 @@
 """`scripts/data/pack_videos.py`, and training and evaluation from its packs."""
 
 import json
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from mvit_multi.network import NETWORK as MVIT
+from scripts.data.packing.pack import LOCATIONS_FILE
 from scripts.data.packing.shard_writer import choose_page_size
 from scripts.data.synthetic.motion_videos import draw_sets
 from tests.helpers import (
@@ -22,7 +24,7 @@ from tests.helpers import (
     start_script,
 )
 from tsm.network import NETWORK as TSM
-from utils.data.packed.reader import LOCATIONS_FILE
+from utils.data.packed.format import add_checksum
 from utils.networks import Network
 from utils.runtime import Runtime
 from x3d.network import NETWORK as X3D
@@ -99,7 +101,7 @@ def test_an_interrupted_packing_continues_to_the_same_result(data_root, pack_her
 
 def test_damage_is_detected_named_and_repaired(data_root, pack_here, tmp_path):
     """A run refuses a truncated shard; --verify detects a changed byte."""
-    options = ["--codec", "jpeg", "--shards", "3"]
+    options = ["--shards", "3"]
     read_result(pack_here(data_root, tmp_path, *options))
     verified = read_result(pack_here(data_root, tmp_path, "--verify"))
     assert (verified["videos"], verified["compared"]) == (32, 24)
@@ -124,6 +126,25 @@ def test_damage_is_detected_named_and_repaired(data_root, pack_here, tmp_path):
     assert len(TSM.read_records(config, "train")) == 24
 
 
+def test_a_pack_of_an_earlier_version_is_read_or_refused(pack, tmp_path):
+    """The file of locations had another name; JPEG files and no checksums are refused."""
+    folder = tmp_path / "train.txt"
+    shutil.copytree(pack / "train.txt", folder)
+    (folder / LOCATIONS_FILE).rename(folder / "places.npy")
+    index = json.loads((folder / "pack.json").read_text())
+    index["places"] = index.pop("locations")
+    config = load_smoke_config("tsm", f"data.packed={tmp_path}", f"data.root={tmp_path}")
+    (folder / "pack.json").write_text(json.dumps(add_checksum(index)))
+    assert len(TSM.read_records(config, "train")) == 24
+    (folder / "pack.json").write_text(json.dumps(add_checksum({**index, "codec": "jpeg"})))
+    with pytest.raises(ValueError, match=r"train.txt holds JPEG files.*extract_frames\.py and set"):
+        TSM.read_records(config, "train")
+    del index["checksum"], index["places"]
+    (folder / "pack.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"earlier version without checksums; .*pack_videos\.py"):
+        TSM.read_records(config, "train")
+
+
 def test_unreadable_videos_are_left_out(data_root, pack_here, run_here, tmp_path):
     """A scan reports a missing video; another video is truncated after the scan."""
     root = tmp_path / "root"
@@ -137,7 +158,7 @@ def test_unreadable_videos_are_left_out(data_root, pack_here, run_here, tmp_path
     read_result(run_here("scripts/data/check_videos.py", *scan, "--out", tmp_path / "scan"))
     (root / "cut.mp4").write_bytes(whole[:3000])
     out = tmp_path / "out"
-    result = read_result(pack_here(root, out, "--codec", "jpeg", "--bad", tmp_path / "scan"))
+    result = read_result(pack_here(root, out, "--bad", tmp_path / "scan"))
     assert (result["videos"], result["bad"], result["packed"]) == (16, 4, 18)
     rows = (out / "train.txt" / "bad.tsv").read_text().splitlines()
     assert [row.split("\t")[:2] for row in rows] == [["9", "truncated"], ["10", "missing"]]

@@ -44,7 +44,8 @@ from utils.evaluate.scores import video_scores
 from utils.inference.load import load_scorer
 from utils.networks import find_network, list_networks
 from utils.runtime import Runtime
-from utils.video.decoders import count_frames, open_video
+from utils.video.decoders import open_video
+from utils.video.frame_folder import count_frames
 from utils.video.reader import VideoError
 
 TINY = {

@@ -19,8 +19,6 @@ from utils.config import (
 class Data(VideoSet):
     """The data set and its clips."""
 
-    source: Literal["video", "frames"] = "video"
-    image_tmpl: str = "img_{:05d}.jpg"  # if source is frames: the name of frame i, from 1
     modality: Literal["rgb", "flow"] = "rgb"
     segments: int = 8
     frames_per_segment: int = 1

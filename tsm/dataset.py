@@ -17,8 +17,7 @@ from utils.data import records, videos
 from utils.data.annotation_file import AnnotationFile, Record, swap_label
 from utils.data.sampler import sample_rng
 from utils.runtime import Runtime
-from utils.video.decoders import FrameFolder
-from utils.video.reader import FrameSource, Timeline
+from utils.video.reader import Timeline
 
 
 def read_records(cfg: Config, split: str) -> list[Record]:
@@ -42,14 +41,6 @@ def get_annotation_file(cfg: Config, split: str) -> AnnotationFile:
     )
 
 
-def open_record(record: Record, data: Data) -> FrameSource:
-    """Opens a record as frames: a video file, a frame folder or a packed video."""
-    if data.source == "frames" and record.location is None:
-        arguments = (data.image_tmpl, data.modality == "flow", data.max_pixels)
-        return FrameFolder(record.path, record.num_frames, *arguments)
-    return records.open_record(record, data)
-
-
 def sample_frame_indices(
     video: Timeline, data: Data, split: str, dense: bool, clips: int = 1, rng=None
 ) -> np.ndarray:
@@ -71,7 +62,7 @@ class TrainSource(videos.TrainVideos):
 
     def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
         dense = self.data.sampling == "dense"
-        with self.count_damaged(open_record(record, self.data)) as video:
+        with self.count_damaged(records.open_record(record, self.data)) as video:
             indices = sample_frame_indices(video, self.data, "train", dense, rng=rng)
             frames, order = video.frames_once(indices)
         return frames if len(frames) == len(order) else frames[order]
@@ -115,7 +106,7 @@ class EvalVideos(videos.EvalVideos):
     def make_views(self, record: Record, sample: int) -> np.ndarray:
         rng = sample_rng(self.cfg.run.seed, 0, sample)  # dense validation draws a random window
         arguments = (self.cfg.data, self.split, self.dense, self.clips, rng)
-        with open_record(record, self.cfg.data) as video:
+        with records.open_record(record, self.cfg.data) as video:
             frames, order = video.frames_once(sample_frame_indices(video, *arguments))
         return cut_views(frames, order, self.cfg, self.clips, self.crops, self.size)
 

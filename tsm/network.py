@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from utils.export.export import ExportSpec
     from utils.runtime import Runtime
     from utils.train.trainer import TrainSetup
-    from utils.video.reader import FrameSource
 
 
 class TSMNetwork(Network[Config]):
@@ -71,11 +70,6 @@ class TSMNetwork(Network[Config]):
         from tsm.predict import TSMHead
 
         return [TSMHead(cfg)]
-
-    def open_frames(self, cfg: Config, path: str) -> FrameSource:
-        from tsm.predict import open_frames
-
-        return open_frames(path, cfg.data)
 
     def run_stream(
         self,

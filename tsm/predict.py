@@ -1,14 +1,10 @@
 """Inference-time views of one video: the same frames and crops as in evaluation."""
 
-from pathlib import Path
-
 import numpy as np
 
-from tsm.config import Config, Data
+from tsm.config import Config
 from tsm.dataset import cut_views, get_annotation_file, sample_frame_indices
 from utils.evaluate.predict import Head, Window
-from utils.video.decoders import FrameFolder, count_frames, open_video
-from utils.video.reader import FrameSource
 
 # {number of crops: index of the center crop that is not mirrored}
 CENTER_CROP = {1: 0, 3: 2, 5: 4, 10: 8}
@@ -38,13 +34,3 @@ class TSMHead(Head):
         channels = 3 if self.cfg.data.modality == "rgb" else 1
         center = views[start : start + self.clips, :, :channels].transpose(0, 1, 3, 4, 2)
         return center.repeat(4 - channels, axis=4)[..., :3]
-
-
-def open_frames(path: str, data: Data) -> FrameSource:
-    """Opens a video, or a folder of frames named by `data.image_tmpl`."""
-    if not Path(path).is_dir():
-        if data.modality == "flow":
-            raise ValueError(f"{path}: data.modality flow looks at folders of flow images")
-        return open_video(path, data.reader, data.max_pixels)
-    naming = (data.image_tmpl, data.modality == "flow")
-    return FrameFolder(path, count_frames(Path(path), *naming), *naming, data.max_pixels)

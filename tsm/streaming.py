@@ -26,11 +26,11 @@ import numpy as np
 from mindspore import Tensor
 
 from tsm import sampling, transforms
+from tsm.camera import open_camera
 from tsm.config import Config
 from tsm.model import TSM
 from tsm.network import NETWORK
 from tsm.online import OnlineTSM
-from tsm.predict import open_frames
 from utils import signals
 from utils.evaluate.predict import (
     DEFAULT_FPS,
@@ -45,7 +45,7 @@ from utils.evaluate.predict_plots import draw_timeline
 from utils.files import open_replacement, report_write_errors
 from utils.inference.load import load_checkpoint
 from utils.messages import format_line
-from utils.video.decoders import open_camera
+from utils.video.decoders import open_path
 
 CLIP_SECONDS = 3.0  # assumed length of a clip of uniform sampling
 MAX_PLOTTED_FRAMES = 10_000  # the picture shows the last ones
@@ -164,7 +164,7 @@ def open_stream(video: str, cfg: Config, fps: float) -> Stream:
         name = f"camera_{video}"
         timed = add_timestamps(frames)
     else:
-        source = open_frames(video, cfg.data)
+        source = open_path(video, cfg.data)
         rate = source.fps
         frames = source.in_order()
         name = make_file_names([video])[0]

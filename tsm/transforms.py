@@ -11,13 +11,13 @@ of 224 exceeds the border and is padded with black.
 
 import random
 from collections.abc import Sequence
-from typing import Union
+from typing import Optional, Union
 
 import cv2
 import numpy as np
+from PIL import Image
 
-from utils.video.decoders import Box, center_crop_box, resize, short_side_size
-from utils.video.transforms import cut_clips
+from utils.video.transforms import Box, cut_clips
 
 MAX_DISTORT = 1  # largest difference of the indices of width and height in the list of scales
 CROPS = (1, 3, 5, 10)
@@ -100,6 +100,48 @@ def mirror_frames(frames: np.ndarray) -> np.ndarray:
     if frames.shape[3] == 2:
         frames = np.stack((255 - frames[..., 0], frames[..., 1]), axis=3)
     return frames
+
+
+def resize(frames: np.ndarray, width: int, height: int, box: Optional[Box] = None) -> np.ndarray:
+    """Crops and resizes as PIL does: bilinear, with antialiasing when shrinking.
+
+    Takes uint8 (n, H, W, 3 or 2) and a box to crop first. Raises ValueError if the box is empty or
+    not inside the frame. If the size does not change, the result is a view of `frames`.
+    """
+    if box is not None:
+        frames = _crop(frames, box)
+    if frames.shape[1:3] == (height, width):
+        return frames
+    out = np.empty((len(frames), height, width, frames.shape[3]), np.uint8)
+    # PIL would take two channels for grey and alpha, and multiply one by the other.
+    parts = (slice(None),) if frames.shape[3] == 3 else range(frames.shape[3])
+    for frame, target in zip(frames, out):
+        for part in parts:
+            image = Image.fromarray(np.ascontiguousarray(frame[:, :, part]))
+            target[:, :, part] = image.resize((width, height), Image.Resampling.BILINEAR)
+    return out
+
+
+def short_side_size(width: int, height: int, side: int) -> tuple[int, int]:
+    """(width, height) with the short side `side`; the long side is rounded down."""
+    short = min(width, height)
+    return side * width // short, side * height // short
+
+
+def center_crop_box(width: int, height: int, size: int) -> Box:
+    """The central square; half a pixel is rounded to even. ValueError if it is too large."""
+    if size > min(width, height):
+        raise ValueError(f"a crop of {size} does not fit into a frame of {width}x{height}")
+    return round((width - size) / 2), round((height - size) / 2), size, size
+
+
+def _crop(frames: np.ndarray, box: Box) -> np.ndarray:
+    x, y, width, height = box
+    rows, columns = frames.shape[1:3]
+    inside = x >= 0 and y >= 0 and x + width <= columns and y + height <= rows
+    if not inside or min(width, height) < 1:
+        raise ValueError(f"box {box} is not inside a frame of {columns}x{rows}")
+    return frames[:, y : y + height, x : x + width]
 
 
 def list_crop_sizes(

@@ -31,8 +31,8 @@ from typing import Annotated, Any, Callable, NoReturn
 from utils import signals
 from utils.messages import (
     VALUE,
-    Failed,
-    Interrupted,
+    MachineError,
+    RunInterruptedError,
     find_nearest,
     format_line,
     is_installed,
@@ -227,7 +227,7 @@ def main_guard(usage: str, work: Callable[[], Any], watch_signals: bool = True) 
         if "ZOO_TRACEBACK" in os.environ:
             raise
         exit_now(2, format_line(f"error: {format_user_error(error)}"))
-    except Interrupted as error:
+    except RunInterruptedError as error:
         exit_now(130, format_line(error))
     except KeyboardInterrupt:
         exit_now(128 + signal.SIGINT, "interrupted")
@@ -240,10 +240,10 @@ def main_guard(usage: str, work: Callable[[], Any], watch_signals: bool = True) 
 
 
 def find_failure(error: RuntimeError) -> str:
-    """The message of a Failed, also of one that MindData passes on; empty for other errors."""
-    if isinstance(error, Failed):
+    """The message of a MachineError, also of one that MindData passes on; else empty."""
+    if isinstance(error, MachineError):
         return str(error)
-    match = re.search(r"^(?:\w+\.)*Failed: (.*)", str(error), re.MULTILINE)
+    match = re.search(r"^(?:\w+\.)*MachineError: (.*)", str(error), re.MULTILINE)
     return match[1] if match else ""
 
 

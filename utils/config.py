@@ -225,12 +225,16 @@ class VideoData(ImageData):
     """What the section `data` of every network for videos has."""
 
     packed: Optional[Path] = None  # folder of packed videos: scripts/data/pack_videos.py
+    source: Literal["video", "frames"] = "video"
+    image_tmpl: str = "img_{:05d}.jpg"  # if source is frames: the name of frame i, from 1
+    folder_fps: float = 0.0  # frames per second of a folder of frames; 0: unknown, as `fps`
     reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
     max_pixels: int = 4096 * 4096  # of a frame; a video with larger frames is unreadable
 
     def __post_init__(self):
         super().__post_init__()
         check_positive(self, "data", "max_pixels")
+        check_not_negative(self, "data", "folder_fps")
 
     @property
     def is_flow(self) -> bool:

@@ -23,11 +23,11 @@ SCRIPT = re.compile(r"(?<![\w/.-])(?:python )?(?:scripts|benchmarks)/(?:\w+/)*(\
 UNPRINTED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
-class Interrupted(Exception):
+class RunInterruptedError(Exception):
     """Stopped by ctrl-C; the message names the saved step and how to continue."""
 
 
-class Failed(RuntimeError):
+class MachineError(RuntimeError):
     """A failure of the machine, not a user error and not a bug; the message is one line.
 
     MindData replaces an error in a data pipeline by a RuntimeError that contains only its text.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from utils.runtime import Runtime
     from utils.testing.golden import GoldenCase
     from utils.train.trainer import TrainSetup
-    from utils.video.reader import FrameSource
+    from utils.video.reader import FrameReader
     from utils.weights.parameter_names import ParameterNames
 
 
@@ -97,12 +97,12 @@ class Network(abc.ABC, Generic[ConfigT]):
     def build_heads(self, cfg: ConfigT) -> Sequence[Head]:
         """The classes of each data set of the network, with the views of its evaluation."""
 
-    def open_frames(self, cfg: ConfigT, path: str) -> FrameSource:
+    def open_frames(self, cfg: ConfigT, path: str) -> FrameReader:
         """Opens a video, a folder of frames or an image as frames. Raises VideoError."""
-        from utils.video.decoders import open_video
+        from utils.video.decoders import open_path
 
         assert isinstance(cfg.data, VideoData)  # a network for images overrides this method
-        return open_video(path, cfg.data.reader, cfg.data.max_pixels)
+        return open_path(path, cfg.data)
 
     def run_stream(
         self,

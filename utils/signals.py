@@ -28,7 +28,7 @@ handlers: list[Callable[[int], None]] = [end_command]  # only the last one is ca
 received: list[int] = []  # signals that a handler was called with
 
 
-class Stopped(Exception):
+class StopRequestError(Exception):
     """A signal stopped the work; there is no result."""
 
 

@@ -14,7 +14,7 @@ from utils.data import records, videos
 from utils.data.annotation_file import AnnotationFile, Record, swap_label
 from utils.runtime import Runtime
 from utils.video.reader import Timeline
-from utils.video.transforms import test_views
+from utils.video.transforms import cut_views
 from x3d import sampling, transforms
 from x3d.config import Config, Data
 
@@ -32,8 +32,9 @@ def get_annotation_file(cfg: Config, split: str) -> AnnotationFile:
         name,
         data.root / name,
         data.root,
-        "video",
+        data.source,
         cfg.model.num_classes,
+        image_tmpl=data.image_tmpl,
         max_pixels=data.max_pixels,
     )
 
@@ -91,7 +92,7 @@ class EvalVideos(videos.EvalVideos):
                 indices = choose_clip_frames(video, self.cfg.data, 0.5)[None]
             else:
                 indices = choose_test_frames(video, self.cfg)
-            return cut_views(*video.frames_once(indices), self.cfg)
+            return cut_test_views(*video.frames_once(indices), self.cfg)
 
 
 def choose_test_frames(video: Timeline, cfg: Config) -> np.ndarray:
@@ -100,13 +101,13 @@ def choose_test_frames(video: Timeline, cfg: Config) -> np.ndarray:
     return np.stack([choose_clip_frames(video, cfg.data, start) for start in starts])
 
 
-def cut_views(frames: np.ndarray, order: np.ndarray, cfg: Config) -> np.ndarray:
+def cut_test_views(frames: np.ndarray, order: np.ndarray, cfg: Config) -> np.ndarray:
     """Views (V, 3, T, crop, crop): the crops of the first clip, then of the second, ...
 
     `order` (K, T) holds the index into `frames` of every frame of the clips.
     """
     side = cfg.test_crop if cfg.eval.crops == 3 else cfg.data.scales[0]
-    return test_views(frames, order, side, cfg.test_crop, cfg.eval.crops)
+    return cut_views(frames, order, side, cfg.test_crop, cfg.eval.crops)
 
 
 def get_clip_shape(data: Data, size: int) -> tuple[int, int, int, int]:

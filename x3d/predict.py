@@ -4,7 +4,7 @@ import numpy as np
 
 from utils.evaluate.predict import Head, Window
 from x3d.config import Config
-from x3d.dataset import choose_test_frames, cut_views, get_annotation_file
+from x3d.dataset import choose_test_frames, cut_test_views, get_annotation_file
 
 
 class X3DHead(Head):
@@ -24,4 +24,4 @@ class X3DHead(Head):
         return choose_test_frames(window, self.cfg)
 
     def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return cut_views(frames, positions, self.cfg)
+        return cut_test_views(frames, positions, self.cfg)

@@ -7,8 +7,7 @@ in `utils/video/transforms.py`. Source: facebookresearch/SlowFast, commit 287ec0
 
 import numpy as np
 
-from utils.video.decoders import Box
-from utils.video.transforms import cut_clips, scale_short_side
+from utils.video.transforms import Box, cut_clips, scale_short_side
 
 
 def make_train_clip(

@@ -1,14 +1,14 @@
 """Training and evaluation rows of encoded videos."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from mvit_multi import dataset
-from mvit_multi.config import DatasetSettings
+from mvit_multi.config import Config
 from scripts.data.synthetic.motion_videos import write_video
+from tests.helpers import load_smoke_config
 from tests.numbered_videos import read_number, write_numbered_video
 from utils.data import records
 from utils.data.sampler import TrainSampler
@@ -19,23 +19,16 @@ SIDE = 48
 LENGTH = 60
 
 
-def make_config(root: Path, **more) -> SimpleNamespace:
-    """Two data sets: one is sampled by time, one by segments; the second is never mirrored."""
+def make_config(root: Path, *settings: str, first: str = "sampling: time") -> Config:
+    """Two data sets, the first one with the settings `first`; the second is never mirrored."""
     sets = (
-        DatasetSettings("first", 5, lists="a", clips=2, crops=3, short_side=SIDE),
-        DatasetSettings("second", 3, lists="b", sampling="segments", flip=False, short_side=SIDE),
+        f"{{name: first, num_classes: 5, lists: a, clips: 2, crops: 3, {first}}}",
+        "{name: second, num_classes: 3, lists: b, sampling: segments, flip: false}",
     )
-    data = {
-        "root": root, "lists": None, "packed": None, "sets": sets, "reader": "auto", "frames": 5,
-        "stride": 3, "fps": 30.0, "crop": SIDE, "repeated_aug": 2, "clips_per_sample": 2,
-        "dataset_repeats": 1,
-        "rand_augment": "", "scales": None,
-        "area": (1.0, 1.0), "erase": 0.0, "mixup": 0.8, "cutmix": 1.0, "mix_prob": 1.0,
-        "mix_switch": 0.5, "batch": 2, "max_pixels": 1 << 24,
-    }  # fmt: skip
-    return SimpleNamespace(
-        data=SimpleNamespace(**{**data, **more}), eval=SimpleNamespace(batch=1, val_skip=2)
-    )
+    both = ", ".join(sets).replace("}", f", short_side: {SIDE}}}")
+    values = ("frames=5", "stride=3", "repeated_aug=2", "area=[1,1]", "mixup=0.8", "cutmix=1")
+    data = [f"data.{value}" for value in (f"root={root}", f"sets=[{both}]", "batch=2", *values)]
+    return load_smoke_config("mvit_multi", *data, "eval.batch=1", "eval.val_skip=2", *settings)
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +55,8 @@ def build_source(cfg, epochs: int = 20) -> dataset.TrainSource:
 def test_data_sets_form_one_list_and_replicas_repeat_it(root):
     samples = dataset.read_records(make_config(root), "train")
     assert [(s.dataset_index, s.label) for s in samples] == [(0, 4), (0, 1), (0, 0), (1, 2)]
-    assert len(dataset.read_records(make_config(root, dataset_repeats=3), "train")) == 12
-    assert len(dataset.read_records(make_config(root, dataset_repeats=3), "test")) == 4
+    assert len(dataset.read_records(make_config(root, "data.dataset_repeats=3"), "train")) == 12
+    assert len(dataset.read_records(make_config(root, "data.dataset_repeats=3"), "test")) == 4
 
 
 def test_copies_use_one_decode_and_different_augmentations(root, monkeypatch):
@@ -75,7 +68,9 @@ def test_copies_use_one_decode_and_different_augmentations(root, monkeypatch):
         return open_record(record, reader)
 
     monkeypatch.setattr(records, "open_record", count_calls)
-    source = build_source(make_config(root, erase=1.0, rand_augment="rand-m7-n4-mstd0.5-inc1"))
+    source = build_source(
+        make_config(root, "data.erase=1", "data.rand_augment=rand-m7-n4-mstd0.5-inc1")
+    )
     clips, targets = source[0]
     assert clips.shape == (2, 3, 5, SIDE, SIDE)
     assert clips.dtype == np.uint8
@@ -86,17 +81,25 @@ def test_copies_use_one_decode_and_different_augmentations(root, monkeypatch):
     np.testing.assert_array_equal(clips, again)
 
 
-def test_both_sampling_modes_give_the_expected_frames(root):
+@pytest.mark.parametrize("sampling", ["time", "segments"])
+def test_both_sampling_modes_give_the_expected_frames(root, sampling):
     """By time: 5 frames at a distance of 3, from any start; by segments: one of each fifth."""
-    source = build_source(make_config(root))
-    for index in range(12):
+    source = build_source(make_config(root, first=f"sampling: {sampling}, flip: false"))
+    drawn = []
+    for index in range(24):
         clips, targets = source[index]
         if targets[0, 0] == 0:
-            frames = clips[0].transpose(1, 2, 3, 0)
-            mirrored = frames[0, :, :8].mean() < frames[0, :, -8:].mean()
-            numbers = [read_number(f[:, ::-1] if mirrored else f) for f in frames]
-            assert np.diff(numbers).min() >= 2
-            assert numbers[-1] - numbers[0] in (13, 14)
+            drawn.append([read_number(frame) for frame in clips[0].transpose(1, 2, 3, 0)])
+    numbers = np.array(drawn)
+    assert len(numbers) > 12
+    assert len(np.unique(numbers[:, 0])) > 3, "the first frame is random"
+    if sampling == "time":
+        assert np.diff(numbers).min() >= 2
+        assert set(numbers[:, -1] - numbers[:, 0]) <= {13, 14}
+    else:
+        edges = np.array([0, 12, 24, 35, 47, 59])  # of five segments of 60 frames
+        assert ((edges[:-1] <= numbers) & (numbers <= edges[1:])).all()
+        assert len(np.unique(np.diff(numbers))) > 3, "the distances are random"
 
 
 def test_the_second_set_is_never_mirrored(root):
@@ -111,11 +114,10 @@ def test_the_second_set_is_never_mirrored(root):
 
 
 def test_all_ranks_mix_a_batch_alike_and_batches_differ(root):
-    cfg = make_config(root)
+    cfg = make_config(root, "data.batch=1")
     samples = dataset.read_records(cfg, "train")
     mixes = []
     for rank in (0, 1):
-        cfg.data.batch = 1
         sampler = TrainSampler(len(samples), 1, rank, 2, 0)
         source = dataset.TrainSource(samples, cfg, sampler, 5, 0)
         mixes.append([source[i][1][0, 2:].tolist() for i in range(8)])
@@ -143,6 +145,6 @@ def test_evaluation_views_have_the_expected_frames(root):
 
 
 def test_an_error_in_a_line_names_its_annotation_file(root, tmp_path):
-    cfg = make_config(root, lists=tmp_path)
+    cfg = make_config(root, f"data.lists={tmp_path}")
     with pytest.raises(ValueError, match=r"a/train.csv"):
         dataset.read_records(cfg, "train")

@@ -1,4 +1,8 @@
-"""MViTv2, several data sets and one, against the published originals."""
+"""MViTv2, several data sets and one, against the published originals.
+
+The originals computed `mvit_*.json`. The reference `golden/reference.py`, a separate implementation
+in PyTorch that reproduces the originals' cases, computed `variants.json`.
+"""
 
 from pathlib import Path
 
@@ -33,7 +37,7 @@ CASES = {**SMALL, "full size": FULL, **load_case(GOLDEN / "variants.json")}
 
 
 @pytest.mark.parametrize("name", mark_slow_except(CASES, "released", "plain"))
-def test_probabilities_and_activations_equal_the_originals(name):
+def test_probabilities_and_activations_equal_the_reference(name):
     """All probabilities within 1e-5; a missing part of the network changes them by 1e-3.
 
     The cases include plain MViTv2-S, the depth of B, one, two, three and four data sets.

@@ -118,7 +118,7 @@ def test_sizes_and_boxes_of_views_equal_the_originals(case):
     size = transforms.scale_short_side(width, height, case["short_side"])
     assert list(size[::-1]) == case["resized"]
     for box in case["boxes"]:
-        result = transforms.test_box(*size, crop, box["spatial_index"])
+        result = transforms.view_box(*size, crop, box["spatial_index"])
         assert result == (box["left"], box["top"], crop, crop)
 
 
@@ -130,7 +130,7 @@ def test_the_order_of_views_equals_the_originals(case):
     frames = np.zeros((clips, 8, 24, 3), np.uint8)
     frames[..., 0] = np.arange(clips)[:, None, None]
     frames[..., 1] = np.arange(24)[None, None]
-    result = transforms.test_views(frames, np.arange(clips)[:, None], 8, 8, crops)
+    result = transforms.cut_views(frames, np.arange(clips)[:, None], 8, 8, crops)
     assert len(result) == crops * clips
     for sample in case["samples"]:
         if sample["video"]:

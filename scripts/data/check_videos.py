@@ -4,9 +4,9 @@
         [--frames all|ends] [--workers N] [--keep_damaged] [--network x3d]
         [--executor processes|dask:ADDRESS] [--part I/N]
 
-`all` decodes every frame with the reader of the yaml. `ends` decodes the first, one in the middle
+`all` decodes every frame with `data.reader`. `ends` decodes the first, one in the middle
 and the last ones: it is several times as fast, and does not find damage elsewhere. For every list
-the command writes into DIR: a list of its good lines under the same name, for the yaml; and
+the command writes into DIR: a list of its good lines under the same name, for the config file; and
 `NAME.bad.tsv`: line number, kind, path, reason. Lists with the same name keep the folders in which
 they differ, and `labels.txt` is copied. An interrupted scan, even a killed one, continues when the
 command is run again; it reads a file again if the file has changed. The last line of stdout is one
@@ -54,11 +54,11 @@ from utils.data.annotation_file import AnnotationFile, choose_output_names, iter
 from utils.files import report_write_errors, write_text
 from utils.messages import print_line
 from utils.networks import Network
-from utils.process_pool import PROCESSES, Crashed, Executor, PartOption, choose_workers, run_all
+from utils.process_pool import PROCESSES, CrashError, Executor, PartOption, choose_workers, run_all
 from utils.progress import track
 
 MAX_SHOWN = 5  # bad videos named on stderr
-JOURNAL = ".scan.jsonl"  # its end; that of a part has the number of the part behind
+JOURNAL = ".scan.jsonl"  # ending of its name; the number of a part follows
 
 
 class CheckedLine(NamedTuple):
@@ -135,18 +135,18 @@ def scan_list(
             findings[number] = Finding("bad line", record)
             continue
         jobs.setdefault(make_job(record, file, reader, depth), []).append(number)
-    unread = []
+    pending_jobs = []
     for job in part.select(jobs) if part else jobs:
         if (key := journal_key(job)) in earlier:
             findings.update(dict.fromkeys(jobs[job], earlier[key]))
         else:
-            unread.append(job)
+            pending_jobs.append(job)
     journal = target.with_name(f"{target.name}{JOURNAL}{f'.{part.file_name}' if part else ''}")
     with open(journal, "a", encoding="utf-8", errors="surrogateescape") as notes:
         notes.write("\n")  # ends a line that a kill has cut
-        results = run_all(examine, unread, workers, executor)
-        for job, result in track(results, file.path.name, len(unread)):
-            if isinstance(result, Crashed):
+        results = run_all(examine, pending_jobs, workers, executor)
+        for job, result in track(results, file.path.name, len(pending_jobs)):
+            if isinstance(result, CrashError):
                 result = Finding("broken", str(result))
             notes.write(json.dumps([journal_key(job), result]) + "\n")
             notes.flush()
@@ -158,7 +158,7 @@ def scan_list(
         for number, text, record in lines
         if not part
     ]
-    return checked, len(unread)
+    return checked, len(pending_jobs)
 
 
 def journal_key(job: VideoJob) -> str:
@@ -185,13 +185,13 @@ def read_journals(target: Path) -> dict[str, Finding]:
     return findings
 
 
-def write_results(target: Path, lines: list[CheckedLine], kept: set[str]) -> None:
-    """Writes the list of `kept` kinds and the table of bad lines; prints the first left out."""
-    write_text(target, "".join(f"{line.text}\n" for line in lines if line.finding.kind in kept))
+def write_results(target: Path, lines: list[CheckedLine], kinds: set[str]) -> None:
+    """Writes the list of these kinds and the table of bad lines; prints the first left out."""
+    write_text(target, "".join(f"{line.text}\n" for line in lines if line.finding.kind in kinds))
     bad = [line for line in lines if line.finding.kind != GOOD]
     rows = (table_row(line.number, line.finding, line.path) for line in bad)
     write_text(target.with_name(f"{target.name}.bad.tsv"), "".join(f"{row}\n" for row in rows))
-    left_out = [line for line in bad if line.finding.kind not in kept]
+    left_out = [line for line in bad if line.finding.kind not in kinds]
     for line in left_out[:MAX_SHOWN]:
         print_line(f"left out: {line.path}: {line.finding.kind}, {line.finding.reason}")
     if left_out:

@@ -14,9 +14,12 @@ from mindspore import Tensor
 from scripts.data.integrity import KINDS
 from tests.fuzz.damage import mutate
 from tests.fuzz.files import encode_intact_jpeg, write_mutated_videos
+from tsm.transforms import resize
 from utils.config import ROOT
 from utils.evaluate.predict import Head, Predictor, write_predictions
-from utils.video.decoders import MODULES, FrameFolder, open_video, resize
+from utils.video.decoders import open_video
+from utils.video.frame_folder import FrameFolder
+from utils.video.libraries import MODULES
 from utils.video.reader import VideoError
 
 MEMORY = 500  # MB
@@ -29,7 +32,8 @@ READ = """
 import json, re, sys
 from pathlib import Path
 from scripts.data.integrity import VideoJob, examine
-from utils.video.decoders import VideoError, open_video
+from utils.video.decoders import open_video
+from utils.video.reader import VideoError
 outcomes = {}
 for path in sorted(Path(sys.argv[1]).iterdir()):
     print(path, flush=True)

@@ -1,7 +1,7 @@
 """TSM against the published original, number by number (tolerances: see each test).
 
-The original computed `tsm_r50_8f*.json`. `golden/reference.py`, a separate implementation in
-PyTorch that reproduces the original's cases, computed `variants.json`.
+The original computed `tsm_r50_8f*.json`. The reference `golden/reference.py`, a separate
+implementation in PyTorch that reproduces the original's cases, computed `variants.json`.
 """
 
 from pathlib import Path
@@ -36,7 +36,7 @@ QUICK = ("resnet50_8f", "resnet50_8f_block", "resnet50_8f_nl", "resnet50_8f_tpoo
 
 
 @pytest.mark.parametrize("name", mark_slow_except(CASES, *QUICK, "mobilenetv2_8f"))
-def test_scores_and_activations_equal_the_originals(name):
+def test_scores_and_activations_equal_the_reference(name):
     case = CASES[name]
     net = TSMCase(CASES[name]).build_model()
     expected = np.array(case["eval"]["logits64"])
@@ -51,10 +51,10 @@ TRAINED = {name: case for name, case in CASES.items() if "train" in case}
 
 @pytest.mark.parametrize("name", mark_slow_except(TRAINED, "resnet18_8f", "resnet18_8f_partial_bn"))
 @in_separate_process
-def test_training_loss_gradients_and_buffers_equal_the_originals(name):
+def test_training_loss_gradients_and_buffers_equal_the_reference(name):
     """Tolerances: loss 1e-4, running statistics 1e-3; gradient norms as follows.
 
-    Four times the error of the original's float32 against float64, plus 1e-3 for nine of ten, and
+    Four times the error of PyTorch's float32 against float64, plus 1e-3 for nine of ten, and
     2 % for those with a unit near its kink.
     """
     case = TRAINED[name]

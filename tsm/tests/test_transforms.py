@@ -13,7 +13,6 @@ from tests.numbered_videos import write_numbered_video
 from tsm import dataset, transforms
 from utils.data.annotation_file import Record
 from utils.runtime import Runtime
-from utils.video.decoders import center_crop_box, short_side_size
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "tsm_data.json").read_text())
 SCALES = (1, 0.875, 0.75, 0.66)
@@ -89,7 +88,7 @@ def test_five_and_ten_boxes_equal_the_originals(case):
 @pytest.mark.parametrize("group", GOLDEN["group_scale"])
 def test_scaled_sizes_equal_the_originals(group):
     for case in group["cases"]:
-        size = short_side_size(case["image_w"], case["image_h"], group["short_side"])
+        size = transforms.short_side_size(case["image_w"], case["image_h"], group["short_side"])
         assert size == (case["scaled_w"], case["scaled_h"])
 
 
@@ -97,8 +96,9 @@ def test_scaled_sizes_equal_the_originals(group):
 def test_the_centre_crop_equals_the_originals(group):
     for case in group["cases"]:
         expected = case["x"], case["y"], group["crop"], group["crop"]
-        assert center_crop_box(case["image_w"], case["image_h"], group["crop"]) == expected
-        views = transforms.list_view_boxes(case["image_w"], case["image_h"], group["crop"], 1)
+        arguments = case["image_w"], case["image_h"], group["crop"]
+        assert transforms.center_crop_box(*arguments) == expected
+        views = transforms.list_view_boxes(*arguments, 1)
         assert views == [(expected, False)]
 
 
@@ -185,7 +185,7 @@ def test_views_are_ordered_by_crop_then_by_clip(crops, channels, length):
     views = transforms.make_test_views(frames, clips, segments, 32, 28, crops)
     assert views.shape == (crops * clips, segments, length * channels, 28, 28)
     assert views.flags.c_contiguous
-    width, height = short_side_size(61, 40, 32)
+    width, height = transforms.short_side_size(61, 40, 32)
     small = [resize_with_pil(frame, (width, height)) for frame in frames]
     view = 0
     for (x, y, w, h), flipped in transforms.list_view_boxes(width, height, 28, crops):
@@ -247,3 +247,45 @@ def test_a_mirrored_flow_has_inverted_x():
     assert np.array_equal(once[..., 0], 255 - frames[:, :, ::-1, 0])
     assert np.array_equal(once[..., 1], frames[:, :, ::-1, 1])
     assert np.array_equal(transforms.mirror_frames(once), frames)
+
+
+@pytest.mark.parametrize("size", [(224, 224), (50, 31), (90, 13)])
+@pytest.mark.parametrize("box", [None, (3, 5, 40, 21), (0, 0, 70, 40)])
+def test_resize_equals_crop_and_resize_of_pil(size, box):
+    frames = np.random.RandomState(0).randint(256, size=(2, 40, 70, 3), dtype=np.uint8)
+    result = transforms.resize(frames, *size, box)
+    for frame, out in zip(frames, result):
+        image = Image.fromarray(frame)
+        if box:
+            x, y, width, height = box
+            image = image.crop((x, y, x + width, y + height))
+        assert np.array_equal(out, np.asarray(image.resize(size, Image.Resampling.BILINEAR)))
+
+
+def test_flow_channels_are_resized_one_by_one():
+    frames = np.random.RandomState(0).randint(256, size=(2, 40, 70, 2), dtype=np.uint8)
+    result = transforms.resize(frames, 24, 20, (1, 2, 60, 30))
+    for channel in range(2):
+        grey = np.repeat(frames[..., channel, None], 3, axis=3)
+        assert np.array_equal(
+            result[..., channel], transforms.resize(grey, 24, 20, (1, 2, 60, 30))[..., 0]
+        )
+
+
+def test_resize_to_the_same_size_makes_no_copy():
+    frames = np.zeros((2, 40, 70, 3), np.uint8)
+    assert np.shares_memory(transforms.resize(frames, 70, 40), frames)
+    assert np.shares_memory(transforms.resize(frames, 20, 10, (5, 5, 20, 10)), frames)
+
+
+@pytest.mark.parametrize("box", [(-1, 0, 5, 5), (0, 36, 5, 5), (66, 0, 5, 5), (0, 0, 0, 5)])
+def test_a_box_outside_the_frame_is_refused(box):
+    with pytest.raises(ValueError, match="70x40"):
+        transforms.resize(np.zeros((1, 40, 70, 3), np.uint8), 8, 8, box)
+
+
+def test_a_centre_crop_must_fit_into_the_frame():
+    assert transforms.center_crop_box(224, 230, 224) == (0, 3, 224, 224)
+    assert transforms.center_crop_box(225, 227, 224) == (0, 2, 224, 224)
+    with pytest.raises(ValueError, match="223x300"):
+        transforms.center_crop_box(223, 300, 224)

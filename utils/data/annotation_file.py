@@ -1,7 +1,7 @@
 """Annotation files: text files with one video per line, fields separated by single spaces.
 
 Source "video": `path label` or `path num_frames label`.
-Source "frames", a folder of JPEG frames: `path num_frames label`.
+Source "frames", a folder of images: `path num_frames label`.
 
 Fields are counted from the right, so a path may contain spaces. For source "video" an integer
 before the label is read as num_frames.
@@ -37,7 +37,7 @@ class Record(NamedTuple):
 class AnnotationFile(NamedTuple):
     """An annotation file and the settings needed to read it."""
 
-    name: str  # in the yaml
+    name: str  # in the config file
     path: Path
     root: Path  # folder of the videos; paths in the file start there
     source: str  # "video" or "frames"
@@ -79,7 +79,7 @@ def read_annotations(file: AnnotationFile, min_frames: int = 3) -> tuple[list[Re
             bad.append(f"line {number}: {error}")
     if bad:
         more = f"; and {len(bad) - MAX_SHOWN} more" if len(bad) > MAX_SHOWN else ""
-        root = "" if file.root.is_dir() else f", and data.root {file.root} is no folder"
+        root = "" if file.root.is_dir() else f", and data.root {file.root} is not a folder"
         shown = "; ".join(bad[:MAX_SHOWN])
         raise ValueError(f"{file.path}, bad lines ({len(bad)}{root}): {shown}{more}")
     if not records:
@@ -108,7 +108,7 @@ def choose_output_names(files: list[AnnotationFile]) -> list[Path]:
 def _read_lines(path: Path) -> list[tuple[int, str]]:
     check_encodable(str(path), f"the path of the annotation file {path}")
     if not os.path.isfile(path):
-        what = "is no file" if os.path.exists(path) else "does not exist"
+        what = "is not a file" if os.path.exists(path) else "does not exist"
         raise ValueError(
             f"annotation file {path} {what}: data.root or the list's name is wrong (a relative one "
             "is looked for below data.root), or make one: scripts/data/make_lists.py"

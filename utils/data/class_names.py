@@ -1,6 +1,6 @@
 """Class names: text files with one name per line, in the order of the labels.
 
-`utils/labels` holds built-in names of public data sets, for `labels: NAME` in a yaml.
+`utils/labels` holds built-in names of public data sets, for `labels: NAME` in a config file.
 """
 
 import re
@@ -24,10 +24,10 @@ def find_class_names(names_file: Optional[Path], builtin: str, classes: int) -> 
     """The class names of a data set, in the order of the labels.
 
     They are in `names_file`, the `labels.txt` beside the annotation files, if it exists. Otherwise
-    `builtin`, the yaml's `labels`, names built-in ones, or is empty. Returns an empty list if there
-    are no names, or if the built-in ones are not `classes` names: then the network has other
-    classes than the yaml's data set. Raises ValueError if `names_file` does not hold `classes`
-    names.
+    `builtin`, the setting `labels`, names built-in ones, or is empty. Returns an empty list if
+    there are no names, or if the built-in ones are not `classes` names: then the network has other
+    classes than the data set of the recipe. Raises ValueError if `names_file` does not hold
+    `classes` names.
     """
     if names_file is not None and names_file.is_file():
         return read_class_names(names_file, classes, f"{names_file}")

@@ -8,7 +8,8 @@ from utils.config import VideoData
 from utils.data.annotation_file import AnnotationFile, Record, read_annotations
 from utils.data.packed.reader import PackedVideo, read_packed
 from utils.video.decoders import open_video
-from utils.video.reader import FrameSource
+from utils.video.frame_folder import open_folder
+from utils.video.reader import FrameReader
 
 log = logging.getLogger("zoo")
 
@@ -25,8 +26,10 @@ def read_records(file: AnnotationFile, packed: Optional[Path]) -> list[Record]:
     return records
 
 
-def open_record(record: Any, data: VideoData) -> FrameSource:
-    """Opens a record's video, packed or not, by the settings `reader` and `max_pixels`."""
+def open_record(record: Any, data: VideoData) -> FrameReader:
+    """Opens the video of a record: packed, a folder of frames, or a file."""
     if record.location is not None:
         return PackedVideo(record.path, record.location, data.max_pixels)
+    if data.source == "frames":
+        return open_folder(record.path, data, record.num_frames)
     return open_video(record.path, data.reader, data.max_pixels)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from utils.video.reader import FrameSource
+from utils.video.reader import FrameReader
 
 log = logging.getLogger("zoo")
 REMEDIES = {"video": "leave them out by scripts/data/check_videos.py", "image": "remove them"}
@@ -59,13 +59,13 @@ class UnreadableFiles:
 class DamagedFrames:
     """The number of frames read so far that the decoder marks as damaged.
 
-    `FrameSource.damaged` says which readers mark them.
+    `FrameReader.damaged` says which readers mark them.
     """
 
     def __init__(self):
         self.counts = multiprocessing.Array("q", 2)  # read so far; in the newest line of the log
 
-    def add(self, source: FrameSource) -> None:
+    def add(self, source: FrameReader) -> None:
         """Logs the first damaged frames, and their number each time that it has doubled."""
         if not source.damaged:
             return

@@ -11,7 +11,7 @@ from utils.data.sampler import TrainSampler
 from utils.data.unreadable import DamagedFrames
 from utils.log import log
 from utils.runtime import Runtime
-from utils.video.reader import FrameSource
+from utils.video.reader import FrameReader
 
 
 def build_train_sampler(cfg: NetworkConfig, records: Sequence[Any], rt: Runtime) -> TrainSampler:
@@ -51,7 +51,7 @@ class TrainVideos(TrainRows):
         self.damaged = DamagedFrames()
 
     @contextlib.contextmanager
-    def count_damaged(self, source: FrameSource) -> Iterator[FrameSource]:
+    def count_damaged(self, source: FrameReader) -> Iterator[FrameReader]:
         """Closes the source at the end, and counts its damaged frames."""
         with source as video:
             yield video

@@ -46,7 +46,7 @@ from typing import Any
 
 import numpy as np
 
-from utils.messages import Failed
+from utils.messages import MachineError
 from utils.processes import describe_exit, exit_when_parent_dies
 
 ROW_NUMBER = struct.Struct("q")
@@ -233,7 +233,7 @@ class WorkerPool:
         """Waits for at least one finished row; returns an empty set if the pool is closed.
 
         A row that failed in a worker is made again here, so its exception is raised here. Raises
-        Failed if a worker process has ended.
+        MachineError if a worker process has ended.
         """
         ready = [file for file, _ in self.poll.poll()]
         if self.closed:
@@ -244,7 +244,9 @@ class WorkerPool:
             advice = "run the same command again"
             if status == -signal.SIGKILL:
                 advice = f"the system does this if memory runs out: lower data.workers; {advice}"
-            raise Failed(f"data.processes: a worker process {describe_exit(status)}; {advice}")
+            raise MachineError(
+                f"data.processes: a worker process {describe_exit(status)}; {advice}"
+            )
         numbers = self.read_results()
         self.send_unsent()
         for number in numbers:

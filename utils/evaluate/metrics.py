@@ -17,7 +17,7 @@ from utils.files import write_text
 from utils.log import log
 from utils.progress import Progress
 from utils.runtime import Runtime
-from utils.signals import Stopped, received
+from utils.signals import StopRequestError, received
 
 if TYPE_CHECKING:
     from utils.inference.scorer import Scorer
@@ -118,7 +118,8 @@ def evaluate(
     Scores are averaged over the V views of a video. `collect(rows, scores, labels)` receives those
     of every batch; `rows` count the videos of this rank. `clips_per_pass`: as in `video_scores`.
 
-    Raises Stopped on all ranks if one of them received a signal; that one stops after its batch.
+    Raises StopRequestError on all ranks if one of them received a signal; that one stops after its
+    batch.
     """
     counts = Counts(num_classes)
     start = time.monotonic()
@@ -139,7 +140,7 @@ def evaluate(
         bar.update()
     bar.close()
     if sum_count(stopped, rt):
-        raise Stopped("a signal came before the evaluation was done")
+        raise StopRequestError("a signal came before the evaluation was done")
     counts.sum_ranks(rt)
     return {**counts.accuracies(), "seconds": round(time.monotonic() - start, 2)}
 

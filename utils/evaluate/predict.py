@@ -25,7 +25,7 @@ from utils.files import open_replacement, report_write_errors, write_text
 from utils.messages import escape_control, format_line
 from utils.process_pool import Part
 from utils.progress import Progress, track
-from utils.video.reader import FrameSource, VideoError
+from utils.video.reader import FrameReader, VideoError
 
 if TYPE_CHECKING:
     from utils.inference.scorer import Scorer
@@ -145,7 +145,7 @@ def assign_class_names(heads: Sequence[Head], labels: str) -> None:
 
 
 def split_into_windows(
-    source: FrameSource, seconds: Optional[float], step: Optional[float]
+    source: FrameReader, seconds: Optional[float], step: Optional[float]
 ) -> list[Window]:
     """The windows of a video, all of one length; the last one ends with the video.
 
@@ -166,7 +166,7 @@ def split_into_windows(
 
 
 def run_windows(
-    scorer: "Scorer", source: FrameSource, windows: Sequence[Window], heads: Sequence[Head]
+    scorer: "Scorer", source: FrameReader, windows: Sequence[Window], heads: Sequence[Head]
 ) -> Iterator[WindowResult]:
     """Predicts window after window. Only one window's frames are in memory; decoding goes forward.
 
@@ -192,7 +192,7 @@ def run_windows(
         )
 
 
-def read_forward(source: FrameSource, needed: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+def read_forward(source: FrameReader, needed: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
     """The frames (n, H, W, C) of each of the ascending lists `needed`.
 
     Frames that a later list needs too are kept: some readers start the video again to return an
@@ -259,7 +259,7 @@ class Predictor:
         self,
         scorer: "Scorer",
         heads: Sequence[Head],
-        open_source: Callable[[str], FrameSource],
+        open_source: Callable[[str], FrameReader],
         folder: Path,
         top: int,
         window: Optional[float] = None,

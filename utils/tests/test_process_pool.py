@@ -13,9 +13,9 @@ import pytest
 
 from tests.dask_cluster import start_dask_cluster
 from utils import process_pool
-from utils.messages import Failed
+from utils.messages import MachineError
 from utils.process_pool import (
-    Crashed,
+    CrashError,
     Part,
     build_worker_functions,
     parse_executor,
@@ -47,7 +47,7 @@ def test_dask_gives_the_results_of_processes_though_jobs_crash_and_a_worker_is_k
         results[job] = result
         if len(results) == 15:
             cluster.kill_worker()
-    assert {job for job in results if isinstance(results[job], Crashed)} == {FATAL}
+    assert {job for job in results if isinstance(results[job], CrashError)} == {FATAL}
     assert {job: str(result) for job, result in results.items()} == {
         job: str(result) for job, result in expected.items()
     }
@@ -146,7 +146,9 @@ def test_the_end_of_the_scheduler_is_one_line(cluster):
     for name in ("distributed.client", "tornado.application"):
         logging.getLogger(name).addHandler(RecordingHandler(records))
     cluster.scheduler.kill()
-    with pytest.raises(Failed, match=r"the Dask scheduler at tcp:.* has ended; run this again"):
+    with pytest.raises(
+        MachineError, match=r"the Dask scheduler at tcp:.* has ended; run this again"
+    ):
         dict(results)
     assert records == []
     for nanny in cluster.nannies:  # without a scheduler it would take long to end

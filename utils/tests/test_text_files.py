@@ -152,7 +152,7 @@ def test_hostile_public_annotations_are_refused_in_one_line(dataset, kind, tmp_p
     except ValueError as error:
         message = format_line(error)
         assert message.startswith("--annotations: ")
-        assert str(tmp_path) in message or " is no class of " in message
+        assert str(tmp_path) in message or " is not a class of " in message
         return
     assert kind == "nothing" or dataset == "kinetics"  # a csv without its columns is left out
 

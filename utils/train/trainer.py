@@ -139,7 +139,7 @@ class Trainer:
         `train_set` is a network's `TrainSource` from `start_step` on. `evaluate()` returns metrics,
         every `run.eval_every` epochs; `before_saving(position)` runs before an epoch is saved or
         evaluated. Raises ValueError if the run failed (too many overflows or unreadable files),
-        Interrupted after ctrl-C.
+        RunInterruptedError after ctrl-C.
         """
         train = self.cfg.train
         step = setup.step

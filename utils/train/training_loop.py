@@ -16,10 +16,10 @@ from utils.data.rows import TrainRows
 from utils.data.sampler import TrainSampler
 from utils.evaluate.metrics import broadcast_bn_statistics
 from utils.log import format_values, log, log_values
-from utils.messages import Interrupted
+from utils.messages import RunInterruptedError
 from utils.progress import Progress
 from utils.runtime import Runtime
-from utils.signals import Stopped
+from utils.signals import StopRequestError
 from utils.train import tensorboard
 from utils.train.meter import OUTPUTS, Meter
 from utils.train.profiler import StepProfiler
@@ -184,7 +184,7 @@ class TrainingLoop(Callback):
         broadcast_bn_statistics(self.step.net, self.rt)
         try:
             metrics = self.evaluate()
-        except Stopped:
+        except StopRequestError:
             self.unvalidated_epoch = epoch
             return
         self.step.set_train()
@@ -216,7 +216,7 @@ class TrainingLoop(Callback):
     def finish(self) -> None:
         """Saves at the step at which a signal stopped the run.
 
-        Raises ValueError if the last state cannot be saved, Interrupted after ctrl-C.
+        Raises ValueError if the last state cannot be saved, RunInterruptedError after ctrl-C.
         """
         self.read_outputs()
         self.check_overflows()
@@ -237,7 +237,7 @@ class TrainingLoop(Callback):
         if self.unvalidated_epoch:
             how += f"; the validation of epoch {self.unvalidated_epoch} is left to eval.py"
         if self.stop_signal == signal.SIGINT:
-            raise Interrupted(f"interrupted: {how}")
+            raise RunInterruptedError(f"interrupted: {how}")
         log.info("SIGTERM: %s", how)
 
     def result(self) -> dict:

@@ -31,8 +31,8 @@ class VideoError(ValueError):
         return escape_control(f"cannot read {path} with {reader}: {reason}")
 
 
-class WrongContent(VideoError):
-    """A file that is an image, a text, or a playlist of other files."""
+class WrongContentError(VideoError):
+    """An image, a text file, or a playlist of other files."""
 
 
 @contextlib.contextmanager
@@ -106,7 +106,7 @@ class Timeline(Protocol):
     def __len__(self) -> int: ...
 
 
-class FrameSource(abc.ABC):
+class FrameReader(abc.ABC):
     """Frames of one video, numbered in presentation order; a context manager that closes it."""
 
     def __init__(self, path: Path, reader: str):
@@ -127,7 +127,7 @@ class FrameSource(abc.ABC):
     def close(self) -> None:
         self._handle = None
 
-    def __enter__(self) -> "FrameSource":
+    def __enter__(self) -> "FrameReader":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -168,7 +168,7 @@ class FrameSource(abc.ABC):
         return VideoError(self.path, self.reader, reason)
 
 
-class VideoFile(FrameSource):
+class VideoFile(FrameReader):
     """A video decoded in order; an earlier frame restarts decoding from the beginning."""
 
     def __init__(self, path: Path, reader: str, max_pixels: int = MAX_PIXELS):

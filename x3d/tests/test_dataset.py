@@ -1,7 +1,5 @@
 """Evaluation rows of encoded videos: correct frames, one decoding, all views."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -23,11 +21,7 @@ def evaluation(tmp_path) -> dataset.EvalVideos:
     """Ten clips and three crops of a video whose frames show their number."""
     path = tmp_path / "numbers.mp4"
     write_numbered_video(path, FRAMES, SIDE * 2, SIDE, 30)
-    data = SimpleNamespace(
-        reader="auto", frames=5, stride=6, fps=30.0, scales=(SIDE, SIDE), max_pixels=1 << 24
-    )
-    views = SimpleNamespace(clips=10, crops=3, batch=1)
-    cfg = SimpleNamespace(data=data, eval=views, test_crop=SIDE)
+    cfg = load_smoke_config("x3d", "data.frames=5", f"data.scales=[{SIDE},{SIDE}]", "eval.clips=10")
     return dataset.EvalVideos([Record(str(path), None, 4, 1)], cfg, Runtime())
 
 

@@ -1,4 +1,8 @@
-"""X3D against the published original, number by number (tolerances: see each test)."""
+"""X3D against the published original, number by number (tolerances: see each test).
+
+The original computed `x3d_s*.json`. The reference `golden/reference.py`, a separate implementation
+in PyTorch that reproduces the original's cases, computed `variants.json`.
+"""
 
 import hashlib
 from pathlib import Path
@@ -37,14 +41,14 @@ CASES = {"small": SMALL, "full size": FULL, **VARIANTS}
 
 
 @pytest.mark.parametrize("name", mark_slow_except(CASES, "small"))
-def test_probabilities_equal_the_originals(name):
+def test_probabilities_equal_the_reference(name):
     """XS, S, M, L, both dense networks, and a file with pytorchvideo's names and missing norm."""
     assert_scores(X3DCase(CASES[name]).build_model(), CASES[name], CASES[name]["eval"]["output"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if "eval_large" in case])
-def test_probabilities_of_a_clip_larger_than_in_training_equal_the_originals(name):
+def test_probabilities_of_a_clip_larger_than_in_training_equal_the_reference(name):
     """The window keeps its size; the softmax of every position comes before the mean."""
     large = CASES[name]["eval_large"]
     assert_scores(X3DCase(CASES[name]).build_model(), large, large["output"])

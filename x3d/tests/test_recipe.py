@@ -51,24 +51,30 @@ def test_frames_of_a_clip_equal_the_originals(case):
     assert indices.tolist() == case["indices"]
 
 
-def test_views_of_a_video_are_ordered_by_clip():
-    """Here all views of a video are one row: view j is clip j // crops, crop j % crops.
+@pytest.mark.parametrize("case", CASES["test_index"])
+def test_views_of_a_video_are_ordered_by_clip(case):
+    """A view of the original has the clip and the crop of the same view here.
 
-    A single crop is the center crop, number 1.
+    The frame of clip k has the red value k; its green value is the column, so the crops differ.
     """
-    for case in CASES["test_index"]:
-        views = case["num_clips"] * case["num_crops"]
-        video, view = divmod(case["flat_index"], views)
-        clip, crop = divmod(view, case["num_crops"])
-        result = (video, clip, crop if case["num_crops"] > 1 else 1)
-        assert result == (case["video"], case["clip_idx"], case["spatial_idx"])
+    clips = case["num_clips"]
+    crops = case["num_crops"]
+    frames = np.zeros((clips, 8, 24, 3), np.uint8)
+    frames[..., 0] = np.arange(clips)[:, None, None]
+    frames[..., 1] = np.arange(24)
+    result = views.cut_views(frames, np.arange(clips)[:, None], 8, 8, crops)
+    assert len(result) == clips * crops
+    clip = result[case["flat_index"] % len(result), :, 0]
+    x, *_ = views.view_box(24, 8, 8, case["spatial_idx"])
+    assert (clip[0] == case["clip_idx"]).all()
+    assert (clip[1] == np.arange(x, x + 8)).all()
 
 
 @pytest.mark.parametrize("case", CASES["uniform_crop"])
 def test_evaluation_crops_equal_the_originals(case):
     size = views.scale_short_side(case["width"], case["height"], case["scale"])
     assert list(size[::-1]) == case["resized"]
-    box = views.test_box(*size, case["crop"], case["spatial_idx"])
+    box = views.view_box(*size, case["crop"], case["spatial_idx"])
     assert box[:2] == (case["x0"], case["y0"])
 
 
@@ -87,7 +93,7 @@ def test_pixels_equal_the_originals(case):
     draw = generate_input(case["input_seed"], case["input_shape_thwc"])
     frames = np.clip(np.rint(draw * 50 + 128), 0, 255).astype(np.uint8)
     size = views.scale_short_side(frames.shape[2], frames.shape[1], case["scale"])
-    box = views.test_box(*size, case["crop"], case["spatial_idx"])
+    box = views.view_box(*size, case["crop"], case["spatial_idx"])
     (clip,) = views.cut_clips(frames, size, [box])
     levels = (np.array(case["output"]) * 0.225 + 0.45) * 255
     assert np.abs(clip - levels).max() < 0.501

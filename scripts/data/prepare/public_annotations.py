@@ -179,7 +179,7 @@ def read_public_annotations(dataset: str, folder: Path, split: int) -> Annotatio
     Raises ValueError with the file and line if a file is missing or not as distributed.
     """
     if not folder.is_dir():
-        raise ValueError(f"--annotations: {folder} is no folder")
+        raise ValueError(f"--annotations: {folder} is not a folder")
     result = READERS[dataset](folder, split)
     odd = next((name for name in result.names if not name.isprintable()), None)
     if odd is not None:
@@ -269,7 +269,7 @@ def convert_names_to_labels(
     labels = {name: label for label, name in enumerate(names)}
     odd = next((n for n in (*train.values(), *val.values()) if n not in labels), None)
     if odd is not None:
-        raise ValueError(f"--annotations: {odd!r} is no class of {files[0]}")
+        raise ValueError(f"--annotations: {odd!r} is not a class of {files[0]}")
     train_labels, val_labels = (
         {key: labels[name] for key, name in part.items()} for part in (train, val)
     )

@@ -154,6 +154,15 @@ def test_a_list_without_usable_videos_and_an_unknown_source_are_refused(
         read_list(text, source)
 
 
+def test_a_missing_root_is_named_once(tmp_path):
+    (tmp_path / "list.txt").write_text("a 1\nb 2\n")
+    file = AnnotationFile("list.txt", tmp_path / "list.txt", tmp_path / "none", "video", 10)
+    with pytest.raises(
+        ValueError, match=r"bad lines \(2, and data.root .*none is not a folder\): line"
+    ):
+        read_annotations(file)
+
+
 def test_a_name_that_is_not_utf8_is_read(read_list, tmp_path):
     name = b"caf\xe9.mp4"
     try:

@@ -26,7 +26,8 @@ from utils.data import loader, worker_pool
 from utils.data.rows import TrainRows
 from utils.data.sampler import TrainSampler
 from utils.data.worker_pool import PrefetchedBatches, allocate_shared_rows
-from utils.video.decoders import MODULES, open_video
+from utils.video.decoders import open_video
+from utils.video.libraries import MODULES
 
 F_SETPIPE_SZ = 1031  # fcntl has it from Python 3.10 on
 

@@ -12,7 +12,7 @@ from utils.evaluate.metrics import Counts, evaluate
 from utils.evaluate.scores import CLIPS_PER_PASS, choose_clips_per_pass, video_scores
 from utils.inference.scorer import CellScorer
 from utils.runtime import Runtime
-from utils.signals import Stopped
+from utils.signals import StopRequestError
 from utils.testing.golden import generate_input, load_case
 
 CASES = load_case(ROOT / "tsm" / "tests" / "golden" / "tsm_data.json")["test_aggregation"]
@@ -161,7 +161,7 @@ def received(monkeypatch):
 def test_a_signal_stops_an_evaluation_after_the_current_batch(received):
     net = RecordingNet()
     batches = Batches(3, before=lambda k: k == 1 and received.append(15))
-    with pytest.raises(Stopped):
+    with pytest.raises(StopRequestError):
         evaluate(CellScorer(net), batches, 6, Runtime())
     assert len(net.shapes) == 1
 
@@ -179,7 +179,7 @@ def test_a_signal_in_the_last_batch_does_not_stop_an_evaluation(received):
 def test_all_ranks_stop_an_evaluation_if_one_stops(received, monkeypatch):
     """The sum over ranks shows that another rank received a signal."""
     monkeypatch.setattr(metrics, "sum_over_ranks", lambda values: values + 1)
-    with pytest.raises(Stopped):
+    with pytest.raises(StopRequestError):
         evaluate(CellScorer(RecordingNet()), Batches(3), 6, Runtime(size=2))
 
 

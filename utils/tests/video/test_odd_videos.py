@@ -9,8 +9,9 @@ import pytest
 from av.video.reformatter import VideoReformatter
 
 from utils.tests.video.test_decoders import BACK_ENDS, copy_packets, encode, picture
-from utils.video.decoders import VideoError, open_video
+from utils.video.decoders import open_video
 from utils.video.pyav_reader import to_array
+from utils.video.reader import VideoError
 
 
 def write(path, pictures, codec="libx264", pix_fmt="yuv420p", stamps=None, **options):
