@@ -56,11 +56,11 @@ from benchmarks.kernel_profile import profile_kernels
 from benchmarks.torch import baseline
 from scripts.analysis import build_networks
 from utils import cli, log, runtime
+from utils.complexity import count_multiply_adds
 from utils.evaluate.scores import get_engine, video_scores
 from utils.export import inference
 from utils.export.engine import choose_engine
 from utils.networks import Network
-from utils.nn.complexity import count_multiply_adds
 from utils.processes import read_peak_memory
 from utils.testing.golden import compute_scores
 from utils.weights import checkpoint

@@ -26,6 +26,7 @@ from mvit_multi.network import NETWORK
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
 from utils.train import optimizers
+from utils.train.choose_kernels import with_training_kernels
 from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights import checkpoint
 
@@ -40,6 +41,7 @@ def main(cfg: Config) -> None:
     trainer.fit(setup, train_set, evaluate=build_validation(cfg, setup.step.net, rt))
 
 
+@with_training_kernels
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
     train = cfg.train
     net = MViT(**cfg.model_arguments())

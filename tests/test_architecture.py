@@ -41,6 +41,7 @@ LAYERS = [
     {"distributed"},
     {"weights"},
     {"log"},
+    {"complexity"},
     {"runtime"},
     {"config", "plotting"},
     {"nn", "video", "signals", "processes", "process_pool", "files", "messages", "text_files"}
@@ -171,7 +172,7 @@ def follow_imports(files: Iterable[Path], without: Optional[Path] = None) -> set
 def find_files(name: str) -> list[Path]:
     """Returns the file of a module, or of the module that has this name; none outside."""
     path = ROOT / name.replace(".", "/")
-    files = (path.with_suffix(".py"), path.parent.with_suffix(".py"))
+    files = (path.with_suffix(".py"), path / "__init__.py", path.parent.with_suffix(".py"))
     return [file for file in files if file.is_file()][:1]
 
 

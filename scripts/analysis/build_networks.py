@@ -12,7 +12,6 @@ from utils.export import inference
 from utils.networks import find_network
 from utils.runtime import Runtime
 from utils.train.train_step import TrainStep
-from utils.train.trainer import enable_cpu_kernels
 
 
 def drop_pretrained(cfg: Any) -> Any:
@@ -22,7 +21,6 @@ def drop_pretrained(cfg: Any) -> Any:
 
 def build_train_step(network: str, cfg: Any, rt: Runtime) -> TrainStep:
     """The train step, for an epoch of a thousand steps."""
-    enable_cpu_kernels(rt)
     samples = 1000 * cfg.data.batch * rt.size
     sampler = TrainSampler(samples, cfg.data.batch, rt.rank, rt.size, 0)
     return find_network(network).train.build(cfg, rt, sampler).step.set_train()

@@ -35,6 +35,7 @@ import numpy as np
 from scripts.analysis import step_comparison
 from utils import cli, log, runtime
 from utils.networks import Network
+from utils.nn import kernels
 from utils.testing.golden import load_case
 
 
@@ -60,7 +61,9 @@ def main(
     if case:
         golden = network.golden_case
         changed = step_comparison.change_recipe(read_case(case), golden, recipe)
-        return report(step_comparison.compare_with_case(changed, golden), tolerance)
+        with kernels.use(kernels.select(cfg.run.device)):
+            differences = step_comparison.compare_with_case(changed, golden)
+        return report(differences, tolerance)
     step, clip, target = build_first_step(network, cfg, rt, checkpoint_path)
     if record:
         arrays = step_comparison.record_step(step, clip, target)

@@ -29,12 +29,12 @@ from mindspore import Tensor, nn
 from scripts.analysis import build_networks
 from scripts.analysis.build_networks import measure_median_seconds
 from utils import cli, log, runtime
+from utils.complexity import count_layers
 from utils.cost_model import Cluster
 from utils.distributed.fusion_planner import layer_ends, segments_of
 from utils.distributed.gradient_timing import count_backward
 from utils.files import report_write_errors, write_text
 from utils.networks import Network
-from utils.nn.complexity import count_layers
 
 
 class StepFunction(nn.Cell):

@@ -29,6 +29,7 @@ from scripts.analysis import build_networks
 from utils import runtime
 from utils.config import Run
 from utils.networks import find_network
+from utils.nn import kernels
 from utils.testing import golden
 from utils.testing.golden import relative_error
 from utils.train import amp
@@ -58,6 +59,12 @@ def measure_parity(request: dict[str, Any]) -> Iterator[dict[str, float]]:
     options: dict[str, Any] = {}
     if "depthwise_impl" in inspect.signature(source.build_network).parameters:
         options = {"depthwise_impl": DEFAULT_IMPLS[request["device"]]}
+    with kernels.use(kernels.select(request["device"])):
+        yield from measure_levels(request, source, case, clip, options)
+
+
+def measure_levels(request: dict, source, case: dict, clip: Tensor, options: dict) -> Iterator:
+    """The errors of a golden case at each of its levels: see `measure_parity`."""
     for level in request["levels"]:
         net = amp.cast(source.build_network(case, **options), level).set_train(False)
         expected = golden.read_expected_scores(case)

@@ -11,10 +11,10 @@ from typing import Union
 import mindspore as ms
 from mindspore import nn
 
+from utils.complexity import count_layers
 from utils.config import Run
 from utils.distributed.fusion_planner import MOST_SEGMENTS, plan, segments_of
 from utils.distributed.gradient_timing import Backward, count_backward, read_backward
-from utils.nn.complexity import count_layers
 from utils.runtime import Runtime
 
 Segments = list[tuple[int, int, int]]  # last index, tensors, bytes

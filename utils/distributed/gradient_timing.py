@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from utils.complexity import LayerCost
 from utils.cost_model import TERA, Cluster
 from utils.files import write_text
 from utils.messages import format_error, format_line
-from utils.nn.complexity import LayerCost
 
 
 @dataclass(frozen=True)

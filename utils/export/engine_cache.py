@@ -124,7 +124,7 @@ class CachedNetwork:
         """Whether an engine would save more time in this evaluation than the export takes."""
         if self.clips is None:
             return True
-        from utils.nn.complexity import count_multiply_adds
+        from utils.complexity import count_multiply_adds
 
         net = self.load("O0")
         arrays = len(list(net.get_parameters()))

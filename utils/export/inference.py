@@ -57,11 +57,17 @@ def open_network(
 
 
 def build_network(network: Any, cfg: Any, **changes: Any) -> "nn.Cell":
-    """The network without recomputing, which only a backward pass needs: MindSpore would warn."""
+    """The network for inference on its device.
+
+    Without recomputing, which only a backward pass needs: MindSpore would warn.
+    """
+    from utils.nn import kernels
+
     arguments = {**cfg.model_arguments(), **changes}
     if "recompute" in arguments:
         arguments["recompute"] = False
-    return network.model.build_network(**arguments)
+    with kernels.use(kernels.select(cfg.run.device)):
+        return network.model.build_network(**arguments)
 
 
 def load_checkpoint(network: Any, cfg: Any, path: str, level: str, **changes: Any) -> "nn.Cell":

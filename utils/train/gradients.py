@@ -1,47 +1,16 @@
-"""Gradients of all weights at once: packing, overflow check, norm and clipping factor."""
+"""Gradients of all weights at once: packing, flags of overflow, reduction, clipping factor."""
 
 from collections.abc import Sequence
 from typing import Optional
 
 import numpy as np
 from mindspore import Tensor, amp, nn, ops
-from mindspore import dtype as mstype
-from mindspore.ops.auto_generate import LinalgVectorNorm, NPUClearFloatStatusV2, SplitWithSize
+from mindspore.ops.auto_generate import NPUClearFloatStatusV2, SplitWithSize
 
 from utils.distributed.fusion_planner import segments_of
-from utils.nn.cpu_kernels import operators as cpu
-from utils.train.optimizers import take_element
+from utils.nn.kernels.plain import take_element
 
 PACKED = 128  # with 400, the sizes of a split alone exceed the compiler's call depth
-
-
-def choose_all_finite(device: str):
-    """MindSpore's check if it is one kernel or one a gradient, else the sum of all gradients.
-
-    On Ascend that depends on CANN: MindSpore's `AllFinite` kernel is built for some versions only,
-    and its substitute takes four kernels a gradient.
-    """
-    if device == "GPU" or (device == "Ascend" and amp._enable_all_finite()):
-        return amp.all_finite
-    return SumIsFinite()
-
-
-class SumIsFinite(nn.Cell):
-    """Whether all gradients are finite: their sum is finite only if all terms are."""
-
-    def __init__(self):
-        super().__init__(auto_prefix=False)
-        self.cpu = cpu.build_sum("total")
-        self.map = ops.HyperMap()
-
-    def construct(self, grads: tuple) -> Tensor:
-        return ops.isfinite(ops.addn(self.map(ops.partial(total, self.cpu), grads)))
-
-
-def total(kernel: Optional[ops.Custom], x: Tensor) -> Tensor:
-    if kernel is not None and x.dtype == mstype.float32:
-        return kernel(x)
-    return ops.ReduceSum()(x, ())
 
 
 def has_status_flags(device: str) -> bool:
@@ -142,37 +111,12 @@ def reshape_like(x: Tensor, like: Tensor) -> Tensor:
     return ops.reshape(x, like.shape)
 
 
-class VectorNorm(nn.Cell):
-    """The L2 norm of a tuple of arrays, float32: one kernel an array on Ascend."""
-
-    def __init__(self, device: str):
-        super().__init__(auto_prefix=False)
-        self.norm = LinalgVectorNorm() if device == "Ascend" else None
-        self.cpu = cpu.build_sum("sum_of_squares")
-        self.map = ops.HyperMap()
-
-    def construct(self, arrays: tuple) -> Tensor:
-        if self.norm is None:
-            return ops.sqrt(ops.addn(self.map(ops.partial(sum_of_squares, self.cpu), arrays)))
-        norms = self.map(ops.partial(vector_norm, self.norm), arrays)
-        return vector_norm(self.norm, ops.stack(norms))
-
-
-def vector_norm(kernel, x: Tensor) -> Tensor:
-    return kernel(x, 2.0, None, False, mstype.float32)
-
-
-def sum_of_squares(kernel: Optional[ops.Custom], x: Tensor) -> Tensor:
-    x = x.astype(mstype.float32)
-    return ops.square(x).sum() if kernel is None else kernel(x)
-
-
 def clip_factor(norm: Tensor, factor: Optional[Tensor], limit: float) -> Tensor:
     """What limits the total norm, PyTorch's rule: factor * min(1, limit / (norm * factor + 1e-6)).
 
     `norm` is of the gradients before `factor` is applied to them.
     """
-    one = Tensor(1.0, mstype.float32)
+    one = Tensor(np.float32(1))
     if factor is None:
         return ops.minimum(one, limit / (norm + 1e-6))
     return factor * ops.minimum(one, limit / (norm * factor + 1e-6))

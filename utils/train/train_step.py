@@ -31,6 +31,7 @@ from mindspore import Parameter, Tensor, amp, nn, ops
 from mindspore import dtype as mstype
 
 from utils.config import Run
+from utils.nn import kernels
 from utils.nn.dropout import DropoutFactors
 from utils.runtime import Runtime
 from utils.train.amp import loss_scaler
@@ -38,8 +39,6 @@ from utils.train.gradients import (
     OverflowStatus,
     Packing,
     SegmentReducer,
-    VectorNorm,
-    choose_all_finite,
     clip_factor,
     has_status_flags,
 )
@@ -106,9 +105,9 @@ class TrainStep(nn.Cell):
         self.size = rt.size
         self.reducer = choose_reducer(weights, train.accumulation_steps) if rt.size > 1 else None
         self.sum_ranks = ops.AllReduce() if rt.size > 1 else None
-        self.norm = VectorNorm(rt.device)
+        self.norm = kernels.current().vector_norm()
         self.status = OverflowStatus() if has_status_flags(rt.device) else None
-        self.all_finite = choose_all_finite(rt.device)
+        self.all_finite = kernels.current().all_finite()
         # Whether the factor is applied before AllReduce. With accumulation that costs nothing: the
         # sums must be copied there. On several CPU ranks the copy is needed: a kernel of MindSpore
         # 2.10 that writes its gradient into a fused AllReduce fails with "Memory isn't enough".

@@ -20,14 +20,13 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.train import Callback, Model
 
-from utils.config import Run, get_base_folder
+from utils.config import Run
 from utils.data.class_names import warn_about_mirroring
 from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import Segments, split_all_reduce
 from utils.evaluate.metrics import broadcast_bn_statistics, check_same_step
 from utils.log import format_values, log, log_values, make_progress_bar, print_result, start_log
 from utils.messages import Interrupted
-from utils.nn.cpu_kernels import library
 from utils.runtime import Runtime, release_memory
 from utils.signals import Stopped, handle_signals
 from utils.train import amp, lr_schedules, memory, tensorboard
@@ -85,17 +84,6 @@ def describe_cpu_precision(run: Run) -> str:
     )
 
 
-def enable_cpu_kernels(rt: Runtime) -> None:
-    """Lets the Cells of a training on a CPU use this zoo's kernels, which it compiles once.
-
-    Logs one line if that is not possible; then the Cells use MindSpore's kernels.
-    """
-    if rt.device == "CPU":
-        reason = library.enable(get_base_folder() / ".cache" / "cpu_kernels", log.info)
-        if reason:
-            log.info("the training uses MindSpore's CPU kernels, not those of the zoo: %s", reason)
-
-
 class Trainer:
     """One training run of this process: the steps of `main` in a network's train.py, in order.
 
@@ -108,7 +96,6 @@ class Trainer:
         self.directory = RunDirectory(cfg, rt)
         self.sampler: Optional[TrainSampler] = None
         start_log(rt, self.directory.path)
-        enable_cpu_kernels(rt)
 
     def resume(self, sampler: TrainSampler) -> TrainSampler:
         """The sampler of this run: `sampler`, or if a run was stopped, the one that continues it.

@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
+from utils.complexity import LayerCost
 from utils.cost_model import Cluster, expected_maximum
 from utils.distributed.fusion_planner import MOST_SEGMENTS, layer_ends, plan, predict
 from utils.distributed.gradient_timing import Backward, count_backward, read_backward
-from utils.nn.complexity import LayerCost
 
 
 def make_random_backward(seed: int, layers: int = 8) -> Backward:
